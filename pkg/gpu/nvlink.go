@@ -1,0 +1,76 @@
+package gpu
+
+// Link is what one GPU's active NVLinks reach.
+type Link struct {
+	// Peers are the UUIDs of GPUs at the other end of a direct link.
+	Peers []string
+	// Switched is true when a link ends in an NVSwitch. All switched GPUs of
+	// a machine share one fabric.
+	Switched bool
+}
+
+// GroupByNVLink returns the GPUs with NVLinkGroup set from their links, which
+// are keyed by UUID. A GPU without links, or linked only to itself, has no group.
+func GroupByNVLink(gpus []GPU, links map[string]Link) []GPU {
+	groups := newPartition(len(gpus))
+	byUUID := make(map[string]int, len(gpus))
+	for i, g := range gpus {
+		byUUID[g.UUID] = i
+	}
+	firstSwitched := -1
+	for i, g := range gpus {
+		link := links[g.UUID]
+		for _, peer := range link.Peers {
+			if j, known := byUUID[peer]; known {
+				groups.join(i, j)
+			}
+		}
+		switch {
+		case !link.Switched:
+		case firstSwitched < 0:
+			firstSwitched = i
+		default:
+			groups.join(firstSwitched, i)
+		}
+	}
+
+	smallest := map[int]int{}
+	size := map[int]int{}
+	for i, g := range gpus {
+		root := groups.root(i)
+		if m, seen := smallest[root]; !seen || g.Minor < m {
+			smallest[root] = g.Minor
+		}
+		size[root]++
+	}
+	grouped := make([]GPU, len(gpus))
+	for i, g := range gpus {
+		g.NVLinkGroup = nil
+		if root := groups.root(i); size[root] > 1 || links[g.UUID].Switched {
+			minor := smallest[root]
+			g.NVLinkGroup = &minor
+		}
+		grouped[i] = g
+	}
+	return grouped
+}
+
+// partition is a disjoint-set forest over 0..n-1.
+type partition []int
+
+func newPartition(n int) partition {
+	p := make(partition, n)
+	for i := range p {
+		p[i] = i
+	}
+	return p
+}
+
+func (p partition) root(i int) int {
+	for p[i] != i {
+		i = p[i]
+	}
+	return i
+}
+
+func (p partition) join(i, j int) { p[p.root(i)] = p.root(j) }

@@ -1,0 +1,230 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// Discover reads the driver and every GPU. sysfs is the file system of the
+// machine's /sys, from which the PCIe root and the NUMA node come.
+//
+// A GPU that cannot be read is left out and reported in unreadable; the others
+// are returned all the same. err is set only when nothing could be read.
+func (l *Library) Discover(sysfs fs.ReadLinkFS) (node gpu.Node, unreadable []error, err error) {
+	node, err = l.system()
+	if err != nil {
+		return gpu.Node{}, nil, err
+	}
+	count, ret := l.api.DeviceGetCount()
+	if err := check(ret, "count the GPUs", ""); err != nil {
+		return gpu.Node{}, nil, err
+	}
+	links := map[string]gpu.Link{}
+	reader := deviceReader{lib: device.New(l.api), sysfs: sysfs}
+	for index := range count {
+		g, link, err := reader.read(l.api, index)
+		if err != nil {
+			unreadable = append(unreadable, err)
+			continue
+		}
+		links[g.UUID] = link
+		node.GPUs = append(node.GPUs, g)
+	}
+	node.GPUs = gpu.GroupByNVLink(node.GPUs, links)
+	return node, unreadable, nil
+}
+
+func (l *Library) system() (gpu.Node, error) {
+	driver, ret := l.api.SystemGetDriverVersion()
+	if err := check(ret, "read the driver version", ""); err != nil {
+		return gpu.Node{}, err
+	}
+	cuda, ret := l.api.SystemGetCudaDriverVersion_v2()
+	if err := check(ret, "read the CUDA version", ""); err != nil {
+		return gpu.Node{}, err
+	}
+	// NVML encodes major*1000 + minor*10 (NVML_CUDA_DRIVER_VERSION_MAJOR in nvml.h).
+	return gpu.Node{DriverVersion: driver, CUDAVersion: fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)}, nil
+}
+
+// deviceReader reads one GPU after the other.
+type deviceReader struct {
+	lib   device.Interface
+	sysfs fs.ReadLinkFS
+}
+
+func (r deviceReader) read(api nvml.Interface, index int) (gpu.GPU, gpu.Link, error) {
+	name := fmt.Sprintf("GPU %d", index)
+	handle, ret := api.DeviceGetHandleByIndex(index)
+	if err := check(ret, "open", name); err != nil {
+		return gpu.GPU{}, gpu.Link{}, err
+	}
+	g := gpu.GPU{Index: index}
+	if err := readIdentity(handle, name, &g); err != nil {
+		return gpu.GPU{}, gpu.Link{}, err
+	}
+	if err := r.readNames(handle, &g); err != nil {
+		return gpu.GPU{}, gpu.Link{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	if err := readModes(handle, name, &g); err != nil {
+		return gpu.GPU{}, gpu.Link{}, err
+	}
+	r.readLocality(&g)
+	link, err := readLinks(api, handle, name)
+	if err != nil {
+		return gpu.GPU{}, gpu.Link{}, err
+	}
+	return g, link, nil
+}
+
+func readIdentity(handle nvml.Device, name string, g *gpu.GPU) error {
+	var ret nvml.Return
+	if g.Minor, ret = handle.GetMinorNumber(); ret != nvml.SUCCESS {
+		return check(ret, "read the minor number", name)
+	}
+	if g.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
+		return check(ret, "read the UUID", name)
+	}
+	if g.ProductName, ret = handle.GetName(); ret != nvml.SUCCESS {
+		return check(ret, "read the product name", name)
+	}
+	pci, ret := handle.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		return check(ret, "read the PCI address", name)
+	}
+	g.PCIBusID = sysfsBusID(pci)
+	memory, ret := handle.GetMemoryInfo()
+	if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
+		return check(ret, "read the memory size", name)
+	}
+	g.MemoryBytes = memory.Total
+	return nil
+}
+
+// readNames uses go-nvlib's spelling, which is what NVIDIA's driver publishes.
+func (r deviceReader) readNames(handle nvml.Device, g *gpu.GPU) error {
+	named, err := r.lib.NewDevice(handle)
+	if err != nil {
+		return err
+	}
+	if g.Brand, err = named.GetBrandAsString(); err != nil {
+		return err
+	}
+	if g.Architecture, err = named.GetArchitectureAsString(); err != nil {
+		return err
+	}
+	if g.ComputeCapability, err = named.GetCudaComputeCapabilityAsString(); err != nil {
+		return err
+	}
+	g.AddressingMode, err = named.GetAddressingModeAsString()
+	return err
+}
+
+func readModes(handle nvml.Device, name string, g *gpu.GPU) error {
+	switch current, _, ret := handle.GetMigMode(); {
+	case ret == nvml.ERROR_NOT_SUPPORTED:
+		g.MIG = gpu.MIGUnsupported
+	case ret != nvml.SUCCESS:
+		return check(ret, "read the MIG mode", name)
+	case current == nvml.DEVICE_MIG_ENABLE:
+		g.MIG = gpu.MIGEnabled
+	default:
+		g.MIG = gpu.MIGDisabled
+	}
+	switch current, _, ret := handle.GetEccMode(); {
+	case ret == nvml.ERROR_NOT_SUPPORTED:
+		g.ECCEnabled = nil
+	case ret != nvml.SUCCESS:
+		return check(ret, "read the ECC mode", name)
+	default:
+		g.ECCEnabled = ptr.To(current == nvml.FEATURE_ENABLED)
+	}
+	return nil
+}
+
+// readLocality leaves out what sysfs does not tell: virtual machines often
+// have no PCIe root port or NUMA node for a passed-through GPU.
+func (r deviceReader) readLocality(g *gpu.GPU) {
+	if root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIBusID, deviceattribute.WithFS(r.sysfs)); err == nil {
+		g.PCIeRoot = ptr.Deref(root.Value.StringValue, "")
+	}
+	numa, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIBusID, deviceattribute.ScalarAttribute, deviceattribute.WithFS(r.sysfs))
+	if err == nil && numa.Value.IntValue != nil {
+		g.NUMANode = ptr.To(int(*numa.Value.IntValue))
+	}
+}
+
+// readLinks stops at the first link into a switch: all of a GPU's links then
+// end in the same fabric.
+func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, error) {
+	var link gpu.Link
+	for number := range nvml.NVLINK_MAX_LINKS {
+		state, ret := handle.GetNvLinkState(number)
+		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
+			return link, nil // past the board's last link, or no NVLink at all
+		}
+		if ret != nvml.SUCCESS {
+			return gpu.Link{}, check(ret, fmt.Sprintf("read NVLink %d", number), name)
+		}
+		if state != nvml.FEATURE_ENABLED {
+			continue
+		}
+		switch kind, ret := handle.GetNvLinkRemoteDeviceType(number); {
+		case ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:
+			return gpu.Link{Switched: true}, nil
+		case ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_GPU:
+			peer, err := linkPeer(api, handle, number, name)
+			if err != nil {
+				return gpu.Link{}, err
+			}
+			link.Peers = append(link.Peers, peer...)
+		}
+	}
+	return link, nil
+}
+
+// linkPeer is the UUID of the GPU at the other end of a link, or nothing when
+// that GPU is not visible here, as in a virtual machine that has only some.
+func linkPeer(api nvml.Interface, handle nvml.Device, number int, name string) ([]string, error) {
+	remote, ret := handle.GetNvLinkRemotePciInfo(number)
+	if err := check(ret, fmt.Sprintf("read the peer of NVLink %d", number), name); err != nil {
+		return nil, err
+	}
+	peer, ret := api.DeviceGetHandleByPciBusId(sysfsBusID(remote))
+	if err := check(ret, "find the NVLink peer "+sysfsBusID(remote), name); err != nil {
+		if errors.Is(err, ErrNotFound) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	uuid, ret := peer.GetUUID()
+	if err := check(ret, "read the UUID of the NVLink peer", name); err != nil {
+		return nil, err
+	}
+	return []string{uuid}, nil
+}
+
+// sysfsBusID turns NVML's "00000000:53:00.0" into sysfs' "0000:53:00.0".
+func sysfsBusID(pci nvml.PciInfo) string {
+	var text strings.Builder
+	for _, c := range pci.BusId {
+		if c == 0 {
+			break
+		}
+		text.WriteByte(byte(c))
+	}
+	id := strings.ToLower(text.String())
+	if len(id) == len("00000000:53:00.0") {
+		id = id[4:]
+	}
+	return id
+}

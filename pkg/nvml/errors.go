@@ -1,0 +1,69 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Sentinels for what callers tell apart. An error of this package matches at
+// most one of them with errors.Is.
+var (
+	// ErrLibrary means that libnvidia-ml.so.1 is absent or is not NVML.
+	ErrLibrary = errors.New("no usable NVML library")
+	// ErrDriverNotLoaded means that the library is there but the kernel
+	// driver does not answer; it may be loaded later.
+	ErrDriverNotLoaded = errors.New("NVIDIA kernel driver is not loaded")
+	// ErrNotSupported means that this GPU or driver has no such feature.
+	ErrNotSupported = errors.New("not supported")
+	// ErrNotFound means that NVML knows no such device.
+	ErrNotFound = errors.New("not found")
+	// ErrGPULost means that the GPU fell off the bus or is otherwise inaccessible.
+	ErrGPULost = errors.New("GPU is lost")
+)
+
+// Error is a failed NVML call. It is one of this package's sentinels where its
+// return code has one.
+type Error struct {
+	// Call is what was asked, such as "read UUID".
+	Call string
+	// Device is the GPU that was asked, such as "GPU 3" or its UUID, empty
+	// for calls to the driver as a whole.
+	Device string
+	// Return is NVML's answer.
+	Return nvml.Return
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Device == "" {
+		return fmt.Sprintf("%s: NVML answered %s", e.Call, e.Return)
+	}
+	return fmt.Sprintf("%s of %s: NVML answered %s", e.Call, e.Device, e.Return)
+}
+
+// Is makes the error one of the sentinels.
+func (e *Error) Is(target error) bool {
+	switch e.Return {
+	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return target == ErrLibrary
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return target == ErrDriverNotLoaded
+	case nvml.ERROR_NOT_SUPPORTED:
+		return target == ErrNotSupported
+	case nvml.ERROR_NOT_FOUND:
+		return target == ErrNotFound
+	case nvml.ERROR_GPU_IS_LOST:
+		return target == ErrGPULost
+	}
+	return false
+}
+
+// check turns an NVML return code into an error.
+func check(ret nvml.Return, call, device string) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return &Error{Call: call, Device: device, Return: ret}
+}
