@@ -1,0 +1,195 @@
+// Package build owns the binaries that the cluster runs: which module and
+// flags each one comes from, and the cache they are kept in. It never starts
+// one of them.
+package build
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// Group is a set of binaries built from one module directory, so that the
+// requirements of one upstream project never mix with those of another.
+type Group struct {
+	// Name is the directory below test/cluster/build, and the first part of
+	// the group's directory in the cache.
+	Name string
+	// Module is the requirement whose version names the group. Empty for
+	// binaries that are this module's own.
+	Module string
+	// Packages maps a binary's name to the package it is built from.
+	Packages map[string]string
+	// CGO says whether the group needs a C compiler.
+	CGO bool
+	// Tags returns the build tags for this machine.
+	Tags func() []string
+	// Stamp returns the -X assignments for a version of Module.
+	Stamp func(version string) []string
+	// Sources are directories, relative to the module, whose content is part
+	// of the cache key. Only for binaries that are this module's own: the
+	// others are pinned by go.sum.
+	Sources []string
+}
+
+// Groups are all groups, in the order in which a cold build is best done: what
+// a developer waits for first comes first.
+func Groups() []Group {
+	const kubernetes = "k8s.io/kubernetes"
+	const containerd = "github.com/containerd/containerd/v2"
+	const plugins = "github.com/containernetworking/plugins"
+	return []Group{
+		{
+			Name:   "kubernetes",
+			Module: kubernetes,
+			Packages: map[string]string{
+				"kube-apiserver":          kubernetes + "/cmd/kube-apiserver",
+				"kube-controller-manager": kubernetes + "/cmd/kube-controller-manager",
+				"kube-scheduler":          kubernetes + "/cmd/kube-scheduler",
+				"kubectl":                 kubernetes + "/cmd/kubectl",
+				"kubelet":                 kubernetes + "/cmd/kubelet",
+			},
+			Stamp: kubernetesStamp,
+		},
+		{
+			Name:     "etcd",
+			Module:   "go.etcd.io/etcd/server/v3",
+			Packages: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
+		},
+		{
+			Name:   "containerd",
+			Module: containerd,
+			Packages: map[string]string{
+				"containerd":              containerd + "/cmd/containerd",
+				"containerd-shim-runc-v2": containerd + "/cmd/containerd-shim-runc-v2",
+				"ctr":                     containerd + "/cmd/ctr",
+			},
+			Tags: func() []string { return []string{"no_btrfs", "no_devmapper", "no_zfs"} },
+			Stamp: func(version string) []string {
+				return []string{containerd + "/version.Version=" + version}
+			},
+		},
+		{
+			Name:     "runc",
+			Module:   "github.com/opencontainers/runc",
+			Packages: map[string]string{"runc": "github.com/opencontainers/runc"},
+			CGO:      true,
+			Tags:     seccompTag,
+		},
+		{
+			Name:   "cni",
+			Module: plugins,
+			Packages: map[string]string{
+				"host-local": plugins + "/plugins/ipam/host-local",
+				"loopback":   plugins + "/plugins/main/loopback",
+				"ptp":        plugins + "/plugins/main/ptp",
+			},
+		},
+		{
+			Name: "workload",
+			Packages: map[string]string{
+				"pause":    "github.com/mica-gpu/mica/test/cluster/pause",
+				"workload": "github.com/mica-gpu/mica/test/cluster/workload",
+			},
+			Sources: []string{"pause", "workload"},
+		},
+		{
+			Name:     "helm",
+			Module:   "helm.sh/helm/v4",
+			Packages: map[string]string{"helm": "helm.sh/helm/v4/cmd/helm"},
+			Stamp: func(version string) []string {
+				return []string{"helm.sh/helm/v4/internal/version.version=" + version}
+			},
+		},
+		{
+			Name:     "golangci-lint",
+			Module:   "github.com/golangci/golangci-lint/v2",
+			Packages: map[string]string{"golangci-lint": "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
+			Stamp: func(version string) []string {
+				return []string{"main.version=" + strings.TrimPrefix(version, "v")}
+			},
+		},
+	}
+}
+
+// kubernetesStamp sets what the servers report as their version: without it
+// they say v0.0.0-master+$Format and kubectl cannot parse that.
+func kubernetesStamp(version string) []string {
+	const pkg = "k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	stamp := []string{pkg + "gitVersion=" + version, pkg + "gitTreeState=archive"}
+	if len(parts) == 3 {
+		stamp = append(stamp, pkg+"gitMajor="+parts[0], pkg+"gitMinor="+parts[1])
+	}
+	return stamp
+}
+
+// seccompTag builds runc with seccomp where libseccomp's headers are there.
+// Without them runc needs no library at all, and pods that ask for a seccomp
+// profile are refused by it.
+func seccompTag() []string {
+	if exec.Command("pkg-config", "--exists", "libseccomp").Run() == nil {
+		return []string{"seccomp"}
+	}
+	return nil
+}
+
+// Dir is the group's module directory below source, the directory test/cluster
+// of a checkout.
+func (g Group) Dir(source string) string {
+	if g.Module == "" {
+		return source
+	}
+	return filepath.Join(source, "build", g.Name)
+}
+
+// Names are the group's binaries, sorted.
+func (g Group) Names() []string {
+	names := make([]string, 0, len(g.Packages))
+	for name := range g.Packages {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Version is the version of the group's module as its go.mod requires it, and
+// "dev" for a group that is this module's own.
+func (g Group) Version(source string) (string, error) {
+	if g.Module == "" {
+		return "dev", nil
+	}
+	path := filepath.Join(g.Dir(source), "go.mod")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading the requirements of %s: %w", g.Name, err)
+	}
+	mod, err := modfile.ParseLax(path, data, nil)
+	if err != nil {
+		return "", fmt.Errorf("reading the requirements of %s: %w", g.Name, err)
+	}
+	for _, require := range mod.Require {
+		if require.Mod.Path == g.Module {
+			return require.Mod.Version, nil
+		}
+	}
+	return "", fmt.Errorf("%s does not require %s: add it there", path, g.Module)
+}
+
+// Find returns the group that holds a binary.
+func Find(groups []Group, binary string) (Group, error) {
+	var known []string
+	for _, g := range groups {
+		if _, ok := g.Packages[binary]; ok {
+			return g, nil
+		}
+		known = append(known, g.Names()...)
+	}
+	sort.Strings(known)
+	return Group{}, fmt.Errorf("no binary is called %q: there are %s", binary, strings.Join(known, ", "))
+}
