@@ -1,0 +1,130 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strings"
+)
+
+// schemaVersion is raised when a build that does not know a change would do
+// harm with the record. A field that older builds may ignore does not raise it.
+const schemaVersion = 1
+
+// maxFileSize bounds what is read into memory. A claim has at most 32 results;
+// a record of that many devices takes some 10 KiB.
+const maxFileSize = 64 << 10
+
+const extension = ".json"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encode returns the content of the record's file. The checksum is over the
+// bytes of the record as they stand in the file, never over a re-marshalled
+// value, so a reader with other fields than the writer's still gets the same sum.
+func encode(r Record) ([]byte, error) {
+	if err := validate(r); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	data := fmt.Appendf(nil, `{"schemaVersion":%d,"crc32c":"%08x","record":%s}`+"\n",
+		schemaVersion, crc32.Checksum(body, castagnoli), body)
+	if len(data) > maxFileSize {
+		return nil, fmt.Errorf("the record takes %d bytes and at most %d are allowed", len(data), maxFileSize)
+	}
+	return data, nil
+}
+
+// decode reads what encode wrote. The name is that of the file, without its
+// directory. The second result is nil or says what is wrong.
+func decode(name string, data []byte) (Record, *fault) {
+	uid := strings.TrimSuffix(name, extension)
+	if !validUID(uid) || uid == name {
+		return Record{}, faultf(WrongName, "has the name of no claim: a claim's UID and %q were expected", extension)
+	}
+	if len(data) == 0 {
+		return Record{}, faultf(Empty, "is empty")
+	}
+	if len(data) > maxFileSize {
+		return Record{}, faultf(TooLarge, "is larger than %d bytes", maxFileSize)
+	}
+	body, bad := openEnvelope(data)
+	if bad != nil {
+		return Record{}, bad
+	}
+	var record Record
+	if err := json.Unmarshal(body, &record); err != nil {
+		return Record{}, faultf(Invalid, "has an intact checksum and a content that cannot be read: %w", err)
+	}
+	if err := validate(record); err != nil {
+		return Record{}, faultf(Invalid, "has an intact checksum and an impossible content: %w", err)
+	}
+	if record.ClaimUID != uid {
+		return Record{}, faultf(WrongName, "holds the record of claim %q", record.ClaimUID)
+	}
+	return record, nil
+}
+
+// openEnvelope returns the bytes of the record after checking all around them.
+func openEnvelope(data []byte) (json.RawMessage, *fault) {
+	var envelope map[string]json.RawMessage
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	switch err := decoder.Decode(&envelope); {
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return nil, faultf(Truncated, "ends after %d bytes in the middle of its content", len(data))
+	case err != nil:
+		return nil, faultf(Garbage, "is not a record: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, faultf(Garbage, "has something behind the record")
+	}
+	// The version first: a newer one may have another envelope.
+	var version int
+	if err := json.Unmarshal(envelope["schemaVersion"], &version); err != nil || version < 1 {
+		return nil, faultf(Garbage, "has no schema version")
+	}
+	if version > schemaVersion {
+		return nil, faultf(NewerSchema, "was written by a newer version of the plugin (schema version %d, this one knows up to %d)",
+			version, schemaVersion)
+	}
+	var sum string
+	if err := json.Unmarshal(envelope["crc32c"], &sum); err != nil || len(envelope["record"]) == 0 || len(envelope) != 3 {
+		return nil, faultf(Garbage, `is not a record: exactly "schemaVersion", "crc32c" and "record" were expected`)
+	}
+	if actual := fmt.Sprintf("%08x", crc32.Checksum(envelope["record"], castagnoli)); sum != actual {
+		return nil, faultf(Checksum, "has been damaged: its checksum is %s where %q is written", actual, sum)
+	}
+	return envelope["record"], nil
+}
+
+func validate(r Record) error {
+	if !validUID(r.ClaimUID) {
+		return fmt.Errorf("%q is not the UID of a claim", r.ClaimUID)
+	}
+	if r.State != Intent && r.State != Prepared {
+		return fmt.Errorf("the state %q is neither %q nor %q", r.State, Intent, Prepared)
+	}
+	return nil
+}
+
+// validUID accepts what Kubernetes or a test may use as a UID and nothing that
+// means something in a path.
+func validUID(uid string) bool {
+	if uid == "" || len(uid) > 64 || uid[0] == '-' {
+		return false
+	}
+	for _, c := range []byte(uid) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}

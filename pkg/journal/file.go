@@ -1,0 +1,109 @@
+package journal
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+// listed is what one file was found to be: a record, or corrupt.
+type listed struct {
+	identity identity
+	record   Record
+	corrupt  *Corrupt
+}
+
+// identity tells whether a file is the one that was read before, without reading
+// it. Change time is in it because a rename sets it, modification time because an
+// editor does.
+type identity struct {
+	inode            uint64
+	size             int64
+	modified, change time.Time
+	// settled is false when the file was read so soon after its change that a
+	// second change could have left the same times, and, with an inode that is
+	// used again, the same identity. Such a file is read again.
+	settled bool
+}
+
+// settleTime is well above the tick of the clock that file systems stamp with.
+const settleTime = 100 * time.Millisecond
+
+func identify(info fs.FileInfo, now time.Time) identity {
+	id := identity{size: info.Size(), modified: info.ModTime()}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		id.inode = stat.Ino
+		id.change = time.Unix(stat.Ctim.Unix())
+		id.settled = now.Sub(id.change) > settleTime
+	}
+	return id
+}
+
+func (id identity) same(other identity) bool {
+	return id.inode == other.inode && id.size == other.size &&
+		id.modified.Equal(other.modified) && id.change.Equal(other.change)
+}
+
+// entry returns what the file of that name is, from memory if it has not changed.
+// known is true for a corrupt file that was reported before and could not be
+// moved away.
+func (j *Journal) entry(name string) (entry listed, known bool, err error) {
+	before, seen := j.listed[name]
+	if seen {
+		info, err := os.Lstat(j.path(name))
+		if err != nil {
+			return listed{}, false, err
+		}
+		unchanged := before.identity.same(identify(info, time.Time{}))
+		if unchanged && (before.identity.settled || before.corrupt != nil) {
+			return before, true, nil
+		}
+	}
+	entry, err = j.read(name)
+	return entry, false, err
+}
+
+// read reads a file and moves it to quarantine when it is bad.
+func (j *Journal) read(name string) (listed, error) {
+	found, bad, err := j.load(name)
+	if err != nil || bad == nil {
+		return found, err
+	}
+	return j.quarantine(name)
+}
+
+// load reads and decodes a file, and changes nothing. The identity is that of
+// the file whose bytes were decoded.
+func (j *Journal) load(name string) (listed, *fault, error) {
+	path := j.path(name)
+	// Not O_NONBLOCK alone: to open a device can have effects.
+	info, err := os.Lstat(path)
+	if err != nil {
+		return listed{}, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return listed{identity: identify(info, time.Now())}, faultf(NotAFile, "is not a regular file"), nil
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return listed{}, nil, err
+	}
+	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return listed{}, nil, err
+	}
+	found := listed{identity: identify(info, time.Now())}
+	data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	if errors.Is(err, syscall.EIO) {
+		return found, faultf(Unreadable, "cannot be read from the disk: %w", err), nil
+	}
+	if err != nil {
+		return listed{}, nil, err
+	}
+	record, bad := decode(name, data)
+	found.record = record
+	return found, bad, nil
+}

@@ -1,0 +1,206 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Journal is a directory of records. All methods may be called at any time from
+// any goroutine; see the package comment for who may write which claim.
+type Journal struct {
+	dir   string
+	guard guard
+
+	listMu sync.Mutex
+	listed map[string]listed // by file name; what List has decoded
+}
+
+const tempPrefix = ".put-"
+
+// Open returns the journal in dir, which is created with mode 0700 when missing.
+// It removes the files of writers that died in the middle of a Put.
+func Open(dir string) (*Journal, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the journal directory %s cannot be made: %w; mount a writable directory there", dir, err)
+	}
+	j := &Journal{dir: dir, guard: guard{dir: dir}, listed: map[string]listed{}}
+	if err := j.checkWritable(); err != nil {
+		return nil, fmt.Errorf("the journal directory %s cannot be written: %w; mount a writable directory there", dir, err)
+	}
+	if err := j.sweep(); err != nil {
+		return nil, fmt.Errorf("the leftovers in the journal directory %s cannot be removed: %w", dir, err)
+	}
+	return j, nil
+}
+
+// Get reads the record of a claim from disk. It reports false when there is none.
+// A file that cannot be used is moved to quarantine; Get then reports false and
+// the error is a *Corrupt, which callers report and otherwise treat as no record.
+func (j *Journal) Get(uid string) (Record, bool, error) {
+	if !validUID(uid) {
+		return Record{}, false, fmt.Errorf("%q is not the UID of a claim", uid)
+	}
+	found, err := j.read(uid + extension)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Record{}, false, nil
+	case err != nil:
+		return Record{}, false, fmt.Errorf("the journal's record of claim %s cannot be read: %w", uid, err)
+	case found.corrupt != nil:
+		return Record{}, false, found.corrupt
+	}
+	return found.record, true, nil
+}
+
+// Put writes the record of a claim in place of the one before, if any. When it
+// returns nil, the record survives a loss of power; when it does not, the one
+// before is untouched.
+func (j *Journal) Put(ctx context.Context, r Record) error {
+	data, err := encode(r)
+	if err != nil {
+		return fmt.Errorf("the record of claim %s/%s (%s) cannot be written to the journal: %w", r.Namespace, r.Name, r.ClaimUID, err)
+	}
+	if err := j.put(ctx, r.ClaimUID, data); err != nil {
+		return fmt.Errorf("the record of claim %s/%s (%s) could not be written to the journal %s: %w",
+			r.Namespace, r.Name, r.ClaimUID, j.dir, err)
+	}
+	return nil
+}
+
+// put replaces a file atomically. The directory itself is not synced: should the
+// rename be lost with the power, the record before it is met again, and its boot
+// ID says that nothing it tells of is alive any more.
+func (j *Journal) put(ctx context.Context, uid string, data []byte) error {
+	// Shared, so that nobody takes the temporary file for a leftover.
+	release, err := j.guard.shared(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	temp, err := os.CreateTemp(j.dir, tempPrefix+uid+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(data)
+	if err == nil {
+		err = temp.Sync()
+	}
+	if closeErr := temp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(temp.Name(), j.path(uid+extension))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp.Name()))
+	}
+	return nil
+}
+
+// Delete removes the record of a claim. To remove what is not there is no error.
+func (j *Journal) Delete(uid string) error {
+	if !validUID(uid) {
+		return fmt.Errorf("%q is not the UID of a claim", uid)
+	}
+	if err := os.Remove(j.path(uid + extension)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the journal's record of claim %s could not be removed: %w", uid, err)
+	}
+	return nil
+}
+
+// List returns all records, sorted by UID, as the disk has them: what another
+// process wrote is seen. Files that cannot be used are moved to quarantine and
+// reported, each once. Files that have not changed are not read again.
+func (j *Journal) List() ([]Record, []*Corrupt, error) {
+	names, err := j.names()
+	if err != nil {
+		return nil, nil, fmt.Errorf("the journal directory %s cannot be read: %w", j.dir, err)
+	}
+	j.listMu.Lock()
+	defer j.listMu.Unlock()
+	records := make([]Record, 0, len(names))
+	var corrupt []*Corrupt
+	current := make(map[string]listed, len(names))
+	for _, name := range names {
+		entry, known, err := j.entry(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted since the directory was read
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("the journal file %s cannot be read: %w", j.path(name), err)
+		}
+		switch bad := entry.corrupt; {
+		case bad == nil:
+			records = append(records, entry.record.Clone())
+		case !known:
+			corrupt = append(corrupt, bad)
+		}
+		current[name] = entry
+	}
+	j.listed = current
+	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.ClaimUID, b.ClaimUID) })
+	return records, corrupt, nil
+}
+
+// names returns the files that are or claim to be records.
+func (j *Journal) names() ([]string, error) {
+	dir, err := os.Open(j.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	all, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(name string) bool {
+		return !strings.HasSuffix(name, extension) || strings.HasPrefix(name, tempPrefix)
+	}), nil
+}
+
+// checkWritable finds a read-only mount at start rather than at the first claim.
+func (j *Journal) checkWritable() error {
+	probe, err := os.CreateTemp(j.dir, tempPrefix+"probe-*")
+	if err != nil {
+		return err
+	}
+	// A plugin that starts at the same time may have swept it away already.
+	if err := os.Remove(probe.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, probe.Close())
+	}
+	return probe.Close()
+}
+
+// sweep removes temporary files. Writers hold the guard shared while theirs
+// exist, so what is there under the exclusive guard has no writer any more. When
+// the guard is not to be had, another plugin is at work and the leftovers stay
+// until the next start.
+func (j *Journal) sweep() error {
+	release, err := j.guard.exclusive()
+	if errors.Is(err, errBusy) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	leftovers, err := filepath.Glob(filepath.Join(j.dir, tempPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range leftovers {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j *Journal) path(name string) string { return filepath.Join(j.dir, name) }

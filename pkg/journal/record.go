@@ -1,0 +1,173 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// State says how far the preparation of a claim has come.
+type State string
+
+const (
+	// Intent: steps with side effects may have been started; a restart undoes them.
+	Intent State = "intent"
+	// Prepared: everything is done, and kubelet has been or may be told so.
+	Prepared State = "prepared"
+)
+
+// Record is what the plugin remembers of one claim.
+//
+// Fields of the same schema version that this build does not know, met when the
+// record was read, travel with the value and are written back: a downgrade in
+// the middle of a rolling update does not erase what the newer build wrote.
+type Record struct {
+	ClaimUID  string
+	Namespace string
+	Name      string
+	BootID    string // /proc/sys/kernel/random/boot_id at the time of writing
+	State     State
+	Devices   []Device // in the order of the allocation's results
+
+	unknown map[string]json.RawMessage
+}
+
+// Device is one allocation result as it was prepared.
+type Device struct {
+	Request      string // the request, or request/subrequest, as the allocation names it
+	Pool         string
+	Device       string // name in the pool, such as gpu-0
+	UUID         string // of the GPU that stood behind the name at the time
+	AdminAccess  bool
+	ShareID      string // empty unless the device allows multiple allocations
+	CDIDeviceIDs []string
+
+	unknown map[string]json.RawMessage
+}
+
+// Clone returns a copy that shares nothing with r.
+func (r Record) Clone() Record {
+	r.unknown = maps.Clone(r.unknown)
+	r.Devices = slices.Clone(r.Devices)
+	for i := range r.Devices {
+		r.Devices[i].CDIDeviceIDs = slices.Clone(r.Devices[i].CDIDeviceIDs)
+		r.Devices[i].unknown = maps.Clone(r.Devices[i].unknown)
+	}
+	return r
+}
+
+// MarshalJSON leaves out empty fields and appends the unknown ones.
+func (r Record) MarshalJSON() ([]byte, error) { return marshalObject(r.fields(), r.unknown) }
+
+// UnmarshalJSON matches field names exactly, unlike encoding/json, so that an
+// unknown field that differs in case is not taken for one of ours.
+func (r *Record) UnmarshalJSON(data []byte) (err error) {
+	*r = Record{}
+	r.unknown, err = unmarshalObject(data, r.fields())
+	return err
+}
+
+// MarshalJSON leaves out empty fields and appends the unknown ones.
+func (d Device) MarshalJSON() ([]byte, error) { return marshalObject(d.fields(), d.unknown) }
+
+// UnmarshalJSON matches field names exactly, as Record's does.
+func (d *Device) UnmarshalJSON(data []byte) (err error) {
+	*d = Device{}
+	d.unknown, err = unmarshalObject(data, d.fields())
+	return err
+}
+
+// field ties a name in the file to the place of its value.
+type field struct {
+	name    string
+	pointer any
+}
+
+func (r *Record) fields() []field {
+	return []field{
+		{"claimUID", &r.ClaimUID},
+		{"namespace", &r.Namespace},
+		{"name", &r.Name},
+		{"bootID", &r.BootID},
+		{"state", &r.State},
+		{"devices", &r.Devices},
+	}
+}
+
+func (d *Device) fields() []field {
+	return []field{
+		{"request", &d.Request},
+		{"pool", &d.Pool},
+		{"device", &d.Device},
+		{"uuid", &d.UUID},
+		{"adminAccess", &d.AdminAccess},
+		{"shareID", &d.ShareID},
+		{"cdiDeviceIDs", &d.CDIDeviceIDs},
+	}
+}
+
+// marshalObject writes known fields in their order and unknown ones by name, so
+// that equal records are equal files.
+func marshalObject(known []field, unknown map[string]json.RawMessage) ([]byte, error) {
+	var out bytes.Buffer
+	out.WriteByte('{')
+	write := func(name string, value any) error {
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			return fmt.Errorf("field %q: %w", name, err)
+		}
+		key, err := json.Marshal(name)
+		if err != nil {
+			return err
+		}
+		if out.Len() > 1 {
+			out.WriteByte(',')
+		}
+		out.Write(key)
+		out.WriteByte(':')
+		out.Write(encoded)
+		return nil
+	}
+	for _, f := range known {
+		if value := reflect.ValueOf(f.pointer).Elem(); !value.IsZero() {
+			if err := write(f.name, f.pointer); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(unknown)) {
+		if err := write(name, unknown[name]); err != nil {
+			return nil, err
+		}
+	}
+	out.WriteByte('}')
+	return out.Bytes(), nil
+}
+
+// unmarshalObject fills the known fields and returns the others, nil if none.
+func unmarshalObject(data []byte, known []field) (map[string]json.RawMessage, error) {
+	var rest map[string]json.RawMessage
+	if err := json.Unmarshal(data, &rest); err != nil {
+		return nil, err
+	}
+	if rest == nil {
+		return nil, fmt.Errorf("found null instead of an object")
+	}
+	for _, f := range known {
+		raw, present := rest[f.name]
+		if !present {
+			continue
+		}
+		if err := json.Unmarshal(raw, f.pointer); err != nil {
+			return nil, fmt.Errorf("field %q: %w", f.name, err)
+		}
+		delete(rest, f.name)
+	}
+	if len(rest) == 0 {
+		return nil, nil
+	}
+	return rest, nil
+}
