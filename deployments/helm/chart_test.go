@@ -1,0 +1,121 @@
+// Package helm_test holds the chart to its golden files and to its refusals, with the real
+// helm. It never talks to a real cluster: where a template asks one, the test plays it.
+package helm_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files from what helm renders now")
+
+// helm runs the helm binary that the environment variable HELM names and returns what it
+// printed. Its own configuration lies in a directory of the test, so that no repository or
+// plugin of the user's has a say.
+func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	binary := os.Getenv("HELM")
+	if binary == "" {
+		t.Fatal("the environment variable HELM does not name a helm binary: run `make test`, which builds one, or set HELM to a helm 4")
+	}
+	command := exec.Command(binary, args...)
+	home := t.TempDir()
+	command.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
+	var out, errors bytes.Buffer
+	command.Stdout, command.Stderr = &out, &errors
+	err = command.Run()
+	return out.String(), errors.String(), err
+}
+
+// render renders the chart and fails the test where helm does.
+func render(t *testing.T, args ...string) string {
+	t.Helper()
+	stdout, stderr, err := helm(t, append([]string{"template", "mica", "mica"}, args...)...)
+	if err != nil {
+		t.Fatalf("helm template %s: %v\n%s", strings.Join(args, " "), err, stderr)
+	}
+	return stdout
+}
+
+func TestLint(t *testing.T) {
+	for _, values := range []string{"", "testdata/everything.values.yaml"} {
+		args := []string{"lint", "--strict", "mica", "--namespace", "mica"}
+		if values != "" {
+			args = append(args, "--values", values)
+		}
+		if stdout, stderr, err := helm(t, args...); err != nil {
+			t.Errorf("helm %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
+		}
+	}
+}
+
+func TestRenderedChartEqualsGoldenFiles(t *testing.T) {
+	tests := []struct {
+		golden string
+		args   []string
+	}{
+		{golden: "defaults", args: []string{"--namespace", "mica"}},
+		{golden: "everything", args: []string{"--namespace", "kube-system", "--values", "testdata/everything.values.yaml"}},
+	}
+	for _, test := range tests {
+		t.Run(test.golden, func(t *testing.T) {
+			compareGolden(t, filepath.Join("testdata", test.golden+".golden.yaml"), render(t, test.args...))
+		})
+	}
+}
+
+func TestNotesEqualGoldenFiles(t *testing.T) {
+	tests := []struct {
+		golden string
+		args   []string
+	}{
+		{golden: "defaults", args: []string{"--namespace", "mica"}},
+		{golden: "everything", args: []string{"--namespace", "kube-system", "--values", "testdata/everything.values.yaml"}},
+	}
+	for _, test := range tests {
+		t.Run(test.golden, func(t *testing.T) {
+			stdout, stderr, err := helm(t, append([]string{"install", "mica", "mica", "--dry-run=client"}, test.args...)...)
+			if err != nil {
+				t.Fatalf("helm install: %v\n%s", err, stderr)
+			}
+			_, notes, found := strings.Cut(stdout, "\nNOTES:\n")
+			if !found {
+				t.Fatalf("helm install printed no notes:\n%s", stdout)
+			}
+			compareGolden(t, filepath.Join("testdata", test.golden+".notes.golden.txt"), notes)
+		})
+	}
+}
+
+func compareGolden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("read the golden file: %v; write it with `go test ./deployments/helm -update`", err)
+	}
+	if got == string(want) {
+		return
+	}
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	for i, line := range gotLines {
+		if i >= len(wantLines) || line != wantLines[i] {
+			expected := "(end of file)"
+			if i < len(wantLines) {
+				expected = wantLines[i]
+			}
+			t.Fatalf("%s differs at line %d:\n got: %s\nwant: %s\nIf the change is meant, write the file anew with `go test ./deployments/helm -update` and review it.", path, i+1, line, expected)
+		}
+	}
+	t.Fatalf("%s has %d lines more than helm renders, the first is: %s", path, len(wantLines)-len(gotLines), wantLines[len(gotLines)])
+}

@@ -1,0 +1,149 @@
+package helm_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestChartRefuses(t *testing.T) {
+	tests := []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{
+			name: "the namespace default",
+			args: []string{"--namespace", "default"},
+			want: []string{`does not install itself into the namespace "default"`, "allowDefaultNamespace=true"},
+		},
+		{
+			name: "no namespace at all",
+			args: nil,
+			want: []string{`does not install itself into the namespace "default"`},
+		},
+		{
+			name: "an unknown value",
+			args: []string{"--namespace", "mica", "--set", "imageTag=v1"},
+			want: []string{"additional properties 'imageTag' not allowed"},
+		},
+		{
+			name: "an unknown value deep inside",
+			args: []string{"--namespace", "mica", "--set", "kubeletPlugin.containers.plugin.port=1"},
+			want: []string{"/kubeletPlugin/containers/plugin", "additional properties 'port' not allowed"},
+		},
+		{
+			name: "a namespace value, which is helm's --namespace",
+			args: []string{"--namespace", "mica", "--set", "namespace=other"},
+			want: []string{"additional properties 'namespace' not allowed"},
+		},
+		{
+			name: "port 0, which a probe cannot name",
+			args: []string{"--namespace", "mica", "--set", "kubeletPlugin.containers.plugin.healthcheckPort=0"},
+			want: []string{"/kubeletPlugin/containers/plugin/healthcheckPort"},
+		},
+		{
+			name: "a relative directory",
+			args: []string{"--namespace", "mica", "--set", "kubeletPlugin.cdiRoot=cdi"},
+			want: []string{"/kubeletPlugin/cdiRoot"},
+		},
+		{
+			name: "a driver name that is no DNS subdomain",
+			args: []string{"--namespace", "mica", "--set", "driverName=GPU_nvidia"},
+			want: []string{"/driverName"},
+		},
+		{
+			name: "the namespace's default ServiceAccount",
+			args: []string{"--namespace", "mica", "--set", "serviceAccount.create=false"},
+			want: []string{"serviceAccount.name is empty"},
+		},
+		{
+			name: "a PodMonitor without metrics",
+			args: []string{"--namespace", "mica", "--set", "podMonitor.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"},
+			want: []string{"podMonitor.enabled is true", "metricsPort is negative"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			expectRefusal(t, append([]string{"template", "mica", "mica"}, test.args...), test.want)
+		})
+	}
+}
+
+func TestNamespaceDefaultIsAllowedOnRequest(t *testing.T) {
+	render(t, "--namespace", "default", "--set", "allowDefaultNamespace=true")
+}
+
+func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
+	nvidia := deviceClass{name: "gpu.nvidia.com", release: "nvidia-dra-driver", namespace: "nvidia"}
+	tests := []struct {
+		name    string
+		cluster cluster
+		want    []string
+	}{
+		{
+			name:    "without resource.k8s.io/v1",
+			cluster: cluster{version: "v1.33.4"},
+			want:    []string{"needs the API resource.k8s.io/v1", "(v1.33.4)", "upgrade the cluster"},
+		},
+		{
+			name:    "with another driver's DeviceClass",
+			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &nvidia},
+			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "nvidia/nvidia-dra-driver", "cannot share a node", "deviceClass.create=false"},
+		},
+		{
+			name:    "with a DeviceClass made by hand",
+			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &deviceClass{name: "gpu.nvidia.com"}},
+			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "-/-"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			expectRefusal(t, templateOn(t, test.cluster), test.want)
+		})
+	}
+}
+
+func TestChartAcceptsItsOwnDeviceClass(t *testing.T) {
+	own := deviceClass{name: "gpu.nvidia.com", release: "mica", namespace: "mica"}
+	args := append(templateOn(t, cluster{version: "v1.37.1", servesDRA: true, class: &own}), "--disable-openapi-validation")
+	_, stderr, err := helm(t, args...)
+	// The cluster that the test plays serves none of the other kinds, and helm looks them
+	// up after it has rendered the templates.
+	if err != nil && !strings.Contains(stderr, "no matches for kind") {
+		t.Fatalf("an upgrade of the release that owns the DeviceClass was refused: %v\n%s", err, stderr)
+	}
+}
+
+func TestChartCanBePartOfAnother(t *testing.T) {
+	parent := t.TempDir()
+	if err := os.CopyFS(filepath.Join(parent, "charts", "mica"), os.DirFS("mica")); err != nil {
+		t.Fatal(err)
+	}
+	chart := "apiVersion: v2\nname: parent\nversion: 0.1.0\ndependencies:\n- name: mica\n  version: \"*\"\n"
+	if err := os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(chart), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, err := helm(t, "template", "gpu", parent, "--namespace", "gpu", "--set", "global.team=a"); err != nil {
+		t.Fatalf("render the chart as a dependency: %v\n%s", err, stderr)
+	}
+}
+
+func templateOn(t *testing.T, c cluster) []string {
+	t.Helper()
+	return []string{"template", "mica", "mica", "--namespace", "mica", "--dry-run=server", "--kubeconfig", c.start(t)}
+}
+
+func expectRefusal(t *testing.T, args, want []string) {
+	t.Helper()
+	stdout, stderr, err := helm(t, args...)
+	if err == nil {
+		t.Fatalf("helm %s was not refused:\n%s", strings.Join(args, " "), stdout)
+	}
+	for _, text := range want {
+		if !strings.Contains(stderr, text) {
+			t.Errorf("helm %s\nrefused with:\n%s\nwhich lacks: %s", strings.Join(args, " "), stderr, text)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+{{- define "mica.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "mica.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of what belongs to the plugin: fullname is cut at 50 so that this fits 63. */}}
+{{- define "mica.pluginName" -}}
+{{- printf "%s-plugin" (include "mica.fullname" .) -}}
+{{- end -}}
+
+{{/*
+Name of a cluster-wide object: two releases of one name in two namespaces must not share
+it. VALUE is the plugin's name, or what else tells the object's purpose.
+*/}}
+{{- define "mica.clusterName" -}}
+{{- if eq (include "mica.fullname" .) .Release.Namespace -}}
+{{- include "mica.pluginName" . -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Namespace (include "mica.pluginName" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mica.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "mica.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: kubelet-plugin
+{{- end -}}
+
+{{- define "mica.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "mica.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "mica.serviceAccountName" -}}
+{{- if .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
+{{- else -}}
+{{- include "mica.pluginName" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mica.image" -}}
+{{- $image := .Values.image -}}
+{{- $name := printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) -}}
+{{- if $image.registry -}}
+{{- printf "%s/%s" (trimSuffix "/" $image.registry) $name -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
