@@ -1,0 +1,173 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// sealed wraps a record's text in a sound envelope.
+func sealed(body string) string {
+	return fmt.Sprintf(`{"schemaVersion":1,"crc32c":"%08x","record":%s}`, crc32.Checksum([]byte(body), castagnoli), body)
+}
+
+func TestFileFormatIsStable(t *testing.T) {
+	const want = `{"schemaVersion":1,"crc32c":"a77dc297","record":` +
+		`{"claimUID":"a","namespace":"team-a","name":"claim-of-a","bootID":"5b1ac1a5-3d2c-4c8e-9a0c-0d6c7c9a3e11","state":"prepared","devices":[` +
+		`{"request":"gpu","pool":"node-1","device":"gpu-0","uuid":"GPU-0","cdiDeviceIDs":["k8s.gpu.nvidia.com/claim=a-gpu-0"]},` +
+		`{"request":"look","pool":"node-1","device":"gpu-1","uuid":"GPU-1","adminAccess":true,"shareID":"share"}]}}` + "\n"
+	got, err := encode(record("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("got  %swant %s", got, want)
+	}
+}
+
+func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
+	sound, err := encode(record("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		file, content string
+		reason        Reason
+		text          string // part of the error's
+	}{
+		"empty":            {"a.json", "", Empty, "is empty"},
+		"truncated":        {"a.json", string(sound[:40]), Truncated, "ends after 40 bytes"},
+		"one byte short":   {"a.json", strings.TrimSuffix(string(sound), "}\n"), Truncated, "ends after"},
+		"blank":            {"a.json", "\n\n", Truncated, "ends after 2 bytes"},
+		"zeroes":           {"a.json", strings.Repeat("\x00", 4096), Garbage, "is not a record"},
+		"binary":           {"a.json", "\xff\xfe\x00\x01", Garbage, "is not a record"},
+		"not an object":    {"a.json", "[1,2]", Garbage, "is not a record"},
+		"null":             {"a.json", "null", Garbage, "has no schema version"},
+		"no version":       {"a.json", `{"crc32c":"0","record":{}}`, Garbage, "has no schema version"},
+		"version zero":     {"a.json", `{"schemaVersion":0,"crc32c":"0","record":{}}`, Garbage, "has no schema version"},
+		"textual version":  {"a.json", `{"schemaVersion":"1","crc32c":"0","record":{}}`, Garbage, "has no schema version"},
+		"no checksum":      {"a.json", `{"schemaVersion":1,"record":{}}`, Garbage, "were expected"},
+		"no record":        {"a.json", `{"schemaVersion":1,"crc32c":"00000000"}`, Garbage, "were expected"},
+		"more fields":      {"a.json", `{"schemaVersion":1,"crc32c":"0","record":{},"more":1}`, Garbage, "were expected"},
+		"text behind":      {"a.json", string(sound) + "{}", Garbage, "something behind"},
+		"flipped bit":      {"a.json", strings.Replace(string(sound), "gpu-0", "gpu-1", 1), Checksum, "has been damaged"},
+		"other white":      {"a.json", strings.Replace(string(sound), `{"claimUID"`, `{ "claimUID"`, 1), Checksum, "has been damaged"},
+		"wrong type":       {"a.json", sealed(`{"claimUID":7}`), Invalid, `field "claimUID"`},
+		"null record":      {"a.json", sealed(`null`), Invalid, "found null"},
+		"list for record":  {"a.json", sealed(`[]`), Invalid, "cannot be read"},
+		"null device":      {"a.json", sealed(`{"claimUID":"a","state":"intent","devices":[7]}`), Invalid, `field "devices"`},
+		"unknown state":    {"a.json", sealed(`{"claimUID":"a","state":"half"}`), Invalid, `the state "half"`},
+		"path as UID":      {"a.json", sealed(`{"claimUID":"../a","state":"intent"}`), Invalid, `"../a" is not the UID`},
+		"other claim":      {"b.json", string(sound), WrongName, `holds the record of claim "a"`},
+		"name of no claim": {"what is this.json", string(sound), WrongName, "has the name of no claim"},
+		"longest name":     {strings.Repeat("x", 250) + ".json", "", WrongName, "has the name of no claim"},
+		"newer":            {"a.json", `{"schemaVersion":2,"format":{}}`, NewerSchema, "written by a newer version of the plugin (schema version 2, this one knows up to 1)"},
+		"too large":        {"a.json", string(sound) + strings.Repeat(" ", maxFileSize), TooLarge, "larger than 65536 bytes"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			j := open(t)
+			writeFile(t, j, tc.file, tc.content)
+			put(t, j, record("good"))
+			records, corrupt := list(t, j)
+			if !reflect.DeepEqual(uids(records), []string{"good"}) || len(corrupt) != 1 {
+				t.Fatalf("List = %v, %v", uids(records), corrupt)
+			}
+			got := corrupt[0]
+			if got.Reason != tc.reason || !strings.Contains(got.Error(), tc.text) {
+				t.Errorf("reported as %q: %v; want %q and %q", got.Reason, got, tc.reason, tc.text)
+			}
+			if got.ClaimUID != "" && !strings.Contains(got.Error(), "claim "+got.ClaimUID+" will be prepared again") {
+				t.Errorf("the text does not say what happens now: %v", got)
+			}
+			if moved, err := os.ReadFile(got.QuarantinedTo); err != nil || string(moved) != tc.content {
+				t.Errorf("the file in quarantine: %v, %d bytes of %d", err, len(moved), len(tc.content))
+			}
+			assertFiles(t, j, "good.json", quarantineDir)
+			if _, again := list(t, j); len(again) != 0 {
+				t.Errorf("reported again: %v", again)
+			}
+		})
+	}
+}
+
+func TestUnknownFieldsAreKept(t *testing.T) {
+	const body = `{"claimUID":"a","State":"not ours","later":{"x":[1,2]},"state":"intent","devices":[{"device":"gpu-0","migUUID":"MIG-1"}]}`
+	j := open(t)
+	writeFile(t, j, "a.json", sealed(body))
+	r, found, err := j.Get("a")
+	if err != nil || !found {
+		t.Fatalf("Get = %v, %v", found, err)
+	}
+	if r.State != Intent || r.Devices[0].Device != "gpu-0" {
+		t.Errorf("got %+v", r)
+	}
+	r.State = Prepared
+	put(t, j, r)
+	data, err := os.ReadFile(j.path("a.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"later":{"x":[1,2]}`, `"State":"not ours"`, `"migUUID":"MIG-1"`, `"state":"prepared"`} {
+		if !bytes.Contains(data, []byte(want)) {
+			t.Errorf("%s was lost: %s", want, data)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	sound, err := encode(record("a"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("a.json", sound)
+	f.Add("a.json", sound[:30])
+	f.Add("b.json", sound)
+	f.Add("../a.json", []byte(sealed(`{"claimUID":"../a","state":"intent"}`)))
+	f.Add("a.json", []byte(sealed(`{"claimUID":"a","state":"intent","x":{"y":null},"devices":[{"z":1.50}]}`)))
+	f.Add("a.json", []byte(`{"schemaVersion":99999999999999999999}`))
+	f.Add("a.json", bytes.Repeat([]byte("["), 20000))
+	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		checkDecode(t, name, data)
+		// A checksum is too hard a riddle for a fuzzer: give it the answer.
+		var compact bytes.Buffer
+		if json.Compact(&compact, data) == nil {
+			checkDecode(t, name, []byte(sealed(compact.String())))
+		}
+	})
+}
+
+// checkDecode asserts that what was accepted can be written, and that what was
+// written reads as the same and is written as the same bytes.
+func checkDecode(t *testing.T, name string, data []byte) {
+	first, bad := decode(name, data)
+	if bad != nil {
+		if bad.reason == "" || bad.detail == "" {
+			t.Errorf("a fault without a text: %+v", bad)
+		}
+		return
+	}
+	if first.ClaimUID+extension != name || strings.ContainsAny(name, "/\x00") {
+		t.Errorf("the record of claim %q was accepted from a file named %q", first.ClaimUID, name)
+	}
+	written, err := encode(first)
+	if err != nil {
+		if len(data) > maxFileSize/8 {
+			return // escapes can make a record larger than it was
+		}
+		t.Fatalf("%+v was read and cannot be written: %v", first, err)
+	}
+	second, bad := decode(name, written)
+	if bad != nil {
+		t.Fatalf("%s was written and is refused: %s", written, bad.detail)
+	}
+	again, err := encode(second)
+	if err != nil || !bytes.Equal(written, again) {
+		t.Errorf("wrote %s and then %s, %v", written, again, err)
+	}
+}
