@@ -1,0 +1,49 @@
+package floors
+
+// module is the import path of the project.
+const module = "github.com/mica-gpu/mica/"
+
+// floors says on which floor a room is. A room is a directory with all below it.
+// A package imports rooms on lower floors and its own, nothing else; two rooms on
+// one floor do not know each other.
+var floors = map[string]int{
+	// Flags, wiring, exit codes.
+	"cmd/kubelet-plugin": 5,
+	"cmd/controller":     5,
+	"cmd/kubectl-gpu":    5,
+
+	// What the cluster talks to.
+	"pkg/driver":            4,
+	"pkg/scaleout/pair":     4,
+	"pkg/scaleout/ready":    4,
+	"pkg/scaleout/headroom": 4,
+	"pkg/scaleout/keda":     4,
+
+	// What decides.
+	"pkg/prepare":  3,
+	"pkg/health":   3,
+	"pkg/scaleout": 3,
+
+	// One mechanism each.
+	"pkg/slice":     2,
+	"pkg/journal":   2,
+	"pkg/cdi":       2,
+	"pkg/mps":       2,
+	"pkg/timeslice": 2,
+	"pkg/vfio":      2,
+
+	// The machine.
+	"pkg/nvml": 1,
+	"pkg/lock": 1,
+
+	// Plain values.
+	"pkg/gpu":     0,
+	"pkg/catalog": 0,
+}
+
+// nvmlModule may be imported by these rooms only, because everything else is to
+// work without a driver library: pkg/nvml wraps it, pkg/cdi hands its handle to
+// nvcdi, and the simulator answers its calls.
+const nvmlModule = "github.com/NVIDIA/go-nvml/"
+
+var nvmlImporters = []string{"pkg/nvml", "pkg/cdi", "test/nvmlsim"}
