@@ -1,0 +1,159 @@
+// Package catalog owns facts about NVIDIA boards that are the same on every
+// machine: product names, PCI device IDs, memory as the driver reports it, and
+// MIG geometry. The facts are embedded data files with the source beside each
+// number; the package offers types and pure lookups over them. It never reads
+// hardware, never guesses a number nobody has captured, and is never a reason
+// to disbelieve what NVML says of a board that is there.
+package catalog
+
+import (
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed boards.yaml geometries.yaml
+var data embed.FS
+
+// tables are the decoded data files, indexed.
+type tables struct {
+	boards     []Board
+	geometries []Geometry
+}
+
+var load = sync.OnceValue(func() tables {
+	t, err := decode(data.ReadFile)
+	if err != nil {
+		// The files are part of the binary and a test decodes them: no
+		// input that a user or a node can give leads here.
+		panic(err)
+	}
+	return t
+})
+
+// decode reads and checks the data files.
+func decode(read func(string) ([]byte, error)) (tables, error) {
+	var geometries struct {
+		Geometries []Geometry `json:"geometries"`
+	}
+	if err := decodeFile(read, "geometries.yaml", &geometries); err != nil {
+		return tables{}, err
+	}
+	var boards struct {
+		Boards []Board `json:"boards"`
+	}
+	if err := decodeFile(read, "boards.yaml", &boards); err != nil {
+		return tables{}, err
+	}
+	t := tables{boards: boards.Boards, geometries: geometries.Geometries}
+	for i := range t.geometries {
+		if err := t.geometries[i].validate(); err != nil {
+			return tables{}, err
+		}
+	}
+	if err := t.link(); err != nil {
+		return tables{}, err
+	}
+	return t, nil
+}
+
+func decodeFile(read func(string) ([]byte, error), name string, into any) error {
+	raw, err := read(name)
+	if err != nil {
+		return fmt.Errorf("read catalogue file %s: %w", name, err)
+	}
+	if err := yaml.UnmarshalStrict(raw, into); err != nil {
+		return fmt.Errorf("decode catalogue file %s: %w", name, err)
+	}
+	return nil
+}
+
+// link points each board at its geometry and refuses ambiguous lookups.
+func (t tables) link() error {
+	names := map[string]bool{}
+	ids := map[PCIDeviceID]string{}
+	for i := range t.boards {
+		b := &t.boards[i]
+		if err := b.validate(); err != nil {
+			return err
+		}
+		if names[b.Name] {
+			return fmt.Errorf("catalogue lists board %q twice", b.Name)
+		}
+		names[b.Name] = true
+		if other, taken := ids[b.PCIDeviceID]; taken {
+			return fmt.Errorf("catalogue gives PCI device ID %s to both %q and %q", b.PCIDeviceID, other, b.Name)
+		}
+		ids[b.PCIDeviceID] = b.Name
+		if b.Geometry == "" {
+			continue
+		}
+		j := slices.IndexFunc(t.geometries, func(g Geometry) bool { return g.Name == b.Geometry })
+		if j < 0 {
+			return fmt.Errorf("catalogue board %q names MIG geometry %q, which does not exist", b.Name, b.Geometry)
+		}
+		b.MIG = &t.geometries[j]
+	}
+	return nil
+}
+
+// Boards returns every board of the catalogue, ordered by name.
+func Boards() []Board {
+	boards := make([]Board, 0, len(load().boards))
+	for _, b := range load().boards {
+		boards = append(boards, b.clone())
+	}
+	slices.SortFunc(boards, func(a, b Board) int { return strings.Compare(a.Name, b.Name) })
+	return boards
+}
+
+// BoardByName returns the board that the catalogue lists under name.
+func BoardByName(name string) (Board, bool) {
+	return find(func(b Board) bool { return b.Name == name })
+}
+
+// BoardByPCIDeviceID returns the board with NVIDIA's PCI device ID id: the
+// upper half of the pciDeviceId that NVML reports.
+func BoardByPCIDeviceID(id PCIDeviceID) (Board, bool) {
+	return find(func(b Board) bool { return b.PCIDeviceID == id })
+}
+
+// BoardByProductName returns a board that NVML names name. Boards that share
+// their product name share everything else that the catalogue records.
+func BoardByProductName(name string) (Board, bool) {
+	return find(func(b Board) bool { return b.ProductName == name })
+}
+
+func find(match func(Board) bool) (Board, bool) {
+	boards := load().boards
+	i := slices.IndexFunc(boards, match)
+	if i < 0 {
+		return Board{}, false
+	}
+	return boards[i].clone(), true
+}
+
+// Geometries returns every complete MIG geometry of the catalogue.
+func Geometries() []Geometry {
+	geometries := make([]Geometry, 0, len(load().geometries))
+	for _, g := range load().geometries {
+		geometries = append(geometries, g.clone())
+	}
+	return geometries
+}
+
+// GeometryByPCIDeviceID returns the MIG geometry that boards with PCI device ID
+// id have. It knows more IDs than the list of boards does: for some boards the
+// geometry was captured and the product name or memory total was not.
+func GeometryByPCIDeviceID(id PCIDeviceID) (Geometry, bool) {
+	geometries := load().geometries
+	i := slices.IndexFunc(geometries, func(g Geometry) bool { return slices.Contains(g.PCIDeviceIDs, id) })
+	if i < 0 {
+		return Geometry{}, false
+	}
+	return geometries[i].clone(), true
+}

@@ -1,0 +1,112 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// faults are the latencies and failures that a test asked for. Machine.mu guards it.
+type faults struct {
+	latencies map[string]time.Duration
+	failures  []Failure
+}
+
+var versionSuffix = regexp.MustCompile(`_v\d+$`)
+
+// names returns the names under which a fault for function may be recorded.
+func names(function string) []string {
+	if base := versionSuffix.ReplaceAllString(function, ""); base != function {
+		return []string{function, base}
+	}
+	return []string{function}
+}
+
+// known says whether the NVML header declares function, with or without a version.
+func known(function string) error {
+	for _, declared := range functions {
+		if slices.Contains(names(declared), function) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the NVML header declares no function %q; use the C name, for example nvmlDeviceGetUUID", function)
+}
+
+func (f *faults) setLatency(function string, latency time.Duration) error {
+	if err := known(function); err != nil {
+		return err
+	}
+	if latency < 0 {
+		return fmt.Errorf("latency %s of %s is negative", latency, function)
+	}
+	if latency == 0 {
+		delete(f.latencies, function)
+		return nil
+	}
+	if f.latencies == nil {
+		f.latencies = map[string]time.Duration{}
+	}
+	f.latencies[function] = latency
+	return nil
+}
+
+func (f *faults) add(failure Failure) error {
+	if err := known(failure.Function); err != nil {
+		return err
+	}
+	if failure.Return == nvml.SUCCESS {
+		return fmt.Errorf("a failure of %s cannot return SUCCESS", failure.Function)
+	}
+	if failure.Times < 0 {
+		return fmt.Errorf("a failure of %s cannot happen %d times", failure.Function, failure.Times)
+	}
+	f.failures = append(f.failures, failure)
+	return nil
+}
+
+// latency is how long a call of function takes.
+func (f *faults) latency(function string) time.Duration {
+	for _, name := range names(function) {
+		if d, found := f.latencies[name]; found {
+			return d
+		}
+	}
+	return 0
+}
+
+// failure returns what a call of function on gpu (nil for a call on none) fails
+// with, and uses up one of the calls that the failure is limited to.
+func (f *faults) failure(function string, g *gpu) nvml.Return {
+	for i := range f.failures {
+		failure := &f.failures[i]
+		if !slices.Contains(names(function), failure.Function) {
+			continue
+		}
+		if failure.GPU != nil && (g == nil || g.index != *failure.GPU) {
+			continue
+		}
+		ret := failure.Return
+		if failure.Times > 0 {
+			failure.Times--
+			if failure.Times == 0 {
+				f.failures = slices.Delete(f.failures, i, i+1)
+			}
+		}
+		return ret
+	}
+	return nvml.SUCCESS
+}
+
+func (f *faults) latencyStates() []LatencyState {
+	var states []LatencyState
+	for _, function := range slices.Sorted(maps.Keys(f.latencies)) {
+		states = append(states, LatencyState{Function: function, Latency: f.latencies[function]})
+	}
+	return states
+}
+
+func (f *faults) failureStates() []Failure { return slices.Clone(f.failures) }

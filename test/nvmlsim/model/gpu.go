@@ -1,0 +1,191 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/catalog"
+)
+
+// The strings below stand where NVML has room to say what a board really is.
+const (
+	vbiosVersion        = "SIM.00.00.00.01"
+	inforomImageVersion = "SIM.0001.00.01"
+)
+
+// gpu is one GPU of the machine. The first group of fields never changes;
+// Machine.mu guards the second.
+type gpu struct {
+	spec         GPU
+	index        int
+	address      PCIAddress
+	board        catalog.Board
+	brand        nvml.BrandType
+	architecture nvml.DeviceArchitecture
+	serial       string
+	links        []link
+	cpus         []int
+
+	lost        bool
+	persistence nvml.EnableState
+	computeMode nvml.ComputeMode
+}
+
+// link is one NVLink port. A port that no switch is wired to has no remote.
+type link struct {
+	remote *NVSwitch
+}
+
+var brands = map[string]nvml.BrandType{
+	"Tesla":      nvml.BRAND_TESLA,
+	"Nvidia":     nvml.BRAND_NVIDIA,
+	"NvidiaRTX":  nvml.BRAND_NVIDIA_RTX,
+	"QuadroRTX":  nvml.BRAND_QUADRO_RTX,
+	"GeForceRTX": nvml.BRAND_GEFORCE_RTX,
+}
+
+var architectures = map[string]nvml.DeviceArchitecture{
+	"Turing":       nvml.DEVICE_ARCH_TURING,
+	"Ampere":       nvml.DEVICE_ARCH_AMPERE,
+	"Ada Lovelace": nvml.DEVICE_ARCH_ADA,
+	"Hopper":       nvml.DEVICE_ARCH_HOPPER,
+	"Blackwell":    nvml.DEVICE_ARCH_BLACKWELL,
+}
+
+func newGPU(f File, index int) (*gpu, error) {
+	spec := f.GPUs[index]
+	board, found := catalog.BoardByName(spec.Board)
+	if !found {
+		return nil, fmt.Errorf("the catalogue does not list board %q of GPU %d", spec.Board, index)
+	}
+	brand, brandKnown := brands[board.Brand]
+	architecture, architectureKnown := architectures[board.Architecture]
+	if !brandKnown || !architectureKnown {
+		return nil, fmt.Errorf("board %q of GPU %d has brand %q and architecture %q; the simulator does not know NVML's number for one of them", spec.Board, index, board.Brand, board.Architecture)
+	}
+	address, err := ParsePCIAddress(spec.PCIBusID)
+	if err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", index, err)
+	}
+	cpus, err := f.cpusNear(spec.NUMANode)
+	if err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", index, err)
+	}
+	if spec.UUID == "" {
+		spec.UUID = deriveUUID(f.Name, index)
+	}
+	return &gpu{
+		spec:         spec,
+		index:        index,
+		address:      address,
+		board:        board,
+		brand:        brand,
+		architecture: architecture,
+		serial:       "SIM" + strings.ToUpper(digest(f.Name, index, "serial")[:12]),
+		links:        f.links(board),
+		cpus:         cpus,
+	}, nil
+}
+
+func (f File) cpusNear(node int) ([]int, error) {
+	for _, n := range f.NUMANodes {
+		if n.ID == node {
+			return ParseCPUList(n.CPUs)
+		}
+	}
+	return nil, nil
+}
+
+// links wires a board's NVLink ports to the machine's switches, in order.
+func (f File) links(board catalog.Board) []link {
+	if board.NVLink == nil {
+		return nil
+	}
+	links := make([]link, board.NVLink.Links)
+	next := 0
+	for i := range f.NVSwitches {
+		for range f.NVSwitches[i].LinksPerGPU {
+			links[next].remote = &f.NVSwitches[i]
+			next++
+		}
+	}
+	return links
+}
+
+func digest(machine string, index int, purpose string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "nvmlsim %s %d %s", machine, index, purpose))
+	return hex.EncodeToString(sum[:])
+}
+
+// deriveUUID makes the same UUID for the same GPU of the same machine, with
+// version 4 and variant bits set as NVIDIA's UUIDs have.
+func deriveUUID(machine string, index int) string {
+	d := []byte(digest(machine, index, "uuid")[:32])
+	d[12] = '4'
+	d[16] = "89ab"[d[16]&3]
+	return fmt.Sprintf("GPU-%s-%s-%s-%s-%s", d[0:8], d[8:12], d[12:16], d[16:20], d[20:32])
+}
+
+// switched says whether the GPU has at least one link into an NVSwitch.
+func (g *gpu) switched() bool {
+	for _, l := range g.links {
+		if l.remote != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// fabricCapable says whether the driver registers the GPU with a fabric
+// manager that reports state: from Hopper on, where an NVSwitch is there.
+func (g *gpu) fabricCapable() bool {
+	return g.architecture >= nvml.DEVICE_ARCH_HOPPER && g.switched()
+}
+
+// supportedEvents is the mask of nvmlDeviceGetSupportedEventTypes.
+func (g *gpu) supportedEvents() uint64 {
+	mask := uint64(nvml.EventTypePState | nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
+	if g.board.ECC {
+		mask |= nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError
+	}
+	return mask
+}
+
+// bar1Bytes is the size of the window through which the host sees the memory:
+// the smallest power of two that covers it, as resizable BARs come.
+func (g *gpu) bar1Bytes() uint64 {
+	size := uint64(1)
+	for size < g.board.MemoryBytes() {
+		size <<= 1
+	}
+	return size
+}
+
+var computeModes = map[nvml.ComputeMode]string{
+	nvml.COMPUTEMODE_DEFAULT:           "Default",
+	nvml.COMPUTEMODE_PROHIBITED:        "Prohibited",
+	nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "Exclusive_Process",
+}
+
+// state is called with Machine.mu held.
+func (g *gpu) state() GPUState {
+	mode := "N/A"
+	if g.board.MIG != nil {
+		mode = "Disabled"
+	}
+	return GPUState{
+		Index:           g.index,
+		Minor:           g.spec.Minor,
+		UUID:            g.spec.UUID,
+		ProductName:     g.board.ProductName,
+		PCIBusID:        g.address.String(),
+		Lost:            g.lost,
+		ComputeMode:     computeModes[g.computeMode],
+		PersistenceMode: g.persistence == nvml.FEATURE_ENABLED,
+		MIGCapable:      g.board.MIG != nil,
+		MIGMode:         mode,
+	}
+}

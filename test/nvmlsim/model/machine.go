@@ -1,0 +1,181 @@
+package model
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/catalog"
+)
+
+// Machine is a simulated machine: the driver and the GPUs. All sessions share
+// it. Its methods may be called from any goroutine.
+type Machine struct {
+	file File
+
+	// mu guards everything below, the mutable fields of every gpu, and the
+	// queues of every event set. Nothing blocks while holding it.
+	mu       sync.Mutex
+	gpus     []*gpu
+	sessions map[*Session]struct{}
+	faults   faults
+}
+
+var _ Control = (*Machine)(nil)
+
+// Load builds the machine that the description describes.
+func Load(f File) (*Machine, error) {
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
+	}
+	m := &Machine{file: f, sessions: map[*Session]struct{}{}}
+	for i := range f.GPUs {
+		g, err := newGPU(f, i)
+		if err != nil {
+			return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
+		}
+		m.gpus = append(m.gpus, g)
+	}
+	return m, nil
+}
+
+// File returns the description that the machine was loaded from.
+func (m *Machine) File() File { return m.file }
+
+// Library returns a session that sees every GPU, as a process on the host does.
+func (m *Machine) Library() nvml.Interface { return m.NewSession() }
+
+// GPUs returns what never changes about the machine's GPUs, in the order of
+// their index. The emission of device nodes, /proc and /sys builds on it.
+func (m *Machine) GPUs() []GPUInfo {
+	infos := make([]GPUInfo, 0, len(m.gpus))
+	for _, g := range m.gpus {
+		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Serial: g.serial, VBIOS: vbiosVersion})
+	}
+	return infos
+}
+
+// GPUInfo is what never changes about a GPU.
+type GPUInfo struct {
+	// GPU is the description with the UUID filled in.
+	GPU
+	Index   int
+	Address PCIAddress
+	Board   catalog.Board
+	Serial  string
+	VBIOS   string
+}
+
+// Inject implements Control.
+func (m *Machine) Inject(e Event) error {
+	if err := m.validateEvent(e); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for s := range m.sessions {
+		for set := range s.sets {
+			set.deliver(m.gpus[e.GPU], e)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) validateEvent(e Event) error {
+	g, err := m.gpu(e.GPU)
+	if err != nil {
+		return err
+	}
+	if e.Type == 0 || e.Type&(e.Type-1) != 0 {
+		return fmt.Errorf("event type %#x is not exactly one NVML event type", e.Type)
+	}
+	if supported := g.supportedEvents(); e.Type&supported == 0 {
+		return fmt.Errorf("GPU %d of machine %q supports events %#x, not %#x", e.GPU, m.file.Name, supported, e.Type)
+	}
+	return nil
+}
+
+// Lose implements Control.
+func (m *Machine) Lose(gpu int) error { return m.setLost(gpu, true) }
+
+// Return implements Control.
+func (m *Machine) Return(gpu int) error { return m.setLost(gpu, false) }
+
+func (m *Machine) setLost(index int, lost bool) error {
+	g, err := m.gpu(index)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g.lost == lost {
+		return fmt.Errorf("GPU %d of machine %q is %s already", index, m.file.Name, presence(lost))
+	}
+	g.lost = lost
+	for s := range m.sessions {
+		for set := range s.sets {
+			set.wake()
+		}
+	}
+	return nil
+}
+
+func presence(lost bool) string {
+	if lost {
+		return "lost"
+	}
+	return "present"
+}
+
+// SetLatency implements Control.
+func (m *Machine) SetLatency(function string, latency time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.faults.setLatency(function, latency)
+}
+
+// Fail implements Control.
+func (m *Machine) Fail(f Failure) error {
+	if f.GPU != nil {
+		if _, err := m.gpu(*f.GPU); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.faults.add(f)
+}
+
+// Clear implements Control.
+func (m *Machine) Clear() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.faults = faults{}
+	return nil
+}
+
+// State implements Control.
+func (m *Machine) State() (State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state := State{
+		Machine:           m.file.Name,
+		DriverVersion:     m.file.DriverVersion,
+		CUDADriverVersion: m.file.CUDADriverVersion,
+		Sessions:          len(m.sessions),
+		Latencies:         m.faults.latencyStates(),
+		Failures:          m.faults.failureStates(),
+	}
+	for _, g := range m.gpus {
+		state.GPUs = append(state.GPUs, g.state())
+	}
+	return state, nil
+}
+
+func (m *Machine) gpu(index int) (*gpu, error) {
+	if index < 0 || index >= len(m.gpus) {
+		return nil, fmt.Errorf("machine %q has no GPU %d; it has %d GPUs, counted from 0", m.file.Name, index, len(m.gpus))
+	}
+	return m.gpus[index], nil
+}

@@ -1,0 +1,81 @@
+package model
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// GetPersistenceMode implements nvml.Device.
+func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
+	if ret := d.enter("nvmlDeviceGetPersistenceMode"); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	return d.gpu.persistence, nvml.SUCCESS
+}
+
+// SetPersistenceMode implements nvml.Device.
+func (d *device) SetPersistenceMode(mode nvml.EnableState) nvml.Return {
+	if ret := d.enter("nvmlDeviceSetPersistenceMode"); ret != nvml.SUCCESS {
+		return ret
+	}
+	if mode != nvml.FEATURE_ENABLED && mode != nvml.FEATURE_DISABLED {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	d.gpu.persistence = mode
+	return nvml.SUCCESS
+}
+
+// GetComputeMode implements nvml.Device.
+func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	if ret := d.enter("nvmlDeviceGetComputeMode"); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	return d.gpu.computeMode, nvml.SUCCESS
+}
+
+// SetComputeMode implements nvml.Device. EXCLUSIVE_THREAD is a mode that drivers
+// no longer support.
+func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
+	if ret := d.enter("nvmlDeviceSetComputeMode"); ret != nvml.SUCCESS {
+		return ret
+	}
+	if mode == nvml.COMPUTEMODE_EXCLUSIVE_THREAD {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	if _, known := computeModes[mode]; !known {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	d.gpu.computeMode = mode
+	return nvml.SUCCESS
+}
+
+// GetEccMode implements nvml.Device: current and pending.
+func (d *device) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) {
+	if ret := d.enter("nvmlDeviceGetEccMode"); ret != nvml.SUCCESS {
+		return 0, 0, ret
+	}
+	if !d.gpu.board.ECC {
+		return 0, 0, nvml.ERROR_NOT_SUPPORTED
+	}
+	return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
+}
+
+// GetComputeRunningProcesses implements nvml.Device: no process uses a simulated GPU.
+func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return constant(d, "nvmlDeviceGetComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+}
+
+// GetGraphicsRunningProcesses implements nvml.Device.
+func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return constant(d, "nvmlDeviceGetGraphicsRunningProcesses_v3", []nvml.ProcessInfo{})
+}
+
+// GetMPSComputeRunningProcesses implements nvml.Device.
+func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return constant(d, "nvmlDeviceGetMPSComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+}

@@ -1,0 +1,143 @@
+package model
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+var nvlinkVersions = map[string]nvml.NvlinkVersion{
+	"2.0": nvml.NVLINK_VERSION_2_0,
+	"3.0": nvml.NVLINK_VERSION_3_0,
+	"4.0": nvml.NVLINK_VERSION_4_0,
+	"5.0": nvml.NVLINK_VERSION_5_0,
+}
+
+// port enters a function about one NVLink port.
+func (d *device) port(function string, number int) (link, nvml.Return) {
+	if ret := d.enter(function); ret != nvml.SUCCESS {
+		return link{}, ret
+	}
+	if number < 0 || number >= nvml.NVLINK_MAX_LINKS {
+		return link{}, nvml.ERROR_INVALID_ARGUMENT
+	}
+	if len(d.gpu.links) == 0 {
+		return link{}, nvml.ERROR_NOT_SUPPORTED
+	}
+	if number >= len(d.gpu.links) {
+		return link{}, nvml.ERROR_INVALID_ARGUMENT
+	}
+	return d.gpu.links[number], nvml.SUCCESS
+}
+
+// GetNvLinkState implements nvml.Device: a port is active when it is wired.
+func (d *device) GetNvLinkState(number int) (nvml.EnableState, nvml.Return) {
+	l, ret := d.port("nvmlDeviceGetNvLinkState", number)
+	if ret != nvml.SUCCESS || l.remote == nil {
+		return nvml.FEATURE_DISABLED, ret
+	}
+	return nvml.FEATURE_ENABLED, ret
+}
+
+// GetNvLinkVersion implements nvml.Device.
+func (d *device) GetNvLinkVersion(number int) (uint32, nvml.Return) {
+	if _, ret := d.port("nvmlDeviceGetNvLinkVersion", number); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return uint32(nvlinkVersions[d.gpu.board.NVLink.Version]), nvml.SUCCESS
+}
+
+// GetNvLinkRemoteDeviceType implements nvml.Device.
+func (d *device) GetNvLinkRemoteDeviceType(number int) (nvml.IntNvLinkDeviceType, nvml.Return) {
+	l, ret := d.port("nvmlDeviceGetNvLinkRemoteDeviceType", number)
+	if ret != nvml.SUCCESS {
+		return nvml.NVLINK_DEVICE_TYPE_UNKNOWN, ret
+	}
+	if l.remote == nil {
+		return nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.ERROR_NOT_SUPPORTED
+	}
+	return nvml.NVLINK_DEVICE_TYPE_SWITCH, nvml.SUCCESS
+}
+
+// GetNvLinkRemotePciInfo implements nvml.Device. A switch that is no PCI device
+// of the host has nothing to tell.
+func (d *device) GetNvLinkRemotePciInfo(number int) (nvml.PciInfo, nvml.Return) {
+	l, ret := d.port("nvmlDeviceGetNvLinkRemotePciInfo_v2", number)
+	if ret != nvml.SUCCESS {
+		return nvml.PciInfo{}, ret
+	}
+	if l.remote == nil || l.remote.PCIBusID == "" {
+		return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED
+	}
+	address, err := ParsePCIAddress(l.remote.PCIBusID)
+	if err != nil {
+		return nvml.PciInfo{}, nvml.ERROR_UNKNOWN
+	}
+	return pciInfo(address, l.remote.PCIDeviceID), nvml.SUCCESS
+}
+
+// GetNvLinkCapability implements nvml.Device.
+func (d *device) GetNvLinkCapability(number int, capability nvml.NvLinkCapability) (uint32, nvml.Return) {
+	l, ret := d.port("nvmlDeviceGetNvLinkCapability", number)
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	switch {
+	case capability < 0 || capability >= nvml.NVLINK_CAP_COUNT:
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	case l.remote == nil || capability == nvml.NVLINK_CAP_SLI_BRIDGE:
+		return 0, nvml.SUCCESS
+	default:
+		return 1, nvml.SUCCESS
+	}
+}
+
+// fabric enters a function about the NVLink fabric.
+func (d *device) fabric(function string) nvml.Return {
+	if ret := d.enter(function); ret != nvml.SUCCESS {
+		return ret
+	}
+	if !d.gpu.fabricCapable() {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return nvml.SUCCESS
+}
+
+// GetGpuFabricInfo implements nvml.Device. A fabric within one machine reports
+// no cluster: its UUID and clique are zero.
+func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
+	if ret := d.fabric("nvmlDeviceGetGpuFabricInfo"); ret != nvml.SUCCESS {
+		return nvml.GpuFabricInfo{}, ret
+	}
+	return nvml.GpuFabricInfo{Status: uint32(nvml.SUCCESS), State: nvml.GPU_FABRIC_STATE_COMPLETED}, nvml.SUCCESS
+}
+
+// GpuFabricInfoV2 implements VersionedDevice.
+func (d *device) GpuFabricInfoV2() (nvml.GpuFabricInfo_v2, nvml.Return) {
+	var info nvml.GpuFabricInfo_v2
+	info.Version = nvml.STRUCT_VERSION(info, 2)
+	ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
+	if ret == nvml.SUCCESS {
+		info.State = nvml.GPU_FABRIC_STATE_COMPLETED
+		info.HealthMask = healthyFabric
+	}
+	return info, ret
+}
+
+// GpuFabricInfoV3 implements VersionedDevice.
+func (d *device) GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return) {
+	var info nvml.GpuFabricInfo_v3
+	info.Version = nvml.STRUCT_VERSION(info, 3)
+	ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
+	if ret == nvml.SUCCESS {
+		info.State = nvml.GPU_FABRIC_STATE_COMPLETED
+		info.HealthMask = healthyFabric
+		info.HealthSummary = nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
+	}
+	return info, ret
+}
+
+// healthyFabric says of every condition in the mask that it does not hold.
+const healthyFabric = nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW |
+	nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY |
+	nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY |
+	nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY |
+	nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION

@@ -1,0 +1,217 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Session is one client of a machine: a process that loaded the library. It has
+// its own count of initialisations, its own handles and its own event sets;
+// everything else it shares with the other sessions of the machine.
+//
+// go-nvml's versioned handlers (GetGpuFabricInfoV, GetGpuInstanceProfileInfoV and
+// the like) cannot be implemented outside go-nvml: in process they return handlers
+// that must not be used. Extensions().LookupSymbol says so, and VersionedDevice
+// offers the same calls.
+type Session struct {
+	unsupportedLibrary
+	machine *Machine
+	devices []*device
+
+	// Machine.mu guards the fields below.
+	inits  int
+	sets   map[*eventSet]struct{}
+	closed chan struct{}
+}
+
+var _ nvml.Interface = (*Session)(nil)
+
+// SessionOption restricts what a session sees.
+type SessionOption func(*Session)
+
+// VisibleMinors restricts a session to the GPUs with these minor numbers, as
+// NVML restricts itself to the /dev/nvidia<minor> that a container was given.
+func VisibleMinors(minors ...int) SessionOption {
+	return func(s *Session) {
+		s.devices = slices.DeleteFunc(s.devices, func(d *device) bool {
+			return !slices.Contains(minors, d.gpu.spec.Minor)
+		})
+	}
+}
+
+// NewSession connects a client, which sees every GPU unless an option says
+// otherwise. Close it when the client is gone.
+func (m *Machine) NewSession(options ...SessionOption) *Session {
+	s := &Session{machine: m, sets: map[*eventSet]struct{}{}, closed: make(chan struct{})}
+	s.unsupportedLibrary = unsupportedLibrary{refuser{session: s}}
+	for _, g := range m.gpus {
+		s.devices = append(s.devices, newDevice(s, g))
+	}
+	for _, option := range options {
+		option(s)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sessions[s] = struct{}{}
+	return s
+}
+
+// Close ends the session as the death of its process does: whatever waits in it
+// is woken, its event sets are freed, and every later call answers UNINITIALIZED.
+// Closing twice does nothing more.
+func (s *Session) Close() {
+	m := s.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, open := m.sessions[s]; !open {
+		return
+	}
+	delete(m.sessions, s)
+	close(s.closed)
+	s.inits = 0
+	s.freeSets()
+}
+
+// freeSets is called with Machine.mu held.
+func (s *Session) freeSets() {
+	for set := range s.sets {
+		set.free()
+	}
+}
+
+// enter is where every call of the library goes through: it answers for a
+// session that is not initialised, waits as long as the function was told to
+// take, and fails where it was told to fail or the GPU is lost. gpu is nil for
+// functions that are about no GPU.
+func (s *Session) enter(function string, g *gpu) nvml.Return {
+	m := s.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.inits == 0 {
+		return nvml.ERROR_UNINITIALIZED
+	}
+	if s.lag(function); s.inits == 0 {
+		return nvml.ERROR_UNINITIALIZED
+	}
+	if ret := m.faults.failure(function, g); ret != nvml.SUCCESS {
+		return ret
+	}
+	if g != nil && g.lost {
+		return nvml.ERROR_GPU_IS_LOST
+	}
+	return nvml.SUCCESS
+}
+
+// lag waits for the latency of function, or until the session is closed. It is
+// called with Machine.mu held and releases it meanwhile.
+func (s *Session) lag(function string) {
+	latency := s.machine.faults.latency(function)
+	if latency == 0 {
+		return
+	}
+	s.machine.mu.Unlock()
+	defer s.machine.mu.Lock()
+	timer := time.NewTimer(latency)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.closed:
+	}
+}
+
+// Init implements nvml.Interface.
+func (s *Session) Init() nvml.Return { return s.init("nvmlInit_v2") }
+
+// InitWithFlags implements nvml.Interface. The flags say what an initialisation
+// may leave undone; the model has nothing that it could leave undone.
+func (s *Session) InitWithFlags(uint32) nvml.Return { return s.init("nvmlInitWithFlags") }
+
+func (s *Session) init(function string) nvml.Return {
+	m := s.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.lag(function)
+	if _, open := m.sessions[s]; !open {
+		return nvml.ERROR_DRIVER_NOT_LOADED
+	}
+	if ret := m.faults.failure(function, nil); ret != nvml.SUCCESS {
+		return ret
+	}
+	s.inits++
+	return nvml.SUCCESS
+}
+
+// Shutdown implements nvml.Interface. The call that undoes the first
+// initialisation frees the session's event sets and wakes those who wait on them.
+func (s *Session) Shutdown() nvml.Return {
+	if ret := s.enter("nvmlShutdown", nil); ret != nvml.SUCCESS {
+		return ret
+	}
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	if s.inits == 0 {
+		return nvml.ERROR_UNINITIALIZED
+	}
+	s.inits--
+	if s.inits == 0 {
+		s.freeSets()
+	}
+	return nvml.SUCCESS
+}
+
+// ErrorString implements nvml.Interface and needs no initialisation.
+func (s *Session) ErrorString(ret nvml.Return) string { return ret.Error() }
+
+// Extensions implements nvml.Interface.
+func (s *Session) Extensions() nvml.ExtendedInterface { return symbols{} }
+
+// symbols answers for the symbol table of the library.
+type symbols struct{}
+
+// handlers are functions that go-nvml reaches only through its own handlers,
+// which in process lead nowhere.
+var handlers = []string{
+	"nvmlDeviceGetC2cModeInfoV",
+	"nvmlDeviceGetGpuFabricInfoV",
+	"nvmlDeviceGetGpuInstanceProfileInfoByIdV",
+	"nvmlDeviceGetGpuInstanceProfileInfoV",
+	"nvmlDeviceGetNvLinkInfo",
+	"nvmlDeviceGetTemperatureV",
+	"nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+}
+
+// LookupSymbol finds every function that the NVML header declares, except those
+// that a caller in this process cannot call.
+func (symbols) LookupSymbol(name string) error {
+	if slices.Contains(handlers, name) {
+		return fmt.Errorf("symbol %s cannot be called on the simulator in process; load its library instead", name)
+	}
+	if _, found := slices.BinarySearch(functions, name); !found {
+		return fmt.Errorf("symbol %s is not declared by the NVML header", name)
+	}
+	return nil
+}
+
+// refuser answers for functions that are not modelled.
+type refuser struct {
+	session *Session
+	gpu     *gpu
+}
+
+func (r refuser) refuse(function string) nvml.Return {
+	return r.otherwise(function, nvml.ERROR_NOT_SUPPORTED)
+}
+
+func (r refuser) refuseNil(function string) nvml.Return {
+	return r.otherwise(function, nvml.ERROR_INVALID_ARGUMENT)
+}
+
+func (r refuser) otherwise(function string, ret nvml.Return) nvml.Return {
+	if early := r.session.enter(function, r.gpu); early != nvml.SUCCESS {
+		return early
+	}
+	return ret
+}

@@ -1,0 +1,160 @@
+package model
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// SystemGetDriverVersion implements nvml.Interface.
+func (s *Session) SystemGetDriverVersion() (string, nvml.Return) {
+	if ret := s.enter("nvmlSystemGetDriverVersion", nil); ret != nvml.SUCCESS {
+		return "", ret
+	}
+	return s.machine.file.DriverVersion, nvml.SUCCESS
+}
+
+// SystemGetNVMLVersion implements nvml.Interface: the CUDA major version and the
+// driver version, as NVIDIA's library writes it, and that this is none.
+func (s *Session) SystemGetNVMLVersion() (string, nvml.Return) {
+	if ret := s.enter("nvmlSystemGetNVMLVersion", nil); ret != nvml.SUCCESS {
+		return "", ret
+	}
+	major, _, _ := strings.Cut(s.machine.file.CUDADriverVersion, ".")
+	return major + "." + s.machine.file.DriverVersion + "-simulated", nvml.SUCCESS
+}
+
+// SystemGetCudaDriverVersion implements nvml.Interface: 13.0 is 13000.
+func (s *Session) SystemGetCudaDriverVersion() (int, nvml.Return) {
+	return s.cudaDriverVersion("nvmlSystemGetCudaDriverVersion")
+}
+
+// SystemGetCudaDriverVersion_v2 implements nvml.Interface.
+func (s *Session) SystemGetCudaDriverVersion_v2() (int, nvml.Return) {
+	return s.cudaDriverVersion("nvmlSystemGetCudaDriverVersion_v2")
+}
+
+func (s *Session) cudaDriverVersion(function string) (int, nvml.Return) {
+	if ret := s.enter(function, nil); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	parts := cudaVersionPattern.FindStringSubmatch(s.machine.file.CUDADriverVersion)
+	major, err1 := strconv.Atoi(parts[1])
+	minor, err2 := strconv.Atoi(parts[2])
+	if err1 != nil || err2 != nil {
+		return 0, nvml.ERROR_UNKNOWN
+	}
+	return major*1000 + minor*10, nvml.SUCCESS
+}
+
+// SystemGetProcessName implements nvml.Interface for the processes of the
+// machine that the simulator itself runs on.
+func (s *Session) SystemGetProcessName(pid int) (string, nvml.Return) {
+	if ret := s.enter("nvmlSystemGetProcessName", nil); ret != nvml.SUCCESS {
+		return "", ret
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return "", nvml.ERROR_NOT_FOUND
+	}
+	name, _, _ := bytes.Cut(raw, []byte{0})
+	// The last byte of NVML's buffer holds the end of the string.
+	return string(name[:min(len(name), nvml.SYSTEM_PROCESS_NAME_BUFFER_SIZE-1)]), nvml.SUCCESS
+}
+
+// DeviceGetCount implements nvml.Interface. Lost GPUs count.
+func (s *Session) DeviceGetCount() (int, nvml.Return) {
+	if ret := s.enter("nvmlDeviceGetCount_v2", nil); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return len(s.devices), nvml.SUCCESS
+}
+
+// DeviceGetHandleByIndex implements nvml.Interface.
+func (s *Session) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	var found *device
+	if index >= 0 && index < len(s.devices) {
+		found = s.devices[index]
+	}
+	return s.handle("nvmlDeviceGetHandleByIndex_v2", found, nvml.ERROR_INVALID_ARGUMENT)
+}
+
+// DeviceGetHandleByUUID implements nvml.Interface.
+func (s *Session) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) {
+	missing := nvml.ERROR_NOT_FOUND
+	if uuid == "" {
+		missing = nvml.ERROR_INVALID_ARGUMENT
+	}
+	return s.handle("nvmlDeviceGetHandleByUUID", s.find(func(g *gpu) bool { return g.spec.UUID == uuid }), missing)
+}
+
+// DeviceGetHandleByUUIDV implements nvml.Interface for UUIDs in ASCII and in binary.
+func (s *Session) DeviceGetHandleByUUIDV(uuid *nvml.UUID) (nvml.Device, nvml.Return) {
+	const function = "nvmlDeviceGetHandleByUUIDV"
+	if uuid == nil {
+		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
+	}
+	if uuid.Version != nvml.STRUCT_VERSION(*uuid, 1) {
+		return s.handle(function, nil, nvml.ERROR_ARGUMENT_VERSION_MISMATCH)
+	}
+	var text string
+	switch nvml.UUIDType(uuid.Type) {
+	case nvml.UUID_TYPE_ASCII:
+		ascii, _, _ := bytes.Cut(uuid.Value[:], []byte{0})
+		text = string(ascii)
+	case nvml.UUID_TYPE_BINARY:
+		b := uuid.Value[:16]
+		text = fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+	default:
+		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
+	}
+	return s.handle(function, s.find(func(g *gpu) bool { return g.spec.UUID == text }), nvml.ERROR_NOT_FOUND)
+}
+
+// DeviceGetHandleByPciBusId implements nvml.Interface.
+func (s *Session) DeviceGetHandleByPciBusId(busID string) (nvml.Device, nvml.Return) {
+	const function = "nvmlDeviceGetHandleByPciBusId_v2"
+	address, err := ParsePCIAddress(busID)
+	if err != nil {
+		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
+	}
+	return s.handle(function, s.find(func(g *gpu) bool { return g.address == address }), nvml.ERROR_NOT_FOUND)
+}
+
+// DeviceGetHandleBySerial implements nvml.Interface.
+func (s *Session) DeviceGetHandleBySerial(serial string) (nvml.Device, nvml.Return) {
+	return s.handle("nvmlDeviceGetHandleBySerial", s.find(func(g *gpu) bool { return g.serial == serial }), nvml.ERROR_NOT_FOUND)
+}
+
+// handle returns found, or missing where there is none.
+func (s *Session) handle(function string, found *device, missing nvml.Return) (nvml.Device, nvml.Return) {
+	if found == nil {
+		if ret := s.enter(function, nil); ret != nvml.SUCCESS {
+			return nil, ret
+		}
+		return nil, missing
+	}
+	if ret := s.enter(function, found.gpu); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return found, nvml.SUCCESS
+}
+
+func (s *Session) find(match func(*gpu) bool) *device {
+	for _, d := range s.devices {
+		if match(d.gpu) {
+			return d
+		}
+	}
+	return nil
+}
+
+// device returns the session's handle of g. It exists for every GPU that the
+// session has ever named.
+func (s *Session) device(g *gpu) *device {
+	return s.find(func(other *gpu) bool { return other == g })
+}
