@@ -95,7 +95,7 @@ func TestFailedLockHoldsNothing(t *testing.T) {
 	dir := t.TempDir()
 	mine, theirs := open(t, dir), open(t, dir)
 	unlock := mustLock(t, theirs, "b")
-	refused(t, mine, "a", "b", "c")
+	_ = refused(t, mine, "a", "b", "c")
 	mustLock(t, theirs, "a", "c")()
 	unlock()
 	mustLock(t, mine, "a", "b", "c")()
@@ -141,7 +141,7 @@ func TestOpenSweepsWhatNobodyHolds(t *testing.T) {
 			t.Errorf("%s: %v, want it there: %v", name, err, want)
 		}
 	}
-	refused(t, open(t, dir), "held")
+	_ = refused(t, open(t, dir), "held")
 	unlock()
 }
 

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Checks what a compiler does not: Go (golangci-lint, logcheck) and shell scripts
+# (shellcheck). All checks run even when the first one fails.
+#
+#   GOLANGCI_LINT  the golangci-lint to use; built from its module when unset
+#   CI             when "true", a missing shellcheck is installed with apt-get
+#
+# shellcheck disable=SC2317,SC2329  # the checks are called by name
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+failed=0
+
+# check NAME COMMAND... runs one check and remembers whether it failed.
+check() {
+	local name=$1
+	shift
+	if "$@"; then
+		echo "lint: ${name}: ok"
+	else
+		echo "lint: ${name}: failed" >&2
+		failed=1
+	fi
+}
+
+golangci() {
+	local binary=${GOLANGCI_LINT:-}
+	if [[ -z ${binary} ]]; then
+		binary=$(go -C test/cluster run . tool golangci-lint) || return 1
+	fi
+	"${binary}" run ./... && (cd test/cluster && "${binary}" run --config ../../.golangci.yaml ./...)
+}
+
+# Logs are contextual in the product; tests and tools may print.
+logcheck() {
+	go tool -modfile=hack/tools/go.mod logcheck -check-contextual ./pkg/... ./cmd/...
+}
+
+have_shellcheck() {
+	command -v shellcheck >/dev/null && return
+	if [[ ${CI:-} == true && $(id -u) == 0 ]]; then
+		apt-get update -qq >/dev/null && apt-get install -y -qq shellcheck >/dev/null && return
+	fi
+	echo "shellcheck is missing; install it with: apt-get install shellcheck" >&2
+	return 1
+}
+
+scripts() {
+	have_shellcheck || return 1
+	local files
+	mapfile -t files < <(find . \( -path ./.git -o -path ./bin \) -prune -o -type f -name '*.sh' -print)
+	shellcheck .ci/run "${files[@]}"
+}
+
+check golangci-lint golangci
+check logcheck logcheck
+check shellcheck scripts
+exit "${failed}"
