@@ -1,0 +1,75 @@
+/*
+ * The exported symbols of libnvidia-ml.so.1. Each takes its arguments as plain
+ * registers hold them: handles, enums and pointers all are integers to the
+ * calling convention, so the table needs no declaration of NVML's own types.
+ */
+#include "sim.h"
+
+#define P(argument) ((uint64_t)(uintptr_t)(argument))
+
+#define FORWARD_BY(call, name, parameters, arguments, ...)                          \
+	SIM_API int name parameters;                                                \
+	SIM_API int name parameters                                                 \
+	{                                                                           \
+		static const struct function f = {#name, __VA_ARGS__};              \
+		const values v = LIST arguments;                                        \
+		return call(&f, v);                                                 \
+	}
+#define LIST(...) {__VA_ARGS__}
+
+#define FORWARD(...) FORWARD_BY(sim_call, __VA_ARGS__)
+#define FORWARD_INIT(...) FORWARD_BY(sim_init, __VA_ARGS__)
+#define FORWARD_SHUTDOWN(...) FORWARD_BY(sim_shutdown, __VA_ARGS__)
+
+/* A function that the simulator does not model: its arguments are not read. */
+#define UNSUPPORTED(name)         \
+	SIM_API int name(void);   \
+	SIM_API int name(void)    \
+	{                         \
+		return NVML_ERROR_NOT_SUPPORTED; \
+	}
+
+#include "zz_generated.functions.inc"
+
+SIM_API const char *nvmlErrorString(int result);
+
+SIM_API const char *nvmlErrorString(int result)
+{
+	static const char *const texts[] = {
+		[0] = "Success",
+		[1] = "Uninitialized",
+		[2] = "Invalid Argument",
+		[3] = "Not Supported",
+		[4] = "Insufficient Permissions",
+		[5] = "Already Initialized",
+		[6] = "Not Found",
+		[7] = "Insufficient Size",
+		[8] = "Insufficient External Power",
+		[9] = "Driver Not Loaded",
+		[10] = "Timeout",
+		[11] = "Interrupt Request Issue",
+		[12] = "NVML Shared Library Not Found",
+		[13] = "Function Not Found",
+		[14] = "Corrupted infoROM",
+		[15] = "GPU is lost",
+		[16] = "GPU requires reset",
+		[17] = "GPU access blocked by the operating system",
+		[18] = "Driver/library version mismatch",
+		[19] = "In use by another client",
+		[20] = "Insufficient Memory",
+		[21] = "No data",
+		[22] = "vGPU not available with ECC enabled",
+		[23] = "Insufficient Resources",
+		[24] = "Frequency not supported",
+		[25] = "Argument version mismatch",
+		[26] = "Deprecated",
+		[27] = "Not ready",
+		[28] = "GPU not found",
+		[29] = "Invalid state",
+		[30] = "Reset type not supported",
+	};
+
+	if (result >= 0 && (size_t)result < sizeof texts / sizeof texts[0])
+		return texts[result];
+	return "Unknown Error";
+}

@@ -1,0 +1,167 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// controlRequest is one control call as JSON in a frame: exactly one field is
+// set. The answer is a controlReply.
+type controlRequest struct {
+	Inject     *model.Event        `json:"inject,omitempty"`
+	Lose       *int                `json:"lose,omitempty"`
+	Return     *int                `json:"return,omitempty"`
+	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
+	Fail       *model.Failure      `json:"fail,omitempty"`
+	Clear      *struct{}           `json:"clear,omitempty"`
+	State      *struct{}           `json:"state,omitempty"`
+}
+
+type controlReply struct {
+	Error string       `json:"error,omitempty"`
+	State *model.State `json:"state,omitempty"`
+}
+
+func serveControl(conn net.Conn, control model.Control) error {
+	for {
+		frame, err := readFrame(conn)
+		if err != nil {
+			return err
+		}
+		var reply controlReply
+		if request, err := decodeControl(frame); err != nil {
+			reply.Error = err.Error()
+		} else if reply.State, err = request.carryOut(control); err != nil {
+			reply.Error = err.Error()
+		}
+		raw, err := json.Marshal(reply)
+		if err != nil {
+			return fmt.Errorf("encode a control answer: %w", err)
+		}
+		if err := writeFrame(conn, raw); err != nil {
+			return err
+		}
+	}
+}
+
+func decodeControl(frame []byte) (controlRequest, error) {
+	var request controlRequest
+	decoder := json.NewDecoder(bytes.NewReader(frame))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&request); err != nil {
+		return controlRequest{}, fmt.Errorf("the control call cannot be read: %w", err)
+	}
+	if decoder.More() {
+		return controlRequest{}, errors.New("the control call is followed by more than it should be")
+	}
+	return request, nil
+}
+
+func (r controlRequest) carryOut(control model.Control) (*model.State, error) {
+	switch {
+	case r.Inject != nil:
+		return nil, control.Inject(*r.Inject)
+	case r.Lose != nil:
+		return nil, control.Lose(*r.Lose)
+	case r.Return != nil:
+		return nil, control.Return(*r.Return)
+	case r.SetLatency != nil:
+		return nil, control.SetLatency(r.SetLatency.Function, r.SetLatency.Latency)
+	case r.Fail != nil:
+		return nil, control.Fail(*r.Fail)
+	case r.Clear != nil:
+		return nil, control.Clear()
+	case r.State != nil:
+		state, err := control.State()
+		return &state, err
+	}
+	return nil, errors.New("the control call asks for nothing")
+}
+
+// Client is the control client of a daemon. It implements model.Control and
+// connects anew for every call.
+type Client struct {
+	// Socket is the path that the daemon listens on.
+	Socket string
+}
+
+var _ model.Control = Client{}
+
+// controlTimeout bounds a control call: none of them waits for anything.
+const controlTimeout = 10 * time.Second
+
+func (c Client) call(request controlRequest) (*model.State, error) {
+	conn, err := net.Dial("unix", c.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("no simulator answers on %s: start it with nvml-sim serve, or name its socket: %w", c.Socket, err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(controlTimeout)); err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("encode the control call: %w", err)
+	}
+	var answer []byte
+	if err = writeFrame(conn, []byte(controlMagic)); err == nil {
+		if err = writeFrame(conn, raw); err == nil {
+			answer, err = readFrame(conn)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the simulator on %s did not answer the control call; "+
+			"it takes them on its own socket only, not on the one for containers: %w", c.Socket, err)
+	}
+	var reply controlReply
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return nil, fmt.Errorf("the simulator's answer cannot be read: %w", err)
+	}
+	if reply.Error != "" {
+		return nil, errors.New(reply.Error)
+	}
+	return reply.State, nil
+}
+
+// Inject implements model.Control.
+func (c Client) Inject(e model.Event) error { return c.do(controlRequest{Inject: &e}) }
+
+// Lose implements model.Control.
+func (c Client) Lose(gpu int) error { return c.do(controlRequest{Lose: &gpu}) }
+
+// Return implements model.Control.
+func (c Client) Return(gpu int) error { return c.do(controlRequest{Return: &gpu}) }
+
+// SetLatency implements model.Control.
+func (c Client) SetLatency(function string, latency time.Duration) error {
+	return c.do(controlRequest{SetLatency: &model.LatencyState{Function: function, Latency: latency}})
+}
+
+// Fail implements model.Control.
+func (c Client) Fail(f model.Failure) error { return c.do(controlRequest{Fail: &f}) }
+
+// Clear implements model.Control.
+func (c Client) Clear() error { return c.do(controlRequest{Clear: &struct{}{}}) }
+
+// State implements model.Control.
+func (c Client) State() (model.State, error) {
+	state, err := c.call(controlRequest{State: &struct{}{}})
+	if err != nil {
+		return model.State{}, err
+	}
+	if state == nil {
+		return model.State{}, fmt.Errorf("the simulator on %s did not say what its state is", c.Socket)
+	}
+	return *state, nil
+}
+
+func (c Client) do(request controlRequest) error {
+	_, err := c.call(request)
+	return err
+}

@@ -1,0 +1,167 @@
+package wire
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Kind says how one C argument travels. The values are part of the format and
+// those of enum arg_kind in the shim.
+type Kind uint8
+
+const (
+	// Handle is an opaque NVML handle, by value.
+	Handle Kind = iota + 1
+	// U32 is an integer or enum of 32 bits, by value.
+	U32
+	// U64 is an integer of 64 bits, by value.
+	U64
+	// String is a NUL terminated string that the caller owns.
+	String
+	// In is memory that the call reads.
+	In
+	// Out is memory that the call writes.
+	Out
+	// InOut is memory that the call reads and writes.
+	InOut
+	// Versioned is InOut whose first 32 bits hold a struct's version and size.
+	Versioned
+)
+
+const (
+	// CountOne: the pointer is to one element.
+	CountOne = -1
+	// CountAny: the pointer is to as many elements as the answer has; NVML
+	// trusts the caller to have made room.
+	CountAny = -2
+)
+
+// Arg describes one argument of a C function.
+type Arg struct {
+	Kind Kind
+	// Type is the go-nvml type of what a pointer points at, one element of it
+	// for an array; HandleWord for a handle, byte for text.
+	Type reflect.Type
+	// Size is the size in bytes of one element, the largest version's for a
+	// versioned struct.
+	Size int
+	// Count is the index of the argument that says how many elements there
+	// are, CountOne or CountAny.
+	Count int
+	// tells is the argument that takes the number of elements of a CountAny.
+	tells int
+	// Versions are those of a versioned struct that are known.
+	Versions []Version
+}
+
+// IsMemory reports whether the argument is a pointer to memory of the caller.
+func (a Arg) IsMemory() bool { return a.Kind >= In }
+func (a Arg) isRead() bool   { return a.Kind == In || a.Kind == InOut || a.Kind == Versioned }
+func (a Arg) isWritten() bool {
+	return a.Kind == Out || a.Kind == InOut || a.Kind == Versioned
+}
+
+// HandleWord stands for a handle in memory.
+type HandleWord uint64
+
+var (
+	handle = Arg{Kind: Handle, Count: CountOne}
+	u32    = Arg{Kind: U32, Count: CountOne}
+	u64    = Arg{Kind: U64, Count: CountOne}
+	text   = Arg{Kind: String, Count: CountOne}
+
+	out32     = out[uint32]()
+	out64     = out[uint64]()
+	outHandle = out[HandleWord]()
+	inout32   = memory[uint32](InOut, CountOne)
+)
+
+func memory[T any](kind Kind, count int) Arg {
+	t := reflect.TypeFor[T]()
+	return Arg{Kind: kind, Type: t, Size: int(t.Size()), Count: count}
+}
+
+func in[T any]() Arg  { return memory[T](In, CountOne) }
+func out[T any]() Arg { return memory[T](Out, CountOne) }
+
+// outCounted is an array that the argument with the given index counts.
+func outCounted[T any](count int) Arg { return memory[T](Out, count) }
+
+// outUnbounded is an array without a size: NVML trusts the caller to have room
+// for all there can be. The argument with the given index takes their number.
+func outUnbounded[T any](count int) Arg {
+	a := memory[T](Out, CountAny)
+	a.tells = count
+	return a
+}
+
+// buffer is room for text, its length in the argument with the given index.
+func buffer(length int) Arg { return memory[byte](Out, length) }
+
+// outPrefix is a struct of which an older version of the function, whose
+// struct was shorter, writes only the first fields.
+func outPrefix[T any](size int) Arg {
+	a := out[T]()
+	a.Size = size
+	return a
+}
+
+// Version is one version of a versioned struct.
+type Version struct {
+	// Type is the go-nvml type.
+	Type   reflect.Type
+	Number uint32
+}
+
+// Word is what NVML_STRUCT_VERSION makes of a version: it begins the struct.
+func (v Version) Word() uint32 { return uint32(v.Type.Size()) | v.Number<<24 }
+
+func version[T any](number uint32) Version {
+	return Version{reflect.TypeFor[T](), number}
+}
+
+// versioned is a struct in any of the given versions.
+func versioned(of ...Version) Arg {
+	a := Arg{Kind: Versioned, Type: reflect.TypeFor[byte](), Count: CountOne, Versions: of}
+	for _, v := range of {
+		a.Size = max(a.Size, int(v.Type.Size()))
+	}
+	return a
+}
+
+// Function is one C function that travels to the daemon.
+type Function struct {
+	// Name is the C function's.
+	Name string
+	Args []Arg
+
+	method string
+	// sizeQuery: with NULL for the array, the call succeeds and tells the count.
+	sizeQuery bool
+	// serve answers functions that do not map onto the method by its types.
+	serve func(*call) nvml.Return
+}
+
+// receiver is the interface that has the function's method: the object behind
+// the first argument if that is a handle, else the library.
+func (f *Function) receiver() reflect.Type {
+	if len(f.Args) == 0 || f.Args[0].Kind != Handle {
+		return reflect.TypeFor[nvml.Interface]()
+	}
+	if strings.HasPrefix(f.Name, "nvmlEventSet") {
+		return reflect.TypeFor[nvml.EventSet]()
+	}
+	return reflect.TypeFor[nvml.Device]()
+}
+
+// counts reports whether argument i only says how many elements another has.
+func (f *Function) counts(i int) bool {
+	for _, a := range f.Args {
+		if a.IsMemory() && (a.Count == i || a.Count == CountAny && a.tells == i) {
+			return true
+		}
+	}
+	return false
+}
