@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/cdi"
+	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/prepare"
+)
+
+func newCommand() *cobra.Command {
+	f, err := newFlags()
+	command := &cobra.Command{
+		Use:           "kubelet-plugin",
+		Short:         "Offer this node's NVIDIA GPUs to Kubernetes through Dynamic Resource Allocation",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			if err != nil {
+				return err
+			}
+			if err := fromEnvironment(command.Flags()); err != nil {
+				return err
+			}
+			return logsapi.ValidateAndApply(f.logging, f.gates)
+		},
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return serve(klog.NewContext(ctx, klog.Background()), f)
+		},
+	}
+	f.addHardware(command.PersistentFlags())
+	f.addCluster(command.Flags())
+	command.AddCommand(newDiscoverCommand(f), newVersionCommand())
+	return command
+}
+
+// hardware is the NVIDIA driver below the driver root.
+type hardware struct {
+	library *nvml.Library
+	sysfs   fs.ReadLinkFS
+	edits   *cdi.Edits
+}
+
+func openHardware(ctx context.Context, roots cdi.Roots) (*hardware, error) {
+	library, err := nvml.Open(roots.Local)
+	if err != nil {
+		return nil, err
+	}
+	sysfs, ok := os.DirFS(sysfsRoot(roots.Local)).(fs.ReadLinkFS)
+	if !ok {
+		return nil, fmt.Errorf("the file system below %s has no symbolic links", roots.Local)
+	}
+	return &hardware{
+		library: library,
+		sysfs:   sysfs,
+		edits:   cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)),
+	}, nil
+}
+
+// sysfsRoot is the driver root's own /sys where it has one, as the root of a
+// driver container does and a simulated one, else the machine's.
+func sysfsRoot(driverRoot string) string {
+	own := filepath.Join(driverRoot, "sys")
+	if _, err := os.Stat(filepath.Join(own, "bus/pci/devices")); err == nil {
+		return own
+	}
+	return "/sys"
+}
+
+// Discover implements driver.Hardware.
+func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Discover(h.sysfs) }
+
+// Edits implements driver.Hardware.
+func (h *hardware) Edits() prepare.Edits { return h.edits }
+
+// Close implements driver.Hardware.
+func (h *hardware) Close() error { return h.library.Close() }
+
+var _ driver.Hardware = (*hardware)(nil)

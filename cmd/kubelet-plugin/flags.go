@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/mica-gpu/mica/pkg/driver"
+)
+
+// flags are the plugin's settings. Each has an environment variable, which the
+// command line overrides.
+type flags struct {
+	nodeName, driverName, podUID string
+
+	kubeconfig   string
+	kubeAPIQPS   float32
+	kubeAPIBurst int
+
+	cdiRoot, registrarDir, pluginsDir         string
+	hostDriverRoot, localDriverRoot, hookPath string
+	healthPort, metricsPort                   int
+	logging                                   *logsapi.LoggingConfiguration
+	gates                                     featuregate.MutableVersionedFeatureGate
+}
+
+// environment names variables that do not follow from their flag's name but
+// from what charts of GPU drivers call them.
+var environment = map[string]string{"container-driver-root": "DRIVER_ROOT_CTR_PATH"}
+
+func newFlags() (*flags, error) {
+	f := &flags{
+		logging: logsapi.NewLoggingConfiguration(),
+		gates:   featuregate.NewFeatureGate(),
+	}
+	if err := logsapi.AddFeatureGates(f.gates); err != nil {
+		return nil, fmt.Errorf("register the logging feature gates: %w", err)
+	}
+	return f, nil
+}
+
+// addHardware adds what is needed to look at the hardware.
+func (f *flags) addHardware(set *pflag.FlagSet) {
+	set.StringVar(&f.hostDriverRoot, "nvidia-driver-root", "/", "Root of the NVIDIA driver installation on the host, such as / or /run/nvidia/driver.")
+	set.StringVar(&f.localDriverRoot, "container-driver-root", "/driver-root", "The same installation as this process sees it.")
+	logsapi.AddFlags(f.logging, set)
+	f.gates.AddFlag(set)
+}
+
+// addCluster adds what is needed to serve a node of a cluster.
+func (f *flags) addCluster(set *pflag.FlagSet) {
+	set.StringVar(&f.nodeName, "node-name", "", "Name under which kubelet registered this node. Required.")
+	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.podUID, "pod-uid", "", "UID of the plugin's pod, which lets two pods overlap during a rolling update.")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
+	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
+	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
+	set.StringVar(&f.cdiRoot, "cdi-root", "/var/run/cdi", "Directory that the container runtime reads CDI specifications from.")
+	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
+	set.StringVar(&f.pluginsDir, "kubelet-plugins-directory-path", "/var/lib/kubelet/plugins", "Directory below which the driver keeps its socket and state.")
+	set.StringVar(&f.hookPath, "nvidia-cdi-hook-path", "", "Path of nvidia-cdi-hook on the host. Empty: the one in the plugin's image is copied to the driver's state directory.")
+	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
+	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
+}
+
+// fromEnvironment sets the flags that the command line does not.
+func fromEnvironment(set *pflag.FlagSet) error {
+	var failures []error
+	set.VisitAll(func(flag *pflag.Flag) {
+		name := environment[flag.Name]
+		if name == "" {
+			name = strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		}
+		value, present := os.LookupEnv(name)
+		if flag.Changed || !present || value == "" {
+			return
+		}
+		if err := set.Set(flag.Name, value); err != nil {
+			failures = append(failures, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(failures...)
+}
+
+// validate refuses settings with which the plugin could not work.
+func (f *flags) validate() error {
+	if f.nodeName == "" {
+		return errors.New("no node name: set --node-name or NODE_NAME, in a pod from fieldRef spec.nodeName")
+	}
+	if f.kubeAPIQPS <= 0 || f.kubeAPIBurst <= 0 {
+		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)
+	}
+	for name, port := range map[string]int{"healthcheck-port": f.healthPort, "metrics-port": f.metricsPort} {
+		if port > 65535 {
+			return fmt.Errorf("--%s is %d: a TCP port is at most 65535", name, port)
+		}
+	}
+	return nil
+}

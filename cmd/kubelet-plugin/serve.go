@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/cdi"
+	"github.com/mica-gpu/mica/pkg/driver"
+)
+
+const (
+	bundledHook = "/usr/bin/nvidia-cdi-hook"
+	hookName    = "nvidia-cdi-hook"
+	bootIDFile  = "/proc/sys/kernel/random/boot_id"
+)
+
+// serve runs the plugin until ctx ends.
+func serve(ctx context.Context, f *flags) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Starting", "version", version(), "node", f.nodeName, "driver", f.driverName, "driverRoot", f.hostDriverRoot)
+	client, err := newClient(f)
+	if err != nil {
+		return err
+	}
+	bootID, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return fmt.Errorf("read the kernel's boot ID: %w", err)
+	}
+	plugin, err := driver.New(driver.Options{
+		Name:         f.driverName,
+		NodeName:     f.nodeName,
+		PodUID:       types.UID(f.podUID),
+		Client:       client,
+		Open:         func(ctx context.Context) (driver.Hardware, error) { return openForClaims(ctx, f) },
+		CDIRoot:      f.cdiRoot,
+		PluginsDir:   f.pluginsDir,
+		RegistrarDir: f.registrarDir,
+		BootID:       strings.TrimSpace(string(bootID)),
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if err := startServers(ctx, group, f, plugin); err != nil {
+		return err
+	}
+	group.Go(func() error { return plugin.Run(ctx) })
+	return group.Wait()
+}
+
+// openForClaims opens the NVIDIA driver with a CDI hook that containers can run.
+func openForClaims(ctx context.Context, f *flags) (driver.Hardware, error) {
+	hook := f.hookPath
+	if hook == "" {
+		hook = filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), hookName)
+		if err := installHook(bundledHook, hook); err != nil {
+			return nil, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
+		}
+	}
+	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Hook: hook})
+	if err != nil {
+		return nil, err
+	}
+	return opened, nil
+}
+
+// installHook copies the hook to where the container runtime finds it. The
+// rename keeps a container that starts meanwhile from running half a file.
+func installHook(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	temp, err := os.CreateTemp(filepath.Dir(to), "."+hookName+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp.Name()) }() // fails after the rename, as it should
+	if _, err := io.Copy(temp, source); err != nil {
+		return errors.Join(err, temp.Close())
+	}
+	if err := errors.Join(temp.Chmod(fs.FileMode(0o755)), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), to)
+}
+
+func newClient(f *flags) (kubernetes.Interface, error) {
+	config, err := clientConfig(f.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = f.kubeAPIQPS, f.kubeAPIBurst
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.UserAgent = "mica-kubelet-plugin/" + version()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("set up the client of the API server: %w", err)
+	}
+	return client, nil
+}
+
+func clientConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("find the API server: %w: run in a pod with a service account, or set --kubeconfig", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read --kubeconfig: %w: give a readable kubeconfig file", err)
+	}
+	return config, nil
+}
+
+// startServers serves health checks and metrics.
+func startServers(ctx context.Context, group *errgroup.Group, f *flags, plugin *driver.Driver) error {
+	if f.healthPort >= 0 {
+		listener, err := listen("healthcheck-port", f.healthPort)
+		if err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Info("Serving health checks", "address", listener.Addr().String())
+		group.Go(func() error { return plugin.ServeHealth(ctx, listener) })
+	}
+	if f.metricsPort >= 0 {
+		listener, err := listen("metrics-port", f.metricsPort)
+		if err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Info("Serving metrics", "address", listener.Addr().String())
+		group.Go(func() error { return serveMetrics(ctx, listener) })
+	}
+	return nil
+}
+
+func listen(flag string, port int) (net.Listener, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("listen on --%s: %w: choose a free port, or -1 for none", flag, err)
+	}
+	return listener, nil
+}
+
+func serveMetrics(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", legacyregistry.Handler())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		<-ctx.Done()
+		_ = server.Close() // a scrape that is cut off is repeated
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}

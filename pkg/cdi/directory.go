@@ -1,0 +1,184 @@
+// Package cdi owns the Container Device Interface specifications that the
+// driver hands to the container runtime: one file a claim, and the edits in
+// it, which nvcdi derives from the installed NVIDIA driver. It never decides
+// which claim gets which GPU.
+package cdi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+const (
+	// class of the CDI kind <driver name>/claim.
+	class = "claim"
+	// annotationClaim holds namespace/name of the claim, for whoever reads
+	// the directory, and to rebuild a lost record from.
+	annotationClaim = "mica.gpu/claim"
+
+	filePrefix = "mica-"
+	fileSuffix = ".json"
+	// tempSuffix keeps the runtime from reading a file that is being written.
+	tempSuffix = ".tmp"
+)
+
+// Claim names the claim that a specification belongs to.
+type Claim struct {
+	UID types.UID
+	types.NamespacedName
+}
+
+// Device is one device of a claim, with what it adds to a container.
+type Device struct {
+	// Name is unique within the claim.
+	Name  string
+	Edits cdispec.ContainerEdits
+}
+
+// Directory holds the driver's specifications among those of other vendors.
+// It is safe for concurrent use as long as callers serialise changes to one claim.
+type Directory struct {
+	path   string
+	vendor string
+}
+
+// NewDirectory creates the directory where it is missing and proves that it
+// can be written.
+func NewDirectory(path, driverName string) (*Directory, error) {
+	if err := parser.ValidateVendorName(driverName); err != nil {
+		return nil, fmt.Errorf("driver name %q cannot be a CDI vendor: %w", driverName, err)
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
+	}
+	probe, err := os.CreateTemp(path, filePrefix+"*"+tempSuffix)
+	if err != nil {
+		return nil, fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", path, err)
+	}
+	defer func() { _ = os.Remove(probe.Name()) }()
+	if err := probe.Close(); err != nil {
+		return nil, fmt.Errorf("CDI directory %s cannot be written: %w", path, err)
+	}
+	return &Directory{path: path, vendor: driverName}, nil
+}
+
+// Path is where the specifications are.
+func (d *Directory) Path() string { return d.path }
+
+// DeviceID is the qualified name under which the runtime finds a device of a
+// claim. It contains the claim's UID, so that a runtime's cache can never
+// serve an older claim's device.
+func (d *Directory) DeviceID(claim types.UID, device string) string {
+	return parser.QualifiedName(d.vendor, class, deviceName(claim, device))
+}
+
+func deviceName(claim types.UID, device string) string {
+	return string(claim) + "-" + device
+}
+
+// Write publishes the claim's specification atomically: common applies to
+// every container that uses any of the devices.
+func (d *Directory) Write(claim Claim, common cdispec.ContainerEdits, devices []Device) error {
+	spec := &cdispec.Spec{
+		Kind:           d.vendor + "/" + class,
+		Annotations:    map[string]string{annotationClaim: claim.String()},
+		ContainerEdits: common,
+	}
+	for _, device := range devices {
+		spec.Devices = append(spec.Devices, cdispec.Device{
+			Name:           deviceName(claim.UID, device.Name),
+			ContainerEdits: device.Edits,
+		})
+	}
+	version, err := cdispec.MinimumRequiredVersion(spec)
+	if err != nil {
+		return fmt.Errorf("choose the CDI version for claim %s: %w", claim, err)
+	}
+	spec.Version = version
+	content, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode the CDI specification of claim %s: %w", claim, err)
+	}
+	if err := replace(d.file(claim.UID), content); err != nil {
+		return fmt.Errorf("write the CDI specification of claim %s: %w: check that --cdi-root is writable and not full", claim, err)
+	}
+	return nil
+}
+
+// replace needs no fsync: the directory does not survive a reboot, and neither
+// do the containers that use it.
+func replace(path string, content []byte) error {
+	temp := path + tempSuffix
+	if err := os.WriteFile(temp, content, 0o644); err != nil { //nolint:gosec // the runtime and its users read it; it holds no secret
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+// Remove deletes the claim's specification; a missing one is not an error.
+func (d *Directory) Remove(claim types.UID) error {
+	for _, path := range []string{d.file(claim), d.file(claim) + tempSuffix} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the CDI specification of claim %s: %w", claim, err)
+		}
+	}
+	return nil
+}
+
+// Has tells whether the claim's specification is there.
+func (d *Directory) Has(claim types.UID) bool {
+	_, err := os.Stat(d.file(claim))
+	return err == nil
+}
+
+// Owns tells whether a path in the directory is a specification of this
+// driver, and of which claim.
+func (d *Directory) Owns(path string) (types.UID, bool) {
+	name := filepath.Base(path)
+	name, isOurs := strings.CutPrefix(name, d.prefix())
+	name, isSpec := strings.CutSuffix(name, fileSuffix)
+	return types.UID(name), isOurs && isSpec && name != ""
+}
+
+// Claims lists the claims that have a specification or the remains of one. A
+// claim whose file cannot be read has no name.
+func (d *Directory) Claims() ([]Claim, error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, fmt.Errorf("list CDI directory: %w", err)
+	}
+	var claims []Claim
+	for _, entry := range entries {
+		uid, ours := d.Owns(strings.TrimSuffix(entry.Name(), tempSuffix))
+		if !ours {
+			continue
+		}
+		claims = append(claims, Claim{UID: uid, NamespacedName: d.readName(uid)})
+	}
+	return claims, nil
+}
+
+func (d *Directory) readName(claim types.UID) types.NamespacedName {
+	var spec cdispec.Spec
+	content, err := os.ReadFile(d.file(claim))
+	if err != nil || json.Unmarshal(content, &spec) != nil {
+		return types.NamespacedName{}
+	}
+	namespace, name, _ := strings.Cut(spec.Annotations[annotationClaim], string(types.Separator))
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+func (d *Directory) prefix() string { return filePrefix + d.vendor + "-" }
+
+func (d *Directory) file(claim types.UID) string {
+	return filepath.Join(d.path, d.prefix()+string(claim)+fileSuffix)
+}

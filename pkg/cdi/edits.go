@@ -1,0 +1,206 @@
+package cdi
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	transform "github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"k8s.io/klog/v2"
+	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Roots tells where the NVIDIA driver is, as the host and as this process see it.
+type Roots struct {
+	// Host is the driver root on the host, such as "/" or "/run/nvidia/driver".
+	Host string
+	// Local is the same tree in this process' file system, such as "/driver-root".
+	Local string
+	// Hook is the path of nvidia-cdi-hook on the host.
+	Hook string
+}
+
+// localDev is the root below which this process finds /dev/nvidiactl: a
+// driver container brings its own /dev, a driver on the host has the host's.
+func (r Roots) localDev() string {
+	if _, err := os.Stat(filepath.Join(r.Local, "dev/nvidiactl")); err == nil {
+		return r.Local
+	}
+	return "/"
+}
+
+func (r Roots) hostDev() string {
+	if r.localDev() == r.Local {
+		return r.Host
+	}
+	return "/"
+}
+
+// Edits derives what a container needs to use a GPU, with paths of the host.
+// Results are remembered for as long as every file that they name exists: a
+// driver upgrade replaces the files, so the edits are derived anew. It is safe
+// for concurrent use.
+type Edits struct {
+	api   nvml.Interface
+	roots Roots
+	log   klog.Logger
+
+	mu     sync.Mutex
+	common *cdispec.ContainerEdits
+	byUUID map[string]cdispec.ContainerEdits
+}
+
+// NewEdits derives nothing yet.
+func NewEdits(api nvml.Interface, roots Roots, log klog.Logger) *Edits {
+	return &Edits{api: api, roots: roots, log: log, byUUID: map[string]cdispec.ContainerEdits{}}
+}
+
+// Common are the edits that every GPU container shares: driver libraries,
+// control devices, hooks.
+func (e *Edits) Common() (cdispec.ContainerEdits, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.common != nil && e.complete(*e.common) {
+		return *e.common, nil
+	}
+	common, err := e.deriveCommon()
+	if err != nil {
+		return cdispec.ContainerEdits{}, err
+	}
+	e.common = &common
+	return common, nil
+}
+
+// GPU are the edits that one GPU adds: its device nodes.
+func (e *Edits) GPU(uuid string) (cdispec.ContainerEdits, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if edits, known := e.byUUID[uuid]; known && e.complete(edits) {
+		return edits, nil
+	}
+	edits, err := e.deriveGPU(uuid)
+	if err != nil {
+		return cdispec.ContainerEdits{}, err
+	}
+	e.byUUID[uuid] = edits
+	return edits, nil
+}
+
+func (e *Edits) deriveCommon() (cdispec.ContainerEdits, error) {
+	generator, err := e.generator()
+	if err != nil {
+		return cdispec.ContainerEdits{}, err
+	}
+	edits, err := generator.GetCommonEdits()
+	if err != nil {
+		return cdispec.ContainerEdits{}, fmt.Errorf("find the NVIDIA driver's files below %s: %w", e.roots.Host, err)
+	}
+	common := *edits.ContainerEdits
+	if !hasDeviceNode(common, "nvidiactl") {
+		return cdispec.ContainerEdits{}, fmt.Errorf("device node /dev/nvidiactl is missing below %s: load the NVIDIA driver and let it create its device nodes (nvidia-modprobe -u -c=0)", e.roots.hostDev())
+	}
+	return e.forHost(common)
+}
+
+func (e *Edits) deriveGPU(uuid string) (cdispec.ContainerEdits, error) {
+	generator, err := e.generator()
+	if err != nil {
+		return cdispec.ContainerEdits{}, err
+	}
+	devices, err := generator.GetDeviceSpecsByID(uuid)
+	if err != nil {
+		return cdispec.ContainerEdits{}, fmt.Errorf("find the device nodes of GPU %s below %s: %w", uuid, e.roots.hostDev(), err)
+	}
+	if len(devices) == 0 || len(devices[0].ContainerEdits.DeviceNodes) == 0 {
+		return cdispec.ContainerEdits{}, fmt.Errorf("GPU %s has no device node below %s: let the NVIDIA driver create it (nvidia-smi does)", uuid, e.roots.hostDev())
+	}
+	return e.forHost(devices[0].ContainerEdits)
+}
+
+func (e *Edits) generator() (nvcdi.Interface, error) {
+	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to derive CDI edits: %w", err)
+	}
+	generator, err := nvcdi.New(
+		nvcdi.WithNvmlLib(e.api),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithDriverRoot(e.roots.Local),
+		nvcdi.WithDevRoot(e.roots.localDev()),
+		nvcdi.WithNVIDIACDIHookPath(e.roots.Hook),
+		nvcdi.WithDeviceNamers(namer),
+		nvcdi.WithLogger(logAdapter{e.log}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to derive CDI edits: %w", err)
+	}
+	return generator, nil
+}
+
+// forHost replaces this process' paths by the host's and validates the result.
+func (e *Edits) forHost(edits cdispec.ContainerEdits) (cdispec.ContainerEdits, error) {
+	transformer := transform.NewDriverTransformer(
+		transform.WithDriverRoot(e.roots.Local),
+		transform.WithTargetDriverRoot(e.roots.Host),
+		transform.WithDevRoot(e.roots.localDev()),
+		transform.WithTargetDevRoot(e.roots.hostDev()),
+	)
+	spec := cdispec.Spec{ContainerEdits: edits}
+	if err := transformer.Transform(&spec); err != nil {
+		return cdispec.ContainerEdits{}, fmt.Errorf("translate CDI edits from %s to %s: %w", e.roots.Local, e.roots.Host, err)
+	}
+	if err := (&cdilib.ContainerEdits{ContainerEdits: &spec.ContainerEdits}).Validate(); err != nil {
+		return cdispec.ContainerEdits{}, fmt.Errorf("derived CDI edits are invalid: %w", err)
+	}
+	return spec.ContainerEdits, nil
+}
+
+// complete tells whether every file that the edits name is still there.
+func (e *Edits) complete(edits cdispec.ContainerEdits) bool {
+	for _, node := range edits.DeviceNodes {
+		if !exists(e.local(hostPath(node), e.roots.hostDev(), e.roots.localDev())) {
+			return false
+		}
+	}
+	for _, mount := range edits.Mounts {
+		if !exists(e.local(mount.HostPath, e.roots.Host, e.roots.Local)) {
+			return false
+		}
+	}
+	return true
+}
+
+// local is a path of the host in this process' file system.
+func (e *Edits) local(path, hostRoot, localRoot string) string {
+	relative, err := filepath.Rel(hostRoot, path)
+	if err != nil || strings.HasPrefix(relative, "..") {
+		return path
+	}
+	return filepath.Join(localRoot, relative)
+}
+
+func hostPath(node *cdispec.DeviceNode) string {
+	if node.HostPath != "" {
+		return node.HostPath
+	}
+	return node.Path
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func hasDeviceNode(edits cdispec.ContainerEdits, name string) bool {
+	for _, node := range edits.DeviceNodes {
+		if filepath.Base(node.Path) == name {
+			return true
+		}
+	}
+	return false
+}

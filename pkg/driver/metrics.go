@@ -1,0 +1,68 @@
+package driver
+
+import (
+	"time"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+// durationBuckets start at 1 ms: kubelet's own histogram of the same calls
+// starts at 100 ms and cannot tell a good driver from a slow one.
+var durationBuckets = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.5, 1, 2, 4, 8, 16, 32, 64}
+
+var (
+	operationSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Name:           "mica_claim_operation_duration_seconds",
+		Help:           "Time from kubelet's request for a claim to its answer, without the API server's part, by operation (prepare, unprepare) and result (ok, error).",
+		Buckets:        durationBuckets,
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"operation", "result"})
+	phaseSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Name:           "mica_claim_phase_duration_seconds",
+		Help:           "Time spent in one phase of an operation on a claim.",
+		Buckets:        durationBuckets,
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"operation", "phase"})
+	preparedClaims = metrics.NewGauge(&metrics.GaugeOpts{
+		Name:           "mica_prepared_claims",
+		Help:           "Claims that are prepared on this node.",
+		StabilityLevel: metrics.ALPHA,
+	})
+	publishedDevices = metrics.NewGauge(&metrics.GaugeOpts{
+		Name:           "mica_published_devices",
+		Help:           "Devices of this node that the API server has.",
+		StabilityLevel: metrics.ALPHA,
+	})
+	lastPublish = metrics.NewGauge(&metrics.GaugeOpts{
+		Name:           "mica_last_successful_publish_timestamp_seconds",
+		Help:           "When the API server last was seen to have exactly the devices that this node offers, in seconds since 1970.",
+		StabilityLevel: metrics.ALPHA,
+	})
+)
+
+func init() {
+	legacyregistry.MustRegister(operationSeconds, phaseSeconds, preparedClaims, publishedDevices, lastPublish)
+	// Series exist from the start, so that a rate over the first failure is seen.
+	for _, operation := range []string{"prepare", "unprepare"} {
+		for _, result := range []string{"ok", "error"} {
+			operationSeconds.WithLabelValues(operation, result)
+		}
+	}
+}
+
+func observeOperation(operation string, err error, duration time.Duration) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	operationSeconds.WithLabelValues(operation, result).Observe(duration.Seconds())
+}
+
+// phases implements prepare.Phases.
+type phases struct{}
+
+// ObservePhase records one phase of an operation.
+func (phases) ObservePhase(operation, phase string, duration time.Duration) {
+	phaseSeconds.WithLabelValues(operation, phase).Observe(duration.Seconds())
+}

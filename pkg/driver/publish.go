@@ -1,0 +1,278 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// apiRetry is how long to wait for an API server that does not answer.
+	apiRetry = 2 * time.Second
+	// resyncRetry is how long the controller may take before it is told again.
+	resyncRetry = time.Second
+	// Two plugin versions that publish different devices meet during a rolling
+	// update. Telling the controller at once is worth it after kubelet's wipe,
+	// but must not become a fight at the API server's speed.
+	resyncsPerSecond = 0.2
+	resyncBurst      = 5
+)
+
+// publisher keeps the API server's view of the node's devices equal to what
+// the node offers. The library's controller does the work; the publisher adds
+// what it lacks: a first publication without its one-second poll, a republish
+// as soon as kubelet has wiped the node's slices (the controller waits 30 s),
+// and the knowledge of whether the slices are there.
+type publisher struct {
+	client           kubernetes.Interface
+	driver, nodeName string
+	published        atomic.Bool
+
+	mu      sync.Mutex
+	desired *resourceslice.DriverResources
+	changed chan struct{} // holds a token when desired or the API server's view changed
+}
+
+func newPublisher(client kubernetes.Interface, driver, nodeName string) *publisher {
+	return &publisher{client: client, driver: driver, nodeName: nodeName, changed: make(chan struct{}, 1)}
+}
+
+// set replaces what should be published. It never blocks.
+func (p *publisher) set(resources resourceslice.DriverResources) {
+	p.mu.Lock()
+	p.desired = &resources
+	p.mu.Unlock()
+	p.wake()
+}
+
+func (p *publisher) get() *resourceslice.DriverResources {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.desired
+}
+
+func (p *publisher) wake() {
+	select {
+	case p.changed <- struct{}{}:
+	default: // a wake-up is due already
+	}
+}
+
+// run publishes until ctx ends. It fails only when the node does not exist.
+func (p *publisher) run(ctx context.Context) error {
+	node, err := p.findNode(ctx)
+	if err != nil {
+		return err
+	}
+	resources, err := p.firstResources(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.publishFirst(ctx, node, *resources); err != nil {
+		klog.FromContext(ctx).Error(err, "The first publication did not succeed and will be tried again")
+	}
+	view := newSliceView(p.client, p.driver, p.nodeName, p.wake)
+	stop := view.start(ctx)
+	defer stop()
+	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
+		DriverName: p.driver,
+		KubeClient: p.client,
+		Owner:      &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node},
+		Resources:  resources,
+		ErrorHandler: func(ctx context.Context, err error, msg string) {
+			klog.FromContext(ctx).Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("start publishing devices: %w", err)
+	}
+	defer controller.Stop()
+	return p.follow(ctx, view, controller)
+}
+
+// follow compares desired and seen slices at every change of either.
+func (p *publisher) follow(ctx context.Context, view *sliceView, controller *resourceslice.Controller) error {
+	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
+	for {
+		resources := p.get()
+		var retry <-chan time.Time
+		switch seen, synced := view.list(); {
+		case !synced:
+			retry = time.After(resyncRetry)
+		case matches(seen, *resources):
+			p.markPublished(ctx, *resources)
+		default:
+			p.published.Store(false)
+			if limiter.TryAccept() {
+				controller.Update(resources)
+			}
+			retry = time.After(resyncRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.changed:
+		case <-retry:
+		}
+	}
+}
+
+func (p *publisher) markPublished(ctx context.Context, resources resourceslice.DriverResources) {
+	devices := 0
+	for _, pool := range resources.Pools {
+		for _, slice := range pool.Slices {
+			devices += len(slice.Devices)
+		}
+	}
+	publishedDevices.Set(float64(devices))
+	lastPublish.SetToCurrentTime()
+	if !p.published.Swap(true) {
+		klog.FromContext(ctx).Info("Devices are published", "devices", devices)
+	}
+}
+
+// findNode waits for the API server and reads the node's UID.
+func (p *publisher) findNode(ctx context.Context) (types.UID, error) {
+	for {
+		node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			return node.UID, nil
+		case apierrors.IsNotFound(err):
+			return "", fmt.Errorf("node %q does not exist in this cluster: set --node-name to the name under which kubelet registered this node", p.nodeName)
+		}
+		klog.FromContext(ctx).Error(err, "The API server does not tell about this node", "node", p.nodeName, "retryIn", apiRetry)
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(apiRetry):
+		}
+	}
+}
+
+func (p *publisher) firstResources(ctx context.Context) (*resourceslice.DriverResources, error) {
+	for {
+		if resources := p.get(); resources != nil {
+			return resources, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-p.changed:
+		}
+	}
+}
+
+// publishFirst creates the slices of a node that has none, as the controller
+// would, who finds them and has nothing left to do. A node that has some, as
+// after a restart of the plugin alone, is the controller's from the start.
+func (p *publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
+	existing, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: sliceSelector(p.driver, p.nodeName).String()})
+	if err != nil {
+		return fmt.Errorf("list this node's slices: %w", err)
+	}
+	if len(existing.Items) > 0 {
+		if matches(ptrs(existing.Items), resources) {
+			p.markPublished(ctx, resources)
+		}
+		return nil
+	}
+	for name, pool := range resources.Pools {
+		for i := range pool.Slices {
+			if _, err := p.client.ResourceV1().ResourceSlices().Create(ctx, p.firstSlice(node, name, pool, i), metav1.CreateOptions{}); err != nil {
+				return fmt.Errorf("create slice %d of pool %s: %w", i, name, err)
+			}
+		}
+	}
+	p.markPublished(ctx, resources)
+	return nil
+}
+
+// firstSlice is named as resourceslice.Controller names it (its encodeIndex
+// writes at least five hexadecimal digits); a test holds the two together.
+func (p *publisher) firstSlice(node types.UID, poolName string, pool resourceslice.Pool, index int) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: fmt.Sprintf("%05x-%s-%s-", index, p.driver, p.nodeName),
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node, Controller: ptr.To(true),
+			}},
+		},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver:         p.driver,
+			NodeName:       &p.nodeName,
+			Pool:           resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+			Devices:        pool.Slices[index].Devices,
+			SharedCounters: pool.Slices[index].SharedCounters,
+		},
+	}
+}
+
+// sliceSelector selects what one driver publishes for one node.
+func sliceSelector(driver, nodeName string) fields.Selector {
+	return fields.SelectorFromSet(fields.Set{
+		resourceapi.ResourceSliceSelectorDriver:   driver,
+		resourceapi.ResourceSliceSelectorNodeName: nodeName,
+	})
+}
+
+// matches tells whether the slices seen are complete, of one generation, and
+// exactly what is desired, in its order.
+func matches(seen []*resourceapi.ResourceSlice, desired resourceslice.DriverResources) bool {
+	count := 0
+	for name, pool := range desired.Pools {
+		count += len(pool.Slices)
+		if !poolMatches(ofPool(seen, name), pool) {
+			return false
+		}
+	}
+	return len(seen) == count
+}
+
+func ofPool(seen []*resourceapi.ResourceSlice, name string) []*resourceapi.ResourceSlice {
+	var own []*resourceapi.ResourceSlice
+	for _, slice := range seen {
+		if slice.Spec.Pool.Name == name {
+			own = append(own, slice)
+		}
+	}
+	slices.SortFunc(own, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
+	return own
+}
+
+func poolMatches(seen []*resourceapi.ResourceSlice, pool resourceslice.Pool) bool {
+	if len(seen) != len(pool.Slices) {
+		return false
+	}
+	for i, slice := range seen {
+		if slice.Spec.Pool.Generation != seen[0].Spec.Pool.Generation ||
+			slice.Spec.Pool.ResourceSliceCount != int64(len(pool.Slices)) ||
+			!resourceslice.DevicesDeepEqual(slice.Spec.Devices, pool.Slices[i].Devices) {
+			return false
+		}
+	}
+	return true
+}
+
+func ptrs[T any](values []T) []*T {
+	pointers := make([]*T, len(values))
+	for i := range values {
+		pointers[i] = &values[i]
+	}
+	return pointers
+}

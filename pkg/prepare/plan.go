@@ -1,0 +1,122 @@
+package prepare
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/cdi"
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// Offer is what this node offers to claims.
+type Offer struct {
+	// Driver and Pool select the results that are ours.
+	Driver, Pool string
+	// Shapes are keyed by device name.
+	Shapes map[string]gpu.Shape
+}
+
+// NewOffer indexes shapes by device name.
+func NewOffer(driver, pool string, shapes []gpu.Shape) Offer {
+	offer := Offer{Driver: driver, Pool: pool, Shapes: make(map[string]gpu.Shape, len(shapes))}
+	for _, shape := range shapes {
+		offer.Shapes[shape.Name()] = shape
+	}
+	return offer
+}
+
+// Assignment is one allocation result: a device for a request.
+type Assignment struct {
+	// Request is the request's name, or request/alternative.
+	Request string
+	Shape   gpu.Shape
+	// Admin results look at a device without holding it.
+	Admin   bool
+	ShareID types.UID
+}
+
+// Plan is what must be done to prepare a claim.
+type Plan struct {
+	Claim       cdi.Claim
+	Assignments []Assignment
+}
+
+// Exclusive lists the UUIDs of the GPUs that the claim holds for itself, sorted.
+func (p Plan) Exclusive() []string {
+	var uuids []string
+	for _, assignment := range p.Assignments {
+		if !assignment.Admin {
+			uuids = append(uuids, assignment.Shape.Physical().UUID)
+		}
+	}
+	slices.Sort(uuids)
+	return slices.Compact(uuids)
+}
+
+// NewPlan reads a claim's allocation. Results of other drivers are none of our
+// business. Every error names the claim and the request or configuration that
+// is at fault.
+func NewPlan(claim *resourceapi.ResourceClaim, offer Offer) (Plan, error) {
+	plan := Plan{Claim: identify(claim)}
+	if claim.Status.Allocation == nil {
+		return Plan{}, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", plan.Claim)
+	}
+	devices := claim.Status.Allocation.Devices
+	for _, result := range devices.Results {
+		if result.Driver != offer.Driver {
+			continue
+		}
+		assignment, err := assign(result, offer)
+		if err != nil {
+			return Plan{}, fmt.Errorf("claim %s, request %q: %w", plan.Claim, result.Request, err)
+		}
+		plan.Assignments = append(plan.Assignments, assignment)
+	}
+	if len(plan.Assignments) == 0 {
+		return Plan{}, fmt.Errorf("claim %s has no device of driver %s", plan.Claim, offer.Driver)
+	}
+	if err := checkConfigs(devices.Config, offer.Driver, plan.Assignments); err != nil {
+		return Plan{}, fmt.Errorf("claim %s, %w", plan.Claim, err)
+	}
+	return plan, nil
+}
+
+func identify(claim *resourceapi.ResourceClaim) cdi.Claim {
+	return cdi.Claim{
+		UID:            claim.UID,
+		NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
+	}
+}
+
+func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assignment, error) {
+	if result.Pool != offer.Pool {
+		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, offer.Pool)
+	}
+	shape, offered := offer.Shapes[result.Device]
+	if !offered {
+		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, offer.names())
+	}
+	return Assignment{
+		Request: result.Request,
+		Shape:   shape,
+		Admin:   ptr.Deref(result.AdminAccess, false),
+		ShareID: ptr.Deref(result.ShareID, ""),
+	}, nil
+}
+
+func (o Offer) names() string {
+	if len(o.Shapes) == 0 {
+		return "none"
+	}
+	names := make([]string, 0, len(o.Shapes))
+	for name := range o.Shapes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,270 @@
+// Package prepare turns an allocated claim into what its containers need, and
+// takes it back. It owns the order of effects, so that a crash at any point
+// leaves a state from which the next start recovers. It never publishes
+// anything and never talks to kubelet.
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/cdi"
+	"github.com/mica-gpu/mica/pkg/journal"
+)
+
+// Claims reads claims from the API server. A claim that does not exist is an
+// error for which apierrors.IsNotFound holds.
+type Claims interface {
+	Get(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error)
+}
+
+// Edits tells what a container needs to use GPUs.
+type Edits interface {
+	Common() (cdispec.ContainerEdits, error)
+	GPU(uuid string) (cdispec.ContainerEdits, error)
+}
+
+// Locks serialises work on a key among goroutines and among processes: during
+// a rolling update, two plugins serve one node.
+type Locks interface {
+	Lock(ctx context.Context, keys ...string) (unlock func(), err error)
+}
+
+// Phases records how long a part of an operation took.
+type Phases interface {
+	ObservePhase(operation, phase string, duration time.Duration)
+}
+
+// Node is what the driver knows of its node at one time.
+type Node struct {
+	Offer Offer
+	Edits Edits
+}
+
+// Options are what a Preparer works with. All fields are required.
+type Options struct {
+	Journal *journal.Journal
+	CDI     *cdi.Directory
+	Locks   Locks
+	Claims  Claims
+	Phases  Phases
+	// BootID tells records of this boot from those of an earlier one, whose
+	// containers and CDI files are gone.
+	BootID string
+	// ReleaseWait is how long a claim waits for kubelet to release a GPU that
+	// another claim still holds.
+	ReleaseWait time.Duration
+}
+
+// Preparer prepares and unprepares claims. It is safe for concurrent use: work
+// on different claims and GPUs runs in parallel.
+type Preparer struct {
+	Options
+	node atomic.Pointer[Node]
+}
+
+// New returns a Preparer that refuses claims until SetNode is called.
+func New(options Options) *Preparer { return &Preparer{Options: options} }
+
+// SetNode replaces what the node offers.
+func (p *Preparer) SetNode(node Node) { p.node.Store(&node) }
+
+// Prepare makes the claim's devices usable by containers and returns them in
+// the order of the allocation. Calling it again for a prepared claim returns
+// the same devices and restores what is missing.
+func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
+	timer := p.timer("prepare")
+	unlock, err := p.Locks.Lock(ctx, claimKey(claim.UID))
+	if err != nil {
+		return nil, fmt.Errorf("claim %s: %w", identify(claim), err)
+	}
+	defer unlock()
+	timer.phase("lock-claim")
+
+	if devices, done := p.prepared(ctx, claim); done {
+		return devices, nil
+	}
+	node := p.node.Load()
+	if node == nil {
+		return nil, fmt.Errorf("claim %s: the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again", identify(claim))
+	}
+	plan, err := NewPlan(claim, node.Offer)
+	if err != nil {
+		return nil, err
+	}
+	release, err := p.hold(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	timer.phase("lock-gpus")
+
+	record := p.record(plan, node.Offer.Pool)
+	if err := p.writeSpec(plan.Claim, record.Devices, node.Edits); err != nil {
+		return nil, err
+	}
+	timer.phase("cdi")
+	if err := p.Journal.Put(ctx, record); err != nil {
+		return nil, errors.Join(fmt.Errorf("claim %s: %w", plan.Claim, err), p.CDI.Remove(claim.UID))
+	}
+	timer.phase("record")
+	klog.FromContext(ctx).V(2).Info("Prepared claim", "claim", plan.Claim.String(), "uid", claim.UID, "gpus", plan.Exclusive())
+	return record.Devices, nil
+}
+
+// Unprepare takes a claim's devices back. A claim that was never prepared is
+// not an error.
+func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
+	timer := p.timer("unprepare")
+	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
+	if err != nil {
+		return fmt.Errorf("unprepare claim %s: %w", claim, err)
+	}
+	defer unlock()
+	timer.phase("lock-claim")
+	if err := p.release(claim); err != nil {
+		return err
+	}
+	timer.phase("remove")
+	klog.FromContext(ctx).V(2).Info("Unprepared claim", "uid", claim)
+	return nil
+}
+
+// release forgets a claim; the caller holds its lock.
+func (p *Preparer) release(claim types.UID) error {
+	if err := p.CDI.Remove(claim); err != nil {
+		return err
+	}
+	return p.Journal.Delete(string(claim))
+}
+
+// prepared answers for a claim that is prepared already, after making sure
+// that its CDI specification is still there. Anything doubtful, such as a
+// record from before a reboot, is prepared anew.
+func (p *Preparer) prepared(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, bool) {
+	record, found, err := p.Journal.Get(string(claim.UID))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A claim's record is unusable, preparing the claim anew", "claim", klog.KObj(claim))
+		return nil, false
+	}
+	if !found || !p.current(record) || !recordsAllocation(record, claim) {
+		return nil, false
+	}
+	if p.CDI.Has(claim.UID) {
+		return record.Devices, true
+	}
+	node := p.node.Load()
+	if node == nil || p.writeSpec(identify(claim), record.Devices, node.Edits) != nil {
+		return nil, false
+	}
+	return record.Devices, true
+}
+
+// current tells whether a record speaks of this boot.
+func (p *Preparer) current(record journal.Record) bool {
+	return record.State == journal.Prepared && record.BootID == p.BootID
+}
+
+// recordsAllocation tells whether the record is of the devices that the claim
+// has now. Pool and device identify ours: no other driver's results are recorded.
+func recordsAllocation(record journal.Record, claim *resourceapi.ResourceClaim) bool {
+	if claim.Status.Allocation == nil || len(record.Devices) == 0 {
+		return false
+	}
+	results := claim.Status.Allocation.Devices.Results
+	for _, device := range record.Devices {
+		if !slices.ContainsFunc(results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+			return r.Request == device.Request && r.Pool == device.Pool && r.Device == device.Device
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// record is what will be remembered of the plan.
+func (p *Preparer) record(plan Plan, pool string) journal.Record {
+	record := journal.Record{
+		ClaimUID:  string(plan.Claim.UID),
+		Namespace: plan.Claim.Namespace,
+		Name:      plan.Claim.Name,
+		BootID:    p.BootID,
+		State:     journal.Prepared,
+	}
+	for _, assignment := range plan.Assignments {
+		record.Devices = append(record.Devices, journal.Device{
+			Request:      assignment.Request,
+			Pool:         pool,
+			Device:       assignment.Shape.Name(),
+			UUID:         assignment.Shape.Physical().UUID,
+			AdminAccess:  assignment.Admin,
+			ShareID:      string(assignment.ShareID),
+			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, assignment.Shape.Name())},
+		})
+	}
+	return record
+}
+
+// writeSpec publishes the CDI specification of recorded devices. A device that
+// several requests were given, as with admin access, appears once.
+func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits Edits) error {
+	common, err := edits.Common()
+	if err != nil {
+		return fmt.Errorf("claim %s: %w", claim, err)
+	}
+	var devices []cdi.Device
+	for _, device := range recorded {
+		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == device.Device }) {
+			continue
+		}
+		own, err := edits.GPU(device.UUID)
+		if err != nil {
+			return fmt.Errorf("claim %s, request %q: %w", claim, device.Request, err)
+		}
+		devices = append(devices, cdi.Device{Name: device.Device, Edits: own})
+	}
+	return p.CDI.Write(claim, common, devices)
+}
+
+// Prepared counts the claims that are prepared on this node.
+func (p *Preparer) Prepared() (int, error) {
+	records, _, err := p.Journal.List()
+	if err != nil {
+		return 0, err
+	}
+	count := 0
+	for _, record := range records {
+		if p.current(record) {
+			count++
+		}
+	}
+	return count, nil
+}
+
+func claimKey(claim types.UID) string { return "claim-" + string(claim) }
+
+// phaseTimer measures consecutive phases of one operation.
+type phaseTimer struct {
+	phases    Phases
+	operation string
+	last      time.Time
+}
+
+func (p *Preparer) timer(operation string) *phaseTimer {
+	return &phaseTimer{phases: p.Phases, operation: operation, last: time.Now()}
+}
+
+func (t *phaseTimer) phase(name string) {
+	now := time.Now()
+	t.phases.ObservePhase(t.operation, name, now.Sub(t.last))
+	t.last = now
+}

@@ -1,0 +1,130 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/cdi"
+	"github.com/mica-gpu/mica/pkg/journal"
+)
+
+// Reconcile makes records, CDI files and living claims agree. It runs at the
+// start and from time to time: it repairs what a crash, a reboot, a damaged
+// file, or a claim that was deleted while the plugin was down has left behind.
+// What the API server does not confirm stays as it is. Each claim is handled
+// under its lock, so claims may be prepared at the same time.
+func (p *Preparer) Reconcile(ctx context.Context) error {
+	records, corrupt, err := p.Journal.List()
+	if err != nil {
+		return err
+	}
+	for _, bad := range corrupt {
+		klog.FromContext(ctx).Error(bad, "A claim's record is unusable, rebuilding it from its CDI file and the API server where possible")
+	}
+	var failures []error
+	recorded := map[types.UID]bool{}
+	for _, record := range records {
+		recorded[types.UID(record.ClaimUID)] = true
+		if err := p.reconcileRecord(ctx, types.UID(record.ClaimUID)); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	specs, err := p.CDI.Claims()
+	if err != nil {
+		return errors.Join(append(failures, err)...)
+	}
+	for _, spec := range specs {
+		if recorded[spec.UID] {
+			continue
+		}
+		if err := p.reconcileOrphan(ctx, spec); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// reconcileRecord drops a record whose claim is gone or whose boot is over,
+// and restores a CDI file that vanished.
+func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
+	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
+	if err != nil {
+		return fmt.Errorf("reconcile claim %s: %w", claim, err)
+	}
+	defer unlock()
+	record, found, err := p.Journal.Get(string(claim))
+	if err != nil || !found {
+		return err // released, or damaged, in the meantime
+	}
+	if !p.current(record) {
+		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
+		return p.release(claim)
+	}
+	stale, err := p.stale(ctx, record)
+	if err != nil {
+		return err
+	}
+	if stale {
+		klog.FromContext(ctx).Info("Releasing a claim that is gone", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
+		return p.release(claim)
+	}
+	return p.restoreSpec(record)
+}
+
+// RestoreSpec re-makes the CDI file of a prepared claim that vanished while
+// its containers may still be restarted.
+func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
+	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
+	if err != nil {
+		return fmt.Errorf("restore the CDI file of claim %s: %w", claim, err)
+	}
+	defer unlock()
+	record, found, err := p.Journal.Get(string(claim))
+	if err != nil || !found || !p.current(record) {
+		return err
+	}
+	return p.restoreSpec(record)
+}
+
+func (p *Preparer) restoreSpec(record journal.Record) error {
+	claim := cdi.Claim{
+		UID:            types.UID(record.ClaimUID),
+		NamespacedName: types.NamespacedName{Namespace: record.Namespace, Name: record.Name},
+	}
+	node := p.node.Load()
+	if node == nil || p.CDI.Has(claim.UID) {
+		return nil
+	}
+	return p.writeSpec(claim, record.Devices, node.Edits)
+}
+
+// reconcileOrphan handles a CDI file without a record, which a crash between
+// the two or a damaged record leaves behind. Where the API server says that the
+// claim is allocated here, containers may be using it, so it is prepared anew;
+// else the file goes.
+func (p *Preparer) reconcileOrphan(ctx context.Context, spec cdi.Claim) error {
+	if spec.Name != "" {
+		claim, err := p.claimOf(ctx, journal.Record{ClaimUID: string(spec.UID), Namespace: spec.Namespace, Name: spec.Name})
+		if err != nil {
+			return err
+		}
+		if claim != nil && claim.Status.Allocation != nil {
+			_, err := p.Prepare(ctx, claim)
+			return err
+		}
+	}
+	unlock, err := p.Locks.Lock(ctx, claimKey(spec.UID))
+	if err != nil {
+		return fmt.Errorf("remove the orphan CDI file of claim %s: %w", spec.UID, err)
+	}
+	defer unlock()
+	if _, found, err := p.Journal.Get(string(spec.UID)); err != nil || found {
+		return err // it is no orphan any more
+	}
+	klog.FromContext(ctx).Info("Removing a CDI file without a record", "uid", spec.UID)
+	return p.CDI.Remove(spec.UID)
+}
