@@ -1,0 +1,292 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/spf13/cobra"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
+	"github.com/mica-gpu/mica/test/nvmlsim/wire"
+)
+
+// socketVariable is where the library looks for the socket as well.
+const socketVariable = "NVML_SIM_SOCKET"
+
+func newCommand() *cobra.Command {
+	socket := os.Getenv(socketVariable)
+	root := &cobra.Command{
+		Use:   "nvml-sim",
+		Short: "Simulate a machine with NVIDIA GPUs",
+		Long: "nvml-sim simulates a machine with NVIDIA GPUs. serve runs the machine; the other\n" +
+			"commands make things happen to the GPUs of a running one.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          subcommandOnly,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.PersistentFlags().StringVar(&socket, "socket", socket,
+		"path of the simulator's socket; default is the environment variable "+socketVariable)
+	client := func() (wire.Client, error) {
+		if socket == "" {
+			return wire.Client{}, fmt.Errorf("which simulator is not said: set --socket or %s to the path of its socket", socketVariable)
+		}
+		return wire.Client{Socket: socket}, nil
+	}
+	root.AddCommand(
+		serveCommand(&socket),
+		nodesCommand(),
+		statusCommand(client),
+		xidCommand(client),
+		loseCommand(client),
+		returnCommand(client),
+		latencyCommand(client),
+		failCommand(client),
+		clearCommand(client),
+	)
+	return root
+}
+
+func subcommandOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("there is no command %q; there are %s", args[0], strings.Join(names, ", "))
+}
+
+type connect func() (wire.Client, error)
+
+func nodesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes",
+		Short: "List the ready-made machines",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range nodes.Names() {
+				fmt.Fprintln(cmd.OutOrStdout(), name)
+			}
+			return nil
+		},
+	}
+}
+
+func statusCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the machine, its GPUs and what is injected",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := client()
+			if err != nil {
+				return err
+			}
+			state, err := c.State()
+			if err != nil {
+				return err
+			}
+			return printState(cmd.OutOrStdout(), state)
+		},
+	}
+}
+
+func xidCommand(client connect) *cobra.Command {
+	gi, ci := int64(-1), int64(-1)
+	cmd := &cobra.Command{
+		Use:   "xid GPU XID",
+		Short: "Report an XID error of a GPU, or of a MIG instance on it",
+		Args:  exactly("GPU", "XID"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			gpu, err := number("GPU", args[0])
+			if err != nil {
+				return err
+			}
+			xid, err := number("XID", args[1])
+			if err != nil {
+				return err
+			}
+			event := model.XID(gpu, uint64(xid))
+			if event.GPUInstanceID, err = instance("--gi", gi); err != nil {
+				return err
+			}
+			if event.ComputeInstanceID, err = instance("--ci", ci); err != nil {
+				return err
+			}
+			return run(client, func(c wire.Client) error { return c.Inject(event) })
+		},
+	}
+	cmd.Flags().Int64Var(&gi, "gi", gi, "ID of the GPU instance; -1 for the whole GPU")
+	cmd.Flags().Int64Var(&ci, "ci", ci, "ID of the compute instance; -1 for the whole GPU instance")
+	return cmd
+}
+
+func instance(flag string, id int64) (uint32, error) {
+	switch {
+	case id == -1:
+		return model.WholeGPU, nil
+	case id < 0 || id >= int64(model.WholeGPU):
+		return 0, fmt.Errorf("%s %d is not the ID of an instance", flag, id)
+	}
+	return uint32(id), nil
+}
+
+func loseCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:   "lose GPU",
+		Short: "Let a GPU fall off the bus",
+		Args:  exactly("GPU"),
+		RunE:  onGPU(client, wire.Client.Lose),
+	}
+}
+
+func returnCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:   "return GPU",
+		Short: "Bring a lost GPU back",
+		Args:  exactly("GPU"),
+		RunE:  onGPU(client, wire.Client.Return),
+	}
+}
+
+func onGPU(client connect, do func(wire.Client, int) error) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error {
+		gpu, err := number("GPU", args[0])
+		if err != nil {
+			return err
+		}
+		return run(client, func(c wire.Client) error { return do(c, gpu) })
+	}
+}
+
+func latencyCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:     "latency FUNCTION DURATION",
+		Short:   "Make a function slow; a duration of 0 makes it fast again",
+		Example: "  nvml-sim latency nvmlDeviceGetName 50ms",
+		Args:    exactly("FUNCTION", "DURATION"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			latency, err := time.ParseDuration(args[1])
+			if err != nil {
+				return fmt.Errorf("DURATION %q is not one such as 50ms or 2s", args[1])
+			}
+			return run(client, func(c wire.Client) error { return c.SetLatency(args[0], latency) })
+		},
+	}
+}
+
+func failCommand(client connect) *cobra.Command {
+	failure := model.Failure{}
+	gpu := -1
+	cmd := &cobra.Command{
+		Use:   "fail FUNCTION RETURN",
+		Short: "Make a function fail; RETURN is a number or a name such as GPU_IS_LOST",
+		Args:  exactly("FUNCTION", "RETURN"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var err error
+			failure.Function = args[0]
+			if failure.Return, err = parseReturn(args[1]); err != nil {
+				return err
+			}
+			if gpu >= 0 {
+				failure.GPU = &gpu
+			}
+			return run(client, func(c wire.Client) error { return c.Fail(failure) })
+		},
+	}
+	cmd.Flags().IntVar(&failure.Times, "times", 0, "fail this many calls; 0 for all until clear")
+	cmd.Flags().IntVar(&gpu, "gpu", gpu, "fail calls on this GPU only")
+	return cmd
+}
+
+func clearCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:   "clear",
+		Short: "Undo all that latency and fail did",
+		Args:  exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			return run(client, wire.Client.Clear)
+		},
+	}
+}
+
+func run(client connect, do func(wire.Client) error) error {
+	c, err := client()
+	if err != nil {
+		return err
+	}
+	return do(c)
+}
+
+// exactly takes one argument for each name.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		if len(names) == 0 {
+			return fmt.Errorf("%s takes no arguments but has %q", cmd.Name(), args)
+		}
+		return fmt.Errorf("%s takes the arguments %s but has %q", cmd.Name(), strings.Join(names, " "), args)
+	}
+}
+
+func number(what, text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%s %q is not a number from 0 on", what, text)
+	}
+	return int(n), nil
+}
+
+// parseReturn reads an NVML return code by number or by name, with or without
+// the prefix of C or of Go.
+func parseReturn(text string) (nvml.Return, error) {
+	if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+		return nvml.Return(n), nil
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(strings.ToUpper(text), "NVML_"), "ERROR_")
+	const lastNamed = 64
+	for _, r := range append(numbersTo(lastNamed), nvml.ERROR_UNKNOWN) {
+		// Without a library loaded, go-nvml's text of a code is its name.
+		if strings.TrimPrefix(r.Error(), "ERROR_") == name {
+			return r, nil
+		}
+	}
+	return 0, fmt.Errorf("RETURN %q is neither the number nor the name of an NVML return code", text)
+}
+
+func numbersTo(n int) []nvml.Return {
+	var all []nvml.Return
+	for i := range n {
+		all = append(all, nvml.Return(i))
+	}
+	return all
+}
+
+// loadNode reads a machine's description from a file, or finds a ready-made
+// one if there is no such file and the name is no path.
+func loadNode(nameOrFile string) (model.File, error) {
+	raw, err := os.ReadFile(nameOrFile)
+	if err == nil {
+		file, err := model.ParseFile(raw)
+		if err != nil {
+			return model.File{}, fmt.Errorf("machine description %s: %w", nameOrFile, err)
+		}
+		return file, nil
+	}
+	if filepath.Base(nameOrFile) == nameOrFile && errors.Is(err, os.ErrNotExist) {
+		return nodes.Load(nameOrFile)
+	}
+	return model.File{}, fmt.Errorf("read the machine description: %w", err)
+}

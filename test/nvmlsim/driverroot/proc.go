@@ -1,0 +1,80 @@
+package driverroot
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+func (t *Tree) proc(machine *model.Machine) {
+	file := machine.File()
+	t.file("proc/driver/nvidia/version", fmt.Sprintf(
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  (nvml-sim: simulated, there is no kernel module)\n",
+		file.DriverVersion))
+	t.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n"+
+		"DeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n")
+	t.file("proc/devices", fmt.Sprintf("Character devices:\n"+
+		"%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-uvm\n%3d nvidia-caps\n\nBlock devices:\n",
+		nvidiaMajor, nvidiaMajor, nvidiaMajor, nvidiaUVMMajor, nvidiaCapsMajor))
+	for _, gpu := range machine.GPUs() {
+		t.information(gpu, file.DriverVersion)
+	}
+	if migCapable(machine) {
+		t.capabilities(machine)
+	}
+}
+
+func (t *Tree) information(gpu model.GPUInfo, driverVersion string) {
+	var text strings.Builder
+	for _, line := range []struct{ name, value string }{
+		{"Model:", gpu.Board.ProductName},
+		{"IRQ:", "0"},
+		{"GPU UUID:", gpu.UUID},
+		{"Video BIOS:", gpu.VBIOS},
+		{"Bus Type:", "PCIe"},
+		{"DMA Size:", "47 bits"},
+		{"DMA Mask:", "0x7fffffffffff"},
+		{"Bus Location:", gpu.Address.String()},
+		{"Device Minor:", fmt.Sprint(gpu.Minor)},
+		{"GPU Firmware:", driverVersion},
+		{"GPU Excluded:", "No"},
+	} {
+		fmt.Fprintf(&text, "%-14s \t %s\n", line.name, line.value)
+	}
+	t.file("proc/driver/nvidia/gpus/"+gpu.Address.String()+"/information", text.String())
+}
+
+// capabilities shows the devices that guard MIG. Instances add theirs when there
+// are any; a GPU without instances has an empty directory.
+func (t *Tree) capabilities(machine *model.Machine) {
+	access := func(minor, mode int) string {
+		return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
+	}
+	t.file("proc/driver/nvidia/capabilities/mig/config", access(capMIGConfig, 0o400))
+	t.file("proc/driver/nvidia/capabilities/mig/monitor", access(capMIGMonitor, 0o444))
+	var minors strings.Builder
+	fmt.Fprintf(&minors, "config %d\nmonitor %d\n", capMIGConfig, capMIGMonitor)
+	for _, gpu := range machine.GPUs() {
+		if gpu.Board.MIG == nil {
+			continue
+		}
+		t.dir(fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig", gpu.Minor))
+		writeMIGMinors(&minors, gpu.Minor)
+	}
+	t.file("proc/driver/nvidia-caps/mig-minors", minors.String())
+}
+
+// writeMIGMinors lists every capability device that instances of a GPU can
+// have, by the kernel module's numbering: 15 GPU instances of 8 compute
+// instances each, a device for each and one for the GPU instance itself.
+func writeMIGMinors(to *strings.Builder, gpuMinor int) {
+	const gpuInstances, computeInstances, reserved = 15, 8, 3
+	for gi := range gpuInstances {
+		minor := reserved + (gpuMinor*gpuInstances+gi)*(computeInstances+1)
+		fmt.Fprintf(to, "gpu%d/gi%d/access %d\n", gpuMinor, gi, minor)
+		for ci := range computeInstances {
+			fmt.Fprintf(to, "gpu%d/gi%d/ci%d/access %d\n", gpuMinor, gi, ci, minor+1+ci)
+		}
+	}
+}
