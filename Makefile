@@ -1,0 +1,92 @@
+# Mica: build, test and try it. `make help` explains every target.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# go-nvml's header marks functions deprecated that its own wrappers call.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+# grpc's tracing page brings html/template, with which the linker cannot drop
+# unused methods: it costs 20 MB of a binary that never serves the page.
+TAGS := grpcnotrace
+LDFLAGS := -s -w -X main.release=$(VERSION)
+
+# The simulated machine of the local cluster: a file in test/nvmlsim/nodes.
+NODE ?= p5.48xlarge
+# `GPU=host` uses this machine's own NVIDIA driver instead.
+GPU ?= sim
+
+CLUSTER := bin/cluster
+CLUSTER_HARDWARE := $(if $(filter host,$(GPU)),--gpu host,--sim-node test/nvmlsim/nodes/$(NODE).yaml)
+IMAGE := mica.local/kubelet-plugin:dev
+
+include test/nvmlsim/nvmlsim.mk
+
+.PHONY: help
+help: ## Explain the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Try it
+
+.PHONY: demo
+demo: cluster-up ## Bring a real cluster up, install Mica, run a pod with a GPU claim and show what it got
+	hack/demo.sh
+
+.PHONY: cluster-up
+cluster-up: $(CLUSTER) image nvml-sim ## Bring up a real one-machine cluster with simulated GPUs (NODE=..., GPU=host)
+	$(CLUSTER) up $(CLUSTER_HARDWARE)
+
+.PHONY: cluster-down
+cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
+	$(CLUSTER) down
+
+##@ Build
+
+.PHONY: build
+build: ## Build the plugin and the CDI hook of its image
+	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/kubelet-plugin ./cmd/kubelet-plugin
+	go build -trimpath -ldflags '-s -w' -o bin/nvidia-cdi-hook github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+
+.PHONY: image
+image: build $(CLUSTER) ## Assemble the plugin's image for the local cluster, without a container engine
+	$(CLUSTER) image --name $(IMAGE) --binary bin/kubelet-plugin --binary bin/nvidia-cdi-hook \
+		--entrypoint /usr/bin/kubelet-plugin --out bin/kubelet-plugin.tar
+
+.PHONY: $(CLUSTER)
+$(CLUSTER):
+	cd test/cluster && go build -o ../../$(CLUSTER) .
+
+.PHONY: generate
+generate: ## Write generated files anew
+	go generate ./...
+
+##@ Test
+
+.PHONY: test
+test: lint test-unit test-e2e ## Run every test: lint, unit and C ABI tests with the race detector, chart, end to end
+
+.PHONY: lint
+lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
+	hack/lint.sh
+
+.PHONY: test-unit
+test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detector
+	HELM="$$($(CLUSTER) tool helm)" go test -race ./...
+	cd test/cluster && go test -race ./...
+
+.PHONY: test-e2e
+test-e2e: $(CLUSTER) image nvml-sim ## Run the end-to-end tests on a private cluster of their own
+	go test -c -tags e2e -o bin/e2e.test ./test/e2e
+	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/e2e.sh
+
+.PHONY: bench
+bench: $(CLUSTER) image nvml-sim ## Print the benchmarks' figures
+	go test -run '^$$' -bench . -benchmem ./pkg/... ./test/bench/...
+	go test -c -tags e2e -o bin/e2e.test ./test/e2e
+	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/e2e.sh -test.run '^$$' -test.bench .
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin

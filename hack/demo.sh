@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs Mica into the local cluster, runs a pod with a ResourceClaimTemplate
+# and shows the GPU that its container got.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+hack/install.sh >/dev/null
+eval "$(bin/cluster info -o env)"
+export KUBECONFIG
+kubectl=$(bin/cluster tool kubectl)
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+say "The node's GPUs, as the scheduler sees them:"
+"$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[*]}{.name}{"\t"}{.attributes.productName.string}{"\t"}{.capacity.memory.value}{"\t"}NUMA {.attributes.resource\.kubernetes\.io/numaNode.int}{"\n"}{end}'
+
+say "A pod with a ResourceClaimTemplate (examples/pod-with-template.yaml):"
+sed 's|image: .*|image: mica.local/workload:dev|' examples/pod-with-template.yaml | "$kubectl" apply -f -
+"$kubectl" wait --for=condition=Ready pod/gpu-pod --timeout=2m
+
+say "What the scheduler gave it:"
+"$kubectl" get resourceclaims -o jsonpath='{range .items[*]}{.metadata.name}{": "}{.status.allocation.devices.results[*].device}{" on "}{.status.allocation.devices.results[*].pool}{"\n"}{end}'
+
+say "What its container sees:"
+"$kubectl" logs gpu-pod
+
+say "The cluster keeps running: export KUBECONFIG=$KUBECONFIG, and \`make cluster-down\` ends it."

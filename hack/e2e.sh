@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs the compiled end-to-end tests, or with -test.bench its benchmarks,
+# against the cluster that `cluster run` has brought up around this script.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+hack/install.sh
+eval "$(bin/cluster info -o env)"
+export KUBECONFIG MICA_E2E_NO_SKIP=1
+cd test/e2e
+exec ../../bin/e2e.test -test.v -test.timeout 30m "$@"

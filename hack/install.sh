@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Installs Mica from its chart into the local cluster that runs now.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+eval "$(bin/cluster info -o env)"
+export KUBECONFIG
+bin/cluster load bin/kubelet-plugin.tar
+"$(bin/cluster tool helm)" upgrade --install mica deployments/helm/mica \
+	--namespace mica --create-namespace \
+	--set image.registry=mica.local --set image.repository=kubelet-plugin --set image.tag=dev --set image.pullPolicy=Never \
+	--set nvidiaDriverRoot="$MICA_DRIVER_ROOT" \
+	--set kubeletPlugin.kubeletPluginsDirectoryPath="$MICA_KUBELET_ROOT/plugins" \
+	--set kubeletPlugin.kubeletRegistrarDirectoryPath="$MICA_KUBELET_ROOT/plugins_registry" \
+	--set kubeletPlugin.cdiRoot="$MICA_CDI_ROOT" \
+	--wait --timeout 3m
