@@ -1,0 +1,205 @@
+package conformance
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// patience is the time-out of waits that have to be woken, in milliseconds. A
+// test that reaches it has failed.
+const patience = 60_000
+
+// eventSet creates a set that is registered for a GPU's XIDs.
+func eventSet(t *testing.T, lib nvml.Interface, gpus ...int) nvml.EventSet {
+	t.Helper()
+	set, ret := lib.EventSetCreate()
+	if ret != nvml.SUCCESS {
+		t.Fatalf("create an event set: %v", ret)
+	}
+	for _, gpu := range gpus {
+		if ret := device(t, lib, gpu).RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+			t.Fatalf("register for XIDs of GPU %d: %v", gpu, ret)
+		}
+	}
+	return set
+}
+
+func (s suite) eventRegistration(t *testing.T) {
+	s.each(t, func(t *testing.T, lib nvml.Interface, gpu int, d nvml.Device) {
+		supported, ret := d.GetSupportedEventTypes()
+		returns(t, "GetSupportedEventTypes", nvml.SUCCESS, ret)
+		ecc := uint64(nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError)
+		if supported&nvml.EventTypeXidCriticalError == 0 || (supported&ecc == ecc) != s.board(t, gpu).ECC {
+			t.Errorf("GPU %d supports events %#x", gpu, supported)
+		}
+		set := eventSet(t, lib)
+		returns(t, "RegisterEvents", nvml.SUCCESS, d.RegisterEvents(supported, set))
+		unsupported := uint64(nvml.EventTypeAll) &^ supported
+		returns(t, "RegisterEvents of unsupported types", nvml.ERROR_NOT_SUPPORTED, d.RegisterEvents(unsupported|nvml.EventTypeXidCriticalError, set))
+		returns(t, "RegisterEvents of unknown types", nvml.ERROR_INVALID_ARGUMENT, d.RegisterEvents(1<<40, set))
+		returns(t, "Free", nvml.SUCCESS, set.Free())
+	})
+}
+
+func (s suite) eventDelivery(t *testing.T) {
+	lib := s.open(t)
+	last := len(s.node.GPUs) - 1
+	act(t, s.control.Inject(model.XID(last, 31)))
+	set := eventSet(t, lib, last)
+	refuses(t, "an event from before the registration", nvml.ERROR_TIMEOUT)(set.Wait(0))
+
+	act(t, s.control.Inject(model.XID(last, 48)))
+	act(t, s.control.Inject(model.Event{GPU: last, Type: nvml.EventTypeXidCriticalError, Data: 94, GPUInstanceID: 3, ComputeInstanceID: 1}))
+	for _, want := range []nvml.EventData{
+		{EventData: 48, GpuInstanceId: model.WholeGPU, ComputeInstanceId: model.WholeGPU},
+		{EventData: 94, GpuInstanceId: 3, ComputeInstanceId: 1},
+	} {
+		got, ret := set.Wait(patience)
+		returns(t, "Wait", nvml.SUCCESS, ret)
+		if id := uuid(t, got.Device); id != uuid(t, device(t, lib, last)) {
+			t.Errorf("the event is about GPU %s", id)
+		}
+		want.EventType = nvml.EventTypeXidCriticalError
+		got.Device = nil
+		if got != want {
+			t.Errorf("the event is %+v, want %+v", got, want)
+		}
+	}
+	refuses(t, "a third event", nvml.ERROR_TIMEOUT)(set.Wait(0))
+	if supported, _ := device(t, lib, last).GetSupportedEventTypes(); supported&nvml.EventTypeDoubleBitEccError != 0 {
+		act(t, s.control.Inject(model.Event{GPU: last, Type: nvml.EventTypeDoubleBitEccError, GPUInstanceID: model.WholeGPU, ComputeInstanceID: model.WholeGPU}))
+		refuses(t, "an event of a type not asked for", nvml.ERROR_TIMEOUT)(set.Wait(0))
+	}
+	returns(t, "Free", nvml.SUCCESS, set.Free())
+}
+
+func (s suite) eventSetsAreIndependent(t *testing.T) {
+	first, second := s.open(t), s.open(t)
+	a, b := eventSet(t, first, 0), eventSet(t, second, 0)
+	other := eventSet(t, first)
+	if len(s.node.GPUs) > 1 {
+		other = eventSet(t, first, 1)
+	}
+	act(t, s.control.Inject(model.XID(0, 79)))
+	for _, set := range []nvml.EventSet{a, b} {
+		got, ret := set.Wait(patience)
+		if ret != nvml.SUCCESS || got.EventData != 79 {
+			t.Errorf("a set got %+v (%v), want XID 79", got, ret)
+		}
+	}
+	refuses(t, "a set that did not ask for this GPU", nvml.ERROR_TIMEOUT)(other.Wait(0))
+	for _, set := range []nvml.EventSet{a, b, other} {
+		returns(t, "Free", nvml.SUCCESS, set.Free())
+	}
+}
+
+func (s suite) waitTimesOut(t *testing.T) {
+	set := eventSet(t, s.open(t), 0)
+	const timeout = 150 * time.Millisecond
+	start := time.Now()
+	refuses(t, "a wait without events", nvml.ERROR_TIMEOUT)(set.Wait(uint32(timeout.Milliseconds())))
+	if took := time.Since(start); took < timeout {
+		t.Errorf("the wait took %s, less than its time-out of %s", took, timeout)
+	}
+	returns(t, "Free", nvml.SUCCESS, set.Free())
+}
+
+// waited is what a wait in another goroutine came back with.
+type waited struct {
+	data nvml.EventData
+	ret  nvml.Return
+}
+
+// wait waits in a goroutine that is under way when wait returns.
+func wait(set nvml.EventSet) <-chan waited {
+	result := make(chan waited, 1)
+	started := make(chan struct{})
+	go func() {
+		close(started)
+		data, ret := set.Wait(patience)
+		result <- waited{data, ret}
+	}()
+	<-started
+	return result
+}
+
+// woken returns what a wait came back with, well before its time-out.
+func woken(t *testing.T, result <-chan waited) waited {
+	t.Helper()
+	select {
+	case w := <-result:
+		return w
+	case <-time.After(patience * time.Millisecond / 2):
+		t.Fatal("the wait was not woken")
+		return waited{}
+	}
+}
+
+func (s suite) waitIsWoken(t *testing.T) {
+	lib := s.open(t)
+	set := eventSet(t, lib, 0)
+	for xid := range uint64(20) {
+		result := wait(set)
+		// Other calls go on while one waits.
+		uuid(t, device(t, lib, 0))
+		act(t, s.control.Inject(model.XID(0, xid+1)))
+		if w := woken(t, result); w.ret != nvml.SUCCESS || w.data.EventData != xid+1 {
+			t.Errorf("the wait returned %+v, want XID %d", w, xid+1)
+		}
+	}
+	returns(t, "Free", nvml.SUCCESS, set.Free())
+}
+
+func (s suite) manyWaiters(t *testing.T) {
+	const waiters = 8
+	set := eventSet(t, s.open(t), 0)
+	var results []<-chan waited
+	for range waiters {
+		results = append(results, wait(set))
+	}
+	for xid := range uint64(waiters) {
+		act(t, s.control.Inject(model.XID(0, xid)))
+	}
+	var got []uint64
+	for _, result := range results {
+		w := woken(t, result)
+		returns(t, "Wait", nvml.SUCCESS, w.ret)
+		got = append(got, w.data.EventData)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []uint64{0, 1, 2, 3, 4, 5, 6, 7}) {
+		t.Errorf("the waiters got XIDs %v, want each of 0 to 7 once", got)
+	}
+	returns(t, "Free", nvml.SUCCESS, set.Free())
+}
+
+func (s suite) shutdownDuringWait(t *testing.T) {
+	for range 10 {
+		lib := s.client(t)
+		returns(t, "Init", nvml.SUCCESS, lib.Init())
+		result := wait(eventSet(t, lib, 0))
+		returns(t, "Shutdown", nvml.SUCCESS, lib.Shutdown())
+		returns(t, "a wait during which the library was shut down", nvml.ERROR_UNINITIALIZED, woken(t, result).ret)
+	}
+}
+
+func (s suite) lostDuringWait(t *testing.T) {
+	lib := s.open(t)
+	set := eventSet(t, lib, 0)
+	result := wait(set)
+	act(t, s.control.Lose(0))
+	returns(t, "a wait during which a GPU was lost", nvml.ERROR_GPU_IS_LOST, woken(t, result).ret)
+	refuses(t, "a wait on a lost GPU", nvml.ERROR_GPU_IS_LOST)(set.Wait(patience))
+	act(t, s.control.Return(0))
+	refuses(t, "a wait on a returned GPU", nvml.ERROR_TIMEOUT)(set.Wait(0))
+	act(t, s.control.Inject(model.XID(0, 13)))
+	if w := woken(t, wait(set)); w.ret != nvml.SUCCESS || w.data.EventData != 13 {
+		t.Errorf("a wait after the GPU returned gave %+v, want XID 13", w)
+	}
+	returns(t, "Free", nvml.SUCCESS, set.Free())
+}
