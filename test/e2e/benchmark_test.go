@@ -1,0 +1,117 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// BenchmarkPodsWithGPUs measures how long a pod for every GPU takes from the first request
+// until all run, against the same pods without claims. The two alternate in one run, so
+// that what else the machine does meets both.
+func BenchmarkPodsWithGPUs(b *testing.B) {
+	s := newScenario(b, len(under.devices))
+	s.createTemplate("one", s.claimFor(1))
+	with := func(name string) *corev1.Pod { return s.podFromTemplate(name, "one") }
+	without := s.plainPod
+	s.timeBurst("warm-up", with) // images are unpacked, caches are filled
+
+	var withClaims, withoutClaims []time.Duration
+	for b.Loop() {
+		for round := range benchRounds(b) {
+			withoutClaims = append(withoutClaims, s.timeBurst(fmt.Sprintf("without-%d", round), without))
+			withClaims = append(withClaims, s.timeBurst(fmt.Sprintf("with-%d", round), with))
+		}
+	}
+	b.Logf("without claims %v", withoutClaims)
+	b.Logf("with claims    %v", withClaims)
+	claims, plain := median(withClaims), median(withoutClaims)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(claims.Milliseconds()), "with-claims-ms")
+	b.ReportMetric(float64(plain.Milliseconds()), "without-claims-ms")
+	b.ReportMetric(float64(claims)/float64(plain), "ratio")
+}
+
+// timeBurst applies a pod a GPU together and returns the time until the last one runs. It
+// returns after the pods are gone again.
+func (s *scenario) timeBurst(prefix string, build func(name string) *corev1.Pod) time.Duration {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), startTimeout)
+	defer cancel()
+	watcher, err := s.client.CoreV1().Pods(s.namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "burst=" + prefix})
+	must(s, err, "watch the pods")
+	defer watcher.Stop()
+	start := time.Now()
+	all := names(prefix, len(s.devices))
+	errs := make(chan error, len(all))
+	for _, name := range all {
+		pod := build(name)
+		pod.Labels = map[string]string{"burst": prefix}
+		go func() {
+			_, err := s.client.CoreV1().Pods(s.namespace).Create(ctx, pod, metav1.CreateOptions{})
+			errs <- err
+		}()
+	}
+	for range all {
+		must(s, <-errs, "create the pods")
+	}
+	running := map[string]bool{}
+	for len(running) < len(all) {
+		event, open := <-watcher.ResultChan()
+		if !open {
+			s.Fatalf("only %d of %d pods run after %s", len(running), len(all), time.Since(start))
+		}
+		if pod, ok := event.Object.(*corev1.Pod); ok && event.Type == watch.Modified && pod.Status.Phase == corev1.PodRunning {
+			running[pod.Name] = true
+		}
+	}
+	taken := time.Since(start)
+	eventually(s, goneTimeout, "the pods are gone", s.deletePods)
+	eventually(s, goneTimeout, "their claims are gone", s.expectNoClaims)
+	return taken
+}
+
+// BenchmarkPluginMemory reports the plugin's resident memory after all that was done to it
+// so far.
+func BenchmarkPluginMemory(b *testing.B) {
+	plugin, err := under.readyPlugin(b.Context())
+	must(b, err, "find the plugin")
+	var resident float64
+	for b.Loop() {
+		resident, err = under.metric(b.Context(), plugin, "process_resident_memory_bytes")
+		must(b, err, "read the plugin's memory")
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(resident/1e6, "resident-MB")
+}
+
+func benchRounds(b *testing.B) int {
+	text := os.Getenv("MICA_E2E_BENCH_ROUNDS")
+	if text == "" {
+		return 5
+	}
+	rounds, err := strconv.Atoi(text)
+	if err != nil || rounds < 1 {
+		b.Fatalf("MICA_E2E_BENCH_ROUNDS is %q, want a number from 1 on", text)
+	}
+	return rounds
+}
+
+func median(durations []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(durations))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}

@@ -1,0 +1,117 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const reasonPrepareFailed = "FailedPrepareDynamicResources"
+
+func TestConfigurationWithoutSharingIsAccepted(t *testing.T) {
+	t.Parallel()
+	s := newScenario(t, 1)
+	s.createTemplate("configured", configured(s.claimFor(1), s.driver, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig"}`))
+	s.createPod(s.podFromTemplate("pod", "configured"))
+	expectCount(t, s.expectOwnDevices("pod"), 1)
+}
+
+func TestConfigurationOfAnotherDriverIsNoneOfOurs(t *testing.T) {
+	t.Parallel()
+	s := newScenario(t, 1)
+	s.createTemplate("configured", configured(s.claimFor(1), "nic.example.com", `{"apiVersion":"nic.example.com/v1","kind":"Whatever","mtu":9000}`))
+	s.createPod(s.podFromTemplate("pod", "configured"))
+	expectCount(t, s.expectOwnDevices("pod"), 1)
+}
+
+// TestBadConfigurationFailsItsOwnPodOnly expects an event that says which claim, request
+// and field are at fault, and that a neighbour's pod starts meanwhile.
+func TestBadConfigurationFailsItsOwnPodOnly(t *testing.T) {
+	tests := []struct {
+		name, parameters string
+		want             []string
+	}{
+		{
+			name:       "unknown field",
+			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","shareing":{"strategy":"TimeSlicing"}}`,
+			want:       []string{`unknown field`, `shareing`},
+		},
+		{
+			name:       "unknown version",
+			parameters: `{"apiVersion":"resource.nvidia.com/v9","kind":"GpuConfig"}`,
+			want:       []string{`apiVersion`, `resource.nvidia.com/v9`, `resource.nvidia.com/v1beta1`},
+		},
+		{
+			name:       "unknown kind",
+			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfiguration"}`,
+			want:       []string{`kind`, `GpuConfiguration`, `GpuConfig`},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScenario(t, 2)
+			s.createClaim("bad", configured(s.claimFor(1), s.driver, test.parameters))
+			s.createPod(s.podSharing("bad", "bad"))
+			s.createTemplate("good", s.claimFor(1))
+			s.createPod(s.podFromTemplate("good", "good"))
+			expectCount(t, s.expectOwnDevices("good"), 1)
+			message := s.waitForEvent("bad", reasonPrepareFailed)
+			for _, text := range append(test.want, s.namespace+"/bad", fmt.Sprintf("%q", requestName)) {
+				if !strings.Contains(message, text) {
+					t.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
+				}
+			}
+			s.expectNoEvent("good", reasonPrepareFailed)
+		})
+	}
+}
+
+// waitForEvent returns the message of the pod's event with the reason.
+func (s *scenario) waitForEvent(pod, reason string) string {
+	s.Helper()
+	var message string
+	eventually(s, startTimeout, fmt.Sprintf("pod %s has the event %s", pod, reason), func(ctx context.Context) error {
+		messages, err := s.events(ctx, pod, reason)
+		if err != nil {
+			return err
+		}
+		if len(messages) == 0 {
+			return fmt.Errorf("it has none")
+		}
+		message = messages[0]
+		return nil
+	})
+	return message
+}
+
+func (s *scenario) expectNoEvent(pod, reason string) {
+	s.Helper()
+	messages, err := s.events(s.Context(), pod, reason)
+	must(s, err, "read the events of pod %s", pod)
+	if len(messages) > 0 {
+		s.Errorf("pod %s has the event %s: %s", pod, reason, messages[0])
+	}
+}
+
+func (s *scenario) events(ctx context.Context, pod, reason string) ([]string, error) {
+	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + pod + ",reason=" + reason,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var messages []string
+	for _, event := range events.Items {
+		if event.Type == corev1.EventTypeWarning {
+			messages = append(messages, event.Message)
+		}
+	}
+	return messages, nil
+}

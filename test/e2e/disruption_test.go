@@ -1,0 +1,362 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// The tests of this file disturb the plugin or kubelet, so they run alone: `go test` runs
+// tests without t.Parallel before all others.
+
+func TestPluginKilledBetweenPrepares(t *testing.T) {
+	m := under.onNode(t)
+	s := newScenario(t, 2)
+	s.createTemplate("one", s.claimFor(1))
+	s.createPod(s.podFromTemplate("before", "one"))
+	held := s.expectOwnDevices("before")
+	before := s.waitRunning("before")
+
+	_, err := m.killPlugin(t.Context())
+	must(t, err, "kill the plugin")
+	defer s.renewPlugin()
+	s.createPod(s.podFromTemplate("after", "one"))
+	s.waitRunningNudged("after")
+	s.expectDistinct(map[string][]device{"before": held, "after": s.expectOwnDevices("after")})
+	if now := s.waitRunning("before"); containerRun(now) != containerRun(before) {
+		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))
+	}
+	s.expectPluginReady()
+	s.expectNodeSettles()
+}
+
+// TestPluginKilledDuringPrepares starts a pod for every GPU at once and kills the plugin as
+// soon as it has a process, again and again, while pods still start.
+func TestPluginKilledDuringPrepares(t *testing.T) {
+	m := under.onNode(t)
+	s := newScenario(t, len(under.devices))
+	s.createTemplate("one", s.claimFor(1))
+	all := names("pod", len(s.devices))
+	for _, name := range all {
+		s.createPod(s.podFromTemplate(name, "one"))
+	}
+	const maxKills = 4
+	kills := 0
+	for kills < maxKills && s.anyNotRunning(all) {
+		s.waitForPreparation(all)
+		m.killAnyPlugin(t)
+		kills++
+	}
+	if kills == 0 {
+		t.Fatal("all pods were running before the plugin could be killed")
+	}
+	t.Logf("killed the plugin %d times", kills)
+	s.waitRunningNudged(all...)
+	groups := map[string][]device{}
+	for _, name := range all {
+		groups[name] = s.expectOwnDevices(name)
+	}
+	s.expectDistinct(groups)
+	s.expectPluginReady()
+	s.expectNodeSettles()
+}
+
+// killAnyPlugin kills the plugin, ready or not, and its pod with it: kubelet would wait
+// longer with each restart of the same pod, a new pod it starts at once.
+func (m machine) killAnyPlugin(t *testing.T) {
+	t.Helper()
+	eventually(t, startTimeout, "the plugin has a process to kill", func(ctx context.Context) error {
+		pods, err := m.pluginPods(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range pods {
+			pid, err := m.processOf(&pods[i], pluginContainer)
+			if err != nil {
+				continue
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				return err
+			}
+			return m.forceDelete(ctx, &pods[i])
+		}
+		return fmt.Errorf("none of its %d pods has one", len(pods))
+	})
+}
+
+func (in *installation) forceDelete(ctx context.Context, pod *corev1.Pod) error {
+	return in.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+}
+
+// renewPlugin gives the plugin a pod without restarts, which kubelet would delay in the
+// next test.
+func (s *scenario) renewPlugin() {
+	s.Helper()
+	pods, err := s.pluginPods(s.Context())
+	must(s, err, "find the plugin's pods")
+	for i := range pods {
+		must(s, s.client.CoreV1().Pods(pods[i].Namespace).Delete(s.Context(), pods[i].Name, metav1.DeleteOptions{}), "delete pod %s", pods[i].Name)
+	}
+	s.expectPluginReady()
+}
+
+func (s *scenario) anyNotRunning(podNames []string) bool {
+	s.Helper()
+	return slices.ContainsFunc(podNames, func(name string) bool {
+		pod, err := s.pod(s.Context(), name)
+		must(s, err, "get pod %s", name)
+		return !isReady(pod)
+	})
+}
+
+// waitForPreparation waits until kubelet has at least one pod that does not run yet.
+func (s *scenario) waitForPreparation(podNames []string) {
+	s.Helper()
+	eventually(s, startTimeout, "kubelet prepares a pod", func(ctx context.Context) error {
+		for _, name := range podNames {
+			pod, err := s.pod(ctx, name)
+			if err != nil {
+				return err
+			}
+			if pod.Spec.NodeName != "" {
+				return nil
+			}
+		}
+		return errors.New("no pod is scheduled yet")
+	})
+}
+
+// waitRunningNudged waits for pods whose preparation may have failed. kubelet tries again
+// when it hears of a change of the pod, otherwise only after 60 to 90 seconds, so the pods
+// that wait get a new annotation from time to time.
+func (s *scenario) waitRunningNudged(podNames ...string) {
+	s.Helper()
+	const nudgeInterval = 2 * time.Second
+	nudged := time.Now()
+	eventually(s, retryTimeout, "all pods run", func(ctx context.Context) error {
+		nudge := time.Since(nudged) > nudgeInterval
+		if nudge {
+			nudged = time.Now()
+		}
+		var waiting error
+		for _, name := range podNames {
+			pod, err := s.pod(ctx, name)
+			if err != nil {
+				return err
+			}
+			if isReady(pod) {
+				continue
+			}
+			waiting = fmt.Errorf("pod %s: %s", name, summary(pod))
+			if nudge {
+				if err := s.annotate(ctx, name, nudged.String()); err != nil {
+					return err
+				}
+			}
+		}
+		return waiting
+	})
+}
+
+func (s *scenario) annotate(ctx context.Context, pod, value string) error {
+	patch, err := mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"mica.gpu/e2e-nudge": value}}})
+	if err != nil {
+		return err
+	}
+	_, err = s.client.CoreV1().Pods(s.namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+func (s *scenario) expectPluginReady() {
+	s.Helper()
+	eventually(s, retryTimeout, "the plugin is ready", func(ctx context.Context) error {
+		_, err := s.readyPlugin(ctx)
+		return err
+	})
+}
+
+// expectNodeSettles waits until the plugin's files are exactly those of the claims in use.
+func (s *scenario) expectNodeSettles() {
+	s.Helper()
+	eventually(s, startTimeout, "records and CDI files are those of the claims in use", s.expectNodeMatchesClaims)
+}
+
+func TestKubeletRestart(t *testing.T) {
+	m := under.onNode(t)
+	s := newScenario(t, 2)
+	s.createTemplate("one", s.claimFor(1))
+	s.createPod(s.podFromTemplate("before", "one"))
+	held := s.expectOwnDevices("before")
+	before := s.waitRunning("before")
+	old := s.sliceUIDs(t.Context())
+
+	m.restartKubelet(t)
+	start := time.Now()
+	// The library's own controller would take 30 seconds to see that the slices are gone.
+	eventually(t, 25*time.Second, "new slices are published in place of those that kubelet deleted", func(ctx context.Context) error {
+		for uid := range s.sliceUIDs(ctx) {
+			if old[uid] {
+				return fmt.Errorf("the slice %s is still the old one", uid)
+			}
+		}
+		published, err := s.publishedDevices(ctx)
+		if err != nil {
+			return err
+		}
+		if len(published[s.node]) != len(s.devices) {
+			return fmt.Errorf("%d of %d devices are published", len(published[s.node]), len(s.devices))
+		}
+		return nil
+	})
+	t.Logf("kubelet's restart to complete slices: %s", time.Since(start).Round(time.Millisecond))
+
+	s.createPod(s.podFromTemplate("after", "one"))
+	s.waitRunningNudged("after")
+	s.expectDistinct(map[string][]device{"before": held, "after": s.expectOwnDevices("after")})
+	if now := s.waitRunning("before"); containerRun(now) != containerRun(before) {
+		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))
+	}
+	s.expectPluginReady()
+	s.expectNodeSettles()
+}
+
+// TestPluginRollingUpdate replaces the plugin while pods start and stop: none of them may
+// notice.
+func TestPluginRollingUpdate(t *testing.T) {
+	s := newScenario(t, 1)
+	s.createTemplate("one", s.claimFor(1))
+	s.expectPluginReady()
+	old, err := s.readyPlugin(t.Context())
+	must(t, err, "find the plugin")
+	patch, err := mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
+		"annotations": map[string]string{"mica.gpu/e2e-rollout": time.Now().Format(time.RFC3339Nano)},
+	}}}})
+	must(t, err, "encode a patch")
+	_, err = s.client.AppsV1().DaemonSets(s.plugin.namespace).Patch(t.Context(), s.plugin.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err, "patch DaemonSet %s", s.plugin)
+
+	started := 0
+	for done := false; !done; started++ {
+		done = s.rolledOut(old.UID) // one more pod starts after the end
+		name := fmt.Sprintf("pod-%d", started)
+		s.createPod(s.podFromTemplate(name, "one"))
+		expectCount(t, s.expectOwnDevices(name), 1)
+		s.expectNoEvent(name, reasonPrepareFailed)
+		s.deletePod(name)
+	}
+	t.Logf("%d pods started and stopped during the update", started)
+	s.expectPluginReady()
+	s.readDevicesAgain()
+}
+
+func (s *scenario) rolledOut(old types.UID) bool {
+	s.Helper()
+	daemonSet, err := s.daemonSet(s.Context())
+	must(s, err, "get DaemonSet %s", s.plugin)
+	pods, err := s.pluginPods(s.Context())
+	must(s, err, "find the plugin's pods")
+	status := daemonSet.Status
+	return status.ObservedGeneration >= daemonSet.Generation &&
+		status.UpdatedNumberScheduled == status.DesiredNumberScheduled &&
+		status.NumberUnavailable == 0 &&
+		len(pods) == 1 && pods[0].UID != old
+}
+
+// readDevicesAgain expects the devices that were published at the start.
+func (s *scenario) readDevicesAgain() {
+	s.Helper()
+	published, err := s.publishedDevices(s.Context())
+	must(s, err, "read the slices")
+	if got, want := sightOf(published[s.node]), sightOf(s.devices); !got.equal(want) {
+		s.Errorf("the published devices are now %s, were %s", got, want)
+	}
+}
+
+func (s *scenario) sliceUIDs(ctx context.Context) map[types.UID]bool {
+	s.Helper()
+	list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.node})
+	must(s, err, "list the node's slices")
+	uids := map[types.UID]bool{}
+	for _, slice := range list.Items {
+		if slice.Spec.Driver == s.driver {
+			uids[slice.UID] = true
+		}
+	}
+	return uids
+}
+
+func TestRemovedCDIFileComesBack(t *testing.T) {
+	m := under.onNode(t)
+	s := newScenario(t, 1)
+	s.createClaim("kept", s.claimFor(1))
+	s.createPod(s.podSharing("pod", "kept"))
+	s.expectOwnDevices("pod")
+	pod := s.waitRunning("pod")
+	uid := string(s.claimOf(pod).UID)
+	specs, err := m.specFiles(t.Context())
+	must(t, err, "list the CDI files")
+	content, err := os.ReadFile(specs[uid])
+	must(t, err, "read the CDI file of claim %s", uid)
+
+	must(t, os.Remove(specs[uid]), "remove the CDI file")
+	eventually(t, startTimeout, "the CDI file is back as it was", func(context.Context) error {
+		again, err := os.ReadFile(specs[uid])
+		if err == nil && string(again) != string(content) {
+			return fmt.Errorf("it was:\n%s\nit is:\n%s", content, again)
+		}
+		return err
+	})
+
+	process, err := m.processOf(pod, "main")
+	must(t, err, "find the container's process")
+	must(t, syscall.Kill(process, syscall.SIGKILL), "kill the container's process")
+	eventually(t, startTimeout, "the container runs again", func(ctx context.Context) error {
+		now, err := s.pod(ctx, "pod")
+		if err == nil && (containerRun(now) == containerRun(pod) || !isReady(now)) {
+			err = errors.New(summary(now))
+		}
+		return err
+	})
+	s.expectOwnDevices("pod")
+	s.createPod(s.podSharing("second", "kept"))
+	s.expectOwnDevices("second")
+}
+
+// TestDamagedRecordIsRebuilt damages the record of a claim in use while the plugin is
+// dead: the new plugin starts, the pod keeps running, and its claim can be released.
+func TestDamagedRecordIsRebuilt(t *testing.T) {
+	m := under.onNode(t)
+	s := newScenario(t, 1)
+	s.createTemplate("one", s.claimFor(1))
+	s.createPod(s.podFromTemplate("pod", "one"))
+	s.expectOwnDevices("pod")
+	before := s.waitRunning("pod")
+	uid := string(s.claimOf(before).UID)
+	records, err := m.records(t.Context())
+	must(t, err, "list the records")
+	content, err := os.ReadFile(records[uid])
+	must(t, err, "read the record of claim %s", uid)
+	must(t, os.WriteFile(records[uid], content[:len(content)/2], 0o600), "cut the record in half")
+
+	_, err = m.killPlugin(t.Context())
+	must(t, err, "kill the plugin")
+	defer s.renewPlugin()
+	s.expectNodeSettles()
+	if now := s.waitRunning("pod"); containerRun(now) != containerRun(before) {
+		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))
+	}
+	s.deletePod("pod")
+	s.expectNodeSettles()
+}

@@ -1,0 +1,174 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+)
+
+const otherNode = "mica-e2e-other-node"
+
+var dryRun = []string{metav1.DryRunAll}
+
+// sliceOf is a slice without devices, so that no claim can be given one of it.
+func (in *installation) sliceOf(change func(*resourcev1.ResourceSliceSpec)) *resourcev1.ResourceSlice {
+	slice := &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-"},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver:   in.driver,
+			NodeName: ptr.To(in.node),
+			Pool:     resourcev1.ResourcePool{Name: "mica-e2e", ResourceSliceCount: 1},
+		},
+	}
+	change(&slice.Spec)
+	return slice
+}
+
+// asPlugin returns a client with a token of the plugin's ServiceAccount, bound to the
+// plugin's pod as kubelet's are, or to nothing.
+func (in *installation) asPlugin(t *testing.T, pod *corev1.Pod) kubernetes.Interface {
+	t.Helper()
+	request := &authenticationv1.TokenRequest{}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
+	}
+	token, err := in.client.CoreV1().ServiceAccounts(in.plugin.namespace).CreateToken(t.Context(), in.serviceAccount, request, metav1.CreateOptions{})
+	must(t, err, "request a token of ServiceAccount %s", in.serviceAccount)
+	config := rest.AnonymousClientConfig(in.config)
+	config.BearerToken = token.Status.Token
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err, "make a client")
+	return client
+}
+
+func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
+	t.Parallel()
+	pod, err := under.readyPlugin(t.Context())
+	must(t, err, "find the plugin")
+	plugin := under.asPlugin(t, pod)
+
+	t.Run("its own node", func(t *testing.T) {
+		slice, err := plugin.ResourceV1().ResourceSlices().Create(t.Context(), under.sliceOf(func(*resourcev1.ResourceSliceSpec) {}), metav1.CreateOptions{DryRun: dryRun})
+		must(t, err, "create a slice")
+		if slice.Spec.Driver != under.driver {
+			t.Errorf("the slice has the driver %q", slice.Spec.Driver)
+		}
+	})
+	refused := []struct {
+		name   string
+		change func(*resourcev1.ResourceSliceSpec)
+		want   string
+	}{
+		{
+			name:   "another node",
+			change: func(spec *resourcev1.ResourceSliceSpec) { spec.NodeName = ptr.To(otherNode) },
+			want:   "the Mica plugin on the node " + under.node + " may write only slices of that node, but this one is of the node " + otherNode,
+		},
+		{
+			name: "all nodes",
+			change: func(spec *resourcev1.ResourceSliceSpec) {
+				spec.NodeName, spec.AllNodes = nil, ptr.To(true)
+			},
+			want: "this one is not bound to a node by spec.nodeName",
+		},
+		{
+			name: "nodes by a selector",
+			change: func(spec *resourcev1.ResourceSliceSpec) {
+				spec.NodeName = nil
+				spec.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{under.node}}},
+				}}}
+			},
+			want: "this one is not bound to a node by spec.nodeName",
+		},
+		{
+			name: "nodes by device",
+			change: func(spec *resourcev1.ResourceSliceSpec) {
+				spec.NodeName, spec.PerDeviceNodeSelection = nil, ptr.To(true)
+			},
+			want: "this one is not bound to a node by spec.nodeName",
+		},
+		{
+			name:   "another driver",
+			change: func(spec *resourcev1.ResourceSliceSpec) { spec.Driver = "nic.example.com" },
+			want:   "may write only slices of its own driver " + under.driver + ", but this one is of the driver nic.example.com",
+		},
+	}
+	for _, test := range refused {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := plugin.ResourceV1().ResourceSlices().Create(t.Context(), under.sliceOf(test.change), metav1.CreateOptions{DryRun: dryRun})
+			expectForbidden(t, err, test.want)
+		})
+	}
+	t.Run("a token without a node", func(t *testing.T) {
+		_, err := under.asPlugin(t, nil).ResourceV1().ResourceSlices().Create(t.Context(), under.sliceOf(func(*resourcev1.ResourceSliceSpec) {}), metav1.CreateOptions{DryRun: dryRun})
+		expectForbidden(t, err, "the Mica plugin's token is not bound to a pod on a node")
+	})
+}
+
+// TestPluginLeavesSlicesOfOtherNodesAlone tries to change and to delete what exists.
+func TestPluginLeavesSlicesOfOtherNodesAlone(t *testing.T) {
+	t.Parallel()
+	pod, err := under.readyPlugin(t.Context())
+	must(t, err, "find the plugin")
+	plugin := under.asPlugin(t, pod)
+	others := under.client.ResourceV1().ResourceSlices()
+	slice, err := others.Create(t.Context(), under.sliceOf(func(spec *resourcev1.ResourceSliceSpec) { spec.NodeName = ptr.To(otherNode) }), metav1.CreateOptions{})
+	must(t, err, "create another node's slice as the administrator")
+	t.Cleanup(func() {
+		if err := others.Delete(context.Background(), slice.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete the slice: %v", err)
+		}
+	})
+	const want = "may write only slices of that node, but this one is of the node " + otherNode
+
+	changed := slice.DeepCopy()
+	changed.Spec.Pool.Generation++
+	_, err = plugin.ResourceV1().ResourceSlices().Update(t.Context(), changed, metav1.UpdateOptions{})
+	expectForbidden(t, err, want)
+	err = plugin.ResourceV1().ResourceSlices().Delete(t.Context(), slice.Name, metav1.DeleteOptions{})
+	expectForbidden(t, err, want)
+
+	kept, err := others.Get(t.Context(), slice.Name, metav1.GetOptions{})
+	must(t, err, "get the slice that the plugin may not delete")
+	if kept.ResourceVersion != slice.ResourceVersion {
+		t.Errorf("the slice was changed: %+v", kept)
+	}
+}
+
+// TestPluginHasNoOtherRights samples what the plugin's ServiceAccount must not do.
+func TestPluginHasNoOtherRights(t *testing.T) {
+	t.Parallel()
+	pod, err := under.readyPlugin(t.Context())
+	must(t, err, "find the plugin")
+	plugin := under.asPlugin(t, pod)
+	_, err = plugin.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
+	expectForbidden(t, err, "secrets is forbidden")
+	_, err = plugin.CoreV1().Pods(under.plugin.namespace).List(t.Context(), metav1.ListOptions{})
+	expectForbidden(t, err, "pods is forbidden")
+	_, err = plugin.ResourceV1().ResourceClaims("").List(t.Context(), metav1.ListOptions{})
+	expectForbidden(t, err, "resourceclaims.resource.k8s.io is forbidden")
+}
+
+func expectForbidden(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case err == nil:
+		t.Error("the API server accepted it")
+	case !apierrors.IsForbidden(err):
+		t.Errorf("the API server answered otherwise than with Forbidden: %v", err)
+	case !strings.Contains(err.Error(), want):
+		t.Errorf("the refusal says:\n%v\nwhich lacks: %s", err, want)
+	}
+}
