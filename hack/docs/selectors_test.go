@@ -1,0 +1,70 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
+)
+
+const driverName = "gpu.nvidia.com"
+
+// A selector that is copied from the documentation has to work on every machine:
+// a runtime error would end the scheduling of its pod.
+func TestDocumentedSelectorsWorkOnEveryMachine(t *testing.T) {
+	devices := map[string][]resourceapi.Device{}
+	for _, machine := range nodes.Names() {
+		devices[machine] = publishedDevices(t, machine)
+	}
+	for _, expression := range documentedSelectors(t) {
+		t.Run(expression, func(t *testing.T) {
+			compiled := cel.GetCompiler(cel.Features{}).CompileCELExpression(expression, cel.Options{})
+			if compiled.Error != nil {
+				t.Fatal(compiled.Error)
+			}
+			matched := 0
+			for machine, all := range devices {
+				for _, device := range all {
+					selected, _, err := compiled.DeviceMatches(t.Context(), cel.Device{
+						Driver: driverName, Attributes: device.Attributes, Capacity: device.Capacity,
+					})
+					if err != nil {
+						t.Errorf("%s, %s: %v", machine, device.Name, err)
+					}
+					if selected {
+						matched++
+					}
+				}
+			}
+			placeholder := strings.Contains(expression, "…")
+			if matched == 0 && !placeholder {
+				t.Error("selects nothing on any machine")
+			}
+		})
+	}
+}
+
+var tableRow = regexp.MustCompile("(?m)^\\|[^|]*\\| `(device\\..*)` \\|$")
+
+func documentedSelectors(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "attributes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, match := range tableRow.FindAllStringSubmatch(string(text), -1) {
+		// A pipe inside a table is written with a backslash.
+		found = append(found, strings.ReplaceAll(match[1], `\|`, "|"))
+	}
+	if len(found) < 5 {
+		t.Fatalf("only %d selectors were found in docs/attributes.md", len(found))
+	}
+	return found
+}
