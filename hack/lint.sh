@@ -2,7 +2,7 @@
 # Checks what a compiler does not: Go (golangci-lint, logcheck) and shell scripts
 # (shellcheck). All checks run even when the first one fails.
 #
-#   GOLANGCI_LINT  the golangci-lint to use; built from its module when unset
+#   GOLANGCI_LINT  the golangci-lint to use; by default the one that bin/cluster builds
 #   CI             when "true", a missing shellcheck is installed with apt-get
 #
 # shellcheck disable=SC2317,SC2329  # the checks are called by name
@@ -26,7 +26,7 @@ check() {
 golangci() {
 	local binary=${GOLANGCI_LINT:-}
 	if [[ -z ${binary} ]]; then
-		binary=$(go -C test/cluster run . tool golangci-lint) || return 1
+		binary=$(bin/cluster tool golangci-lint) || return 1
 	fi
 	"${binary}" run ./... && (cd test/cluster && "${binary}" run --config ../../.golangci.yaml ./...)
 }
