@@ -201,6 +201,19 @@ type refuser struct {
 	gpu     *gpu
 }
 
+// Refuse answers for a function by its C name as for one that is not modelled: a
+// client in C may call any that the header declares. The device is nil for a
+// function that is about no GPU.
+func (s *Session) Refuse(function string, about nvml.Device) nvml.Return {
+	refuser := refuser{session: s}
+	if about != nil {
+		if own := unwrap(about); own != nil {
+			refuser.gpu = own.gpu
+		}
+	}
+	return refuser.refuse(function)
+}
+
 func (r refuser) refuse(function string) nvml.Return {
 	return r.otherwise(function, nvml.ERROR_NOT_SUPPORTED)
 }

@@ -260,6 +260,9 @@ func (u unsupportedLibrary) DeviceGetBusType(p0 nvml.Device) (r0 nvml.BusType, r
 }
 
 func (u unsupportedLibrary) DeviceGetC2cModeInfoV(p0 nvml.Device) (r0 nvml.C2cModeInfoHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetC2cModeInfoV()
 }
 
@@ -661,6 +664,9 @@ func (u unsupportedLibrary) DeviceGetGpuFabricInfo(p0 nvml.Device) (r0 nvml.GpuF
 }
 
 func (u unsupportedLibrary) DeviceGetGpuFabricInfoV(p0 nvml.Device) (r0 nvml.GpuFabricInfoHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetGpuFabricInfoV()
 }
 
@@ -705,10 +711,16 @@ func (u unsupportedLibrary) DeviceGetGpuInstanceProfileInfo(p0 nvml.Device, p1 i
 }
 
 func (u unsupportedLibrary) DeviceGetGpuInstanceProfileInfoByIdV(p0 nvml.Device, p1 int) (r0 nvml.GpuInstanceProfileInfoByIdHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetGpuInstanceProfileInfoByIdV(p1)
 }
 
 func (u unsupportedLibrary) DeviceGetGpuInstanceProfileInfoV(p0 nvml.Device, p1 int) (r0 nvml.GpuInstanceProfileInfoHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetGpuInstanceProfileInfoV(p1)
 }
 
@@ -1098,6 +1110,9 @@ func (u unsupportedLibrary) DeviceGetNvLinkErrorCounter(p0 nvml.Device, p1 int, 
 }
 
 func (u unsupportedLibrary) DeviceGetNvLinkInfo(p0 nvml.Device) (r0 nvml.NvLinkInfoHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetNvLinkInfo()
 }
 
@@ -1542,6 +1557,9 @@ func (u unsupportedLibrary) DeviceGetTemperatureThreshold(p0 nvml.Device, p1 nvm
 }
 
 func (u unsupportedLibrary) DeviceGetTemperatureV(p0 nvml.Device) (r0 nvml.TemperatureHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetTemperatureV()
 }
 
@@ -2365,6 +2383,9 @@ func (u unsupportedLibrary) GpmQueryDeviceSupport(p0 nvml.Device) (r0 nvml.GpmSu
 }
 
 func (u unsupportedLibrary) GpmQueryDeviceSupportV(p0 nvml.Device) (r0 nvml.GpmSupportV) {
+	if p0 == nil {
+		return
+	}
 	return p0.GpmQueryDeviceSupportV()
 }
 
@@ -2462,6 +2483,9 @@ func (u unsupportedLibrary) GpuInstanceGetComputeInstanceProfileInfo(p0 nvml.Gpu
 }
 
 func (u unsupportedLibrary) GpuInstanceGetComputeInstanceProfileInfoV(p0 nvml.GpuInstance, p1 int, p2 int) (r0 nvml.ComputeInstanceProfileInfoHandler) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetComputeInstanceProfileInfoV(p1, p2)
 }
 
@@ -3014,6 +3038,9 @@ func (u unsupportedLibrary) VgpuTypeGetGpuInstanceProfileId(p0 nvml.VgpuTypeId) 
 }
 
 func (u unsupportedLibrary) VgpuTypeGetID(p0 nvml.VgpuTypeId) (r0 uint32) {
+	if p0 == nil {
+		return
+	}
 	return p0.GetID()
 }
 
@@ -4462,124 +4489,6 @@ func (u unsupportedDevice) WorkloadPowerProfileSetRequestedProfiles(p0 *nvml.Wor
 
 func (u unsupportedDevice) WorkloadPowerProfileUpdateProfiles_v1(p0 nvml.PowerProfileOperation, p1 []nvml.PowerProfileType) (r0 nvml.Return) {
 	r0 = u.refuse("nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1")
-	return
-}
-
-type unsupportedGpuInstance struct{ refuser }
-
-func (u unsupportedGpuInstance) CreateComputeInstance(p0 *nvml.ComputeInstanceProfileInfo) (r0 nvml.ComputeInstance, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceCreateComputeInstance")
-	return
-}
-
-func (u unsupportedGpuInstance) CreateComputeInstanceWithPlacement(p0 *nvml.ComputeInstanceProfileInfo, p1 *nvml.ComputeInstancePlacement) (r0 nvml.ComputeInstance, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceCreateComputeInstanceWithPlacement")
-	return
-}
-
-func (u unsupportedGpuInstance) Destroy() (r0 nvml.Return) {
-	r0 = u.refuse("nvmlGpuInstanceDestroy")
-	return
-}
-
-func (u unsupportedGpuInstance) GetActiveVgpus() (r0 nvml.ActiveVgpuInstanceInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetActiveVgpus")
-	return
-}
-
-func (u unsupportedGpuInstance) GetComputeInstanceById(p0 int) (r0 nvml.ComputeInstance, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetComputeInstanceById")
-	return
-}
-
-func (u unsupportedGpuInstance) GetComputeInstancePossiblePlacements(p0 *nvml.ComputeInstanceProfileInfo) (r0 []nvml.ComputeInstancePlacement, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetComputeInstancePossiblePlacements")
-	return
-}
-
-func (u unsupportedGpuInstance) GetComputeInstanceProfileInfo(p0 int, p1 int) (r0 nvml.ComputeInstanceProfileInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetComputeInstanceProfileInfo")
-	return
-}
-
-func (u unsupportedGpuInstance) GetComputeInstanceProfileInfoV(p0 int, p1 int) (r0 nvml.ComputeInstanceProfileInfoHandler) {
-	return
-}
-
-func (u unsupportedGpuInstance) GetComputeInstanceRemainingCapacity(p0 *nvml.ComputeInstanceProfileInfo) (r0 int, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetComputeInstanceRemainingCapacity")
-	return
-}
-
-func (u unsupportedGpuInstance) GetComputeInstances(p0 *nvml.ComputeInstanceProfileInfo) (r0 []nvml.ComputeInstance, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetComputeInstances")
-	return
-}
-
-func (u unsupportedGpuInstance) GetCreatableVgpus() (r0 nvml.VgpuTypeIdInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetCreatableVgpus")
-	return
-}
-
-func (u unsupportedGpuInstance) GetInfo() (r0 nvml.GpuInstanceInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetInfo")
-	return
-}
-
-func (u unsupportedGpuInstance) GetVgpuHeterogeneousMode() (r0 nvml.VgpuHeterogeneousMode, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetVgpuHeterogeneousMode")
-	return
-}
-
-func (u unsupportedGpuInstance) GetVgpuSchedulerLog() (r0 nvml.VgpuSchedulerLogInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerLog")
-	return
-}
-
-func (u unsupportedGpuInstance) GetVgpuSchedulerLog_v2(p0 nvml.VgpuSchedulerLogInfo_v2) (r0 nvml.VgpuSchedulerLogInfo_v2, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerLog_v2")
-	return
-}
-
-func (u unsupportedGpuInstance) GetVgpuSchedulerState() (r0 nvml.VgpuSchedulerStateInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerState")
-	return
-}
-
-func (u unsupportedGpuInstance) GetVgpuSchedulerState_v2(p0 nvml.VgpuSchedulerStateInfo_v2) (r0 nvml.VgpuSchedulerStateInfo_v2, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerState_v2")
-	return
-}
-
-func (u unsupportedGpuInstance) GetVgpuTypeCreatablePlacements() (r0 nvml.VgpuCreatablePlacementInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlGpuInstanceGetVgpuTypeCreatablePlacements")
-	return
-}
-
-func (u unsupportedGpuInstance) SetVgpuHeterogeneousMode(p0 *nvml.VgpuHeterogeneousMode) (r0 nvml.Return) {
-	r0 = u.refuse("nvmlGpuInstanceSetVgpuHeterogeneousMode")
-	return
-}
-
-func (u unsupportedGpuInstance) SetVgpuSchedulerState(p0 *nvml.VgpuSchedulerState) (r0 nvml.Return) {
-	r0 = u.refuse("nvmlGpuInstanceSetVgpuSchedulerState")
-	return
-}
-
-func (u unsupportedGpuInstance) SetVgpuSchedulerState_v2(p0 *nvml.VgpuSchedulerState_v2) (r0 nvml.Return) {
-	r0 = u.refuse("nvmlGpuInstanceSetVgpuSchedulerState_v2")
-	return
-}
-
-type unsupportedComputeInstance struct{ refuser }
-
-func (u unsupportedComputeInstance) Destroy() (r0 nvml.Return) {
-	r0 = u.refuse("nvmlComputeInstanceDestroy")
-	return
-}
-
-func (u unsupportedComputeInstance) GetInfo() (r0 nvml.ComputeInstanceInfo, r1 nvml.Return) {
-	r1 = u.refuse("nvmlComputeInstanceGetInfo")
 	return
 }
 

@@ -34,36 +34,45 @@ func main() {
 }
 
 func run() error {
+	files, err := generate()
+	if err != nil {
+		return err
+	}
+	for name, source := range files {
+		if err := os.WriteFile(name, source, 0o644); err != nil {
+			return fmt.Errorf("write the generated code: %w", err)
+		}
+	}
+	return nil
+}
+
+// generate returns the generated files by name.
+func generate() (map[string][]byte, error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
-		return fmt.Errorf("find the source of module %s: %w", module, err)
+		return nil, fmt.Errorf("find the source of module %s: %w", module, err)
 	}
 	dir := filepath.Join(strings.TrimSpace(string(out)), "pkg", "nvml")
 
 	functions, err := headerFunctions(filepath.Join(dir, "nvml.h"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	api, err := parseAPI(filepath.Join(dir, "zz_generated.api.go"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g := generator{api: api, functions: functions}
-	if err := write("zz_generated.functions.go", g.functionList()); err != nil {
-		return err
+	files := map[string][]byte{
+		"zz_generated.functions.go":   g.functionList(),
+		"zz_generated.unsupported.go": g.unsupported(),
 	}
-	if err := write("zz_generated.unsupported.go", g.unsupported()); err != nil {
-		return err
+	for name, source := range files {
+		if files[name], err = format.Source(source); err != nil {
+			return nil, fmt.Errorf("format %s: %w", name, err)
+		}
 	}
-	return g.err
-}
-
-func write(name string, source []byte) error {
-	formatted, err := format.Source(source)
-	if err != nil {
-		return fmt.Errorf("format %s: %w", name, err)
-	}
-	return os.WriteFile(name, formatted, 0o644)
+	return files, g.err
 }
 
 var declaration = regexp.MustCompile(`(?m)^[^*/\n]*\bDECLDIR\b[^(\n]*?(?:char\s*\*\s*)?\b(nvml[A-Za-z0-9_]+)\s*\(`)
@@ -161,8 +170,8 @@ var handles = []struct {
 	prefixes []string
 }{
 	{"Device", "unsupportedDevice", []string{"Device", ""}},
-	{"GpuInstance", "unsupportedGpuInstance", []string{"GpuInstance", ""}},
-	{"ComputeInstance", "unsupportedComputeInstance", []string{"ComputeInstance", ""}},
+	{"GpuInstance", "", []string{"GpuInstance", ""}},
+	{"ComputeInstance", "", []string{"ComputeInstance", ""}},
 	{"EventSet", "unsupportedEventSet", []string{"EventSet"}},
 	{"Unit", "", []string{"Unit"}},
 	{"GpmSample", "", []string{"GpmSample", "Gpm"}},
@@ -212,9 +221,11 @@ func (g *generator) libraryMethod(b *bytes.Buffer, m method) {
 		return
 	}
 	fmt.Fprintf(b, "func (u unsupportedLibrary) %s(%s) (%s) {\n", m.name, params(m), results(m))
+	refusal := ""
 	if r := returnResult(m); r != "" {
-		fmt.Fprintf(b, "if p0 == nil {\n%s = u.refuseNil(%q)\nreturn\n}\n", r, name)
+		refusal = fmt.Sprintf("%s = u.refuseNil(%q)\n", r, name)
 	}
+	fmt.Fprintf(b, "if p0 == nil {\n%sreturn\n}\n", refusal)
 	fmt.Fprintf(b, "return p0.%s(%s)\n}\n\n", target, arguments(m, 1))
 }
 

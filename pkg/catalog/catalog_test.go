@@ -1,0 +1,146 @@
+package catalog
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDataIsComplete(t *testing.T) {
+	if got := len(Geometries()); got != 9 {
+		t.Errorf("the catalogue has %d geometries, want 9", got)
+	}
+	for _, b := range Boards() {
+		if found, ok := BoardByPCIDeviceID(b.PCIDeviceID); !ok || found.Name != b.Name {
+			t.Errorf("PCI device ID %s finds %q, want %q", b.PCIDeviceID, found.Name, b.Name)
+		}
+		if found, ok := BoardByProductName(b.ProductName); !ok || found.Name != b.Name {
+			t.Errorf("product name %q finds %q, want %q", b.ProductName, found.Name, b.Name)
+		}
+		if found, ok := BoardByName(b.Name); !ok || found.PCIDeviceID != b.PCIDeviceID {
+			t.Errorf("name %q finds %q", b.Name, found.Name)
+		}
+		geometry, ok := GeometryByPCIDeviceID(b.PCIDeviceID)
+		if ok != (b.MIG != nil) || ok && geometry.Name != b.MIG.Name {
+			t.Errorf("board %q has geometry %v, but its PCI device ID finds %q", b.Name, b.Geometry, geometry.Name)
+		}
+	}
+}
+
+func TestLookupsOfNothing(t *testing.T) {
+	if _, found := BoardByName("no-such-board"); found {
+		t.Error("a board that is not listed was found by name")
+	}
+	if _, found := BoardByPCIDeviceID(0xffff); found {
+		t.Error("a board that is not listed was found by PCI device ID")
+	}
+	if _, found := GeometryByPCIDeviceID(0x1eb8); found {
+		t.Error("a T4 has a MIG geometry")
+	}
+	g, _ := GeometryByPCIDeviceID(0x2330)
+	if _, found := g.ProfileByName("1g.5gb"); found {
+		t.Error("an H100 has the profile of an A100")
+	}
+}
+
+func TestResultsAreCopies(t *testing.T) {
+	b, _ := BoardByName("h100-sxm-80gb")
+	b.MIG.Profiles[0].Starts[0] = 42
+	b.MIG.Profiles[0].Name = "changed"
+	b.NVLink.Links = 0
+	again, _ := BoardByName("h100-sxm-80gb")
+	if p := again.MIG.Profiles[0]; p.Starts[0] != 0 || p.Name != "1g.10gb" || again.NVLink.Links != 18 {
+		t.Errorf("a caller changed the catalogue to %+v", again)
+	}
+}
+
+// TestSameIDsMeanOtherProfiles holds the trap that profile IDs are per board.
+func TestSameIDsMeanOtherProfiles(t *testing.T) {
+	for _, test := range []struct {
+		board string
+		id    int
+		want  string
+	}{
+		{"a100-sxm-40gb", 14, "2g.10gb"},
+		{"a30-24gb", 14, "1g.6gb"},
+		{"rtx-pro-6000-server-96gb", 14, "1g.24gb"},
+		{"a100-sxm-40gb", 5, "4g.20gb"},
+		{"a30-24gb", 5, "2g.12gb"},
+		{"b200-sxm-180gb", 19, "1g.23gb"},
+	} {
+		b, _ := BoardByName(test.board)
+		if p, _ := b.MIG.ProfileByID(test.id); p.Name != test.want {
+			t.Errorf("ID %d on %s is %q, want %q", test.id, test.board, p.Name, test.want)
+		}
+	}
+}
+
+// TestProfileNamesFollowTheTotal computes the GB in each name from the board's
+// total, as NVIDIA's tools do: the fraction in eighths, rounded up, of the total
+// in whole GiB.
+func TestProfileNamesFollowTheTotal(t *testing.T) {
+	for _, b := range Boards() {
+		if b.MIG == nil {
+			continue
+		}
+		for _, p := range b.MIG.Profiles {
+			eighths := math.Ceil(float64(p.MemoryMiB) / float64(b.MemoryMiB) * 8)
+			gb := math.Round(eighths / 8 * math.Ceil(float64(b.MemoryMiB)/1024))
+			if want := fmt.Sprintf("%dg.%dgb", p.Slices, int(gb)); p.Name != want && !strings.HasPrefix(p.Name, want+"+") && !strings.HasPrefix(p.Name, want+"-") {
+				t.Errorf("profile %s of %s should be named %s", p.Name, b.Name, want)
+			}
+		}
+	}
+}
+
+func TestUnverifiedFieldsAreMarked(t *testing.T) {
+	for _, g := range Geometries() {
+		for _, p := range g.Profiles {
+			if marked := slices.Contains(p.Unverified, "memoryMiB"); marked != (g.Name == "h200-141gb" && p.Slices == 7) {
+				t.Errorf("memory of %s on %s is marked unverified: %t", p.Name, g.Name, marked)
+			}
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, test := range []struct {
+		name, file, old, new, want string
+	}{
+		{"an unknown field", "boards.yaml", "memoryMiB: 15360", "memoryGiB: 15", "memoryGiB"},
+		{"a PCI device ID that YAML reads as a number", "boards.yaml", `"2330"`, `2330`, "quote"},
+		{"a PCI device ID of five digits", "boards.yaml", `"2330"`, `"02330"`, "four hexadecimal digits"},
+		{"the same name twice", "boards.yaml", "name: l4-24gb", "name: t4-16gb", "twice"},
+		{"the same PCI device ID twice", "boards.yaml", `"27b8"`, `"1eb8"`, "1eb8"},
+		{"an unknown geometry", "boards.yaml", "geometry: a30-24gb", "geometry: a30", "does not exist"},
+		{"no memory", "boards.yaml", "memoryMiB: 15360", "memoryMiB: 0", "memory"},
+		{"no source", "boards.yaml", "productName: Tesla T4", `productName: ""`, "productName"},
+		{"a compute capability in words", "boards.yaml", `"7.5"`, `seven`, "major.minor"},
+		{"the same profile ID twice", "geometries.yaml", "id: 20,", "id: 19,", "repeats"},
+		{"a placement past the end", "geometries.yaml", "starts: [0, 4]", "starts: [0, 5]", "leave"},
+		{"placements out of order", "geometries.yaml", "starts: [0, 4]", "starts: [4, 0]", "order"},
+		{"a profile without memory", "geometries.yaml", "memoryMiB: 4864", "memoryMiB: 0", "lacks"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			replaced := false
+			_, err := decode(func(name string) ([]byte, error) {
+				raw, err := os.ReadFile(name)
+				if err != nil || name != test.file {
+					return raw, err
+				}
+				changed := strings.Replace(string(raw), test.old, test.new, 1)
+				replaced = changed != string(raw)
+				return []byte(changed), nil
+			})
+			if !replaced {
+				t.Fatalf("%s does not contain %q", test.file, test.old)
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v, want one that mentions %q", err, test.want)
+			}
+		})
+	}
+}
