@@ -8,17 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 
 	"github.com/spf13/cobra"
 )
 
 func main() {
-	if err := newCommand().ExecuteContext(context.Background()); err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() > 0 {
-			os.Exit(exit.ExitCode())
+	err := newCommand().ExecuteContext(context.Background())
+	var exit exitStatus
+	switch {
+	case err == nil:
+	case errors.As(err, &exit):
+		if err.Error() != exit.Error() {
+			fmt.Fprintln(os.Stderr, "cluster:", err)
 		}
+		os.Exit(int(exit))
+	default:
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		os.Exit(1)
 	}
@@ -32,6 +36,13 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newBuildCommand(), newToolCommand())
+	root.AddCommand(
+		newUpCommand(), newDownCommand(), newRunCommand(), newInfoCommand(),
+		newStatusCommand(), newComponentCommand("restart", "Kill a component of the node and start it again"),
+		newComponentCommand("stop", "Kill a component of the node, until start"),
+		newComponentCommand("start", "Start a component that was stopped"),
+		newBuildCommand(), newToolCommand(), newImageCommand(), newLoadCommand(),
+		newKeepCommand(), newInitCommand(), newSuperviseCommand(),
+	)
 	return root
 }

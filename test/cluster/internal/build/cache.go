@@ -111,7 +111,12 @@ func (c *Cache) ensure(ctx context.Context, group Group, recipe recipe, dir, nam
 	fmt.Fprintf(c.Progress, "building %s %s\n", name, recipe.version)
 	partial := filepath.Join(dir, fmt.Sprintf(".%s.%d", name, os.Getpid()))
 	defer os.Remove(partial)
-	cmd := exec.CommandContext(ctx, "go", recipe.args(group.Packages[name], partial)...)
+	modfile, remove, err := c.patch(ctx, group)
+	if err != nil {
+		return fmt.Errorf("building %s: %w", name, err)
+	}
+	defer remove()
+	cmd := exec.CommandContext(ctx, "go", recipe.args(group.Packages[name], partial, modfile)...)
 	cmd.Dir = group.Dir(c.Source)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+recipe.cgo, "GOFLAGS=", "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = c.Progress, c.Progress

@@ -31,6 +31,9 @@ type Group struct {
 	Tags func() []string
 	// Stamp returns the -X assignments for a version of Module.
 	Stamp func(version string) []string
+	// Replace maps files of Module to files of this module that stand in for
+	// them. They are in effect only where their build constraints are.
+	Replace map[string]string
 	// Sources are directories, relative to the module, whose content is part
 	// of the cache key. Only for binaries that are this module's own: the
 	// others are pinned by go.sum.
@@ -80,6 +83,7 @@ func Groups() []Group {
 			Packages: map[string]string{"runc": "github.com/opencontainers/runc"},
 			CGO:      true,
 			Tags:     seccompTag,
+			Replace:  map[string]string{"libcontainer/seccomp/seccomp_unsupported.go": "build/runc/seccomp.go.txt"},
 		},
 		{
 			Name:   "cni",
@@ -130,8 +134,6 @@ func kubernetesStamp(version string) []string {
 }
 
 // seccompTag builds runc with seccomp where libseccomp's headers are there.
-// Without them runc needs no library at all, and pods that ask for a seccomp
-// profile are refused by it.
 func seccompTag() []string {
 	if exec.Command("pkg-config", "--exists", "libseccomp").Run() == nil {
 		return []string{"seccomp"}

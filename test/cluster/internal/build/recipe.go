@@ -43,9 +43,13 @@ func newRecipe(g Group, source, toolchain string) (recipe, error) {
 	return r, nil
 }
 
-// args are the arguments of the go command that builds pkg into out.
-func (r recipe) args(pkg, out string) []string {
+// args are the arguments of the go command that builds pkg into out, with
+// another go.mod than the module's own when modfile names one.
+func (r recipe) args(pkg, out, modfile string) []string {
 	args := []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", r.ldflags}
+	if modfile != "" {
+		args = append(args, "-modfile", modfile)
+	}
 	if len(r.tags) > 0 {
 		args = append(args, "-tags", strings.Join(r.tags, ","))
 	}
@@ -61,6 +65,14 @@ func (r recipe) key(g Group, source string) (string, error) {
 		fmt.Fprintf(sum, "%s=%s\n", name, g.Packages[name])
 	}
 	files := []string{"go.mod", "go.sum"}
+	for _, stand := range g.Replace {
+		relative, err := filepath.Rel(g.Dir(source), filepath.Join(source, stand))
+		if err != nil {
+			return "", fmt.Errorf("finding %s: %w", stand, err)
+		}
+		files = append(files, relative)
+	}
+	sort.Strings(files)
 	for _, dir := range g.Sources {
 		more, err := goFiles(g.Dir(source), dir)
 		if err != nil {

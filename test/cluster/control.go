@@ -1,0 +1,128 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mica-gpu/mica/test/cluster/internal/image"
+	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/supervisor"
+)
+
+func newInfoCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "Print where the running cluster has its files",
+		Args:  cobra.NoArgs,
+	}
+	dir := dirFlag(cmd)
+	format := cmd.Flags().StringP("output", "o", "json", "json or env")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		info, err := supervisor.LoadInfo(layout.Dir(*dir))
+		if err != nil {
+			return fmt.Errorf("%w: `cluster up` starts a cluster there", err)
+		}
+		switch *format {
+		case "json":
+			encoder := json.NewEncoder(cmd.OutOrStdout())
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(info)
+		case "env":
+			for _, variable := range info.Environment() {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s=%s\n", variable.Name, variable.Value)
+			}
+			return nil
+		}
+		return fmt.Errorf("-o %s: there are json and env", *format)
+	}
+	return cmd
+}
+
+func newStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "List the cluster's components",
+		Args:  cobra.NoArgs,
+	}
+	dir := dirFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		reply, err := supervisor.Ask(layout.Dir(*dir), supervisor.Request{Verb: "status"})
+		if err != nil {
+			return err
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "COMPONENT\tRUNNING\tAGE\tLOG")
+		for _, c := range reply.Components {
+			fmt.Fprintf(table, "%s\t%t\t%s\t%s\n", c.Name, c.Running, time.Since(c.Started).Round(time.Second), c.Log)
+		}
+		return table.Flush()
+	}
+	return cmd
+}
+
+// newComponentCommand makes the command for a verb of the control socket.
+func newComponentCommand(verb, short string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:       verb + " kubelet|containerd",
+		Short:     short,
+		Args:      cobra.ExactArgs(1),
+		ValidArgs: []string{"kubelet", "containerd"},
+	}
+	dir := dirFlag(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		_, err := supervisor.Ask(layout.Dir(*dir), supervisor.Request{Verb: verb, Component: args[0]})
+		return err
+	}
+	return cmd
+}
+
+func newImageCommand() *cobra.Command {
+	var recipe image.Recipe
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Assemble a container image from binaries and this machine's glibc",
+		Args:  cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&recipe.Name, "name", "", "the image's whole name, such as mica.local/kubelet-plugin:dev")
+	cmd.Flags().StringArrayVar(&recipe.Binaries, "binary", nil, "a binary to put into /usr/bin; the first one is the entrypoint")
+	cmd.Flags().StringArrayVar(&recipe.Entrypoint, "entrypoint", nil, "another entrypoint, an argument a flag")
+	out := cmd.Flags().String("out", "", "the archive to write")
+	for _, flag := range []string{"name", "binary", "out"} {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err) // A flag that is not defined three lines above.
+		}
+	}
+	cmd.RunE = func(*cobra.Command, []string) error { return recipe.Write(*out) }
+	return cmd
+}
+
+func newLoadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "load FILE...",
+		Short: "Import image archives into the running cluster",
+		Args:  cobra.MinimumNArgs(1),
+	}
+	dir := dirFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, archives []string) error {
+		spec, err := supervisor.LoadSpec(layout.Dir(*dir))
+		if err != nil {
+			return fmt.Errorf("%w: `cluster up` starts a cluster there", err)
+		}
+		for _, archive := range archives {
+			path, err := filepath.Abs(archive)
+			if err != nil {
+				return fmt.Errorf("reading the archive's path: %w", err)
+			}
+			if err := supervisor.Import(cmd.Context(), spec.Binaries["ctr"], spec.Dir, path); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return cmd
+}

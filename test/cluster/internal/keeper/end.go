@@ -1,0 +1,161 @@
+package keeper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
+)
+
+const (
+	// politeness is how long a keeper is given to take its cluster down before
+	// it is killed. It covers grace and the removal.
+	politeness = 30 * time.Second
+	// pollInterval is for conditions that only the kernel knows.
+	pollInterval = 20 * time.Millisecond
+)
+
+// Running says whether a keeper holds the cluster in dir.
+func Running(dir layout.Dir) (bool, error) {
+	if _, err := os.Stat(dir.Lock()); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	lock, err := Hold(dir)
+	if errors.Is(err, ErrHeld) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, lock.Close()
+}
+
+// End takes the cluster in dir down, in whatever state it is, and removes all
+// that it left. It says whether there was anything.
+func End(dir layout.Dir) (bool, error) {
+	if _, err := os.Stat(string(dir)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err := refuseForeign(dir); err != nil {
+		return false, err
+	}
+	lock, err := takeOver(dir)
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	if err := killInit(dir); err != nil {
+		return true, err
+	}
+	return true, sandbox.Clean(string(dir), dir.Cgroup())
+}
+
+// refuseForeign keeps a mistyped directory from being removed.
+func refuseForeign(dir layout.Dir) error {
+	if _, err := os.Stat(dir.Lock()); err == nil {
+		return nil
+	}
+	entries, err := os.ReadDir(string(dir))
+	if err != nil {
+		return fmt.Errorf("looking for a cluster in %s: %w", dir, err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s holds files and no cluster's lock: it is left alone; remove it yourself if a cluster left it", dir)
+	}
+	return nil
+}
+
+// takeOver ends the keeper, by asking and then by force, and returns its lock.
+func takeOver(dir layout.Dir) (*os.File, error) {
+	deadline := time.Now().Add(politeness)
+	signal := syscall.SIGTERM
+	for {
+		lock, err := Hold(dir)
+		if !errors.Is(err, ErrHeld) {
+			return lock, err
+		}
+		pid, err := holder(dir)
+		if err != nil {
+			return nil, err
+		}
+		if pid > 0 && signal != 0 {
+			if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return nil, fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", pid, err)
+			}
+			signal = 0
+		}
+		if time.Now().After(deadline) {
+			signal = syscall.SIGKILL
+		}
+		if time.Now().After(deadline.Add(politeness)) {
+			return nil, fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", pid)
+		}
+		time.Sleep(pollInterval)
+	}
+}
+
+// killInit kills the sandbox of a keeper that did not live to do it, and waits
+// until every process in it is gone: its init ends last.
+func killInit(dir layout.Dir) error {
+	pid, err := readPID(dir.PID())
+	if err != nil || pid == 0 {
+		return err
+	}
+	for deadline := time.Now().Add(politeness); ; time.Sleep(pollInterval) {
+		if !isInit(pid, dir) {
+			return nil
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("killing the cluster's sandbox, process %d: %w", pid, err)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the cluster's sandbox, process %d, does not end: look at it with ps", pid)
+		}
+	}
+}
+
+// isInit says whether a process is the live init of the cluster in dir, and
+// not one that got its ID later.
+func isInit(pid int, dir layout.Dir) bool {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	status, err := os.ReadFile(filepath.Join(proc, "status"))
+	if err != nil || strings.Contains(string(status), "\nState:\tZ") {
+		return false
+	}
+	cmdline, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+	if err != nil {
+		return false
+	}
+	args := bytes.Split(bytes.TrimRight(cmdline, "\x00"), []byte{0})
+	if len(args) == 1 && len(args[0]) == 0 {
+		// It has given its memory back and waits for its children's end.
+		return true
+	}
+	return len(args) > 2 && string(args[1]) == "init" && string(args[len(args)-1]) == string(dir)
+}
+
+// Sweep removes what private clusters left whose keeper was killed.
+func Sweep(pattern string) error {
+	locks, err := filepath.Glob(filepath.Join(pattern, "lock"))
+	if err != nil {
+		return fmt.Errorf("looking for clusters that were killed: %w", err)
+	}
+	var errs []error
+	for _, lock := range locks {
+		dir := layout.Dir(filepath.Dir(lock))
+		if running, err := Running(dir); err == nil && !running {
+			_, err := End(dir)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,128 @@
+// Package keeper owns a cluster's life as the machine sees it: one process
+// that stays outside the sandbox, starts the sandbox's init, and removes what
+// is left once that has ended. It never starts a component itself.
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
+)
+
+// Files are the descriptors that a keeper is started with, from 3 on.
+type Files struct {
+	// API is a listening socket of the machine's network namespace.
+	API *os.File
+	// Progress is a pipe on which the supervisor tells how far it is.
+	Progress *os.File
+	// Lock is the cluster's, already held: it is released when the keeper
+	// ends, however it does.
+	Lock *os.File
+	// Lifeline is a pipe whose end tells that the launcher is gone, and with
+	// it the reason for a private cluster. The last one, because it is nil
+	// for others.
+	Lifeline *os.File
+}
+
+// Inherit opens the descriptors in a keeper.
+func Inherit(private bool) Files {
+	files := Files{API: os.NewFile(3, "api"), Progress: os.NewFile(4, "progress"), Lock: os.NewFile(5, "lock")}
+	if private {
+		files.Lifeline = os.NewFile(6, "lifeline")
+	}
+	return files
+}
+
+// List is the order in which a launcher passes them on.
+func (f Files) List() []*os.File {
+	list := []*os.File{f.API, f.Progress, f.Lock}
+	if f.Lifeline != nil {
+		list = append(list, f.Lifeline)
+	}
+	return list
+}
+
+// supervisors are the descriptors that reach the supervisor.
+func (f Files) supervisors() []*os.File { return []*os.File{f.API, f.Progress} }
+
+// InheritedBySupervisor opens the descriptors in init and the supervisor.
+func InheritedBySupervisor() (api, progress *os.File) {
+	return os.NewFile(3, "api"), os.NewFile(4, "progress")
+}
+
+// Keep is the life of the keeper: it runs argv as the init of the cluster's
+// sandbox until that ends, a signal says so, or the launcher is gone.
+func Keep(ctx context.Context, dir layout.Dir, argv []string, files Files) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	defer files.Lock.Close()
+	if err := writePID(dir.Lock(), os.Getpid()); err != nil {
+		return err
+	}
+	orphaned := watchLifeline(files.Lifeline)
+	context.AfterFunc(orphaned, stop)
+	runErr := runInit(ctx, dir, argv, files)
+	if runErr != nil && orphaned.Err() == nil {
+		// Somebody will want to know why: the reason and the logs stay.
+		return errors.Join(runErr, sandbox.Clean(string(dir), dir.Cgroup(), "logs", "failure", "lock"))
+	}
+	return errors.Join(runErr, sandbox.Clean(string(dir), dir.Cgroup()))
+}
+
+// watchLifeline returns a context that ends when the pipe's writer does; never
+// without a pipe.
+func watchLifeline(pipe *os.File) context.Context {
+	if pipe == nil {
+		return context.Background()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		// Nothing is ever written: any return is the end.
+		_, _ = pipe.Read(make([]byte, 1))
+		cancel()
+	}()
+	return ctx
+}
+
+// grace is how long the sandbox is given to end by itself.
+const grace = 10 * time.Second
+
+// runInit starts the sandbox's init and waits for its end. An end that was
+// asked for is no error.
+func runInit(ctx context.Context, dir layout.Dir, argv []string, files Files) error {
+	// Init dies with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = files.supervisors()
+	cmd.SysProcAttr = sandbox.Attributes()
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = grace
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the cluster's sandbox: %w", err)
+	}
+	if err := writePID(dir.PID(), cmd.Process.Pid); err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	for _, file := range files.supervisors() {
+		file.Close()
+	}
+	err := cmd.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the cluster's sandbox ended: %w", err)
+	}
+	return nil
+}

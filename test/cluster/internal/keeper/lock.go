@@ -1,0 +1,82 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+)
+
+// ErrHeld says that a cluster's keeper is alive.
+var ErrHeld = errors.New("the cluster is running")
+
+// Hold takes the lock of the cluster in dir, which is made when it is missing.
+// It fails with ErrHeld while a keeper lives.
+func Hold(dir layout.Dir) (*os.File, error) {
+	if err := os.MkdirAll(string(dir), 0o755); err != nil {
+		return nil, fmt.Errorf("making the cluster's directory: %w", err)
+	}
+	for {
+		file, err := os.OpenFile(dir.Lock(), os.O_CREATE|os.O_RDWR, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("opening the cluster's lock: %w", err)
+		}
+		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			file.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, ErrHeld
+			}
+			return nil, fmt.Errorf("locking %s: %w", dir.Lock(), err)
+		}
+		// Whoever held it before may have removed it on its way out.
+		if current(file, dir.Lock()) {
+			return file, nil
+		}
+		file.Close()
+		if err := os.MkdirAll(string(dir), 0o755); err != nil {
+			return nil, fmt.Errorf("making the cluster's directory: %w", err)
+		}
+	}
+}
+
+// current says whether file is still what its path leads to.
+func current(file *os.File, path string) bool {
+	held, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Stat(path)
+	return err == nil && os.SameFile(held, named)
+}
+
+// holder is the process ID that the lock's holder wrote into it.
+func holder(dir layout.Dir) (int, error) { return readPID(dir.Lock()) }
+
+// readPID returns 0 when no process ID is there.
+func readPID(path string) (int, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && len(data) == 0) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading a process ID of the cluster: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || pid <= 1 {
+		return 0, fmt.Errorf("%s holds %q, which is no process ID: remove it", path, data)
+	}
+	return pid, nil
+}
+
+func writePID(path string, pid int) error {
+	if err := os.WriteFile(path, []byte(strconv.Itoa(pid)+"\n"), 0o644); err != nil {
+		return fmt.Errorf("writing a process ID of the cluster: %w", err)
+	}
+	return nil
+}
