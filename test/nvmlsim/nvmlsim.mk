@@ -4,6 +4,7 @@
 
 NVMLSIM_BIN ?= bin
 NVMLSIM_CC ?= $(if $(filter default,$(origin CC)),gcc,$(CC))
+NVMLSIM_GOFLAGS ?= -trimpath
 NVMLSIM_CFLAGS ?= -std=gnu11 -O2 -g -Wall -Wextra -Werror
 
 nvmlsim_shim := test/nvmlsim/shim
@@ -18,7 +19,7 @@ nvmlsim_shared = $(NVMLSIM_CC) $(NVMLSIM_CFLAGS) -fPIC -fvisibility=hidden -shar
 
 .PHONY: nvml-sim
 nvml-sim: $(nvmlsim_files) ## Build the GPU simulator: bin/nvml-sim and its libraries
-	go build -trimpath -o $(NVMLSIM_BIN)/nvml-sim ./test/nvmlsim/cmd/nvml-sim
+	go build $(NVMLSIM_GOFLAGS) -o $(NVMLSIM_BIN)/nvml-sim ./test/nvmlsim/cmd/nvml-sim
 
 .PHONY: nvml-sim-libraries
 nvml-sim-libraries: $(nvmlsim_files)

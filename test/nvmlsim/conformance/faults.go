@@ -205,7 +205,4 @@ func (s suite) nvlibInfo(t *testing.T) {
 	if integrated, reason := platform.HasAnIntegratedGPU(); integrated || reason != "no integrated GPUs found" {
 		t.Errorf("go-nvlib says %t of integrated GPUs: %s", integrated, reason)
 	}
-	if found, reason := platform.HasNvml(); found {
-		t.Errorf("go-nvlib found NVML in an empty directory: %s", reason)
-	}
 }

@@ -241,10 +241,10 @@ static int open_session(void)
 	if (getrandom(session_id, sizeof session_id, 0) != sizeof session_id)
 		return NVML_ERROR_UNKNOWN;
 	generation++;
-	inits = 0;
 	c = open_connection(true, &result);
 	if (!c)
 		return result;
+	inits = 0;
 	state = SESSION_OPEN;
 	c->busy = false;
 	return NVML_SUCCESS;

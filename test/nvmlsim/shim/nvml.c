@@ -21,13 +21,12 @@
 #define FORWARD_INIT(...) FORWARD_BY(sim_init, __VA_ARGS__)
 #define FORWARD_SHUTDOWN(...) FORWARD_BY(sim_shutdown, __VA_ARGS__)
 
-/* A function that the simulator does not model: its arguments are not read. */
-#define UNSUPPORTED(name)         \
-	SIM_API int name(void);   \
-	SIM_API int name(void)    \
-	{                         \
-		return NVML_ERROR_NOT_SUPPORTED; \
-	}
+/*
+ * Functions that the simulator does not model. The daemon refuses them, so that
+ * errors and latencies can be injected into them and a lost GPU is told first.
+ */
+#define REFUSED(name) FORWARD(name, (void), (0), 0, {{0, 0, 0}})
+#define REFUSED_OF_DEVICE(name) FORWARD(name, (void *a0), (P(a0)), 1, {{ARG_HANDLE, COUNT_ONE, 0}})
 
 #include "zz_generated.functions.inc"
 

@@ -6,9 +6,10 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Functions lists the functions that travel to the daemon, in a stable order.
-// Every other function of the header answers NVML_ERROR_NOT_SUPPORTED in the
-// shim. The shim's table is generated from this one and from the header, which
+// Functions lists the functions that travel to the daemon with their arguments,
+// in a stable order. Of every other function of the header only the name and the
+// device travel, and the answer is NVML_ERROR_NOT_SUPPORTED unless something is
+// injected. The shim's table is generated from this one and from the header, which
 // also checks each signature against the header's prototype.
 func Functions() []Function {
 	return slices.Concat(

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"regexp"
 )
 
 // MaxFrame is the size of the largest frame, in bytes.
@@ -74,11 +75,14 @@ func (r *reader) u64() uint64 {
 func decodeRequest(frame []byte) (*Function, []value, error) {
 	r := &reader{rest: frame}
 	name := string(r.take(int(r.u8())))
+	n := int(r.u8())
 	f := Lookup(name)
 	if f == nil {
-		return nil, nil, fmt.Errorf("the call names the function %q, which is not one that travels", name)
+		if f = refusal(name, n); f == nil {
+			return nil, nil, fmt.Errorf("the call names %q with %d arguments, which is no function", name, n)
+		}
 	}
-	if n := int(r.u8()); n != len(f.Args) {
+	if n != len(f.Args) {
 		return nil, nil, fmt.Errorf("the call to %s has %d arguments, not %d", name, n, len(f.Args))
 	}
 	args := make([]value, len(f.Args))
@@ -97,6 +101,18 @@ func decodeRequest(frame []byte) (*Function, []value, error) {
 		}
 	}
 	return f, args, nil
+}
+
+var functionName = regexp.MustCompile(`^nvml[A-Za-z0-9_]{1,80}$`)
+
+// refusal is the signature of a function that is not among Functions: of its
+// arguments only a device that comes first travels.
+func refusal(name string, args int) *Function {
+	if !functionName.MatchString(name) || args > 1 {
+		return nil
+	}
+	f := fn(name, "", []Arg{handle}[:args]...).answering(serveRefusal)
+	return &f
 }
 
 func (r *reader) value(a Arg) value {

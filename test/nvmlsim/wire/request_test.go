@@ -47,7 +47,8 @@ func TestDecodeRequestRefuses(t *testing.T) {
 	frames := map[string][]byte{
 		"an empty frame":               {},
 		"a name that is cut short":     valid[:8],
-		"a function that stays local":  newRequest("nvmlUnitGetCount", 1).frame,
+		"a name that is no function's": newRequest("nvml/../Init", 0).frame,
+		"a refusal with two arguments": newRequest("nvmlDeviceGetFanSpeed", 2).u8(uint8(Handle)).u64(1).u8(uint8(Handle)).u64(1).frame,
 		"too few arguments":            newRequest("nvmlDeviceGetName", 2).frame,
 		"an argument of another kind":  newRequest("nvmlDeviceGetIndex", 2).u8(uint8(U64)).u64(1).u8(uint8(Out)).u8(0).frame,
 		"a frame that is cut short":    valid[:len(valid)-1],
@@ -115,6 +116,7 @@ func FuzzDecodeHello(f *testing.F) {
 // refusing is a library without GPUs: its functions are never handed a device.
 type refusing struct{ nvml.Interface }
 
+func (refusing) Refuse(string, nvml.Device) nvml.Return            { return nvml.ERROR_NOT_SUPPORTED }
 func (refusing) Close()                                            {}
 func (refusing) Init() nvml.Return                                 { return nvml.ERROR_DRIVER_NOT_LOADED }
 func (refusing) InitWithFlags(uint32) nvml.Return                  { return nvml.ERROR_DRIVER_NOT_LOADED }

@@ -15,6 +15,9 @@ const firstHandle = 0x6d6963610000
 // Library answers the calls of one client process.
 type Library interface {
 	nvml.Interface
+	// Refuse answers for a function of the header that is not among Functions;
+	// the device is nil for one that is about no GPU.
+	Refuse(function string, about nvml.Device) nvml.Return
 	// Close frees everything the client held and ends its waits; the process
 	// is gone.
 	Close()

@@ -33,6 +33,17 @@ func serveEventSetFree(c *call) nvml.Return {
 	return r
 }
 
+func serveRefusal(c *call) nvml.Return {
+	if len(c.args) == 0 {
+		return c.session.library.Refuse(c.f.Name, nil)
+	}
+	device, ok := c.device()
+	if !ok {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	return c.session.library.Refuse(c.f.Name, device)
+}
+
 // eventData is nvmlEventData_t, whose go-nvml form is not exported.
 type eventData struct {
 	Device            HandleWord
@@ -66,7 +77,7 @@ func serveEventSetWait(c *call) nvml.Return {
 
 // device is the object of a function whose first argument is a device.
 func (c *call) device() (nvml.Device, bool) {
-	object, ok := c.receiver()
+	object, ok := c.session.object(HandleWord(c.args[0].number), reflect.TypeFor[nvml.Device]())
 	if !ok {
 		return nil, false
 	}

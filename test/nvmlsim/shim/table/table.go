@@ -35,12 +35,21 @@ func Render(header *Header, travelling []wire.Function) ([]byte, error) {
 		}
 		f, travels := byName[name]
 		if !travels {
-			fmt.Fprintf(&out, "UNSUPPORTED(%s)\n", name)
+			fmt.Fprintf(&out, "%s(%s)\n", refusalMacro(header.Functions[name]), name)
 			continue
 		}
 		writeForward(&out, f)
 	}
 	return out.Bytes(), nil
+}
+
+// refusalMacro is for a function that is not modelled. Its arguments are not
+// read, except a device that comes first.
+func refusalMacro(p Prototype) string {
+	if len(p.Parameters) > 0 && p.Parameters[0] == "nvmlDevice_t" {
+		return "REFUSED_OF_DEVICE"
+	}
+	return "REFUSED"
 }
 
 func writeForward(out *bytes.Buffer, f wire.Function) {

@@ -1,0 +1,211 @@
+package abi_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// roleVariable makes this test binary another client process.
+const roleVariable = "NVML_SIM_TEST_ROLE"
+
+// play does what a role is for and returns the exit status. A role talks to the
+// library that the driver root has, as a client on the machine does.
+func play(role string) int {
+	verb, root, _ := strings.Cut(role, " ")
+	lib := nvml.New(nvml.WithLibraryPath(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1")))
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		fmt.Println("initialise the library:", ret)
+		return 1
+	}
+	device, ret := lib.DeviceGetHandleByIndex(0)
+	if ret != nvml.SUCCESS {
+		fmt.Println("get the handle of GPU 0:", ret)
+		return 1
+	}
+	switch verb {
+	case "set":
+		ret = device.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+	case "wait":
+		ret = waitForEvent(lib, device)
+	default:
+		fmt.Println("there is no role", verb)
+		return 1
+	}
+	if ret != nvml.SUCCESS {
+		fmt.Println(verb, ret)
+		return 1
+	}
+	return 0
+}
+
+func waitForEvent(lib nvml.Interface, device nvml.Device) nvml.Return {
+	set, ret := lib.EventSetCreate()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	if ret := device.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+		return ret
+	}
+	fmt.Println("waiting")
+	_, ret = set.Wait(uint32(10 * time.Minute / time.Millisecond))
+	return ret
+}
+
+func roleCommand(d *daemon, verb string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVariable+"="+verb+" "+d.root, "NVML_SIM_SOCKET=")
+	return cmd
+}
+
+func TestProcessesSeeOneState(t *testing.T) {
+	d := start(t, "g4dn.xlarge").use()
+	lib := library()
+	mustInit(t, lib)
+	if out, err := output(roleCommand(d, "set")); err != nil {
+		t.Fatalf("another process failed: %v\n%s", err, out)
+	}
+	mode, ret := gpu(t, lib, 0).GetComputeMode()
+	returns(t, "GetComputeMode", nvml.SUCCESS, ret)
+	if mode != nvml.COMPUTEMODE_EXCLUSIVE_PROCESS {
+		t.Errorf("another process set the compute mode, here it is %d", mode)
+	}
+}
+
+// A client that dies in a blocking call is gone for the daemon at once.
+func TestKilledClientLeavesNothing(t *testing.T) {
+	d := start(t, "g4dn.xlarge")
+	client := roleCommand(d, "wait")
+	out := &lockedBuffer{}
+	client.Stdout = out
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client waits", func() error {
+		if !strings.Contains(out.String(), "waiting") {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	if err := client.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	client.Wait()
+	eventually(t, "its session ends", func() error {
+		state, err := d.control().State()
+		if err == nil && state.Sessions != 0 {
+			err = fmt.Errorf("%d sessions are open", state.Sessions)
+		}
+		return err
+	})
+}
+
+func TestDaemonKilled(t *testing.T) {
+	d := start(t, "g5.12xlarge").use()
+	lib := library()
+	returns(t, "Init", nvml.SUCCESS, lib.Init())
+	device := gpu(t, lib, 0)
+	set, ret := lib.EventSetCreate()
+	returns(t, "EventSetCreate", nvml.SUCCESS, ret)
+	returns(t, "RegisterEvents", nvml.SUCCESS, device.RegisterEvents(nvml.EventTypeXidCriticalError, set))
+	waited := make(chan nvml.Return, 1)
+	go func() {
+		_, ret := set.Wait(uint32(10 * time.Minute / time.Millisecond))
+		waited <- ret
+	}()
+	d.kill()
+
+	select {
+	case ret := <-waited:
+		returns(t, "a wait during which the daemon died", nvml.ERROR_UNKNOWN, ret)
+	case <-time.After(patience):
+		t.Fatal("a wait does not return although the daemon is dead")
+	}
+	_, ret = device.GetUUID()
+	returns(t, "a call with a dead daemon", nvml.ERROR_UNKNOWN, ret)
+	_, ret = lib.DeviceGetCount()
+	returns(t, "another", nvml.ERROR_UNKNOWN, ret)
+	_, ret = device.GetFanSpeed()
+	returns(t, "a call that is not modelled", nvml.ERROR_UNKNOWN, ret)
+	returns(t, "Init with a dead daemon", nvml.ERROR_DRIVER_NOT_LOADED, library().Init())
+	returns(t, "Shutdown with a dead daemon", nvml.SUCCESS, lib.Shutdown())
+
+	again := startIn(t, "g5.12xlarge", d.root).use()
+	lib = library()
+	mustInit(t, lib)
+	if _, ret := gpu(t, lib, 0).GetUUID(); ret != nvml.SUCCESS {
+		t.Errorf("a call to the new daemon returned %v", ret)
+	}
+	again.stop()
+}
+
+func TestInitBeforeAnyDaemon(t *testing.T) {
+	returns(t, "Init", nvml.ERROR_DRIVER_NOT_LOADED, library().Init())
+	start(t, "g6.xlarge").use()
+	mustInit(t, library())
+}
+
+func TestFaultsFromTheCommandLine(t *testing.T) {
+	d := start(t, "p4d.24xlarge").use()
+	lib := library()
+	mustInit(t, lib)
+	run := func(arguments ...string) {
+		t.Helper()
+		if out, err := d.sim(arguments...); err != nil {
+			t.Fatalf("nvml-sim %v: %v\n%s", arguments, err, out)
+		}
+	}
+
+	run("fail", "nvmlDeviceGetName", "GPU_IS_LOST", "--times", "1", "--gpu", "2")
+	for i, want := range []nvml.Return{nvml.SUCCESS, nvml.SUCCESS, nvml.ERROR_GPU_IS_LOST, nvml.SUCCESS} {
+		_, ret := gpu(t, lib, i).GetName()
+		returns(t, fmt.Sprintf("GetName of GPU %d", i), want, ret)
+	}
+	_, ret := gpu(t, lib, 2).GetName()
+	returns(t, "GetName once more", nvml.SUCCESS, ret)
+
+	run("fail", "nvmlDeviceGetFanSpeed", "NVML_ERROR_TIMEOUT")
+	_, ret = gpu(t, lib, 0).GetFanSpeed()
+	returns(t, "a function that is not modelled", nvml.ERROR_TIMEOUT, ret)
+	run("clear")
+	_, ret = gpu(t, lib, 0).GetFanSpeed()
+	returns(t, "a function that is not modelled", nvml.ERROR_NOT_SUPPORTED, ret)
+
+	const delay = 150 * time.Millisecond
+	run("latency", "nvmlDeviceGetSerial", delay.String())
+	begin := time.Now()
+	_, ret = gpu(t, lib, 0).GetSerial()
+	returns(t, "GetSerial", nvml.SUCCESS, ret)
+	if took := time.Since(begin); took < delay {
+		t.Errorf("a call with a latency of %s took %s", delay, took)
+	}
+	run("latency", "nvmlDeviceGetSerial", "0s")
+
+	set, ret := lib.EventSetCreate()
+	returns(t, "EventSetCreate", nvml.SUCCESS, ret)
+	returns(t, "RegisterEvents", nvml.SUCCESS, gpu(t, lib, 7).RegisterEvents(nvml.EventTypeXidCriticalError, set))
+	run("xid", "7", "79", "--gi", "3", "--ci", "0")
+	event, ret := set.Wait(uint32(patience / time.Millisecond))
+	returns(t, "Wait", nvml.SUCCESS, ret)
+	if event.EventData != 79 || event.GpuInstanceId != 3 || event.ComputeInstanceId != 0 {
+		t.Errorf("the event is %+v", event)
+	}
+	run("lose", "1")
+	if out, err := d.sim("status"); err != nil || strings.Count(out, "lost") != 1 || strings.Count(out, "present") != 7 {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+	run("return", "1")
+	run("xid", "7", "31")
+	if event, ret = set.Wait(uint32(patience / time.Millisecond)); event.GpuInstanceId != model.WholeGPU {
+		t.Errorf("the event of a whole GPU is %+v (%v)", event, ret)
+	}
+}
