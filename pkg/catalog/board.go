@@ -54,6 +54,9 @@ type Board struct {
 	Geometry string `json:"geometry,omitempty"`
 	// Source says where the numbers above were captured.
 	Source string `json:"source"`
+	// Unverified names the fields above that were not captured from hardware,
+	// in the data file's spelling.
+	Unverified []string `json:"unverified,omitempty"`
 
 	// MIG is the geometry that Geometry names; nil for a board without MIG.
 	MIG *Geometry `json:"-"`
@@ -113,6 +116,7 @@ func (b Board) clone() Board {
 		link := *b.NVLink
 		b.NVLink = &link
 	}
+	b.Unverified = slices.Clone(b.Unverified)
 	if b.MIG != nil {
 		g := b.MIG.clone()
 		b.MIG = &g

@@ -97,6 +97,11 @@ func TestProfileNamesFollowTheTotal(t *testing.T) {
 }
 
 func TestUnverifiedFieldsAreMarked(t *testing.T) {
+	for _, b := range Boards() {
+		if marked := slices.Contains(b.Unverified, "brand"); marked != (b.Name == "rtx-pro-6000-server-96gb") {
+			t.Errorf("the brand of %s is marked unverified: %t", b.Name, marked)
+		}
+	}
 	for _, g := range Geometries() {
 		for _, p := range g.Profiles {
 			if marked := slices.Contains(p.Unverified, "memoryMiB"); marked != (g.Name == "h200-141gb" && p.Slices == 7) {

@@ -1,10 +1,13 @@
 package model
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 
-	"github.com/mica-gpu/mica/pkg/catalog"
 	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/pkg/catalog"
 )
 
 // File describes a machine: what an installer would find in it. Fields that a
@@ -62,11 +65,27 @@ type GPU struct {
 	Minor int `json:"minor"`
 	// ModuleID is the GPU's place on its baseboard; 0 on boards without one.
 	ModuleID int `json:"moduleID,omitempty"`
-	// IOMMUGroup is the GPU's group under /sys/kernel/iommu_groups; -1 where
-	// the machine runs without an IOMMU.
+	// IOMMUGroup is the GPU's group under /sys/kernel/iommu_groups; -1, the
+	// default, where the machine runs without an IOMMU.
 	IOMMUGroup int `json:"iommuGroup"`
 	// UUID overrides the identity derived from the machine's name.
 	UUID string `json:"uuid,omitempty"`
+}
+
+// noIOMMU is the group of a GPU on a machine that has none. Groups count from 0.
+const noIOMMU = -1
+
+// UnmarshalJSON reads a GPU strictly and with its defaults.
+func (g *GPU) UnmarshalJSON(raw []byte) error {
+	type plain GPU
+	gpu := plain{IOMMUGroup: noIOMMU}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&gpu); err != nil {
+		return err
+	}
+	*g = GPU(gpu)
+	return nil
 }
 
 // ParseFile decodes a machine description strictly and validates it.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mica-gpu/mica/pkg/catalog"
 )
 

@@ -2,10 +2,12 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mica-gpu/mica/pkg/catalog"
 )
 
@@ -29,6 +31,8 @@ func Load(f File) (*Machine, error) {
 	if err := f.Validate(); err != nil {
 		return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
 	}
+	// The caller may go on to change what it passed.
+	f.GPUs, f.NVSwitches, f.NUMANodes = slices.Clone(f.GPUs), slices.Clone(f.NVSwitches), slices.Clone(f.NUMANodes)
 	m := &Machine{file: f, sessions: map[*Session]struct{}{}}
 	for i := range f.GPUs {
 		g, err := newGPU(f, i)

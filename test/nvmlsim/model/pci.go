@@ -2,6 +2,7 @@ package model
 
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mica-gpu/mica/pkg/catalog"
 )
 

@@ -56,7 +56,7 @@ func TestEveryMethodBeforeInit(t *testing.T) {
 	s := initialised(t, load(t, twoGPUs))
 	d := handle(t, s, 0)
 	set, _ := s.EventSetCreate()
-	s.Shutdown()
+	_ = s.Shutdown()
 	want := func(kind string) func(string, nvml.Return) {
 		return func(method string, ret nvml.Return) {
 			if ret != nvml.ERROR_UNINITIALIZED && method != "ErrorString" {
@@ -74,7 +74,7 @@ func TestEveryMethodBeforeInit(t *testing.T) {
 		if ret != nvml.SUCCESS {
 			t.Errorf("%s returned %v", method, ret)
 		}
-		s.Shutdown()
+		_ = s.Shutdown()
 	})
 }
 
@@ -100,7 +100,7 @@ func TestEveryMethodAnswers(t *testing.T) {
 		})
 		callAll(t, s, reflect.TypeFor[nvml.Interface](), func(method string, ret nvml.Return) {
 			if method == "Shutdown" {
-				s.Init()
+				_ = s.Init()
 				return
 			}
 			allowed(method, ret)
@@ -129,7 +129,9 @@ func TestVisibleMinors(t *testing.T) {
 	}
 	// Control names GPUs by their index on the machine.
 	set, _ := s.EventSetCreate()
-	d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+		t.Fatalf("RegisterEvents returned %v", ret)
+	}
 	if err := m.Inject(XID(1, 48)); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +173,7 @@ func TestHandlesOfOtherSessions(t *testing.T) {
 		t.Errorf("the topology towards nothing returned %v", ret)
 	}
 	freed, _ := a.EventSetCreate()
-	freed.Free()
+	_ = freed.Free()
 	if ret := handle(t, a, 0).RegisterEvents(nvml.EventTypeXidCriticalError, freed); ret != nvml.ERROR_INVALID_ARGUMENT {
 		t.Errorf("registering with a freed set returned %v", ret)
 	}
@@ -225,7 +227,9 @@ func TestEventQueueIsBounded(t *testing.T) {
 	m := load(t, twoGPUs)
 	s := initialised(t, m)
 	set, _ := s.EventSetCreate()
-	handle(t, s, 0).RegisterEvents(nvml.EventTypeXidCriticalError, set)
+	if ret := handle(t, s, 0).RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+		t.Fatalf("RegisterEvents returned %v", ret)
+	}
 	for xid := range uint64(maxQueued + 5) {
 		if err := m.Inject(XID(0, xid)); err != nil {
 			t.Fatal(err)
@@ -283,23 +287,24 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
+// useOnce ignores what calls return: any may fail while the machine is tampered with.
 func useOnce(m *Machine) {
 	s := m.NewSession()
-	s.Init()
+	_ = s.Init()
 	set, _ := s.EventSetCreate()
 	for index := range 2 {
 		d, ret := s.DeviceGetHandleByIndex(index)
 		if ret != nvml.SUCCESS {
 			continue
 		}
-		d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
-		d.GetUUID()
-		d.GetName()
-		d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
-		d.GetComputeMode()
+		_ = d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+		_, _ = d.GetUUID()
+		_, _ = d.GetName()
+		_ = d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+		_, _ = d.GetComputeMode()
 	}
 	var waiter sync.WaitGroup
-	waiter.Go(func() { set.Wait(60_000) })
+	waiter.Go(func() { _, _ = set.Wait(60_000) })
 	s.Close()
 	waiter.Wait()
 }

@@ -95,7 +95,7 @@ func (f File) validateGPU(i int, g GPU, seen map[string]string) error {
 	if g.UUID != "" && !uuidPattern.MatchString(g.UUID) {
 		errs = append(errs, fmt.Errorf("%s has UUID %q, which does not look like GPU- and 32 hexadecimal digits in five groups", what, g.UUID))
 	}
-	if g.IOMMUGroup < -1 {
+	if g.IOMMUGroup < noIOMMU {
 		errs = append(errs, fmt.Errorf("%s has iommuGroup %d; use -1 for a machine without IOMMU", what, g.IOMMUGroup))
 	}
 	if g.ModuleID < 0 {
