@@ -14,7 +14,7 @@ say "The node's GPUs, as the scheduler sees them:"
 "$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[*]}{.name}{"\t"}{.attributes.productName.string}{"\t"}{.capacity.memory.value}{"\t"}NUMA {.attributes.resource\.kubernetes\.io/numaNode.int}{"\n"}{end}'
 
 say "A pod with a ResourceClaimTemplate (examples/pod-with-template.yaml):"
-sed 's|image: .*|image: mica.local/workload:dev|' examples/pod-with-template.yaml | "$kubectl" apply -f -
+sed -e 's|image: .*|image: mica.local/workload:dev|' -e 's|command: .*|args: ["show"]|' examples/pod-with-template.yaml | "$kubectl" apply -f -
 "$kubectl" wait --for=condition=Ready pod/gpu-pod --timeout=2m
 
 say "What the scheduler gave it:"

@@ -183,6 +183,9 @@ func (d *Driver) helperOptions() []kubeletplugin.Option {
 		kubeletplugin.PluginDataDirectoryPath(DataDir(d.PluginsDir, d.Name)),
 		// Claims are serialised one by one, and GPUs one by one, in pkg/prepare.
 		kubeletplugin.Serialize(false),
+		// The driver does not watch health. Advertising the service would make
+		// kubelet ask, and log an error, at every registration.
+		kubeletplugin.HealthService(false),
 		kubeletplugin.GRPCInterceptor(d.calls.intercept),
 	}
 	if d.PodUID != "" {
