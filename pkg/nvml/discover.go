@@ -72,8 +72,8 @@ func (r deviceReader) read(api nvml.Interface, index int) (gpu.GPU, gpu.Link, er
 	if err := readIdentity(handle, name, &g); err != nil {
 		return gpu.GPU{}, gpu.Link{}, err
 	}
-	if err := r.readNames(handle, &g); err != nil {
-		return gpu.GPU{}, gpu.Link{}, fmt.Errorf("read %s: %w", name, err)
+	if err := r.readNames(handle, name, &g); err != nil {
+		return gpu.GPU{}, gpu.Link{}, err
 	}
 	if err := readModes(handle, name, &g); err != nil {
 		return gpu.GPU{}, gpu.Link{}, err
@@ -111,22 +111,36 @@ func readIdentity(handle nvml.Device, name string, g *gpu.GPU) error {
 }
 
 // readNames uses go-nvlib's spelling, which is what NVIDIA's driver publishes.
-func (r deviceReader) readNames(handle nvml.Device, g *gpu.GPU) error {
+// A brand, architecture or addressing mode that go-nvlib has no word for yet is
+// left out: a board that is newer than this build is still a usable GPU.
+func (r deviceReader) readNames(handle nvml.Device, name string, g *gpu.GPU) error {
+	if _, ret := handle.GetBrand(); ret != nvml.SUCCESS {
+		return check(ret, "read the brand", name)
+	}
+	if _, ret := handle.GetArchitecture(); ret != nvml.SUCCESS {
+		return check(ret, "read the architecture", name)
+	}
+	major, minor, ret := handle.GetCudaComputeCapability()
+	if ret != nvml.SUCCESS {
+		return check(ret, "read the compute capability", name)
+	}
+	g.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
 	named, err := r.lib.NewDevice(handle)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the names of %s: %w", name, err)
 	}
-	if g.Brand, err = named.GetBrandAsString(); err != nil {
-		return err
+	g.Brand = orUnknown(named.GetBrandAsString)
+	g.Architecture = orUnknown(named.GetArchitectureAsString)
+	g.AddressingMode = orUnknown(named.GetAddressingModeAsString)
+	return nil
+}
+
+func orUnknown(read func() (string, error)) string {
+	text, err := read()
+	if err != nil {
+		return ""
 	}
-	if g.Architecture, err = named.GetArchitectureAsString(); err != nil {
-		return err
-	}
-	if g.ComputeCapability, err = named.GetCudaComputeCapabilityAsString(); err != nil {
-		return err
-	}
-	g.AddressingMode, err = named.GetAddressingModeAsString()
-	return err
+	return text
 }
 
 func readModes(handle nvml.Device, name string, g *gpu.GPU) error {
@@ -193,24 +207,25 @@ func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, e
 }
 
 // linkPeer is the UUID of the GPU at the other end of a link, or nothing when
-// that GPU is not visible here, as in a virtual machine that has only some.
+// that GPU is not visible here, as in a virtual machine that has only some, or
+// is lost: that is its own fault and no reason to withdraw this one.
 func linkPeer(api nvml.Interface, handle nvml.Device, number int, name string) ([]string, error) {
 	remote, ret := handle.GetNvLinkRemotePciInfo(number)
 	if err := check(ret, fmt.Sprintf("read the peer of NVLink %d", number), name); err != nil {
 		return nil, err
 	}
 	peer, ret := api.DeviceGetHandleByPciBusId(sysfsBusID(remote))
-	if err := check(ret, "find the NVLink peer "+sysfsBusID(remote), name); err != nil {
-		if errors.Is(err, ErrNotFound) {
-			return nil, nil
+	if ret == nvml.SUCCESS {
+		var uuid string
+		if uuid, ret = peer.GetUUID(); ret == nvml.SUCCESS {
+			return []string{uuid}, nil
 		}
-		return nil, err
 	}
-	uuid, ret := peer.GetUUID()
-	if err := check(ret, "read the UUID of the NVLink peer", name); err != nil {
-		return nil, err
+	err := check(ret, "identify the NVLink peer "+sysfsBusID(remote), name)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrGPULost) {
+		return nil, nil
 	}
-	return []string{uuid}, nil
+	return nil, err
 }
 
 // sysfsBusID turns NVML's "00000000:53:00.0" into sysfs' "0000:53:00.0".
