@@ -29,3 +29,23 @@ func TestClientInC(t *testing.T) {
 		t.Errorf("the client ended with %v:\n%s", err, out)
 	}
 }
+
+func TestCUDAStandIn(t *testing.T) {
+	d := start(t, "g5.12xlarge")
+	client := filepath.Join(t.TempDir(), "cuda")
+	if out, err := output(exec.Command("gcc", "-Wall", "-Wextra", "-o", client, "testdata/cuda.c", "-ldl")); err != nil {
+		t.Fatalf("build the client: %v\n%s", err, out)
+	}
+	run := func() (string, error) {
+		cmd := exec.Command(client, filepath.Join(d.root, "usr/lib64/libcuda.so.1"))
+		cmd.Env = append(os.Environ(), "NVML_SIM_SOCKET=")
+		return output(cmd)
+	}
+	if out, err := run(); err != nil || out != "3 1 0 0:13000 0:4 101 0:3 0:NVIDIA A10G" {
+		t.Errorf("the CUDA stand-in answers %q (%v)", out, err)
+	}
+	d.kill()
+	if out, err := run(); err != nil || out != "3 1 802 3:0 3:0 3 3:-1 3:" {
+		t.Errorf("without a driver, the CUDA stand-in answers %q (%v)", out, err)
+	}
+}

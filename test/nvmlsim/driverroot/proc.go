@@ -28,19 +28,19 @@ func (t *Tree) proc(machine *model.Machine) {
 func (t *Tree) information(gpu model.GPUInfo, driverVersion string) {
 	var text strings.Builder
 	for _, line := range []struct{ name, value string }{
-		{"Model:", gpu.Board.ProductName},
-		{"IRQ:", "0"},
-		{"GPU UUID:", gpu.UUID},
-		{"Video BIOS:", gpu.VBIOS},
-		{"Bus Type:", "PCIe"},
-		{"DMA Size:", "47 bits"},
-		{"DMA Mask:", "0x7fffffffffff"},
-		{"Bus Location:", gpu.Address.String()},
-		{"Device Minor:", fmt.Sprint(gpu.Minor)},
-		{"GPU Firmware:", driverVersion},
+		{"Model: \t", gpu.Board.ProductName},
+		{"IRQ:   \t", "0"},
+		{"GPU UUID: ", gpu.UUID},
+		{"Video BIOS: ", gpu.VBIOS},
+		{"Bus Type: ", "PCIe"},
+		{"DMA Size: ", "47 bits"},
+		{"DMA Mask: ", "0x7fffffffffff"},
+		{"Bus Location: ", gpu.Address.String()},
+		{"Device Minor: ", fmt.Sprint(gpu.Minor)},
+		{"GPU Firmware: ", driverVersion},
 		{"GPU Excluded:", "No"},
 	} {
-		fmt.Fprintf(&text, "%-14s \t %s\n", line.name, line.value)
+		fmt.Fprintf(&text, "%s\t %s\n", line.name, line.value)
 	}
 	t.file("proc/driver/nvidia/gpus/"+gpu.Address.String()+"/information", text.String())
 }

@@ -1,0 +1,420 @@
+package abi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/NVIDIA/go-nvlib/pkg/nvpci"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"golang.org/x/sys/unix"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/catalog"
+	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
+)
+
+// spec lets nvcdi write the specification of one GPU of a simulated machine.
+func spec(t *testing.T, d *daemon, id string) *specs.Spec {
+	t.Helper()
+	lib, err := nvcdi.New(
+		nvcdi.WithNvmlLib(library()),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithDriverRoot(d.root),
+		nvcdi.WithDevRoot(d.root),
+		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
+	)
+	if err != nil {
+		t.Fatalf("make a CDI generator: %v", err)
+	}
+	generated, err := lib.GetSpec(id)
+	if err != nil {
+		t.Fatalf("generate the specification of %s: %v", id, err)
+	}
+	return generated.Raw()
+}
+
+func TestNVCDIGeneratesASpec(t *testing.T) {
+	d := start(t, "p5.48xlarge").use()
+	raw := spec(t, d, "3")
+	if len(raw.Devices) != 1 {
+		t.Fatalf("the specification has %d devices", len(raw.Devices))
+	}
+	device := func(name string) string { return name + " from " + filepath.Join(d.root, name) }
+	same(t, "device nodes of the GPU", nodesOf(d, raw.Devices[0].ContainerEdits), []string{device("/dev/nvidia3")})
+	same(t, "device nodes of every container", nodesOf(d, raw.ContainerEdits), []string{
+		device("/dev/nvidia-modeset"), device("/dev/nvidia-uvm"), device("/dev/nvidia-uvm-tools"), device("/dev/nvidiactl")})
+
+	var mounts, hooks []string
+	for _, m := range raw.ContainerEdits.Mounts {
+		mounts = append(mounts, m.ContainerPath+" from "+strings.TrimPrefix(m.HostPath, d.root)+" "+strings.Join(m.Options, ","))
+	}
+	const files, socket = "ro,nosuid,nodev,rbind,rprivate", "nosuid,nodev,rbind,rprivate,noexec"
+	same(t, "mounts", mounts, []string{
+		"/run/nvidia-persistenced/socket from /run/nvidia-persistenced/socket " + socket,
+		"/usr/bin/nvidia-smi from /usr/bin/nvidia-smi " + files,
+		"/usr/lib64/libcuda.so.580.95.05 from /usr/lib64/libcuda.so.580.95.05 " + files,
+		"/usr/lib64/libnvidia-ml.so.580.95.05 from /usr/lib64/libnvidia-ml.so.580.95.05 " + files,
+	})
+	for _, h := range raw.ContainerEdits.Hooks {
+		links := h.Args[2:]
+		slices.Sort(links) // nvcdi has no order for them
+		hooks = append(hooks, h.HookName+" "+strings.Join(append(h.Args[:2:2], links...), " "))
+	}
+	same(t, "hooks", hooks, []string{
+		"createContainer nvidia-cdi-hook create-symlinks --link --link --link --link" +
+			" libcuda.so.1::/usr/lib64/libcuda.so libcuda.so.580.95.05::/usr/lib64/libcuda.so.1" +
+			" libnvidia-ml.so.1::/usr/lib64/libnvidia-ml.so libnvidia-ml.so.580.95.05::/usr/lib64/libnvidia-ml.so.1",
+		"createContainer nvidia-cdi-hook disable-device-node-modification",
+		"createContainer nvidia-cdi-hook enable-cuda-compat --host-driver-version=580.95.05",
+		"createContainer nvidia-cdi-hook update-application-profile",
+		"createContainer nvidia-cdi-hook update-ldcache --folder /usr/lib64",
+	})
+}
+
+func nodesOf(d *daemon, edits specs.ContainerEdits) []string {
+	var nodes []string
+	for _, n := range edits.DeviceNodes {
+		nodes = append(nodes, n.Path+" from "+n.HostPath)
+	}
+	return nodes
+}
+
+func same(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s are\n  %s\nwant\n  %s", what, strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestDeviceNodes(t *testing.T) {
+	for _, name := range []string{"p5.48xlarge", "g5.12xlarge", "mixed"} {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, name)
+			node, err := nodes.Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string][2]uint32{"nvidiactl": {195, 255}, "nvidia-modeset": {195, 254}, "nvidia-uvm": {510, 0}, "nvidia-uvm-tools": {510, 1}}
+			for _, g := range node.GPUs {
+				want[fmt.Sprintf("nvidia%d", g.Minor)] = [2]uint32{195, uint32(g.Minor)}
+			}
+			for name, number := range want {
+				var status unix.Stat_t
+				if err := unix.Stat(filepath.Join(d.root, "dev", name), &status); err != nil {
+					t.Errorf("/dev/%s: %v", name, err)
+					continue
+				}
+				rdev := uint64(status.Rdev)
+				if got := [2]uint32{unix.Major(rdev), unix.Minor(rdev)}; got != number || status.Mode != unix.S_IFCHR|0o666 {
+					t.Errorf("/dev/%s has number %v and mode %o, want %v", name, got, status.Mode, number)
+				}
+			}
+			entries, err := os.ReadDir(filepath.Join(d.root, "dev"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if _, known := want[e.Name()]; !known && e.Name() != "nvidia-caps" {
+					t.Errorf("/dev/%s should not be there", e.Name())
+				}
+			}
+		})
+	}
+}
+
+// quiet keeps nvpci from telling that there is no IOMMU.
+type quiet struct{}
+
+func (quiet) Warningf(string, ...any) {}
+
+func TestNVPCIReadsTheTree(t *testing.T) {
+	for _, name := range nodes.Names() {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, name).use()
+			node, err := nodes.Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lib := library()
+			mustInit(t, lib)
+			pci := nvpci.New(nvpci.WithPCIDevicesRoot(filepath.Join(d.root, driverroot.PCIDevices)), nvpci.WithLogger(quiet{}))
+			devices, err := pci.GetAllDevices()
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := map[string]*nvpci.NvidiaPCIDevice{}
+			for _, device := range devices {
+				found[device.Address] = device
+			}
+			for i, g := range node.GPUs {
+				bar1, ret := gpu(t, lib, i).GetBAR1MemoryInfo()
+				returns(t, "GetBAR1MemoryInfo", nvml.SUCCESS, ret)
+				checkPCI(t, found[g.PCIBusID], g, bar1.Bar1Total)
+				delete(found, g.PCIBusID)
+			}
+			for _, s := range node.NVSwitches {
+				if s.PCIBusID == "" {
+					continue
+				}
+				device := found[s.PCIBusID]
+				if device == nil || !device.IsNVSwitch() || !strings.Contains(device.DeviceName, "NVSwitch") {
+					t.Errorf("nvpci reads %+v for the NVSwitch %+v", device, s)
+				}
+				delete(found, s.PCIBusID)
+			}
+			if len(found) > 0 {
+				t.Errorf("nvpci finds %v besides", found)
+			}
+		})
+	}
+}
+
+func checkPCI(t *testing.T, device *nvpci.NvidiaPCIDevice, g model.GPU, bar1 uint64) {
+	t.Helper()
+	board, known := catalog.BoardByName(g.Board)
+	if !known || device == nil {
+		t.Fatalf("nvpci does not find the %s at %s", g.Board, g.PCIBusID)
+	}
+	if device.Device != uint16(board.PCIDeviceID) || device.NumaNode != g.NUMANode ||
+		device.Driver != "nvidia" || device.IommuGroup != g.IOMMUGroup || !device.Is3DController() {
+		t.Errorf("nvpci reads %+v for %+v", device, g)
+	}
+	if bar := device.Resources[1]; bar == nil || uint64(bar.End-bar.Start+1) != bar1 {
+		t.Errorf("the second region of %s is %+v, NVML says %d bytes", g.PCIBusID, bar, bar1)
+	}
+	config, err := device.Config.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.GetVendorID() != 0x10de || config.GetDeviceID() != uint16(board.PCIDeviceID) {
+		t.Errorf("the configuration space of %s says %04x:%04x", g.PCIBusID, config.GetVendorID(), config.GetDeviceID())
+	}
+	if capabilities, err := config.GetPCICapabilities(); err != nil || len(capabilities.Standard) != 1 {
+		t.Errorf("the configuration space of %s has capabilities %v (%v)", g.PCIBusID, capabilities, err)
+	}
+}
+
+func TestDeviceAttributesOfTheTree(t *testing.T) {
+	for _, name := range nodes.Names() {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, name)
+			node, err := nodes.Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sysfs := deviceattribute.WithFSFromRoot(filepath.Join(d.root, "sys"))
+			for _, g := range node.GPUs {
+				root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIBusID, sysfs)
+				if err != nil || root.Value.StringValue == nil || *root.Value.StringValue != g.PCIRoot {
+					t.Errorf("the PCIe root of %s is %s (%v), want %s", g.PCIBusID, printed(root), err, g.PCIRoot)
+				}
+				numa, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIBusID, deviceattribute.ScalarAttribute, sysfs)
+				if g.NUMANode < 0 {
+					if err == nil {
+						t.Errorf("the NUMA node of %s is %s, want none", g.PCIBusID, printed(numa))
+					}
+					continue
+				}
+				if err != nil || numa.Value.IntValue == nil || *numa.Value.IntValue != int64(g.NUMANode) {
+					t.Errorf("the NUMA node of %s is %s (%v), want %d", g.PCIBusID, printed(numa), err, g.NUMANode)
+				}
+			}
+			for _, n := range node.NUMANodes {
+				cpus, err := model.ParseCPUList(n.CPUs)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if of, err := deviceattribute.GetNUMANodeForCPU(cpus[0], sysfs); err != nil || of != n.ID {
+					t.Errorf("CPU %d is of NUMA node %d (%v), want %d", cpus[0], of, err, n.ID)
+				}
+			}
+		})
+	}
+}
+
+func printed(a deviceattribute.DeviceAttribute) string {
+	raw, err := json.Marshal(a.Value)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}
+
+func TestProcOfTheTree(t *testing.T) {
+	d := start(t, "p5.48xlarge")
+	for name, want := range map[string]string{
+		"proc/driver/nvidia/version":                       "580.95.05",
+		"proc/driver/nvidia/gpus/0000:64:00.0/information": "Device Minor: \t 1",
+		"proc/driver/nvidia/capabilities/mig/config":       "DeviceFileMinor: 1",
+		"proc/devices":                                          "195 nvidia\n",
+		"proc/driver/nvidia-caps/mig-minors":                    "gpu3/gi3/ci3/access 439\n",
+		"sys/bus/pci/drivers/nvidia/0000:64:00.0/local_cpulist": "0-47,96-143",
+		"sys/devices/pci0000:44/0000:44:00.0/class":             "0x060400",
+	} {
+		content, err := os.ReadFile(filepath.Join(d.root, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !strings.Contains(string(content), want) {
+			t.Errorf("/%s is %q, want %q in it", name, content, want)
+		}
+	}
+}
+
+// The numbering was read off real machines: see facts of the kernel module.
+func TestMIGMinorsAreTheDrivers(t *testing.T) {
+	d := start(t, "p5.48xlarge")
+	content, err := os.ReadFile(filepath.Join(d.root, "proc/driver/nvidia-caps/mig-minors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"config 1", "monitor 2", "gpu0/gi2/ci0/access 22", "gpu0/gi3/ci0/access 31", "gpu6/gi11/ci5/access 918"} {
+		if !slices.Contains(strings.Split(string(content), "\n"), want) {
+			t.Errorf("mig-minors lacks %q", want)
+		}
+	}
+}
+
+func TestStopRemovesTheTree(t *testing.T) {
+	d := start(t, "g6.xlarge")
+	d.stop()
+	if _, err := os.Lstat(d.root); !os.IsNotExist(err) {
+		t.Errorf("the driver root is still there: %v", err)
+	}
+}
+
+func TestStopLeavesADirectoryThatWasThere(t *testing.T) {
+	root := t.TempDir()
+	socket := filepath.Join(t.TempDir(), "s")
+	d := startIn(t, "g6.xlarge", root, "--socket", socket)
+	if out, err := sim("--socket", socket, "status"); err != nil {
+		t.Errorf("the socket of --socket does not answer: %v\n%s", err, out)
+	}
+	d.stop()
+	if entries, err := os.ReadDir(root); err != nil || len(entries) != 0 {
+		t.Errorf("the directory holds %v (%v)", entries, err)
+	}
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestTreeOfADeadDaemonIsReplaced(t *testing.T) {
+	d := start(t, "p5.48xlarge")
+	d.kill()
+	startIn(t, "g6.xlarge", d.root)
+	if _, err := os.Lstat(filepath.Join(d.root, "dev/nvidia7")); !os.IsNotExist(err) {
+		t.Errorf("a device of the machine before is still there: %v", err)
+	}
+}
+
+// nvidiaSMI is the stand-in, run as in a container that has the device nodes of
+// the GPUs with the given minors; none for a process on the machine.
+func nvidiaSMI(t *testing.T, d *daemon, minors []int, arguments ...string) (string, error) {
+	t.Helper()
+	dev := t.TempDir()
+	if minors != nil {
+		mknod(t, filepath.Join(dev, "nvidiactl"), 255)
+	}
+	for _, minor := range minors {
+		mknod(t, filepath.Join(dev, fmt.Sprintf("nvidia%d", minor)), minor)
+	}
+	cmd := exec.Command(filepath.Join(d.root, "usr/bin/nvidia-smi"), arguments...)
+	cmd.Env = append(os.Environ(), "NVML_SIM_SOCKET=", "NVML_SIM_DEV="+dev)
+	return output(cmd)
+}
+
+func mknod(t *testing.T, path string, minor int) {
+	t.Helper()
+	if err := unix.Mknod(path, syscall.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(minor)))); err != nil {
+		t.Fatalf("make the device node %s: %v", path, err)
+	}
+}
+
+func TestNvidiaSMI(t *testing.T) {
+	d := start(t, "p5.48xlarge")
+	state, err := d.control().State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := func(index int, g model.GPUState) string {
+		return fmt.Sprintf("GPU %d: NVIDIA H100 80GB HBM3 (UUID: %s)", index, g.UUID)
+	}
+	var all []string
+	for i, g := range state.GPUs {
+		all = append(all, line(i, g))
+	}
+	for _, test := range []struct {
+		name   string
+		minors []int
+		want   string
+	}{
+		{"on the machine", nil, strings.Join(all, "\n")},
+		{"in a container with one GPU", []int{5}, line(0, state.GPUs[5])},
+		{"in a container with two GPUs", []int{6, 2}, line(0, state.GPUs[2]) + "\n" + line(1, state.GPUs[6])},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if out, err := nvidiaSMI(t, d, test.minors, "-L"); err != nil || out != test.want {
+				t.Errorf("nvidia-smi -L: %v\n%s\nwant\n%s", err, out, test.want)
+			}
+		})
+	}
+	if out, err := nvidiaSMI(t, d, []int{}, "-L"); err == nil || out != "No devices found." {
+		t.Errorf("nvidia-smi -L in a container without a GPU: %v\n%s", err, out)
+	}
+	if out, err := nvidiaSMI(t, d, nil, "--version"); err != nil || !strings.Contains(out, "simulator") || !strings.Contains(out, "580.95.05") {
+		t.Errorf("nvidia-smi --version: %v\n%s", err, out)
+	}
+	if out, err := nvidiaSMI(t, d, nil, "-q"); err == nil || !strings.Contains(out, "stand-in") {
+		t.Errorf("nvidia-smi -q: %v\n%s", err, out)
+	}
+	d.kill()
+	if out, err := nvidiaSMI(t, d, nil, "-L"); err == nil || !strings.Contains(out, "couldn't communicate with the NVIDIA driver") {
+		t.Errorf("nvidia-smi -L without a driver: %v\n%s", err, out)
+	}
+}
+
+// TestInAContainer does what a container runtime does with the mounts of the
+// specification that nvcdi writes, and starts the tool among them.
+func TestInAContainer(t *testing.T) {
+	d := start(t, "g5.12xlarge")
+	const script = `
+set -e
+mount -t tmpfs -o mode=755 none /run
+mkdir /run/lib /run/nvidia-persistenced
+for f in libnvidia-ml.so.1 libcuda.so.1; do
+	touch /run/lib/$f
+	mount --bind -o ro,nosuid,nodev "$1/usr/lib64/$f" /run/lib/$f
+done
+touch /run/nvidia-persistenced/socket
+mount --bind "$1/run/nvidia-persistenced/socket" /run/nvidia-persistenced/socket
+mount -o remount,bind,ro,nosuid,nodev,noexec /run/nvidia-persistenced/socket
+cp "$1/usr/bin/nvidia-smi" /run/nvidia-smi
+export LD_LIBRARY_PATH=/run/lib
+/run/nvidia-smi -L
+exec "$2" xid 0 79 --socket /run/nvidia-persistenced/socket
+`
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", d.root, filepath.Join(binaries, "nvml-sim"))
+	cmd.Env = append(os.Environ(), "NVML_SIM_SOCKET=")
+	out, err := output(cmd)
+	if strings.Count(out, "GPU ") < 4 || !strings.Contains(out, "GPU 3: NVIDIA A10G (UUID: GPU-") {
+		t.Errorf("the tool in a container ended with %v:\n%s", err, out)
+	}
+	if err == nil || !strings.Contains(out, "did not answer the control call") {
+		t.Errorf("a container could make things happen to the machine (%v):\n%s", err, out)
+	}
+}
