@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"text/tabwriter"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/image"
+	"github.com/mica-gpu/mica/test/cluster/internal/keeper"
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
 	"github.com/mica-gpu/mica/test/cluster/internal/supervisor"
 )
@@ -25,7 +28,7 @@ func newInfoCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		info, err := supervisor.LoadInfo(layout.Dir(*dir))
 		if err != nil {
-			return fmt.Errorf("%w: `cluster up` starts a cluster there", err)
+			return absent(layout.Dir(*dir), err)
 		}
 		switch *format {
 		case "json":
@@ -43,6 +46,19 @@ func newInfoCommand() *cobra.Command {
 	return cmd
 }
 
+// absent explains why a cluster could not be asked, when the reason is that it
+// is not there.
+func absent(dir layout.Dir, err error) error {
+	running, runningErr := keeper.Running(dir)
+	if running || runningErr != nil {
+		return errors.Join(err, runningErr)
+	}
+	if _, statErr := os.Stat(dir.Failure()); statErr == nil {
+		return fmt.Errorf("the cluster in %s has stopped by itself: the reason is in %s, and `cluster up` starts another", dir, dir.Failure())
+	}
+	return fmt.Errorf("no cluster runs in %s: `cluster up` starts one", dir)
+}
+
 func newStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -53,7 +69,7 @@ func newStatusCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		reply, err := supervisor.Ask(layout.Dir(*dir), supervisor.Request{Verb: "status"})
 		if err != nil {
-			return err
+			return absent(layout.Dir(*dir), err)
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "COMPONENT\tRUNNING\tAGE\tLOG")
@@ -75,8 +91,10 @@ func newComponentCommand(verb, short string) *cobra.Command {
 	}
 	dir := dirFlag(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		_, err := supervisor.Ask(layout.Dir(*dir), supervisor.Request{Verb: verb, Component: args[0]})
-		return err
+		if _, err := supervisor.Ask(layout.Dir(*dir), supervisor.Request{Verb: verb, Component: args[0]}); err != nil {
+			return absent(layout.Dir(*dir), err)
+		}
+		return nil
 	}
 	return cmd
 }
@@ -111,7 +129,7 @@ func newLoadCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, archives []string) error {
 		spec, err := supervisor.LoadSpec(layout.Dir(*dir))
 		if err != nil {
-			return fmt.Errorf("%w: `cluster up` starts a cluster there", err)
+			return absent(layout.Dir(*dir), err)
 		}
 		for _, archive := range archives {
 			path, err := filepath.Abs(archive)

@@ -120,7 +120,7 @@ func newDownCommand() *cobra.Command {
 	dir := dirFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ended, err := keeper.End(layout.Dir(*dir))
-		if err := errors.Join(err, keeper.Sweep(runPattern())); err != nil {
+		if err := errors.Join(err, keeper.Sweep(layout.RunPrefix)); err != nil {
 			return err
 		}
 		if !ended {
@@ -129,9 +129,4 @@ func newDownCommand() *cobra.Command {
 		return nil
 	}
 	return cmd
-}
-
-// runPattern matches the directories of private clusters.
-func runPattern() string {
-	return filepath.Join(filepath.Dir(layout.DefaultDir), layout.RunPattern)
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -33,19 +32,18 @@ func newRunCommand() *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 	}
 	gpu := hardwareFlags(cmd, &options)
-	logs := cmd.Flags().String("logs", "", "a directory to copy the cluster's logs to when it ends")
+	logs := cmd.Flags().String("logs", "", "a directory for the cluster's logs, which are gone with it otherwise")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := complete(cmd, &options, *gpu); err != nil {
 			return err
 		}
-		if err := keeper.Sweep(runPattern()); err != nil {
+		if err := keeper.Sweep(layout.RunPrefix); err != nil {
 			return err
 		}
-		dir, err := os.MkdirTemp(filepath.Dir(layout.DefaultDir), layout.RunPattern)
-		if err != nil {
-			return fmt.Errorf("making a directory for the cluster: %w", err)
+		var err error
+		if options.Dir, err = keeper.Reserve(layout.RunPrefix); err != nil {
+			return err
 		}
-		options.Dir = layout.Dir(dir)
 		// The command's end may not be this thread's (PR_SET_PDEATHSIG).
 		runtime.LockOSThread()
 		return runPrivately(cmd.Context(), options, *logs, args)
@@ -59,23 +57,12 @@ func runPrivately(ctx context.Context, options launch.Options, logs string, args
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	defer func() {
-		if logs != "" {
-			err = errors.Join(err, launch.CopyLogs(options.Dir.Logs(), logs))
-		}
-		_, endErr := keeper.End(options.Dir)
-		err = errors.Join(err, endErr)
-	}()
 	cluster, err := startInterruptibly(ctx, options, signals)
+	// Before the removal, which takes the logs along.
+	defer func() { err = errors.Join(err, remove(cluster, options, logs)) }()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cluster.End() != nil {
-			// The removal above tries again, and tells.
-			return
-		}
-	}()
 	command := exec.Command(args[0], args[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.Env = os.Environ()
@@ -88,6 +75,20 @@ func runPrivately(ctx context.Context, options launch.Options, logs string, args
 		return fmt.Errorf("starting the command: %w", err)
 	}
 	return attend(command, cluster, options, signals)
+}
+
+// remove takes down what there is of the cluster, which is nil when it did not
+// come up, after saving its logs.
+func remove(cluster *launch.Cluster, options launch.Options, logs string) error {
+	var errs []error
+	if logs != "" {
+		errs = append(errs, launch.CopyLogs(options.Dir.Logs(), logs))
+	}
+	if cluster != nil {
+		return errors.Join(append(errs, cluster.End())...)
+	}
+	_, err := keeper.End(options.Dir)
+	return errors.Join(append(errs, err)...)
 }
 
 // startInterruptibly is launch.Start, given up when a signal arrives.

@@ -143,9 +143,25 @@ func isInit(pid int, dir layout.Dir) bool {
 	return len(args) > 2 && string(args[1]) == "init" && string(args[len(args)-1]) == string(dir)
 }
 
+// Reserve makes a directory for a private cluster. A number keeps it shorter
+// than os.MkdirTemp would.
+func Reserve(prefix string) (layout.Dir, error) {
+	for number := 1; ; number++ {
+		dir := layout.Dir(prefix + strconv.Itoa(number))
+		err := os.Mkdir(string(dir), 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("making a directory for the cluster: %w", err)
+		}
+		return dir, nil
+	}
+}
+
 // Sweep removes what private clusters left whose keeper was killed.
-func Sweep(pattern string) error {
-	locks, err := filepath.Glob(filepath.Join(pattern, "lock"))
+func Sweep(prefix string) error {
+	locks, err := filepath.Glob(filepath.Join(prefix+"*", "lock"))
 	if err != nil {
 		return fmt.Errorf("looking for clusters that were killed: %w", err)
 	}

@@ -167,15 +167,17 @@ func (c *Cluster) End() error {
 
 // Failure is the reason for which the cluster ended by itself.
 func Failure(options Options) error {
-	reason, err := os.ReadFile(options.Dir.Failure())
-	if err != nil {
-		log, logErr := os.ReadFile(options.Dir.Log("supervisor"))
-		if logErr != nil {
-			return fmt.Errorf("the cluster ended and left no reason: %w", errors.Join(err, logErr))
-		}
-		reason = log
+	where := "all logs are in " + options.Dir.Logs()
+	if options.Private {
+		where = "--logs DIR keeps all logs"
 	}
-	return fmt.Errorf("%s\nall logs are in %s", strings.TrimSpace(string(reason)), options.Dir.Logs())
+	for _, path := range []string{options.Dir.Failure(), options.Dir.Log("supervisor")} {
+		// One that is missing or empty tells nothing; the other may.
+		if reason, err := os.ReadFile(path); err == nil && len(reason) > 0 {
+			return fmt.Errorf("%s\n%s", strings.TrimSpace(string(reason)), where)
+		}
+	}
+	return fmt.Errorf("the cluster ended and left no reason: its keeper was killed\n%s", where)
 }
 
 // CopyLogs copies a cluster's logs, for those who look when it is gone.

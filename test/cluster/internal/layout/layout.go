@@ -11,8 +11,8 @@ import (
 // because unix socket paths are.
 const DefaultDir = "/var/lib/mica"
 
-// RunPattern makes the directories of private clusters (see os.MkdirTemp).
-const RunPattern = "mica-run*"
+// RunPrefix begins the directories of private clusters; a number follows.
+const RunPrefix = DefaultDir + "-run"
 
 // maxDir keeps the longest socket below a cluster's directory, a plugin's
 // registration socket with a pod's UID in its name, within the 107 bytes that

@@ -35,7 +35,7 @@ type ask struct {
 func Ask(dir layout.Dir, request Request) (Reply, error) {
 	conn, err := net.Dial("unix", dir.Control())
 	if err != nil {
-		return Reply{}, fmt.Errorf("asking the cluster in %s: %w: `cluster up` starts one", dir, err)
+		return Reply{}, fmt.Errorf("asking the cluster in %s: %w", dir, err)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
