@@ -79,6 +79,8 @@ type Driver struct {
 	publisher *publisher
 	calls     calls
 	failed    chan error
+	// offered wakes reconcile up when there are GPUs to prepare claims with.
+	offered chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
 }
@@ -90,6 +92,7 @@ func New(options Options) (*Driver, error) {
 		Options:   options,
 		publisher: newPublisher(options.Client, options.Name, options.NodeName),
 		failed:    make(chan error, 1),
+		offered:   make(chan struct{}, 1),
 	}
 	if err := d.checkPaths(); err != nil {
 		return nil, err
@@ -211,7 +214,8 @@ const (
 	reconcileRetry    = time.Minute
 )
 
-// reconcile repairs what was left behind, at the start and from time to time.
+// reconcile repairs what was left behind, at the start, once there are GPUs, without
+// which a claim cannot be prepared anew, and from time to time.
 func (d *Driver) reconcile(ctx context.Context) error {
 	for {
 		interval := reconcileInterval
@@ -223,6 +227,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-d.offered:
 		case <-time.After(interval):
 		}
 	}
