@@ -76,7 +76,7 @@ func checkConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver st
 		}
 		decoded, err := decodeConfig(entry.Opaque.Parameters)
 		if err != nil {
-			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests), err)
+			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests, assignments), err)
 		}
 		for _, assignment := range assignments {
 			if !decoded.appliesTo(assignment.Shape) && slices.ContainsFunc(entry.Requests, assignment.names) {
@@ -85,7 +85,7 @@ func checkConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver st
 			}
 		}
 		if err := decoded.check(); err != nil {
-			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests), err)
+			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests, assignments), err)
 		}
 	}
 	return nil
@@ -97,11 +97,17 @@ func (a Assignment) names(reference string) bool {
 	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
 }
 
-func requestsText(requests []string) string {
-	if len(requests) == 0 {
-		return "all requests"
+// requestsText names the requests that a configuration is for. The scheduler
+// clears the list of one that names every request of the claim.
+func requestsText(requests []string, assignments []Assignment) string {
+	if len(requests) > 0 {
+		return fmt.Sprintf("requests %q", requests)
 	}
-	return fmt.Sprintf("requests %q", requests)
+	all := make([]string, 0, len(assignments))
+	for _, assignment := range assignments {
+		all = append(all, assignment.Request)
+	}
+	return fmt.Sprintf("all requests %q", slices.Compact(all))
 }
 
 func decodeConfig(parameters runtime.RawExtension) (config, error) {
