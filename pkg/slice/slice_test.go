@@ -1,0 +1,253 @@
+package slice
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
+)
+
+// The golden files are what users' selectors meet: a change in one is a change
+// of the interface.
+func TestPublishedDevicesOfReadyMadeMachines(t *testing.T) {
+	for _, name := range nodes.Names() {
+		t.Run(name, func(t *testing.T) {
+			published := render(t, fixture.Node(t, name))
+			fixture.Golden(t, name+".yaml", published)
+			for range 20 {
+				if again := render(t, fixture.Node(t, name)); again != published {
+					t.Fatalf("the same facts gave other bytes:\n%s", again)
+				}
+			}
+		})
+	}
+}
+
+func render(t *testing.T, node gpu.Node) string {
+	t.Helper()
+	content, err := yaml.Marshal(specs(pool(t, node)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func pool(t testing.TB, node gpu.Node) resourceslice.Pool {
+	t.Helper()
+	pool, err := Pool(node, gpu.Shapes(node.GPUs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// specs are the slices that are made from the pool, less what names the node.
+func specs(pool resourceslice.Pool) []resourceapi.ResourceSliceSpec {
+	specs := make([]resourceapi.ResourceSliceSpec, len(pool.Slices))
+	for i, slice := range pool.Slices {
+		specs[i].Devices = slice.Devices
+	}
+	return specs
+}
+
+// The API server's own validation is in no module that can be imported; these
+// are its rules for what we publish (validation.go of pkg/apis/resource).
+func TestPublishedDevicesAreValid(t *testing.T) {
+	for _, name := range nodes.Names() {
+		t.Run(name, func(t *testing.T) {
+			names := map[string]bool{}
+			for _, slice := range pool(t, fixture.Node(t, name)).Slices {
+				if len(slice.Devices) > resourceapi.ResourceSliceMaxDevices {
+					t.Errorf("a slice has %d devices", len(slice.Devices))
+				}
+				for _, device := range slice.Devices {
+					if names[device.Name] {
+						t.Errorf("%s is published twice", device.Name)
+					}
+					names[device.Name] = true
+					checkDevice(t, device)
+				}
+			}
+		})
+	}
+}
+
+// semantic is the strict form of semver.org, version 2.0.0.
+var semantic = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`)
+
+func checkDevice(t *testing.T, device resourceapi.Device) {
+	t.Helper()
+	if problems := validation.IsDNS1123Label(device.Name); len(problems) > 0 {
+		t.Errorf("device name %q: %v", device.Name, problems)
+	}
+	if n := len(device.Attributes) + len(device.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+		t.Errorf("%s has %d attributes and capacities", device.Name, n)
+	}
+	for name, attribute := range device.Attributes {
+		checkName(t, name)
+		values := 0
+		if attribute.BoolValue != nil {
+			values++
+		}
+		if attribute.IntValue != nil {
+			values++
+		}
+		if text := attribute.StringValue; text != nil {
+			values++
+			if *text == "" || len(*text) > resourceapi.DeviceAttributeMaxValueLength {
+				t.Errorf("%s: attribute %s is %q", device.Name, name, *text)
+			}
+		}
+		if version := attribute.VersionValue; version != nil {
+			values++
+			if !semantic.MatchString(*version) || len(*version) > resourceapi.DeviceAttributeMaxValueLength {
+				t.Errorf("%s: attribute %s is %q, no semantic version", device.Name, name, *version)
+			}
+		}
+		if values != 1 {
+			t.Errorf("%s: attribute %s has %d values", device.Name, name, values)
+		}
+	}
+	for name, capacity := range device.Capacity {
+		checkName(t, name)
+		if capacity.Value.Sign() <= 0 {
+			t.Errorf("%s: capacity %s is %s", device.Name, name, &capacity.Value)
+		}
+	}
+}
+
+var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+func checkName(t *testing.T, name resourceapi.QualifiedName) {
+	t.Helper()
+	domain, id, qualified := strings.Cut(string(name), "/")
+	if !qualified {
+		domain, id = "", domain
+	}
+	if !identifier.MatchString(id) || len(id) > resourceapi.DeviceMaxIDLength {
+		t.Errorf("name %q is no identifier", name)
+	}
+	if qualified && (len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength) {
+		t.Errorf("name %q is in no domain", name)
+	}
+}
+
+func TestUnknownFactsAreLeftOut(t *testing.T) {
+	bare := device0(t, gpu.Node{}, gpu.GPU{UUID: "GPU-0"})
+	var names []string
+	for name := range bare.Attributes {
+		names = append(names, string(name))
+	}
+	slices.Sort(names)
+	if want := []string{"index", "minor", "type", "uuid"}; !slices.Equal(names, want) {
+		t.Errorf("got attributes %q, want %q", names, want)
+	}
+	if len(bare.Capacity) != 0 {
+		t.Errorf("got capacity %v, want none", bare.Capacity)
+	}
+}
+
+// Zero is a value like any other where it is known.
+func TestZeroIsPublished(t *testing.T) {
+	device := device0(t, gpu.Node{}, gpu.GPU{NUMANode: ptr.To(0), NVLinkGroup: ptr.To(0), ECCEnabled: ptr.To(false)})
+	for _, name := range []resourceapi.QualifiedName{"resource.kubernetes.io/numaNode", "nvlinkGroup", "index", "minor"} {
+		if value := device.Attributes[name].IntValue; value == nil || *value != 0 {
+			t.Errorf("attribute %s is %v, want 0", name, value)
+		}
+	}
+	if value := device.Attributes["eccEnabled"].BoolValue; value == nil || *value {
+		t.Errorf("attribute eccEnabled is %v, want false", value)
+	}
+}
+
+func TestVersionsBecomeSemantic(t *testing.T) {
+	for driver, want := range map[string]string{
+		"580.95.05":  "580.95.5", // strict versions have no leading zeros
+		"535.183.06": "535.183.6",
+		"570.00.01":  "570.0.1",
+		"550.54":     "550.54.0",
+	} {
+		device := device0(t, gpu.Node{DriverVersion: driver, CUDAVersion: "13.0"}, gpu.GPU{ComputeCapability: "9.0"})
+		for name, want := range map[resourceapi.QualifiedName]string{
+			"driverVersion": want, "cudaDriverVersion": "13.0.0", "cudaComputeCapability": "9.0.0",
+		} {
+			if got := ptr.Deref(device.Attributes[name].VersionValue, "nothing"); got != want {
+				t.Errorf("driver %s: attribute %s is %s, want %s", driver, name, got, want)
+			}
+		}
+	}
+}
+
+func TestAVersionThatIsNoneIsNamed(t *testing.T) {
+	_, err := Pool(gpu.Node{DriverVersion: "R580 (beta)"}, gpu.Shapes([]gpu.GPU{{Minor: 4}}))
+	if err == nil {
+		t.Fatal("published it")
+	}
+	for _, part := range []string{"device gpu-4", "attribute driverVersion", `"R580 (beta)"`, "not of the form major.minor.patch"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
+
+func TestLongStringsAreCut(t *testing.T) {
+	for name, tc := range map[string]struct{ product, want string }{
+		"64 bytes fit":              {strings.Repeat("x", 64), strings.Repeat("x", 64)},
+		"65 bytes are cut":          {strings.Repeat("x", 65), strings.Repeat("x", 64)},
+		"between characters, never": {strings.Repeat("x", 63) + "€", strings.Repeat("x", 63)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			device := device0(t, gpu.Node{}, gpu.GPU{ProductName: tc.product})
+			if got := *device.Attributes["productName"].StringValue; got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func device0(t *testing.T, node gpu.Node, g gpu.GPU) resourceapi.Device {
+	t.Helper()
+	node.GPUs = []gpu.GPU{g}
+	return pool(t, node).Slices[0].Devices[0]
+}
+
+func TestSlicesAreSplitAtTheLimit(t *testing.T) {
+	for devices, want := range map[int][]int{
+		0: {0}, 1: {1}, 127: {127}, 128: {128}, 129: {128, 1}, 256: {128, 128}, 300: {128, 128, 44},
+	} {
+		t.Run(fmt.Sprint(devices), func(t *testing.T) {
+			node := gpu.Node{}
+			for minor := range devices {
+				node.GPUs = append(node.GPUs, gpu.GPU{Minor: minor})
+			}
+			var got []int
+			next := 0
+			for _, slice := range pool(t, node).Slices {
+				got = append(got, len(slice.Devices))
+				for _, device := range slice.Devices {
+					if want := fmt.Sprintf("gpu-%d", next); device.Name != want {
+						t.Fatalf("device %s stands where %s should", device.Name, want)
+					}
+					next++
+				}
+				if cap(slice.Devices) > len(slice.Devices) && len(slice.Devices) == resourceapi.ResourceSliceMaxDevices {
+					t.Error("appending to a full slice would write into the next one")
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("got slices of %v devices, want %v", got, want)
+			}
+		})
+	}
+}
