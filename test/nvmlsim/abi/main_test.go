@@ -76,7 +76,7 @@ func library() nvml.Interface { return nvml.New(nvml.WithLibraryPath(libraryPath
 
 // daemon is a running nvml-sim.
 type daemon struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	root   string
 	log    *lockedBuffer
@@ -85,7 +85,7 @@ type daemon struct {
 
 // start runs a daemon that simulates the machine and waits until it answers.
 // The daemon ends with the test, which fails if it does not end well.
-func start(t *testing.T, node string) *daemon {
+func start(t testing.TB, node string) *daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nvml-sim-")
 	if err != nil {
@@ -95,7 +95,7 @@ func start(t *testing.T, node string) *daemon {
 	return startIn(t, node, filepath.Join(dir, "root"))
 }
 
-func startIn(t *testing.T, node, root string, arguments ...string) *daemon {
+func startIn(t testing.TB, node, root string, arguments ...string) *daemon {
 	t.Helper()
 	d := &daemon{t: t, root: root, log: &lockedBuffer{}, exited: make(chan error, 1)}
 	d.cmd = exec.Command(filepath.Join(binaries, "nvml-sim"),
@@ -176,7 +176,7 @@ func output(cmd *exec.Cmd) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func eventually(t *testing.T, what string, condition func() error) {
+func eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

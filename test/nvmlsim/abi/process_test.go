@@ -209,3 +209,55 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 		t.Errorf("the event of a whole GPU is %+v (%v)", event, ret)
 	}
 }
+
+// The daemon ends at once, although a client waits in it for ten minutes.
+func TestStopDuringAWait(t *testing.T) {
+	d := start(t, "g4dn.xlarge")
+	client := roleCommand(d, "wait")
+	out := &lockedBuffer{}
+	client.Stdout = out
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client waits", func() error {
+		if !strings.Contains(out.String(), "waiting") {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	d.stop()
+	if err := client.Wait(); err == nil || !strings.Contains(out.String(), "wait Un") {
+		t.Errorf("the client ended with %v:\n%s", err, out)
+	}
+}
+
+// A pod may have the driver root mounted deeper than a socket address can say.
+func TestSocketAtALongPath(t *testing.T) {
+	d := start(t, "g6.xlarge")
+	deep := filepath.Join(t.TempDir(), strings.Repeat("deep/", 40))
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	long := filepath.Join(deep, "socket")
+	if err := os.Symlink(d.socket(), long); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NVML_SIM_SOCKET", long)
+	mustInit(t, library())
+}
+
+func BenchmarkCall(b *testing.B) {
+	d := start(b, "p5.48xlarge")
+	b.Setenv("NVML_SIM_SOCKET", d.socket())
+	lib := library()
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		b.Fatal(ret)
+	}
+	defer lib.Shutdown()
+	device, _ := lib.DeviceGetHandleByIndex(0)
+	for b.Loop() {
+		if _, ret := device.GetUUID(); ret != nvml.SUCCESS {
+			b.Fatal(ret)
+		}
+	}
+}
