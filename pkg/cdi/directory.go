@@ -115,13 +115,21 @@ func (d *Directory) Write(claim Claim, common cdispec.ContainerEdits, devices []
 }
 
 // replace needs no fsync: the directory does not survive a reboot, and neither
-// do the containers that use it.
+// do the containers that use it. On failure, as on a full disk, it leaves
+// nothing behind.
 func replace(path string, content []byte) error {
 	temp := path + tempSuffix
-	if err := os.WriteFile(temp, content, 0o644); err != nil { //nolint:gosec // the runtime and its users read it; it holds no secret
-		return err
+	err := os.WriteFile(temp, content, 0o644) //nolint:gosec // the runtime and its users read it; it holds no secret
+	if err == nil {
+		err = os.Rename(temp, path)
 	}
-	return os.Rename(temp, path)
+	if err == nil {
+		return nil
+	}
+	if removal := os.Remove(temp); removal != nil && !errors.Is(removal, fs.ErrNotExist) {
+		err = errors.Join(err, removal)
+	}
+	return err
 }
 
 // Remove deletes the claim's specification; a missing one is not an error.
@@ -177,7 +185,9 @@ func (d *Directory) readName(claim types.UID) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-func (d *Directory) prefix() string { return filePrefix + d.vendor + "-" }
+// prefix ends in a character that no driver name contains: the files of a
+// driver whose name begins with this one's are not taken for this one's.
+func (d *Directory) prefix() string { return filePrefix + d.vendor + "_" }
 
 func (d *Directory) file(claim types.UID) string {
 	return filepath.Join(d.path, d.prefix()+string(claim)+fileSuffix)

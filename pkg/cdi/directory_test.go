@@ -1,0 +1,295 @@
+package cdi
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	"k8s.io/apimachinery/pkg/types"
+	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+const driverName = "gpu.nvidia.com"
+
+func open(t *testing.T, path, driver string) *Directory {
+	t.Helper()
+	directory, err := NewDirectory(path, driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return directory
+}
+
+func claim(name string) Claim {
+	return Claim{UID: types.UID("uid-" + name), NamespacedName: types.NamespacedName{Namespace: "team-a", Name: name}}
+}
+
+func env(variables ...string) cdispec.ContainerEdits { return cdispec.ContainerEdits{Env: variables} }
+
+func write(t *testing.T, directory *Directory, c Claim, devices ...Device) {
+	t.Helper()
+	if err := directory.Write(c, env("COMMON=1"), devices); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func files(t *testing.T, path string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+func TestOpeningLeavesNothingInTheDirectory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "not/there/yet")
+	open(t, path, driverName)
+	if names := files(t, path); len(names) > 0 {
+		t.Errorf("found %q", names)
+	}
+}
+
+func TestDirectoriesThatCannotBeUsed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		path, driver string
+		want         []string
+	}{
+		"a file":           {file, driverName, []string{"create CDI directory", file, "choose a writable --cdi-root"}},
+		"below a file":     {file + "/cdi", driverName, []string{"create CDI directory", file, "choose a writable --cdi-root"}},
+		"not writable":     {"/proc", driverName, []string{"CDI directory /proc cannot be written", "choose a writable --cdi-root"}},
+		"an impossible ID": {t.TempDir(), "no vendor", []string{`driver name "no vendor" cannot be a CDI vendor`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := NewDirectory(tc.path, tc.driver)
+			if err == nil {
+				t.Fatal("opened it")
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+// What is written is what a container runtime reads: containerd and CRI-O use
+// the same library.
+func TestARuntimeInjectsWhatIsWritten(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	c := claim("one")
+	write(t, directory, c, Device{Name: "gpu-0", Edits: env("FIRST=1")}, Device{Name: "gpu-1", Edits: env("SECOND=1")})
+
+	cache, err := cdilib.NewCache(cdilib.WithSpecDirs(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		devices []string
+		want    []string
+	}{
+		"one device":  {[]string{"gpu-1"}, []string{"COMMON=1", "SECOND=1"}},
+		"two devices": {[]string{"gpu-0", "gpu-1"}, []string{"COMMON=1", "FIRST=1", "SECOND=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ids []string
+			for _, device := range tc.devices {
+				ids = append(ids, directory.DeviceID(c.UID, device))
+			}
+			container := &oci.Spec{}
+			if missing, err := cache.InjectDevices(container, ids...); err != nil {
+				t.Fatalf("%v, missing %q", err, missing)
+			}
+			got := slices.Clone(container.Process.Env)
+			slices.Sort(got)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("got environment %q, want %q", got, tc.want)
+			}
+		})
+	}
+	if problems := cache.GetErrors(); len(problems) > 0 {
+		t.Errorf("the library complains: %v", problems)
+	}
+}
+
+func TestTheFileIsAValidSpecification(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	write(t, directory, claim("one"), Device{Name: "gpu-0", Edits: env("FIRST=1")})
+	names := files(t, path)
+	if len(names) != 1 || !strings.HasPrefix(names[0], "mica-") {
+		t.Fatalf("found %q, want one file whose name begins with mica-", names)
+	}
+	file := filepath.Join(path, names[0])
+	spec, err := cdilib.ReadSpec(file, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec.Kind != "gpu.nvidia.com/claim" || spec.GetDevice("uid-one-gpu-0") == nil {
+		t.Errorf("got kind %s and devices %v", spec.Kind, spec.Devices)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o644 {
+		t.Errorf("got mode %s, want one that the runtime can read", info.Mode())
+	}
+}
+
+func TestWritingReplaces(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	write(t, directory, claim("one"), Device{Name: "gpu-0", Edits: env("OLD=1")})
+	write(t, directory, claim("one"), Device{Name: "gpu-7", Edits: env("NEW=1")})
+	names := files(t, path)
+	if len(names) != 1 {
+		t.Fatalf("found %q, want one file", names)
+	}
+	spec, err := cdilib.ReadSpec(filepath.Join(path, names[0]), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(spec.Devices) != 1 || spec.GetDevice("uid-one-gpu-7") == nil {
+		t.Errorf("got devices %v, want gpu-7 alone", spec.Devices)
+	}
+}
+
+func TestAFailedWriteLeavesNothing(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	c := claim("one")
+	// Nothing can be renamed onto a directory.
+	if err := os.MkdirAll(filepath.Join(directory.file(c.UID), "inside"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := directory.Write(c, env("COMMON=1"), []Device{{Name: "gpu-0", Edits: env("FIRST=1")}})
+	if err == nil {
+		t.Fatal("written")
+	}
+	for _, part := range []string{"write the CDI specification of claim team-a/one", "check that --cdi-root is writable and not full"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+	for _, name := range files(t, path) {
+		if strings.HasSuffix(name, tempSuffix) {
+			t.Errorf("%s is left behind", name)
+		}
+	}
+}
+
+func TestRemove(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	one, two := claim("one"), claim("two")
+	write(t, directory, one, Device{Name: "gpu-0", Edits: env("FIRST=1")})
+	write(t, directory, two, Device{Name: "gpu-1", Edits: env("SECOND=1")})
+	if err := os.WriteFile(directory.file(one.UID)+tempSuffix, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // what is gone is no error
+		if err := directory.Remove(one.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if directory.Has(one.UID) || !directory.Has(two.UID) {
+		t.Errorf("has one: %t, has two: %t; want only two", directory.Has(one.UID), directory.Has(two.UID))
+	}
+	if names := files(t, path); len(names) != 1 {
+		t.Errorf("found %q, want the other claim's file alone", names)
+	}
+}
+
+func TestRemoveSaysWhatIsInTheWay(t *testing.T) {
+	directory := open(t, t.TempDir(), driverName)
+	if err := os.MkdirAll(filepath.Join(directory.file("uid-one"), "inside"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := directory.Remove("uid-one")
+	if err == nil || !strings.Contains(err.Error(), "remove the CDI specification of claim uid-one") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The directory is shared with other vendors and with other drivers of ours.
+func TestClaimsAreOurs(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	write(t, directory, claim("one"), Device{Name: "gpu-0", Edits: env("FIRST=1")})
+	write(t, directory, claim("two"), Device{Name: "gpu-1", Edits: env("SECOND=1")})
+	write(t, open(t, path, "gpu.nvidia.com-test"), claim("three"), Device{Name: "gpu-2", Edits: env("THIRD=1")})
+	write(t, open(t, path, "gpu.example.com"), claim("four"), Device{Name: "gpu-3", Edits: env("FOURTH=1")})
+	for name, content := range map[string]string{
+		"nvidia.yaml":                           "cdiVersion: 0.5.0\n",
+		"mica-notes.json":                       "{}",
+		"mica-gpu.nvidia.com_.json":             "{}",
+		"mica-gpu.nvidia.com_uid-five.yaml":     "{}",
+		"mica-gpu.nvidia.com_uid-damaged.json":  "{ not",
+		"mica-gpu.nvidia.com_uid-half.json.tmp": "{ half",
+	} {
+		if err := os.WriteFile(filepath.Join(path, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claims, err := directory.Claims()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(claims, func(a, b Claim) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	want := []Claim{{UID: "uid-damaged"}, {UID: "uid-half"}, claim("one"), claim("two")}
+	if !slices.Equal(claims, want) {
+		t.Errorf("got %v, want %v", claims, want)
+	}
+}
+
+func TestOwns(t *testing.T) {
+	directory := open(t, t.TempDir(), driverName)
+	if uid, ours := directory.Owns(directory.file("uid-one")); !ours || uid != "uid-one" {
+		t.Errorf("got %q, %t for the file of uid-one", uid, ours)
+	}
+	for _, path := range []string{"nvidia.yaml", "mica-gpu.nvidia.com_.json", "mica-gpu.nvidia.com_uid-one.json.tmp", "mica-other.example.com_uid-one.json"} {
+		if _, ours := directory.Owns(filepath.Join(directory.Path(), path)); ours {
+			t.Errorf("%s is taken for ours", path)
+		}
+	}
+}
+
+func TestClaimsOfADirectoryThatIsGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cdi")
+	directory := open(t, path, driverName)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := directory.Claims(); err == nil || !strings.Contains(err.Error(), "list CDI directory") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("got %v, want %v", err, fs.ErrNotExist)
+	}
+	if err := directory.Write(claim("one"), env("COMMON=1"), nil); err == nil {
+		t.Error("wrote into a directory that is gone")
+	}
+}
+
+func TestDeviceIDsNameTheClaim(t *testing.T) {
+	directory := open(t, t.TempDir(), driverName)
+	if got, want := directory.DeviceID("uid-one", "gpu-0"), "gpu.nvidia.com/claim=uid-one-gpu-0"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
