@@ -100,6 +100,8 @@ func (s *scenario) expectNoEvent(pod, reason string) {
 	}
 }
 
+// events returns the messages of the pod's warnings with the reason, without those of which
+// no driver knows.
 func (s *scenario) events(ctx context.Context, pod, reason string) ([]string, error) {
 	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + pod + ",reason=" + reason,
@@ -109,7 +111,7 @@ func (s *scenario) events(ctx context.Context, pod, reason string) ([]string, er
 	}
 	var messages []string
 	for _, event := range events.Items {
-		if event.Type == corev1.EventTypeWarning {
+		if event.Type == corev1.EventTypeWarning && !isRace(&event) {
 			messages = append(messages, event.Message)
 		}
 	}

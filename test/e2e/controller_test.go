@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -32,7 +33,7 @@ func TestDeploymentOnEveryGPU(t *testing.T) {
 	eventually(t, startTimeout, "all pods of the Deployment are available", func(ctx context.Context) error {
 		deployment, err := s.client.AppsV1().Deployments(s.namespace).Get(ctx, "deployment", metav1.GetOptions{})
 		if err == nil && deployment.Status.AvailableReplicas != int32(len(s.devices)) {
-			err = fmt.Errorf("%d of %d are available", deployment.Status.AvailableReplicas, len(s.devices))
+			err = errors.Join(fmt.Errorf("%d of %d are available", deployment.Status.AvailableReplicas, len(s.devices)), s.nudgeRefused(ctx))
 		}
 		return err
 	})
@@ -80,7 +81,7 @@ func TestJobRunsToCompletion(t *testing.T) {
 		case job.Status.Failed > 0:
 			return fmt.Errorf("%w: %d pods failed", errNever, job.Status.Failed)
 		case job.Status.Succeeded != completions:
-			return fmt.Errorf("%d of %d pods succeeded", job.Status.Succeeded, completions)
+			return errors.Join(fmt.Errorf("%d of %d pods succeeded", job.Status.Succeeded, completions), s.nudgeRefused(ctx))
 		}
 		return nil
 	})

@@ -143,12 +143,10 @@ func (s *scenario) waitForPreparation(podNames []string) {
 // that wait get a new annotation from time to time.
 func (s *scenario) waitRunningNudged(podNames ...string) {
 	s.Helper()
-	const nudgeInterval = 2 * time.Second
-	nudged := time.Now()
 	eventually(s, retryTimeout, "all pods run", func(ctx context.Context) error {
-		nudge := time.Since(nudged) > nudgeInterval
+		nudge := time.Since(s.nudged) > nudgeInterval
 		if nudge {
-			nudged = time.Now()
+			s.nudged = time.Now()
 		}
 		var waiting error
 		for _, name := range podNames {
@@ -161,22 +159,13 @@ func (s *scenario) waitRunningNudged(podNames ...string) {
 			}
 			waiting = fmt.Errorf("pod %s: %s", name, summary(pod))
 			if nudge {
-				if err := s.annotate(ctx, name, nudged.String()); err != nil {
+				if err := s.nudge(ctx, name); err != nil {
 					return err
 				}
 			}
 		}
 		return waiting
 	})
-}
-
-func (s *scenario) annotate(ctx context.Context, pod, value string) error {
-	patch, err := mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"mica.gpu/e2e-nudge": value}}})
-	if err != nil {
-		return err
-	}
-	_, err = s.client.CoreV1().Pods(s.namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
 }
 
 func (s *scenario) expectPluginReady() {

@@ -25,6 +25,8 @@ type scenario struct {
 	testing.TB
 	*installation
 	namespace string
+	// nudged is when pods were last changed to make kubelet look at them again.
+	nudged time.Time
 }
 
 // newScenario reserves GPUs for the test and makes its namespace.
@@ -35,7 +37,7 @@ func newScenario(t testing.TB, gpus int) *scenario {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-", Labels: map[string]string{namespaceLabel: ""}},
 	}, metav1.CreateOptions{})
 	must(t, err, "create a namespace")
-	s := &scenario{TB: t, installation: under, namespace: namespace.Name}
+	s := &scenario{TB: t, installation: under, namespace: namespace.Name, nudged: time.Now()}
 	t.Cleanup(s.cleanUp)
 	eventually(t, startTimeout, "the namespace has its default ServiceAccount", func(ctx context.Context) error {
 		_, err := s.client.CoreV1().ServiceAccounts(s.namespace).Get(ctx, "default", metav1.GetOptions{})
@@ -197,7 +199,7 @@ func (s *scenario) waitRunningWithin(limit time.Duration, name string) *corev1.P
 			return fmt.Errorf("%w: %s", errNever, summary(pod))
 		}
 		if !isReady(pod) {
-			return errors.New(summary(pod))
+			return errors.Join(errors.New(summary(pod)), s.nudgeRefused(ctx))
 		}
 		return nil
 	})

@@ -1,0 +1,75 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// authorizerRace is in what kubelet is told when it asks for a claim before the API
+// server's node authorizer has heard that a pod with it was bound to the node. It happens
+// on busy control planes, before any driver is called. kubelet asks again after 60 to 90
+// seconds, or when the pod changes.
+const authorizerRace = "no relationship found between node"
+
+// nudgeInterval is how often a waiting pod is changed so that kubelet looks at it again.
+const nudgeInterval = 2 * time.Second
+
+// isRace tells a failed preparation that Kubernetes itself is to blame for.
+func isRace(event *corev1.Event) bool {
+	return event.Reason == reasonPrepareFailed && strings.Contains(event.Message, authorizerRace)
+}
+
+// refused returns the names of the pods that met the race.
+func (s *scenario) refused(ctx context.Context) ([]string, error) {
+	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reasonPrepareFailed})
+	if err != nil {
+		return nil, err
+	}
+	var pods []string
+	for i := range events.Items {
+		if isRace(&events.Items[i]) {
+			pods = append(pods, events.Items[i].InvolvedObject.Name)
+		}
+	}
+	return pods, nil
+}
+
+// nudgeRefused makes kubelet try again with the pods that met the race and do not run yet.
+func (s *scenario) nudgeRefused(ctx context.Context) error {
+	if time.Since(s.nudged) < nudgeInterval {
+		return nil
+	}
+	s.nudged = time.Now()
+	names, err := s.refused(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		pod, err := s.pod(ctx, name)
+		if err != nil || isReady(pod) {
+			continue // gone, or past it
+		}
+		s.Logf("kubelet was refused the claim of pod %s by the node authorizer; changing the pod so that kubelet tries again", name)
+		if err := s.nudge(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nudge changes an annotation of the pod.
+func (s *scenario) nudge(ctx context.Context, pod string) error {
+	patch, err := mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"mica.gpu/e2e-nudge": time.Now().String()}}})
+	if err != nil {
+		return err
+	}
+	_, err = s.client.CoreV1().Pods(s.namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
