@@ -2,11 +2,11 @@ package build
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
 // patch copies a group's module, replaces files in the copy, and returns a
@@ -55,20 +55,20 @@ func (c *Cache) copyPatched(ctx context.Context, group Group, dir string) (strin
 	return modfile, replaceFile(filepath.Join(dir, "go.sum"), filepath.Join(group.Dir(c.Source), "go.sum"))
 }
 
-// moduleDir is where the group's module lies in the module cache.
+// moduleDir is where the group's module lies in the module cache, fetched if
+// need be.
 func (c *Cache) moduleDir(ctx context.Context, group Group) (string, error) {
-	for _, args := range [][]string{{"mod", "download", group.Module}, {"list", "-m", "-f", "{{.Dir}}", group.Module}} {
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Stderr = group.Dir(c.Source), c.Progress
-		out, err := cmd.Output()
-		if err != nil {
-			return "", fmt.Errorf("fetching the sources of %s: %w", group.Module, err)
-		}
-		if args[0] == "list" {
-			return strings.TrimSpace(string(out)), nil
-		}
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", group.Module)
+	cmd.Dir, cmd.Stderr = group.Dir(c.Source), c.Progress
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("fetching the sources of %s: %w", group.Module, err)
 	}
-	return "", fmt.Errorf("the go command does not say where %s lies", group.Module)
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return "", fmt.Errorf("reading where the sources of %s lie: %w", group.Module, err)
+	}
+	return module.Dir, nil
 }
 
 // replaceFile makes the file at path the same as another.

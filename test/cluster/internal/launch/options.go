@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/build"
 	"github.com/mica-gpu/mica/test/cluster/internal/image"
@@ -45,7 +46,8 @@ func (o Options) Check() error {
 		if _, err := os.Stat(o.SimBinary); err != nil {
 			return fmt.Errorf("looking for the NVML simulator: %w: `make nvml-sim` builds it; --sim-binary names another", err)
 		}
-		if _, err := os.Stat(o.SimNode); err != nil {
+		// Without a directory it may be a machine that the simulator knows.
+		if _, err := os.Stat(o.SimNode); err != nil && strings.Contains(o.SimNode, "/") {
 			return fmt.Errorf("looking for the simulated node's file: %w", err)
 		}
 	}
@@ -83,7 +85,7 @@ func (o Options) spec(ctx context.Context) (supervisor.Spec, error) {
 		spec.DriverRoot = "/"
 	case o.SimNode != "":
 		spec.DriverRoot = o.Dir.Driver()
-		if spec.SimNode, err = filepath.Abs(o.SimNode); err != nil {
+		if spec.SimNode, err = absolute(o.SimNode); err != nil {
 			return spec, fmt.Errorf("reading the path of the simulated node's file: %w", err)
 		}
 		if spec.Binaries["nvml-sim"], err = filepath.Abs(o.SimBinary); err != nil {
@@ -91,6 +93,14 @@ func (o Options) spec(ctx context.Context) (supervisor.Spec, error) {
 		}
 	}
 	return spec, nil
+}
+
+// absolute makes the path of a file absolute and leaves a name alone.
+func absolute(name string) (string, error) {
+	if _, err := os.Stat(name); err != nil {
+		return name, nil
+	}
+	return filepath.Abs(name)
 }
 
 // assembleImages makes the archives that every cluster holds, next to the

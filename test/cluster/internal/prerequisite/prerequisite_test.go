@@ -1,0 +1,88 @@
+package prerequisite
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// capable is a machine that lacks nothing.
+func capable() Machine {
+	yes := func(string) bool { return true }
+	return Machine{Capabilities: ^uint64(0), Has: yes, Exists: yes, Writable: yes}
+}
+
+func except(lacking ...string) func(string) bool {
+	return func(name string) bool {
+		for _, lack := range lacking {
+			if name == lack {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Machine)
+		want   []string
+	}{
+		"nothing lacks": {func(*Machine) {}, nil},
+		"an ordinary user needs root, and nothing else is looked at": {
+			func(m *Machine) { m.UID, m.Has = 1000, except("go") },
+			[]string{"root:"},
+		},
+		"each missing program comes with its package": {
+			func(m *Machine) { m.Has = except("gcc", "mount") },
+			[]string{"gcc:", "apt-get install gcc libc6-dev", "mount:", "apt-get install mount"},
+		},
+		"a container without privileges": {
+			func(m *Machine) { m.Capabilities &^= 1 << unix.CAP_SYS_ADMIN },
+			[]string{"CAP_SYS_ADMIN", "--privileged"},
+		},
+		"CAP_SYS_RESOURCE is not needed": {
+			func(m *Machine) { m.Capabilities &^= 1 << unix.CAP_SYS_RESOURCE },
+			nil,
+		},
+		"a kernel without network namespaces": {
+			func(m *Machine) { m.Exists = except("/proc/self/ns/net") },
+			[]string{"net namespaces"},
+		},
+		"a cgroup v1 controller that is not mounted": {
+			func(m *Machine) { m.Writable = except("/sys/fs/cgroup/pids") },
+			[]string{"cgroup v1 controller pids"},
+		},
+		"cgroup v2 needs no v1 controllers": {
+			func(m *Machine) { m.Unified, m.Writable = true, except("/sys/fs/cgroup/pids") },
+			nil,
+		},
+		"a read-only cgroup v2 hierarchy": {
+			func(m *Machine) { m.Unified, m.Writable = true, except("/sys/fs/cgroup/cgroup.subtree_control") },
+			[]string{"writable cgroup v2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := capable()
+			test.change(&machine)
+			err := machine.Check()
+			if len(test.want) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			var missing Error
+			if !errors.As(err, &missing) {
+				t.Fatalf("got %v", err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is not in:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
