@@ -1,0 +1,169 @@
+package cdi
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2/ktesting"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// rig is a simulated machine with its driver root.
+type rig struct {
+	machine *model.Machine
+	root    string
+	edits   *Edits
+}
+
+func newRig(t *testing.T, name, host string) rig {
+	t.Helper()
+	machine := fixture.Machine(t, fixture.File(t, name))
+	root := fixture.DriverRoot(t, machine)
+	return rig{machine, root, newEdits(t, machine, Roots{Host: host, Local: root, Hook: "/plugins/nvidia-cdi-hook"})}
+}
+
+func newEdits(t *testing.T, machine *model.Machine, roots Roots) *Edits {
+	t.Helper()
+	logger, _ := ktesting.NewTestContext(t)
+	return NewEdits(fixture.Library(t, machine).API(), roots, logger)
+}
+
+func (r rig) uuid(index int) string { return r.machine.GPUs()[index].UUID }
+
+// The golden file is what a container of a claim for two GPUs gets.
+func TestEditsOfASimulatedDriver(t *testing.T) {
+	for name, host := range map[string]string{
+		"driver-on-the-host":  "/",
+		"driver-in-container": "/run/nvidia/driver",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "p5.48xlarge", host)
+			common, err := r.edits.Common()
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec := cdispec.Spec{ContainerEdits: common}
+			for _, index := range []int{0, 5} {
+				own, err := r.edits.GPU(r.uuid(index))
+				if err != nil {
+					t.Fatal(err)
+				}
+				spec.Devices = append(spec.Devices, cdispec.Device{Name: fmt.Sprint("gpu-", index), ContainerEdits: own})
+			}
+			content, err := yaml.Marshal(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(content), r.root) {
+				t.Errorf("a path of this process, %s, is told to the runtime", r.root)
+			}
+			fixture.Golden(t, name+".yaml", string(content))
+		})
+	}
+}
+
+func TestEditsAreDerivedOnce(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/")
+	if _, err := r.edits.Common(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.edits.GPU(r.uuid(0)); err != nil {
+		t.Fatal(err)
+	}
+	// What is remembered needs no NVML: the GPU can even be lost.
+	if err := r.machine.Lose(0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.edits.Common(); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.edits.GPU(r.uuid(0)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A driver upgrade replaces the files of one version by those of another.
+func TestEditsAreDerivedAnewWhenAFileVanishes(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
+	const compiler = "usr/lib64/libnvidia-ptxjitcompiler.so"
+	installed := filepath.Join(r.root, compiler+"."+r.machine.File().DriverVersion)
+	if err := os.WriteFile(installed, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if !r.mounts(t, compiler) {
+		t.Fatalf("%s is not mounted", installed)
+	}
+	if err := os.Remove(installed); err != nil {
+		t.Fatal(err)
+	}
+	if r.mounts(t, compiler) {
+		t.Errorf("%s is mounted although it is gone", installed)
+	}
+}
+
+func (r rig) mounts(t *testing.T, library string) bool {
+	t.Helper()
+	common, err := r.edits.Common()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(common.Mounts, func(m *cdispec.Mount) bool {
+		return strings.HasPrefix(m.HostPath, "/run/nvidia/driver/"+library)
+	})
+}
+
+func TestEditsOfAGPUWithoutItsDeviceNode(t *testing.T) {
+	r := newRig(t, "g5.12xlarge", "/")
+	node := filepath.Join(r.root, "dev", fmt.Sprint("nvidia", r.machine.GPUs()[1].Minor))
+	if _, err := r.edits.GPU(r.uuid(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(node); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.edits.GPU(r.uuid(1))
+	checkSentence(t, err, r.uuid(1), "below /")
+	if _, err := r.edits.GPU(r.uuid(2)); err != nil {
+		t.Errorf("another GPU: %v", err)
+	}
+}
+
+func TestEditsOfAGPUThatIsNotThere(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/")
+	_, err := r.edits.GPU("GPU-00000000-0000-0000-0000-000000000000")
+	checkSentence(t, err, "find the device nodes of GPU GPU-00000000-0000-0000-0000-000000000000")
+}
+
+// Without /dev/nvidiactl no CUDA program starts, so the claim must not, either.
+// A driver root without device nodes uses those of the host.
+func TestEditsNeedTheControlDevice(t *testing.T) {
+	if exists("/dev/nvidiactl") {
+		t.Skip("this machine has an NVIDIA driver of its own")
+	}
+	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
+	if err := os.Remove(filepath.Join(r.root, "dev/nvidiactl")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.edits.Common()
+	checkSentence(t, err, "/dev/nvidiactl is missing", "load the NVIDIA driver", "nvidia-modprobe")
+}
+
+func checkSentence(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("there is no error")
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
