@@ -75,8 +75,8 @@ func showDevices(out io.Writer) error {
 }
 
 // major and minor take a device number apart (makedev(3)).
-func major(device uint64) uint64 { return device>>8&0xfff | device>>32&^0xfff }
-func minor(device uint64) uint64 { return device&0xff | device>>12&^0xff }
+func major(device uint64) uint32 { return uint32(device>>8&0xfff | device>>32&^0xfff) }
+func minor(device uint64) uint32 { return uint32(device&0xff | device>>12&^0xff) }
 
 func cat(out io.Writer, path string) error {
 	file, err := os.Open(path)

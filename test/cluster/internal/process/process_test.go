@@ -32,7 +32,7 @@ func TestEndingTellsNameStatusAndLastLines(t *testing.T) {
 }
 
 func TestKillWaitsForTheEnd(t *testing.T) {
-	p := start(t, "while :; do sleep 60; done")
+	p := start(t, "exec sleep 600")
 	p.Kill()
 	select {
 	case <-p.Done():

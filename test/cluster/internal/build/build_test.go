@@ -1,0 +1,193 @@
+package build
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/modfile"
+)
+
+// source is this module as a checkout has it.
+const source = "../.."
+
+func TestEveryGroupsModuleListsItsPackagesAsTools(t *testing.T) {
+	for _, group := range Groups() {
+		if group.Module == "" {
+			continue
+		}
+		t.Run(group.Name, func(t *testing.T) {
+			path := filepath.Join(group.Dir(source), "go.mod")
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mod, err := modfile.Parse(path, data, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var tools, packages []string
+			for _, tool := range mod.Tool {
+				tools = append(tools, tool.Path)
+			}
+			for _, pkg := range group.Packages {
+				packages = append(packages, pkg)
+			}
+			slices.Sort(tools)
+			slices.Sort(packages)
+			if !slices.Equal(tools, packages) {
+				t.Errorf("go.mod has the tools\n%v\nand the group the packages\n%v", tools, packages)
+			}
+			if _, err := group.Version(source); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestBinariesHaveOneGroupEach(t *testing.T) {
+	seen := map[string]string{}
+	for _, group := range Groups() {
+		for _, name := range group.Names() {
+			if other, ok := seen[name]; ok {
+				t.Errorf("%s is in %s and %s", name, other, group.Name)
+			}
+			seen[name] = group.Name
+		}
+	}
+	if _, err := Find(Groups(), "docker"); err == nil || !strings.Contains(err.Error(), "there are containerd,") {
+		t.Errorf("an unknown binary gives %v", err)
+	}
+}
+
+func TestStampSplitsTheVersion(t *testing.T) {
+	stamp := strings.Join(kubernetesStamp("v1.37.1"), " ")
+	for _, want := range []string{"version.gitVersion=v1.37.1", "version.gitMajor=1", "version.gitMinor=37"} {
+		if !strings.Contains(stamp, want) {
+			t.Errorf("%q is not in %q", want, stamp)
+		}
+	}
+}
+
+// checkout makes a checkout with one group and one binary of its own.
+func checkout(t *testing.T) (string, Group) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"go.mod":            "module example.com/own\n\ngo 1.26.0\n",
+		"go.sum":            "",
+		"tool/main.go":      "package main\n\nfunc main() {}\n",
+		"tool/main_test.go": "package main\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, Group{Name: "own", Packages: map[string]string{"tool": "example.com/own/tool"}, Sources: []string{"tool"}}
+}
+
+func TestKeyChangesWithWhateverChangesTheBinary(t *testing.T) {
+	dir, group := checkout(t)
+	key := func(group Group, toolchain string) string {
+		t.Helper()
+		recipe, err := newRecipe(group, dir, toolchain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := recipe.key(group, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	base := key(group, "go1.26.0")
+	if again := key(group, "go1.26.0"); again != base {
+		t.Fatalf("the key is %s and then %s", base, again)
+	}
+	if !strings.HasPrefix(base, "own-dev-") {
+		t.Errorf("the key is %s", base)
+	}
+	tagged, stamped, linked := group, group, group
+	tagged.Tags = func() []string { return []string{"seccomp"} }
+	stamped.Stamp = func(string) []string { return []string{"main.version=1"} }
+	linked.CGO = true
+	for what, other := range map[string]string{
+		"the Go version": key(group, "go1.26.1"),
+		"a tag":          key(tagged, "go1.26.0"),
+		"a stamp":        key(stamped, "go1.26.0"),
+		"cgo":            key(linked, "go1.26.0"),
+	} {
+		if other == base {
+			t.Errorf("%s does not change the key", what)
+		}
+	}
+	for _, test := range []struct {
+		file    string
+		changes bool
+	}{{"go.sum", true}, {"tool/main.go", true}, {"tool/main_test.go", false}} {
+		before := key(group, "go1.26.0")
+		path := filepath.Join(dir, test.file)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if changed := key(group, "go1.26.0") != before; changed != test.changes {
+			t.Errorf("a change of %s changes the key: %t, want %t", test.file, changed, test.changes)
+		}
+	}
+}
+
+func TestCacheBuildsOnceAndWhole(t *testing.T) {
+	dir, group := checkout(t)
+	var progress strings.Builder
+	cache := &Cache{Source: dir, Root: t.TempDir(), Progress: &progress}
+	bin, err := cache.Group(t.Context(), group)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, progress.String())
+	}
+	if !present(filepath.Join(bin, "tool")) {
+		t.Fatalf("%s holds no executable tool", bin)
+	}
+	built := progress.String()
+	if _, err := cache.Group(t.Context(), group); err != nil {
+		t.Fatal(err)
+	}
+	if progress.String() != built {
+		t.Errorf("a second call builds again:\n%s", progress.String())
+	}
+	entries, err := os.ReadDir(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 1 {
+		t.Errorf("%s holds %v", bin, entries)
+	}
+}
+
+func TestCacheLeavesNothingOfABrokenBuild(t *testing.T) {
+	dir, group := checkout(t)
+	if err := os.WriteFile(filepath.Join(dir, "tool/main.go"), []byte("package main\n\nfunc main() { oops }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var progress strings.Builder
+	cache := &Cache{Source: dir, Root: t.TempDir(), Progress: &progress}
+	if _, err := cache.Group(t.Context(), group); err == nil || !strings.Contains(err.Error(), "building tool") {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(progress.String(), "undefined: oops") {
+		t.Errorf("the compiler's words are missing:\n%s", progress.String())
+	}
+	found, err := filepath.Glob(filepath.Join(cache.Root, "*/bin/*"))
+	if err != nil || len(found) > 0 {
+		t.Errorf("left %v, %v", found, err)
+	}
+}

@@ -1,0 +1,163 @@
+package keeper
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+)
+
+func temporary(t *testing.T) layout.Dir {
+	t.Helper()
+	return layout.Dir(filepath.Join(t.TempDir(), "mica-keeper-test"))
+}
+
+func TestTheLockIsHeldOnce(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Hold(dir); !errors.Is(err, ErrHeld) {
+		t.Errorf("a second holder gets %v", err)
+	}
+	if running, err := Running(dir); err != nil || !running {
+		t.Errorf("running is %t, %v", running, err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if running, err := Running(dir); err != nil || running {
+		t.Errorf("running is %t, %v after the release", running, err)
+	}
+}
+
+func TestALockWhoseFileWasRemovedIsNotCurrent(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if !current(lock, dir.Lock()) {
+		t.Error("the lock is not current while its file is there")
+	}
+	if err := os.Remove(dir.Lock()); err != nil {
+		t.Fatal(err)
+	}
+	if current(lock, dir.Lock()) {
+		t.Error("the lock is current without its file")
+	}
+}
+
+func TestEndRemovesWhatADeadClusterLeft(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(string(dir), "failure"), []byte("reason\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// A process ID that now is somebody else's, here this test's, is spared.
+	if err := writePID(dir.PID(), os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := End(dir); err != nil || !ended {
+		t.Fatalf("got %t, %v", ended, err)
+	}
+	if _, err := os.Stat(string(dir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory: %v", err)
+	}
+	if ended, err := End(dir); err != nil || ended {
+		t.Errorf("a second time: %t, %v", ended, err)
+	}
+}
+
+func TestEndLeavesADirectoryThatIsNoClustersAlone(t *testing.T) {
+	dir := temporary(t)
+	precious := filepath.Join(string(dir), "precious")
+	if err := os.MkdirAll(precious, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := End(dir); err == nil || !strings.Contains(err.Error(), "left alone") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndEndsTheKeeper(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper := exec.Command("/bin/sh", "-c", "exec sleep 600")
+	keeper.ExtraFiles = []*os.File{lock}
+	if err := keeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePID(dir.Lock(), keeper.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- keeper.Wait() }()
+	if _, err := End(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("the keeper ended with %v", err)
+	}
+}
+
+func TestReserveGivesEachADirectoryThatSweepSparesUntilItIsLocked(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "mica-run")
+	first, err := Reserve(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Reserve(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first == second {
+		t.Fatalf("%s twice", first)
+	}
+	lock, err := Hold(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sweep := func() (left []string) {
+		t.Helper()
+		if err := Sweep(prefix); err != nil {
+			t.Fatal(err)
+		}
+		left, err := filepath.Glob(prefix + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	if left := sweep(); len(left) != 2 {
+		t.Errorf("left %v of an empty and a running cluster", left)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := sweep(); len(left) != 1 || left[0] != string(first) {
+		t.Errorf("left %v once the second was dead", left)
+	}
+}
