@@ -148,7 +148,9 @@ func (d *daemon) kill() {
 	if err := d.cmd.Process.Kill(); err != nil {
 		d.t.Fatalf("kill the daemon: %v", err)
 	}
-	d.wait()
+	if err := d.wait(); err == nil {
+		d.t.Error("a daemon that was killed ended well")
+	}
 }
 
 func (d *daemon) wait() error {
@@ -157,8 +159,7 @@ func (d *daemon) wait() error {
 		d.exited <- err
 		return err
 	case <-time.After(patience):
-		d.cmd.Process.Kill()
-		return errors.New("no answer to SIGTERM")
+		return errors.Join(errors.New("it does not end"), d.cmd.Process.Kill())
 	}
 }
 
@@ -193,20 +194,20 @@ func eventually(t testing.TB, what string, condition func() error) {
 	}
 }
 
-func mustInit(t *testing.T, lib nvml.Interface) {
+func mustInit(t testing.TB, lib nvml.Interface) {
 	t.Helper()
 	returns(t, "Init", nvml.SUCCESS, lib.Init())
-	t.Cleanup(func() { lib.Shutdown() })
+	t.Cleanup(func() { returns(t, "Shutdown", nvml.SUCCESS, lib.Shutdown()) })
 }
 
-func returns(t *testing.T, what string, want, got nvml.Return) {
+func returns(t testing.TB, what string, want, got nvml.Return) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s returned %d (%v), want %d", what, got, got, want)
 	}
 }
 
-func gpu(t *testing.T, lib nvml.Interface, index int) nvml.Device {
+func gpu(t testing.TB, lib nvml.Interface, index int) nvml.Device {
 	t.Helper()
 	d, ret := lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {

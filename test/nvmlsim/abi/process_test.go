@@ -99,7 +99,9 @@ func TestKilledClientLeavesNothing(t *testing.T) {
 	if err := client.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	client.Wait()
+	if err := client.Wait(); err == nil {
+		t.Error("a client that was killed ended well")
+	}
 	eventually(t, "its session ends", func() error {
 		state, err := d.control().State()
 		if err == nil && state.Sessions != 0 {
@@ -250,11 +252,8 @@ func BenchmarkCall(b *testing.B) {
 	d := start(b, "p5.48xlarge")
 	b.Setenv("NVML_SIM_SOCKET", d.socket())
 	lib := library()
-	if ret := lib.Init(); ret != nvml.SUCCESS {
-		b.Fatal(ret)
-	}
-	defer lib.Shutdown()
-	device, _ := lib.DeviceGetHandleByIndex(0)
+	mustInit(b, lib)
+	device := gpu(b, lib, 0)
 	for b.Loop() {
 		if _, ret := device.GetUUID(); ret != nvml.SUCCESS {
 			b.Fatal(ret)

@@ -67,7 +67,11 @@ func serve(t *testing.T) *served {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { listener.Close() })
-		go server.Serve(t.Context(), listener, allowControl)
+		go func() {
+			if err := server.Serve(t.Context(), listener, allowControl); err != nil {
+				t.Errorf("serve: %v", err)
+			}
+		}()
 	}
 	return s
 }
@@ -99,6 +103,13 @@ func hear(t *testing.T, conn net.Conn) nvml.Return {
 		t.Fatal(err)
 	}
 	return nvml.Return(binary.NativeEndian.Uint32(frame))
+}
+
+func succeeds(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if r := hear(t, conn); r != nvml.SUCCESS {
+		t.Fatalf("the server answers %d", r)
+	}
 }
 
 func helloFrame(version, opens uint8, session string) []byte {
@@ -156,7 +167,7 @@ func TestServerHangsUp(t *testing.T) {
 			for i, frame := range frames {
 				say(t, conn, frame)
 				if i < len(frames)-1 {
-					hear(t, conn)
+					succeeds(t, conn)
 				}
 			}
 			hungUp(t, conn)
@@ -181,11 +192,11 @@ func TestDeathOfAClientEndsItsWait(t *testing.T) {
 	s := serve(t)
 	conn := dial(t, s.host)
 	say(t, conn, helloFrame(ProtocolVersion, 1, "c"))
-	hear(t, conn)
+	succeeds(t, conn)
 	say(t, conn, newRequest("nvmlInit_v2", 0).frame)
-	hear(t, conn)
+	succeeds(t, conn)
 	say(t, conn, newRequest("nvmlEventSetCreate", 1).u8(uint8(Out)).u8(1).u32(8).frame)
-	hear(t, conn)
+	succeeds(t, conn)
 	say(t, conn, newRequest("nvmlEventSetWait_v2", 3).u8(uint8(Handle)).u64(firstHandle).
 		u8(uint8(Out)).u8(1).u32(32).u8(uint8(U32)).u32(600_000).frame)
 	conn.Close()
