@@ -13,110 +13,14 @@ import (
 
 	"github.com/NVIDIA/go-nvlib/pkg/nvpci"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"golang.org/x/sys/unix"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
-	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
-
-// spec lets nvcdi write the specification of one GPU of a simulated machine.
-func spec(t *testing.T, d *daemon, id string) *specs.Spec {
-	t.Helper()
-	lib, err := nvcdi.New(
-		nvcdi.WithNvmlLib(library()),
-		nvcdi.WithMode(nvcdi.ModeNvml),
-		nvcdi.WithDriverRoot(d.root),
-		nvcdi.WithDevRoot(d.root),
-		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
-	)
-	if err != nil {
-		t.Fatalf("make a CDI generator: %v", err)
-	}
-	generated, err := lib.GetSpec(id)
-	if err != nil {
-		t.Fatalf("generate the specification of %s: %v", id, err)
-	}
-	return generated.Raw()
-}
-
-func TestNVCDIGeneratesASpec(t *testing.T) {
-	d := start(t, "p5.48xlarge").use()
-	raw := spec(t, d, "3")
-	if len(raw.Devices) != 1 {
-		t.Fatalf("the specification has %d devices", len(raw.Devices))
-	}
-	device := func(name string) string { return name + " from " + filepath.Join(d.root, name) }
-	same(t, "device nodes of the GPU", nodesOf(d, raw.Devices[0].ContainerEdits), []string{device("/dev/nvidia3")})
-	same(t, "device nodes of every container", nodesOf(d, raw.ContainerEdits), []string{
-		device("/dev/nvidia-modeset"), device("/dev/nvidia-uvm"), device("/dev/nvidia-uvm-tools"), device("/dev/nvidiactl")})
-
-	var mounts, hooks []string
-	for _, m := range raw.ContainerEdits.Mounts {
-		mounts = append(mounts, m.ContainerPath+" from "+strings.TrimPrefix(m.HostPath, d.root)+" "+strings.Join(m.Options, ","))
-	}
-	const files, socket = "ro,nosuid,nodev,rbind,rprivate", "nosuid,nodev,rbind,rprivate,noexec"
-	same(t, "mounts", mounts, []string{
-		"/run/nvidia-persistenced/socket from /run/nvidia-persistenced/socket " + socket,
-		"/usr/bin/nvidia-smi from /usr/bin/nvidia-smi " + files,
-		"/usr/lib64/libcuda.so.580.95.05 from /usr/lib64/libcuda.so.580.95.05 " + files,
-		"/usr/lib64/libnvidia-ml.so.580.95.05 from /usr/lib64/libnvidia-ml.so.580.95.05 " + files,
-	})
-	for _, h := range raw.ContainerEdits.Hooks {
-		links := h.Args[2:]
-		slices.Sort(links) // nvcdi has no order for them
-		hooks = append(hooks, h.HookName+" "+strings.Join(append(h.Args[:2:2], links...), " "))
-	}
-	same(t, "hooks", hooks, []string{
-		"createContainer nvidia-cdi-hook create-symlinks --link --link --link --link" +
-			" libcuda.so.1::/usr/lib64/libcuda.so libcuda.so.580.95.05::/usr/lib64/libcuda.so.1" +
-			" libnvidia-ml.so.1::/usr/lib64/libnvidia-ml.so libnvidia-ml.so.580.95.05::/usr/lib64/libnvidia-ml.so.1",
-		"createContainer nvidia-cdi-hook disable-device-node-modification",
-		"createContainer nvidia-cdi-hook enable-cuda-compat --host-driver-version=580.95.05",
-		"createContainer nvidia-cdi-hook update-application-profile",
-		"createContainer nvidia-cdi-hook update-ldcache --folder /usr/lib64",
-	})
-}
-
-// The node of a GPU is named for its minor number, which is not its index.
-func TestNVCDIFindsTheMinor(t *testing.T) {
-	d := start(t, "mixed").use()
-	state, err := d.control().State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	differ := false
-	for _, g := range state.GPUs {
-		differ = differ || g.Index != g.Minor
-		name := fmt.Sprintf("/dev/nvidia%d", g.Minor)
-		same(t, "device nodes of "+g.UUID, nodesOf(d, spec(t, d, g.UUID).Devices[0].ContainerEdits),
-			[]string{name + " from " + filepath.Join(d.root, name)})
-	}
-	if !differ {
-		t.Error("on this machine every minor number is the index: it tests nothing")
-	}
-}
-
-func nodesOf(d *daemon, edits specs.ContainerEdits) []string {
-	var nodes []string
-	for _, n := range edits.DeviceNodes {
-		nodes = append(nodes, n.Path+" from "+n.HostPath)
-	}
-	return nodes
-}
-
-func same(t *testing.T, what string, got, want []string) {
-	t.Helper()
-	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("%s are\n  %s\nwant\n  %s", what, strings.Join(got, "\n  "), strings.Join(want, "\n  "))
-	}
-}
 
 func TestDeviceNodes(t *testing.T) {
 	for _, name := range []string{"p5.48xlarge", "g5.12xlarge", "mixed"} {

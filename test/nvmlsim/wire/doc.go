@@ -24,6 +24,9 @@
 //	for each Out, InOut and Versioned argument that was present:
 //	  u32 size, at most the caller's, and the bytes to write there
 //
+// A function that is not in [Functions] travels by its name, with a device if
+// its first argument is one, and is answered with a return code alone.
+//
 // An argument's pointer that is NULL is not present. Everything a frame says
 // is held against the function's signature in [Functions] before it is used.
 package wire
