@@ -58,8 +58,8 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.podUID, "pod-uid", "", "UID of the plugin's pod, which lets two pods overlap during a rolling update.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
-	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
-	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
+	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 500, "Requests a second to the API server, averaged.")
+	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 1000, "Requests to the API server at once.")
 	set.StringVar(&f.cdiRoot, "cdi-root", "/var/run/cdi", "Directory that the container runtime reads CDI specifications from.")
 	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.StringVar(&f.pluginsDir, "kubelet-plugins-directory-path", "/var/lib/kubelet/plugins", "Directory below which the driver keeps its socket and state.")
@@ -68,7 +68,8 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 }
 
-// fromEnvironment sets the flags that the command line does not.
+// fromEnvironment sets the flags that the command line does not. A flag with a
+// name of one letter has no variable: V is too likely to mean something else.
 func fromEnvironment(set *pflag.FlagSet) error {
 	var failures []error
 	set.VisitAll(func(flag *pflag.Flag) {
@@ -77,7 +78,7 @@ func fromEnvironment(set *pflag.FlagSet) error {
 			name = strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
 		}
 		value, present := os.LookupEnv(name)
-		if flag.Changed || !present || value == "" {
+		if flag.Changed || len(name) == 1 || !present || value == "" {
 			return
 		}
 		if err := set.Set(flag.Name, value); err != nil {

@@ -4,11 +4,19 @@ package main
 
 import (
 	"os"
+	"runtime/debug"
 
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 )
 
+// gcPercent trades a little processor time, of which the plugin needs next to
+// none, for a third of its heap, of which every node pays.
+const gcPercent = 50
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	os.Exit(cli.Run(newCommand()))
 }

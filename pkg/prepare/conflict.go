@@ -19,6 +19,9 @@ import (
 // holds a GPU.
 const releasePoll = 50 * time.Millisecond
 
+// takeOverLimit bounds the release of a claim that is gone.
+const takeOverLimit = 5 * time.Second
+
 // hold locks the plan's GPUs and makes sure that no other claim holds one of
 // them. The driver is the last line of defence against two workloads on one
 // exclusive GPU: a pod that was deleted by force can leave the API server
@@ -65,7 +68,10 @@ func (p *Preparer) awaitRelease(ctx context.Context, plan Plan, uuids []string) 
 		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, uuids, holder.Namespace, holder.Name, holder.ClaimUID)
 	}
 	klog.FromContext(ctx).Info("Releasing a claim that is gone and that kubelet did not unprepare", "claim", klog.KRef(holder.Namespace, holder.Name), "uid", holder.ClaimUID)
-	if err := p.Unprepare(ctx, types.UID(holder.ClaimUID)); err != nil {
+	// Bounded, because the other claim may be waiting for one of our GPUs.
+	unprepare, cancel := context.WithTimeout(ctx, takeOverLimit)
+	defer cancel()
+	if err := p.Unprepare(unprepare, types.UID(holder.ClaimUID)); err != nil {
 		return err
 	}
 	return p.awaitRelease(ctx, plan, uuids)
@@ -73,12 +79,9 @@ func (p *Preparer) awaitRelease(ctx context.Context, plan Plan, uuids []string) 
 
 // holder finds another claim's record that holds one of the GPUs.
 func (p *Preparer) holder(ctx context.Context, claim types.UID, uuids []string) (*journal.Record, error) {
-	records, corrupt, err := p.Journal.List()
+	records, err := p.records(ctx)
 	if err != nil {
 		return nil, err
-	}
-	for _, bad := range corrupt {
-		klog.FromContext(ctx).Error(bad, "A claim's record is unusable")
 	}
 	for _, record := range records {
 		if record.ClaimUID == string(claim) || !p.current(record) {
@@ -100,7 +103,7 @@ func (p *Preparer) stale(ctx context.Context, record journal.Record) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	return claim == nil || !recordsAllocation(record, claim), nil
+	return claim == nil || !p.recordsAllocation(record, claim), nil
 }
 
 // claimOf reads the claim of a record, nil when it is gone or another claim

@@ -4,6 +4,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -67,9 +70,13 @@ func (s *scenario) dialPlugin() drapb.DRAPluginClient {
 	must(s, err, "find the plugin's directory")
 	pod, err := s.readyPlugin(s.Context())
 	must(s, err, "find the plugin")
-	connection, err := grpc.NewClient("unix://"+filepath.Join(root, "dra-"+string(pod.UID)+".sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// The way through /proc/PID/root can be longer than a socket's path may be.
+	directory, err := os.Open(filepath.Join(root, s.pluginsDirectory, s.driver))
+	must(s, err, "open the plugin's directory")
+	socket := fmt.Sprintf("unix:///proc/self/fd/%d/dra-%s.sock", directory.Fd(), pod.UID)
+	connection, err := grpc.NewClient(socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(s, err, "dial the plugin")
-	s.Cleanup(func() { must(s, connection.Close(), "hang up") })
+	s.Cleanup(func() { must(s, errors.Join(connection.Close(), directory.Close()), "hang up") })
 	return drapb.NewDRAPluginClient(connection)
 }
 
