@@ -90,12 +90,12 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 		{
 			name:    "with another driver's DeviceClass",
 			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &nvidia},
-			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "nvidia/nvidia-dra-driver", "cannot share a node", "deviceClass.create=false"},
+			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, `belongs to the Helm release "nvidia-dra-driver" in the namespace "nvidia"`, "cannot share a node", "deviceClass.create=false"},
 		},
 		{
 			name:    "with a DeviceClass made by hand",
 			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &deviceClass{name: "gpu.nvidia.com"}},
-			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "-/-"},
+			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "belongs to no Helm release"},
 		},
 	}
 	for _, test := range tests {
