@@ -90,7 +90,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 
 // countPrepared reads the journal, which other plugin processes change too.
 func (d *Driver) countPrepared(ctx context.Context) {
-	count, err := d.preparer.Prepared()
+	count, err := d.preparer.Prepared(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
 		return

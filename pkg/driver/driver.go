@@ -118,6 +118,8 @@ func New(options Options) (*Driver, error) {
 		Locks:       locks,
 		Claims:      claimReader{options.Client},
 		Phases:      phases{},
+		Driver:      options.Name,
+		Pool:        options.NodeName,
 		BootID:      options.BootID,
 		ReleaseWait: releaseWait,
 	})

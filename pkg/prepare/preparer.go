@@ -57,6 +57,8 @@ type Options struct {
 	Locks   Locks
 	Claims  Claims
 	Phases  Phases
+	// Driver and Pool select the results of a claim that are prepared here.
+	Driver, Pool string
 	// BootID tells records of this boot from those of an earlier one, whose
 	// containers and CDI files are gone.
 	BootID string
@@ -156,7 +158,7 @@ func (p *Preparer) prepared(ctx context.Context, claim *resourceapi.ResourceClai
 		klog.FromContext(ctx).Error(err, "A claim's record is unusable, preparing the claim anew", "claim", klog.KObj(claim))
 		return nil, false
 	}
-	if !found || !p.current(record) || !recordsAllocation(record, claim) {
+	if !found || !p.current(record) || !p.recordsAllocation(record, claim) {
 		return nil, false
 	}
 	if p.CDI.Has(claim.UID) {
@@ -174,21 +176,23 @@ func (p *Preparer) current(record journal.Record) bool {
 	return record.State == journal.Prepared && record.BootID == p.BootID
 }
 
-// recordsAllocation tells whether the record is of the devices that the claim
-// has now. Pool and device identify ours: no other driver's results are recorded.
-func recordsAllocation(record journal.Record, claim *resourceapi.ResourceClaim) bool {
-	if claim.Status.Allocation == nil || len(record.Devices) == 0 {
-		return false
+// recordsAllocation tells whether the record is of exactly the devices that the
+// claim has here now: a claim that was released and allocated again can have
+// others, or more.
+func (p *Preparer) recordsAllocation(record journal.Record, claim *resourceapi.ResourceClaim) bool {
+	return len(record.Devices) > 0 && slices.EqualFunc(p.ours(claim), record.Devices, func(r resourceapi.DeviceRequestAllocationResult, d journal.Device) bool {
+		return r.Request == d.Request && r.Pool == d.Pool && r.Device == d.Device
+	})
+}
+
+// ours are the results of a claim that are prepared here, in their order.
+func (p *Preparer) ours(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	if claim.Status.Allocation == nil {
+		return nil
 	}
-	results := claim.Status.Allocation.Devices.Results
-	for _, device := range record.Devices {
-		if !slices.ContainsFunc(results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-			return r.Request == device.Request && r.Pool == device.Pool && r.Device == device.Device
-		}) {
-			return false
-		}
-	}
-	return true
+	return slices.DeleteFunc(slices.Clone(claim.Status.Allocation.Devices.Results), func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return r.Driver != p.Driver || r.Pool != p.Pool
+	})
 }
 
 // record is what will be remembered of the plan.
@@ -236,8 +240,8 @@ func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits E
 }
 
 // Prepared counts the claims that are prepared on this node.
-func (p *Preparer) Prepared() (int, error) {
-	records, _, err := p.Journal.List()
+func (p *Preparer) Prepared(ctx context.Context) (int, error) {
+	records, err := p.records(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -248,6 +252,16 @@ func (p *Preparer) Prepared() (int, error) {
 		}
 	}
 	return count, nil
+}
+
+// records lists the journal. It reports damaged records, which the journal tells
+// of only once, whoever asks first.
+func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
+	records, corrupt, err := p.Journal.List()
+	for _, bad := range corrupt {
+		klog.FromContext(ctx).Error(bad, "A claim's record is unusable; the claim is prepared anew from its CDI file and the API server where possible")
+	}
+	return records, err
 }
 
 func claimKey(claim types.UID) string { return "claim-" + string(claim) }

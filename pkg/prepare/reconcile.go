@@ -18,12 +18,9 @@ import (
 // What the API server does not confirm stays as it is. Each claim is handled
 // under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
-	records, corrupt, err := p.Journal.List()
+	records, err := p.records(ctx)
 	if err != nil {
 		return err
-	}
-	for _, bad := range corrupt {
-		klog.FromContext(ctx).Error(bad, "A claim's record is unusable, rebuilding it from its CDI file and the API server where possible")
 	}
 	var failures []error
 	recorded := map[types.UID]bool{}
@@ -112,7 +109,7 @@ func (p *Preparer) reconcileOrphan(ctx context.Context, spec cdi.Claim) error {
 		if err != nil {
 			return err
 		}
-		if claim != nil && claim.Status.Allocation != nil {
+		if claim != nil && len(p.ours(claim)) > 0 {
 			_, err := p.Prepare(ctx, claim)
 			return err
 		}
