@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"k8s.io/klog/v2/ktesting"
-	cdispec "tags.cncf.io/container-device-interface/specs-go"
 	"sigs.k8s.io/yaml"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -130,7 +130,7 @@ func TestEditsOfAGPUWithoutItsDeviceNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.edits.GPU(r.uuid(1))
-	checkSentence(t, err, r.uuid(1), "below /")
+	fixture.Sentence(t, err, r.uuid(1), "below /")
 	if _, err := r.edits.GPU(r.uuid(2)); err != nil {
 		t.Errorf("another GPU: %v", err)
 	}
@@ -139,7 +139,7 @@ func TestEditsOfAGPUWithoutItsDeviceNode(t *testing.T) {
 func TestEditsOfAGPUThatIsNotThere(t *testing.T) {
 	r := newRig(t, "g6.xlarge", "/")
 	_, err := r.edits.GPU("GPU-00000000-0000-0000-0000-000000000000")
-	checkSentence(t, err, "find the device nodes of GPU GPU-00000000-0000-0000-0000-000000000000")
+	fixture.Sentence(t, err, "find the device nodes of GPU GPU-00000000-0000-0000-0000-000000000000")
 }
 
 // Without /dev/nvidiactl no CUDA program starts, so the claim must not, either.
@@ -153,17 +153,5 @@ func TestEditsNeedTheControlDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.edits.Common()
-	checkSentence(t, err, "/dev/nvidiactl is missing", "load the NVIDIA driver", "nvidia-modprobe")
-}
-
-func checkSentence(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatal("there is no error")
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
-		}
-	}
+	fixture.Sentence(t, err, "/dev/nvidiactl is missing", "load the NVIDIA driver", "nvidia-modprobe")
 }

@@ -1,0 +1,142 @@
+package prepare
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+func TestAClaimWaitsForARelease(t *testing.T) {
+	r := newRig(t)
+	old, fresh := r.claim("old", 0, 1), r.claim("fresh", 1)
+	holder := r.start(t)
+	prepare(t, holder, old)
+	locks := &announcing{Locks: holder.Locks, locked: make(chan struct{})}
+	waiter := r.start(t, func(o *Options) { o.ReleaseWait, o.Locks = time.Minute, locks })
+	failure := make(chan error, 1)
+	go func() {
+		_, err := waiter.Prepare(testContext(t), fresh)
+		failure <- err
+	}()
+	<-locks.locked // it has the GPU's lock, and finds the record
+	select {
+	case err := <-failure:
+		t.Fatalf("prepared, with error %v, what another claim holds", err)
+	default:
+	}
+	unprepare(t, holder, old)
+	if err := <-failure; err != nil {
+		t.Fatal(err)
+	}
+	r.expect(t, fresh)
+}
+
+// announcing tells when a GPU is locked.
+type announcing struct {
+	Locks
+	once   sync.Once
+	locked chan struct{}
+}
+
+func (a *announcing) Lock(ctx context.Context, keys ...string) (func(), error) {
+	unlock, err := a.Locks.Lock(ctx, keys...)
+	if strings.HasPrefix(keys[0], "gpu-") {
+		a.once.Do(func() { close(a.locked) })
+	}
+	return unlock, err
+}
+
+func TestAClaimTakesOver(t *testing.T) {
+	for name, change := range map[string]func(r *rig){
+		"from a claim that is gone":                 func(r *rig) { r.api.remove(fixture.Claim("old")) },
+		"from a claim whose name another has taken": func(r *rig) { r.api.remove(fixture.Claim("old")); reused(r) },
+		"from a claim with other GPUs now":          func(r *rig) { r.claim("old", 6) },
+		"from a claim that is not allocated":        func(r *rig) { unallocate(r, "old") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			p := r.start(t)
+			prepare(t, p, r.claim("old", 0, 1))
+			prepare(t, p, r.claim("older", 2))
+			r.api.remove(fixture.Claim("older"))
+			change(r)
+			fresh := r.claim("fresh", 1, 2)
+			prepare(t, p, fresh)
+			r.expect(t, fresh)
+		})
+	}
+}
+
+// reused is a claim with the name of the old one.
+func reused(r *rig) {
+	claim := fixture.Claim("old", fixture.Result("gpus", "gpu-0"))
+	claim.UID = "uid-reused"
+	r.api.put(claim)
+}
+
+func unallocate(r *rig, name string) {
+	claim := fixture.Claim(name)
+	claim.Status.Allocation = nil
+	r.api.put(claim)
+}
+
+func TestALiveClaimKeepsItsGPU(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	old := r.claim("old", 0)
+	prepare(t, p, old)
+	_, err := p.Prepare(testContext(t), r.claim("fresh", 0, 1))
+	fixture.Sentence(t, err, "claim default/fresh was given a GPU", "claim default/old (UID uid-old) still holds on this node", "delete one of the two pods")
+	r.expect(t, old)
+}
+
+// Only the API server's word takes a GPU away.
+func TestAClaimKeepsItsGPUWhileTheAPIServerIsAway(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	old := r.claim("old", 0)
+	prepare(t, p, old)
+	r.api.remove(old)
+	r.api.fail(errAway)
+	fresh := r.claim("fresh", 0)
+	_, err := p.Prepare(testContext(t), fresh)
+	fixture.Sentence(t, err, "claim default/fresh needs a GPU that claim default/old held", "whether that claim still exists is not known", "connection refused")
+	r.expect(t, old)
+	r.api.fail(nil)
+	prepare(t, p, fresh)
+	r.expect(t, fresh)
+}
+
+func TestAdminAccessNeverConflicts(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	admin := fixture.Claim("admin", fixture.AdminResult("look", "gpu-0"), fixture.AdminResult("look", "gpu-1"))
+	other := fixture.Claim("other", fixture.AdminResult("look", "gpu-0"))
+	r.api.put(admin)
+	r.api.put(other)
+	holder := r.claim("holder", 0)
+	prepare(t, p, admin)
+	prepare(t, p, holder)
+	prepare(t, p, other)
+	r.expect(t, admin, holder, other)
+	unprepare(t, p, admin)
+	unprepare(t, p, other)
+	r.expect(t, holder)
+}
+
+// After a reboot nothing holds a GPU any more, whatever the records say.
+func TestRecordsOfAnEarlierBootHoldNothing(t *testing.T) {
+	r := newRig(t)
+	old := r.claim("old", 0)
+	prepare(t, r.start(t), old)
+	r.boot = "boot-2"
+	p := r.start(t)
+	fresh := r.claim("fresh", 0)
+	prepare(t, p, fresh)
+	reconcile(t, p)
+	r.expect(t, fresh)
+}

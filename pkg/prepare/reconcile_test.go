@@ -1,0 +1,278 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// Each case is a node on which claim c was prepared, and claim other still is.
+func TestReconcile(t *testing.T) {
+	elsewhere := fixture.Result("gpus", "gpu-0")
+	elsewhere.Pool = "node-b"
+	for name, tc := range map[string]struct {
+		happen func(t *testing.T, r *rig, c *resourceapi.ResourceClaim)
+		gone   bool // or else c is prepared in the end
+	}{
+		"nothing happened": {happen: func(*testing.T, *rig, *resourceapi.ResourceClaim) {}},
+		"the claim is gone": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			r.api.remove(c)
+		}},
+		"the claim is gone and another has its name": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			r.api.put(withUID(c, "uid-reused"))
+		}},
+		"the claim is not allocated any more": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			unallocate(r, c.Name)
+		}},
+		"the claim has other GPUs now": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			r.claim(c.Name, 5)
+		}},
+		"the CDI file vanished": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.spec(c))
+		}},
+		"the CDI file vanished, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.spec(c))
+			r.api.remove(c)
+		}},
+		"the record vanished": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.record(c))
+		}},
+		"the record vanished, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.record(c))
+			r.api.remove(c)
+		}},
+		"the record vanished, and the claim moved to another node": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.record(c))
+			r.api.put(fixture.Claim(c.Name, elsewhere))
+		}},
+		"the record vanished, and another claim has the name": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.record(c))
+			r.api.put(withUID(c, "uid-reused"))
+		}},
+		"the record is empty": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.record(c), "")
+		}},
+		"the record is cut off": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			content := read(t, r.record(c))
+			write(t, r.record(c), content[:len(content)/2])
+		}},
+		"the record is from a newer version": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.record(c), strings.Replace(read(t, r.record(c)), `"schemaVersion":1`, `"schemaVersion":2`, 1))
+		}},
+		"the record is damaged, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.record(c), "damaged")
+			r.api.remove(c)
+		}},
+		"record and CDI file vanished": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			remove(t, r.record(c))
+			remove(t, r.spec(c))
+		}},
+		"half a CDI file beside the whole one": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.spec(c)+".tmp", "{")
+			remove(t, r.record(c))
+		}},
+		"half a CDI file of a claim never prepared": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.spec(withUID(c, "uid-half"))+".tmp", "{")
+		}},
+		"a CDI file without a claim's name": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.spec(withUID(c, "uid-nameless")), "{}")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			c, other := r.claim("c", 0, 1), r.claim("other", 2)
+			before := r.start(t)
+			prepare(t, before, c)
+			prepare(t, before, other)
+			tc.happen(t, r, c)
+			after := r.start(t)
+			reconcile(t, after)
+			survivors := []*resourceapi.ResourceClaim{other}
+			if !tc.gone {
+				survivors = append(survivors, c)
+			}
+			r.expect(t, survivors...)
+			reconcile(t, after)
+			r.expect(t, survivors...)
+		})
+	}
+}
+
+func withUID(claim *resourceapi.ResourceClaim, uid types.UID) *resourceapi.ResourceClaim {
+	claim = claim.DeepCopy()
+	claim.UID = uid
+	return claim
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A reboot ends all containers, and the CDI files with them where their
+// directory is in memory.
+func TestReconcileAfterAReboot(t *testing.T) {
+	for name, tmpfs := range map[string]bool{"CDI directory in memory": true, "CDI directory on disk": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			claim := r.claim("c", 0)
+			prepare(t, r.start(t), claim)
+			if tmpfs {
+				remove(t, r.spec(claim))
+			}
+			r.boot = "boot-2"
+			p := r.start(t)
+			if !tmpfs {
+				r.api.remove(claim)
+			}
+			reconcile(t, p)
+			r.expect(t)
+			r.api.put(claim)
+			prepare(t, p, claim)
+			r.expect(t, claim)
+		})
+	}
+}
+
+// What the API server does not confirm stays as it is.
+func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	gone, live, orphan := r.claim("gone", 0), r.claim("live", 1), r.claim("orphan", 2)
+	for _, claim := range []*resourceapi.ResourceClaim{gone, live, orphan} {
+		prepare(t, p, claim)
+	}
+	r.api.remove(gone)
+	remove(t, r.record(orphan))
+	r.api.fail(errAway)
+	err := p.Reconcile(testContext(t))
+	if err == nil {
+		t.Fatal("there is no error")
+	}
+	for _, claim := range []string{"default/gone", "default/live", "default/orphan"} {
+		if !strings.Contains(err.Error(), "read claim "+claim+": connection refused") {
+			t.Errorf("%q does not say that %s cannot be read", err, claim)
+		}
+	}
+	for _, path := range []string{r.record(gone), r.spec(gone), r.record(live), r.spec(live), r.spec(orphan)} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	r.api.fail(nil)
+	reconcile(t, p)
+	r.expect(t, live, orphan)
+}
+
+// Before the driver answers, nothing can be made, and nothing may be dropped.
+func TestReconcileBeforeTheDriverAnswers(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	vanished, orphan, gone := r.claim("vanished", 0), r.claim("orphan", 1), r.claim("gone", 2)
+	for _, claim := range []*resourceapi.ResourceClaim{vanished, orphan, gone} {
+		prepare(t, p, claim)
+	}
+	remove(t, r.spec(vanished))
+	remove(t, r.record(orphan))
+	r.api.remove(gone)
+	p = r.start(t)
+	p.node.Store(nil)
+	if err := p.Reconcile(testContext(t)); err == nil || !strings.Contains(err.Error(), "the NVIDIA driver on this node does not answer yet") {
+		t.Errorf("got %v", err)
+	}
+	p.SetNode(Node{Offer: offer(), Edits: r.edits})
+	reconcile(t, p)
+	r.expect(t, vanished, orphan)
+}
+
+// A bad file is the journal's news once; whoever learns it first has to tell.
+func TestADamagedRecordIsReported(t *testing.T) {
+	for name, look := range map[string]func(ctx context.Context, p *Preparer, r *rig) error{
+		"when claims are counted":    func(ctx context.Context, p *Preparer, _ *rig) error { _, err := p.Prepared(ctx); return err },
+		"when claims are reconciled": func(ctx context.Context, p *Preparer, _ *rig) error { return p.Reconcile(ctx) },
+		"when a claim is prepared": func(ctx context.Context, p *Preparer, r *rig) error {
+			_, err := p.Prepare(ctx, r.claim("other", 1))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			claim := r.claim("c", 0)
+			prepare(t, r.start(t), claim)
+			write(t, r.record(claim), "damaged")
+			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+			if err := look(klog.NewContext(t.Context(), logger), r.start(t), r); err != nil {
+				t.Fatal(err)
+			}
+			logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+			if !strings.Contains(logs, "uid-c.json") || !strings.Contains(logs, "quarantine") {
+				t.Errorf("the damage is not reported: %s", logs)
+			}
+			if moved, err := filepath.Glob(filepath.Join(r.claimsDir(), "quarantine", "uid-c.json.*")); err != nil || len(moved) != 1 {
+				t.Errorf("got %q, %v in quarantine, want one file", moved, err)
+			}
+		})
+	}
+}
+
+func TestRestoreSpec(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	claim, never := r.claim("c", 0), r.claim("never", 1)
+	prepare(t, p, claim)
+	remove(t, r.spec(claim))
+	for _, c := range []*resourceapi.ResourceClaim{claim, never, claim} {
+		if err := p.RestoreSpec(testContext(t), c.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.expect(t, claim)
+}
+
+func TestReconcileGoesOnAfterAFailure(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	first, second, gone := r.claim("a", 0), r.claim("b", 1), r.claim("c", 2)
+	for _, claim := range []*resourceapi.ResourceClaim{first, second, gone} {
+		prepare(t, p, claim)
+	}
+	remove(t, r.spec(first))
+	remove(t, r.spec(second))
+	r.api.remove(gone)
+	r.edits.FailGPU(uuid(0), errors.New("device node is missing"))
+	fixture.Sentence(t, p.Reconcile(testContext(t)), "claim default/a", "device node is missing")
+	r.edits.FailGPU(uuid(0), nil)
+	if _, err := os.Stat(r.spec(second)); err != nil {
+		t.Error(err)
+	}
+	reconcile(t, p)
+	r.expect(t, first, second)
+}
