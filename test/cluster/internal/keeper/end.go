@@ -26,14 +26,13 @@ const (
 
 // Running says whether a keeper holds the cluster in dir.
 func Running(dir layout.Dir) (bool, error) {
-	if _, err := os.Stat(dir.Lock()); errors.Is(err, fs.ErrNotExist) {
+	lock, err := take(dir, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
-	}
-	lock, err := Hold(dir)
-	if errors.Is(err, ErrHeld) {
+	case errors.Is(err, ErrHeld):
 		return true, nil
-	}
-	if err != nil {
+	case err != nil:
 		return false, err
 	}
 	return false, lock.Close()
@@ -48,9 +47,12 @@ func End(dir layout.Dir) (bool, error) {
 	if err := refuseForeign(dir); err != nil {
 		return false, err
 	}
-	lock, err := takeOver(dir)
-	if err != nil {
+	if err := endKeeper(dir); err != nil {
 		return false, err
+	}
+	lock, err := Hold(dir)
+	if err != nil {
+		return false, fmt.Errorf("removing what is left in %s: %w", dir, err)
 	}
 	defer lock.Close()
 	if err := killInit(dir); err != nil {
@@ -74,33 +76,32 @@ func refuseForeign(dir layout.Dir) error {
 	return nil
 }
 
-// takeOver ends the keeper, by asking and then by force, and returns its lock.
-func takeOver(dir layout.Dir) (*os.File, error) {
-	deadline := time.Now().Add(politeness)
-	signal := syscall.SIGTERM
-	for {
-		lock, err := Hold(dir)
-		if !errors.Is(err, ErrHeld) {
-			return lock, err
-		}
-		pid, err := holder(dir)
-		if err != nil {
-			return nil, err
-		}
-		if pid > 0 && signal != 0 {
-			if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return nil, fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", pid, err)
-			}
-			signal = 0
-		}
-		if time.Now().After(deadline) {
-			signal = syscall.SIGKILL
-		}
-		if time.Now().After(deadline.Add(politeness)) {
-			return nil, fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", pid)
-		}
-		time.Sleep(pollInterval)
+// endKeeper ends the keeper, by asking and then by force.
+func endKeeper(dir layout.Dir) error {
+	running, err := Running(dir)
+	if err != nil || !running {
+		return err
 	}
+	pid, err := holder(dir)
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		return fmt.Errorf("the cluster in %s is just being started: wait for it", dir)
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", pid, err)
+		}
+		for deadline := time.Now().Add(politeness); time.Now().Before(deadline); time.Sleep(pollInterval) {
+			// It may be a child that nobody waits for, so its own existence
+			// tells less than its lock.
+			if running, err := Running(dir); err != nil || !running {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", pid)
 }
 
 // killInit kills the sandbox of a keeper that did not live to do it, and waits

@@ -19,30 +19,37 @@ var ErrHeld = errors.New("the cluster is running")
 // Hold takes the lock of the cluster in dir, which is made when it is missing.
 // It fails with ErrHeld while a keeper lives.
 func Hold(dir layout.Dir) (*os.File, error) {
-	if err := os.MkdirAll(string(dir), 0o755); err != nil {
-		return nil, fmt.Errorf("making the cluster's directory: %w", err)
-	}
 	for {
-		file, err := os.OpenFile(dir.Lock(), os.O_CREATE|os.O_RDWR, 0o644)
-		if err != nil {
-			return nil, fmt.Errorf("opening the cluster's lock: %w", err)
-		}
-		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			file.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, ErrHeld
-			}
-			return nil, fmt.Errorf("locking %s: %w", dir.Lock(), err)
-		}
-		// Whoever held it before may have removed it on its way out.
-		if current(file, dir.Lock()) {
-			return file, nil
-		}
-		file.Close()
 		if err := os.MkdirAll(string(dir), 0o755); err != nil {
 			return nil, fmt.Errorf("making the cluster's directory: %w", err)
 		}
+		lock, err := take(dir, os.O_CREATE)
+		// A keeper on its way out removes the lock, and then the directory.
+		if !errors.Is(err, fs.ErrNotExist) {
+			return lock, err
+		}
 	}
+}
+
+// take takes a lock that is there; with os.O_CREATE it makes one. It fails with
+// fs.ErrNotExist when there is none, or only one that is just being removed.
+func take(dir layout.Dir, flags int) (*os.File, error) {
+	file, err := os.OpenFile(dir.Lock(), os.O_RDWR|flags, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("opening the cluster's lock: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrHeld
+		}
+		return nil, fmt.Errorf("locking %s: %w", dir.Lock(), err)
+	}
+	if !current(file, dir.Lock()) {
+		file.Close()
+		return nil, fs.ErrNotExist
+	}
+	return file, nil
 }
 
 // current says whether file is still what its path leads to.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,7 @@ func Unified() bool {
 	return unix.Statfs(cgroupMount, &stat) == nil && stat.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// CreateCgroup makes the cgroup name in every hierarchy, with every controller.
+// CreateCgroup makes the cgroup name in every hierarchy.
 func CreateCgroup(name string) error {
 	if Unified() {
 		if err := delegate(cgroupMount); err != nil {
@@ -35,14 +36,20 @@ func CreateCgroup(name string) error {
 	return nil
 }
 
-// delegate lets the children of a cgroup v2 group use all its controllers.
-// Without it kubelet calls its cgroup root invalid.
+// used are the cgroup v2 controllers that kubelet and runc ask for.
+var used = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
+
+// delegate lets the children of a cgroup v2 group use its controllers. Without
+// it kubelet calls its cgroup root invalid.
 func delegate(group string) error {
 	controllers, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
 	if err != nil {
 		return fmt.Errorf("reading which controllers the pods' cgroup can have: %w", err)
 	}
 	for _, controller := range strings.Fields(string(controllers)) {
+		if !slices.Contains(used, controller) {
+			continue
+		}
 		err := os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), []byte("+"+controller), 0o644)
 		if err != nil {
 			return fmt.Errorf("giving the pods' cgroup the controller %s: %w: in a container, move its processes out of the root cgroup first", controller, err)

@@ -47,8 +47,11 @@ func removeAllBut(dir string, keep []string) error {
 			errs = append(errs, retryBusy(func() error { return os.RemoveAll(path) }))
 		}
 	}
-	if len(keep) == 0 {
-		errs = append(errs, os.Remove(dir))
+	if len(keep) > 0 {
+		return errors.Join(errs...)
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

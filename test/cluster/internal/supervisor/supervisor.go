@@ -177,8 +177,12 @@ func isolate(dir layout.Dir) error {
 }
 
 func (s *Supervisor) startControlPlane(ctx context.Context, client *api) error {
-	// containerd needs nothing of the control plane: it starts meanwhile.
-	for _, name := range []string{etcd, containerd} {
+	// What needs nothing of the control plane starts meanwhile.
+	early := []string{etcd, containerd}
+	if s.spec.SimNode != "" {
+		early = append(early, simulator)
+	}
+	for _, name := range early {
 		if err := s.start(name); err != nil {
 			return err
 		}
@@ -211,9 +215,6 @@ func (s *Supervisor) startControlPlane(ctx context.Context, client *api) error {
 
 func (s *Supervisor) startNode(ctx context.Context, client *api) error {
 	if s.spec.SimNode != "" {
-		if err := s.start(simulator); err != nil {
-			return err
-		}
 		if err := s.await(ctx, simulator, answers("unix", s.spec.Dir.SimSocket())); err != nil {
 			return err
 		}
