@@ -1,0 +1,363 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// The tests of the publisher run in a bubble of time: minutes pass at once, and
+// only when nothing is left to do. Where the library's controller creates slices,
+// less than its mutation cache's minute may pass: it looks again exactly when
+// that is over, and for ever where time stands still meanwhile.
+const settled = 45 * time.Second
+
+// publishing runs the publisher with the real slice controller until the test ends.
+func publishing(t *testing.T, api *apiServer, first resourceslice.DriverResources) *publisher {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	p := newPublisher(api, fixture.Driver, fixture.NodeName)
+	p.set(first)
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the publisher ended with %v", err)
+		}
+	})
+	synctest.Wait()
+	return p
+}
+
+// after lets that much time pass.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func check(t *testing.T, api *apiServer, p *publisher, want resourceslice.DriverResources, writes ...string) {
+	t.Helper()
+	if err := api.has(t, want); err != nil {
+		t.Error(err)
+	}
+	if !p.published.Load() {
+		t.Error("the publisher does not know that the devices are published")
+	}
+	if got := api.writes(); !slices.Equal(got, writes) {
+		t.Errorf("got writes %q, want %q", got, writes)
+	}
+}
+
+func TestTheFirstPublicationIsAtOnceAndLasts(t *testing.T) {
+	for name, gpus := range map[string]int{"one slice": 8, "two slices": 130, "more slices than ten": 1500} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, want := newAPIServer(), resources(t, gpus)
+				p := publishing(t, api, want)
+				creates := slices.Repeat([]string{"create"}, len(want.Pools[fixture.NodeName].Slices))
+				check(t, api, p, want, creates...)
+				// The library's controller finds what it would have written itself.
+				after(10 * time.Minute)
+				check(t, api, p, want, creates...)
+			})
+		})
+	}
+}
+
+func TestFirstSlicesAreTheControllers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		want := resources(t, 130)
+		ours := newAPIServer()
+		publishing(t, ours, want)
+
+		theirs := newAPIServer()
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
+			DriverName: fixture.Driver, KubeClient: theirs, Resources: &want,
+			Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: fixture.NodeName, UID: "uid-node"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer controller.Stop()
+		defer cancel()
+		after(settled)
+		got, their := ours.slices(t), theirs.slices(t)
+		if len(got) != len(their) {
+			t.Fatalf("got %d slices, the controller makes %d", len(got), len(their))
+		}
+		for i := range got {
+			if got[i].GenerateName != their[i].GenerateName || len(got[i].OwnerReferences) != 1 ||
+				!apiequality.Semantic.DeepEqual(got[i].OwnerReferences, their[i].OwnerReferences) ||
+				!apiequality.Semantic.DeepEqual(got[i].Spec, their[i].Spec) {
+				t.Errorf("slice %d:\ngot            %+v\nthe controller %+v", i, got[i], their[i])
+			}
+		}
+	})
+}
+
+func TestSlicesThatAreThereAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, want := newAPIServer(), resources(t, 8)
+		stop := once(t, api, want)
+		stop()
+		p := publishing(t, api, want) // the plugin's restart
+		check(t, api, p, want, "create")
+		after(10 * time.Minute)
+		check(t, api, p, want, "create")
+	})
+}
+
+func TestSlicesOfAnEarlierStateAreUpdated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		stop := once(t, api, resources(t, 8))
+		stop()
+		want := resources(t, 7)
+		p := publishing(t, api, want)
+		after(5 * time.Second)
+		check(t, api, p, want, "create", "update")
+		after(10 * time.Minute)
+		check(t, api, p, want, "create", "update")
+	})
+}
+
+// once publishes until stop is called.
+func once(t *testing.T, api *apiServer, what resourceslice.DriverResources) (stop func()) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	p := newPublisher(api, fixture.Driver, fixture.NodeName)
+	p.set(what)
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	after(5 * time.Second)
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func TestANewStateIsPublishedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		p := publishing(t, api, resources(t, 8))
+		after(5 * time.Second)
+		want := resources(t, 6)
+		p.set(want)
+		synctest.Wait()
+		check(t, api, p, want, "create", "update")
+	})
+}
+
+// kubelet removes the node's slices when it starts; the controller alone would
+// leave the node without GPUs for 30 s.
+func TestSlicesThatKubeletWipedAreBackSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, want := newAPIServer(), resources(t, 130)
+		p := publishing(t, api, want)
+		after(time.Minute)
+		api.wipe(t)
+		if took := untilPublished(t, api, p, want); took > 2*time.Second {
+			t.Errorf("the slices were back after %s", took)
+		}
+		after(settled)
+		check(t, api, p, want, "create", "create", "create", "create")
+	})
+}
+
+// untilPublished returns how long it takes until the slices are there.
+func untilPublished(t *testing.T, api *apiServer, p *publisher, want resourceslice.DriverResources) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for api.has(t, want) != nil || !p.published.Load() {
+		if time.Since(start) > settled {
+			t.Fatalf("published: %t, %v", p.published.Load(), api.has(t, want))
+		}
+		after(10 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+func TestWipedSlicesAreNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, want := newAPIServer(), resources(t, 8)
+		p := publishing(t, api, want)
+		after(time.Minute)
+		api.fail("create", "resourceslices", 3)
+		api.wipe(t)
+		synctest.Wait()
+		if p.published.Load() {
+			t.Error("the publisher says that the devices are published")
+		}
+		untilPublished(t, api, p, want)
+	})
+}
+
+func TestAnIdleNodeHasNoSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		p := publishing(t, api, resourceslice.DriverResources{})
+		check(t, api, p, resourceslice.DriverResources{})
+		want := resources(t, 8) // the driver is loaded
+		p.set(want)
+		after(2 * time.Second)
+		check(t, api, p, want, "create")
+	})
+}
+
+func TestAnIdleNodeLosesTheSlicesOfItsPast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		once(t, api, resources(t, 8))()
+		p := publishing(t, api, resourceslice.DriverResources{})
+		after(time.Minute)
+		check(t, api, p, resourceslice.DriverResources{}, "create", "delete")
+	})
+}
+
+// What another node or another driver publishes is no business of ours. The
+// fake does not select by field, so this is about the selector itself.
+func TestTheSelector(t *testing.T) {
+	if got, want := sliceSelector(fixture.Driver, fixture.NodeName).String(), "spec.driver=gpu.nvidia.com,spec.nodeName=node-a"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestANodeThatDoesNotExist(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	p := newPublisher(newAPIServer(), fixture.Driver, "node-z")
+	fixture.Sentence(t, p.run(ctx), `node "node-z" does not exist in this cluster`, "set --node-name to the name under which kubelet registered this node")
+}
+
+func TestTheAPIServerIsAwayAtFirst(t *testing.T) {
+	for name, fail := range map[string]struct {
+		verb, resource string
+		times          int64
+	}{
+		"reading the node":   {"get", "nodes", 5},
+		"listing slices":     {"list", "resourceslices", 4},
+		"watching slices":    {"watch", "resourceslices", 3},
+		"creating the slice": {"create", "resourceslices", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, want := newAPIServer(), resources(t, 8)
+				api.fail(fail.verb, fail.resource, fail.times)
+				p := publishing(t, api, want)
+				untilPublished(t, api, p, want)
+				if got := len(api.slices(t)); got != 1 {
+					t.Errorf("got %d slices", got)
+				}
+			})
+		})
+	}
+}
+
+// Two plugin versions with different devices must not fight at the API
+// server's speed: each update makes the scheduler look at all waiting pods.
+func TestSomebodyElseWritesTheSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, want := newAPIServer(), resources(t, 8)
+		p := publishing(t, api, want)
+		ctx, cancel := context.WithCancel(t.Context())
+		rival := make(chan int)
+		go func() { rival <- rewrite(ctx, t, api, resources(t, 7)) }()
+		const minutes = 10
+		after(minutes * time.Minute)
+		cancel()
+		theirs := <-rival
+		ours := len(api.writes()) - theirs
+		// One in five seconds, the first few, and the controller's one in 30 s.
+		if most := minutes*60/5 + 5 + minutes*2 + 1; ours > most {
+			t.Errorf("got %d writes of ours in %d minutes, want at most %d", ours, minutes, most)
+		}
+		after(time.Minute)
+		if err := api.has(t, want); err != nil || !p.published.Load() {
+			t.Errorf("after the rival's end: %v, published: %t", err, p.published.Load())
+		}
+	})
+}
+
+// rewrite writes its own devices whenever it finds others. It returns how often.
+func rewrite(ctx context.Context, t *testing.T, api *apiServer, own resourceslice.DriverResources) int {
+	writes := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return writes
+		case <-time.After(50 * time.Millisecond):
+		}
+		if api.has(t, own) == nil {
+			continue
+		}
+		for _, item := range api.slices(t) {
+			item.Spec.Devices = own.Pools[fixture.NodeName].Slices[0].Devices
+			if _, err := api.ResourceV1().ResourceSlices().Update(context.Background(), &item, metav1.UpdateOptions{}); err != nil {
+				t.Error(err)
+			}
+			writes++
+		}
+	}
+}
+
+func TestMatches(t *testing.T) {
+	want := resources(t, 130)
+	published := func(change func(all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+		p := newPublisher(nil, fixture.Driver, fixture.NodeName)
+		var all []*resourceapi.ResourceSlice
+		pool := want.Pools[fixture.NodeName]
+		for i := range pool.Slices {
+			slice := p.firstSlice("uid-node", fixture.NodeName, pool, i).DeepCopy()
+			slice.Name = slice.GenerateName + "x"
+			all = append(all, slice)
+		}
+		return change(all)
+	}
+	type list = []*resourceapi.ResourceSlice
+	for name, tc := range map[string]struct {
+		change func(list) list
+		want   bool
+	}{
+		"as desired":          {func(all list) list { return all }, true},
+		"listed in any order": {func(all list) list { slices.Reverse(all); return all }, true},
+		"a later generation":  {func(all list) list { all[0].Spec.Pool.Generation, all[1].Spec.Pool.Generation = 3, 3; return all }, true},
+		"two generations":     {func(all list) list { all[1].Spec.Pool.Generation = 2; return all }, false},
+		"one missing":         {func(all list) list { return all[:1] }, false},
+		"none":                {func(list) list { return nil }, false},
+		"one too many":        {func(all list) list { return append(all, all[1]) }, false},
+		"another pool": {func(all list) list {
+			extra := all[0].DeepCopy()
+			extra.Spec.Pool.Name = "old"
+			return append(all, extra)
+		}, false},
+		"another count":       {func(all list) list { all[1].Spec.Pool.ResourceSliceCount = 3; return all }, false},
+		"a device less":       {func(all list) list { all[1].Spec.Devices = all[1].Spec.Devices[1:]; return all }, false},
+		"devices in disorder": {func(all list) list { slices.Reverse(all[0].Spec.Devices); return all }, false},
+		"slices in disorder": {func(all list) list {
+			all[0].Spec.Devices, all[1].Spec.Devices = all[1].Spec.Devices, all[0].Spec.Devices
+			return all
+		}, false},
+		"another attribute": {func(all list) list { delete(all[0].Spec.Devices[0].Attributes, "index"); return all }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := matches(published(tc.change), want); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
