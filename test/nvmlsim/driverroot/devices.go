@@ -21,10 +21,11 @@ const (
 	nvidiaCapsMajor = 511
 )
 
-// Minors of the two capability devices that a machine with MIG always has.
+// Modes of the capability devices.
 const (
-	capMIGConfig  = 1
-	capMIGMonitor = 2
+	configMode   = 0o400
+	monitorMode  = 0o444
+	instanceMode = 0o444
 )
 
 func (t *Tree) devices(machine *model.Machine) {
@@ -36,10 +37,12 @@ func (t *Tree) devices(machine *model.Machine) {
 	t.device("dev/nvidia-uvm", nvidiaUVMMajor, 0, 0o666)
 	t.device("dev/nvidia-uvm-tools", nvidiaUVMMajor, 1, 0o666)
 	if migCapable(machine) {
-		t.device(fmt.Sprintf("dev/nvidia-caps/nvidia-cap%d", capMIGConfig), nvidiaCapsMajor, capMIGConfig, 0o400)
-		t.device(fmt.Sprintf("dev/nvidia-caps/nvidia-cap%d", capMIGMonitor), nvidiaCapsMajor, capMIGMonitor, 0o444)
+		t.device(capabilityDevice(model.ConfigCapability), nvidiaCapsMajor, model.ConfigCapability, configMode)
+		t.device(capabilityDevice(model.MonitorCapability), nvidiaCapsMajor, model.MonitorCapability, monitorMode)
 	}
 }
+
+func capabilityDevice(minor int) string { return fmt.Sprintf("dev/nvidia-caps/nvidia-cap%d", minor) }
 
 func migCapable(machine *model.Machine) bool {
 	for _, gpu := range machine.GPUs() {

@@ -2,6 +2,7 @@ package driverroot
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -48,33 +49,35 @@ func (t *Tree) information(gpu model.GPUInfo, driverVersion string) {
 // capabilities shows the devices that guard MIG. Instances add theirs when there
 // are any; a GPU without instances has an empty directory.
 func (t *Tree) capabilities(machine *model.Machine) {
-	access := func(minor, mode int) string {
-		return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
-	}
-	t.file("proc/driver/nvidia/capabilities/mig/config", access(capMIGConfig, 0o400))
-	t.file("proc/driver/nvidia/capabilities/mig/monitor", access(capMIGMonitor, 0o444))
+	t.file("proc/driver/nvidia/capabilities/mig/config", access(model.ConfigCapability, configMode))
+	t.file("proc/driver/nvidia/capabilities/mig/monitor", access(model.MonitorCapability, monitorMode))
 	var minors strings.Builder
-	fmt.Fprintf(&minors, "config %d\nmonitor %d\n", capMIGConfig, capMIGMonitor)
+	fmt.Fprintf(&minors, "config %d\nmonitor %d\n", model.ConfigCapability, model.MonitorCapability)
 	for _, gpu := range machine.GPUs() {
 		if gpu.Board.MIG == nil {
 			continue
 		}
-		t.dir(fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig", gpu.Minor))
+		t.dir(instancesDir(gpu.Minor))
 		writeMIGMinors(&minors, gpu.Minor)
 	}
 	t.file("proc/driver/nvidia-caps/mig-minors", minors.String())
 }
 
-// writeMIGMinors lists every capability device that instances of a GPU can
-// have, by the kernel module's numbering: 15 GPU instances of 8 compute
-// instances each, a device for each and one for the GPU instance itself.
+func instancesDir(gpuMinor int) string {
+	return fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig", gpuMinor)
+}
+
+// access is the content of a capability's file.
+func access(minor int, mode os.FileMode) string {
+	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
+}
+
+// writeMIGMinors lists every capability device that instances of a GPU can have.
 func writeMIGMinors(to *strings.Builder, gpuMinor int) {
-	const gpuInstances, computeInstances, reserved = 15, 8, 3
-	for gi := range gpuInstances {
-		minor := reserved + (gpuMinor*gpuInstances+gi)*(computeInstances+1)
-		fmt.Fprintf(to, "gpu%d/gi%d/access %d\n", gpuMinor, gi, minor)
-		for ci := range computeInstances {
-			fmt.Fprintf(to, "gpu%d/gi%d/ci%d/access %d\n", gpuMinor, gi, ci, minor+1+ci)
+	for gi := range model.MaxGPUInstances {
+		fmt.Fprintf(to, "gpu%d/gi%d/access %d\n", gpuMinor, gi, model.GPUInstanceCapability(gpuMinor, gi))
+		for ci := range model.MaxComputeInstances {
+			fmt.Fprintf(to, "gpu%d/gi%d/ci%d/access %d\n", gpuMinor, gi, ci, model.ComputeInstanceCapability(gpuMinor, gi, ci))
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Package driverroot owns the directory that looks like the root of a machine
 // with the NVIDIA driver installed: libraries and tools, device nodes, and what
-// the kernel and the driver show in /proc and /sys. It writes the tree once from
-// the simulated machine and removes it again; it never follows the machine's
-// state while it runs.
+// the kernel and the driver show in /proc and /sys. It writes the tree from the
+// simulated machine, lets it follow the machine's MIG instances, and removes it
+// again; of the machine's other state it shows nothing that changes.
 package driverroot
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -38,18 +39,24 @@ type Tree struct {
 	root string
 	// made is set if the directory was not there before.
 	made bool
-	err  error
+
+	// mu guards the rest once the tree is emitted.
+	mu      sync.Mutex
+	err     error
+	removed bool
+	failed  chan error
 }
 
 // Emit writes the tree for the machine. binaries is the directory that holds
 // libnvidia-ml.so.1, libcuda.so.1 and nvidia-smi of the simulator. A tree that an
-// earlier run left behind is replaced; any other directory must be empty.
+// earlier run left behind is replaced; any other directory must be empty. The
+// tree follows the machine until it is removed.
 func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, fmt.Errorf("find the driver root's absolute path: %w", err)
 	}
-	t := &Tree{root: root}
+	t := &Tree{root: root, failed: make(chan error, 1)}
 	if err := t.claim(); err != nil {
 		return nil, err
 	}
@@ -57,6 +64,7 @@ func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	t.devices(machine)
 	t.proc(machine)
 	t.sys(machine)
+	t.instances(machine)
 	if t.err != nil {
 		return nil, errors.Join(t.err, t.Remove())
 	}
@@ -86,6 +94,9 @@ func (t *Tree) claim() error {
 
 // Remove removes the tree, and the directory unless it was there before.
 func (t *Tree) Remove() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removed = true
 	if err := t.clear(); err != nil || !t.made {
 		return err
 	}

@@ -22,13 +22,36 @@ type Control interface {
 	Lose(gpu int) error
 	// Return brings a lost GPU back.
 	Return(gpu int) error
-	// SetLatency makes every call of a function take at least that long. Zero
-	// removes the latency.
+	// SetLatency makes every call of a function take at least that long before
+	// it does anything. Zero removes the latency.
 	SetLatency(function string, latency time.Duration) error
+	// SetLatencyAfter makes the calls of a function that changes a GPU take that
+	// long after they have changed it.
+	SetLatencyAfter(function string, latency time.Duration) error
+	// SetLatencyProfile sets the latencies of many functions: "realistic".
+	SetLatencyProfile(name string) error
 	// Fail makes calls of a function return an error.
 	Fail(Failure) error
 	// Clear removes all latencies and failures.
 	Clear() error
+	// SetMIGMode asks for MIG to be enabled or disabled, as NVML would: on Ampere
+	// the mode is pending until Reset. It is an error if the GPU is in use.
+	SetMIGMode(gpu int, enabled bool) error
+	// CreateInstance creates a GPU instance with one compute instance that takes
+	// all of it, where the driver chooses if start is nil. Nobody of whom the
+	// machine's clients know has created it.
+	CreateInstance(gpu int, profile string, start *int) (InstanceState, error)
+	// DestroyInstance destroys a GPU instance with its compute instances.
+	DestroyInstance(gpu, instance int) error
+	// Occupy lets a process use a GPU instance, or the GPU as a whole if instance
+	// is nil, or ends that use. What is in use cannot be destroyed or reset.
+	Occupy(gpu int, instance *int, inUse bool) error
+	// Reset resets a GPU: its instances go and the pending MIG mode is activated.
+	Reset(gpu int) error
+	// Reboot leaves every GPU as after a start of the machine: without instances,
+	// processes and modes, but Ampere's pending MIG mode is activated. Clients
+	// survive, as no real ones do, and find that all this has happened.
+	Reboot() error
 	// State describes the machine now.
 	State() (State, error)
 }
@@ -57,7 +80,8 @@ func XID(gpu int, xid uint64) Event {
 	}
 }
 
-// Failure makes a function return an error instead of doing its work.
+// Failure makes a function return an error instead of doing its work, or after
+// having done it.
 type Failure struct {
 	// Function is the C name. Without a version suffix it stands for all
 	// versions of the function: nvmlDeviceGetPciInfo covers _v2 and _v3.
@@ -68,6 +92,9 @@ type Failure struct {
 	Times int `json:"times,omitempty"`
 	// GPU restricts the failure to calls on one GPU.
 	GPU *int `json:"gpu,omitempty"`
+	// After lets a function that changes a GPU do its work first: the caller is
+	// told of a failure that was none. Calls that fail by themselves do not count.
+	After bool `json:"after,omitempty"`
 }
 
 // State is what a machine looks like at one moment.
@@ -79,6 +106,8 @@ type State struct {
 	Sessions          int            `json:"sessions"`
 	Latencies         []LatencyState `json:"latencies,omitempty"`
 	Failures          []Failure      `json:"failures,omitempty"`
+	// SlowCalls are the calls that a latency keeps waiting now.
+	SlowCalls []SlowCall `json:"slowCalls,omitempty"`
 }
 
 // GPUState is what one GPU looks like at one moment.
@@ -93,10 +122,55 @@ type GPUState struct {
 	PersistenceMode bool   `json:"persistenceMode"`
 	MIGCapable      bool   `json:"migCapable"`
 	MIGMode         string `json:"migMode"`
+	PendingMIGMode  string `json:"pendingMIGMode"`
+	// InUse says that a process uses the GPU as a whole.
+	InUse bool `json:"inUse,omitempty"`
+	// Instances are ordered by their ID.
+	Instances []InstanceState `json:"instances,omitempty"`
+}
+
+// InstanceState is what one GPU instance looks like at one moment.
+type InstanceState struct {
+	ID        int    `json:"id"`
+	Profile   string `json:"profile"`
+	ProfileID int    `json:"profileID"`
+	// Start and Size are memory units.
+	Start int  `json:"start"`
+	Size  int  `json:"size"`
+	InUse bool `json:"inUse,omitempty"`
+	// Capability is the minor of its /dev/nvidia-caps/nvidia-cap<minor>.
+	Capability int `json:"capability"`
+	// ComputeInstances are ordered by their ID.
+	ComputeInstances []ComputeInstanceState `json:"computeInstances,omitempty"`
+}
+
+// ComputeInstanceState is what one compute instance, which is a MIG device,
+// looks like at one moment.
+type ComputeInstanceState struct {
+	ID        int    `json:"id"`
+	Profile   string `json:"profile"`
+	ProfileID int    `json:"profileID"`
+	// Start and Size are compute slices of the GPU instance.
+	Start int    `json:"start"`
+	Size  int    `json:"size"`
+	UUID  string `json:"uuid"`
+	// Index is that of the MIG device below its GPU.
+	Index      int `json:"index"`
+	Capability int `json:"capability"`
+}
+
+// SlowCall is a call that an injected latency keeps waiting.
+type SlowCall struct {
+	Function string `json:"function"`
+	GPU      *int   `json:"gpu,omitempty"`
+	// After says that the call has had its effect.
+	After bool `json:"after,omitempty"`
 }
 
 // LatencyState is the latency added to a function.
 type LatencyState struct {
 	Function string        `json:"function"`
 	Latency  time.Duration `json:"latency"`
+	// After says that it comes after the function's effect.
+	After bool `json:"after,omitempty"`
 }

@@ -7,19 +7,13 @@ import (
 )
 
 // device is a session's handle of a GPU.
-type device struct {
-	unsupportedDevice
-	session *Session
-	gpu     *gpu
-}
+type device struct{ unsupportedDevice }
 
 var _ VersionedDevice = (*device)(nil)
 
 func newDevice(s *Session, g *gpu) *device {
-	return &device{unsupportedDevice: unsupportedDevice{refuser{session: s, gpu: g}}, session: s, gpu: g}
+	return &device{unsupportedDevice{refuser{session: s, gpu: g}}}
 }
-
-func (d *device) enter(function string) nvml.Return { return d.session.enter(function, d.gpu) }
 
 // unwrap finds the model's own handle in a device, which libraries such as
 // go-nvlib wrap in structs that embed it.
@@ -154,9 +148,5 @@ func (d *device) IsMigDeviceHandle() (bool, nvml.Return) {
 
 // constant answers a call whose value never changes.
 func constant[T any](d *device, function string, value T) (T, nvml.Return) {
-	if ret := d.enter(function); ret != nvml.SUCCESS {
-		var zero T
-		return zero, ret
-	}
-	return value, nvml.SUCCESS
+	return answer(d.refuser, function, value)
 }

@@ -2,9 +2,9 @@ package model
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -12,8 +12,22 @@ import (
 
 // faults are the latencies and failures that a test asked for. Machine.mu guards it.
 type faults struct {
-	latencies map[string]time.Duration
+	latencies map[moment]time.Duration
 	failures  []Failure
+}
+
+// moment is when in a call of a function something happens.
+type moment struct {
+	function string
+	after    bool
+}
+
+// recordable says whether a fault of function, after its effect or before, can be asked for.
+func recordable(function string, after bool) error {
+	if err := known(function); err != nil || !after {
+		return err
+	}
+	return hasEffect(function)
 }
 
 var versionSuffix = regexp.MustCompile(`_v\d+$`)
@@ -36,26 +50,27 @@ func known(function string) error {
 	return fmt.Errorf("the NVML header declares no function %q; use the C name, for example nvmlDeviceGetUUID", function)
 }
 
-func (f *faults) setLatency(function string, latency time.Duration) error {
-	if err := known(function); err != nil {
+func (f *faults) setLatency(function string, latency time.Duration, after bool) error {
+	if err := recordable(function, after); err != nil {
 		return err
 	}
+	at := moment{function, after}
 	if latency < 0 {
 		return fmt.Errorf("latency %s of %s is negative", latency, function)
 	}
 	if latency == 0 {
-		delete(f.latencies, function)
+		delete(f.latencies, at)
 		return nil
 	}
 	if f.latencies == nil {
-		f.latencies = map[string]time.Duration{}
+		f.latencies = map[moment]time.Duration{}
 	}
-	f.latencies[function] = latency
+	f.latencies[at] = latency
 	return nil
 }
 
 func (f *faults) add(failure Failure) error {
-	if err := known(failure.Function); err != nil {
+	if err := recordable(failure.Function, failure.After); err != nil {
 		return err
 	}
 	if failure.Return == nvml.SUCCESS {
@@ -68,10 +83,10 @@ func (f *faults) add(failure Failure) error {
 	return nil
 }
 
-// latency is how long a call of function takes.
-func (f *faults) latency(function string) time.Duration {
+// latency is how long a call of function takes before its effect, or after it.
+func (f *faults) latency(function string, after bool) time.Duration {
 	for _, name := range names(function) {
-		if d, found := f.latencies[name]; found {
+		if d, found := f.latencies[moment{name, after}]; found {
 			return d
 		}
 	}
@@ -80,10 +95,10 @@ func (f *faults) latency(function string) time.Duration {
 
 // failure returns what a call of function on gpu (nil for a call on none) fails
 // with, and uses up one of the calls that the failure is limited to.
-func (f *faults) failure(function string, g *gpu) nvml.Return {
+func (f *faults) failure(function string, g *gpu, after bool) nvml.Return {
 	for i := range f.failures {
 		failure := &f.failures[i]
-		if !slices.Contains(names(function), failure.Function) {
+		if failure.After != after || !slices.Contains(names(function), failure.Function) {
 			continue
 		}
 		if failure.GPU != nil && (g == nil || g.index != *failure.GPU) {
@@ -103,9 +118,18 @@ func (f *faults) failure(function string, g *gpu) nvml.Return {
 
 func (f *faults) latencyStates() []LatencyState {
 	var states []LatencyState
-	for _, function := range slices.Sorted(maps.Keys(f.latencies)) {
-		states = append(states, LatencyState{Function: function, Latency: f.latencies[function]})
+	for at, latency := range f.latencies {
+		states = append(states, LatencyState{Function: at.function, Latency: latency, After: at.after})
 	}
+	slices.SortFunc(states, func(a, b LatencyState) int {
+		if c := strings.Compare(a.Function, b.Function); c != 0 || a.After == b.After {
+			return c
+		}
+		if b.After {
+			return -1
+		}
+		return 1
+	})
 	return states
 }
 

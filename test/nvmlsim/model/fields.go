@@ -44,8 +44,7 @@ func (d *device) field(id uint32) (uint32, bool) {
 	}
 	switch id {
 	case nvml.FI_DEV_IS_RESETLESS_MIG_SUPPORTED:
-		// From Hopper on, switching MIG needs no reset of the GPU.
-		if d.gpu.architecture >= nvml.DEVICE_ARCH_HOPPER {
+		if d.gpu.resetless() {
 			return 1, true
 		}
 		return 0, true

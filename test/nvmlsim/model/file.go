@@ -26,6 +26,8 @@ type File struct {
 	NUMANodes []NUMANode `json:"numaNodes"`
 	// NVSwitches join GPUs that have NVLink ports; none on machines without.
 	NVSwitches []NVSwitch `json:"nvSwitches,omitempty"`
+	// Latencies names the latency profile that the machine starts with.
+	Latencies string `json:"latencies,omitempty"`
 	// GPUs in the order in which NVML enumerates them.
 	GPUs []GPU `json:"gpus"`
 }
@@ -70,6 +72,8 @@ type GPU struct {
 	IOMMUGroup int `json:"iommuGroup"`
 	// UUID overrides the identity derived from the machine's name.
 	UUID string `json:"uuid,omitempty"`
+	// MIG is how the GPU is partitioned at the start; nil for MIG disabled.
+	MIG *MIGSetup `json:"mig,omitempty"`
 }
 
 // noIOMMU is the group of a GPU on a machine that has none. Groups count from 0.

@@ -18,7 +18,7 @@ const (
 )
 
 // gpu is one GPU of the machine. The first group of fields never changes;
-// Machine.mu guards the second.
+// Machine.mu guards the last.
 type gpu struct {
 	spec         GPU
 	index        int
@@ -30,9 +30,14 @@ type gpu struct {
 	links        []link
 	cpus         []int
 
+	// changing holds a token while a call changes the instances or the MIG mode.
+	changing chan struct{}
+
 	lost        bool
 	persistence nvml.EnableState
 	computeMode nvml.ComputeMode
+	migMode     migMode
+	instances   instances
 }
 
 // link is one NVLink port. A port that no switch is wired to has no remote.
@@ -78,7 +83,7 @@ func newGPU(f File, index int) (*gpu, error) {
 	if spec.UUID == "" {
 		spec.UUID = deriveUUID(f.Name, index)
 	}
-	return &gpu{
+	g := &gpu{
 		spec:         spec,
 		index:        index,
 		address:      address,
@@ -88,7 +93,13 @@ func newGPU(f File, index int) (*gpu, error) {
 		serial:       "SIM" + strings.ToUpper(digest(f.Name, index, "serial")[:12]),
 		links:        f.links(board),
 		cpus:         cpus,
-	}, nil
+		changing:     make(chan struct{}, 1),
+		instances:    newInstances(board),
+	}
+	if err := g.setUp(); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 func (f File) cpusNear(node int) ([]int, error) {
@@ -127,7 +138,11 @@ func deriveUUID(machine string, index int) string {
 	d := []byte(digest(machine, index, "uuid")[:32])
 	d[12] = '4'
 	d[16] = "89ab"[d[16]&3]
-	return fmt.Sprintf("GPU-%s-%s-%s-%s-%s", d[0:8], d[8:12], d[12:16], d[16:20], d[20:32])
+	return "GPU-" + hyphenated(d)
+}
+
+func hyphenated(d []byte) string {
+	return fmt.Sprintf("%s-%s-%s-%s-%s", d[0:8], d[8:12], d[12:16], d[16:20], d[20:32])
 }
 
 // switched says whether the GPU has at least one link into an NVSwitch.
@@ -173,10 +188,6 @@ var computeModes = map[nvml.ComputeMode]string{
 
 // state is called with Machine.mu held.
 func (g *gpu) state() GPUState {
-	mode := "N/A"
-	if g.board.MIG != nil {
-		mode = "Disabled"
-	}
 	return GPUState{
 		Index:           g.index,
 		Minor:           g.spec.Minor,
@@ -187,6 +198,9 @@ func (g *gpu) state() GPUState {
 		ComputeMode:     computeModes[g.computeMode],
 		PersistenceMode: g.persistence == nvml.FEATURE_ENABLED,
 		MIGCapable:      g.board.MIG != nil,
-		MIGMode:         mode,
+		MIGMode:         g.migModeText(g.migMode.current),
+		PendingMIGMode:  g.migModeText(g.migMode.pending),
+		InUse:           g.migMode.inUse,
+		Instances:       g.instanceStates(),
 	}
 }

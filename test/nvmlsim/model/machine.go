@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -22,6 +21,9 @@ type Machine struct {
 	gpus     []*gpu
 	sessions map[*Session]struct{}
 	faults   faults
+	// slow are the calls that an injected latency keeps waiting.
+	slow     map[*SlowCall]struct{}
+	watchers []func(gpu int, instances []InstanceState)
 }
 
 var _ Control = (*Machine)(nil)
@@ -33,13 +35,21 @@ func Load(f File) (*Machine, error) {
 	}
 	// The caller may go on to change what it passed.
 	f.GPUs, f.NVSwitches, f.NUMANodes = slices.Clone(f.GPUs), slices.Clone(f.NVSwitches), slices.Clone(f.NUMANodes)
-	m := &Machine{file: f, sessions: map[*Session]struct{}{}}
+	for i := range f.GPUs {
+		f.GPUs[i].MIG = f.GPUs[i].MIG.clone()
+	}
+	m := &Machine{file: f, sessions: map[*Session]struct{}{}, slow: map[*SlowCall]struct{}{}}
 	for i := range f.GPUs {
 		g, err := newGPU(f, i)
 		if err != nil {
 			return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
 		}
 		m.gpus = append(m.gpus, g)
+	}
+	if f.Latencies != "" {
+		if err := m.SetLatencyProfile(f.Latencies); err != nil {
+			return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
+		}
 	}
 	return m, nil
 }
@@ -132,33 +142,6 @@ func presence(lost bool) string {
 	return "present"
 }
 
-// SetLatency implements Control.
-func (m *Machine) SetLatency(function string, latency time.Duration) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.faults.setLatency(function, latency)
-}
-
-// Fail implements Control.
-func (m *Machine) Fail(f Failure) error {
-	if f.GPU != nil {
-		if _, err := m.gpu(*f.GPU); err != nil {
-			return err
-		}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.faults.add(f)
-}
-
-// Clear implements Control.
-func (m *Machine) Clear() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.faults = faults{}
-	return nil
-}
-
 // State implements Control.
 func (m *Machine) State() (State, error) {
 	m.mu.Lock()
@@ -170,6 +153,7 @@ func (m *Machine) State() (State, error) {
 		Sessions:          len(m.sessions),
 		Latencies:         m.faults.latencyStates(),
 		Failures:          m.faults.failureStates(),
+		SlowCalls:         m.slowCalls(),
 	}
 	for _, g := range m.gpus {
 		state.GPUs = append(state.GPUs, g.state())

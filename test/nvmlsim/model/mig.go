@@ -36,31 +36,6 @@ func (d *device) capable(function string) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// GetMigMode implements nvml.Device. MIG cannot be switched on yet.
-func (d *device) GetMigMode() (int, int, nvml.Return) {
-	if ret := d.capable("nvmlDeviceGetMigMode"); ret != nvml.SUCCESS {
-		return 0, 0, ret
-	}
-	return nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_DISABLE, nvml.SUCCESS
-}
-
-// GetMaxMigDeviceCount implements nvml.Device: 0 where MIG is not supported or
-// not enabled.
-func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return constant(d, "nvmlDeviceGetMaxMigDeviceCount", 0)
-}
-
-// GetMigDeviceHandleByIndex implements nvml.Device.
-func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return) {
-	if ret := d.capable("nvmlDeviceGetMigDeviceHandleByIndex"); ret != nvml.SUCCESS {
-		return nil, ret
-	}
-	if index < 0 {
-		return nil, nvml.ERROR_INVALID_ARGUMENT
-	}
-	return nil, nvml.ERROR_NOT_FOUND
-}
-
 // GetGpuInstanceProfileInfo implements nvml.Device.
 func (d *device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
 	p, ret := d.profileByEnum("nvmlDeviceGetGpuInstanceProfileInfo", profile)
@@ -190,24 +165,4 @@ func (d *device) GetGpuInstancePossiblePlacements(info *nvml.GpuInstanceProfileI
 		placements = append(placements, nvml.GpuInstancePlacement{Start: uint32(pl.Start), Size: uint32(pl.Size)})
 	}
 	return placements, nvml.SUCCESS
-}
-
-// GetGpuInstanceRemainingCapacity implements nvml.Device: the header documents
-// NOT_SUPPORTED for a GPU on which MIG is not enabled.
-func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileInfo) (int, nvml.Return) {
-	const function = "nvmlDeviceGetGpuInstanceRemainingCapacity"
-	if info == nil {
-		return 0, d.refuseNil(function)
-	}
-	return 0, d.refuse(function)
-}
-
-// GetGpuInstances implements nvml.Device: the header documents NOT_SUPPORTED for
-// a GPU on which MIG is not enabled.
-func (d *device) GetGpuInstances(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
-	const function = "nvmlDeviceGetGpuInstances"
-	if info == nil || info.InstanceCount == 0 {
-		return nil, d.refuseNil(function)
-	}
-	return nil, d.refuse(function)
 }

@@ -21,9 +21,9 @@ func (d *device) SetPersistenceMode(mode nvml.EnableState) nvml.Return {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	d.session.machine.mu.Lock()
-	defer d.session.machine.mu.Unlock()
 	d.gpu.persistence = mode
-	return nvml.SUCCESS
+	d.session.machine.mu.Unlock()
+	return d.session.leave("nvmlDeviceSetPersistenceMode", d.gpu)
 }
 
 // GetComputeMode implements nvml.Device.
@@ -48,10 +48,22 @@ func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
 	if _, known := computeModes[mode]; !known {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+	if !d.setComputeMode(mode) {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return d.session.leave("nvmlDeviceSetComputeMode", d.gpu)
+}
+
+// setComputeMode says whether the GPU can have the mode: one on which MIG is
+// enabled shares its instances between processes and cannot do otherwise.
+func (d *device) setComputeMode(mode nvml.ComputeMode) bool {
 	d.session.machine.mu.Lock()
 	defer d.session.machine.mu.Unlock()
+	if d.gpu.migEnabled() && mode != nvml.COMPUTEMODE_DEFAULT {
+		return false
+	}
 	d.gpu.computeMode = mode
-	return nvml.SUCCESS
+	return true
 }
 
 // GetEccMode implements nvml.Device: current and pending.

@@ -20,6 +20,10 @@ type Session struct {
 	unsupportedLibrary
 	machine *Machine
 	devices []*device
+	// confined is set for a process that sees only some of the machine; then
+	// capabilities are the minors of the capability devices that it has.
+	confined     bool
+	capabilities map[int]bool
 
 	// Machine.mu guards the fields below.
 	inits  int
@@ -33,19 +37,32 @@ var _ nvml.Interface = (*Session)(nil)
 type SessionOption func(*Session)
 
 // VisibleMinors restricts a session to the GPUs with these minor numbers, as
-// NVML restricts itself to the /dev/nvidia<minor> that a container was given.
+// NVML restricts itself to the /dev/nvidia<minor> that a container was given. Of
+// MIG devices such a session sees those of VisibleCapabilities.
 func VisibleMinors(minors ...int) SessionOption {
 	return func(s *Session) {
+		s.confined = true
 		s.devices = slices.DeleteFunc(s.devices, func(d *device) bool {
 			return !slices.Contains(minors, d.gpu.spec.Minor)
 		})
 	}
 }
 
+// VisibleCapabilities lets a session with VisibleMinors use the MIG instances
+// whose capability devices, /dev/nvidia-caps/nvidia-cap<minor>, it was given:
+// a MIG device needs that of its GPU instance and that of its compute instance.
+func VisibleCapabilities(minors ...int) SessionOption {
+	return func(s *Session) {
+		for _, minor := range minors {
+			s.capabilities[minor] = true
+		}
+	}
+}
+
 // NewSession connects a client, which sees every GPU unless an option says
 // otherwise. Close it when the client is gone.
 func (m *Machine) NewSession(options ...SessionOption) *Session {
-	s := &Session{machine: m, sets: map[*eventSet]struct{}{}, closed: make(chan struct{})}
+	s := &Session{machine: m, capabilities: map[int]bool{}, sets: map[*eventSet]struct{}{}, closed: make(chan struct{})}
 	s.unsupportedLibrary = unsupportedLibrary{refuser{session: s}}
 	for _, g := range m.gpus {
 		s.devices = append(s.devices, newDevice(s, g))
@@ -93,10 +110,10 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 	if s.inits == 0 {
 		return nvml.ERROR_UNINITIALIZED
 	}
-	if s.lag(function); s.inits == 0 {
+	if s.lag(function, g, false); s.inits == 0 {
 		return nvml.ERROR_UNINITIALIZED
 	}
-	if ret := m.faults.failure(function, g); ret != nvml.SUCCESS {
+	if ret := m.faults.failure(function, g, false); ret != nvml.SUCCESS {
 		return ret
 	}
 	if g != nil && g.lost {
@@ -105,15 +122,22 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// lag waits for the latency of function, or until the session is closed. It is
-// called with Machine.mu held and releases it meanwhile.
-func (s *Session) lag(function string) {
-	latency := s.machine.faults.latency(function)
+// lag waits for the latency of function, before its effect or after it, or until
+// the session is closed. It is called with Machine.mu held and releases it meanwhile.
+func (s *Session) lag(function string, g *gpu, after bool) {
+	m := s.machine
+	latency := m.faults.latency(function, after)
 	if latency == 0 {
 		return
 	}
-	s.machine.mu.Unlock()
-	defer s.machine.mu.Lock()
+	call := &SlowCall{Function: function, After: after}
+	if g != nil {
+		call.GPU = &g.index
+	}
+	m.slow[call] = struct{}{}
+	defer delete(m.slow, call)
+	m.mu.Unlock()
+	defer m.mu.Lock()
 	timer := time.NewTimer(latency)
 	defer timer.Stop()
 	select {
@@ -133,11 +157,11 @@ func (s *Session) init(function string) nvml.Return {
 	m := s.machine
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.lag(function)
+	s.lag(function, nil, false)
 	if _, open := m.sessions[s]; !open {
 		return nvml.ERROR_DRIVER_NOT_LOADED
 	}
-	if ret := m.faults.failure(function, nil); ret != nvml.SUCCESS {
+	if ret := m.faults.failure(function, nil, false); ret != nvml.SUCCESS {
 		return ret
 	}
 	s.inits++
@@ -195,10 +219,25 @@ func (symbols) LookupSymbol(name string) error {
 	return nil
 }
 
-// refuser answers for functions that are not modelled.
+// refuser answers for functions of a handle that are not modelled.
 type refuser struct {
 	session *Session
 	gpu     *gpu
+	// target is what the handle stands for, nil where that cannot go.
+	target *existence
+}
+
+// enter begins a call on the handle, which is invalid once its target is gone.
+func (r refuser) enter(function string) nvml.Return {
+	if ret := r.session.enter(function, r.gpu); ret != nvml.SUCCESS || r.target == nil {
+		return ret
+	}
+	r.session.machine.mu.Lock()
+	defer r.session.machine.mu.Unlock()
+	if r.target.ended {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	return nvml.SUCCESS
 }
 
 // Refuse answers for a function by its C name as for one that is not modelled: a
@@ -206,7 +245,9 @@ type refuser struct {
 // function that is about no GPU.
 func (s *Session) Refuse(function string, about nvml.Device) nvml.Return {
 	refuser := refuser{session: s}
-	if about != nil {
+	if d, ok := about.(migDevice); ok {
+		refuser = d.refuser
+	} else if about != nil {
 		if own := unwrap(about); own != nil {
 			refuser.gpu = own.gpu
 		}
@@ -223,7 +264,7 @@ func (r refuser) refuseNil(function string) nvml.Return {
 }
 
 func (r refuser) otherwise(function string, ret nvml.Return) nvml.Return {
-	if early := r.session.enter(function, r.gpu); early != nvml.SUCCESS {
+	if early := r.enter(function); early != nvml.SUCCESS {
 		return early
 	}
 	return ret

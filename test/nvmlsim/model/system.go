@@ -89,7 +89,29 @@ func (s *Session) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) 
 	if uuid == "" {
 		missing = nvml.ERROR_INVALID_ARGUMENT
 	}
-	return s.handle("nvmlDeviceGetHandleByUUID", s.find(func(g *gpu) bool { return g.spec.UUID == uuid }), missing)
+	return s.handleByUUID("nvmlDeviceGetHandleByUUID", uuid, missing)
+}
+
+// handleByUUID finds a GPU or a MIG device.
+func (s *Session) handleByUUID(function, uuid string, missing nvml.Return) (nvml.Device, nvml.Return) {
+	if c := s.findMIGDevice(uuid); c != nil {
+		d := s.migDevice(c)
+		return answer[nvml.Device](d.refuser, function, d)
+	}
+	return s.handle(function, s.find(func(g *gpu) bool { return g.spec.UUID == uuid }), missing)
+}
+
+func (s *Session) findMIGDevice(uuid string) *computeInstance {
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	for _, d := range s.devices {
+		for _, c := range s.visibleDevices(d.gpu) {
+			if c != nil && c.uuid == uuid {
+				return c
+			}
+		}
+	}
+	return nil
 }
 
 // DeviceGetHandleByUUIDV implements nvml.Interface for UUIDs in ASCII and in binary.
@@ -108,11 +130,19 @@ func (s *Session) DeviceGetHandleByUUIDV(uuid *nvml.UUID) (nvml.Device, nvml.Ret
 		text = string(ascii)
 	case nvml.UUID_TYPE_BINARY:
 		b := uuid.Value[:16]
-		text = fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+		text = s.prefixed(fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16]))
 	default:
 		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
 	}
-	return s.handle(function, s.find(func(g *gpu) bool { return g.spec.UUID == text }), nvml.ERROR_NOT_FOUND)
+	return s.handleByUUID(function, text, nvml.ERROR_NOT_FOUND)
+}
+
+// prefixed is the text of a UUID of which only the number is known.
+func (s *Session) prefixed(uuid string) string {
+	if s.findMIGDevice("MIG-"+uuid) != nil {
+		return "MIG-" + uuid
+	}
+	return "GPU-" + uuid
 }
 
 // DeviceGetHandleByPciBusId implements nvml.Interface.

@@ -4492,6 +4492,124 @@ func (u unsupportedDevice) WorkloadPowerProfileUpdateProfiles_v1(p0 nvml.PowerPr
 	return
 }
 
+type unsupportedGpuInstance struct{ refuser }
+
+func (u unsupportedGpuInstance) CreateComputeInstance(p0 *nvml.ComputeInstanceProfileInfo) (r0 nvml.ComputeInstance, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceCreateComputeInstance")
+	return
+}
+
+func (u unsupportedGpuInstance) CreateComputeInstanceWithPlacement(p0 *nvml.ComputeInstanceProfileInfo, p1 *nvml.ComputeInstancePlacement) (r0 nvml.ComputeInstance, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceCreateComputeInstanceWithPlacement")
+	return
+}
+
+func (u unsupportedGpuInstance) Destroy() (r0 nvml.Return) {
+	r0 = u.refuse("nvmlGpuInstanceDestroy")
+	return
+}
+
+func (u unsupportedGpuInstance) GetActiveVgpus() (r0 nvml.ActiveVgpuInstanceInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetActiveVgpus")
+	return
+}
+
+func (u unsupportedGpuInstance) GetComputeInstanceById(p0 int) (r0 nvml.ComputeInstance, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetComputeInstanceById")
+	return
+}
+
+func (u unsupportedGpuInstance) GetComputeInstancePossiblePlacements(p0 *nvml.ComputeInstanceProfileInfo) (r0 []nvml.ComputeInstancePlacement, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetComputeInstancePossiblePlacements")
+	return
+}
+
+func (u unsupportedGpuInstance) GetComputeInstanceProfileInfo(p0 int, p1 int) (r0 nvml.ComputeInstanceProfileInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetComputeInstanceProfileInfo")
+	return
+}
+
+func (u unsupportedGpuInstance) GetComputeInstanceProfileInfoV(p0 int, p1 int) (r0 nvml.ComputeInstanceProfileInfoHandler) {
+	return
+}
+
+func (u unsupportedGpuInstance) GetComputeInstanceRemainingCapacity(p0 *nvml.ComputeInstanceProfileInfo) (r0 int, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetComputeInstanceRemainingCapacity")
+	return
+}
+
+func (u unsupportedGpuInstance) GetComputeInstances(p0 *nvml.ComputeInstanceProfileInfo) (r0 []nvml.ComputeInstance, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetComputeInstances")
+	return
+}
+
+func (u unsupportedGpuInstance) GetCreatableVgpus() (r0 nvml.VgpuTypeIdInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetCreatableVgpus")
+	return
+}
+
+func (u unsupportedGpuInstance) GetInfo() (r0 nvml.GpuInstanceInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetInfo")
+	return
+}
+
+func (u unsupportedGpuInstance) GetVgpuHeterogeneousMode() (r0 nvml.VgpuHeterogeneousMode, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetVgpuHeterogeneousMode")
+	return
+}
+
+func (u unsupportedGpuInstance) GetVgpuSchedulerLog() (r0 nvml.VgpuSchedulerLogInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerLog")
+	return
+}
+
+func (u unsupportedGpuInstance) GetVgpuSchedulerLog_v2(p0 nvml.VgpuSchedulerLogInfo_v2) (r0 nvml.VgpuSchedulerLogInfo_v2, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerLog_v2")
+	return
+}
+
+func (u unsupportedGpuInstance) GetVgpuSchedulerState() (r0 nvml.VgpuSchedulerStateInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerState")
+	return
+}
+
+func (u unsupportedGpuInstance) GetVgpuSchedulerState_v2(p0 nvml.VgpuSchedulerStateInfo_v2) (r0 nvml.VgpuSchedulerStateInfo_v2, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetVgpuSchedulerState_v2")
+	return
+}
+
+func (u unsupportedGpuInstance) GetVgpuTypeCreatablePlacements() (r0 nvml.VgpuCreatablePlacementInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlGpuInstanceGetVgpuTypeCreatablePlacements")
+	return
+}
+
+func (u unsupportedGpuInstance) SetVgpuHeterogeneousMode(p0 *nvml.VgpuHeterogeneousMode) (r0 nvml.Return) {
+	r0 = u.refuse("nvmlGpuInstanceSetVgpuHeterogeneousMode")
+	return
+}
+
+func (u unsupportedGpuInstance) SetVgpuSchedulerState(p0 *nvml.VgpuSchedulerState) (r0 nvml.Return) {
+	r0 = u.refuse("nvmlGpuInstanceSetVgpuSchedulerState")
+	return
+}
+
+func (u unsupportedGpuInstance) SetVgpuSchedulerState_v2(p0 *nvml.VgpuSchedulerState_v2) (r0 nvml.Return) {
+	r0 = u.refuse("nvmlGpuInstanceSetVgpuSchedulerState_v2")
+	return
+}
+
+type unsupportedComputeInstance struct{ refuser }
+
+func (u unsupportedComputeInstance) Destroy() (r0 nvml.Return) {
+	r0 = u.refuse("nvmlComputeInstanceDestroy")
+	return
+}
+
+func (u unsupportedComputeInstance) GetInfo() (r0 nvml.ComputeInstanceInfo, r1 nvml.Return) {
+	r1 = u.refuse("nvmlComputeInstanceGetInfo")
+	return
+}
+
 type unsupportedEventSet struct{ refuser }
 
 func (u unsupportedEventSet) Free() (r0 nvml.Return) {

@@ -115,17 +115,45 @@ static bool character_device(int dir, const char *name)
 }
 
 /*
+ * Appends the minors of the devices that are named `prefix` and a number. The
+ * directory is closed.
+ */
+static int numbered(DIR *dir, const char *prefix, uint32_t *minors, int max)
+{
+	struct dirent *entry;
+	const char *number;
+	unsigned int minor;
+	int count = 0, used;
+
+	while ((entry = readdir(dir)) && count < max) {
+		if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+			continue;
+		number = entry->d_name + strlen(prefix);
+		used = 0;
+		if (sscanf(number, "%u%n", &minor, &used) != 1 || number[used] != '\0')
+			continue;
+		if (character_device(dirfd(dir), entry->d_name))
+			minors[count++] = minor;
+	}
+	closedir(dir);
+	return count;
+}
+
+static const char *device_directory(void)
+{
+	const char *root = getenv("NVML_SIM_DEV");
+
+	return root && *root ? root : "/dev";
+}
+
+/*
  * The rule is the real library's: a process that has a /dev/nvidiactl sees the
  * GPUs whose /dev/nvidiaN it has. Without one, as on the simulated machine
  * itself, whose devices live under the driver root, it sees them all.
  */
 int sim_visible_minors(uint32_t *minors, int max)
 {
-	const char *root = getenv("NVML_SIM_DEV");
-	struct dirent *entry;
-	unsigned int minor;
-	int count = 0, used;
-	DIR *dir = opendir(root && *root ? root : "/dev");
+	DIR *dir = opendir(device_directory());
 
 	if (!dir)
 		return -1;
@@ -133,13 +161,16 @@ int sim_visible_minors(uint32_t *minors, int max)
 		closedir(dir);
 		return -1;
 	}
-	while ((entry = readdir(dir)) && count < max) {
-		used = 0;
-		if (sscanf(entry->d_name, "nvidia%u%n", &minor, &used) != 1 || entry->d_name[used] != '\0')
-			continue;
-		if (character_device(dirfd(dir), entry->d_name))
-			minors[count++] = minor;
-	}
-	closedir(dir);
-	return count;
+	return numbered(dir, "nvidia", minors, max);
+}
+
+int sim_visible_capabilities(uint32_t *minors, int max)
+{
+	char path[PATH_MAX];
+	DIR *dir;
+
+	if (snprintf(path, sizeof path, "%s/nvidia-caps", device_directory()) >= (int)sizeof path)
+		return 0;
+	dir = opendir(path);
+	return dir ? numbered(dir, "nvidia-cap", minors, max) : 0;
 }

@@ -28,7 +28,7 @@ static unsigned int generation; /* counts sessions; an older connection is stale
 static unsigned int inits;      /* successful nvmlInit calls not shut down yet */
 static struct connection *connections;
 
-enum { MAX_VISIBLE = 256, ALL_VISIBLE = 0xffff };
+enum { MAX_VISIBLE = 256, MAX_CAPABILITIES = 8192, ALL_VISIBLE = 0xffff };
 
 struct hello {
 	char magic[8];
@@ -37,7 +37,8 @@ struct hello {
 	uint16_t visible;
 	uint32_t pid;
 	uint8_t session[SESSION_ID_SIZE];
-	uint32_t minors[MAX_VISIBLE];
+	uint32_t capabilities;
+	uint32_t minors[MAX_VISIBLE + MAX_CAPABILITIES]; /* of GPUs, then of capabilities */
 };
 
 static bool send_all(int fd, const void *data, size_t size)
@@ -102,7 +103,8 @@ static int introduce(int fd, bool opens)
 	visible = sim_visible_minors(hello.minors, MAX_VISIBLE);
 	if (visible >= 0) {
 		hello.visible = (uint16_t)visible;
-		size += sizeof hello.minors[0] * (size_t)visible;
+		hello.capabilities = (uint32_t)sim_visible_capabilities(hello.minors + visible, MAX_CAPABILITIES);
+		size += sizeof hello.minors[0] * ((size_t)visible + hello.capabilities);
 	}
 	if (!send_frame(fd, &hello, (uint32_t)size) ||
 	    receive_frame(fd, &answer, sizeof answer) != sizeof answer)

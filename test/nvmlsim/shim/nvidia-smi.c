@@ -14,6 +14,8 @@
 
 typedef void *device;
 
+enum { NOT_FOUND = 6 }; /* of nvmlReturn_t */
+
 static void *library;
 
 static void *symbol(const char *name)
@@ -64,6 +66,33 @@ static void initialize(void)
 	check(init(), "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver");
 }
 
+/* The MIG devices of a GPU, which stand below it. */
+static void list_mig_devices(device gpu)
+{
+	int (*most)(device, unsigned int *), (*handle)(device, unsigned int, device *);
+	int (*name)(device, char *, unsigned int), (*uuid)(device, char *, unsigned int);
+	char name_text[96], uuid_text[96], *profile;
+	unsigned int i, n;
+	device mig;
+	int result;
+
+	*(void **)&most = symbol("nvmlDeviceGetMaxMigDeviceCount");
+	*(void **)&handle = symbol("nvmlDeviceGetMigDeviceHandleByIndex");
+	*(void **)&name = symbol("nvmlDeviceGetName");
+	*(void **)&uuid = symbol("nvmlDeviceGetUUID");
+	check(most(gpu, &n), "count the MIG devices of a GPU");
+	for (i = 0; i < n; i++) {
+		result = handle(gpu, i, &mig);
+		if (result == NOT_FOUND)
+			continue;
+		check(result, "find a MIG device");
+		check(name(mig, name_text, sizeof name_text), "read a MIG device's name");
+		check(uuid(mig, uuid_text, sizeof uuid_text), "read a MIG device's UUID");
+		profile = strstr(name_text, "MIG ");
+		printf("  MIG %-11s Device %2u: (UUID: %s)\n", profile ? profile + 4 : name_text, i, uuid_text);
+	}
+}
+
 static int list(void)
 {
 	int (*count)(unsigned int *), (*handle)(unsigned int, device *);
@@ -87,6 +116,7 @@ static int list(void)
 		check(name(gpu, name_text, sizeof name_text), "read a GPU's name");
 		check(uuid(gpu, uuid_text, sizeof uuid_text), "read a GPU's UUID");
 		printf("GPU %u: %s (UUID: %s)\n", i, name_text, uuid_text);
+		list_mig_devices(gpu);
 	}
 	return 0;
 }

@@ -19,7 +19,7 @@
 #define SIM_API __attribute__((visibility("default")))
 
 enum {
-	PROTOCOL_VERSION = 1,
+	PROTOCOL_VERSION = 2,
 	MAX_ARGS = 6,
 	MAX_FRAME = 64 * 1024,
 	MAX_ROOM = MAX_FRAME / 2, /* of one array to write */
@@ -102,5 +102,7 @@ int sim_connect(void);
  * many, at most max, or -1 if it may use all of the machine's.
  */
 int sim_visible_minors(uint32_t *minors, int max);
+/* Lists the minor numbers of the capability devices that this process has. */
+int sim_visible_capabilities(uint32_t *minors, int max);
 
 #endif

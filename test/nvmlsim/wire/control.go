@@ -18,14 +18,19 @@ type controlRequest struct {
 	Lose       *int                `json:"lose,omitempty"`
 	Return     *int                `json:"return,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
+	Latencies  *string             `json:"latencies,omitempty"`
 	Fail       *model.Failure      `json:"fail,omitempty"`
 	Clear      *struct{}           `json:"clear,omitempty"`
+	MIG        *migRequest         `json:"mig,omitempty"`
+	Reset      *int                `json:"reset,omitempty"`
+	Reboot     *struct{}           `json:"reboot,omitempty"`
 	State      *struct{}           `json:"state,omitempty"`
 }
 
 type controlReply struct {
-	Error string       `json:"error,omitempty"`
-	State *model.State `json:"state,omitempty"`
+	Error    string               `json:"error,omitempty"`
+	State    *model.State         `json:"state,omitempty"`
+	Instance *model.InstanceState `json:"instance,omitempty"`
 }
 
 func serveControl(conn net.Conn, control model.Control) error {
@@ -37,7 +42,7 @@ func serveControl(conn net.Conn, control model.Control) error {
 		var reply controlReply
 		if request, err := decodeControl(frame); err != nil {
 			reply.Error = err.Error()
-		} else if reply.State, err = request.carryOut(control); err != nil {
+		} else if reply, err = request.carryOut(control); err != nil {
 			reply.Error = err.Error()
 		}
 		raw, err := json.Marshal(reply)
@@ -63,25 +68,38 @@ func decodeControl(frame []byte) (controlRequest, error) {
 	return request, nil
 }
 
-func (r controlRequest) carryOut(control model.Control) (*model.State, error) {
+func (r controlRequest) carryOut(control model.Control) (reply controlReply, err error) {
 	switch {
 	case r.Inject != nil:
-		return nil, control.Inject(*r.Inject)
+		err = control.Inject(*r.Inject)
 	case r.Lose != nil:
-		return nil, control.Lose(*r.Lose)
+		err = control.Lose(*r.Lose)
 	case r.Return != nil:
-		return nil, control.Return(*r.Return)
+		err = control.Return(*r.Return)
+	case r.SetLatency != nil && r.SetLatency.After:
+		err = control.SetLatencyAfter(r.SetLatency.Function, r.SetLatency.Latency)
 	case r.SetLatency != nil:
-		return nil, control.SetLatency(r.SetLatency.Function, r.SetLatency.Latency)
+		err = control.SetLatency(r.SetLatency.Function, r.SetLatency.Latency)
+	case r.Latencies != nil:
+		err = control.SetLatencyProfile(*r.Latencies)
 	case r.Fail != nil:
-		return nil, control.Fail(*r.Fail)
+		err = control.Fail(*r.Fail)
 	case r.Clear != nil:
-		return nil, control.Clear()
+		err = control.Clear()
+	case r.MIG != nil:
+		reply.Instance, err = r.MIG.carryOut(control)
+	case r.Reset != nil:
+		err = control.Reset(*r.Reset)
+	case r.Reboot != nil:
+		err = control.Reboot()
 	case r.State != nil:
-		state, err := control.State()
-		return &state, err
+		var state model.State
+		state, err = control.State()
+		reply.State = &state
+	default:
+		err = errors.New("the control call asks for nothing")
 	}
-	return nil, errors.New("the control call asks for nothing")
+	return reply, err
 }
 
 // Client is the control client of a daemon. It implements model.Control and
@@ -96,18 +114,18 @@ var _ model.Control = Client{}
 // controlTimeout bounds a control call: none of them waits for anything.
 const controlTimeout = 10 * time.Second
 
-func (c Client) call(request controlRequest) (*model.State, error) {
+func (c Client) call(request controlRequest) (controlReply, error) {
 	conn, err := net.Dial("unix", c.Socket)
 	if err != nil {
-		return nil, fmt.Errorf("no simulator answers on %s: start it with nvml-sim serve, or name its socket: %w", c.Socket, err)
+		return controlReply{}, fmt.Errorf("no simulator answers on %s: start it with nvml-sim serve, or name its socket: %w", c.Socket, err)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(controlTimeout)); err != nil {
-		return nil, err
+		return controlReply{}, err
 	}
 	raw, err := json.Marshal(request)
 	if err != nil {
-		return nil, fmt.Errorf("encode the control call: %w", err)
+		return controlReply{}, fmt.Errorf("encode the control call: %w", err)
 	}
 	var answer []byte
 	if err = writeFrame(conn, []byte(controlMagic)); err == nil {
@@ -116,17 +134,17 @@ func (c Client) call(request controlRequest) (*model.State, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the simulator on %s did not answer the control call; "+
+		return controlReply{}, fmt.Errorf("the simulator on %s did not answer the control call; "+
 			"it takes them on its own socket only, not on the one for containers: %w", c.Socket, err)
 	}
 	var reply controlReply
 	if err := json.Unmarshal(answer, &reply); err != nil {
-		return nil, fmt.Errorf("the simulator's answer cannot be read: %w", err)
+		return controlReply{}, fmt.Errorf("the simulator's answer cannot be read: %w", err)
 	}
 	if reply.Error != "" {
-		return nil, errors.New(reply.Error)
+		return controlReply{}, errors.New(reply.Error)
 	}
-	return reply.State, nil
+	return reply, nil
 }
 
 // Inject implements model.Control.
@@ -143,6 +161,14 @@ func (c Client) SetLatency(function string, latency time.Duration) error {
 	return c.do(controlRequest{SetLatency: &model.LatencyState{Function: function, Latency: latency}})
 }
 
+// SetLatencyAfter implements model.Control.
+func (c Client) SetLatencyAfter(function string, latency time.Duration) error {
+	return c.do(controlRequest{SetLatency: &model.LatencyState{Function: function, Latency: latency, After: true}})
+}
+
+// SetLatencyProfile implements model.Control.
+func (c Client) SetLatencyProfile(name string) error { return c.do(controlRequest{Latencies: &name}) }
+
 // Fail implements model.Control.
 func (c Client) Fail(f model.Failure) error { return c.do(controlRequest{Fail: &f}) }
 
@@ -151,14 +177,14 @@ func (c Client) Clear() error { return c.do(controlRequest{Clear: &struct{}{}}) 
 
 // State implements model.Control.
 func (c Client) State() (model.State, error) {
-	state, err := c.call(controlRequest{State: &struct{}{}})
+	reply, err := c.call(controlRequest{State: &struct{}{}})
 	if err != nil {
 		return model.State{}, err
 	}
-	if state == nil {
+	if reply.State == nil {
 		return model.State{}, fmt.Errorf("the simulator on %s did not say what its state is", c.Socket)
 	}
-	return *state, nil
+	return *reply.State, nil
 }
 
 func (c Client) do(request controlRequest) error {

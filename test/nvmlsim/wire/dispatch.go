@@ -117,6 +117,8 @@ func (c *call) parameter(i int, as reflect.Type) (reflect.Value, bool) {
 		// C passes the profile's ID alone; the count keeps go-nvml's own
 		// checks of the struct content.
 		return reflect.ValueOf(&nvml.GpuInstanceProfileInfo{Id: uint32(v.number), InstanceCount: 1}), true
+	case as == reflect.TypeFor[*nvml.ComputeInstanceProfileInfo]():
+		return reflect.ValueOf(&nvml.ComputeInstanceProfileInfo{Id: uint32(v.number), InstanceCount: 1}), true
 	case a.Kind == U32:
 		// NVML's int arguments are signed; its unsigned ones fit either way.
 		return reflect.ValueOf(int32(uint32(v.number))).Convert(as), true

@@ -11,7 +11,7 @@ import (
 
 // ProtocolVersion is raised with every change of the format or of a signature
 // in Functions; library and daemon refuse each other if they differ.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
 
 const (
 	libraryMagic = "NVMLSIM\x00"
@@ -25,7 +25,7 @@ type sessionID [16]byte
 
 // hello introduces a connection: the magic, u8 protocol version, u8 opens,
 // u16 number of visible minors, u32 process ID, the session's 16 random bytes,
-// and a u32 for each visible minor.
+// u32 number of capability devices, and a u32 for the minor of each of both.
 type hello struct {
 	version uint8
 	// opens asks for a new session; else the session must exist.
@@ -41,24 +41,36 @@ func decodeHello(frame []byte) (hello, error) {
 		return hello{}, errors.New("a client does not speak the simulator's protocol")
 	}
 	h := hello{version: r.u8(), opens: r.u8() != 0}
+	if h.version != ProtocolVersion && !r.short {
+		// What other versions say is not known; the version itself is answered.
+		return h, nil
+	}
 	visible := r.u16()
 	h.pid = r.u32()
 	copy(h.session[:], r.take(len(h.session)))
+	capabilities := r.u32()
 	h.visible.All = visible == allVisible
 	if !h.visible.All {
-		for range visible {
-			if r.short {
-				break
-			}
-			h.visible.Minors = append(h.visible.Minors, int(r.u32()))
-		}
+		h.visible.Minors = r.minors(uint32(visible))
 	}
-	// Other versions may say more; the version itself is answered, not this.
-	if r.short || (len(r.rest) != 0 && h.version == ProtocolVersion) {
+	h.visible.Capabilities = r.minors(capabilities)
+	if r.short || len(r.rest) != 0 {
 		return hello{}, fmt.Errorf("a client's introduction of %d bytes is malformed", len(frame))
 	}
-	slices.Sort(h.visible.Minors)
 	return h, nil
+}
+
+// minors reads that many minor numbers and sorts them.
+func (r *reader) minors(count uint32) []int {
+	var minors []int
+	for range count {
+		if r.short {
+			break
+		}
+		minors = append(minors, int(r.u32()))
+	}
+	slices.Sort(minors)
+	return minors
 }
 
 // readFrame reads one frame. It is io.EOF if the peer has gone between frames.

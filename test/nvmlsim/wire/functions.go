@@ -13,7 +13,7 @@ import (
 // also checks each signature against the header's prototype.
 func Functions() []Function {
 	return slices.Concat(
-		lifecycle, lookups, identity, placementOnHost, modes, memoryInfo, mig, nvlink, processes, events)
+		lifecycle, lookups, identity, placementOnHost, modes, memoryInfo, mig, gpuInstances, computeInstances, nvlink, processes, events)
 }
 
 // Lookup finds a function by its C name; nil if it does not travel.
@@ -156,6 +156,31 @@ var mig = []Function{
 	fn("nvmlDeviceGetGpuInstances", "GetGpuInstances",
 		handle, u32, outUnbounded[HandleWord](3), out32),
 	fn("nvmlDeviceGetGpuInstanceById", "GetGpuInstanceById", handle, u32, outHandle),
+}
+
+var computeProfileInfo = versioned(version[nvml.ComputeInstanceProfileInfo_v2](2), version[nvml.ComputeInstanceProfileInfo_v3](3))
+
+var gpuInstances = []Function{
+	fn("nvmlGpuInstanceDestroy", "Destroy", handle).answering(serveInstanceDestroy),
+	fn("nvmlGpuInstanceGetInfo", "GetInfo", handle, out[gpuInstanceInfo]()).answering(serveGPUInstanceInfo),
+	fn("nvmlGpuInstanceGetComputeInstanceProfileInfo", "GetComputeInstanceProfileInfo",
+		handle, u32, u32, out[nvml.ComputeInstanceProfileInfo]()),
+	fn("nvmlGpuInstanceGetComputeInstanceProfileInfoV", "", handle, u32, u32, computeProfileInfo).
+		answering(serveComputeProfileInfo),
+	fn("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", "GetComputeInstanceRemainingCapacity", handle, u32, out32),
+	fn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", "GetComputeInstancePossiblePlacements",
+		handle, u32, outCounted[nvml.ComputeInstancePlacement](3), inout32).withSizeQuery(),
+	fn("nvmlGpuInstanceCreateComputeInstance", "CreateComputeInstance", handle, u32, outHandle),
+	fn("nvmlGpuInstanceCreateComputeInstanceWithPlacement", "CreateComputeInstanceWithPlacement",
+		handle, u32, in[nvml.ComputeInstancePlacement](), outHandle),
+	fn("nvmlGpuInstanceGetComputeInstances", "GetComputeInstances", handle, u32, outUnbounded[HandleWord](3), out32),
+	fn("nvmlGpuInstanceGetComputeInstanceById", "GetComputeInstanceById", handle, u32, outHandle),
+}
+
+var computeInstances = []Function{
+	fn("nvmlComputeInstanceDestroy", "Destroy", handle).answering(serveInstanceDestroy),
+	fn("nvmlComputeInstanceGetInfo", "GetInfo", handle, out[computeInstanceInfo]()).answering(serveComputeInstanceInfo),
+	fn("nvmlComputeInstanceGetInfo_v2", "GetInfo", handle, out[computeInstanceInfo]()).answering(serveComputeInstanceInfo),
 }
 
 var nvlink = []Function{

@@ -22,9 +22,12 @@ const maxSocketPath = 107
 
 // Visible is which GPUs a client process may use.
 type Visible struct {
-	// All is set for a process on the machine itself; Minors then is empty.
-	All    bool
+	// All is set for a process on the machine itself; the others then are empty.
+	All bool
+	// Minors are those of the GPUs' device nodes.
 	Minors []int
+	// Capabilities are those of the capability devices, which guard MIG instances.
+	Capabilities []int
 }
 
 // Server answers NVML clients and, on the sockets that allow it, the control

@@ -117,7 +117,7 @@ func helloFrame(version, opens uint8, session string) []byte {
 	frame = binary.NativeEndian.AppendUint32(frame, 1)
 	id := sessionID{}
 	copy(id[:], session)
-	return append(frame, id[:]...)
+	return binary.NativeEndian.AppendUint32(append(frame, id[:]...), 0)
 }
 
 func hungUp(t *testing.T, conn net.Conn) {

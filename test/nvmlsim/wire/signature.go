@@ -150,8 +150,13 @@ func (f *Function) receiver() reflect.Type {
 	if len(f.Args) == 0 || f.Args[0].Kind != Handle {
 		return reflect.TypeFor[nvml.Interface]()
 	}
-	if strings.HasPrefix(f.Name, "nvmlEventSet") {
+	switch {
+	case strings.HasPrefix(f.Name, "nvmlEventSet"):
 		return reflect.TypeFor[nvml.EventSet]()
+	case strings.HasPrefix(f.Name, "nvmlGpuInstance"):
+		return reflect.TypeFor[nvml.GpuInstance]()
+	case strings.HasPrefix(f.Name, "nvmlComputeInstance"):
+		return reflect.TypeFor[nvml.ComputeInstance]()
 	}
 	return reflect.TypeFor[nvml.Device]()
 }

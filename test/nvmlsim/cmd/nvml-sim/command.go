@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/spf13/cobra"
@@ -51,6 +50,9 @@ func newCommand() *cobra.Command {
 		latencyCommand(client),
 		failCommand(client),
 		clearCommand(client),
+		migCommand(client),
+		resetCommand(client),
+		rebootCommand(client),
 	)
 	return root
 }
@@ -166,57 +168,6 @@ func onGPU(client connect, do func(wire.Client, int) error) func(*cobra.Command,
 			return err
 		}
 		return run(client, func(c wire.Client) error { return do(c, gpu) })
-	}
-}
-
-func latencyCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:     "latency FUNCTION DURATION",
-		Short:   "Make a function slow; a duration of 0 makes it fast again",
-		Example: "  nvml-sim latency nvmlDeviceGetName 50ms",
-		Args:    exactly("FUNCTION", "DURATION"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			latency, err := time.ParseDuration(args[1])
-			if err != nil {
-				return fmt.Errorf("DURATION %q is not one such as 50ms or 2s", args[1])
-			}
-			return run(client, func(c wire.Client) error { return c.SetLatency(args[0], latency) })
-		},
-	}
-}
-
-func failCommand(client connect) *cobra.Command {
-	failure := model.Failure{}
-	gpu := -1
-	cmd := &cobra.Command{
-		Use:   "fail FUNCTION RETURN",
-		Short: "Make a function fail; RETURN is a number or a name such as GPU_IS_LOST",
-		Args:  exactly("FUNCTION", "RETURN"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			var err error
-			failure.Function = args[0]
-			if failure.Return, err = parseReturn(args[1]); err != nil {
-				return err
-			}
-			if gpu >= 0 {
-				failure.GPU = &gpu
-			}
-			return run(client, func(c wire.Client) error { return c.Fail(failure) })
-		},
-	}
-	cmd.Flags().IntVar(&failure.Times, "times", 0, "fail this many calls; 0 for all until clear")
-	cmd.Flags().IntVar(&gpu, "gpu", gpu, "fail calls on this GPU only")
-	return cmd
-}
-
-func clearCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:   "clear",
-		Short: "Undo all that latency and fail did",
-		Args:  exactly(),
-		RunE: func(*cobra.Command, []string) error {
-			return run(client, wire.Client.Clear)
-		},
 	}
 }
 

@@ -86,7 +86,7 @@ func (o *serveOptions) serve(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, tree.Remove()) }()
-	return o.answer(ctx, machine)
+	return o.answer(ctx, machine, tree)
 }
 
 // door is a socket that clients come by.
@@ -107,12 +107,12 @@ func (o *serveOptions) doors() []door {
 	return []door{container, host, {o.socket, true}}
 }
 
-func (o *serveOptions) answer(ctx context.Context, machine *model.Machine) error {
+func (o *serveOptions) answer(ctx context.Context, machine *model.Machine, tree *driverroot.Tree) error {
 	server := wire.NewServer(func(v wire.Visible) wire.Library {
 		if v.All {
 			return machine.NewSession()
 		}
-		return machine.NewSession(model.VisibleMinors(v.Minors...))
+		return machine.NewSession(model.VisibleMinors(v.Minors...), model.VisibleCapabilities(v.Capabilities...))
 	}, machine)
 	defer server.Close()
 
@@ -140,6 +140,8 @@ func (o *serveOptions) answer(ctx context.Context, machine *model.Machine) error
 		logger.Info("Ending the simulation", "machine", machine.File().Name)
 		return nil
 	case err := <-failed:
+		return err
+	case err := <-tree.Failed():
 		return err
 	}
 }

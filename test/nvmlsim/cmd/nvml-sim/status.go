@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -19,22 +20,51 @@ func printState(to io.Writer, state model.State) error {
 			presence = "lost"
 		}
 		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", gpu.Index, gpu.Minor, gpu.ProductName,
-			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, gpu.MIGMode, presence)
+			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, migMode(gpu), presence)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(state.GPUs, func(g model.GPUState) bool { return len(g.Instances) > 0 }) {
+		fmt.Fprintln(to)
+		if err := printInstances(to, state); err != nil {
+			return err
+		}
+	}
+	printInjected(to, state)
+	return nil
+}
+
+func migMode(gpu model.GPUState) string {
+	if gpu.PendingMIGMode != gpu.MIGMode {
+		return gpu.MIGMode + ", pending " + gpu.PendingMIGMode
+	}
+	return gpu.MIGMode
+}
+
+func printInjected(to io.Writer, state model.State) {
+	when := map[bool]string{false: "", true: " after its effect"}
+	if len(state.Latencies)+len(state.Failures) > 0 {
+		fmt.Fprintln(to)
 	}
 	for _, l := range state.Latencies {
-		fmt.Fprintf(w, "\n%s takes %s", l.Function, l.Latency)
+		fmt.Fprintf(to, "%s takes %s%s\n", l.Function, l.Latency, when[l.After])
 	}
 	for _, f := range state.Failures {
-		fmt.Fprintf(w, "\n%s fails with %d (%s)", f.Function, f.Return, f.Return)
+		fmt.Fprintf(to, "%s fails with %d (%s)%s", f.Function, f.Return, f.Return, when[f.After])
 		if f.GPU != nil {
-			fmt.Fprintf(w, " on GPU %d", *f.GPU)
+			fmt.Fprintf(to, " on GPU %d", *f.GPU)
 		}
 		if f.Times > 0 {
-			fmt.Fprintf(w, ", %d more times", f.Times)
+			fmt.Fprintf(to, ", %d more times", f.Times)
 		}
+		fmt.Fprintln(to)
 	}
-	if len(state.Latencies)+len(state.Failures) > 0 {
-		fmt.Fprintln(w)
+	for _, c := range state.SlowCalls {
+		fmt.Fprintf(to, "a call of %s is waiting%s", c.Function, when[c.After])
+		if c.GPU != nil {
+			fmt.Fprintf(to, " on GPU %d", *c.GPU)
+		}
+		fmt.Fprintln(to)
 	}
-	return w.Flush()
 }

@@ -170,8 +170,8 @@ var handles = []struct {
 	prefixes []string
 }{
 	{"Device", "unsupportedDevice", []string{"Device", ""}},
-	{"GpuInstance", "", []string{"GpuInstance", ""}},
-	{"ComputeInstance", "", []string{"ComputeInstance", ""}},
+	{"GpuInstance", "unsupportedGpuInstance", []string{"GpuInstance", ""}},
+	{"ComputeInstance", "unsupportedComputeInstance", []string{"ComputeInstance", ""}},
 	{"EventSet", "unsupportedEventSet", []string{"EventSet"}},
 	{"Unit", "", []string{"Unit"}},
 	{"GpmSample", "", []string{"GpmSample", "Gpm"}},

@@ -1,0 +1,209 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/pkg/catalog"
+)
+
+// instances are the MIG instances of one GPU. Machine.mu guards it, and only
+// one change of it is under way at a time.
+type instances struct {
+	byID map[int]*gpuInstance
+	// devices are the MIG devices, one a compute instance, at their index. One
+	// that goes leaves a hole, which the next one takes.
+	devices []*computeInstance
+	// created counts compute instances: no two ever have the same UUID.
+	created int
+}
+
+// existence is what a handle looks at before it is used.
+type existence struct{ ended bool }
+
+// gpuInstance is one GPU instance.
+type gpuInstance struct {
+	existence
+	gpu     *gpu
+	id      int
+	profile catalog.Profile
+	start   int
+	compute map[int]*computeInstance
+	// inUse says that a process runs on it.
+	inUse bool
+}
+
+// computeInstance is one compute instance, and the MIG device that it is.
+type computeInstance struct {
+	existence
+	parent  *gpuInstance
+	id      int
+	profile computeProfile
+	start   int
+	uuid    string
+}
+
+func newInstances(board catalog.Board) instances {
+	if board.MIG == nil {
+		return instances{}
+	}
+	return instances{byID: map[int]*gpuInstance{}, devices: make([]*computeInstance, computeSlices(*board.MIG))}
+}
+
+func (i *gpuInstance) units() units { return unitsOf(i.start, i.profile.Size) }
+
+// taken is what the GPU's instances occupy and own.
+func (g *gpu) taken() (units, engines) {
+	var of units
+	var owned engines
+	for _, i := range g.instances.byID {
+		of |= i.units()
+		owned = owned.plus(enginesOf(i.profile))
+	}
+	return of, owned
+}
+
+// freeStarts are the placements at which an instance of the profile can be
+// created now.
+func (g *gpu) freeStarts(p catalog.Profile) []int {
+	taken, owned := g.taken()
+	if !owned.plus(enginesOf(p)).within(allEngines(*g.board.MIG)) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(p.Starts), func(start int) bool { return taken&unitsOf(start, p.Size) != 0 })
+}
+
+// remaining is how many more instances of the profile can be created.
+func (g *gpu) remaining(p catalog.Profile) int {
+	_, owned := g.taken()
+	count := 0
+	for range g.freeStarts(p) {
+		if owned = owned.plus(enginesOf(p)); !owned.within(allEngines(*g.board.MIG)) {
+			break
+		}
+		count++
+	}
+	return count
+}
+
+// create makes a GPU instance, where the driver chooses if start is nil.
+func (g *gpu) create(p catalog.Profile, start *int) (*gpuInstance, nvml.Return) {
+	free := g.freeStarts(p)
+	switch {
+	case start != nil && !slices.Contains(p.Starts, *start):
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	case len(free) == 0, start != nil && !slices.Contains(free, *start):
+		return nil, nvml.ERROR_INSUFFICIENT_RESOURCES
+	}
+	if start == nil {
+		taken, _ := g.taken()
+		chosen := chosenStart(*g.board.MIG, taken, p, free)
+		start = &chosen
+	}
+	i := &gpuInstance{gpu: g, id: g.instanceID(p, *start), profile: p, start: *start, compute: map[int]*computeInstance{}}
+	g.instances.byID[i.id] = i
+	return i, nvml.SUCCESS
+}
+
+// instanceID numbers instances by what part of the GPU they have: the whole is
+// 0, halves are 1 and 2, quarters 3 to 6, eighths 7 to 14. Which half has which
+// number differs between listings of real GPUs, so here it does with the index.
+func (g *gpu) instanceID(p catalog.Profile, start int) int {
+	parts := g.board.MIG.MemorySlices / p.Size
+	part := start / p.Size
+	if parts == 2 {
+		part ^= g.index & 1
+	}
+	return parts - 1 + part
+}
+
+// destroy ends a GPU instance that nothing uses.
+func (i *gpuInstance) destroy() nvml.Return {
+	switch {
+	case i.ended:
+		return nvml.ERROR_INVALID_ARGUMENT
+	case i.inUse || len(i.compute) > 0:
+		return nvml.ERROR_IN_USE
+	}
+	i.end()
+	return nvml.SUCCESS
+}
+
+// end ends a GPU instance with all that is in it.
+func (i *gpuInstance) end() {
+	for _, c := range i.compute {
+		c.end()
+	}
+	i.ended = true
+	delete(i.gpu.instances.byID, i.id)
+}
+
+// freeComputeStarts are the placements at which a compute instance can be created now.
+func (i *gpuInstance) freeComputeStarts(p computeProfile) []int {
+	var taken units
+	for _, c := range i.compute {
+		taken |= unitsOf(c.start, c.profile.slices)
+	}
+	return slices.DeleteFunc(slices.Clone(p.starts), func(start int) bool { return taken&unitsOf(start, p.slices) != 0 })
+}
+
+// createCompute makes a compute instance, at the first free placement if start is nil.
+func (i *gpuInstance) createCompute(p computeProfile, start *int) (*computeInstance, nvml.Return) {
+	free := i.freeComputeStarts(p)
+	switch {
+	case i.ended, start != nil && !slices.Contains(p.starts, *start):
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	case len(free) == 0, start != nil && !slices.Contains(free, *start):
+		return nil, nvml.ERROR_INSUFFICIENT_RESOURCES
+	}
+	if start == nil {
+		start = &free[0]
+	}
+	id := 0
+	for i.compute[id] != nil {
+		id++
+	}
+	all := &i.gpu.instances
+	all.created++
+	c := &computeInstance{parent: i, id: id, profile: p, start: *start, uuid: i.deviceUUID(id, all.created)}
+	i.compute[id] = c
+	// There are as many indices as slices, of which every device has one.
+	all.devices[slices.Index(all.devices, nil)] = c
+	return c, nvml.SUCCESS
+}
+
+// deviceUUID makes the UUID of a MIG device: one of version 5, as the driver's
+// are, and another one at every creation.
+func (i *gpuInstance) deviceUUID(compute, created int) string {
+	d := []byte(digest(i.gpu.spec.UUID, i.id, fmt.Sprintf("mig %d %d", compute, created))[:32])
+	d[12] = '5'
+	d[16] = "89ab"[d[16]&3]
+	return "MIG-" + hyphenated(d)
+}
+
+// destroy ends a compute instance that no process uses.
+func (c *computeInstance) destroy() nvml.Return {
+	switch {
+	case c.ended:
+		return nvml.ERROR_INVALID_ARGUMENT
+	case c.parent.inUse:
+		return nvml.ERROR_IN_USE
+	}
+	c.end()
+	return nvml.SUCCESS
+}
+
+func (c *computeInstance) end() {
+	c.ended = true
+	delete(c.parent.compute, c.id)
+	c.parent.gpu.instances.devices[c.index()] = nil
+}
+
+// index is the MIG device's index below its GPU.
+func (c *computeInstance) index() int { return slices.Index(c.parent.gpu.instances.devices, c) }
+
+// profileName is how nvidia-smi writes the profile: the compute slices are said
+// where they are not all of the GPU instance's.
+func (c *computeInstance) profileName() string { return c.profile.nameIn(c.parent.profile) }

@@ -1,0 +1,155 @@
+package model
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// migDevice is a session's handle of a MIG device: a compute instance that is
+// used in place of a GPU. It answers what the NVML header says of MIG device
+// handles; what else a GPU answers has to be asked of the GPU.
+type migDevice struct {
+	unsupportedDevice
+	instance *computeInstance
+}
+
+var _ nvml.Device = migDevice{}
+
+// migDevice is the session's handle of a MIG device. Handles of one are equal.
+func (s *Session) migDevice(c *computeInstance) migDevice {
+	return migDevice{unsupportedDevice{refuser{session: s, gpu: c.parent.gpu, target: &c.existence}}, c}
+}
+
+// visibleDevices are the MIG devices of a GPU that the session sees, at their
+// index. A process that does not see all of them counts those that it sees. It
+// is called with Machine.mu held.
+func (s *Session) visibleDevices(g *gpu) []*computeInstance {
+	if !s.confined {
+		return g.instances.devices
+	}
+	var visible []*computeInstance
+	for _, c := range g.instances.devices {
+		if s.sees(c) {
+			visible = append(visible, c)
+		}
+	}
+	return visible
+}
+
+// GetMigDeviceHandleByIndex implements nvml.Device.
+func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	if ret := d.capable("nvmlDeviceGetMigDeviceHandleByIndex"); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	if index < 0 || index >= len(d.gpu.instances.devices) {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	}
+	if visible := d.session.visibleDevices(d.gpu); index < len(visible) && visible[index] != nil {
+		return d.session.migDevice(visible[index]), nvml.SUCCESS
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+// IsMigDeviceHandle implements nvml.Device.
+func (d migDevice) IsMigDeviceHandle() (bool, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceIsMigDeviceHandle", true)
+}
+
+// GetDeviceHandleFromMigDeviceHandle implements nvml.Device.
+func (d migDevice) GetDeviceHandleFromMigDeviceHandle() (nvml.Device, nvml.Return) {
+	return answer[nvml.Device](d.refuser, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", d.session.device(d.gpu))
+}
+
+// GetGpuInstanceId implements nvml.Device.
+func (d migDevice) GetGpuInstanceId() (int, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetGpuInstanceId", d.instance.parent.id)
+}
+
+// GetComputeInstanceId implements nvml.Device.
+func (d migDevice) GetComputeInstanceId() (int, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetComputeInstanceId", d.instance.id)
+}
+
+// GetIndex implements nvml.Device: the index below the GPU.
+func (d migDevice) GetIndex() (int, nvml.Return) {
+	if ret := d.enter("nvmlDeviceGetIndex"); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	for index, c := range d.session.visibleDevices(d.gpu) {
+		if c == d.instance {
+			return index, nvml.SUCCESS
+		}
+	}
+	return 0, nvml.ERROR_INVALID_ARGUMENT
+}
+
+// GetName implements nvml.Device: the GPU's name and the profile.
+func (d migDevice) GetName() (string, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetName", d.gpu.board.ProductName+" MIG "+d.instance.profileName())
+}
+
+// GetUUID implements nvml.Device.
+func (d migDevice) GetUUID() (string, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetUUID", d.instance.uuid)
+}
+
+// GetAttributes implements nvml.Device.
+func (d migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
+	of := d.instance.parent.profile
+	return answer(d.refuser, "nvmlDeviceGetAttributes_v2", nvml.DeviceAttributes{
+		MultiprocessorCount:       uint32(d.instance.profile.multiprocessors),
+		SharedCopyEngineCount:     uint32(of.CopyEngines),
+		SharedDecoderCount:        uint32(of.Decoders),
+		SharedEncoderCount:        uint32(of.Encoders),
+		SharedJpegCount:           uint32(of.JPEGEngines),
+		SharedOfaCount:            uint32(of.OFAEngines),
+		GpuInstanceSliceCount:     uint32(of.Slices),
+		ComputeInstanceSliceCount: uint32(d.instance.profile.slices),
+		MemorySizeMB:              of.MemoryMiB,
+	})
+}
+
+func (d migDevice) memoryBytes() uint64 { return d.instance.parent.profile.MemoryMiB << 20 }
+
+// GetMemoryInfo implements nvml.Device: the memory of the GPU instance, which
+// its compute instances share.
+func (d migDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetMemoryInfo", nvml.Memory{Total: d.memoryBytes(), Free: d.memoryBytes()})
+}
+
+// GetMemoryInfo_v2 implements nvml.Device.
+func (d migDevice) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
+	memory := nvml.Memory_v2{Total: d.memoryBytes(), Free: d.memoryBytes()}
+	memory.Version = nvml.STRUCT_VERSION(memory, 2)
+	return answer(d.refuser, "nvmlDeviceGetMemoryInfo_v2", memory)
+}
+
+// GetComputeMode implements nvml.Device: MIG devices have no other mode.
+func (d migDevice) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetComputeMode", nvml.COMPUTEMODE_DEFAULT)
+}
+
+// GetComputeRunningProcesses implements nvml.Device.
+func (d migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+}
+
+// GetGraphicsRunningProcesses implements nvml.Device.
+func (d migDevice) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetGraphicsRunningProcesses_v3", []nvml.ProcessInfo{})
+}
+
+// GetMPSComputeRunningProcesses implements nvml.Device.
+func (d migDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return answer(d.refuser, "nvmlDeviceGetMPSComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+}
+
+// answer answers a call whose value does not change while the handle is valid.
+func answer[T any](r refuser, function string, value T) (T, nvml.Return) {
+	if ret := r.enter(function); ret != nvml.SUCCESS {
+		var zero T
+		return zero, ret
+	}
+	return value, nvml.SUCCESS
+}
