@@ -47,7 +47,7 @@ cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
 .PHONY: build
 build: ## Build the plugin and the CDI hook of its image
 	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/kubelet-plugin ./cmd/kubelet-plugin
-	go build -trimpath -ldflags '-s -w' -o bin/nvidia-cdi-hook github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+	go build -trimpath -ldflags '-s -w' -o bin/nvidia-cdi-hook ./cmd/nvidia-cdi-hook
 
 .PHONY: image
 image: build $(CLUSTER) ## Assemble the plugin's image for the local cluster, without a container engine

@@ -71,14 +71,14 @@ func serve(ctx context.Context, f *flags) error {
 
 // openForClaims opens the NVIDIA driver with a CDI hook that containers can run.
 func openForClaims(ctx context.Context, f *flags) (driver.Hardware, error) {
-	hook := f.hookPath
-	if hook == "" {
+	hook, bundled := f.hookPath, f.hookPath == ""
+	if bundled {
 		hook = filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), hookName)
 		if err := installHook(bundledHook, hook); err != nil {
 			return nil, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
 		}
 	}
-	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Hook: hook})
+	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Hook: hook, Batch: bundled})
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,10 @@ const module = "github.com/mica-gpu/mica/"
 // one floor do not know each other.
 var floors = map[string]int{
 	// Flags, wiring, exit codes.
-	"cmd/kubelet-plugin": 5,
-	"cmd/controller":     5,
-	"cmd/kubectl-gpu":    5,
+	"cmd/kubelet-plugin":  5,
+	"cmd/nvidia-cdi-hook": 5,
+	"cmd/controller":      5,
+	"cmd/kubectl-gpu":     5,
 
 	// What the cluster talks to.
 	"pkg/driver":            4,

@@ -23,6 +23,9 @@ type Roots struct {
 	Local string
 	// Hook is the path of nvidia-cdi-hook on the host.
 	Hook string
+	// Batch tells that Hook is this repository's, which can run several hooks
+	// in one process, and not NVIDIA's own.
+	Batch bool
 }
 
 // localDev is the root below which this process finds /dev/nvidiactl: a
@@ -72,7 +75,11 @@ func (e *Edits) Common() (cdispec.ContainerEdits, error) {
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
-	e.common = &common
+	// The driver makes this node last, at the first use of CUDA on the host.
+	// Edits without it serve nothing but this claim.
+	if hasDeviceNode(common, "nvidia-uvm") {
+		e.common = &common
+	}
 	return common, nil
 }
 
@@ -156,6 +163,13 @@ func (e *Edits) forHost(edits cdispec.ContainerEdits) (cdispec.ContainerEdits, e
 	}
 	if err := (&cdilib.ContainerEdits{ContainerEdits: &spec.ContainerEdits}).Validate(); err != nil {
 		return cdispec.ContainerEdits{}, fmt.Errorf("derived CDI edits are invalid: %w", err)
+	}
+	if e.roots.Batch {
+		hooks, err := batchHooks(spec.ContainerEdits.Hooks, e.roots.Hook)
+		if err != nil {
+			return cdispec.ContainerEdits{}, fmt.Errorf("batch CDI hooks: %w", err)
+		}
+		spec.ContainerEdits.Hooks = hooks
 	}
 	return spec.ContainerEdits, nil
 }

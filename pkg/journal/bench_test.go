@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// BenchmarkPut is one fsync, which dwarfs everything else of a prepare that
-// happens on disk.
+// BenchmarkPut is what a prepare adds to the node's disk.
 func BenchmarkPut(b *testing.B) {
 	j := open(b)
 	r := record("a")

@@ -60,8 +60,8 @@ func (j *Journal) Get(uid string) (Record, bool, error) {
 }
 
 // Put writes the record of a claim in place of the one before, if any. When it
-// returns nil, the record survives a loss of power; when it does not, the one
-// before is untouched.
+// returns nil, the record survives the death of this process; when it does not,
+// the one before is untouched.
 func (j *Journal) Put(ctx context.Context, r Record) error {
 	data, err := encode(r)
 	if err != nil {
@@ -74,9 +74,12 @@ func (j *Journal) Put(ctx context.Context, r Record) error {
 	return nil
 }
 
-// put replaces a file atomically. The directory itself is not synced: should the
-// rename be lost with the power, the record before it is met again, and its boot
-// ID says that nothing it tells of is alive any more.
+// put replaces a file atomically. It does not sync: a record has to outlive the
+// process, which the page cache does, and not the kernel. After a loss of power
+// the boot ID tells that nothing which a record speaks of is alive any more, and
+// a file that lost its content is quarantined like any other damaged one. A sync
+// would make every pod wait for the node's disk, which is busiest when many pods
+// pull their images.
 func (j *Journal) put(ctx context.Context, uid string, data []byte) error {
 	// Shared, so that nobody takes the temporary file for a leftover.
 	release, err := j.guard.shared(ctx)
@@ -89,9 +92,6 @@ func (j *Journal) put(ctx context.Context, uid string, data []byte) error {
 		return err
 	}
 	_, err = temp.Write(data)
-	if err == nil {
-		err = temp.Sync()
-	}
 	if closeErr := temp.Close(); err == nil {
 		err = closeErr
 	}

@@ -19,7 +19,7 @@ const (
 )
 
 // The wait between two attempts grows from firstPause to lastPause. Another
-// process holds a lock for the millisecond or so that an fsync takes, hence the
+// process holds a lock for the millisecond or so that a prepare takes, hence the
 // short start; it may hang for long, hence the growth.
 const (
 	firstPause = 500 * time.Microsecond
