@@ -1,0 +1,81 @@
+package driver
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// A node without a GPU is not worth a line every few seconds.
+func TestWhyThereIsNoGPUIsSaidOnce(t *testing.T) {
+	h := newHardware(t)
+	notLoaded, noLibrary := errors.New("driver is not loaded"), errors.New("no usable library")
+	h.fails = slices.Concat(slices.Repeat([]error{noLibrary}, 5), slices.Repeat([]error{notLoaded}, 5))
+	d, err := New(options(t, newAPIServer(), h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		start := time.Now()
+		if err := d.watchHardware(klog.NewContext(t.Context(), logger)); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 10*maxHardwareRetry {
+			t.Errorf("ten retries took %s", took)
+		}
+		logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		for _, reason := range []string{"driver is not loaded", "no usable library"} {
+			if got := strings.Count(logs, reason); got != 1 {
+				t.Errorf("%q is said %d times:\n%s", reason, got, logs)
+			}
+		}
+	})
+	if d.publisher.get() == nil || len(d.publisher.get().Pools) != 1 {
+		t.Errorf("got %v to publish", d.publisher.get())
+	}
+}
+
+func TestUnreadableGPUsAreReportedAndTheOthersOffered(t *testing.T) {
+	h := newHardware(t)
+	h.node.GPUs = h.node.GPUs[1:]
+	h.problems = []error{errors.New("GPU 0 is lost")}
+	d, err := New(options(t, newAPIServer(), h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	if err := d.watchHardware(klog.NewContext(t.Context(), logger)); err != nil {
+		t.Fatal(err)
+	}
+	if logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(logs, "GPU 0 is lost") {
+		t.Errorf("it is not reported:\n%s", logs)
+	}
+	if got := len(d.publisher.get().Pools["node-a"].Slices[0].Devices); got != 7 {
+		t.Errorf("got %d devices, want 7", got)
+	}
+}
+
+func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {
+	h := newHardware(t)
+	h.node = gpu.Node{DriverVersion: "580.95.05"}
+	d, err := New(options(t, newAPIServer(), h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.openHardware(t.Context())
+	if err == nil || err.Error() != "the NVIDIA driver 580.95.05 is loaded but has no usable GPU" {
+		t.Errorf("got %v", err)
+	}
+	if h.opened != 1 || h.closed != 1 {
+		t.Errorf("opened %d times, closed %d times", h.opened, h.closed)
+	}
+}
