@@ -73,6 +73,9 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 func fromEnvironment(set *pflag.FlagSet) error {
 	var failures []error
 	set.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "help" {
+			return // a shell's HELP is not meant for us
+		}
 		name := environment[flag.Name]
 		if name == "" {
 			name = strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))

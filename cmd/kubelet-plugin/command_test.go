@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+func TestMain(m *testing.M) {
+	// The commands of all tests set up the logging of one process.
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	os.Exit(m.Run())
+}
+
+// execute runs a command line.
+func execute(t *testing.T, arguments ...string) (output string, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	command := newCommand()
+	command.SetArgs(append([]string{}, arguments...)) // nil would mean the arguments of the test
+	command.SetOut(&out)
+	command.SetErr(io.Discard)
+	err = command.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Bad input ends in one sentence that says what was found and what to do.
+func TestBadInput(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for name, tc := range map[string]struct {
+		arguments   []string
+		environment map[string]string
+		want        []string
+	}{
+		"an unknown flag":            {arguments: []string{"--nod-name=a"}, want: []string{"unknown flag: --nod-name"}},
+		"an unknown flag of another": {arguments: []string{"discover", "--node-name=a"}, want: []string{"unknown flag: --node-name"}},
+		"an unknown command":         {arguments: []string{"serve"}, want: []string{`unknown command "serve" for "kubelet-plugin"`}},
+		"no node name":               {want: []string{"no node name", "set --node-name or NODE_NAME", "spec.nodeName"}},
+		"a port that is no number":   {arguments: []string{"--metrics-port=http"}, want: []string{`invalid argument "http" for "--metrics-port"`}},
+		"a metrics port too high":    {arguments: []string{"--node-name=a", "--metrics-port=70000"}, want: []string{"--metrics-port is 70000", "at most 65535"}},
+		"a health port too high":     {arguments: []string{"--node-name=a", "--healthcheck-port=65536"}, want: []string{"--healthcheck-port is 65536", "at most 65535"}},
+		"no requests a second":       {arguments: []string{"--node-name=a", "--kube-api-qps=0"}, want: []string{"--kube-api-qps is 0", "must be positive"}},
+		"a negative burst":           {arguments: []string{"--node-name=a", "--kube-api-burst=-1"}, want: []string{"--kube-api-burst is -1", "must be positive"}},
+		"a variable that is no number": {
+			environment: map[string]string{"KUBE_API_BURST": "many"},
+			want:        []string{"environment variable KUBE_API_BURST", `"many"`},
+		},
+		"a variable of a service link": {
+			environment: map[string]string{"METRICS_PORT": "tcp://10.0.0.1:9090"},
+			want:        []string{"environment variable METRICS_PORT", `"tcp://10.0.0.1:9090"`},
+		},
+		"an unknown logging format": {arguments: []string{"--node-name=a", "--logging-format=xml"}, want: []string{"format", "xml"}},
+		"an unknown feature gate":   {arguments: []string{"--feature-gates=MIG=true"}, want: []string{"unrecognized feature gate: MIG"}},
+		"a kubeconfig that is not there": {
+			arguments: []string{"--node-name=a", "--kubeconfig=" + missing},
+			want:      []string{"read --kubeconfig", missing, "give a readable kubeconfig file"},
+		},
+		"a kubeconfig that is a directory": {
+			arguments: []string{"--node-name=a", "--kubeconfig=" + t.TempDir()},
+			want:      []string{"read --kubeconfig", "give a readable kubeconfig file"},
+		},
+		"a kubeconfig that is none": {
+			arguments: []string{"--node-name=a", "--kubeconfig=" + write(t, "kubeconfig", "clusters: {")},
+			want:      []string{"read --kubeconfig", "give a readable kubeconfig file"},
+		},
+		"a kubeconfig without a cluster": {
+			arguments: []string{"--node-name=a", "--kubeconfig=" + write(t, "kubeconfig", "apiVersion: v1\nkind: Config\n")},
+			want:      []string{"read --kubeconfig", "give a readable kubeconfig file"},
+		},
+		"not in a pod": {
+			arguments:   []string{"--node-name=a"},
+			environment: map[string]string{"KUBERNETES_SERVICE_HOST": ""},
+			want:        []string{"find the API server", "run in a pod with a service account, or set --kubeconfig"},
+		},
+		"an unknown output format": {arguments: []string{"discover", "-o", "json"}, want: []string{`output format "json" is unknown`, "use -o table or -o yaml"}},
+		"no NVIDIA driver": {
+			arguments: []string{"discover", "--container-driver-root=" + missing},
+			want:      []string{"no usable NVML library", missing, "install the NVIDIA driver there or set --nvidia-driver-root"},
+		},
+		"an argument too many": {arguments: []string{"version", "please"}, want: []string{`unknown command "please" for "kubelet-plugin version"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for variable, value := range tc.environment {
+				t.Setenv(variable, value)
+			}
+			_, err := execute(t, tc.arguments...)
+			fixture.Sentence(t, err, tc.want...)
+		})
+	}
+}
+
+func TestANodeThatTheClusterDoesNotHave(t *testing.T) {
+	fixture.Sentence(t, serveAgainst(t, ""), `node "node-z" does not exist in this cluster`, "set --node-name")
+}
+
+func TestAPortThatIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"healthcheck-port", "metrics-port"} {
+		fixture.Sentence(t, serveAgainst(t, "--"+flag+"="+port), "listen on --"+flag, "address already in use", "choose a free port, or -1 for none")
+	}
+}
+
+// serveAgainst serves a cluster without nodes.
+func serveAgainst(t *testing.T, more string) error {
+	t.Helper()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+	}))
+	defer api.Close()
+	dir, err := os.MkdirTemp("", "mica-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	arguments := []string{
+		"--node-name=node-z",
+		"--kubeconfig=" + write(t, "kubeconfig", fmt.Sprintf(kubeconfig, api.URL)),
+		"--kubelet-plugins-directory-path=" + dir, "--kubelet-registrar-directory-path=" + dir, "--cdi-root=" + dir,
+		"--container-driver-root=" + dir, "--nvidia-cdi-hook-path=/hook", "--healthcheck-port=0", "--metrics-port=0",
+	}
+	if more != "" {
+		arguments = append(arguments, more)
+	}
+	_, err = execute(t, arguments...)
+	return err
+}
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+`
+
+func TestFlagsOverrideTheEnvironment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		arguments   []string
+		environment map[string]string
+		want        flags
+	}{
+		"defaults":                           {want: flags{nodeName: "", driverName: "gpu.nvidia.com", metricsPort: 8080, healthPort: 51515, localDriverRoot: "/driver-root"}},
+		"the environment overrides defaults": {environment: map[string]string{"NODE_NAME": "a", "METRICS_PORT": "-1", "DRIVER_ROOT_CTR_PATH": "/other", "HEALTHCHECK_PORT": "0"}, want: flags{nodeName: "a", driverName: "gpu.nvidia.com", metricsPort: -1, localDriverRoot: "/other"}},
+		"flags override the environment":     {arguments: []string{"--node-name=b", "--metrics-port=9"}, environment: map[string]string{"NODE_NAME": "a", "METRICS_PORT": "1"}, want: flags{nodeName: "b", driverName: "gpu.nvidia.com", metricsPort: 9, healthPort: 51515, localDriverRoot: "/driver-root"}},
+		"an empty variable is none":          {environment: map[string]string{"DRIVER_NAME": "", "METRICS_PORT": ""}, want: flags{driverName: "gpu.nvidia.com", metricsPort: 8080, healthPort: 51515, localDriverRoot: "/driver-root"}},
+		"what is no flag is no business":     {environment: map[string]string{"HELP": "me"}, want: flags{driverName: "gpu.nvidia.com", metricsPort: 8080, healthPort: 51515, localDriverRoot: "/driver-root"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for variable, value := range tc.environment {
+				t.Setenv(variable, value)
+			}
+			f, err := newFlags()
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := pflag.NewFlagSet("test", pflag.ContinueOnError)
+			set.BoolP("help", "h", false, "as cobra adds it")
+			f.addHardware(set)
+			f.addCluster(set)
+			if err := set.Parse(tc.arguments); err != nil {
+				t.Fatal(err)
+			}
+			if err := fromEnvironment(set); err != nil {
+				t.Fatal(err)
+			}
+			got := flags{nodeName: f.nodeName, driverName: f.driverName, metricsPort: f.metricsPort, healthPort: f.healthPort, localDriverRoot: f.localDriverRoot}
+			if got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	before := release
+	defer func() { release = before }()
+	release = "v1.2.3"
+	if output, err := execute(t, "version"); err != nil || output != "v1.2.3\n" {
+		t.Errorf("got %q, %v", output, err)
+	}
+	release = ""
+	if output, err := execute(t, "version"); err != nil || strings.TrimSpace(output) == "" {
+		t.Errorf("got %q, %v", output, err)
+	}
+}
+
+func TestInstallHook(t *testing.T) {
+	from, to := write(t, "hook", "new"), write(t, "nvidia-cdi-hook", "old")
+	// A container that has the old one open keeps it.
+	old, err := os.Open(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := installHook(from, to); err != nil {
+		t.Fatal(err)
+	}
+	if content, err := io.ReadAll(old); err != nil || string(content) != "old" {
+		t.Errorf("got %q, %v from the old file", content, err)
+	}
+	content, err := os.ReadFile(to)
+	if err != nil || string(content) != "new" {
+		t.Errorf("got %q, %v", content, err)
+	}
+	info, err := os.Stat(to)
+	if err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("got %v, %v; the runtime must be able to run it", info.Mode(), err)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(to)); err != nil || len(entries) != 1 {
+		t.Errorf("got %v, %v beside it", entries, err)
+	}
+	if err := installHook(from+"-missing", to); err == nil {
+		t.Error("installed what is not there")
+	}
+	if err := installHook(from, filepath.Join(from, "below-a-file")); err == nil {
+		t.Error("installed below a file")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	listener, err := listen("metrics-port", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { served <- serveMetrics(ctx, listener) }()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Timeout: 30 * time.Second}
+	response, err := client.Get("http://127.0.0.1:" + port + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, series := range []string{
+		`mica_claim_operation_duration_seconds_count{operation="prepare",result="error"} `,
+		`mica_claim_operation_duration_seconds_bucket{operation="unprepare",result="ok",le="0.001"} `,
+		"mica_published_devices ", "mica_prepared_claims ", "mica_last_successful_publish_timestamp_seconds ",
+	} {
+		if !strings.Contains(string(body), "\n"+series) {
+			t.Errorf("there is no series %s", series)
+		}
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
