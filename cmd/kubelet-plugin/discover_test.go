@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/wire"
+)
+
+// The command goes all the way down: the library is loaded from the driver root of
+// a simulated machine, and called through C.
+func TestDiscover(t *testing.T) {
+	root := simulate(t, fixture.File(t, "p5.48xlarge"))
+	table, err := execute(t, "discover", "--container-driver-root="+root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixture.Golden(t, "p5.48xlarge.txt", table)
+
+	published, err := os.ReadFile(filepath.Join("..", "..", "pkg", "slice", "testdata", "p5.48xlarge.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	yaml, err := execute(t, "discover", "-o", "yaml", "--container-driver-root="+root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if yaml != string(published) {
+		t.Errorf("discover differs from what is published:\n%s", yaml)
+	}
+}
+
+// simulate runs the machine in this process, behind the C library.
+func simulate(t *testing.T, file model.File) (root string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mica-") // short, as sockets need
+	if err != nil {
+		t.Fatal(err)
+	}
+	binaries := filepath.Join(dir, "bin")
+	build := exec.Command("make", "-C", "../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN="+binaries, "nvml-sim-libraries")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the simulator's libraries: %v\n%s", err, output)
+	}
+	// Device nodes of this machine must not restrict what the library shows.
+	t.Setenv("NVML_SIM_DEV", binaries)
+	machine := fixture.Machine(t, file)
+	root = filepath.Join(dir, "root")
+	tree, err := driverroot.Emit(root, binaries, machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := wire.Listen(filepath.Join(root, driverroot.HostSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := wire.NewServer(func(wire.Visible) wire.Library { return machine.NewSession() }, machine)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener, false) }()
+	t.Cleanup(func() {
+		cancel()
+		listener.Close()
+		server.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := tree.Remove(); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
+}
