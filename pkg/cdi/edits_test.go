@@ -27,25 +27,26 @@ func newRig(t *testing.T, name, host string) rig {
 	t.Helper()
 	machine := fixture.Machine(t, fixture.File(t, name))
 	root := fixture.DriverRoot(t, machine)
-	return rig{machine, root, newEdits(t, machine, Roots{Host: host, Local: root, Hook: "/plugins/nvidia-cdi-hook"})}
-}
-
-func newEdits(t *testing.T, machine *model.Machine, roots Roots) *Edits {
-	t.Helper()
 	logger, _ := ktesting.NewTestContext(t)
-	return NewEdits(fixture.Library(t, machine).API(), roots, logger)
+	roots := Roots{Host: host, Local: root, Hook: "/plugins/nvidia-cdi-hook"}
+	return rig{machine, root, NewEdits(fixture.Library(t, machine).API(), roots, logger)}
 }
 
 func (r rig) uuid(index int) string { return r.machine.GPUs()[index].UUID }
 
 // The golden file is what a container of a claim for two GPUs gets.
 func TestEditsOfASimulatedDriver(t *testing.T) {
-	for name, host := range map[string]string{
-		"driver-on-the-host":  "/",
-		"driver-in-container": "/run/nvidia/driver",
+	for name, tc := range map[string]struct {
+		host  string
+		batch bool
+	}{
+		"driver-on-the-host":           {"/", true},
+		"driver-in-container":          {"/run/nvidia/driver", true},
+		"driver-with-NVIDIAs-own-hook": {"/run/nvidia/driver", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, "p5.48xlarge", host)
+			r := newRig(t, "p5.48xlarge", tc.host)
+			r.edits.roots.Batch = tc.batch
 			common, err := r.edits.Common()
 			if err != nil {
 				t.Fatal(err)
@@ -118,6 +119,30 @@ func (r rig) mounts(t *testing.T, library string) bool {
 	return slices.ContainsFunc(common.Mounts, func(m *cdispec.Mount) bool {
 		return strings.HasPrefix(m.HostPath, "/run/nvidia/driver/"+library)
 	})
+}
+
+// The driver makes nvidia-uvm at the first use of CUDA: edits without it must
+// not be remembered.
+func TestEditsFollowTheLastDeviceNode(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/")
+	node := filepath.Join(r.root, "dev/nvidia-uvm")
+	if err := os.Rename(node, node+".later"); err != nil {
+		t.Fatal(err)
+	}
+	for _, made := range []bool{false, true} {
+		if made {
+			if err := os.Rename(node+".later", node); err != nil {
+				t.Fatal(err)
+			}
+		}
+		common, err := r.edits.Common()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hasDeviceNode(common, "nvidia-uvm"); got != made {
+			t.Errorf("edits have nvidia-uvm: %t; it is there: %t", got, made)
+		}
+	}
 }
 
 func TestEditsOfAGPUWithoutItsDeviceNode(t *testing.T) {

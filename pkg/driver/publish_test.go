@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
@@ -148,7 +149,9 @@ func once(t *testing.T, api *apiServer, what resourceslice.DriverResources) (sto
 	after(5 * time.Second)
 	return func() {
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the publisher ended with %v", err)
+		}
 	}
 }
 
@@ -233,8 +236,18 @@ func TestAnIdleNodeLosesTheSlicesOfItsPast(t *testing.T) {
 // What another node or another driver publishes is no business of ours. The
 // fake does not select by field, so this is about the selector itself.
 func TestTheSelector(t *testing.T) {
-	if got, want := sliceSelector(fixture.Driver, fixture.NodeName).String(), "spec.driver=gpu.nvidia.com,spec.nodeName=node-a"; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	for name, tc := range map[string]struct {
+		driver, node string
+		want         bool
+	}{
+		"ours":             {fixture.Driver, fixture.NodeName, true},
+		"another node's":   {fixture.Driver, "node-b", false},
+		"another driver's": {"nic.example.com", fixture.NodeName, false},
+	} {
+		set := fields.Set{"spec.driver": tc.driver, "spec.nodeName": tc.node}
+		if got := sliceSelector(fixture.Driver, fixture.NodeName).Matches(set); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
 	}
 }
 

@@ -114,23 +114,26 @@ func TestOpenLooksWhereDistributionsInstall(t *testing.T) {
 
 // Each sentinel is what callers tell apart; a return code is at most one of them.
 func TestErrorsAreTheirSentinel(t *testing.T) {
-	sentinels := []error{nvml.ErrLibrary, nvml.ErrDriverNotLoaded, nvml.ErrNotSupported, nvml.ErrNotFound, nvml.ErrGPULost}
-	for ret, want := range map[gonvml.Return]error{
-		gonvml.ERROR_LIBRARY_NOT_FOUND:       nvml.ErrLibrary,
-		gonvml.ERROR_FUNCTION_NOT_FOUND:      nvml.ErrLibrary,
-		gonvml.ERROR_LIB_RM_VERSION_MISMATCH: nvml.ErrLibrary,
-		gonvml.ERROR_DRIVER_NOT_LOADED:       nvml.ErrDriverNotLoaded,
-		gonvml.ERROR_NOT_SUPPORTED:           nvml.ErrNotSupported,
-		gonvml.ERROR_NOT_FOUND:               nvml.ErrNotFound,
-		gonvml.ERROR_GPU_IS_LOST:             nvml.ErrGPULost,
-		gonvml.ERROR_UNKNOWN:                 nil,
-		gonvml.ERROR_TIMEOUT:                 nil,
-		gonvml.ERROR_NO_PERMISSION:           nil,
+	sentinels := map[string]error{
+		"ErrLibrary": nvml.ErrLibrary, "ErrDriverNotLoaded": nvml.ErrDriverNotLoaded,
+		"ErrNotSupported": nvml.ErrNotSupported, "ErrNotFound": nvml.ErrNotFound, "ErrGPULost": nvml.ErrGPULost,
+	}
+	for ret, want := range map[gonvml.Return]string{
+		gonvml.ERROR_LIBRARY_NOT_FOUND:       "ErrLibrary",
+		gonvml.ERROR_FUNCTION_NOT_FOUND:      "ErrLibrary",
+		gonvml.ERROR_LIB_RM_VERSION_MISMATCH: "ErrLibrary",
+		gonvml.ERROR_DRIVER_NOT_LOADED:       "ErrDriverNotLoaded",
+		gonvml.ERROR_NOT_SUPPORTED:           "ErrNotSupported",
+		gonvml.ERROR_NOT_FOUND:               "ErrNotFound",
+		gonvml.ERROR_GPU_IS_LOST:             "ErrGPULost",
+		gonvml.ERROR_UNKNOWN:                 "",
+		gonvml.ERROR_TIMEOUT:                 "",
+		gonvml.ERROR_NO_PERMISSION:           "",
 	} {
 		err := &nvml.Error{Call: "read the UUID", Device: "GPU 1", Return: ret}
-		for _, sentinel := range sentinels {
-			if errors.Is(err, sentinel) != (sentinel == want) {
-				t.Errorf("errors.Is(%v, %v) is %t", err, sentinel, sentinel != want)
+		for name, sentinel := range sentinels {
+			if errors.Is(err, sentinel) != (name == want) {
+				t.Errorf("errors.Is(%v, %s) is %t", err, name, name != want)
 			}
 		}
 		if text := err.Error(); !strings.HasPrefix(text, "read the UUID of GPU 1: NVML answered ") {
