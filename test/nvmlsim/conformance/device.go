@@ -71,7 +71,7 @@ func uuidStructs(t *testing.T, id string) (binary, ascii *nvml.UUID) {
 	t.Helper()
 	binary = &nvml.UUID{Type: uint32(nvml.UUID_TYPE_BINARY)}
 	binary.Version = nvml.STRUCT_VERSION(*binary, 1)
-	digits := strings.ReplaceAll(strings.TrimPrefix(id, "GPU-"), "-", "")
+	digits := strings.ReplaceAll(id[len("GPU-"):], "-", "")
 	for i := range 16 {
 		if _, err := fmt.Sscanf(digits[2*i:2*i+2], "%02x", &binary.Value[i]); err != nil {
 			t.Fatalf("UUID %s is not hexadecimal: %v", id, err)
@@ -234,6 +234,10 @@ func (s suite) modes(t *testing.T) {
 	s.each(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
 		gives(t, "the compute mode", nvml.COMPUTEMODE_DEFAULT)(d.GetComputeMode())
 		for _, mode := range []nvml.ComputeMode{nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.COMPUTEMODE_PROHIBITED, nvml.COMPUTEMODE_DEFAULT} {
+			if s.enabled(gpu) && mode != nvml.COMPUTEMODE_DEFAULT {
+				returns(t, "SetComputeMode with MIG", nvml.ERROR_NOT_SUPPORTED, d.SetComputeMode(mode))
+				continue
+			}
 			returns(t, "SetComputeMode", nvml.SUCCESS, d.SetComputeMode(mode))
 			gives(t, "the compute mode", mode)(d.GetComputeMode())
 		}

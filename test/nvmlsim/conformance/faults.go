@@ -114,6 +114,12 @@ func (s suite) wrongControl(t *testing.T) {
 		"a failure of no function":     s.control.Fail(model.Failure{Function: "GetUUID", Return: nvml.ERROR_UNKNOWN}),
 		"a failure that is a success":  s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID"}),
 		"a failure of no GPU":          s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, GPU: &none}),
+		"a failure after no effect":    s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, After: true}),
+		"a latency after no effect":    s.control.SetLatencyAfter("nvmlDeviceGetUUID", time.Second),
+		"no latency profile":           s.control.SetLatencyProfile("slow"),
+		"the MIG mode of no GPU":       s.control.SetMIGMode(none, true),
+		"a reset of no GPU":            s.control.Reset(none),
+		"a use of no GPU":              s.control.Occupy(none, nil, true),
 		"a failure that never happens": s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, Times: -1}),
 	} {
 		if err == nil {
@@ -130,6 +136,9 @@ func (s suite) sharedState(t *testing.T) {
 	first, second := s.open(t), s.open(t)
 	for i := range s.node.GPUs {
 		a, b := device(t, first, i), device(t, second, i)
+		if s.enabled(i) {
+			continue
+		}
 		returns(t, "SetComputeMode", nvml.SUCCESS, a.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
 		gives(t, "the compute mode that another client set", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)(b.GetComputeMode())
 		returns(t, "SetPersistenceMode", nvml.SUCCESS, b.SetPersistenceMode(nvml.FEATURE_ENABLED))
@@ -153,7 +162,7 @@ func (s suite) nvlibDevice(t *testing.T) {
 		if err != nil || capable != (board.MIG != nil) {
 			t.Errorf("go-nvlib says %t (%v) of GPU %d being capable of MIG", capable, err, i)
 		}
-		if enabled, err := d.IsMigEnabled(); err != nil || enabled {
+		if enabled, err := d.IsMigEnabled(); err != nil || enabled != s.enabled(i) {
 			t.Errorf("go-nvlib says %t (%v) of MIG on GPU %d", enabled, err, i)
 		}
 		if attached, err := d.IsFabricAttached(); err != nil || attached {
@@ -162,8 +171,12 @@ func (s suite) nvlibDevice(t *testing.T) {
 		if coherent, err := d.IsCoherent(); err != nil || coherent {
 			t.Errorf("go-nvlib says %t (%v) of GPU %d being coherent", coherent, err, i)
 		}
-		if migs, err := d.GetMigDevices(); err != nil || len(migs) != 0 {
-			t.Errorf("go-nvlib finds %d MIG devices (%v) on GPU %d", len(migs), err, i)
+		want := 0
+		for _, gi := range s.state(t).GPUs[i].Instances {
+			want += len(gi.ComputeInstances)
+		}
+		if migs, err := d.GetMigDevices(); err != nil || len(migs) != want {
+			t.Errorf("go-nvlib finds %d MIG devices (%v) on GPU %d, want %d", len(migs), err, i, want)
 		}
 		s.nvlibProfiles(t, i, d)
 		return nil

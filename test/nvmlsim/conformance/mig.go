@@ -12,14 +12,23 @@ import (
 func (s suite) migMode(t *testing.T) {
 	s.each(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
 		current, pending, ret := d.GetMigMode()
-		gives(t, "the number of MIG devices", 0)(d.GetMaxMigDeviceCount())
 		if s.board(t, gpu).MIG == nil {
 			returns(t, "GetMigMode", nvml.ERROR_NOT_SUPPORTED, ret)
+			gives(t, "the number of MIG devices", 0)(d.GetMaxMigDeviceCount())
 			refuses(t, "GetMigDeviceHandleByIndex", nvml.ERROR_NOT_SUPPORTED)(d.GetMigDeviceHandleByIndex(0))
+			_, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+			returns(t, "SetMigMode", nvml.ERROR_NOT_SUPPORTED, ret)
+			return
+		}
+		if s.enabled(gpu) {
+			gives(t, "the current MIG mode", nvml.DEVICE_MIG_ENABLE)(current, ret)
+			gives(t, "the pending MIG mode", nvml.DEVICE_MIG_ENABLE)(pending, ret)
+			gives(t, "the number of MIG devices", slicesOf(s.board(t, gpu)))(d.GetMaxMigDeviceCount())
 			return
 		}
 		gives(t, "the current MIG mode", nvml.DEVICE_MIG_DISABLE)(current, ret)
 		gives(t, "the pending MIG mode", nvml.DEVICE_MIG_DISABLE)(pending, ret)
+		gives(t, "the number of MIG devices", 0)(d.GetMaxMigDeviceCount())
 		refuses(t, "GetMigDeviceHandleByIndex", nvml.ERROR_NOT_FOUND)(d.GetMigDeviceHandleByIndex(0))
 		refuses(t, "GetGpuInstanceById", nvml.ERROR_NOT_SUPPORTED)(d.GetGpuInstanceById(0))
 	})
@@ -42,6 +51,9 @@ func (s suite) migProfiles(t *testing.T) {
 				CopyEngineCount: uint32(p.CopyEngines), DecoderCount: uint32(p.Decoders), EncoderCount: uint32(p.Encoders),
 				JpegCount: uint32(p.JPEGEngines), OfaCount: uint32(p.OFAEngines), MemorySizeMB: p.MemoryMiB,
 			})(info, ret)
+			if s.enabled(gpu) {
+				continue
+			}
 			refuses(t, "GetGpuInstances without MIG", nvml.ERROR_NOT_SUPPORTED)(d.GetGpuInstances(&info))
 			refuses(t, "GetGpuInstanceRemainingCapacity without MIG", nvml.ERROR_NOT_SUPPORTED)(d.GetGpuInstanceRemainingCapacity(&info))
 			refuses(t, "CreateGpuInstance without MIG", nvml.ERROR_NOT_SUPPORTED)(d.CreateGpuInstance(&info))

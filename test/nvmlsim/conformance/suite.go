@@ -44,6 +44,23 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"MIG profiles", s.migProfiles},
 		{"versioned MIG profiles", s.versionedProfiles},
 		{"MIG placements", s.migPlacements},
+		{"static MIG instances", s.staticInstances},
+		{"MIG mode switches", s.migModeSwitches},
+		{"MIG mode in use", s.migModeInUse},
+		{"GPU instances", s.gpuInstances},
+		{"GPU instances that the driver places", s.driverPlacement},
+		{"GPU instances that do not fit", s.instancesThatDoNotFit},
+		{"compute instances", s.computeInstances},
+		{"compute instance profiles", s.computeProfiles},
+		{"MIG devices", s.migDevices},
+		{"MIG device indices", s.migIndices},
+		{"MIG instances in use", s.instancesInUse},
+		{"MIG instances are shared", s.instancesAreShared},
+		{"MIG instances after a reset", s.instancesAfterReset},
+		{"MIG instances of a lost GPU", s.instancesOfLostGPU},
+		{"MIG failures", s.migFailures},
+		{"MIG latencies", s.migLatencies},
+		{"go-nvlib MIG devices", s.nvlibMIGDevices},
 		{"field values", s.fieldValues},
 		{"NVLink", s.nvLink},
 		{"fabric", s.fabric},
@@ -85,6 +102,7 @@ func (s suite) restore(t *testing.T) {
 			}
 		}
 	}
+	s.restoreMIG(t)
 	lib := s.open(t)
 	for i := range s.node.GPUs {
 		d := device(t, lib, i)
