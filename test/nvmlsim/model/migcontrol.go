@@ -112,7 +112,7 @@ func (m *Machine) Reboot() error {
 	}
 	m.mu.Unlock()
 	for _, g := range m.gpus {
-		m.apply(g, func() nvml.Return { g.reboot(); return nvml.SUCCESS })
+		_ = m.apply(g, func() nvml.Return { g.reboot(); return nvml.SUCCESS })
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (m *Machine) changeMIG(index int, work func(*gpu) error) error {
 		return err
 	}
 	defer release()
-	m.apply(g, func() nvml.Return {
+	_ = m.apply(g, func() nvml.Return {
 		if err = work(g); err != nil {
 			return nvml.ERROR_UNKNOWN
 		}
