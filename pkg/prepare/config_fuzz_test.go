@@ -1,0 +1,38 @@
+package prepare
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// FuzzDecodeConfig feeds the decoder what anybody may write into a claim: it
+// must answer with a configuration of a known kind or with one sentence.
+func FuzzDecodeConfig(f *testing.F) {
+	for _, seed := range []string{
+		``, `null`, `[]`, `"GpuConfig"`, `{"kind":"GpuConfig"}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig"}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Default"}}}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50}}}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":null}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"VfioDeviceConfig","iommu":{"backendPolicy":"LegacyOnly"}}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","Sharing":{}}`,
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","kind":"MigDeviceConfig"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		decoded, err := decodeConfig(runtime.RawExtension{Raw: raw})
+		if err != nil {
+			if decoded != nil || strings.TrimSpace(err.Error()) == "" {
+				t.Errorf("got %v beside error %q", decoded, err)
+			}
+			return
+		}
+		if kind := kindOf(runtime.RawExtension{Raw: raw}); kinds[kind] == nil {
+			t.Errorf("decoded %s although its kind %q is unknown", raw, kind)
+		}
+		_ = decoded.check() // may refuse, must not panic
+	})
+}
