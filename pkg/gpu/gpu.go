@@ -48,6 +48,14 @@ type GPU struct {
 	ECCEnabled *bool
 	// MIG is the mode that is in force now, not a pending one.
 	MIG MIGMode
+	// MIGSwitchable tells that the MIG mode changes at once, as on Hopper and
+	// later boards; on others it takes a reset of the GPU.
+	MIGSwitchable bool
+	// Profiles are the MIG partitions that the board offers, as NVML lists
+	// them; empty where it offers none.
+	Profiles []Profile
+	// Instances are the GPU instances that exist, whoever made them.
+	Instances []Instance
 	// NVLinkGroup is the smallest minor among the GPUs that reach each other
 	// over NVLink, nil for a GPU with no active link. Two GPUs of a node are
 	// connected exactly when their groups are equal.
