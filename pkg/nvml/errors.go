@@ -21,6 +21,18 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrGPULost means that the GPU fell off the bus or is otherwise inaccessible.
 	ErrGPULost = errors.New("GPU is lost")
+	// ErrInUse means that a process, or something made from it, still uses
+	// what should be changed; it may be free later.
+	ErrInUse = errors.New("in use")
+	// ErrInsufficientResources means that something else occupies what a
+	// partition needs.
+	ErrInsufficientResources = errors.New("insufficient resources")
+	// ErrResetRequired means that a mode only changes with a reset of the GPU.
+	ErrResetRequired = errors.New("a reset of the GPU is required")
+	// ErrTransient means that the driver did not get around to it, or does not
+	// know why it did not: the same call may succeed later, and may have had
+	// its effect now.
+	ErrTransient = errors.New("transient failure")
 )
 
 // Error is a failed NVML call. It is one of this package's sentinels where its
@@ -56,6 +68,14 @@ func (e *Error) Is(target error) bool {
 		return target == ErrNotFound
 	case nvml.ERROR_GPU_IS_LOST:
 		return target == ErrGPULost
+	case nvml.ERROR_IN_USE:
+		return target == ErrInUse
+	case nvml.ERROR_INSUFFICIENT_RESOURCES:
+		return target == ErrInsufficientResources
+	case nvml.ERROR_RESET_REQUIRED:
+		return target == ErrResetRequired
+	case nvml.ERROR_TIMEOUT, nvml.ERROR_UNKNOWN, nvml.ERROR_OPERATING_SYSTEM, nvml.ERROR_NOT_READY, nvml.ERROR_MEMORY:
+		return target == ErrTransient
 	}
 	return false
 }
