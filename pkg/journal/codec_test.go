@@ -30,6 +30,31 @@ func TestFileFormatIsStable(t *testing.T) {
 	}
 }
 
+// A record with a partition, one that is only intended, and one by a build that
+// knows more of it.
+func TestPartitionsInTheFile(t *testing.T) {
+	for name, partition := range map[string]string{
+		"made":         `{"profileID":14,"start":2,"size":2,"uuid":"MIG-1","instanceID":4,"computeID":1}`,
+		"intended":     `{"profileID":19,"size":1}`,
+		"whole":        `{"size":8,"uuid":"MIG-1"}`,
+		"foreign":      `{"profileID":9,"start":4,"size":4,"foreign":true,"uuid":"MIG-2","instanceID":2}`,
+		"with a later": `{"profileID":9,"size":4,"later":[1,2.50]}`,
+	} {
+		body := `{"claimUID":"a","state":"intent","devices":[{"device":"gpu-0","partition":` + partition + `}]}`
+		read, bad := decode("a.json", []byte(sealed(body)))
+		if bad != nil {
+			t.Fatalf("%s: %v", name, bad)
+		}
+		written, err := encode(read.Clone())
+		if err != nil || strings.TrimSpace(string(written)) != sealed(body) {
+			t.Errorf("%s: got  %s, %v\nwant %s", name, written, err, sealed(body))
+		}
+	}
+	if _, bad := decode("a.json", []byte(sealed(`{"claimUID":"a","state":"intent","devices":[{"partition":{"start":"2"}}]}`))); bad == nil || bad.reason != Invalid {
+		t.Errorf("got %+v for a start that is a text, want %s", bad, Invalid)
+	}
+}
+
 func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 	sound, err := encode(record("a"))
 	if err != nil {
@@ -130,6 +155,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("b.json", sound)
 	f.Add("../a.json", []byte(sealed(`{"claimUID":"../a","state":"intent"}`)))
 	f.Add("a.json", []byte(sealed(`{"claimUID":"a","state":"intent","x":{"y":null},"devices":[{"z":1.50}]}`)))
+	f.Add("a.json", []byte(sealed(`{"claimUID":"a","state":"intent","devices":[{"partition":{"profileID":19,"start":1,"size":1,"later":{}}},{"partition":null}]}`)))
 	f.Add("a.json", []byte(`{"schemaVersion":99999999999999999999}`))
 	f.Add("a.json", bytes.Repeat([]byte("["), 20000))
 	f.Fuzz(func(t *testing.T, name string, data []byte) {

@@ -182,12 +182,15 @@ func TestListDoesNotReadUnchangedFilesAgain(t *testing.T) {
 func TestResultsShareNothingWithTheJournal(t *testing.T) {
 	r := record("a")
 	r.unknown = map[string]json.RawMessage{"x": json.RawMessage("1")}
+	r.Devices[0].Partition = &Partition{UUID: "MIG-1"}
 	copied := r.Clone()
+	copied.Devices[0].Partition.UUID = "MIG-2"
 	copied.Devices[0].CDIDeviceIDs[0] = "changed"
 	copied.Devices[1].Device = "changed"
 	copied.unknown["x"] = json.RawMessage("2")
 	if want := record("a"); r.Devices[0].CDIDeviceIDs[0] != want.Devices[0].CDIDeviceIDs[0] ||
-		r.Devices[1].Device != want.Devices[1].Device || string(r.unknown["x"]) != "1" {
+		r.Devices[1].Device != want.Devices[1].Device || string(r.unknown["x"]) != "1" ||
+		r.Devices[0].Partition.UUID != "MIG-1" {
 		t.Errorf("Clone shares memory: %+v", r)
 	}
 }

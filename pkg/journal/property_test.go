@@ -88,7 +88,20 @@ func randomRecord(rng *rand.Rand, uid string) Record {
 		r.Devices = append(r.Devices, Device{
 			Request: "r<&>", Pool: "pool", Device: fmt.Sprint("gpu-", i), UUID: fmt.Sprint("GPU-", rng.Uint32()),
 			AdminAccess: rng.IntN(4) == 0, CDIDeviceIDs: []string{fmt.Sprint("k8s/claim=", i)},
+			Partition: randomPartition(rng),
 		})
 	}
 	return r
+}
+
+// randomPartition may be of no, an intended, a made or somebody else's partition.
+func randomPartition(rng *rand.Rand) *Partition {
+	if rng.IntN(2) == 0 {
+		return nil
+	}
+	p := &Partition{ProfileID: rng.IntN(68), Start: rng.IntN(12), Size: 1 + rng.IntN(12), Foreign: rng.IntN(4) == 0}
+	if p.Foreign || rng.IntN(2) == 0 {
+		p.UUID, p.InstanceID, p.ComputeID = fmt.Sprint("MIG-", rng.Uint32()), rng.IntN(15), rng.IntN(7)
+	}
+	return p
 }

@@ -44,6 +44,23 @@ type Device struct {
 	AdminAccess  bool
 	ShareID      string // empty unless the device allows multiple allocations
 	CDIDeviceIDs []string
+	Partition    *Partition // nil for a whole GPU
+
+	unknown map[string]json.RawMessage
+}
+
+// Partition is the MIG partition that a claim has of a GPU. What is intended is
+// known before it is made: everything that is found there later, while nothing
+// says otherwise, is what the intent was about.
+type Partition struct {
+	ProfileID   int // of the GPU instance, as NVML counts them on that board
+	Start, Size int // memory slices
+	// Foreign: somebody else has made it. It is handed out and never destroyed.
+	Foreign bool
+	// UUID is the MIG device's. It is empty until the partition is made; until
+	// then the IDs, which NVML uses again, mean nothing.
+	UUID                  string
+	InstanceID, ComputeID int
 
 	unknown map[string]json.RawMessage
 }
@@ -55,6 +72,11 @@ func (r Record) Clone() Record {
 	for i := range r.Devices {
 		r.Devices[i].CDIDeviceIDs = slices.Clone(r.Devices[i].CDIDeviceIDs)
 		r.Devices[i].unknown = maps.Clone(r.Devices[i].unknown)
+		if partition := r.Devices[i].Partition; partition != nil {
+			copied := *partition
+			copied.unknown = maps.Clone(copied.unknown)
+			r.Devices[i].Partition = &copied
+		}
 	}
 	return r
 }
@@ -77,6 +99,16 @@ func (d Device) MarshalJSON() ([]byte, error) { return marshalObject(d.fields(),
 func (d *Device) UnmarshalJSON(data []byte) (err error) {
 	*d = Device{}
 	d.unknown, err = unmarshalObject(data, d.fields())
+	return err
+}
+
+// MarshalJSON leaves out empty fields and appends the unknown ones.
+func (p Partition) MarshalJSON() ([]byte, error) { return marshalObject(p.fields(), p.unknown) }
+
+// UnmarshalJSON matches field names exactly, as Record's does.
+func (p *Partition) UnmarshalJSON(data []byte) (err error) {
+	*p = Partition{}
+	p.unknown, err = unmarshalObject(data, p.fields())
 	return err
 }
 
@@ -106,6 +138,19 @@ func (d *Device) fields() []field {
 		{"adminAccess", &d.AdminAccess},
 		{"shareID", &d.ShareID},
 		{"cdiDeviceIDs", &d.CDIDeviceIDs},
+		{"partition", &d.Partition},
+	}
+}
+
+func (p *Partition) fields() []field {
+	return []field{
+		{"profileID", &p.ProfileID},
+		{"start", &p.Start},
+		{"size", &p.Size},
+		{"foreign", &p.Foreign},
+		{"uuid", &p.UUID},
+		{"instanceID", &p.InstanceID},
+		{"computeID", &p.ComputeID},
 	}
 }
 
