@@ -3,6 +3,8 @@ package catalog
 import (
 	"fmt"
 	"slices"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // Geometry says how a board divides into GPU instances.
@@ -70,6 +72,32 @@ func (p Profile) Placements() []Placement {
 		placements = append(placements, Placement{Start: start, Size: p.Size})
 	}
 	return placements
+}
+
+// GPU is the profile as NVML would list it on a node.
+func (p Profile) GPU() gpu.Profile {
+	return gpu.Profile{
+		ID: p.ID, Name: p.Name, Slices: p.Slices,
+		Starts: slices.Clone(p.Starts), Size: p.Size,
+		MemoryBytes: p.MemoryMiB << 20,
+		Engines: gpu.Engines{
+			Multiprocessors: p.Multiprocessors,
+			CopyEngines:     p.CopyEngines,
+			Decoders:        p.Decoders,
+			Encoders:        p.Encoders,
+			JPEGEngines:     p.JPEGEngines,
+			OFAEngines:      p.OFAEngines,
+		},
+	}
+}
+
+// GPUProfiles are the profiles as NVML would list them on a node.
+func (g Geometry) GPUProfiles() []gpu.Profile {
+	profiles := make([]gpu.Profile, 0, len(g.Profiles))
+	for _, p := range g.Profiles {
+		profiles = append(profiles, p.GPU())
+	}
+	return profiles
 }
 
 // ProfileByEnum returns the profile behind an NVML_GPU_INSTANCE_PROFILE_* constant.

@@ -1,90 +1,42 @@
 package catalog
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// placed is a profile at one of its placements.
-type placed struct {
-	profile   Profile
-	placement Placement
+// board is a GPU of the geometry on which nothing is made yet.
+func board(g Geometry) gpu.GPU {
+	return gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: g.GPUProfiles()}
 }
 
-func (g Geometry) allPlaced() []placed {
-	var all []placed
-	for _, p := range g.Profiles {
-		for _, pl := range p.Placements() {
-			all = append(all, placed{p, pl})
+// visit calls see with every set of partitions that fit a GPU together, the
+// empty one included: their indices in all, and which others fit beside them.
+func visit(room gpu.Room, all []gpu.Partition, see func(set []int, fits []bool)) {
+	var extend func(from int, room gpu.Room, set []int)
+	extend = func(from int, room gpu.Room, set []int) {
+		fits := make([]bool, len(all))
+		for i := range all {
+			fits[i] = room.Fits(all[i].Profile, all[i].Start)
+			if fits[i] && i >= from {
+				extend(i+1, room.Take(all[i].Profile, all[i].Start), append(set[:len(set):len(set)], i))
+			}
 		}
+		see(set, fits)
 	}
-	return all
+	extend(0, room, nil)
 }
 
-// use is what a set of instances takes of a GPU.
-type use struct {
-	slices                      uint
-	memory                      uint64
-	sm, ce, dec, enc, jpeg, ofa int
-}
-
-func (u use) plus(p placed) use {
-	u.slices |= p.mask()
-	u.memory += p.profile.MemoryMiB
-	u.sm += p.profile.Multiprocessors
-	u.ce += p.profile.CopyEngines
-	u.dec += p.profile.Decoders
-	u.enc += p.profile.Encoders
-	u.jpeg += p.profile.JPEGEngines
-	u.ofa += p.profile.OFAEngines
-	return u
-}
-
-func (p placed) mask() uint { return (1<<p.placement.Size - 1) << p.placement.Start }
-
-// total is what a GPU has: of everything, what its largest profile owns.
-func (g Geometry) total() use {
-	var t use
-	for _, p := range g.Profiles {
-		t.memory = max(t.memory, p.MemoryMiB)
-		t.sm = max(t.sm, p.Multiprocessors)
-		t.ce = max(t.ce, p.CopyEngines)
-		t.dec = max(t.dec, p.Decoders)
-		t.enc = max(t.enc, p.Encoders)
-		t.jpeg = max(t.jpeg, p.JPEGEngines)
-		t.ofa = max(t.ofa, p.OFAEngines)
-	}
-	return t
-}
-
-// fits says whether p can join what u takes.
-func (t use) fits(u use, p placed) bool {
-	n := u.plus(p)
-	return u.slices&p.mask() == 0 && n.memory <= t.memory && n.sm <= t.sm && n.ce <= t.ce &&
-		n.dec <= t.dec && n.enc <= t.enc && n.jpeg <= t.jpeg && n.ofa <= t.ofa
-}
-
-// sets counts the sets of instances that fit a GPU together, the empty one
-// included, and those to which nothing can be added.
-func sets(total use, all []placed) (valid, maximal int) {
-	var visit func(from int, u use)
-	visit = func(from int, u use) {
+func sets(room gpu.Room, all []gpu.Partition) (valid, maximal int) {
+	visit(room, all, func(_ []int, fits []bool) {
 		valid++
-		full := true
-		for i, p := range all {
-			if !total.fits(u, p) {
-				continue
-			}
-			full = false
-			if i >= from {
-				visit(i+1, u.plus(p))
-			}
-		}
-		if full {
+		if !slices.Contains(fits, true) {
 			maximal++
 		}
-	}
-	visit(0, use{})
+	})
 	return valid, maximal
 }
 
@@ -105,16 +57,17 @@ func TestGeometryCounts(t *testing.T) {
 		"rtx-pro-6000-96gb": {30, 717, 302, 5},
 	}
 	for _, g := range Geometries() {
-		all := g.allPlaced()
-		var basic []placed
-		for _, p := range all {
-			if plain(p.profile) {
-				basic = append(basic, p)
+		gpu := board(g)
+		all := gpu.Partitions()
+		basic := all[:0:0]
+		for _, partition := range all {
+			if p, _ := g.ProfileByID(partition.Profile.ID); plain(p) {
+				basic = append(basic, partition)
 			}
 		}
 		got := counts{placements: len(all)}
-		got.valid, got.maximal = sets(g.total(), all)
-		_, got.maximalPlain = sets(g.total(), basic)
+		got.valid, got.maximal = sets(gpu.Room(), all)
+		_, got.maximalPlain = sets(gpu.Room(), basic)
 		if got != want[g.Name] {
 			t.Errorf("geometry %s counts %+v, want %+v", g.Name, got, want[g.Name])
 		}
@@ -126,11 +79,11 @@ func TestGeometryCounts(t *testing.T) {
 func TestMaximumFollows(t *testing.T) {
 	for _, g := range Geometries() {
 		for _, p := range g.Profiles {
-			var u use
+			room := board(g).Room()
 			count := 0
-			for _, pl := range p.Placements() {
-				if candidate := (placed{p, pl}); g.total().fits(u, candidate) {
-					u = u.plus(candidate)
+			for _, start := range p.Starts {
+				if room.Fits(p.GPU(), start) {
+					room = room.Take(p.GPU(), start)
 					count++
 				}
 			}
@@ -139,4 +92,85 @@ func TestMaximumFollows(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The counters that are left out are those without which the same sets of
+// partitions fit, and none of those that are left can be spared.
+func TestCountersAreTheFewestThatDecide(t *testing.T) {
+	const seven = "memory-slice-0 memory-slice-1 memory-slice-2 memory-slice-3 memory-slice-4 memory-slice-5 memory-slice-6 ofa-engines"
+	want := map[string]string{
+		"a30-24gb":          "memory-slice-0 memory-slice-1 memory-slice-2 memory-slice-3 ofa-engines",
+		"rtx-pro-6000-96gb": "memory-slice-0 memory-slice-3 memory-slice-6 memory-slice-9 decoders ofa-engines",
+	}
+	for _, g := range Geometries() {
+		gpu := board(g)
+		counters := gpu.Counters()
+		var names []string
+		for _, c := range counters {
+			names = append(names, c.Name)
+		}
+		expected, special := want[g.Name]
+		if !special {
+			expected = seven
+		}
+		if got := strings.Join(names, " "); got != expected {
+			t.Errorf("%s has the counters %q, want %q", g.Name, got, expected)
+		}
+		uses := usesOf(gpu, counters)
+		if wrong := undecided(gpu, uses); wrong != "" {
+			t.Errorf("%s: room and counters differ about %s", g.Name, wrong)
+		}
+		for i := range counters {
+			if undecided(gpu, slices.Delete(slices.Clone(uses), i, i+1)) == "" {
+				t.Errorf("%s: nothing is lost without %s", g.Name, counters[i].Name)
+			}
+		}
+	}
+}
+
+// uses is what each of a GPU's partitions takes of one counter.
+type uses struct {
+	total uint64
+	of    []uint64
+}
+
+func usesOf(g gpu.GPU, counters []gpu.Counter) []uses {
+	all := make([]uses, len(counters))
+	for i, c := range counters {
+		all[i].total = c.Total
+		for _, p := range g.Partitions() {
+			all[i].of = append(all[i].of, c.Use(p))
+		}
+	}
+	return all
+}
+
+// undecided is a set about which counters and room differ: one that fits, with
+// one partition more.
+func undecided(g gpu.GPU, counters []uses) (wrong string) {
+	all := g.Partitions()
+	visit(g.Room(), all, func(set []int, fits []bool) {
+		for i := range all {
+			if wrong == "" && admits(counters, set, i) != fits[i] {
+				wrong = all[i].Name() + " beside"
+				for _, j := range set {
+					wrong += " " + all[j].Name()
+				}
+			}
+		}
+	})
+	return wrong
+}
+
+func admits(counters []uses, set []int, more int) bool {
+	for _, c := range counters {
+		used := c.of[more]
+		for _, i := range set {
+			used += c.of[i]
+		}
+		if used > c.total {
+			return false
+		}
+	}
+	return true
 }

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +48,24 @@ type MIGDevice struct {
 	ComputeID int
 	// UUID is NVML's "MIG-..." identifier. It changes with every creation.
 	UUID string
+	// Slices is the number of compute slices, at most the Instance's.
+	Slices int
+}
+
+// Without is the GPU less the instances that own tells to be ours: those are
+// no obstacle to what is offered, because claims hold them.
+func (g GPU) Without(own func(Instance) bool) GPU {
+	g.Instances = slices.DeleteFunc(slices.Clone(g.Instances), own)
+	return g
+}
+
+// profile finds a profile of the board by its ID.
+func (g GPU) profile(id int) (Profile, bool) {
+	i := slices.IndexFunc(g.Profiles, func(p Profile) bool { return p.ID == id })
+	if i < 0 {
+		return Profile{}, false
+	}
+	return g.Profiles[i], true
 }
 
 // Partition is the shape of a MIG partition that is made when a claim gets it.
@@ -69,3 +88,39 @@ func (p Partition) Type() string { return "mig" }
 
 // Physical is the GPU that the partition is cut from.
 func (p Partition) Physical() GPU { return p.GPU }
+
+// Static is the shape of a MIG partition that somebody else has made. It is
+// handed to claims as it is, and never destroyed.
+type Static struct {
+	GPU      GPU
+	Profile  Profile
+	Instance Instance
+	Device   MIGDevice
+}
+
+// Name is that of a Partition at the same place.
+func (s Static) Name() string {
+	return Partition{GPU: s.GPU, Profile: s.Profile, Start: s.Instance.Start}.Name()
+}
+
+// Type is "mig".
+func (s Static) Type() string { return "mig" }
+
+// Physical is the GPU that the partition is cut from.
+func (s Static) Physical() GPU { return s.GPU }
+
+// Statics are the instances that can be handed out: those of a known profile
+// with exactly one compute instance, which fills them. The others are in
+// obstacles: they only keep their part of the GPU from being offered.
+func (g GPU) Statics() (statics []Static, obstacles []Instance) {
+	for _, i := range g.Instances {
+		p, known := g.profile(i.ProfileID)
+		if !known || len(i.Devices) != 1 || i.Devices[0].Slices != p.Slices {
+			obstacles = append(obstacles, i)
+			continue
+		}
+		statics = append(statics, Static{GPU: g, Profile: p, Instance: i, Device: i.Devices[0]})
+	}
+	slices.SortFunc(statics, func(a, b Static) int { return a.Instance.Start - b.Instance.Start })
+	return statics, obstacles
+}

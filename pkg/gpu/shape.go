@@ -25,15 +25,52 @@ func (w Whole) Type() string { return "gpu" }
 // Physical is the GPU itself.
 func (w Whole) Physical() GPU { return w.GPU }
 
-// Shapes lists what a node offers, in the order in which it is published. A
-// GPU with MIG enabled cannot be used whole, so it is left out.
+// Shapes lists what a node offers, in the order in which it is published: whole
+// GPUs first, because the scheduler tries devices in this order, then GPU by
+// GPU its partitions. The GPUs' Instances must be those that are not ours.
 func Shapes(gpus []GPU) []Shape {
+	sorted := SortByLocality(gpus)
 	var shapes []Shape
-	for _, g := range SortByLocality(gpus) {
-		if g.MIG == MIGEnabled {
-			continue
+	for _, g := range sorted {
+		if g.OffersWhole() {
+			shapes = append(shapes, Whole{GPU: g})
 		}
-		shapes = append(shapes, Whole{GPU: g})
+	}
+	for _, g := range sorted {
+		statics, _ := g.Statics()
+		for _, s := range statics {
+			shapes = append(shapes, s)
+		}
+		for _, p := range g.Partitions() {
+			shapes = append(shapes, p)
+		}
 	}
 	return shapes
+}
+
+// OffersWhole tells whether a claim can have the entire GPU. One that somebody
+// has partitioned cannot be given whole, and neither can one with MIG enabled,
+// unless the mode can be switched at once.
+func (g GPU) OffersWhole() bool {
+	return g.MIG != MIGEnabled || g.MIGSwitchable && len(g.Instances) == 0
+}
+
+// Partitions are the partitions that can be made beside the GPU's Instances,
+// in the order in which they are published. There are none unless MIG is
+// enabled or can be switched on at once.
+func (g GPU) Partitions() []Partition {
+	if g.MIG == MIGUnsupported || g.MIG == MIGDisabled && !g.MIGSwitchable {
+		return nil
+	}
+	room := g.Room()
+	var partitions []Partition
+	for _, p := range g.Profiles {
+		for _, start := range p.Starts {
+			if room.Fits(p, start) {
+				partitions = append(partitions, Partition{GPU: g, Profile: p, Start: start})
+			}
+		}
+	}
+	sortForRoom(partitions)
+	return partitions
 }

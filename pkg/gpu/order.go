@@ -1,0 +1,47 @@
+package gpu
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// sortForRoom orders the partitions of one GPU as they are published. The
+// scheduler takes the first that satisfies a claim: small profiles come before
+// large ones, and those with fewer engines first, so that a claim which names
+// no profile takes no more than it needs; of one profile, the placement comes
+// first that blocks the fewest others. A test holds the order against others.
+func sortForRoom(partitions []Partition) {
+	blocked := make(map[int]int, len(partitions)) // by start and profile ID
+	key := func(p Partition) int { return p.Profile.ID*maxSlices + p.Start }
+	for _, p := range partitions {
+		blocked[key(p)] = blocks(p, partitions)
+	}
+	slices.SortStableFunc(partitions, func(a, b Partition) int {
+		return cmp.Or(
+			cmp.Compare(a.Profile.Slices, b.Profile.Slices),
+			cmp.Compare(a.Profile.MemoryBytes, b.Profile.MemoryBytes),
+			cmp.Compare(a.Profile.Engines.sum(), b.Profile.Engines.sum()),
+			cmp.Compare(a.Profile.ID, b.Profile.ID),
+			cmp.Compare(blocked[key(a)], blocked[key(b)]),
+			cmp.Compare(b.Start, a.Start),
+		)
+	})
+}
+
+// blocks weighs what a partition keeps from being made: the memory slices of
+// each partition that overlaps it.
+func blocks(p Partition, among []Partition) int {
+	own := sliceBits(p.Start, p.Profile.Size)
+	weight := 0
+	for _, other := range among {
+		if theirs := sliceBits(other.Start, other.Profile.Size); own&theirs != 0 {
+			weight += bits.OnesCount64(theirs)
+		}
+	}
+	return weight
+}
+
+func (e Engines) sum() int {
+	return e.Multiprocessors + e.CopyEngines + e.Decoders + e.Encoders + e.JPEGEngines + e.OFAEngines
+}

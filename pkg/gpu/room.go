@@ -1,0 +1,77 @@
+package gpu
+
+// maxSlices is how many memory slices fit the bits of a Room; boards have 4, 8 or 12.
+const maxSlices = 64
+
+// Room is what is free of a GPU for partitions. The zero value has no room.
+type Room struct {
+	slices uint64 // one bit a memory slice
+	memory uint64 // bytes
+	Engines
+}
+
+// Room is what the GPU's profiles can own of it, less what its Instances have:
+// of memory and of each engine there is as much as the largest profile owns.
+func (g GPU) Room() Room {
+	var room Room
+	for _, p := range g.Profiles {
+		for _, start := range p.Starts {
+			room.slices |= sliceBits(start, p.Size)
+		}
+		room.memory = max(room.memory, p.MemoryBytes)
+		room.Engines = room.Engines.atLeast(p.Engines)
+	}
+	for _, i := range g.Instances {
+		room.slices &^= sliceBits(i.Start, i.Size)
+		if p, known := g.profile(i.ProfileID); known {
+			room.memory -= min(room.memory, p.MemoryBytes)
+			room.Engines = room.Engines.less(p.Engines)
+		}
+	}
+	return room
+}
+
+// Fits tells whether a partition can be made in the room.
+func (r Room) Fits(p Profile, start int) bool {
+	bits := sliceBits(start, p.Size)
+	return bits != 0 && r.slices&bits == bits && p.MemoryBytes <= r.memory && p.Engines.within(r.Engines)
+}
+
+// Take is the room that a partition leaves. It must fit.
+func (r Room) Take(p Profile, start int) Room {
+	r.slices &^= sliceBits(start, p.Size)
+	r.memory -= p.MemoryBytes
+	r.Engines = r.Engines.less(p.Engines)
+	return r
+}
+
+// sliceBits are the memory slices of a placement, none for one that no board has.
+func sliceBits(start, size int) uint64 {
+	if start < 0 || size < 1 || size > maxSlices || start+size > maxSlices {
+		return 0
+	}
+	return (^uint64(0) >> (maxSlices - size)) << start
+}
+
+// atLeast is the larger of both, engine by engine.
+func (e Engines) atLeast(o Engines) Engines {
+	return e.with(o, func(a, b int) int { return max(a, b) })
+}
+
+// less is what is left of e without o, never below none.
+func (e Engines) less(o Engines) Engines {
+	return e.with(o, func(a, b int) int { return max(a-b, 0) })
+}
+
+func (e Engines) within(o Engines) bool { return e.less(o) == Engines{} }
+
+func (e Engines) with(o Engines, combine func(a, b int) int) Engines {
+	return Engines{
+		Multiprocessors: combine(e.Multiprocessors, o.Multiprocessors),
+		CopyEngines:     combine(e.CopyEngines, o.CopyEngines),
+		Decoders:        combine(e.Decoders, o.Decoders),
+		Encoders:        combine(e.Encoders, o.Encoders),
+		JPEGEngines:     combine(e.JPEGEngines, o.JPEGEngines),
+		OFAEngines:      combine(e.OFAEngines, o.OFAEngines),
+	}
+}
