@@ -44,6 +44,15 @@ func (r Roots) hostDev() string {
 	return "/"
 }
 
+// localProc is where this process finds the kernel driver's files: a simulated
+// driver has them below its root, a real one in /proc, which no container hides.
+func (r Roots) localProc() string {
+	if own := filepath.Join(r.Local, "proc"); exists(filepath.Join(own, "driver/nvidia/capabilities")) {
+		return own
+	}
+	return "/proc"
+}
+
 // Edits derives what a container needs to use a GPU, with paths of the host.
 // Results are remembered for as long as every file that they name exists: a
 // driver upgrade replaces the files, so the edits are derived anew. It is safe
