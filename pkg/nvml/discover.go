@@ -78,6 +78,9 @@ func (r deviceReader) read(api nvml.Interface, index int) (gpu.GPU, gpu.Link, er
 	if err := readModes(handle, name, &g); err != nil {
 		return gpu.GPU{}, gpu.Link{}, err
 	}
+	if err := readMIG(handle, name, &g); err != nil {
+		return gpu.GPU{}, gpu.Link{}, err
+	}
 	r.readLocality(&g)
 	link, err := readLinks(api, handle, name)
 	if err != nil {
@@ -144,15 +147,9 @@ func orUnknown(read func() (string, error)) string {
 }
 
 func readModes(handle nvml.Device, name string, g *gpu.GPU) error {
-	switch current, _, ret := handle.GetMigMode(); {
-	case ret == nvml.ERROR_NOT_SUPPORTED:
-		g.MIG = gpu.MIGUnsupported
-	case ret != nvml.SUCCESS:
-		return check(ret, "read the MIG mode", name)
-	case current == nvml.DEVICE_MIG_ENABLE:
-		g.MIG = gpu.MIGEnabled
-	default:
-		g.MIG = gpu.MIGDisabled
+	var err error
+	if g.MIG, err = readMIGMode(handle, name); err != nil {
+		return err
 	}
 	switch current, _, ret := handle.GetEccMode(); {
 	case ret == nvml.ERROR_NOT_SUPPORTED:

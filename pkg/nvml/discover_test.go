@@ -2,13 +2,13 @@ package nvml_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -28,15 +28,16 @@ func TestDiscoverTellsWhatTheMachineIs(t *testing.T) {
 			if len(node.GPUs) != len(file.GPUs) {
 				t.Fatalf("got %d GPUs, want %d", len(node.GPUs), len(file.GPUs))
 			}
-			for i, info := range machine.GPUs() {
-				checkGPU(t, node.GPUs[i], i, info, file)
+			for i := range machine.GPUs() {
+				checkGPU(t, node.GPUs[i], i, machine, file)
 			}
 		})
 	}
 }
 
-func checkGPU(t *testing.T, got gpu.GPU, index int, info model.GPUInfo, file model.File) {
+func checkGPU(t *testing.T, got gpu.GPU, index int, machine *model.Machine, file model.File) {
 	t.Helper()
+	info := machine.GPUs()[index]
 	want := gpu.GPU{
 		Index: index, Minor: info.Minor, UUID: info.UUID,
 		ProductName: info.Board.ProductName, Brand: info.Board.Brand, Architecture: info.Board.Architecture,
@@ -46,14 +47,21 @@ func checkGPU(t *testing.T, got gpu.GPU, index int, info model.GPUInfo, file mod
 	}
 	if info.Board.MIG != nil {
 		want.MIG = gpu.MIGDisabled
+		if file.GPUs[index].MIG != nil {
+			want.MIG = gpu.MIGEnabled
+		}
+		major, _ := info.Board.CUDAComputeCapability()
+		want.MIGSwitchable = major >= 9
+		want.Profiles = listed(info)
 	}
+	checkInstances(t, got, machine)
 	checkPointer(t, index, "NUMA node", got.NUMANode, info.NUMANode, info.NUMANode >= 0)
 	checkPointer(t, index, "ECC", got.ECCEnabled, true, info.Board.ECC)
-	checkPointer(t, index, "NVLink group", got.NVLinkGroup, smallestMinor(file), len(file.NVSwitches) > 0 && info.Board.NVLink != nil)
+	checkPointer(t, index, "NVLink group", got.NVLinkGroup, smallestMinor(machine), len(file.NVSwitches) > 0 && info.Board.NVLink != nil)
 	// What the node file does not tell is in the simulator's own suite.
 	want.AddressingMode = got.AddressingMode
-	got.NUMANode, got.ECCEnabled, got.NVLinkGroup = nil, nil, nil
-	if got != want {
+	got.NUMANode, got.ECCEnabled, got.NVLinkGroup, got.Instances = nil, nil, nil, nil
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("GPU %d:\ngot  %+v\nwant %+v", index, got, want)
 	}
 }
@@ -70,11 +78,10 @@ func checkPointer[T comparable](t *testing.T, index int, what string, got *T, wa
 	}
 }
 
-func smallestMinor(file model.File) int {
-	smallest := file.GPUs[0].Minor
-	for _, g := range file.GPUs {
-		board, _ := catalog.BoardByName(g.Board)
-		if board.NVLink != nil {
+func smallestMinor(machine *model.Machine) int {
+	smallest := machine.GPUs()[0].Minor
+	for _, g := range machine.GPUs() {
+		if g.Board.NVLink != nil {
 			smallest = min(smallest, g.Minor)
 		}
 	}
@@ -108,19 +115,22 @@ func TestDiscoverLeavesOutALostGPU(t *testing.T) {
 // asked; the other GPUs are found all the same.
 func TestDiscoverNamesTheCallThatFailed(t *testing.T) {
 	for function, asked := range map[string]string{
-		"nvmlDeviceGetHandleByIndex_v2":       "open",
-		"nvmlDeviceGetMinorNumber":            "read the minor number",
-		"nvmlDeviceGetUUID":                   "read the UUID",
-		"nvmlDeviceGetName":                   "read the product name",
-		"nvmlDeviceGetPciInfo_v3":             "read the PCI address",
-		"nvmlDeviceGetMemoryInfo":             "read the memory size",
-		"nvmlDeviceGetBrand":                  "read the brand",
-		"nvmlDeviceGetArchitecture":           "read the architecture",
-		"nvmlDeviceGetCudaComputeCapability":  "read the compute capability",
-		"nvmlDeviceGetMigMode":                "read the MIG mode",
-		"nvmlDeviceGetEccMode":                "read the ECC mode",
-		"nvmlDeviceGetNvLinkState":            "read NVLink 0",
-		"nvmlDeviceGetNvLinkRemoteDeviceType": "",
+		"nvmlDeviceGetHandleByIndex_v2":                 "open",
+		"nvmlDeviceGetMinorNumber":                      "read the minor number",
+		"nvmlDeviceGetUUID":                             "read the UUID",
+		"nvmlDeviceGetName":                             "read the product name",
+		"nvmlDeviceGetPciInfo_v3":                       "read the PCI address",
+		"nvmlDeviceGetMemoryInfo":                       "read the memory size",
+		"nvmlDeviceGetBrand":                            "read the brand",
+		"nvmlDeviceGetArchitecture":                     "read the architecture",
+		"nvmlDeviceGetCudaComputeCapability":            "read the compute capability",
+		"nvmlDeviceGetMigMode":                          "read the MIG mode",
+		"nvmlDeviceGetEccMode":                          "read the ECC mode",
+		"nvmlDeviceGetGpuInstanceProfileInfo":           "read a MIG profile",
+		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": "read the placements of MIG profile 19",
+		"nvmlDeviceGetFieldValues":                      "",
+		"nvmlDeviceGetNvLinkState":                      "read NVLink 0",
+		"nvmlDeviceGetNvLinkRemoteDeviceType":           "",
 	} {
 		t.Run(function, func(t *testing.T) {
 			file := fixture.File(t, "p4d.24xlarge")

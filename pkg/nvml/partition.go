@@ -199,10 +199,22 @@ func readMIGDevice(mig nvml.Device, name string) (parent int, device gpu.MIGDevi
 	if ret == nvml.SUCCESS {
 		device.UUID, ret = mig.GetUUID()
 	}
+	if ret == nvml.SUCCESS {
+		device.Slices, ret = computeSlices(mig)
+	}
 	if gone(ret) {
 		ret = nvml.ERROR_NOT_FOUND
 	}
 	return parent, device, check(ret, "read a MIG device", name)
+}
+
+// computeSlices are none where NVML does not tell.
+func computeSlices(mig nvml.Device) (int, nvml.Return) {
+	attributes, ret := mig.GetAttributes()
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		return 0, nvml.SUCCESS
+	}
+	return int(attributes.ComputeInstanceSliceCount), ret
 }
 
 // CreateInstance makes a GPU instance of a profile at a placement of memory
