@@ -103,8 +103,8 @@ func TestCountersAreTheFewestThatDecide(t *testing.T) {
 		"rtx-pro-6000-96gb": "memory-slice-0 memory-slice-3 memory-slice-6 memory-slice-9 decoders ofa-engines",
 	}
 	for _, g := range Geometries() {
-		gpu := board(g)
-		counters := gpu.Counters()
+		board := board(g)
+		counters := gpu.Counters(gpu.Shapes([]gpu.GPU{board}))
 		var names []string
 		for _, c := range counters {
 			names = append(names, c.Name)
@@ -116,12 +116,12 @@ func TestCountersAreTheFewestThatDecide(t *testing.T) {
 		if got := strings.Join(names, " "); got != expected {
 			t.Errorf("%s has the counters %q, want %q", g.Name, got, expected)
 		}
-		uses := usesOf(gpu, counters)
-		if wrong := undecided(gpu, uses); wrong != "" {
+		uses := usesOf(board, counters)
+		if wrong := undecided(board, uses); wrong != "" {
 			t.Errorf("%s: room and counters differ about %s", g.Name, wrong)
 		}
 		for i := range counters {
-			if undecided(gpu, slices.Delete(slices.Clone(uses), i, i+1)) == "" {
+			if undecided(board, slices.Delete(slices.Clone(uses), i, i+1)) == "" {
 				t.Errorf("%s: nothing is lost without %s", g.Name, counters[i].Name)
 			}
 		}
@@ -139,7 +139,7 @@ func usesOf(g gpu.GPU, counters []gpu.Counter) []uses {
 	for i, c := range counters {
 		all[i].total = c.Total
 		for _, p := range g.Partitions() {
-			all[i].of = append(all[i].of, c.Use(p))
+			all[i].of = append(all[i].of, p.Uses(c))
 		}
 	}
 	return all

@@ -14,20 +14,26 @@ type Counter struct {
 	use   func(Profile, int) uint64
 }
 
-// Use is how much of the counter a partition takes.
-func (c Counter) Use(p Partition) uint64 { return c.use(p.Profile, p.Start) }
-
-// Counters are what keeps apart the shapes that the GPU offers: the fewest that
-// admit exactly the sets of partitions that fit its Room together, and nothing
-// beside a whole GPU. A counter that never decides only costs the scheduler
-// time, in which it compares every counter of the node for each candidate.
-// There are none where no two shapes can meet.
-func (g GPU) Counters() []Counter {
-	partitions := g.Partitions()
+// Counters are what keeps apart the shapes that are offered of one GPU: the
+// fewest that admit exactly the sets of partitions that fit its Room together,
+// and nothing beside a whole GPU. A counter that never decides only costs the
+// scheduler time, which compares every counter of a node for each candidate.
+// There are none where no two of the shapes can meet.
+func Counters(offered []Shape) []Counter {
+	var partitions []Partition
+	whole := false
+	for _, shape := range offered {
+		switch shape := shape.(type) {
+		case Partition:
+			partitions = append(partitions, shape)
+		case Whole:
+			whole = true
+		}
+	}
 	if len(partitions) == 0 {
 		return nil
 	}
-	return append(bindingSlices(partitions, g.OffersWhole()), bindingAmounts(partitions, g.Room())...)
+	return append(bindingSlices(partitions, whole), bindingAmounts(partitions, partitions[0].GPU.Room())...)
 }
 
 // bindingSlices are the memory slices that it takes to keep apart every two
@@ -77,7 +83,7 @@ func tellsApart(kept uint64, placed []uint64) bool {
 
 // amounts are what partitions have pieces of, in the order in which the first
 // is left out where one of several decides.
-var amounts = []struct {
+var amounts = [len(amountValues{})]struct {
 	name string
 	of   func(memory uint64, e Engines) uint64
 }{
@@ -118,34 +124,45 @@ func bindingAmounts(partitions []Partition, room Room) []Counter {
 // partitions that do not overlap. Sets that contain a refused one are not
 // looked at: what refuses the smaller set refuses them.
 func refusals(partitions []Partition, room Room) []uint {
-	totals := make([]uint64, len(amounts))
-	for i, amount := range amounts {
-		totals[i] = amount.of(room.memory, room.Engines)
+	totals := amountsOf(room.memory, room.Engines)
+	taken := make([]uint64, len(partitions))
+	used := make([]amountValues, len(partitions))
+	for n, p := range partitions {
+		taken[n] = sliceBits(p.Start, p.Profile.Size)
+		used[n] = amountsOf(p.Profile.MemoryBytes, p.Profile.Engines)
 	}
 	var found []uint
-	var visit func(from int, taken uint64, used []uint64)
-	visit = func(from int, taken uint64, used []uint64) {
+	var extend func(from int, bits uint64, sum amountValues)
+	extend = func(from int, bits uint64, sum amountValues) {
 		for n := from; n < len(partitions); n++ {
-			p := partitions[n].Profile
-			bits := sliceBits(partitions[n].Start, p.Size)
-			if taken&bits != 0 {
+			if bits&taken[n] != 0 {
 				continue
 			}
-			sum := make([]uint64, len(amounts))
+			more := sum
 			var by uint
-			for i, amount := range amounts {
-				if sum[i] = used[i] + amount.of(p.MemoryBytes, p.Engines); sum[i] > totals[i] {
+			for i := range more {
+				if more[i] += used[n][i]; more[i] > totals[i] {
 					by |= 1 << i
 				}
 			}
 			switch {
 			case by == 0:
-				visit(n+1, taken|bits, sum)
+				extend(n+1, bits|taken[n], more)
 			case !slices.Contains(found, by):
 				found = append(found, by)
 			}
 		}
 	}
-	visit(0, 0, make([]uint64, len(amounts)))
+	extend(0, 0, amountValues{})
 	return found
+}
+
+// amountValues has one value for each of amounts.
+type amountValues [7]uint64
+
+func amountsOf(memory uint64, e Engines) (values amountValues) {
+	for i, amount := range amounts {
+		values[i] = amount.of(memory, e)
+	}
+	return values
 }

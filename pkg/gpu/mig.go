@@ -89,6 +89,9 @@ func (p Partition) Type() string { return "mig" }
 // Physical is the GPU that the partition is cut from.
 func (p Partition) Physical() GPU { return p.GPU }
 
+// Uses is the partition's part.
+func (p Partition) Uses(c Counter) uint64 { return c.use(p.Profile, p.Start) }
+
 // Static is the shape of a MIG partition that somebody else has made. It is
 // handed to claims as it is, and never destroyed.
 type Static struct {
@@ -108,6 +111,9 @@ func (s Static) Type() string { return "mig" }
 
 // Physical is the GPU that the partition is cut from.
 func (s Static) Physical() GPU { return s.GPU }
+
+// Uses is nothing: what the instance has is no part of the Room.
+func (s Static) Uses(Counter) uint64 { return 0 }
 
 // Statics are the instances that can be handed out: those of a known profile
 // with exactly one compute instance, which fills them. The others are in

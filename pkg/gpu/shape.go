@@ -11,6 +11,8 @@ type Shape interface {
 	Type() string
 	// Physical is the GPU that the shape is made from.
 	Physical() GPU
+	// Uses is how much of one of its GPU's Counters the shape takes.
+	Uses(c Counter) uint64
 }
 
 // Whole is the shape of an entire GPU, given to one claim at a time.
@@ -24,6 +26,9 @@ func (w Whole) Type() string { return "gpu" }
 
 // Physical is the GPU itself.
 func (w Whole) Physical() GPU { return w.GPU }
+
+// Uses is all there is.
+func (w Whole) Uses(c Counter) uint64 { return c.Total }
 
 // Shapes lists what a node offers, in the order in which it is published: whole
 // GPUs first, because the scheduler tries devices in this order, then GPU by

@@ -2,6 +2,7 @@ package slice
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/blang/semver/v4"
@@ -30,29 +31,56 @@ const (
 	attrMinor             = "minor"
 	attrECCEnabled        = "eccEnabled"
 	attrNVLinkGroup       = "nvlinkGroup"
+	attrParentUUID        = "parentUUID"
+	attrProfile           = "profile"
 
-	capacityMemory = "memory"
+	capacityMemory          = "memory"
+	capacityMultiprocessors = "multiprocessors"
+	capacityCopyEngines     = "copyEngines"
+	capacityDecoders        = "decoders"
+	capacityEncoders        = "encoders"
+	capacityJPEGEngines     = "jpegEngines"
+	capacityOFAEngines      = "ofaEngines"
+	// capacityMemorySlice is followed by the slice's number.
+	capacityMemorySlice = "memorySlice"
 )
 
 // maxStringLength is the API server's limit of a string attribute in bytes
 // (DeviceAttributeMaxValueLength in k8s.io/api/resource/v1).
 const maxStringLength = resourceapi.DeviceAttributeMaxValueLength
 
-type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
+type (
+	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
+	capacities map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
+)
 
-func device(node gpu.Node, shape gpu.Shape) (resourceapi.Device, error) {
-	g := shape.Physical()
-	attrs := attributes{}
+// device describes a shape of the GPU of which common are the attributes.
+func device(common attributes, shape gpu.Shape) resourceapi.Device {
+	attrs := maps.Clone(common)
 	attrs.text(attrType, shape.Type())
-	attrs.text(attrUUID, g.UUID)
+	capacity := capacities{}
+	switch shape := shape.(type) {
+	case gpu.Whole:
+		describeWhole(shape.GPU, attrs, capacity)
+	case gpu.Partition:
+		describePartition(shape.GPU, shape.Profile, attrs, capacity)
+	case gpu.Static:
+		describePartition(shape.GPU, shape.Profile, attrs, capacity)
+		attrs.text(attrUUID, shape.Device.UUID)
+		for i := range shape.Instance.Size {
+			capacity.pieces(resourceapi.QualifiedName(fmt.Sprint(capacityMemorySlice, shape.Instance.Start+i)), 1)
+		}
+	}
+	return resourceapi.Device{Name: shape.Name(), Attributes: attrs, Capacity: capacity}
+}
+
+// common is what every shape of a GPU says of the GPU.
+func common(node gpu.Node, g gpu.GPU) (attributes, error) {
+	attrs := attributes{}
 	attrs.text(attrProductName, g.ProductName)
 	attrs.text(attrBrand, g.Brand)
 	attrs.text(attrArchitecture, g.Architecture)
 	attrs.text(attrAddressingMode, g.AddressingMode)
-	attrs.number(attrIndex, g.Index)
-	attrs.number(attrMinor, g.Minor)
-	attrs.truth(attrECCEnabled, g.ECCEnabled)
-	attrs.optionalNumber(attrNVLinkGroup, g.NVLinkGroup)
 	attrs.text(deviceattribute.StandardDeviceAttributePCIBusID, g.PCIBusID)
 	attrs.text(deviceattribute.StandardDeviceAttributePCIeRoot, g.PCIeRoot)
 	attrs.optionalNumber(deviceattribute.StandardDeviceAttributeNUMANode, g.NUMANode)
@@ -62,25 +90,54 @@ func device(node gpu.Node, shape gpu.Shape) (resourceapi.Device, error) {
 		attrCUDAVersion:       node.CUDAVersion,
 	} {
 		if err := attrs.version(name, version); err != nil {
-			return resourceapi.Device{}, err
+			return nil, err
 		}
 	}
-	return resourceapi.Device{
-		Name:       shape.Name(),
-		Attributes: attrs,
-		Capacity:   capacities(g),
-	}, nil
+	return attrs, nil
 }
 
-// capacities leaves out a memory size that NVML does not know: a claim that
-// asks for memory must not match by accident.
-func capacities(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
-	if g.MemoryBytes == 0 {
-		return nil
+// describeWhole adds what only a whole GPU has. It has the engines of its
+// largest profile where it can be partitioned at once, as in NVIDIA's driver; on
+// boards where that takes a reset, the GPU has more than the largest profile.
+func describeWhole(g gpu.GPU, attrs attributes, capacity capacities) {
+	attrs.text(attrUUID, g.UUID)
+	attrs.number(attrIndex, g.Index)
+	attrs.number(attrMinor, g.Minor)
+	attrs.truth(attrECCEnabled, g.ECCEnabled)
+	attrs.optionalNumber(attrNVLinkGroup, g.NVLinkGroup)
+	// A claim that asks for memory must not match by accident.
+	if g.MemoryBytes != 0 {
+		capacity.bytes(capacityMemory, g.MemoryBytes)
 	}
-	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		capacityMemory: {Value: *resource.NewQuantity(int64(g.MemoryBytes), resource.BinarySI)},
+	if g.MIGSwitchable && len(g.Profiles) > 0 {
+		capacity.engines(g.Room().Engines)
 	}
+}
+
+// describePartition adds what only a partition has. That a partition has none
+// of an engine is known, and said, for selectors that compare with it.
+func describePartition(g gpu.GPU, p gpu.Profile, attrs attributes, capacity capacities) {
+	attrs.text(attrParentUUID, g.UUID)
+	attrs.text(attrProfile, p.Name)
+	capacity.bytes(capacityMemory, p.MemoryBytes)
+	capacity.engines(p.Engines)
+}
+
+func (c capacities) bytes(name resourceapi.QualifiedName, n uint64) {
+	c[name] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(n), resource.BinarySI)}
+}
+
+func (c capacities) pieces(name resourceapi.QualifiedName, n int) {
+	c[name] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(n), resource.DecimalSI)}
+}
+
+func (c capacities) engines(e gpu.Engines) {
+	c.pieces(capacityMultiprocessors, e.Multiprocessors)
+	c.pieces(capacityCopyEngines, e.CopyEngines)
+	c.pieces(capacityDecoders, e.Decoders)
+	c.pieces(capacityEncoders, e.Encoders)
+	c.pieces(capacityJPEGEngines, e.JPEGEngines)
+	c.pieces(capacityOFAEngines, e.OFAEngines)
 }
 
 // text leaves out what is unknown, and cuts what the API server would refuse.

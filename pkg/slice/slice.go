@@ -5,6 +5,7 @@ package slice
 
 import (
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -12,27 +13,101 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Pool is the content of a node's pool. A node that only offers exclusive
-// whole GPUs needs no counters, so up to 128 devices share one slice, the API
-// server's limit for such devices. A node without devices still has one slice,
-// empty, which tells consumers that the pool is complete.
+// maxCounterSets is the API server's limit of counter sets in a slice.
+const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
+
+// Pool is the content of a node's pool. The scheduler tries devices in their
+// order, so whole GPUs, which are few, stand in the first slice; the partitions
+// follow, a slice a GPU, so that a change of one GPU touches one slice; the
+// counters that keep the shapes of a GPU apart come last, because a slice with
+// counters may have no devices (KEP-4815). A node whose GPUs are only offered
+// whole needs no counters. A node without devices still has one slice, empty,
+// which tells consumers that the pool is complete.
 func Pool(node gpu.Node, shapes []gpu.Shape) (resourceslice.Pool, error) {
-	devices := make([]resourceapi.Device, 0, len(shapes))
-	for _, shape := range shapes {
-		device, err := device(node, shape)
+	var whole []resourceapi.Device
+	var partitions []resourceslice.Slice
+	var sets []resourceapi.CounterSet
+	for _, offered := range group(shapes) {
+		g, err := describe(node, offered)
 		if err != nil {
-			return resourceslice.Pool{}, fmt.Errorf("describe device %s: %w", shape.Name(), err)
+			return resourceslice.Pool{}, err
 		}
-		devices = append(devices, device)
+		whole = append(whole, g.whole...)
+		partitions = append(partitions, devices(g.partitions)...)
+		if len(g.counters.Counters) > 0 {
+			sets = append(sets, g.counters)
+		}
 	}
-	return resourceslice.Pool{Slices: split(devices, resourceapi.ResourceSliceMaxDevices)}, nil
+	pool := resourceslice.Pool{Slices: slices.Concat(devices(whole), partitions, counterSlices(sets))}
+	if len(pool.Slices) == 0 {
+		pool.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
+	}
+	return pool, nil
 }
 
-func split(devices []resourceapi.Device, limit int) []resourceslice.Slice {
-	var slices []resourceslice.Slice
-	for len(devices) > limit {
-		slices = append(slices, resourceslice.Slice{Devices: devices[:limit:limit]})
-		devices = devices[limit:]
+// described is what is published of one GPU.
+type described struct {
+	whole, partitions []resourceapi.Device
+	counters          resourceapi.CounterSet
+}
+
+func describe(node gpu.Node, offered []gpu.Shape) (described, error) {
+	g := offered[0].Physical()
+	common, err := common(node, g)
+	if err != nil {
+		return described{}, fmt.Errorf("describe device %s: %w", offered[0].Name(), err)
 	}
-	return append(slices, resourceslice.Slice{Devices: devices})
+	counters := gpu.Counters(offered)
+	result := described{counters: counterSet(g, counters)}
+	for _, shape := range offered {
+		device := device(common, shape)
+		device.ConsumesCounters = consumption(result.counters.Name, counters, shape)
+		if _, coarse := shape.(gpu.Whole); coarse {
+			result.whole = append(result.whole, device)
+		} else {
+			result.partitions = append(result.partitions, device)
+		}
+	}
+	return result, nil
+}
+
+// group sorts shapes by their GPU, in the order in which GPUs first appear.
+func group(shapes []gpu.Shape) [][]gpu.Shape {
+	var byGPU [][]gpu.Shape
+	index := map[int]int{}
+	for _, shape := range shapes {
+		minor := shape.Physical().Minor
+		i, known := index[minor]
+		if !known {
+			i = len(byGPU)
+			index[minor] = i
+			byGPU = append(byGPU, nil)
+		}
+		byGPU[i] = append(byGPU[i], shape)
+	}
+	return byGPU
+}
+
+// devices are as many slices as the devices need. The API server's limit is
+// lower for those that consume counters.
+func devices(all []resourceapi.Device) []resourceslice.Slice {
+	limit := resourceapi.ResourceSliceMaxDevices
+	for _, device := range all {
+		if len(device.ConsumesCounters) > 0 {
+			limit = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+		}
+	}
+	var split []resourceslice.Slice
+	for chunk := range slices.Chunk(all, limit) {
+		split = append(split, resourceslice.Slice{Devices: chunk})
+	}
+	return split
+}
+
+func counterSlices(sets []resourceapi.CounterSet) []resourceslice.Slice {
+	var split []resourceslice.Slice
+	for chunk := range slices.Chunk(sets, maxCounterSets) {
+		split = append(split, resourceslice.Slice{SharedCounters: chunk})
+	}
+	return split
 }

@@ -2,6 +2,7 @@ package slice
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -23,20 +25,40 @@ import (
 func TestPublishedDevicesOfReadyMadeMachines(t *testing.T) {
 	for _, name := range nodes.Names() {
 		t.Run(name, func(t *testing.T) {
-			published := render(t, fixture.Node(t, name))
-			fixture.Golden(t, name+".yaml", published)
+			published := pool(t, fixture.Node(t, name))
+			fixture.Golden(t, name+".yaml", render(t, published))
 			for range 20 {
-				if again := render(t, fixture.Node(t, name)); again != published {
-					t.Fatalf("the same facts gave other bytes:\n%s", again)
+				if again := pool(t, fixture.Node(t, name)); !reflect.DeepEqual(again, published) {
+					t.Fatalf("the same facts gave something else:\n%s", render(t, again))
 				}
 			}
 		})
 	}
 }
 
-func render(t *testing.T, node gpu.Node) string {
+// render writes the slices as they are sent. Of partitions on GPUs of one
+// product, only those of the first are shown with all that they have.
+func render(t *testing.T, pool resourceslice.Pool) string {
 	t.Helper()
-	content, err := yaml.Marshal(specs(pool(t, node)))
+	shown := map[string]string{} // PCI address by product and profile
+	specs := specs(pool)
+	for i := range specs {
+		specs[i].Devices = slices.Clone(specs[i].Devices)
+		for j, device := range specs[i].Devices {
+			profile := device.Attributes[attrProfile].StringValue
+			if profile == nil || device.Attributes[attrUUID].StringValue != nil {
+				continue
+			}
+			kind := *device.Attributes[attrProductName].StringValue + *profile
+			address := *device.Attributes[deviceattribute.StandardDeviceAttributePCIBusID].StringValue
+			if first, seen := shown[kind]; seen && first != address {
+				specs[i].Devices[j] = resourceapi.Device{Name: device.Name}
+			} else {
+				shown[kind] = address
+			}
+		}
+	}
+	content, err := yaml.Marshal(specs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +78,7 @@ func pool(t testing.TB, node gpu.Node) resourceslice.Pool {
 func specs(pool resourceslice.Pool) []resourceapi.ResourceSliceSpec {
 	specs := make([]resourceapi.ResourceSliceSpec, len(pool.Slices))
 	for i, slice := range pool.Slices {
-		specs[i].Devices = slice.Devices
+		specs[i].Devices, specs[i].SharedCounters = slice.Devices, slice.SharedCounters
 	}
 	return specs
 }
@@ -68,9 +90,7 @@ func TestPublishedDevicesAreValid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			names := map[string]bool{}
 			for _, slice := range pool(t, fixture.Node(t, name)).Slices {
-				if len(slice.Devices) > resourceapi.ResourceSliceMaxDevices {
-					t.Errorf("a slice has %d devices", len(slice.Devices))
-				}
+				checkSlice(t, slice)
 				for _, device := range slice.Devices {
 					if names[device.Name] {
 						t.Errorf("%s is published twice", device.Name)
@@ -80,6 +100,35 @@ func TestPublishedDevicesAreValid(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func checkSlice(t *testing.T, slice resourceslice.Slice) {
+	t.Helper()
+	limit := resourceapi.ResourceSliceMaxDevices
+	for _, device := range slice.Devices {
+		if len(device.ConsumesCounters) > resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
+			t.Errorf("%s consumes of %d counter sets", device.Name, len(device.ConsumesCounters))
+		}
+		if len(device.ConsumesCounters) > 0 {
+			limit = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+		}
+	}
+	if len(slice.Devices) > limit || len(slice.SharedCounters) > resourceapi.ResourceSliceMaxCounterSets {
+		t.Errorf("a slice has %d devices, of at most %d, and %d counter sets", len(slice.Devices), limit, len(slice.SharedCounters))
+	}
+	if len(slice.Devices) > 0 && len(slice.SharedCounters) > 0 {
+		t.Error("a slice has devices and counters")
+	}
+	for _, set := range slice.SharedCounters {
+		if problems := validation.IsDNS1123Label(set.Name); len(problems) > 0 || len(set.Counters) > resourceapi.ResourceSliceMaxCountersPerCounterSet {
+			t.Errorf("counter set %q has %d counters and problems %v", set.Name, len(set.Counters), problems)
+		}
+		for name := range set.Counters {
+			if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+				t.Errorf("counter %q: %v", name, problems)
+			}
+		}
 	}
 }
 
@@ -121,7 +170,7 @@ func checkDevice(t *testing.T, device resourceapi.Device) {
 	}
 	for name, capacity := range device.Capacity {
 		checkName(t, name)
-		if capacity.Value.Sign() <= 0 {
+		if sign := capacity.Value.Sign(); sign < 0 || sign == 0 && name == capacityMemory {
 			t.Errorf("%s: capacity %s is %s", device.Name, name, &capacity.Value)
 		}
 	}
