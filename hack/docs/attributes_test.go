@@ -7,11 +7,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -21,37 +23,63 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
 
-func TestTheSliceInTheAttributeReferenceIsPublished(t *testing.T) {
-	documented := documentedSlice(t)
-	published := publishedDevices(t, "p5.48xlarge")
-	if len(documented.Spec.Devices) != 1 {
-		t.Fatalf("docs/attributes.md shows %d devices, want one", len(documented.Spec.Devices))
+// The reference shows a slice with the first device, and a partition.
+func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
+	blocks := documentedBlocks(t)
+	if len(blocks) != 2 {
+		t.Fatalf("docs/attributes.md has %d blocks of YAML, want a slice and a partition", len(blocks))
 	}
-	got, want := render(t, documented.Spec.Devices[0]), render(t, published[0])
-	if got != want {
-		t.Errorf("docs/attributes.md shows\n%s\nand this is published:\n%s", got, want)
+	var documented resourceapi.ResourceSlice
+	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &documented); err != nil {
+		t.Fatalf("the first block of YAML in docs/attributes.md: %v", err)
+	}
+	var partition resourceapi.Device
+	if err := yaml.UnmarshalStrict([]byte(blocks[1]), &partition); err != nil {
+		t.Fatalf("the second block of YAML in docs/attributes.md: %v", err)
+	}
+	pool := publishedPool(t, "p5.48xlarge")
+	if got, want := documented.Spec.Pool.ResourceSliceCount, int64(len(pool.Slices)); got != want {
+		t.Errorf("docs/attributes.md shows a pool of %d slices, and %d are published", got, want)
+	}
+	published := devicesOf(pool)
+	for _, device := range append(documented.Spec.Devices, partition) {
+		i := slices.IndexFunc(published, func(d resourceapi.Device) bool { return d.Name == device.Name })
+		if i < 0 {
+			t.Errorf("docs/attributes.md shows %s, which is not published", device.Name)
+			continue
+		}
+		if got, want := render(t, device), render(t, published[i]); got != want {
+			t.Errorf("docs/attributes.md shows\n%s\nand this is published:\n%s", got, want)
+		}
+	}
+	if documented.Spec.Devices[0].Name != published[0].Name {
+		t.Errorf("docs/attributes.md shows %s as the first device, which is %s", documented.Spec.Devices[0].Name, published[0].Name)
 	}
 }
 
-func documentedSlice(t *testing.T) resourceapi.ResourceSlice {
+func documentedBlocks(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "attributes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, block, found := strings.Cut(string(text), "```yaml\n")
-	block, _, closed := strings.Cut(block, "```\n")
-	if !found || !closed {
-		t.Fatal("docs/attributes.md has no block of YAML")
+	var blocks []string
+	for _, rest := range strings.Split(string(text), "```yaml\n")[1:] {
+		block, _, _ := strings.Cut(rest, "```\n")
+		blocks = append(blocks, block)
 	}
-	var documented resourceapi.ResourceSlice
-	if err := yaml.UnmarshalStrict([]byte(block), &documented); err != nil {
-		t.Fatalf("the block of YAML in docs/attributes.md: %v", err)
-	}
-	return documented
+	return blocks
 }
 
-func publishedDevices(t *testing.T, machine string) []resourceapi.Device {
+func devicesOf(pool resourceslice.Pool) []resourceapi.Device {
+	var devices []resourceapi.Device
+	for _, slice := range pool.Slices {
+		devices = append(devices, slice.Devices...)
+	}
+	return devices
+}
+
+func publishedPool(t *testing.T, machine string) resourceslice.Pool {
 	t.Helper()
 	file, err := nodes.Load(machine)
 	if err != nil {
@@ -78,7 +106,7 @@ func publishedDevices(t *testing.T, machine string) []resourceapi.Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pool.Slices[0].Devices
+	return pool
 }
 
 // sysfs has of /sys what locality is read from.

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,11 +19,21 @@ const driverName = "gpu.nvidia.com"
 // A selector that is copied from the documentation has to work on every machine:
 // a runtime error would end the scheduling of its pod.
 func TestDocumentedSelectorsWorkOnEveryMachine(t *testing.T) {
+	t.Run("whole GPUs", func(t *testing.T) { expectSelectorsWork(t, "| to get | selector |\n", "gpu") })
+	t.Run("partitions", func(t *testing.T) { expectSelectorsWork(t, "| to get | selector for partitions |\n", "mig") })
+}
+
+// expectSelectorsWork evaluates a table's selectors for the devices of a type, as after
+// the selector of their class.
+func expectSelectorsWork(t *testing.T, table, kind string) {
+	t.Helper()
 	devices := map[string][]resourceapi.Device{}
 	for _, machine := range nodes.Names() {
-		devices[machine] = publishedDevices(t, machine)
+		devices[machine] = slices.DeleteFunc(devicesOf(publishedPool(t, machine)), func(d resourceapi.Device) bool {
+			return *d.Attributes["type"].StringValue != kind
+		})
 	}
-	for _, expression := range documentedSelectors(t) {
+	for _, expression := range documentedSelectors(t, table) {
 		t.Run(expression, func(t *testing.T) {
 			compiled := cel.GetCompiler(cel.Features{}).CompileCELExpression(expression, cel.Options{})
 			if compiled.Error != nil {
@@ -52,19 +63,21 @@ func TestDocumentedSelectorsWorkOnEveryMachine(t *testing.T) {
 
 var tableRow = regexp.MustCompile("(?m)^\\|[^|]*\\| `(device\\..*)` \\|$")
 
-func documentedSelectors(t *testing.T) []string {
+func documentedSelectors(t *testing.T, table string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "attributes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, rows, _ := strings.Cut(string(text), table)
+	rows, _, _ = strings.Cut(rows, "\n\n")
 	var found []string
-	for _, match := range tableRow.FindAllStringSubmatch(string(text), -1) {
+	for _, match := range tableRow.FindAllStringSubmatch(rows, -1) {
 		// A pipe inside a table is written with a backslash.
 		found = append(found, strings.ReplaceAll(match[1], `\|`, "|"))
 	}
 	if len(found) < 5 {
-		t.Fatalf("only %d selectors were found in docs/attributes.md", len(found))
+		t.Fatalf("only %d selectors were found in docs/attributes.md below %q", len(found), table)
 	}
 	return found
 }
