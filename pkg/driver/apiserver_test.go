@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -115,9 +116,23 @@ func (s *apiServer) wipe(t testing.TB) {
 // resources are those of a node with that many GPUs.
 func resources(t testing.TB, gpus int) resourceslice.DriverResources {
 	t.Helper()
+	return resourcesOf(t, gpus, gpu.GPU{})
+}
+
+// partitionable are those of a node with that many GPUs that can be partitioned:
+// a slice of whole GPUs, one a GPU, and one of counters for every eight.
+func partitionable(t testing.TB, gpus int) resourceslice.DriverResources {
+	t.Helper()
+	geometry, _ := catalog.GeometryByPCIDeviceID(0x2330)
+	return resourcesOf(t, gpus, gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()})
+}
+
+func resourcesOf(t testing.TB, gpus int, board gpu.GPU) resourceslice.DriverResources {
+	t.Helper()
 	node := gpu.Node{DriverVersion: "580.95.05", CUDAVersion: "13.0"}
 	for minor := range gpus {
-		node.GPUs = append(node.GPUs, gpu.GPU{Minor: minor, UUID: fmt.Sprint("GPU-", minor)})
+		board.Minor, board.UUID = minor, fmt.Sprint("GPU-", minor)
+		node.GPUs = append(node.GPUs, board)
 	}
 	pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
 	if err != nil {

@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -31,6 +33,8 @@ const (
 	// but must not become a fight at the API server's speed.
 	resyncsPerSecond = 0.2
 	resyncBurst      = 5
+	// concurrentCreates bounds what one node asks of the API server at once.
+	concurrentCreates = 4
 )
 
 // publisher keeps the API server's view of the node's devices equal to what
@@ -192,15 +196,30 @@ func (p *publisher) publishFirst(ctx context.Context, node types.UID, resources 
 		}
 		return nil
 	}
-	for name, pool := range resources.Pools {
-		for i := range pool.Slices {
-			if _, err := p.client.ResourceV1().ResourceSlices().Create(ctx, p.firstSlice(node, name, pool, i), metav1.CreateOptions{}); err != nil {
-				return fmt.Errorf("create slice %d of pool %s: %w", i, name, err)
-			}
-		}
+	if err := p.createAll(ctx, node, resources); err != nil {
+		return err
 	}
 	p.markPublished(ctx, resources)
 	return nil
+}
+
+// createAll creates several slices at a time: until the last is there, the
+// scheduler does not use any.
+func (p *publisher) createAll(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrentCreates)
+	for name, pool := range resources.Pools {
+		for i := range pool.Slices {
+			group.Go(func() error {
+				_, err := p.client.ResourceV1().ResourceSlices().Create(ctx, p.firstSlice(node, name, pool, i), metav1.CreateOptions{})
+				if err != nil {
+					return fmt.Errorf("create slice %d of pool %s: %w", i, name, err)
+				}
+				return nil
+			})
+		}
+	}
+	return group.Wait()
 }
 
 // firstSlice is named as resourceslice.Controller names it (its encodeIndex
@@ -262,7 +281,8 @@ func poolMatches(seen []*resourceapi.ResourceSlice, pool resourceslice.Pool) boo
 	for i, slice := range seen {
 		if slice.Spec.Pool.Generation != seen[0].Spec.Pool.Generation ||
 			slice.Spec.Pool.ResourceSliceCount != int64(len(pool.Slices)) ||
-			!resourceslice.DevicesDeepEqual(slice.Spec.Devices, pool.Slices[i].Devices) {
+			!resourceslice.DevicesDeepEqual(slice.Spec.Devices, pool.Slices[i].Devices) ||
+			!apiequality.Semantic.DeepEqual(slice.Spec.SharedCounters, pool.Slices[i].SharedCounters) {
 			return false
 		}
 	}

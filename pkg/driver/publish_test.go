@@ -63,10 +63,13 @@ func check(t *testing.T, api *apiServer, p *publisher, want resourceslice.Driver
 }
 
 func TestTheFirstPublicationIsAtOnceAndLasts(t *testing.T) {
-	for name, gpus := range map[string]int{"one slice": 8, "two slices": 130, "more slices than ten": 1500} {
+	for name, want := range map[string]resourceslice.DriverResources{
+		"one slice": resources(t, 8), "two slices": resources(t, 130), "more slices than ten": resources(t, 1500),
+		"counters": partitionable(t, 8), "two slices of counters": partitionable(t, 9),
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api, want := newAPIServer(), resources(t, gpus)
+				api := newAPIServer()
 				p := publishing(t, api, want)
 				creates := slices.Repeat([]string{"create"}, len(want.Pools[fixture.NodeName].Slices))
 				check(t, api, p, want, creates...)
@@ -80,7 +83,7 @@ func TestTheFirstPublicationIsAtOnceAndLasts(t *testing.T) {
 
 func TestFirstSlicesAreTheControllers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		want := resources(t, 130)
+		want := partitionable(t, 9)
 		ours := newAPIServer()
 		publishing(t, ours, want)
 
@@ -329,7 +332,7 @@ func rewrite(ctx context.Context, t *testing.T, api *apiServer, own resourceslic
 }
 
 func TestMatches(t *testing.T) {
-	want := resources(t, 130)
+	want := partitionable(t, 2) // whole GPUs, partitions of each, counters
 	published := func(change func(all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
 		p := newPublisher(nil, fixture.Driver, fixture.NodeName)
 		var all []*resourceapi.ResourceSlice
@@ -348,11 +351,16 @@ func TestMatches(t *testing.T) {
 	}{
 		"as desired":          {func(all list) list { return all }, true},
 		"listed in any order": {func(all list) list { slices.Reverse(all); return all }, true},
-		"a later generation":  {func(all list) list { all[0].Spec.Pool.Generation, all[1].Spec.Pool.Generation = 3, 3; return all }, true},
-		"two generations":     {func(all list) list { all[1].Spec.Pool.Generation = 2; return all }, false},
-		"one missing":         {func(all list) list { return all[:1] }, false},
-		"none":                {func(list) list { return nil }, false},
-		"one too many":        {func(all list) list { return append(all, all[1]) }, false},
+		"a later generation": {func(all list) list {
+			for _, slice := range all {
+				slice.Spec.Pool.Generation = 3
+			}
+			return all
+		}, true},
+		"two generations": {func(all list) list { all[1].Spec.Pool.Generation = 2; return all }, false},
+		"one missing":     {func(all list) list { return all[:1] }, false},
+		"none":            {func(list) list { return nil }, false},
+		"one too many":    {func(all list) list { return append(all, all[1]) }, false},
 		"another pool": {func(all list) list {
 			extra := all[0].DeepCopy()
 			extra.Spec.Pool.Name = "old"
@@ -365,6 +373,12 @@ func TestMatches(t *testing.T) {
 			all[0].Spec.Devices, all[1].Spec.Devices = all[1].Spec.Devices, all[0].Spec.Devices
 			return all
 		}, false},
+		"another counter": {func(all list) list {
+			counters := all[3].Spec.SharedCounters[0].Counters
+			delete(counters, "memory-slice-0")
+			return all
+		}, false},
+		"no counters":       {func(all list) list { all[3].Spec.SharedCounters = nil; return all }, false},
 		"another attribute": {func(all list) list { delete(all[0].Spec.Devices[0].Attributes, "index"); return all }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
