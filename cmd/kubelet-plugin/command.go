@@ -88,6 +88,9 @@ func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Disc
 // Edits implements driver.Hardware.
 func (h *hardware) Edits() prepare.Edits { return h.edits }
 
+// MIG implements driver.Hardware.
+func (h *hardware) MIG() prepare.MIG { return h.library }
+
 // Close implements driver.Hardware.
 func (h *hardware) Close() error { return h.library.Close() }
 

@@ -44,6 +44,8 @@ type Hardware interface {
 	Discover() (node gpu.Node, unreadable []error, err error)
 	// Edits tells what containers need to use the GPUs.
 	Edits() prepare.Edits
+	// MIG makes and unmakes partitions.
+	MIG() prepare.MIG
 	Close() error
 }
 

@@ -27,13 +27,17 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // hardware is a node's NVIDIA driver.
 type hardware struct {
 	fixture.Edits
+	machine  *model.Machine
+	library  *nvml.Library
 	node     gpu.Node
 	problems []error
 
@@ -43,9 +47,13 @@ type hardware struct {
 	closed int
 }
 
+// sliceCount is the whole GPUs', the counters', and one for the partitions of each GPU.
+const sliceCount = 10
+
 func newHardware(t testing.TB) *hardware {
 	t.Helper()
-	return &hardware{node: fixture.Node(t, "p5.48xlarge")}
+	machine := fixture.Machine(t, fixture.File(t, "p5.48xlarge"))
+	return &hardware{machine: machine, library: fixture.Library(t, machine), node: fixture.Node(t, "p5.48xlarge")}
 }
 
 // open is Options.Open.
@@ -66,6 +74,7 @@ type openHardware struct{ *hardware }
 
 func (h openHardware) Discover() (gpu.Node, []error, error) { return h.node, h.problems, nil }
 func (h openHardware) Edits() prepare.Edits                 { return &h.hardware.Edits }
+func (h openHardware) MIG() prepare.MIG                     { return h.library }
 
 func (h openHardware) Close() error {
 	h.mu.Lock()
@@ -233,7 +242,7 @@ func TestTheMainJob(t *testing.T) {
 			}
 			k := register(t, o)
 			fixture.Eventually(t, "readiness", d.Ready)
-			if got := len(api.slices(t)); got != 1 {
+			if got := len(api.slices(t)); got != sliceCount {
 				t.Errorf("got %d slices", got)
 			}
 
@@ -278,8 +287,9 @@ func TestTwoProcessesOfOneNode(t *testing.T) {
 	api, h := newAPIServer(claim), newHardware(t)
 	o := options(t, api, h)
 	o.PodUID = "old"
-	_, stopOld := run(t, o)
+	old, stopOld := run(t, o)
 	k := register(t, o)
+	fixture.Eventually(t, "readiness", old.Ready)
 	first := k.prepared(claim)
 	o.PodUID = "new"
 	before, err := filepath.Glob(filepath.Join(o.RegistrarDir, "*.sock"))
@@ -330,7 +340,7 @@ func TestANodeWhoseDriverIsLoadedLater(t *testing.T) {
 	}
 	close(loaded)
 	fixture.Eventually(t, "slices", func() error {
-		if got := len(api.slices(t)); got != 1 {
+		if got := len(api.slices(t)); got != sliceCount {
 			return fmt.Errorf("got %d slices", got)
 		}
 		return d.Ready()

@@ -70,7 +70,7 @@ func (d *Driver) closeHardware(ctx context.Context) {
 
 func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
 	log := klog.FromContext(ctx)
-	node, unreadable, err := hardware.Discover()
+	node, unreadable, err := d.preparer.Discover(ctx, hardware.Discover)
 	if err != nil {
 		return err
 	}
@@ -88,6 +88,7 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
 	d.preparer.SetNode(prepare.Node{
 		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
 		Edits: hardware.Edits(),
+		MIG:   hardware.MIG(),
 	})
 	select {
 	case d.offered <- struct{}{}:

@@ -50,8 +50,20 @@ func (c gpuConfig) check() error {
 
 type migConfig struct{ v1beta1.MIGDeviceConfig }
 
-func (migConfig) appliesTo(gpu.Shape) bool { return false }
-func (migConfig) check() error             { return nil }
+func (migConfig) appliesTo(shape gpu.Shape) bool { return shape.Type() == gpu.Partition{}.Type() }
+
+// check accepts time-slicing, which containers that share a partition do anyway.
+func (c migConfig) check() error {
+	switch sharing := c.Sharing; {
+	case sharing == nil:
+		return nil
+	case sharing.Strategy != v1beta1.TimeSlicingStrategy:
+		return fmt.Errorf("sharing.strategy is %q, but a MIG partition supports only %s: remove the field sharing", sharing.Strategy, v1beta1.TimeSlicingStrategy)
+	case sharing.MPSConfig != nil:
+		return fmt.Errorf("sharing.mpsConfig is set although sharing.strategy is %s: remove it", v1beta1.TimeSlicingStrategy)
+	}
+	return nil
+}
 
 type vfioConfig struct{ v1beta1.VFIODeviceConfig }
 
@@ -83,6 +95,9 @@ func checkConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver st
 				return fmt.Errorf("config[%d] (%s) is a %s, but request %q was given the device %s of type %s: use the kind for that type",
 					i, entry.Source, kindOf(entry.Opaque.Parameters), assignment.Request, assignment.Shape.Name(), assignment.Shape.Type())
 			}
+		}
+		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return decoded.appliesTo(a.Shape) }) {
+			continue
 		}
 		if err := decoded.check(); err != nil {
 			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests, assignments), err)

@@ -9,7 +9,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/journal"
@@ -22,73 +21,116 @@ const releasePoll = 50 * time.Millisecond
 // takeOverLimit bounds the release of a claim that is gone.
 const takeOverLimit = 5 * time.Second
 
-// hold locks the plan's GPUs and makes sure that no other claim holds one of
-// them. The driver is the last line of defence against two workloads on one
-// exclusive GPU: a pod that was deleted by force can leave the API server
-// before kubelet has stopped its containers (kubernetes/kubernetes#141471).
+// part is what a claim holds of a GPU: memory slices, or all of it.
+type part struct {
+	gpu string
+	*journal.Partition
+}
+
+func (p part) overlaps(other part) bool {
+	if p.gpu != other.gpu || p.Partition == nil || other.Partition == nil {
+		return p.gpu == other.gpu
+	}
+	return p.Start < other.Start+other.Size && other.Start < p.Start+p.Size
+}
+
+// parts are what a recorded claim holds for itself.
+func parts(record journal.Record) []part {
+	var held []part
+	for _, device := range record.Devices {
+		if !device.AdminAccess {
+			held = append(held, part{device.UUID, device.Partition})
+		}
+	}
+	return held
+}
+
+// hold locks the plan's GPUs and makes sure that no other claim holds a part of
+// them that the plan needs. The driver is the last line of defence against two
+// workloads on one exclusive device: a pod that was deleted by force can leave
+// the API server before kubelet has stopped its containers
+// (kubernetes/kubernetes#141471).
+//
+// It gives kubelet time to unprepare the other claim, for which that claim needs
+// the locks. When the time is up and the API server confirms that the other
+// claim no longer has the device, kubelet has lost track of it, and it is
+// released here.
 func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err error) {
 	uuids := plan.Exclusive()
 	if len(uuids) == 0 {
 		return func() {}, nil // admin access changes nothing, so it excludes nobody
 	}
+	patience := time.NewTimer(p.ReleaseWait)
+	defer patience.Stop()
+	over := false
+	for {
+		unlock, err := p.lockGPUs(ctx, uuids)
+		if err != nil {
+			return nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
+		}
+		holder, err := p.holder(ctx, plan)
+		if err == nil && holder == nil {
+			return unlock, nil
+		}
+		unlock()
+		if err != nil {
+			return nil, err
+		}
+		if over {
+			if err := p.takeOver(ctx, plan, *holder); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			over = true
+		case <-patience.C:
+			over = true
+		case <-time.After(releasePoll):
+		}
+	}
+}
+
+// lockGPUs keeps effects on a GPU in order, among processes too.
+func (p *Preparer) lockGPUs(ctx context.Context, uuids []string) (unlock func(), err error) {
 	keys := make([]string, len(uuids))
 	for i, uuid := range uuids {
 		keys[i] = "gpu-" + uuid
 	}
-	unlock, err := p.Locks.Lock(ctx, keys...)
-	if err != nil {
-		return nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
-	}
-	if err := p.awaitRelease(ctx, plan, uuids); err != nil {
-		unlock()
-		return nil, err
-	}
-	return unlock, nil
+	return p.Locks.Lock(ctx, keys...)
 }
 
-// awaitRelease gives kubelet time to unprepare the other claim. When the time
-// is up and the API server confirms that the other claim no longer has the
-// GPU, kubelet has lost track of it, and it is released here.
-func (p *Preparer) awaitRelease(ctx context.Context, plan Plan, uuids []string) error {
-	var holder *journal.Record
-	free := func(context.Context) (bool, error) {
-		var err error
-		holder, err = p.holder(ctx, plan.Claim.UID, uuids)
-		return holder == nil, err
-	}
-	err := wait.PollUntilContextTimeout(ctx, releasePoll, p.ReleaseWait, true, free)
-	if holder == nil {
-		return err
-	}
-	stale, err := p.stale(ctx, *holder)
+// takeOver releases a claim that is in the way, if it is gone.
+func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Record) error {
+	stale, err := p.stale(ctx, holder)
 	if err != nil {
 		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", plan.Claim, holder.Namespace, holder.Name, err)
 	}
 	if !stale {
-		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, uuids, holder.Namespace, holder.Name, holder.ClaimUID)
+		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
 	}
 	klog.FromContext(ctx).Info("Releasing a claim that is gone and that kubelet did not unprepare", "claim", klog.KRef(holder.Namespace, holder.Name), "uid", holder.ClaimUID)
-	// Bounded, because the other claim may be waiting for one of our GPUs.
+	// Bounded, because the other claim may be waiting for this one.
 	unprepare, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
-	if err := p.Unprepare(unprepare, types.UID(holder.ClaimUID)); err != nil {
-		return err
-	}
-	return p.awaitRelease(ctx, plan, uuids)
+	return p.Unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
-// holder finds another claim's record that holds one of the GPUs.
-func (p *Preparer) holder(ctx context.Context, claim types.UID, uuids []string) (*journal.Record, error) {
+// holder finds another claim's record that holds something that the plan needs.
+// An intent counts: its effects may have happened.
+func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, error) {
 	records, err := p.records(ctx)
 	if err != nil {
 		return nil, err
 	}
+	needed := plan.parts()
 	for _, record := range records {
-		if record.ClaimUID == string(claim) || !p.current(record) {
+		if record.ClaimUID == string(plan.Claim.UID) || record.BootID != p.BootID {
 			continue
 		}
-		for _, device := range record.Devices {
-			if !device.AdminAccess && slices.Contains(uuids, device.UUID) {
+		for _, held := range parts(record) {
+			if slices.ContainsFunc(needed, held.overlaps) {
 				return &record, nil
 			}
 		}

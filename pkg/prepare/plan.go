@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/cdi"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/journal"
 )
 
 // Offer is what this node offers to claims.
@@ -46,7 +48,33 @@ type Plan struct {
 	Assignments []Assignment
 }
 
-// Exclusive lists the UUIDs of the GPUs that the claim holds for itself, sorted.
+// parts are what the claim holds for itself.
+func (p Plan) parts() []part {
+	var parts []part
+	for _, assignment := range p.Assignments {
+		if !assignment.Admin {
+			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.partition()})
+		}
+	}
+	return parts
+}
+
+// partition is what a record says of the shape's partition, nil for a whole GPU.
+// What is only looked at is never ours.
+func (a Assignment) partition() *journal.Partition {
+	switch shape := a.Shape.(type) {
+	case gpu.Partition:
+		return &journal.Partition{ProfileID: shape.Profile.ID, Start: shape.Start, Size: shape.Profile.Size, Foreign: a.Admin}
+	case gpu.Static:
+		return &journal.Partition{
+			ProfileID: shape.Profile.ID, Start: shape.Instance.Start, Size: shape.Instance.Size, Foreign: true,
+			UUID: shape.Device.UUID, InstanceID: shape.Instance.ID, ComputeID: shape.Device.ComputeID,
+		}
+	}
+	return nil
+}
+
+// Exclusive lists the UUIDs of the GPUs of which the claim holds something, sorted.
 func (p Plan) Exclusive() []string {
 	var uuids []string
 	for _, assignment := range p.Assignments {
@@ -109,14 +137,16 @@ func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assi
 	}, nil
 }
 
+// namesShown keep an error readable on a node with hundreds of partitions.
+const namesShown = 10
+
 func (o Offer) names() string {
 	if len(o.Shapes) == 0 {
 		return "none"
 	}
-	names := make([]string, 0, len(o.Shapes))
-	for name := range o.Shapes {
-		names = append(names, name)
+	names := slices.Sorted(maps.Keys(o.Shapes))
+	if more := len(names) - namesShown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
 	}
-	slices.Sort(names)
 	return strings.Join(names, ", ")
 }

@@ -6,7 +6,6 @@ package prepare
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -31,6 +30,8 @@ type Claims interface {
 type Edits interface {
 	Common() (cdispec.ContainerEdits, error)
 	GPU(uuid string) (cdispec.ContainerEdits, error)
+	// Partition is a MIG device, named by its GPU and NVML's IDs.
+	Partition(uuid string, instance, compute int) (cdispec.ContainerEdits, error)
 }
 
 // Locks serialises work on a key among goroutines and among processes: during
@@ -48,6 +49,8 @@ type Phases interface {
 type Node struct {
 	Offer Offer
 	Edits Edits
+	// MIG is only needed where partitions are offered or recorded.
+	MIG MIG
 }
 
 // Options are what a Preparer works with. All fields are required.
@@ -92,16 +95,21 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	defer unlock()
 	timer.phase("lock-claim")
 
-	if devices, done := p.prepared(ctx, claim); done {
-		return devices, nil
+	before := p.recorded(ctx, claim.UID)
+	if devices, done, err := p.prepared(before, claim); done || err != nil {
+		return devices, err
 	}
 	node := p.node.Load()
 	if node == nil {
-		return nil, fmt.Errorf("claim %s: the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again", identify(claim))
+		return nil, fmt.Errorf("claim %s: %w", identify(claim), errNoDriver)
 	}
 	plan, err := NewPlan(claim, node.Offer)
 	if err != nil {
 		return nil, err
+	}
+	// What an earlier attempt or allocation has left is no base to build on.
+	if err := p.unmake(ctx, before); err != nil {
+		return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", plan.Claim, err)
 	}
 	release, err := p.hold(ctx, plan)
 	if err != nil {
@@ -111,14 +119,9 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	timer.phase("lock-gpus")
 
 	record := p.record(plan, node.Offer.Pool)
-	if err := p.writeSpec(plan.Claim, record.Devices, node.Edits); err != nil {
+	if err := p.carryOut(ctx, timer, &record, plan, node); err != nil {
 		return nil, err
 	}
-	timer.phase("cdi")
-	if err := p.Journal.Put(ctx, record); err != nil {
-		return nil, errors.Join(fmt.Errorf("claim %s: %w", plan.Claim, err), p.CDI.Remove(claim.UID))
-	}
-	timer.phase("record")
 	klog.FromContext(ctx).V(2).Info("Prepared claim", "claim", plan.Claim.String(), "uid", claim.UID, "gpus", plan.Exclusive())
 	return record.Devices, nil
 }
@@ -133,7 +136,7 @@ func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
 	}
 	defer unlock()
 	timer.phase("lock-claim")
-	if err := p.release(claim); err != nil {
+	if err := p.release(ctx, claim); err != nil {
 		return err
 	}
 	timer.phase("remove")
@@ -141,34 +144,49 @@ func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
 	return nil
 }
 
-// release forgets a claim; the caller holds its lock.
-func (p *Preparer) release(claim types.UID) error {
+// release forgets a claim and what was made for it; the caller holds its lock.
+func (p *Preparer) release(ctx context.Context, claim types.UID) error {
+	record := p.recorded(ctx, claim)
+	if err := p.announceRelease(ctx, record); err != nil {
+		return err
+	}
+	// Before the partition goes: its capability devices may soon be another's.
 	if err := p.CDI.Remove(claim); err != nil {
 		return err
+	}
+	if err := p.unmake(ctx, record); err != nil {
+		return fmt.Errorf("release claim %s/%s: %w", record.Namespace, record.Name, err)
 	}
 	return p.Journal.Delete(string(claim))
 }
 
-// prepared answers for a claim that is prepared already, after making sure
-// that its CDI specification is still there. Anything doubtful, such as a
-// record from before a reboot, is prepared anew.
-func (p *Preparer) prepared(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, bool) {
-	record, found, err := p.Journal.Get(string(claim.UID))
+// recorded is the record of a claim. One that is unusable is as good as none.
+func (p *Preparer) recorded(ctx context.Context, claim types.UID) journal.Record {
+	record, _, err := p.Journal.Get(string(claim))
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A claim's record is unusable, preparing the claim anew", "claim", klog.KObj(claim))
-		return nil, false
+		klog.FromContext(ctx).Error(err, "A claim's record is unusable, going on without it", "uid", claim)
 	}
-	if !found || !p.current(record) || !p.recordsAllocation(record, claim) {
-		return nil, false
+	return record
+}
+
+// prepared answers for a claim that is prepared already, after making sure
+// that its partitions and its CDI specification are still there. Anything
+// doubtful, such as a record from before a reboot, is prepared anew.
+func (p *Preparer) prepared(record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
+	if !p.current(record) || !p.recordsAllocation(record, claim) {
+		return nil, false, nil
+	}
+	if intact, err := p.intact(record); err != nil || !intact {
+		return nil, false, err
 	}
 	if p.CDI.Has(claim.UID) {
-		return record.Devices, true
+		return record.Devices, true, nil
 	}
 	node := p.node.Load()
 	if node == nil || p.writeSpec(identify(claim), record.Devices, node.Edits) != nil {
-		return nil, false
+		return nil, false, nil
 	}
-	return record.Devices, true
+	return record.Devices, true, nil
 }
 
 // current tells whether a record speaks of this boot.
@@ -213,6 +231,7 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 			AdminAccess:  assignment.Admin,
 			ShareID:      string(assignment.ShareID),
 			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, assignment.Shape.Name())},
+			Partition:    assignment.partition(),
 		})
 	}
 	return record
@@ -230,13 +249,22 @@ func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits E
 		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == device.Device }) {
 			continue
 		}
-		own, err := edits.GPU(device.UUID)
+		own, err := editsOf(device, edits)
 		if err != nil {
 			return fmt.Errorf("claim %s, request %q: %w", claim, device.Request, err)
 		}
 		devices = append(devices, cdi.Device{Name: device.Device, Edits: own})
 	}
 	return p.CDI.Write(claim, common, devices)
+}
+
+// editsOf are those of the GPU for who only looks at a partition that nobody
+// has made.
+func editsOf(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	if partition := device.Partition; partition != nil && partition.UUID != "" {
+		return edits.Partition(device.UUID, partition.InstanceID, partition.ComputeID)
+	}
+	return edits.GPU(device.UUID)
 }
 
 // Prepared counts the claims that are prepared on this node.

@@ -45,8 +45,8 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// reconcileRecord drops a record whose claim is gone or whose boot is over,
-// and restores a CDI file that vanished.
+// reconcileRecord drops a record whose claim is gone, whose boot is over, or whose
+// preparation has ended halfway with the process that was at it, and restores a CDI file that vanished.
 func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
 	if err != nil {
@@ -58,8 +58,8 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 		return err // released, or damaged, in the meantime
 	}
 	if !p.current(record) {
-		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-		return p.release(claim)
+		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start, or whose preparation was cut short; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
+		return p.releaseIfPossible(ctx, record)
 	}
 	stale, err := p.stale(ctx, record)
 	if err != nil {
@@ -67,9 +67,18 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	}
 	if stale {
 		klog.FromContext(ctx).Info("Releasing a claim that is gone", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-		return p.release(claim)
+		return p.releaseIfPossible(ctx, record)
 	}
-	return p.restoreSpec(record)
+	return p.restoreSpec(ctx, record)
+}
+
+// releaseIfPossible leaves effects alone while there is no driver to undo them
+// with; there will be another time when there is.
+func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record) error {
+	if p.node.Load() == nil && p.hasEffects(record) {
+		return nil
+	}
+	return p.release(ctx, types.UID(record.ClaimUID))
 }
 
 // RestoreSpec re-makes the CDI file of a prepared claim that vanished while
@@ -84,16 +93,29 @@ func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
 	if err != nil || !found || !p.current(record) {
 		return err
 	}
-	return p.restoreSpec(record)
+	return p.restoreSpec(ctx, record)
 }
 
-func (p *Preparer) restoreSpec(record journal.Record) error {
+// restoreSpec also withdraws the CDI file of a partition that somebody has
+// destroyed: its capability devices may be those of another partition by now.
+func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error {
 	claim := cdi.Claim{
 		UID:            types.UID(record.ClaimUID),
 		NamespacedName: types.NamespacedName{Namespace: record.Namespace, Name: record.Name},
 	}
 	node := p.node.Load()
-	if node == nil || p.CDI.Has(claim.UID) {
+	if node == nil {
+		return nil
+	}
+	intact, err := p.intact(record)
+	if err != nil {
+		return err
+	}
+	if !intact {
+		klog.FromContext(ctx).Info("A partition of a claim was destroyed by somebody else; its containers cannot be restarted until the claim is prepared again", "claim", klog.KRef(claim.Namespace, claim.Name), "uid", claim.UID)
+		return p.CDI.Remove(claim.UID)
+	}
+	if p.CDI.Has(claim.UID) {
 		return nil
 	}
 	return p.writeSpec(claim, record.Devices, node.Edits)

@@ -1,0 +1,273 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/journal"
+)
+
+var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again")
+
+// ours tells whether a recorded device is a partition that is made and unmade here.
+func ours(device journal.Device) bool {
+	return !device.AdminAccess && device.Partition != nil && !device.Partition.Foreign
+}
+
+// hasEffects tells whether the record's claim may have left something on a GPU.
+func (p *Preparer) hasEffects(record journal.Record) bool {
+	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, ours)
+}
+
+// carryOut does what the plan takes, with the locks of its claim and GPUs held.
+// A plan with effects on a GPU is recorded as an intent before the first of
+// them, and when it fails they are undone.
+func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node) error {
+	effects, err := p.inspect(record, plan, node)
+	if err != nil {
+		return err
+	}
+	if effects {
+		if err := p.make(ctx, timer, record, node); err != nil {
+			return p.rollBack(ctx, record, node, fmt.Errorf("claim %s, %w", plan.Claim, err))
+		}
+	}
+	err = p.writeSpec(plan.Claim, record.Devices, node.Edits)
+	timer.phase("cdi")
+	if err == nil {
+		record.State = journal.Prepared
+		if err = p.Journal.Put(ctx, *record); err != nil {
+			err = errors.Join(fmt.Errorf("claim %s: %w", plan.Claim, err), p.CDI.Remove(plan.Claim.UID))
+		}
+		timer.phase("record")
+	}
+	if err != nil && effects {
+		return p.rollBack(ctx, record, node, err)
+	}
+	return err
+}
+
+// make records the intent and does the steps.
+func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.Record, node *Node) error {
+	record.State = journal.Intent
+	if err := p.Journal.Put(ctx, *record); err != nil {
+		return err
+	}
+	timer.phase("intent")
+	err := doAll(ctx, jobs(record, p.sharedWith(ctx, record)), node.MIG)
+	timer.phase("mig")
+	return err
+}
+
+// rollBack undoes what was done of a plan that failed. What it cannot undo stays
+// recorded as an intent, so that the next attempt or Reconcile does.
+func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *Node, failure error) error {
+	uid := types.UID(record.ClaimUID)
+	if err := p.CDI.Remove(uid); err != nil {
+		return inOneLine([]error{failure, err})
+	}
+	if err := undoAll(ctx, jobs(record, p.sharedWith(ctx, record)), node.MIG); err != nil {
+		return inOneLine([]error{failure, fmt.Errorf("what was done already is undone later: %w", err)})
+	}
+	if err := p.Journal.Delete(record.ClaimUID); err != nil {
+		return inOneLine([]error{failure, err})
+	}
+	return failure
+}
+
+// announceRelease makes an intent of a record whose effects are about to be undone.
+func (p *Preparer) announceRelease(ctx context.Context, record journal.Record) error {
+	if !p.hasEffects(record) || record.State == journal.Intent {
+		return nil
+	}
+	record.State = journal.Intent
+	return p.Journal.Put(ctx, record)
+}
+
+// unmake undoes the effects that a record speaks of, if any. The caller holds
+// the claim's lock and no GPU's.
+func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
+	if !p.hasEffects(record) {
+		return nil
+	}
+	node := p.node.Load()
+	if node == nil {
+		return errNoDriver
+	}
+	record = record.Clone()
+	all := jobs(&record, p.sharedWith(ctx, &record))
+	uuids := make([]string, len(all))
+	for i, j := range all {
+		uuids[i] = j.gpu
+	}
+	unlock, err := p.lockGPUs(ctx, uuids)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return undoAll(ctx, all, node.MIG)
+}
+
+// sharedWith tells whether another claim than the record's has, or may have, a
+// partition of a GPU.
+func (p *Preparer) sharedWith(ctx context.Context, record *journal.Record) func(uuid string) (bool, error) {
+	return func(uuid string) (bool, error) {
+		records, err := p.records(ctx)
+		return slices.ContainsFunc(records, func(other journal.Record) bool {
+			return other.ClaimUID != record.ClaimUID && other.BootID == p.BootID && slices.ContainsFunc(other.Devices, func(d journal.Device) bool {
+				return ours(d) && d.UUID == uuid
+			})
+		}), err
+	}
+}
+
+// inspect compares the plan with the GPUs before anything is done to them. It
+// tells whether they have to be changed.
+func (p *Preparer) inspect(record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
+	for i, assignment := range plan.Assignments {
+		device := &record.Devices[i]
+		var change bool
+		switch shape := assignment.Shape.(type) {
+		case gpu.Whole:
+			if !assignment.Admin {
+				change, err = inspectWhole(shape, node.MIG)
+			}
+		case gpu.Partition:
+			change, err = !assignment.Admin, inspectPartition(device, node.MIG)
+		case gpu.Static:
+			err = inspectStatic(device, node.MIG)
+		}
+		if err != nil {
+			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, err)
+		}
+		effects = effects || change
+	}
+	return effects, nil
+}
+
+// inspectWhole tells whether MIG has to be disabled for a whole GPU. Where that
+// takes a reset, a GPU with MIG enabled is not offered.
+func inspectWhole(shape gpu.Whole, mig MIG) (change bool, err error) {
+	if !shape.GPU.MIGSwitchable {
+		return false, nil
+	}
+	enabled, err := mig.MIGEnabled(shape.GPU.UUID)
+	if err != nil || !enabled {
+		return false, err
+	}
+	instances, err := mig.Instances(shape.GPU.UUID)
+	if err == nil && len(instances) > 0 {
+		err = fmt.Errorf("%s (%s) cannot be used whole: somebody else has made %d MIG instances on it: destroy them, or delete the pod so that it is scheduled again", shape.Name(), shape.GPU.UUID, len(instances))
+	}
+	return true, err
+}
+
+// inspectPartition finds the place of a partition free. For who only looks at
+// one, it finds the partition that is there, if any.
+func inspectPartition(device *journal.Device, mig MIG) error {
+	partition := device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
+		return err
+	}
+	if !device.AdminAccess {
+		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which somebody else has made: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
+	}
+	if len(found.Devices) > 0 {
+		partition.InstanceID, partition.ComputeID, partition.UUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
+	}
+	return nil
+}
+
+// inspectStatic makes sure that a partition of somebody else's is still the one
+// that was published.
+func inspectStatic(device *journal.Device, mig MIG) error {
+	there, err := exists(*device, mig)
+	if err == nil && !there {
+		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; restart the plugin so that what is there now is published, and delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
+	}
+	return err
+}
+
+// exists tells whether a MIG device is where its record says.
+func exists(device journal.Device, mig MIG) (bool, error) {
+	found, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
+	return found != nil && slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == device.Partition.UUID }), err
+}
+
+// intact tells whether all partitions that the record's claim was given still
+// exist. Without a driver there is nobody to ask.
+func (p *Preparer) intact(record journal.Record) (bool, error) {
+	node := p.node.Load()
+	if node == nil {
+		return true, nil
+	}
+	for _, device := range record.Devices {
+		if device.AdminAccess || device.Partition == nil {
+			continue
+		}
+		if there, err := exists(device, node.MIG); err != nil || !there {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Discover looks at the GPUs and leaves out the instances that were made here:
+// they are no obstacle to what is offered, because claims hold them. Claims may
+// be prepared and unprepared meanwhile, also by another process. An instance
+// has its record before it is made and until it is gone, so one that is seen
+// both before and after the records are read, and that none of them names, is
+// somebody else's.
+func (p *Preparer) Discover(ctx context.Context, look func() (gpu.Node, []error, error)) (gpu.Node, []error, error) {
+	node, unreadable, err := look()
+	if err != nil || !slices.ContainsFunc(node.GPUs, hasInstances) {
+		return node, unreadable, err
+	}
+	records, err := p.records(ctx)
+	if err != nil {
+		return gpu.Node{}, nil, err
+	}
+	before := node.GPUs
+	for i, g := range before {
+		before[i] = g.Without(func(instance gpu.Instance) bool { return p.anyNames(records, g.UUID, instance) })
+	}
+	if !slices.ContainsFunc(before, hasInstances) {
+		return node, unreadable, nil
+	}
+	node, unreadable, err = look()
+	if err != nil {
+		return node, unreadable, err
+	}
+	for i, g := range node.GPUs {
+		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool { return !seen(before, g.UUID, instance) })
+	}
+	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
+	return node, unreadable, nil
+}
+
+func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }
+
+// anyNames tells whether an instance on a GPU is one of those that were made here.
+func (p *Preparer) anyNames(records []journal.Record, uuid string, instance gpu.Instance) bool {
+	return slices.ContainsFunc(records, func(record journal.Record) bool {
+		return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, func(d journal.Device) bool {
+			return ours(d) && d.UUID == uuid && names(*d.Partition, instance)
+		})
+	})
+}
+
+// seen tells whether the very same instance is among those of the GPUs.
+func seen(gpus []gpu.GPU, uuid string, instance gpu.Instance) bool {
+	return slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
+		return g.UUID == uuid && slices.ContainsFunc(g.Instances, func(other gpu.Instance) bool {
+			return other.ID == instance.ID && other.ProfileID == instance.ProfileID && other.Start == instance.Start && slices.Equal(other.Devices, instance.Devices)
+		})
+	})
+}
