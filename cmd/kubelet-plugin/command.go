@@ -85,6 +85,9 @@ func sysfsRoot(driverRoot string) string {
 // Discover implements driver.Hardware.
 func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Discover(h.sysfs) }
 
+// Refresh implements driver.Hardware.
+func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
+
 // Edits implements driver.Hardware.
 func (h *hardware) Edits() prepare.Edits { return h.edits }
 

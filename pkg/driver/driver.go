@@ -44,6 +44,9 @@ type Hardware interface {
 	Discover() (node gpu.Node, unreadable []error, err error)
 	// Edits tells what containers need to use the GPUs.
 	Edits() prepare.Edits
+	// Refresh reads of GPUs that were discovered what changes while the driver
+	// is loaded: the MIG mode and the instances.
+	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
 	// MIG makes and unmakes partitions.
 	MIG() prepare.MIG
 	Close() error
@@ -85,6 +88,11 @@ type Driver struct {
 	offered chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
+	// seen is the node as it was read, with every instance, and offering are
+	// the identities of the shapes that are offered of it; both belong to what
+	// runs watchHardware.
+	seen     gpu.Node
+	offering []string
 }
 
 // New checks what can be checked before anything starts. Every error says what
@@ -164,7 +172,12 @@ func (d *Driver) Run(ctx context.Context) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.run(ctx) })
-	group.Go(func() error { return d.watchHardware(ctx) })
+	group.Go(func() error {
+		if err := d.watchHardware(ctx); err != nil {
+			return err
+		}
+		return d.watchInstances(ctx)
+	})
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
 	group.Go(func() error {

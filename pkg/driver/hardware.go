@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -51,7 +52,7 @@ func (d *Driver) openHardware(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.offer(ctx, hardware); err != nil {
+	if err := d.offerAll(ctx, hardware); err != nil {
 		_ = hardware.Close() // the reason to close it is the error that counts
 		return err
 	}
@@ -68,23 +69,48 @@ func (d *Driver) closeHardware(ctx context.Context) {
 	}
 }
 
-func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
-	log := klog.FromContext(ctx)
-	node, unreadable, err := d.preparer.Discover(ctx, hardware.Discover)
+// offerAll reads all of the hardware and offers it.
+func (d *Driver) offerAll(ctx context.Context, hardware Hardware) error {
+	d.offering = nil
+	err := d.offer(ctx, hardware, func() (gpu.Node, []error, error) {
+		node, unreadable, err := hardware.Discover()
+		if err != nil {
+			return node, nil, err
+		}
+		if len(node.GPUs) == 0 {
+			return node, nil, fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
+		}
+		d.seen = node
+		d.seen.GPUs = slices.Clone(node.GPUs)
+		return node, unreadable, nil
+	})
+	if err != nil {
+		return err
+	}
+	sayPredictions(ctx, d.seen.GPUs)
+	return nil
+}
+
+// offer offers what look sees, less the instances that were made here, which
+// claims hold. It does nothing when the same is offered already.
+func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.Node, []error, error)) error {
+	node, unreadable, err := d.preparer.Discover(ctx, look)
 	if err != nil {
 		return err
 	}
 	for _, err := range unreadable {
-		log.Error(err, "A GPU cannot be read and is not offered")
-	}
-	if len(node.GPUs) == 0 {
-		return fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
+		klog.FromContext(ctx).Error(err, "A GPU cannot be read and is not offered")
 	}
 	shapes := gpu.Shapes(node.GPUs)
+	offering := identities(shapes)
+	if d.offering != nil && slices.Equal(offering, d.offering) {
+		return nil
+	}
 	pool, err := slice.Pool(node, shapes)
 	if err != nil {
 		return err
 	}
+	d.offering = offering
 	d.preparer.SetNode(prepare.Node{
 		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
 		Edits: hardware.Edits(),
@@ -94,7 +120,8 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
 	case d.offered <- struct{}{}:
 	default: // reconcile has not yet seen the last one
 	}
-	log.Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
+	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
+	sayObstacles(ctx, node.GPUs)
 	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: pool}})
 	return nil
 }
