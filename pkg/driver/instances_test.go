@@ -169,4 +169,3 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
-
