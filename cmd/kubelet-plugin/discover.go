@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"reflect"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -10,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/cdi"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/slice"
@@ -38,6 +42,11 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 			for _, err := range unreadable {
 				fmt.Fprintf(command.ErrOrStderr(), "a GPU cannot be read and would not be offered: %v\n", err)
 			}
+			for _, g := range node.GPUs {
+				for _, difference := range catalog.Differences(g.ProductName, g.Profiles) {
+					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, is not as the catalogue predicts: %s\n", g.Index, g.ProductName, difference)
+				}
+			}
 			pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
 			if err != nil {
 				return err
@@ -57,7 +66,7 @@ var printers = map[string]func(io.Writer, gpu.Node, resourceslice.Pool) error{
 func printYAML(out io.Writer, _ gpu.Node, pool resourceslice.Pool) error {
 	specs := make([]resourceapi.ResourceSliceSpec, len(pool.Slices))
 	for i, slice := range pool.Slices {
-		specs[i].Devices = slice.Devices
+		specs[i].Devices, specs[i].SharedCounters = slice.Devices, slice.SharedCounters
 	}
 	content, err := yaml.Marshal(specs)
 	if err != nil {
@@ -69,14 +78,90 @@ func printYAML(out io.Writer, _ gpu.Node, pool resourceslice.Pool) error {
 
 func printTable(out io.Writer, node gpu.Node, _ resourceslice.Pool) error {
 	fmt.Fprintf(out, "NVIDIA driver %s, CUDA %s\n", node.DriverVersion, node.CUDAVersion)
+	shapes := gpu.Shapes(node.GPUs)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "DEVICE\tTYPE\tPRODUCT\tMEMORY\tPCI\tNUMA\tNVLINK\tUUID")
-	for _, shape := range gpu.Shapes(node.GPUs) {
+	for _, shape := range shapes {
 		g := shape.Physical()
+		uuid, memory := g.UUID, g.MemoryBytes
+		switch shape := shape.(type) {
+		case gpu.Partition:
+			continue // there are many: the second table has them by profile
+		case gpu.Static:
+			uuid, memory = shape.Device.UUID, shape.Profile.MemoryBytes
+		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\t%s\n", shape.Name(), shape.Type(),
-			g.ProductName, g.MemoryBytes>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), g.UUID)
+			g.ProductName, memory>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), uuid)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return printPartitions(out, shapes)
+}
+
+// printPartitions shows the partitions that can be made, a line for each
+// profile and the GPUs that have the same room for it.
+func printPartitions(out io.Writer, shapes []gpu.Shape) error {
+	lines := partitionLines(shapes)
+	if len(lines) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nPartitions that are made when a claim gets them:")
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "PROFILE\tID\tMEMORY\tSM\tCOPY\tDEC\tENC\tJPEG\tOFA\tMEMORY SLICES\tGPUS")
+	for _, line := range lines {
+		p := line.profile
+		fmt.Fprintf(table, "%s\t%d\t%d MiB\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", p.Name, p.ID, p.MemoryBytes>>20,
+			p.Multiprocessors, p.CopyEngines, p.Decoders, p.Encoders, p.JPEGEngines, p.OFAEngines, line.placements, strings.Join(line.gpus, ","))
 	}
 	return table.Flush()
+}
+
+type partitionLine struct {
+	profile    gpu.Profile
+	placements string
+	gpus       []string
+}
+
+func partitionLines(shapes []gpu.Shape) []partitionLine {
+	var lines []partitionLine
+	for rest := shapes; len(rest) > 0; {
+		first, ok := rest[0].(gpu.Partition)
+		if !ok {
+			rest = rest[1:]
+			continue
+		}
+		var placements []string
+		for len(rest) > 0 {
+			p, ok := rest[0].(gpu.Partition)
+			if !ok || p.GPU.Minor != first.GPU.Minor || p.Profile.ID != first.Profile.ID {
+				break
+			}
+			placements = append(placements, memorySlices(p))
+			rest = rest[1:]
+		}
+		lines = addLine(lines, first, strings.Join(placements, " "))
+	}
+	return lines
+}
+
+func memorySlices(p gpu.Partition) string {
+	if p.Profile.Size == 1 {
+		return strconv.Itoa(p.Start)
+	}
+	return fmt.Sprintf("%d-%d", p.Start, p.Start+p.Profile.Size-1)
+}
+
+// addLine adds a GPU to the line that says the same of another.
+func addLine(lines []partitionLine, p gpu.Partition, placements string) []partitionLine {
+	minor := strconv.Itoa(p.GPU.Minor)
+	for i, line := range lines {
+		if line.placements == placements && reflect.DeepEqual(line.profile, p.Profile) {
+			lines[i].gpus = append(line.gpus, minor)
+			return lines
+		}
+	}
+	return append(lines, partitionLine{p.Profile, placements, []string{minor}})
 }
 
 func known(value *int) string {

@@ -5,8 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -14,25 +19,44 @@ import (
 )
 
 // The command goes all the way down: the library is loaded from the driver root of
-// a simulated machine, and called through C.
+// a simulated machine, and called through C. What it publishes is what is
+// published of the same machine in process, of which pkg/slice has golden files.
 func TestDiscover(t *testing.T) {
-	root := simulate(t, fixture.File(t, "p5.48xlarge"))
+	const machine = "p5.48xlarge"
+	root := simulate(t, fixture.File(t, machine))
 	table, err := execute(t, "discover", "--container-driver-root="+root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fixture.Golden(t, "p5.48xlarge.txt", table)
+	fixture.Golden(t, machine+".txt", table)
 
-	published, err := os.ReadFile(filepath.Join("..", "..", "pkg", "slice", "testdata", "p5.48xlarge.yaml"))
+	node := fixture.Node(t, machine)
+	pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
 	if err != nil {
+		t.Fatal(err)
+	}
+	var published strings.Builder
+	if err := printYAML(&published, node, pool); err != nil {
 		t.Fatal(err)
 	}
 	yaml, err := execute(t, "discover", "-o", "yaml", "--container-driver-root="+root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if yaml != string(published) {
+	if yaml != published.String() {
 		t.Errorf("discover differs from what is published:\n%s", yaml)
+	}
+}
+
+func TestTablesOfOtherMachines(t *testing.T) {
+	for _, machine := range []string{"p4d.24xlarge", "mixed", "mig-static"} {
+		t.Run(machine, func(t *testing.T) {
+			var table strings.Builder
+			if err := printTable(&table, fixture.Node(t, machine), resourceslice.Pool{}); err != nil {
+				t.Fatal(err)
+			}
+			fixture.Golden(t, machine+".txt", table.String())
+		})
 	}
 }
 
