@@ -209,14 +209,29 @@ func TestDiscoverLeavesOutWhatAGPUDoesNotHave(t *testing.T) {
 	}
 }
 
+// On Ampere a mode is pending until the GPU is reset.
 func TestDiscoverReadsMIGModeInForce(t *testing.T) {
-	file := fixture.File(t, "p5.48xlarge")
-	node := discover(t, odd{mig: gonvml.DEVICE_MIG_ENABLE}, file)
-	for _, g := range node.GPUs {
-		if g.MIG != gpu.MIGEnabled {
-			t.Errorf("GPU %d: got MIG mode %v, want enabled", g.Index, g.MIG)
+	file := fixture.File(t, "p4d.24xlarge")
+	machine := fixture.Machine(t, file)
+	library := fixture.Library(t, machine)
+	expect := func(want gpu.MIGMode) {
+		t.Helper()
+		node, unreadable, err := library.Discover(fixture.Sysfs(file))
+		if err != nil || len(unreadable) > 0 {
+			t.Fatal(err, unreadable)
+		}
+		if got := node.GPUs[0].MIG; got != want {
+			t.Errorf("got MIG mode %v, want %v", got, want)
 		}
 	}
+	if err := machine.SetMIGMode(0, true); err != nil {
+		t.Fatal(err)
+	}
+	expect(gpu.MIGDisabled)
+	if err := machine.Reset(0); err != nil {
+		t.Fatal(err)
+	}
+	expect(gpu.MIGEnabled)
 }
 
 // A board that is newer than the library that spells its names is still a GPU.
@@ -290,7 +305,6 @@ func discover(t *testing.T, how odd, file model.File) gpu.Node {
 // odd is what a machine has that no ready-made one does.
 type odd struct {
 	architecture gonvml.DeviceArchitecture
-	mig          int
 	peers        map[string][]string // PCI addresses at the other ends of a GPU's links
 	lose         []int
 }
@@ -318,13 +332,6 @@ func (d oddDevice) GetArchitecture() (gonvml.DeviceArchitecture, gonvml.Return) 
 		return d.odd.architecture, gonvml.SUCCESS
 	}
 	return d.Device.GetArchitecture()
-}
-
-func (d oddDevice) GetMigMode() (int, int, gonvml.Return) {
-	if d.odd.mig != 0 {
-		return d.odd.mig, gonvml.DEVICE_MIG_DISABLE, gonvml.SUCCESS
-	}
-	return d.Device.GetMigMode()
 }
 
 func (d oddDevice) links() []string {

@@ -121,23 +121,53 @@ func (l *Library) InstanceAt(uuid string, profileID, start int) (*gpu.Instance, 
 	return nil, nil //nolint:nilnil // none is an answer
 }
 
-// instancesOf reads the GPU instances of one profile, without their devices.
+// listAttempts bounds how often a list is read again in which an instance was
+// destroyed since.
+const listAttempts = 3
+
+// instancesOf reads the GPU instances of one profile, without their devices. To
+// overlook one that is there would be to forget it, so answers that contradict
+// each other are errors.
 func instancesOf(handle nvml.Device, profileID int, name string) ([]gpu.Instance, error) {
-	handles, ret := handle.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(profileID), InstanceCount: maxInstances})
-	if ret == nvml.ERROR_NOT_SUPPORTED {
-		return nil, nil // MIG is not enabled
+	var ret nvml.Return
+	for range listAttempts {
+		var handles []nvml.GpuInstance
+		handles, ret = handle.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(profileID), InstanceCount: maxInstances})
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			return nil, confirmDisabled(handle, name)
+		}
+		if ret != nvml.SUCCESS {
+			return nil, check(ret, "list the GPU instances", name)
+		}
+		var instances []gpu.Instance
+		if instances, ret = readInfos(handles); ret == nvml.SUCCESS {
+			return instances, nil
+		}
+		if !gone(ret) {
+			break
+		}
 	}
-	if ret != nvml.SUCCESS {
-		return nil, check(ret, "list the GPU instances", name)
+	return nil, check(ret, "read a GPU instance", name)
+}
+
+// confirmDisabled makes sure that there can be no instances.
+func confirmDisabled(handle nvml.Device, name string) error {
+	current, _, ret := handle.GetMigMode()
+	switch {
+	case ret == nvml.ERROR_NOT_SUPPORTED, ret == nvml.SUCCESS && current != nvml.DEVICE_MIG_ENABLE:
+		return nil
+	case ret != nvml.SUCCESS:
+		return check(ret, "read the MIG mode", name)
 	}
+	return &Error{Call: "list the GPU instances", Device: name, Return: nvml.ERROR_NOT_SUPPORTED}
+}
+
+func readInfos(handles []nvml.GpuInstance) ([]gpu.Instance, nvml.Return) {
 	instances := make([]gpu.Instance, 0, len(handles))
 	for _, handle := range handles {
 		info, ret := handle.GetInfo()
-		if gone(ret) {
-			continue // destroyed since it was listed
-		}
 		if ret != nvml.SUCCESS {
-			return nil, check(ret, "read a GPU instance", name)
+			return nil, ret
 		}
 		instances = append(instances, gpu.Instance{
 			ID:        int(info.Id),
@@ -146,7 +176,7 @@ func instancesOf(handle nvml.Device, profileID int, name string) ([]gpu.Instance
 			Size:      int(info.Placement.Size),
 		})
 	}
-	return instances, nil
+	return instances, nvml.SUCCESS
 }
 
 // gone is what NVML answers about a handle whose instance was destroyed.

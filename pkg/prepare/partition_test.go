@@ -1,0 +1,397 @@
+package prepare
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// Devices of the simulated machine.
+const (
+	small0    = "gpu-0-mig-1g10gb-19-0"
+	small1    = "gpu-0-mig-1g10gb-19-1"
+	big0      = "gpu-0-mig-3g40gb-9-4"
+	whole0    = "gpu-0"
+	elsewhere = "gpu-1-mig-3g40gb-9-4"
+)
+
+func TestPartitionsOfAClaim(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", small1, big0, elsewhere, "gpu-2")
+	devices := prepare(t, p, claim)
+	r.expectMIG(t, p, nil, claim)
+	if got := len(r.instances()); got != 3 {
+		t.Errorf("got %d instances: %q", got, r.instances())
+	}
+	for i, device := range devices[:3] {
+		if device.Partition.UUID == "" || device.UUID != r.uuid(i/2) {
+			t.Errorf("got %+v of %s", device.Partition, device.UUID)
+		}
+	}
+	if again := prepare(t, r.startMIG(t, nil), claim); !reflect.DeepEqual(devices, again) {
+		t.Errorf("got %+v, then %+v", devices, again)
+	}
+	unprepare(t, p, claim)
+	unprepare(t, p, claim)
+	r.expectMIG(t, p, nil)
+}
+
+// MIG is enabled with the first partition of a GPU and disabled after the last.
+func TestTheModeFollowsTheClaims(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	one, two, all := r.allocated("one", small0), r.allocated("two", small1, big0), r.allocated("all", whole0)
+	prepare(t, p, one)
+	prepare(t, p, two)
+	unprepare(t, p, one)
+	r.expectMIG(t, p, nil, two)
+	if _, err := p.Prepare(within(t), all); err == nil {
+		t.Error("a whole GPU was prepared beside its partitions")
+	} else {
+		fixture.Sentence(t, err, "claim default/all was given a GPU", "claim default/two (UID uid-two) still holds")
+	}
+	unprepare(t, p, two)
+	r.expectMIG(t, p, nil)
+	prepare(t, p, all)
+	_, err := p.Prepare(within(t), one)
+	fixture.Sentence(t, err, "claim default/one was given a GPU", "claim default/all (UID uid-all) still holds")
+	r.expectMIG(t, p, nil, all)
+}
+
+// A monitor may keep the mode from being disabled, which the next whole claim does.
+func TestAWholeClaimDisablesMIG(t *testing.T) {
+	r := newMIGRig(t)
+	if err := r.machine.SetMIGMode(0, true); err != nil {
+		t.Fatal(err)
+	}
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", whole0)
+	prepare(t, p, claim)
+	r.expectMIG(t, p, nil, claim)
+}
+
+func TestOverlappingPartitionsConflict(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	old, fresh, beside := r.allocated("old", "gpu-0-mig-2g20gb-14-2"), r.allocated("fresh", "gpu-0-mig-1g10gb-19-3"), r.allocated("beside", small1)
+	prepare(t, p, old)
+	prepare(t, p, beside)
+	_, err := p.Prepare(within(t), fresh)
+	fixture.Sentence(t, err, "claim default/fresh was given a GPU", "claim default/old (UID uid-old) still holds")
+	r.api.remove(old)
+	prepare(t, p, fresh)
+	r.expectMIG(t, p, nil, fresh, beside)
+}
+
+func TestForeignInstancesAreLeftAlone(t *testing.T) {
+	r := newMIGRig(t)
+	state := r.foreign(t, 0, "3g.40gb", 4)
+	before := r.instances()
+	p := r.startMIG(t, nil)
+	static, dynamic := r.allocated("static", big0), r.allocated("dynamic", small0)
+	devices := prepare(t, p, static)
+	if got := devices[0].Partition; !got.Foreign || got.UUID != state.ComputeInstances[0].UUID {
+		t.Errorf("got %+v, want %+v", got, state)
+	}
+	prepare(t, p, dynamic)
+	r.expectMIG(t, p, before, static, dynamic)
+	_, err := p.Prepare(within(t), r.allocated("other", big0))
+	fixture.Sentence(t, err, "claim default/static (UID uid-static) still holds")
+	unprepare(t, p, static)
+	unprepare(t, p, dynamic)
+	reconcile(t, p)
+	r.expectMIG(t, p, before)
+}
+
+func TestAPlaceThatIsTaken(t *testing.T) {
+	for name, profile := range map[string]string{"by the same": "3g.40gb", "by another": "1g.10gb"} {
+		t.Run(name, func(t *testing.T) {
+			r := newMIGRig(t)
+			p := r.startMIG(t, nil)
+			r.foreign(t, 0, profile, 4) // made since the plugin has looked
+			before := r.instances()
+			_, err := p.Prepare(within(t), r.allocated("c", small0, big0))
+			fixture.Sentence(t, err, `claim default/c, request "r1"`, r.uuid(0), "somebody else", "destroy it, or delete the pod")
+			r.expectMIG(t, p, before)
+			_, err = p.Prepare(within(t), r.allocated("all", whole0))
+			fixture.Sentence(t, err, `claim default/all, request "r0"`, "gpu-0", "1 MIG instances", "destroy them, or delete the pod")
+			r.expectMIG(t, p, before)
+		})
+	}
+}
+
+// What the board does not have was never offered.
+func TestAProfileThatTheBoardLacks(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	_, err := p.Prepare(within(t), r.allocated("c", "gpu-0-mig-1g5gb-19-0"))
+	fixture.Sentence(t, err, `claim default/c, request "r0": device gpu-0-mig-1g5gb-19-0 is not on this node`, "and 198 more")
+	r.expectMIG(t, p, nil)
+}
+
+func destroy(t *testing.T, r *migRig, index int) {
+	t.Helper()
+	for _, instance := range r.machine.Instances(index) {
+		if err := r.machine.DestroyInstance(index, instance.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, r *migRig) (foreign bool){
+		"destroyed":           func(t *testing.T, r *migRig) bool { destroy(t, r, 0); return false },
+		"and MIG disabled":    func(t *testing.T, r *migRig) bool { destroy(t, r, 0); return disable(t, r) },
+		"and made by another": func(t *testing.T, r *migRig) bool { destroy(t, r, 0); r.foreign(t, 0, "3g.40gb", 4); return true },
+		"with a compute instance left out": func(t *testing.T, r *migRig) bool {
+			instance := r.machine.Instances(0)[0]
+			if err := r.library.DestroyComputeInstance(r.uuid(0), instance.ID, 0); err != nil {
+				t.Fatal(err)
+			}
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, next := range []string{"prepare", "unprepare", "reconcile"} {
+				r := newMIGRig(t)
+				p := r.startMIG(t, nil)
+				claim := r.allocated("c", big0)
+				prepare(t, p, claim)
+				foreign := change(t, r)
+				before := r.instances()
+				switch {
+				case next == "reconcile":
+					reconcile(t, p)
+					if p.CDI.Has(claim.UID) {
+						t.Error("the CDI file may lead to somebody else's partition")
+					}
+					unprepare(t, p, claim)
+				case next == "prepare" && foreign:
+					_, err := p.Prepare(within(t), claim)
+					fixture.Sentence(t, err, "the place of gpu-0-mig-3g40gb-9-4", "somebody else has made")
+				case next == "prepare":
+					prepare(t, p, claim)
+					r.expectMIG(t, p, nil, claim)
+				}
+				unprepare(t, p, claim)
+				if !foreign {
+					before = nil
+				}
+				r.expectMIG(t, p, before)
+			}
+		})
+	}
+}
+
+func disable(t *testing.T, r *migRig) bool {
+	t.Helper()
+	if err := r.machine.SetMIGMode(0, false); err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+// What is in use stays recorded, and is unmade when it is free.
+func TestAPartitionInUse(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", big0)
+	prepare(t, p, claim)
+	id := r.machine.Instances(0)[0].ID
+	occupy(t, r, id, true)
+	err := p.Unprepare(shortly(t), claim.UID)
+	fixture.Sentence(t, err, "release claim default/c", `request "r0"`, "compute instance 0", r.uuid(0), "end the processes that still use it", "kubelet tries again")
+	_, err = p.Prepare(within(t), r.allocated("next", whole0))
+	fixture.Sentence(t, err, "claim default/c (UID uid-c) still holds")
+	// Kubelet tries again, and the process ends meanwhile.
+	done := make(chan error, 1)
+	go func() { done <- p.Unprepare(within(t), claim.UID) }()
+	occupy(t, r, id, false)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	r.expectMIG(t, p, nil)
+}
+
+func occupy(t *testing.T, r *migRig, instance int, inUse bool) {
+	t.Helper()
+	if err := r.machine.Occupy(0, &instance, inUse); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After a reboot nothing is there, and nothing is touched.
+func TestPartitionsDoNotSurviveAReboot(t *testing.T) {
+	r := newMIGRig(t)
+	gone, kept := r.allocated("gone", small0), r.allocated("kept", big0, elsewhere)
+	p := r.startMIG(t, nil)
+	prepare(t, p, gone)
+	prepare(t, p, kept)
+	if err := r.machine.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	r.boot = "boot-2"
+	r.foreign(t, 0, "1g.10gb", 0) // where a claim of the last boot had one
+	before := r.instances()
+	p = r.startMIG(t, nil)
+	reconcile(t, p)
+	r.expectMIG(t, p, before)
+	prepare(t, p, kept)
+	unprepare(t, p, gone)
+	r.expectMIG(t, p, before, kept)
+}
+
+func TestClaimsThatWereDeletedMeanwhile(t *testing.T) {
+	r := newMIGRig(t)
+	gone, kept := r.allocated("gone", small0), r.allocated("kept", big0)
+	p := r.startMIG(t, nil)
+	prepare(t, p, gone)
+	prepare(t, p, kept)
+	r.api.remove(gone)
+	p = r.startMIG(t, nil)
+	r.api.fail(errAway)
+	if err := p.Reconcile(testContext(t)); !errors.Is(err, errAway) {
+		t.Errorf("got %v, want %v", err, errAway)
+	}
+	r.expectMIG(t, p, nil, gone, kept)
+	r.api.fail(nil)
+	reconcile(t, p)
+	r.expectMIG(t, p, nil, kept)
+}
+
+// While there is no driver, nothing that it would have to undo is forgotten.
+func TestWithoutADriverEffectsAreRemembered(t *testing.T) {
+	r := newMIGRig(t)
+	claim := r.allocated("c", small0)
+	prepare(t, r.startMIG(t, nil), claim)
+	p := r.start(t)
+	p.node.Store(nil)
+	fixture.Sentence(t, p.Unprepare(testContext(t), claim.UID), "release claim default/c", "the NVIDIA driver on this node does not answer yet")
+	reconcile(t, p)
+	if got := uids(t, r.claimsDir()); len(got) != 1 {
+		t.Errorf("records of %q", got)
+	}
+	p = r.startMIG(t, nil)
+	reconcile(t, p)
+	r.expectMIG(t, p, nil)
+}
+
+func TestAdminAccessToPartitions(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	holder := r.allocated("holder", small0)
+	prepare(t, p, holder)
+	admin := fixture.Claim("admin", fixture.AdminResult("look", small0), fixture.AdminResult("look", big0), fixture.AdminResult("look", whole0))
+	r.api.put(admin)
+	devices := prepare(t, p, admin)
+	if devices[0].Partition.UUID == "" || devices[1].Partition.UUID != "" {
+		t.Errorf("got %+v and %+v", devices[0].Partition, devices[1].Partition)
+	}
+	r.expectMIG(t, p, nil, holder, admin)
+	unprepare(t, p, admin)
+	r.expectMIG(t, p, nil, holder)
+}
+
+// Our own instances are never published as somebody else's, whatever happens
+// between looking and reading the records.
+func TestDiscoverTellsOwnFromForeign(t *testing.T) {
+	for name, tc := range map[string]struct {
+		between func(t *testing.T, p *Preparer, claim *resourceapi.ResourceClaim)
+	}{
+		"unprepared while it looks": {func(t *testing.T, p *Preparer, claim *resourceapi.ResourceClaim) { unprepare(t, p, claim) }},
+		"prepared again": {func(t *testing.T, p *Preparer, claim *resourceapi.ResourceClaim) {
+			unprepare(t, p, claim)
+			prepare(t, p, claim)
+		}},
+		"nothing": {func(*testing.T, *Preparer, *resourceapi.ResourceClaim) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newMIGRig(t)
+			r.foreign(t, 1, "2g.20gb", 0)
+			p := r.startMIG(t, nil)
+			claim := r.allocated("c", big0)
+			prepare(t, p, claim)
+			looked := 0
+			node, _, err := p.Discover(testContext(t), func() (gpu.Node, []error, error) {
+				node, unreadable, err := r.look()
+				if looked++; looked == 1 {
+					tc.between(t, p, claim)
+				}
+				return node, unreadable, err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range node.GPUs {
+				if want := g.Index == 1; len(g.Instances) > 0 != want {
+					t.Errorf("GPU %d has %+v of somebody else", g.Index, g.Instances)
+				}
+			}
+		})
+	}
+}
+
+func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
+	for _, second := range []string{small1, elsewhere} {
+		r := newMIGRig(t)
+		p := r.startMIG(t, nil)
+		index := 0
+		if second == elsewhere {
+			index = 1
+		}
+		if err := r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceCreateComputeInstance", Return: nvmlLost, GPU: &index}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := p.Prepare(within(t), r.allocated("c", big0, second))
+		fixture.Sentence(t, err, "claim default/c", "create the compute instance", "reset or replace it")
+		r.expectMIG(t, p, nil)
+		if err := r.machine.Clear(); err != nil {
+			t.Fatal(err)
+		}
+		claim := r.allocated("c", big0, second)
+		prepare(t, p, claim)
+		r.expectMIG(t, p, nil, claim)
+	}
+}
+
+// Seven partitions and their claims, all at once and by two processes.
+func TestManyPartitionsAtOnce(t *testing.T) {
+	r := newMIGRig(t)
+	processes := []*Preparer{r.startMIG(t, nil), r.startMIG(t, nil)}
+	var claims []*resourceapi.ResourceClaim
+	for index := range 4 {
+		for start := range 7 {
+			claims = append(claims, r.allocated(fmt.Sprintf("c%d%d", index, start), fmt.Sprintf("gpu-%d-mig-1g10gb-19-%d", index, start)))
+		}
+	}
+	errs := make([]error, len(claims))
+	for range 3 {
+		parallel(len(claims), func(i int) { _, errs[i] = processes[i%2].Prepare(within(t), claims[i]) })
+		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+			t.Fatal(errs[i])
+		}
+		r.expectMIG(t, processes[0], nil, claims...)
+		parallel(len(claims), func(i int) { errs[i] = processes[(i+1)%2].Unprepare(within(t), claims[i].UID) })
+		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+			t.Fatal(errs[i])
+		}
+		r.expectMIG(t, processes[0], nil)
+	}
+}
+
+// Return codes of NVML (nvml.h).
+const (
+	nvmlTimeout, nvmlLost, nvmlInUse, nvmlUnknown    = 10, 15, 19, 999
+	nvmlNoPermission, nvmlOS, nvmlMemory             = 4, 17, 20
+	nvmlInsufficientResources, nvmlResetRequired     = 23, 16
+	nvmlNotFound, nvmlNotSupported, nvmlUninitalised = 6, 3, 1
+)
