@@ -1,0 +1,219 @@
+package slice
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/mica-gpu/mica/pkg/catalog"
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// An order says in which order the scheduler tries the placements of a profile.
+type order func(g gpu.GPU, p gpu.Profile) []int
+
+func ascending(_ gpu.GPU, p gpu.Profile) []int { return slices.Clone(p.Starts) }
+
+func descending(_ gpu.GPU, p gpu.Profile) []int {
+	starts := slices.Clone(p.Starts)
+	slices.Reverse(starts)
+	return starts
+}
+
+// published is the order of gpu.Shapes.
+func published(g gpu.GPU, p gpu.Profile) []int {
+	var starts []int
+	for _, partition := range g.Partitions() {
+		if partition.Profile.ID == p.ID {
+			starts = append(starts, partition.Start)
+		}
+	}
+	return starts
+}
+
+// outsideIn starts at both ends.
+func outsideIn(_ gpu.GPU, p gpu.Profile) []int {
+	var starts []int
+	for low, high := 0, len(p.Starts)-1; low <= high; low, high = low+1, high-1 {
+		starts = append(starts, p.Starts[high])
+		if low < high {
+			starts = append(starts, p.Starts[low])
+		}
+	}
+	return starts
+}
+
+func insideOut(g gpu.GPU, p gpu.Profile) []int {
+	starts := outsideIn(g, p)
+	slices.Reverse(starts)
+	return starts
+}
+
+// blocking orders by how many other placements overlap one, or by how many of
+// the profiles lose a placement, fewest or most first.
+func blocking(sign int, weigh func(other gpu.Profile) int) order {
+	return func(g gpu.GPU, p gpu.Profile) []int {
+		blocked := map[int]int{}
+		for _, start := range p.Starts {
+			for _, other := range g.Profiles {
+				for _, theirs := range other.Starts {
+					if theirs < start+p.Size && start < theirs+other.Size {
+						blocked[start] += weigh(other)
+					}
+				}
+			}
+		}
+		starts := slices.Clone(p.Starts)
+		slices.SortStableFunc(starts, func(a, b int) int { return sign * cmp.Compare(blocked[a], blocked[b]) })
+		return starts
+	}
+}
+
+// shuffled is an order that nobody has thought about.
+func shuffled(seed uint64) order {
+	return func(_ gpu.GPU, p gpu.Profile) []int {
+		random := rand.New(rand.NewPCG(seed, uint64(p.ID)))
+		starts := slices.Clone(p.Starts)
+		random.Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
+		return starts
+	}
+}
+
+func orders() map[string]order {
+	all := map[string]order{
+		"ascending": ascending, "descending": descending, "published": published,
+		"outside in": outsideIn, "inside out": insideOut,
+		"fewest blocked": blocking(1, func(gpu.Profile) int { return 1 }),
+		"rarest blocked": blocking(1, func(p gpu.Profile) int { return 840 / len(p.Starts) }),
+		"most blocked":   blocking(-1, func(gpu.Profile) int { return 1 }),
+	}
+	for seed := range uint64(8) {
+		all[fmt.Sprint("shuffled ", seed)] = shuffled(seed)
+	}
+	return all
+}
+
+// The published order places the most claims of those that were tried, on every
+// geometry, for streams of claims that come and go.
+func TestThePublishedOrderLeavesMostRoom(t *testing.T) {
+	for _, name := range []string{"h100-80gb", "a30-24gb", "rtx-pro-6000-96gb"} {
+		t.Run(name, func(t *testing.T) {
+			geometries := catalog.Geometries()
+			geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == name })]
+			g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
+			placed := map[string]int{}
+			for name, order := range orders() {
+				placed[name] = claimsPlaced(g, order)
+			}
+			base, best := placed["ascending"], placed["published"]
+			for _, name := range sortedBy(placed) {
+				t.Logf("%-15s %d placed, %+.1f%% of ascending", name, placed[name], 100*float64(placed[name]-base)/float64(base))
+				if placed[name] > best {
+					t.Errorf("%s places %d claims more than the published order", name, placed[name]-best)
+				}
+			}
+		})
+	}
+}
+
+func sortedBy(placed map[string]int) []string {
+	var names []string
+	for name := range placed {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(placed[b], placed[a]), cmp.Compare(a, b)) })
+	return names
+}
+
+// claimsPlaced counts the claims that are placed on a node of four GPUs, of streams
+// with the same claims for every order. Claims that find no place are gone.
+func claimsPlaced(g gpu.GPU, by order) int {
+	starts := make([][]int, len(g.Profiles))
+	for i, p := range g.Profiles {
+		starts[i] = by(g, p)
+	}
+	total := 0
+	for seed := range uint64(streams) {
+		total += newStream(g, seed).run(starts)
+	}
+	return total
+}
+
+const (
+	streams         = 120
+	claimsPerStream = 300
+	gpusPerNode     = 4
+)
+
+// stream is one node's life: what is claimed, and for how many claims' time.
+type stream struct {
+	board   gpu.GPU
+	profile []int
+	until   []int
+}
+
+// newStream mixes profiles anew in every stream: in some, small ones are
+// common, in others large ones. Claims stay so long that the node is full.
+func newStream(g gpu.GPU, seed uint64) stream {
+	random := rand.New(rand.NewPCG(seed, 4))
+	weights := make([]float64, len(g.Profiles))
+	for i := range weights {
+		weights[i] = random.ExpFloat64()
+	}
+	stay := 4 + random.IntN(24)
+	s := stream{board: g}
+	for i := range claimsPerStream {
+		s.profile = append(s.profile, pick(random, weights))
+		s.until = append(s.until, i+1+int(random.ExpFloat64()*float64(stay)))
+	}
+	return s
+}
+
+func pick(random *rand.Rand, weights []float64) int {
+	sum := 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	at := random.Float64() * sum
+	for i, w := range weights {
+		if at -= w; at < 0 {
+			return i
+		}
+	}
+	return len(weights) - 1
+}
+
+type held struct{ gpu, profile, start, until int }
+
+func (s stream) run(starts [][]int) (placed int) {
+	var holding []held
+	for i, profile := range s.profile {
+		holding = slices.DeleteFunc(holding, func(h held) bool { return h.until <= i })
+		if h, found := s.first(holding, profile, starts[profile]); found {
+			h.until = s.until[i]
+			holding = append(holding, h)
+			placed++
+		}
+	}
+	return placed
+}
+
+// first is the first fit, GPU by GPU, as the allocator finds it.
+func (s stream) first(holding []held, profile int, starts []int) (held, bool) {
+	for n := range gpusPerNode {
+		room := s.board.Room()
+		for _, h := range holding {
+			if h.gpu == n {
+				room = room.Take(s.board.Profiles[h.profile], h.start)
+			}
+		}
+		for _, start := range starts {
+			if room.Fits(s.board.Profiles[profile], start) {
+				return held{gpu: n, profile: profile, start: start}, true
+			}
+		}
+	}
+	return held{}, false
+}
