@@ -129,6 +129,20 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 	}
 }
 
+// The driver refuses a place that looked free: nothing stays, not even the mode.
+func TestAPlaceThatIsRefused(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	failure := model.Failure{Function: "nvmlDeviceCreateGpuInstanceWithPlacement"}
+	set(&failure.Return, nvmlInsufficientResources)
+	if err := r.machine.Fail(failure); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.Prepare(within(t), r.allocated("c", small0))
+	fixture.Sentence(t, err, `claim default/c, request "r0"`, r.uuid(0), "somebody else", "delete the pod")
+	r.expectMIG(t, p, nil)
+}
+
 // What the board does not have was never offered.
 func TestAProfileThatTheBoardLacks(t *testing.T) {
 	r := newMIGRig(t)

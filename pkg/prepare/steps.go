@@ -62,7 +62,7 @@ func jobs(record *journal.Record, shared func(uuid string) (bool, error)) []*job
 	}
 	for i := range record.Devices {
 		device := &record.Devices[i]
-		if device.AdminAccess || device.Partition != nil && device.Partition.Foreign {
+		if device.AdminAccess || handedOut(device.Partition) {
 			continue
 		}
 		j := of(device.UUID)
@@ -77,6 +77,13 @@ func jobs(record *journal.Record, shared func(uuid string) (bool, error)) []*job
 		j.add(device.Request, makeCompute{device})
 	}
 	return all
+}
+
+// handedOut tells whether a partition was somebody else's from the beginning. One
+// whose place turned out to be somebody else's has no UUID: MIG may have been
+// enabled for it.
+func handedOut(partition *journal.Partition) bool {
+	return partition != nil && partition.Foreign && partition.UUID != ""
 }
 
 func (j *job) add(request string, s step) {
