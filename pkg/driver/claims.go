@@ -50,6 +50,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		klog.FromContext(ctx).Error(err, "Preparing a claim did not work", "claim", klog.KObj(claim))
 		return kubeletplugin.PrepareResult{Err: err}
 	}
+	d.report(claim, devices)
 	return kubeletplugin.PrepareResult{Devices: forKubelet(devices)}
 }
 
@@ -93,6 +94,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 
 func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.NamespacedObject) error {
 	start := time.Now()
+	d.reporter.forget(claim.UID)
 	err := d.preparer.Unprepare(ctx, claim.UID)
 	observeOperation("unprepare", err, time.Since(start))
 	if err != nil {

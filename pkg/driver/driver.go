@@ -82,6 +82,7 @@ type Driver struct {
 	preparer  *prepare.Preparer
 	specs     *cdi.Directory
 	publisher *publisher
+	reporter  *reporter
 	calls     calls
 	failed    chan error
 	// offered wakes reconcile up when there are GPUs to prepare claims with.
@@ -101,6 +102,7 @@ func New(options Options) (*Driver, error) {
 	d := &Driver{
 		Options:   options,
 		publisher: newPublisher(options.Client, options.Name, options.NodeName),
+		reporter:  newReporter(options.Client, options.Name),
 		failed:    make(chan error, 1),
 		offered:   make(chan struct{}, 1),
 	}
@@ -172,6 +174,7 @@ func (d *Driver) Run(ctx context.Context) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.run(ctx) })
+	group.Go(func() error { return d.reporter.run(ctx) })
 	group.Go(func() error {
 		if err := d.watchHardware(ctx); err != nil {
 			return err

@@ -62,3 +62,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $name -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The DeviceClass of MIG partitions: mig.nvidia.com beside gpu.nvidia.com. */}}
+{{- define "mica.migClassName" -}}
+{{- printf "mig.%s" (trimPrefix "gpu." .Values.driverName) -}}
+{{- end -}}
