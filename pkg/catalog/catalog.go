@@ -23,6 +23,7 @@ var data embed.FS
 type tables struct {
 	boards     []Board
 	geometries []Geometry
+	incomplete []incomplete
 }
 
 var load = sync.OnceValue(func() tables {
@@ -38,7 +39,8 @@ var load = sync.OnceValue(func() tables {
 // decode reads and checks the data files.
 func decode(read func(string) ([]byte, error)) (tables, error) {
 	var geometries struct {
-		Geometries []Geometry `json:"geometries"`
+		Incomplete []incomplete `json:"incomplete"`
+		Geometries []Geometry   `json:"geometries"`
 	}
 	if err := decodeFile(read, "geometries.yaml", &geometries); err != nil {
 		return tables{}, err
@@ -49,7 +51,7 @@ func decode(read func(string) ([]byte, error)) (tables, error) {
 	if err := decodeFile(read, "boards.yaml", &boards); err != nil {
 		return tables{}, err
 	}
-	t := tables{boards: boards.Boards, geometries: geometries.Geometries}
+	t := tables{boards: boards.Boards, geometries: geometries.Geometries, incomplete: geometries.Incomplete}
 	for i := range t.geometries {
 		if err := t.geometries[i].validate(); err != nil {
 			return tables{}, err
