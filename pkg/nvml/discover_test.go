@@ -44,7 +44,10 @@ func checkGPU(t *testing.T, got gpu.GPU, index int, info model.GPUInfo, file mod
 		PCIBusID: info.PCIBusID, PCIeRoot: info.PCIRoot,
 		MIG: gpu.MIGUnsupported,
 	}
-	if info.Board.MIG != nil {
+	switch {
+	case file.GPUs[index].MIG != nil:
+		want.MIG = gpu.MIGEnabled
+	case info.Board.MIG != nil:
 		want.MIG = gpu.MIGDisabled
 	}
 	checkPointer(t, index, "NUMA node", got.NUMANode, info.NUMANode, info.NUMANode >= 0)
