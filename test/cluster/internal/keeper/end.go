@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
 	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
 )
@@ -26,7 +28,7 @@ const (
 
 // Running says whether a keeper holds the cluster in dir.
 func Running(dir layout.Dir) (bool, error) {
-	lock, err := take(dir, 0)
+	lock, err := take(dir, 0, unix.LOCK_SH)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
@@ -50,15 +52,47 @@ func End(dir layout.Dir) (bool, error) {
 	if err := endKeeper(dir); err != nil {
 		return false, err
 	}
-	lock, err := Hold(dir)
+	if err := removeDead(dir); err != nil {
+		return true, fmt.Errorf("removing what is left in %s: %w", dir, err)
+	}
+	return true, nil
+}
+
+// removeDead removes what a cluster without a keeper left. It fails with ErrHeld when
+// there is a keeper, or somebody else who removes it.
+func removeDead(dir layout.Dir) error {
+	lock, err := take(dir, 0, unix.LOCK_EX)
+	if errors.Is(err, fs.ErrNotExist) {
+		return removeEmpty(dir)
+	}
 	if err != nil {
-		return false, fmt.Errorf("removing what is left in %s: %w", dir, err)
+		return err
 	}
 	defer lock.Close()
 	if err := killInit(dir); err != nil {
-		return true, err
+		return err
 	}
-	return true, sandbox.Clean(string(dir), dir.Cgroup())
+	return clean(dir)
+}
+
+// removeEmpty removes a directory in which no cluster was begun. One that is not
+// empty any more is somebody else's now.
+func removeEmpty(dir layout.Dir) error {
+	err := os.Remove(string(dir))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
+// clean removes what the sandbox left, but for the paths in keep. The caller
+// holds the lock.
+func clean(dir layout.Dir, keep ...string) error {
+	var names []string
+	for _, path := range keep {
+		names = append(names, filepath.Base(path))
+	}
+	return sandbox.Clean(string(dir), dir.Cgroup(), filepath.Base(dir.Lock()), names...)
 }
 
 // refuseForeign keeps a mistyped directory from being removed.
@@ -67,6 +101,9 @@ func refuseForeign(dir layout.Dir) error {
 		return nil
 	}
 	entries, err := os.ReadDir(string(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("looking for a cluster in %s: %w", dir, err)
 	}
@@ -160,7 +197,8 @@ func Reserve(prefix string) (layout.Dir, error) {
 	}
 }
 
-// Sweep removes what private clusters left whose keeper was killed.
+// Sweep removes what private clusters left whose keeper was killed. Any number
+// of processes may sweep at the same time.
 func Sweep(prefix string) error {
 	locks, err := filepath.Glob(filepath.Join(prefix+"*", "lock"))
 	if err != nil {
@@ -169,9 +207,9 @@ func Sweep(prefix string) error {
 	var errs []error
 	for _, lock := range locks {
 		dir := layout.Dir(filepath.Dir(lock))
-		if running, err := Running(dir); err == nil && !running {
-			_, err := End(dir)
-			errs = append(errs, err)
+		// Who holds it lives, or is removing it already.
+		if err := removeDead(dir); err != nil && !errors.Is(err, ErrHeld) {
+			errs = append(errs, fmt.Errorf("removing what is left in %s: %w", dir, err))
 		}
 	}
 	return errors.Join(errs...)

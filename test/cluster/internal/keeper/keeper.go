@@ -73,9 +73,9 @@ func Keep(ctx context.Context, dir layout.Dir, argv []string, files Files) error
 	runErr := runInit(ctx, dir, argv, files)
 	if runErr != nil && orphaned.Err() == nil {
 		// Somebody will want to know why: the reason and the logs stay.
-		return errors.Join(runErr, sandbox.Clean(string(dir), dir.Cgroup(), "logs", "failure", "lock"))
+		return errors.Join(runErr, clean(dir, dir.Logs(), dir.Failure()))
 	}
-	return errors.Join(runErr, sandbox.Clean(string(dir), dir.Cgroup()))
+	return errors.Join(runErr, clean(dir))
 }
 
 // watchLifeline returns a context that ends when the pipe's writer does; never

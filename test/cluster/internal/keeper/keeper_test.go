@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
 )
 
@@ -159,5 +161,53 @@ func TestReserveGivesEachADirectoryThatSweepSparesUntilItIsLocked(t *testing.T) 
 	}
 	if left := sweep(); len(left) != 1 || left[0] != string(first) {
 		t.Errorf("left %v once the second was dead", left)
+	}
+}
+
+func TestSweepsAtTheSameTimeDoNotFail(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "mica-run")
+	for range 20 {
+		dir, err := Reserve(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := Hold(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swept := make(chan error)
+	for range 4 {
+		go func() { swept <- Sweep(prefix) }()
+	}
+	for range 4 {
+		if err := <-swept; err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := filepath.Glob(prefix + "*"); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+func TestThoseWhoAskDoNotTakeEachOtherForAKeeper(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	asking, err := take(dir, 0, unix.LOCK_SH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asking.Close()
+	if running, err := Running(dir); err != nil || running {
+		t.Errorf("running is %t, %v", running, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -43,27 +44,100 @@ func TestRemoveTreeRemovesChildrenFirst(t *testing.T) {
 	}
 }
 
-func TestRemoveAllBut(t *testing.T) {
+// left makes a directory such as a cluster's.
+func left(t *testing.T) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "mica")
 	for _, name := range []string{"logs/pods", "etcd/member"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := removeAllBut(dir, []string{"logs"}); err != nil {
+	for _, name := range []string{"lock", "spec.json"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "logs" {
-		t.Errorf("left %v, %v", entries, err)
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+func TestRemoveAllButKeepsWhatItIsTold(t *testing.T) {
+	dir := left(t)
+	if err := removeAllBut(dir, "lock", []string{"logs"}, os.RemoveAll); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{"lock", "logs"}) {
+		t.Errorf("left %v", got)
 	}
 	for range 2 {
-		if err := removeAllBut(dir, nil); err != nil {
+		if err := removeAllBut(dir, "lock", nil, os.RemoveAll); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory: %v", err)
+	}
+}
+
+func TestRemoveAllButRemovesTheLockLast(t *testing.T) {
+	dir := left(t)
+	var order []string
+	remove := func(path string) error {
+		order = append(order, filepath.Base(path))
+		return os.RemoveAll(path)
+	}
+	if err := removeAllBut(dir, "lock", nil, remove); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(order, []string{"etcd", "logs", "spec.json", "lock"}) {
+		t.Errorf("removed in the order %v", order)
+	}
+}
+
+func TestRemoveAllButLeavesTheLockWithWhatCannotBeRemoved(t *testing.T) {
+	dir := left(t)
+	stubborn := errors.New("stubborn")
+	remove := func(path string) error {
+		if filepath.Base(path) == "logs" {
+			return stubborn
+		}
+		return os.RemoveAll(path)
+	}
+	if err := removeAllBut(dir, "lock", nil, remove); !errors.Is(err, stubborn) {
+		t.Errorf("got %v", err)
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{"lock", "logs"}) {
+		t.Errorf("left %v", got)
+	}
+}
+
+func TestRemoveAllButSparesTheDirectoryOfTheNextCluster(t *testing.T) {
+	dir := left(t)
+	remove := func(path string) error {
+		err := os.RemoveAll(path)
+		if filepath.Base(path) == "lock" {
+			err = errors.Join(err, os.WriteFile(path, []byte("the next one's"), 0o644))
+		}
+		return err
+	}
+	if err := removeAllBut(dir, "lock", nil, remove); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{"lock"}) {
+		t.Errorf("left %v", got)
 	}
 }
 
