@@ -92,7 +92,11 @@ func clean(dir layout.Dir, keep ...string) error {
 	for _, path := range keep {
 		names = append(names, filepath.Base(path))
 	}
-	return sandbox.Clean(string(dir), dir.Cgroup(), filepath.Base(dir.Lock()), names...)
+	cgroup := dir.Cgroup()
+	if _, err := os.Stat(dir.CgroupMade()); errors.Is(err, fs.ErrNotExist) {
+		cgroup = ""
+	}
+	return sandbox.Clean(string(dir), cgroup, filepath.Base(dir.Lock()), names...)
 }
 
 // refuseForeign keeps a mistyped directory from being removed.

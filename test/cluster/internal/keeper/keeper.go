@@ -70,12 +70,26 @@ func Keep(ctx context.Context, dir layout.Dir, argv []string, files Files) error
 	}
 	orphaned := watchLifeline(files.Lifeline)
 	context.AfterFunc(orphaned, stop)
-	runErr := runInit(ctx, dir, argv, files)
+	runErr := makeCgroup(dir)
+	if runErr == nil {
+		runErr = runInit(ctx, dir, argv, files)
+	}
 	if runErr != nil && orphaned.Err() == nil {
 		// Somebody will want to know why: the reason and the logs stay.
 		return errors.Join(runErr, clean(dir, dir.Logs(), dir.Failure()))
 	}
 	return errors.Join(runErr, clean(dir))
+}
+
+// makeCgroup makes the cluster's cgroup and a note that it has.
+func makeCgroup(dir layout.Dir) error {
+	if err := sandbox.CreateCgroup(dir.Cgroup()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(dir.CgroupMade(), []byte(dir.Cgroup()+"\n"), 0o644); err != nil {
+		return errors.Join(fmt.Errorf("noting the cluster's cgroup: %w", err), sandbox.RemoveCgroup(dir.Cgroup()))
+	}
+	return nil
 }
 
 // watchLifeline returns a context that ends when the pipe's writer does; never

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
 )
 
 func temporary(t *testing.T) layout.Dir {
@@ -209,5 +210,35 @@ func TestThoseWhoAskDoNotTakeEachOtherForAKeeper(t *testing.T) {
 	defer asking.Close()
 	if running, err := Running(dir); err != nil || running {
 		t.Errorf("running is %t, %v", running, err)
+	}
+}
+
+func TestACgroupThatTheClusterOnlyFoundStays(t *testing.T) {
+	dir := temporary(t)
+	if err := sandbox.CreateCgroup(dir.Cgroup()); err != nil {
+		t.Skip("no cgroup can be made here: ", err)
+	}
+	t.Cleanup(func() {
+		if err := sandbox.RemoveCgroup(dir.Cgroup()); err != nil {
+			t.Error(err)
+		}
+	})
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := End(dir); err != nil || !ended {
+		t.Fatalf("got %t, %v", ended, err)
+	}
+	found, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", dir.Cgroup()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inOne, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", dir.Cgroup()))
+	if err != nil || len(found)+len(inOne) == 0 {
+		t.Errorf("the cgroup is gone, %v", err)
 	}
 }

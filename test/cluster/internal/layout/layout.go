@@ -3,6 +3,8 @@
 package layout
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 )
@@ -125,5 +127,13 @@ func (d Dir) ContainerdSocket() string { return d.join("run", "containerd.sock")
 // cluster's mount namespace.
 func (d Dir) Shadow(path string) string { return d.join("shadow", path) }
 
-// Cgroup is the pods' cgroup, below the root of every hierarchy.
-func (d Dir) Cgroup() string { return "/" + filepath.Base(string(d)) }
+// Cgroup is the pods' cgroup, below the root of every hierarchy. The machine's
+// cgroups are one name space, so the whole path names it.
+func (d Dir) Cgroup() string {
+	sum := sha256.Sum256([]byte(d))
+	return "/mica-" + hex.EncodeToString(sum[:6])
+}
+
+// CgroupMade is there when the cluster has made its cgroup: one that it only
+// found is somebody else's.
+func (d Dir) CgroupMade() string { return d.join("cgroup") }

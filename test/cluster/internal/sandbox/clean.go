@@ -16,13 +16,16 @@ import (
 // killed: until then their cgroups and mounts are busy.
 const patience = 10 * time.Second
 
-// Clean removes what a cluster whose processes are gone can leave: its cgroup,
-// mounts below its directory, and the directory but for the names in keep. The
+// Clean removes what a cluster whose processes are gone can leave: its cgroup
+// unless the name is empty, mounts below its directory, and the directory but for the names in keep. The
 // file named lock goes last, and stays when anything else does: it is what a
 // directory is known by as a cluster's. It is called outside the sandbox:
 // inside, the directory shows parts of the machine.
 func Clean(dir, cgroup, lock string, keep ...string) error {
-	err := errors.Join(RemoveCgroup(cgroup), unmountBelow(dir))
+	err := unmountBelow(dir)
+	if cgroup != "" {
+		err = errors.Join(err, RemoveCgroup(cgroup))
+	}
 	if left, listErr := mountPoints(dir); listErr != nil || len(left) > 0 {
 		// Removing files through a mount would remove somebody else's.
 		return errors.Join(err, listErr, fmt.Errorf("%s is kept because %v are still mounted there: unmount them and run `cluster down`", dir, left))

@@ -2,11 +2,17 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestUnescape(t *testing.T) {
@@ -29,13 +35,63 @@ func TestMountPointsAreThoseBelowADirectoryDeepestFirst(t *testing.T) {
 	}
 }
 
+// occupied makes a cgroup below a hierarchy that has a process.
+func occupied(t *testing.T, name string) *exec.Cmd {
+	t.Helper()
+	if os.Geteuid() != 0 || len(hierarchies()) == 0 || unix.Access(hierarchies()[0], unix.W_OK) != nil {
+		t.Skip("only root can make cgroups, where they are writable")
+	}
+	t.Cleanup(func() {
+		if err := RemoveCgroup(name); err != nil {
+			t.Error(err)
+		}
+	})
+	root := cgroupMount
+	if !Unified() {
+		root = filepath.Join(root, "pids")
+	}
+	group := filepath.Join(root, name, "kubepods")
+	if err := os.MkdirAll(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	member := exec.Command("sleep", "600")
+	if err := member.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = member.Process.Kill()
+		_ = member.Wait()
+	})
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(member.Process.Pid)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return member
+}
+
+func TestCreateCgroupRefusesOneThatIsInUse(t *testing.T) {
+	name := fmt.Sprintf("/mica-test-%d", os.Getpid())
+	member := occupied(t, name)
+	if err := CreateCgroup(name); err == nil || !strings.Contains(err.Error(), "another cluster's") {
+		t.Errorf("got %v", err)
+	}
+	if err := unix.Kill(member.Process.Pid, 0); err != nil {
+		t.Errorf("the member: %v", err)
+	}
+	// What is left when its members are gone is no hindrance.
+	_ = member.Process.Kill()
+	_ = member.Wait()
+	if err := CreateCgroup(name); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRemoveTreeRemovesChildrenFirst(t *testing.T) {
 	group := filepath.Join(t.TempDir(), "mica")
 	if err := os.MkdirAll(filepath.Join(group, "kubepods", "pod1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := removeTree(group); err != nil {
+		if err := removeTree(group, empty); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(group); !errors.Is(err, fs.ErrNotExist) {
