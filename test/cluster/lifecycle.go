@@ -13,6 +13,7 @@ import (
 	"github.com/mica-gpu/mica/test/cluster/internal/keeper"
 	"github.com/mica-gpu/mica/test/cluster/internal/launch"
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/prerequisite"
 	"github.com/mica-gpu/mica/test/cluster/internal/supervisor"
 )
 
@@ -57,6 +58,19 @@ func complete(cmd *cobra.Command, options *launch.Options, gpu string) error {
 		options.SimBinary = filepath.Join(root, "bin/nvml-sim")
 	}
 	return nil
+}
+
+func newCheckCommand() *cobra.Command {
+	var options launch.Options
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what this machine lacks for a cluster, before anything is built",
+		Args:  cobra.NoArgs,
+	}
+	// The other commands' flags, so that one command line fits them all.
+	hardwareFlags(cmd, &options)
+	cmd.RunE = func(*cobra.Command, []string) error { return prerequisite.This().Check() }
+	return cmd
 }
 
 func newUpCommand() *cobra.Command {
