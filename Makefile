@@ -91,13 +91,13 @@ test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detec
 .PHONY: test-e2e
 test-e2e: prerequisites image nvml-sim ## Run the end-to-end tests on a private cluster of their own
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
-	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/e2e.sh
+	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh
 
 .PHONY: bench
 bench: prerequisites image nvml-sim ## Print the benchmarks' figures
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./test/bench/...
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
-	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/e2e.sh -test.run '^$$' -test.bench .
+	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$$' -test.bench .
 
 .PHONY: clean
 clean: ## Remove what was built

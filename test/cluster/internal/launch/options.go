@@ -29,6 +29,9 @@ type Options struct {
 	HostGPU bool
 	// Private clusters end with the process that started them.
 	Private bool
+	// Logs is where a private cluster's logs are kept when it is gone; empty for
+	// nowhere.
+	Logs string
 	// Cache builds the binaries.
 	Cache *build.Cache
 	// Executable is this program.
