@@ -1,14 +1,12 @@
 package keeper
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -123,16 +121,16 @@ func endKeeper(dir layout.Dir) error {
 	if err != nil || !running {
 		return err
 	}
-	pid, err := holder(dir)
+	keeper, err := readMark(dir.Lock())
 	if err != nil {
 		return err
 	}
-	if pid == 0 {
+	if keeper.pid == 0 {
 		return fmt.Errorf("the cluster in %s is just being started: wait for it", dir)
 	}
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", pid, err)
+		if err := keeper.signal(signal); err != nil {
+			return fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", keeper.pid, err)
 		}
 		for deadline := time.Now().Add(politeness); time.Now().Before(deadline); time.Sleep(pollInterval) {
 			// It may be a child that nobody waits for, so its own existence
@@ -142,47 +140,25 @@ func endKeeper(dir layout.Dir) error {
 			}
 		}
 	}
-	return fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", pid)
+	return fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", keeper.pid)
 }
 
 // killInit kills the sandbox of a keeper that did not live to do it, and waits
 // until every process in it is gone: its init ends last.
 func killInit(dir layout.Dir) error {
-	pid, err := readPID(dir.PID())
-	if err != nil || pid == 0 {
+	init, err := readMark(dir.PID())
+	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(politeness); ; time.Sleep(pollInterval) {
-		if !isInit(pid, dir) {
-			return nil
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("killing the cluster's sandbox, process %d: %w", pid, err)
+	for deadline := time.Now().Add(politeness); init.alive(); time.Sleep(pollInterval) {
+		if err := init.signal(syscall.SIGKILL); err != nil {
+			return fmt.Errorf("killing the cluster's sandbox, process %d: %w", init.pid, err)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the cluster's sandbox, process %d, does not end: look at it with ps", pid)
+			return fmt.Errorf("the cluster's sandbox, process %d, does not end: look at it with ps", init.pid)
 		}
 	}
-}
-
-// isInit says whether a process is the live init of the cluster in dir, and
-// not one that got its ID later.
-func isInit(pid int, dir layout.Dir) bool {
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	status, err := os.ReadFile(filepath.Join(proc, "status"))
-	if err != nil || strings.Contains(string(status), "\nState:\tZ") {
-		return false
-	}
-	cmdline, err := os.ReadFile(filepath.Join(proc, "cmdline"))
-	if err != nil {
-		return false
-	}
-	args := bytes.Split(bytes.TrimRight(cmdline, "\x00"), []byte{0})
-	if len(args) == 1 && len(args[0]) == 0 {
-		// It has given its memory back and waits for its children's end.
-		return true
-	}
-	return len(args) > 2 && string(args[1]) == "init" && string(args[len(args)-1]) == string(dir)
+	return nil
 }
 
 // Reserve makes a directory for a private cluster. A number keeps it shorter

@@ -71,7 +71,12 @@ func TestEndRemovesWhatADeadClusterLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A process ID that now is somebody else's, here this test's, is spared.
-	if err := writePID(dir.PID(), os.Getpid()); err != nil {
+	somebody, err := markOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	somebody.started--
+	if err := writeMark(dir.PID(), somebody); err != nil {
 		t.Fatal(err)
 	}
 	if ended, err := End(dir); err != nil || !ended {
@@ -82,6 +87,30 @@ func TestEndRemovesWhatADeadClusterLeft(t *testing.T) {
 	}
 	if ended, err := End(dir); err != nil || ended {
 		t.Errorf("a second time: %t, %v", ended, err)
+	}
+}
+
+func TestEndKillsTheSandboxOfAKeeperThatDidNot(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	init := exec.Command("sleep", "600")
+	if err := init.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePID(dir.PID(), init.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := End(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := init.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the sandbox ended with %v", err)
 	}
 }
 

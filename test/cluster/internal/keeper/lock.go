@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,30 +69,4 @@ func current(file *os.File, path string) bool {
 	}
 	named, err := os.Stat(path)
 	return err == nil && os.SameFile(held, named)
-}
-
-// holder is the process ID that the lock's holder wrote into it.
-func holder(dir layout.Dir) (int, error) { return readPID(dir.Lock()) }
-
-// readPID returns 0 when no process ID is there.
-func readPID(path string) (int, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && len(data) == 0) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("reading a process ID of the cluster: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil || pid <= 1 {
-		return 0, fmt.Errorf("%s holds %q, which is no process ID: remove it", path, data)
-	}
-	return pid, nil
-}
-
-func writePID(path string, pid int) error {
-	if err := os.WriteFile(path, []byte(strconv.Itoa(pid)+"\n"), 0o644); err != nil {
-		return fmt.Errorf("writing a process ID of the cluster: %w", err)
-	}
-	return nil
 }

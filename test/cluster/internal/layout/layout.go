@@ -64,7 +64,7 @@ func (d Dir) join(elem ...string) string {
 
 // Files about the cluster itself.
 
-// Lock is held by the cluster's keeper, whose process ID it holds.
+// Lock is held by the cluster's keeper; in it stands which process that is.
 func (d Dir) Lock() string { return d.join("lock") }
 
 // Spec holds what the cluster was started with.
@@ -73,7 +73,7 @@ func (d Dir) Spec() string { return d.join("spec.json") }
 // Info holds what clients need to know; it is there once the node is ready.
 func (d Dir) Info() string { return d.join("info.json") }
 
-// PID holds the process ID of the namespace's init, as the machine sees it.
+// PID tells which process is the namespace's init, as the machine sees it.
 func (d Dir) PID() string { return d.join("pid") }
 
 // Control is the supervisor's socket.
