@@ -271,3 +271,37 @@ func TestACgroupThatTheClusterOnlyFoundStays(t *testing.T) {
 		t.Errorf("the cgroup is gone, %v", err)
 	}
 }
+
+func TestWhatAKeeperInheritsIsNotInheritedFromIt(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As exec leaves it: without the flag that Go sets.
+	fd, err := unix.Dup(int(lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock = inherited(fd, "lock")
+	child := exec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	if running, err := Running(dir); err != nil || !running {
+		t.Errorf("running is %t, %v while the lock is open", running, err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if running, err := Running(dir); err != nil || running {
+		t.Errorf("running is %t, %v after the keeper's end, while its child lives", running, err)
+	}
+}
