@@ -107,7 +107,8 @@ func absolute(name string) (string, error) {
 }
 
 // assembleImages makes the archives that every cluster holds, next to the
-// binaries that they are made of, unless they are there.
+// binaries that they are made of: always, because they hold more than that, such
+// as this machine's glibc.
 func assembleImages(binaries map[string]string) ([]string, error) {
 	var archives []string
 	for _, recipe := range []image.Recipe{
@@ -115,10 +116,8 @@ func assembleImages(binaries map[string]string) ([]string, error) {
 		{Name: layout.WorkloadImage, Binaries: []string{binaries["workload"]}, Glibc: true},
 	} {
 		archive := recipe.Binaries[0] + ".tar"
-		if _, err := os.Stat(archive); err != nil {
-			if err := recipe.Write(archive); err != nil {
-				return nil, err
-			}
+		if err := recipe.Write(archive); err != nil {
+			return nil, err
 		}
 		archives = append(archives, archive)
 	}
