@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"regexp"
 )
 
 // DefaultDir is where a cluster lives unless told otherwise. It is short
@@ -46,10 +47,17 @@ const (
 // Dir is a cluster's directory.
 type Dir string
 
+// plain paths need no quotes in any file that names them.
+var plain = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
+
 // Check says whether the directory can hold a cluster.
 func (d Dir) Check() error {
 	if !filepath.IsAbs(string(d)) || filepath.Clean(string(d)) != string(d) || d == "/" {
 		return fmt.Errorf("the cluster's directory %q is not a clean absolute path below /: give one, such as %s", string(d), DefaultDir)
+	}
+	if !plain.MatchString(string(d)) {
+		return fmt.Errorf("the cluster's directory %q may have letters, digits, and the characters . _ - only, because scripts and configuration files name it: choose another, such as %s",
+			string(d), DefaultDir)
 	}
 	if len(d) > maxDir {
 		return fmt.Errorf("the cluster's directory %s has %d characters and may have %d, because unix socket paths below it may have 107: choose a shorter one, such as %s",

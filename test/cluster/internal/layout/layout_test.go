@@ -14,6 +14,9 @@ func TestCheck(t *testing.T) {
 		"/":                             "clean absolute",
 		"/var/lib/../lib/mica":          "clean absolute",
 		"/var/lib/mica/":                "clean absolute",
+		"/var/lib/my mica":              "letters, digits",
+		"/var/lib/$(reboot)":            "letters, digits",
+		"/var/lib/mica\n":               "letters, digits",
 		"/var/lib/" + "a23456789012345": "choose a shorter one",
 	} {
 		err := dir.Check()
