@@ -32,7 +32,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err := options.Check(); err != nil {
 		return nil, err
 	}
-	if err := prerequisite.This().Check(); err != nil {
+	if err := prerequisite.This().Check(options.HostGPU); err != nil {
 		return nil, err
 	}
 	spec, err := options.spec(ctx)
