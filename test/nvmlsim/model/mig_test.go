@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -240,6 +241,30 @@ func TestReboot(t *testing.T) {
 	if state.GPUs[0].MIGMode != "Enabled" || state.GPUs[1].MIGMode != "Disabled" {
 		t.Errorf("after a reboot MIG is %s on Ampere and %s on Hopper", state.GPUs[0].MIGMode, state.GPUs[1].MIGMode)
 	}
+}
+
+// TestRebootWaitsForAllGPUsTogether lets each GPU be changed a little longer than
+// the one before.
+func TestRebootWaitsForAllGPUsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := load(t, partitioned)
+		for _, g := range m.gpus {
+			g.changing <- struct{}{}
+			time.AfterFunc(time.Duration(g.index+1)*ControlPatience*2/3, func() { <-g.changing })
+		}
+		start := time.Now()
+		err := m.Reboot()
+		if err == nil || !strings.Contains(err.Error(), "GPU 1 of machine") {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(start); took != ControlPatience {
+			t.Errorf("it took %s", took)
+		}
+		time.Sleep(2 * ControlPatience)
+		if err := m.Reboot(); err != nil {
+			t.Errorf("once the changes have ended: %v", err)
+		}
+	})
 }
 
 // TestSlowCallsAreSeen finds a call in its latency, before its effect and after
