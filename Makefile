@@ -19,10 +19,19 @@ NODE ?= p5.48xlarge
 GPU ?= sim
 
 CLUSTER := bin/cluster
+# Every test can run on the default machine; on another, what cannot is skipped.
+export MICA_E2E_NO_SKIP := $(if $(filter sim/p5.48xlarge,$(GPU)/$(NODE)),1)
 CLUSTER_HARDWARE := $(if $(filter host,$(GPU)),--gpu host,--sim-node test/nvmlsim/nodes/$(NODE).yaml)
 IMAGE := mica.local/kubelet-plugin:dev
 
 include test/nvmlsim/nvmlsim.mk
+
+# What needs a cluster first asks whether the machine can run one: a build takes
+# minutes, and a missing compiler has a message of its own there.
+NEED_CLUSTER := demo cluster-up test test-e2e bench
+ifneq (,$(filter $(NEED_CLUSTER),$(MAKECMDGOALS)))
+build lint test-unit nvml-sim $(nvmlsim_files): | prerequisites
+endif
 
 .PHONY: help
 help: ## Explain the targets
@@ -34,8 +43,12 @@ help: ## Explain the targets
 demo: cluster-up ## Bring a real cluster up, install Mica, run a pod with a GPU claim and show what it got
 	hack/demo.sh
 
+.PHONY: prerequisites
+prerequisites: $(CLUSTER) ## Say what this machine lacks for a cluster
+	$(CLUSTER) check $(CLUSTER_HARDWARE)
+
 .PHONY: cluster-up
-cluster-up: $(CLUSTER) image nvml-sim ## Bring up a real one-machine cluster with simulated GPUs (NODE=..., GPU=host)
+cluster-up: prerequisites image nvml-sim ## Bring up a real one-machine cluster with simulated GPUs (NODE=..., GPU=host)
 	$(CLUSTER) up $(CLUSTER_HARDWARE)
 
 .PHONY: cluster-down
@@ -56,6 +69,7 @@ image: build $(CLUSTER) ## Assemble the plugin's image for the local cluster, wi
 
 .PHONY: $(CLUSTER)
 $(CLUSTER):
+	@command -v go >/dev/null || { echo "go: builds everything: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
 	cd test/cluster && go build -o ../../$(CLUSTER) .
 
 .PHONY: generate
@@ -65,7 +79,7 @@ generate: ## Write generated files anew
 ##@ Test
 
 .PHONY: test
-test: lint test-unit test-e2e ## Run every test: lint, unit and C ABI tests with the race detector, chart, end to end
+test: prerequisites lint test-unit test-e2e ## Run every test: lint, unit and C ABI tests with the race detector, chart, end to end
 
 .PHONY: lint
 lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
@@ -77,15 +91,15 @@ test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detec
 	cd test/cluster && go test -race ./...
 
 .PHONY: test-e2e
-test-e2e: $(CLUSTER) image nvml-sim ## Run the end-to-end tests on a private cluster of their own
+test-e2e: prerequisites image nvml-sim ## Run the end-to-end tests on a private cluster of their own
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
-	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/e2e.sh
+	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh
 
 .PHONY: bench
-bench: $(CLUSTER) image nvml-sim ## Print the benchmarks' figures
+bench: prerequisites image nvml-sim ## Print the benchmarks' figures
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./test/bench/...
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
-	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/e2e.sh -test.run '^$$' -test.bench .
+	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$$' -test.bench .
 
 .PHONY: clean
 clean: ## Remove what was built

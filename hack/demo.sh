@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 hack/install.sh >/dev/null
-eval "$(bin/cluster info -o env)"
+cluster=$(bin/cluster info -o env)
+eval "$cluster"
 export KUBECONFIG
 kubectl=$(bin/cluster tool kubectl)
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }

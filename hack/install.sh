@@ -3,7 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-eval "$(bin/cluster info -o env)"
+cluster=$(bin/cluster info -o env)
+eval "$cluster"
 export KUBECONFIG
 bin/cluster load bin/kubelet-plugin.tar
 "$(bin/cluster tool helm)" upgrade --install mica deployments/helm/mica \

@@ -45,7 +45,10 @@ func checkGPU(t *testing.T, got gpu.GPU, index int, machine *model.Machine, file
 		PCIBusID: info.PCIBusID, PCIeRoot: info.PCIRoot,
 		MIG: gpu.MIGUnsupported,
 	}
-	if info.Board.MIG != nil {
+	switch {
+	case file.GPUs[index].MIG != nil:
+		want.MIG = gpu.MIGEnabled
+	case info.Board.MIG != nil:
 		want.MIG = gpu.MIGDisabled
 		if file.GPUs[index].MIG != nil {
 			want.MIG = gpu.MIGEnabled

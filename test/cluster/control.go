@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -37,7 +38,7 @@ func newInfoCommand() *cobra.Command {
 			return encoder.Encode(info)
 		case "env":
 			for _, variable := range info.Environment() {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s=%s\n", variable.Name, variable.Value)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s=%s\n", variable.Name, quote(variable.Value))
 			}
 			return nil
 		}
@@ -45,6 +46,9 @@ func newInfoCommand() *cobra.Command {
 	}
 	return cmd
 }
+
+// quote makes a value one word of a shell.
+func quote(value string) string { return "'" + strings.ReplaceAll(value, "'", `'\''`) + "'" }
 
 // absent explains why a cluster could not be asked, when the reason is that it
 // is not there.

@@ -13,6 +13,7 @@ import (
 	"github.com/mica-gpu/mica/test/cluster/internal/keeper"
 	"github.com/mica-gpu/mica/test/cluster/internal/launch"
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/prerequisite"
 	"github.com/mica-gpu/mica/test/cluster/internal/supervisor"
 )
 
@@ -32,17 +33,24 @@ func hardwareFlags(cmd *cobra.Command, options *launch.Options) (gpu *string) {
 	return cmd.Flags().String("gpu", "", `"host" for the machine's own driver and GPUs`)
 }
 
-// complete fills in what is not a flag.
-func complete(cmd *cobra.Command, options *launch.Options, gpu string) error {
+// host reads the flag --gpu.
+func host(gpu string) (bool, error) {
 	switch gpu {
 	case "":
+		return false, nil
 	case "host":
-		options.HostGPU = true
-	default:
-		return fmt.Errorf(`--gpu %s: the only choice is "host"; --sim-node is for simulated GPUs`, gpu)
+		return true, nil
+	}
+	return false, fmt.Errorf(`--gpu %s: the only choice is "host"; --sim-node is for simulated GPUs`, gpu)
+}
+
+// complete fills in what is not a flag.
+func complete(cmd *cobra.Command, options *launch.Options, gpu string) error {
+	var err error
+	if options.HostGPU, err = host(gpu); err != nil {
+		return err
 	}
 	options.Progress = cmd.ErrOrStderr()
-	var err error
 	if options.Executable, err = os.Executable(); err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}
@@ -57,6 +65,25 @@ func complete(cmd *cobra.Command, options *launch.Options, gpu string) error {
 		options.SimBinary = filepath.Join(root, "bin/nvml-sim")
 	}
 	return nil
+}
+
+func newCheckCommand() *cobra.Command {
+	var options launch.Options
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what this machine lacks for a cluster, before anything is built",
+		Args:  cobra.NoArgs,
+	}
+	// The other commands' flags, so that one command line fits them all.
+	gpu := hardwareFlags(cmd, &options)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		hostGPU, err := host(*gpu)
+		if err != nil {
+			return err
+		}
+		return prerequisite.This().Check(hostGPU)
+	}
+	return cmd
 }
 
 func newUpCommand() *cobra.Command {

@@ -32,7 +32,7 @@ func newRunCommand() *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 	}
 	gpu := hardwareFlags(cmd, &options)
-	logs := cmd.Flags().String("logs", "", "a directory for the cluster's logs, which are gone with it otherwise")
+	cmd.Flags().StringVar(&options.Logs, "logs", "", "a directory for the cluster's logs, which are gone with it otherwise")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := complete(cmd, &options, *gpu); err != nil {
 			return err
@@ -46,23 +46,24 @@ func newRunCommand() *cobra.Command {
 		}
 		// The command's end may not be this thread's (PR_SET_PDEATHSIG).
 		runtime.LockOSThread()
-		return runPrivately(cmd.Context(), options, *logs, args)
+		return runPrivately(cmd.Context(), options, args)
 	}
 	return cmd
 }
 
 // runPrivately brings the cluster up, runs the command and takes the cluster
 // down, whatever happens.
-func runPrivately(ctx context.Context, options launch.Options, logs string, args []string) (err error) {
+func runPrivately(ctx context.Context, options launch.Options, args []string) (err error) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	cluster, err := startInterruptibly(ctx, options, signals)
 	// Before the removal, which takes the logs along.
-	defer func() { err = errors.Join(err, remove(cluster, options, logs)) }()
+	defer func() { err = errors.Join(err, remove(cluster, options)) }()
 	if err != nil {
 		return err
 	}
+	tellLogs(options)
 	command := exec.Command(args[0], args[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.Env = os.Environ()
@@ -77,12 +78,21 @@ func runPrivately(ctx context.Context, options launch.Options, logs string, args
 	return attend(command, cluster, options, signals)
 }
 
+// tellLogs says where to look while the command runs, and afterwards.
+func tellLogs(options launch.Options) {
+	afterwards := "gone with the cluster: --logs DIR keeps them"
+	if options.Logs != "" {
+		afterwards = "then in " + options.Logs
+	}
+	fmt.Fprintf(options.Progress, "logs are in %s, and %s\n", options.Dir.Logs(), afterwards)
+}
+
 // remove takes down what there is of the cluster, which is nil when it did not
 // come up, after saving its logs.
-func remove(cluster *launch.Cluster, options launch.Options, logs string) error {
+func remove(cluster *launch.Cluster, options launch.Options) error {
 	var errs []error
-	if logs != "" {
-		errs = append(errs, launch.CopyLogs(options.Dir.Logs(), logs))
+	if options.Logs != "" {
+		errs = append(errs, launch.CopyLogs(options.Dir.Logs(), options.Logs))
 	}
 	if cluster != nil {
 		return errors.Join(append(errs, cluster.End())...)

@@ -57,7 +57,7 @@ func reportBursts(b *testing.B, name string, bursts []burst) burst {
 }
 
 // timeUndisturbed repeats a burst in which the node authorizer made kubelet wait: that time
-// belongs to no driver.
+// belongs to no driver. How often that was is in the log.
 func (s *scenario) timeUndisturbed(prefix string, build func(name string) *corev1.Pod) burst {
 	s.Helper()
 	const attempts = 5
@@ -122,20 +122,6 @@ func (s *scenario) timeBurst(prefix string, build func(name string) *corev1.Pod)
 	eventually(s, goneTimeout, "the pods are gone", s.deletePods)
 	eventually(s, goneTimeout, "their claims are gone", s.expectNoClaims)
 	return taken
-}
-
-// BenchmarkPluginMemory reports the plugin's resident memory after all that was done to it
-// so far.
-func BenchmarkPluginMemory(b *testing.B) {
-	plugin, err := under.readyPlugin(b.Context())
-	must(b, err, "find the plugin")
-	var resident float64
-	for b.Loop() {
-		resident, err = under.metric(b.Context(), plugin, "process_resident_memory_bytes")
-		must(b, err, "read the plugin's memory")
-	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(resident/1e6, "resident-MB")
 }
 
 func benchRounds(b *testing.B) int {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -83,7 +84,7 @@ func (s *scenario) waitForEvent(pod, reason string) string {
 			return err
 		}
 		if len(messages) == 0 {
-			return fmt.Errorf("it has none")
+			return errors.Join(errors.New("it has none"), s.nudgeRefused(ctx))
 		}
 		message = messages[0]
 		return nil

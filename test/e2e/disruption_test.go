@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/lock"
 )
 
 // The tests of this file disturb the plugin or kubelet, so they run alone: `go test` runs
@@ -42,25 +45,25 @@ func TestPluginKilledBetweenPrepares(t *testing.T) {
 	s.expectNodeSettles()
 }
 
-// TestPluginKilledDuringPrepares starts a pod for every GPU at once and kills the plugin as
-// soon as it has a process, again and again, while pods still start.
+// TestPluginKilledDuringPrepares starts a pod for every GPU at once and kills the plugin in
+// the middle of their preparation, and then, as soon as it has a process, again and again
+// while pods still start.
 func TestPluginKilledDuringPrepares(t *testing.T) {
 	m := under.onNode(t)
 	s := newScenario(t, len(under.devices))
 	s.createTemplate("one", s.claimFor(1))
 	all := names("pod", len(s.devices))
+	release := m.holdGPUs(t, s.devices)
 	for _, name := range all {
 		s.createPod(s.podFromTemplate(name, "one"))
 	}
+	m.waitForPreparations(t)
+	m.killAnyPlugin(t)
+	release()
 	const maxKills = 4
-	kills := 0
-	for kills < maxKills && s.anyNotRunning(all) {
-		s.waitForPreparation(all)
+	kills := 1
+	for ; kills < maxKills && s.anyNotRunning(all); kills++ {
 		m.killAnyPlugin(t)
-		kills++
-	}
-	if kills == 0 {
-		t.Fatal("all pods were running before the plugin could be killed")
 	}
 	t.Logf("killed the plugin %d times", kills)
 	s.waitRunningNudged(all...)
@@ -121,21 +124,44 @@ func (s *scenario) anyNotRunning(podNames []string) bool {
 	})
 }
 
-// waitForPreparation waits until kubelet has at least one pod that does not run yet.
-func (s *scenario) waitForPreparation(podNames []string) {
-	s.Helper()
-	eventually(s, startTimeout, "kubelet prepares a pod", func(ctx context.Context) error {
-		for _, name := range podNames {
-			pod, err := s.pod(ctx, name)
-			if err != nil {
-				return err
-			}
-			if pod.Spec.NodeName != "" {
-				return nil
-			}
+// holdGPUs stops every preparation half-way, by the locks with which the two plugins of a
+// rolling update exclude each other.
+func (m machine) holdGPUs(t *testing.T, devices []device) (release func()) {
+	t.Helper()
+	locks, err := lock.Open(m.lockDirectory(t))
+	must(t, err, "open the plugin's locks")
+	var keys []string
+	for _, d := range devices {
+		keys = append(keys, "gpu-"+d.uuid)
+	}
+	release, err = locks.Lock(t.Context(), keys...)
+	must(t, err, "lock the GPUs")
+	t.Cleanup(release)
+	return release
+}
+
+// waitForPreparations waits until the plugin works on a claim and holds its lock.
+func (m machine) waitForPreparations(t *testing.T) {
+	t.Helper()
+	directory := m.lockDirectory(t)
+	eventually(t, startTimeout, "the plugin prepares a claim", func(context.Context) error {
+		held, err := filepath.Glob(filepath.Join(directory, "claim-*.lock"))
+		if err == nil && len(held) == 0 {
+			err = errors.New("no claim is locked")
 		}
-		return errors.New("no pod is scheduled yet")
+		return err
 	})
+}
+
+// lockDirectory stays valid when the plugin is killed.
+func (m machine) lockDirectory(t *testing.T) string {
+	t.Helper()
+	root, err := m.pluginRoot(t.Context())
+	must(t, err, "find the plugin's files")
+	directory, err := os.Open(filepath.Join(root, m.pluginsDirectory, m.driver, "locks"))
+	must(t, err, "open the plugin's locks")
+	t.Cleanup(func() { _ = directory.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d", directory.Fd())
 }
 
 // waitRunningNudged waits for pods whose preparation may have failed. kubelet tries again
@@ -192,14 +218,17 @@ func TestKubeletRestart(t *testing.T) {
 	old := s.sliceUIDs(t.Context())
 
 	m.restartKubelet(t)
-	start := time.Now()
-	// The library's own controller would take 30 seconds to see that the slices are gone.
-	eventually(t, 25*time.Second, "new slices are published in place of those that kubelet deleted", func(ctx context.Context) error {
+	eventually(t, startTimeout, "kubelet deletes the slices", func(ctx context.Context) error {
 		for uid := range s.sliceUIDs(ctx) {
 			if old[uid] {
 				return fmt.Errorf("the slice %s is still the old one", uid)
 			}
 		}
+		return nil
+	})
+	start := time.Now()
+	// The library's own controller would take 30 seconds to see that the slices are gone.
+	eventually(t, 25*time.Second, "new slices are published in place of those that kubelet deleted", func(ctx context.Context) error {
 		published, err := s.publishedDevices(ctx)
 		if err != nil {
 			return err
@@ -209,7 +238,7 @@ func TestKubeletRestart(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("kubelet's restart to complete slices: %s", time.Since(start).Round(time.Millisecond))
+	t.Logf("from the last deleted slice to complete new ones: %s", time.Since(start).Round(time.Millisecond))
 
 	s.createPod(s.podFromTemplate("after", "one"))
 	s.waitRunningNudged("after")
@@ -237,8 +266,14 @@ func TestPluginRollingUpdate(t *testing.T) {
 	must(t, err, "patch DaemonSet %s", s.plugin)
 
 	started := 0
+	deadline := time.Now().Add(retryTimeout)
 	for done := false; !done; started++ {
 		done = s.rolledOut(old.UID) // one more pod starts after the end
+		if !done && time.Now().After(deadline) {
+			daemonSet, err := s.daemonSet(t.Context())
+			must(t, err, "get DaemonSet %s", s.plugin)
+			t.Fatalf("the update has not ended after %s: %+v", retryTimeout, daemonSet.Status)
+		}
 		name := fmt.Sprintf("pod-%d", started)
 		s.createPod(s.podFromTemplate(name, "one"))
 		expectCount(t, s.expectOwnDevices(name), 1)
@@ -342,6 +377,17 @@ func TestDamagedRecordIsRebuilt(t *testing.T) {
 	_, err = m.killPlugin(t.Context())
 	must(t, err, "kill the plugin")
 	defer s.renewPlugin()
+	eventually(t, startTimeout, "the record is as it was, and the damaged one in quarantine", func(ctx context.Context) error {
+		now, err := m.records(ctx)
+		if err != nil {
+			return err
+		}
+		again, err := os.ReadFile(now[uid])
+		if err == nil && string(again) != string(content) {
+			err = fmt.Errorf("it was:\n%s\nit is:\n%s", content, again)
+		}
+		return errors.Join(err, m.expectQuarantined(ctx, uid))
+	})
 	s.expectNodeSettles()
 	if now := s.waitRunning("pod"); containerRun(now) != containerRun(before) {
 		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))

@@ -40,13 +40,21 @@ func (in *installation) usesNode(claim *resourcev1.ResourceClaim) bool {
 	})
 }
 
-func (in *installation) expectNoNamespaces(ctx context.Context) error {
-	namespaces, err := in.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: namespaceLabel})
+func (in *installation) expectNoObjects(ctx context.Context) error {
+	labelled := metav1.ListOptions{LabelSelector: testLabel}
+	namespaces, err := in.client.CoreV1().Namespaces().List(ctx, labelled)
 	if err != nil {
 		return err
 	}
 	if len(namespaces.Items) > 0 {
 		return fmt.Errorf("%d namespaces of the tests are still there, the first is %s", len(namespaces.Items), namespaces.Items[0].Name)
+	}
+	slices, err := in.client.ResourceV1().ResourceSlices().List(ctx, labelled)
+	if err != nil {
+		return err
+	}
+	if len(slices.Items) > 0 {
+		return fmt.Errorf("%d slices of the tests are still there, the first is %s", len(slices.Items), slices.Items[0].Name)
 	}
 	return nil
 }

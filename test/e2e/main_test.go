@@ -61,7 +61,7 @@ func nothingLeft() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return errors.Join(
-		until(ctx, func(ctx context.Context) error { return under.expectNoNamespaces(ctx) }),
+		until(ctx, func(ctx context.Context) error { return under.expectNoObjects(ctx) }),
 		until(ctx, func(ctx context.Context) error { return under.expectPreparedClaims(ctx) }),
 		until(ctx, func(ctx context.Context) error { return under.expectNodeMatchesClaims(ctx) }),
 	)

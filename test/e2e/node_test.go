@@ -139,6 +139,20 @@ func (m machine) records(ctx context.Context) (map[string]string, error) {
 	return filesByClaim(filepath.Join(root, m.pluginsDirectory, m.driver, "claims"), func(string) bool { return true })
 }
 
+// expectQuarantined looks for a damaged record of the claim that was moved aside.
+func (m machine) expectQuarantined(ctx context.Context, uid string) error {
+	root, err := m.pluginRoot(ctx)
+	if err != nil {
+		return err
+	}
+	directory := filepath.Join(root, m.pluginsDirectory, m.driver, "claims", "quarantine")
+	found, err := filepath.Glob(filepath.Join(directory, uid+"*"))
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("%s has no file of claim %s", directory, uid)
+	}
+	return err
+}
+
 // filesByClaim fails for a file that is the plugin's and has no claim's name.
 func filesByClaim(directory string, ours func(name string) bool) (map[string]string, error) {
 	entries, err := os.ReadDir(directory)

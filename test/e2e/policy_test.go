@@ -24,11 +24,11 @@ var dryRun = []string{metav1.DryRunAll}
 // sliceOf is a slice without devices, so that no claim can be given one of it.
 func (in *installation) sliceOf(change func(*resourcev1.ResourceSliceSpec)) *resourcev1.ResourceSlice {
 	slice := &resourcev1.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-", Labels: map[string]string{testLabel: ""}},
 		Spec: resourcev1.ResourceSliceSpec{
 			Driver:   in.driver,
 			NodeName: ptr.To(in.node),
-			Pool:     resourcev1.ResourcePool{Name: "mica-e2e", ResourceSliceCount: 1},
+			Pool:     resourcev1.ResourcePool{Name: in.node, ResourceSliceCount: 1},
 		},
 	}
 	change(&slice.Spec)
@@ -74,6 +74,11 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 			name:   "another node",
 			change: func(spec *resourcev1.ResourceSliceSpec) { spec.NodeName = ptr.To(otherNode) },
 			want:   "the Mica plugin on the node " + under.node + " may write only slices of that node, but this one is of the node " + otherNode,
+		},
+		{
+			name:   "another node's pool",
+			change: func(spec *resourcev1.ResourceSliceSpec) { spec.Pool.Name = otherNode },
+			want:   "the Mica plugin on the node " + under.node + " may write only the pool of that name, but this slice is of the pool " + otherNode,
 		},
 		{
 			name: "all nodes",

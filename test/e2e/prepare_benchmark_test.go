@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -30,16 +31,31 @@ func BenchmarkPrepare(b *testing.B) {
 	var single, burst []time.Duration
 	for b.Loop() {
 		for _, claim := range claims {
-			single = append(single, timed(func() { s.prepareOverSocket(plugin, claim) }))
-			s.unprepareOverSocket(plugin, claim)
+			one := []*drapb.Claim{claim}
+			single = append(single, s.timeEach(one, plugin.prepare))
+			s.timeEach(one, plugin.unprepare)
 		}
-		burst = append(burst, timed(func() { s.eachAtOnce(claims, func(claim *drapb.Claim) { s.prepareOverSocket(plugin, claim) }) }))
-		s.eachAtOnce(claims, func(claim *drapb.Claim) { s.unprepareOverSocket(plugin, claim) })
+		burst = append(burst, s.timeEach(claims, plugin.prepare))
+		s.timeEach(claims, plugin.unprepare)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(milliseconds(median(single)), "one-claim-ms")
 	b.ReportMetric(milliseconds(median(burst)), "all-gpus-at-once-ms")
 	b.ReportMetric(milliseconds(slices.Max(burst)), "all-gpus-at-once-worst-ms")
+}
+
+// BenchmarkPluginMemory reports the plugin's resident memory after all that was done to it
+// so far.
+func BenchmarkPluginMemory(b *testing.B) {
+	plugin, err := under.readyPlugin(b.Context())
+	must(b, err, "find the plugin")
+	var resident float64
+	for b.Loop() {
+		resident, err = under.metric(b.Context(), plugin, "process_resident_memory_bytes")
+		must(b, err, "read the plugin's memory")
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(resident/1e6, "resident-MB")
 }
 
 // allocateEveryGPU makes a claim for each GPU and allocates it as the scheduler would, so
@@ -63,7 +79,7 @@ func (s *scenario) allocateEveryGPU() []*drapb.Claim {
 }
 
 // dialPlugin connects to the socket that kubelet uses.
-func (s *scenario) dialPlugin() drapb.DRAPluginClient {
+func (s *scenario) dialPlugin() pluginSocket {
 	s.Helper()
 	machine := s.onNode(s)
 	root, err := machine.pluginRoot(s.Context())
@@ -77,43 +93,43 @@ func (s *scenario) dialPlugin() drapb.DRAPluginClient {
 	connection, err := grpc.NewClient(socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(s, err, "dial the plugin")
 	s.Cleanup(func() { must(s, errors.Join(connection.Close(), directory.Close()), "hang up") })
-	return drapb.NewDRAPluginClient(connection)
+	return pluginSocket{drapb.NewDRAPluginClient(connection)}
 }
 
-func (s *scenario) prepareOverSocket(plugin drapb.DRAPluginClient, claim *drapb.Claim) {
-	s.Helper()
-	response, err := plugin.NodePrepareResources(s.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{claim}})
-	must(s, err, "prepare %s", claim.Name)
+// pluginSocket calls the plugin as kubelet does.
+type pluginSocket struct{ client drapb.DRAPluginClient }
+
+func (p pluginSocket) prepare(ctx context.Context, claim *drapb.Claim) error {
+	response, err := p.client.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{claim}})
+	if err != nil {
+		return fmt.Errorf("prepare %s: %w", claim.Name, err)
+	}
 	if result := response.Claims[claim.Uid]; result.GetError() != "" || len(result.GetDevices()) != 1 {
-		s.Errorf("prepare %s: %d devices, error %q, want one device", claim.Name, len(result.GetDevices()), result.GetError())
+		return fmt.Errorf("prepare %s: %d devices, error %q, want one device", claim.Name, len(result.GetDevices()), result.GetError())
 	}
+	return nil
 }
 
-func (s *scenario) unprepareOverSocket(plugin drapb.DRAPluginClient, claim *drapb.Claim) {
-	s.Helper()
-	response, err := plugin.NodeUnprepareResources(context.WithoutCancel(s.Context()), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{claim}})
-	must(s, err, "unprepare %s", claim.Name)
+func (p pluginSocket) unprepare(ctx context.Context, claim *drapb.Claim) error {
+	response, err := p.client.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{claim}})
+	if err != nil {
+		return fmt.Errorf("unprepare %s: %w", claim.Name, err)
+	}
 	if text := response.Claims[claim.Uid].GetError(); text != "" {
-		s.Errorf("unprepare %s: %s", claim.Name, text)
+		return fmt.Errorf("unprepare %s: %s", claim.Name, text)
 	}
+	return nil
 }
 
-func (s *scenario) eachAtOnce(claims []*drapb.Claim, do func(*drapb.Claim)) {
-	done := make(chan struct{}, len(claims))
-	for _, claim := range claims {
-		go func() {
-			do(claim)
-			done <- struct{}{}
-		}()
-	}
-	for range claims {
-		<-done
-	}
-}
-
-func timed(do func()) time.Duration {
+// timeEach makes a call for every claim at once and measures until the last has returned.
+func (s *scenario) timeEach(claims []*drapb.Claim, call func(context.Context, *drapb.Claim) error) time.Duration {
+	s.Helper()
 	start := time.Now()
-	do()
+	var group errgroup.Group
+	for _, claim := range claims {
+		group.Go(func() error { return call(s.Context(), claim) })
+	}
+	must(s, group.Wait(), "call the plugin")
 	return time.Since(start)
 }
 

@@ -17,7 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-const namespaceLabel = "mica.gpu/e2e"
+// testLabel is on what the tests make beside the content of their namespaces.
+const testLabel = "mica.gpu/e2e"
 
 // scenario is one test's namespace. Its pods, claims and the namespace itself are gone, and
 // its GPUs free, before the test ends.
@@ -34,7 +35,7 @@ func newScenario(t testing.TB, gpus int) *scenario {
 	t.Helper()
 	t.Cleanup(under.gpus.reserve(t, gpus))
 	namespace, err := under.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-", Labels: map[string]string{namespaceLabel: ""}},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-", Labels: map[string]string{testLabel: ""}},
 	}, metav1.CreateOptions{})
 	must(t, err, "create a namespace")
 	s := &scenario{TB: t, installation: under, namespace: namespace.Name, nudged: time.Now()}

@@ -51,7 +51,10 @@ func sightOf(devices []device) sight {
 
 var (
 	deviceLine = regexp.MustCompile(`(?m)^device (/dev/nvidia\d+ \d+:\d+)$`)
-	gpuLine    = regexp.MustCompile(`(?m)^GPU \d+: .+ \(UUID: (GPU-[0-9a-f-]+)\)$`)
+	// noTrace is what a container prints that has neither a device node of the NVIDIA driver
+	// nor its environment nor its tools.
+	noTrace = regexp.MustCompile(`(?m)^no device\nno nvidia-smi$`)
+	gpuLine = regexp.MustCompile(`(?m)^GPU \d+: .+ \(UUID: (GPU-[0-9a-f-]+)\)$`)
 )
 
 // readSight reads the output of the workload image's show and once.
@@ -95,6 +98,9 @@ func (s *scenario) expectSightOf(pod *corev1.Pod, container string, want sight) 
 		}
 		if seen := readSight(log); !seen.equal(want) {
 			return fmt.Errorf("%w: it sees %s, want %s; its log:\n%s", errNever, seen, want, log)
+		}
+		if len(want.devices) == 0 && !noTrace.MatchString(log) {
+			return fmt.Errorf("%w: it sees something of the NVIDIA driver; its log:\n%s", errNever, log)
 		}
 		return nil
 	})

@@ -249,12 +249,24 @@ func TestTreeOfADeadDaemonIsReplaced(t *testing.T) {
 // the GPUs with the given minors; none for a process on the machine.
 func nvidiaSMI(t *testing.T, d *daemon, minors []int, arguments ...string) (string, error) {
 	t.Helper()
+	return nvidiaSMIWith(t, d, minors, nil, arguments...)
+}
+
+// nvidiaSMIWith also has the capability devices with the given minors.
+func nvidiaSMIWith(t *testing.T, d *daemon, minors, capabilities []int, arguments ...string) (string, error) {
+	t.Helper()
 	dev := t.TempDir()
 	if minors != nil {
 		mknod(t, filepath.Join(dev, "nvidiactl"), 255)
 	}
 	for _, minor := range minors {
 		mknod(t, filepath.Join(dev, fmt.Sprintf("nvidia%d", minor)), minor)
+	}
+	if err := os.Mkdir(filepath.Join(dev, "nvidia-caps"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, minor := range capabilities {
+		mknod(t, filepath.Join(dev, "nvidia-caps", fmt.Sprintf("nvidia-cap%d", minor)), minor)
 	}
 	cmd := exec.Command(filepath.Join(d.root, "usr/bin/nvidia-smi"), arguments...)
 	cmd.Env = append(os.Environ(), "NVML_SIM_SOCKET=", "NVML_SIM_DEV="+dev)

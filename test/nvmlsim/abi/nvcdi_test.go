@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
@@ -14,21 +15,41 @@ import (
 // spec lets nvcdi write the specification of one GPU of a simulated machine.
 func spec(t *testing.T, d *daemon, id string) *specs.Spec {
 	t.Helper()
-	lib, err := nvcdi.New(
-		nvcdi.WithNvmlLib(library()),
-		nvcdi.WithMode(nvcdi.ModeNvml),
-		nvcdi.WithDriverRoot(d.root),
-		nvcdi.WithDevRoot(d.root),
-		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
-	)
-	if err != nil {
-		t.Fatalf("make a CDI generator: %v", err)
-	}
-	generated, err := lib.GetSpec(id)
+	generated, err := generate(library(), d.root, id)
 	if err != nil {
 		t.Fatalf("generate the specification of %s: %v", id, err)
 	}
-	return generated.Raw()
+	return generated
+}
+
+func generate(library nvml.Interface, root, id string) (*specs.Spec, error) {
+	lib, err := nvcdi.New(
+		nvcdi.WithNvmlLib(library),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithDriverRoot(root),
+		nvcdi.WithDevRoot(root),
+		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
+	)
+	if err != nil {
+		return nil, err
+	}
+	generated, err := lib.GetSpec(id)
+	if err != nil {
+		return nil, err
+	}
+	return generated.Raw(), nil
+}
+
+// printNodes prints the paths of a device's nodes, as the role of another process.
+func printNodes(library nvml.Interface, root, id string) error {
+	generated, err := generate(library, root, id)
+	if err != nil {
+		return err
+	}
+	for _, n := range generated.Devices[0].ContainerEdits.DeviceNodes {
+		fmt.Println(n.Path)
+	}
+	return nil
 }
 
 func TestNVCDIGeneratesASpec(t *testing.T) {

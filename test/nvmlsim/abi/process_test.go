@@ -22,6 +22,7 @@ const roleVariable = "NVML_SIM_TEST_ROLE"
 // library that the driver root has, as a client on the machine does.
 func play(role string) int {
 	verb, root, _ := strings.Cut(role, " ")
+	root, argument, _ := strings.Cut(root, " ")
 	lib := nvml.New(nvml.WithLibraryPath(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1")))
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		fmt.Println("initialise the library:", ret)
@@ -37,6 +38,13 @@ func play(role string) int {
 		ret = device.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	case "wait":
 		ret = waitForEvent(lib, device)
+	case "partition":
+		ret = partition(device)
+	case "cdi":
+		if err := printNodes(lib, root, argument); err != nil {
+			fmt.Println("generate a CDI specification:", err)
+			return 1
+		}
 	default:
 		fmt.Println("there is no role", verb)
 		return 1

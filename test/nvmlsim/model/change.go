@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -97,18 +98,18 @@ func (m *Machine) WatchInstances(changed func(gpu int, instances []InstanceState
 	m.watchers = append(m.watchers, changed)
 }
 
-// changePatience bounds how long a control request waits for a call that is
-// changing the GPU; such a call may have been given a latency of any length.
-const changePatience = 5 * time.Second
+// ControlPatience bounds how long a control request waits for calls that are
+// changing GPUs, all of them together; such a call may have been given a latency
+// of any length.
+const ControlPatience = 5 * time.Second
 
-// reserve waits for the right to change a GPU, for requests that no session makes.
-func (m *Machine) reserve(g *gpu) (release func(), err error) {
-	timer := time.NewTimer(changePatience)
-	defer timer.Stop()
+// reserve waits for the right to change a GPU, for requests that no session
+// makes, until ctx ends.
+func (m *Machine) reserve(ctx context.Context, g *gpu) (release func(), err error) {
 	select {
 	case g.changing <- struct{}{}:
 		return func() { <-g.changing }, nil
-	case <-timer.C:
+	case <-ctx.Done():
 		return nil, fmt.Errorf("a call that changes the MIG instances of GPU %d of machine %q is under way and does not end; "+
 			"remove the latency that it was given, or end its process", g.index, m.file.Name)
 	}

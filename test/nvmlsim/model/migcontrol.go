@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -97,8 +98,10 @@ func (m *Machine) Reboot() error {
 			release()
 		}
 	}()
+	ctx, cancel := context.WithTimeout(context.Background(), ControlPatience)
+	defer cancel()
 	for _, g := range m.gpus {
-		release, err := m.reserve(g)
+		release, err := m.reserve(ctx, g)
 		if err != nil {
 			return err
 		}
@@ -144,7 +147,9 @@ func (m *Machine) changeMIG(index int, work func(*gpu) error) error {
 	if g.board.MIG == nil {
 		return fmt.Errorf("GPU %d of machine %q is a %s, which cannot be partitioned", index, m.file.Name, g.board.ProductName)
 	}
-	release, err := m.reserve(g)
+	ctx, cancel := context.WithTimeout(context.Background(), ControlPatience)
+	defer cancel()
+	release, err := m.reserve(ctx, g)
 	if err != nil {
 		return err
 	}

@@ -111,8 +111,9 @@ type Client struct {
 
 var _ model.Control = Client{}
 
-// controlTimeout bounds a control call: none of them waits for anything.
-const controlTimeout = 10 * time.Second
+// controlTimeout bounds a control call. It leaves the simulator time to say what
+// it waited for in vain.
+const controlTimeout = model.ControlPatience + 5*time.Second
 
 func (c Client) call(request controlRequest) (controlReply, error) {
 	conn, err := net.Dial("unix", c.Socket)

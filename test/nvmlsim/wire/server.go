@@ -9,9 +9,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -87,6 +90,17 @@ func Listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
+// acceptPause is for other clients to go and give back what ran out.
+const acceptPause = 100 * time.Millisecond
+
+// passes says whether the next client may be accepted though this one was not
+// (accept(2)).
+func passes(err error) bool {
+	return slices.ContainsFunc([]error{
+		unix.ECONNABORTED, unix.EINTR, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM,
+	}, func(passing error) bool { return errors.Is(err, passing) })
+}
+
 // Serve accepts clients until the listener is closed. Control clients are
 // turned away unless allowed: containers reach a socket too, and a container
 // cannot pull a GPU out of the machine.
@@ -95,6 +109,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, allowControl 
 		conn, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
+		}
+		if passes(err) {
+			klog.FromContext(ctx).Error(err, "No client can be accepted for a moment", "socket", listener.Addr().String())
+			time.Sleep(acceptPause)
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("accept a client on %s: %w", listener.Addr(), err)

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
 )
 
 // blocking is a library whose event waits end when its client is gone.
@@ -220,4 +222,34 @@ func TestControlCallsAreReadStrictly(t *testing.T) {
 	if _, err := (controlRequest{}).carryOut(nil); err == nil {
 		t.Error("a call that asks for nothing is carried out")
 	}
+}
+
+// scarce is a listener that fails with each of its errors and then is closed.
+type scarce struct {
+	net.Listener
+	errs []error
+}
+
+func (l *scarce) Addr() net.Addr { return &net.UnixAddr{Name: "scarce", Net: "unix"} }
+
+func (l *scarce) Accept() (net.Conn, error) {
+	if len(l.errs) == 0 {
+		return nil, net.ErrClosed
+	}
+	err := l.errs[0]
+	l.errs = l.errs[1:]
+	return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", err)}
+}
+
+func TestServeOutlivesWhatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := NewServer(nil, nil)
+		defer server.Close()
+		if err := server.Serve(t.Context(), &scarce{errs: []error{unix.EMFILE, unix.ECONNABORTED, unix.ENOMEM}}, true); err != nil {
+			t.Errorf("it ends with %v", err)
+		}
+		if err := server.Serve(t.Context(), &scarce{errs: []error{unix.EINVAL}}, true); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("it ends with %v where no pause helps", err)
+		}
+	})
 }

@@ -1,6 +1,8 @@
 package build
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,5 +191,25 @@ func TestCacheLeavesNothingOfABrokenBuild(t *testing.T) {
 	found, err := filepath.Glob(filepath.Join(cache.Root, "*/bin/*"))
 	if err != nil || len(found) > 0 {
 		t.Errorf("left %v, %v", found, err)
+	}
+}
+
+func TestTheWaitForAnotherBuildCanBeInterrupted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	never := func() { t.Error("it waits for a lock that nobody holds") }
+	unlock, err := lock(t.Context(), path, never)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	told := 0
+	if _, err := lock(ctx, path, func() { told++; cancel() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if told != 1 {
+		t.Errorf("the wait was told %d times", told)
+	}
+	if _, err := lock(t.Context(), path, unlock); err != nil {
+		t.Errorf("once the other has ended: %v", err)
 	}
 }

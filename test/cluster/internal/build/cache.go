@@ -99,7 +99,9 @@ func (c *Cache) ensure(ctx context.Context, group Group, recipe recipe, dir, nam
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making the cache directory of %s: %w: set MICA_CACHE to a directory that can be written", group.Name, err)
 	}
-	unlock, err := lock(filepath.Join(filepath.Dir(dir), "."+name+".lock"))
+	unlock, err := lock(ctx, filepath.Join(filepath.Dir(dir), "."+name+".lock"), func() {
+		fmt.Fprintf(c.Progress, "another process is building %s: waiting for it\n", name)
+	})
 	if err != nil {
 		return fmt.Errorf("waiting for another build of %s: %w", name, err)
 	}
@@ -135,20 +137,33 @@ func present(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// lock waits for the lock file at path and returns what releases it.
-func lock(path string) (func(), error) {
+// lockInterval is how often a lock is tried that another process holds.
+const lockInterval = 100 * time.Millisecond
+
+// lock waits for the lock file at path, calls waits when that takes time, and
+// returns what releases it.
+func lock(ctx context.Context, path string, waits func()) (func(), error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+	retry := time.NewTicker(lockInterval)
+	defer retry.Stop()
+	for first := true; ; first = false {
+		// A wait in the kernel could not be interrupted.
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { file.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(err, file.Close())
+		case first:
+			waits()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), file.Close())
+		case <-retry.C:
 		}
 	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return func() { file.Close() }, nil
 }

@@ -1,16 +1,16 @@
 package keeper
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
 	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
@@ -26,7 +26,7 @@ const (
 
 // Running says whether a keeper holds the cluster in dir.
 func Running(dir layout.Dir) (bool, error) {
-	lock, err := take(dir, 0)
+	lock, err := take(dir, 0, unix.LOCK_SH)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
@@ -50,15 +50,51 @@ func End(dir layout.Dir) (bool, error) {
 	if err := endKeeper(dir); err != nil {
 		return false, err
 	}
-	lock, err := Hold(dir)
+	if err := removeDead(dir); err != nil {
+		return true, fmt.Errorf("removing what is left in %s: %w", dir, err)
+	}
+	return true, nil
+}
+
+// removeDead removes what a cluster without a keeper left. It fails with ErrHeld when
+// there is a keeper, or somebody else who removes it.
+func removeDead(dir layout.Dir) error {
+	lock, err := take(dir, 0, unix.LOCK_EX)
+	if errors.Is(err, fs.ErrNotExist) {
+		return removeEmpty(dir)
+	}
 	if err != nil {
-		return false, fmt.Errorf("removing what is left in %s: %w", dir, err)
+		return err
 	}
 	defer lock.Close()
 	if err := killInit(dir); err != nil {
-		return true, err
+		return err
 	}
-	return true, sandbox.Clean(string(dir), dir.Cgroup())
+	return clean(dir)
+}
+
+// removeEmpty removes a directory in which no cluster was begun. One that is not
+// empty any more is somebody else's now.
+func removeEmpty(dir layout.Dir) error {
+	err := os.Remove(string(dir))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
+// clean removes what the sandbox left, but for the paths in keep. The caller
+// holds the lock.
+func clean(dir layout.Dir, keep ...string) error {
+	var names []string
+	for _, path := range keep {
+		names = append(names, filepath.Base(path))
+	}
+	cgroup := dir.Cgroup()
+	if _, err := os.Stat(dir.CgroupMade()); errors.Is(err, fs.ErrNotExist) {
+		cgroup = ""
+	}
+	return sandbox.Clean(string(dir), cgroup, filepath.Base(dir.Lock()), names...)
 }
 
 // refuseForeign keeps a mistyped directory from being removed.
@@ -67,6 +103,9 @@ func refuseForeign(dir layout.Dir) error {
 		return nil
 	}
 	entries, err := os.ReadDir(string(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("looking for a cluster in %s: %w", dir, err)
 	}
@@ -82,16 +121,16 @@ func endKeeper(dir layout.Dir) error {
 	if err != nil || !running {
 		return err
 	}
-	pid, err := holder(dir)
+	keeper, err := readMark(dir.Lock())
 	if err != nil {
 		return err
 	}
-	if pid == 0 {
+	if keeper.pid == 0 {
 		return fmt.Errorf("the cluster in %s is just being started: wait for it", dir)
 	}
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", pid, err)
+		if err := keeper.signal(signal); err != nil {
+			return fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", keeper.pid, err)
 		}
 		for deadline := time.Now().Add(politeness); time.Now().Before(deadline); time.Sleep(pollInterval) {
 			// It may be a child that nobody waits for, so its own existence
@@ -101,47 +140,25 @@ func endKeeper(dir layout.Dir) error {
 			}
 		}
 	}
-	return fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", pid)
+	return fmt.Errorf("the cluster's keeper, process %d, does not end: look at it with ps", keeper.pid)
 }
 
 // killInit kills the sandbox of a keeper that did not live to do it, and waits
 // until every process in it is gone: its init ends last.
 func killInit(dir layout.Dir) error {
-	pid, err := readPID(dir.PID())
-	if err != nil || pid == 0 {
+	init, err := readMark(dir.PID())
+	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(politeness); ; time.Sleep(pollInterval) {
-		if !isInit(pid, dir) {
-			return nil
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("killing the cluster's sandbox, process %d: %w", pid, err)
+	for deadline := time.Now().Add(politeness); init.alive(); time.Sleep(pollInterval) {
+		if err := init.signal(syscall.SIGKILL); err != nil {
+			return fmt.Errorf("killing the cluster's sandbox, process %d: %w", init.pid, err)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the cluster's sandbox, process %d, does not end: look at it with ps", pid)
+			return fmt.Errorf("the cluster's sandbox, process %d, does not end: look at it with ps", init.pid)
 		}
 	}
-}
-
-// isInit says whether a process is the live init of the cluster in dir, and
-// not one that got its ID later.
-func isInit(pid int, dir layout.Dir) bool {
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	status, err := os.ReadFile(filepath.Join(proc, "status"))
-	if err != nil || strings.Contains(string(status), "\nState:\tZ") {
-		return false
-	}
-	cmdline, err := os.ReadFile(filepath.Join(proc, "cmdline"))
-	if err != nil {
-		return false
-	}
-	args := bytes.Split(bytes.TrimRight(cmdline, "\x00"), []byte{0})
-	if len(args) == 1 && len(args[0]) == 0 {
-		// It has given its memory back and waits for its children's end.
-		return true
-	}
-	return len(args) > 2 && string(args[1]) == "init" && string(args[len(args)-1]) == string(dir)
+	return nil
 }
 
 // Reserve makes a directory for a private cluster. A number keeps it shorter
@@ -160,7 +177,8 @@ func Reserve(prefix string) (layout.Dir, error) {
 	}
 }
 
-// Sweep removes what private clusters left whose keeper was killed.
+// Sweep removes what private clusters left whose keeper was killed. Any number
+// of processes may sweep at the same time.
 func Sweep(prefix string) error {
 	locks, err := filepath.Glob(filepath.Join(prefix+"*", "lock"))
 	if err != nil {
@@ -169,9 +187,9 @@ func Sweep(prefix string) error {
 	var errs []error
 	for _, lock := range locks {
 		dir := layout.Dir(filepath.Dir(lock))
-		if running, err := Running(dir); err == nil && !running {
-			_, err := End(dir)
-			errs = append(errs, err)
+		// Who holds it lives, or is removing it already.
+		if err := removeDead(dir); err != nil && !errors.Is(err, ErrHeld) {
+			errs = append(errs, fmt.Errorf("removing what is left in %s: %w", dir, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
 	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
 )
@@ -35,9 +37,9 @@ type Files struct {
 
 // Inherit opens the descriptors in a keeper.
 func Inherit(private bool) Files {
-	files := Files{API: os.NewFile(3, "api"), Progress: os.NewFile(4, "progress"), Lock: os.NewFile(5, "lock")}
+	files := Files{API: inherited(3, "api"), Progress: inherited(4, "progress"), Lock: inherited(5, "lock")}
 	if private {
-		files.Lifeline = os.NewFile(6, "lifeline")
+		files.Lifeline = inherited(6, "lifeline")
 	}
 	return files
 }
@@ -56,7 +58,14 @@ func (f Files) supervisors() []*os.File { return []*os.File{f.API, f.Progress} }
 
 // InheritedBySupervisor opens the descriptors in init and the supervisor.
 func InheritedBySupervisor() (api, progress *os.File) {
-	return os.NewFile(3, "api"), os.NewFile(4, "progress")
+	return inherited(3, "api"), inherited(4, "progress")
+}
+
+// inherited opens a descriptor that this process was started with, and keeps it
+// from those that this one starts: they would hold the lock and the pipes open.
+func inherited(fd int, name string) *os.File {
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), name)
 }
 
 // Keep is the life of the keeper: it runs argv as the init of the cluster's
@@ -70,12 +79,26 @@ func Keep(ctx context.Context, dir layout.Dir, argv []string, files Files) error
 	}
 	orphaned := watchLifeline(files.Lifeline)
 	context.AfterFunc(orphaned, stop)
-	runErr := runInit(ctx, dir, argv, files)
+	runErr := makeCgroup(dir)
+	if runErr == nil {
+		runErr = runInit(ctx, dir, argv, files)
+	}
 	if runErr != nil && orphaned.Err() == nil {
 		// Somebody will want to know why: the reason and the logs stay.
-		return errors.Join(runErr, sandbox.Clean(string(dir), dir.Cgroup(), "logs", "failure", "lock"))
+		return errors.Join(runErr, clean(dir, dir.Logs(), dir.Failure()))
 	}
-	return errors.Join(runErr, sandbox.Clean(string(dir), dir.Cgroup()))
+	return errors.Join(runErr, clean(dir))
+}
+
+// makeCgroup makes the cluster's cgroup and a note that it has.
+func makeCgroup(dir layout.Dir) error {
+	if err := sandbox.CreateCgroup(dir.Cgroup()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(dir.CgroupMade(), []byte(dir.Cgroup()+"\n"), 0o644); err != nil {
+		return errors.Join(fmt.Errorf("noting the cluster's cgroup: %w", err), sandbox.RemoveCgroup(dir.Cgroup()))
+	}
+	return nil
 }
 
 // watchLifeline returns a context that ends when the pipe's writer does; never

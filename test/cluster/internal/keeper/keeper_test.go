@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
+	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
 )
 
 func temporary(t *testing.T) layout.Dir {
@@ -68,7 +71,12 @@ func TestEndRemovesWhatADeadClusterLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A process ID that now is somebody else's, here this test's, is spared.
-	if err := writePID(dir.PID(), os.Getpid()); err != nil {
+	somebody, err := markOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	somebody.started--
+	if err := writeMark(dir.PID(), somebody); err != nil {
 		t.Fatal(err)
 	}
 	if ended, err := End(dir); err != nil || !ended {
@@ -79,6 +87,30 @@ func TestEndRemovesWhatADeadClusterLeft(t *testing.T) {
 	}
 	if ended, err := End(dir); err != nil || ended {
 		t.Errorf("a second time: %t, %v", ended, err)
+	}
+}
+
+func TestEndKillsTheSandboxOfAKeeperThatDidNot(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	init := exec.Command("sleep", "600")
+	if err := init.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePID(dir.PID(), init.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := End(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := init.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the sandbox ended with %v", err)
 	}
 }
 
@@ -159,5 +191,117 @@ func TestReserveGivesEachADirectoryThatSweepSparesUntilItIsLocked(t *testing.T) 
 	}
 	if left := sweep(); len(left) != 1 || left[0] != string(first) {
 		t.Errorf("left %v once the second was dead", left)
+	}
+}
+
+func TestSweepsAtTheSameTimeDoNotFail(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "mica-run")
+	for range 20 {
+		dir, err := Reserve(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := Hold(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swept := make(chan error)
+	for range 4 {
+		go func() { swept <- Sweep(prefix) }()
+	}
+	for range 4 {
+		if err := <-swept; err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := filepath.Glob(prefix + "*"); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+func TestThoseWhoAskDoNotTakeEachOtherForAKeeper(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	asking, err := take(dir, 0, unix.LOCK_SH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asking.Close()
+	if running, err := Running(dir); err != nil || running {
+		t.Errorf("running is %t, %v", running, err)
+	}
+}
+
+func TestACgroupThatTheClusterOnlyFoundStays(t *testing.T) {
+	dir := temporary(t)
+	if err := sandbox.CreateCgroup(dir.Cgroup()); err != nil {
+		t.Skip("no cgroup can be made here: ", err)
+	}
+	t.Cleanup(func() {
+		if err := sandbox.RemoveCgroup(dir.Cgroup()); err != nil {
+			t.Error(err)
+		}
+	})
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := End(dir); err != nil || !ended {
+		t.Fatalf("got %t, %v", ended, err)
+	}
+	found, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", dir.Cgroup()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inOne, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", dir.Cgroup()))
+	if err != nil || len(found)+len(inOne) == 0 {
+		t.Errorf("the cgroup is gone, %v", err)
+	}
+}
+
+func TestWhatAKeeperInheritsIsNotInheritedFromIt(t *testing.T) {
+	dir := temporary(t)
+	lock, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As exec leaves it: without the flag that Go sets.
+	fd, err := unix.Dup(int(lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock = inherited(fd, "lock")
+	child := exec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	if running, err := Running(dir); err != nil || !running {
+		t.Errorf("running is %t, %v while the lock is open", running, err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if running, err := Running(dir); err != nil || running {
+		t.Errorf("running is %t, %v after the keeper's end, while its child lives", running, err)
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,14 +15,22 @@ import (
 // ErrHeld says that a cluster's keeper is alive.
 var ErrHeld = errors.New("the cluster is running")
 
+// glance is longer than those hold a lock who only look whether there is a
+// keeper.
+const glance = 200 * time.Millisecond
+
 // Hold takes the lock of the cluster in dir, which is made when it is missing.
 // It fails with ErrHeld while a keeper lives.
 func Hold(dir layout.Dir) (*os.File, error) {
-	for {
+	for deadline := time.Now().Add(glance); ; {
 		if err := os.MkdirAll(string(dir), 0o755); err != nil {
 			return nil, fmt.Errorf("making the cluster's directory: %w", err)
 		}
-		lock, err := take(dir, os.O_CREATE)
+		lock, err := take(dir, os.O_CREATE, unix.LOCK_EX)
+		if errors.Is(err, ErrHeld) && time.Now().Before(deadline) {
+			time.Sleep(pollInterval)
+			continue
+		}
 		// A keeper on its way out removes the lock, and then the directory.
 		if !errors.Is(err, fs.ErrNotExist) {
 			return lock, err
@@ -32,13 +39,15 @@ func Hold(dir layout.Dir) (*os.File, error) {
 }
 
 // take takes a lock that is there; with os.O_CREATE it makes one. It fails with
-// fs.ErrNotExist when there is none, or only one that is just being removed.
-func take(dir layout.Dir, flags int) (*os.File, error) {
+// fs.ErrNotExist when there is none, or only one that is just being removed. Those
+// who only ask whether it is held share it (unix.LOCK_SH), so that they do not
+// take each other for a holder.
+func take(dir layout.Dir, flags, how int) (*os.File, error) {
 	file, err := os.OpenFile(dir.Lock(), os.O_RDWR|flags, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("opening the cluster's lock: %w", err)
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB); err != nil {
 		file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrHeld
@@ -60,30 +69,4 @@ func current(file *os.File, path string) bool {
 	}
 	named, err := os.Stat(path)
 	return err == nil && os.SameFile(held, named)
-}
-
-// holder is the process ID that the lock's holder wrote into it.
-func holder(dir layout.Dir) (int, error) { return readPID(dir.Lock()) }
-
-// readPID returns 0 when no process ID is there.
-func readPID(path string) (int, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && len(data) == 0) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("reading a process ID of the cluster: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil || pid <= 1 {
-		return 0, fmt.Errorf("%s holds %q, which is no process ID: remove it", path, data)
-	}
-	return pid, nil
-}
-
-func writePID(path string, pid int) error {
-	if err := os.WriteFile(path, []byte(strconv.Itoa(pid)+"\n"), 0o644); err != nil {
-		return fmt.Errorf("writing a process ID of the cluster: %w", err)
-	}
-	return nil
 }

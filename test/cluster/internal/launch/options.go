@@ -29,6 +29,9 @@ type Options struct {
 	HostGPU bool
 	// Private clusters end with the process that started them.
 	Private bool
+	// Logs is where a private cluster's logs are kept when it is gone; empty for
+	// nowhere.
+	Logs string
 	// Cache builds the binaries.
 	Cache *build.Cache
 	// Executable is this program.
@@ -104,7 +107,8 @@ func absolute(name string) (string, error) {
 }
 
 // assembleImages makes the archives that every cluster holds, next to the
-// binaries that they are made of, unless they are there.
+// binaries that they are made of: always, because they hold more than that, such
+// as this machine's glibc.
 func assembleImages(binaries map[string]string) ([]string, error) {
 	var archives []string
 	for _, recipe := range []image.Recipe{
@@ -112,10 +116,8 @@ func assembleImages(binaries map[string]string) ([]string, error) {
 		{Name: layout.WorkloadImage, Binaries: []string{binaries["workload"]}, Glibc: true},
 	} {
 		archive := recipe.Binaries[0] + ".tar"
-		if _, err := os.Stat(archive); err != nil {
-			if err := recipe.Write(archive); err != nil {
-				return nil, err
-			}
+		if err := recipe.Write(archive); err != nil {
+			return nil, err
 		}
 		archives = append(archives, archive)
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -33,7 +32,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err := options.Check(); err != nil {
 		return nil, err
 	}
-	if err := prerequisite.This().Check(); err != nil {
+	if err := prerequisite.This().Check(options.HostGPU); err != nil {
 		return nil, err
 	}
 	spec, err := options.spec(ctx)
@@ -165,12 +164,20 @@ func (c *Cluster) End() error {
 	return err
 }
 
+// logs says where a cluster's logs are once it has ended.
+func (o Options) logs() string {
+	switch {
+	case !o.Private:
+		return "all logs are in " + o.Dir.Logs()
+	case o.Logs != "":
+		return "all logs are in " + o.Logs
+	}
+	return "--logs DIR keeps all logs"
+}
+
 // Failure is the reason for which the cluster ended by itself.
 func Failure(options Options) error {
-	where := "all logs are in " + options.Dir.Logs()
-	if options.Private {
-		where = "--logs DIR keeps all logs"
-	}
+	where := options.logs()
 	for _, path := range []string{options.Dir.Failure(), options.Dir.Log("supervisor")} {
 		// One that is missing or empty tells nothing; the other may.
 		if reason, err := os.ReadFile(path); err == nil && len(reason) > 0 {
@@ -178,28 +185,4 @@ func Failure(options Options) error {
 		}
 	}
 	return fmt.Errorf("the cluster ended and left no reason: its keeper was killed\n%s", where)
-}
-
-// CopyLogs copies a cluster's logs, for those who look when it is gone.
-func CopyLogs(from, to string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return fmt.Errorf("keeping the logs: %w", err)
-	}
-	files, err := filepath.Glob(filepath.Join(from, "*.log"))
-	if err != nil {
-		return fmt.Errorf("keeping the logs: %w", err)
-	}
-	var errs []error
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, filepath.Base(file)), data, 0o644)
-		}
-		errs = append(errs, err)
-	}
-	pods := filepath.Join(from, "pods")
-	if _, err := os.Stat(pods); err == nil {
-		errs = append(errs, os.RemoveAll(filepath.Join(to, "pods")), os.CopyFS(filepath.Join(to, "pods"), os.DirFS(pods)))
-	}
-	return errors.Join(errs...)
 }

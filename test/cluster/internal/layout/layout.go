@@ -3,8 +3,11 @@
 package layout
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"regexp"
 )
 
 // DefaultDir is where a cluster lives unless told otherwise. It is short
@@ -44,10 +47,17 @@ const (
 // Dir is a cluster's directory.
 type Dir string
 
+// plain paths need no quotes in any file that names them.
+var plain = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
+
 // Check says whether the directory can hold a cluster.
 func (d Dir) Check() error {
 	if !filepath.IsAbs(string(d)) || filepath.Clean(string(d)) != string(d) || d == "/" {
 		return fmt.Errorf("the cluster's directory %q is not a clean absolute path below /: give one, such as %s", string(d), DefaultDir)
+	}
+	if !plain.MatchString(string(d)) {
+		return fmt.Errorf("the cluster's directory %q may have letters, digits, and the characters . _ - only, because scripts and configuration files name it: choose another, such as %s",
+			string(d), DefaultDir)
 	}
 	if len(d) > maxDir {
 		return fmt.Errorf("the cluster's directory %s has %d characters and may have %d, because unix socket paths below it may have 107: choose a shorter one, such as %s",
@@ -62,7 +72,7 @@ func (d Dir) join(elem ...string) string {
 
 // Files about the cluster itself.
 
-// Lock is held by the cluster's keeper, whose process ID it holds.
+// Lock is held by the cluster's keeper; in it stands which process that is.
 func (d Dir) Lock() string { return d.join("lock") }
 
 // Spec holds what the cluster was started with.
@@ -71,7 +81,7 @@ func (d Dir) Spec() string { return d.join("spec.json") }
 // Info holds what clients need to know; it is there once the node is ready.
 func (d Dir) Info() string { return d.join("info.json") }
 
-// PID holds the process ID of the namespace's init, as the machine sees it.
+// PID tells which process is the namespace's init, as the machine sees it.
 func (d Dir) PID() string { return d.join("pid") }
 
 // Control is the supervisor's socket.
@@ -125,5 +135,13 @@ func (d Dir) ContainerdSocket() string { return d.join("run", "containerd.sock")
 // cluster's mount namespace.
 func (d Dir) Shadow(path string) string { return d.join("shadow", path) }
 
-// Cgroup is the pods' cgroup, below the root of every hierarchy.
-func (d Dir) Cgroup() string { return "/" + filepath.Base(string(d)) }
+// Cgroup is the pods' cgroup, below the root of every hierarchy. The machine's
+// cgroups are one name space, so the whole path names it.
+func (d Dir) Cgroup() string {
+	sum := sha256.Sum256([]byte(d))
+	return "/mica-" + hex.EncodeToString(sum[:6])
+}
+
+// CgroupMade is there when the cluster has made its cgroup: one that it only
+// found is somebody else's.
+func (d Dir) CgroupMade() string { return d.join("cgroup") }

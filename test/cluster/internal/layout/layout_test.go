@@ -14,6 +14,9 @@ func TestCheck(t *testing.T) {
 		"/":                             "clean absolute",
 		"/var/lib/../lib/mica":          "clean absolute",
 		"/var/lib/mica/":                "clean absolute",
+		"/var/lib/my mica":              "letters, digits",
+		"/var/lib/$(reboot)":            "letters, digits",
+		"/var/lib/mica\n":               "letters, digits",
 		"/var/lib/" + "a23456789012345": "choose a shorter one",
 	} {
 		err := dir.Check()
@@ -42,10 +45,20 @@ func TestEverythingIsBelowTheDirectory(t *testing.T) {
 	for _, path := range []string{
 		dir.Lock(), dir.Spec(), dir.Info(), dir.PID(), dir.Control(), dir.Failure(), dir.Logs(), dir.Log("etcd"), dir.Kubeconfig(),
 		dir.PKI(), dir.Config(), dir.Etcd(), dir.Kubelet(), dir.CDI(), dir.Driver(), dir.SimSocket(), dir.Containerd(), dir.Run(),
-		dir.ContainerdSocket(), dir.Shadow("/var/log"),
+		dir.ContainerdSocket(), dir.Shadow("/var/log"), dir.CgroupMade(),
 	} {
 		if !strings.HasPrefix(path, "/var/lib/mica/") {
 			t.Errorf("%s is not", path)
 		}
+	}
+}
+
+func TestDirectoriesWithTheSameNameHaveCgroupsOfTheirOwn(t *testing.T) {
+	one, other := Dir("/var/lib/mica").Cgroup(), Dir("/tmp/mica").Cgroup()
+	if one == other {
+		t.Errorf("%s twice", one)
+	}
+	if again := Dir("/var/lib/mica").Cgroup(); again != one {
+		t.Errorf("%s is %s the next time", one, again)
 	}
 }

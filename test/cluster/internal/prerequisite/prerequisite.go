@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -66,12 +67,16 @@ func (e Error) Error() string {
 // HasCapability says whether a capability, by its number, is there.
 func (m Machine) HasCapability(number int) bool { return m.Capabilities&(1<<number) != 0 }
 
-// Check returns an Error with everything that is missing.
-func (m Machine) Check() error {
+// Check returns an Error with everything that is missing; the NVIDIA driver only
+// counts when the cluster uses the machine's own GPUs.
+func (m Machine) Check(hostGPU bool) error {
 	if m.UID != 0 {
 		return Error{{What: "root: containers, mounts and network namespaces need it", Remedy: "sudo, or a root shell"}}
 	}
 	missing := append(m.checkPrograms(), m.checkKernel()...)
+	if hostGPU {
+		missing = append(missing, m.checkDriver()...)
+	}
 	if len(missing) > 0 {
 		return Error(missing)
 	}
@@ -89,6 +94,32 @@ func (m Machine) checkPrograms() []Missing {
 		if !m.Has(program.name) {
 			missing = append(missing, Missing{What: program.name + ": " + program.use, Remedy: program.remedy})
 		}
+	}
+	return missing
+}
+
+// libraryDirs are where distributions and NVIDIA's installer put the driver's
+// libraries.
+var libraryDirs = []string{
+	"/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+	"/usr/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu/nvidia/current",
+	"/usr/lib64", "/usr/lib", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64",
+}
+
+func (m Machine) checkDriver() []Missing {
+	const library = "libnvidia-ml.so.1"
+	var missing []Missing
+	if !m.Exists("/dev/nvidiactl") {
+		missing = append(missing, Missing{
+			What:   "/dev/nvidiactl: --gpu host uses the machine's own GPUs",
+			Remedy: "load the NVIDIA driver and run nvidia-smi once, which makes the device; or simulate GPUs, without --gpu host",
+		})
+	}
+	if !slices.ContainsFunc(libraryDirs, func(dir string) bool { return m.Exists(dir + "/" + library) }) {
+		missing = append(missing, Missing{
+			What:   library + ": the plugin asks it for the machine's GPUs, and it is in none of " + strings.Join(libraryDirs, ", "),
+			Remedy: "install the NVIDIA driver's libraries of the same version as its kernel module",
+		})
 	}
 	return missing
 }

@@ -21,17 +21,38 @@ func Unified() bool {
 	return unix.Statfs(cgroupMount, &stat) == nil && stat.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// CreateCgroup makes the cgroup name in every hierarchy.
+// CreateCgroup makes the cgroup name in every hierarchy. It replaces one that is
+// left over and empty; it fails when one is in use, and then has made none.
 func CreateCgroup(name string) error {
 	if Unified() {
 		if err := delegate(cgroupMount); err != nil {
 			return err
 		}
 	}
+	var made []string
 	for _, root := range hierarchies() {
-		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
-			return fmt.Errorf("making the pods' cgroup: %w", err)
+		group := filepath.Join(root, name)
+		if err := create(group); err != nil {
+			for _, group := range made {
+				err = errors.Join(err, unix.Rmdir(group))
+			}
+			return err
 		}
+		made = append(made, group)
+	}
+	return nil
+}
+
+func create(group string) error {
+	err := os.Mkdir(group, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		if err := removeTree(group, unix.Rmdir); err != nil {
+			return fmt.Errorf("%w: the pods' cgroup %s is another cluster's, whose directory has the same path in another container: choose another --dir", err, group)
+		}
+		err = os.Mkdir(group, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("making the pods' cgroup: %w", err)
 	}
 	return nil
 }
@@ -63,14 +84,14 @@ func delegate(group string) error {
 func RemoveCgroup(name string) error {
 	var errs []error
 	for _, root := range hierarchies() {
-		errs = append(errs, removeTree(filepath.Join(root, name)))
+		errs = append(errs, removeTree(filepath.Join(root, name), empty))
 	}
 	return errors.Join(errs...)
 }
 
-// removeTree removes a cgroup after its children: they are directories whose
-// files cannot be removed.
-func removeTree(group string) error {
+// removeTree removes a cgroup by means of remove, after its children: they are
+// directories whose files cannot be removed.
+func removeTree(group string, remove func(group string) error) error {
 	entries, err := os.ReadDir(group)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -80,17 +101,22 @@ func removeTree(group string) error {
 	}
 	for _, entry := range entries {
 		if entry.IsDir() {
-			if err := removeTree(filepath.Join(group, entry.Name())); err != nil {
+			if err := removeTree(filepath.Join(group, entry.Name()), remove); err != nil {
 				return err
 			}
 		}
 	}
+	if err := remove(group); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing the cgroup %s: %w", group, err)
+	}
+	return nil
+}
+
+// empty removes a cgroup once its members are killed.
+func empty(group string) error {
 	return retryBusy(func() error {
 		killGroup(group)
-		if err := unix.Rmdir(group); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("removing the cgroup %s: %w", group, err)
-		}
-		return nil
+		return unix.Rmdir(group)
 	})
 }
 

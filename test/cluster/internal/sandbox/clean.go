@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,24 +16,29 @@ import (
 // killed: until then their cgroups and mounts are busy.
 const patience = 10 * time.Second
 
-// Clean removes what a cluster whose processes are gone can leave: its cgroup,
-// mounts below its directory, and the directory but for the names in keep. It
-// is called outside the sandbox: inside, the directory shows parts of the
-// machine.
-func Clean(dir, cgroup string, keep ...string) error {
-	err := errors.Join(RemoveCgroup(cgroup), unmountBelow(dir))
+// Clean removes what a cluster whose processes are gone can leave: its cgroup
+// unless the name is empty, mounts below its directory, and the directory but for the names in keep. The
+// file named lock goes last, and stays when anything else does: it is what a
+// directory is known by as a cluster's. It is called outside the sandbox:
+// inside, the directory shows parts of the machine.
+func Clean(dir, cgroup, lock string, keep ...string) error {
+	err := unmountBelow(dir)
+	if cgroup != "" {
+		err = errors.Join(err, RemoveCgroup(cgroup))
+	}
 	if left, listErr := mountPoints(dir); listErr != nil || len(left) > 0 {
 		// Removing files through a mount would remove somebody else's.
 		return errors.Join(err, listErr, fmt.Errorf("%s is kept because %v are still mounted there: unmount them and run `cluster down`", dir, left))
 	}
-	return errors.Join(err, removeAllBut(dir, keep))
+	if err != nil {
+		return err
+	}
+	return removeAllBut(dir, lock, keep, os.RemoveAll)
 }
 
-func removeAllBut(dir string, keep []string) error {
-	kept := map[string]bool{}
-	for _, name := range keep {
-		kept[name] = true
-	}
+// removeAllBut removes a directory by means of remove, except for the names in
+// keep.
+func removeAllBut(dir, lock string, keep []string, remove func(path string) error) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -42,18 +48,23 @@ func removeAllBut(dir string, keep []string) error {
 	}
 	var errs []error
 	for _, entry := range entries {
-		if !kept[entry.Name()] {
+		if entry.Name() != lock && !slices.Contains(keep, entry.Name()) {
 			path := filepath.Join(dir, entry.Name())
-			errs = append(errs, retryBusy(func() error { return os.RemoveAll(path) }))
+			errs = append(errs, retryBusy(func() error { return remove(path) }))
 		}
 	}
-	if len(keep) > 0 {
-		return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || len(keep) > 0 {
+		return err
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
+	if err := remove(filepath.Join(dir, lock)); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	// From here on somebody else may hold the directory with a lock of its own.
+	err = os.Remove(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
 }
 
 // retryBusy repeats an operation while the kernel still uses what it works on.

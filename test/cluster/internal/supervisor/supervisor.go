@@ -162,9 +162,6 @@ func isolate(dir layout.Dir) error {
 	if err := sandbox.Address(layout.NodeIP, layout.ClusterIP); err != nil {
 		return err
 	}
-	if err := sandbox.CreateCgroup(dir.Cgroup()); err != nil {
-		return err
-	}
 	if err := sandbox.Replace("/var/log", dir.Shadow("/var/log")); err != nil {
 		return err
 	}

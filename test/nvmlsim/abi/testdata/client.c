@@ -157,6 +157,70 @@ static void arrays(void)
 	free(mask);
 }
 
+/* Pointers, versions and arrays of the functions of GPU and compute instances. */
+static void instances(void)
+{
+	nvmlDevice_t d = device(5), mig = {0};
+	nvmlGpuInstancePlacement_t placement = {4, 4};
+	nvmlComputeInstancePlacement_t *placements = calloc(3, sizeof *placements);
+	nvmlComputeInstanceProfileInfo_v2_t *profile = calloc(1, sizeof *profile);
+	nvmlGpuInstance_t gi, none = {0}, *all = calloc(2, sizeof *all);
+	nvmlComputeInstanceInfo_t *info = calloc(1, sizeof *info);
+	nvmlComputeInstance_t ci, nothing = {0};
+	nvmlReturn_t activation = 77;
+	unsigned int count = 0, *word = calloc(1, sizeof *word);
+	char name[96];
+
+	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_ENABLE, NULL), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+	WANT(activation, NVML_SUCCESS);
+	WANT(nvmlDeviceCreateGpuInstanceWithPlacement(d, 9, NULL, &gi), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlDeviceCreateGpuInstanceWithPlacement(d, 9, &placement, NULL), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlDeviceCreateGpuInstanceWithPlacement(d, 9, &placement, &gi), NVML_SUCCESS);
+	WANT(nvmlDeviceGetGpuInstances(d, 9, all, &count), NVML_SUCCESS);
+	WANT(count, 1);
+	WANT(all[0].handle == gi.handle, 1);
+	WANT(nvmlGpuInstanceGetInfo(none, NULL), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpuInstanceDestroy(none), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlComputeInstanceDestroy(nothing), NVML_ERROR_INVALID_ARGUMENT);
+
+	profile->version = nvmlComputeInstanceProfileInfo_v2;
+	WANT(nvmlGpuInstanceGetComputeInstanceProfileInfoV(gi, NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE, 0, profile), NVML_SUCCESS);
+	WANT(profile->sliceCount, 3);
+	WANT(profile->multiprocessorCount, 60);
+	WANT(strcmp(profile->name, "MIG 3g.40gb"), 0);
+	WANT(nvmlGpuInstanceGetComputeInstanceProfileInfoV(gi, 0, 0, (nvmlComputeInstanceProfileInfo_v2_t *)word), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	count = 0;
+	WANT(nvmlGpuInstanceGetComputeInstancePossiblePlacements(gi, 0, NULL, &count), NVML_SUCCESS);
+	WANT(count, 3);
+	WANT(nvmlGpuInstanceGetComputeInstancePossiblePlacements(gi, 0, placements, &count), NVML_SUCCESS);
+	WANT(placements[2].start, 2);
+	WANT(nvmlGpuInstanceCreateComputeInstanceWithPlacement(gi, 0, &placements[2], &ci), NVML_SUCCESS);
+	WANT(nvmlComputeInstanceGetInfo_v2(ci, info), NVML_SUCCESS);
+	WANT(info->placement.start, 2);
+	WANT(info->gpuInstance.handle == gi.handle, 1);
+	WANT(nvmlDeviceGetMigDeviceHandleByIndex(d, 0, &mig), NVML_SUCCESS);
+	WANT(info->device.handle == mig.handle, 1);
+	WANT(nvmlDeviceGetName(mig, name, sizeof name), NVML_SUCCESS);
+	WANT(strcmp(name, "NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb"), 0);
+
+	WANT(nvmlGpuInstanceDestroy(gi), NVML_ERROR_IN_USE);
+	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_DISABLE, &activation), NVML_SUCCESS);
+	WANT(activation, NVML_ERROR_IN_USE);
+	WANT(nvmlComputeInstanceDestroy(ci), NVML_SUCCESS);
+	WANT(nvmlComputeInstanceDestroy(ci), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlDeviceGetName(mig, name, sizeof name), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpuInstanceDestroy(gi), NVML_SUCCESS);
+	WANT(nvmlGpuInstanceGetInfo(gi, (nvmlGpuInstanceInfo_t *)info), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_DISABLE, &activation), NVML_SUCCESS);
+	WANT(activation, NVML_SUCCESS);
+	free(placements);
+	free(profile);
+	free(all);
+	free(info);
+	free(word);
+}
+
 /* The struct of the first two versions ends where busId begins. */
 static void older_names(void)
 {
@@ -234,6 +298,7 @@ int main(void)
 	text_buffers();
 	versioned_structs();
 	arrays();
+	instances();
 	older_names();
 
 	WANT(nvmlEventSetCreate(&set), NVML_SUCCESS);
