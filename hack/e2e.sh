@@ -7,6 +7,6 @@ cd "$(dirname "$0")/.."
 hack/install.sh
 cluster=$(bin/cluster info -o env)
 eval "$cluster"
-export KUBECONFIG MICA_DRIVER_ROOT MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin
+export KUBECONFIG MICA_DRIVER_ROOT MICA_SIM_SOCKET MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin
 cd test/e2e
 exec ../../bin/e2e.test -test.v -test.timeout 30m "$@"

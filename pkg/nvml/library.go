@@ -70,6 +70,7 @@ var requiredSymbols = []string{
 	"nvmlGpuInstanceGetComputeInstanceProfileInfo",
 	"nvmlGpuInstanceCreateComputeInstance",
 	"nvmlGpuInstanceGetComputeInstanceById",
+	"nvmlComputeInstanceGetInfo_v2",
 	"nvmlComputeInstanceDestroy",
 	"nvmlDeviceGetNvLinkState",
 	"nvmlDeviceGetNvLinkRemotePciInfo_v2",

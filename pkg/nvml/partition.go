@@ -248,34 +248,48 @@ func computeSlices(mig nvml.Device) (int, nvml.Return) {
 }
 
 // CreateInstance makes a GPU instance of a profile at a placement of memory
-// slices. It is ErrInsufficientResources where another instance is in the way.
-// After any other error the instance may exist all the same.
-func (l *Library) CreateInstance(uuid string, profileID, start, size int) error {
+// slices and returns its ID. It is ErrInsufficientResources where another
+// instance is in the way. After any other error the instance may exist all the
+// same.
+func (l *Library) CreateInstance(uuid string, profileID, start, size int) (instance int, err error) {
 	handle, err := l.open(uuid)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, ret := handle.CreateGpuInstanceWithPlacement(
+	created, ret := handle.CreateGpuInstanceWithPlacement(
 		&nvml.GpuInstanceProfileInfo{Id: uint32(profileID)},
 		&nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(size)},
 	)
-	return check(ret, fmt.Sprintf("create a GPU instance of profile %d at memory slice %d", profileID, start), uuid)
+	if ret != nvml.SUCCESS {
+		return 0, check(ret, fmt.Sprintf("create a GPU instance of profile %d at memory slice %d", profileID, start), uuid)
+	}
+	info, ret := created.GetInfo()
+	return int(info.Id), check(ret, "read the new GPU instance", uuid)
 }
 
 // CreateComputeInstance makes the compute instance that takes all of a GPU
-// instance. After an error it may exist all the same.
-func (l *Library) CreateComputeInstance(uuid string, instance int) error {
+// instance, which is a MIG device. After an error it may exist all the same.
+func (l *Library) CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error) {
 	handle, err := l.openInstance(uuid, instance)
 	if err != nil {
-		return err
+		return gpu.MIGDevice{}, err
 	}
 	name := instanceName(uuid, instance)
 	profile, err := largestCompute(handle, name)
 	if err != nil {
-		return err
+		return gpu.MIGDevice{}, err
 	}
-	_, ret := handle.CreateComputeInstance(&profile)
-	return check(ret, "create the compute instance", name)
+	created, ret := handle.CreateComputeInstance(&profile)
+	if ret != nvml.SUCCESS {
+		return gpu.MIGDevice{}, check(ret, "create the compute instance", name)
+	}
+	info, ret := created.GetInfo()
+	if ret != nvml.SUCCESS {
+		return gpu.MIGDevice{}, check(ret, "read the new compute instance", name)
+	}
+	device := gpu.MIGDevice{ComputeID: int(info.Id), Slices: int(profile.SliceCount)}
+	device.UUID, ret = info.Device.GetUUID()
+	return device, check(ret, "read the UUID of the new MIG device", name)
 }
 
 // largestCompute is the profile of a compute instance with all slices. The

@@ -27,6 +27,11 @@ func must(t *testing.T, err error) {
 	}
 }
 
+func created(t *testing.T) func(instance int, err error) {
+	t.Helper()
+	return func(_ int, err error) { t.Helper(); must(t, err) }
+}
+
 func at(t *testing.T, library *nvml.Library, uuid string, profile, start int) gpu.Instance {
 	t.Helper()
 	instance, err := library.InstanceAt(uuid, profile, start)
@@ -44,15 +49,16 @@ func TestAPartitionIsMadeAndUnmade(t *testing.T) {
 		t.Fatalf("got %t, %v after MIG was enabled", enabled, err)
 	}
 	const profile, start, size = 14, 2, 2
-	must(t, library.CreateInstance(uuid, profile, start, size))
+	created(t)(library.CreateInstance(uuid, profile, start, size))
 	instance := at(t, library, uuid, profile, start)
 	if instance.Size != size || len(instance.Devices) != 0 {
 		t.Errorf("got %+v, want an empty instance of %d slices", instance, size)
 	}
-	must(t, library.CreateComputeInstance(uuid, instance.ID))
+	device, err := library.CreateComputeInstance(uuid, instance.ID)
+	must(t, err)
 	instance = at(t, library, uuid, profile, start)
-	if len(instance.Devices) != 1 || instance.Devices[0].UUID == "" {
-		t.Fatalf("got %+v, want one MIG device", instance)
+	if !slices.Equal(instance.Devices, []gpu.MIGDevice{device}) || device.UUID == "" {
+		t.Fatalf("got %+v, want the MIG device %+v", instance, device)
 	}
 	all, err := library.Instances(uuid)
 	must(t, err)
@@ -84,9 +90,10 @@ func TestTheComputeInstanceFillsTheGPUInstance(t *testing.T) {
 		machine, library, uuid := partitionable(t, name)
 		must(t, library.SetMIG(uuid, true))
 		for _, profile := range machine.GPUs()[0].Board.MIG.Profiles {
-			must(t, library.CreateInstance(uuid, profile.ID, profile.Starts[0], profile.Size))
+			created(t)(library.CreateInstance(uuid, profile.ID, profile.Starts[0], profile.Size))
 			instance := at(t, library, uuid, profile.ID, profile.Starts[0])
-			must(t, library.CreateComputeInstance(uuid, instance.ID))
+			_, err := library.CreateComputeInstance(uuid, instance.ID)
+			must(t, err)
 			state, err := machine.State()
 			must(t, err)
 			made := state.GPUs[0].Instances[0]
@@ -101,18 +108,18 @@ func TestTheComputeInstanceFillsTheGPUInstance(t *testing.T) {
 
 func TestPartitionErrors(t *testing.T) {
 	machine, library, uuid := partitionable(t, "p5.48xlarge")
-	if err := library.CreateInstance(uuid, 19, 0, 1); !errors.Is(err, nvml.ErrNotSupported) {
+	if _, err := library.CreateInstance(uuid, 19, 0, 1); !errors.Is(err, nvml.ErrNotSupported) {
 		t.Errorf("with MIG disabled: got %v, want %v", err, nvml.ErrNotSupported)
 	}
 	must(t, library.SetMIG(uuid, true))
-	must(t, library.CreateInstance(uuid, 9, 0, 4))
-	if err := library.CreateInstance(uuid, 19, 3, 1); !errors.Is(err, nvml.ErrInsufficientResources) {
+	created(t)(library.CreateInstance(uuid, 9, 0, 4))
+	if _, err := library.CreateInstance(uuid, 19, 3, 1); !errors.Is(err, nvml.ErrInsufficientResources) {
 		t.Errorf("on top of another: got %v, want %v", err, nvml.ErrInsufficientResources)
 	}
 	if instance, err := library.InstanceAt(uuid, 9, 4); err != nil || instance != nil {
 		t.Errorf("got %v, %v, want no instance", instance, err)
 	}
-	if err := library.CreateComputeInstance(uuid, 14); !errors.Is(err, nvml.ErrNotFound) {
+	if _, err := library.CreateComputeInstance(uuid, 14); !errors.Is(err, nvml.ErrNotFound) {
 		t.Errorf("in an instance that is not there: got %v, want %v", err, nvml.ErrNotFound)
 	}
 	must(t, machine.Fail(model.Failure{Function: "nvmlGpuInstanceDestroy", Return: gonvml.ERROR_TIMEOUT}))

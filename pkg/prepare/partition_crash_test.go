@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -43,12 +44,20 @@ func (m *moments) SetMIG(uuid string, enabled bool) error {
 	return m.around(fmt.Sprint("SetMIG ", enabled), func() error { return m.MIG.SetMIG(uuid, enabled) })
 }
 
-func (m *moments) CreateInstance(uuid string, profileID, start, size int) error {
-	return m.around("CreateInstance", func() error { return m.MIG.CreateInstance(uuid, profileID, start, size) })
+func (m *moments) CreateInstance(uuid string, profileID, start, size int) (instance int, err error) {
+	err = m.around("CreateInstance", func() error {
+		instance, err = m.MIG.CreateInstance(uuid, profileID, start, size)
+		return err
+	})
+	return instance, err
 }
 
-func (m *moments) CreateComputeInstance(uuid string, instance int) error {
-	return m.around("CreateComputeInstance", func() error { return m.MIG.CreateComputeInstance(uuid, instance) })
+func (m *moments) CreateComputeInstance(uuid string, instance int) (device gpu.MIGDevice, err error) {
+	err = m.around("CreateComputeInstance", func() error {
+		device, err = m.MIG.CreateComputeInstance(uuid, instance)
+		return err
+	})
+	return device, err
 }
 
 func (m *moments) DestroyComputeInstance(uuid string, instance, compute int) error {

@@ -25,8 +25,8 @@ type MIG interface {
 	Instances(uuid string) ([]gpu.Instance, error)
 	// InstanceAt is nil where there is none.
 	InstanceAt(uuid string, profileID, start int) (*gpu.Instance, error)
-	CreateInstance(uuid string, profileID, start, size int) error
-	CreateComputeInstance(uuid string, instance int) error
+	CreateInstance(uuid string, profileID, start, size int) (instance int, err error)
+	CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error)
 	// What is to be destroyed may be gone already.
 	DestroyComputeInstance(uuid string, instance, compute int) error
 	DestroyInstance(uuid string, instance int) error
@@ -74,7 +74,7 @@ func jobs(record *journal.Record, shared func(uuid string) (bool, error)) []*job
 			j.add(device.Request, enableMIG{device.UUID, shared})
 		}
 		j.add(device.Request, &makeInstance{device: device})
-		j.add(device.Request, makeCompute{device})
+		j.add(device.Request, &makeCompute{device: device})
 	}
 	return all
 }
@@ -244,12 +244,18 @@ type makeInstance struct {
 func (s *makeInstance) do(mig MIG) error {
 	uuid, partition := s.device.UUID, s.device.Partition
 	if s.tried {
-		if found, err := mig.InstanceAt(uuid, partition.ProfileID, partition.Start); err != nil || found != nil {
+		found, err := mig.InstanceAt(uuid, partition.ProfileID, partition.Start)
+		if err != nil {
 			return err
+		}
+		if found != nil {
+			partition.InstanceID = found.ID
+			return nil
 		}
 	}
 	s.tried = true
-	err := mig.CreateInstance(uuid, partition.ProfileID, partition.Start, partition.Size)
+	var err error
+	partition.InstanceID, err = mig.CreateInstance(uuid, partition.ProfileID, partition.Start, partition.Size)
 	if errors.Is(err, nvml.ErrInsufficientResources) {
 		partition.Foreign = true // whatever is there, so that undo leaves it alone
 	}
@@ -279,42 +285,50 @@ func (s *makeInstance) gone(mig MIG) error {
 	return err
 }
 
-// makeCompute makes the compute instance in the GPU instance, which together
-// are the MIG device of a container.
-type makeCompute struct{ device *journal.Device }
+// makeCompute makes the compute instance in the GPU instance that was just made,
+// which together are the MIG device of a container.
+type makeCompute struct {
+	device *journal.Device
+	// tried tells that what is found in the GPU instance may be what was made.
+	tried bool
+}
 
-func (s makeCompute) do(mig MIG) error {
-	uuid, partition := s.device.UUID, s.device.Partition
-	instance, err := s.find(mig)
-	if err != nil {
-		return err
-	}
-	if len(instance.Devices) == 0 {
-		if err := mig.CreateComputeInstance(uuid, instance.ID); err != nil {
+func (s *makeCompute) do(mig MIG) error {
+	partition := s.device.Partition
+	var made gpu.MIGDevice
+	if s.tried {
+		found, err := s.find(mig)
+		if err != nil {
 			return err
 		}
-		if instance, err = s.find(mig); err != nil {
+		made = found
+	}
+	s.tried = true
+	if made.UUID == "" {
+		var err error
+		if made, err = mig.CreateComputeInstance(s.device.UUID, partition.InstanceID); err != nil {
 			return err
 		}
 	}
-	if len(instance.Devices) != 1 {
-		return fmt.Errorf("GPU instance %d on %s has %d compute instances where one was made: %w", instance.ID, uuid, len(instance.Devices), nvml.ErrTransient)
-	}
-	partition.InstanceID = instance.ID
-	partition.ComputeID, partition.UUID = instance.Devices[0].ComputeID, instance.Devices[0].UUID
+	partition.ComputeID, partition.UUID = made.ComputeID, made.UUID
 	return nil
 }
 
-func (s makeCompute) find(mig MIG) (*gpu.Instance, error) {
-	partition := s.device.Partition
-	instance, err := mig.InstanceAt(s.device.UUID, partition.ProfileID, partition.Start)
-	if err == nil && instance == nil {
-		err = fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
+// find looks for what an earlier attempt has made after all.
+func (s *makeCompute) find(mig MIG) (gpu.MIGDevice, error) {
+	instance, err := mig.InstanceAt(s.device.UUID, s.device.Partition.ProfileID, s.device.Partition.Start)
+	switch {
+	case err != nil:
+		return gpu.MIGDevice{}, err
+	case instance == nil:
+		return gpu.MIGDevice{}, fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
+	case len(instance.Devices) == 0:
+		return gpu.MIGDevice{}, nil
 	}
-	return instance, err
+	return instance.Devices[0], nil
 }
 
-func (s makeCompute) undo(mig MIG) error {
+func (s *makeCompute) undo(mig MIG) error {
 	if s.device.Partition.Foreign {
 		return nil
 	}

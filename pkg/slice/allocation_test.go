@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -115,35 +114,6 @@ func (c *cluster) allocate(t testing.TB, claim *resourceapi.ResourceClaim) []str
 	}
 	slices.Sort(got)
 	return got
-}
-
-// BenchmarkAllocation fills the nodes, a claim for one GPU after the other, as
-// the scheduler does: a fresh allocator for each pod, the first node that fits.
-func BenchmarkAllocation(b *testing.B) {
-	for _, count := range []int{20, 200} {
-		b.Run(fmt.Sprintf("nodes=%d", count), func(b *testing.B) {
-			cluster := newCluster(b, "p5.48xlarge", count)
-			claims := []*resourceapi.ResourceClaim{claimFor(1, `device.attributes["gpu.nvidia.com"].productName == "NVIDIA H100 80GB HBM3"`, nil)}
-			var took []time.Duration
-			for i := 0; b.Loop(); i++ {
-				node := cluster.nodes[i/8%count]
-				if i%(8*count) == 0 {
-					cluster.state.AllocatedDevices = sets.New[structured.DeviceID]()
-				}
-				start := time.Now()
-				results, err := cluster.allocator(b).Allocate(b.Context(), node, claims)
-				took = append(took, time.Since(start))
-				if err != nil || len(results) != 1 {
-					b.Fatalf("allocation %d: %v, %v", i, results, err)
-				}
-				for _, device := range results[0].Devices.Results {
-					cluster.state.AllocatedDevices.Insert(structured.MakeDeviceID(device.Driver, device.Pool, device.Device))
-				}
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "median-µs/allocation")
-		})
-	}
 }
 
 // cluster is what the allocator knows.

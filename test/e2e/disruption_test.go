@@ -233,8 +233,8 @@ func TestKubeletRestart(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if len(published[s.node]) != len(s.devices) {
-			return fmt.Errorf("%d of %d devices are published", len(published[s.node]), len(s.devices))
+		if got, want := len(published[s.node]), len(s.published()); got != want {
+			return fmt.Errorf("%d of %d devices are published", got, want)
 		}
 		return nil
 	})
@@ -253,8 +253,11 @@ func TestKubeletRestart(t *testing.T) {
 // TestPluginRollingUpdate replaces the plugin while pods start and stop: none of them may
 // notice.
 func TestPluginRollingUpdate(t *testing.T) {
-	s := newScenario(t, 1)
+	s := newScenario(t, 2)
 	s.createTemplate("one", s.claimFor(1))
+	if len(s.partitions) > 0 {
+		s.createTemplate("partition", s.partitionsFor(1))
+	}
 	s.expectPluginReady()
 	old, err := s.readyPlugin(t.Context())
 	must(t, err, "find the plugin")
@@ -274,15 +277,25 @@ func TestPluginRollingUpdate(t *testing.T) {
 			must(t, err, "get DaemonSet %s", s.plugin)
 			t.Fatalf("the update has not ended after %s: %+v", retryTimeout, daemonSet.Status)
 		}
-		name := fmt.Sprintf("pod-%d", started)
-		s.createPod(s.podFromTemplate(name, "one"))
-		expectCount(t, s.expectOwnDevices(name), 1)
-		s.expectNoEvent(name, reasonPrepareFailed)
-		s.deletePod(name)
+		s.startAndStop(fmt.Sprintf("pod-%d", started), "one")
+		if len(s.partitions) > 0 {
+			s.startAndStop(fmt.Sprintf("partition-%d", started), "partition")
+		}
 	}
 	t.Logf("%d pods started and stopped during the update", started)
 	s.expectPluginReady()
 	s.readDevicesAgain()
+}
+
+// startAndStop is the life of a pod with one device, which nothing disturbs.
+func (s *scenario) startAndStop(pod, template string) {
+	s.Helper()
+	s.createPod(s.podFromTemplate(pod, template))
+	if devices := s.expectOwnDevices(pod); len(devices) != 1 {
+		s.Errorf("pod %s got %d devices, want 1", pod, len(devices))
+	}
+	s.expectNoEvent(pod, reasonPrepareFailed)
+	s.deletePod(pod)
 }
 
 func (s *scenario) rolledOut(old types.UID) bool {
@@ -301,11 +314,28 @@ func (s *scenario) rolledOut(old types.UID) bool {
 // readDevicesAgain expects the devices that were published at the start.
 func (s *scenario) readDevicesAgain() {
 	s.Helper()
-	published, err := s.publishedDevices(s.Context())
-	must(s, err, "read the slices")
-	if got, want := sightOf(published[s.node]), sightOf(s.devices); !got.equal(want) {
-		s.Errorf("the published devices are now %s, were %s", got, want)
+	eventually(s, startTimeout, "the devices are published that were at the start", s.expectDevicesOfTheStart)
+}
+
+func (in *installation) expectDevicesOfTheStart(ctx context.Context) error {
+	published, err := in.publishedDevices(ctx)
+	if err != nil {
+		return err
 	}
+	now := published[in.node]
+	now = slices.Concat(ofKind(now, kindGPU), ofKind(now, kindPartition))
+	if !slices.EqualFunc(now, in.published(), func(a, b device) bool { return a.name == b.name && a.uuid == b.uuid }) {
+		return fmt.Errorf("the published devices are now %v, were %v", deviceNames(now), deviceNames(in.published()))
+	}
+	return nil
+}
+
+func deviceNames(devices []device) []string {
+	all := make([]string, len(devices))
+	for i, d := range devices {
+		all[i] = d.name
+	}
+	return all
 }
 
 func (s *scenario) sliceUIDs(ctx context.Context) map[types.UID]bool {
@@ -322,9 +352,22 @@ func (s *scenario) sliceUIDs(ctx context.Context) map[types.UID]bool {
 }
 
 func TestRemovedCDIFileComesBack(t *testing.T) {
+	t.Run("whole GPU", func(t *testing.T) {
+		s := newScenario(t, 1)
+		s.createClaim("kept", s.claimFor(1))
+		expectCDIFileBack(t, s)
+	})
+	t.Run("partition", func(t *testing.T) {
+		s, _ := newPartitionScenario(t, 1)
+		s.createClaim("kept", s.partitionsFor(1))
+		expectCDIFileBack(t, s)
+	})
+}
+
+// expectCDIFileBack uses the claim "kept".
+func expectCDIFileBack(t *testing.T, s *scenario) {
+	t.Helper()
 	m := under.onNode(t)
-	s := newScenario(t, 1)
-	s.createClaim("kept", s.claimFor(1))
 	s.createPod(s.podSharing("pod", "kept"))
 	s.expectOwnDevices("pod")
 	pod := s.waitRunning("pod")

@@ -1,6 +1,7 @@
 // Package e2e holds the end-to-end tests of an installed Mica, against whatever cluster
 // KUBECONFIG names. It uses the Kubernetes API as a user would, and, on a cluster of
-// test/cluster, the node's processes and files; it never calls the driver's own packages.
+// test/cluster, the node's processes, files and simulated hardware; it never calls the
+// driver's own packages.
 //
 // The tests are built with the tag e2e only. They fail, with a sentence, where there is no
 // cluster or no driver. A test skips itself only where the cluster cannot offer what it
@@ -15,6 +16,8 @@
 //	                         test/cluster), whose slices are compared with a golden file
 //	MICA_E2E_NO_SKIP         set: a test that would skip itself fails
 //	MICA_E2E_BENCH_ROUNDS    rounds of a benchmark (default 5)
+//	MICA_SIM_SOCKET          socket of the node's simulated hardware, on which tests partition GPUs
+//	                         and inject faults; what they would do to real GPUs is not done
 //	MICA_CLUSTER_DIR         directory of a cluster of test/cluster on this machine
 //	MICA_CLUSTER             its program, with which tests restart kubelet (default ../../bin/cluster)
 package e2e

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -39,9 +41,10 @@ type installation struct {
 	image                             string
 	// node is the node's name, hostname the label by which pods choose it.
 	node, hostname string
-	// devices are those of the node at the start, in the order of the slices.
-	devices []device
-	gpus    *reservations
+	// devices are the whole GPUs of the node at the start, in the order of the slices, and
+	// partitions its MIG partitions. Not every GPU has partitions, nor is each offered whole.
+	devices, partitions []device
+	gpus                *reservations
 	// baseline are the claims that were in use before the tests.
 	baseline []string
 }
@@ -50,12 +53,22 @@ type objectName struct{ namespace, name string }
 
 func (n objectName) String() string { return n.namespace + "/" + n.name }
 
-// device is a published GPU.
+// device is a published GPU or MIG partition. A partition that is made when a claim gets it
+// has no uuid until then.
 type device struct {
-	name, uuid string
-	minor      int64
+	name, kind, uuid string
+	// minor is that of the GPU, also of a partition's.
+	minor int64
 	resourcev1.Device
+	// capabilities are the device nodes that guard a partition in use, without directory.
+	capabilities []string
 }
+
+// The values of the attribute type.
+const (
+	kindGPU       = "gpu"
+	kindPartition = "mig"
+)
 
 // connect finds the cluster and the driver, and waits until the driver has published.
 func connect(ctx context.Context) (*installation, error) {
@@ -146,7 +159,9 @@ func (in *installation) readDevices(ctx context.Context) error {
 	if len(bySliceNode[node]) == 0 {
 		return fmt.Errorf("driver %s has published no GPU on node %q: see the logs of DaemonSet %s", in.driver, node, in.plugin)
 	}
-	in.node, in.devices = node, bySliceNode[node]
+	in.node = node
+	in.devices = ofKind(bySliceNode[node], kindGPU)
+	in.partitions = ofKind(bySliceNode[node], kindPartition)
 	return nil
 }
 
@@ -180,20 +195,35 @@ func (in *installation) publishedDevices(ctx context.Context) (map[string][]devi
 }
 
 func describe(d resourcev1.Device) device {
-	return device{
-		name:   d.Name,
-		uuid:   ptr.Deref(d.Attributes["uuid"].StringValue, ""),
-		minor:  ptr.Deref(d.Attributes["minor"].IntValue, -1),
-		Device: d,
+	described := device{name: d.Name, Device: d, minor: -1}
+	described.kind, described.uuid = described.text("type"), described.text("uuid")
+	if match := minorInName.FindStringSubmatch(d.Name); match != nil {
+		described.minor, _ = strconv.ParseInt(match[1], 10, 32) // digits
 	}
+	return described
 }
 
+var minorInName = regexp.MustCompile(`^gpu-(\d+)(-|$)`)
+
+func ofKind(devices []device, kind string) []device {
+	return slices.DeleteFunc(slices.Clone(devices), func(d device) bool { return d.kind != kind })
+}
+
+// text is the value of a text attribute of the driver's domain, "" where there is none.
+func (d device) text(attribute resourcev1.QualifiedName) string {
+	return ptr.Deref(d.Attributes[attribute].StringValue, "")
+}
+
+// published are all devices of the node at the start.
+func (in *installation) published() []device { return slices.Concat(in.devices, in.partitions) }
+
 func (in *installation) deviceByName(name string) (device, bool) {
-	i := slices.IndexFunc(in.devices, func(d device) bool { return d.name == name })
+	all := in.published()
+	i := slices.IndexFunc(all, func(d device) bool { return d.name == name })
 	if i < 0 {
 		return device{}, false
 	}
-	return in.devices[i], true
+	return all[i], true
 }
 
 // pluginPods returns the plugin's pods on the node that are not being deleted.

@@ -210,7 +210,7 @@ func (s *scenario) waitRunningWithin(limit time.Duration, name string) *corev1.P
 // deletePod deletes the pod and waits until it is gone.
 func (s *scenario) deletePod(name string) {
 	s.Helper()
-	must(s, s.client.CoreV1().Pods(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{}), "delete pod %s", name)
+	s.beginDeletion(name)
 	eventually(s, goneTimeout, "pod "+name+" is gone", func(ctx context.Context) error {
 		pod, err := s.pod(ctx, name)
 		switch {
@@ -221,6 +221,15 @@ func (s *scenario) deletePod(name string) {
 		}
 		return errors.New(summary(pod))
 	})
+}
+
+// beginDeletion asks for the pod's deletion, which may have happened.
+func (s *scenario) beginDeletion(name string) {
+	s.Helper()
+	err := s.client.CoreV1().Pods(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{})
+	if !apierrors.IsNotFound(err) {
+		must(s, err, "delete pod %s", name)
+	}
 }
 
 // expectUnschedulable waits until the scheduler has found no node for the pod.

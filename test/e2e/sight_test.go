@@ -22,8 +22,9 @@ const endOfShow = "shown"
 // of Linux).
 const gpuMajor = 195
 
-// sight is what a container sees of GPUs: its /dev/nvidia<minor> with their numbers, and
-// the UUIDs that `nvidia-smi -L` prints, both sorted.
+// sight is what a container sees of GPUs: its /dev/nvidia<minor> and the capability devices
+// of partitions with their numbers, and the UUIDs of GPUs and partitions that
+// `nvidia-smi -L` prints, all sorted.
 type sight struct {
 	devices []string
 	uuids   []string
@@ -37,25 +38,41 @@ func (s sight) equal(other sight) bool {
 	return slices.Equal(s.devices, other.devices) && slices.Equal(s.uuids, other.uuids)
 }
 
-// sightOf is what a container sees that was given exactly these devices.
+// sightOf is what a container sees that was given exactly these devices. Of a partition's
+// GPU it sees the device node and the name as well; what else is on it, it does not see.
 func sightOf(devices []device) sight {
 	var seen sight
 	for _, d := range devices {
 		seen.devices = append(seen.devices, fmt.Sprintf("/dev/nvidia%d %d:%d", d.minor, gpuMajor, d.minor))
+		seen.devices = append(seen.devices, d.capabilities...)
 		seen.uuids = append(seen.uuids, d.uuid)
+		if d.kind == kindPartition {
+			seen.uuids = append(seen.uuids, d.text("parentUUID"))
+		}
 	}
-	slices.Sort(seen.devices)
-	slices.Sort(seen.uuids)
-	return seen
+	return seen.sorted()
+}
+
+// sorted is the same with nothing twice: several partitions have one GPU.
+func (s sight) sorted() sight {
+	slices.Sort(s.devices)
+	slices.Sort(s.uuids)
+	return sight{devices: slices.Compact(s.devices), uuids: slices.Compact(s.uuids)}
 }
 
 var (
 	deviceLine = regexp.MustCompile(`(?m)^device (/dev/nvidia\d+ \d+:\d+)$`)
 	// noTrace is what a container prints that has neither a device node of the NVIDIA driver
 	// nor its environment nor its tools.
-	noTrace = regexp.MustCompile(`(?m)^no device\nno nvidia-smi$`)
-	gpuLine = regexp.MustCompile(`(?m)^GPU \d+: .+ \(UUID: (GPU-[0-9a-f-]+)\)$`)
+	noTrace        = regexp.MustCompile(`(?m)^no device\nno nvidia-smi$`)
+	capabilityLine = regexp.MustCompile(`(?m)^device /dev/nvidia-caps/(nvidia-cap\d+) \d+:(\d+)$`)
+	gpuLine        = regexp.MustCompile(`(?m)^GPU \d+: .+ \(UUID: (GPU-[0-9a-f-]+)\)$`)
+	partitionLine  = regexp.MustCompile(`(?m)^  MIG .+ \(UUID: (MIG-[0-9a-f-]+)\)$`)
 )
+
+// capability is how a capability device is written in a sight: its major number is the
+// node's own choice.
+func capability(name, minor string) string { return name + " *:" + minor }
 
 // readSight reads the output of the workload image's show and once.
 func readSight(log string) sight {
@@ -63,12 +80,15 @@ func readSight(log string) sight {
 	for _, match := range deviceLine.FindAllStringSubmatch(log, -1) {
 		seen.devices = append(seen.devices, match[1])
 	}
-	for _, match := range gpuLine.FindAllStringSubmatch(log, -1) {
-		seen.uuids = append(seen.uuids, match[1])
+	for _, match := range capabilityLine.FindAllStringSubmatch(log, -1) {
+		seen.devices = append(seen.devices, capability(match[1], match[2]))
 	}
-	slices.Sort(seen.devices)
-	slices.Sort(seen.uuids)
-	return seen
+	for _, line := range []*regexp.Regexp{gpuLine, partitionLine} {
+		for _, match := range line.FindAllStringSubmatch(log, -1) {
+			seen.uuids = append(seen.uuids, match[1])
+		}
+	}
+	return seen.sorted()
 }
 
 func (in *installation) podLog(ctx context.Context, namespace, pod string, options *corev1.PodLogOptions) (string, error) {
@@ -155,7 +175,7 @@ func (s *scenario) allocatedTo(claim *resourcev1.ResourceClaim, request string) 
 		if result.Driver != s.driver || result.Pool != s.node || !known {
 			s.Fatalf("claim %s was given %s/%s/%s, which is no device of driver %s on node %s", claim.Name, result.Driver, result.Pool, result.Device, s.driver, s.node)
 		}
-		devices = append(devices, d)
+		devices = append(devices, s.inUse(claim, d))
 	}
 	return devices
 }

@@ -91,8 +91,8 @@ func TestMetricsTellWhatIsPublishedAndPrepared(t *testing.T) {
 	must(t, err, "find the plugin")
 	published, err := s.metric(t.Context(), plugin, "mica_published_devices")
 	must(t, err, "read a metric")
-	if int(published) != len(s.devices) {
-		t.Errorf("mica_published_devices is %v, want %d", published, len(s.devices))
+	if want := len(s.published()); int(published) != want {
+		t.Errorf("mica_published_devices is %v, want %d", published, want)
 	}
 	for _, name := range []string{
 		"mica_prepared_claims",

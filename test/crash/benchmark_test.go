@@ -1,0 +1,87 @@
+package crash_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// creation is how long the simulated driver takes for a GPU instance.
+const creation = 300 * time.Millisecond
+
+// BenchmarkPartitions measures what kubelet waits for, over the plugin's socket,
+// where a GPU instance takes 300 ms: one claim, a claim on each of eight GPUs at
+// once, and seven claims on one GPU at once. Then, without that latency, the
+// whole of a partition's and of a whole GPU's prepare.
+func BenchmarkPartitions(b *testing.B) {
+	n := newNode(b)
+	p := n.start()
+	var each, seven, whole []*resourceapi.ResourceClaim
+	for i := range 8 {
+		each = append(each, n.put(fmt.Sprint("each", i), fmt.Sprintf("gpu-%d-mig-1g10gb-19-0", i)))
+		whole = append(whole, n.put(fmt.Sprint("whole", i), fmt.Sprint("gpu-", i)))
+	}
+	for i := range 7 {
+		seven = append(seven, n.put(fmt.Sprint("seven", i), fmt.Sprint("gpu-0-mig-1g10gb-19-", i)))
+	}
+	var one, eight, onOne, partition, gpu, unmake []time.Duration
+	for b.Loop() {
+		n.must(n.gpu.SetLatency("nvmlDeviceCreateGpuInstanceWithPlacement", creation))
+		for into, claims := range map[*[]time.Duration][]*resourceapi.ResourceClaim{&one: each[:1], &eight: each, &onOne: seven} {
+			*into = append(*into, n.prepareAll(p, claims))
+			n.unprepareAll(p, claims)
+		}
+		n.must(n.gpu.Clear())
+		for _, claim := range each {
+			partition = append(partition, n.prepareAll(p, []*resourceapi.ResourceClaim{claim}))
+			unmake = append(unmake, n.unprepareAll(p, []*resourceapi.ResourceClaim{claim}))
+		}
+		for _, claim := range whole {
+			gpu = append(gpu, n.prepareAll(p, []*resourceapi.ResourceClaim{claim}))
+			n.unprepareAll(p, []*resourceapi.ResourceClaim{claim})
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(ms(median(one)), "one-ms")
+	b.ReportMetric(ms(median(eight))/ms(median(one)), "eight-gpus/one")
+	b.ReportMetric(ms(median(onOne))/ms(median(one)), "seven-on-one/one")
+	b.ReportMetric(ms(median(partition)), "partition-without-latency-ms")
+	b.ReportMetric(ms(median(unmake)), "unprepare-without-latency-ms")
+	b.ReportMetric(ms(median(gpu)), "whole-gpu-ms")
+}
+
+// prepareAll prepares claims, all at once.
+func (n *node) prepareAll(p *plugin, claims []*resourceapi.ResourceClaim) time.Duration {
+	n.Helper()
+	start := time.Now()
+	n.atOnce(claims, func(claim *resourceapi.ResourceClaim) error { return p.prepare(n.Context(), claim) })
+	return time.Since(start)
+}
+
+func (n *node) unprepareAll(p *plugin, claims []*resourceapi.ResourceClaim) time.Duration {
+	n.Helper()
+	start := time.Now()
+	n.atOnce(claims, func(claim *resourceapi.ResourceClaim) error { return p.unprepare(n.Context(), claim) })
+	return time.Since(start)
+}
+
+func (n *node) atOnce(claims []*resourceapi.ResourceClaim, do func(*resourceapi.ResourceClaim) error) {
+	n.Helper()
+	errs := make(chan error, len(claims))
+	for _, claim := range claims {
+		go func() { errs <- do(claim) }()
+	}
+	for range claims {
+		n.must(<-errs)
+	}
+}
+
+func median(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

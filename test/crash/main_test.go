@@ -1,0 +1,40 @@
+// Package crash_test kills the real plugin, on a real simulator daemon, wherever
+// it can be killed, and finds the node in order after the next start. It builds
+// both, and stands in for kubelet and for the API server.
+package crash_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// binaries is the directory that the plugin and the simulator are built into.
+var binaries string
+
+func TestMain(m *testing.M) {
+	code, err := runTests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	if binaries, err = os.MkdirTemp("", "mica-crash-"); err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(binaries)
+	for _, build := range [][]string{
+		{"make", "-C", "../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN=" + binaries, "nvml-sim"},
+		{"go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", filepath.Join(binaries, "kubelet-plugin"), "../../cmd/kubelet-plugin"},
+	} {
+		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("%q: %w\n%s", build, err, out)
+		}
+	}
+	return m.Run(), nil
+}

@@ -1,0 +1,285 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// partitionClass is the DeviceClass of MIG partitions.
+const partitionClass = "mig.nvidia.com"
+
+// newPartitionScenario is a scenario on a node that offers its GPUs whole and in
+// partitions, whose simulator tells what has become of them.
+func newPartitionScenario(t testing.TB, gpus int) (*scenario, simulator) {
+	t.Helper()
+	sim := under.onSimulator(t)
+	for _, gpu := range under.devices {
+		if len(under.partitions) == 0 || under.places(gpu, under.smallest()) == 0 {
+			skip(t, "%s of node %s offers no MIG partitions", gpu.name, under.node)
+		}
+	}
+	return newScenario(t, gpus), sim
+}
+
+// needProfiles skips the test where a manifest names profiles that the GPUs do not have.
+func (s *scenario) needProfiles(profiles ...string) {
+	s.Helper()
+	for _, profile := range profiles {
+		if s.places(s.devices[0], profile) == 0 {
+			skip(s, "the manifest is for boards with the profile %s", profile)
+		}
+	}
+}
+
+// partitionsFor is a claim for count partitions that fulfil all CEL expressions.
+func (in *installation) partitionsFor(count int, expressions ...string) resourcev1.ResourceClaimSpec {
+	spec := in.claimFor(count, expressions...)
+	spec.Devices.Requests[0].Exactly.DeviceClassName = partitionClass
+	return spec
+}
+
+// is is a CEL expression that selects by the value of a text attribute, also where some
+// devices lack it.
+func (in *installation) is(attribute, value string) string {
+	return fmt.Sprintf("device.attributes['%s'].?%s.orValue('') == '%s'", in.driver, attribute, value)
+}
+
+// onGPU selects partitions that are to be made on one GPU.
+func (in *installation) onGPU(gpu device) string {
+	return in.is("parentUUID", gpu.uuid) + " && " + in.is("uuid", "")
+}
+
+// smallest is the profile that is published first, of which a GPU has most places.
+func (in *installation) smallest() string { return in.partitions[0].text("profile") }
+
+// places counts the placements of a profile on one GPU.
+func (in *installation) places(gpu device, profile string) int {
+	count := 0
+	for _, p := range in.partitions {
+		if p.text("parentUUID") == gpu.uuid && p.text("profile") == profile {
+			count++
+		}
+	}
+	return count
+}
+
+// inUse adds to a partition what it has since it was made: its UUID and its capability
+// devices. The claim's status must tell the same UUID.
+func (s *scenario) inUse(claim *resourcev1.ResourceClaim, d device) device {
+	s.Helper()
+	if d.kind != kindPartition {
+		return d
+	}
+	client, found := simulated()
+	if !found {
+		skip(s, "MICA_SIM_SOCKET is not set, so nobody knows which capability devices a partition has")
+	}
+	state, err := client.State()
+	must(s, err, "ask the simulator")
+	gi, found := instanceAt(state, d)
+	if !found || len(gi.ComputeInstances) != 1 {
+		s.Fatalf("claim %s was given the partition %s, and at its place there is %+v", claim.Name, d.name, gi)
+	}
+	ci := gi.ComputeInstances[0]
+	d.uuid = ci.UUID
+	d.capabilities = []string{capabilityOf(gi.Capability), capabilityOf(ci.Capability)}
+	s.expectInStatus(claim, d)
+	return d
+}
+
+// expectInStatus waits until the claim's status tells the UUID of an allocated device.
+func (s *scenario) expectInStatus(claim *resourcev1.ResourceClaim, d device) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("the status of claim %s tells the UUID of %s", claim.Name, d.name), func(ctx context.Context) error {
+		now, err := s.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, status := range now.Status.Devices {
+			if status.Driver != s.driver || status.Pool != s.node || status.Device != d.name || status.Data == nil {
+				continue
+			}
+			var data struct{ UUID string }
+			if err := json.Unmarshal(status.Data.Raw, &data); err != nil {
+				return fmt.Errorf("%w: its data is %s: %w", errNever, status.Data.Raw, err)
+			}
+			if data.UUID == d.uuid {
+				return nil
+			}
+		}
+		return fmt.Errorf("its devices are %v, want the UUID %s", now.Status.Devices, d.uuid)
+	})
+}
+
+// expectGone waits until a partition has been unmade.
+func (sim simulator) expectGone(partition device) {
+	sim.Helper()
+	eventually(sim, startTimeout, "the partition "+partition.uuid+" is unmade", func(context.Context) error {
+		state, err := sim.control.State()
+		if err == nil {
+			if gi, found := instanceAt(state, partition); found && (len(gi.ComputeInstances) == 0 || isDevice(gi, partition.uuid)) {
+				err = errors.New("it is still there")
+			}
+		}
+		return err
+	})
+}
+
+func TestPodGetsAPartition(t *testing.T) {
+	t.Parallel()
+	s, sim := newPartitionScenario(t, 1)
+	s.createTemplate("one", s.partitionsFor(1, s.is("profile", s.smallest())))
+	uuids := map[string]bool{}
+	for range 2 {
+		s.createPod(s.podFromTemplate("pod", "one"))
+		devices := s.expectOwnDevices("pod")
+		expectCount(t, devices, 1)
+		uuids[devices[0].uuid] = true
+		s.deletePod("pod")
+		sim.expectGone(devices[0])
+	}
+	if len(uuids) != 2 {
+		t.Errorf("two partitions made one after the other have the UUIDs %v", uuids)
+	}
+}
+
+func TestPodsShareAPartition(t *testing.T) {
+	t.Parallel()
+	s, sim := newPartitionScenario(t, 1)
+	s.createClaim("shared", s.partitionsFor(1, s.is("profile", s.smallest())))
+	s.createPod(s.podSharing("first", "shared"))
+	first := s.expectOwnDevices("first")
+	s.createPod(s.podSharing("second", "shared"))
+	if second := s.expectOwnDevices("second"); second[0].uuid != first[0].uuid {
+		t.Errorf("the pods that share a claim see %s and %s", first[0].uuid, second[0].uuid)
+	}
+	s.deletePod("first")
+	s.createPod(s.podSharing("third", "shared"))
+	if third := s.expectOwnDevices("third"); third[0].uuid != first[0].uuid {
+		t.Errorf("after the first pod's end the partition %s became %s", first[0].uuid, third[0].uuid)
+	}
+	s.deletePod("second")
+	s.deletePod("third")
+	sim.expectGone(first[0])
+}
+
+func TestUnknownProfileStaysPending(t *testing.T) {
+	t.Parallel()
+	s, _ := newPartitionScenario(t, 0)
+	s.createTemplate("none", s.partitionsFor(1, s.is("profile", "1g.1gb")))
+	s.createPod(s.podFromTemplate("pod", "none"))
+	s.expectUnschedulable("pod")
+}
+
+// TestManifestOfNVIDIAsDriver applies a manifest that was written for NVIDIA's driver.
+func TestManifestOfNVIDIAsDriver(t *testing.T) {
+	t.Parallel()
+	s, _ := newPartitionScenario(t, 1)
+	s.needProfiles("1g.10gb", "2g.20gb", "3g.40gb")
+	s.applyManifest("testdata/nvidia-mig.yaml")
+	pod := s.waitRunning("four-partitions")
+	partitions := map[string][]device{}
+	for _, container := range pod.Spec.Containers {
+		partitions[container.Name] = s.expectPartitionOfRequest(pod, container.Name, container.Resources.Claims[0].Request)
+	}
+	s.expectDistinct(partitions)
+	expectOneParent(t, partitions)
+}
+
+// expectPartitionOfRequest expects the container to see one partition, that of the request.
+func (s *scenario) expectPartitionOfRequest(pod *corev1.Pod, container, request string) []device {
+	s.Helper()
+	devices := s.allocatedTo(s.claimOf(pod), request)
+	if len(devices) != 1 {
+		s.Fatalf("request %s got %d partitions, want 1", request, len(devices))
+	}
+	s.expectSight(pod, container, devices)
+	return devices
+}
+
+func expectOneParent(t *testing.T, partitions map[string][]device) {
+	t.Helper()
+	parents := map[string]bool{}
+	for _, devices := range partitions {
+		for _, d := range devices {
+			parents[d.text("parentUUID")] = true
+		}
+	}
+	if len(parents) != 1 {
+		t.Errorf("the partitions are of the GPUs %v, want one", parents)
+	}
+}
+
+// TestAllPlacesOfOneGPU fills a GPU with pods that have a claim each. One more finds no
+// place.
+func TestAllPlacesOfOneGPU(t *testing.T) {
+	s, sim := newPartitionScenario(t, len(under.devices))
+	gpu := s.devices[0]
+	s.createTemplate("one", s.partitionsFor(1, s.onGPU(gpu), s.is("profile", s.smallest())))
+	all := names("pod", s.places(gpu, s.smallest()))
+	for _, name := range all {
+		s.createPod(s.podFromTemplate(name, "one"))
+	}
+	groups := map[string][]device{}
+	for _, name := range all {
+		groups[name] = s.expectOwnDevices(name)
+	}
+	s.expectDistinct(groups)
+	expectOneParent(t, groups)
+	if got := len(sim.gpu(gpu).Instances); got != len(all) {
+		t.Errorf("the GPU has %d instances, want %d", got, len(all))
+	}
+	s.createPod(s.podFromTemplate("one-more", "one"))
+	s.expectUnschedulable("one-more")
+	s.deletePod(all[0])
+	s.expectOwnDevices("one-more")
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	s.expectUnpartitioned()
+}
+
+// TestWholeGPUsAndPartitionsExcludeEachOther takes all GPUs whole, then a partition of each.
+func TestWholeGPUsAndPartitionsExcludeEachOther(t *testing.T) {
+	s, _ := newPartitionScenario(t, len(under.devices))
+	s.createTemplate("all-whole", s.claimFor(len(s.devices)))
+	s.createTemplate("one-whole", s.claimFor(1))
+	s.createTemplate("partition", s.partitionsFor(1))
+	s.createTemplate("partition-of-each", distinct(s.partitionsFor(len(s.devices)), s.driver+"/parentUUID"))
+
+	s.createPod(s.podFromTemplate("all-whole", "all-whole"))
+	expectCount(t, s.expectOwnDevices("all-whole"), len(s.devices))
+	s.createPod(s.podFromTemplate("partition", "partition"))
+	s.expectUnschedulable("partition")
+	s.deletePod("all-whole")
+	expectCount(t, s.expectOwnDevices("partition"), 1)
+	s.deletePod("partition")
+
+	s.createPod(s.podFromTemplate("partition-of-each", "partition-of-each"))
+	expectCount(t, s.expectOwnDevices("partition-of-each"), len(s.devices))
+	s.createPod(s.podFromTemplate("one-whole", "one-whole"))
+	s.expectUnschedulable("one-whole")
+	s.deletePod("partition-of-each")
+	expectCount(t, s.expectOwnDevices("one-whole"), 1)
+	s.deletePod("one-whole")
+
+	s.expectUnpartitioned()
+	s.createPod(s.podFromTemplate("whole-again", "all-whole"))
+	expectCount(t, s.expectOwnDevices("whole-again"), len(s.devices))
+}
+
+// distinct demands that all devices of the claim have different values of the attribute.
+func distinct(spec resourcev1.ResourceClaimSpec, attribute string) resourcev1.ResourceClaimSpec {
+	spec.Devices.Constraints = append(spec.Devices.Constraints, resourcev1.DeviceConstraint{
+		DistinctAttribute: ptr.To(resourcev1.FullyQualifiedName(attribute)),
+	})
+	return spec
+}
