@@ -32,6 +32,8 @@ const DefaultName = "gpu.nvidia.com"
 const (
 	// releaseWait must leave room within kubelet's 45 s for the rest.
 	releaseWait = 20 * time.Second
+	// goneWait leaves kubelet at least as long as a claim that needs the GPU does.
+	goneWait = 25 * time.Second
 	// drainTimeout is how long a stopping plugin waits for calls in flight;
 	// the chart's terminationGracePeriodSeconds is longer.
 	drainTimeout = 45 * time.Second
@@ -122,6 +124,7 @@ func New(options Options) (*Driver, error) {
 		Pool:        options.NodeName,
 		BootID:      options.BootID,
 		ReleaseWait: releaseWait,
+		GoneWait:    goneWait,
 	})
 	return d, nil
 }
@@ -224,6 +227,9 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		if err := d.preparer.Reconcile(ctx); err != nil && ctx.Err() == nil {
 			interval = reconcileRetry
 			klog.FromContext(ctx).Error(err, "Not every prepared claim could be checked", "retryIn", interval)
+		}
+		if wait, needed := d.preparer.ReconcileIn(); needed {
+			interval = min(interval, wait)
 		}
 		d.countPrepared(ctx)
 		select {

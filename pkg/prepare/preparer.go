@@ -65,6 +65,10 @@ type Options struct {
 	// ReleaseWait is how long a claim waits for kubelet to release a GPU that
 	// another claim still holds.
 	ReleaseWait time.Duration
+	// GoneWait is how long Reconcile leaves a claim that is gone to kubelet,
+	// which may still be stopping its containers. Longer than ReleaseWait, it leaves
+	// the decision to the claim that needs the GPU.
+	GoneWait time.Duration
 }
 
 // Preparer prepares and unprepares claims. It is safe for concurrent use: work
@@ -72,6 +76,7 @@ type Options struct {
 type Preparer struct {
 	Options
 	node atomic.Pointer[Node]
+	gone gone
 }
 
 // New returns a Preparer that refuses claims until SetNode is called.
@@ -91,6 +96,7 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	}
 	defer unlock()
 	timer.phase("lock-claim")
+	p.gone.forget(claim.UID) // kubelet would not ask for it
 
 	if devices, done := p.prepared(ctx, claim); done {
 		return devices, nil

@@ -15,7 +15,8 @@ import (
 // Reconcile makes records, CDI files and living claims agree. It runs at the
 // start and from time to time: it repairs what a crash, a reboot, a damaged
 // file, or a claim that was deleted while the plugin was down has left behind.
-// What the API server does not confirm stays as it is. Each claim is handled
+// What the API server does not confirm stays as it is, and a claim that is gone
+// is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each claim is handled
 // under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
 	records, err := p.records(ctx)
@@ -30,6 +31,7 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 			failures = append(failures, err)
 		}
 	}
+	p.gone.keep(recorded)
 	specs, err := p.CDI.Claims()
 	if err != nil {
 		return errors.Join(append(failures, err)...)
@@ -66,9 +68,15 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 		return err
 	}
 	if stale {
+		if p.gone.seen(claim) < p.GoneWait {
+			klog.FromContext(ctx).V(2).Info("A claim is gone, leaving its release to kubelet for a while", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
+			return nil
+		}
+		p.gone.forget(claim) // where it cannot be released, its time begins anew
 		klog.FromContext(ctx).Info("Releasing a claim that is gone", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
 		return p.release(claim)
 	}
+	p.gone.forget(claim)
 	return p.restoreSpec(record)
 }
 

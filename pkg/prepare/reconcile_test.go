@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -275,4 +277,62 @@ func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 	}
 	reconcile(t, p)
 	r.expect(t, first, second)
+}
+
+// A pod that was deleted by force leaves the API server before kubelet has
+// stopped its containers, which may be while the plugin restarts.
+func TestReconcileLeavesAClaimThatIsGoneToKubeletForAWhile(t *testing.T) {
+	r := newRig(t)
+	gone, live := r.claim("gone", 0), r.claim("live", 1)
+	before := r.start(t)
+	prepare(t, before, gone)
+	prepare(t, before, live)
+	r.api.remove(gone)
+	p := r.start(t, func(o *Options) { o.GoneWait = 25 * time.Second })
+	synctest.Test(t, func(t *testing.T) {
+		for range 2 { // looking again does not shorten the wait
+			reconcile(t, p)
+			r.expect(t, gone, live)
+		}
+		time.Sleep(24 * time.Second)
+		reconcile(t, p)
+		r.expect(t, gone, live)
+		wait, needed := p.ReconcileIn()
+		if !needed || wait != time.Second {
+			t.Errorf("got %s, %t until the next look, want a second", wait, needed)
+		}
+		time.Sleep(wait)
+		reconcile(t, p)
+		r.expect(t, live)
+		if _, needed := p.ReconcileIn(); needed {
+			t.Error("it wants to look again")
+		}
+	})
+}
+
+func TestAClaimThatComesBackIsAsGoodAsNew(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t, func(o *Options) { o.GoneWait = 25 * time.Second })
+	claims := []*resourceapi.ResourceClaim{r.claim("read", 0), r.claim("prepared", 1), r.claim("unprepared", 2)}
+	for _, claim := range claims {
+		prepare(t, p, claim)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, claim := range claims {
+			unallocate(r, claim.Name)
+		}
+		reconcile(t, p)
+		time.Sleep(20 * time.Second)
+		r.api.put(claims[0])
+		reconcile(t, p)
+		prepare(t, p, claims[1])
+		unprepare(t, p, claims[2])
+		unallocate(r, claims[0].Name)
+		time.Sleep(20 * time.Second)
+		reconcile(t, p)
+		r.expect(t, claims[0], claims[1])
+		time.Sleep(25 * time.Second)
+		reconcile(t, p)
+		r.expect(t)
+	})
 }

@@ -1,0 +1,70 @@
+package driver
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// reconciling runs the loop in a bubble of time until the test ends.
+func reconciling(t *testing.T, d *Driver) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- d.reconcile(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	synctest.Wait()
+}
+
+// offering is a driver that has found its GPUs and prepared the claims.
+func offering(t *testing.T, o Options, claims ...*resourceapi.ResourceClaim) *Driver {
+	t.Helper()
+	d, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.openHardware(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-d.offered
+	for _, claim := range claims {
+		if _, err := d.preparer.Prepare(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+// A claim that was deleted while the plugin was down is left to kubelet for a
+// while, and not until the loop happens to look again.
+func TestAClaimThatIsGoneIsReleasedWithinHalfAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
+		api := newAPIServer(claim)
+		o := options(t, api, newHardware(t))
+		offering(t, o, claim)
+		if err := api.ResourceV1().ResourceClaims(claim.Namespace).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		reconciling(t, offering(t, o)) // after the restart
+		after(releaseWait)
+		if got := specs(t, o); len(got) != 1 {
+			t.Errorf("got CDI files %q while kubelet may be stopping containers", got)
+		}
+		after(30*time.Second - releaseWait)
+		if got := specs(t, o); len(got) != 0 {
+			t.Errorf("got CDI files %q", got)
+		}
+	})
+}
