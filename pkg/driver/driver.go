@@ -85,6 +85,8 @@ type Driver struct {
 	offered chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
+	// found belongs to watchHardware.
+	found discovery
 }
 
 // New checks what can be checked before anything starts. Every error says what

@@ -53,7 +53,7 @@ func TestUnreadableGPUsAreReportedAndTheOthersOffered(t *testing.T) {
 		t.Fatal(err)
 	}
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-	if err := d.watchHardware(klog.NewContext(t.Context(), logger)); err != nil {
+	if err := d.openHardware(klog.NewContext(t.Context(), logger)); err != nil {
 		t.Fatal(err)
 	}
 	if logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(logs, "GPU 0 is lost") {
@@ -62,6 +62,49 @@ func TestUnreadableGPUsAreReportedAndTheOthersOffered(t *testing.T) {
 	if got := len(d.publisher.get().Pools["node-a"].Slices[0].Devices); got != 7 {
 		t.Errorf("got %d devices, want 7", got)
 	}
+}
+
+// A GPU that was busy or lost at the start is offered when it can be read, and
+// nothing is published meanwhile.
+func TestAnUnreadableGPUIsOfferedLater(t *testing.T) {
+	h := newHardware(t)
+	all := h.node.GPUs
+	h.node.GPUs = all[2:]
+	h.problems = []error{errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out")}
+	d, err := New(options(t, newAPIServer(), h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices := func() int { return len(d.publisher.get().Pools["node-a"].Slices[0].Devices) }
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		done := make(chan error, 1)
+		go func() { done <- d.watchHardware(klog.NewContext(t.Context(), logger)) }()
+		synctest.Wait()
+		first := d.publisher.get()
+		after(time.Hour)
+		if d.publisher.get() != first || devices() != 6 {
+			t.Errorf("got %d devices; published again: %t", devices(), d.publisher.get() != first)
+		}
+		if logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); strings.Count(logs, "GPU 0 is lost") != 1 {
+			t.Errorf("it is not reported once:\n%s", logs)
+		}
+		h.node.GPUs, h.problems = all[1:], h.problems[:1]
+		after(maxRereadRetry)
+		if devices() != 7 {
+			t.Errorf("got %d devices, want the second GPU too", devices())
+		}
+		h.node = gpu.Node{} // for a moment, nothing can be read
+		after(maxRereadRetry)
+		if devices() != 7 {
+			t.Errorf("got %d devices, want those of before", devices())
+		}
+		h.node, h.problems = gpu.Node{DriverVersion: h.node.DriverVersion, GPUs: all}, nil
+		after(maxRereadRetry)
+		if err := <-done; err != nil || devices() != 8 {
+			t.Errorf("got %d devices, %v", devices(), err)
+		}
+	})
 }
 
 func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {
