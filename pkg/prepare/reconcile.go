@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -11,6 +12,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/cdi"
 	"github.com/mica-gpu/mica/pkg/journal"
 )
+
+// readLimit bounds one question to the API server.
+const readLimit = 5 * time.Second
 
 // Reconcile makes records, CDI files and living claims agree. It runs at the
 // start and from time to time: it repairs what a crash, a reboot, a damaged
@@ -63,7 +67,7 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
 		return p.release(claim)
 	}
-	stale, err := p.stale(ctx, record)
+	stale, err := p.staleSoon(ctx, record)
 	if err != nil {
 		return err
 	}
@@ -78,6 +82,14 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	}
 	p.gone.forget(claim)
 	return p.restoreSpec(record)
+}
+
+// staleSoon is for callers that hold the claim's lock: kubelet's next call for the
+// claim must not wait for an API server that does not answer.
+func (p *Preparer) staleSoon(ctx context.Context, record journal.Record) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	return p.stale(ctx, record)
 }
 
 // RestoreSpec re-makes the CDI file of a prepared claim that vanished while

@@ -336,3 +336,26 @@ func TestAClaimThatComesBackIsAsGoodAsNew(t *testing.T) {
 		r.expect(t)
 	})
 }
+
+// kubelet's next call for the claim waits for its lock.
+func TestReconcileDoesNotWaitForAnAPIServerThatIsSilent(t *testing.T) {
+	r := newRig(t)
+	claim := r.claim("c", 0)
+	prepare(t, r.start(t), claim)
+	p := r.start(t, func(o *Options) { o.Claims = silent{} })
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fixture.Sentence(t, p.Reconcile(t.Context()), "read claim default/c", "context deadline exceeded")
+		if took := time.Since(start); took > readLimit {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// silent never answers.
+type silent struct{}
+
+func (silent) Get(ctx context.Context, _ types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
