@@ -81,7 +81,7 @@ type Driver struct {
 	publisher *publisher
 	calls     calls
 	failed    chan error
-	// offered wakes reconcile up when there are GPUs to prepare claims with.
+	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
 	offered chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
@@ -220,6 +220,13 @@ const (
 	reconcileInterval = 10 * time.Minute
 	reconcileRetry    = time.Minute
 )
+
+func (d *Driver) wakeReconcile() {
+	select {
+	case d.offered <- struct{}{}:
+	default: // reconcile has not yet seen the last one
+	}
+}
 
 // reconcile repairs what was left behind, at the start, once there are GPUs, without
 // which a claim cannot be prepared anew, and from time to time.

@@ -120,10 +120,7 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
 		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
 		Edits: hardware.Edits(),
 	})
-	select {
-	case d.offered <- struct{}{}:
-	default: // reconcile has not yet seen the last one
-	}
+	d.wakeReconcile()
 	d.found = found
 	log.Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
 	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: pool}})

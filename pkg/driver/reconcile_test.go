@@ -2,12 +2,15 @@ package driver
 
 import (
 	"context"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/test/fixture"
@@ -67,4 +70,28 @@ func TestAClaimThatIsGoneIsReleasedWithinHalfAMinute(t *testing.T) {
 			t.Errorf("got CDI files %q", got)
 		}
 	})
+}
+
+// The directory of CDI files comes back in full without the API server.
+func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
+	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
+	api := newAPIServer(one, two)
+	o := options(t, api, newHardware(t))
+	d := offering(t, o, one, two)
+	api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		t.Error("the API server is asked")
+		return true, nil, errAway
+	})
+	for _, path := range specs(t, o) {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.restoreSpecs(t.Context())
+	if got := specs(t, o); len(got) != 2 {
+		t.Errorf("got CDI files %q", got)
+	}
+	if len(d.offered) != 1 {
+		t.Error("reconcile is not woken up for the rest")
+	}
 }

@@ -30,9 +30,7 @@ func (d *Driver) watchSpecs(ctx context.Context) error {
 		if err := os.MkdirAll(d.specs.Path(), 0o755); err != nil {
 			continue // the next round says why it cannot be watched
 		}
-		if err := d.preparer.Reconcile(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Not every CDI file could be re-made")
-		}
+		d.restoreSpecs(ctx)
 	}
 }
 
@@ -62,6 +60,16 @@ func (d *Driver) watchSpecsOnce(ctx context.Context) error {
 			d.restoreSpec(ctx, event.Name)
 		}
 	}
+}
+
+// restoreSpecs does not wait for the API server, which may be what is away.
+func (d *Driver) restoreSpecs(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	if err := d.preparer.RestoreSpecs(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Not every CDI file could be re-made")
+	}
+	d.wakeReconcile()
 }
 
 // restoreSpec does nothing for files that the driver removed itself: their

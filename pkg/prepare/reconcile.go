@@ -69,7 +69,7 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	}
 	stale, err := p.staleSoon(ctx, record)
 	if err != nil {
-		return err
+		return errors.Join(err, p.restoreSpec(record)) // its containers may be restarted meanwhile
 	}
 	if stale {
 		if p.gone.seen(claim) < p.GoneWait {
@@ -90,6 +90,20 @@ func (p *Preparer) staleSoon(ctx context.Context, record journal.Record) (bool, 
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	return p.stale(ctx, record)
+}
+
+// RestoreSpecs re-makes all CDI files that vanished, without the API server: those
+// of claims that are gone are for Reconcile to remove.
+func (p *Preparer) RestoreSpecs(ctx context.Context) error {
+	records, err := p.records(ctx)
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, record := range records {
+		failures = append(failures, p.RestoreSpec(ctx, types.UID(record.ClaimUID)))
+	}
+	return errors.Join(failures...)
 }
 
 // RestoreSpec re-makes the CDI file of a prepared claim that vanished while

@@ -174,6 +174,7 @@ func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
 	}
 	r.api.remove(gone)
 	remove(t, r.record(orphan))
+	remove(t, r.spec(live)) // containers may be restarted all the same
 	r.api.fail(errAway)
 	err := p.Reconcile(testContext(t))
 	if err == nil {
@@ -188,6 +189,13 @@ func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
 		if _, err := os.Stat(path); err != nil {
 			t.Error(err)
 		}
+	}
+	remove(t, r.spec(live))
+	if err := p.RestoreSpecs(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(r.spec(live)); err != nil {
+		t.Error(err)
 	}
 	r.api.fail(nil)
 	reconcile(t, p)
