@@ -57,6 +57,7 @@ func NewDirectory(path, driverName string) (*Directory, error) {
 	if err := parser.ValidateVendorName(driverName); err != nil {
 		return nil, fmt.Errorf("driver name %q cannot be a CDI vendor: %w", driverName, err)
 	}
+	path = filepath.Clean(path) // as the paths of its files in events are
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
 	}

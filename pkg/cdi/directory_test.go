@@ -255,6 +255,16 @@ func TestOwns(t *testing.T) {
 	}
 }
 
+// What the kernel reports of the directory itself is compared with its path.
+func TestThePathIsClean(t *testing.T) {
+	path := t.TempDir()
+	for _, spelled := range []string{path + "/", path + "//", path + "/./"} {
+		if got := open(t, spelled, driverName).Path(); got != path {
+			t.Errorf("got %s for %s, want %s", got, spelled, path)
+		}
+	}
+}
+
 func TestClaimsOfADirectoryThatIsGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cdi")
 	directory := open(t, path, driverName)
