@@ -170,6 +170,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
+	group.Go(func() error { return d.removeDeadSockets(ctx) })
 	group.Go(func() error {
 		select {
 		case err := <-d.failed:
