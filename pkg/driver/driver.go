@@ -246,6 +246,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.offered:
+		case <-d.preparer.Damaged():
 		case <-time.After(interval):
 		}
 	}

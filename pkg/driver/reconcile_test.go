@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,5 +94,31 @@ func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
 	}
 	if len(d.offered) != 1 {
 		t.Error("reconcile is not woken up for the rest")
+	}
+}
+
+// Until its claim is prepared anew, nothing guards the GPU of a damaged record.
+func TestADamagedRecordIsRepairedAtOnce(t *testing.T) {
+	for name, notice := range map[string]func(d *Driver){
+		"noticed when claims are counted":    func(d *Driver) { d.countPrepared(context.Background()) },
+		"noticed when a CDI file is re-made": func(d *Driver) { d.restoreSpec(context.Background(), specs(t, d.Options)[0]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
+				o := options(t, newAPIServer(claim), newHardware(t))
+				d := offering(t, o, claim)
+				reconciling(t, d)
+				record := filepath.Join(DataDir(o.PluginsDir, o.Name), "claims", string(claim.UID)+".json")
+				if err := os.WriteFile(record, []byte("damaged"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				notice(d)
+				synctest.Wait()
+				if count, err := d.preparer.Prepared(t.Context()); err != nil || count != 1 {
+					t.Errorf("got %d prepared claims, %v", count, err)
+				}
+			})
+		})
 	}
 }

@@ -77,10 +77,25 @@ type Preparer struct {
 	Options
 	node atomic.Pointer[Node]
 	gone gone
+	// damaged holds a token when a record was found unusable.
+	damaged chan struct{}
 }
 
 // New returns a Preparer that refuses claims until SetNode is called.
-func New(options Options) *Preparer { return &Preparer{Options: options} }
+func New(options Options) *Preparer {
+	return &Preparer{Options: options, damaged: make(chan struct{}, 1)}
+}
+
+// Damaged tells that a record was found unusable: nothing guards the GPUs of its
+// claim until Reconcile has prepared it anew.
+func (p *Preparer) Damaged() <-chan struct{} { return p.damaged }
+
+func (p *Preparer) reportDamage() {
+	select {
+	case p.damaged <- struct{}{}:
+	default: // Reconcile is due already
+	}
+}
 
 // SetNode replaces what the node offers.
 func (p *Preparer) SetNode(node Node) { p.node.Store(&node) }
@@ -265,6 +280,7 @@ func (p *Preparer) Prepared(ctx context.Context) (int, error) {
 func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
 	records, corrupt, err := p.Journal.List()
 	for _, bad := range corrupt {
+		p.reportDamage()
 		klog.FromContext(ctx).Error(bad, "A claim's record is unusable; the claim is prepared anew from its CDI file and the API server where possible")
 	}
 	return records, err

@@ -115,6 +115,9 @@ func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
 	}
 	defer unlock()
 	record, found, err := p.Journal.Get(string(claim))
+	if err != nil {
+		p.reportDamage()
+	}
 	if err != nil || !found || !p.current(record) {
 		return err
 	}
