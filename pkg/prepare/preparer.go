@@ -112,7 +112,11 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	defer unlock()
 	timer.phase("lock-claim")
 	p.gone.forget(claim.UID) // kubelet would not ask for it
+	return p.prepareLocked(ctx, timer, claim)
+}
 
+// prepareLocked is Prepare for callers that hold the claim's lock.
+func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	if devices, done := p.prepared(ctx, claim); done {
 		return devices, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -141,24 +142,35 @@ func (p *Preparer) restoreSpec(record journal.Record) error {
 // claim is allocated here, containers may be using it, so it is prepared anew;
 // else the file goes.
 func (p *Preparer) reconcileOrphan(ctx context.Context, spec cdi.Claim) error {
-	if spec.Name != "" {
-		claim, err := p.claimOf(ctx, journal.Record{ClaimUID: string(spec.UID), Namespace: spec.Namespace, Name: spec.Name})
-		if err != nil {
-			return err
-		}
-		if claim != nil && len(p.ours(claim)) > 0 {
-			_, err := p.Prepare(ctx, claim)
-			return err
-		}
+	claim, err := p.claimOfOrphan(ctx, spec)
+	if err != nil {
+		return err
 	}
 	unlock, err := p.Locks.Lock(ctx, claimKey(spec.UID))
 	if err != nil {
-		return fmt.Errorf("remove the orphan CDI file of claim %s: %w", spec.UID, err)
+		return fmt.Errorf("take care of the orphan CDI file of claim %s: %w", spec.UID, err)
 	}
 	defer unlock()
 	if _, found, err := p.Journal.Get(string(spec.UID)); err != nil || found {
 		return err // it is no orphan any more
 	}
+	if claim != nil && len(p.ours(claim)) > 0 {
+		if !p.CDI.Has(spec.UID) {
+			return nil // kubelet has unprepared it meanwhile
+		}
+		_, err := p.prepareLocked(ctx, p.timer("prepare"), claim)
+		return err
+	}
 	klog.FromContext(ctx).Info("Removing a CDI file without a record", "uid", spec.UID)
 	return p.CDI.Remove(spec.UID)
+}
+
+// claimOfOrphan is nil when the claim is gone or the file does not name it.
+func (p *Preparer) claimOfOrphan(ctx context.Context, spec cdi.Claim) (*resourceapi.ResourceClaim, error) {
+	if spec.Name == "" {
+		return nil, nil //nolint:nilnil // gone is an answer
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	return p.claimOf(ctx, journal.Record{ClaimUID: string(spec.UID), Namespace: spec.Namespace, Name: spec.Name})
 }

@@ -367,3 +367,28 @@ func (silent) Get(ctx context.Context, _ types.NamespacedName) (*resourceapi.Res
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
+
+// kubelet may unprepare an orphan while the API server is asked about it.
+func TestAnOrphanThatKubeletUnpreparesStaysUnprepared(t *testing.T) {
+	r := newRig(t)
+	claim := r.claim("c", 0)
+	prepare(t, r.start(t), claim)
+	remove(t, r.record(claim))
+	kubelet := r.start(t)
+	p := r.start(t, func(o *Options) {
+		o.Claims = between{o.Claims, func() { unprepare(t, kubelet, claim) }}
+	})
+	reconcile(t, p)
+	r.expect(t)
+}
+
+// between does something after the API server has answered.
+type between struct {
+	Claims
+	happen func()
+}
+
+func (b between) Get(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	defer b.happen()
+	return b.Claims.Get(ctx, name)
+}
