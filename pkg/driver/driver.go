@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -81,6 +82,7 @@ type Driver struct {
 	publisher *publisher
 	calls     calls
 	failed    chan error
+	counting  sync.Mutex
 	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
 	offered chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
