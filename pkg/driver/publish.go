@@ -126,6 +126,9 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 					return err
 				}
 				controller.Update(resources)
+				if len(resources.Pools) == 0 {
+					p.remove(ctx, seen)
+				}
 			}
 			retry = time.After(resyncRetry)
 		}
@@ -134,6 +137,17 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			return ctx.Err()
 		case <-p.changed:
 		case <-retry:
+		}
+	}
+}
+
+// remove deletes the slices of a node that has nothing to offer any more: the
+// controller, told of no pool, only looks for old ones after its 30 s.
+func (p *publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSlice) {
+	for _, slice := range slices {
+		err := p.client.ResourceV1().ResourceSlices().Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			klog.FromContext(ctx).Error(err, "A slice of GPUs that are gone could not be removed and will be tried again", "slice", slice.Name)
 		}
 	}
 }
