@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -30,7 +32,7 @@ type discovery struct {
 
 // watchHardware opens the NVIDIA driver and offers its GPUs. A node without a
 // driver or GPU is not an error: the plugin says so once, publishes nothing,
-// and looks again.
+// and looks again. It fails where only a new process can find the driver.
 func (d *Driver) watchHardware(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	retry := firstHardwareRetry
@@ -39,6 +41,9 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 		err := d.openHardware(ctx)
 		if err == nil {
 			return d.reread(ctx)
+		}
+		if errors.Is(err, nvml.ErrReplaced) {
+			return err
 		}
 		if err.Error() != said {
 			said = err.Error()

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // A node without a GPU is not worth a line every few seconds.
@@ -41,6 +44,23 @@ func TestWhyThereIsNoGPUIsSaidOnce(t *testing.T) {
 	})
 	if d.publisher.get() == nil || len(d.publisher.get().Pools) != 1 {
 		t.Errorf("got %v to publish", d.publisher.get())
+	}
+}
+
+// Another version of the driver was installed while the plugin waited for one.
+func TestALibraryThatWasReplacedEndsTheProcess(t *testing.T) {
+	h := newHardware(t)
+	h.fails = []error{errors.New("driver is not loaded"), fmt.Errorf("%w: restart the plugin", nvml.ErrReplaced)}
+	d, err := New(options(t, newAPIServer(), h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		fixture.Sentence(t, d.watchHardware(ctx), "the NVML library was replaced", "restart the plugin")
+	})
+	if h.opened != 0 {
+		t.Error("it went on")
 	}
 }
 
