@@ -1,10 +1,12 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,15 +91,17 @@ func TestUnreadableGPUsAreReportedAndTheOthersOffered(t *testing.T) {
 func TestAnUnreadableGPUIsOfferedLater(t *testing.T) {
 	h := newHardware(t)
 	all := h.node.GPUs
-	h.node.GPUs = all[2:]
-	h.problems = []error{errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out")}
-	d, err := New(options(t, newAPIServer(), h))
+	now := &changing{openHardware: openHardware{h}}
+	o := options(t, newAPIServer(), h)
+	o.Open = func(context.Context) (Hardware, error) { return now, nil }
+	d, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	devices := func() int { return len(d.publisher.get().Pools["node-a"].Slices[0].Devices) }
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		now.set(all[2:], errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))
 		done := make(chan error, 1)
 		go func() { done <- d.watchHardware(klog.NewContext(t.Context(), logger)) }()
 		synctest.Wait()
@@ -109,22 +113,45 @@ func TestAnUnreadableGPUIsOfferedLater(t *testing.T) {
 		if logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); strings.Count(logs, "GPU 0 is lost") != 1 {
 			t.Errorf("it is not reported once:\n%s", logs)
 		}
-		h.node.GPUs, h.problems = all[1:], h.problems[:1]
-		after(maxRereadRetry)
-		if devices() != 7 {
-			t.Errorf("got %d devices, want the second GPU too", devices())
+		for _, step := range []struct {
+			gpus     []gpu.GPU
+			problems []error
+			want     int
+		}{
+			{all[1:], []error{errors.New("GPU 0 is lost")}, 7},
+			{nil, nil, 7}, // for a moment, nothing can be read
+			{all, nil, 8},
+		} {
+			now.set(step.gpus, step.problems...)
+			after(maxRereadRetry)
+			if devices() != step.want {
+				t.Errorf("got %d devices, want %d", devices(), step.want)
+			}
 		}
-		h.node = gpu.Node{} // for a moment, nothing can be read
-		after(maxRereadRetry)
-		if devices() != 7 {
-			t.Errorf("got %d devices, want those of before", devices())
-		}
-		h.node, h.problems = gpu.Node{DriverVersion: h.node.DriverVersion, GPUs: all}, nil
-		after(maxRereadRetry)
-		if err := <-done; err != nil || devices() != 8 {
-			t.Errorf("got %d devices, %v", devices(), err)
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
+}
+
+// changing is hardware on which GPUs come and go.
+type changing struct {
+	openHardware
+	lock     sync.Mutex
+	gpus     []gpu.GPU
+	problems []error
+}
+
+func (c *changing) set(gpus []gpu.GPU, problems ...error) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.gpus, c.problems = gpus, problems
+}
+
+func (c *changing) Discover() (gpu.Node, []error, error) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return gpu.Node{DriverVersion: "580.95.05", GPUs: c.gpus}, c.problems, nil
 }
 
 func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {

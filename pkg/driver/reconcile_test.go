@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -26,7 +27,9 @@ func reconciling(t *testing.T, d *Driver) {
 	go func() { done <- d.reconcile(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the loop ended with %v", err)
+		}
 	})
 	synctest.Wait()
 }
