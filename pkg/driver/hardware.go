@@ -2,13 +2,16 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -16,11 +19,20 @@ import (
 const (
 	firstHardwareRetry = time.Second
 	maxHardwareRetry   = 15 * time.Second
+	// maxRereadRetry is longer: a GPU that is broken for good is asked for ever.
+	maxRereadRetry = time.Minute
 )
+
+// discovery is what was found when the GPUs were last offered.
+type discovery struct {
+	node       gpu.Node
+	incomplete bool
+	why        string
+}
 
 // watchHardware opens the NVIDIA driver and offers its GPUs. A node without a
 // driver or GPU is not an error: the plugin says so once, publishes nothing,
-// and looks again.
+// and looks again. It fails where only a new process can find the driver.
 func (d *Driver) watchHardware(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	retry := firstHardwareRetry
@@ -28,7 +40,10 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 	for {
 		err := d.openHardware(ctx)
 		if err == nil {
-			return nil
+			return d.reread(ctx)
+		}
+		if errors.Is(err, nvml.ErrReplaced) {
+			return err
 		}
 		if err.Error() != said {
 			said = err.Error()
@@ -42,6 +57,23 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 		}
 		retry = min(2*retry, maxHardwareRetry)
 	}
+}
+
+// reread looks again at GPUs that could not be read, until all can be.
+func (d *Driver) reread(ctx context.Context) error {
+	retry := firstHardwareRetry
+	for d.found.incomplete {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, maxRereadRetry)
+		if err := d.offer(ctx, d.hardware); err != nil {
+			klog.FromContext(ctx).V(2).Info("The GPUs cannot be read again; those found before stay offered", "err", err, "retryIn", retry)
+		}
+	}
+	return nil
 }
 
 // openHardware opens the driver, offers what it finds, and keeps it open until
@@ -74,8 +106,12 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
 	if err != nil {
 		return err
 	}
+	found := discovery{node: node, incomplete: len(unreadable) > 0, why: fmt.Sprint(unreadable)}
+	if reflect.DeepEqual(found, d.found) {
+		return nil
+	}
 	for _, err := range unreadable {
-		log.Error(err, "A GPU cannot be read and is not offered")
+		log.Error(err, "A GPU cannot be read and is not offered; the plugin keeps looking")
 	}
 	if len(node.GPUs) == 0 {
 		return fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
@@ -89,10 +125,8 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware) error {
 		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
 		Edits: hardware.Edits(),
 	})
-	select {
-	case d.offered <- struct{}{}:
-	default: // reconcile has not yet seen the last one
-	}
+	d.wakeReconcile()
+	d.found = found
 	log.Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
 	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: pool}})
 	return nil

@@ -1,7 +1,6 @@
 package slice
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/blang/semver/v4"
@@ -40,7 +39,7 @@ const maxStringLength = resourceapi.DeviceAttributeMaxValueLength
 
 type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 
-func device(node gpu.Node, shape gpu.Shape) (resourceapi.Device, error) {
+func device(node gpu.Node, shape gpu.Shape) resourceapi.Device {
 	g := shape.Physical()
 	attrs := attributes{}
 	attrs.text(attrType, shape.Type())
@@ -61,15 +60,13 @@ func device(node gpu.Node, shape gpu.Shape) (resourceapi.Device, error) {
 		attrDriverVersion:     node.DriverVersion,
 		attrCUDAVersion:       node.CUDAVersion,
 	} {
-		if err := attrs.version(name, version); err != nil {
-			return resourceapi.Device{}, err
-		}
+		attrs.version(name, version)
 	}
 	return resourceapi.Device{
 		Name:       shape.Name(),
 		Attributes: attrs,
 		Capacity:   capacities(g),
-	}, nil
+	}
 }
 
 // capacities leaves out a memory size that NVML does not know: a claim that
@@ -112,14 +109,11 @@ func (a attributes) truth(name resourceapi.QualifiedName, value *bool) {
 
 // version writes NVIDIA's versions as the strict semantic versions that the
 // API demands: "580.95.05" becomes "580.95.5", "9.0" becomes "9.0.0".
-func (a attributes) version(name resourceapi.QualifiedName, value string) error {
-	if value == "" {
-		return nil
-	}
+// What cannot become one is left out: the GPU is as good without it.
+func (a attributes) version(name resourceapi.QualifiedName, value string) {
 	parsed, err := semver.ParseTolerant(value)
-	if err != nil {
-		return fmt.Errorf("attribute %s: version %q is not of the form major.minor.patch: %w", name, value, err)
+	if err != nil || len(parsed.String()) > maxStringLength {
+		return
 	}
 	a[name] = resourceapi.DeviceAttribute{VersionValue: ptr.To(parsed.String())}
-	return nil
 }

@@ -4,8 +4,6 @@
 package slice
 
 import (
-	"fmt"
-
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
@@ -19,11 +17,7 @@ import (
 func Pool(node gpu.Node, shapes []gpu.Shape) (resourceslice.Pool, error) {
 	devices := make([]resourceapi.Device, 0, len(shapes))
 	for _, shape := range shapes {
-		device, err := device(node, shape)
-		if err != nil {
-			return resourceslice.Pool{}, fmt.Errorf("describe device %s: %w", shape.Name(), err)
-		}
-		devices = append(devices, device)
+		devices = append(devices, device(node, shape))
 	}
 	return resourceslice.Pool{Slices: split(devices, resourceapi.ResourceSliceMaxDevices)}, nil
 }
