@@ -249,6 +249,47 @@ func TestInstallHook(t *testing.T) {
 	}
 }
 
+func TestTheHookIsInstalledOnce(t *testing.T) {
+	from, dir := write(t, "hook", "new"), t.TempDir()
+	to := filepath.Join(dir, hookName)
+	dead, busy := filepath.Join(dir, "."+hookName+"-1"), filepath.Join(dir, "."+hookName+"-2")
+	for _, half := range []string{dead, busy} {
+		if err := os.WriteFile(half, []byte("ha"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(dead, time.Time{}, time.Now().Add(-2*halfHookAge)); err != nil {
+		t.Fatal(err)
+	}
+	installer := &hookInstaller{from: from + "-missing"}
+	if err := installer.install(to); err == nil {
+		t.Error("installed what is not there")
+	}
+	installer.from = from
+	var first os.FileInfo
+	for range 3 { // the node's driver is not loaded yet
+		if err := installer.install(to); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = info
+		}
+		if !os.SameFile(first, info) {
+			t.Error("it was installed again")
+		}
+	}
+	if _, err := os.Stat(dead); !os.IsNotExist(err) {
+		t.Errorf("got %v for what a process left that died", err)
+	}
+	if _, err := os.Stat(busy); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	listener, err := listen("metrics-port", 0)
 	if err != nil {

@@ -47,11 +47,7 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, is not as the catalogue predicts: %s\n", g.Index, g.ProductName, difference)
 				}
 			}
-			pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
-			if err != nil {
-				return err
-			}
-			return print(command.OutOrStdout(), node, pool)
+			return print(command.OutOrStdout(), node, slice.Pool(node, gpu.Shapes(node.GPUs)))
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "table", "Output format: table or yaml.")

@@ -31,10 +31,7 @@ func TestDiscover(t *testing.T) {
 	fixture.Golden(t, machine+".txt", table)
 
 	node := fixture.Node(t, machine)
-	pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs))
 	var published strings.Builder
 	if err := printYAML(&published, node, pool); err != nil {
 		t.Fatal(err)

@@ -47,12 +47,13 @@ func serve(ctx context.Context, f *flags) error {
 	if err != nil {
 		return fmt.Errorf("read the kernel's boot ID: %w", err)
 	}
+	hook := &hookInstaller{from: bundledHook}
 	plugin, err := driver.New(driver.Options{
 		Name:         f.driverName,
 		NodeName:     f.nodeName,
 		PodUID:       types.UID(f.podUID),
 		Client:       client,
-		Open:         func(ctx context.Context) (driver.Hardware, error) { return openForClaims(ctx, f) },
+		Open:         func(ctx context.Context) (driver.Hardware, error) { return openForClaims(ctx, f, hook) },
 		CDIRoot:      f.cdiRoot,
 		PluginsDir:   f.pluginsDir,
 		RegistrarDir: f.registrarDir,
@@ -70,11 +71,11 @@ func serve(ctx context.Context, f *flags) error {
 }
 
 // openForClaims opens the NVIDIA driver with a CDI hook that containers can run.
-func openForClaims(ctx context.Context, f *flags) (driver.Hardware, error) {
+func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (driver.Hardware, error) {
 	hook, bundled := f.hookPath, f.hookPath == ""
 	if bundled {
 		hook = filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), hookName)
-		if err := installHook(bundledHook, hook); err != nil {
+		if err := installer.install(hook); err != nil {
 			return nil, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
 		}
 	}
@@ -83,6 +84,49 @@ func openForClaims(ctx context.Context, f *flags) (driver.Hardware, error) {
 		return nil, err
 	}
 	return opened, nil
+}
+
+// hookInstaller installs the hook once: a node without a GPU looks for its driver
+// for ever. It is not safe for concurrent use.
+type hookInstaller struct {
+	from string
+	done bool
+}
+
+func (h *hookInstaller) install(to string) error {
+	if h.done {
+		return nil
+	}
+	if err := removeHalfHooks(filepath.Dir(to)); err != nil {
+		return err
+	}
+	if err := installHook(h.from, to); err != nil {
+		return err
+	}
+	h.done = true
+	return nil
+}
+
+// halfHookAge is more than a copy takes: a younger one may be of another plugin
+// that starts now.
+const halfHookAge = time.Minute
+
+// removeHalfHooks removes the copies of processes that died in the middle.
+func removeHalfHooks(dir string) error {
+	halves, err := filepath.Glob(filepath.Join(dir, "."+hookName+"-*"))
+	if err != nil {
+		return err
+	}
+	for _, half := range halves {
+		info, err := os.Lstat(half)
+		if err != nil || time.Since(info.ModTime()) < halfHookAge {
+			continue // it is another's and in use, or gone already
+		}
+		if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // installHook copies the hook to where the container runtime finds it. The

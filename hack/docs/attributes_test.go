@@ -102,7 +102,7 @@ func publishedPool(t *testing.T, machine string) resourceslice.Pool {
 	if err != nil || len(unreadable) != 0 {
 		t.Fatalf("%v, %v", unreadable, err)
 	}
-	pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +123,5 @@ func sysfs(file model.File) fs.ReadLinkFS {
 func render(t *testing.T, device resourceapi.Device) string {
 	t.Helper()
 	text, err := yaml.Marshal(device)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return string(text)
 }

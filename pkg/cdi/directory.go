@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/pkg/parser"
@@ -57,18 +58,36 @@ func NewDirectory(path, driverName string) (*Directory, error) {
 	if err := parser.ValidateVendorName(driverName); err != nil {
 		return nil, fmt.Errorf("driver name %q cannot be a CDI vendor: %w", driverName, err)
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return nil, fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
+	// Clean, as the paths of its files are in the kernel's events.
+	directory := &Directory{path: filepath.Clean(path), vendor: driverName}
+	if err := directory.Make(); err != nil {
+		return nil, err
 	}
-	probe, err := os.CreateTemp(path, filePrefix+"*"+tempSuffix)
+	return directory, nil
+}
+
+// Make creates the directory where it is missing and proves that it can be
+// written. A mount whose source was removed is there and cannot.
+func (d *Directory) Make() error {
+	if err := os.MkdirAll(d.path, 0o755); err != nil {
+		return fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
+	}
+	probe, err := os.CreateTemp(d.path, filePrefix+"*"+tempSuffix)
 	if err != nil {
-		return nil, fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", path, err)
+		return fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", d.path, err)
 	}
 	defer func() { _ = os.Remove(probe.Name()) }()
 	if err := probe.Close(); err != nil {
-		return nil, fmt.Errorf("CDI directory %s cannot be written: %w", path, err)
+		return fmt.Errorf("CDI directory %s cannot be written: %w", d.path, err)
 	}
-	return &Directory{path: path, vendor: driverName}, nil
+	return nil
+}
+
+// Gone tells whether the directory was removed, also where a mount of it is left.
+func (d *Directory) Gone() bool {
+	var stat syscall.Stat_t
+	err := syscall.Stat(d.path, &stat)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && stat.Nlink == 0
 }
 
 // Path is where the specifications are.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
@@ -251,6 +252,58 @@ func TestOwns(t *testing.T) {
 	for _, path := range []string{"nvidia.yaml", "mica-gpu.nvidia.com_.json", "mica-gpu.nvidia.com_uid-one.json.tmp", "mica-other.example.com_uid-one.json"} {
 		if _, ours := directory.Owns(filepath.Join(directory.Path(), path)); ours {
 			t.Errorf("%s is taken for ours", path)
+		}
+	}
+}
+
+// The source of a bind mount can be removed behind the mount's back, by whoever
+// cleans /run on the host: what is left is there and takes no file.
+func TestAMountWhoseSourceIsGone(t *testing.T) {
+	source, path := filepath.Join(t.TempDir(), "source"), t.TempDir()
+	if err := os.Mkdir(source, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount(source, path, "", syscall.MS_BIND, ""); err != nil {
+		t.Skipf("mounting is not allowed here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(path, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	directory := open(t, path, driverName)
+	if directory.Gone() {
+		t.Error("it is gone before it is")
+	}
+	if err := os.Remove(source); err != nil {
+		t.Fatal(err)
+	}
+	if !directory.Gone() {
+		t.Error("nobody notices that it is gone")
+	}
+	fixture.Sentence(t, directory.Make(), "CDI directory "+path+" cannot be written", "no such file or directory")
+}
+
+func TestGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cdi")
+	directory := open(t, path, driverName)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if !directory.Gone() {
+		t.Error("nobody notices")
+	}
+	if err := directory.Make(); err != nil || directory.Gone() {
+		t.Errorf("got %v; gone: %t", err, directory.Gone())
+	}
+}
+
+// What the kernel reports of the directory itself is compared with its path.
+func TestThePathIsClean(t *testing.T) {
+	path := t.TempDir()
+	for _, spelled := range []string{path + "/", path + "//", path + "/./"} {
+		if got := open(t, spelled, driverName).Path(); got != path {
+			t.Errorf("got %s for %s, want %s", got, spelled, path)
 		}
 	}
 }

@@ -134,9 +134,6 @@ func resourcesOf(t testing.TB, gpus int, board gpu.GPU) resourceslice.DriverReso
 		board.Minor, board.UUID = minor, fmt.Sprint("GPU-", minor)
 		node.GPUs = append(node.GPUs, board)
 	}
-	pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs))
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{fixture.NodeName: pool}}
 }

@@ -103,8 +103,11 @@ func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.Namespa
 	return err
 }
 
-// countPrepared reads the journal, which other plugin processes change too.
+// countPrepared reads the journal, which other plugin processes change too. One at
+// a time, so that no older count replaces a newer one.
 func (d *Driver) countPrepared(ctx context.Context) {
+	d.counting.Lock()
+	defer d.counting.Unlock()
 	count, err := d.preparer.Prepared(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")

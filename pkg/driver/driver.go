@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,6 +33,8 @@ const DefaultName = "gpu.nvidia.com"
 const (
 	// releaseWait must leave room within kubelet's 45 s for the rest.
 	releaseWait = 20 * time.Second
+	// goneWait leaves kubelet at least as long as a claim that needs the GPU does.
+	goneWait = 25 * time.Second
 	// drainTimeout is how long a stopping plugin waits for calls in flight;
 	// the chart's terminationGracePeriodSeconds is longer.
 	drainTimeout = 45 * time.Second
@@ -85,15 +88,18 @@ type Driver struct {
 	reporter  *reporter
 	calls     calls
 	failed    chan error
-	// offered wakes reconcile up when there are GPUs to prepare claims with.
+	counting  sync.Mutex
+	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
 	offered chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
 	// seen is the node as it was read, with every instance, and offering are
 	// the identities of the shapes that are offered of it; both belong to what
-	// runs watchHardware.
+	// runs watchHardware. unread says which GPUs could not be read, empty when
+	// all could.
 	seen     gpu.Node
 	offering []string
+	unread   string
 }
 
 // New checks what can be checked before anything starts. Every error says what
@@ -134,6 +140,7 @@ func New(options Options) (*Driver, error) {
 		Pool:        options.NodeName,
 		BootID:      options.BootID,
 		ReleaseWait: releaseWait,
+		GoneWait:    goneWait,
 	})
 	return d, nil
 }
@@ -175,14 +182,10 @@ func (d *Driver) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.run(ctx) })
 	group.Go(func() error { return d.reporter.run(ctx) })
-	group.Go(func() error {
-		if err := d.watchHardware(ctx); err != nil {
-			return err
-		}
-		return d.watchInstances(ctx)
-	})
+	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
+	group.Go(func() error { return d.removeDeadSockets(ctx) })
 	group.Go(func() error {
 		select {
 		case err := <-d.failed:
@@ -234,6 +237,13 @@ const (
 	reconcileRetry    = time.Minute
 )
 
+func (d *Driver) wakeReconcile() {
+	select {
+	case d.offered <- struct{}{}:
+	default: // reconcile has not yet seen the last one
+	}
+}
+
 // reconcile repairs what was left behind, at the start, once there are GPUs, without
 // which a claim cannot be prepared anew, and from time to time.
 func (d *Driver) reconcile(ctx context.Context) error {
@@ -243,11 +253,15 @@ func (d *Driver) reconcile(ctx context.Context) error {
 			interval = reconcileRetry
 			klog.FromContext(ctx).Error(err, "Not every prepared claim could be checked", "retryIn", interval)
 		}
+		if wait, needed := d.preparer.ReconcileIn(); needed {
+			interval = min(interval, wait)
+		}
 		d.countPrepared(ctx)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.offered:
+		case <-d.preparer.Damaged():
 		case <-time.After(interval):
 		}
 	}

@@ -390,6 +390,34 @@ func TestCDIFilesThatSomebodyRemoves(t *testing.T) {
 	}
 }
 
+// A mount whose source was removed cannot be mended from within the container.
+func TestACDIDirectoryThatCannotBeMadeAnewEndsTheProcess(t *testing.T) {
+	d, err := New(options(t, newAPIServer(), newHardware(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(d.CDIRoot); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.CDIRoot, nil, 0o600); err != nil { // it can be watched all the same
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	_, ctx := ktesting.NewTestContext(t)
+	go func() { done <- d.watchSpecs(ctx) }()
+	fixture.Eventually(t, "the end", func() error {
+		_ = os.Remove(d.CDIRoot)
+		_ = os.WriteFile(d.CDIRoot, nil, 0o600)
+		select {
+		case err := <-done:
+			fixture.Sentence(t, err, "make the CDI directory anew", "a restart of this container")
+			return nil
+		default:
+			return errors.New("it goes on")
+		}
+	})
+}
+
 // What a process that was killed left behind is in order soon after the start.
 func TestAStartRepairs(t *testing.T) {
 	vanished, gone := fixture.Claim("vanished", fixture.Result("a", "gpu-0")), fixture.Claim("gone", fixture.Result("a", "gpu-1"))

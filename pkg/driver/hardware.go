@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -17,12 +19,22 @@ import (
 const (
 	firstHardwareRetry = time.Second
 	maxHardwareRetry   = 15 * time.Second
+	// maxRereadRetry is longer: a GPU that is broken for good is asked for ever.
+	maxRereadRetry = time.Minute
 )
 
-// watchHardware opens the NVIDIA driver and offers its GPUs. A node without a
-// driver or GPU is not an error: the plugin says so once, publishes nothing,
-// and looks again.
+// watchHardware offers the GPUs from when there are any until ctx ends.
 func (d *Driver) watchHardware(ctx context.Context) error {
+	if err := d.awaitHardware(ctx); err != nil {
+		return err
+	}
+	return d.watchGPUs(ctx)
+}
+
+// awaitHardware opens the NVIDIA driver and offers its GPUs. A node without a
+// driver or GPU is not an error: the plugin says so once, publishes nothing,
+// and looks again. It fails where only a new process can find the driver.
+func (d *Driver) awaitHardware(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	retry := firstHardwareRetry
 	said := ""
@@ -30,6 +42,9 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 		err := d.openHardware(ctx)
 		if err == nil {
 			return nil
+		}
+		if errors.Is(err, nvml.ErrReplaced) {
+			return err
 		}
 		if err.Error() != said {
 			said = err.Error()
@@ -42,6 +57,36 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 		case <-time.After(retry):
 		}
 		retry = min(2*retry, maxHardwareRetry)
+	}
+}
+
+// watchGPUs keeps the offer right: it looks again at GPUs that could not be read,
+// until all can be, and at what somebody else does to MIG.
+func (d *Driver) watchGPUs(ctx context.Context) error {
+	retry := firstHardwareRetry
+	said := ""
+	for {
+		wait, look := lookInterval, d.offerChanges
+		switch {
+		case d.unread != "":
+			wait, look = retry, d.offerAll
+			retry = min(2*retry, maxRereadRetry)
+		case !d.partitionable():
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+		err := look(ctx, d.hardware)
+		switch {
+		case err == nil:
+			said = ""
+		case err.Error() != said && ctx.Err() == nil:
+			said = err.Error()
+			klog.FromContext(ctx).Error(err, "The GPUs cannot be read again; what was seen last stays offered")
+		}
 	}
 }
 
@@ -71,44 +116,39 @@ func (d *Driver) closeHardware(ctx context.Context) {
 
 // offerAll reads all of the hardware and offers it.
 func (d *Driver) offerAll(ctx context.Context, hardware Hardware) error {
-	d.offering = nil
-	err := d.offer(ctx, hardware, func() (gpu.Node, []error, error) {
+	return d.offer(ctx, hardware, func() (gpu.Node, error) {
 		node, unreadable, err := hardware.Discover()
 		if err != nil {
-			return node, nil, err
+			return node, err
+		}
+		unread := ""
+		if err := errors.Join(unreadable...); err != nil {
+			if unread = err.Error(); unread != d.unread {
+				klog.FromContext(ctx).Error(err, "A GPU cannot be read and is not offered; the plugin keeps looking")
+			}
 		}
 		if len(node.GPUs) == 0 {
-			return node, nil, fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
+			return node, fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
 		}
+		d.unread = unread
 		d.seen = node
 		d.seen.GPUs = slices.Clone(node.GPUs)
-		return node, unreadable, nil
+		sayPredictions(ctx, d.seen.GPUs)
+		return node, nil
 	})
-	if err != nil {
-		return err
-	}
-	sayPredictions(ctx, d.seen.GPUs)
-	return nil
 }
 
 // offer offers what look sees, less the instances that were made here, which
 // claims hold. It does nothing when the same is offered already.
-func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.Node, []error, error)) error {
-	node, unreadable, err := d.preparer.Discover(ctx, look)
+func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.Node, error)) error {
+	node, err := d.preparer.Discover(ctx, look)
 	if err != nil {
 		return err
-	}
-	for _, err := range unreadable {
-		klog.FromContext(ctx).Error(err, "A GPU cannot be read and is not offered")
 	}
 	shapes := gpu.Shapes(node.GPUs)
 	offering := identities(shapes)
 	if d.offering != nil && slices.Equal(offering, d.offering) {
 		return nil
-	}
-	pool, err := slice.Pool(node, shapes)
-	if err != nil {
-		return err
 	}
 	d.offering = offering
 	d.preparer.SetNode(prepare.Node{
@@ -116,12 +156,9 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 		Edits: hardware.Edits(),
 		MIG:   hardware.MIG(),
 	})
-	select {
-	case d.offered <- struct{}{}:
-	default: // reconcile has not yet seen the last one
-	}
+	d.wakeReconcile()
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
 	sayObstacles(ctx, node.GPUs)
-	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: pool}})
+	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: slice.Pool(node, shapes)}})
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -96,14 +94,4 @@ func call(ctx context.Context, socket string, ask func(*grpc.ClientConn) error) 
 		return fmt.Errorf("ask %s: %w", socket, err)
 	}
 	return nil
-}
-
-// sockets are the paths that the helper chooses for its two servers.
-func (d *Driver) sockets() (registrar, dra string) {
-	dataDir := DataDir(d.PluginsDir, d.Name)
-	if d.PodUID == "" {
-		return filepath.Join(d.RegistrarDir, d.Name+"-reg.sock"), filepath.Join(dataDir, "dra.sock")
-	}
-	return filepath.Join(d.RegistrarDir, kubeletplugin.RollingUpdateRegistrarSocketFile(d.RegistrarDir, d.Name, d.PodUID)),
-		filepath.Join(dataDir, "dra-"+string(d.PodUID)+".sock")
 }

@@ -15,37 +15,20 @@ import (
 // that meets it in between is told by NVML.
 const lookInterval = 10 * time.Second
 
-// watchInstances keeps the offer right while somebody else switches MIG or
-// makes and destroys instances, which NVML announces to nobody.
-func (d *Driver) watchInstances(ctx context.Context) error {
-	if !slices.ContainsFunc(d.seen.GPUs, func(g gpu.GPU) bool { return g.MIG != gpu.MIGUnsupported }) {
-		return nil
-	}
-	log := klog.FromContext(ctx)
-	said := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(lookInterval):
-		}
-		err := d.offer(ctx, d.hardware, d.lookAgain)
-		switch {
-		case err == nil:
-			said = ""
-		case err.Error() != said && ctx.Err() == nil:
-			said = err.Error()
-			log.Error(err, "The MIG instances cannot be read; what was seen last stays offered")
-		}
-	}
+// partitionable tells whether somebody may do something to MIG here.
+func (d *Driver) partitionable() bool {
+	return slices.ContainsFunc(d.seen.GPUs, func(g gpu.GPU) bool { return g.MIG != gpu.MIGUnsupported })
 }
 
-// lookAgain is Discover of a driver that has been read, less what cannot change.
-func (d *Driver) lookAgain() (gpu.Node, []error, error) {
-	node := d.seen
-	gpus, err := d.hardware.Refresh(node.GPUs)
-	node.GPUs = gpus
-	return node, nil, err
+// offerChanges reads what can change of GPUs that have been read: the modes and
+// instances of MIG, of which NVML tells nobody.
+func (d *Driver) offerChanges(ctx context.Context, hardware Hardware) error {
+	return d.offer(ctx, hardware, func() (gpu.Node, error) {
+		node := d.seen
+		gpus, err := hardware.Refresh(node.GPUs)
+		node.GPUs = gpus
+		return node, err
+	})
 }
 
 // identities are what a change of the shapes changes: their names, and which
@@ -53,7 +36,7 @@ func (d *Driver) lookAgain() (gpu.Node, []error, error) {
 func identities(shapes []gpu.Shape) []string {
 	all := make([]string, 0, len(shapes))
 	for _, shape := range shapes {
-		identity := shape.Name()
+		identity := shape.Name() + " " + shape.Physical().UUID
 		if static, ok := shape.(gpu.Static); ok {
 			identity += " " + static.Device.UUID
 		}

@@ -25,11 +25,11 @@ func watching(t *testing.T, h *hardware) (*Driver, func() string) {
 	}
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	if err := d.watchHardware(ctx); err != nil {
+	if err := d.openHardware(ctx); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- d.watchInstances(ctx) }()
+	go func() { done <- d.watchGPUs(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

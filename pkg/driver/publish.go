@@ -26,6 +26,8 @@ import (
 const (
 	// apiRetry is how long to wait for an API server that does not answer.
 	apiRetry = 2 * time.Second
+	// nodeLimit bounds the question for the node.
+	nodeLimit = 5 * time.Second
 	// resyncRetry is how long the controller may take before it is told again.
 	resyncRetry = time.Second
 	// Two plugin versions that publish different devices meet during a rolling
@@ -77,7 +79,8 @@ func (p *publisher) wake() {
 	}
 }
 
-// run publishes until ctx ends. It fails only when the node does not exist.
+// run publishes until ctx ends. It fails only when the node does not exist, or is
+// another one of the same name.
 func (p *publisher) run(ctx context.Context) error {
 	node, err := p.findNode(ctx)
 	if err != nil {
@@ -106,11 +109,11 @@ func (p *publisher) run(ctx context.Context) error {
 		return fmt.Errorf("start publishing devices: %w", err)
 	}
 	defer controller.Stop()
-	return p.follow(ctx, view, controller)
+	return p.follow(ctx, node, view, controller)
 }
 
 // follow compares desired and seen slices at every change of either.
-func (p *publisher) follow(ctx context.Context, view *sliceView, controller *resourceslice.Controller) error {
+func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
 	for {
 		resources := p.get()
@@ -123,7 +126,13 @@ func (p *publisher) follow(ctx context.Context, view *sliceView, controller *res
 		default:
 			p.published.Store(false)
 			if limiter.TryAccept() {
+				if err := p.checkNode(ctx, node); err != nil {
+					return err
+				}
 				controller.Update(resources)
+				if len(resources.Pools) == 0 {
+					p.remove(ctx, seen)
+				}
 			}
 			retry = time.After(resyncRetry)
 		}
@@ -134,6 +143,35 @@ func (p *publisher) follow(ctx context.Context, view *sliceView, controller *res
 		case <-retry:
 		}
 	}
+}
+
+// remove deletes the slices of a node that has nothing to offer any more: the
+// controller, told of no pool, only looks for old ones after its 30 s.
+func (p *publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSlice) {
+	for _, slice := range slices {
+		err := p.client.ResourceV1().ResourceSlices().Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			klog.FromContext(ctx).Error(err, "A slice of GPUs that are gone could not be removed and will be tried again", "slice", slice.Name)
+		}
+	}
+}
+
+// checkNode fails when the Node object was deleted and made again. Slices of the
+// old one are collected as garbage as soon as they are written, and the
+// controller's owner is fixed: only a new process can publish for the new one.
+// A node that is gone or cannot be read is left to the next time.
+func (p *publisher) checkNode(ctx context.Context, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
+	defer cancel()
+	node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The API server does not tell about this node", "node", p.nodeName, "err", err)
+		return nil
+	}
+	if node.UID != uid {
+		return fmt.Errorf("node %q was deleted and created again (its UID was %s and is %s): restart the plugin, so that its devices belong to the new node", p.nodeName, uid, node.UID)
+	}
+	return nil
 }
 
 func (p *publisher) markPublished(ctx context.Context, resources resourceslice.DriverResources) {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -231,8 +232,12 @@ func TestAnIdleNodeLosesTheSlicesOfItsPast(t *testing.T) {
 		api := newAPIServer()
 		once(t, api, resources(t, 8))()
 		p := publishing(t, api, resourceslice.DriverResources{})
+		after(2 * time.Second) // pods would be scheduled to GPUs that are gone
+		// It may be deleted once more before its deletion is seen.
+		deletes := slices.Repeat([]string{"delete"}, min(2, len(api.writes())-1))
+		check(t, api, p, resourceslice.DriverResources{}, append([]string{"create"}, deletes...)...)
 		after(time.Minute)
-		check(t, api, p, resourceslice.DriverResources{}, "create", "delete")
+		check(t, api, p, resourceslice.DriverResources{}, append([]string{"create"}, deletes...)...)
 	})
 }
 
@@ -258,6 +263,42 @@ func TestANodeThatDoesNotExist(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	p := newPublisher(newAPIServer(), fixture.Driver, "node-z")
 	fixture.Sentence(t, p.run(ctx), `node "node-z" does not exist in this cluster`, "set --node-name to the name under which kubelet registered this node")
+}
+
+// Slices of the node that was deleted are garbage; a restart mends it.
+func TestANodeThatIsDeletedAndCreatedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		_, ctx := ktesting.NewTestContext(t)
+		p := newPublisher(api, fixture.Driver, fixture.NodeName)
+		p.set(resources(t, 8))
+		done := make(chan error, 1)
+		go func() { done <- p.run(ctx) }()
+		after(time.Minute)
+		nodes := api.CoreV1().Nodes()
+		if err := nodes.Delete(ctx, fixture.NodeName, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		api.wipe(t)
+		after(10 * time.Second)
+		select {
+		case err := <-done:
+			t.Fatalf("the publisher ended with %v while there is no node", err)
+		default:
+		}
+		again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fixture.NodeName, UID: "uid-again"}}
+		if _, err := nodes.Create(ctx, again, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		api.wipe(t) // the garbage collector
+		after(10 * time.Second)
+		select {
+		case err := <-done:
+			fixture.Sentence(t, err, `node "node-a" was deleted and created again`, "uid-node", "uid-again", "restart the plugin")
+		default:
+			t.Fatal("the publisher goes on")
+		}
+	})
 }
 
 func TestTheAPIServerIsAwayAtFirst(t *testing.T) {

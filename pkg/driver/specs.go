@@ -3,18 +3,23 @@ package driver
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 )
 
-// rewatchDelay is how long a vanished CDI directory is left alone.
-const rewatchDelay = time.Second
+const (
+	// rewatchDelay is how long a vanished CDI directory is left alone.
+	rewatchDelay = time.Second
+	// goneInterval is how often the directory is looked for: the kernel does not
+	// report the removal of one that is mounted here.
+	goneInterval = 30 * time.Second
+)
 
 // watchSpecs re-makes CDI files that somebody else removes: the runtime reads
 // them again at every start of a container, long after kubelet's last call.
+// It fails when the directory cannot be made anew.
 func (d *Driver) watchSpecs(ctx context.Context) error {
 	for {
 		err := d.watchSpecsOnce(ctx)
@@ -27,12 +32,10 @@ func (d *Driver) watchSpecs(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(rewatchDelay):
 		}
-		if err := os.MkdirAll(d.specs.Path(), 0o755); err != nil {
-			continue // the next round says why it cannot be watched
+		if err := d.specs.Make(); err != nil {
+			return fmt.Errorf("make the CDI directory anew: %w: if it is a mount whose source was removed, a restart of this container mounts the new one", err)
 		}
-		if err := d.preparer.Reconcile(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Not every CDI file could be re-made")
-		}
+		d.restoreSpecs(ctx)
 	}
 }
 
@@ -46,10 +49,16 @@ func (d *Driver) watchSpecsOnce(ctx context.Context) error {
 	if err := watcher.Add(d.specs.Path()); err != nil {
 		return fmt.Errorf("watch CDI directory: %w", err)
 	}
+	look := time.NewTicker(goneInterval)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-look.C:
+			if d.specs.Gone() {
+				return fmt.Errorf("directory %s was removed", d.specs.Path())
+			}
 		case err := <-watcher.Errors:
 			return err
 		case event := <-watcher.Events:
@@ -62,6 +71,16 @@ func (d *Driver) watchSpecsOnce(ctx context.Context) error {
 			d.restoreSpec(ctx, event.Name)
 		}
 	}
+}
+
+// restoreSpecs does not wait for the API server, which may be what is away.
+func (d *Driver) restoreSpecs(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	if err := d.preparer.RestoreSpecs(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Not every CDI file could be re-made")
+	}
+	d.wakeReconcile()
 }
 
 // restoreSpec does nothing for files that the driver removed itself: their

@@ -61,7 +61,7 @@ func mustLock(t testing.TB, l *Locker, keys ...string) func() {
 // refused returns the error of a Lock that has to time out.
 func refused(t testing.TB, l *Locker, keys ...string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	unlock, err := l.Lock(ctx, keys...)
 	if err == nil {

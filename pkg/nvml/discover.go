@@ -1,7 +1,6 @@
 package nvml
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -117,7 +116,7 @@ func readIdentity(handle nvml.Device, name string, g *gpu.GPU) error {
 // A brand, architecture or addressing mode that go-nvlib has no word for yet is
 // left out: a board that is newer than this build is still a usable GPU.
 func (r deviceReader) readNames(handle nvml.Device, name string, g *gpu.GPU) error {
-	if _, ret := handle.GetBrand(); ret != nvml.SUCCESS {
+	if _, ret := handle.GetBrand(); ret == nvml.ERROR_GPU_IS_LOST {
 		return check(ret, "read the brand", name)
 	}
 	if _, ret := handle.GetArchitecture(); ret != nvml.SUCCESS {
@@ -152,10 +151,10 @@ func readModes(handle nvml.Device, name string, g *gpu.GPU) error {
 		return err
 	}
 	switch current, _, ret := handle.GetEccMode(); {
-	case ret == nvml.ERROR_NOT_SUPPORTED:
-		g.ECCEnabled = nil
-	case ret != nvml.SUCCESS:
+	case ret == nvml.ERROR_GPU_IS_LOST:
 		return check(ret, "read the ECC mode", name)
+	case ret != nvml.SUCCESS:
+		g.ECCEnabled = nil
 	default:
 		g.ECCEnabled = ptr.To(current == nvml.FEATURE_ENABLED)
 	}
@@ -175,7 +174,8 @@ func (r deviceReader) readLocality(g *gpu.GPU) {
 }
 
 // readLinks stops at the first link into a switch: all of a GPU's links then
-// end in the same fabric.
+// end in the same fabric. A link that cannot be read counts as none: only a GPU
+// that is lost is no GPU.
 func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, error) {
 	var link gpu.Link
 	for number := range nvml.NVLINK_MAX_LINKS {
@@ -183,21 +183,17 @@ func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, e
 		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
 			return link, nil // past the board's last link, or no NVLink at all
 		}
-		if ret != nvml.SUCCESS {
+		if ret == nvml.ERROR_GPU_IS_LOST {
 			return gpu.Link{}, check(ret, fmt.Sprintf("read NVLink %d", number), name)
 		}
-		if state != nvml.FEATURE_ENABLED {
+		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
 			continue
 		}
 		switch kind, ret := handle.GetNvLinkRemoteDeviceType(number); {
 		case ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:
 			return gpu.Link{Switched: true}, nil
 		case ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_GPU:
-			peer, err := linkPeer(api, handle, number, name)
-			if err != nil {
-				return gpu.Link{}, err
-			}
-			link.Peers = append(link.Peers, peer...)
+			link.Peers = append(link.Peers, linkPeer(api, handle, number)...)
 		}
 	}
 	return link, nil
@@ -205,24 +201,21 @@ func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, e
 
 // linkPeer is the UUID of the GPU at the other end of a link, or nothing when
 // that GPU is not visible here, as in a virtual machine that has only some, or
-// is lost: that is its own fault and no reason to withdraw this one.
-func linkPeer(api nvml.Interface, handle nvml.Device, number int, name string) ([]string, error) {
+// does not answer: that is its own fault and no reason to withdraw this one.
+func linkPeer(api nvml.Interface, handle nvml.Device, number int) []string {
 	remote, ret := handle.GetNvLinkRemotePciInfo(number)
-	if err := check(ret, fmt.Sprintf("read the peer of NVLink %d", number), name); err != nil {
-		return nil, err
+	if ret != nvml.SUCCESS {
+		return nil
 	}
 	peer, ret := api.DeviceGetHandleByPciBusId(sysfsBusID(remote))
-	if ret == nvml.SUCCESS {
-		var uuid string
-		if uuid, ret = peer.GetUUID(); ret == nvml.SUCCESS {
-			return []string{uuid}, nil
-		}
+	if ret != nvml.SUCCESS {
+		return nil
 	}
-	err := check(ret, "identify the NVLink peer "+sysfsBusID(remote), name)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrGPULost) {
-		return nil, nil
+	uuid, ret := peer.GetUUID()
+	if ret != nvml.SUCCESS {
+		return nil
 	}
-	return nil, err
+	return []string{uuid}
 }
 
 // sysfsBusID turns NVML's "00000000:53:00.0" into sysfs' "0000:53:00.0".

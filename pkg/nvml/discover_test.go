@@ -124,15 +124,15 @@ func TestDiscoverNamesTheCallThatFailed(t *testing.T) {
 		"nvmlDeviceGetName":                             "read the product name",
 		"nvmlDeviceGetPciInfo_v3":                       "read the PCI address",
 		"nvmlDeviceGetMemoryInfo":                       "read the memory size",
-		"nvmlDeviceGetBrand":                            "read the brand",
+		"nvmlDeviceGetBrand":                            "",
 		"nvmlDeviceGetArchitecture":                     "read the architecture",
 		"nvmlDeviceGetCudaComputeCapability":            "read the compute capability",
 		"nvmlDeviceGetMigMode":                          "read the MIG mode",
-		"nvmlDeviceGetEccMode":                          "read the ECC mode",
+		"nvmlDeviceGetEccMode":                          "",
 		"nvmlDeviceGetGpuInstanceProfileInfo":           "read a MIG profile",
 		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": "read the placements of MIG profile 19",
 		"nvmlDeviceGetFieldValues":                      "",
-		"nvmlDeviceGetNvLinkState":                      "read NVLink 0",
+		"nvmlDeviceGetNvLinkState":                      "",
 		"nvmlDeviceGetNvLinkRemoteDeviceType":           "",
 	} {
 		t.Run(function, func(t *testing.T) {
@@ -162,6 +162,49 @@ func TestDiscoverNamesTheCallThatFailed(t *testing.T) {
 			}
 			if failure.Call != asked || failure.Device != "GPU 2" || failure.Return != gonvml.ERROR_TIMEOUT {
 				t.Errorf("got %+v, want call %q of GPU 2", failure, asked)
+			}
+		})
+	}
+}
+
+// What nobody needs to use a GPU costs it an attribute, unless it is the GPU
+// itself that is gone.
+func TestDiscoverWithoutOptionalFacts(t *testing.T) {
+	for function, tc := range map[string]struct {
+		asked   string
+		missing func(gpu.GPU) bool
+	}{
+		"nvmlDeviceGetBrand":       {"read the brand", func(g gpu.GPU) bool { return g.Brand == "" }},
+		"nvmlDeviceGetEccMode":     {"read the ECC mode", func(g gpu.GPU) bool { return g.ECCEnabled == nil }},
+		"nvmlDeviceGetNvLinkState": {"read NVLink 0", func(g gpu.GPU) bool { return g.NVLinkGroup == nil }},
+	} {
+		t.Run(function, func(t *testing.T) {
+			file := fixture.File(t, "p4d.24xlarge")
+			third := 2
+			fail := func(with gonvml.Return) (gpu.Node, []error) {
+				machine := fixture.Machine(t, file)
+				library := fixture.Library(t, machine)
+				if err := machine.Fail(model.Failure{Function: function, Return: with, GPU: &third}); err != nil {
+					t.Fatal(err)
+				}
+				node, unreadable, err := library.Discover(fixture.Sysfs(file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return node, unreadable
+			}
+			node, unreadable := fail(gonvml.ERROR_UNKNOWN)
+			if len(node.GPUs) != 8 || len(unreadable) != 0 {
+				t.Fatalf("got %d GPUs and unreadable %v, want 8 and none", len(node.GPUs), unreadable)
+			}
+			for _, g := range node.GPUs {
+				if got, want := tc.missing(g), g.Index == third; got != want {
+					t.Errorf("GPU %d: the fact is missing: %t, want %t", g.Index, got, want)
+				}
+			}
+			node, unreadable = fail(gonvml.ERROR_GPU_IS_LOST)
+			if len(node.GPUs) != 7 || len(unreadable) != 1 || !errors.Is(unreadable[0], nvml.ErrGPULost) || !strings.Contains(unreadable[0].Error(), tc.asked) {
+				t.Errorf("got %d GPUs and unreadable %v, want 7 and the lost one", len(node.GPUs), unreadable)
 			}
 		})
 	}

@@ -225,31 +225,31 @@ func (p *Preparer) intact(record journal.Record) (bool, error) {
 // has its record before it is made and until it is gone, so one that is seen
 // both before and after the records are read, and that none of them names, is
 // somebody else's.
-func (p *Preparer) Discover(ctx context.Context, look func() (gpu.Node, []error, error)) (gpu.Node, []error, error) {
-	node, unreadable, err := look()
+func (p *Preparer) Discover(ctx context.Context, look func() (gpu.Node, error)) (gpu.Node, error) {
+	node, err := look()
 	if err != nil || !slices.ContainsFunc(node.GPUs, hasInstances) {
-		return node, unreadable, err
+		return node, err
 	}
 	records, err := p.records(ctx)
 	if err != nil {
-		return gpu.Node{}, nil, err
+		return gpu.Node{}, err
 	}
 	before := node.GPUs
 	for i, g := range before {
 		before[i] = g.Without(func(instance gpu.Instance) bool { return p.anyNames(records, g.UUID, instance) })
 	}
 	if !slices.ContainsFunc(before, hasInstances) {
-		return node, unreadable, nil
+		return node, nil
 	}
-	node, unreadable, err = look()
+	node, err = look()
 	if err != nil {
-		return node, unreadable, err
+		return node, err
 	}
 	for i, g := range node.GPUs {
 		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool { return !seen(before, g.UUID, instance) })
 	}
 	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
-	return node, unreadable, nil
+	return node, nil
 }
 
 func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }

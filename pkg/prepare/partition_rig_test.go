@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,9 +39,9 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 	t.Helper()
 	p := r.start(t, changes...)
 	p.node.Store(nil)
-	node, unreadable, err := p.Discover(testContext(t), r.look)
-	if err != nil || len(unreadable) > 0 {
-		t.Fatal(err, unreadable)
+	node, err := p.Discover(testContext(t), r.look)
+	if err != nil {
+		t.Fatal(err)
 	}
 	mig := MIG(r.library)
 	if around != nil {
@@ -50,7 +51,10 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 	return p
 }
 
-func (r *migRig) look() (gpu.Node, []error, error) { return r.library.Discover(fixture.Sysfs(r.sysfs)) }
+func (r *migRig) look() (gpu.Node, error) {
+	node, unreadable, err := r.library.Discover(fixture.Sysfs(r.sysfs))
+	return node, errors.Join(append(unreadable, err)...)
+}
 
 func (r *migRig) uuid(index int) string { return r.machine.GPUs()[index].UUID }
 

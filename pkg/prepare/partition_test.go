@@ -335,12 +335,12 @@ func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 			claim := r.allocated("c", big0)
 			prepare(t, p, claim)
 			looked := 0
-			node, _, err := p.Discover(testContext(t), func() (gpu.Node, []error, error) {
-				node, unreadable, err := r.look()
+			node, err := p.Discover(testContext(t), func() (gpu.Node, error) {
+				node, err := r.look()
 				if looked++; looked == 1 {
 					tc.between(t, p, claim)
 				}
-				return node, unreadable, err
+				return node, err
 			})
 			if err != nil {
 				t.Fatal(err)

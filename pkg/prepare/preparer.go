@@ -68,6 +68,10 @@ type Options struct {
 	// ReleaseWait is how long a claim waits for kubelet to release a GPU that
 	// another claim still holds.
 	ReleaseWait time.Duration
+	// GoneWait is how long Reconcile leaves a claim that is gone to kubelet,
+	// which may still be stopping its containers. Longer than ReleaseWait, it leaves
+	// the decision to the claim that needs the GPU.
+	GoneWait time.Duration
 }
 
 // Preparer prepares and unprepares claims. It is safe for concurrent use: work
@@ -75,10 +79,26 @@ type Options struct {
 type Preparer struct {
 	Options
 	node atomic.Pointer[Node]
+	gone gone
+	// damaged holds a token when a record was found unusable.
+	damaged chan struct{}
 }
 
 // New returns a Preparer that refuses claims until SetNode is called.
-func New(options Options) *Preparer { return &Preparer{Options: options} }
+func New(options Options) *Preparer {
+	return &Preparer{Options: options, damaged: make(chan struct{}, 1)}
+}
+
+// Damaged tells that a record was found unusable: nothing guards the GPUs of its
+// claim until Reconcile has prepared it anew.
+func (p *Preparer) Damaged() <-chan struct{} { return p.damaged }
+
+func (p *Preparer) reportDamage() {
+	select {
+	case p.damaged <- struct{}{}:
+	default: // Reconcile is due already
+	}
+}
 
 // SetNode replaces what the node offers.
 func (p *Preparer) SetNode(node Node) { p.node.Store(&node) }
@@ -94,7 +114,12 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	}
 	defer unlock()
 	timer.phase("lock-claim")
+	p.gone.forget(claim.UID) // kubelet would not ask for it
+	return p.prepareLocked(ctx, timer, claim)
+}
 
+// prepareLocked is Prepare for callers that hold the claim's lock.
+func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	before := p.recorded(ctx, claim.UID)
 	if devices, done, err := p.prepared(before, claim); done || err != nil {
 		return devices, err
@@ -287,6 +312,7 @@ func (p *Preparer) Prepared(ctx context.Context) (int, error) {
 func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
 	records, corrupt, err := p.Journal.List()
 	for _, bad := range corrupt {
+		p.reportDamage()
 		klog.FromContext(ctx).Error(bad, "A claim's record is unusable; the claim is prepared anew from its CDI file and the API server where possible")
 	}
 	return records, err

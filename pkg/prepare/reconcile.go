@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -12,10 +14,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/journal"
 )
 
+// readLimit bounds one question to the API server.
+const readLimit = 5 * time.Second
+
 // Reconcile makes records, CDI files and living claims agree. It runs at the
 // start and from time to time: it repairs what a crash, a reboot, a damaged
 // file, or a claim that was deleted while the plugin was down has left behind.
-// What the API server does not confirm stays as it is. Each claim is handled
+// What the API server does not confirm stays as it is, and a claim that is gone
+// is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each claim is handled
 // under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
 	records, err := p.records(ctx)
@@ -30,6 +36,7 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 			failures = append(failures, err)
 		}
 	}
+	p.gone.keep(recorded)
 	specs, err := p.CDI.Claims()
 	if err != nil {
 		return errors.Join(append(failures, err)...)
@@ -61,14 +68,20 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start, or whose preparation was cut short; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
 		return p.releaseIfPossible(ctx, record)
 	}
-	stale, err := p.stale(ctx, record)
+	stale, err := p.staleSoon(ctx, record)
 	if err != nil {
-		return err
+		return errors.Join(err, p.restoreSpec(ctx, record)) // its containers may be restarted meanwhile
 	}
 	if stale {
+		if p.gone.seen(claim) < p.GoneWait {
+			klog.FromContext(ctx).V(2).Info("A claim is gone, leaving its release to kubelet for a while", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
+			return nil
+		}
+		p.gone.forget(claim) // where it cannot be released, its time begins anew
 		klog.FromContext(ctx).Info("Releasing a claim that is gone", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
 		return p.releaseIfPossible(ctx, record)
 	}
+	p.gone.forget(claim)
 	return p.restoreSpec(ctx, record)
 }
 
@@ -81,6 +94,28 @@ func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record)
 	return p.release(ctx, types.UID(record.ClaimUID))
 }
 
+// staleSoon is for callers that hold the claim's lock: kubelet's next call for the
+// claim must not wait for an API server that does not answer.
+func (p *Preparer) staleSoon(ctx context.Context, record journal.Record) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	return p.stale(ctx, record)
+}
+
+// RestoreSpecs re-makes all CDI files that vanished, without the API server: those
+// of claims that are gone are for Reconcile to remove.
+func (p *Preparer) RestoreSpecs(ctx context.Context) error {
+	records, err := p.records(ctx)
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, record := range records {
+		failures = append(failures, p.RestoreSpec(ctx, types.UID(record.ClaimUID)))
+	}
+	return errors.Join(failures...)
+}
+
 // RestoreSpec re-makes the CDI file of a prepared claim that vanished while
 // its containers may still be restarted.
 func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
@@ -90,6 +125,9 @@ func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
 	}
 	defer unlock()
 	record, found, err := p.Journal.Get(string(claim))
+	if err != nil {
+		p.reportDamage()
+	}
 	if err != nil || !found || !p.current(record) {
 		return err
 	}
@@ -126,24 +164,35 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 // claim is allocated here, containers may be using it, so it is prepared anew;
 // else the file goes.
 func (p *Preparer) reconcileOrphan(ctx context.Context, spec cdi.Claim) error {
-	if spec.Name != "" {
-		claim, err := p.claimOf(ctx, journal.Record{ClaimUID: string(spec.UID), Namespace: spec.Namespace, Name: spec.Name})
-		if err != nil {
-			return err
-		}
-		if claim != nil && len(p.ours(claim)) > 0 {
-			_, err := p.Prepare(ctx, claim)
-			return err
-		}
+	claim, err := p.claimOfOrphan(ctx, spec)
+	if err != nil {
+		return err
 	}
 	unlock, err := p.Locks.Lock(ctx, claimKey(spec.UID))
 	if err != nil {
-		return fmt.Errorf("remove the orphan CDI file of claim %s: %w", spec.UID, err)
+		return fmt.Errorf("take care of the orphan CDI file of claim %s: %w", spec.UID, err)
 	}
 	defer unlock()
 	if _, found, err := p.Journal.Get(string(spec.UID)); err != nil || found {
 		return err // it is no orphan any more
 	}
+	if claim != nil && len(p.ours(claim)) > 0 {
+		if !p.CDI.Has(spec.UID) {
+			return nil // kubelet has unprepared it meanwhile
+		}
+		_, err := p.prepareLocked(ctx, p.timer("prepare"), claim)
+		return err
+	}
 	klog.FromContext(ctx).Info("Removing a CDI file without a record", "uid", spec.UID)
 	return p.CDI.Remove(spec.UID)
+}
+
+// claimOfOrphan is nil when the claim is gone or the file does not name it.
+func (p *Preparer) claimOfOrphan(ctx context.Context, spec cdi.Claim) (*resourceapi.ResourceClaim, error) {
+	if spec.Name == "" {
+		return nil, nil //nolint:nilnil // gone is an answer
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	return p.claimOf(ctx, journal.Record{ClaimUID: string(spec.UID), Namespace: spec.Namespace, Name: spec.Name})
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -172,6 +174,7 @@ func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
 	}
 	r.api.remove(gone)
 	remove(t, r.record(orphan))
+	remove(t, r.spec(live)) // containers may be restarted all the same
 	r.api.fail(errAway)
 	err := p.Reconcile(testContext(t))
 	if err == nil {
@@ -186,6 +189,13 @@ func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
 		if _, err := os.Stat(path); err != nil {
 			t.Error(err)
 		}
+	}
+	remove(t, r.spec(live))
+	if err := p.RestoreSpecs(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(r.spec(live)); err != nil {
+		t.Error(err)
 	}
 	r.api.fail(nil)
 	reconcile(t, p)
@@ -275,4 +285,110 @@ func TestReconcileGoesOnAfterAFailure(t *testing.T) {
 	}
 	reconcile(t, p)
 	r.expect(t, first, second)
+}
+
+// A pod that was deleted by force leaves the API server before kubelet has
+// stopped its containers, which may be while the plugin restarts.
+func TestReconcileLeavesAClaimThatIsGoneToKubeletForAWhile(t *testing.T) {
+	r := newRig(t)
+	gone, live := r.claim("gone", 0), r.claim("live", 1)
+	before := r.start(t)
+	prepare(t, before, gone)
+	prepare(t, before, live)
+	r.api.remove(gone)
+	p := r.start(t, func(o *Options) { o.GoneWait = 25 * time.Second })
+	synctest.Test(t, func(t *testing.T) {
+		for range 2 { // looking again does not shorten the wait
+			reconcile(t, p)
+			r.expect(t, gone, live)
+		}
+		time.Sleep(24 * time.Second)
+		reconcile(t, p)
+		r.expect(t, gone, live)
+		wait, needed := p.ReconcileIn()
+		if !needed || wait != time.Second {
+			t.Errorf("got %s, %t until the next look, want a second", wait, needed)
+		}
+		time.Sleep(wait)
+		reconcile(t, p)
+		r.expect(t, live)
+		if _, needed := p.ReconcileIn(); needed {
+			t.Error("it wants to look again")
+		}
+	})
+}
+
+func TestAClaimThatComesBackIsAsGoodAsNew(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t, func(o *Options) { o.GoneWait = 25 * time.Second })
+	claims := []*resourceapi.ResourceClaim{r.claim("read", 0), r.claim("prepared", 1), r.claim("unprepared", 2)}
+	for _, claim := range claims {
+		prepare(t, p, claim)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, claim := range claims {
+			unallocate(r, claim.Name)
+		}
+		reconcile(t, p)
+		time.Sleep(20 * time.Second)
+		r.api.put(claims[0])
+		reconcile(t, p)
+		prepare(t, p, claims[1])
+		unprepare(t, p, claims[2])
+		unallocate(r, claims[0].Name)
+		time.Sleep(20 * time.Second)
+		reconcile(t, p)
+		r.expect(t, claims[0], claims[1])
+		time.Sleep(25 * time.Second)
+		reconcile(t, p)
+		r.expect(t)
+	})
+}
+
+// kubelet's next call for the claim waits for its lock.
+func TestReconcileDoesNotWaitForAnAPIServerThatIsSilent(t *testing.T) {
+	r := newRig(t)
+	claim := r.claim("c", 0)
+	prepare(t, r.start(t), claim)
+	p := r.start(t, func(o *Options) { o.Claims = silent{} })
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fixture.Sentence(t, p.Reconcile(t.Context()), "read claim default/c", "context deadline exceeded")
+		if took := time.Since(start); took > readLimit {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// silent never answers.
+type silent struct{}
+
+func (silent) Get(ctx context.Context, _ types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// kubelet may unprepare an orphan while the API server is asked about it.
+func TestAnOrphanThatKubeletUnpreparesStaysUnprepared(t *testing.T) {
+	r := newRig(t)
+	claim := r.claim("c", 0)
+	prepare(t, r.start(t), claim)
+	remove(t, r.record(claim))
+	kubelet := r.start(t)
+	p := r.start(t, func(o *Options) {
+		o.Claims = between{o.Claims, func() { unprepare(t, kubelet, claim) }}
+	})
+	reconcile(t, p)
+	r.expect(t)
+}
+
+// between does something after the API server has answered.
+type between struct {
+	Claims
+	happen func()
+}
+
+func (b between) Get(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	defer b.happen()
+	return b.Claims.Get(ctx, name)
 }

@@ -75,7 +75,7 @@ func device(common attributes, shape gpu.Shape) resourceapi.Device {
 }
 
 // common is what every shape of a GPU says of the GPU.
-func common(node gpu.Node, g gpu.GPU) (attributes, error) {
+func common(node gpu.Node, g gpu.GPU) attributes {
 	attrs := attributes{}
 	attrs.text(attrProductName, g.ProductName)
 	attrs.text(attrBrand, g.Brand)
@@ -89,11 +89,9 @@ func common(node gpu.Node, g gpu.GPU) (attributes, error) {
 		attrDriverVersion:     node.DriverVersion,
 		attrCUDAVersion:       node.CUDAVersion,
 	} {
-		if err := attrs.version(name, version); err != nil {
-			return nil, err
-		}
+		attrs.version(name, version)
 	}
-	return attrs, nil
+	return attrs
 }
 
 // describeWhole adds what only a whole GPU has. It has the engines of its
@@ -169,14 +167,11 @@ func (a attributes) truth(name resourceapi.QualifiedName, value *bool) {
 
 // version writes NVIDIA's versions as the strict semantic versions that the
 // API demands: "580.95.05" becomes "580.95.5", "9.0" becomes "9.0.0".
-func (a attributes) version(name resourceapi.QualifiedName, value string) error {
-	if value == "" {
-		return nil
-	}
+// What cannot become one is left out: the GPU is as good without it.
+func (a attributes) version(name resourceapi.QualifiedName, value string) {
 	parsed, err := semver.ParseTolerant(value)
-	if err != nil {
-		return fmt.Errorf("attribute %s: version %q is not of the form major.minor.patch: %w", name, value, err)
+	if err != nil || len(parsed.String()) > maxStringLength {
+		return
 	}
 	a[name] = resourceapi.DeviceAttribute{VersionValue: ptr.To(parsed.String())}
-	return nil
 }

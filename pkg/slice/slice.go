@@ -4,7 +4,6 @@
 package slice
 
 import (
-	"fmt"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -23,15 +22,12 @@ const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
 // counters may have no devices (KEP-4815). A node whose GPUs are only offered
 // whole needs no counters. A node without devices still has one slice, empty,
 // which tells consumers that the pool is complete.
-func Pool(node gpu.Node, shapes []gpu.Shape) (resourceslice.Pool, error) {
+func Pool(node gpu.Node, shapes []gpu.Shape) resourceslice.Pool {
 	var whole []resourceapi.Device
 	var partitions []resourceslice.Slice
 	var sets []resourceapi.CounterSet
 	for _, offered := range group(shapes) {
-		g, err := describe(node, offered)
-		if err != nil {
-			return resourceslice.Pool{}, err
-		}
+		g := describe(node, offered)
 		whole = append(whole, g.whole...)
 		partitions = append(partitions, devices(g.partitions)...)
 		if len(g.counters.Counters) > 0 {
@@ -42,7 +38,7 @@ func Pool(node gpu.Node, shapes []gpu.Shape) (resourceslice.Pool, error) {
 	if len(pool.Slices) == 0 {
 		pool.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
 	}
-	return pool, nil
+	return pool
 }
 
 // described is what is published of one GPU.
@@ -51,12 +47,9 @@ type described struct {
 	counters          resourceapi.CounterSet
 }
 
-func describe(node gpu.Node, offered []gpu.Shape) (described, error) {
+func describe(node gpu.Node, offered []gpu.Shape) described {
 	g := offered[0].Physical()
-	common, err := common(node, g)
-	if err != nil {
-		return described{}, fmt.Errorf("describe device %s: %w", offered[0].Name(), err)
-	}
+	common := common(node, g)
 	counters := gpu.Counters(offered)
 	result := described{counters: counterSet(g, counters)}
 	for _, shape := range offered {
@@ -68,7 +61,7 @@ func describe(node gpu.Node, offered []gpu.Shape) (described, error) {
 			result.partitions = append(result.partitions, device)
 		}
 	}
-	return result, nil
+	return result
 }
 
 // group sorts shapes by their GPU, in the order in which GPUs first appear.

@@ -67,11 +67,7 @@ func render(t *testing.T, pool resourceslice.Pool) string {
 
 func pool(t testing.TB, node gpu.Node) resourceslice.Pool {
 	t.Helper()
-	pool, err := Pool(node, gpu.Shapes(node.GPUs))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pool
+	return Pool(node, gpu.Shapes(node.GPUs))
 }
 
 // specs are the slices that are made from the pool, less what names the node.
@@ -238,9 +234,17 @@ func TestVersionsBecomeSemantic(t *testing.T) {
 	}
 }
 
-func TestAVersionThatIsNoneIsNamed(t *testing.T) {
-	_, err := Pool(gpu.Node{DriverVersion: "R580 (beta)"}, gpu.Shapes([]gpu.GPU{{Minor: 4}}))
-	fixture.Sentence(t, err, "device gpu-4", "attribute driverVersion", `"R580 (beta)"`, "not of the form major.minor.patch")
+// An odd version costs a device an attribute and not the node its GPUs.
+func TestAVersionThatIsNoneIsLeftOut(t *testing.T) {
+	for _, odd := range []string{"R580 (beta)", "", "580.95.05.1.2", "580." + strings.Repeat("9", 80)} {
+		device := device0(t, gpu.Node{DriverVersion: odd, CUDAVersion: "13.0"}, gpu.GPU{Minor: 4})
+		if got, published := device.Attributes["driverVersion"]; published {
+			t.Errorf("%q became %v", odd, got)
+		}
+		if got := device.Attributes["cudaDriverVersion"].VersionValue; device.Name != "gpu-4" || ptr.Deref(got, "") != "13.0.0" {
+			t.Errorf("got device %s with CUDA %v", device.Name, got)
+		}
+	}
 }
 
 func TestLongStringsAreCut(t *testing.T) {

@@ -36,11 +36,7 @@ var layouts = []layout{
 
 func ours(t testing.TB, node gpu.Node) resourceslice.Pool {
 	t.Helper()
-	pool, err := slice.Pool(node, gpu.Shapes(node.GPUs))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pool
+	return slice.Pool(node, gpu.Shapes(node.GPUs))
 }
 
 // nvidias is the layout of NVIDIA's driver with dynamic MIG (partitions.go of

@@ -1,0 +1,127 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// reconciling runs the loop in a bubble of time until the test ends.
+func reconciling(t *testing.T, d *Driver) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- d.reconcile(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the loop ended with %v", err)
+		}
+	})
+	synctest.Wait()
+}
+
+// offering is a driver that has found its GPUs and prepared the claims.
+func offering(t *testing.T, o Options, claims ...*resourceapi.ResourceClaim) *Driver {
+	t.Helper()
+	d, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.openHardware(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-d.offered
+	for _, claim := range claims {
+		if _, err := d.preparer.Prepare(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+// A claim that was deleted while the plugin was down is left to kubelet for a
+// while, and not until the loop happens to look again.
+func TestAClaimThatIsGoneIsReleasedWithinHalfAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
+		api := newAPIServer(claim)
+		o := options(t, api, newHardware(t))
+		offering(t, o, claim)
+		if err := api.ResourceV1().ResourceClaims(claim.Namespace).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		reconciling(t, offering(t, o)) // after the restart
+		after(releaseWait)
+		if got := specs(t, o); len(got) != 1 {
+			t.Errorf("got CDI files %q while kubelet may be stopping containers", got)
+		}
+		after(30*time.Second - releaseWait)
+		if got := specs(t, o); len(got) != 0 {
+			t.Errorf("got CDI files %q", got)
+		}
+	})
+}
+
+// The directory of CDI files comes back in full without the API server.
+func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
+	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
+	api := newAPIServer(one, two)
+	o := options(t, api, newHardware(t))
+	d := offering(t, o, one, two)
+	api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		t.Error("the API server is asked")
+		return true, nil, errAway
+	})
+	for _, path := range specs(t, o) {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.restoreSpecs(t.Context())
+	if got := specs(t, o); len(got) != 2 {
+		t.Errorf("got CDI files %q", got)
+	}
+	if len(d.offered) != 1 {
+		t.Error("reconcile is not woken up for the rest")
+	}
+}
+
+// Until its claim is prepared anew, nothing guards the GPU of a damaged record.
+func TestADamagedRecordIsRepairedAtOnce(t *testing.T) {
+	for name, notice := range map[string]func(d *Driver){
+		"noticed when claims are counted":    func(d *Driver) { d.countPrepared(context.Background()) },
+		"noticed when a CDI file is re-made": func(d *Driver) { d.restoreSpec(context.Background(), specs(t, d.Options)[0]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
+				o := options(t, newAPIServer(claim), newHardware(t))
+				d := offering(t, o, claim)
+				reconciling(t, d)
+				record := filepath.Join(DataDir(o.PluginsDir, o.Name), "claims", string(claim.UID)+".json")
+				if err := os.WriteFile(record, []byte("damaged"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				notice(d)
+				synctest.Wait()
+				if count, err := d.preparer.Prepared(t.Context()); err != nil || count != 1 {
+					t.Errorf("got %d prepared claims, %v", count, err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+)
+
+// refusalWait is between two looks at a socket: a process that starts now may
+// have made its socket and not listen on it yet.
+const refusalWait = time.Second
+
+// sockets are the paths that the helper chooses for its two servers.
+func (d *Driver) sockets() (registrar, dra string) { return d.socketsOf(d.PodUID) }
+
+func (d *Driver) socketsOf(pod types.UID) (registrar, dra string) {
+	dataDir := DataDir(d.PluginsDir, d.Name)
+	if pod == "" {
+		return filepath.Join(d.RegistrarDir, d.Name+"-reg.sock"), filepath.Join(dataDir, "dra.sock")
+	}
+	return filepath.Join(d.RegistrarDir, kubeletplugin.RollingUpdateRegistrarSocketFile(d.RegistrarDir, d.Name, pod)),
+		filepath.Join(dataDir, "dra-"+string(pod)+".sock")
+}
+
+// removeDeadSockets removes those of this driver's pods that died without a
+// chance to: kubelet would try to reach them for ever. What listens stays.
+func (d *Driver) removeDeadSockets(ctx context.Context) error {
+	var suspects []string
+	for _, pod := range d.formerPods(ctx) {
+		registrar, dra := d.socketsOf(pod)
+		for _, path := range []string{registrar, dra} {
+			if refuses(ctx, path) {
+				suspects = append(suspects, path)
+			}
+		}
+	}
+	if len(suspects) == 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(refusalWait):
+	}
+	for _, path := range suspects {
+		if !refuses(ctx, path) {
+			continue
+		}
+		klog.FromContext(ctx).Info("Removing the socket of a plugin that died", "path", path)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			klog.FromContext(ctx).Error(err, "The socket of a plugin that died cannot be removed")
+		}
+	}
+	return nil
+}
+
+var podUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// formerPods are all other pods of which there may be a socket. In kubelet's
+// directory only a whole UID counts: what follows the driver's name may else
+// belong to the name of another driver.
+func (d *Driver) formerPods(ctx context.Context) []types.UID {
+	found := map[types.UID]bool{"": true}
+	for _, name := range names(ctx, DataDir(d.PluginsDir, d.Name)) {
+		if pod, isOurs := middle(name, "dra-", ".sock"); isOurs {
+			found[types.UID(pod)] = true
+		}
+	}
+	for _, name := range names(ctx, d.RegistrarDir) {
+		if pod, isOurs := middle(name, d.Name+"-", "-reg.sock"); isOurs && podUID.MatchString(pod) {
+			found[types.UID(pod)] = true
+		}
+	}
+	delete(found, d.PodUID)
+	pods := make([]types.UID, 0, len(found))
+	for pod := range found {
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+func names(ctx context.Context, dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Sockets of plugins that died cannot be looked for")
+	}
+	list := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		list = append(list, entry.Name())
+	}
+	return list
+}
+
+func middle(name, prefix, suffix string) (string, bool) {
+	name, begins := strings.CutPrefix(name, prefix)
+	name, ends := strings.CutSuffix(name, suffix)
+	return name, begins && ends
+}
+
+// refuses tells whether the path is a socket on which nobody listens. Nothing
+// but the kernel's refusal counts.
+func refuses(ctx context.Context, path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close() // it was only about whether somebody answers
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
