@@ -119,6 +119,7 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	timer.phase("lock-gpus")
 
 	record := p.record(plan, node.Offer.Pool)
+	record.PodClaim = claim.Annotations[resourceapi.PodResourceClaimAnnotation]
 	if err := p.carryOut(ctx, timer, &record, plan, node); err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func (p *Preparer) prepared(record journal.Record, claim *resourceapi.ResourceCl
 		return record.Devices, true, nil
 	}
 	node := p.node.Load()
-	if node == nil || p.writeSpec(identify(claim), record.Devices, node.Edits) != nil {
+	if node == nil || p.writeSpec(record, node.Edits) != nil {
 		return nil, false, nil
 	}
 	return record.Devices, true, nil
@@ -239,13 +240,18 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 
 // writeSpec publishes the CDI specification of recorded devices. A device that
 // several requests were given, as with admin access, appears once.
-func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits Edits) error {
+func (p *Preparer) writeSpec(record journal.Record, edits Edits) error {
+	claim := claimIn(record)
 	common, err := edits.Common()
 	if err != nil {
 		return fmt.Errorf("claim %s: %w", claim, err)
 	}
+	files, err := metadataOf(record, p.Driver)
+	if err != nil {
+		return fmt.Errorf("claim %s, %w", claim, err)
+	}
 	var devices []cdi.Device
-	for _, device := range recorded {
+	for _, device := range record.Devices {
 		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == device.Device }) {
 			continue
 		}
@@ -253,9 +259,17 @@ func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits E
 		if err != nil {
 			return fmt.Errorf("claim %s, request %q: %w", claim, device.Request, err)
 		}
-		devices = append(devices, cdi.Device{Name: device.Device, Edits: own})
+		devices = append(devices, cdi.Device{Name: device.Device, Edits: own, Files: files[device.Device]})
 	}
 	return p.CDI.Write(claim, common, devices)
+}
+
+// claimIn is the claim that a record is of.
+func claimIn(record journal.Record) cdi.Claim {
+	return cdi.Claim{
+		UID:            types.UID(record.ClaimUID),
+		NamespacedName: types.NamespacedName{Namespace: record.Namespace, Name: record.Name},
+	}
 }
 
 // editsOf are those of the GPU for who only looks at a partition that nobody
