@@ -281,19 +281,10 @@ func editsOf(device journal.Device, edits Edits) (cdispec.ContainerEdits, error)
 	return edits.GPU(device.UUID)
 }
 
-// Prepared counts the claims that are prepared on this node.
-func (p *Preparer) Prepared(ctx context.Context) (int, error) {
+// Prepared lists the claims that are prepared on this node.
+func (p *Preparer) Prepared(ctx context.Context) ([]journal.Record, error) {
 	records, err := p.records(ctx)
-	if err != nil {
-		return 0, err
-	}
-	count := 0
-	for _, record := range records {
-		if p.current(record) {
-			count++
-		}
-	}
-	return count, nil
+	return slices.DeleteFunc(records, func(r journal.Record) bool { return !p.current(r) }), err
 }
 
 // records lists the journal. It reports damaged records, which the journal tells
