@@ -102,11 +102,7 @@ func publishedPool(t *testing.T, machine string) resourceslice.Pool {
 	if err != nil || len(unreadable) != 0 {
 		t.Fatalf("%v, %v", unreadable, err)
 	}
-	pool := slice.Pool(node, gpu.Shapes(node.GPUs))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pool
+	return slice.Pool(node, gpu.Shapes(node.GPUs))
 }
 
 // sysfs has of /sys what locality is read from.
@@ -123,5 +119,8 @@ func sysfs(file model.File) fs.ReadLinkFS {
 func render(t *testing.T, device resourceapi.Device) string {
 	t.Helper()
 	text, err := yaml.Marshal(device)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return string(text)
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -30,6 +31,9 @@ const (
 	fileSuffix = ".json"
 	// tempSuffix keeps the runtime from reading a file that is being written.
 	tempSuffix = ".tmp"
+	// filesSuffix makes the directory of a claim's Files. The runtime does not
+	// look into directories.
+	filesSuffix = ".files"
 )
 
 // Claim names the claim that a specification belongs to.
@@ -43,6 +47,17 @@ type Device struct {
 	// Name is unique within the claim.
 	Name  string
 	Edits cdispec.ContainerEdits
+	// Files are brought into the containers that use the device.
+	Files []File
+}
+
+// File is a small file for a container, of which it sees nothing but the content.
+type File struct {
+	// Name is unique within the claim, and a file name.
+	Name string
+	// ContainerPath is where the container finds it.
+	ContainerPath string
+	Content       []byte
 }
 
 // Directory holds the driver's specifications among those of other vendors.
@@ -113,9 +128,13 @@ func (d *Directory) Write(claim Claim, common cdispec.ContainerEdits, devices []
 		ContainerEdits: common,
 	}
 	for _, device := range devices {
+		edits, err := d.addFiles(claim, device)
+		if err != nil {
+			return err
+		}
 		spec.Devices = append(spec.Devices, cdispec.Device{
 			Name:           deviceName(claim.UID, device.Name),
-			ContainerEdits: device.Edits,
+			ContainerEdits: edits,
 		})
 	}
 	version, err := cdispec.MinimumRequiredVersion(spec)
@@ -131,6 +150,24 @@ func (d *Directory) Write(claim Claim, common cdispec.ContainerEdits, devices []
 		return fmt.Errorf("write the CDI specification of claim %s: %w: check that --cdi-root is writable and not full", claim, err)
 	}
 	return nil
+}
+
+// addFiles writes a device's files and mounts them.
+func (d *Directory) addFiles(claim Claim, device Device) (cdispec.ContainerEdits, error) {
+	edits := device.Edits
+	edits.Mounts = slices.Clone(edits.Mounts)
+	for _, file := range device.Files {
+		path := filepath.Join(d.files(claim.UID), file.Name)
+		err := os.MkdirAll(d.files(claim.UID), 0o755)
+		if err == nil {
+			err = replace(path, file.Content)
+		}
+		if err != nil {
+			return edits, fmt.Errorf("write %s of claim %s: %w: check that --cdi-root is writable and not full", file.Name, claim, err)
+		}
+		edits.Mounts = append(edits.Mounts, &cdispec.Mount{HostPath: path, ContainerPath: file.ContainerPath, Options: []string{"ro", "bind"}})
+	}
+	return edits, nil
 }
 
 // replace needs no fsync: the directory does not survive a reboot, and neither
@@ -157,6 +194,9 @@ func (d *Directory) Remove(claim types.UID) error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the CDI specification of claim %s: %w", claim, err)
 		}
+	}
+	if err := os.RemoveAll(d.files(claim)); err != nil {
+		return fmt.Errorf("remove the files of claim %s: %w", claim, err)
 	}
 	return nil
 }
@@ -185,8 +225,8 @@ func (d *Directory) Claims() ([]Claim, error) {
 	}
 	var claims []Claim
 	for _, entry := range entries {
-		uid, ours := d.Owns(strings.TrimSuffix(entry.Name(), tempSuffix))
-		if !ours {
+		uid, ours := d.Owns(strings.TrimSuffix(strings.TrimSuffix(entry.Name(), tempSuffix), filesSuffix))
+		if !ours || slices.ContainsFunc(claims, func(c Claim) bool { return c.UID == uid }) {
 			continue
 		}
 		claims = append(claims, Claim{UID: uid, NamespacedName: d.readName(uid)})
@@ -211,3 +251,6 @@ func (d *Directory) prefix() string { return filePrefix + d.vendor + "_" }
 func (d *Directory) file(claim types.UID) string {
 	return filepath.Join(d.path, d.prefix()+string(claim)+fileSuffix)
 }
+
+// files is the directory of a claim's files.
+func (d *Directory) files(claim types.UID) string { return d.file(claim) + filesSuffix }

@@ -50,7 +50,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		klog.FromContext(ctx).Error(err, "Preparing a claim did not work", "claim", klog.KObj(claim))
 		return kubeletplugin.PrepareResult{Err: err}
 	}
-	d.report(claim, devices)
+	d.reporter.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
 	return kubeletplugin.PrepareResult{Devices: forKubelet(devices)}
 }
 
@@ -108,12 +108,12 @@ func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.Namespa
 func (d *Driver) countPrepared(ctx context.Context) {
 	d.counting.Lock()
 	defer d.counting.Unlock()
-	count, err := d.preparer.Prepared(ctx)
+	prepared, err := d.preparer.Prepared(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
 		return
 	}
-	preparedClaims.Set(float64(count))
+	preparedClaims.Set(float64(len(prepared)))
 }
 
 // HandleError implements kubeletplugin.DRAPlugin: a server that cannot serve

@@ -247,6 +247,7 @@ func (d *Driver) wakeReconcile() {
 // reconcile repairs what was left behind, at the start, once there are GPUs, without
 // which a claim cannot be prepared anew, and from time to time.
 func (d *Driver) reconcile(ctx context.Context) error {
+	d.reportAll(ctx)
 	for {
 		interval := reconcileInterval
 		if err := d.preparer.Reconcile(ctx); err != nil && ctx.Err() == nil {

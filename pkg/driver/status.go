@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -184,7 +183,14 @@ func (r *reporter) entry(device journal.Device) (*resourceapply.AllocatedDeviceS
 	return entry, nil
 }
 
-// report remembers to write down what the claim was given.
-func (d *Driver) report(claim *resourceapi.ResourceClaim, devices []journal.Device) {
-	d.reporter.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
+// reportAll writes again what a process that has ended may not have got around to.
+func (d *Driver) reportAll(ctx context.Context) {
+	records, err := d.preparer.Prepared(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The status of claims with partitions cannot be made sure of")
+		return
+	}
+	for _, record := range records {
+		d.reporter.add(types.NamespacedName{Namespace: record.Namespace, Name: record.Name}, types.UID(record.ClaimUID), record.Devices)
+	}
 }

@@ -42,7 +42,7 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 	api, h := newAPIServer(one, whole), newHardware(t)
 	api.fail("patch", "resourceclaims", 1)
 	o := options(t, api, h)
-	d, _ := run(t, o)
+	d, stop := run(t, o)
 	k := register(t, o)
 	fixture.Eventually(t, "readiness", d.Ready)
 	k.prepared(one)
@@ -56,7 +56,7 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 		want = append(want, fmt.Sprintf(`%s {"parentUUID":%q,"uuid":%q}`, device, h.node.GPUs[0].UUID, instance.ComputeInstances[0].UUID))
 	}
 	want = append(want, fmt.Sprintf(`gpu-3 {"uuid":%q}`, h.node.GPUs[3].UUID))
-	fixture.Eventually(t, "the status", func() error {
+	complete := func() error {
 		got := strings.Join(told(t, api, "one"), "\n")
 		for _, entry := range want {
 			if !strings.Contains(got, entry) || len(strings.Split(got, "\n")) != len(want) {
@@ -64,11 +64,23 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 			}
 		}
 		return nil
-	})
+	}
+	fixture.Eventually(t, "the status", complete)
 	if got := told(t, api, "whole"); len(got) > 0 {
 		t.Errorf("a write of %q for what the slice tells already", got)
 	}
-	k.unprepare(one)
+	// The next process writes what this one may not have got around to.
+	stop()
+	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), "one", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Status.Devices = nil
+	if _, err := api.ResourceV1().ResourceClaims(fixture.Namespace).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	run(t, o)
+	fixture.Eventually(t, "the status after a restart", complete)
 }
 
 // What the API server never takes is given up, and so is what came too late.

@@ -9,8 +9,10 @@ import (
 // sortForRoom orders the partitions of one GPU as they are published. The
 // scheduler takes the first that satisfies a claim: small profiles come before
 // large ones, and those with fewer engines first, so that a claim which names
-// no profile takes no more than it needs; of one profile, the placement comes
-// first that blocks the fewest others. A test holds the order against others.
+// no profile takes no more than it needs. Profiles with the optical flow
+// accelerator, of which boards have one, come after all others. Of one profile,
+// the placement comes first that blocks the fewest others; a test of pkg/slice
+// holds that against other orders.
 func sortForRoom(partitions []Partition) {
 	blocked := make(map[int]int, len(partitions)) // by start and profile ID
 	key := func(p Partition) int { return p.Profile.ID*maxSlices + p.Start }
@@ -19,6 +21,7 @@ func sortForRoom(partitions []Partition) {
 	}
 	slices.SortStableFunc(partitions, func(a, b Partition) int {
 		return cmp.Or(
+			cmp.Compare(a.Profile.OFAEngines, b.Profile.OFAEngines),
 			cmp.Compare(a.Profile.Slices, b.Profile.Slices),
 			cmp.Compare(a.Profile.MemoryBytes, b.Profile.MemoryBytes),
 			cmp.Compare(a.Profile.Engines.sum(), b.Profile.Engines.sum()),

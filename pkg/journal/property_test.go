@@ -80,7 +80,7 @@ func compare(t *testing.T, j *Journal, uid string, model map[string]Record) {
 }
 
 func randomRecord(rng *rand.Rand, uid string) Record {
-	r := Record{ClaimUID: uid, Namespace: "ns", Name: fmt.Sprint(rng.Uint32()), BootID: "boot", State: Intent}
+	r := Record{ClaimUID: uid, Namespace: "ns", Name: fmt.Sprint(rng.Uint32()), PodClaim: []string{"", "gpu"}[rng.IntN(2)], BootID: "boot", State: Intent}
 	if rng.IntN(2) == 0 {
 		r.State = Prepared
 	}

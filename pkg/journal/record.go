@@ -28,6 +28,7 @@ type Record struct {
 	ClaimUID  string
 	Namespace string
 	Name      string
+	PodClaim  string // how the pod calls a claim that was made for it from a template
 	BootID    string // /proc/sys/kernel/random/boot_id at the time of writing
 	State     State
 	Devices   []Device // in the order of the allocation's results
@@ -123,6 +124,7 @@ func (r *Record) fields() []field {
 		{"claimUID", &r.ClaimUID},
 		{"namespace", &r.Namespace},
 		{"name", &r.Name},
+		{"podClaim", &r.PodClaim},
 		{"bootID", &r.BootID},
 		{"state", &r.State},
 		{"devices", &r.Devices},

@@ -38,7 +38,7 @@ func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *jour
 			return p.rollBack(ctx, record, node, fmt.Errorf("claim %s, %w", plan.Claim, err))
 		}
 	}
-	err = p.writeSpec(plan.Claim, record.Devices, node.Edits)
+	err = p.writeSpec(*record, node.Edits)
 	timer.phase("cdi")
 	if err == nil {
 		record.State = journal.Prepared

@@ -191,6 +191,7 @@ func TestEachErrorAtEachCall(t *testing.T) {
 
 func failOnce(t *testing.T, failure model.Failure, code int) {
 	t.Helper()
+	set(&failure.Return, code)
 	for _, operation := range []string{"prepare", "unprepare"} {
 		t.Run(fmt.Sprintf("%s answers %d, after=%t, times=%d, in %s", failure.Function, code, failure.After, failure.Times, operation), func(t *testing.T) {
 			t.Parallel()
@@ -202,7 +203,6 @@ func failOnce(t *testing.T, failure model.Failure, code int) {
 			if operation == "unprepare" {
 				prepare(t, p, claim)
 			}
-			set(&failure.Return, code)
 			if err := r.machine.Fail(failure); err != nil {
 				t.Fatal(err)
 			}

@@ -144,6 +144,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	timer.phase("lock-gpus")
 
 	record := p.record(plan, node.Offer.Pool)
+	record.PodClaim = claim.Annotations[resourceapi.PodResourceClaimAnnotation]
 	if err := p.carryOut(ctx, timer, &record, plan, node); err != nil {
 		return nil, err
 	}
@@ -208,7 +209,7 @@ func (p *Preparer) prepared(record journal.Record, claim *resourceapi.ResourceCl
 		return record.Devices, true, nil
 	}
 	node := p.node.Load()
-	if node == nil || p.writeSpec(identify(claim), record.Devices, node.Edits) != nil {
+	if node == nil || p.writeSpec(record, node.Edits) != nil {
 		return nil, false, nil
 	}
 	return record.Devices, true, nil
@@ -264,13 +265,18 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 
 // writeSpec publishes the CDI specification of recorded devices. A device that
 // several requests were given, as with admin access, appears once.
-func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits Edits) error {
+func (p *Preparer) writeSpec(record journal.Record, edits Edits) error {
+	claim := claimIn(record)
 	common, err := edits.Common()
 	if err != nil {
 		return fmt.Errorf("claim %s: %w", claim, err)
 	}
+	files, err := metadataOf(record, p.Driver)
+	if err != nil {
+		return fmt.Errorf("claim %s, %w", claim, err)
+	}
 	var devices []cdi.Device
-	for _, device := range recorded {
+	for _, device := range record.Devices {
 		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == device.Device }) {
 			continue
 		}
@@ -278,9 +284,17 @@ func (p *Preparer) writeSpec(claim cdi.Claim, recorded []journal.Device, edits E
 		if err != nil {
 			return fmt.Errorf("claim %s, request %q: %w", claim, device.Request, err)
 		}
-		devices = append(devices, cdi.Device{Name: device.Device, Edits: own})
+		devices = append(devices, cdi.Device{Name: device.Device, Edits: own, Files: files[device.Device]})
 	}
 	return p.CDI.Write(claim, common, devices)
+}
+
+// claimIn is the claim that a record is of.
+func claimIn(record journal.Record) cdi.Claim {
+	return cdi.Claim{
+		UID:            types.UID(record.ClaimUID),
+		NamespacedName: types.NamespacedName{Namespace: record.Namespace, Name: record.Name},
+	}
 }
 
 // editsOf are those of the GPU for who only looks at a partition that nobody
@@ -292,19 +306,10 @@ func editsOf(device journal.Device, edits Edits) (cdispec.ContainerEdits, error)
 	return edits.GPU(device.UUID)
 }
 
-// Prepared counts the claims that are prepared on this node.
-func (p *Preparer) Prepared(ctx context.Context) (int, error) {
+// Prepared lists the claims that are prepared on this node.
+func (p *Preparer) Prepared(ctx context.Context) ([]journal.Record, error) {
 	records, err := p.records(ctx)
-	if err != nil {
-		return 0, err
-	}
-	count := 0
-	for _, record := range records {
-		if p.current(record) {
-			count++
-		}
-	}
-	return count, nil
+	return slices.DeleteFunc(records, func(r journal.Record) bool { return !p.current(r) }), err
 }
 
 // records lists the journal. It reports damaged records, which the journal tells

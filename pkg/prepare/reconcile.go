@@ -137,10 +137,7 @@ func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
 // restoreSpec also withdraws the CDI file of a partition that somebody has
 // destroyed: its capability devices may be those of another partition by now.
 func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error {
-	claim := cdi.Claim{
-		UID:            types.UID(record.ClaimUID),
-		NamespacedName: types.NamespacedName{Namespace: record.Namespace, Name: record.Name},
-	}
+	claim := claimIn(record)
 	node := p.node.Load()
 	if node == nil {
 		return nil
@@ -156,7 +153,7 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 	if p.CDI.Has(claim.UID) {
 		return nil
 	}
-	return p.writeSpec(claim, record.Devices, node.Edits)
+	return p.writeSpec(record, node.Edits)
 }
 
 // reconcileOrphan handles a CDI file without a record, which a crash between

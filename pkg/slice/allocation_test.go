@@ -214,10 +214,6 @@ func selector(expression string) resourceapi.DeviceSelector {
 	return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}
 }
 
-func claimFor(count int, expression string, matchAttributes []string) *resourceapi.ResourceClaim {
-	return claimOf(fixture.Driver, count, expression, matchAttributes)
-}
-
 func claimOf(class string, count int, expression string, matchAttributes []string) *resourceapi.ResourceClaim {
 	request := resourceapi.ExactDeviceRequest{
 		DeviceClassName: class,

@@ -235,15 +235,16 @@ func (n *node) recorded() (devices, claims []string) {
 	return devices, claims
 }
 
-// specs lists the claims that have a CDI file.
+// specs lists the claims that have a CDI file, or files for their containers.
 func (n *node) specs() []string {
 	n.Helper()
 	files, err := filepath.Glob(filepath.Join(n.path("cdi"), "mica-*"))
 	n.must(err)
 	for i, file := range files {
-		files[i] = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "mica-"+fixture.Driver+"_"), ".json")
+		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "mica-"+fixture.Driver+"_"), ".files")
+		files[i] = strings.TrimSuffix(name, ".json")
 	}
-	return files
+	return slices.Compact(files)
 }
 
 // order tells what is not in order: a MIG device that no claim has and that was

@@ -153,19 +153,23 @@ func (m machine) expectQuarantined(ctx context.Context, uid string) error {
 	return err
 }
 
-// filesByClaim fails for a file that is the plugin's and has no claim's name.
+// filesByClaim fails for a file that is the plugin's and has no claim's name, and for what
+// was beside a claim's file and is left.
 func filesByClaim(directory string, ours func(name string) bool) (map[string]string, error) {
 	entries, err := os.ReadDir(directory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	files := map[string]string{}
+	files, directories := map[string]string{}, map[string]string{}
 	for _, entry := range entries {
+		path := filepath.Join(directory, entry.Name())
+		uid := claimUID.FindString(entry.Name())
+		if entry.IsDir() && uid != "" && ours(entry.Name()) {
+			directories[uid] = path
+		}
 		if entry.IsDir() || !ours(entry.Name()) {
 			continue
 		}
-		path := filepath.Join(directory, entry.Name())
-		uid := claimUID.FindString(entry.Name())
 		if uid == "" {
 			return nil, fmt.Errorf("the file %s belongs to no claim", path)
 		}
@@ -173,6 +177,11 @@ func filesByClaim(directory string, ours func(name string) bool) (map[string]str
 			return nil, fmt.Errorf("claim %s has two files, %s and %s", uid, other, path)
 		}
 		files[uid] = path
+	}
+	for uid, path := range directories {
+		if files[uid] == "" {
+			return nil, fmt.Errorf("the directory %s is of no claim", path)
+		}
 	}
 	return files, nil
 }

@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/api/metadata"
+	"k8s.io/dynamic-resource-allocation/devicemetadata"
 	"k8s.io/utils/ptr"
 )
 
@@ -171,6 +174,39 @@ func TestPodsShareAPartition(t *testing.T) {
 	s.deletePod("second")
 	s.deletePod("third")
 	sim.expectGone(first[0])
+}
+
+// TestMetadataFileTellsThePartition reads, in a container, what KEP-5304 puts there for
+// claims of both kinds.
+func TestMetadataFileTellsThePartition(t *testing.T) {
+	t.Parallel()
+	s, _ := newPartitionScenario(t, 1)
+	s.createTemplate("template", s.partitionsFor(1))
+	s.createClaim("claim", s.partitionsFor(1))
+	pods := map[*corev1.Pod]string{
+		s.podFromTemplate("template", "template"): metadata.ResourceClaimTemplateFilePath(s.driver, claimName, requestName),
+		s.podSharing("claim", "claim"):            metadata.ResourceClaimFilePath(s.driver, "claim", requestName),
+	}
+	for pod, path := range pods {
+		read := s.container("read", "cat", path)
+		read.Resources.Claims = pod.Spec.Containers[0].Resources.Claims
+		pod.Spec.InitContainers = []corev1.Container{read}
+		s.createPod(pod)
+	}
+	for pod := range pods {
+		partition := s.expectOwnDevices(pod.Name)[0]
+		text, err := s.podLog(t.Context(), s.namespace, pod.Name, &corev1.PodLogOptions{Container: "read"})
+		must(t, err, "read what the container of pod %s found", pod.Name)
+		var found metadata.DeviceMetadata
+		must(t, devicemetadata.DecodeMetadataFromStream(json.NewDecoder(strings.NewReader(text)), &found), "decode %s", text)
+		if len(found.Requests) != 1 || len(found.Requests[0].Devices) != 1 || found.Requests[0].Name != requestName {
+			t.Fatalf("the file of pod %s is not of one device of one request: %s", pod.Name, text)
+		}
+		told := describe(resourcev1.Device{Name: found.Requests[0].Devices[0].Name, Attributes: found.Requests[0].Devices[0].Attributes})
+		if told.name != partition.name || told.uuid != partition.uuid || told.kind != kindPartition {
+			t.Errorf("the file tells of %s with the UUID %s, the pod has %s with %s", told.name, told.uuid, partition.name, partition.uuid)
+		}
+	}
 }
 
 func TestUnknownProfileStaysPending(t *testing.T) {

@@ -152,6 +152,58 @@ func TestPluginLeavesSlicesOfOtherNodesAlone(t *testing.T) {
 	}
 }
 
+// TestPluginWritesDevicesOfItsOwnNodesClaimsOnly tries to write what it tells of devices
+// into claims, and more than that.
+func TestPluginWritesDevicesOfItsOwnNodesClaimsOnly(t *testing.T) {
+	t.Parallel()
+	s := newScenario(t, 0)
+	pod, err := s.readyPlugin(t.Context())
+	must(t, err, "find the plugin")
+	plugin := s.asPlugin(t, pod).ResourceV1().ResourceClaims(s.namespace)
+
+	own := s.allocateNothing("own", s.node)
+	own.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: s.driver, Pool: s.node, Device: noDevice}}
+	_, err = plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
+	must(t, err, "write the status of a claim of the plugin's node")
+	own.Status.Allocation = nil
+	own.Status.Devices = nil
+	_, err = plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
+	expectInvalid(t, err, `changing status.allocation or status.reservedFor requires resource="resourceclaims/binding"`)
+
+	other := s.allocateNothing("other", otherNode)
+	other.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: s.driver, Pool: s.node, Device: noDevice}}
+	_, err = plugin.UpdateStatus(t.Context(), other, metav1.UpdateOptions{DryRun: dryRun})
+	expectInvalid(t, err, `cannot arbitrary-node:update resource "resourceclaims/driver"`)
+}
+
+// expectInvalid wants the answer that the API server gives where rights depend on content.
+func expectInvalid(t *testing.T, err error, want string) {
+	t.Helper()
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("the API server answered %v, want a refusal with: %s", err, want)
+	}
+}
+
+// noDevice is the name of a device that no node has.
+const noDevice = "mica-e2e-none"
+
+// allocateNothing makes a claim that is allocated on a node and has no device of it.
+func (s *scenario) allocateNothing(name, node string) *resourcev1.ResourceClaim {
+	s.Helper()
+	claim := s.createClaim(name, s.claimFor(1))
+	claim.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{
+			Request: requestName, Driver: s.driver, Pool: s.node, Device: noDevice,
+		}}},
+		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}}},
+	}
+	claim, err := s.client.ResourceV1().ResourceClaims(s.namespace).UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
+	must(s, err, "allocate claim %s", name)
+	return claim
+}
+
 // TestPluginHasNoOtherRights samples what the plugin's ServiceAccount must not do.
 func TestPluginHasNoOtherRights(t *testing.T) {
 	t.Parallel()
