@@ -118,7 +118,7 @@ func TestADamagedRecordIsRepairedAtOnce(t *testing.T) {
 				}
 				notice(d)
 				synctest.Wait()
-				if count, err := d.preparer.Prepared(t.Context()); err != nil || count != 1 {
+				if count, err := d.preparer.Prepared(t.Context()); err != nil || len(count) != 1 {
 					t.Errorf("got %d prepared claims, %v", count, err)
 				}
 			})

@@ -9,10 +9,19 @@ import (
 type Counter struct {
 	// Name is that of the counter in NVIDIA's driver.
 	Name string
-	// Total is how much there is: bytes of memory, else pieces.
+	// Total is how much there is: bytes of memory, memory slices in parts, else
+	// pieces.
 	Total uint64
+	// whole is what the whole GPU takes.
+	whole uint64
 	use   func(Profile, int) uint64
 }
+
+// parts is how many parts a memory slice is counted in. A partition takes all of
+// them and the whole GPU one, which keeps the two apart. The others are for claims
+// with admin access, which look at a GPU that another claim has: the scheduler asks
+// for free counters for them, too (kubernetes/kubernetes#140729).
+const parts = 32
 
 // Counters are what keeps apart the shapes that are offered of one GPU: the
 // fewest that admit exactly the sets of partitions that fit its Room together,
@@ -61,8 +70,9 @@ func bindingSlices(partitions []Partition, whole bool) []Counter {
 		if bit := uint64(1) << slice; kept&bit != 0 {
 			counters = append(counters, Counter{
 				Name:  fmt.Sprintf("memory-slice-%d", slice),
-				Total: 1,
-				use:   func(p Profile, start int) uint64 { return sliceBits(start, p.Size) >> slice & 1 },
+				Total: parts,
+				whole: 1,
+				use:   func(p Profile, start int) uint64 { return parts * (sliceBits(start, p.Size) >> slice & 1) },
 			})
 		}
 	}

@@ -27,8 +27,8 @@ func (w Whole) Type() string { return "gpu" }
 // Physical is the GPU itself.
 func (w Whole) Physical() GPU { return w.GPU }
 
-// Uses is all there is.
-func (w Whole) Uses(c Counter) uint64 { return c.Total }
+// Uses is a part of every memory slice, which leaves no whole one to a partition.
+func (w Whole) Uses(c Counter) uint64 { return c.whole }
 
 // Shapes lists what a node offers, in the order in which it is published: whole
 // GPUs first, because the scheduler tries devices in this order, then GPU by

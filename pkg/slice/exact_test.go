@@ -165,3 +165,18 @@ func fitsBesideParts(g gpu.GPU, partitions []gpu.Partition, set []int, more int)
 	}
 	return true
 }
+
+// A claim with admin access gets a GPU that another claim has whole, though the
+// scheduler counts it like any other, and not one that is divided.
+func TestSchedulerLetsAdminsLookAtUsedGPUs(t *testing.T) {
+	geometry := catalog.Geometries()[0]
+	g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
+	whole := gpu.Whole{GPU: g}.Name()
+	e := newExact(t, g)
+	e.claims[whole].Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
+	e.check(whole, nil, true)
+	e.check(whole, []string{whole}, true)
+	for _, p := range g.Partitions() {
+		e.check(whole, []string{p.Name()}, false)
+	}
+}

@@ -68,9 +68,7 @@ func TestExamples(t *testing.T) {
 			s := newScenario(t, test.gpus)
 			switch test.file {
 			case "admin-access.yaml":
-				if len(s.partitions) == 0 {
-					holdOneGPU(s)
-				}
+				holdOneGPU(s)
 			case "mig-partition.yaml", "two-partitions.yaml":
 				s.needProfiles("1g.10gb")
 			}
@@ -127,17 +125,11 @@ func holdOneGPU(s *scenario) {
 	s.expectOwnDevices("user")
 }
 
-// checkAdminAccess begins before the user's pod where GPUs consume counters: Kubernetes
-// asks for free counters also for who only looks (kubernetes/kubernetes#140729), so the
-// admin cannot come later.
 func checkAdminAccess(t *testing.T, s *scenario) {
-	seen := s.expectOwnDevices("gpu-monitor")
-	expectCount(t, seen, len(s.devices))
-	if len(s.partitions) > 0 {
-		holdOneGPU(s)
-	}
 	before, err := s.pod(t.Context(), "user")
 	must(t, err, "get the user's pod")
+	seen := s.expectOwnDevices("gpu-monitor")
+	expectCount(t, seen, len(s.devices))
 
 	// When the admin leaves, the user's claim stays prepared.
 	s.deletePod("gpu-monitor")
