@@ -119,7 +119,7 @@ func TestADamagedRecordIsRepairedAtOnce(t *testing.T) {
 				notice(d)
 				synctest.Wait()
 				if count, err := d.preparer.Prepared(t.Context()); err != nil || len(count) != 1 {
-					t.Errorf("got %d prepared claims, %v", count, err)
+					t.Errorf("got %d prepared claims, %v", len(count), err)
 				}
 			})
 		})
