@@ -42,7 +42,32 @@ func newAPIServer(objects ...runtime.Object) *apiServer {
 	for _, verb := range []string{"create", "update"} {
 		s.PrependReactor(verb, "resourceslices", s.stamp)
 	}
+	s.PrependReactor("create", "resourceslices", tryOnly)
 	return s
+}
+
+func isTrial(action clienttesting.Action) bool {
+	create, ok := action.(clienttesting.CreateActionImpl)
+	return ok && len(create.CreateOptions.DryRun) > 0
+}
+
+// tryOnly answers a dry run, which client-go's fake would store.
+func tryOnly(action clienttesting.Action) (bool, runtime.Object, error) {
+	return isTrial(action), action.(clienttesting.CreateAction).GetObject(), nil
+}
+
+// dropCounters makes the API server one without partitionable devices.
+func (s *apiServer) dropCounters() {
+	drop := func(action clienttesting.Action) (bool, runtime.Object, error) {
+		slice := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
+		slice.Spec.SharedCounters = nil
+		for i := range slice.Spec.Devices {
+			slice.Spec.Devices[i].ConsumesCounters = nil
+		}
+		return false, nil, nil
+	}
+	s.PrependReactor("create", "resourceslices", drop)
+	s.PrependReactor("update", "resourceslices", drop)
 }
 
 func (s *apiServer) stamp(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -77,7 +102,7 @@ func (s *apiServer) fail(verb, resource string, times int64) {
 func (s *apiServer) writes() []string {
 	var verbs []string
 	for _, action := range s.Actions() {
-		if action.GetResource().Resource == "resourceslices" && slices.Contains([]string{"create", "update", "patch", "delete", "delete-collection"}, action.GetVerb()) {
+		if action.GetResource().Resource == "resourceslices" && !isTrial(action) && slices.Contains([]string{"create", "update", "patch", "delete", "delete-collection"}, action.GetVerb()) {
 			verbs = append(verbs, action.GetVerb())
 		}
 	}

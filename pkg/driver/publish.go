@@ -21,6 +21,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 const (
@@ -48,6 +50,9 @@ type publisher struct {
 	client           kubernetes.Interface
 	driver, nodeName string
 	published        atomic.Bool
+	// keepsCounters tells whether the API server does, nil until it was asked. It
+	// belongs to what runs the publisher.
+	keepsCounters *bool
 
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
@@ -90,6 +95,7 @@ func (p *publisher) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	resources = p.publishable(ctx, node, resources)
 	if err := p.publishFirst(ctx, node, *resources); err != nil {
 		klog.FromContext(ctx).Error(err, "The first publication did not succeed and will be tried again")
 	}
@@ -116,7 +122,7 @@ func (p *publisher) run(ctx context.Context) error {
 func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
 	for {
-		resources := p.get()
+		resources := p.publishable(ctx, node, p.get())
 		var retry <-chan time.Time
 		switch seen, synced := view.list(); {
 		case !synced:
@@ -143,6 +149,45 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 		case <-retry:
 		}
 	}
+}
+
+// publishable is what the API server can keep of the resources. One without
+// partitionable devices (feature gate DRAPartitionableDevices, on since Kubernetes
+// 1.36) drops the counters without a word, and its scheduler would give a GPU to
+// one claim and its partitions to others.
+func (p *publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) *resourceslice.DriverResources {
+	reduced := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
+	for name, pool := range resources.Pools {
+		counters := slices.IndexFunc(pool.Slices, func(s resourceslice.Slice) bool { return len(s.SharedCounters) > 0 })
+		if counters < 0 {
+			return resources
+		}
+		if p.keepsCounters == nil {
+			p.keepsCounters = p.askForCounters(ctx, p.firstSlice(node, name, pool, counters))
+		}
+		reduced.Pools[name] = slice.WithoutCounters(pool)
+	}
+	if ptr.Deref(p.keepsCounters, true) {
+		return resources
+	}
+	return &reduced
+}
+
+// askForCounters lets the API server try a slice with counters. Without an answer
+// it returns nil.
+func (p *publisher) askForCounters(ctx context.Context, trial *resourceapi.ResourceSlice) *bool {
+	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
+	defer cancel()
+	kept, err := p.client.ResourceV1().ResourceSlices().Create(ctx, trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The API server does not tell whether it keeps counters", "err", err)
+		return nil
+	}
+	keeps := len(kept.Spec.SharedCounters) > 0
+	if !keeps {
+		klog.FromContext(ctx).Info("This cluster does not support partitionable devices, so MIG partitions are not offered: use Kubernetes 1.36 or newer, or enable the feature gate DRAPartitionableDevices")
+	}
+	return &keeps
 }
 
 // remove deletes the slices of a node that has nothing to offer any more: the

@@ -16,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -61,6 +62,25 @@ func check(t *testing.T, api *apiServer, p *publisher, want resourceslice.Driver
 	if got := api.writes(); !slices.Equal(got, writes) {
 		t.Errorf("got writes %q, want %q", got, writes)
 	}
+}
+
+// Without counters, nothing but a shape a GPU would keep claims apart.
+func TestAnAPIServerWithoutCountersGetsNoPartitions(t *testing.T) {
+	all := partitionable(t, 8)
+	want := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+		fixture.NodeName: slice.WithoutCounters(all.Pools[fixture.NodeName]),
+	}}
+	if devices := want.Pools[fixture.NodeName].Slices[0].Devices; len(devices) != 8 || devices[0].ConsumesCounters != nil {
+		t.Fatalf("got %v", devices)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		api.dropCounters()
+		p := publishing(t, api, all)
+		check(t, api, p, want, "create")
+		after(10 * time.Minute)
+		check(t, api, p, want, "create")
+	})
 }
 
 func TestTheFirstPublicationIsAtOnceAndLasts(t *testing.T) {

@@ -45,10 +45,7 @@ func checkGPU(t *testing.T, got gpu.GPU, index int, machine *model.Machine, file
 		PCIBusID: info.PCIBusID, PCIeRoot: info.PCIRoot,
 		MIG: gpu.MIGUnsupported,
 	}
-	switch {
-	case file.GPUs[index].MIG != nil:
-		want.MIG = gpu.MIGEnabled
-	case info.Board.MIG != nil:
+	if info.Board.MIG != nil {
 		want.MIG = gpu.MIGDisabled
 		if file.GPUs[index].MIG != nil {
 			want.MIG = gpu.MIGEnabled

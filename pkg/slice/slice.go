@@ -41,6 +41,27 @@ func Pool(node gpu.Node, shapes []gpu.Shape) resourceslice.Pool {
 	return pool
 }
 
+// WithoutCounters is what can be published of a pool where nothing keeps shapes
+// of one GPU apart: whole GPUs, and partitions that somebody else has made.
+func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
+	var kept []resourceapi.Device
+	for _, slice := range pool.Slices {
+		for _, device := range slice.Devices {
+			_, partition := device.Attributes[attrProfile]
+			if partition && len(device.ConsumesCounters) > 0 {
+				continue
+			}
+			device.ConsumesCounters = nil
+			kept = append(kept, device)
+		}
+	}
+	without := resourceslice.Pool{Slices: devices(kept)}
+	if len(without.Slices) == 0 {
+		without.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
+	}
+	return without
+}
+
 // described is what is published of one GPU.
 type described struct {
 	whole, partitions []resourceapi.Device
