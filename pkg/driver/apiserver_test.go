@@ -56,6 +56,31 @@ func tryOnly(action clienttesting.Action) (bool, runtime.Object, error) {
 	return isTrial(action), action.(clienttesting.CreateAction).GetObject(), nil
 }
 
+// failTrials makes the next dry runs fail.
+func (s *apiServer) failTrials(times int64) {
+	s.changeTrials(times, func(*resourceapi.ResourceSlice) error { return errAway })
+}
+
+// dropTrials makes the next dry runs drop counters.
+func (s *apiServer) dropTrials(times int64) {
+	s.changeTrials(times, func(slice *resourceapi.ResourceSlice) error {
+		slice.Spec.SharedCounters = nil
+		return nil
+	})
+}
+
+func (s *apiServer) changeTrials(times int64, change func(*resourceapi.ResourceSlice) error) {
+	var changed atomic.Int64
+	s.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if !isTrial(action) || changed.Add(1) > times {
+			return false, nil, nil
+		}
+		slice := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
+		err := change(slice)
+		return true, slice, err
+	})
+}
+
 // dropCounters makes the API server one without partitionable devices.
 func (s *apiServer) dropCounters() {
 	drop := func(action clienttesting.Action) (bool, runtime.Object, error) {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -23,12 +24,14 @@ func (d *Driver) partitionable() bool {
 // offerChanges reads what can change of GPUs that have been read: the modes and
 // instances of MIG, of which NVML tells nobody.
 func (d *Driver) offerChanges(ctx context.Context, hardware Hardware) error {
-	return d.offer(ctx, hardware, func() (gpu.Node, error) {
+	var failed error
+	err := d.offer(ctx, hardware, func() (gpu.Node, error) {
 		node := d.seen
-		gpus, err := hardware.Refresh(node.GPUs)
-		node.GPUs = gpus
-		return node, err
+		node.GPUs, failed = hardware.Refresh(d.seen.GPUs)
+		d.seen.GPUs = slices.Clone(node.GPUs)
+		return node, nil
 	})
+	return errors.Join(err, failed)
 }
 
 // identities are what a change of the shapes changes: their names, and which

@@ -39,6 +39,8 @@ const (
 	resyncBurst      = 5
 	// concurrentCreates bounds what one node asks of the API server at once.
 	concurrentCreates = 4
+	// An API server that does not keep counters may be replaced by one that does.
+	askAgainUnanswered, askAgainRefused = 10 * time.Second, 5 * time.Minute
 )
 
 // publisher keeps the API server's view of the node's devices equal to what
@@ -50,9 +52,10 @@ type publisher struct {
 	client           kubernetes.Interface
 	driver, nodeName string
 	published        atomic.Bool
-	// keepsCounters tells whether the API server does, nil until it was asked. It
-	// belongs to what runs the publisher.
-	keepsCounters *bool
+	// keepsCounters tells that the API server does; until it has said so, it is
+	// asked again at askAgain. Both belong to what runs the publisher.
+	keepsCounters bool
+	askAgain      time.Time
 
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
@@ -142,11 +145,16 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			}
 			retry = time.After(resyncRetry)
 		}
+		var ask <-chan time.Time
+		if !p.keepsCounters && !p.askAgain.IsZero() {
+			ask = time.After(time.Until(p.askAgain))
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.changed:
 		case <-retry:
+		case <-ask:
 		}
 	}
 }
@@ -162,32 +170,33 @@ func (p *publisher) publishable(ctx context.Context, node types.UID, resources *
 		if counters < 0 {
 			return resources
 		}
-		if p.keepsCounters == nil {
-			p.keepsCounters = p.askForCounters(ctx, p.firstSlice(node, name, pool, counters))
+		if !p.keepsCounters && !time.Now().Before(p.askAgain) {
+			p.askForCounters(ctx, p.firstSlice(node, name, pool, counters))
 		}
 		reduced.Pools[name] = slice.WithoutCounters(pool)
 	}
-	if ptr.Deref(p.keepsCounters, true) {
+	if p.keepsCounters {
 		return resources
 	}
 	return &reduced
 }
 
-// askForCounters lets the API server try a slice with counters. Without an answer
-// it returns nil.
-func (p *publisher) askForCounters(ctx context.Context, trial *resourceapi.ResourceSlice) *bool {
+// askForCounters lets the API server try a slice with counters.
+func (p *publisher) askForCounters(ctx context.Context, trial *resourceapi.ResourceSlice) {
+	log := klog.FromContext(ctx)
 	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
 	defer cancel()
 	kept, err := p.client.ResourceV1().ResourceSlices().Create(ctx, trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The API server does not tell whether it keeps counters", "err", err)
-		return nil
+	switch {
+	case err != nil:
+		log.Error(err, "The API server does not tell whether it keeps counters, so MIG partitions are not offered", "retryIn", askAgainUnanswered)
+		p.askAgain = time.Now().Add(askAgainUnanswered)
+	case len(kept.Spec.SharedCounters) == 0:
+		log.Info("This cluster does not support partitionable devices, so MIG partitions are not offered: use Kubernetes 1.36 or newer, or enable the feature gate DRAPartitionableDevices", "lookAgainIn", askAgainRefused)
+		p.askAgain = time.Now().Add(askAgainRefused)
+	default:
+		p.keepsCounters = true
 	}
-	keeps := len(kept.Spec.SharedCounters) > 0
-	if !keeps {
-		klog.FromContext(ctx).Info("This cluster does not support partitionable devices, so MIG partitions are not offered: use Kubernetes 1.36 or newer, or enable the feature gate DRAPartitionableDevices")
-	}
-	return &keeps
 }
 
 // remove deletes the slices of a node that has nothing to offer any more: the

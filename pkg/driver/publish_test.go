@@ -83,6 +83,36 @@ func TestAnAPIServerWithoutCountersGetsNoPartitions(t *testing.T) {
 	})
 }
 
+// An API server that is upgraded, or was too busy to tell, gets them later.
+func TestPartitionsAreOfferedOnceTheAPIServerKeepsCounters(t *testing.T) {
+	all := partitionable(t, 2)
+	for name, tc := range map[string]struct {
+		hinder func(*apiServer)
+		within time.Duration
+	}{
+		"no answer at first": {func(api *apiServer) { api.failTrials(1) }, askAgainUnanswered + resyncRetry},
+		"dropped at first":   {func(api *apiServer) { api.dropTrials(1) }, askAgainRefused + resyncRetry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPIServer()
+				tc.hinder(api)
+				p := publishing(t, api, all)
+				if err := api.has(t, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+					fixture.NodeName: slice.WithoutCounters(all.Pools[fixture.NodeName]),
+				}}); err != nil {
+					t.Error(err)
+				}
+				after(tc.within)
+				after(settled)
+				if err := api.has(t, all); err != nil || !p.published.Load() {
+					t.Errorf("published %t: %v", p.published.Load(), err)
+				}
+			})
+		})
+	}
+}
+
 func TestTheFirstPublicationIsAtOnceAndLasts(t *testing.T) {
 	for name, want := range map[string]resourceslice.DriverResources{
 		"one slice": resources(t, 8), "two slices": resources(t, 130), "more slices than ten": resources(t, 1500),

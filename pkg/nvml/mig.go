@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -122,19 +123,22 @@ func profileName(computeSlices int, memory, total uint64) string {
 
 // Refresh reads the MIG mode and the instances of GPUs anew, which is all that
 // changes while the driver is loaded. It is cheap enough to be called every few
-// seconds. A GPU that has no MIG is returned as it was.
+// seconds. A GPU that has no MIG, or cannot be read, is returned as it was.
 func (l *Library) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
+	var failures []error
 	refreshed := slices.Clone(gpus)
 	for i := range refreshed {
 		g := &refreshed[i]
 		if g.MIG == gpu.MIGUnsupported {
 			continue
 		}
+		before := *g
 		if err := l.refresh(g); err != nil {
-			return nil, err
+			*g = before
+			failures = append(failures, err)
 		}
 	}
-	return refreshed, nil
+	return refreshed, errors.Join(failures...)
 }
 
 func (l *Library) refresh(g *gpu.GPU) error {
