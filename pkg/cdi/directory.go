@@ -26,6 +26,8 @@ const (
 	// annotationClaim holds namespace/name of the claim, for whoever reads
 	// the directory, and to rebuild a lost record from.
 	annotationClaim = "mica.gpu/claim"
+	// annotationRecord holds Claim.Record.
+	annotationRecord = "mica.gpu/record"
 
 	filePrefix = "mica-"
 	fileSuffix = ".json"
@@ -40,6 +42,9 @@ const (
 type Claim struct {
 	UID types.UID
 	types.NamespacedName
+	// Record is what the driver wants to find again in the specification, in a
+	// form of its own. Everybody may read it.
+	Record string
 }
 
 // Device is one device of a claim, with what it adds to a container.
@@ -124,7 +129,7 @@ func deviceName(claim types.UID, device string) string {
 func (d *Directory) Write(claim Claim, common cdispec.ContainerEdits, devices []Device) error {
 	spec := &cdispec.Spec{
 		Kind:           d.vendor + "/" + class,
-		Annotations:    map[string]string{annotationClaim: claim.String()},
+		Annotations:    map[string]string{annotationClaim: claim.String(), annotationRecord: claim.Record},
 		ContainerEdits: common,
 	}
 	for _, device := range devices {
@@ -216,32 +221,39 @@ func (d *Directory) Owns(path string) (types.UID, bool) {
 	return types.UID(name), isOurs && isSpec && name != ""
 }
 
-// Claims lists the claims that have a specification or the remains of one. A
-// claim whose file cannot be read has no name.
-func (d *Directory) Claims() ([]Claim, error) {
+// Claims lists the claims that have a specification or the remains of one.
+func (d *Directory) Claims() ([]types.UID, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("list CDI directory: %w", err)
 	}
-	var claims []Claim
+	var claims []types.UID
 	for _, entry := range entries {
 		uid, ours := d.Owns(strings.TrimSuffix(strings.TrimSuffix(entry.Name(), tempSuffix), filesSuffix))
-		if !ours || slices.ContainsFunc(claims, func(c Claim) bool { return c.UID == uid }) {
-			continue
+		if ours && !slices.Contains(claims, uid) {
+			claims = append(claims, uid)
 		}
-		claims = append(claims, Claim{UID: uid, NamespacedName: d.readName(uid)})
 	}
 	return claims, nil
 }
 
-func (d *Directory) readName(claim types.UID) types.NamespacedName {
-	var spec cdispec.Spec
-	content, err := os.ReadFile(d.file(claim))
-	if err != nil || json.Unmarshal(content, &spec) != nil {
-		return types.NamespacedName{}
+// Read returns what the claim's specification tells of it: no more than the UID
+// when there is none or it is damaged. Other errors may pass.
+func (d *Directory) Read(uid types.UID) (Claim, error) {
+	claim := Claim{UID: uid}
+	content, err := os.ReadFile(d.file(uid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EISDIR) {
+		return claim, nil
 	}
-	namespace, name, _ := strings.Cut(spec.Annotations[annotationClaim], string(types.Separator))
-	return types.NamespacedName{Namespace: namespace, Name: name}
+	if err != nil {
+		return claim, fmt.Errorf("read the CDI specification of claim %s: %w", uid, err)
+	}
+	var spec struct{ Annotations map[string]string }
+	if json.Unmarshal(content, &spec) == nil {
+		claim.Namespace, claim.Name, _ = strings.Cut(spec.Annotations[annotationClaim], string(types.Separator))
+		claim.Record = spec.Annotations[annotationRecord]
+	}
+	return claim, nil
 }
 
 // prefix ends in a character that no driver name contains: the files of a

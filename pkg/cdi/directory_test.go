@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -233,14 +234,50 @@ func TestClaimsAreOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	claims, err := directory.Claims()
+	uids, err := directory.Claims()
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.SortFunc(claims, func(a, b Claim) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	slices.Sort(uids)
+	var claims []Claim
+	for _, uid := range uids {
+		claim, err := directory.Read(uid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims = append(claims, claim)
+	}
 	want := []Claim{{UID: "uid-damaged"}, {UID: "uid-half"}, claim("one"), claim("two")}
 	if !slices.Equal(claims, want) {
 		t.Errorf("got %v, want %v", claims, want)
+	}
+}
+
+func TestTheRecordIsFoundAgain(t *testing.T) {
+	path := t.TempDir()
+	directory := open(t, path, driverName)
+	c := claim("one")
+	c.Record = `{"of":"any kind","with":"\"quotes\" <and> more"}` + "\n"
+	write(t, directory, c, Device{Name: "gpu-0", Edits: env("FIRST=1")})
+	if got, err := directory.Read(c.UID); err != nil || got != c {
+		t.Errorf("got %+v, %v, want %+v", got, err, c)
+	}
+	if _, err := cdilib.ReadSpec(directory.file(c.UID), 0); err != nil {
+		t.Errorf("the runtime refuses the file: %v", err)
+	}
+}
+
+// Of two links that lead to each other nobody knows what they hid.
+func TestASpecificationThatCannotBeRead(t *testing.T) {
+	directory := open(t, t.TempDir(), driverName)
+	one, two := directory.file("uid-one"), directory.file("uid-two")
+	if err := errors.Join(os.Symlink(one, two), os.Symlink(two, one), os.Mkdir(directory.file("uid-three"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := directory.Read("uid-one")
+	fixture.Sentence(t, err, "read the CDI specification of claim uid-one")
+	if got, err := directory.Read("uid-three"); err != nil || got != (Claim{UID: "uid-three"}) {
+		t.Errorf("got %+v, %v of a directory", got, err)
 	}
 }
 

@@ -22,6 +22,18 @@ const extension = ".json"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// Encode returns the record as its file holds it, for a copy elsewhere.
+func Encode(r Record) ([]byte, error) { return encode(r) }
+
+// Decode reads a copy of a claim's record. The error says what is wrong with it.
+func Decode(uid string, data []byte) (Record, error) {
+	record, bad := decode(uid+extension, data)
+	if bad != nil {
+		return Record{}, fmt.Errorf("the copy of the record of claim %s %s", uid, bad.detail)
+	}
+	return record, nil
+}
+
 // encode returns the content of the record's file. The checksum is over the
 // bytes of the record as they stand in the file, never over a re-marshalled
 // value, so a reader with other fields than the writer's still gets the same sum.

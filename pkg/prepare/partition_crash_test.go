@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -139,7 +140,7 @@ func crashOnce(t *testing.T, devices []string, at int, next string) (moment stri
 	}
 	reconcile(t, p)
 	// A claim that lives on is prepared, or not at all.
-	if next != "unprepare" && next != "gone" && (next != "reconcile" || p.recorded(testContext(t), claim.UID).ClaimUID != "") {
+	if next != "unprepare" && next != "gone" && (next != "reconcile" || slices.Contains(uids(t, r.claimsDir()), string(claim.UID))) {
 		survivors = append(survivors, claim)
 	}
 	r.expectMIG(t, p, before, survivors...)

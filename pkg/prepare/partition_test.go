@@ -319,14 +319,21 @@ func TestAdminAccessToPartitions(t *testing.T) {
 // between looking and reading the records.
 func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 	for name, tc := range map[string]struct {
-		between func(t *testing.T, p *Preparer, claim *resourceapi.ResourceClaim)
+		between func(t *testing.T, r *migRig, p *Preparer, claim *resourceapi.ResourceClaim)
 	}{
-		"unprepared while it looks": {func(t *testing.T, p *Preparer, claim *resourceapi.ResourceClaim) { unprepare(t, p, claim) }},
-		"prepared again": {func(t *testing.T, p *Preparer, claim *resourceapi.ResourceClaim) {
+		"unprepared while it looks": {func(t *testing.T, _ *migRig, p *Preparer, claim *resourceapi.ResourceClaim) { unprepare(t, p, claim) }},
+		"prepared again": {func(t *testing.T, _ *migRig, p *Preparer, claim *resourceapi.ResourceClaim) {
 			unprepare(t, p, claim)
 			prepare(t, p, claim)
 		}},
-		"nothing": {func(*testing.T, *Preparer, *resourceapi.ResourceClaim) {}},
+		"its record is lost": {func(t *testing.T, r *migRig, _ *Preparer, claim *resourceapi.ResourceClaim) {
+			remove(t, r.record(claim))
+		}},
+		"its record is lost, and it is unprepared": {func(t *testing.T, r *migRig, p *Preparer, claim *resourceapi.ResourceClaim) {
+			remove(t, r.record(claim))
+			unprepare(t, p, claim)
+		}},
+		"nothing": {func(*testing.T, *migRig, *Preparer, *resourceapi.ResourceClaim) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newMIGRig(t)
@@ -338,7 +345,7 @@ func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 			node, err := p.Discover(testContext(t), func() (gpu.Node, error) {
 				node, err := r.look()
 				if looked++; looked == 1 {
-					tc.between(t, p, claim)
+					tc.between(t, r, p, claim)
 				}
 				return node, err
 			})

@@ -89,8 +89,8 @@ func New(options Options) *Preparer {
 	return &Preparer{Options: options, damaged: make(chan struct{}, 1)}
 }
 
-// Damaged tells that a record was found unusable: nothing guards the GPUs of its
-// claim until Reconcile has prepared it anew.
+// Damaged tells that a record was found unusable: Reconcile has to put it back, or
+// to prepare its claim anew, which nothing else guards the GPUs of until then.
 func (p *Preparer) Damaged() <-chan struct{} { return p.damaged }
 
 func (p *Preparer) reportDamage() {
@@ -120,7 +120,10 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 
 // prepareLocked is Prepare for callers that hold the claim's lock.
 func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
-	before := p.recorded(ctx, claim.UID)
+	before, err := p.recorded(ctx, claim.UID)
+	if err != nil {
+		return nil, fmt.Errorf("claim %s: %w", identify(claim), err)
+	}
 	if devices, done, err := p.prepared(before, claim); done || err != nil {
 		return devices, err
 	}
@@ -172,7 +175,10 @@ func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
 
 // release forgets a claim and what was made for it; the caller holds its lock.
 func (p *Preparer) release(ctx context.Context, claim types.UID) error {
-	record := p.recorded(ctx, claim)
+	record, err := p.recorded(ctx, claim)
+	if err != nil {
+		return fmt.Errorf("release claim %s: %w", claim, err)
+	}
 	if err := p.announceRelease(ctx, record); err != nil {
 		return err
 	}
@@ -184,15 +190,6 @@ func (p *Preparer) release(ctx context.Context, claim types.UID) error {
 		return fmt.Errorf("release claim %s/%s: %w", record.Namespace, record.Name, err)
 	}
 	return p.Journal.Delete(string(claim))
-}
-
-// recorded is the record of a claim. One that is unusable is as good as none.
-func (p *Preparer) recorded(ctx context.Context, claim types.UID) journal.Record {
-	record, _, err := p.Journal.Get(string(claim))
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "A claim's record is unusable, going on without it", "uid", claim)
-	}
-	return record
 }
 
 // prepared answers for a claim that is prepared already, after making sure
@@ -267,6 +264,10 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 // several requests were given, as with admin access, appears once.
 func (p *Preparer) writeSpec(record journal.Record, edits Edits) error {
 	claim := claimIn(record)
+	var err error
+	if claim.Record, err = copied(record); err != nil {
+		return fmt.Errorf("claim %s: %w", claim, err)
+	}
 	common, err := edits.Common()
 	if err != nil {
 		return fmt.Errorf("claim %s: %w", claim, err)
@@ -310,17 +311,6 @@ func editsOf(device journal.Device, edits Edits) (cdispec.ContainerEdits, error)
 func (p *Preparer) Prepared(ctx context.Context) ([]journal.Record, error) {
 	records, err := p.records(ctx)
 	return slices.DeleteFunc(records, func(r journal.Record) bool { return !p.current(r) }), err
-}
-
-// records lists the journal. It reports damaged records, which the journal tells
-// of only once, whoever asks first.
-func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
-	records, corrupt, err := p.Journal.List()
-	for _, bad := range corrupt {
-		p.reportDamage()
-		klog.FromContext(ctx).Error(bad, "A claim's record is unusable; the claim is prepared anew from its CDI file and the API server where possible")
-	}
-	return records, err
 }
 
 func claimKey(claim types.UID) string { return "claim-" + string(claim) }

@@ -132,10 +132,10 @@ func (h *history) with(can func(*modelClaim) bool, what string, do func(*modelCl
 	do(c)
 }
 
-// takeOver forgets the claims that are gone and whose record stood in the way.
+// takeOver forgets the claims that are gone and whose record, or its copy, stood in the way.
 func (h *history) takeOver(by *modelClaim) {
 	for _, c := range h.claims {
-		if c != by && c.prepared && !c.noRecord && slices.ContainsFunc(c.minors, func(minor int) bool { return slices.Contains(by.minors, minor) }) {
+		if c != by && c.prepared && !(c.noRecord && c.noSpec) && slices.ContainsFunc(c.minors, func(minor int) bool { return slices.Contains(by.minors, minor) }) {
 			c.forget()
 		}
 	}

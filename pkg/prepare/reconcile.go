@@ -41,11 +41,11 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(append(failures, err)...)
 	}
-	for _, spec := range specs {
-		if recorded[spec.UID] {
+	for _, claim := range specs {
+		if recorded[claim] {
 			continue
 		}
-		if err := p.reconcileOrphan(ctx, spec); err != nil {
+		if err := p.reconcileOrphan(ctx, claim); err != nil {
 			failures = append(failures, err)
 		}
 	}
@@ -60,8 +60,8 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 		return fmt.Errorf("reconcile claim %s: %w", claim, err)
 	}
 	defer unlock()
-	record, found, err := p.Journal.Get(string(claim))
-	if err != nil || !found {
+	record, err := p.recorded(ctx, claim)
+	if err != nil || record.ClaimUID == "" {
 		return err // released, or damaged, in the meantime
 	}
 	if !p.current(record) {
@@ -124,11 +124,8 @@ func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
 		return fmt.Errorf("restore the CDI file of claim %s: %w", claim, err)
 	}
 	defer unlock()
-	record, found, err := p.Journal.Get(string(claim))
-	if err != nil {
-		p.reportDamage()
-	}
-	if err != nil || !found || !p.current(record) {
+	record, err := p.recorded(ctx, claim)
+	if err != nil || !p.current(record) {
 		return err
 	}
 	return p.restoreSpec(ctx, record)
@@ -156,11 +153,14 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 	return p.writeSpec(record, node.Edits)
 }
 
-// reconcileOrphan handles a CDI file without a record, which a crash between
-// the two or a damaged record leaves behind. Where the API server says that the
-// claim is allocated here, containers may be using it, so it is prepared anew;
-// else the file goes.
-func (p *Preparer) reconcileOrphan(ctx context.Context, spec cdi.Claim) error {
+// reconcileOrphan handles a CDI file without a record or a copy of it, both of
+// which were damaged. Where the API server says that the claim is allocated here,
+// containers may be using it, so it is prepared anew; else the file goes.
+func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
+	spec, err := p.CDI.Read(uid)
+	if err != nil {
+		return err
+	}
 	claim, err := p.claimOfOrphan(ctx, spec)
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (p *Preparer) reconcileOrphan(ctx context.Context, spec cdi.Claim) error {
 		return fmt.Errorf("take care of the orphan CDI file of claim %s: %w", spec.UID, err)
 	}
 	defer unlock()
-	if _, found, err := p.Journal.Get(string(spec.UID)); err != nil || found {
+	if record, err := p.recorded(ctx, spec.UID); err != nil || record.ClaimUID != "" {
 		return err // it is no orphan any more
 	}
 	if claim != nil && len(p.ours(claim)) > 0 {

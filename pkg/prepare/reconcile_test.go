@@ -3,6 +3,7 @@ package prepare
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +82,7 @@ func TestReconcile(t *testing.T) {
 		}},
 		"half a CDI file beside the whole one": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.spec(c)+".tmp", "{")
+			spoil(t, r, c)
 			remove(t, r.record(c))
 		}},
 		"half a CDI file of a claim never prepared": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
@@ -90,23 +92,28 @@ func TestReconcile(t *testing.T) {
 			write(t, r.spec(withUID(c, "uid-nameless")), "{}")
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			c, other := r.claim("c", 0, 1), r.claim("other", 2)
-			before := r.start(t)
-			prepare(t, before, c)
-			prepare(t, before, other)
-			tc.happen(t, r, c)
-			after := r.start(t)
-			reconcile(t, after)
-			survivors := []*resourceapi.ResourceClaim{other}
-			if !tc.gone {
-				survivors = append(survivors, c)
-			}
-			r.expect(t, survivors...)
-			reconcile(t, after)
-			r.expect(t, survivors...)
-		})
+		for _, copied := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, copied=%t", name, copied), func(t *testing.T) {
+				r := newRig(t)
+				c, other := r.claim("c", 0, 1), r.claim("other", 2)
+				before := r.start(t)
+				prepare(t, before, c)
+				prepare(t, before, other)
+				if !copied {
+					spoil(t, r, c)
+				}
+				tc.happen(t, r, c)
+				after := r.start(t)
+				reconcile(t, after)
+				survivors := []*resourceapi.ResourceClaim{other}
+				if !tc.gone {
+					survivors = append(survivors, c)
+				}
+				r.expect(t, survivors...)
+				reconcile(t, after)
+				r.expect(t, survivors...)
+			})
+		}
 	}
 }
 
@@ -212,6 +219,7 @@ func TestReconcileBeforeTheDriverAnswers(t *testing.T) {
 	}
 	remove(t, r.spec(vanished))
 	remove(t, r.record(orphan))
+	spoil(t, r, orphan)
 	r.api.remove(gone)
 	p = r.start(t)
 	p.node.Store(nil)
@@ -374,6 +382,7 @@ func TestAnOrphanThatKubeletUnpreparesStaysUnprepared(t *testing.T) {
 	claim := r.claim("c", 0)
 	prepare(t, r.start(t), claim)
 	remove(t, r.record(claim))
+	spoil(t, r, claim)
 	kubelet := r.start(t)
 	p := r.start(t, func(o *Options) {
 		o.Claims = between{o.Claims, func() { unprepare(t, kubelet, claim) }}
