@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -234,6 +236,50 @@ func TestAPartitionInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.expectMIG(t, p, nil)
+}
+
+// One partition that stays in use keeps Reconcile neither from the other claims
+// nor the GPU from them.
+func TestReconcileLeavesWhatIsInUse(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, r *migRig, p *Preparer, claim *resourceapi.ResourceClaim){
+		"unprepared by half": func(t *testing.T, _ *migRig, p *Preparer, claim *resourceapi.ResourceClaim) {
+			if err := p.Unprepare(shortly(t), claim.UID); err == nil {
+				t.Error("a partition in use was destroyed")
+			}
+		},
+		"gone": func(_ *testing.T, r *migRig, _ *Preparer, claim *resourceapi.ResourceClaim) { r.api.remove(claim) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newMIGRig(t)
+			p := r.startMIG(t, nil)
+			busy, gone := r.allocated("busy", big0), r.allocated("gone", elsewhere)
+			prepare(t, p, busy)
+			prepare(t, p, gone)
+			id := r.machine.Instances(0)[0].ID
+			occupy(t, r, id, true)
+			leave(t, r, p, busy)
+			r.api.remove(gone)
+			synctest.Test(t, func(t *testing.T) {
+				reconciled := make(chan error, 1)
+				go func() { reconciled <- p.Reconcile(testContext(t)) }()
+				time.Sleep(time.Second)
+				neighbour := r.allocated("neighbour", small0)
+				if _, err := p.Prepare(within(t), neighbour); err != nil {
+					t.Error(err)
+				}
+				select {
+				case err := <-reconciled:
+					fixture.Sentence(t, err, "release claim default/busy", "end the processes that still use it")
+				case <-time.After(2 * takeOverLimit):
+					occupy(t, r, id, false)
+					t.Fatal("Reconcile waits for the process to end")
+				}
+				occupy(t, r, id, false)
+				unprepare(t, p, busy)
+				r.expectMIG(t, p, nil, neighbour)
+			})
+		})
+	}
 }
 
 func occupy(t *testing.T, r *migRig, instance int, inUse bool) {
