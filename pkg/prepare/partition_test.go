@@ -216,6 +216,28 @@ func disable(t *testing.T, r *migRig) bool {
 	return false
 }
 
+// A CDI file that cannot be written is no reason to destroy what containers use.
+func TestAPartitionOutlivesItsCDIFile(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", big0)
+	prepare(t, p, claim)
+	before := r.instances()
+	remove(t, r.spec(claim))
+	r.edits.FailGPU(r.uuid(0), errAway)
+	_, err := p.Prepare(within(t), claim)
+	fixture.Sentence(t, err, `claim default/c, request "r0"`, "connection refused")
+	if got := r.instances(); !slices.Equal(got, before) {
+		t.Errorf("got the instances %q, want %q", got, before)
+	}
+	r.edits.FailGPU(r.uuid(0), nil)
+	prepare(t, p, claim)
+	r.expectMIG(t, p, nil, claim)
+	if got := r.instances(); !slices.Equal(got, before) {
+		t.Errorf("got the instances %q, want %q", got, before)
+	}
+}
+
 // What is in use stays recorded, and is unmade when it is free.
 func TestAPartitionInUse(t *testing.T) {
 	r := newMIGRig(t)

@@ -209,7 +209,13 @@ func (p *Preparer) prepared(record journal.Record, claim *resourceapi.ResourceCl
 		return record.Devices, true, nil
 	}
 	node := p.node.Load()
-	if node == nil || p.writeSpec(record, node.Edits) != nil {
+	if node == nil {
+		return nil, false, nil
+	}
+	if err := p.writeSpec(record, node.Edits); err != nil {
+		if p.hasEffects(record) {
+			return nil, false, err // preparing anew would destroy a partition that is in use
+		}
 		return nil, false, nil
 	}
 	return record.Devices, true, nil
