@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,12 +107,18 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 	for i, j := range all {
 		uuids[i] = j.gpu
 	}
-	unlock, err := p.lockGPUs(ctx, uuids)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return undoAll(ctx, all, node.MIG)
+	// What a process uses may stay so for as long as ctx lasts, so the other claims
+	// of the GPU have their turn between two attempts.
+	var last error
+	return persist(ctx, func() error {
+		unlock, err := p.lockGPUs(ctx, uuids)
+		if err != nil {
+			return cmp.Or(last, err)
+		}
+		defer unlock()
+		last = undoOnce(all, node.MIG)
+		return last
+	})
 }
 
 // sharedWith tells whether another claim than the record's has, or may have, a

@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -258,6 +259,33 @@ func TestAPartitionInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.expectMIG(t, p, nil)
+}
+
+// The other claims of a GPU do not wait for the one whose partition is in use.
+func TestAPartitionInUseLeavesTheGPUToOthers(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim, neighbour := r.allocated("c", big0), r.allocated("neighbour", small0)
+	prepare(t, p, claim)
+	id := r.machine.Instances(0)[0].ID
+	occupy(t, r, id, true)
+	synctest.Test(t, func(t *testing.T) {
+		done := make(chan error, 1)
+		go func() { done <- p.Unprepare(within(t), claim.UID) }()
+		time.Sleep(3 * time.Second)
+		soon, cancel := context.WithTimeout(testContext(t), time.Second)
+		defer cancel()
+		if _, err := p.Prepare(soon, neighbour); err != nil {
+			t.Error(err)
+		}
+		if err := p.Unprepare(soon, neighbour.UID); err != nil {
+			t.Error(err)
+		}
+		fixture.Sentence(t, <-done, "release claim default/c", `request "r0"`, "end the processes that still use it")
+		occupy(t, r, id, false)
+		unprepare(t, p, claim)
+		r.expectMIG(t, p, nil)
+	})
 }
 
 // One partition that stays in use keeps Reconcile neither from the other claims

@@ -105,11 +105,22 @@ func doAll(ctx context.Context, all []*job, mig MIG) error {
 }
 
 // undoAll takes all effects back, the last one first. It stops at the first of a
-// GPU that stays.
+// GPU that stays until ctx ends.
 func undoAll(ctx context.Context, all []*job, mig MIG) error {
+	return undoEach(all, func(s step) error {
+		return persist(ctx, func() error { return s.undo(mig) })
+	})
+}
+
+// undoOnce is undoAll without patience.
+func undoOnce(all []*job, mig MIG) error {
+	return undoEach(all, func(s step) error { return s.undo(mig) })
+}
+
+func undoEach(all []*job, undo func(step) error) error {
 	return parallelly(all, func(j *job) error {
 		for i, s := range slices.Backward(j.steps) {
-			if err := persist(ctx, func() error { return s.undo(mig) }); err != nil {
+			if err := undo(s); err != nil {
 				return fmt.Errorf("request %q: %w: %s", j.requests[i], err, advice(err, j.gpu))
 			}
 		}
