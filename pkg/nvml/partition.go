@@ -350,6 +350,9 @@ func ignoreGone(err error) error {
 
 func (l *Library) open(uuid string) (nvml.Device, error) {
 	handle, ret := l.api.DeviceGetHandleByUUID(uuid)
+	if ret == nvml.ERROR_NOT_FOUND {
+		return nil, &Error{Call: "open", Device: uuid, Return: ret, unknownGPU: true}
+	}
 	return handle, check(ret, "open", uuid)
 }
 

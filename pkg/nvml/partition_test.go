@@ -152,3 +152,15 @@ func TestABoardWithoutMIGHasNoInstances(t *testing.T) {
 		t.Errorf("got %v, %v", instances, err)
 	}
 }
+
+// A GPU that the driver does not know any more is lost with all that was on it.
+func TestAPartitionOfAnUnknownGPU(t *testing.T) {
+	_, library, _ := partitionable(t, "p5.48xlarge")
+	const unknown = "GPU-00000000-0000-0000-0000-000000000000"
+	_, err := library.InstanceAt(unknown, 14, 2)
+	for _, err := range []error{err, library.DestroyInstance(unknown, 1), library.DestroyComputeInstance(unknown, 1, 0)} {
+		if !errors.Is(err, nvml.ErrGPULost) || errors.Is(err, nvml.ErrNotFound) {
+			t.Errorf("got %v, want %v", err, nvml.ErrGPULost)
+		}
+	}
+}

@@ -288,6 +288,66 @@ func TestAPartitionInUseLeavesTheGPUToOthers(t *testing.T) {
 	})
 }
 
+// A pod whose GPU is lost can end, and what it has left is undone when the GPU is back.
+func TestAPartitionOnALostGPU(t *testing.T) {
+	for name, lose := range map[string]func(r *migRig) (back func() error, err error){
+		"lost": func(r *migRig) (func() error, error) {
+			return func() error { return r.machine.Return(0) }, r.machine.Lose(0)
+		},
+		"unknown to the driver": func(r *migRig) (func() error, error) {
+			failure := model.Failure{Function: "nvmlDeviceGetHandleByUUID", GPU: new(int)}
+			set(&failure.Return, nvmlNotFound)
+			return r.machine.Clear, r.machine.Fail(failure)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newMIGRig(t)
+			p := r.startMIG(t, nil)
+			claim, next := r.allocated("c", big0, elsewhere), r.allocated("next", big0)
+			prepare(t, p, claim)
+			back, err := lose(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unprepare(t, p, claim)
+			if p.CDI.Has(claim.UID) {
+				t.Error("the CDI file is still there")
+			}
+			if got := uids(t, r.claimsDir()); len(got) != 1 {
+				t.Errorf("records of %q, want that of the claim", got)
+			}
+			if got := len(r.machine.Instances(1)); got != 0 {
+				t.Errorf("the GPU that is not lost has %d instances", got)
+			}
+			r.api.remove(claim)
+			_, err = p.Prepare(within(t), next)
+			fixture.Sentence(t, err, "release claim default/c", r.uuid(0), "reset or replace it")
+			unprepare(t, p, next)
+			if err := back(); err != nil {
+				t.Fatal(err)
+			}
+			reconcile(t, p)
+			r.expectMIG(t, p, nil)
+			prepare(t, p, next)
+			r.expectMIG(t, p, nil, next)
+		})
+	}
+}
+
+// A process that uses one partition of a claim is not forgotten for the sake of
+// another that is lost.
+func TestAPartitionInUseBesideALostGPU(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", big0, elsewhere)
+	prepare(t, p, claim)
+	occupy(t, r, r.machine.Instances(0)[0].ID, true)
+	if err := r.machine.Lose(1); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Sentence(t, p.Unprepare(shortly(t), claim.UID), "release claim default/c", `request "r0"`, "end the processes that still use it")
+}
+
 // One partition that stays in use keeps Reconcile neither from the other claims
 // nor the GPU from them.
 func TestReconcileLeavesWhatIsInUse(t *testing.T) {

@@ -153,8 +153,18 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 }
 
 // Unprepare takes a claim's devices back. A claim that was never prepared is
-// not an error.
+// not an error. Neither is a partition on a GPU that is lost, for whose sake the
+// pod would never end: it stays recorded for Reconcile.
 func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
+	err := p.unprepare(ctx, claim)
+	if lost(err) {
+		klog.FromContext(ctx).Error(err, "A claim's GPU is lost; what it has left there is undone when the GPU is back", "uid", claim)
+		return nil
+	}
+	return err
+}
+
+func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 	timer := p.timer("unprepare")
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
 	if err != nil {

@@ -139,8 +139,15 @@ func parallelly(all []*job, work func(*job) error) error {
 		group.Go(func() { errs[i] = work(j) })
 	}
 	group.Wait()
+	// A GPU that is lost is only worth a word when nothing else is in the way.
+	if reached := slices.DeleteFunc(slices.Clone(errs), lost); inOneLine(reached) != nil {
+		return inOneLine(reached)
+	}
 	return inOneLine(errs)
 }
+
+// lost tells that effects stay only where the GPU cannot be reached any more.
+func lost(err error) bool { return errors.Is(err, nvml.ErrGPULost) }
 
 // inOneLine joins errors as a pod's event shows them.
 func inOneLine(errs []error) error {
