@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,9 +22,12 @@ func ours(device journal.Device) bool {
 	return !device.AdminAccess && device.Partition != nil && !device.Partition.Foreign
 }
 
-// hasEffects tells whether the record's claim may have left something on a GPU.
+// hasEffects tells whether the record's claim may have left something on a GPU,
+// be it only the mode.
 func (p *Preparer) hasEffects(record journal.Record) bool {
-	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, ours)
+	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, func(d journal.Device) bool {
+		return !d.AdminAccess && d.Partition != nil && !handedOut(d.Partition)
+	})
 }
 
 // carryOut does what the plan takes, with the locks of its claim and GPUs held.
@@ -73,13 +77,26 @@ func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *N
 	if err := p.CDI.Remove(uid); err != nil {
 		return inOneLine([]error{failure, err})
 	}
+	// Without what the attempt has learned, whoever undoes the rest would take
+	// what somebody else has made for a part of it.
+	remembered := p.remember(ctx, record)
 	if err := undoAll(ctx, jobs(record, p.sharedWith(ctx, record)), node.MIG); err != nil {
-		return inOneLine([]error{failure, fmt.Errorf("what was done already is undone later: %w", err)})
+		err = fmt.Errorf("what was done already is undone later: %w", err)
+		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
 	}
 	if err := p.Journal.Delete(record.ClaimUID); err != nil {
 		return inOneLine([]error{failure, err})
 	}
 	return failure
+}
+
+// remember writes down as an intent what is left of a record. Its budget is its
+// own: that of the call may be used up.
+func (p *Preparer) remember(ctx context.Context, record *journal.Record) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
+	defer cancel()
+	record.State = journal.Intent
+	return p.Journal.Put(ctx, *record)
 }
 
 // announceRelease makes an intent of a record whose effects are about to be undone.
@@ -116,7 +133,11 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 			return cmp.Or(last, err)
 		}
 		defer unlock()
+		known := record.Clone()
 		last = undoOnce(all, node.MIG)
+		if last != nil && !reflect.DeepEqual(known, record) {
+			last = inOneLine([]error{last, p.remember(ctx, &record)})
+		}
 		return last
 	})
 }

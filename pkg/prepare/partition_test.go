@@ -345,7 +345,9 @@ func TestAPartitionInUseBesideALostGPU(t *testing.T) {
 	if err := r.machine.Lose(1); err != nil {
 		t.Fatal(err)
 	}
-	fixture.Sentence(t, p.Unprepare(shortly(t), claim.UID), "release claim default/c", `request "r0"`, "end the processes that still use it")
+	synctest.Test(t, func(t *testing.T) {
+		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "release claim default/c", `request "r0"`, "end the processes that still use it")
+	})
 }
 
 // One partition that stays in use keeps Reconcile neither from the other claims
@@ -531,6 +533,92 @@ func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 		prepare(t, p, claim)
 		r.expectMIG(t, p, nil, claim)
 	}
+}
+
+// What somebody else makes in the place of a partition that was never made, or
+// that was undone, is left alone, however the rest of its claim is undone.
+func TestAPlaceIsGivenUpAsSoonAsItIsFree(t *testing.T) {
+	const smallProfile, bigProfile = 19, 9
+	for name, tc := range map[string]func(t *testing.T, r *migRig, i *interference) (meanwhile func()){
+		"the place was refused": func(t *testing.T, r *migRig, i *interference) func() {
+			i.create = func(profile int) error {
+				if profile == bigProfile {
+					r.foreign(t, 0, "3g.40gb", 4)
+				}
+				return nil
+			}
+			i.destroy = func(int) error { return errAway }
+			return func() {}
+		},
+		"the place was undone": func(t *testing.T, r *migRig, i *interference) func() {
+			made := 0
+			i.createCompute = func(int) error {
+				if made++; made > 1 {
+					return errAway
+				}
+				return nil
+			}
+			destroyed := 0
+			i.destroy = func(int) error {
+				if destroyed++; destroyed > 1 {
+					return errAway
+				}
+				return nil
+			}
+			return func() { r.foreign(t, 0, "3g.40gb", 4) }
+		},
+	} {
+		for _, next := range []string{"reconcile", "unprepare", "prepare"} {
+			t.Run(name+", then "+next, func(t *testing.T) {
+				r := newMIGRig(t)
+				i := &interference{create: never, createCompute: never, destroy: never}
+				meanwhile := tc(t, r, i)
+				p := r.startMIG(t, func(mig MIG) MIG { i.MIG = mig; return i })
+				claim := r.allocated("c", small0, big0)
+				if _, err := p.Prepare(within(t), claim); err == nil {
+					t.Fatal("the claim was prepared")
+				}
+				meanwhile()
+				p = r.startMIG(t, nil)
+				switch next {
+				case "unprepare":
+					unprepare(t, p, claim)
+				case "prepare": // with what somebody else has made, which is offered now
+					prepare(t, p, claim)
+					unprepare(t, p, claim)
+				}
+				reconcile(t, p)
+				got := r.machine.Instances(0)
+				if len(got) != 1 || got[0].Profile != "3g.40gb" || len(got[0].ComputeInstances) != 1 {
+					t.Errorf("got the instances %+v, want somebody else's alone", got)
+				}
+				r.expect(t)
+			})
+		}
+	}
+}
+
+// A place that was freed stays so while another partition of the claim is in use.
+func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", small0, big0)
+	devices := prepare(t, p, claim)
+	small, big := devices[0].Partition, devices[1].Partition
+	occupy(t, r, small.InstanceID, true)
+	synctest.Test(t, func(t *testing.T) {
+		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "release claim default/c", "end the processes")
+	})
+	id, err := r.library.CreateInstance(r.uuid(0), big.ProfileID, big.Start, big.Size) // nvidia-smi mig -cgi without -C
+	if err != nil {
+		t.Fatal(err)
+	}
+	occupy(t, r, small.InstanceID, false)
+	unprepare(t, p, claim)
+	if got := r.machine.Instances(0); len(got) != 1 || got[0].ID != id {
+		t.Errorf("got the instances %+v, want somebody else's alone", got)
+	}
+	r.expect(t)
 }
 
 // Seven partitions and their claims, all at once and by two processes.

@@ -288,10 +288,19 @@ func (s *makeInstance) undo(mig MIG) error {
 	if err == nil && instance != nil {
 		err = mig.DestroyInstance(s.device.UUID, instance.ID)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.gone(mig)
 	}
-	return s.gone(mig)
+	if err == nil {
+		relinquish(s.device.Partition)
+	}
+	return err
+}
+
+// relinquish notes that nothing of ours is in the place of a partition any more:
+// what is found there later is somebody else's.
+func relinquish(partition *journal.Partition) {
+	partition.Foreign, partition.UUID, partition.InstanceID, partition.ComputeID = true, "", 0, 0
 }
 
 // gone makes sure of it: an instance that is forgotten would never be found again.
