@@ -13,6 +13,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/journal"
+	"github.com/mica-gpu/mica/pkg/nvml"
 )
 
 var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again")
@@ -34,7 +35,7 @@ func (p *Preparer) hasEffects(record journal.Record) bool {
 // A plan with effects on a GPU is recorded as an intent before the first of
 // them, and when it fails they are undone.
 func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node) error {
-	effects, err := p.inspect(record, plan, node)
+	effects, err := p.inspect(ctx, record, plan, node)
 	if err != nil {
 		return err
 	}
@@ -157,26 +158,42 @@ func (p *Preparer) sharedWith(ctx context.Context, record *journal.Record) func(
 
 // inspect compares the plan with the GPUs before anything is done to them. It
 // tells whether they have to be changed.
-func (p *Preparer) inspect(record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
+func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
 	for i, assignment := range plan.Assignments {
-		device := &record.Devices[i]
 		var change bool
-		switch shape := assignment.Shape.(type) {
-		case gpu.Whole:
-			if !assignment.Admin {
-				change, err = inspectWhole(shape, node.MIG)
-			}
-		case gpu.Partition:
-			change, err = !assignment.Admin, inspectPartition(device, node.MIG)
-		case gpu.Static:
-			err = inspectStatic(device, node.MIG)
-		}
+		err := persist(ctx, func() (err error) {
+			change, err = inspectDevice(&record.Devices[i], assignment, node.MIG)
+			return err
+		})
 		if err != nil {
-			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, err)
+			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, advised(err, record.Devices[i].UUID))
 		}
 		effects = effects || change
 	}
 	return effects, nil
+}
+
+func inspectDevice(device *journal.Device, assignment Assignment, mig MIG) (change bool, err error) {
+	switch shape := assignment.Shape.(type) {
+	case gpu.Whole:
+		if !assignment.Admin {
+			return inspectWhole(shape, mig)
+		}
+	case gpu.Partition:
+		return !assignment.Admin, inspectPartition(device, mig)
+	case gpu.Static:
+		return false, inspectStatic(device, mig)
+	}
+	return false, nil
+}
+
+// advised adds what to do about an answer of the driver's; what was concluded from
+// its answers says so itself.
+func advised(err error, uuid string) error {
+	if answer := new(nvml.Error); !errors.As(err, &answer) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice(err, uuid))
 }
 
 // inspectWhole tells whether MIG has to be disabled for a whole GPU. Where that
@@ -218,7 +235,7 @@ func inspectPartition(device *journal.Device, mig MIG) error {
 func inspectStatic(device *journal.Device, mig MIG) error {
 	there, err := exists(*device, mig)
 	if err == nil && !there {
-		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; restart the plugin so that what is there now is published, and delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
+		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
 	}
 	return err
 }
@@ -231,7 +248,7 @@ func exists(device journal.Device, mig MIG) (bool, error) {
 
 // intact tells whether all partitions that the record's claim was given still
 // exist. Without a driver there is nobody to ask.
-func (p *Preparer) intact(record journal.Record) (bool, error) {
+func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bool, err error) {
 	node := p.node.Load()
 	if node == nil {
 		return true, nil
@@ -240,8 +257,15 @@ func (p *Preparer) intact(record journal.Record) (bool, error) {
 		if device.AdminAccess || device.Partition == nil {
 			continue
 		}
-		if there, err := exists(device, node.MIG); err != nil || !there {
-			return false, err
+		err := persist(ctx, func() (err error) {
+			intact, err = exists(device, node.MIG)
+			return err
+		})
+		if err != nil {
+			return false, fmt.Errorf("claim %s, request %q: %w", claimIn(record), device.Request, advised(err, device.UUID))
+		}
+		if !intact {
+			return false, nil
 		}
 	}
 	return true, nil

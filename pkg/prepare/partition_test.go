@@ -598,6 +598,54 @@ func TestAPlaceIsGivenUpAsSoonAsItIsFree(t *testing.T) {
 	}
 }
 
+// An answer that can pass fails no claim, and one that does not says what to do.
+func TestQuestionsAreRepeated(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		for code, want := range map[int][]string{
+			nvmlTimeout: {"NVML answered", "kubelet tries again"},
+			nvmlLost:    {"NVML answered", "reset or replace it"},
+		} {
+			for _, function := range []string{"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetGpuInstances"} {
+				t.Run(fmt.Sprintf("%s answers %d, prepared=%t", function, code, prepared), func(t *testing.T) {
+					r := newMIGRig(t)
+					p := r.startMIG(t, nil)
+					claim := r.allocated("c", big0)
+					if err := r.machine.SetMIGMode(0, true); err != nil {
+						t.Fatal(err)
+					}
+					if prepared {
+						prepare(t, p, claim)
+					}
+					failure := model.Failure{Function: function}
+					set(&failure.Return, code)
+					if err := r.machine.Fail(failure); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Test(t, func(t *testing.T) {
+						_, err := p.Prepare(within(t), claim)
+						fixture.Sentence(t, err, append(want, `claim default/c, request "r0"`)...)
+					})
+					if err := r.machine.Clear(); err != nil {
+						t.Fatal(err)
+					}
+					if failure.Times = 3; code != nvmlTimeout {
+						return
+					}
+					if err := r.machine.Fail(failure); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Test(t, func(t *testing.T) {
+						if _, err := p.Prepare(within(t), claim); err != nil {
+							t.Error(err)
+						}
+						r.expectMIG(t, p, nil, claim)
+					})
+				})
+			}
+		}
+	}
+}
+
 // A place that was freed stays so while another partition of the claim is in use.
 func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
 	r := newMIGRig(t)

@@ -121,7 +121,7 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 // prepareLocked is Prepare for callers that hold the claim's lock.
 func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	before := p.recorded(ctx, claim.UID)
-	if devices, done, err := p.prepared(before, claim); done || err != nil {
+	if devices, done, err := p.prepared(ctx, before, claim); done || err != nil {
 		return devices, err
 	}
 	node := p.node.Load()
@@ -208,11 +208,11 @@ func (p *Preparer) recorded(ctx context.Context, claim types.UID) journal.Record
 // prepared answers for a claim that is prepared already, after making sure
 // that its partitions and its CDI specification are still there. Anything
 // doubtful, such as a record from before a reboot, is prepared anew.
-func (p *Preparer) prepared(record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
+func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
 	if !p.current(record) || !p.recordsAllocation(record, claim) {
 		return nil, false, nil
 	}
-	if intact, err := p.intact(record); err != nil || !intact {
+	if intact, err := p.intact(ctx, record); err != nil || !intact {
 		return nil, false, err
 	}
 	if p.CDI.Has(claim.UID) {

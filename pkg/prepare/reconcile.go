@@ -150,7 +150,9 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 	if node == nil {
 		return nil
 	}
-	intact, err := p.intact(record)
+	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
+	defer cancel()
+	intact, err := p.intact(ctx, record)
 	if err != nil {
 		return err
 	}

@@ -195,7 +195,7 @@ func advice(err error, uuid string) string {
 	case errors.Is(err, nvml.ErrInUse):
 		return "end the processes that still use it (nvidia-smi lists them); kubelet tries again"
 	case errors.Is(err, nvml.ErrResetRequired), errors.Is(err, nvml.ErrNotSupported):
-		return fmt.Sprintf("MIG was disabled on this GPU: enable it (nvidia-smi -i %s -mig 1), reset the GPU, and restart the plugin", uuid)
+		return fmt.Sprintf("MIG was disabled on this GPU: enable it (nvidia-smi -i %s -mig 1) and reset the GPU", uuid)
 	case errors.Is(err, nvml.ErrGPULost):
 		return "the GPU does not answer any more: reset or replace it, and delete the pod so that it is scheduled again"
 	default:
