@@ -240,10 +240,19 @@ func inspectStatic(device *journal.Device, mig MIG) error {
 	return err
 }
 
-// exists tells whether a MIG device is where its record says.
+// exists tells whether a MIG device is where its record says. A list, which others
+// change while it is read, is not believed when it lacks the device.
 func exists(device journal.Device, mig MIG) (bool, error) {
-	found, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
-	return found != nil && slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == device.Partition.UUID }), err
+	partition := device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
+		return false, err
+	}
+	if slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID }) {
+		return true, nil
+	}
+	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)
+	return err == nil && uuid == partition.UUID, err
 }
 
 // intact tells whether all partitions that the record's claim was given still

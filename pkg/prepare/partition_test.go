@@ -646,6 +646,29 @@ func TestQuestionsAreRepeated(t *testing.T) {
 	}
 }
 
+// On a GPU whose other partitions come and go, a list of its MIG devices can lack
+// one that is there.
+func TestAPartitionThatAListLacks(t *testing.T) {
+	r := newMIGRig(t)
+	r.foreign(t, 1, "3g.40gb", 4)
+	p := r.startMIG(t, nil)
+	claim, static := r.allocated("c", big0), r.allocated("static", elsewhere)
+	prepare(t, p, claim)
+	before := r.instances()
+	failure := model.Failure{Function: "nvmlDeviceGetMigDeviceHandleByIndex"}
+	set(&failure.Return, nvmlNotFound)
+	if err := r.machine.Fail(failure); err != nil {
+		t.Fatal(err)
+	}
+	prepare(t, p, static)
+	reconcile(t, p)
+	r.expect(t, claim, static)
+	prepare(t, p, claim)
+	if got := r.instances(); !slices.Equal(got, before) {
+		t.Errorf("got the instances %q, want %q", got, before)
+	}
+}
+
 // A place that was freed stays so while another partition of the claim is in use.
 func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
 	r := newMIGRig(t)

@@ -25,6 +25,8 @@ type MIG interface {
 	Instances(uuid string) ([]gpu.Instance, error)
 	// InstanceAt is nil where there is none.
 	InstanceAt(uuid string, profileID, start int) (*gpu.Instance, error)
+	// DeviceAt is the UUID of a MIG device, empty where there is none.
+	DeviceAt(uuid string, instance, compute int) (string, error)
 	CreateInstance(uuid string, profileID, start, size int) (instance int, err error)
 	CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error)
 	// What is to be destroyed may be gone already.
