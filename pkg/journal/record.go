@@ -57,6 +57,7 @@ type Partition struct {
 	ProfileID   int // of the GPU instance, as NVML counts them on that board
 	Start, Size int // memory slices
 	// Foreign: somebody else has made it. It is handed out and never destroyed.
+	// Without a UUID, nothing of ours is in its place, or not any more.
 	Foreign bool
 	// UUID is the MIG device's. It is empty until the partition is made; until
 	// then the IDs, which NVML uses again, mean nothing.

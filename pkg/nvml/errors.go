@@ -23,7 +23,8 @@ var (
 	ErrNotSupported = errors.New("not supported")
 	// ErrNotFound means that NVML knows no such device.
 	ErrNotFound = errors.New("not found")
-	// ErrGPULost means that the GPU fell off the bus or is otherwise inaccessible.
+	// ErrGPULost means that the GPU fell off the bus, is otherwise inaccessible,
+	// or is one that the driver does not know any more.
 	ErrGPULost = errors.New("GPU is lost")
 	// ErrInUse means that a process, or something made from it, still uses
 	// what should be changed; it may be free later.
@@ -49,6 +50,8 @@ type Error struct {
 	Device string
 	// Return is NVML's answer.
 	Return nvml.Return
+	// unknownGPU tells that what was not found is the GPU itself.
+	unknownGPU bool
 }
 
 // Error implements error.
@@ -61,6 +64,9 @@ func (e *Error) Error() string {
 
 // Is makes the error one of the sentinels.
 func (e *Error) Is(target error) bool {
+	if e.unknownGPU {
+		return target == ErrGPULost
+	}
 	switch e.Return {
 	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return target == ErrLibrary

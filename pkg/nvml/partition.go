@@ -238,6 +238,30 @@ func readMIGDevice(mig nvml.Device, name string) (parent int, device gpu.MIGDevi
 	return parent, device, check(ret, "read a MIG device", name)
 }
 
+// DeviceAt is the UUID of the MIG device that is a compute instance, empty where
+// there is none. Unlike a list, which is read while others change it, it overlooks
+// nothing.
+func (l *Library) DeviceAt(uuid string, instance, compute int) (string, error) {
+	handle, err := l.openInstance(uuid, instance)
+	if err != nil {
+		return "", ignoreGone(err)
+	}
+	name := fmt.Sprintf("compute instance %d of %s", compute, instanceName(uuid, instance))
+	opened, ret := handle.GetComputeInstanceById(compute)
+	var info nvml.ComputeInstanceInfo
+	if ret == nvml.SUCCESS {
+		info, ret = opened.GetInfo()
+	}
+	device := ""
+	if ret == nvml.SUCCESS {
+		device, ret = info.Device.GetUUID()
+	}
+	if gone(ret) {
+		return "", nil
+	}
+	return device, ignoreGone(check(ret, "read the MIG device", name))
+}
+
 // computeSlices are none where NVML does not tell.
 func computeSlices(mig nvml.Device) (int, nvml.Return) {
 	attributes, ret := mig.GetAttributes()
@@ -350,6 +374,9 @@ func ignoreGone(err error) error {
 
 func (l *Library) open(uuid string) (nvml.Device, error) {
 	handle, ret := l.api.DeviceGetHandleByUUID(uuid)
+	if ret == nvml.ERROR_NOT_FOUND {
+		return nil, &Error{Call: "open", Device: uuid, Return: ret, unknownGPU: true}
+	}
 	return handle, check(ret, "open", uuid)
 }
 

@@ -60,6 +60,11 @@ func TestAPartitionIsMadeAndUnmade(t *testing.T) {
 	if !slices.Equal(instance.Devices, []gpu.MIGDevice{device}) || device.UUID == "" {
 		t.Fatalf("got %+v, want the MIG device %+v", instance, device)
 	}
+	for compute, want := range map[int]string{device.ComputeID: device.UUID, device.ComputeID + 1: ""} {
+		if got, err := library.DeviceAt(uuid, instance.ID, compute); err != nil || got != want {
+			t.Errorf("compute instance %d: got %q, %v, want %q", compute, got, err, want)
+		}
+	}
 	all, err := library.Instances(uuid)
 	must(t, err)
 	if len(all) != 1 || !slices.Equal(all[0].Devices, instance.Devices) {
@@ -76,6 +81,9 @@ func TestAPartitionIsMadeAndUnmade(t *testing.T) {
 	}
 	for range 2 {
 		must(t, library.DestroyInstance(uuid, instance.ID))
+	}
+	if got, err := library.DeviceAt(uuid, instance.ID, 0); err != nil || got != "" {
+		t.Errorf("got %q, %v of an instance that is gone", got, err)
 	}
 	must(t, library.SetMIG(uuid, false))
 	if all, err := library.Instances(uuid); err != nil || len(all) > 0 {
@@ -150,5 +158,17 @@ func TestABoardWithoutMIGHasNoInstances(t *testing.T) {
 	}
 	if instances, err := library.Instances(uuid); err != nil || len(instances) > 0 {
 		t.Errorf("got %v, %v", instances, err)
+	}
+}
+
+// A GPU that the driver does not know any more is lost with all that was on it.
+func TestAPartitionOfAnUnknownGPU(t *testing.T) {
+	_, library, _ := partitionable(t, "p5.48xlarge")
+	const unknown = "GPU-00000000-0000-0000-0000-000000000000"
+	_, err := library.InstanceAt(unknown, 14, 2)
+	for _, err := range []error{err, library.DestroyInstance(unknown, 1), library.DestroyComputeInstance(unknown, 1, 0)} {
+		if !errors.Is(err, nvml.ErrGPULost) || errors.Is(err, nvml.ErrNotFound) {
+			t.Errorf("got %v, want %v", err, nvml.ErrGPULost)
+		}
 	}
 }

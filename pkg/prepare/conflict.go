@@ -114,7 +114,7 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	// Bounded, because the other claim may be waiting for this one.
 	unprepare, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
-	return p.Unprepare(unprepare, types.UID(holder.ClaimUID))
+	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
 // holder finds another claim's record that holds something that the plan needs.

@@ -1,9 +1,11 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/journal"
+	"github.com/mica-gpu/mica/pkg/nvml"
 )
 
 var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again")
@@ -20,16 +23,19 @@ func ours(device journal.Device) bool {
 	return !device.AdminAccess && device.Partition != nil && !device.Partition.Foreign
 }
 
-// hasEffects tells whether the record's claim may have left something on a GPU.
+// hasEffects tells whether the record's claim may have left something on a GPU,
+// be it only the mode.
 func (p *Preparer) hasEffects(record journal.Record) bool {
-	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, ours)
+	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, func(d journal.Device) bool {
+		return !d.AdminAccess && d.Partition != nil && !handedOut(d.Partition)
+	})
 }
 
 // carryOut does what the plan takes, with the locks of its claim and GPUs held.
 // A plan with effects on a GPU is recorded as an intent before the first of
 // them, and when it fails they are undone.
 func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node) error {
-	effects, err := p.inspect(record, plan, node)
+	effects, err := p.inspect(ctx, record, plan, node)
 	if err != nil {
 		return err
 	}
@@ -72,13 +78,26 @@ func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *N
 	if err := p.CDI.Remove(uid); err != nil {
 		return inOneLine([]error{failure, err})
 	}
+	// Without what the attempt has learned, whoever undoes the rest would take
+	// what somebody else has made for a part of it.
+	remembered := p.remember(ctx, record)
 	if err := undoAll(ctx, jobs(record, p.sharedWith(ctx, record)), node.MIG); err != nil {
-		return inOneLine([]error{failure, fmt.Errorf("what was done already is undone later: %w", err)})
+		err = fmt.Errorf("what was done already is undone later: %w", err)
+		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
 	}
 	if err := p.Journal.Delete(record.ClaimUID); err != nil {
 		return inOneLine([]error{failure, err})
 	}
 	return failure
+}
+
+// remember writes down as an intent what is left of a record. Its budget is its
+// own: that of the call may be used up.
+func (p *Preparer) remember(ctx context.Context, record *journal.Record) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
+	defer cancel()
+	record.State = journal.Intent
+	return p.Journal.Put(ctx, *record)
 }
 
 // announceRelease makes an intent of a record whose effects are about to be undone.
@@ -106,12 +125,22 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 	for i, j := range all {
 		uuids[i] = j.gpu
 	}
-	unlock, err := p.lockGPUs(ctx, uuids)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return undoAll(ctx, all, node.MIG)
+	// What a process uses may stay so for as long as ctx lasts, so the other claims
+	// of the GPU have their turn between two attempts.
+	var last error
+	return persist(ctx, func() error {
+		unlock, err := p.lockGPUs(ctx, uuids)
+		if err != nil {
+			return cmp.Or(last, err)
+		}
+		defer unlock()
+		known := record.Clone()
+		last = undoOnce(all, node.MIG)
+		if last != nil && !reflect.DeepEqual(known, record) {
+			last = inOneLine([]error{last, p.remember(ctx, &record)})
+		}
+		return last
+	})
 }
 
 // sharedWith tells whether another claim than the record's has, or may have, a
@@ -129,26 +158,42 @@ func (p *Preparer) sharedWith(ctx context.Context, record *journal.Record) func(
 
 // inspect compares the plan with the GPUs before anything is done to them. It
 // tells whether they have to be changed.
-func (p *Preparer) inspect(record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
+func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
 	for i, assignment := range plan.Assignments {
-		device := &record.Devices[i]
 		var change bool
-		switch shape := assignment.Shape.(type) {
-		case gpu.Whole:
-			if !assignment.Admin {
-				change, err = inspectWhole(shape, node.MIG)
-			}
-		case gpu.Partition:
-			change, err = !assignment.Admin, inspectPartition(device, node.MIG)
-		case gpu.Static:
-			err = inspectStatic(device, node.MIG)
-		}
+		err := persist(ctx, func() (err error) {
+			change, err = inspectDevice(&record.Devices[i], assignment, node.MIG)
+			return err
+		})
 		if err != nil {
-			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, err)
+			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, advised(err, record.Devices[i].UUID))
 		}
 		effects = effects || change
 	}
 	return effects, nil
+}
+
+func inspectDevice(device *journal.Device, assignment Assignment, mig MIG) (change bool, err error) {
+	switch shape := assignment.Shape.(type) {
+	case gpu.Whole:
+		if !assignment.Admin {
+			return inspectWhole(shape, mig)
+		}
+	case gpu.Partition:
+		return !assignment.Admin, inspectPartition(device, mig)
+	case gpu.Static:
+		return false, inspectStatic(device, mig)
+	}
+	return false, nil
+}
+
+// advised adds what to do about an answer of the driver's; what was concluded from
+// its answers says so itself.
+func advised(err error, uuid string) error {
+	if answer := new(nvml.Error); !errors.As(err, &answer) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice(err, uuid))
 }
 
 // inspectWhole tells whether MIG has to be disabled for a whole GPU. Where that
@@ -190,20 +235,29 @@ func inspectPartition(device *journal.Device, mig MIG) error {
 func inspectStatic(device *journal.Device, mig MIG) error {
 	there, err := exists(*device, mig)
 	if err == nil && !there {
-		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; restart the plugin so that what is there now is published, and delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
+		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
 	}
 	return err
 }
 
-// exists tells whether a MIG device is where its record says.
+// exists tells whether a MIG device is where its record says. A list, which others
+// change while it is read, is not believed when it lacks the device.
 func exists(device journal.Device, mig MIG) (bool, error) {
-	found, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
-	return found != nil && slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == device.Partition.UUID }), err
+	partition := device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
+		return false, err
+	}
+	if slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID }) {
+		return true, nil
+	}
+	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)
+	return err == nil && uuid == partition.UUID, err
 }
 
 // intact tells whether all partitions that the record's claim was given still
 // exist. Without a driver there is nobody to ask.
-func (p *Preparer) intact(record journal.Record) (bool, error) {
+func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bool, err error) {
 	node := p.node.Load()
 	if node == nil {
 		return true, nil
@@ -212,8 +266,15 @@ func (p *Preparer) intact(record journal.Record) (bool, error) {
 		if device.AdminAccess || device.Partition == nil {
 			continue
 		}
-		if there, err := exists(device, node.MIG); err != nil || !there {
-			return false, err
+		err := persist(ctx, func() (err error) {
+			intact, err = exists(device, node.MIG)
+			return err
+		})
+		if err != nil {
+			return false, fmt.Errorf("claim %s, request %q: %w", claimIn(record), device.Request, advised(err, device.UUID))
+		}
+		if !intact {
+			return false, nil
 		}
 	}
 	return true, nil

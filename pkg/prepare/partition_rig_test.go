@@ -159,3 +159,33 @@ func within(t testing.TB) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// interference comes between a process and the driver, before instances are made
+// and unmade. What it answers is what the driver would.
+type interference struct {
+	MIG
+	create, createCompute, destroy func(profileOrInstance int) error
+}
+
+func (i *interference) CreateInstance(uuid string, profileID, start, size int) (int, error) {
+	if err := i.create(profileID); err != nil {
+		return 0, err
+	}
+	return i.MIG.CreateInstance(uuid, profileID, start, size)
+}
+
+func (i *interference) CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error) {
+	if err := i.createCompute(instance); err != nil {
+		return gpu.MIGDevice{}, err
+	}
+	return i.MIG.CreateComputeInstance(uuid, instance)
+}
+
+func (i *interference) DestroyInstance(uuid string, instance int) error {
+	if err := i.destroy(instance); err != nil {
+		return err
+	}
+	return i.MIG.DestroyInstance(uuid, instance)
+}
+
+func never(int) error { return nil }

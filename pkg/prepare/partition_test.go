@@ -1,11 +1,14 @@
 package prepare
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -214,6 +217,28 @@ func disable(t *testing.T, r *migRig) bool {
 	return false
 }
 
+// A CDI file that cannot be written is no reason to destroy what containers use.
+func TestAPartitionOutlivesItsCDIFile(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", big0)
+	prepare(t, p, claim)
+	before := r.instances()
+	remove(t, r.spec(claim))
+	r.edits.FailGPU(r.uuid(0), errAway)
+	_, err := p.Prepare(within(t), claim)
+	fixture.Sentence(t, err, `claim default/c, request "r0"`, "connection refused")
+	if got := r.instances(); !slices.Equal(got, before) {
+		t.Errorf("got the instances %q, want %q", got, before)
+	}
+	r.edits.FailGPU(r.uuid(0), nil)
+	prepare(t, p, claim)
+	r.expectMIG(t, p, nil, claim)
+	if got := r.instances(); !slices.Equal(got, before) {
+		t.Errorf("got the instances %q, want %q", got, before)
+	}
+}
+
 // What is in use stays recorded, and is unmade when it is free.
 func TestAPartitionInUse(t *testing.T) {
 	r := newMIGRig(t)
@@ -234,6 +259,139 @@ func TestAPartitionInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.expectMIG(t, p, nil)
+}
+
+// The other claims of a GPU do not wait for the one whose partition is in use.
+func TestAPartitionInUseLeavesTheGPUToOthers(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim, neighbour := r.allocated("c", big0), r.allocated("neighbour", small0)
+	prepare(t, p, claim)
+	id := r.machine.Instances(0)[0].ID
+	occupy(t, r, id, true)
+	synctest.Test(t, func(t *testing.T) {
+		done := make(chan error, 1)
+		go func() { done <- p.Unprepare(within(t), claim.UID) }()
+		time.Sleep(3 * time.Second)
+		soon, cancel := context.WithTimeout(testContext(t), time.Second)
+		defer cancel()
+		if _, err := p.Prepare(soon, neighbour); err != nil {
+			t.Error(err)
+		}
+		if err := p.Unprepare(soon, neighbour.UID); err != nil {
+			t.Error(err)
+		}
+		fixture.Sentence(t, <-done, "release claim default/c", `request "r0"`, "end the processes that still use it")
+		occupy(t, r, id, false)
+		unprepare(t, p, claim)
+		r.expectMIG(t, p, nil)
+	})
+}
+
+// A pod whose GPU is lost can end, and what it has left is undone when the GPU is back.
+func TestAPartitionOnALostGPU(t *testing.T) {
+	for name, lose := range map[string]func(r *migRig) (back func() error, err error){
+		"lost": func(r *migRig) (func() error, error) {
+			return func() error { return r.machine.Return(0) }, r.machine.Lose(0)
+		},
+		"unknown to the driver": func(r *migRig) (func() error, error) {
+			failure := model.Failure{Function: "nvmlDeviceGetHandleByUUID", GPU: new(int)}
+			set(&failure.Return, nvmlNotFound)
+			return r.machine.Clear, r.machine.Fail(failure)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newMIGRig(t)
+			p := r.startMIG(t, nil)
+			claim, next := r.allocated("c", big0, elsewhere), r.allocated("next", big0)
+			prepare(t, p, claim)
+			back, err := lose(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unprepare(t, p, claim)
+			if p.CDI.Has(claim.UID) {
+				t.Error("the CDI file is still there")
+			}
+			if got := uids(t, r.claimsDir()); len(got) != 1 {
+				t.Errorf("records of %q, want that of the claim", got)
+			}
+			if got := len(r.machine.Instances(1)); got != 0 {
+				t.Errorf("the GPU that is not lost has %d instances", got)
+			}
+			r.api.remove(claim)
+			_, err = p.Prepare(within(t), next)
+			fixture.Sentence(t, err, "release claim default/c", r.uuid(0), "reset or replace it")
+			unprepare(t, p, next)
+			if err := back(); err != nil {
+				t.Fatal(err)
+			}
+			reconcile(t, p)
+			r.expectMIG(t, p, nil)
+			prepare(t, p, next)
+			r.expectMIG(t, p, nil, next)
+		})
+	}
+}
+
+// A process that uses one partition of a claim is not forgotten for the sake of
+// another that is lost.
+func TestAPartitionInUseBesideALostGPU(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", big0, elsewhere)
+	prepare(t, p, claim)
+	occupy(t, r, r.machine.Instances(0)[0].ID, true)
+	if err := r.machine.Lose(1); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "release claim default/c", `request "r0"`, "end the processes that still use it")
+	})
+}
+
+// One partition that stays in use keeps Reconcile neither from the other claims
+// nor the GPU from them.
+func TestReconcileLeavesWhatIsInUse(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, r *migRig, p *Preparer, claim *resourceapi.ResourceClaim){
+		"unprepared by half": func(t *testing.T, _ *migRig, p *Preparer, claim *resourceapi.ResourceClaim) {
+			if err := p.Unprepare(shortly(t), claim.UID); err == nil {
+				t.Error("a partition in use was destroyed")
+			}
+		},
+		"gone": func(_ *testing.T, r *migRig, _ *Preparer, claim *resourceapi.ResourceClaim) { r.api.remove(claim) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newMIGRig(t)
+			p := r.startMIG(t, nil)
+			busy, gone := r.allocated("busy", big0), r.allocated("gone", elsewhere)
+			prepare(t, p, busy)
+			prepare(t, p, gone)
+			id := r.machine.Instances(0)[0].ID
+			occupy(t, r, id, true)
+			leave(t, r, p, busy)
+			r.api.remove(gone)
+			synctest.Test(t, func(t *testing.T) {
+				reconciled := make(chan error, 1)
+				go func() { reconciled <- p.Reconcile(testContext(t)) }()
+				time.Sleep(time.Second)
+				neighbour := r.allocated("neighbour", small0)
+				if _, err := p.Prepare(within(t), neighbour); err != nil {
+					t.Error(err)
+				}
+				select {
+				case err := <-reconciled:
+					fixture.Sentence(t, err, "release claim default/busy", "end the processes that still use it")
+				case <-time.After(2 * takeOverLimit):
+					occupy(t, r, id, false)
+					t.Fatal("Reconcile waits for the process to end")
+				}
+				occupy(t, r, id, false)
+				unprepare(t, p, busy)
+				r.expectMIG(t, p, nil, neighbour)
+			})
+		})
+	}
 }
 
 func occupy(t *testing.T, r *migRig, instance int, inUse bool) {
@@ -382,6 +540,163 @@ func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 		prepare(t, p, claim)
 		r.expectMIG(t, p, nil, claim)
 	}
+}
+
+// What somebody else makes in the place of a partition that was never made, or
+// that was undone, is left alone, however the rest of its claim is undone.
+func TestAPlaceIsGivenUpAsSoonAsItIsFree(t *testing.T) {
+	const smallProfile, bigProfile = 19, 9
+	for name, tc := range map[string]func(t *testing.T, r *migRig, i *interference) (meanwhile func()){
+		"the place was refused": func(t *testing.T, r *migRig, i *interference) func() {
+			i.create = func(profile int) error {
+				if profile == bigProfile {
+					r.foreign(t, 0, "3g.40gb", 4)
+				}
+				return nil
+			}
+			i.destroy = func(int) error { return errAway }
+			return func() {}
+		},
+		"the place was undone": func(t *testing.T, r *migRig, i *interference) func() {
+			made := 0
+			i.createCompute = func(int) error {
+				if made++; made > 1 {
+					return errAway
+				}
+				return nil
+			}
+			destroyed := 0
+			i.destroy = func(int) error {
+				if destroyed++; destroyed > 1 {
+					return errAway
+				}
+				return nil
+			}
+			return func() { r.foreign(t, 0, "3g.40gb", 4) }
+		},
+	} {
+		for _, next := range []string{"reconcile", "unprepare", "prepare"} {
+			t.Run(name+", then "+next, func(t *testing.T) {
+				r := newMIGRig(t)
+				i := &interference{create: never, createCompute: never, destroy: never}
+				meanwhile := tc(t, r, i)
+				p := r.startMIG(t, func(mig MIG) MIG { i.MIG = mig; return i })
+				claim := r.allocated("c", small0, big0)
+				if _, err := p.Prepare(within(t), claim); err == nil {
+					t.Fatal("the claim was prepared")
+				}
+				meanwhile()
+				p = r.startMIG(t, nil)
+				switch next {
+				case "unprepare":
+					unprepare(t, p, claim)
+				case "prepare": // with what somebody else has made, which is offered now
+					prepare(t, p, claim)
+					unprepare(t, p, claim)
+				}
+				reconcile(t, p)
+				got := r.machine.Instances(0)
+				if len(got) != 1 || got[0].Profile != "3g.40gb" || len(got[0].ComputeInstances) != 1 {
+					t.Errorf("got the instances %+v, want somebody else's alone", got)
+				}
+				r.expect(t)
+			})
+		}
+	}
+}
+
+// An answer that can pass fails no claim, and one that does not says what to do.
+func TestQuestionsAreRepeated(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		for code, want := range map[int][]string{
+			nvmlTimeout: {"NVML answered", "kubelet tries again"},
+			nvmlLost:    {"NVML answered", "reset or replace it"},
+		} {
+			for _, function := range []string{"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetGpuInstances"} {
+				t.Run(fmt.Sprintf("%s answers %d, prepared=%t", function, code, prepared), func(t *testing.T) {
+					r := newMIGRig(t)
+					p := r.startMIG(t, nil)
+					claim := r.allocated("c", big0)
+					if err := r.machine.SetMIGMode(0, true); err != nil {
+						t.Fatal(err)
+					}
+					if prepared {
+						prepare(t, p, claim)
+					}
+					failure := model.Failure{Function: function}
+					set(&failure.Return, code)
+					if err := r.machine.Fail(failure); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Test(t, func(t *testing.T) {
+						_, err := p.Prepare(within(t), claim)
+						fixture.Sentence(t, err, append(want, `claim default/c, request "r0"`)...)
+					})
+					if err := r.machine.Clear(); err != nil {
+						t.Fatal(err)
+					}
+					if failure.Times = 3; code != nvmlTimeout {
+						return
+					}
+					if err := r.machine.Fail(failure); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Test(t, func(t *testing.T) {
+						if _, err := p.Prepare(within(t), claim); err != nil {
+							t.Error(err)
+						}
+						r.expectMIG(t, p, nil, claim)
+					})
+				})
+			}
+		}
+	}
+}
+
+// On a GPU whose other partitions come and go, a list of its MIG devices can lack
+// one that is there.
+func TestAPartitionThatAListLacks(t *testing.T) {
+	r := newMIGRig(t)
+	r.foreign(t, 1, "3g.40gb", 4)
+	p := r.startMIG(t, nil)
+	claim, static := r.allocated("c", big0), r.allocated("static", elsewhere)
+	prepare(t, p, claim)
+	before := r.instances()
+	failure := model.Failure{Function: "nvmlDeviceGetMigDeviceHandleByIndex"}
+	set(&failure.Return, nvmlNotFound)
+	if err := r.machine.Fail(failure); err != nil {
+		t.Fatal(err)
+	}
+	prepare(t, p, static)
+	reconcile(t, p)
+	r.expect(t, claim, static)
+	prepare(t, p, claim)
+	if got := r.instances(); !slices.Equal(got, before) {
+		t.Errorf("got the instances %q, want %q", got, before)
+	}
+}
+
+// A place that was freed stays so while another partition of the claim is in use.
+func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	claim := r.allocated("c", small0, big0)
+	devices := prepare(t, p, claim)
+	small, big := devices[0].Partition, devices[1].Partition
+	occupy(t, r, small.InstanceID, true)
+	synctest.Test(t, func(t *testing.T) {
+		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "release claim default/c", "end the processes")
+	})
+	id, err := r.library.CreateInstance(r.uuid(0), big.ProfileID, big.Start, big.Size) // nvidia-smi mig -cgi without -C
+	if err != nil {
+		t.Fatal(err)
+	}
+	occupy(t, r, small.InstanceID, false)
+	unprepare(t, p, claim)
+	if got := r.machine.Instances(0); len(got) != 1 || got[0].ID != id {
+		t.Errorf("got the instances %+v, want somebody else's alone", got)
+	}
+	r.expect(t)
 }
 
 // Seven partitions and their claims, all at once and by two processes.

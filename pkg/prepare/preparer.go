@@ -124,7 +124,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	if err != nil {
 		return nil, fmt.Errorf("claim %s: %w", identify(claim), err)
 	}
-	if devices, done, err := p.prepared(before, claim); done || err != nil {
+	if devices, done, err := p.prepared(ctx, before, claim); done || err != nil {
 		return devices, err
 	}
 	node := p.node.Load()
@@ -156,8 +156,18 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 }
 
 // Unprepare takes a claim's devices back. A claim that was never prepared is
-// not an error.
+// not an error. Neither is a partition on a GPU that is lost, for whose sake the
+// pod would never end: it stays recorded for Reconcile.
 func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
+	err := p.unprepare(ctx, claim)
+	if lost(err) {
+		klog.FromContext(ctx).Error(err, "A claim's GPU is lost; what it has left there is undone when the GPU is back", "uid", claim)
+		return nil
+	}
+	return err
+}
+
+func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 	timer := p.timer("unprepare")
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
 	if err != nil {
@@ -195,18 +205,24 @@ func (p *Preparer) release(ctx context.Context, claim types.UID) error {
 // prepared answers for a claim that is prepared already, after making sure
 // that its partitions and its CDI specification are still there. Anything
 // doubtful, such as a record from before a reboot, is prepared anew.
-func (p *Preparer) prepared(record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
+func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
 	if !p.current(record) || !p.recordsAllocation(record, claim) {
 		return nil, false, nil
 	}
-	if intact, err := p.intact(record); err != nil || !intact {
+	if intact, err := p.intact(ctx, record); err != nil || !intact {
 		return nil, false, err
 	}
 	if p.CDI.Has(claim.UID) {
 		return record.Devices, true, nil
 	}
 	node := p.node.Load()
-	if node == nil || p.writeSpec(record, node.Edits) != nil {
+	if node == nil {
+		return nil, false, nil
+	}
+	if err := p.writeSpec(record, node.Edits); err != nil {
+		if p.hasEffects(record) {
+			return nil, false, err // preparing anew would destroy a partition that is in use
+		}
 		return nil, false, nil
 	}
 	return record.Devices, true, nil

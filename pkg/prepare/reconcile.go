@@ -17,6 +17,10 @@ import (
 // readLimit bounds one question to the API server.
 const readLimit = 5 * time.Second
 
+// prepareLimit bounds the preparation of one claim, as kubelet's calls are bounded:
+// one GPU that does not answer must not keep Reconcile from the other claims.
+const prepareLimit = 40 * time.Second
+
 // Reconcile makes records, CDI files and living claims agree. It runs at the
 // start and from time to time: it repairs what a crash, a reboot, a damaged
 // file, or a claim that was deleted while the plugin was down has left behind.
@@ -91,6 +95,10 @@ func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record)
 	if p.node.Load() == nil && p.hasEffects(record) {
 		return nil
 	}
+	// Bounded, because a partition can be in use for ever, and kubelet may be
+	// waiting for the locks.
+	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
+	defer cancel()
 	return p.release(ctx, types.UID(record.ClaimUID))
 }
 
@@ -139,7 +147,9 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 	if node == nil {
 		return nil
 	}
-	intact, err := p.intact(record)
+	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
+	defer cancel()
+	intact, err := p.intact(ctx, record)
 	if err != nil {
 		return err
 	}
@@ -177,6 +187,8 @@ func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
 		if !p.CDI.Has(spec.UID) {
 			return nil // kubelet has unprepared it meanwhile
 		}
+		ctx, cancel := context.WithTimeout(ctx, prepareLimit)
+		defer cancel()
 		_, err := p.prepareLocked(ctx, p.timer("prepare"), claim)
 		return err
 	}

@@ -25,6 +25,8 @@ type MIG interface {
 	Instances(uuid string) ([]gpu.Instance, error)
 	// InstanceAt is nil where there is none.
 	InstanceAt(uuid string, profileID, start int) (*gpu.Instance, error)
+	// DeviceAt is the UUID of a MIG device, empty where there is none.
+	DeviceAt(uuid string, instance, compute int) (string, error)
 	CreateInstance(uuid string, profileID, start, size int) (instance int, err error)
 	CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error)
 	// What is to be destroyed may be gone already.
@@ -105,11 +107,22 @@ func doAll(ctx context.Context, all []*job, mig MIG) error {
 }
 
 // undoAll takes all effects back, the last one first. It stops at the first of a
-// GPU that stays.
+// GPU that stays until ctx ends.
 func undoAll(ctx context.Context, all []*job, mig MIG) error {
+	return undoEach(all, func(s step) error {
+		return persist(ctx, func() error { return s.undo(mig) })
+	})
+}
+
+// undoOnce is undoAll without patience.
+func undoOnce(all []*job, mig MIG) error {
+	return undoEach(all, func(s step) error { return s.undo(mig) })
+}
+
+func undoEach(all []*job, undo func(step) error) error {
 	return parallelly(all, func(j *job) error {
 		for i, s := range slices.Backward(j.steps) {
-			if err := persist(ctx, func() error { return s.undo(mig) }); err != nil {
+			if err := undo(s); err != nil {
 				return fmt.Errorf("request %q: %w: %s", j.requests[i], err, advice(err, j.gpu))
 			}
 		}
@@ -128,8 +141,15 @@ func parallelly(all []*job, work func(*job) error) error {
 		group.Go(func() { errs[i] = work(j) })
 	}
 	group.Wait()
+	// A GPU that is lost is only worth a word when nothing else is in the way.
+	if reached := slices.DeleteFunc(slices.Clone(errs), lost); inOneLine(reached) != nil {
+		return inOneLine(reached)
+	}
 	return inOneLine(errs)
 }
+
+// lost tells that effects stay only where the GPU cannot be reached any more.
+func lost(err error) bool { return errors.Is(err, nvml.ErrGPULost) }
 
 // inOneLine joins errors as a pod's event shows them.
 func inOneLine(errs []error) error {
@@ -177,7 +197,7 @@ func advice(err error, uuid string) string {
 	case errors.Is(err, nvml.ErrInUse):
 		return "end the processes that still use it (nvidia-smi lists them); kubelet tries again"
 	case errors.Is(err, nvml.ErrResetRequired), errors.Is(err, nvml.ErrNotSupported):
-		return fmt.Sprintf("MIG was disabled on this GPU: enable it (nvidia-smi -i %s -mig 1), reset the GPU, and restart the plugin", uuid)
+		return fmt.Sprintf("MIG was disabled on this GPU: enable it (nvidia-smi -i %s -mig 1) and reset the GPU", uuid)
 	case errors.Is(err, nvml.ErrGPULost):
 		return "the GPU does not answer any more: reset or replace it, and delete the pod so that it is scheduled again"
 	default:
@@ -270,10 +290,19 @@ func (s *makeInstance) undo(mig MIG) error {
 	if err == nil && instance != nil {
 		err = mig.DestroyInstance(s.device.UUID, instance.ID)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.gone(mig)
 	}
-	return s.gone(mig)
+	if err == nil {
+		relinquish(s.device.Partition)
+	}
+	return err
+}
+
+// relinquish notes that nothing of ours is in the place of a partition any more:
+// what is found there later is somebody else's.
+func relinquish(partition *journal.Partition) {
+	partition.Foreign, partition.UUID, partition.InstanceID, partition.ComputeID = true, "", 0, 0
 }
 
 // gone makes sure of it: an instance that is forgotten would never be found again.
