@@ -96,11 +96,17 @@ func TestACrashAtEachEffect(t *testing.T) {
 		seen := map[string]bool{}
 		for at := 1; ; at++ {
 			moment := ""
-			for _, next := range []string{"reconcile", "prepare", "unprepare", "another", "gone"} {
-				t.Run(fmt.Sprintf("%d of %q, then %s", at, devices, next), func(t *testing.T) {
-					moment = crashOnce(t, devices, at, next)
-				})
-			}
+			t.Run(fmt.Sprintf("%d of %q", at, devices), func(t *testing.T) {
+				for _, next := range []string{"reconcile", "prepare", "unprepare", "another", "gone"} {
+					t.Run("then "+next, func(t *testing.T) {
+						t.Parallel()
+						crashed := crashOnce(t, devices, at, next)
+						if next == "reconcile" { // it is the same moment before all of them
+							moment = crashed
+						}
+					})
+				}
+			})
 			if moment == "" {
 				break
 			}
@@ -116,7 +122,7 @@ func TestACrashAtEachEffect(t *testing.T) {
 
 func crashOnce(t *testing.T, devices []string, at int, next string) (moment string) {
 	t.Helper()
-	r := newMIGRig(t)
+	r := newMIGRigOf(t, 2)
 	r.foreign(t, 1, "2g.20gb", 0)
 	before := r.instances()
 	other := r.allocated("other", elsewhere)
@@ -196,7 +202,7 @@ func failOnce(t *testing.T, failure model.Failure, code int) {
 	for _, operation := range []string{"prepare", "unprepare"} {
 		t.Run(fmt.Sprintf("%s answers %d, after=%t, times=%d, in %s", failure.Function, code, failure.After, failure.Times, operation), func(t *testing.T) {
 			t.Parallel()
-			r := newMIGRig(t)
+			r := newMIGRigOf(t, 2)
 			r.foreign(t, 1, "2g.20gb", 0)
 			before := r.instances()
 			p := r.startMIG(t, nil)

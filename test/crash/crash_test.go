@@ -3,14 +3,19 @@ package crash_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/mica-gpu/mica/pkg/journal"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -56,16 +61,26 @@ func newScene(t *testing.T, operation string) *scene {
 }
 
 // begin starts the operation that is cut short.
-func (s *scene) begin() {
+func (s *scene) begin() (done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(s.Context())
 	s.Cleanup(cancel)
+	ended := make(chan struct{})
 	go func() { // it fails when its plugin is killed
+		defer close(ended)
 		if s.cutShort == "prepare" {
 			_ = s.plugin.prepare(ctx, s.claim)
 		} else {
 			_ = s.plugin.unprepare(ctx, s.claim)
 		}
 	}()
+	return ended
+}
+
+// halfway tells whether the claim's record is one of an intent.
+func (s *scene) halfway() bool {
+	s.Helper()
+	state, _, found := s.read(filepath.Join(s.state(), "claims", string(s.claim.UID)+".json"))
+	return found && state != "prepared"
 }
 
 // recover starts the plugin anew and finds everything in order, whether the
@@ -95,17 +110,36 @@ func (s *scene) recover(gone bool) {
 	}
 }
 
+// A prepared claim that is deleted while the plugin is down is left to kubelet
+// for a while, and then cleaned up.
+func TestAClaimThatIsDeletedWhileThePluginIsDown(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "unprepare")
+	s.plugin.kill()
+	s.remove(s.claim)
+	s.plugin = s.start()
+	s.must(s.prepared(s.other, s.claim))
+	fixture.Eventually(t, "the end of the claim", func() error { return s.prepared(s.other) })
+	fixture.Eventually(t, "order without the claim", func() error { return s.order(s.foreign) })
+	s.must(s.prepared(s.other))
+}
+
+// changesOf lists the functions by which an operation changes a GPU.
+var changesOf = map[string][]string{
+	"prepare":   {"nvmlDeviceSetMigMode", "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"},
+	"unprepare": {"nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy", "nvmlDeviceSetMigMode"},
+}
+
 // The plugin is killed while the driver is about to change a GPU for it, and
 // when it just has.
 func TestKilledAtEachChangeOfAGPU(t *testing.T) {
-	for operation, functions := range map[string][]string{
-		"prepare":   {"nvmlDeviceSetMigMode", "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"},
-		"unprepare": {"nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy", "nvmlDeviceSetMigMode"},
-	} {
+	t.Parallel()
+	for operation, functions := range changesOf {
 		for _, function := range functions {
 			for _, after := range []bool{false, true} {
 				for _, gone := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s, %s, after=%t, gone=%t", operation, function, after, gone), func(t *testing.T) {
+						t.Parallel()
 						s := newScene(t, operation)
 						slow := s.gpu.SetLatency
 						if after {
@@ -136,57 +170,70 @@ func (s *scene) underWay(function string) error {
 	return fmt.Errorf("under way are %v", state.SlowCalls)
 }
 
-// The plugin is killed as soon as the nth change of one of its files is seen.
+// changeOfGPU is how long the driver takes for each change of a GPU, so that a
+// kill that follows the change of a file meets the operation where it was.
+const changeOfGPU = 30 * time.Millisecond
+
+// The plugin is killed as soon as the nth change of one of its files is seen, for
+// all there are. Some of the kills must meet the claim halfway.
 func TestKilledAtEachChangeOfAFile(t *testing.T) {
+	t.Parallel()
 	for _, operation := range []string{"prepare", "unprepare"} {
-		for count := 1; ; count++ {
-			more := false
-			t.Run(fmt.Sprintf("%s, change %d", operation, count), func(t *testing.T) {
-				s := newScene(t, operation)
-				watcher, err := fsnotify.NewWatcher()
-				s.must(err)
-				defer watcher.Close()
-				for _, dir := range []string{s.state() + "/claims", s.path("cdi"), s.state() + "/locks"} {
-					s.must(watcher.Add(dir))
+		t.Run(operation, func(t *testing.T) {
+			t.Parallel()
+			var halfway atomic.Int32
+			t.Cleanup(func() {
+				if t.Logf("%d kills met the claim halfway", halfway.Load()); halfway.Load() == 0 {
+					t.Error("no kill met the claim halfway")
 				}
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					if operation == "prepare" {
-						_ = s.plugin.prepare(t.Context(), s.claim)
-					} else {
-						_ = s.plugin.unprepare(t.Context(), s.claim)
-					}
-				}()
-				more = nth(watcher, done, count)
-				s.plugin.kill()
-				s.recover(count%2 == 0)
 			})
-			if !more || t.Failed() {
-				break
+			for count := range newScene(t, operation).changes(math.MaxInt) {
+				t.Run(fmt.Sprint("change ", count+1), func(t *testing.T) {
+					t.Parallel()
+					s := newScene(t, operation)
+					s.changes(count + 1)
+					s.plugin.kill()
+					intent := s.halfway()
+					if intent {
+						halfway.Add(1)
+					}
+					// A prepared claim that is gone is left to kubelet for long.
+					s.recover(intent && count%2 == 0)
+				})
 			}
-		}
+		})
 	}
 }
 
-// nth waits for that many changes and tells whether there were as many before
-// the operation was done.
-func nth(watcher *fsnotify.Watcher, done <-chan struct{}, count int) bool {
-	for {
+// changes carries the operation out until it is done or that many changes of
+// files are seen, and returns how many were.
+func (s *scene) changes(limit int) (seen int) {
+	s.Helper()
+	for _, function := range slices.Concat(changesOf["prepare"], changesOf["unprepare"]) {
+		s.must(s.gpu.SetLatency(function, changeOfGPU))
+	}
+	watcher, err := fsnotify.NewWatcher()
+	s.must(err)
+	s.Cleanup(func() { watcher.Close() })
+	for _, dir := range []string{s.state() + "/claims", s.path("cdi"), s.state() + "/locks"} {
+		s.must(watcher.Add(dir))
+	}
+	done := s.begin()
+	for seen < limit {
 		select {
 		case <-watcher.Events:
-			if count--; count == 0 {
-				return true
-			}
+			seen++
 		case <-done:
-			return false
+			return seen
 		}
 	}
+	return seen
 }
 
 // During a rolling update, two processes work on the same GPUs; one is killed
 // while it makes a partition, and the other goes on at once.
 func TestTwoProcessesOfWhichOneIsKilled(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	old, fresh := n.start("--pod-uid=old"), n.start("--pod-uid=new")
 	var claims []*resourceapi.ResourceClaim
@@ -230,9 +277,10 @@ func TestTwoProcessesOfWhichOneIsKilled(t *testing.T) {
 	n.must(n.prepared())
 }
 
-// Claims that are deleted while the plugin is down are cleaned up when it
-// starts, once the API server tells that they are gone.
+// While the API server does not tell that claims are gone, they stay; kubelet
+// needs no API server to unprepare them.
 func TestTheAPIServerIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "unprepare")
 	s.plugin.kill()
 	s.remove(s.claim)
@@ -240,21 +288,56 @@ func TestTheAPIServerIsAwayAtTheStart(t *testing.T) {
 	s.plugin = s.start()
 	s.must(s.prepared(s.other, s.claim))
 	s.must(s.order(s.foreign))
-	// Kubelet needs no API server to unprepare.
 	s.must(s.plugin.unprepare(s.within(), s.claim))
 	s.must(s.order(s.foreign))
 	s.must(s.prepared(s.other))
 }
 
-// After a reboot the machine has no instances, and the records are of another boot.
-func TestADriverThatWasReloaded(t *testing.T) {
+// After a reset of its GPUs, the machine has no instances, and the records are
+// of this boot: kubelet asks for its claims again.
+func TestGPUsThatWereReset(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "unprepare")
 	s.plugin.kill()
 	s.must(s.gpu.Reset(0))
 	s.must(s.gpu.Reset(1))
 	s.plugin = s.start()
+	s.prepareBoth(s.foreign)
+}
+
+// After a reboot the machine has no instances, not even somebody else's, the
+// records are of another boot, and the CDI files are gone with /run.
+func TestAReboot(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "unprepare")
+	s.plugin.kill()
+	s.ageRecords()
+	s.must(s.gpu.Reboot())
+	s.must(os.RemoveAll(s.path("cdi")))
+	s.plugin = s.start()
+	fixture.Eventually(t, "the end of the records", func() error { return s.prepared() })
+	s.must(s.order(nil))
+	s.prepareBoth(nil)
+}
+
+// ageRecords makes all records those of an earlier boot.
+func (s *scene) ageRecords() {
+	s.Helper()
+	records, err := journal.Open(s.state() + "/claims")
+	s.must(err)
+	all, _, err := records.List()
+	s.must(err)
+	for _, record := range all {
+		record.BootID = "an earlier one"
+		s.must(records.Put(s.Context(), record))
+	}
+}
+
+// prepareBoth is kubelet's work when it starts the claims' pods again.
+func (s *scene) prepareBoth(foreign []string) {
+	s.Helper()
 	s.must(s.plugin.prepare(s.within(), s.claim))
 	s.must(s.plugin.prepare(s.within(), s.other))
-	s.must(s.order(s.foreign))
+	s.must(s.order(foreign))
 	s.must(s.prepared(s.other, s.claim))
 }

@@ -4,6 +4,7 @@
 package crash_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,6 +36,11 @@ func runTests(m *testing.M) (code int, err error) {
 		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("%q: %w\n%s", build, err, out)
 		}
+	}
+	// Scenes mostly wait for processes, so that more run at once than there are processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }

@@ -64,22 +64,22 @@ func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 // process is a child that ends with the test at the latest.
 type process struct {
 	*exec.Cmd
-	log journal
+	log processLog
 }
 
-// journal is what a process logs.
-type journal struct {
+// processLog is what a process logs.
+type processLog struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *processLog) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(p)
 }
 
-func (j *journal) String() string {
+func (j *processLog) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.String()
@@ -212,27 +212,40 @@ func (n *node) recorded() (devices, claims []string) {
 	files, err := filepath.Glob(filepath.Join(n.state(), "claims", "*.json"))
 	n.must(err)
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if errors.Is(err, os.ErrNotExist) {
+		state, uuids, found := n.read(file)
+		if !found {
 			continue
 		}
-		n.must(err)
-		var envelope struct {
-			Record struct {
-				State   string
-				Devices []struct{ Partition struct{ UUID string } }
-			}
-		}
-		n.must(json.Unmarshal(content, &envelope))
 		claims = append(claims, strings.TrimSuffix(filepath.Base(file), ".json"))
-		for _, device := range envelope.Record.Devices {
-			if envelope.Record.State != "prepared" {
-				device.Partition.UUID = "of an intent"
+		for _, uuid := range uuids {
+			if state != "prepared" {
+				uuid = "of an intent"
 			}
-			devices = append(devices, device.Partition.UUID)
+			devices = append(devices, uuid)
 		}
 	}
 	return devices, claims
+}
+
+// read leaves the journal's directory as it is, unlike opening it would.
+func (n *node) read(file string) (state string, uuids []string, found bool) {
+	n.Helper()
+	content, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil, false
+	}
+	n.must(err)
+	var envelope struct {
+		Record struct {
+			State   string
+			Devices []struct{ Partition struct{ UUID string } }
+		}
+	}
+	n.must(json.Unmarshal(content, &envelope))
+	for _, device := range envelope.Record.Devices {
+		uuids = append(uuids, device.Partition.UUID)
+	}
+	return envelope.Record.State, uuids, true
 }
 
 // specs lists the claims that have a CDI file, or files for their containers.
