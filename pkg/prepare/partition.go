@@ -285,32 +285,52 @@ func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bo
 // be prepared and unprepared meanwhile, also by another process. An instance
 // has its record before it is made and until it is gone, so one that is seen
 // both before and after the records are read, and that none of them names, is
-// somebody else's.
-func (p *Preparer) Discover(ctx context.Context, look func() (gpu.Node, error)) (gpu.Node, error) {
-	node, err := look()
+// somebody else's. Looks that contradict each other are taken again.
+func (p *Preparer) Discover(ctx context.Context, look func() (gpu.Node, error)) (node gpu.Node, err error) {
+	for range lookAttempts {
+		var sure bool
+		if node, sure, err = p.lookTwice(ctx, look); sure || err != nil {
+			break
+		}
+	}
+	return node, err
+}
+
+// lookAttempts bounds how often looks may contradict each other.
+const lookAttempts = 3
+
+// lookTwice is not sure when an instance had other devices the second time, as when a
+// list was read while another claim's device came or went.
+func (p *Preparer) lookTwice(ctx context.Context, look func() (gpu.Node, error)) (node gpu.Node, sure bool, err error) {
+	node, err = look()
 	if err != nil || !slices.ContainsFunc(node.GPUs, hasInstances) {
-		return node, err
+		return node, true, err
 	}
 	records, err := p.records(ctx)
 	if err != nil {
-		return gpu.Node{}, err
+		return gpu.Node{}, false, err
 	}
 	before := node.GPUs
 	for i, g := range before {
 		before[i] = g.Without(func(instance gpu.Instance) bool { return p.anyNames(records, g.UUID, instance) })
 	}
 	if !slices.ContainsFunc(before, hasInstances) {
-		return node, nil
+		return node, true, nil
 	}
 	node, err = look()
 	if err != nil {
-		return node, err
+		return node, false, err
 	}
+	sure = true
 	for i, g := range node.GPUs {
-		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool { return !seen(before, g.UUID, instance) })
+		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool {
+			there, same := seen(before, g.UUID, instance)
+			sure = sure && there == same
+			return !same
+		})
 	}
 	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
-	return node, nil
+	return node, sure, nil
 }
 
 func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }
@@ -324,11 +344,15 @@ func (p *Preparer) anyNames(records []journal.Record, uuid string, instance gpu.
 	})
 }
 
-// seen tells whether the very same instance is among those of the GPUs.
-func seen(gpus []gpu.GPU, uuid string, instance gpu.Instance) bool {
-	return slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
-		return g.UUID == uuid && slices.ContainsFunc(g.Instances, func(other gpu.Instance) bool {
-			return other.ID == instance.ID && other.ProfileID == instance.ProfileID && other.Start == instance.Start && slices.Equal(other.Devices, instance.Devices)
-		})
-	})
+// seen tells whether an instance in the same place is among those of the GPUs, and
+// whether it is the very same one, with the same devices.
+func seen(gpus []gpu.GPU, uuid string, instance gpu.Instance) (there, same bool) {
+	for _, g := range gpus {
+		for _, other := range g.Instances {
+			if g.UUID == uuid && other.ID == instance.ID && other.ProfileID == instance.ProfileID && other.Start == instance.Start {
+				return true, slices.Equal(other.Devices, instance.Devices)
+			}
+		}
+	}
+	return false, false
 }

@@ -519,6 +519,29 @@ func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 	}
 }
 
+// A list that lacked a device once does not withdraw it.
+func TestDiscoverLooksAgain(t *testing.T) {
+	for lacking := 1; lacking <= 2; lacking++ {
+		r := newMIGRig(t)
+		r.foreign(t, 1, "2g.20gb", 0)
+		p := r.startMIG(t, nil)
+		looked := 0
+		node, err := p.Discover(testContext(t), func() (gpu.Node, error) {
+			node, err := r.look()
+			if looked++; looked == lacking {
+				node.GPUs[1].Instances[0].Devices = nil
+			}
+			return node, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := node.GPUs[1].Instances; len(got) != 1 || len(got[0].Devices) != 1 {
+			t.Errorf("look %d: got the instances %+v, want somebody else's with its device", lacking, got)
+		}
+	}
+}
+
 func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 	for _, second := range []string{small1, elsewhere} {
 		r := newMIGRig(t)
