@@ -109,7 +109,7 @@ func (p *Preparer) announceRelease(ctx context.Context, record journal.Record) e
 	return p.Journal.Put(ctx, record)
 }
 
-// unmake undoes the effects that a record speaks of, if any. The caller holds
+// unmake undoes the effects that a record speaks of, if any, and deletes it then. The caller holds
 // the claim's lock and no GPU's.
 func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 	if !p.hasEffects(record) {
@@ -136,7 +136,12 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		defer unlock()
 		known := record.Clone()
 		last = undoOnce(all, node.MIG)
-		if last != nil && !reflect.DeepEqual(known, record) {
+		switch {
+		case last == nil:
+			// Under the lock, so that of the last two claims of a GPU one sees
+			// that it is the last, and disables MIG.
+			last = p.Journal.Delete(record.ClaimUID)
+		case !reflect.DeepEqual(known, record):
 			last = inOneLine([]error{last, p.remember(ctx, &record)})
 		}
 		return last
