@@ -21,6 +21,7 @@ import (
 // set with which it fits, and refuses each that fits beside all parts of a set
 // and not beside all of it.
 func TestSchedulerAdmitsExactlyWhatFits(t *testing.T) {
+	t.Parallel()
 	checked := map[string]string{}
 	for _, geometry := range catalog.Geometries() {
 		t.Run(geometry.Name, func(t *testing.T) {
@@ -31,6 +32,7 @@ func TestSchedulerAdmitsExactlyWhatFits(t *testing.T) {
 				return
 			}
 			checked[signature] = geometry.Name
+			t.Parallel()
 			e := checkExact(t, g)
 			t.Logf("%d were given and %d refused", e.given, e.refused)
 		})
@@ -39,6 +41,7 @@ func TestSchedulerAdmitsExactlyWhatFits(t *testing.T) {
 
 // The same holds for what is left beside instances that somebody else has made.
 func TestSchedulerAdmitsExactlyWhatFitsBesideOthers(t *testing.T) {
+	t.Parallel()
 	geometries := catalog.Geometries()
 	for seed := range uint64(25) {
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -58,7 +61,10 @@ func TestSchedulerAdmitsExactlyWhatFitsBesideOthers(t *testing.T) {
 		if g.OffersWhole() {
 			t.Fatalf("seed %d: a GPU with instances is offered whole", seed)
 		}
-		t.Run(fmt.Sprintf("%s/%d", geometry.Name, seed), func(t *testing.T) { checkExact(t, g) })
+		t.Run(fmt.Sprintf("%s/%d", geometry.Name, seed), func(t *testing.T) {
+			t.Parallel()
+			checkExact(t, g)
+		})
 	}
 }
 

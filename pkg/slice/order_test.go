@@ -99,8 +99,10 @@ func orders() map[string]order {
 // geometry, for streams of claims that come and go. One claim in a thousand is
 // chance: with other streams, another of nearly equal orders is ahead.
 func TestThePublishedOrderLeavesMostRoom(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"h100-80gb", "a30-24gb", "rtx-pro-6000-96gb"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			geometries := catalog.Geometries()
 			geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == name })]
 			g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}

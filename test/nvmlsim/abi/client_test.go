@@ -10,6 +10,7 @@ import (
 // TestClientInC runs a client that shares its memory with the shim under the
 // sanitizers: what the shim reads or writes beyond what a caller has is found.
 func TestClientInC(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	client := filepath.Join(t.TempDir(), "client")
 	sources := []string{"testdata/client.c"}
@@ -31,6 +32,7 @@ func TestClientInC(t *testing.T) {
 }
 
 func TestCUDAStandIn(t *testing.T) {
+	t.Parallel()
 	d := start(t, "g5.12xlarge")
 	client := filepath.Join(t.TempDir(), "cuda")
 	if out, err := output(exec.Command("gcc", "-Wall", "-Wextra", "-o", client, "testdata/cuda.c", "-ldl")); err != nil {

@@ -9,6 +9,7 @@ import (
 
 // Whatever is wrong with a command is said in one sentence.
 func TestCommandLineErrors(t *testing.T) {
+	t.Parallel()
 	d := start(t, "g6.xlarge")
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(file, []byte("name: odd\nwheels: 4\n"), 0o644); err != nil {
@@ -84,6 +85,7 @@ func TestWhichSimulatorMustBeSaid(t *testing.T) {
 }
 
 func TestReadyMadeMachinesAreListed(t *testing.T) {
+	t.Parallel()
 	if out, err := sim("nodes"); err != nil || !strings.Contains(out, "p5.48xlarge\n") {
 		t.Errorf("nodes: %v\n%s", err, out)
 	}

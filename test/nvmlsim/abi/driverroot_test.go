@@ -23,8 +23,10 @@ import (
 )
 
 func TestDeviceNodes(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"p5.48xlarge", "g5.12xlarge", "mixed"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := start(t, name)
 			node, err := nodes.Load(name)
 			if err != nil {
@@ -131,8 +133,10 @@ func checkPCI(t *testing.T, device *nvpci.NvidiaPCIDevice, g model.GPU, bar1 uin
 }
 
 func TestDeviceAttributesOfTheTree(t *testing.T) {
+	t.Parallel()
 	for _, name := range nodes.Names() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := start(t, name)
 			node, err := nodes.Load(name)
 			if err != nil {
@@ -177,6 +181,7 @@ func printed(a deviceattribute.DeviceAttribute) string {
 }
 
 func TestProcOfTheTree(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	for name, want := range map[string]string{
 		"proc/driver/nvidia/version":                       "580.95.05",
@@ -200,6 +205,7 @@ func TestProcOfTheTree(t *testing.T) {
 
 // The numbers are those of listings from real machines.
 func TestMIGMinorsAreTheDrivers(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	content, err := os.ReadFile(filepath.Join(d.root, "proc/driver/nvidia-caps/mig-minors"))
 	if err != nil {
@@ -213,6 +219,7 @@ func TestMIGMinorsAreTheDrivers(t *testing.T) {
 }
 
 func TestStopRemovesTheTree(t *testing.T) {
+	t.Parallel()
 	d := start(t, "g6.xlarge")
 	d.stop()
 	if _, err := os.Lstat(d.root); !os.IsNotExist(err) {
@@ -221,6 +228,7 @@ func TestStopRemovesTheTree(t *testing.T) {
 }
 
 func TestStopLeavesADirectoryThatWasThere(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	socket := filepath.Join(t.TempDir(), "s")
 	d := startIn(t, "g6.xlarge", root, "--socket", socket)
@@ -237,6 +245,7 @@ func TestStopLeavesADirectoryThatWasThere(t *testing.T) {
 }
 
 func TestTreeOfADeadDaemonIsReplaced(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	d.kill()
 	startIn(t, "g6.xlarge", d.root)
@@ -281,6 +290,7 @@ func mknod(t *testing.T, path string, minor int) {
 }
 
 func TestNvidiaSMI(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	state, err := d.control().State()
 	if err != nil {
@@ -326,6 +336,7 @@ func TestNvidiaSMI(t *testing.T) {
 // TestInAContainer does what a container runtime does with the mounts of the
 // specification that nvcdi writes, and starts the tool among them.
 func TestInAContainer(t *testing.T) {
+	t.Parallel()
 	d := start(t, "g5.12xlarge")
 	const script = `
 set -e

@@ -47,12 +47,8 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(binaries)
-	arguments := []string{"-C", "../../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN=" + binaries, "nvml-sim"}
-	if raceEnabled {
-		arguments = append(arguments, "NVMLSIM_GOFLAGS=-race")
-	}
-	if out, err := exec.Command("make", arguments...).CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build the simulator: %w\n%s", err, out)
+	if err := build(); err != nil {
+		return 1, err
 	}
 	// No device node of this machine may restrict what the library shows, and
 	// no simulator that runs on it may be found by accident.
@@ -68,6 +64,21 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, fmt.Errorf("load the library: %w", err)
 	}
 	return m.Run(), nil
+}
+
+// build also makes the daemon with the race detector, where the tests have it: it
+// starts slowly, and commands have nothing to race with.
+func build() error {
+	commands := [][]string{{"make", "-C", "../../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN=" + binaries, "nvml-sim"}}
+	if raceEnabled {
+		commands = append(commands, []string{"go", "build", "-race", "-o", filepath.Join(binaries, daemonName), "../cmd/nvml-sim"})
+	}
+	for _, command := range commands {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("build the simulator: %w\n%s", err, out)
+		}
+	}
+	return nil
 }
 
 func libraryPath() string { return filepath.Join(binaries, "libnvidia-ml.so.1") }
@@ -98,7 +109,7 @@ func start(t testing.TB, node string) *daemon {
 func startIn(t testing.TB, node, root string, arguments ...string) *daemon {
 	t.Helper()
 	d := &daemon{t: t, root: root, log: &lockedBuffer{}, exited: make(chan error, 1)}
-	d.cmd = exec.Command(filepath.Join(binaries, "nvml-sim"),
+	d.cmd = exec.Command(filepath.Join(binaries, daemonName),
 		append([]string{"serve", "--node", node, "--root", root}, arguments...)...)
 	d.cmd.Stderr = d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -141,6 +141,7 @@ func noCapability(t *testing.T, d *daemon, dir string, minor int) {
 
 // A tree that cannot follow the machine any more ends the daemon with a reason.
 func TestTreeThatCannotFollow(t *testing.T) {
+	t.Parallel()
 	d := start(t, "mig-static")
 	dir := filepath.Join(d.root, "proc/driver/nvidia/capabilities/gpu4/mig")
 	if err := os.Remove(dir); err != nil {
@@ -156,6 +157,7 @@ func TestTreeThatCannotFollow(t *testing.T) {
 }
 
 func TestNvidiaSMIListsMIGDevices(t *testing.T) {
+	t.Parallel()
 	d := start(t, "mig-static")
 	state, err := d.control().State()
 	if err != nil {
@@ -195,6 +197,7 @@ func TestNvidiaSMIListsMIGDevices(t *testing.T) {
 }
 
 func TestMIGFromTheCommandLine(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p4d.24xlarge")
 	run := func(want string, arguments ...string) string {
 		t.Helper()
@@ -236,6 +239,7 @@ func TestMIGFromTheCommandLine(t *testing.T) {
 // TestNVCDIGeneratesAMIGSpec runs nvcdi where its path below /proc, which knows
 // no driver root, leads into the tree.
 func TestNVCDIGeneratesAMIGSpec(t *testing.T) {
+	t.Parallel()
 	d := start(t, "mig-static")
 	gi := instances(t, d, 0)[1]
 	const script = `
@@ -261,6 +265,7 @@ exec "$2"
 
 // The instances and what guards them are no client's: they outlive every one.
 func TestInstancesOutliveTheirClient(t *testing.T) {
+	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	if out, err := output(roleCommand(d, "partition")); err != nil {
 		t.Fatalf("another process failed: %v\n%s", err, out)

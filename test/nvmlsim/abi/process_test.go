@@ -91,6 +91,7 @@ func TestProcessesSeeOneState(t *testing.T) {
 
 // A client that dies in a blocking call is gone for the daemon at once.
 func TestKilledClientLeavesNothing(t *testing.T) {
+	t.Parallel()
 	d := start(t, "g4dn.xlarge")
 	client := roleCommand(d, "wait")
 	out := &lockedBuffer{}
@@ -222,6 +223,7 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 
 // The daemon ends at once, although a client waits in it for ten minutes.
 func TestStopDuringAWait(t *testing.T) {
+	t.Parallel()
 	d := start(t, "g4dn.xlarge")
 	client := roleCommand(d, "wait")
 	out := &lockedBuffer{}

@@ -2,4 +2,7 @@
 
 package abi_test
 
-const raceEnabled = false
+const (
+	raceEnabled = false
+	daemonName  = "nvml-sim"
+)

@@ -2,4 +2,7 @@
 
 package abi_test
 
-const raceEnabled = true
+const (
+	raceEnabled = true
+	daemonName  = "nvml-sim-race"
+)

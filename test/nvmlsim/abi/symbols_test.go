@@ -25,6 +25,7 @@ func readHeader(t *testing.T) *table.Header {
 }
 
 func TestTableIsGeneratedFromTheHeader(t *testing.T) {
+	t.Parallel()
 	want, err := table.Render(readHeader(t), wire.Functions())
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +42,7 @@ func TestTableIsGeneratedFromTheHeader(t *testing.T) {
 // A client that calls a symbol that is not there dies with a symbol lookup
 // error, so the library has every one that the header declares.
 func TestLibraryExportsEveryFunction(t *testing.T) {
+	t.Parallel()
 	file, err := elf.Open(libraryPath())
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +85,7 @@ func TestLibraryExportsEveryFunction(t *testing.T) {
 
 // The C compiler says whether the sizes in the table are those of the header.
 func TestStructsHaveTheHeadersLayout(t *testing.T) {
+	t.Parallel()
 	header := readHeader(t)
 	var source strings.Builder
 	source.WriteString("#define NVML_NO_UNVERSIONED_FUNC_DEFS 1\n#include <stddef.h>\n#include \"nvml.h\"\n")
