@@ -12,7 +12,10 @@ kubectl=$(bin/cluster tool kubectl)
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 say "The node's GPUs, as the scheduler sees them:"
-"$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[*]}{.name}{"\t"}{.attributes.productName.string}{"\t"}{.capacity.memory.value}{"\t"}NUMA {.attributes.resource\.kubernetes\.io/numaNode.int}{"\n"}{end}'
+"$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[?(@.attributes.type.string=="gpu")]}{.name}{"\t"}{.attributes.productName.string}{"\t"}{.capacity.memory.value}{"\t"}NUMA {.attributes.resource\.kubernetes\.io/numaNode.int}{"\n"}{end}'
+
+say "The MIG partitions that they could be divided into instead (places on all GPUs, profile):"
+"$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[?(@.attributes.type.string=="mig")]}{.attributes.profile.string}{"\t"}{.capacity.memory.value}{"\n"}{end}' | sort | uniq -c
 
 say "A pod with a ResourceClaimTemplate (examples/pod-with-template.yaml):"
 sed -e 's|image: .*|image: mica.local/workload:dev|' -e 's|command: .*|args: ["show"]|' examples/pod-with-template.yaml | "$kubectl" apply -f -
