@@ -167,7 +167,8 @@ func TestAKilledProcess(t *testing.T) {
 func workAndKill(t *testing.T, dir string, prepared int) {
 	t.Helper()
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWorkUntilKilled$", "-test.v")
-	child.Env = append(os.Environ(), childVariable+"="+dir)
+	// It is killed before it can remove its own temporary directories.
+	child.Env = append(os.Environ(), childVariable+"="+dir, "TMPDIR="+t.TempDir())
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	output, err := child.StdoutPipe()
 	if err != nil {
