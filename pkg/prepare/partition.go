@@ -109,8 +109,8 @@ func (p *Preparer) announceRelease(ctx context.Context, record journal.Record) e
 	return p.Journal.Put(ctx, record)
 }
 
-// unmake undoes the effects that a record speaks of, if any, and deletes it then. The caller holds
-// the claim's lock and no GPU's.
+// unmake undoes the effects that a record speaks of, if any, and deletes it then.
+// The caller holds the claim's lock and no GPU's.
 func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 	if !p.hasEffects(record) {
 		return nil

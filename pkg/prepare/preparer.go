@@ -135,9 +135,12 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	if err != nil {
 		return nil, err
 	}
-	// What an earlier attempt or allocation has left is no base to build on.
-	if err := p.unmake(ctx, before); err != nil {
-		return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", plan.Claim, err)
+	// What an earlier attempt or allocation has left is no base to build on, and
+	// neither is the copy of its record.
+	if p.hasEffects(before) {
+		if err := p.release(ctx, claim.UID); err != nil {
+			return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", plan.Claim, err)
+		}
 	}
 	release, err := p.hold(ctx, plan)
 	if err != nil {

@@ -218,3 +218,15 @@ func TestACopyFromBeforeAReboot(t *testing.T) {
 	unprepare(t, p, r.other)
 	r.expectMIG(t, p, before)
 }
+
+// A claim that was allocated anew and cannot be prepared leaves nothing of what it
+// had, not even a copy that would bring its record back.
+func TestNothingIsLeftOfAnEarlierAllocation(t *testing.T) {
+	r := newMIGRig(t)
+	p := r.startMIG(t, nil)
+	prepare(t, p, r.allocated("c", big0))
+	r.foreign(t, 1, "3g.40gb", 4)
+	_, err := p.Prepare(testContext(t), r.allocated("c", elsewhere))
+	fixture.Sentence(t, err, "claim default/c", "somebody else has made")
+	r.expectMIG(t, p, r.instances())
+}

@@ -25,8 +25,8 @@ const prepareLimit = 40 * time.Second
 // start and from time to time: it repairs what a crash, a reboot, a damaged
 // file, or a claim that was deleted while the plugin was down has left behind.
 // What the API server does not confirm stays as it is, and a claim that is gone
-// is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each claim is handled
-// under its lock, so claims may be prepared at the same time.
+// is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each
+// claim is handled under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
 	records, err := p.records(ctx)
 	if err != nil {
@@ -57,7 +57,8 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 }
 
 // reconcileRecord drops a record whose claim is gone, whose boot is over, or whose
-// preparation has ended halfway with the process that was at it, and restores a CDI file that vanished.
+// preparation has ended halfway with the process that was at it, and restores a
+// CDI file that vanished.
 func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
 	if err != nil {
