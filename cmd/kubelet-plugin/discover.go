@@ -47,7 +47,7 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, is not as the catalogue predicts: %s\n", g.Index, g.ProductName, difference)
 				}
 			}
-			return print(command.OutOrStdout(), node, slice.Pool(node, gpu.Shapes(node.GPUs)))
+			return print(command.OutOrStdout(), node, slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil))
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "table", "Output format: table or yaml.")
@@ -74,7 +74,7 @@ func printYAML(out io.Writer, _ gpu.Node, pool resourceslice.Pool) error {
 
 func printTable(out io.Writer, node gpu.Node, _ resourceslice.Pool) error {
 	fmt.Fprintf(out, "NVIDIA driver %s, CUDA %s\n", node.DriverVersion, node.CUDAVersion)
-	shapes := gpu.Shapes(node.GPUs)
+	shapes := gpu.Shapes(node.GPUs, gpu.ByDefault)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "DEVICE\tTYPE\tPRODUCT\tMEMORY\tPCI\tNUMA\tNVLINK\tUUID")
 	for _, shape := range shapes {

@@ -31,7 +31,7 @@ func TestDiscover(t *testing.T) {
 	fixture.Golden(t, machine+".txt", table)
 
 	node := fixture.Node(t, machine)
-	pool := slice.Pool(node, gpu.Shapes(node.GPUs))
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 	var published strings.Builder
 	if err := printYAML(&published, node, pool); err != nil {
 		t.Fatal(err)

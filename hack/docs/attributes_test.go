@@ -102,7 +102,7 @@ func publishedPool(t *testing.T, machine string) resourceslice.Pool {
 	if err != nil || len(unreadable) != 0 {
 		t.Fatalf("%v, %v", unreadable, err)
 	}
-	return slice.Pool(node, gpu.Shapes(node.GPUs))
+	return slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 }
 
 // sysfs has of /sys what locality is read from.

@@ -22,6 +22,7 @@ var floors = map[string]int{
 
 	// What decides.
 	"pkg/prepare":  3,
+	"pkg/policy":   3,
 	"pkg/health":   3,
 	"pkg/scaleout": 3,
 

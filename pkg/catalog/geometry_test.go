@@ -104,7 +104,7 @@ func TestCountersAreTheFewestThatDecide(t *testing.T) {
 	}
 	for _, g := range Geometries() {
 		board := board(g)
-		counters := gpu.Counters(gpu.Shapes([]gpu.GPU{board}))
+		counters := gpu.Counters(gpu.Shapes([]gpu.GPU{board}, gpu.ByDefault))
 		var names []string
 		for _, c := range counters {
 			names = append(names, c.Name)

@@ -184,6 +184,6 @@ func resourcesOf(t testing.TB, gpus int, board gpu.GPU) resourceslice.DriverReso
 		board.Minor, board.UUID = minor, fmt.Sprint("GPU-", minor)
 		node.GPUs = append(node.GPUs, board)
 	}
-	pool := slice.Pool(node, gpu.Shapes(node.GPUs))
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{fixture.NodeName: pool}}
 }

@@ -86,6 +86,7 @@ type Driver struct {
 	specs     *cdi.Directory
 	publisher *publisher
 	reporter  *reporter
+	events    *events
 	calls     calls
 	failed    chan error
 	counting  sync.Mutex
@@ -109,6 +110,7 @@ func New(options Options) (*Driver, error) {
 		Options:   options,
 		publisher: newPublisher(options.Client, options.Name, options.NodeName),
 		reporter:  newReporter(options.Client, options.Name),
+		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
 		offered:   make(chan struct{}, 1),
 	}
@@ -182,6 +184,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.run(ctx) })
 	group.Go(func() error { return d.reporter.run(ctx) })
+	group.Go(func() error { return d.events.run(ctx) })
 	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })

@@ -145,7 +145,7 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 	if err != nil {
 		return err
 	}
-	shapes := gpu.Shapes(node.GPUs)
+	shapes := gpu.Shapes(node.GPUs, gpu.ByDefault)
 	offering := identities(shapes)
 	if d.offering != nil && slices.Equal(offering, d.offering) {
 		return nil
@@ -159,6 +159,6 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 	d.wakeReconcile()
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
 	sayObstacles(ctx, node.GPUs)
-	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: slice.Pool(node, shapes)}})
+	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: slice.Pool(node, shapes, nil)}})
 	return nil
 }

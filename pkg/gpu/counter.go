@@ -12,13 +12,13 @@ type Counter struct {
 	// Total is how much there is: bytes of memory, memory slices in parts, else
 	// pieces.
 	Total uint64
-	// whole is what the whole GPU takes.
-	whole uint64
-	use   func(Profile, int) uint64
+	// whole is what the whole GPU takes, and shared what it takes in shares.
+	whole, shared uint64
+	use           func(Profile, int) uint64
 }
 
 // parts is how many parts a memory slice is counted in. A partition takes all of
-// them and the whole GPU one, which keeps the two apart. The others are for claims
+// them, as a GPU in shares does, and the whole GPU one, which keeps them apart. The others are for claims
 // with admin access, which look at a GPU that another claim has: the scheduler asks
 // for free counters for them, too (kubernetes/kubernetes#140729).
 const parts = 32
@@ -27,36 +27,55 @@ const parts = 32
 // fewest that admit exactly the sets of partitions that fit its Room together,
 // and nothing beside a whole GPU. A counter that never decides only costs the
 // scheduler time, which compares every counter of a node for each candidate.
-// There are none where no two of the shapes can meet.
+// Where a GPU is not partitioned, one counter stands for it. There are none where
+// no two of the shapes can meet.
 func Counters(offered []Shape) []Counter {
-	var partitions []Partition
-	whole := false
+	var placements []Partition
+	entire := 0 // shapes of the entire GPU
 	for _, shape := range offered {
+		if share, ok := shape.(Share); ok {
+			shape = share.Of
+		}
 		switch shape := shape.(type) {
 		case Partition:
-			partitions = append(partitions, shape)
+			placements = append(placements, shape)
 		case Whole:
-			whole = true
+			entire++
 		}
 	}
-	if len(partitions) == 0 {
-		return nil
+	if len(placements) > 0 {
+		return append(bindingSlices(placements, entire), bindingAmounts(distinct(placements), placements[0].GPU.Room())...)
 	}
-	return append(bindingSlices(partitions, whole), bindingAmounts(partitions, partitions[0].GPU.Room())...)
+	if entire > 1 {
+		return []Counter{{Name: "gpu", Total: parts, whole: 1, shared: parts}}
+	}
+	return nil
+}
+
+// distinct has each partition once that is offered in several ways.
+func distinct(partitions []Partition) []Partition {
+	var once []Partition
+	for _, p := range partitions {
+		if !slices.ContainsFunc(once, func(o Partition) bool { return o.Profile.ID == p.Profile.ID && o.Start == p.Start }) {
+			once = append(once, p)
+		}
+	}
+	return once
 }
 
 // bindingSlices are the memory slices that it takes to keep apart every two
-// shapes that overlap. The last ones are left out first: on boards with eight
-// memory slices nothing ever has only the eighth.
-func bindingSlices(partitions []Partition, whole bool) []Counter {
+// shapes that overlap, which all those of the entire GPU do. The last ones are
+// left out first: on boards with eight memory slices nothing ever has only the
+// eighth.
+func bindingSlices(partitions []Partition, entire int) []Counter {
 	var all uint64
-	placed := make([]uint64, 0, len(partitions)+1)
+	placed := make([]uint64, 0, len(partitions)+entire)
 	for _, p := range partitions {
 		bits := sliceBits(p.Start, p.Profile.Size)
 		placed = append(placed, bits)
 		all |= bits
 	}
-	if whole {
+	for range entire {
 		placed = append(placed, all)
 	}
 	kept := all
@@ -71,8 +90,8 @@ func bindingSlices(partitions []Partition, whole bool) []Counter {
 			counters = append(counters, Counter{
 				Name:  fmt.Sprintf("memory-slice-%d", slice),
 				Total: parts,
-				whole: 1,
-				use:   func(p Profile, start int) uint64 { return parts * (sliceBits(start, p.Size) >> slice & 1) },
+				whole: 1, shared: parts,
+				use: func(p Profile, start int) uint64 { return parts * (sliceBits(start, p.Size) >> slice & 1) },
 			})
 		}
 	}

@@ -52,7 +52,7 @@ func TestShapesLeaveOutPartitionedGPUs(t *testing.T) {
 		{Minor: 3, UUID: "GPU-3", MIG: MIGDisabled},
 		{Minor: 1, UUID: "GPU-1", MIG: MIGEnabled},
 		{Minor: 0, UUID: "GPU-0", MIG: MIGUnsupported},
-	})
+	}, ByDefault)
 	var got []string
 	for _, shape := range shapes {
 		got = append(got, fmt.Sprintf("%s %s %s", shape.Name(), shape.Type(), shape.Physical().UUID))

@@ -31,26 +31,67 @@ func (w Whole) Physical() GPU { return w.GPU }
 func (w Whole) Uses(c Counter) uint64 { return c.whole }
 
 // Shapes lists what a node offers, in the order in which it is published: whole
-// GPUs first, because the scheduler tries devices in this order, then GPU by
-// GPU its partitions. The GPUs' Instances must be those that are not ours.
-func Shapes(gpus []GPU) []Shape {
+// GPUs first and those in shares next, because they are few and the scheduler
+// tries devices in this order, then GPU by GPU its partitions. The GPUs'
+// Instances must be those that are not ours.
+func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
 	sorted := SortByLocality(gpus)
+	policies := make([]Policy, len(sorted))
+	for i, g := range sorted {
+		policies[i] = policy(g)
+	}
 	var shapes []Shape
-	for _, g := range sorted {
-		if g.OffersWhole() {
-			shapes = append(shapes, Whole{GPU: g})
+	for _, coarse := range []func(Whole, Policy) (Shape, bool){whole, timeSliced, servedByMPS} {
+		for i, g := range sorted {
+			if shape, offered := coarse(Whole{GPU: g}, policies[i]); offered && g.OffersWhole() {
+				shapes = append(shapes, shape)
+			}
 		}
 	}
-	for _, g := range sorted {
-		statics, _ := g.Statics()
-		for _, s := range statics {
-			shapes = append(shapes, s)
-		}
-		for _, p := range g.Partitions() {
-			shapes = append(shapes, p)
-		}
+	for i, g := range sorted {
+		shapes = append(shapes, g.partitioned(policies[i])...)
 	}
 	return shapes
+}
+
+func whole(w Whole, p Policy) (Shape, bool) { return w, p.Whole }
+
+func timeSliced(w Whole, p Policy) (Shape, bool) {
+	if p.TimeSlicing == nil {
+		return nil, false
+	}
+	return Share{Of: w, Sharing: *p.TimeSlicing}, true
+}
+
+func servedByMPS(w Whole, p Policy) (Shape, bool) {
+	if p.MPS == nil {
+		return nil, false
+	}
+	return Share{Of: w, Sharing: *p.MPS}, true
+}
+
+// partitioned are the partitions of a GPU, those for one claim each before those
+// in shares. No counter keeps apart the claims of an instance that somebody else
+// has made, so one whose profile is shared is only offered in shares.
+func (g GPU) partitioned(policy Policy) []Shape {
+	var exclusive, shared []Shape
+	statics, _ := g.Statics()
+	for _, s := range statics {
+		if sharing, ok := policy.SharedProfiles[s.Profile.Name]; ok {
+			shared = append(shared, Share{Of: s, Sharing: sharing})
+		} else if policy.offers(s.Profile.Name) {
+			exclusive = append(exclusive, s)
+		}
+	}
+	for _, p := range g.Partitions() {
+		if policy.offers(p.Profile.Name) {
+			exclusive = append(exclusive, p)
+		}
+		if sharing, ok := policy.SharedProfiles[p.Profile.Name]; ok {
+			shared = append(shared, Share{Of: p, Sharing: sharing})
+		}
+	}
+	return append(exclusive, shared...)
 }
 
 // OffersWhole tells whether a claim can have the entire GPU. One that somebody

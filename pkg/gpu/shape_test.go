@@ -54,7 +54,7 @@ func TestShapes(t *testing.T) {
 			"gpu-0-mig-1g1gb-me-2-0 gpu-0-mig-1g1gb-1-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := names(Shapes([]GPU{tc.gpu})); got != tc.want {
+			if got := names(Shapes([]GPU{tc.gpu}, ByDefault)); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
@@ -70,7 +70,7 @@ func names(shapes []Shape) string {
 }
 
 func TestWholeGPUsComeBeforeAllPartitions(t *testing.T) {
-	shapes := Shapes([]GPU{halves(1, MIGDisabled, true), halves(0, MIGEnabled, false), {Minor: 2}})
+	shapes := Shapes([]GPU{halves(1, MIGDisabled, true), halves(0, MIGEnabled, false), {Minor: 2}}, ByDefault)
 	var types []string
 	for _, shape := range shapes {
 		types = append(types, shape.Type())
@@ -104,7 +104,7 @@ func TestCounters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var names []string
-			for _, c := range Counters(Shapes([]GPU{tc.gpu})) {
+			for _, c := range Counters(Shapes([]GPU{tc.gpu}, ByDefault)) {
 				names = append(names, c.Name)
 			}
 			if got := strings.Join(names, " "); got != tc.want {

@@ -46,6 +46,30 @@ type Device struct {
 	ShareID      string // empty unless the device allows multiple allocations
 	CDIDeviceIDs []string
 	Partition    *Partition // nil for a whole GPU
+	// Shares is how many shares of default size the device is offered in; 0 for a
+	// device that the claim has to itself.
+	Shares int
+	// Interval is the time-slice of the GPU that the claim needs, by its name in a
+	// GpuConfig; empty for the NVIDIA driver's own, which nobody has to set.
+	Interval string
+	// MPS is nil where the claim's processes are no clients of MPS.
+	MPS *MPS
+
+	unknown map[string]json.RawMessage
+}
+
+// MPS is the control daemon whose clients a claim's processes are.
+type MPS struct {
+	// Daemon is its ID. Shares of one device, and the devices of one
+	// configuration in a claim, have one daemon.
+	Daemon string
+	// ComputeMode is the GPU's, by its name in NVML, from before MPS needed it
+	// for itself. It is empty for a partition, which has none.
+	ComputeMode string
+	// MemoryBytes and Cores (percent) limit each of the claim's processes; 0 for
+	// no limit but the daemon's.
+	MemoryBytes uint64
+	Cores       int
 
 	unknown map[string]json.RawMessage
 }
@@ -78,6 +102,11 @@ func (r Record) Clone() Record {
 			copied := *partition
 			copied.unknown = maps.Clone(copied.unknown)
 			r.Devices[i].Partition = &copied
+		}
+		if mps := r.Devices[i].MPS; mps != nil {
+			copied := *mps
+			copied.unknown = maps.Clone(copied.unknown)
+			r.Devices[i].MPS = &copied
 		}
 	}
 	return r
@@ -114,6 +143,16 @@ func (p *Partition) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
+// MarshalJSON leaves out empty fields and appends the unknown ones.
+func (m MPS) MarshalJSON() ([]byte, error) { return marshalObject(m.fields(), m.unknown) }
+
+// UnmarshalJSON matches field names exactly, as Record's does.
+func (m *MPS) UnmarshalJSON(data []byte) (err error) {
+	*m = MPS{}
+	m.unknown, err = unmarshalObject(data, m.fields())
+	return err
+}
+
 // field ties a name in the file to the place of its value.
 type field struct {
 	name    string
@@ -142,6 +181,18 @@ func (d *Device) fields() []field {
 		{"shareID", &d.ShareID},
 		{"cdiDeviceIDs", &d.CDIDeviceIDs},
 		{"partition", &d.Partition},
+		{"shares", &d.Shares},
+		{"interval", &d.Interval},
+		{"mps", &d.MPS},
+	}
+}
+
+func (m *MPS) fields() []field {
+	return []field{
+		{"daemon", &m.Daemon},
+		{"computeMode", &m.ComputeMode},
+		{"memoryBytes", &m.MemoryBytes},
+		{"cores", &m.Cores},
 	}
 }
 

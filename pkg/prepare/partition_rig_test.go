@@ -54,7 +54,7 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 	if around != nil {
 		mig = around(mig)
 	}
-	p.SetNode(Node{Offer: NewOffer(fixture.Driver, fixture.NodeName, gpu.Shapes(node.GPUs)), Edits: r.edits, MIG: mig})
+	p.SetNode(Node{Offer: NewOffer(fixture.Driver, fixture.NodeName, gpu.Shapes(node.GPUs, gpu.ByDefault)), Edits: r.edits, MIG: mig})
 	return p
 }
 

@@ -67,7 +67,7 @@ func (r *lossRig) publish(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, shape := range gpu.Shapes(node.GPUs) {
+	for _, shape := range gpu.Shapes(node.GPUs, gpu.ByDefault) {
 		names = append(names, fmt.Sprintf("%T %s", shape, shape.Name()))
 	}
 	return names

@@ -33,8 +33,9 @@ const (
 	attrNVLinkGroup       = "nvlinkGroup"
 	attrParentUUID        = "parentUUID"
 	attrProfile           = "profile"
+	attrInterval          = "timeSliceInterval"
 
-	capacityMemory          = "memory"
+	capacityMemory          = CapacityMemory
 	capacityMultiprocessors = "multiprocessors"
 	capacityCopyEngines     = "copyEngines"
 	capacityDecoders        = "decoders"
@@ -43,6 +44,17 @@ const (
 	capacityOFAEngines      = "ofaEngines"
 	// capacityMemorySlice is followed by the slice's number.
 	capacityMemorySlice = "memorySlice"
+)
+
+// Capacities of which a share takes a part, by which a claim's allocation names
+// what it has.
+const (
+	// CapacityMemory is in bytes.
+	CapacityMemory = "memory"
+	// CapacityShares counts the shares of a device that is sliced by time.
+	CapacityShares = "shares"
+	// CapacityCores is in percent of the multiprocessors.
+	CapacityCores = "cores"
 )
 
 // maxStringLength is the API server's limit of a string attribute in bytes
@@ -59,19 +71,17 @@ func device(common attributes, shape gpu.Shape) resourceapi.Device {
 	attrs := maps.Clone(common)
 	attrs.text(attrType, shape.Type())
 	capacity := capacities{}
+	described := resourceapi.Device{Name: shape.Name(), Attributes: attrs, Capacity: capacity}
 	switch shape := shape.(type) {
-	case gpu.Whole:
-		describeWhole(shape.GPU, attrs, capacity)
-	case gpu.Partition:
-		describePartition(shape.GPU, shape.Profile, attrs, capacity)
-	case gpu.Static:
-		describePartition(shape.GPU, shape.Profile, attrs, capacity)
-		attrs.text(attrUUID, shape.Device.UUID)
-		for i := range shape.Instance.Size {
-			capacity.pieces(resourceapi.QualifiedName(fmt.Sprint(capacityMemorySlice, shape.Instance.Start+i)), 1)
-		}
+	case gpu.Share:
+		identify(shape.Of, attrs)
+		describeShare(shape, attrs, capacity)
+		described.AllowMultipleAllocations = ptr.To(true)
+	default:
+		identify(shape, attrs)
+		describeExclusive(shape, capacity)
 	}
-	return resourceapi.Device{Name: shape.Name(), Attributes: attrs, Capacity: capacity}
+	return described
 }
 
 // common is what every shape of a GPU says of the GPU.
@@ -94,15 +104,45 @@ func common(node gpu.Node, g gpu.GPU) attributes {
 	return attrs
 }
 
-// describeWhole adds what only a whole GPU has. It has the engines of its
-// largest profile where it can be partitioned at once, as in NVIDIA's driver; on
-// boards where that takes a reset, the GPU has more than the largest profile.
-func describeWhole(g gpu.GPU, attrs attributes, capacity capacities) {
-	attrs.text(attrUUID, g.UUID)
-	attrs.number(attrIndex, g.Index)
-	attrs.number(attrMinor, g.Minor)
-	attrs.truth(attrECCEnabled, g.ECCEnabled)
-	attrs.optionalNumber(attrNVLinkGroup, g.NVLinkGroup)
+// identify adds what tells a GPU or partition from the others.
+func identify(shape gpu.Shape, attrs attributes) {
+	switch shape := shape.(type) {
+	case gpu.Whole:
+		g := shape.GPU
+		attrs.text(attrUUID, g.UUID)
+		attrs.number(attrIndex, g.Index)
+		attrs.number(attrMinor, g.Minor)
+		attrs.truth(attrECCEnabled, g.ECCEnabled)
+		attrs.optionalNumber(attrNVLinkGroup, g.NVLinkGroup)
+	case gpu.Partition:
+		attrs.text(attrParentUUID, shape.GPU.UUID)
+		attrs.text(attrProfile, shape.Profile.Name)
+	case gpu.Static:
+		attrs.text(attrParentUUID, shape.GPU.UUID)
+		attrs.text(attrProfile, shape.Profile.Name)
+		attrs.text(attrUUID, shape.Device.UUID)
+	}
+}
+
+// describeExclusive adds what a claim gets that has the device to itself.
+func describeExclusive(shape gpu.Shape, capacity capacities) {
+	switch shape := shape.(type) {
+	case gpu.Whole:
+		describeWhole(shape.GPU, capacity)
+	case gpu.Partition:
+		describePartition(shape.Profile, capacity)
+	case gpu.Static:
+		describePartition(shape.Profile, capacity)
+		for i := range shape.Instance.Size {
+			capacity.pieces(resourceapi.QualifiedName(fmt.Sprint(capacityMemorySlice, shape.Instance.Start+i)), 1)
+		}
+	}
+}
+
+// describeWhole has the engines of the GPU's largest profile where it can be
+// partitioned at once, as in NVIDIA's driver; on boards where that takes a reset,
+// the GPU has more than the largest profile.
+func describeWhole(g gpu.GPU, capacity capacities) {
 	// A claim that asks for memory must not match by accident.
 	if g.MemoryBytes != 0 {
 		capacity.bytes(capacityMemory, g.MemoryBytes)
@@ -112,11 +152,9 @@ func describeWhole(g gpu.GPU, attrs attributes, capacity capacities) {
 	}
 }
 
-// describePartition adds what only a partition has. That a partition has none
-// of an engine is known, and said, for selectors that compare with it.
-func describePartition(g gpu.GPU, p gpu.Profile, attrs attributes, capacity capacities) {
-	attrs.text(attrParentUUID, g.UUID)
-	attrs.text(attrProfile, p.Name)
+// describePartition says, too, that a partition has none of an engine, for
+// selectors that compare with it.
+func describePartition(p gpu.Profile, capacity capacities) {
 	capacity.bytes(capacityMemory, p.MemoryBytes)
 	capacity.engines(p.Engines)
 }

@@ -16,25 +16,27 @@ import (
 const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
 
 // Pool is the content of a node's pool. The scheduler tries devices in their
-// order, so whole GPUs, which are few, stand in the first slice; the partitions
-// follow, a slice a GPU, so that a change of one GPU touches one slice; the
-// counters that keep the shapes of a GPU apart come last, because a slice with
-// counters may have no devices (KEP-4815). A node whose GPUs are only offered
-// whole needs no counters. A node without devices still has one slice, empty,
-// which tells consumers that the pool is complete.
-func Pool(node gpu.Node, shapes []gpu.Shape) resourceslice.Pool {
-	var whole []resourceapi.Device
+// order, so entire GPUs, which are few, stand in the first slice, those for one
+// claim before those in shares; the partitions follow, a slice a GPU, so that a
+// change of one GPU touches one slice; the counters that keep the shapes of a GPU
+// apart come last, because a slice with counters may have no devices (KEP-4815).
+// A node whose GPUs are only offered whole needs no counters. A node without
+// devices still has one slice, empty, which tells consumers that the pool is
+// complete. No further claim gets a device of a name in withdrawn.
+func Pool(node gpu.Node, shapes []gpu.Shape, withdrawn map[string]bool) resourceslice.Pool {
+	var entire []resourceapi.Device
 	var partitions []resourceslice.Slice
 	var sets []resourceapi.CounterSet
 	for _, offered := range group(shapes) {
-		g := describe(node, offered)
-		whole = append(whole, g.whole...)
+		g := describe(node, offered, withdrawn)
+		entire = append(entire, g.entire...)
 		partitions = append(partitions, devices(g.partitions)...)
 		if len(g.counters.Counters) > 0 {
 			sets = append(sets, g.counters)
 		}
 	}
-	pool := resourceslice.Pool{Slices: slices.Concat(devices(whole), partitions, counterSlices(sets))}
+	inOrder(entire, shapes)
+	pool := resourceslice.Pool{Slices: slices.Concat(devices(entire), partitions, counterSlices(sets))}
 	if len(pool.Slices) == 0 {
 		pool.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
 	}
@@ -42,13 +44,15 @@ func Pool(node gpu.Node, shapes []gpu.Shape) resourceslice.Pool {
 }
 
 // WithoutCounters is what can be published of a pool where nothing keeps shapes
-// of one GPU apart: whole GPUs, and partitions that somebody else has made.
+// of one GPU apart: whole GPUs, and partitions that somebody else has made, for
+// one claim each.
 func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 	var kept []resourceapi.Device
 	for _, slice := range pool.Slices {
 		for _, device := range slice.Devices {
 			_, partition := device.Attributes[attrProfile]
-			if partition && len(device.ConsumesCounters) > 0 {
+			shared := device.AllowMultipleAllocations != nil
+			if shared || partition && len(device.ConsumesCounters) > 0 {
 				continue
 			}
 			device.ConsumesCounters = nil
@@ -64,11 +68,11 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 
 // described is what is published of one GPU.
 type described struct {
-	whole, partitions []resourceapi.Device
-	counters          resourceapi.CounterSet
+	entire, partitions []resourceapi.Device
+	counters           resourceapi.CounterSet
 }
 
-func describe(node gpu.Node, offered []gpu.Shape) described {
+func describe(node gpu.Node, offered []gpu.Shape, withdrawn map[string]bool) described {
 	g := offered[0].Physical()
 	common := common(node, g)
 	counters := gpu.Counters(offered)
@@ -76,13 +80,38 @@ func describe(node gpu.Node, offered []gpu.Shape) described {
 	for _, shape := range offered {
 		device := device(common, shape)
 		device.ConsumesCounters = consumption(result.counters.Name, counters, shape)
-		if _, coarse := shape.(gpu.Whole); coarse {
-			result.whole = append(result.whole, device)
-		} else {
+		if withdrawn[device.Name] {
+			device.Taints = []resourceapi.DeviceTaint{{Key: TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		}
+		if ofPartition(shape) {
 			result.partitions = append(result.partitions, device)
+		} else {
+			result.entire = append(result.entire, device)
 		}
 	}
 	return result
+}
+
+// TaintWithdrawn is on devices that the node's policy no longer offers and that
+// claims still have.
+const TaintWithdrawn = "mica.gpu/withdrawn"
+
+// ofPartition tells whether a shape is a partition, or one in shares.
+func ofPartition(shape gpu.Shape) bool {
+	if share, ok := shape.(gpu.Share); ok {
+		shape = share.Of
+	}
+	_, entire := shape.(gpu.Whole)
+	return !entire
+}
+
+// inOrder sorts devices as their shapes are, whatever their GPU.
+func inOrder(devices []resourceapi.Device, shapes []gpu.Shape) {
+	order := make(map[string]int, len(shapes))
+	for i, shape := range shapes {
+		order[shape.Name()] = i
+	}
+	slices.SortStableFunc(devices, func(a, b resourceapi.Device) int { return order[a.Name] - order[b.Name] })
 }
 
 // group sorts shapes by their GPU, in the order in which GPUs first appear.
@@ -103,11 +132,11 @@ func group(shapes []gpu.Shape) [][]gpu.Shape {
 }
 
 // devices are as many slices as the devices need. The API server's limit is
-// lower for those that consume counters.
+// lower for those that consume counters or are tainted.
 func devices(all []resourceapi.Device) []resourceslice.Slice {
 	limit := resourceapi.ResourceSliceMaxDevices
 	for _, device := range all {
-		if len(device.ConsumesCounters) > 0 {
+		if len(device.ConsumesCounters) > 0 || len(device.Taints) > 0 {
 			limit = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 		}
 	}

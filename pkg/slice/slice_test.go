@@ -67,7 +67,7 @@ func render(t *testing.T, pool resourceslice.Pool) string {
 
 func pool(t testing.TB, node gpu.Node) resourceslice.Pool {
 	t.Helper()
-	return Pool(node, gpu.Shapes(node.GPUs))
+	return Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 }
 
 // specs are the slices that are made from the pool, less what names the node.

@@ -36,7 +36,7 @@ var layouts = []layout{
 
 func ours(t testing.TB, node gpu.Node) resourceslice.Pool {
 	t.Helper()
-	return slice.Pool(node, gpu.Shapes(node.GPUs))
+	return slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 }
 
 // nvidias is the layout of NVIDIA's driver with dynamic MIG (partitions.go of

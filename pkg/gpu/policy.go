@@ -1,0 +1,92 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Policy is which shapes of a GPU are offered.
+type Policy struct {
+	// Whole offers the entire GPU to one claim at a time.
+	Whole bool
+	// MIG offers partitions, where the board and its mode allow, to one claim each.
+	MIG bool
+	// Profiles are the profiles of which partitions are offered, by name; nil for all.
+	Profiles []string
+	// SharedProfiles are the profiles of which partitions are offered in shares,
+	// by name.
+	SharedProfiles map[string]Sharing
+	// TimeSlicing and MPS offer the entire GPU in shares; nil where they do not.
+	TimeSlicing *TimeSlicing
+	MPS         *MPS
+}
+
+// ByDefault is the policy of nodes for which there is no other: what NVIDIA's
+// driver offers.
+func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
+
+// Check refuses what a GPU does not support. The error is a sentence without the
+// GPU's name.
+func (p Policy) Check(g GPU) error {
+	if p.TimeSlicing != nil {
+		if err := p.TimeSlicing.check(g); err != nil {
+			return fmt.Errorf("timeSlice: %w", err)
+		}
+	}
+	if p.MPS != nil {
+		if err := p.MPS.check(g); err != nil {
+			return fmt.Errorf("mps: %w", err)
+		}
+	}
+	for name, sharing := range p.SharedProfiles {
+		if err := sharing.check(g); err != nil {
+			return fmt.Errorf("mig.shared of profile %s: %w", name, err)
+		}
+		if slicing, ok := sharing.(TimeSlicing); ok && slicing.Interval != DefaultInterval {
+			return fmt.Errorf("mig.shared of profile %s: the interval of a MIG partition cannot be set: remove interval", name)
+		}
+	}
+	return nil
+}
+
+// volta is the first compute capability with time-slice intervals, and with
+// limits for the clients of MPS.
+const volta = 7
+
+func (t TimeSlicing) check(g GPU) error {
+	if t.Replicas < MinShares || t.Replicas > MaxReplicas {
+		return fmt.Errorf("replicas is %d: choose %d to %d", t.Replicas, MinShares, MaxReplicas)
+	}
+	if !slices.Contains(Intervals, t.Interval) {
+		return fmt.Errorf("interval is %q: choose one of %q", t.Interval, Intervals)
+	}
+	if t.Interval != DefaultInterval && g.before(volta) {
+		return fmt.Errorf("interval is %s, but a %s (compute capability %s) has none that could be set: use %s, or keep the policy from this GPU",
+			t.Interval, g.ProductName, g.ComputeCapability, DefaultInterval)
+	}
+	return nil
+}
+
+func (m MPS) check(g GPU) error {
+	if m.Clients < MinShares || m.Clients > MaxClients {
+		return fmt.Errorf("clients is %d: choose %d to %d", m.Clients, MinShares, MaxClients)
+	}
+	if g.before(volta) {
+		return fmt.Errorf("a %s (compute capability %s) cannot limit the clients of MPS: keep the policy from this GPU", g.ProductName, g.ComputeCapability)
+	}
+	return nil
+}
+
+// before tells whether the GPU is known to be older than a major compute capability.
+func (g GPU) before(major int) bool {
+	own, _, _ := strings.Cut(g.ComputeCapability, ".")
+	n, err := strconv.Atoi(own)
+	return err == nil && n < major
+}
+
+// offers tells whether partitions of a profile are for one claim each.
+func (p Policy) offers(profile string) bool {
+	return p.MIG && (p.Profiles == nil || slices.Contains(p.Profiles, profile))
+}
