@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/mica-gpu/mica/test/fixture"
@@ -30,7 +31,7 @@ func BenchmarkAllocation(b *testing.B) {
 					continue // what was tried is compared on the smaller cluster
 				}
 				b.Run(fmt.Sprintf("nodes=%d/claim=%s/layout=%s", nodes, kind.name, layout.name), func(b *testing.B) {
-					benchmarkAllocation(b, newCluster(b, layout, nodes), kind)
+					benchmarkAllocation(b, newCluster(layout.pool(b, fixture.Node(b, machine)), nodes), kind)
 				})
 			}
 		}
@@ -79,6 +80,11 @@ func benchmarkAllocation(b *testing.B, c *cluster, kind kind) {
 			}
 		}
 	}
+	report(b, took)
+}
+
+func report(b *testing.B, took []time.Duration) {
+	b.Helper()
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "median-µs/allocation")
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "p99-µs/allocation")
@@ -92,8 +98,7 @@ type cluster struct {
 	cache  *cel.Cache
 }
 
-func newCluster(b *testing.B, l layout, nodes int) *cluster {
-	b.Helper()
+func newCluster(pool resourceslice.Pool, nodes int) *cluster {
 	c := &cluster{
 		state: structured.AllocatedState{
 			AllocatedDevices:         sets.New[structured.DeviceID](),
@@ -102,7 +107,6 @@ func newCluster(b *testing.B, l layout, nodes int) *cluster {
 		},
 		cache: cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}), // as many as the scheduler's
 	}
-	pool := l.pool(b, fixture.Node(b, machine))
 	for n := range nodes {
 		name := fmt.Sprintf("node-%03d", n)
 		c.nodes = append(c.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -122,7 +126,13 @@ func newCluster(b *testing.B, l layout, nodes int) *cluster {
 
 func (c *cluster) take(result resourceapi.AllocationResult) {
 	for _, device := range result.Devices.Results {
-		c.state.AllocatedDevices.Insert(structured.MakeDeviceID(device.Driver, device.Pool, device.Device))
+		id := structured.MakeDeviceID(device.Driver, device.Pool, device.Device)
+		if device.ShareID == nil {
+			c.state.AllocatedDevices.Insert(id)
+			continue
+		}
+		c.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, device.ShareID))
+		c.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, device.ConsumedCapacity))
 	}
 }
 
@@ -145,7 +155,7 @@ type classes struct{}
 
 func (c classes) List() ([]*resourceapi.DeviceClass, error) {
 	var all []*resourceapi.DeviceClass
-	for _, name := range []string{"gpu.nvidia.com", "mig.nvidia.com"} {
+	for name := range classTypes {
 		class, err := c.Get(name)
 		if err != nil {
 			return nil, err
@@ -155,8 +165,14 @@ func (c classes) List() ([]*resourceapi.DeviceClass, error) {
 	return all, nil
 }
 
+// classTypes are the types of device that the classes select.
+var classTypes = map[string]string{
+	"gpu.nvidia.com": "gpu", "timeslice.nvidia.com": "timeslice", "mps.nvidia.com": "mps",
+	"mig.nvidia.com": "mig", "mig-timeslice.nvidia.com": "mig-timeslice",
+}
+
 func (classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	kind, known := map[string]string{"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}[name]
+	kind, known := classTypes[name]
 	if !known {
 		return nil, fmt.Errorf("there is no class %q", name)
 	}
