@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +41,8 @@ func (p Policy) Check(g GPU) error {
 			return fmt.Errorf("mps: %w", err)
 		}
 	}
-	for name, sharing := range p.SharedProfiles {
+	for _, name := range slices.Sorted(maps.Keys(p.SharedProfiles)) {
+		sharing := p.SharedProfiles[name]
 		if err := sharing.check(g); err != nil {
 			return fmt.Errorf("mig.shared of profile %s: %w", name, err)
 		}

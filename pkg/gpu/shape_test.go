@@ -80,6 +80,82 @@ func TestWholeGPUsComeBeforeAllPartitions(t *testing.T) {
 	}
 }
 
+// A policy offers what it names, in the order in which it is published: entire
+// GPUs by shape, then GPU by GPU what can be cut from it, for one claim each before
+// in shares.
+func TestShapesOfAPolicy(t *testing.T) {
+	const (
+		halves1   = "gpu-0-mig-1g1gb-1-1 gpu-0-mig-1g1gb-1-0 "
+		halves1TS = "gpu-0-mig-1g1gb-1-1-timeslice gpu-0-mig-1g1gb-1-0-timeslice "
+		engine    = "gpu-0-mig-1g1gb-me-2-1 gpu-0-mig-1g1gb-me-2-0 "
+		all       = "gpu-0-mig-2g2gb-3-0 "
+	)
+	slicing, mps := TimeSlicing{Replicas: 4, Interval: DefaultInterval}, MPS{Clients: 4}
+	entire := Policy{Whole: true, TimeSlicing: &slicing, MPS: &mps}
+	everything := Policy{Whole: true, TimeSlicing: &slicing, MPS: &mps, MIG: true, SharedProfiles: map[string]Sharing{"1g.1gb": slicing}}
+	for name, tc := range map[string]struct {
+		policy Policy
+		gpus   []GPU
+		want   string
+	}{
+		"nothing": {Policy{}, []GPU{halves(0, MIGDisabled, true)}, ""},
+		"entire GPUs shape by shape": {entire, []GPU{{Minor: 0}, {Minor: 1}},
+			"gpu-0 gpu-1 gpu-0-timeslice gpu-1-timeslice gpu-0-mps gpu-1-mps"},
+		"only in shares": {Policy{MPS: &mps}, []GPU{{Minor: 0}, {Minor: 1}}, "gpu-0-mps gpu-1-mps"},
+		"everything": {everything, []GPU{halves(0, MIGDisabled, true)},
+			"gpu-0 gpu-0-timeslice gpu-0-mps " + halves1 + engine + all + halves1TS},
+		"no entire GPU where MIG stays on": {everything, []GPU{halves(0, MIGEnabled, false)}, halves1 + engine + all + halves1TS},
+		"no entire GPU beside somebody else's partition": {everything, []GPU{halves(0, MIGEnabled, true, instance(2, 1, 1, 1))},
+			"gpu-0-mig-1g1gb-me-2-1 gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-1-0-timeslice"},
+		"no partition where MIG takes a reset":       {everything, []GPU{halves(0, MIGDisabled, false)}, "gpu-0 gpu-0-timeslice gpu-0-mps"},
+		"some profiles":                              {Policy{MIG: true, Profiles: []string{"2g.2gb", "1g.1gb"}}, []GPU{halves(0, MIGDisabled, true)}, halves1 + all},
+		"no profile":                                 {Policy{MIG: true, Profiles: []string{}}, []GPU{halves(0, MIGDisabled, true)}, ""},
+		"profiles that the board lacks":              {Policy{MIG: true, Profiles: []string{"7g.80gb"}, SharedProfiles: map[string]Sharing{"3g.40gb": mps}}, []GPU{halves(0, MIGDisabled, true)}, ""},
+		"profiles do not matter without MIG":         {Policy{Profiles: []string{"1g.1gb"}}, []GPU{halves(0, MIGDisabled, true)}, ""},
+		"partitions in shares alone":                 {Policy{SharedProfiles: map[string]Sharing{"1g.1gb": slicing}}, []GPU{halves(0, MIGDisabled, true)}, halves1TS},
+		"each profile as it is to be shared":         {Policy{SharedProfiles: map[string]Sharing{"1g.1gb": slicing, "2g.2gb": mps}}, []GPU{halves(0, MIGDisabled, true)}, halves1TS + "gpu-0-mig-2g2gb-3-0-mps"},
+		"what others made, in shares alone":          {everything, []GPU{halves(0, MIGEnabled, false, instance(1, 0, 1, 1), instance(1, 1, 1, 1))}, "gpu-0-mig-1g1gb-1-0-timeslice gpu-0-mig-1g1gb-1-1-timeslice"},
+		"what others made, of a profile not offered": {Policy{MIG: true, Profiles: []string{"2g.2gb"}}, []GPU{halves(0, MIGEnabled, false, instance(1, 0, 1, 1))}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := names(Shapes(tc.gpus, func(GPU) Policy { return tc.policy }))
+			if want := strings.TrimSpace(tc.want); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestEachGPUHasItsOwnPolicy(t *testing.T) {
+	shapes := Shapes([]GPU{{Minor: 0}, {Minor: 1}, {Minor: 2}}, func(g GPU) Policy {
+		return []Policy{{Whole: true}, {TimeSlicing: &TimeSlicing{Replicas: 2}}, {}}[g.Minor]
+	})
+	if got, want := names(shapes), "gpu-0 gpu-1-timeslice"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTypeSaysWhatIsSharedAndHow(t *testing.T) {
+	g := halves(0, MIGEnabled, true)
+	for _, tc := range []struct {
+		share Share
+		want  string
+		bytes uint64
+	}{
+		{Share{Of: Whole{GPU: GPU{MemoryBytes: 5}}, Sharing: TimeSlicing{}}, "timeslice", 5},
+		{Share{Of: Whole{GPU: GPU{MemoryBytes: 5}}, Sharing: MPS{}}, "mps", 5},
+		{Share{Of: Partition{GPU: g, Profile: g.Profiles[0]}, Sharing: TimeSlicing{}}, "mig-timeslice", 1 << 30},
+		{Share{Of: Static{GPU: g, Profile: g.Profiles[2]}, Sharing: MPS{}}, "mig-mps", 2 << 30},
+	} {
+		if got := tc.share.Type(); got != tc.want {
+			t.Errorf("got type %s, want %s", got, tc.want)
+		}
+		if got := tc.share.MemoryBytes(); got != tc.bytes {
+			t.Errorf("%s: got %d bytes, want %d", tc.want, got, tc.bytes)
+		}
+	}
+}
+
 func TestWithoutLeavesOutWhatIsOurs(t *testing.T) {
 	g := halves(0, MIGEnabled, true, instance(1, 0, 1, 1), instance(2, 1, 1, 1))
 	less := g.Without(func(i Instance) bool { return i.Start == 0 })
@@ -105,6 +181,38 @@ func TestCounters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var names []string
 			for _, c := range Counters(Shapes([]GPU{tc.gpu}, ByDefault)) {
+				names = append(names, c.Name)
+			}
+			if got := strings.Join(names, " "); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// What can meet is counted, and nothing else.
+func TestCountersOfAPolicy(t *testing.T) {
+	slicing, mps := TimeSlicing{Replicas: 4}, MPS{Clients: 4}
+	shared := map[string]Sharing{"1g.1gb": slicing}
+	board, bare := halves(0, MIGDisabled, true), GPU{}
+	for name, tc := range map[string]struct {
+		policy Policy
+		gpu    GPU
+		want   string
+	}{
+		"one shape of the entire GPU":          {Policy{TimeSlicing: &slicing}, board, ""},
+		"two shapes of the entire GPU":         {Policy{TimeSlicing: &slicing, Whole: true}, bare, "gpu"},
+		"three of a board that can be divided": {Policy{TimeSlicing: &slicing, Whole: true, MPS: &mps}, board, "gpu"},
+		"shares beside partitions":             {Policy{TimeSlicing: &slicing, MIG: true}, board, "memory-slice-0 memory-slice-1 ofa-engines"},
+		"places that never meet":               {Policy{MIG: true, Profiles: []string{"1g.1gb"}}, board, ""},
+		"places in shares that never meet":     {Policy{SharedProfiles: shared}, board, ""},
+		"a place for one claim or in shares":   {Policy{MIG: true, Profiles: []string{"1g.1gb"}, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1"},
+		"places beside the entire GPU":         {Policy{Whole: true, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1"},
+		"an engine of which there is one":      {Policy{SharedProfiles: map[string]Sharing{"1g.1gb+me": mps}}, board, "ofa-engines"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var names []string
+			for _, c := range Counters(Shapes([]GPU{tc.gpu}, func(GPU) Policy { return tc.policy })) {
 				names = append(names, c.Name)
 			}
 			if got := strings.Join(names, " "); got != tc.want {
