@@ -14,7 +14,11 @@ type Counter struct {
 	Total uint64
 	// whole is what the whole GPU takes, and shared what it takes in shares.
 	whole, shared uint64
-	use           func(Profile, int) uint64
+	// use is what a partition takes.
+	use func(Profile, int) uint64
+	// ofInstances marks the counter of the instance of somebody else at start.
+	ofInstances bool
+	start       int
 }
 
 // parts is how many parts a memory slice is counted in. A partition takes all of
@@ -31,6 +35,7 @@ const parts = 32
 // no two of the shapes can meet.
 func Counters(offered []Shape) []Counter {
 	var placements []Partition
+	var statics []int
 	entire := 0 // shapes of the entire GPU
 	for _, shape := range offered {
 		if share, ok := shape.(Share); ok {
@@ -39,17 +44,39 @@ func Counters(offered []Shape) []Counter {
 		switch shape := shape.(type) {
 		case Partition:
 			placements = append(placements, shape)
+		case Static:
+			statics = append(statics, shape.Instance.Start)
 		case Whole:
 			entire++
 		}
 	}
-	if len(placements) > 0 {
-		return append(bindingSlices(placements, entire), bindingAmounts(distinct(placements), placements[0].GPU.Room())...)
+	counters := instances(statics)
+	switch {
+	case len(placements) > 0:
+		counters = append(counters, bindingSlices(placements, entire)...)
+		counters = append(counters, bindingAmounts(distinct(placements), placements[0].GPU.Room())...)
+	case entire > 1:
+		counters = append(counters, Counter{Name: "gpu", Total: parts, whole: 1, shared: parts})
 	}
-	if entire > 1 {
-		return []Counter{{Name: "gpu", Total: parts, whole: 1, shared: parts}}
+	return counters
+}
+
+// instances keep apart the claims of an instance that somebody else has made where
+// it is offered in more than one way: as it was before the policy changed, for
+// the claims that have it, and as it is now.
+func instances(starts []int) []Counter {
+	slices.Sort(starts)
+	var counters []Counter
+	for i, start := range starts {
+		if i > 0 && starts[i-1] == start && (len(counters) == 0 || counters[len(counters)-1].start != start) {
+			counters = append(counters, Counter{
+				Name: fmt.Sprintf("partition-%d", start), Total: 1,
+				ofInstances: true, start: start,
+				use: func(Profile, int) uint64 { return 0 },
+			})
+		}
 	}
-	return nil
+	return counters
 }
 
 // distinct has each partition once that is offered in several ways.

@@ -112,8 +112,14 @@ func (s Static) Type() string { return "mig" }
 // Physical is the GPU that the partition is cut from.
 func (s Static) Physical() GPU { return s.GPU }
 
-// Uses is nothing: what the instance has is no part of the Room.
-func (s Static) Uses(Counter) uint64 { return 0 }
+// Uses is nothing but what tells its claims apart: what the instance has is no
+// part of the Room.
+func (s Static) Uses(c Counter) uint64 {
+	if c.ofInstances && c.start == s.Instance.Start {
+		return c.Total
+	}
+	return 0
+}
 
 // Statics are the instances that can be handed out: those of a known profile
 // with exactly one compute instance, which fills them. The others are in

@@ -222,6 +222,24 @@ func TestCountersOfAPolicy(t *testing.T) {
 	}
 }
 
+// A claim may have an instance of somebody else as it was offered before the policy
+// changed, and then no other may have it as it is offered now.
+func TestAnInstanceOfferedInTwoWaysIsCounted(t *testing.T) {
+	g := halves(0, MIGEnabled, false, instance(1, 0, 1, 1), instance(1, 1, 1, 1))
+	statics, _ := g.Statics()
+	first, second := statics[0], statics[1]
+	offered := []Shape{first, second, Share{Of: second, Sharing: MPS{Clients: 2}}, Share{Of: second, Sharing: TimeSlicing{Replicas: 2}}}
+	counters := Counters(offered)
+	if len(counters) != 1 || counters[0].Name != "partition-1" {
+		t.Fatalf("got %+v", counters)
+	}
+	for i, want := range []uint64{0, 1, 1, 1} {
+		if got := offered[i].Uses(counters[0]); got != want*counters[0].Total {
+			t.Errorf("%s of type %s uses %d, want %d", offered[i].Name(), offered[i].Type(), got, want)
+		}
+	}
+}
+
 func TestAPlacementThatNoBoardHasFitsNowhere(t *testing.T) {
 	room := Room{slices: ^uint64(0), memory: 1 << 40}
 	for _, p := range []Profile{{Size: 0}, {Size: -1}, {Size: 65}, {Size: 1 << 40}} {
