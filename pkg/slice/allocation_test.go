@@ -102,18 +102,26 @@ func (c *cluster) take(devices ...string) {
 // allocate returns what a claim gets of the first node, nil where it does not fit.
 func (c *cluster) allocate(t testing.TB, claim *resourceapi.ResourceClaim) []string {
 	t.Helper()
+	var got []string
+	for _, device := range c.results(t, claim) {
+		got = append(got, device.Device)
+	}
+	slices.Sort(got)
+	return got
+}
+
+// results are what a claim gets of the first node.
+func (c *cluster) results(t testing.TB, claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	t.Helper()
 	results, err := c.allocator(t).Allocate(t.Context(), c.nodes[0], []*resourceapi.ResourceClaim{claim})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
+	var devices []resourceapi.DeviceRequestAllocationResult
 	for _, result := range results {
-		for _, device := range result.Devices.Results {
-			got = append(got, device.Device)
-		}
+		devices = append(devices, result.Devices.Results...)
 	}
-	slices.Sort(got)
-	return got
+	return devices
 }
 
 // cluster is what the allocator knows.
@@ -179,8 +187,11 @@ func (c *cluster) allocator(t testing.TB) structured.Allocator {
 type classes struct{}
 
 const (
-	migClass = "mig.nvidia.com"
-	anyClass = "any"
+	migClass          = "mig.nvidia.com"
+	timesliceClass    = "timeslice.nvidia.com"
+	mpsClass          = "mps.nvidia.com"
+	migTimesliceClass = "mig-timeslice.nvidia.com"
+	anyClass          = "any"
 )
 
 func (classes) List() ([]*resourceapi.DeviceClass, error) {
@@ -193,6 +204,9 @@ func (classes) List() ([]*resourceapi.DeviceClass, error) {
 	return []*resourceapi.DeviceClass{
 		class(fixture.Driver, "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"),
 		class(migClass, "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'"),
+		class(timesliceClass, "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'timeslice'"),
+		class(mpsClass, "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mps'"),
+		class(migTimesliceClass, "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig-timeslice'"),
 		class(anyClass, "true"),
 	}, nil
 }

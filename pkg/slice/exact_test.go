@@ -8,11 +8,16 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // The scheduler's allocator admits exactly the sets of partitions that geometry
@@ -33,7 +38,7 @@ func TestSchedulerAdmitsExactlyWhatFits(t *testing.T) {
 			}
 			checked[signature] = geometry.Name
 			t.Parallel()
-			e := checkExact(t, g)
+			e := checkExact(t, g, gpu.ByDefault(g))
 			t.Logf("%d were given and %d refused", e.given, e.refused)
 		})
 	}
@@ -63,8 +68,105 @@ func TestSchedulerAdmitsExactlyWhatFitsBesideOthers(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s/%d", geometry.Name, seed), func(t *testing.T) {
 			t.Parallel()
-			checkExact(t, g)
+			checkExact(t, g, gpu.ByDefault(g))
 		})
+	}
+}
+
+// Shares change nothing of what partitions fit together, and each two shapes meet
+// in nothing or exclude each other: everything beside an entire GPU, and what
+// overlaps, or is the same place for one claim and in shares.
+func TestSchedulerAdmitsExactlyWhatFitsInShares(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"h100-80gb", "a30-24gb"} {
+		geometries := catalog.Geometries()
+		geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == name })]
+		g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles(), MemoryBytes: 24 << 30}
+		all := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &quarters, MPS: &fourClients, SharedProfiles: map[string]gpu.Sharing{}}
+		for _, p := range g.Profiles {
+			all.SharedProfiles[p.Name] = quarters
+		}
+		onlyShares := gpu.Policy{MPS: &fourClients, SharedProfiles: all.SharedProfiles}
+		noEntire := gpu.Policy{MIG: true, SharedProfiles: map[string]gpu.Sharing{g.Profiles[0].Name: fourClients}}
+		for policyName, policy := range map[string]gpu.Policy{"all": all, "only shares": onlyShares, "no entire GPU": noEntire} {
+			t.Run(name+"/"+policyName, func(t *testing.T) {
+				t.Parallel()
+				checkPairs(t, g, policy)
+			})
+		}
+	}
+	t.Run("beside partitions in shares", func(t *testing.T) {
+		t.Parallel()
+		geometries := catalog.Geometries()
+		geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == "a30-24gb" })]
+		g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
+		checkExact(t, g, gpu.Policy{Whole: true, MIG: true, SharedProfiles: map[string]gpu.Sharing{geometry.GPUProfiles()[0].Name: quarters}})
+	})
+	t.Run("a board that cannot be divided", func(t *testing.T) {
+		t.Parallel()
+		checkPairs(t, gpu.GPU{MemoryBytes: 24 << 30}, gpu.Policy{Whole: true, TimeSlicing: &quarters, MPS: &fourClients})
+	})
+}
+
+// checkPairs asks for each device beside each other, and beside a share of itself.
+func checkPairs(t *testing.T, g gpu.GPU, policy gpu.Policy) {
+	t.Helper()
+	shapes := gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy { return policy })
+	e := newExact(t, g, policy)
+	for _, a := range shapes {
+		e.check(a.Name(), nil, true)
+		for _, b := range shapes {
+			e.check(b.Name(), []string{a.Name()}, fitTogether(a, b))
+		}
+	}
+	if e.given == 0 || e.refused == 0 {
+		t.Errorf("%d were given and %d refused", e.given, e.refused)
+	}
+}
+
+// fitTogether tells whether two claims can have a device of one GPU each, by the
+// rule and not by counters.
+func fitTogether(a, b gpu.Shape) bool {
+	if a.Name() == b.Name() {
+		_, shared := a.(gpu.Share)
+		return shared
+	}
+	p, divided := partition(a)
+	q, alsoDivided := partition(b)
+	if !divided || !alsoDivided || !p.GPU.Room().Fits(p.Profile, p.Start) {
+		return false
+	}
+	return p.GPU.Room().Take(p.Profile, p.Start).Fits(q.Profile, q.Start)
+}
+
+func partition(shape gpu.Shape) (gpu.Partition, bool) {
+	if share, shared := shape.(gpu.Share); shared {
+		shape = share.Of
+	}
+	p, is := shape.(gpu.Partition)
+	return p, is
+}
+
+// An instance of somebody else that a claim has for itself is not shared before
+// the claim ends, though the policy has changed.
+func TestSchedulerKeepsApartTheClaimsOfAnInstance(t *testing.T) {
+	g := gpu.GPU{
+		MIG:       gpu.MIGEnabled,
+		Profiles:  []gpu.Profile{{ID: 1, Name: "1g.1gb", Slices: 1, Starts: []int{0, 1}, Size: 1, MemoryBytes: 1 << 30}},
+		Instances: []gpu.Instance{{ProfileID: 1, Size: 1, Devices: []gpu.MIGDevice{{UUID: "MIG", Slices: 1}}}},
+	}
+	before := gpu.Shapes([]gpu.GPU{g}, gpu.ByDefault)
+	after := gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy {
+		return gpu.Policy{SharedProfiles: map[string]gpu.Sharing{"1g.1gb": quarters}}
+	})
+	cluster := newClusterOf(Pool(gpu.Node{}, slices.Concat(before[:1], after), map[string]bool{before[0].Name(): true}), 1)
+	inShares := claimOf(migTimesliceClass, 1, `device.attributes["gpu.nvidia.com"].?uuid.hasValue()`, nil)
+	if got := cluster.allocate(t, inShares); len(got) != 1 {
+		t.Fatalf("got %q of an instance that nobody has", got)
+	}
+	cluster.take(before[0].Name())
+	if got := cluster.allocate(t, inShares); got != nil {
+		t.Errorf("got %q though a claim has %s", got, before[0].Name())
 	}
 }
 
@@ -85,19 +187,21 @@ type exact struct {
 	t              *testing.T
 	cluster        *cluster
 	claims         map[string]*resourceapi.ResourceClaim
+	devices        map[string]resourceapi.Device
 	given, refused int
 }
 
 // place is an attribute that only these tests publish: it selects one device.
 const place = "place"
 
-func newExact(t *testing.T, g gpu.GPU) *exact {
-	published := pool(t, gpu.Node{GPUs: []gpu.GPU{g}})
-	e := &exact{t: t, claims: map[string]*resourceapi.ResourceClaim{}}
+func newExact(t *testing.T, g gpu.GPU, policy gpu.Policy) *exact {
+	published := poolUnder(policy, gpu.Node{GPUs: []gpu.GPU{g}})
+	e := &exact{t: t, claims: map[string]*resourceapi.ResourceClaim{}, devices: map[string]resourceapi.Device{}}
 	for _, slice := range published.Slices {
 		for i := range slice.Devices {
 			device := &slice.Devices[i]
 			device.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{place: {StringValue: ptr.To(device.Name)}}
+			e.devices[device.Name] = *device
 			e.claims[device.Name] = claimOf(anyClass, 1, fmt.Sprintf("device.attributes[%q].%s == %q", "gpu.nvidia.com", place, device.Name), nil)
 		}
 	}
@@ -107,7 +211,12 @@ func newExact(t *testing.T, g gpu.GPU) *exact {
 
 func (e *exact) check(device string, beside []string, fits bool) {
 	e.t.Helper()
-	e.cluster.take(beside...)
+	e.cluster.take()
+	e.cluster.state.AllocatedSharedDeviceIDs = sets.New[structured.SharedDeviceID]()
+	e.cluster.state.AggregatedCapacity = structured.NewConsumedCapacityCollection()
+	for _, other := range beside {
+		e.hold(other)
+	}
 	got := e.cluster.allocate(e.t, e.claims[device])
 	if given := slices.Equal(got, []string{device}); given != fits {
 		e.t.Fatalf("%s beside %v: given %t, fits %t", device, beside, given, fits)
@@ -119,9 +228,25 @@ func (e *exact) check(device string, beside []string, fits bool) {
 	}
 }
 
-func checkExact(t *testing.T, g gpu.GPU) *exact {
+// hold gives a device to a claim, of one in shares what is a share by default.
+func (e *exact) hold(name string) {
+	id := structured.MakeDeviceID(fixture.Driver, nodeName(0), name)
+	device := e.devices[name]
+	if device.AllowMultipleAllocations == nil {
+		e.cluster.state.AllocatedDevices.Insert(id)
+		return
+	}
+	consumed := map[resourceapi.QualifiedName]resource.Quantity{}
+	for name, capacity := range device.Capacity {
+		consumed[name] = *capacity.RequestPolicy.Default
+	}
+	e.cluster.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, ptr.To(types.UID("share"))))
+	e.cluster.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, consumed))
+}
+
+func checkExact(t *testing.T, g gpu.GPU, policy gpu.Policy) *exact {
 	t.Helper()
-	e := newExact(t, g)
+	e := newExact(t, g, policy)
 	partitions := g.Partitions()
 	var extend func(from int, room gpu.Room, set []int)
 	extend = func(from int, room gpu.Room, set []int) {
@@ -178,7 +303,7 @@ func TestSchedulerLetsAdminsLookAtUsedGPUs(t *testing.T) {
 	geometry := catalog.Geometries()[0]
 	g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
 	whole := gpu.Whole{GPU: g}.Name()
-	e := newExact(t, g)
+	e := newExact(t, g, gpu.ByDefault(g))
 	e.claims[whole].Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
 	e.check(whole, nil, true)
 	e.check(whole, []string{whole}, true)

@@ -70,6 +70,11 @@ func pool(t testing.TB, node gpu.Node) resourceslice.Pool {
 	return Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 }
 
+// poolUnder is what is published under one policy for all GPUs.
+func poolUnder(policy gpu.Policy, node gpu.Node) resourceslice.Pool {
+	return Pool(node, gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return policy }), nil)
+}
+
 // specs are the slices that are made from the pool, less what names the node.
 func specs(pool resourceslice.Pool) []resourceapi.ResourceSliceSpec {
 	specs := make([]resourceapi.ResourceSliceSpec, len(pool.Slices))
@@ -84,18 +89,39 @@ func specs(pool resourceslice.Pool) []resourceapi.ResourceSliceSpec {
 func TestPublishedDevicesAreValid(t *testing.T) {
 	for _, name := range nodes.Names() {
 		t.Run(name, func(t *testing.T) {
-			names := map[string]bool{}
-			for _, slice := range pool(t, fixture.Node(t, name)).Slices {
-				checkSlice(t, slice)
-				for _, device := range slice.Devices {
-					if names[device.Name] {
-						t.Errorf("%s is published twice", device.Name)
+			checkPool(t, pool(t, fixture.Node(t, name)))
+		})
+	}
+}
+
+func checkPool(t *testing.T, pool resourceslice.Pool) {
+	t.Helper()
+	names := map[string]bool{}
+	counters := map[string]map[string]resourceapi.Counter{}
+	for _, slice := range pool.Slices {
+		checkSlice(t, slice)
+		for _, set := range slice.SharedCounters {
+			if _, twice := counters[set.Name]; twice {
+				t.Errorf("counter set %s is published twice", set.Name)
+			}
+			counters[set.Name] = set.Counters
+		}
+	}
+	for _, slice := range pool.Slices {
+		for _, device := range slice.Devices {
+			if names[device.Name] {
+				t.Errorf("%s is published twice", device.Name)
+			}
+			names[device.Name] = true
+			checkDevice(t, device)
+			for _, consumed := range device.ConsumesCounters {
+				for name, counter := range consumed.Counters {
+					if total, published := counters[consumed.CounterSet][name]; !published || counter.Value.Cmp(total.Value) > 0 {
+						t.Errorf("%s consumes %s of the counter %s of %s, of which there is %s", device.Name, &counter.Value, name, consumed.CounterSet, &total.Value)
 					}
-					names[device.Name] = true
-					checkDevice(t, device)
 				}
 			}
-		})
+		}
 	}
 }
 
@@ -106,7 +132,7 @@ func checkSlice(t *testing.T, slice resourceslice.Slice) {
 		if len(device.ConsumesCounters) > resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
 			t.Errorf("%s consumes of %d counter sets", device.Name, len(device.ConsumesCounters))
 		}
-		if len(device.ConsumesCounters) > 0 {
+		if len(device.ConsumesCounters) > 0 || len(device.Taints) > 0 {
 			limit = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 		}
 	}
@@ -169,6 +195,33 @@ func checkDevice(t *testing.T, device resourceapi.Device) {
 		if sign := capacity.Value.Sign(); sign < 0 || sign == 0 && name == capacityMemory {
 			t.Errorf("%s: capacity %s is %s", device.Name, name, &capacity.Value)
 		}
+		if shared := device.AllowMultipleAllocations != nil; shared != (capacity.RequestPolicy != nil) {
+			t.Errorf("%s: may have several claims: %t; capacity %s has the request policy %v", device.Name, shared, name, capacity.RequestPolicy)
+		}
+		if capacity.RequestPolicy != nil {
+			checkRequestPolicy(t, device.Name+": capacity "+string(name), capacity)
+		}
+	}
+}
+
+// checkRequestPolicy has the rules for whole numbers: what a claim can ask for
+// reaches from min to the capacity in steps, the default is one of them, and there
+// is room for one step at least.
+func checkRequestPolicy(t *testing.T, what string, capacity resourceapi.DeviceCapacity) {
+	t.Helper()
+	policy := capacity.RequestPolicy
+	if policy.Default == nil || policy.ValidRange == nil || policy.ValidRange.Min == nil || policy.ValidRange.Max == nil || policy.ValidRange.Step == nil || len(policy.ValidValues) > 0 {
+		t.Fatalf("%s: the request policy is %+v", what, policy)
+	}
+	value, byDefault := capacity.Value.Value(), policy.Default.Value()
+	least, most, step := policy.ValidRange.Min.Value(), policy.ValidRange.Max.Value(), policy.ValidRange.Step.Value()
+	switch {
+	case least < 1 || step < 1 || least+step > value || most != value:
+		t.Errorf("%s of %d: %d to %d in steps of %d", what, value, least, most, step)
+	case byDefault < least || byDefault > most:
+		t.Errorf("%s: the default %d is not within %d to %d", what, byDefault, least, most)
+	case (byDefault-least)%step != 0 || (most-least)%step != 0:
+		t.Errorf("%s: neither the default %d nor %d may lie between the steps of %d from %d", what, byDefault, most, step, least)
 	}
 }
 
