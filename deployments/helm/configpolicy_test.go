@@ -1,0 +1,270 @@
+package helm_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types/ref"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"sigs.k8s.io/yaml"
+)
+
+// These tests compile the chart's policy of configurations and evaluate it as the API
+// server does: in the same environment, on objects that are converted as there.
+
+func TestConfigPolicyDecides(t *testing.T) {
+	policy := configPolicy(t)
+	for name, test := range map[string]struct {
+		parameters string
+		want       string // part of the message; "" is accepted
+	}{
+		"whole GPUs":                          {gpuConfig(``), ""},
+		"nothing said of sharing":             {gpuConfig(`"sharing": null`), ""},
+		"time-slicing":                        {gpuConfig(`"sharing": {"strategy": "TimeSlicing"}`), ""},
+		"an interval":                         {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}`), ""},
+		"no interval":                         {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": null}}`), ""},
+		"MPS":                                 {gpuConfig(`"sharing": {"strategy": "MPS", "timeSlicingConfig": null}`), ""},
+		"MPS with everything":                 {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "10Gi", "defaultPerDevicePinnedMemoryLimit": {"0": "1Mi", "GPU-1": 2097152}, "multiUser": true}}`), ""},
+		"MPS with nothing":                    {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": null, "defaultPinnedDeviceMemoryLimit": null, "defaultPerDevicePinnedMemoryLimit": null, "multiUser": null}}`), ""},
+		"no limit and all of it":              {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 0}}`), ""},
+		"partitions":                          {migConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 100}}`), ""},
+		"passthrough":                         {`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "VfioDeviceConfig", "iommu": {"backendPolicy": "LegacyOnly", "enableAPIDevice": true}}`, ""},
+		"no version":                          {`{"kind": "GpuConfig"}`, `has the apiVersion "": the driver understands resource.nvidia.com/v1beta1`},
+		"an old version":                      {`{"apiVersion": "resource.nvidia.com/v1alpha1", "kind": "GpuConfig"}`, `has the apiVersion "resource.nvidia.com/v1alpha1"`},
+		"no kind":                             {`{"apiVersion": "resource.nvidia.com/v1beta1"}`, `has the kind "": the driver understands GpuConfig, MigDeviceConfig and VfioDeviceConfig`},
+		"another kind":                        {`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GPUConfig"}`, `has the kind "GPUConfig"`},
+		"a kind that is none":                 {`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": {"a": 1}}`, `has the kind`},
+		"an unknown field":                    {gpuConfig(`"Sharing": {}`), "has the field Sharing, which its kind does not have"},
+		"metadata":                            {migConfig(`"metadata": {"name": "a"}`), "has the field metadata"},
+		"passthrough of a GPU":                {gpuConfig(`"iommu": {}`), "has the field iommu"},
+		"an unknown field of passthrough":     {`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "VfioDeviceConfig", "iommu": {"policy": "LegacyOnly"}}`, "has the field iommu.policy"},
+		"an unknown field of sharing":         {gpuConfig(`"sharing": {"strategy": "MPS", "mps": {}}`), "has the field sharing.mps,"},
+		"the time-slice of a partition":       {migConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}`), "has the field sharing.timeSlicingConfig,"},
+		"an unknown field of time-slicing":    {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"replicas": 2}}`), "has the field sharing.timeSlicingConfig.replicas"},
+		"an unknown field of MPS":             {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"activeThreadPercentage": 2}}`), "has the field sharing.mpsConfig.activeThreadPercentage"},
+		"sharing is no object":                {gpuConfig(`"sharing": "MPS"`), "has a sharing that is no object"},
+		"the settings of MPS are no object":   {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": [1]}`), "has a sharing.mpsConfig that is no object"},
+		"the time-slice is no object":         {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": "Short"}`), "has a sharing.timeSlicingConfig that is no object"},
+		"the limits of devices are no object": {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": "1Gi"}}`), "has a sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit that is no object"},
+		"passthrough is no object":            {`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "VfioDeviceConfig", "iommu": true}`, "has a iommu that is no object"},
+		"no strategy":                         {gpuConfig(`"sharing": {}`), `sharing.strategy of the configuration for gpu.nvidia.com is "": choose TimeSlicing or MPS`},
+		"an unknown strategy":                 {migConfig(`"sharing": {"strategy": "Mps"}`), `is "Mps": choose TimeSlicing or MPS`},
+		"a strategy that is a number":         {migConfig(`"sharing": {"strategy": 1}`), `is "1": choose TimeSlicing or MPS`},
+		"time-slicing with settings of MPS":   {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "mpsConfig": {}}`), "sharing.mpsConfig of the configuration for gpu.nvidia.com is set although sharing.strategy is TimeSlicing: remove it"},
+		"MPS with a time-slice":               {gpuConfig(`"sharing": {"strategy": "MPS", "timeSlicingConfig": {}}`), "sharing.timeSlicingConfig of the configuration for gpu.nvidia.com is set although sharing.strategy is MPS: remove it"},
+		"an unknown interval":                 {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "long"}}`), `interval of the configuration for gpu.nvidia.com is "long": choose Default, Short, Medium or Long`},
+		"an interval that is a number":        {gpuConfig(`"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": 2}}`), `is "2": choose Default`},
+		"a percentage that is too large":      {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}}`), "defaultActiveThreadPercentage of the configuration for gpu.nvidia.com is 101: choose a whole number from 0"},
+		"a percentage that is too small":      {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": -1}}`), "is -1: choose a whole number"},
+		"a percentage that is not whole":      {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 0.5}}`), "is 0.5"},
+		"a percentage that is text":           {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": "50"}}`), "is 50: choose a whole number"},
+		"users that are no truth":             {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"multiUser": "yes"}}`), "multiUser of the configuration for gpu.nvidia.com is yes: choose true or false"},
+		"a limit that is no quantity":         {migConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "10GB"}}`), "defaultPinnedDeviceMemoryLimit of the configuration for gpu.nvidia.com is 10GB: choose a quantity of at least 1Mi"},
+		"a limit that is too small":           {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "10"}}`), "is 10: choose a quantity"},
+		"a limit in bytes":                    {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": 1048576}}`), ""},
+		"a limit in too few bytes":            {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": 1048575}}`), "is 1048575: choose"},
+		"a limit that is an object":           {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": {}}}`), "defaultPinnedDeviceMemoryLimit of the configuration"},
+		"a limit of one device that is none":  {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi", "GPU-1": "much"}}}`), "defaultPerDevicePinnedMemoryLimit[GPU-1] is much in the configuration for gpu.nvidia.com: choose a quantity"},
+		"a limit of one device that is empty": {gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": null}}}`), "defaultPerDevicePinnedMemoryLimit[0] is null"},
+		"only the first of several is told":   {gpuConfig(`"sharing": {"strategy": "MPS", "a": 1, "b": 2}`), "has the field sharing."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for kind, object := range configured(t, "gpu.nvidia.com", test.parameters) {
+				matched, messages := policy.review(t, review{kind: kind, object: object})
+				switch {
+				case !matched:
+					t.Errorf("a %s is not looked at", kind)
+				case test.want == "" && len(messages) > 0:
+					t.Errorf("a %s is refused: %q", kind, messages)
+				case test.want != "" && (len(messages) != 1 || !strings.Contains(messages[0], test.want)):
+					t.Errorf("for a %s: got the messages %q, want one with %q", kind, messages, test.want)
+				}
+			}
+		})
+	}
+}
+
+func gpuConfig(fields string) string { return configOf("GpuConfig", fields) }
+func migConfig(fields string) string { return configOf("MigDeviceConfig", fields) }
+
+func configOf(kind, fields string) string {
+	if fields != "" {
+		fields = ", " + fields
+	}
+	return fmt.Sprintf(`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": %q%s}`, kind, fields)
+}
+
+const wrong = `{"kind": "Wrong"}`
+
+// Everything else in a cluster is not delayed, and what exists can be deleted.
+func TestConfigPolicyLeavesTheRestAlone(t *testing.T) {
+	policy := configPolicy(t)
+	for kind, object := range configured(t, "gpu.nvidia.com", wrong) {
+		for name, test := range map[string]struct {
+			review review
+			want   bool
+		}{
+			"another driver's configuration": {review{object: configured(t, "nic.example.com", wrong)[kind]}, false},
+			"no configuration":               {review{object: configured(t, "", "")[kind]}, false},
+			"nothing of the spec changes":    {review{object: object, old: object}, false},
+			"the spec changes":               {review{object: object, old: configured(t, "", "")[kind]}, true},
+		} {
+			test.review.kind = kind
+			if matched, _ := policy.review(t, test.review); matched != test.want {
+				t.Errorf("a %s, %s: looked at %t, want %t", kind, name, matched, test.want)
+			}
+		}
+	}
+}
+
+// configured are an object of each kind that can hold a configuration, beside that of
+// another driver.
+func configured(t *testing.T, driver, parameters string) map[string]any {
+	t.Helper()
+	opaque := func(driver, parameters string) resourceapi.DeviceConfiguration {
+		return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+		}}
+	}
+	var spec resourceapi.ResourceClaimSpec
+	var class resourceapi.DeviceClassSpec
+	if driver != "" {
+		for _, c := range []resourceapi.DeviceConfiguration{opaque("other.example.com", `{"any": "thing"}`), opaque(driver, parameters)} {
+			spec.Devices.Config = append(spec.Devices.Config, resourceapi.DeviceClaimConfiguration{DeviceConfiguration: c})
+			class.Config = append(class.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: c})
+		}
+	}
+	objects := map[string]any{}
+	for kind, object := range map[string]runtime.Object{
+		"ResourceClaim":         &resourceapi.ResourceClaim{Spec: spec},
+		"ResourceClaimTemplate": &resourceapi.ResourceClaimTemplate{Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}},
+		"DeviceClass":           &resourceapi.DeviceClass{Spec: class},
+	} {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects[kind] = content
+	}
+	return objects
+}
+
+// configPolicy is the policy as the chart renders it.
+func configPolicy(t *testing.T) policy {
+	t.Helper()
+	for _, document := range strings.Split(render(t, "--namespace", "mica"), "\n---\n") {
+		var rendered admissionv1.ValidatingAdmissionPolicy
+		if err := yaml.Unmarshal([]byte(document), &rendered); err != nil || rendered.Kind != "ValidatingAdmissionPolicy" || !strings.HasPrefix(rendered.Name, "deviceconfigs-") {
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(document), &rendered); err != nil {
+			t.Fatal(err)
+		}
+		return compile(t, rendered.Spec)
+	}
+	t.Fatal("the chart renders no policy of configurations")
+	return policy{}
+}
+
+// policy is a compiled ValidatingAdmissionPolicy.
+type policy struct {
+	conditions, expressions, messages []cel.Program
+	variables                         []cel.Program
+	names                             []string
+	texts                             []string
+}
+
+func compile(t *testing.T, spec admissionv1.ValidatingAdmissionPolicySpec) policy {
+	t.Helper()
+	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
+		IntroducedVersion: version.MajorMinor(1, 0),
+		EnvOptions:        []cel.EnvOption{cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType), cel.Variable("variables", cel.DynType)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := func(expression string) cel.Program {
+		compiled, issues := env.NewExpressionsEnv().Compile(expression)
+		if issues.Err() != nil {
+			t.Fatalf("%s\n%v", expression, issues.Err())
+		}
+		program, err := env.NewExpressionsEnv().Program(compiled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return program
+	}
+	var p policy
+	for _, c := range spec.MatchConditions {
+		p.conditions = append(p.conditions, program(c.Expression))
+	}
+	for _, v := range spec.Variables {
+		p.names = append(p.names, v.Name)
+		p.variables = append(p.variables, program(v.Expression))
+	}
+	for _, v := range spec.Validations {
+		p.expressions = append(p.expressions, program(v.Expression))
+		p.texts = append(p.texts, v.Message)
+		var message cel.Program
+		if v.MessageExpression != "" {
+			message = program(v.MessageExpression)
+		}
+		p.messages = append(p.messages, message)
+	}
+	return p
+}
+
+// review is what the policy is asked; old is nil for what is created.
+type review struct {
+	kind        string
+	object, old any
+}
+
+// review tells whether the policy looks at an object, and why it refuses it.
+func (p policy) review(t *testing.T, r review) (matched bool, messages []string) {
+	t.Helper()
+	request := map[string]any{"operation": "CREATE", "kind": map[string]any{"kind": r.kind}}
+	if r.old != nil {
+		request["operation"] = "UPDATE"
+	}
+	input := map[string]any{"object": r.object, "oldObject": r.old, "request": request}
+	for _, condition := range p.conditions {
+		if evaluate(t, condition, input).Value() != true {
+			return false, nil
+		}
+	}
+	variables := map[string]any{}
+	input["variables"] = variables
+	for i, variable := range p.variables {
+		variables[p.names[i]] = evaluate(t, variable, maps.Clone(input))
+	}
+	for i, expression := range p.expressions {
+		if evaluate(t, expression, input).Value() == true {
+			continue
+		}
+		message := p.texts[i]
+		if p.messages[i] != nil {
+			message, _ = evaluate(t, p.messages[i], input).Value().(string)
+		}
+		messages = append(messages, message)
+	}
+	return true, messages
+}
+
+func evaluate(t *testing.T, program cel.Program, input map[string]any) ref.Val {
+	t.Helper()
+	result, _, err := program.Eval(input)
+	if err != nil {
+		shown, _ := json.Marshal(input["object"])
+		t.Fatalf("%v, for %s", err, shown)
+	}
+	return result
+}
