@@ -1,24 +1,26 @@
 package helm_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
 	"github.com/google/cel-go/cel"
-	"github.com/google/cel-go/common/types/ref"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/admission"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"sigs.k8s.io/yaml"
 )
 
-// These tests compile the chart's policy of configurations and evaluate it as the API
-// server does: in the same environment, on objects that are converted as there.
+// These tests compile the chart's policy of configurations and evaluate it with what the
+// API server does that with.
 
 func TestConfigPolicyDecides(t *testing.T) {
 	policy := configPolicy(t)
@@ -127,7 +129,7 @@ func TestConfigPolicyLeavesTheRestAlone(t *testing.T) {
 
 // configured are an object of each kind that can hold a configuration, beside that of
 // another driver.
-func configured(t *testing.T, driver, parameters string) map[string]any {
+func configured(t *testing.T, driver, parameters string) map[string]runtime.Object {
 	t.Helper()
 	opaque := func(driver, parameters string) resourceapi.DeviceConfiguration {
 		return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
@@ -142,19 +144,11 @@ func configured(t *testing.T, driver, parameters string) map[string]any {
 			class.Config = append(class.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: c})
 		}
 	}
-	objects := map[string]any{}
-	for kind, object := range map[string]runtime.Object{
+	return map[string]runtime.Object{
 		"ResourceClaim":         &resourceapi.ResourceClaim{Spec: spec},
 		"ResourceClaimTemplate": &resourceapi.ResourceClaimTemplate{Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}},
 		"DeviceClass":           &resourceapi.DeviceClass{Spec: class},
-	} {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		objects[kind] = content
 	}
-	return objects
 }
 
 // configPolicy is the policy as the chart renders it.
@@ -176,48 +170,52 @@ func configPolicy(t *testing.T) policy {
 
 // policy is a compiled ValidatingAdmissionPolicy.
 type policy struct {
-	conditions, expressions, messages []cel.Program
-	variables                         []cel.Program
-	names                             []string
-	texts                             []string
+	spec                              admissionv1.ValidatingAdmissionPolicySpec
+	compiler                          *plugincel.CompositedCompiler
+	conditions, expressions, messages plugincel.ConditionEvaluator
 }
+
+// expression is one of a policy.
+type expression struct {
+	name, text string
+	returns    *cel.Type
+}
+
+func (e expression) GetName() string          { return e.name }
+func (e expression) GetExpression() string    { return e.text }
+func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{e.returns} }
 
 func compile(t *testing.T, spec admissionv1.ValidatingAdmissionPolicySpec) policy {
 	t.Helper()
-	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
-		IntroducedVersion: version.MajorMinor(1, 0),
-		EnvOptions:        []cel.EnvOption{cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType), cel.Variable("variables", cel.DynType)},
-	})
+	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := func(expression string) cel.Program {
-		compiled, issues := env.NewExpressionsEnv().Compile(expression)
-		if issues.Err() != nil {
-			t.Fatalf("%s\n%v", expression, issues.Err())
-		}
-		program, err := env.NewExpressionsEnv().Program(compiled)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return program
-	}
-	var p policy
-	for _, c := range spec.MatchConditions {
-		p.conditions = append(p.conditions, program(c.Expression))
-	}
+	// A new expression is held to what the oldest API server of a rolling upgrade knows.
 	for _, v := range spec.Variables {
-		p.names = append(p.names, v.Name)
-		p.variables = append(p.variables, program(v.Expression))
+		compiled := compiler.CompileAndStoreVariable(expression{v.Name, v.Expression, cel.AnyType}, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
+		if compiled.Error != nil {
+			t.Fatalf("variable %s: %v", v.Name, compiled.Error)
+		}
+	}
+	var conditions, expressions, messages []plugincel.ExpressionAccessor
+	for _, c := range spec.MatchConditions {
+		conditions = append(conditions, expression{c.Name, c.Expression, cel.BoolType})
 	}
 	for _, v := range spec.Validations {
-		p.expressions = append(p.expressions, program(v.Expression))
-		p.texts = append(p.texts, v.Message)
-		var message cel.Program
-		if v.MessageExpression != "" {
-			message = program(v.MessageExpression)
+		expressions = append(expressions, expression{text: v.Expression, returns: cel.BoolType})
+		text := v.MessageExpression
+		if text == "" {
+			text = fmt.Sprintf("%q", v.Message)
 		}
-		p.messages = append(p.messages, message)
+		messages = append(messages, expression{text: text, returns: cel.StringType})
+	}
+	p := policy{spec: spec, compiler: compiler}
+	for evaluator, of := range map[*plugincel.ConditionEvaluator][]plugincel.ExpressionAccessor{&p.conditions: conditions, &p.expressions: expressions, &p.messages: messages} {
+		*evaluator = compiler.CompileCondition(of, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
+		for _, err := range (*evaluator).CompilationErrors() {
+			t.Fatal(err)
+		}
 	}
 	return p
 }
@@ -225,46 +223,78 @@ func compile(t *testing.T, spec admissionv1.ValidatingAdmissionPolicySpec) polic
 // review is what the policy is asked; old is nil for what is created.
 type review struct {
 	kind        string
-	object, old any
+	object, old runtime.Object
 }
 
 // review tells whether the policy looks at an object, and why it refuses it.
 func (p policy) review(t *testing.T, r review) (matched bool, messages []string) {
 	t.Helper()
-	request := map[string]any{"operation": "CREATE", "kind": map[string]any{"kind": r.kind}}
-	if r.old != nil {
-		request["operation"] = "UPDATE"
-	}
-	input := map[string]any{"object": r.object, "oldObject": r.old, "request": request}
-	for _, condition := range p.conditions {
-		if evaluate(t, condition, input).Value() != true {
+	for _, condition := range p.evaluate(t, p.conditions, r) {
+		if condition != true {
 			return false, nil
 		}
 	}
-	variables := map[string]any{}
-	input["variables"] = variables
-	for i, variable := range p.variables {
-		variables[p.names[i]] = evaluate(t, variable, maps.Clone(input))
-	}
-	for i, expression := range p.expressions {
-		if evaluate(t, expression, input).Value() == true {
-			continue
+	texts := p.evaluate(t, p.messages, r)
+	for i, fine := range p.evaluate(t, p.expressions, r) {
+		if fine != true {
+			messages = append(messages, texts[i].(string))
 		}
-		message := p.texts[i]
-		if p.messages[i] != nil {
-			message, _ = evaluate(t, p.messages[i], input).Value().(string)
-		}
-		messages = append(messages, message)
 	}
 	return true, messages
 }
 
-func evaluate(t *testing.T, program cel.Program, input map[string]any) ref.Val {
+// evaluate fails the test where the API server would refuse the object without a
+// sentence: a runtime error, or more work than it allows. A message is only asked
+// for where its expression fails, so that one of nothing is no error.
+func (p policy) evaluate(t *testing.T, evaluator plugincel.ConditionEvaluator, r review) []any {
 	t.Helper()
-	result, _, err := program.Eval(input)
-	if err != nil {
-		shown, _ := json.Marshal(input["object"])
-		t.Fatalf("%v, for %s", err, shown)
+	kind := resourceapi.SchemeGroupVersion.WithKind(r.kind)
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	operation := admission.Create
+	if r.old != nil {
+		operation = admission.Update
 	}
-	return result
+	attributes := admission.NewAttributesRecord(r.object, r.old, kind, "default", "name", resource, "", operation, nil, false, &user.DefaultInfo{})
+	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kind}
+	versioned.VersionedObject.Set(r.object)
+	if r.old != nil {
+		versioned.VersionedOldObject.Set(r.old)
+	}
+	request := plugincel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(resource), metav1.GroupVersionKind(kind))
+	results, _, err := evaluator.ForInput(p.compiler.CreateContext(t.Context()), versioned, request, plugincel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := make([]any, len(results))
+	for i, result := range results {
+		switch {
+		case result.Error == nil:
+			values[i] = result.EvalResult.Value()
+		case evaluator == p.messages:
+			values[i] = result.Error.Error()
+		default:
+			t.Fatalf("%s: %v", result.ExpressionAccessor.GetExpression(), result.Error)
+		}
+	}
+	return values
+}
+
+// The largest configurations that the API allows are within what the API server spends.
+func TestConfigPolicyIsWithinTheBudget(t *testing.T) {
+	policy := configPolicy(t)
+	var limits []string
+	for i := range 350 {
+		limits = append(limits, fmt.Sprintf(`"GPU-%d": "10Gi"`, i))
+	}
+	parameters := gpuConfig(`"sharing": {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {` + strings.Join(limits, ",") + `}}}`)
+	if len(parameters) > resourceapi.OpaqueParametersMaxLength {
+		t.Fatalf("%d bytes are more than the API allows", len(parameters))
+	}
+	claim := configured(t, "gpu.nvidia.com", parameters)["ResourceClaim"].(*resourceapi.ResourceClaim)
+	for len(claim.Spec.Devices.Config) < resourceapi.DeviceConfigMaxSize {
+		claim.Spec.Devices.Config = append(claim.Spec.Devices.Config, claim.Spec.Devices.Config[1])
+	}
+	if matched, messages := policy.review(t, review{kind: "ResourceClaim", object: claim}); !matched || len(messages) > 0 {
+		t.Errorf("looked at: %t, refused: %q", matched, messages)
+	}
 }
