@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -31,47 +32,85 @@ func TestConfigurationOfAnotherDriverIsNoneOfOurs(t *testing.T) {
 	expectCount(t, s.expectOwnDevices("pod"), 1)
 }
 
-// TestBadConfigurationFailsItsOwnPodOnly expects an event that says which claim, request
-// and field are at fault, and that a neighbour's pod starts meanwhile.
-func TestBadConfigurationFailsItsOwnPodOnly(t *testing.T) {
+// TestBadConfigurationIsRefusedWhereItIsWritten tries each kind of object that can hold a
+// configuration, and expects a sentence with the field. Nothing is created.
+func TestBadConfigurationIsRefusedWhereItIsWritten(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
-		name, parameters string
-		want             []string
+		name, parameters, want string
 	}{
-		{
-			name:       "unknown field",
-			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","shareing":{"strategy":"TimeSlicing"}}`,
-			want:       []string{`unknown field`, `shareing`},
-		},
 		{
 			name:       "unknown version",
 			parameters: `{"apiVersion":"resource.nvidia.com/v9","kind":"GpuConfig"}`,
-			want:       []string{`apiVersion`, `resource.nvidia.com/v9`, `resource.nvidia.com/v1beta1`},
+			want:       `has the apiVersion "resource.nvidia.com/v9": the driver understands resource.nvidia.com/v1beta1`,
 		},
 		{
 			name:       "unknown kind",
 			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfiguration"}`,
-			want:       []string{`kind`, `GpuConfiguration`, `GpuConfig`},
+			want:       `has the kind "GpuConfiguration"`,
+		},
+		{
+			name:       "unknown field",
+			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","shareing":{"strategy":"TimeSlicing"}}`,
+			want:       `has the field shareing, which its kind does not have`,
+		},
+		{
+			name:       "unknown interval",
+			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Longest"}}}`,
+			want:       `is "Longest": choose Default, Short, Medium or Long`,
+		},
+		{
+			name:       "a percentage that is too large",
+			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":120}}}`,
+			want:       `is 120: choose a whole number from 0, which is no limit, to 100`,
+		},
+		{
+			name:       "a limit that is no quantity",
+			parameters: `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"10GB"}}}`,
+			want:       `is 10GB: choose a quantity of at least 1Mi`,
 		},
 	}
+	s := newScenario(t, 0)
+	resources, created := s.client.ResourceV1(), metav1.CreateOptions{DryRun: dryRun}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScenario(t, 2)
-			s.createClaim("bad", configured(s.claimFor(1), s.driver, test.parameters))
-			s.createPod(s.podSharing("bad", "bad"))
-			s.createTemplate("good", s.claimFor(1))
-			s.createPod(s.podFromTemplate("good", "good"))
-			expectCount(t, s.expectOwnDevices("good"), 1)
-			message := s.waitForEvent("bad", reasonPrepareFailed)
-			for _, text := range append(test.want, s.namespace+"/bad", fmt.Sprintf("%q", requestName)) {
-				if !strings.Contains(message, text) {
-					t.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
-				}
-			}
-			s.expectNoEvent("good", reasonPrepareFailed)
+			spec := configured(s.claimFor(1), s.driver, test.parameters)
+			named := metav1.ObjectMeta{GenerateName: "mica-e2e-"}
+			_, err := resources.ResourceClaims(s.namespace).Create(t.Context(), &resourcev1.ResourceClaim{ObjectMeta: named, Spec: spec}, created)
+			expectInvalid(t, err, test.want)
+			_, err = resources.ResourceClaimTemplates(s.namespace).Create(t.Context(), &resourcev1.ResourceClaimTemplate{
+				ObjectMeta: named, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec},
+			}, created)
+			expectInvalid(t, err, test.want)
+			_, err = resources.DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
+				ObjectMeta: named,
+				Spec: resourcev1.DeviceClassSpec{Config: []resourcev1.DeviceClassConfiguration{
+					{DeviceConfiguration: spec.Devices.Config[0].DeviceConfiguration},
+				}},
+			}, created)
+			expectInvalid(t, err, test.want)
 		})
 	}
+}
+
+// TestBadConfigurationFailsItsOwnPodOnly expects an event that says which claim, request
+// and field are at fault, and that a neighbour's pod starts meanwhile. Only the node knows
+// that the configuration is of the wrong kind for the device that the claim was given.
+func TestBadConfigurationFailsItsOwnPodOnly(t *testing.T) {
+	t.Parallel()
+	s := newScenario(t, 2)
+	s.createClaim("bad", configured(s.claimFor(1), s.driver, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig"}`))
+	s.createPod(s.podSharing("bad", "bad"))
+	s.createTemplate("good", s.claimFor(1))
+	s.createPod(s.podFromTemplate("good", "good"))
+	expectCount(t, s.expectOwnDevices("good"), 1)
+	message := s.waitForEvent("bad", reasonPrepareFailed)
+	for _, text := range []string{"MigDeviceConfig", "of type gpu", "use the kind for that type", s.namespace + "/bad", fmt.Sprintf("%q", requestName)} {
+		if !strings.Contains(message, text) {
+			t.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
+		}
+	}
+	s.expectNoEvent("good", reasonPrepareFailed)
 }
 
 // waitForEvent returns the message of the pod's event with the reason.
