@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
@@ -47,19 +46,20 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, is not as the catalogue predicts: %s\n", g.Index, g.ProductName, difference)
 				}
 			}
-			return print(command.OutOrStdout(), node, slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil))
+			return print(command.OutOrStdout(), node, gpu.Shapes(node.GPUs, gpu.ByDefault))
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "table", "Output format: table or yaml.")
 	return command
 }
 
-var printers = map[string]func(io.Writer, gpu.Node, resourceslice.Pool) error{
+var printers = map[string]func(io.Writer, gpu.Node, []gpu.Shape) error{
 	"table": printTable,
 	"yaml":  printYAML,
 }
 
-func printYAML(out io.Writer, _ gpu.Node, pool resourceslice.Pool) error {
+func printYAML(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
+	pool := slice.Pool(node, shapes, nil)
 	specs := make([]resourceapi.ResourceSliceSpec, len(pool.Slices))
 	for i, slice := range pool.Slices {
 		specs[i].Devices, specs[i].SharedCounters = slice.Devices, slice.SharedCounters
@@ -72,17 +72,16 @@ func printYAML(out io.Writer, _ gpu.Node, pool resourceslice.Pool) error {
 	return err
 }
 
-func printTable(out io.Writer, node gpu.Node, _ resourceslice.Pool) error {
+func printTable(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
 	fmt.Fprintf(out, "NVIDIA driver %s, CUDA %s\n", node.DriverVersion, node.CUDAVersion)
-	shapes := gpu.Shapes(node.GPUs, gpu.ByDefault)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "DEVICE\tTYPE\tPRODUCT\tMEMORY\tPCI\tNUMA\tNVLINK\tUUID")
 	for _, shape := range shapes {
 		g := shape.Physical()
 		uuid, memory := g.UUID, g.MemoryBytes
 		switch shape := shape.(type) {
-		case gpu.Partition:
-			continue // there are many: the second table has them by profile
+		case gpu.Partition, gpu.Share:
+			continue // there are many: further tables have them by profile
 		case gpu.Static:
 			uuid, memory = shape.Device.UUID, shape.Profile.MemoryBytes
 		}
@@ -92,7 +91,10 @@ func printTable(out io.Writer, node gpu.Node, _ resourceslice.Pool) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	return printPartitions(out, shapes)
+	if err := printPartitions(out, shapes); err != nil {
+		return err
+	}
+	return printShares(out, node, shapes)
 }
 
 // printPartitions shows the partitions that can be made, a line for each

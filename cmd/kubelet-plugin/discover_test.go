@@ -8,10 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/dynamic-resource-allocation/resourceslice"
-
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -31,9 +28,8 @@ func TestDiscover(t *testing.T) {
 	fixture.Golden(t, machine+".txt", table)
 
 	node := fixture.Node(t, machine)
-	pool := slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
 	var published strings.Builder
-	if err := printYAML(&published, node, pool); err != nil {
+	if err := printYAML(&published, node, gpu.Shapes(node.GPUs, gpu.ByDefault)); err != nil {
 		t.Fatal(err)
 	}
 	yaml, err := execute(t, "discover", "-o", "yaml", "--container-driver-root="+root)
@@ -49,12 +45,27 @@ func TestTablesOfOtherMachines(t *testing.T) {
 	for _, machine := range []string{"p4d.24xlarge", "mixed", "mig-static"} {
 		t.Run(machine, func(t *testing.T) {
 			var table strings.Builder
-			if err := printTable(&table, fixture.Node(t, machine), resourceslice.Pool{}); err != nil {
+			node := fixture.Node(t, machine)
+			if err := printTable(&table, node, gpu.Shapes(node.GPUs, gpu.ByDefault)); err != nil {
 				t.Fatal(err)
 			}
 			fixture.Golden(t, machine+".txt", table.String())
 		})
 	}
+}
+
+func TestTableOfShares(t *testing.T) {
+	policy := gpu.Policy{
+		Whole: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}, MPS: &gpu.MPS{Clients: 3},
+		SharedProfiles: map[string]gpu.Sharing{"1g.5gb": gpu.TimeSlicing{Replicas: 2}, "7g.40gb": gpu.MPS{Clients: 10}},
+	}
+	node := fixture.Node(t, "mig-static")
+	node.GPUs = append(node.GPUs, gpu.GPU{Minor: 8, ProductName: "NVIDIA GB10"})
+	var table strings.Builder
+	if err := printTable(&table, node, gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return policy })); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Golden(t, "shares.txt", table.String())
 }
 
 // simulate runs the machine in this process, behind the C library.
