@@ -23,11 +23,12 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
 
-// The reference shows a slice with the first device, and a partition.
+// The reference shows a slice with the first device, a partition, and a device of each
+// kind in shares.
 func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
 	blocks := documentedBlocks(t)
-	if len(blocks) != 2 {
-		t.Fatalf("docs/attributes.md has %d blocks of YAML, want a slice and a partition", len(blocks))
+	if len(blocks) != 5 {
+		t.Fatalf("docs/attributes.md has %d blocks of YAML, want a slice, a partition and three devices in shares", len(blocks))
 	}
 	var documented resourceapi.ResourceSlice
 	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &documented); err != nil {
@@ -37,12 +38,39 @@ func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(blocks[1]), &partition); err != nil {
 		t.Fatalf("the second block of YAML in docs/attributes.md: %v", err)
 	}
-	pool := publishedPool(t, "p5.48xlarge")
+	pool := publishedPool(t, "p5.48xlarge", gpu.ByDefault)
 	if got, want := documented.Spec.Pool.ResourceSliceCount, int64(len(pool.Slices)); got != want {
 		t.Errorf("docs/attributes.md shows a pool of %d slices, and %d are published", got, want)
 	}
 	published := devicesOf(pool)
-	for _, device := range append(documented.Spec.Devices, partition) {
+	expectPublished(t, published, append(documented.Spec.Devices, partition)...)
+	if documented.Spec.Devices[0].Name != published[0].Name {
+		t.Errorf("docs/attributes.md shows %s as the first device, which is %s", documented.Spec.Devices[0].Name, published[0].Name)
+	}
+	inShares := devicesOf(publishedPool(t, "p5.48xlarge", everyShape))
+	for _, block := range blocks[2:] {
+		var device resourceapi.Device
+		if err := yaml.UnmarshalStrict([]byte(block), &device); err != nil {
+			t.Fatalf("a block of YAML in docs/attributes.md: %v", err)
+		}
+		expectPublished(t, inShares, device)
+	}
+}
+
+// everyShape offers GPUs, and all of their partitions, for one claim and in four shares.
+func everyShape(g gpu.GPU) gpu.Policy {
+	slicing := gpu.TimeSlicing{Replicas: 4, Interval: gpu.DefaultInterval}
+	policy := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &slicing, MPS: &gpu.MPS{Clients: 4}, SharedProfiles: map[string]gpu.Sharing{}}
+	for _, p := range g.Profiles {
+		policy.SharedProfiles[p.Name] = slicing
+	}
+	return policy
+}
+
+// expectPublished wants documented devices to be what is published of the name.
+func expectPublished(t *testing.T, published []resourceapi.Device, documented ...resourceapi.Device) {
+	t.Helper()
+	for _, device := range documented {
 		i := slices.IndexFunc(published, func(d resourceapi.Device) bool { return d.Name == device.Name })
 		if i < 0 {
 			t.Errorf("docs/attributes.md shows %s, which is not published", device.Name)
@@ -51,9 +79,6 @@ func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
 		if got, want := render(t, device), render(t, published[i]); got != want {
 			t.Errorf("docs/attributes.md shows\n%s\nand this is published:\n%s", got, want)
 		}
-	}
-	if documented.Spec.Devices[0].Name != published[0].Name {
-		t.Errorf("docs/attributes.md shows %s as the first device, which is %s", documented.Spec.Devices[0].Name, published[0].Name)
 	}
 }
 
@@ -79,7 +104,7 @@ func devicesOf(pool resourceslice.Pool) []resourceapi.Device {
 	return devices
 }
 
-func publishedPool(t *testing.T, machine string) resourceslice.Pool {
+func publishedPool(t *testing.T, machine string, policy func(gpu.GPU) gpu.Policy) resourceslice.Pool {
 	t.Helper()
 	file, err := nodes.Load(machine)
 	if err != nil {
@@ -102,7 +127,7 @@ func publishedPool(t *testing.T, machine string) resourceslice.Pool {
 	if err != nil || len(unreadable) != 0 {
 		t.Fatalf("%v, %v", unreadable, err)
 	}
-	return slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil)
+	return slice.Pool(node, gpu.Shapes(node.GPUs, policy), nil)
 }
 
 // sysfs has of /sys what locality is read from.

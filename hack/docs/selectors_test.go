@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
 
@@ -19,23 +20,28 @@ const driverName = "gpu.nvidia.com"
 // A selector that is copied from the documentation has to work on every machine:
 // a runtime error would end the scheduling of its pod.
 func TestDocumentedSelectorsWorkOnEveryMachine(t *testing.T) {
-	t.Run("whole GPUs", func(t *testing.T) { expectSelectorsWork(t, "| to get | selector |\n", "gpu") })
-	t.Run("partitions", func(t *testing.T) { expectSelectorsWork(t, "| to get | selector for partitions |\n", "mig") })
+	t.Run("whole GPUs", func(t *testing.T) { expectSelectorsWork(t, "| to get | selector |\n", gpu.ByDefault, "gpu") })
+	t.Run("partitions", func(t *testing.T) {
+		expectSelectorsWork(t, "| to get | selector for partitions |\n", gpu.ByDefault, "mig")
+	})
+	t.Run("shares", func(t *testing.T) {
+		expectSelectorsWork(t, "| to get | selector for shares |\n", everyShape, "timeslice", "mps", "mig-timeslice")
+	})
 }
 
-// expectSelectorsWork evaluates a table's selectors for the devices of a type, as after
-// the selector of their class.
-func expectSelectorsWork(t *testing.T, table, kind string) {
+// expectSelectorsWork evaluates a table's selectors for the devices of some types, as
+// after the selector of their class.
+func expectSelectorsWork(t *testing.T, table string, policy func(gpu.GPU) gpu.Policy, types ...string) {
 	t.Helper()
 	devices := map[string][]resourceapi.Device{}
 	for _, machine := range nodes.Names() {
-		devices[machine] = slices.DeleteFunc(devicesOf(publishedPool(t, machine)), func(d resourceapi.Device) bool {
-			return *d.Attributes["type"].StringValue != kind
+		devices[machine] = slices.DeleteFunc(devicesOf(publishedPool(t, machine, policy)), func(d resourceapi.Device) bool {
+			return !slices.Contains(types, *d.Attributes["type"].StringValue)
 		})
 	}
 	for _, expression := range documentedSelectors(t, table) {
 		t.Run(expression, func(t *testing.T) {
-			compiled := cel.GetCompiler(cel.Features{}).CompileCELExpression(expression, cel.Options{})
+			compiled := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expression, cel.Options{})
 			if compiled.Error != nil {
 				t.Fatal(compiled.Error)
 			}
@@ -43,7 +49,7 @@ func expectSelectorsWork(t *testing.T, table, kind string) {
 			for machine, all := range devices {
 				for _, device := range all {
 					selected, _, err := compiled.DeviceMatches(t.Context(), cel.Device{
-						Driver: driverName, Attributes: device.Attributes, Capacity: device.Capacity,
+						Driver: driverName, AllowMultipleAllocations: device.AllowMultipleAllocations, Attributes: device.Attributes, Capacity: device.Capacity,
 					})
 					if err != nil {
 						t.Errorf("%s, %s: %v", machine, device.Name, err)
