@@ -15,43 +15,52 @@ import (
 const (
 	// replicas and clients are those of the chart's policy.
 	replicas = 4
-	// halfFull is how many shares a node with eight GPUs has been asked for: four
-	// GPUs are full of shares, and the fifth has room for more.
-	halfFull = 4*replicas + 2
+	// used is of how many GPUs of a node something is used, where it is not empty.
+	used = 5
 )
 
 // BenchmarkShares tells what it costs the scheduler that GPUs are offered in
 // shares, too: what each claim takes under policies that offer more and more, on
-// nodes without claims, and on nodes half full of shares. Nothing is taken between
-// two allocations, so that all meet the same cluster.
+// nodes of which nothing is used, of which five GPUs are whole, and of which four
+// are full of shares and one has two. Nothing is taken between two allocations, so
+// that all meet the same cluster.
 func BenchmarkShares(b *testing.B) {
 	timeSlicing := &gpu.TimeSlicing{Replicas: replicas, Interval: gpu.DefaultInterval}
 	mps := &gpu.MPS{Clients: replicas}
 	for _, policy := range []struct {
 		name   string
 		policy gpu.Policy
+		nodes  []int
 		claims []string
 	}{
-		{"whole", gpu.Policy{Whole: true}, []string{"gpu"}},
-		{"timeslice", gpu.Policy{TimeSlicing: timeSlicing}, []string{"timeslice"}},
-		{"whole+mig", gpu.Policy{Whole: true, MIG: true}, []string{"gpu", "mig"}},
-		{"whole+timeslice+mig", gpu.Policy{Whole: true, TimeSlicing: timeSlicing, MIG: true}, []string{"gpu", "timeslice", "mig"}},
-		{"all", gpu.Policy{Whole: true, TimeSlicing: timeSlicing, MPS: mps, MIG: true}, []string{"gpu", "timeslice", "mps", "mig"}},
+		{"whole", gpu.Policy{Whole: true}, []int{20}, []string{"gpu"}},
+		{"timeslice", gpu.Policy{TimeSlicing: timeSlicing}, []int{20}, []string{"timeslice"}},
+		{"whole+mig", gpu.Policy{Whole: true, MIG: true}, []int{20}, []string{"gpu", "mig"}},
+		{"whole+timeslice+mig", gpu.Policy{Whole: true, TimeSlicing: timeSlicing, MIG: true}, []int{20}, []string{"gpu", "timeslice", "mig"}},
+		{"whole+timeslice+mps", gpu.Policy{Whole: true, TimeSlicing: timeSlicing, MPS: mps}, []int{20, 200}, []string{"gpu", "timeslice", "mps"}},
+		{"all", gpu.Policy{Whole: true, TimeSlicing: timeSlicing, MPS: mps, MIG: true}, []int{20, 200}, []string{"gpu", "timeslice", "mps", "mig"}},
 		{"all+shared-1g", gpu.Policy{Whole: true, TimeSlicing: timeSlicing, MPS: mps, MIG: true,
-			SharedProfiles: map[string]gpu.Sharing{"1g.10gb": *timeSlicing}}, []string{"gpu", "timeslice", "mps", "mig", "mig-timeslice"}},
+			SharedProfiles: map[string]gpu.Sharing{"1g.10gb": *timeSlicing}}, []int{20}, []string{"gpu", "timeslice", "mig", "mig-timeslice"}},
 	} {
 		node := fixture.Node(b, machine)
 		pool := slice.Pool(node, gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return policy.policy }), nil)
-		for _, claimed := range policy.claims {
-			for _, shares := range []int{0, halfFull} {
-				if shares > 0 && policy.policy.TimeSlicing == nil {
-					continue
+		for _, nodes := range policy.nodes {
+			for _, claimed := range policy.claims {
+				for _, others := range []string{"none", "gpu", "timeslice"} {
+					if others == "gpu" && !policy.policy.Whole || others == "timeslice" && policy.policy.TimeSlicing == nil {
+						continue
+					}
+					b.Run(fmt.Sprintf("nodes=%d/policy=%s/claim=%s/used=%s", nodes, policy.name, claimed, others), func(b *testing.B) {
+						c := newCluster(pool, nodes)
+						switch others {
+						case "gpu":
+							c.use(b, used, claimOfType(others))
+						case "timeslice":
+							c.use(b, (used-1)*replicas+replicas/2, claimOfType(others))
+						}
+						measure(b, c, claimOfType(claimed))
+					})
 				}
-				b.Run(fmt.Sprintf("nodes=20/policy=%s/claim=%s/shares=%d", policy.name, claimed, shares), func(b *testing.B) {
-					c := newCluster(pool, 20)
-					c.share(b, shares)
-					measure(b, c, claimOfType(claimed))
-				})
 			}
 		}
 	}
@@ -72,15 +81,14 @@ func claimOfType(deviceType string) *resourceapi.ResourceClaim {
 	panic("no class selects " + deviceType)
 }
 
-// share gives time-slice shares of each node to claims.
-func (c *cluster) share(b *testing.B, each int) {
+// use allocates a claim as often on each node.
+func (c *cluster) use(b *testing.B, times int, claim *resourceapi.ResourceClaim) {
 	b.Helper()
-	claims := []*resourceapi.ResourceClaim{claimOfType("timeslice")}
 	for _, node := range c.nodes {
-		for range each {
-			results, err := c.allocator(b).Allocate(b.Context(), node, claims)
+		for range times {
+			results, err := c.allocator(b).Allocate(b.Context(), node, []*resourceapi.ResourceClaim{claim})
 			if err != nil || len(results) != 1 {
-				b.Fatalf("%s has no room for %d shares: %v, %v", node.Name, each, results, err)
+				b.Fatalf("%s has no room for the claim %d times: %v, %v", node.Name, times, results, err)
 			}
 			c.take(results[0])
 		}
