@@ -22,9 +22,10 @@ type Counter struct {
 }
 
 // parts is how many parts a memory slice is counted in. A partition takes all of
-// them, as a GPU in shares does, and the whole GPU one, which keeps them apart. The others are for claims
-// with admin access, which look at a GPU that another claim has: the scheduler asks
-// for free counters for them, too (kubernetes/kubernetes#140729).
+// them, as a GPU in shares does, and the whole GPU one, which keeps them apart. The
+// others are for claims with admin access, which look at a GPU that another claim
+// has: the scheduler asks for free counters for them, too
+// (kubernetes/kubernetes#140729).
 const parts = 32
 
 // Counters are what keeps apart the shapes that are offered of one GPU: the

@@ -83,8 +83,10 @@ func TestSchedulerAdmitsExactlyWhatFitsInShares(t *testing.T) {
 		geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == name })]
 		g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles(), MemoryBytes: 24 << 30}
 		all := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &quarters, MPS: &fourClients, SharedProfiles: map[string]gpu.Sharing{}}
-		for _, p := range g.Profiles {
-			all.SharedProfiles[p.Name] = quarters
+		for i, p := range g.Profiles {
+			if i%2 == 0 { // the others are for one claim only
+				all.SharedProfiles[p.Name] = quarters
+			}
 		}
 		onlyShares := gpu.Policy{MPS: &fourClients, SharedProfiles: all.SharedProfiles}
 		noEntire := gpu.Policy{MIG: true, SharedProfiles: map[string]gpu.Sharing{g.Profiles[0].Name: fourClients}}
