@@ -112,13 +112,15 @@ type State struct {
 
 // GPUState is what one GPU looks like at one moment.
 type GPUState struct {
-	Index           int    `json:"index"`
-	Minor           int    `json:"minor"`
-	UUID            string `json:"uuid"`
-	ProductName     string `json:"productName"`
-	PCIBusID        string `json:"pciBusID"`
-	Lost            bool   `json:"lost"`
-	ComputeMode     string `json:"computeMode"`
+	Index       int    `json:"index"`
+	Minor       int    `json:"minor"`
+	UUID        string `json:"uuid"`
+	ProductName string `json:"productName"`
+	PCIBusID    string `json:"pciBusID"`
+	Lost        bool   `json:"lost"`
+	ComputeMode string `json:"computeMode"`
+	// Timeslice is "N/A" where it cannot be chosen.
+	Timeslice       string `json:"timeslice"`
 	PersistenceMode bool   `json:"persistenceMode"`
 	MIGCapable      bool   `json:"migCapable"`
 	MIGMode         string `json:"migMode"`

@@ -36,6 +36,7 @@ type gpu struct {
 	lost        bool
 	persistence nvml.EnableState
 	computeMode nvml.ComputeMode
+	timeslice   Timeslice
 	migMode     migMode
 	instances   instances
 }
@@ -54,6 +55,7 @@ var brands = map[string]nvml.BrandType{
 }
 
 var architectures = map[string]nvml.DeviceArchitecture{
+	"Pascal":       nvml.DEVICE_ARCH_PASCAL,
 	"Turing":       nvml.DEVICE_ARCH_TURING,
 	"Ampere":       nvml.DEVICE_ARCH_AMPERE,
 	"Ada Lovelace": nvml.DEVICE_ARCH_ADA,
@@ -196,6 +198,7 @@ func (g *gpu) state() GPUState {
 		PCIBusID:        g.address.String(),
 		Lost:            g.lost,
 		ComputeMode:     computeModes[g.computeMode],
+		Timeslice:       g.timesliceText(),
 		PersistenceMode: g.persistence == nvml.FEATURE_ENABLED,
 		MIGCapable:      g.board.MIG != nil,
 		MIGMode:         g.migModeText(g.migMode.current),

@@ -86,6 +86,7 @@ func (m *Machine) Reset(index int) error {
 		}
 		g.endInstances()
 		g.migMode.current = g.migMode.pending
+		g.timeslice = TimesliceDefault
 		return nil
 	})
 }
@@ -128,7 +129,8 @@ func (g *gpu) reboot() {
 		g.migMode.pending = nvml.DEVICE_MIG_DISABLE
 	}
 	g.migMode.current, g.migMode.inUse = g.migMode.pending, false
-	g.lost, g.persistence, g.computeMode = false, nvml.FEATURE_DISABLED, nvml.COMPUTEMODE_DEFAULT
+	g.lost, g.persistence = false, nvml.FEATURE_DISABLED
+	g.computeMode, g.timeslice = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault
 }
 
 func (g *gpu) endInstances() {

@@ -42,6 +42,7 @@ func (g *gpu) setMIGMode(mode int) (activation nvml.Return) {
 		return nvml.ERROR_IN_USE
 	case g.resetless():
 		g.migMode.current, g.migMode.pending = mode, mode
+		g.timeslice = TimesliceDefault
 		return nvml.SUCCESS
 	default:
 		g.migMode.pending = mode

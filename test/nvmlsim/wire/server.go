@@ -31,6 +31,9 @@ type Visible struct {
 	Minors []int
 	// Capabilities are those of the capability devices, which guard MIG instances.
 	Capabilities []int
+	// Unprivileged is set for a process that is not root's. The kernel says so of
+	// its connection, whatever the process says of itself.
+	Unprivileged bool
 }
 
 // Server answers NVML clients and, on the sockets that allow it, the control
@@ -176,6 +179,9 @@ func (s *Server) handle(ctx context.Context, conn net.Conn, allowControl bool) e
 	h, err := decodeHello(frame)
 	if err != nil {
 		return err
+	}
+	if h.visible.Unprivileged, err = isUnprivileged(conn); err != nil {
+		return ignoreClosed(err)
 	}
 	session, result := s.join(h)
 	if err := writeFrame(conn, binary.NativeEndian.AppendUint32(nil, uint32(result))); err != nil || session == nil {

@@ -13,14 +13,14 @@ func printState(to io.Writer, state model.State) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "simulated machine %s, driver %s, CUDA %s, %d clients\n\n",
 		state.Machine, state.DriverVersion, state.CUDADriverVersion, state.Sessions)
-	fmt.Fprintln(w, "GPU\tMINOR\tPRODUCT\tPCI BUS ID\tUUID\tCOMPUTE MODE\tMIG\tSTATE")
+	fmt.Fprintln(w, "GPU\tMINOR\tPRODUCT\tPCI BUS ID\tUUID\tCOMPUTE MODE\tTIME SLICE\tMIG\tSTATE")
 	for _, gpu := range state.GPUs {
 		presence := "present"
 		if gpu.Lost {
 			presence = "lost"
 		}
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", gpu.Index, gpu.Minor, gpu.ProductName,
-			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, migMode(gpu), presence)
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpu.Index, gpu.Minor, gpu.ProductName,
+			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, gpu.Timeslice, migMode(gpu), presence)
 	}
 	if err := w.Flush(); err != nil {
 		return err
