@@ -127,8 +127,18 @@ type GPUState struct {
 	PendingMIGMode  string `json:"pendingMIGMode"`
 	// InUse says that a process uses the GPU as a whole.
 	InUse bool `json:"inUse,omitempty"`
+	// Processes are those with a context on the GPU or on a MIG device of it.
+	Processes []ProcessState `json:"processes,omitempty"`
 	// Instances are ordered by their ID.
 	Instances []InstanceState `json:"instances,omitempty"`
+}
+
+// ProcessState is a context of a process.
+type ProcessState struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+	// Device is the UUID of the GPU or MIG device.
+	Device string `json:"device"`
 }
 
 // InstanceState is what one GPU instance looks like at one moment.

@@ -39,7 +39,13 @@ type gpu struct {
 	timeslice   Timeslice
 	migMode     migMode
 	instances   instances
+	// occupied says that somebody made a process run on the GPU as a whole; contexts
+	// counts those of processes that the machine knows.
+	occupied bool
+	contexts int
 }
+
+func (g *gpu) inUse() bool { return g.occupied || g.contexts > 0 }
 
 // link is one NVLink port. A port that no switch is wired to has no remote.
 type link struct {
@@ -203,7 +209,7 @@ func (g *gpu) state() GPUState {
 		MIGCapable:      g.board.MIG != nil,
 		MIGMode:         g.migModeText(g.migMode.current),
 		PendingMIGMode:  g.migModeText(g.migMode.pending),
-		InUse:           g.migMode.inUse,
+		InUse:           g.inUse(),
 		Instances:       g.instanceStates(),
 	}
 }

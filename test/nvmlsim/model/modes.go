@@ -83,9 +83,10 @@ func (d *device) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) 
 	return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
 }
 
-// GetComputeRunningProcesses implements nvml.Device: no process uses a simulated GPU.
+// GetComputeRunningProcesses implements nvml.Device: with those on its MIG devices.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return constant(d, "nvmlDeviceGetComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+	return constant(d, "nvmlDeviceGetComputeRunningProcesses_v3",
+		d.session.processes(func(at place) bool { return at.gpu == d.gpu }))
 }
 
 // GetGraphicsRunningProcesses implements nvml.Device.

@@ -298,14 +298,35 @@ static int compute_policy(int argc, char **argv)
 	return set_timeslice(gpus, find_gpus(ids, gpus), (unsigned int)timeslice);
 }
 
+/* nvidia-smi --query-gpu=compute_mode --format=csv,noheader */
+static int query_compute_mode(void)
+{
+	static const char *const modes[] = {"Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"};
+	int (*get)(device, unsigned int *);
+	device gpus[MAX_TARGETS];
+	unsigned int i, n, mode;
+
+	initialize();
+	*(void **)&get = symbol("nvmlDeviceGetComputeMode");
+	n = find_gpus(NULL, gpus);
+	for (i = 0; i < n; i++) {
+		check(get(gpus[i], &mode), "read a GPU's compute mode");
+		printf("%s\n", mode < sizeof modes / sizeof modes[0] ? modes[mode] : "[Unknown Error]");
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "--query-gpu=compute_mode") && !strcmp(argv[2], "--format=csv,noheader"))
+		return query_compute_mode();
 	if (argc > 1 && !strcmp(argv[1], "compute-policy"))
 		return compute_policy(argc - 1, argv + 1);
 	if (argc == 2 && (!strcmp(argv[1], "-L") || !strcmp(argv[1], "--list-gpus")))
 		return list();
 	if (argc == 2 && !strcmp(argv[1], "--version"))
 		return version();
-	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L, --version and compute-policy only\n");
+	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L, --version, compute-policy and\n"
+			"--query-gpu=compute_mode --format=csv,noheader only\n");
 	return 1;
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/process"
 )
 
 // maxSocketPath is what fits into a socket address with its final NUL.
@@ -41,6 +42,7 @@ type Visible struct {
 type Server struct {
 	newSession func(Visible) Library
 	control    model.Control
+	driver     Driver
 
 	mu       sync.Mutex
 	sessions map[sessionID]*session
@@ -49,12 +51,19 @@ type Server struct {
 	handlers sync.WaitGroup
 }
 
+// Driver gives processes contexts on GPUs.
+type Driver interface {
+	OpenContexts(model.Process) (*model.Contexts, error)
+}
+
 // NewServer returns a server that gives each client process a session of its
-// own. The control is what the control client reaches.
-func NewServer(newSession func(Visible) Library, control model.Control) *Server {
+// own. The control is what the control client reaches, the driver what processes do
+// that compute.
+func NewServer(newSession func(Visible) Library, control model.Control, driver Driver) *Server {
 	return &Server{
 		newSession: newSession,
 		control:    control,
+		driver:     driver,
 		sessions:   map[sessionID]*session{},
 		conns:      map[net.Conn]struct{}{},
 	}
@@ -176,13 +185,18 @@ func (s *Server) handle(ctx context.Context, conn net.Conn, allowControl bool) e
 		}
 		return ignoreClosed(serveControl(conn, s.control))
 	}
+	if string(frame) == process.Magic {
+		return ignoreClosed(serveProcess(conn, s.driver))
+	}
 	h, err := decodeHello(frame)
 	if err != nil {
 		return err
 	}
-	if h.visible.Unprivileged, err = isUnprivileged(conn); err != nil {
+	peer, err := peerOf(conn)
+	if err != nil {
 		return ignoreClosed(err)
 	}
+	h.visible.Unprivileged = peer.Uid != 0
 	session, result := s.join(h)
 	if err := writeFrame(conn, binary.NativeEndian.AppendUint32(nil, uint32(result))); err != nil || session == nil {
 		return ignoreClosed(err)

@@ -117,7 +117,7 @@ func (o *serveOptions) answer(ctx context.Context, machine *model.Machine, tree 
 			options = append(options, model.Unprivileged())
 		}
 		return machine.NewSession(options...)
-	}, machine)
+	}, machine, machine)
 	defer server.Close()
 
 	doors := o.doors()
