@@ -64,8 +64,15 @@ func (d *Daemon) connect(c *client, wants Connect) Reply {
 		return Reply{Error: "CUDA_ERROR_INVALID_VALUE: the connection is a client's already"}
 	}
 	c.wants, c.visible = own, wants.VisibleDevices
+	if d.stopping || d.quitting {
+		d.mu.Unlock()
+		return Reply{Error: "CUDA_ERROR_MPS_CONNECTION_FAILED: the control daemon ends"}
+	}
 	d.waiting = append(d.waiting, c)
 	d.advance()
+	if slices.Contains(d.waiting, c) {
+		d.say("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", c.pid, c.uid)
+	}
 	d.mu.Unlock()
 	<-c.admitted
 	d.mu.Lock()
@@ -98,7 +105,6 @@ func (d *Daemon) advance() {
 			d.reject(head, "CUDA_ERROR_MPS_CONNECTION_FAILED: the control daemon is another user's")
 			continue
 		case d.server == nil:
-			d.say("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", head.pid, head.uid)
 			if err := d.start(uid); err != nil {
 				d.say("Failed to start server: %v", err)
 				d.rejectWaiting("CUDA_ERROR_MPS_SERVER_NOT_READY: " + err.Error())

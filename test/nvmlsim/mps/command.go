@@ -345,6 +345,7 @@ func (d *Daemon) quit(arguments []string) (string, error) {
 		}
 		timeout = time.After(time.Duration(seconds) * time.Second)
 	}
+	d.quitting = true
 	if s := d.server; s != nil {
 		d.rejectWaiting("CUDA_ERROR_MPS_CONNECTION_FAILED: the control daemon ends")
 		s.draining = true

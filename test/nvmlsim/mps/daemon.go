@@ -50,6 +50,8 @@ type Daemon struct {
 	server   *server
 	waiting  []*client
 	stopping bool
+	// quitting: it takes no client any more but lets those it has finish.
+	quitting bool
 }
 
 func (o Options) socket() string  { return filepath.Join(o.PipeDirectory, "control") }
