@@ -63,6 +63,14 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+func TestMPSWithoutADaemon(t *testing.T) {
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", t.TempDir())
+	var out strings.Builder
+	if err := run([]string{"mps"}, &out); err == nil || !strings.Contains(err.Error(), "no MPS control daemon") || out.Len() > 0 {
+		t.Errorf("got %v and:\n%s", err, out.String())
+	}
+}
+
 func TestUnknownVerb(t *testing.T) {
 	if err := run([]string{"dance"}, &strings.Builder{}); err == nil || !strings.Contains(err.Error(), `"dance"`) {
 		t.Errorf("got %v", err)

@@ -327,14 +327,52 @@ func TestMPSDaemonIsKilled(t *testing.T) {
 	m.client(0).says("mps connected").stop()
 }
 
+func TestMPSDaemonIsTerminated(t *testing.T) {
+	t.Parallel()
+	d := start(t, "g6.xlarge")
+	m := d.mps(nil).start()
+	w := m.client(0).says("mps connected")
+	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "(nvidia-cuda-mps-server) computes on "+d.uuid(0)) {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+	pid := m.server()
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	w.says("mps lost").ends()
+	for _, name := range []string{"control", "nvidia-cuda-mps-control.pid"} {
+		if _, err := os.Lstat(filepath.Join(m.pipe(), name)); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+	noSharedMemory(t, pid)
+}
+
+// noSharedMemory is what a server leaves.
+func noSharedMemory(t *testing.T, server int) {
+	t.Helper()
+	if left, err := filepath.Glob(fmt.Sprintf("/dev/shm/cuda.shm.0.%x.*", server)); err != nil || len(left) > 0 {
+		t.Errorf("shared memory is left: %v (%v)", left, err)
+	}
+}
+
+func (m *mpsDaemon) server() int {
+	m.of.t.Helper()
+	var pid int
+	if _, err := fmt.Sscan(m.ask("get_server_list"), &pid); err != nil {
+		m.of.t.Fatal(err)
+	}
+	return pid
+}
+
 func TestMPSServerIsKilled(t *testing.T) {
 	t.Parallel()
 	m := start(t, "g6.xlarge").mps(nil).start()
 	w := m.client(0).says("mps connected")
-	var pid int
-	if _, err := fmt.Sscan(m.ask("get_server_list"), &pid); err != nil {
-		t.Fatal(err)
-	}
+	pid := m.server()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -343,6 +381,7 @@ func TestMPSServerIsKilled(t *testing.T) {
 	if server := m.ask("get_server_list"); server == fmt.Sprint(pid) || server == "" {
 		t.Errorf("after server %d was killed there is server %q", pid, server)
 	}
+	noSharedMemory(t, pid)
 	next.stop()
 }
 

@@ -139,6 +139,7 @@ func (d *Daemon) supervise(s *server, cmd *exec.Cmd, output *bufio.Reader) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.say("Server %d exited with status %d", s.pid, cmd.ProcessState.ExitCode())
+	os.Remove(s.SharedMemory) // there is one only if it was killed
 	d.disconnectAll(s)
 	d.server = nil
 	close(s.exited)

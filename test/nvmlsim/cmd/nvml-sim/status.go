@@ -31,8 +31,20 @@ func printState(to io.Writer, state model.State) error {
 			return err
 		}
 	}
+	printProcesses(to, state)
 	printInjected(to, state)
 	return nil
+}
+
+func printProcesses(to io.Writer, state model.State) {
+	if slices.ContainsFunc(state.GPUs, func(g model.GPUState) bool { return len(g.Processes) > 0 }) {
+		fmt.Fprintln(to)
+	}
+	for _, gpu := range state.GPUs {
+		for _, p := range gpu.Processes {
+			fmt.Fprintf(to, "process %d (%s) computes on %s of GPU %d\n", p.PID, p.Name, p.Device, gpu.Index)
+		}
+	}
 }
 
 func migMode(gpu model.GPUState) string {
