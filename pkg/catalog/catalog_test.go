@@ -98,7 +98,7 @@ func TestProfileNamesFollowTheTotal(t *testing.T) {
 
 func TestUnverifiedFieldsAreMarked(t *testing.T) {
 	for _, b := range Boards() {
-		if marked := slices.Contains(b.Unverified, "brand"); marked != (b.Name == "rtx-pro-6000-server-96gb") {
+		if marked := slices.Contains(b.Unverified, "brand"); marked != slices.Contains([]string{"rtx-pro-6000-server-96gb", "p4-8gb"}, b.Name) {
 			t.Errorf("the brand of %s is marked unverified: %t", b.Name, marked)
 		}
 	}

@@ -11,6 +11,8 @@ nvmlsim_shim := test/nvmlsim/shim
 nvmlsim_headers := $(nvmlsim_shim)/sim.h $(nvmlsim_shim)/zz_generated.functions.inc
 nvmlsim_library := $(addprefix $(nvmlsim_shim)/,nvml.c marshal.c connection.c address.c)
 nvmlsim_files := $(addprefix $(NVMLSIM_BIN)/,libnvidia-ml.so.1 libcuda.so.1 nvidia-smi)
+# One program under two names, without a C library: it runs in any container.
+nvmlsim_mps := $(addprefix $(NVMLSIM_BIN)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
 
 # nodelete: a client may unload the library while another of its threads still
 # waits in it for an event.
@@ -20,6 +22,8 @@ nvmlsim_shared = $(NVMLSIM_CC) $(NVMLSIM_CFLAGS) -fPIC -fvisibility=hidden -shar
 .PHONY: nvml-sim
 nvml-sim: $(nvmlsim_files) ## Build the GPU simulator: bin/nvml-sim and its libraries
 	go build $(NVMLSIM_GOFLAGS) -o $(NVMLSIM_BIN)/nvml-sim ./test/nvmlsim/cmd/nvml-sim
+	CGO_ENABLED=0 go build $(NVMLSIM_GOFLAGS) -ldflags "-s -w" -o $(firstword $(nvmlsim_mps)) ./test/nvmlsim/cmd/nvidia-cuda-mps-control
+	cp -f $(nvmlsim_mps)
 
 .PHONY: nvml-sim-libraries
 nvml-sim-libraries: $(nvmlsim_files)

@@ -16,6 +16,7 @@ const usage = `usage: workload VERB
 
   show       print the container's GPUs, then wait for SIGTERM
   once       print the container's GPUs
+  mps        be a client of the simulator's MPS, print what it grants, then wait for SIGTERM
   sleep      wait for SIGTERM
   exit CODE  exit with CODE
   cat FILE   print a file
@@ -49,6 +50,8 @@ func run(args []string, out io.Writer) error {
 		return nil
 	case "once":
 		return show(out)
+	case "mps":
+		return runMPS(out, onStop())
 	case "sleep":
 		<-onStop()
 		return nil

@@ -13,7 +13,7 @@ import (
 )
 
 // show prints what the container has of GPUs: device nodes, environment, and
-// what nvidia-smi says when there is one.
+// what nvidia-smi says of them when there is one.
 func show(out io.Writer) error {
 	if err := showDevices(out); err != nil {
 		return err
@@ -43,6 +43,13 @@ func showListing(out io.Writer) error {
 	fmt.Fprint(out, string(listing))
 	if err != nil {
 		return fmt.Errorf("running nvidia-smi -L: %w", err)
+	}
+	modes, err := exec.Command(smi, "--query-gpu=compute_mode", "--format=csv,noheader").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("asking nvidia-smi for the compute mode: %w: %s", err, modes)
+	}
+	for mode := range strings.Lines(string(modes)) {
+		fmt.Fprint(out, "compute mode ", mode)
 	}
 	return nil
 }

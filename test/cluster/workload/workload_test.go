@@ -9,7 +9,7 @@ import (
 
 func TestOncePrintsEnvironmentAndListing(t *testing.T) {
 	bin := t.TempDir()
-	script := "#!/bin/sh\necho GPU 0: $1\n"
+	script := "#!/bin/sh\necho GPU 0: $@\n"
 	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func TestOncePrintsEnvironmentAndListing(t *testing.T) {
 	if err := run([]string{"once"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"env CUDA_MPS_PIPE_DIRECTORY=/tmp/mps\n", "env NVIDIA_VISIBLE_DEVICES=void\n", "GPU 0: -L\n"} {
+	for _, want := range []string{"env CUDA_MPS_PIPE_DIRECTORY=/tmp/mps\n", "env NVIDIA_VISIBLE_DEVICES=void\n", "GPU 0: -L\n", "compute mode GPU 0: --query-gpu=compute_mode --format=csv,noheader\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, out.String())
 		}
@@ -60,6 +60,14 @@ func TestFiles(t *testing.T) {
 		if err := run([]string{verb, filepath.Join(dir, "missing")}, &out); err == nil {
 			t.Errorf("%s of a missing file succeeds", verb)
 		}
+	}
+}
+
+func TestMPSWithoutADaemon(t *testing.T) {
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", t.TempDir())
+	var out strings.Builder
+	if err := run([]string{"mps"}, &out); err == nil || !strings.Contains(err.Error(), "no MPS control daemon") || out.Len() > 0 {
+		t.Errorf("got %v and:\n%s", err, out.String())
 	}
 }
 

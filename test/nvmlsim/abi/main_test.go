@@ -69,7 +69,10 @@ func runTests(m *testing.M) (code int, err error) {
 // build also makes the daemon with the race detector, where the tests have it: it
 // starts slowly, and commands have nothing to race with.
 func build() error {
-	commands := [][]string{{"make", "-C", "../../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN=" + binaries, "nvml-sim"}}
+	commands := [][]string{
+		{"make", "-C", "../../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN=" + binaries, "nvml-sim"},
+		{"go", "build", "-C", "../../cluster/workload", "-o", filepath.Join(binaries, "workload"), "."},
+	}
 	if raceEnabled {
 		commands = append(commands, []string{"go", "build", "-race", "-o", filepath.Join(binaries, daemonName), "../cmd/nvml-sim"})
 	}

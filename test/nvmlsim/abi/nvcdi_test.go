@@ -70,6 +70,8 @@ func TestNVCDIGeneratesASpec(t *testing.T) {
 	const files, socket = "ro,nosuid,nodev,rbind,rprivate", "nosuid,nodev,rbind,rprivate,noexec"
 	same(t, "mounts", mounts, []string{
 		"/run/nvidia-persistenced/socket from /run/nvidia-persistenced/socket " + socket,
+		"/usr/bin/nvidia-cuda-mps-control from /usr/bin/nvidia-cuda-mps-control " + files,
+		"/usr/bin/nvidia-cuda-mps-server from /usr/bin/nvidia-cuda-mps-server " + files,
 		"/usr/bin/nvidia-smi from /usr/bin/nvidia-smi " + files,
 		"/usr/lib64/libcuda.so.580.95.05 from /usr/lib64/libcuda.so.580.95.05 " + files,
 		"/usr/lib64/libnvidia-ml.so.580.95.05 from /usr/lib64/libnvidia-ml.so.580.95.05 " + files,

@@ -6,6 +6,9 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
+// programs are the tools of the driver.
+var programs = []string{"nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
+
 // driver puts the libraries where nvcdi and the loader look for them: the file
 // is named for the driver's version, the links for the interface's.
 func (t *Tree) driver(binaries string, machine *model.Machine) {
@@ -16,5 +19,7 @@ func (t *Tree) driver(binaries string, machine *model.Machine) {
 		t.link(name+".1", library+"."+version)
 		t.link(name, library+".1")
 	}
-	t.copy("usr/bin/nvidia-smi", filepath.Join(binaries, "nvidia-smi"))
+	for _, program := range programs {
+		t.copy(filepath.Join("usr/bin", program), filepath.Join(binaries, program))
+	}
 }

@@ -21,6 +21,7 @@ var effective = []string{
 	"nvmlGpuInstanceCreateComputeInstance",
 	"nvmlGpuInstanceCreateComputeInstanceWithPlacement",
 	"nvmlGpuInstanceDestroy",
+	"nvmlSimDeviceSetTimeslice",
 }
 
 func hasEffect(function string) error {

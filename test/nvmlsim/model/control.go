@@ -112,21 +112,33 @@ type State struct {
 
 // GPUState is what one GPU looks like at one moment.
 type GPUState struct {
-	Index           int    `json:"index"`
-	Minor           int    `json:"minor"`
-	UUID            string `json:"uuid"`
-	ProductName     string `json:"productName"`
-	PCIBusID        string `json:"pciBusID"`
-	Lost            bool   `json:"lost"`
-	ComputeMode     string `json:"computeMode"`
+	Index       int    `json:"index"`
+	Minor       int    `json:"minor"`
+	UUID        string `json:"uuid"`
+	ProductName string `json:"productName"`
+	PCIBusID    string `json:"pciBusID"`
+	Lost        bool   `json:"lost"`
+	ComputeMode string `json:"computeMode"`
+	// Timeslice is "N/A" where it cannot be chosen.
+	Timeslice       string `json:"timeslice"`
 	PersistenceMode bool   `json:"persistenceMode"`
 	MIGCapable      bool   `json:"migCapable"`
 	MIGMode         string `json:"migMode"`
 	PendingMIGMode  string `json:"pendingMIGMode"`
 	// InUse says that a process uses the GPU as a whole.
 	InUse bool `json:"inUse,omitempty"`
+	// Processes are those with a context on the GPU or on a MIG device of it.
+	Processes []ProcessState `json:"processes,omitempty"`
 	// Instances are ordered by their ID.
 	Instances []InstanceState `json:"instances,omitempty"`
+}
+
+// ProcessState is a context of a process.
+type ProcessState struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+	// Device is the UUID of the GPU or MIG device.
+	Device string `json:"device"`
 }
 
 // InstanceState is what one GPU instance looks like at one moment.

@@ -36,9 +36,16 @@ type gpu struct {
 	lost        bool
 	persistence nvml.EnableState
 	computeMode nvml.ComputeMode
+	timeslice   Timeslice
 	migMode     migMode
 	instances   instances
+	// occupied says that somebody made a process run on the GPU as a whole; contexts
+	// counts those of processes that the machine knows.
+	occupied bool
+	contexts int
 }
+
+func (g *gpu) inUse() bool { return g.occupied || g.contexts > 0 }
 
 // link is one NVLink port. A port that no switch is wired to has no remote.
 type link struct {
@@ -54,6 +61,7 @@ var brands = map[string]nvml.BrandType{
 }
 
 var architectures = map[string]nvml.DeviceArchitecture{
+	"Pascal":       nvml.DEVICE_ARCH_PASCAL,
 	"Turing":       nvml.DEVICE_ARCH_TURING,
 	"Ampere":       nvml.DEVICE_ARCH_AMPERE,
 	"Ada Lovelace": nvml.DEVICE_ARCH_ADA,
@@ -196,11 +204,12 @@ func (g *gpu) state() GPUState {
 		PCIBusID:        g.address.String(),
 		Lost:            g.lost,
 		ComputeMode:     computeModes[g.computeMode],
+		Timeslice:       g.timesliceText(),
 		PersistenceMode: g.persistence == nvml.FEATURE_ENABLED,
 		MIGCapable:      g.board.MIG != nil,
 		MIGMode:         g.migModeText(g.migMode.current),
 		PendingMIGMode:  g.migModeText(g.migMode.pending),
-		InUse:           g.migMode.inUse,
+		InUse:           g.inUse(),
 		Instances:       g.instanceStates(),
 	}
 }

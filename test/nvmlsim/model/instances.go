@@ -31,9 +31,13 @@ type gpuInstance struct {
 	profile catalog.Profile
 	start   int
 	compute map[int]*computeInstance
-	// inUse says that a process runs on it.
-	inUse bool
+	// occupied says that somebody made a process run on it; contexts counts those
+	// of processes that the machine knows.
+	occupied bool
+	contexts int
 }
+
+func (i *gpuInstance) inUse() bool { return i.occupied || i.contexts > 0 }
 
 // computeInstance is one compute instance, and the MIG device that it is.
 type computeInstance struct {
@@ -124,7 +128,7 @@ func (i *gpuInstance) destroy() nvml.Return {
 	switch {
 	case i.ended:
 		return nvml.ERROR_INVALID_ARGUMENT
-	case i.inUse || len(i.compute) > 0:
+	case i.inUse() || len(i.compute) > 0:
 		return nvml.ERROR_IN_USE
 	}
 	i.end()
@@ -188,7 +192,7 @@ func (c *computeInstance) destroy() nvml.Return {
 	switch {
 	case c.ended:
 		return nvml.ERROR_INVALID_ARGUMENT
-	case c.parent.inUse:
+	case c.parent.inUse():
 		return nvml.ERROR_IN_USE
 	}
 	c.end()

@@ -23,6 +23,7 @@ type Machine struct {
 	faults   faults
 	// slow are the calls that an injected latency keeps waiting.
 	slow     map[*SlowCall]struct{}
+	contexts map[*Contexts]struct{}
 	watchers []func(gpu int, instances []InstanceState)
 }
 
@@ -38,7 +39,9 @@ func Load(f File) (*Machine, error) {
 	for i := range f.GPUs {
 		f.GPUs[i].MIG = f.GPUs[i].MIG.clone()
 	}
-	m := &Machine{file: f, sessions: map[*Session]struct{}{}, slow: map[*SlowCall]struct{}{}}
+	m := &Machine{
+		file: f, sessions: map[*Session]struct{}{}, slow: map[*SlowCall]struct{}{}, contexts: map[*Contexts]struct{}{},
+	}
 	for i := range f.GPUs {
 		g, err := newGPU(f, i)
 		if err != nil {
@@ -127,6 +130,9 @@ func (m *Machine) setLost(index int, lost bool) error {
 		return fmt.Errorf("GPU %d of machine %q is %s already", index, m.file.Name, presence(lost))
 	}
 	g.lost = lost
+	if lost {
+		m.endContexts(g)
+	}
 	for s := range m.sessions {
 		for set := range s.sets {
 			set.wake()
@@ -156,7 +162,9 @@ func (m *Machine) State() (State, error) {
 		SlowCalls:         m.slowCalls(),
 	}
 	for _, g := range m.gpus {
-		state.GPUs = append(state.GPUs, g.state())
+		of := g.state()
+		of.Processes = m.processStates(g)
+		state.GPUs = append(state.GPUs, of)
 	}
 	return state, nil
 }

@@ -22,6 +22,7 @@ gpus:
 - {board: a100-sxm-40gb, pciBusID: "0000:53:00.0", pciRoot: "pci0000:44", numaNode: 0, minor: 6, mig: {instances: [{profile: 3g.20gb, start: 4}, {profile: 1g.5gb, start: 0}, {profile: 2g.10gb, start: 2, computeSlices: [1, 1]}]}}
 - {board: h100-sxm-80gb, pciBusID: "0000:64:00.0", pciRoot: "pci0000:55", numaNode: 0, minor: 0, mig: {instances: [{profile: 3g.40gb, start: 4}]}}
 - {board: h100-sxm-80gb, pciBusID: "0000:75:00.0", pciRoot: "pci0000:66", numaNode: 0, minor: 1}
+- {board: l4-24gb, pciBusID: "0000:86:00.0", pciRoot: "pci0000:77", numaNode: 0, minor: 2}
 `
 
 // everyHandle returns one handle of each kind that MIG has.
@@ -107,6 +108,7 @@ func TestEveryEffect(t *testing.T) {
 		},
 		"nvmlComputeInstanceDestroy": func() nvml.Return { return ci.Destroy() },
 		"nvmlGpuInstanceDestroy":     func() nvml.Return { return gi.Destroy() },
+		"nvmlSimDeviceSetTimeslice":  func() nvml.Return { return handle(t, s, 3).(TimesliceDevice).SetTimeslice(TimesliceLong) },
 	}
 	for _, function := range effective { // sorted: a compute instance goes before its GPU instance
 		call := calls[function]

@@ -51,7 +51,7 @@ func (m *Machine) DestroyInstance(index, instance int) error {
 		if err != nil {
 			return err
 		}
-		if i.inUse {
+		if i.inUse() {
 			return fmt.Errorf("GPU instance %d of GPU %d is in use by a process", instance, index)
 		}
 		i.end()
@@ -63,14 +63,14 @@ func (m *Machine) DestroyInstance(index, instance int) error {
 func (m *Machine) Occupy(index int, instance *int, inUse bool) error {
 	return m.changeMIG(index, func(g *gpu) error {
 		if instance == nil {
-			g.migMode.inUse = inUse
+			g.occupied = inUse
 			return nil
 		}
 		i, err := g.instance(*instance)
 		if err != nil {
 			return err
 		}
-		i.inUse = inUse
+		i.occupied = inUse
 		return nil
 	})
 }
@@ -81,11 +81,12 @@ func (m *Machine) Reset(index int) error {
 		if g.lost {
 			return fmt.Errorf("GPU %d is lost and cannot be reset; return it first", index)
 		}
-		if g.migMode.inUse || slices.ContainsFunc(slices.Collect(maps.Values(g.instances.byID)), func(i *gpuInstance) bool { return i.inUse }) {
+		if g.inUse() || slices.ContainsFunc(slices.Collect(maps.Values(g.instances.byID)), (*gpuInstance).inUse) {
 			return fmt.Errorf("GPU %d is in use by a process and cannot be reset", index)
 		}
 		g.endInstances()
 		g.migMode.current = g.migMode.pending
+		g.timeslice = TimesliceDefault
 		return nil
 	})
 }
@@ -115,7 +116,7 @@ func (m *Machine) Reboot() error {
 	}
 	m.mu.Unlock()
 	for _, g := range m.gpus {
-		_ = m.apply(g, func() nvml.Return { g.reboot(); return nvml.SUCCESS })
+		_ = m.apply(g, func() nvml.Return { m.endContexts(g); g.reboot(); return nvml.SUCCESS })
 	}
 	return nil
 }
@@ -127,8 +128,9 @@ func (g *gpu) reboot() {
 	if g.resetless() {
 		g.migMode.pending = nvml.DEVICE_MIG_DISABLE
 	}
-	g.migMode.current, g.migMode.inUse = g.migMode.pending, false
-	g.lost, g.persistence, g.computeMode = false, nvml.FEATURE_DISABLED, nvml.COMPUTEMODE_DEFAULT
+	g.migMode.current, g.occupied = g.migMode.pending, false
+	g.lost, g.persistence = false, nvml.FEATURE_DISABLED
+	g.computeMode, g.timeslice = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault
 }
 
 func (g *gpu) endInstances() {
@@ -189,7 +191,7 @@ func (g *gpu) instanceStates() []InstanceState {
 func (i *gpuInstance) state() InstanceState {
 	state := InstanceState{
 		ID: i.id, Profile: i.profile.Name, ProfileID: i.profile.ID, Start: i.start, Size: i.profile.Size,
-		InUse: i.inUse, Capability: i.capability(),
+		InUse: i.inUse(), Capability: i.capability(),
 	}
 	for _, id := range slices.Sorted(maps.Keys(i.compute)) {
 		c := i.compute[id]

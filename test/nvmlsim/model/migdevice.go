@@ -132,7 +132,8 @@ func (d migDevice) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 
 // GetComputeRunningProcesses implements nvml.Device.
 func (d migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(d.refuser, "nvmlDeviceGetComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+	return answer(d.refuser, "nvmlDeviceGetComputeRunningProcesses_v3",
+		d.session.processes(func(at place) bool { return at.instance == d.instance }))
 }
 
 // GetGraphicsRunningProcesses implements nvml.Device.

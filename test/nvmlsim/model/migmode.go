@@ -6,8 +6,6 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 type migMode struct {
 	// current and pending are NVML's constants; they differ until a reset.
 	current, pending int
-	// inUse says that a process runs on the GPU as a whole.
-	inUse bool
 }
 
 func (g *gpu) migModeText(mode int) string {
@@ -26,7 +24,7 @@ func (g *gpu) migEnabled() bool { return g.migMode.current == nvml.DEVICE_MIG_EN
 func (g *gpu) resetless() bool { return g.architecture >= nvml.DEVICE_ARCH_HOPPER }
 
 // busy says whether something would have to end before the mode can change.
-func (g *gpu) busy() bool { return g.migMode.inUse || len(g.instances.byID) > 0 }
+func (g *gpu) busy() bool { return g.inUse() || len(g.instances.byID) > 0 }
 
 // setMIGMode asks for a mode and returns what became of it, which is not the
 // return code of nvmlDeviceSetMigMode: the call succeeds all the same.
@@ -42,6 +40,7 @@ func (g *gpu) setMIGMode(mode int) (activation nvml.Return) {
 		return nvml.ERROR_IN_USE
 	case g.resetless():
 		g.migMode.current, g.migMode.pending = mode, mode
+		g.timeslice = TimesliceDefault
 		return nvml.SUCCESS
 	default:
 		g.migMode.pending = mode

@@ -20,6 +20,9 @@ func (d *device) SetPersistenceMode(mode nvml.EnableState) nvml.Return {
 	if mode != nvml.FEATURE_ENABLED && mode != nvml.FEATURE_DISABLED {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+	if d.session.unprivileged {
+		return nvml.ERROR_NO_PERMISSION
+	}
 	d.session.machine.mu.Lock()
 	d.gpu.persistence = mode
 	d.session.machine.mu.Unlock()
@@ -47,6 +50,9 @@ func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
 	}
 	if _, known := computeModes[mode]; !known {
 		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	if d.session.unprivileged {
+		return nvml.ERROR_NO_PERMISSION
 	}
 	if !d.setComputeMode(mode) {
 		return nvml.ERROR_NOT_SUPPORTED
@@ -77,9 +83,10 @@ func (d *device) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) 
 	return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
 }
 
-// GetComputeRunningProcesses implements nvml.Device: no process uses a simulated GPU.
+// GetComputeRunningProcesses implements nvml.Device: with those on its MIG devices.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return constant(d, "nvmlDeviceGetComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+	return constant(d, "nvmlDeviceGetComputeRunningProcesses_v3",
+		d.session.processes(func(at place) bool { return at.gpu == d.gpu }))
 }
 
 // GetGraphicsRunningProcesses implements nvml.Device.

@@ -24,6 +24,8 @@ type Session struct {
 	// capabilities are the minors of the capability devices that it has.
 	confined     bool
 	capabilities map[int]bool
+	// unprivileged is set for a process that is not root's.
+	unprivileged bool
 
 	// Machine.mu guards the fields below.
 	inits  int
@@ -58,6 +60,10 @@ func VisibleCapabilities(minors ...int) SessionOption {
 		}
 	}
 }
+
+// Unprivileged makes a session that of a process which is not root's: it may look
+// at everything and set no mode of a GPU.
+func Unprivileged() SessionOption { return func(s *Session) { s.unprivileged = true } }
 
 // NewSession connects a client, which sees every GPU unless an option says
 // otherwise. Close it when the client is gone.

@@ -22,6 +22,7 @@ func TestReadyMadeMachines(t *testing.T) {
 		"g5.12xlarge":      {4, "NVIDIA A10G", 1},
 		"g6.xlarge":        {1, "NVIDIA L4", 1},
 		"mixed":            {3, "", 2},
+		"pascal":           {1, "Tesla P4", 1},
 		"mig-static":       {8, "NVIDIA A100-SXM4-40GB", 4},
 	}
 	if len(Names()) != len(want) {

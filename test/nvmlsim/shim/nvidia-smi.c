@@ -1,20 +1,22 @@
 /*
- * The stand-in for nvidia-smi: it lists GPUs as the real one does and does
- * nothing else. It knows nothing of the simulator; it asks the NVML library
- * that the loader finds, or the one of the driver root that it lies in.
+ * The stand-in for nvidia-smi: it lists GPUs, and shows and sets their time
+ * slices, as the real one does, and does nothing else. It asks the NVML library
+ * of the driver root that it lies in, or the one that the loader finds.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <getopt.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 typedef void *device;
 
-enum { NOT_FOUND = 6 }; /* of nvmlReturn_t */
+enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6 }; /* of nvmlReturn_t */
 
 static void *library;
 
@@ -141,12 +143,190 @@ static int version(void)
 	return 0;
 }
 
+/*
+ * nvidia-smi compute-policy. That a failure is the exit status, and its texts, are
+ * the real tool's; its text of a success and its list are guessed.
+ */
+enum { TIMESLICES = 4, MAX_TARGETS = 64 };
+
+static const char *const timeslices[TIMESLICES] = {"Default", "Short", "Medium", "Long"};
+
+static int policy_usage(FILE *to)
+{
+	fprintf(to, "\n"
+		    "    Compute Policy -- Control and list compute policies.\n\n"
+		    "    Usage: nvidia-smi compute-policy [options]\n\n"
+		    "    Options include:\n"
+		    "    [-i | --id]: GPU device ID's. Provide comma\n"
+		    "                 separated values for more than one device\n\n"
+		    "    [-l | --list]: List all compute policies\n\n"
+		    "    [ | --set-timeslice]: Set timeslice config for a GPU:\n"
+		    "                          0=DEFAULT, 1=SHORT, 2=MEDIUM, 3=LONG\n\n"
+		    "    [-h | --help]: Display help information\n");
+	return to == stdout ? 0 : INVALID_ARGUMENT;
+}
+
+/* A time slice by number or by name; -1 for what is neither. */
+static int parse_timeslice(const char *text)
+{
+	int i;
+
+	if (text[0] >= '0' && text[0] < '0' + TIMESLICES && !text[1])
+		return text[0] - '0';
+	for (i = 0; i < TIMESLICES; i++) {
+		if (!strcasecmp(text, timeslices[i]))
+			return i;
+	}
+	return -1;
+}
+
+static device find_gpu(const char *id)
+{
+	int (*by_index)(unsigned int, device *), (*by_text)(const char *, device *);
+	unsigned int index;
+	device gpu;
+	int result, used = 0;
+
+	*(void **)&by_index = symbol("nvmlDeviceGetHandleByIndex_v2");
+	if (sscanf(id, "%u%n", &index, &used) == 1 && !id[used])
+		result = by_index(index, &gpu);
+	else {
+		*(void **)&by_text = symbol(strncmp(id, "GPU-", 4) ? "nvmlDeviceGetHandleByPciBusId_v2"
+								   : "nvmlDeviceGetHandleByUUID");
+		result = by_text(id, &gpu);
+	}
+	if (result == 0)
+		return gpu;
+	fprintf(stderr, "No devices were found: the machine has no GPU %s\n", id);
+	exit(NOT_FOUND);
+}
+
+/* The GPUs that the list names, all of them if there is none; how many. */
+static unsigned int find_gpus(char *ids, device *gpus)
+{
+	int (*count)(unsigned int *), (*by_index)(unsigned int, device *);
+	unsigned int i, n = 0;
+	char *id, *rest;
+
+	for (id = ids ? strtok_r(ids, ",", &rest) : NULL; id && n < MAX_TARGETS; id = strtok_r(NULL, ",", &rest))
+		gpus[n++] = find_gpu(id);
+	if (ids)
+		return n;
+	*(void **)&count = symbol("nvmlDeviceGetCount_v2");
+	*(void **)&by_index = symbol("nvmlDeviceGetHandleByIndex_v2");
+	check(count(&n), "count the GPUs");
+	for (i = 0; i < n && i < MAX_TARGETS; i++)
+		check(by_index(i, &gpus[i]), "find a GPU");
+	return i;
+}
+
+static unsigned int index_of(device gpu)
+{
+	int (*get)(device, unsigned int *);
+	unsigned int index = 0;
+
+	*(void **)&get = symbol("nvmlDeviceGetIndex");
+	check(get(gpu, &index), "read a GPU's index");
+	return index;
+}
+
+static int set_timeslice(device *gpus, unsigned int n, unsigned int timeslice)
+{
+	int (*set)(device, unsigned int), result, worst = 0;
+	const char *(*text)(int);
+	unsigned int i;
+
+	*(void **)&set = symbol("nvmlSimDeviceSetTimeslice");
+	*(void **)&text = symbol("nvmlErrorString");
+	for (i = 0; i < n; i++) {
+		result = set(gpus[i], timeslice);
+		if (result == 0) {
+			printf("Set timeslice policy to %s for GPU %u\n", timeslices[timeslice], index_of(gpus[i]));
+			continue;
+		}
+		printf("Failed to set timeslice policy with value %s for GPU %u : %s\n",
+		       timeslices[timeslice], index_of(gpus[i]), text(result));
+		worst = result;
+	}
+	if (worst)
+		printf("Failed to set timeslice for requested devices : %s\n", text(worst));
+	return worst > 255 ? 255 : worst;
+}
+
+static int list_timeslices(device *gpus, unsigned int n)
+{
+	int (*get)(device, unsigned int *), result;
+	unsigned int i, timeslice;
+
+	*(void **)&get = symbol("nvmlSimDeviceGetTimeslice");
+	for (i = 0; i < n; i++) {
+		result = get(gpus[i], &timeslice);
+		if (result != 3)
+			check(result, "read a GPU's time slice");
+		printf("GPU %u:\n    Timeslice: %s\n", index_of(gpus[i]),
+		       result || timeslice >= TIMESLICES ? "N/A" : timeslices[timeslice]);
+	}
+	return 0;
+}
+
+static int compute_policy(int argc, char **argv)
+{
+	static const struct option options[] = {{"id", required_argument, NULL, 'i'},
+						{"list", no_argument, NULL, 'l'},
+						{"set-timeslice", required_argument, NULL, 't'},
+						{"help", no_argument, NULL, 'h'},
+						{NULL, 0, NULL, 0}};
+	device gpus[MAX_TARGETS];
+	char *ids = NULL;
+	int option, timeslice = -1, lists = 0;
+
+	while ((option = getopt_long(argc, argv, "i:lh", options, NULL)) != -1) {
+		if (option == 'h')
+			return policy_usage(stdout);
+		if (option == 'i')
+			ids = optarg;
+		else if (option == 'l')
+			lists = 1;
+		else if (option != 't' || (timeslice = parse_timeslice(optarg)) < 0)
+			return policy_usage(stderr);
+	}
+	if (optind < argc || lists == (timeslice >= 0))
+		return policy_usage(stderr);
+	initialize();
+	if (lists)
+		return list_timeslices(gpus, find_gpus(ids, gpus));
+	return set_timeslice(gpus, find_gpus(ids, gpus), (unsigned int)timeslice);
+}
+
+/* nvidia-smi --query-gpu=compute_mode --format=csv,noheader */
+static int query_compute_mode(void)
+{
+	static const char *const modes[] = {"Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"};
+	int (*get)(device, unsigned int *);
+	device gpus[MAX_TARGETS];
+	unsigned int i, n, mode;
+
+	initialize();
+	*(void **)&get = symbol("nvmlDeviceGetComputeMode");
+	n = find_gpus(NULL, gpus);
+	for (i = 0; i < n; i++) {
+		check(get(gpus[i], &mode), "read a GPU's compute mode");
+		printf("%s\n", mode < sizeof modes / sizeof modes[0] ? modes[mode] : "[Unknown Error]");
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "--query-gpu=compute_mode") && !strcmp(argv[2], "--format=csv,noheader"))
+		return query_compute_mode();
+	if (argc > 1 && !strcmp(argv[1], "compute-policy"))
+		return compute_policy(argc - 1, argv + 1);
 	if (argc == 2 && (!strcmp(argv[1], "-L") || !strcmp(argv[1], "--list-gpus")))
 		return list();
 	if (argc == 2 && !strcmp(argv[1], "--version"))
 		return version();
-	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L and --version only\n");
+	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L, --version, compute-policy and\n"
+			"--query-gpu=compute_mode --format=csv,noheader only\n");
 	return 1;
 }

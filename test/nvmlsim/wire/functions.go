@@ -16,11 +16,20 @@ func Functions() []Function {
 		lifecycle, lookups, identity, placementOnHost, modes, memoryInfo, mig, gpuInstances, computeInstances, nvlink, processes, events)
 }
 
+// Extensions lists functions that travel likewise and that no header declares: the
+// stand-ins for tools call them where the real ones call what NVML does not publish.
+func Extensions() []Function {
+	return []Function{
+		fn("nvmlSimDeviceGetTimeslice", "GetTimeslice", handle, out32).answering(serveGetTimeslice),
+		fn("nvmlSimDeviceSetTimeslice", "SetTimeslice", handle, u32).answering(serveSetTimeslice),
+	}
+}
+
 // Lookup finds a function by its C name; nil if it does not travel.
 func Lookup(name string) *Function { return functionsByName[name] }
 
 var functionsByName = func() map[string]*Function {
-	all := Functions()
+	all := slices.Concat(Functions(), Extensions())
 	byName := make(map[string]*Function, len(all))
 	for i := range all {
 		byName[all[i].Name] = &all[i]

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/process"
 )
 
 // maxSocketPath is what fits into a socket address with its final NUL.
@@ -31,6 +32,9 @@ type Visible struct {
 	Minors []int
 	// Capabilities are those of the capability devices, which guard MIG instances.
 	Capabilities []int
+	// Unprivileged is set for a process that is not root's. The kernel says so of
+	// its connection, whatever the process says of itself.
+	Unprivileged bool
 }
 
 // Server answers NVML clients and, on the sockets that allow it, the control
@@ -38,6 +42,7 @@ type Visible struct {
 type Server struct {
 	newSession func(Visible) Library
 	control    model.Control
+	driver     Driver
 
 	mu       sync.Mutex
 	sessions map[sessionID]*session
@@ -46,12 +51,19 @@ type Server struct {
 	handlers sync.WaitGroup
 }
 
+// Driver gives processes contexts on GPUs.
+type Driver interface {
+	OpenContexts(model.Process) (*model.Contexts, error)
+}
+
 // NewServer returns a server that gives each client process a session of its
-// own. The control is what the control client reaches.
-func NewServer(newSession func(Visible) Library, control model.Control) *Server {
+// own. The control is what the control client reaches, the driver what processes do
+// that compute.
+func NewServer(newSession func(Visible) Library, control model.Control, driver Driver) *Server {
 	return &Server{
 		newSession: newSession,
 		control:    control,
+		driver:     driver,
 		sessions:   map[sessionID]*session{},
 		conns:      map[net.Conn]struct{}{},
 	}
@@ -173,10 +185,18 @@ func (s *Server) handle(ctx context.Context, conn net.Conn, allowControl bool) e
 		}
 		return ignoreClosed(serveControl(conn, s.control))
 	}
+	if string(frame) == process.Magic {
+		return ignoreClosed(serveProcess(conn, s.driver))
+	}
 	h, err := decodeHello(frame)
 	if err != nil {
 		return err
 	}
+	peer, err := peerOf(conn)
+	if err != nil {
+		return ignoreClosed(err)
+	}
+	h.visible.Unprivileged = peer.Uid != 0
 	session, result := s.join(h)
 	if err := writeFrame(conn, binary.NativeEndian.AppendUint32(nil, uint32(result))); err != nil || session == nil {
 		return ignoreClosed(err)

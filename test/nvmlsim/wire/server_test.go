@@ -58,7 +58,7 @@ func serve(t *testing.T) *served {
 	server := NewServer(func(Visible) Library {
 		s.opened.Add(1)
 		return s.library
-	}, nil)
+	}, nil, nil)
 	t.Cleanup(func() {
 		server.Close()
 		os.RemoveAll(dir)
@@ -243,7 +243,7 @@ func (l *scarce) Accept() (net.Conn, error) {
 
 func TestServeOutlivesWhatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := NewServer(nil, nil)
+		server := NewServer(nil, nil, nil)
 		defer server.Close()
 		if err := server.Serve(t.Context(), &scarce{errs: []error{unix.EMFILE, unix.ECONNABORTED, unix.ENOMEM}}, true); err != nil {
 			t.Errorf("it ends with %v", err)

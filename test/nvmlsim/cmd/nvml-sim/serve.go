@@ -109,11 +109,15 @@ func (o *serveOptions) doors() []door {
 
 func (o *serveOptions) answer(ctx context.Context, machine *model.Machine, tree *driverroot.Tree) error {
 	server := wire.NewServer(func(v wire.Visible) wire.Library {
-		if v.All {
-			return machine.NewSession()
+		var options []model.SessionOption
+		if !v.All {
+			options = append(options, model.VisibleMinors(v.Minors...), model.VisibleCapabilities(v.Capabilities...))
 		}
-		return machine.NewSession(model.VisibleMinors(v.Minors...), model.VisibleCapabilities(v.Capabilities...))
-	}, machine)
+		if v.Unprivileged {
+			options = append(options, model.Unprivileged())
+		}
+		return machine.NewSession(options...)
+	}, machine, machine)
 	defer server.Close()
 
 	doors := o.doors()

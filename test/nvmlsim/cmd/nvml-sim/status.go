@@ -13,14 +13,14 @@ func printState(to io.Writer, state model.State) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "simulated machine %s, driver %s, CUDA %s, %d clients\n\n",
 		state.Machine, state.DriverVersion, state.CUDADriverVersion, state.Sessions)
-	fmt.Fprintln(w, "GPU\tMINOR\tPRODUCT\tPCI BUS ID\tUUID\tCOMPUTE MODE\tMIG\tSTATE")
+	fmt.Fprintln(w, "GPU\tMINOR\tPRODUCT\tPCI BUS ID\tUUID\tCOMPUTE MODE\tTIME SLICE\tMIG\tSTATE")
 	for _, gpu := range state.GPUs {
 		presence := "present"
 		if gpu.Lost {
 			presence = "lost"
 		}
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", gpu.Index, gpu.Minor, gpu.ProductName,
-			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, migMode(gpu), presence)
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpu.Index, gpu.Minor, gpu.ProductName,
+			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, gpu.Timeslice, migMode(gpu), presence)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -31,8 +31,20 @@ func printState(to io.Writer, state model.State) error {
 			return err
 		}
 	}
+	printProcesses(to, state)
 	printInjected(to, state)
 	return nil
+}
+
+func printProcesses(to io.Writer, state model.State) {
+	if slices.ContainsFunc(state.GPUs, func(g model.GPUState) bool { return len(g.Processes) > 0 }) {
+		fmt.Fprintln(to)
+	}
+	for _, gpu := range state.GPUs {
+		for _, p := range gpu.Processes {
+			fmt.Fprintf(to, "process %d (%s) computes on %s of GPU %d\n", p.PID, p.Name, p.Device, gpu.Index)
+		}
+	}
 }
 
 func migMode(gpu model.GPUState) string {

@@ -14,8 +14,9 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/wire"
 )
 
-// Render writes the C table of all functions that the header declares.
-func Render(header *Header, travelling []wire.Function) ([]byte, error) {
+// Render writes the C table of all functions that the header declares, and of the
+// simulator's own.
+func Render(header *Header, travelling, extensions []wire.Function) ([]byte, error) {
 	byName := map[string]wire.Function{}
 	for _, f := range travelling {
 		declared, ok := header.Functions[f.Name]
@@ -37,6 +38,12 @@ func Render(header *Header, travelling []wire.Function) ([]byte, error) {
 		if !travels {
 			fmt.Fprintf(&out, "%s(%s)\n", refusalMacro(header.Functions[name]), name)
 			continue
+		}
+		writeForward(&out, f)
+	}
+	for _, f := range extensions {
+		if _, declared := header.Functions[f.Name]; declared {
+			return nil, fmt.Errorf("%s is a function of the simulator's own but the header declares it", f.Name)
 		}
 		writeForward(&out, f)
 	}

@@ -22,7 +22,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	text, err := table.Render(header, wire.Functions())
+	text, err := table.Render(header, wire.Functions(), wire.Extensions())
 	if err != nil {
 		return err
 	}
