@@ -282,7 +282,7 @@ func (k *keeper) quit(ctx context.Context, process Process) {
 	ctx = context.WithoutCancel(ctx)
 	if process != nil && !ended(process, 0) {
 		_, err := k.ask(ctx, "quit -t 1")
-		if !ended(process, quitWait) {
+		if err != nil || !ended(process, quitWait) {
 			klog.FromContext(ctx).Info("The MPS control daemon does not quit, terminating it", "answer", err)
 			process.Terminate()
 			ended(process, termWait)

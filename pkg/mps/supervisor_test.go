@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,12 +68,12 @@ func TestALostDaemonIsStartedAgainAndTheLossCounted(t *testing.T) {
 
 func TestADaemonThatCannotBeStartedSaysWhyAndIsTriedFurther(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		broken := true
+		var works atomic.Bool
 		runner := &fakeRunner{atStart: func(int, bool) string {
-			if broken {
-				return "exit status 1"
+			if works.Load() {
+				return ""
 			}
-			return ""
+			return "exit status 1"
 		}}
 		supervise(t, d, runner)
 		place := d.root.place("gpu-0-mps")
@@ -92,7 +93,7 @@ func TestADaemonThatCannotBeStartedSaysWhyAndIsTriedFurther(t *testing.T) {
 		if tries := (runner.started() - before) / 2; tries < 15 || tries > 25 {
 			t.Errorf("it was tried %d times in 10 minutes", tries)
 		}
-		broken = false
+		works.Store(true)
 		time.Sleep(maxBackoff)
 		start(t, d, wanted())
 	})
