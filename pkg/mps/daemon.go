@@ -23,6 +23,8 @@ type Daemon struct {
 	// MemoryBytes is how much memory of each device such a client may pin, in the
 	// order of Devices; 0, or no entry, for all.
 	MemoryBytes []uint64 `json:"memoryBytes,omitempty"`
+	// MultiUser lets processes of several users be its clients at the same time.
+	MultiUser bool `json:"multiUser,omitempty"`
 }
 
 // Limits are those of one client.
@@ -80,6 +82,6 @@ func (d Daemon) check() error {
 }
 
 func (d Daemon) equal(other Daemon) bool {
-	return d.ID == other.ID && d.ThreadPercentage == other.ThreadPercentage &&
+	return d.ID == other.ID && d.ThreadPercentage == other.ThreadPercentage && d.MultiUser == other.MultiUser &&
 		slices.Equal(d.Devices, other.Devices) && slices.Equal(d.MemoryBytes, other.MemoryBytes)
 }

@@ -283,3 +283,16 @@ func (p *patience) exhausted() bool {
 }
 
 func (p *patience) reset() { p.since = time.Time{} }
+
+// Check says why no daemon could be started on this node, and what to do.
+func (d *Directory) Check(tools Tools) error {
+	supervised, err := d.supervised()
+	if err != nil {
+		return err
+	}
+	if !supervised {
+		return fmt.Errorf("%w: %s", ErrNoSupervisor, noSupervisorAdvice)
+	}
+	_, err = tools.Find(controlProgram)
+	return err
+}

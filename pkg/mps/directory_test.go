@@ -36,6 +36,20 @@ func TestWithoutASupervisor(t *testing.T) {
 	})
 }
 
+func TestWhatANodeNeedsForMPS(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		fixture.Sentence(t, d.Check(controlTools{}), "no MPS supervisor runs on this node", "mps.enabled=true")
+		supervise(t, d, &fakeRunner{})
+		synctest.Wait()
+		if err := d.Check(missingTools{}); !errors.Is(err, errMissing) {
+			t.Errorf("got %v", err)
+		}
+		if err := d.Check(controlTools{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestASupervisorThatComesBackIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		done := make(chan error)

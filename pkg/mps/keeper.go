@@ -110,8 +110,8 @@ func (k *keeper) fail(ctx context.Context, err error, lost bool, failures int) {
 
 // start returns a daemon that clients can connect to.
 func (k *keeper) start(ctx context.Context) (Process, error) {
-	process, err := k.launch(ctx, false)
-	if errors.Is(err, errEndedEarly) { // as a daemon does that does not know an option
+	process, err := k.launch(ctx, !k.daemon.MultiUser)
+	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a daemon does that does not know an option
 		if process, second := k.launch(ctx, true); second == nil {
 			klog.FromContext(ctx).Info("The installed MPS control daemon serves the processes of one user at a time: those of others wait, as in containers with another runAsUser", "reason", err.Error())
 			k.set(ctx, func(s *Status) { s.SingleUser = true })

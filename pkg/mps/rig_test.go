@@ -15,7 +15,7 @@ import (
 
 // wanted is a daemon as tests want it.
 func wanted() Daemon {
-	return Daemon{ID: "gpu-0-mps", Devices: []string{"GPU-a", "GPU-b"}, ThreadPercentage: 25, MemoryBytes: []uint64{0, 3 << 30}}
+	return Daemon{ID: "gpu-0-mps", Devices: []string{"GPU-a", "GPU-b"}, ThreadPercentage: 25, MemoryBytes: []uint64{0, 3 << 30}, MultiUser: true}
 }
 
 // fakeRunner runs daemons that do what a test says.

@@ -32,7 +32,7 @@ type Status struct {
 	// having been told to.
 	Restarts int `json:"restarts,omitempty"`
 	// SingleUser: the installed daemon cannot serve processes of several users at
-	// once, so that those of one wait for those of another.
+	// once, as it was to, so that those of one wait for those of another.
 	SingleUser bool `json:"singleUser,omitempty"`
 }
 

@@ -28,7 +28,8 @@ const (
 // Runner runs the programs of MPS.
 type Runner interface {
 	// Run starts a control daemon, which ends no later than this process does.
-	// SingleUser is for installations that cannot serve several users at once.
+	// SingleUser is for daemons that are not to serve several users at once, and
+	// for installations that cannot.
 	Run(daemon Daemon, place Place, singleUser bool) (Process, error)
 	// Ask sends one command to the control daemon of the place.
 	Ask(ctx context.Context, place Place, command string) (answer string, err error)

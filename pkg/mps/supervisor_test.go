@@ -111,6 +111,13 @@ func TestADaemonThatDoesNotKnowSeveralUsers(t *testing.T) {
 		if got := status(t, d, "gpu-0-mps"); got.State != Ready || !got.SingleUser {
 			t.Errorf("status is %+v", got)
 		}
+		stop(t, d, "gpu-0-mps")
+		alone := wanted()
+		alone.MultiUser = false
+		start(t, d, alone)
+		if got := status(t, d, "gpu-0-mps"); got.SingleUser {
+			t.Errorf("nothing else was wanted: %+v", got)
+		}
 	})
 }
 
