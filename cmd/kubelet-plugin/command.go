@@ -45,7 +45,7 @@ func newCommand() *cobra.Command {
 	}
 	f.addHardware(command.PersistentFlags())
 	f.addCluster(command.Flags())
-	command.AddCommand(newDiscoverCommand(f), newVersionCommand())
+	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), newVersionCommand())
 	return command
 }
 

@@ -58,6 +58,7 @@ func serve(ctx context.Context, f *flags) error {
 		PluginsDir:   f.pluginsDir,
 		RegistrarDir: f.registrarDir,
 		BootID:       strings.TrimSpace(string(bootID)),
+		MPSRoot:      f.mpsRoot,
 	})
 	if err != nil {
 		return err
