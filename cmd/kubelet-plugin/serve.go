@@ -84,6 +84,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	if err != nil {
 		return nil, err
 	}
+	opened.sharing = newSharing(f)
 	return opened, nil
 }
 
