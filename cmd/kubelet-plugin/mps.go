@@ -71,9 +71,6 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 		group.Go(func() error { return serveMPSHealth(ctx, listener, supervisor) })
 	}
 	group.Go(func() error { return supervisor.Run(ctx) })
-	if vanishes, err := mps.Vanishes(s.root); err == nil && !vanishes {
-		log.Info("The directory for MPS outlives a reboot, which the daemons do not: put it on a tmpfs, such as /run", "directory", s.root)
-	}
 	return group.Wait()
 }
 

@@ -32,9 +32,6 @@ const (
 	// signal. Both together are below a claim's budget.
 	quitWait = 5 * time.Second
 	termWait = 2 * time.Second
-	// sweepWait bounds the wait for killed processes, which a driver that hangs
-	// keeps.
-	sweepWait = 5 * time.Second
 )
 
 var errUnwanted = errors.New("nobody wants the daemon any more")
@@ -145,7 +142,7 @@ func (k *keeper) launch(ctx context.Context, singleUser bool) (Process, error) {
 // prepare makes the place ready for a new daemon. Directories stay the same ones:
 // containers have them mounted.
 func (k *keeper) prepare(ctx context.Context) error {
-	if err := k.supervisor.runner.Sweep(ctx, k.place); err != nil {
+	if err := k.supervisor.sweep(ctx, k.place); err != nil {
 		return err
 	}
 	for _, dir := range []string{string(k.place), k.place.Pipe(), k.place.Log()} {
@@ -288,9 +285,7 @@ func (k *keeper) quit(ctx context.Context, process Process) {
 			ended(process, termWait)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, sweepWait)
-	defer cancel()
-	if err := k.supervisor.runner.Sweep(ctx, k.place); err != nil {
+	if err := k.supervisor.sweep(ctx, k.place); err != nil {
 		klog.FromContext(ctx).Error(err, "Not every process of the MPS control daemon has ended")
 	}
 }

@@ -23,12 +23,11 @@ func CheckShm(path, shm string) error {
 	return nil
 }
 
-// Vanishes tells whether what is in a directory is gone after a reboot, as the
-// daemons are.
-func Vanishes(path string) (bool, error) {
+// outlivesReboot tells whether what is in a directory is still there after a reboot.
+func outlivesReboot(path string) (bool, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err != nil {
 		return false, fmt.Errorf("look at the file system of %s: %w", path, err)
 	}
-	return stat.Type == unix.TMPFS_MAGIC || stat.Type == unix.RAMFS_MAGIC, nil
+	return stat.Type != unix.TMPFS_MAGIC && stat.Type != unix.RAMFS_MAGIC, nil
 }

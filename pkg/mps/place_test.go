@@ -20,11 +20,13 @@ func TestSharedMemoryIsTheNodes(t *testing.T) {
 	}
 }
 
-func TestWhatVanishesAtAReboot(t *testing.T) {
-	if vanishes, err := Vanishes("/proc"); err != nil || vanishes {
-		t.Errorf("/proc: %v, %v", vanishes, err)
+func TestWhatOutlivesAReboot(t *testing.T) {
+	for path, want := range map[string]bool{"/proc": true, "/dev/shm": false} {
+		if stays, err := outlivesReboot(path); err != nil || stays != want {
+			t.Errorf("%s: %v, %v", path, stays, err)
+		}
 	}
-	if _, err := Vanishes(t.TempDir() + "/missing"); err == nil {
+	if _, err := outlivesReboot(t.TempDir() + "/missing"); err == nil {
 		t.Error("a missing directory has a file system")
 	}
 }

@@ -183,7 +183,7 @@ func runBounded(ctx context.Context, command *exec.Cmd) error {
 		return err
 	case <-ctx.Done():
 		_ = command.Process.Kill() // it may have ended meanwhile
-		<-ended
+		_ = <-ended                // by the signal
 		return context.Cause(ctx)
 	}
 }
@@ -192,10 +192,15 @@ func runBounded(ctx context.Context, command *exec.Cmd) error {
 // because a server may have left the process group, and may have outlived an earlier
 // supervisor.
 func (p *Programs) Sweep(ctx context.Context, place Place) error {
-	return poll(ctx, func() (bool, error) {
-		left, err := killAll(place)
+	left := 0
+	err := poll(ctx, func() (done bool, err error) {
+		left, err = killAll(place)
 		return left == 0, err
 	})
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%d processes of MPS do not end although they were killed, as when the kernel driver hangs: %w: look at the node's kernel log", left, err)
+	}
+	return err
 }
 
 // killAll kills the place's processes and returns how many there were.

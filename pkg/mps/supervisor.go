@@ -20,7 +20,8 @@ const (
 	// resync is how often the supervisor looks without having been told to.
 	resync = 5 * time.Second
 	// hung is after how long without a look the supervisor is of no use any more.
-	hung = 10 * resync
+	hung      = 10 * resync
+	sweepWait = 5 * time.Second
 	// maxLog bounds each log file of a daemon. It is on a tmpfs, that is in memory.
 	maxLog = 4 << 20
 )
@@ -75,6 +76,9 @@ func (s *Supervisor) Alive() (supervising, hanging bool) {
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.makeDirectories(); err != nil {
 		return err
+	}
+	if stays, err := outlivesReboot(string(s.root)); err != nil || stays {
+		klog.FromContext(ctx).Info("The directory for MPS outlives a reboot, which the daemons do not: put it on a tmpfs, such as /run", "directory", string(s.root), "err", err)
 	}
 	changes, err := watch(ctx, s.root.wishes())
 	if err != nil {
@@ -245,7 +249,7 @@ func (s *Supervisor) removeRemains(ctx context.Context, wanted []string) {
 		if slices.Contains(wanted, id) || s.keepers[id] != nil {
 			continue
 		}
-		err := s.runner.Sweep(ctx, s.root.place(id))
+		err := s.sweep(ctx, s.root.place(id))
 		if err == nil {
 			err = s.root.forget(id)
 		}
@@ -253,6 +257,13 @@ func (s *Supervisor) removeRemains(ctx context.Context, wanted []string) {
 			klog.FromContext(ctx).Error(err, "What is left of an ended daemon cannot be removed", "daemon", id)
 		}
 	}
+}
+
+// sweep bounds the wait for killed processes, which a driver that hangs keeps.
+func (s *Supervisor) sweep(ctx context.Context, place Place) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepWait)
+	defer cancel()
+	return s.runner.Sweep(ctx, place)
 }
 
 func (s *Supervisor) publish(ctx context.Context, status Status) {

@@ -307,3 +307,39 @@ func TestLogsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// hangingRunner has processes of which a place cannot be freed.
+type hangingRunner struct{ fakeRunner }
+
+func (r *hangingRunner) Sweep(ctx context.Context, _ Place) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A driver that hangs keeps processes that were killed. It must not keep the
+// supervisor, which has other daemons.
+func TestProcessesThatCannotBeKilledHoldNobodyUp(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		if err := write(d.root.status("gpu-1-mps"), Status{Daemon: Daemon{ID: "gpu-1-mps"}, State: Stopping}); err != nil {
+			t.Fatal(err)
+		}
+		s := NewSupervisor(d.Path(), &hangingRunner{})
+		if err := s.makeDirectories(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.supervise(ctx, nil) }()
+		fixture.Sentence(t, d.Start(t.Context(), wanted()), "start MPS control daemon gpu-0-mps", "deadline exceeded")
+		for range 10 {
+			time.Sleep(resync)
+			if supervising, hanging := s.Alive(); !supervising || hanging {
+				t.Errorf("supervising: %v, hanging: %v", supervising, hanging)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
