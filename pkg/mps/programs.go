@@ -183,7 +183,9 @@ func runBounded(ctx context.Context, command *exec.Cmd) error {
 		return err
 	case <-ctx.Done():
 		_ = command.Process.Kill() // it may have ended meanwhile
-		_ = <-ended                // by the signal
+		if err := <-ended; err == nil {
+			return nil // it was faster
+		}
 		return context.Cause(ctx)
 	}
 }
