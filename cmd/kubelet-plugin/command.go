@@ -15,9 +15,12 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/cdi"
 	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/driverroot"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/mps"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/pkg/timeslice"
 )
 
 func newCommand() *cobra.Command {
@@ -45,7 +48,7 @@ func newCommand() *cobra.Command {
 	}
 	f.addHardware(command.PersistentFlags())
 	f.addCluster(command.Flags())
-	command.AddCommand(newDiscoverCommand(f), newVersionCommand())
+	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), newVersionCommand())
 	return command
 }
 
@@ -54,6 +57,25 @@ type hardware struct {
 	library *nvml.Library
 	sysfs   fs.ReadLinkFS
 	edits   *cdi.Edits
+	// sharing is nil for who only looks at the hardware.
+	sharing *sharing
+}
+
+// sharing is what shares GPUs, besides NVML.
+type sharing struct {
+	timeSlices *timeslice.Setter
+	daemons    *mps.Directory // nil where the node runs no MPS supervisor
+}
+
+// newSharing runs the driver's programs with links to its libraries in a directory
+// of the plugin.
+func newSharing(f *flags) *sharing {
+	tools := driverroot.NewTools(f.localDriverRoot, filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), "libraries"))
+	s := &sharing{timeSlices: timeslice.NewSetter(tools)}
+	if f.mpsRoot != "" {
+		s.daemons = mps.NewDirectory(f.mpsRoot)
+	}
+	return s
 }
 
 func openHardware(ctx context.Context, roots cdi.Roots) (*hardware, error) {
@@ -93,6 +115,12 @@ func (h *hardware) Edits() prepare.Edits { return h.edits }
 
 // MIG implements driver.Hardware.
 func (h *hardware) MIG() prepare.MIG { return h.library }
+
+// TimeSlices sets for how long a process runs on a GPU before the next one may.
+func (h *hardware) TimeSlices() *timeslice.Setter { return h.sharing.timeSlices }
+
+// Daemons are the MPS control daemons, nil where the node runs no supervisor of them.
+func (h *hardware) Daemons() *mps.Directory { return h.sharing.daemons }
 
 // Close implements driver.Hardware.
 func (h *hardware) Close() error { return h.library.Close() }

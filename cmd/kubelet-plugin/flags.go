@@ -24,6 +24,7 @@ type flags struct {
 
 	cdiRoot, registrarDir, pluginsDir         string
 	hostDriverRoot, localDriverRoot, hookPath string
+	mpsRoot                                   string
 	healthPort, metricsPort                   int
 	logging                                   *logsapi.LoggingConfiguration
 	gates                                     featuregate.MutableVersionedFeatureGate
@@ -64,6 +65,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.StringVar(&f.pluginsDir, "kubelet-plugins-directory-path", "/var/lib/kubelet/plugins", "Directory below which the driver keeps its socket and state.")
 	set.StringVar(&f.hookPath, "nvidia-cdi-hook-path", "", "Path of nvidia-cdi-hook on the host. Empty: the one in the plugin's image is copied to the driver's state directory.")
+	set.StringVar(&f.mpsRoot, "mps-root", "", "Directory shared with this node's MPS supervisor, at the same path on the host. Empty: the node has none.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 }
@@ -100,9 +102,16 @@ func (f *flags) validate() error {
 		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)
 	}
 	for name, port := range map[string]int{"healthcheck-port": f.healthPort, "metrics-port": f.metricsPort} {
-		if port > 65535 {
-			return fmt.Errorf("--%s is %d: a TCP port is at most 65535", name, port)
+		if err := checkPort(name, port); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func checkPort(flag string, port int) error {
+	if port > 65535 {
+		return fmt.Errorf("--%s is %d: a TCP port is at most 65535", flag, port)
 	}
 	return nil
 }

@@ -58,6 +58,7 @@ func serve(ctx context.Context, f *flags) error {
 		PluginsDir:   f.pluginsDir,
 		RegistrarDir: f.registrarDir,
 		BootID:       strings.TrimSpace(string(bootID)),
+		MPSRoot:      f.mpsRoot,
 	})
 	if err != nil {
 		return err
@@ -83,6 +84,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	if err != nil {
 		return nil, err
 	}
+	opened.sharing = newSharing(f)
 	return opened, nil
 }
 

@@ -43,6 +43,10 @@ var floors = map[string]int{
 
 	// Plain values.
 	"pkg/gpu": 0,
+
+	// Where an installed driver has what: for who loads its library, pkg/nvml, and
+	// who runs its programs, pkg/timeslice and pkg/mps.
+	"pkg/driverroot": 0,
 }
 
 // nvmlModule may be imported by these rooms only, because everything else is to

@@ -23,6 +23,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/journal"
 	"github.com/mica-gpu/mica/pkg/lock"
+	"github.com/mica-gpu/mica/pkg/mps"
 	"github.com/mica-gpu/mica/pkg/prepare"
 )
 
@@ -55,7 +56,7 @@ type Hardware interface {
 	Close() error
 }
 
-// Options configure a Driver. All fields but PodUID are required.
+// Options configure a Driver. All fields but PodUID and MPSRoot are required.
 type Options struct {
 	// Name is the driver's name, normally DefaultName.
 	Name string
@@ -73,6 +74,9 @@ type Options struct {
 	CDIRoot, PluginsDir, RegistrarDir string
 	// BootID identifies the kernel's current run.
 	BootID string
+	// MPSRoot is the directory that this process shares with the MPS supervisor;
+	// empty where the node runs none.
+	MPSRoot string
 }
 
 // DataDir is where the driver of that name keeps its state and socket.
@@ -87,6 +91,7 @@ type Driver struct {
 	publisher *publisher
 	reporter  *reporter
 	events    *events
+	daemons   *mps.Directory // nil without an MPS supervisor
 	calls     calls
 	failed    chan error
 	counting  sync.Mutex
@@ -113,6 +118,9 @@ func New(options Options) (*Driver, error) {
 		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
 		offered:   make(chan struct{}, 1),
+	}
+	if options.MPSRoot != "" {
+		d.daemons = mps.NewDirectory(options.MPSRoot)
 	}
 	if err := d.checkPaths(); err != nil {
 		return nil, err
@@ -181,14 +189,16 @@ func (d *Driver) Run(ctx context.Context) error {
 	defer helper.Stop()
 	defer d.calls.drain(ctx, drainTimeout)
 
+	stopEvents := d.events.start()
+	defer stopEvents()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.run(ctx) })
 	group.Go(func() error { return d.reporter.run(ctx) })
-	group.Go(func() error { return d.events.run(ctx) })
 	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
 	group.Go(func() error { return d.removeDeadSockets(ctx) })
+	group.Go(func() error { return d.watchDaemons(ctx) })
 	group.Go(func() error {
 		select {
 		case err := <-d.failed:

@@ -1,7 +1,7 @@
 package driver
 
 import (
-	"context"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,40 +12,44 @@ import (
 )
 
 // events tell users what they have to know, on the objects that they look at. The
-// library drops repetitions and what the API server does not take.
+// library drops repetitions and what the API server does not take. What is told
+// before start or after stop is dropped, too.
 type events struct {
-	broadcaster record.EventBroadcaster
-	recorder    record.EventRecorder
-	sink        record.EventSink
-	nodeName    string
+	client   kubernetes.Interface
+	nodeName string
+	recorder atomic.Pointer[record.EventRecorderLogger]
 }
 
 func newEvents(client kubernetes.Interface, nodeName string) *events {
-	broadcaster := record.NewBroadcaster()
-	return &events{
-		broadcaster: broadcaster,
-		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "mica-kubelet-plugin", Host: nodeName}),
-		sink:        &typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")},
-		nodeName:    nodeName,
-	}
+	return &events{client: client, nodeName: nodeName}
 }
 
-// run sends events until ctx ends.
-func (e *events) run(ctx context.Context) error {
-	watch := e.broadcaster.StartRecordingToSink(e.sink)
-	defer e.broadcaster.Shutdown()
-	defer watch.Stop()
-	<-ctx.Done()
-	return ctx.Err()
+// start sends events until stop is called.
+func (e *events) start() (stop func()) {
+	broadcaster := record.NewBroadcaster()
+	watch := broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.CoreV1().Events("")})
+	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "mica-kubelet-plugin", Host: e.nodeName})
+	e.recorder.Store(&recorder)
+	return func() {
+		e.recorder.Store(nil)
+		watch.Stop()
+		broadcaster.Shutdown()
+	}
 }
 
 // warnNode tells of this node. Kubernetes' own components name a node in the UID
 // of its events, too.
 func (e *events) warnNode(reason, sentence string) {
-	e.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}, corev1.EventTypeWarning, reason, sentence)
+	e.warn(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}, reason, sentence)
 }
 
 // warnPod tells of a pod on this node.
 func (e *events) warnPod(pod types.NamespacedName, uid types.UID, reason, sentence string) {
-	e.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, corev1.EventTypeWarning, reason, sentence)
+	e.warn(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, reason, sentence)
+}
+
+func (e *events) warn(object *corev1.ObjectReference, reason, sentence string) {
+	if recorder := e.recorder.Load(); recorder != nil {
+		(*recorder).Event(object, corev1.EventTypeWarning, reason, sentence)
+	}
 }

@@ -7,30 +7,16 @@ package nvml
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/pkg/driverroot"
 )
 
 // soname is the name under which the driver installs NVML.
 const soname = "libnvidia-ml.so.1"
-
-// libraryDirs are the places of shared libraries below a driver root, in the
-// order of the distributions that use them: RPM-based, Debian-based on both
-// architectures, and the flat layouts of driver containers.
-var libraryDirs = []string{
-	"usr/lib64",
-	"usr/lib/x86_64-linux-gnu",
-	"usr/lib/aarch64-linux-gnu",
-	"lib64",
-	"lib/x86_64-linux-gnu",
-	"lib/aarch64-linux-gnu",
-	"usr/lib",
-	"usr/local/nvidia/lib64",
-	"home/kubernetes/bin/nvidia/lib64",
-}
 
 // requiredSymbols must be in the library before go-nvml may call it: a symbol
 // that is missing at call time ends the process instead of returning an error.
@@ -133,11 +119,8 @@ func (l *Library) Path() string { return l.path }
 func (l *Library) API() nvml.Interface { return l.api }
 
 func findLibrary(driverRoot string) (string, error) {
-	for _, dir := range libraryDirs {
-		path := filepath.Join(driverRoot, dir, soname)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
+	if path, found := driverroot.Library(driverRoot, soname); found {
+		return path, nil
 	}
 	return "", fmt.Errorf("%w: %s is in none of the library directories below %s: install the NVIDIA driver there or set --nvidia-driver-root (and the chart's nvidiaDriverRoot) to where it is installed",
 		ErrLibrary, soname, driverRoot)

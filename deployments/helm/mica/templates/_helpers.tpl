@@ -45,6 +45,24 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
+{{/* Name of what belongs to the supervisor of MPS control daemons. */}}
+{{- define "mica.mpsName" -}}
+{{- printf "%s-mps" (include "mica.fullname" .) -}}
+{{- end -}}
+
+{{- define "mica.mpsSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "mica.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: mps
+{{- end -}}
+
+{{- define "mica.mpsLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "mica.mpsSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
 {{- define "mica.serviceAccountName" -}}
 {{- if .Values.serviceAccount.name -}}
 {{- .Values.serviceAccount.name -}}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/driverroot"
+	"github.com/mica-gpu/mica/pkg/mps"
+)
+
+// supervision are the settings of the supervisor of MPS control daemons.
+type supervision struct {
+	root, shm  string
+	healthPort int
+}
+
+func newMPSCommand(f *flags) *cobra.Command {
+	var s supervision
+	command := &cobra.Command{
+		Use:   "mps",
+		Short: "Keep the MPS control daemons running that the plugin of this node asks for",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return superviseMPS(klog.NewContext(ctx, klog.Background()), f, s)
+		},
+	}
+	command.Flags().StringVar(&s.root, "mps-root", "/run/nvidia/mps", "Directory that the plugin of this node has as its --mps-root, under the same path.")
+	command.Flags().StringVar(&s.shm, "mps-shm", "/dev/shm", "Where this process sees the directory shm of --mps-root. Empty: do not check.")
+	command.Flags().IntVar(&s.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
+	return command
+}
+
+// superviseMPS runs the supervisor until ctx ends.
+func superviseMPS(ctx context.Context, f *flags, s supervision) error {
+	if s.root == "" {
+		return errors.New("no directory for MPS: set --mps-root or MPS_ROOT to that of the plugin")
+	}
+	if err := checkPort("healthcheck-port", s.healthPort); err != nil {
+		return err
+	}
+	log := klog.FromContext(ctx)
+	log.Info("Starting the MPS supervisor", "version", version(), "driverRoot", f.hostDriverRoot, "directory", s.root)
+	if s.shm != "" {
+		if err := mps.CheckShm(s.root, s.shm); err != nil {
+			return err
+		}
+	}
+	tools := driverroot.NewTools(f.localDriverRoot, mps.LibraryLinks(s.root))
+	supervisor := mps.NewSupervisor(s.root, mps.NewPrograms(tools))
+	group, ctx := errgroup.WithContext(ctx)
+	if s.healthPort >= 0 {
+		listener, err := listen("healthcheck-port", s.healthPort)
+		if err != nil {
+			return err
+		}
+		log.Info("Serving health checks", "address", listener.Addr().String())
+		group.Go(func() error { return serveMPSHealth(ctx, listener, supervisor) })
+	}
+	group.Go(func() error { return supervisor.Run(ctx) })
+	return group.Wait()
+}
+
+// serveMPSHealth answers gRPC health checks on the listener until ctx ends.
+func serveMPSHealth(ctx context.Context, listener net.Listener, supervisor *mps.Supervisor) error {
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, mpsHealth{supervisor: supervisor})
+	go func() {
+		<-ctx.Done()
+		server.Stop()
+	}()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve health checks: %w", err)
+	}
+	return nil
+}
+
+type mpsHealth struct {
+	grpc_health_v1.UnimplementedHealthServer
+	supervisor *mps.Supervisor
+}
+
+// Check implements the health service: a supervisor that waits for another one to
+// end is alive and not ready.
+func (h mpsHealth) Check(_ context.Context, request *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	supervising, hanging := h.supervisor.Alive()
+	serving := false
+	switch request.GetService() {
+	case "", "liveness":
+		serving = !hanging
+	case "readiness":
+		serving = supervising && !hanging
+	default:
+		return nil, status.Errorf(codes.NotFound, "unknown service %q: ask for %q or %q", request.GetService(), "liveness", "readiness")
+	}
+	if !serving {
+		return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_NOT_SERVING}, nil
+	}
+	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
+}

@@ -1,0 +1,52 @@
+// Package driverroot knows where an installation of the NVIDIA driver has its
+// libraries and programs, and what a program of it needs to run in another root
+// file system, such as the plugin's image. It never runs one and never loads a
+// library.
+package driverroot
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// libraryDirs are the places of shared libraries below a driver root, in the
+// order of the distributions that use them: RPM-based, Debian-based on both
+// architectures, and the flat layouts of driver containers.
+var libraryDirs = []string{
+	"usr/lib64",
+	"usr/lib/x86_64-linux-gnu",
+	"usr/lib/aarch64-linux-gnu",
+	"lib64",
+	"lib/x86_64-linux-gnu",
+	"lib/aarch64-linux-gnu",
+	"usr/lib",
+	"usr/local/nvidia/lib64",
+	"home/kubernetes/bin/nvidia/lib64",
+}
+
+// programDirs are the places of programs, in the order of the same installations.
+var programDirs = []string{
+	"usr/bin",
+	"usr/sbin",
+	"bin",
+	"sbin",
+	"opt/bin",
+	"usr/local/nvidia/bin",
+	"home/kubernetes/bin/nvidia/bin",
+}
+
+// Library finds a shared library below a driver root.
+func Library(root, name string) (path string, found bool) { return find(root, libraryDirs, name) }
+
+// Program finds a program below a driver root.
+func Program(root, name string) (path string, found bool) { return find(root, programDirs, name) }
+
+func find(root string, dirs []string, name string) (string, bool) {
+	for _, dir := range dirs {
+		path := filepath.Join(root, dir, name)
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			return path, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,203 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+func TestWithoutASupervisor(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		err := d.Start(t.Context(), wanted())
+		fixture.Sentence(t, err, "gpu-0-mps", "no MPS supervisor runs on this node", "mps.enabled=true")
+		if !errors.Is(err, ErrNoSupervisor) {
+			t.Errorf("got %v", err)
+		}
+		// What a supervisor has left that was killed.
+		if err := os.MkdirAll(d.root.place("gpu-0-mps").Pipe(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(d.root.status("gpu-0-mps"), Status{Daemon: wanted(), State: Ready}); err != nil {
+			t.Fatal(err)
+		}
+		fixture.Sentence(t, d.Start(t.Context(), wanted()), "no MPS supervisor")
+		stop(t, d, "gpu-0-mps")
+		expectNothing(t, d)
+	})
+}
+
+func TestWhatANodeNeedsForMPS(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		fixture.Sentence(t, d.Check(controlTools{}), "no MPS supervisor runs on this node", "mps.enabled=true")
+		supervise(t, d, &fakeRunner{})
+		synctest.Wait()
+		if err := d.Check(missingTools{}); !errors.Is(err, errMissing) {
+			t.Errorf("got %v", err)
+		}
+		if err := d.Check(controlTools{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASupervisorThatComesBackIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		done := make(chan error)
+		go func() { done <- d.Start(t.Context(), wanted()) }()
+		time.Sleep(supervisorWait - time.Second)
+		supervise(t, d, &fakeRunner{})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAStartThatIsCutOffSaysWhatItWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		runner.die(d.root.place("gpu-0-mps"), "signal: killed")
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		fixture.Sentence(t, d.Start(ctx, wanted()), "deadline exceeded", "it is starting", "signal: killed")
+	})
+}
+
+func TestAStopThatIsCutOff(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{deaf: true, stubborn: true})
+		start(t, d, wanted())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		fixture.Sentence(t, d.Stop(ctx, "gpu-0-mps"), "stop MPS control daemon gpu-0-mps", "deadline exceeded", "the supervisor has not removed it yet")
+		// Asked for again while it is being stopped, it is started anew.
+		start(t, d, wanted())
+	})
+}
+
+func TestADaemonWithOtherSettingsIsNotTouched(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{})
+		start(t, d, wanted())
+		other := wanted()
+		other.ThreadPercentage = 50
+		fixture.Sentence(t, d.Start(t.Context(), other), "gpu-0-mps", "one of that name serves GPU-a, GPU-b with other limits or devices")
+		if got := status(t, d, "gpu-0-mps"); !got.Daemon.equal(wanted()) {
+			t.Errorf("status is %+v", got)
+		}
+	})
+}
+
+func TestDaemonsThatCannotBe(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Daemon)
+		want   string
+	}{
+		"a path as a name":           {func(d *Daemon) { d.ID = "../x" }, `"../x" cannot be the name`},
+		"no name":                    {func(d *Daemon) { d.ID = "" }, `"" cannot be the name`},
+		"a hidden name":              {func(d *Daemon) { d.ID = ".x" }, "cannot be the name"},
+		"a name of our own":          {func(d *Daemon) { d.ID = "shm" }, `"shm" cannot be the name`},
+		"a long name":                {func(d *Daemon) { d.ID = strings.Repeat("x", 101) }, "cannot be the name"},
+		"no device":                  {func(d *Daemon) { d.Devices = nil }, "no device"},
+		"a list as a device":         {func(d *Daemon) { d.Devices = []string{"a,b"} }, `"a,b"`},
+		"a device without a name":    {func(d *Daemon) { d.Devices = []string{""} }, "no UUID"},
+		"too many multiprocessors":   {func(d *Daemon) { d.ThreadPercentage = 101 }, "at most 100"},
+		"negative multiprocessors":   {func(d *Daemon) { d.ThreadPercentage = -1 }, "at most 100"},
+		"limits of too many devices": {func(d *Daemon) { d.MemoryBytes = make([]uint64, 3) }, "3 devices and serves 2"},
+		"next to no memory":          {func(d *Daemon) { d.MemoryBytes = []uint64{1000} }, "the least is 1048576"},
+		"a socket's path too long":   {func(d *Daemon) { d.ID = strings.Repeat("x", 90) }, "choose a shorter --mps-root"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, daemon := NewDirectory(t.TempDir()), wanted()
+			tc.change(&daemon)
+			fixture.Sentence(t, d.Start(t.Context(), daemon), tc.want)
+			expectNothing(t, d)
+		})
+	}
+	fixture.Sentence(t, NewDirectory(t.TempDir()).Stop(t.Context(), "../x"), `"../x" cannot be the name`)
+}
+
+func TestEachRestartIsAnnouncedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{})
+		start(t, d, wanted())
+		second := NewDirectory(d.Path()) // of another process
+		announce := func(d *Directory, restarts int) bool {
+			first, err := d.Announce(Status{Daemon: wanted(), Restarts: restarts})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return first
+		}
+		if got := []bool{announce(d, 1), announce(second, 1), announce(d, 1), announce(second, 2), announce(d, 2)}; !slices.Equal(got, []bool{true, false, false, true, false}) {
+			t.Errorf("got %v", got)
+		}
+		if !d.Announced(Status{Daemon: wanted(), Restarts: 2}) || d.Announced(Status{Daemon: wanted(), Restarts: 3}) {
+			t.Error("what was announced is not known")
+		}
+		stop(t, d, "gpu-0-mps")
+		if announce(d, 1) {
+			t.Error("a restart of a daemon is announced that is stopped")
+		}
+		start(t, d, wanted())
+		if !announce(d, 1) {
+			t.Error("a new daemon's restart is taken for the old one's")
+		}
+	})
+}
+
+func TestEdits(t *testing.T) {
+	mounts := []*cdispec.Mount{
+		{HostPath: "/run/mps/gpu-0-mps/pipe", ContainerPath: "/tmp/nvidia-mps", Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
+		{HostPath: "/run/mps/shm", ContainerPath: "/dev/shm", Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
+	}
+	for name, tc := range map[string]struct {
+		limits Limits
+		want   []string
+	}{
+		"no limits": {Limits{}, nil},
+		"both":      {Limits{MemoryBytes: 30 << 30, Cores: 40}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=30720M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"}},
+		"rounded":   {Limits{MemoryBytes: 2<<20 + 1}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2M"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := cdispec.ContainerEdits{Env: append([]string{"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"}, tc.want...), Mounts: mounts}
+			if got := NewDirectory("/run/mps/").Edits("gpu-0-mps", tc.limits); !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// A further share of a GPU costs its claim no more than this.
+func BenchmarkStartOfAReadyDaemon(b *testing.B) {
+	d := NewDirectory(b.TempDir())
+	s := NewSupervisor(d.Path(), nil)
+	if err := s.makeDirectories(); err != nil {
+		b.Fatal(err)
+	}
+	release, err := hold(b.Context(), d.root.serving())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer release()
+	if err := errors.Join(write(d.root.wish("gpu-0-mps"), wanted()), write(d.root.status("gpu-0-mps"), Status{Daemon: wanted(), State: Ready})); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := d.Start(b.Context(), wanted()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

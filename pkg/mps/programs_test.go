@@ -1,0 +1,193 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// processes are the place's, by the names that the kernel shows.
+func processes(t *testing.T, place Place) (pids []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil && belongs(pid, place) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// run supervises real processes.
+func run(t *testing.T, tools Tools) *Directory {
+	t.Helper()
+	d := NewDirectory(shortDir(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- NewSupervisor(d.Path(), NewPrograms(tools)).Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if left := processes(t, d.root.place("gpu-0-mps")); left != nil {
+			t.Errorf("processes %v are left", left)
+		}
+	})
+	return d
+}
+
+func TestAProcessIsADaemon(t *testing.T) {
+	d := run(t, controlTools{})
+	start(t, d, wanted())
+	place := d.root.place("gpu-0-mps")
+	if got := processes(t, place); len(got) != 2 {
+		t.Errorf("processes are %v, want a daemon and a server", got)
+	}
+	programs := NewPrograms(controlTools{})
+	for question, want := range map[string]string{"devices": "GPU-a,GPU-b\n", "get_default_active_thread_percentage": "25.0\n"} {
+		if got, err := programs.Ask(t.Context(), place, question); err != nil || got != want {
+			t.Errorf("%s: got %q, %v", question, got, err)
+		}
+	}
+	stop(t, d, "gpu-0-mps")
+	if left := processes(t, place); left != nil {
+		t.Errorf("processes %v are left", left)
+	}
+	expectNothing(t, d)
+	_, err := programs.Ask(t.Context(), place, "devices")
+	fixture.Sentence(t, err, "exit status 1", "Cannot find MPS control daemon process")
+}
+
+func TestADaemonThatIsKilledLeavesNoServerToItsSuccessor(t *testing.T) {
+	d := run(t, controlTools{})
+	start(t, d, wanted())
+	place := d.root.place("gpu-0-mps")
+	before := processes(t, place)
+	daemon := 0
+	for _, pid := range before {
+		if group, err := syscall.Getpgid(pid); err == nil && group == pid && parent(t, pid) == os.Getpid() {
+			daemon = pid
+		}
+	}
+	if daemon == 0 {
+		t.Fatalf("none of the processes %v is the daemon", before)
+	}
+	if err := syscall.Kill(daemon, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "another daemon", func() error {
+		if got := status(t, d, "gpu-0-mps"); got.State != Ready || got.Restarts != 1 {
+			return fmt.Errorf("status is %+v", got)
+		}
+		return nil
+	})
+	for _, pid := range processes(t, place) {
+		if pid == before[0] || pid == before[1] {
+			t.Errorf("process %d is left of the killed daemon", pid)
+		}
+	}
+}
+
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(content)) {
+		if value, found := strings.CutPrefix(line, "PPid:"); found {
+			parent, err := strconv.Atoi(strings.TrimSpace(value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return parent
+		}
+	}
+	return 0
+}
+
+func TestAnOldDaemonServesOneUser(t *testing.T) {
+	d := run(t, controlTools{old: true})
+	start(t, d, wanted())
+	if got := status(t, d, "gpu-0-mps"); !got.SingleUser {
+		t.Errorf("status is %+v", got)
+	}
+}
+
+// A container that is killed takes its processes with it only where it has a PID
+// namespace of its own; this one has not.
+func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
+	d := NewDirectory(shortDir(t))
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor := exec.Command(own, d.Path())
+	supervisor.Env = append(os.Environ(), actVariable+"="+actSupervise)
+	if err := supervisor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, d, wanted())
+	if err := supervisor.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = supervisor.Wait() // it was killed
+	place := d.root.place("gpu-0-mps")
+	fixture.Eventually(t, "the end of the daemon", func() error {
+		if left := processes(t, place); len(left) > 1 { // the server lives until it is swept
+			return fmt.Errorf("processes %v are left", left)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- NewSupervisor(d.Path(), NewPrograms(controlTools{})).Run(ctx) }()
+	start(t, d, wanted())
+	if got := status(t, d, "gpu-0-mps"); got.Restarts != 1 || len(processes(t, place)) != 2 {
+		t.Errorf("status is %+v, processes are %v", got, processes(t, place))
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if left := processes(t, place); left != nil {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+func TestAQuestionThatIsNotAnsweredIsGivenUp(t *testing.T) {
+	d := run(t, controlTools{})
+	start(t, d, wanted())
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := NewPrograms(controlTools{}).Ask(ctx, d.root.place("gpu-0-mps"), "hang")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// missingTools is a driver root without MPS.
+type missingTools struct{}
+
+var errMissing = errors.New("nvidia-cuda-mps-control is missing: install it")
+
+func (missingTools) Find(string) (string, error)    { return "", errMissing }
+func (missingTools) Environment() ([]string, error) { return nil, nil }
+
+func TestADriverWithoutMPS(t *testing.T) {
+	d := run(t, missingTools{})
+	fixture.Sentence(t, d.Start(t.Context(), wanted()), "start MPS control daemon gpu-0-mps", errMissing.Error())
+}

@@ -1,0 +1,345 @@
+package mps
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+func TestADaemonLivesAsLongAsItIsWanted(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		got := status(t, d, "gpu-0-mps")
+		if got.State != Ready || !got.Daemon.equal(wanted()) || got.Restarts != 0 || got.Reason != "" {
+			t.Errorf("status is %+v", got)
+		}
+		for _, command := range []string{"set_default_active_thread_percentage 25", "set_default_device_pinned_mem_limit 1 3072M"} {
+			if !runner.wasAsked(command) {
+				t.Errorf("the daemon was not told %q, but %q", command, runner.asked)
+			}
+		}
+		start(t, d, wanted())
+		if runner.started() != 1 {
+			t.Errorf("it was started %d times", runner.started())
+		}
+		stop(t, d, "gpu-0-mps")
+		if runner.running() != 0 || !runner.wasAsked("quit -t 1") {
+			t.Errorf("%d daemons run; asked: %q", runner.running(), runner.asked)
+		}
+		expectNothing(t, d)
+		stop(t, d, "gpu-0-mps")
+	})
+}
+
+func TestALostDaemonIsStartedAgainAndTheLossCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		pipe, err := os.Stat(d.root.place("gpu-0-mps").Pipe())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for lost := 1; lost <= 3; lost++ {
+			runner.die(d.root.place("gpu-0-mps"), "signal: segmentation fault")
+			synctest.Wait()
+			if got := status(t, d, "gpu-0-mps"); got.State != Starting || got.Restarts != lost || !strings.Contains(got.Reason, "segmentation fault") {
+				t.Errorf("after loss %d: %+v", lost, got)
+			}
+			start(t, d, wanted())
+			if got := status(t, d, "gpu-0-mps"); got.State != Ready || got.Restarts != lost {
+				t.Errorf("after restart %d: %+v", lost, got)
+			}
+		}
+		if now, err := os.Stat(d.root.place("gpu-0-mps").Pipe()); err != nil || !os.SameFile(pipe, now) {
+			t.Errorf("containers have a directory mounted that is not the daemon's any more: %v", err)
+		}
+	})
+}
+
+func TestADaemonThatCannotBeStartedSaysWhyAndIsTriedFurther(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		var works atomic.Bool
+		runner := &fakeRunner{atStart: func(int, bool) string {
+			if works.Load() {
+				return ""
+			}
+			return "exit status 1"
+		}}
+		supervise(t, d, runner)
+		place := d.root.place("gpu-0-mps")
+		if err := os.MkdirAll(place.Log(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(place.Log(), "control.log"), []byte("first\nno such device\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := d.Start(t.Context(), wanted())
+		fixture.Sentence(t, err, "start MPS control daemon gpu-0-mps for GPU-a, GPU-b", "exit status 1", "no such device")
+		if got := status(t, d, "gpu-0-mps"); got.State != Failed || got.Restarts != 0 {
+			t.Errorf("status is %+v", got)
+		}
+		before := runner.started()
+		time.Sleep(10 * time.Minute) // of the bubble
+		if tries := (runner.started() - before) / 2; tries < 15 || tries > 25 {
+			t.Errorf("it was tried %d times in 10 minutes", tries)
+		}
+		works.Store(true)
+		time.Sleep(maxBackoff)
+		start(t, d, wanted())
+	})
+}
+
+func TestADaemonThatDoesNotKnowSeveralUsers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{atStart: func(_ int, singleUser bool) string {
+			if singleUser {
+				return ""
+			}
+			return "exit status 1"
+		}})
+		start(t, d, wanted())
+		if got := status(t, d, "gpu-0-mps"); got.State != Ready || !got.SingleUser {
+			t.Errorf("status is %+v", got)
+		}
+		stop(t, d, "gpu-0-mps")
+		alone := wanted()
+		alone.MultiUser = false
+		start(t, d, alone)
+		if got := status(t, d, "gpu-0-mps"); got.SingleUser {
+			t.Errorf("nothing else was wanted: %+v", got)
+		}
+	})
+}
+
+func TestADaemonThatDoesNotQuitIsEnded(t *testing.T) {
+	for name, runner := range map[string]*fakeRunner{
+		"by a signal": {deaf: true},
+		"by force":    {deaf: true, stubborn: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *Directory) {
+				supervise(t, d, runner)
+				start(t, d, wanted())
+				stop(t, d, "gpu-0-mps")
+				if runner.running() != 0 {
+					t.Error("it runs")
+				}
+				expectNothing(t, d)
+			})
+		})
+	}
+}
+
+func TestAnotherSupervisorGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		end := supervise(t, d, runner)
+		start(t, d, wanted())
+		end()
+		if got := status(t, d, "gpu-0-mps"); runner.running() != 0 || got.State != Starting || got.Restarts != 1 {
+			t.Errorf("%d daemons run without a supervisor; status is %+v", runner.running(), got)
+		}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		if got := status(t, d, "gpu-0-mps"); got.State != Ready || got.Restarts != 1 {
+			t.Errorf("status is %+v", got)
+		}
+	})
+}
+
+// A supervisor that was killed leaves a status that is not true any more.
+func TestASupervisorThatWasKilled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		for id, daemon := range map[string]*Daemon{"gpu-0-mps": new(wanted()), "gpu-1-mps": nil} {
+			left := Status{Daemon: Daemon{ID: id, Devices: []string{"GPU-a"}}, State: Ready, Restarts: 4}
+			if daemon != nil {
+				left.Daemon = *daemon
+				if err := write(d.root.wish(id), daemon); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := write(d.root.status(id), left); err != nil {
+				t.Fatal(err)
+			}
+		}
+		supervise(t, d, &fakeRunner{})
+		start(t, d, wanted())
+		if got := status(t, d, "gpu-0-mps"); got.Restarts != 5 {
+			t.Errorf("status is %+v", got)
+		}
+		if left, err := d.List(); err != nil || len(left) != 1 {
+			t.Errorf("left: %q, %v; nobody wants the other one", left, err)
+		}
+	})
+}
+
+func TestWhatIsWantedAgainIsNotStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		if err := os.Remove(d.root.wish("gpu-0-mps")); err != nil {
+			t.Fatal(err)
+		}
+		start(t, d, wanted()) // before the supervisor looks
+		time.Sleep(3 * resync)
+		if got := status(t, d, "gpu-0-mps"); runner.started() != 1 || got.State != Ready {
+			t.Errorf("started %d times, status is %+v", runner.started(), got)
+		}
+	})
+}
+
+// Between its look at the directory and the stop, the supervisor looks again.
+func TestAStopThatIsOvertakenIsNone(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		s := NewSupervisor(d.Path(), &fakeRunner{})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		k := &keeper{supervisor: s, daemon: wanted(), cancel: cancel, status: Status{Daemon: wanted(), State: Ready}}
+		if err := write(d.root.wish("gpu-0-mps"), wanted()); err != nil {
+			t.Fatal(err)
+		}
+		k.reconsider(t.Context())
+		if got := status(t, d, "gpu-0-mps"); ctx.Err() != nil || got.State != Ready {
+			t.Errorf("status is %+v, %v", got, context.Cause(ctx))
+		}
+		if err := os.Remove(d.root.wish("gpu-0-mps")); err != nil {
+			t.Fatal(err)
+		}
+		k.reconsider(t.Context())
+		k.set(t.Context(), func(s *Status) { s.State = Ready })
+		if got := status(t, d, "gpu-0-mps"); ctx.Err() == nil || got.State != Stopping {
+			t.Errorf("status is %+v, %v", got, context.Cause(ctx))
+		}
+	})
+}
+
+func TestADaemonIsReplacedByOneWithOtherSettings(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		other := wanted()
+		other.Devices = []string{"GPU-c"}
+		other.MemoryBytes = nil
+		if err := write(d.root.wish("gpu-0-mps"), other); err != nil { // a stop that was given up
+			t.Fatal(err)
+		}
+		start(t, d, other)
+		if got := status(t, d, "gpu-0-mps"); !got.Daemon.equal(other) || runner.running() != 1 || runner.started() != 2 {
+			t.Errorf("%d daemons run; status is %+v", runner.running(), got)
+		}
+	})
+}
+
+func TestWishesThatCannotBeRead(t *testing.T) {
+	for name, content := range map[string]string{
+		"cut off":               `{"id":"gpu-0-mps","dev`,
+		"of a newer version":    `{"id":"gpu-0-mps","devices":["GPU-a"],"nice":true}`,
+		"of another daemon":     `{"id":"gpu-1-mps","devices":["GPU-a"]}`,
+		"without a device":      `{"id":"gpu-0-mps"}`,
+		"with more than it":     `{"id":"gpu-0-mps","devices":["GPU-a"]}{}`,
+		"bigger than any":       `{"id":"` + strings.Repeat(" ", maxFile) + `"}`,
+		"with a list as a UUID": `{"id":"gpu-0-mps","devices":["GPU-a,GPU-b"]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *Directory) {
+				runner := &fakeRunner{}
+				supervise(t, d, runner)
+				if err := os.WriteFile(d.root.wish("gpu-0-mps"), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * resync)
+				if got := status(t, d, "gpu-0-mps"); got.State != Failed || got.Reason == "" || runner.started() != 0 {
+					t.Errorf("status is %+v", got)
+				}
+				stop(t, d, "gpu-0-mps")
+				expectNothing(t, d)
+			})
+		})
+	}
+}
+
+func TestFilesThatAreNoWishes(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		for _, name := range []string{".gpu-0-mps.json-1.tmp", "README", "shm.json", "..json", "a b.json"} {
+			if err := os.WriteFile(filepath.Join(d.root.wishes(), name), []byte("{}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * resync)
+		if known, err := d.List(); err != nil || len(known) != 0 || runner.started() != 0 {
+			t.Errorf("got %q, %v", known, err)
+		}
+	})
+}
+
+func TestLogsAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{})
+		start(t, d, wanted())
+		log := d.root.place("gpu-0-mps").Log()
+		for name, size := range map[string]int64{"server.log": maxLog + 1, "control.log": maxLog} {
+			path := filepath.Join(log, name)
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * resync)
+		for name, want := range map[string]int64{"server.log": 0, "control.log": maxLog} {
+			if info, err := os.Stat(filepath.Join(log, name)); err != nil || info.Size() != want {
+				t.Errorf("%s has %d bytes, want %d: %v", name, info.Size(), want, err)
+			}
+		}
+	})
+}
+
+// hangingRunner has processes of which a place cannot be freed.
+type hangingRunner struct{ fakeRunner }
+
+func (r *hangingRunner) Sweep(ctx context.Context, _ Place) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A driver that hangs keeps processes that were killed. It must not keep the
+// supervisor, which has other daemons.
+func TestProcessesThatCannotBeKilledHoldNobodyUp(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		if err := write(d.root.status("gpu-1-mps"), Status{Daemon: Daemon{ID: "gpu-1-mps"}, State: Stopping}); err != nil {
+			t.Fatal(err)
+		}
+		s := NewSupervisor(d.Path(), &hangingRunner{})
+		if err := s.makeDirectories(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.supervise(ctx, nil) }()
+		fixture.Sentence(t, d.Start(t.Context(), wanted()), "start MPS control daemon gpu-0-mps", "deadline exceeded")
+		for range 10 {
+			time.Sleep(resync)
+			if supervising, hanging := s.Alive(); !supervising || hanging {
+				t.Errorf("supervising: %v, hanging: %v", supervising, hanging)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
