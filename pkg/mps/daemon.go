@@ -17,6 +17,8 @@ type Daemon struct {
 	// MemoryBytes is how much memory of each device such a client may pin, in the
 	// order of Devices; 0, or no entry, for all.
 	MemoryBytes []uint64 `json:"memoryBytes,omitempty"`
+	// MultiUser lets processes of several users be its clients at the same time.
+	MultiUser bool `json:"multiUser,omitempty"`
 }
 
 // Limits are those of one client.
