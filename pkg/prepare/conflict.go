@@ -24,7 +24,14 @@ const takeOverLimit = 5 * time.Second
 // part is what a claim holds of a GPU: memory slices, or all of it.
 type part struct {
 	gpu string
+	// sharedAs is empty unless other claims may have shares of it.
+	sharedAs string
 	*journal.Partition
+}
+
+// coexists tells whether both are shares of one device.
+func (p part) coexists(other part) bool {
+	return p.sharedAs != "" && p.sharedAs == other.sharedAs && p.gpu == other.gpu
 }
 
 func (p part) overlaps(other part) bool {
@@ -39,7 +46,7 @@ func parts(record journal.Record) []part {
 	var held []part
 	for _, device := range record.Devices {
 		if !device.AdminAccess {
-			held = append(held, part{device.UUID, device.Partition})
+			held = append(held, part{device.UUID, sharedName(device), device.Partition})
 		}
 	}
 	return held
@@ -107,6 +114,9 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	if err != nil {
 		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", plan.Claim, holder.Namespace, holder.Name, err)
 	}
+	if !stale && holder.State == journal.Intent && plan.sharesWith(holder) {
+		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
+	}
 	if !stale {
 		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
 	}
@@ -117,8 +127,16 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
+// sharesWith tells whether the record's claim has a share of a device of which the plan
+// has one, too.
+func (p Plan) sharesWith(record journal.Record) bool {
+	needed := p.parts()
+	return slices.ContainsFunc(parts(record), func(held part) bool { return slices.ContainsFunc(needed, held.coexists) })
+}
+
 // holder finds another claim's record that holds something that the plan needs.
-// An intent counts: its effects may have happened.
+// An intent counts, also one of a share of the same device: its effects may have
+// happened.
 func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, error) {
 	records, err := p.records(ctx)
 	if err != nil {
@@ -130,7 +148,9 @@ func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, erro
 			continue
 		}
 		for _, held := range parts(record) {
-			if slices.ContainsFunc(needed, held.overlaps) {
+			if slices.ContainsFunc(needed, func(n part) bool {
+				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
+			}) {
 				return &record, nil
 			}
 		}
