@@ -25,7 +25,9 @@ func TestTheComputeMode(t *testing.T) {
 	// NVML's own names of the numbers, which the simulator has from its header.
 	session := machine.NewSession()
 	t.Cleanup(session.Close)
-	session.Init()
+	if ret := session.Init(); ret != gonvml.SUCCESS {
+		t.Fatal(ret)
+	}
 	handle, _ := session.DeviceGetHandleByUUID(uuid)
 	if got, ret := handle.GetComputeMode(); ret != gonvml.SUCCESS || got != gonvml.COMPUTEMODE_EXCLUSIVE_PROCESS {
 		t.Errorf("NVML has the mode %d, %v, want %d", got, ret, gonvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
