@@ -61,11 +61,11 @@ func parts(record journal.Record) []part {
 // It gives kubelet time to unprepare the other claim, for which that claim needs
 // the locks. When the time is up and the API server confirms that the other
 // claim no longer has the device, kubelet has lost track of it, and it is
-// released here.
-func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err error) {
+// released here. What the other claims have then is returned.
+func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, release func(), err error) {
 	uuids := plan.Exclusive()
 	if len(uuids) == 0 {
-		return func() {}, nil // admin access changes nothing, so it excludes nobody
+		return none, func() {}, nil // admin access changes nothing, so it excludes nobody
 	}
 	patience := time.NewTimer(p.ReleaseWait)
 	defer patience.Stop()
@@ -73,19 +73,20 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err err
 	for {
 		unlock, err := p.lockGPUs(ctx, uuids)
 		if err != nil {
-			return nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
+			return nil, nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
 		}
-		holder, err := p.holder(ctx, plan)
+		holder, records, err := p.holder(ctx, plan)
 		if err == nil && holder == nil {
-			return unlock, nil
+			held := p.heldBeside(string(plan.Claim.UID), records)
+			return func() ([]journal.Device, error) { return held, nil }, unlock, nil
 		}
 		unlock()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if over {
 			if err := p.takeOver(ctx, plan, *holder); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			continue
 		}
@@ -98,6 +99,9 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err err
 		}
 	}
 }
+
+// none is what is asked of neighbours by a claim that holds nothing.
+func none() ([]journal.Device, error) { return nil, nil }
 
 // lockGPUs keeps effects on a GPU in order, among processes too.
 func (p *Preparer) lockGPUs(ctx context.Context, uuids []string) (unlock func(), err error) {
@@ -136,11 +140,11 @@ func (p Plan) sharesWith(record journal.Record) bool {
 
 // holder finds another claim's record that holds something that the plan needs.
 // An intent counts, also one of a share of the same device: its effects may have
-// happened.
-func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, error) {
+// happened. It also returns all records.
+func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []journal.Record, error) {
 	records, err := p.records(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	needed := plan.parts()
 	for _, record := range records {
@@ -151,11 +155,11 @@ func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, erro
 			if slices.ContainsFunc(needed, func(n part) bool {
 				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
 			}) {
-				return &record, nil
+				return &record, nil, nil
 			}
 		}
 	}
-	return nil, nil //nolint:nilnil // no holder is an answer
+	return nil, records, nil
 }
 
 // stale tells whether a record's claim no longer exists or no longer has the

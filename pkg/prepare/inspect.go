@@ -14,8 +14,7 @@ import (
 // inspect compares the plan with the GPUs before anything is done to them. It
 // tells whether they have to be changed. What a share of the same device has already
 // is taken over into the record.
-func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
-	others := p.neighbours(ctx, record)
+func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Plan, node *Node, others neighbours) (effects bool, err error) {
 	for i, assignment := range plan.Assignments {
 		device := &record.Devices[i]
 		var change bool

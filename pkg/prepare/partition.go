@@ -49,8 +49,8 @@ func affected(record journal.Record) []string {
 // carryOut does what the plan takes, with the locks of its claim and GPUs held.
 // A plan with effects on a GPU is recorded as an intent before the first of
 // them, and when it fails they are undone.
-func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node) error {
-	effects, err := p.inspect(ctx, record, plan, node)
+func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node, others neighbours) error {
+	effects, err := p.inspect(ctx, record, plan, node, others)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.
 		return err
 	}
 	timer.phase("intent")
-	w := workOf(record, p.neighbours(ctx, record))
+	w := workOf(record, p.neighbours(ctx, record.ClaimUID))
 	err := doAll(ctx, w.gpus, node.Tools)
 	timer.phase("mig")
 	if err != nil || len(w.daemons) == 0 {
@@ -96,7 +96,7 @@ func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.
 
 // serve makes sure that the daemons run whose clients the claim's processes are.
 func (p *Preparer) serve(ctx context.Context, record *journal.Record, node *Node) error {
-	if err := doAll(ctx, workOf(record, p.neighbours(ctx, record)).daemons, node.Tools); err != nil {
+	if err := doAll(ctx, workOf(record, p.neighbours(ctx, record.ClaimUID)).daemons, node.Tools); err != nil {
 		return fmt.Errorf("claim %s, %w", claimIn(*record), err)
 	}
 	return nil
@@ -112,7 +112,7 @@ func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *N
 	// Without what the attempt has learned, whoever undoes the rest would take
 	// what somebody else has made for a part of it.
 	remembered := p.remember(ctx, record)
-	if err := workOf(record, p.neighbours(ctx, record)).undo(ctx, node.Tools); err != nil {
+	if err := workOf(record, p.neighbours(ctx, record.ClaimUID)).undo(ctx, node.Tools); err != nil {
 		err = fmt.Errorf("what was done already is undone later: %w", err)
 		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
 	}
@@ -151,7 +151,7 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		return errNoDriver
 	}
 	record = record.Clone()
-	w, uuids := workOf(&record, p.neighbours(ctx, &record)), affected(record)
+	uuids := affected(record)
 	// What a process uses may stay so for as long as ctx lasts, so the other claims
 	// of the GPU have their turn between two attempts.
 	var last error
@@ -162,7 +162,7 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		}
 		defer unlock()
 		known := record.Clone()
-		last = w.undoOnce(ctx, node.Tools)
+		last = workOf(&record, p.neighbours(ctx, record.ClaimUID)).undoOnce(ctx, node.Tools)
 		switch {
 		case last == nil:
 			// Under the lock, so that of the last two claims of a GPU one sees

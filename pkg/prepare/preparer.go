@@ -142,7 +142,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 			return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", plan.Claim, err)
 		}
 	}
-	release, err := p.hold(ctx, plan)
+	others, release, err := p.hold(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 
 	record := p.record(plan, node.Offer.Pool)
 	record.PodClaim = claim.Annotations[resourceapi.PodResourceClaimAnnotation]
-	if err := p.carryOut(ctx, timer, &record, plan, node); err != nil {
+	if err := p.carryOut(ctx, timer, &record, plan, node, others); err != nil {
 		return nil, err
 	}
 	klog.FromContext(ctx).V(2).Info("Prepared claim", "claim", plan.Claim.String(), "uid", claim.UID, "gpus", plan.Exclusive())

@@ -3,7 +3,7 @@ package prepare
 import (
 	"context"
 	"fmt"
-	"slices"
+	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -82,21 +82,29 @@ func checkDaemons(assignments []Assignment) error {
 }
 
 // neighbours asks what other claims have of this node's GPUs, or may have: whatever
-// the state of their records, in this boot, without admin access.
+// the state of their records, in this boot, without admin access. It reads the records
+// once, because what they say of a GPU changes only under its lock, which the caller
+// holds.
 type neighbours func() ([]journal.Device, error)
 
-// neighbours of a record. What they have of a GPU changes only under its lock.
-func (p *Preparer) neighbours(ctx context.Context, record *journal.Record) neighbours {
-	return func() ([]journal.Device, error) {
+// neighbours of a claim.
+func (p *Preparer) neighbours(ctx context.Context, claim string) neighbours {
+	return sync.OnceValues(func() ([]journal.Device, error) {
 		records, err := p.records(ctx)
-		return p.held(slices.DeleteFunc(records, func(r journal.Record) bool { return r.ClaimUID == record.ClaimUID })), err
-	}
+		return p.heldBeside(claim, records), err
+	})
 }
 
 // some are the neighbours that match.
 func (n neighbours) some(match func(journal.Device) bool) ([]journal.Device, error) {
 	devices, err := n()
-	return slices.DeleteFunc(devices, func(d journal.Device) bool { return !match(d) }), err
+	var matching []journal.Device
+	for _, device := range devices {
+		if match(device) {
+			matching = append(matching, device)
+		}
+	}
+	return matching, err
 }
 
 // Held are the devices that claims have, or may have, without those that they only
@@ -106,14 +114,14 @@ func (p *Preparer) Held(ctx context.Context) ([]journal.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the devices that claims have: %w", err)
 	}
-	return p.held(records), nil
+	return p.heldBeside("", records), nil
 }
 
-// held are the devices of this boot's records.
-func (p *Preparer) held(records []journal.Record) []journal.Device {
+// heldBeside are the devices of this boot's records, except a claim's.
+func (p *Preparer) heldBeside(claim string, records []journal.Record) []journal.Device {
 	var devices []journal.Device
 	for _, record := range records {
-		if record.BootID != p.BootID {
+		if record.BootID != p.BootID || record.ClaimUID == claim {
 			continue
 		}
 		for _, device := range record.Devices {

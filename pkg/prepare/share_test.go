@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"reflect"
@@ -273,6 +274,42 @@ func TestPrepareAgainStartsTheDaemonAgain(t *testing.T) {
 	r.daemons.broken("it crashes")
 	_, err := p.Prepare(testContext(t), claim)
 	fixture.Sentence(t, err, "claim default/c", "start the MPS daemon gpu-0-mps", "it crashes")
+}
+
+// A daemon ends before what it serves is taken from it.
+func TestADaemonEndsFirst(t *testing.T) {
+	for _, device := range []string{servedGPU, servedBig} {
+		r := newShareRig(t)
+		ending := &ending{Daemons: r.daemons}
+		p := r.startShares(t, func(tools Tools) Tools { tools.Daemons = ending; return tools })
+		claim := r.sharing("c", device)
+		prepare(t, p, claim)
+		ending.stop = func() {
+			if mode, err := r.library.ComputeMode(r.uuid(0)); device == servedGPU && (err != nil || mode != nvml.ExclusiveProcess) {
+				t.Errorf("its GPU has the mode %s, %v already", mode, err)
+			}
+			if device == servedBig && len(r.instances()) != 1 {
+				t.Error("its partition is gone already")
+			}
+		}
+		unprepare(t, p, claim)
+		if !ending.stopped {
+			t.Errorf("%s: the daemon was not stopped", device)
+		}
+	}
+}
+
+// ending looks around when a daemon is stopped.
+type ending struct {
+	Daemons
+	stop    func()
+	stopped bool
+}
+
+func (e *ending) Stop(ctx context.Context, id string) error {
+	e.stop()
+	e.stopped = true
+	return e.Daemons.Stop(ctx, id)
 }
 
 func TestAnIntervalThatCannotBeSet(t *testing.T) {

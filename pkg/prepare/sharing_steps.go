@@ -103,7 +103,7 @@ func (s setMode) change(tools Tools, to func(now string) string) error {
 const (
 	// startLimit leaves time, of what kubelet waits, to undo what was done.
 	startLimit = 25 * time.Second
-	// stopLimit bounds what a daemon gets to end, also when a call's time is up.
+	// stopLimit is what a daemon gets to end, also when a call's time is up.
 	stopLimit = 10 * time.Second
 )
 
@@ -135,7 +135,10 @@ func (s runDaemon) undo(ctx context.Context, tools Tools) error {
 	if err != nil || len(clients) > 0 || tools.Daemons == nil { // whose supervisor is gone has gone with it
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx) // the daemon was waited for in vain
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	if err := tools.Daemons.Stop(ctx, id); err != nil {
 		return explained{fmt.Errorf("stop the MPS daemon %s: %w", id, err)}
