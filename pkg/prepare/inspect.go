@@ -112,7 +112,7 @@ func inspectSharing(device *journal.Device, siblings []journal.Device, tools Too
 	if device.Partition == nil {
 		device.MPS.ComputeMode, err = tools.Modes.ComputeMode(device.UUID)
 	}
-	return true, err
+	return true, withoutModes(err)
 }
 
 // advised adds what to do about an answer of the driver's; what was concluded from

@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/mps"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // tools crash at the changes of all of them.
@@ -212,4 +215,61 @@ func liveAndCrashShare(t *testing.T, r *shareRig, claim *resourceapi.ResourceCla
 	prepare(t, p, claim)
 	unprepare(t, p, claim)
 	return ""
+}
+
+// Whatever NVML answers about the compute mode, once or for as long as the operation
+// lasts, the node is in order afterwards: at once, or with the next attempt.
+func TestEachErrorOfTheComputeMode(t *testing.T) {
+	for _, failure := range []model.Failure{
+		{Function: "nvmlDeviceGetComputeMode"}, {Function: "nvmlDeviceSetComputeMode"}, {Function: "nvmlDeviceSetComputeMode", After: true},
+	} {
+		for _, code := range errorsOfNVML {
+			for _, times := range []int{0, 1} {
+				for _, operation := range []string{"prepare", "unprepare"} {
+					failure.Times = times
+					set(&failure.Return, code)
+					t.Run(fmt.Sprintf("%s answers %d, after=%t, times=%d, in %s", failure.Function, code, failure.After, times, operation), func(t *testing.T) {
+						t.Parallel()
+						failModeOnce(t, failure, operation)
+					})
+				}
+			}
+		}
+	}
+}
+
+func failModeOnce(t *testing.T, failure model.Failure, operation string) {
+	t.Helper()
+	r := newShareRig(t)
+	p := r.startShares(t, nil)
+	claim := r.sharing("c", servedGPU)
+	if operation == "unprepare" {
+		prepare(t, p, claim)
+	}
+	if err := r.machine.Fail(failure); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if operation == "prepare" {
+		_, err = p.Prepare(shortly(t), claim)
+	} else {
+		err = p.Unprepare(shortly(t), claim.UID)
+	}
+	if clearing := r.machine.Clear(); clearing != nil {
+		t.Fatal(clearing)
+	}
+	if err != nil {
+		fixture.Sentence(t, err, "claim default/c")
+	}
+	if operation == "unprepare" {
+		unprepare(t, p, claim) // kubelet repeats what failed
+	}
+	reconcile(t, p)
+	if err != nil || operation == "unprepare" {
+		r.expectShares(t, p)
+	}
+	prepare(t, p, claim)
+	r.expectShares(t, p, claim)
+	unprepare(t, p, claim)
+	r.expectShares(t, p)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/journal"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // sharedDevices are one of each kind.
@@ -257,6 +258,24 @@ func TestADaemonThatDoesNotStart(t *testing.T) {
 		r.expectShares(t, p)
 		prepare(t, p, claim)
 		r.expectShares(t, p, claim)
+	}
+}
+
+func TestAGPUWithoutComputeModes(t *testing.T) {
+	for _, function := range []string{"nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode"} {
+		r := newShareRig(t)
+		p := r.startShares(t, nil)
+		failure := model.Failure{Function: function, Times: 1}
+		set(&failure.Return, nvmlNotSupported)
+		if err := r.machine.Fail(failure); err != nil {
+			t.Fatal(err)
+		}
+		_, err := p.Prepare(testContext(t), r.sharing("c", servedGPU))
+		fixture.Sentence(t, err, `claim default/c, request "r0": `, "MPS needs the GPU's compute mode to be changed", "keep MPS from it by a GPUPolicy")
+		if strings.Contains(err.Error(), "MIG") {
+			t.Errorf("%v speaks of MIG", err)
+		}
+		r.expectShares(t, p)
 	}
 }
 

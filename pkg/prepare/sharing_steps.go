@@ -66,7 +66,7 @@ type setMode struct {
 }
 
 func (s setMode) do(_ context.Context, tools Tools) error {
-	return s.change(tools, func(now string) string { return nvml.ExclusiveProcess })
+	return s.change(tools, func(string) string { return nvml.ExclusiveProcess })
 }
 
 func (s setMode) undo(_ context.Context, tools Tools) error {
@@ -87,15 +87,19 @@ func (s setMode) undo(_ context.Context, tools Tools) error {
 func (s setMode) change(tools Tools, to func(now string) string) error {
 	now, err := tools.Modes.ComputeMode(s.device.UUID)
 	if err != nil {
-		return err
+		return withoutModes(err)
 	}
 	mode := to(now)
 	if mode == now {
 		return nil
 	}
-	err = tools.Modes.SetComputeMode(s.device.UUID, mode)
+	return withoutModes(tools.Modes.SetComputeMode(s.device.UUID, mode))
+}
+
+// withoutModes explains the error of a GPU whose compute mode cannot be changed.
+func withoutModes(err error) error {
 	if errors.Is(err, nvml.ErrNotSupported) {
-		return explained{fmt.Errorf("%w: the compute mode of this GPU cannot be changed, which MPS needs: keep shares with MPS from it by a GPUPolicy", err)}
+		return explained{fmt.Errorf("%w: MPS needs the GPU's compute mode to be changed, which this one does not support: keep MPS from it by a GPUPolicy", err)}
 	}
 	return err
 }
