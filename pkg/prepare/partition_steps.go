@@ -70,7 +70,7 @@ type makeInstance struct {
 	tried bool
 }
 
-func (s *makeInstance) do(_ context.Context, tools Tools) error {
+func (s *makeInstance) do(ctx context.Context, tools Tools) error {
 	uuid, partition := s.device.UUID, s.device.Partition
 	if partition.UUID != "" {
 		return nil // adopted
@@ -85,13 +85,29 @@ func (s *makeInstance) do(_ context.Context, tools Tools) error {
 			return nil
 		}
 	}
+	err := s.endStale(ctx, tools)
+	if err != nil {
+		return err
+	}
 	s.tried = true
-	var err error
 	partition.InstanceID, err = tools.MIG.CreateInstance(uuid, partition.ProfileID, partition.Start, partition.Size)
 	if errors.Is(err, nvml.ErrInsufficientResources) {
 		partition.Foreign = true // whatever is there, so that undo leaves it alone
 	}
 	return err
+}
+
+// endStale ends the daemon of other shares whose partition somebody has destroyed: one
+// of that name is needed for the partition that takes its place.
+func (s *makeInstance) endStale(ctx context.Context, tools Tools) error {
+	if s.device.MPS == nil {
+		return nil
+	}
+	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == s.device.MPS.Daemon })
+	if err != nil || len(clients) == 0 || tools.Daemons == nil {
+		return err
+	}
+	return explain(tools.Daemons.Stop(ctx, s.device.MPS.Daemon))
 }
 
 func (s *makeInstance) undo(_ context.Context, tools Tools) error {

@@ -230,7 +230,10 @@ func (d *daemons) Start(_ context.Context, daemon mps.Daemon) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fail != nil {
-		return d.fail
+		return fmt.Errorf("start MPS control daemon %s: %w", daemon.ID, d.fail)
+	}
+	if other, runs := d.running[daemon.ID]; runs && !reflect.DeepEqual(other, daemon) {
+		return fmt.Errorf("a daemon %s serves %v already, not %v", daemon.ID, other, daemon)
 	}
 	if d.running == nil {
 		d.running = map[string]mps.Daemon{}
@@ -247,7 +250,7 @@ func (d *daemons) Stop(_ context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fail != nil {
-		return d.fail
+		return fmt.Errorf("stop MPS control daemon %s: %w", id, d.fail)
 	}
 	delete(d.running, id)
 	return nil

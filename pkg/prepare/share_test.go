@@ -252,7 +252,7 @@ func TestADaemonThatDoesNotStart(t *testing.T) {
 		claim := r.sharing("c", device)
 		r.daemons.broken("nvidia-cuda-mps-control is not in the driver root")
 		_, err := p.Prepare(testContext(t), claim)
-		fixture.Sentence(t, err, `claim default/c, request "r0": start the MPS daemon `+device+" of [", "nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop the MPS daemon "+device)
+		fixture.Sentence(t, err, `claim default/c, request "r0": start MPS control daemon `+device+": nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop MPS control daemon "+device)
 		r.daemons.broken("")
 		reconcile(t, p)
 		r.expectShares(t, p)
@@ -292,7 +292,7 @@ func TestPrepareAgainStartsTheDaemonAgain(t *testing.T) {
 	r.expectShares(t, p, claim)
 	r.daemons.broken("it crashes")
 	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, "claim default/c", "start the MPS daemon gpu-0-mps", "it crashes")
+	fixture.Sentence(t, err, "claim default/c", "start MPS control daemon gpu-0-mps: it crashes")
 }
 
 // A daemon ends before what it serves is taken from it.
@@ -337,7 +337,7 @@ func TestAnIntervalThatCannotBeSet(t *testing.T) {
 	claim := r.sharing("c", slicedGPU)
 	r.intervals.fail = os.ErrPermission
 	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, `claim default/c, request "r0": set the time-slice of GPU `+r.uuid(0)+" to Long: permission denied")
+	fixture.Sentence(t, err, `claim default/c, request "r0": permission denied`)
 	r.intervals.fail = nil
 	reconcile(t, p)
 	prepare(t, p, claim)

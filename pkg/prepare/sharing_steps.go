@@ -18,6 +18,13 @@ type explained struct{ error }
 
 func (e explained) Unwrap() error { return e.error }
 
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return explained{err}
+}
+
 // setInterval sets the time-slice of a GPU. Undone, it leaves the GPU with what another
 // claim on it needs, or with the driver's own.
 type setInterval struct {
@@ -52,10 +59,7 @@ func (s setInterval) set(ctx context.Context, tools Tools, interval gpu.Interval
 	if tools.TimeSlices == nil {
 		return explained{fmt.Errorf("this plugin cannot set the time-slice of GPU %s to %s: use the interval %s", s.device.UUID, interval, gpu.DefaultInterval)}
 	}
-	if err := tools.TimeSlices.Set(ctx, s.device.UUID, interval); err != nil {
-		return explained{fmt.Errorf("set the time-slice of GPU %s to %s: %w", s.device.UUID, interval, err)}
-	}
-	return nil
+	return explain(tools.TimeSlices.Set(ctx, s.device.UUID, interval))
 }
 
 // setMode gives a GPU to the server of MPS alone, so that no process uses it past the
@@ -126,11 +130,7 @@ func (s runDaemon) do(ctx context.Context, tools Tools) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	daemon := s.daemon()
-	if err := tools.Daemons.Start(ctx, daemon); err != nil {
-		return explained{fmt.Errorf("start the MPS daemon %s of %v: %w", daemon.ID, daemon.Devices, err)}
-	}
-	return nil
+	return explain(tools.Daemons.Start(ctx, s.daemon()))
 }
 
 func (s runDaemon) undo(ctx context.Context, tools Tools) error {
@@ -144,10 +144,7 @@ func (s runDaemon) undo(ctx context.Context, tools Tools) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
-	if err := tools.Daemons.Stop(ctx, id); err != nil {
-		return explained{fmt.Errorf("stop the MPS daemon %s: %w", id, err)}
-	}
-	return nil
+	return explain(tools.Daemons.Stop(ctx, id))
 }
 
 // daemon is what is wanted. For shares, the limits are each client's own.

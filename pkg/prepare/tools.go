@@ -46,14 +46,16 @@ type Modes interface {
 }
 
 // TimeSlices sets for how long a process runs on a GPU before the next one may.
+// Errors name the GPU and say what to do.
 type TimeSlices interface {
 	Set(ctx context.Context, uuid string, interval gpu.Interval) error
 }
 
-// Daemons are the control daemons of MPS.
+// Daemons are the control daemons of MPS. Errors name the daemon and say what to do.
 type Daemons interface {
 	// Start returns when clients can connect, or says why they cannot. A daemon that
-	// runs as it is wanted is left alone.
+	// runs as it is wanted is left alone; one of that name for other devices is an
+	// error.
 	Start(ctx context.Context, d mps.Daemon) error
 	// Stop returns when the daemon has ended and everything of it is removed, also
 	// where there was nothing.
