@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -344,6 +345,23 @@ func TestAnIntervalThatCannotBeSet(t *testing.T) {
 	r.expectShares(t, p, claim)
 }
 
+// Where no time-slice can be set, a share that needs one is refused, and keeps nobody
+// from the GPU.
+func TestAGPUWithoutTimeSlices(t *testing.T) {
+	for _, reason := range []error{errors.ErrUnsupported, os.ErrNotExist} {
+		r := newShareRig(t)
+		p := r.startShares(t, nil)
+		claim := r.sharing("c", slicedGPU)
+		r.intervals.fail = fmt.Errorf("set the time-slice: %w", reason)
+		_, err := p.Prepare(testContext(t), claim)
+		fixture.Sentence(t, err, `claim default/c, request "r0": set the time-slice`)
+		r.expectShares(t, p)
+		whole := r.sharing("whole", whole0)
+		prepare(t, p, whole)
+		r.expectShares(t, p, whole)
+	}
+}
+
 // A pod ends although its GPU is lost, and what is left there is undone when it is back.
 func TestALostGPUThatWasShared(t *testing.T) {
 	for _, device := range sharedDevices {
@@ -355,7 +373,7 @@ func TestALostGPUThatWasShared(t *testing.T) {
 			if err := r.machine.Lose(0); err != nil {
 				t.Fatal(err)
 			}
-			r.intervals.fail = os.ErrNotExist
+			r.intervals.fail = os.ErrPermission
 			unprepare(t, p, claim)
 			if err := r.machine.Return(0); err != nil {
 				t.Fatal(err)

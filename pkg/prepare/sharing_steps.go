@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -49,6 +50,9 @@ func (s setInterval) undo(ctx context.Context, tools Tools) error {
 		return nil
 	}
 	err = s.set(ctx, tools, interval)
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
+		return nil // as it could not be set either, nothing of it is left
+	}
 	if _, reason := tools.Modes.ComputeMode(s.device.UUID); err != nil && lost(reason) {
 		return reason // for whose sake no pod is kept
 	}

@@ -46,7 +46,8 @@ type Modes interface {
 }
 
 // TimeSlices sets for how long a process runs on a GPU before the next one may.
-// Errors name the GPU and say what to do.
+// Errors name the GPU and say what to do. They are errors.ErrUnsupported for a GPU that
+// has none to set, and fs.ErrNotExist where the driver's program for it is missing.
 type TimeSlices interface {
 	Set(ctx context.Context, uuid string, interval gpu.Interval) error
 }
