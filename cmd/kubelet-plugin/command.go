@@ -113,8 +113,10 @@ func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library
 // Edits implements driver.Hardware.
 func (h *hardware) Edits() prepare.Edits { return h.edits }
 
-// MIG implements driver.Hardware.
-func (h *hardware) MIG() prepare.MIG { return h.library }
+// Tools implements driver.Hardware.
+func (h *hardware) Tools() prepare.Tools {
+	return prepare.Tools{MIG: h.library, Modes: h.library}
+}
 
 // TimeSlices sets for how long a process runs on a GPU before the next one may.
 func (h *hardware) TimeSlices() *timeslice.Setter { return h.sharing.timeSlices }

@@ -51,8 +51,8 @@ type Hardware interface {
 	// Refresh reads of GPUs that were discovered what changes while the driver
 	// is loaded: the MIG mode and the instances.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
-	// MIG makes and unmakes partitions.
-	MIG() prepare.MIG
+	// Tools change how the GPUs are divided and shared.
+	Tools() prepare.Tools
 	Close() error
 }
 

@@ -75,7 +75,7 @@ type openHardware struct{ *hardware }
 func (h openHardware) Discover() (gpu.Node, []error, error)      { return h.node, h.problems, nil }
 func (h openHardware) Edits() prepare.Edits                      { return &h.hardware.Edits }
 func (h openHardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
-func (h openHardware) MIG() prepare.MIG                          { return h.library }
+func (h openHardware) Tools() prepare.Tools                      { return prepare.Tools{MIG: h.library, Modes: h.library} }
 
 func (h openHardware) Close() error {
 	h.mu.Lock()

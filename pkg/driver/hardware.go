@@ -154,7 +154,7 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 	d.preparer.SetNode(prepare.Node{
 		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
 		Edits: hardware.Edits(),
-		MIG:   hardware.MIG(),
+		Tools: hardware.Tools(),
 	})
 	d.wakeReconcile()
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))

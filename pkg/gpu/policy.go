@@ -81,6 +81,10 @@ func (m MPS) check(g GPU) error {
 	return nil
 }
 
+// BeforeVolta tells whether the GPU is known to have neither time-slice intervals nor
+// limits for the clients of MPS.
+func (g GPU) BeforeVolta() bool { return g.before(volta) }
+
 // before tells whether the GPU is known to be older than a major compute capability.
 func (g GPU) before(major int) bool {
 	own, _, _ := strings.Cut(g.ComputeCapability, ".")

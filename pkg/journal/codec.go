@@ -7,12 +7,20 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"strings"
 )
 
-// schemaVersion is raised when a build that does not know a change would do
-// harm with the record. A field that older builds may ignore does not raise it.
-const schemaVersion = 1
+// A record is written in the oldest schema version whose builds do no harm with it,
+// and refused by older ones. A field that those may ignore needs no new version.
+const (
+	firstSchema = 1
+	// sharingSchema is of claims that share a GPU or change how it is shared: who
+	// does not know of that takes the others' shares for conflicts, and leaves
+	// daemons and modes behind.
+	sharingSchema = 2
+	newestSchema  = sharingSchema
+)
 
 // maxFileSize bounds what is read into memory. A claim has at most 32 results;
 // a record of that many devices takes some 10 KiB.
@@ -46,11 +54,20 @@ func encode(r Record) ([]byte, error) {
 		return nil, err
 	}
 	data := fmt.Appendf(nil, `{"schemaVersion":%d,"crc32c":"%08x","record":%s}`+"\n",
-		schemaVersion, crc32.Checksum(body, castagnoli), body)
+		schemaOf(r), crc32.Checksum(body, castagnoli), body)
 	if len(data) > maxFileSize {
 		return nil, fmt.Errorf("the record takes %d bytes and at most %d are allowed", len(data), maxFileSize)
 	}
 	return data, nil
+}
+
+// schemaOf is the version in which a record is written.
+func schemaOf(r Record) int {
+	shares := func(d Device) bool { return d.Shares != 0 || d.Interval != "" || d.MPS != nil }
+	if slices.ContainsFunc(r.Devices, shares) {
+		return sharingSchema
+	}
+	return firstSchema
 }
 
 // decode reads what encode wrote. The name is that of the file, without its
@@ -101,9 +118,9 @@ func openEnvelope(data []byte) (json.RawMessage, *fault) {
 	if err := json.Unmarshal(envelope["schemaVersion"], &version); err != nil || version < 1 {
 		return nil, faultf(Garbage, "has no schema version")
 	}
-	if version > schemaVersion {
+	if version > newestSchema {
 		return nil, faultf(NewerSchema, "was written by a newer version of the plugin (schema version %d, this one knows up to %d)",
-			version, schemaVersion)
+			version, newestSchema)
 	}
 	var sum string
 	if err := json.Unmarshal(envelope["crc32c"], &sum); err != nil || len(envelope["record"]) == 0 || len(envelope) != 3 {

@@ -55,6 +55,34 @@ func TestPartitionsInTheFile(t *testing.T) {
 	}
 }
 
+// A build that knows nothing of sharing refuses records that speak of it, and reads
+// all others.
+func TestTheSchemaOfShares(t *testing.T) {
+	for name, tc := range map[string]struct {
+		device string
+		schema int
+	}{
+		"a device for itself":     {`{"device":"gpu-0","uuid":"GPU-0"}`, 1},
+		"one of several shares":   {`{"device":"gpu-0-timeslice","shareID":"s","shares":4}`, 2},
+		"an interval":             {`{"device":"gpu-0","interval":"Long"}`, 2},
+		"a client of MPS":         {`{"device":"gpu-0-mps","shares":4,"mps":{"daemon":"gpu-0-mps","computeMode":"Default","memoryBytes":1048576,"cores":25}}`, 2},
+		"a daemon of the claim's": {`{"device":"gpu-0","mps":{"daemon":"claim-a-0","cores":50,"multiUser":true,"later":{"x":1}}}`, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := `{"claimUID":"a","state":"prepared","devices":[{"device":"gpu-1"},` + tc.device + `]}`
+			want := strings.Replace(sealed(body), `"schemaVersion":1`, fmt.Sprintf(`"schemaVersion":%d`, tc.schema), 1)
+			read, bad := decode("a.json", []byte(want))
+			if bad != nil {
+				t.Fatal(bad)
+			}
+			written, err := encode(read.Clone())
+			if err != nil || strings.TrimSpace(string(written)) != want {
+				t.Errorf("got  %s, %v\nwant %s", written, err, want)
+			}
+		})
+	}
+}
+
 func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 	sound, err := encode(record("a"))
 	if err != nil {
@@ -91,7 +119,7 @@ func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 		"other claim":      {"b.json", string(sound), WrongName, `holds the record of claim "a"`},
 		"name of no claim": {"what is this.json", string(sound), WrongName, "has the name of no claim"},
 		"longest name":     {strings.Repeat("x", 250) + ".json", "", WrongName, "has the name of no claim"},
-		"newer":            {"a.json", `{"schemaVersion":2,"format":{}}`, NewerSchema, "written by a newer version of the plugin (schema version 2, this one knows up to 1)"},
+		"newer":            {"a.json", `{"schemaVersion":3,"format":{}}`, NewerSchema, "written by a newer version of the plugin (schema version 3, this one knows up to 2)"},
 		"too large":        {"a.json", string(sound) + strings.Repeat(" ", maxFileSize), TooLarge, "larger than 65536 bytes"},
 	}
 	for name, tc := range cases {

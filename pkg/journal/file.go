@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -14,6 +15,8 @@ type listed struct {
 	identity identity
 	record   Record
 	corrupt  *Corrupt
+	// data is what the record was decoded from.
+	data []byte
 }
 
 // identity tells whether a file is the one that was read before, without reading
@@ -62,13 +65,14 @@ func (j *Journal) entry(name string) (entry listed, known bool, err error) {
 			return before, true, nil
 		}
 	}
-	entry, err = j.read(name)
+	entry, err = j.read(name, before)
 	return entry, false, err
 }
 
-// read reads a file and moves it to quarantine when it is bad.
-func (j *Journal) read(name string) (listed, error) {
-	found, bad, err := j.load(name)
+// read reads a file and moves it to quarantine when it is bad. What it was before
+// spares decoding the same again.
+func (j *Journal) read(name string, before listed) (listed, error) {
+	found, bad, err := j.load(name, before)
 	if err != nil || bad == nil {
 		return found, err
 	}
@@ -77,7 +81,7 @@ func (j *Journal) read(name string) (listed, error) {
 
 // load reads and decodes a file, and changes nothing. The identity is that of
 // the file whose bytes were decoded.
-func (j *Journal) load(name string) (listed, *fault, error) {
+func (j *Journal) load(name string, before listed) (listed, *fault, error) {
 	path := j.path(name)
 	// Not O_NONBLOCK alone: to open a device can have effects.
 	info, err := os.Lstat(path)
@@ -102,6 +106,11 @@ func (j *Journal) load(name string) (listed, *fault, error) {
 	}
 	if err != nil {
 		return listed{}, nil, err
+	}
+	found.data = data
+	if before.corrupt == nil && len(data) > 0 && bytes.Equal(data, before.data) {
+		found.record = before.record
+		return found, nil, nil
 	}
 	record, bad := decode(name, data)
 	found.record = record

@@ -47,7 +47,7 @@ func (j *Journal) Get(uid string) (Record, bool, error) {
 	if !validUID(uid) {
 		return Record{}, false, fmt.Errorf("%q is not the UID of a claim", uid)
 	}
-	found, err := j.read(uid + extension)
+	found, err := j.read(uid+extension, listed{})
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Record{}, false, nil

@@ -166,7 +166,7 @@ func TestListDoesNotReadUnchangedFilesAgain(t *testing.T) {
 		t.Errorf("a caller's change reached the journal's own copy: %+v", second[0])
 	}
 	entry = j.listed["a.json"]
-	entry.record.Name = "from memory"
+	entry.record.Name, entry.data = "from memory", nil
 	j.listed["a.json"] = entry
 	if records, _ := list(t, j); records[0].Name != "from memory" {
 		t.Error("an unchanged file was read again")
@@ -401,4 +401,17 @@ func TestNotAFileIsNotWaitedFor(t *testing.T) {
 		}
 	}
 	assertFiles(t, j, quarantineDir)
+}
+
+// A file that changes again at once, to the same size, is still seen.
+func TestListSeesEveryChange(t *testing.T) {
+	j := open(t)
+	for i := range 50 {
+		r := record("a")
+		r.Name = fmt.Sprint("claim-", i%10)
+		put(t, j, r)
+		if records, _ := list(t, j); len(records) != 1 || records[0].Name != r.Name {
+			t.Fatalf("got %+v after %s was written", records, r.Name)
+		}
+	}
 }

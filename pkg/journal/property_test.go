@@ -85,11 +85,15 @@ func randomRecord(rng *rand.Rand, uid string) Record {
 		r.State = Prepared
 	}
 	for i := range rng.IntN(9) {
-		r.Devices = append(r.Devices, Device{
+		device := Device{
 			Request: "r<&>", Pool: "pool", Device: fmt.Sprint("gpu-", i), UUID: fmt.Sprint("GPU-", rng.Uint32()),
 			AdminAccess: rng.IntN(4) == 0, CDIDeviceIDs: []string{fmt.Sprint("k8s/claim=", i)},
 			Partition: randomPartition(rng),
-		})
+		}
+		if rng.IntN(2) == 0 {
+			share(rng, &device)
+		}
+		r.Devices = append(r.Devices, device)
 	}
 	return r
 }
@@ -104,4 +108,19 @@ func randomPartition(rng *rand.Rand) *Partition {
 		p.UUID, p.InstanceID, p.ComputeID = fmt.Sprint("MIG-", rng.Uint32()), rng.IntN(15), rng.IntN(7)
 	}
 	return p
+}
+
+// share makes it a share, or a device that a claim's own pods share.
+func share(rng *rand.Rand, device *Device) {
+	if rng.IntN(2) == 0 {
+		device.Shares, device.ShareID = 2+rng.IntN(127), fmt.Sprint("share-", rng.Uint32())
+	}
+	if rng.IntN(2) == 0 {
+		device.Interval = []string{"Short", "Medium", "Long"}[rng.IntN(3)]
+		return
+	}
+	device.MPS = &MPS{
+		Daemon: device.Device, ComputeMode: []string{"", "Default", "Prohibited"}[rng.IntN(3)],
+		MemoryBytes: rng.Uint64N(1 << 40), Cores: rng.IntN(101), MultiUser: rng.IntN(2) == 0,
+	}
 }

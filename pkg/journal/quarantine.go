@@ -29,7 +29,7 @@ func (j *Journal) quarantine(name string) (listed, error) {
 	if guardErr == nil {
 		defer release()
 	}
-	found, bad, err := j.load(name)
+	found, bad, err := j.load(name, listed{})
 	if err != nil || bad == nil {
 		return found, err
 	}

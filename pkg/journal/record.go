@@ -66,10 +66,13 @@ type MPS struct {
 	// ComputeMode is the GPU's, by its name in NVML, from before MPS needed it
 	// for itself. It is empty for a partition, which has none.
 	ComputeMode string
-	// MemoryBytes and Cores (percent) limit each of the claim's processes; 0 for
-	// no limit but the daemon's.
+	// MemoryBytes and Cores (percent) limit each of the claim's processes; 0 for no
+	// limit. Of a share they are the claim's own; for devices that the claim has to
+	// itself, the daemon applies them, so they have the same Cores.
 	MemoryBytes uint64
 	Cores       int
+	// MultiUser: processes of several users may be clients at the same time.
+	MultiUser bool
 
 	unknown map[string]json.RawMessage
 }
@@ -193,6 +196,7 @@ func (m *MPS) fields() []field {
 		{"computeMode", &m.ComputeMode},
 		{"memoryBytes", &m.MemoryBytes},
 		{"cores", &m.Cores},
+		{"multiUser", &m.MultiUser},
 	}
 }
 

@@ -39,6 +39,8 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetMemoryInfo",
 	"nvmlDeviceGetPciInfo_v3",
 	"nvmlDeviceGetEccMode",
+	"nvmlDeviceGetComputeMode",
+	"nvmlDeviceSetComputeMode",
 	"nvmlDeviceGetMigMode",
 	"nvmlDeviceSetMigMode",
 	"nvmlDeviceGetFieldValues",

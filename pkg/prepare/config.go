@@ -7,6 +7,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/json"
 
@@ -18,57 +19,50 @@ import (
 type config interface {
 	// appliesTo tells whether the kind is meant for such a device.
 	appliesTo(gpu.Shape) bool
-	// check refuses what cannot be honoured.
-	check() error
+	// sharing is how the claim's pods share its devices, nil where it does not say.
+	// What cannot be honoured on any device is an error.
+	sharing() (sharing, error)
 }
 
 type gpuConfig struct{ v1beta1.GPUConfig }
 
 func (gpuConfig) appliesTo(shape gpu.Shape) bool {
-	_, whole := shape.(gpu.Whole)
+	_, whole := shared(shape).(gpu.Whole)
 	return whole
 }
 
-// check accepts time-slicing at the driver's own interval, which is what
-// containers that share a claim get anyway.
-func (c gpuConfig) check() error {
-	sharing := c.Sharing
-	switch {
-	case sharing == nil:
-		return nil
-	case sharing.Strategy != v1beta1.TimeSlicingStrategy:
-		return fmt.Errorf("sharing.strategy is %q, but a whole GPU supports only %s: remove the field sharing", sharing.Strategy, v1beta1.TimeSlicingStrategy)
-	case sharing.MPSConfig != nil:
-		return fmt.Errorf("sharing.mpsConfig is set although sharing.strategy is %s: remove it", v1beta1.TimeSlicingStrategy)
-	case sharing.TimeSlicingConfig == nil || sharing.TimeSlicingConfig.Interval == nil:
-		return nil
-	case *sharing.TimeSlicingConfig.Interval != v1beta1.DefaultInterval:
-		return fmt.Errorf("sharing.timeSlicingConfig.interval is %q, but a whole GPU supports only %s: remove the field", *sharing.TimeSlicingConfig.Interval, v1beta1.DefaultInterval)
+func (c gpuConfig) sharing() (sharing, error) {
+	if c.Sharing == nil {
+		return nil, nil //nolint:nilnil // nothing is an answer
 	}
-	return nil
+	return newSharing(c.Sharing.Strategy, c.Sharing.TimeSlicingConfig, c.Sharing.MPSConfig)
 }
 
 type migConfig struct{ v1beta1.MIGDeviceConfig }
 
-func (migConfig) appliesTo(shape gpu.Shape) bool { return shape.Type() == gpu.Partition{}.Type() }
+func (migConfig) appliesTo(shape gpu.Shape) bool {
+	return shared(shape).Type() == gpu.Partition{}.Type()
+}
 
-// check accepts time-slicing, which containers that share a partition do anyway.
-func (c migConfig) check() error {
-	switch sharing := c.Sharing; {
-	case sharing == nil:
-		return nil
-	case sharing.Strategy != v1beta1.TimeSlicingStrategy:
-		return fmt.Errorf("sharing.strategy is %q, but a MIG partition supports only %s: remove the field sharing", sharing.Strategy, v1beta1.TimeSlicingStrategy)
-	case sharing.MPSConfig != nil:
-		return fmt.Errorf("sharing.mpsConfig is set although sharing.strategy is %s: remove it", v1beta1.TimeSlicingStrategy)
+func (c migConfig) sharing() (sharing, error) {
+	if c.Sharing == nil {
+		return nil, nil //nolint:nilnil // nothing is an answer
 	}
-	return nil
+	return newSharing(c.Sharing.Strategy, nil, c.Sharing.MPSConfig)
 }
 
 type vfioConfig struct{ v1beta1.VFIODeviceConfig }
 
-func (vfioConfig) appliesTo(gpu.Shape) bool { return false }
-func (vfioConfig) check() error             { return nil }
+func (vfioConfig) appliesTo(gpu.Shape) bool  { return false }
+func (vfioConfig) sharing() (sharing, error) { return nil, nil } //nolint:nilnil // it never says
+
+// shared is what a share is of, or the shape itself.
+func shared(shape gpu.Shape) gpu.Shape {
+	if share, ok := shape.(gpu.Share); ok {
+		return share.Of
+	}
+	return shape
+}
 
 // kinds makes an empty configuration to decode into.
 var kinds = map[string]func() config{
@@ -77,33 +71,87 @@ var kinds = map[string]func() config{
 	v1beta1.VFIODeviceConfigKind: func() config { return &vfioConfig{} },
 }
 
-// checkConfigs decodes every configuration for our driver, also one that no
+// setting is a configuration of an allocation, and what it says of sharing.
+type setting struct {
+	config
+	sharing sharing
+	entry   resourceapi.DeviceAllocationConfiguration
+	index   int
+}
+
+// wrong names the configuration that is at fault.
+func (s setting) wrong(assignments []Assignment, err error) error {
+	return fmt.Errorf("config[%d] (%s, %s): %w", s.index, s.entry.Source, requestsText(s.entry.Requests, assignments), err)
+}
+
+// isFor tells whether the configuration is for an assignment: one for all requests is
+// for those that it fits.
+func (s setting) isFor(a Assignment) bool {
+	return s.appliesTo(a.Shape) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.names))
+}
+
+// configure gives to the assignments what the claim's configurations ask for. Of those
+// that are for a device, the claim's come before the class's, and the last one counts.
+func configure(claim types.UID, configs []resourceapi.DeviceAllocationConfiguration, driver string, assignments []Assignment) error {
+	settings, err := decodeConfigs(configs, driver, assignments)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(settings, func(a, b setting) int { return rank(a) - rank(b) })
+	devices := make([][]*Assignment, len(settings))
+	for i := range assignments {
+		for j, s := range slices.Backward(settings) {
+			if s.isFor(assignments[i]) {
+				devices[j] = append(devices[j], &assignments[i])
+				break
+			}
+		}
+	}
+	for i, s := range settings {
+		if err := s.arrange(claim, devices[i]); err != nil {
+			return s.wrong(assignments, err)
+		}
+	}
+	return nil
+}
+
+// rank orders configurations by whose they are.
+func rank(s setting) int {
+	if s.entry.Source == resourceapi.AllocationConfigSourceClass {
+		return 0
+	}
+	return 1
+}
+
+// decodeConfigs decodes every configuration for our driver, also one that no
 // device uses: a typing error must not wait for the day when it matters. A
-// configuration that names a request must be of the kind for its devices; one
-// for all requests is for those that it fits.
-func checkConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver string, assignments []Assignment) error {
+// configuration that names a request must be of the kind for its devices.
+func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver string, assignments []Assignment) ([]setting, error) {
+	var settings []setting
 	for i, entry := range configs {
 		if entry.Opaque == nil || entry.Opaque.Driver != driver {
 			continue
 		}
-		decoded, err := decodeConfig(entry.Opaque.Parameters)
-		if err != nil {
-			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests, assignments), err)
+		s := setting{entry: entry, index: i}
+		var err error
+		if s.config, err = decodeConfig(entry.Opaque.Parameters); err != nil {
+			return nil, s.wrong(assignments, err)
 		}
 		for _, assignment := range assignments {
-			if !decoded.appliesTo(assignment.Shape) && slices.ContainsFunc(entry.Requests, assignment.names) {
-				return fmt.Errorf("config[%d] (%s) is a %s, but request %q was given the device %s of type %s: use the kind for that type",
+			if !s.appliesTo(assignment.Shape) && slices.ContainsFunc(entry.Requests, assignment.names) {
+				return nil, fmt.Errorf("config[%d] (%s) is a %s, but request %q was given the device %s of type %s: use the kind for that type",
 					i, entry.Source, kindOf(entry.Opaque.Parameters), assignment.Request, assignment.Shape.Name(), assignment.Shape.Type())
 			}
 		}
-		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return decoded.appliesTo(a.Shape) }) {
+		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return s.appliesTo(a.Shape) }) {
 			continue
 		}
-		if err := decoded.check(); err != nil {
-			return fmt.Errorf("config[%d] (%s, %s): %w", i, entry.Source, requestsText(entry.Requests, assignments), err)
+		if s.sharing, err = s.config.sharing(); err != nil {
+			return nil, s.wrong(assignments, err)
 		}
+		settings = append(settings, s)
 	}
-	return nil
+	return settings, nil
 }
 
 // names tells whether a configuration's request reference means this

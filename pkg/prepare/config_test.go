@@ -24,6 +24,11 @@ func object(kind, rest string) string {
 	return fmt.Sprintf(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":%q%s}`, kind, rest)
 }
 
+// mpsObject is a GpuConfig that makes processes clients of MPS.
+func mpsObject(settings string) string {
+	return object("GpuConfig", `,"sharing":{"strategy":"MPS","mpsConfig":{`+settings+`}}`)
+}
+
 // twoRequests has request a, and request b with the alternative big.
 func twoRequests(configs ...resourceapi.DeviceAllocationConfiguration) *resourceapi.ResourceClaim {
 	claim := fixture.Claim("c", fixture.Result("a", "gpu-0"), fixture.Result("b/big", "gpu-1"))
@@ -56,7 +61,7 @@ func TestConfigsThatAreAccepted(t *testing.T) {
 }
 
 func TestConfigsThatAreRefused(t *testing.T) {
-	class := configured(object("GpuConfig", `,"sharing":{"strategy":"MPS"}`))
+	class := configured(object("GpuConfig", `,"sharing":{"strategy":"Fair"}`))
 	class.Source = resourceapi.AllocationConfigSourceClass
 	for name, tc := range map[string]struct {
 		config resourceapi.DeviceAllocationConfiguration
@@ -107,11 +112,11 @@ func TestConfigsThatAreRefused(t *testing.T) {
 			configured(object("VfioDeviceConfig", ""), "b"),
 			[]string{"is a VfioDeviceConfig", `request "b/big" was given the device gpu-1`},
 		},
-		"MPS": {
-			configured(object("GpuConfig", `,"sharing":{"strategy":"MPS"}`), "a"),
-			[]string{`sharing.strategy is "MPS"`, "a whole GPU supports only TimeSlicing", "remove the field sharing"},
+		"an unknown strategy": {
+			configured(object("GpuConfig", `,"sharing":{"strategy":"Fair"}`), "a"),
+			[]string{`sharing.strategy is "Fair"`, "choose TimeSlicing or MPS"},
 		},
-		"MPS of a class": {class, []string{"(FromClass, all requests"}},
+		"a mistake of a class": {class, []string{"(FromClass, all requests"}},
 		"no strategy": {
 			configured(object("GpuConfig", `,"sharing":{}`)),
 			[]string{`sharing.strategy is ""`},
@@ -120,9 +125,45 @@ func TestConfigsThatAreRefused(t *testing.T) {
 			configured(object("GpuConfig", `,"sharing":{"strategy":"TimeSlicing","mpsConfig":{"multiUser":true}}`)),
 			[]string{"sharing.mpsConfig is set although sharing.strategy is TimeSlicing", "remove it"},
 		},
-		"an interval": {
-			configured(object("GpuConfig", `,"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}`)),
-			[]string{`sharing.timeSlicingConfig.interval is "Long"`, "supports only Default", "remove the field"},
+		"time-slice settings with MPS": {
+			configured(object("GpuConfig", `,"sharing":{"strategy":"MPS","timeSlicingConfig":{}}`)),
+			[]string{"sharing.timeSlicingConfig is set although sharing.strategy is MPS", "remove it"},
+		},
+		"an unknown interval": {
+			configured(object("GpuConfig", `,"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Eternal"}}`)),
+			[]string{`sharing.timeSlicingConfig.interval is "Eternal"`, `choose one of ["Default" "Short" "Medium" "Long"]`},
+		},
+		"too many multiprocessors": {
+			configured(mpsObject(`"defaultActiveThreadPercentage":101`)),
+			[]string{"sharing.mpsConfig.defaultActiveThreadPercentage is 101", "choose 0, which is no limit, to 100"},
+		},
+		"less than no multiprocessors": {
+			configured(mpsObject(`"defaultActiveThreadPercentage":-1`)),
+			[]string{"defaultActiveThreadPercentage is -1"},
+		},
+		"no quantity": {
+			configured(mpsObject(`"defaultPinnedDeviceMemoryLimit":"much"`)),
+			[]string{"GpuConfig does not decode", "quantities must match"},
+		},
+		"too little memory": {
+			configured(mpsObject(`"defaultPinnedDeviceMemoryLimit":"1023Ki"`)),
+			[]string{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit is 1023Ki", "choose at least 1Mi"},
+		},
+		"too little memory of one device": {
+			configured(mpsObject(`"defaultPerDevicePinnedMemoryLimit":{"0":"1Gi","1":"-1Gi"}`)),
+			[]string{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit[1] is -1Gi", "choose at least 1Mi"},
+		},
+		"a device too many": {
+			configured(mpsObject(`"defaultPerDevicePinnedMemoryLimit":{"2":"1Gi"}`)),
+			[]string{`defaultPerDevicePinnedMemoryLimit has the key "2"`, "the configuration is for 2 devices: use a key of 0 to 1"},
+		},
+		"an unknown device": {
+			configured(mpsObject(`"defaultPerDevicePinnedMemoryLimit":{"GPU-1":"1Gi"}`), "a"),
+			[]string{`defaultPerDevicePinnedMemoryLimit has the key "GPU-1"`, "the configuration is for one device: use the key 0, or the UUID of a device that exists already"},
+		},
+		"a device twice": {
+			configured(mpsObject(`"defaultPerDevicePinnedMemoryLimit":{"0":"1Gi","GPU-0":"1Gi"}`)),
+			[]string{`defaultPerDevicePinnedMemoryLimit has two limits for gpu-0, "0" and "GPU-0"`, "remove one"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

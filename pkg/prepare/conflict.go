@@ -24,7 +24,14 @@ const takeOverLimit = 5 * time.Second
 // part is what a claim holds of a GPU: memory slices, or all of it.
 type part struct {
 	gpu string
+	// sharedAs is empty unless other claims may have shares of it.
+	sharedAs string
 	*journal.Partition
+}
+
+// coexists tells whether both are shares of one device.
+func (p part) coexists(other part) bool {
+	return p.sharedAs != "" && p.sharedAs == other.sharedAs && p.gpu == other.gpu
 }
 
 func (p part) overlaps(other part) bool {
@@ -39,7 +46,7 @@ func parts(record journal.Record) []part {
 	var held []part
 	for _, device := range record.Devices {
 		if !device.AdminAccess {
-			held = append(held, part{device.UUID, device.Partition})
+			held = append(held, part{device.UUID, sharedName(device), device.Partition})
 		}
 	}
 	return held
@@ -54,11 +61,11 @@ func parts(record journal.Record) []part {
 // It gives kubelet time to unprepare the other claim, for which that claim needs
 // the locks. When the time is up and the API server confirms that the other
 // claim no longer has the device, kubelet has lost track of it, and it is
-// released here.
-func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err error) {
+// released here. What the other claims have then is returned.
+func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, release func(), err error) {
 	uuids := plan.Exclusive()
 	if len(uuids) == 0 {
-		return func() {}, nil // admin access changes nothing, so it excludes nobody
+		return none, func() {}, nil // admin access changes nothing, so it excludes nobody
 	}
 	patience := time.NewTimer(p.ReleaseWait)
 	defer patience.Stop()
@@ -66,19 +73,20 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err err
 	for {
 		unlock, err := p.lockGPUs(ctx, uuids)
 		if err != nil {
-			return nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
+			return nil, nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
 		}
-		holder, err := p.holder(ctx, plan)
+		holder, records, err := p.holder(ctx, plan)
 		if err == nil && holder == nil {
-			return unlock, nil
+			held := p.heldBeside(string(plan.Claim.UID), records)
+			return func() ([]journal.Device, error) { return held, nil }, unlock, nil
 		}
 		unlock()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if over {
 			if err := p.takeOver(ctx, plan, *holder); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			continue
 		}
@@ -91,6 +99,9 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (release func(), err err
 		}
 	}
 }
+
+// none is what is asked of neighbours by a claim that holds nothing.
+func none() ([]journal.Device, error) { return nil, nil }
 
 // lockGPUs keeps effects on a GPU in order, among processes too.
 func (p *Preparer) lockGPUs(ctx context.Context, uuids []string) (unlock func(), err error) {
@@ -107,6 +118,9 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	if err != nil {
 		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", plan.Claim, holder.Namespace, holder.Name, err)
 	}
+	if !stale && holder.State == journal.Intent && plan.sharesWith(holder) {
+		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
+	}
 	if !stale {
 		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
 	}
@@ -117,12 +131,20 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
+// sharesWith tells whether the record's claim has a share of a device of which the plan
+// has one, too.
+func (p Plan) sharesWith(record journal.Record) bool {
+	needed := p.parts()
+	return slices.ContainsFunc(parts(record), func(held part) bool { return slices.ContainsFunc(needed, held.coexists) })
+}
+
 // holder finds another claim's record that holds something that the plan needs.
-// An intent counts: its effects may have happened.
-func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, error) {
+// An intent counts, also one of a share of the same device: its effects may have
+// happened. It also returns all records.
+func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []journal.Record, error) {
 	records, err := p.records(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	needed := plan.parts()
 	for _, record := range records {
@@ -130,12 +152,14 @@ func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, erro
 			continue
 		}
 		for _, held := range parts(record) {
-			if slices.ContainsFunc(needed, held.overlaps) {
-				return &record, nil
+			if slices.ContainsFunc(needed, func(n part) bool {
+				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
+			}) {
+				return &record, nil, nil
 			}
 		}
 	}
-	return nil, nil //nolint:nilnil // no holder is an answer
+	return nil, records, nil
 }
 
 // stale tells whether a record's claim no longer exists or no longer has the

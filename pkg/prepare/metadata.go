@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,8 @@ func metadataOf(record journal.Record, driver string) (map[string][]cdi.File, er
 		if record.PodClaim != "" {
 			path = metadata.ResourceClaimTemplateFilePath(driver, record.PodClaim, request)
 		}
-		files[device.Device] = append(files[device.Device], cdi.File{Name: request, ContainerPath: path, Content: content})
+		name := nameInClaim(device.Device, device.ShareID)
+		files[name] = append(files[name], cdi.File{Name: request, ContainerPath: path, Content: content})
 	}
 	return files, nil
 }
@@ -77,8 +79,21 @@ func attributesOf(device journal.Device) map[resourceapi.QualifiedName]resourcea
 	}
 	if partition := device.Partition; partition != nil && partition.UUID != "" {
 		return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			"type": text(gpu.Partition{}.Type()), "uuid": text(partition.UUID), "parentUUID": text(device.UUID),
+			"type": text(typeOf(device.Device)), "uuid": text(partition.UUID), "parentUUID": text(device.UUID),
 		}
 	}
 	return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": text(device.UUID)}
+}
+
+// typeOf is the type of a partition or a share of one, whose name ends as the share's
+// type does.
+func typeOf(name string) string {
+	partition := gpu.Partition{}
+	for _, sharing := range []gpu.Sharing{gpu.TimeSlicing{}, gpu.MPS{}} {
+		share := gpu.Share{Of: partition, Sharing: sharing}
+		if strings.HasSuffix(name, strings.TrimPrefix(share.Name(), partition.Name())) {
+			return share.Type()
+		}
+	}
+	return partition.Type()
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/journal"
-	"github.com/mica-gpu/mica/pkg/nvml"
 )
 
 var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again")
@@ -26,16 +25,32 @@ func ours(device journal.Device) bool {
 // hasEffects tells whether the record's claim may have left something on a GPU,
 // be it only the mode.
 func (p *Preparer) hasEffects(record journal.Record) bool {
-	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, func(d journal.Device) bool {
-		return !d.AdminAccess && d.Partition != nil && !handedOut(d.Partition)
-	})
+	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, affects)
+}
+
+// affects tells whether something may be left of what was done for a device.
+func affects(device journal.Device) bool {
+	made := device.Partition != nil && !handedOut(device.Partition)
+	return !device.AdminAccess && (made || device.Interval != "" || device.MPS != nil)
+}
+
+// affected are the GPUs on which something may be left, sorted.
+func affected(record journal.Record) []string {
+	var uuids []string
+	for _, device := range record.Devices {
+		if affects(device) {
+			uuids = append(uuids, device.UUID)
+		}
+	}
+	slices.Sort(uuids)
+	return slices.Compact(uuids)
 }
 
 // carryOut does what the plan takes, with the locks of its claim and GPUs held.
 // A plan with effects on a GPU is recorded as an intent before the first of
 // them, and when it fails they are undone.
-func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node) error {
-	effects, err := p.inspect(ctx, record, plan, node)
+func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node, others neighbours) error {
+	effects, err := p.inspect(ctx, record, plan, node, others)
 	if err != nil {
 		return err
 	}
@@ -43,8 +58,10 @@ func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *jour
 		if err := p.make(ctx, timer, record, node); err != nil {
 			return p.rollBack(ctx, record, node, fmt.Errorf("claim %s, %w", plan.Claim, err))
 		}
+	} else if err := p.serve(ctx, record, node); err != nil {
+		return err
 	}
-	err = p.writeSpec(*record, node.Edits)
+	err = p.writeSpec(*record, node)
 	timer.phase("cdi")
 	if err == nil {
 		record.State = journal.Prepared
@@ -66,9 +83,23 @@ func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.
 		return err
 	}
 	timer.phase("intent")
-	err := doAll(ctx, jobs(record, p.sharedWith(ctx, record)), node.MIG)
+	w := workOf(record, p.neighbours(ctx, record.ClaimUID))
+	err := doAll(ctx, w.gpus, node.Tools)
 	timer.phase("mig")
+	if err != nil || len(w.daemons) == 0 {
+		return err
+	}
+	err = doAll(ctx, w.daemons, node.Tools)
+	timer.phase("mps")
 	return err
+}
+
+// serve makes sure that the daemons run whose clients the claim's processes are.
+func (p *Preparer) serve(ctx context.Context, record *journal.Record, node *Node) error {
+	if err := doAll(ctx, workOf(record, p.neighbours(ctx, record.ClaimUID)).daemons, node.Tools); err != nil {
+		return fmt.Errorf("claim %s, %w", claimIn(*record), err)
+	}
+	return nil
 }
 
 // rollBack undoes what was done of a plan that failed. What it cannot undo stays
@@ -81,7 +112,7 @@ func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *N
 	// Without what the attempt has learned, whoever undoes the rest would take
 	// what somebody else has made for a part of it.
 	remembered := p.remember(ctx, record)
-	if err := undoAll(ctx, jobs(record, p.sharedWith(ctx, record)), node.MIG); err != nil {
+	if err := workOf(record, p.neighbours(ctx, record.ClaimUID)).undo(ctx, node.Tools); err != nil {
 		err = fmt.Errorf("what was done already is undone later: %w", err)
 		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
 	}
@@ -120,11 +151,7 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		return errNoDriver
 	}
 	record = record.Clone()
-	all := jobs(&record, p.sharedWith(ctx, &record))
-	uuids := make([]string, len(all))
-	for i, j := range all {
-		uuids[i] = j.gpu
-	}
+	uuids := affected(record)
 	// What a process uses may stay so for as long as ctx lasts, so the other claims
 	// of the GPU have their turn between two attempts.
 	var last error
@@ -135,7 +162,7 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		}
 		defer unlock()
 		known := record.Clone()
-		last = undoOnce(all, node.MIG)
+		last = workOf(&record, p.neighbours(ctx, record.ClaimUID)).undoOnce(ctx, node.Tools)
 		switch {
 		case last == nil:
 			// Under the lock, so that of the last two claims of a GPU one sees
@@ -146,143 +173,6 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		}
 		return last
 	})
-}
-
-// sharedWith tells whether another claim than the record's has, or may have, a
-// partition of a GPU.
-func (p *Preparer) sharedWith(ctx context.Context, record *journal.Record) func(uuid string) (bool, error) {
-	return func(uuid string) (bool, error) {
-		records, err := p.records(ctx)
-		return slices.ContainsFunc(records, func(other journal.Record) bool {
-			return other.ClaimUID != record.ClaimUID && other.BootID == p.BootID && slices.ContainsFunc(other.Devices, func(d journal.Device) bool {
-				return ours(d) && d.UUID == uuid
-			})
-		}), err
-	}
-}
-
-// inspect compares the plan with the GPUs before anything is done to them. It
-// tells whether they have to be changed.
-func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Plan, node *Node) (effects bool, err error) {
-	for i, assignment := range plan.Assignments {
-		var change bool
-		err := persist(ctx, func() (err error) {
-			change, err = inspectDevice(&record.Devices[i], assignment, node.MIG)
-			return err
-		})
-		if err != nil {
-			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, advised(err, record.Devices[i].UUID))
-		}
-		effects = effects || change
-	}
-	return effects, nil
-}
-
-func inspectDevice(device *journal.Device, assignment Assignment, mig MIG) (change bool, err error) {
-	switch shape := assignment.Shape.(type) {
-	case gpu.Whole:
-		if !assignment.Admin {
-			return inspectWhole(shape, mig)
-		}
-	case gpu.Partition:
-		return !assignment.Admin, inspectPartition(device, mig)
-	case gpu.Static:
-		return false, inspectStatic(device, mig)
-	}
-	return false, nil
-}
-
-// advised adds what to do about an answer of the driver's; what was concluded from
-// its answers says so itself.
-func advised(err error, uuid string) error {
-	if answer := new(nvml.Error); !errors.As(err, &answer) {
-		return err
-	}
-	return fmt.Errorf("%w: %s", err, advice(err, uuid))
-}
-
-// inspectWhole tells whether MIG has to be disabled for a whole GPU. Where that
-// takes a reset, a GPU with MIG enabled is not offered.
-func inspectWhole(shape gpu.Whole, mig MIG) (change bool, err error) {
-	if !shape.GPU.MIGSwitchable {
-		return false, nil
-	}
-	enabled, err := mig.MIGEnabled(shape.GPU.UUID)
-	if err != nil || !enabled {
-		return false, err
-	}
-	instances, err := mig.Instances(shape.GPU.UUID)
-	if err == nil && len(instances) > 0 {
-		err = fmt.Errorf("%s (%s) cannot be used whole: somebody else has made %d MIG instances on it: destroy them, or delete the pod so that it is scheduled again", shape.Name(), shape.GPU.UUID, len(instances))
-	}
-	return true, err
-}
-
-// inspectPartition finds the place of a partition free. For who only looks at
-// one, it finds the partition that is there, if any.
-func inspectPartition(device *journal.Device, mig MIG) error {
-	partition := device.Partition
-	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
-	if err != nil || found == nil {
-		return err
-	}
-	if !device.AdminAccess {
-		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which somebody else has made: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
-	}
-	if len(found.Devices) > 0 {
-		partition.InstanceID, partition.ComputeID, partition.UUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
-	}
-	return nil
-}
-
-// inspectStatic makes sure that a partition of somebody else's is still the one
-// that was published.
-func inspectStatic(device *journal.Device, mig MIG) error {
-	there, err := exists(*device, mig)
-	if err == nil && !there {
-		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
-	}
-	return err
-}
-
-// exists tells whether a MIG device is where its record says. A list, which others
-// change while it is read, is not believed when it lacks the device.
-func exists(device journal.Device, mig MIG) (bool, error) {
-	partition := device.Partition
-	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
-	if err != nil || found == nil {
-		return false, err
-	}
-	if slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID }) {
-		return true, nil
-	}
-	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)
-	return err == nil && uuid == partition.UUID, err
-}
-
-// intact tells whether all partitions that the record's claim was given still
-// exist. Without a driver there is nobody to ask.
-func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bool, err error) {
-	node := p.node.Load()
-	if node == nil {
-		return true, nil
-	}
-	for _, device := range record.Devices {
-		if device.AdminAccess || device.Partition == nil {
-			continue
-		}
-		err := persist(ctx, func() (err error) {
-			intact, err = exists(device, node.MIG)
-			return err
-		})
-		if err != nil {
-			return false, fmt.Errorf("claim %s, request %q: %w", claimIn(record), device.Request, advised(err, device.UUID))
-		}
-		if !intact {
-			return false, nil
-		}
-	}
-	return true, nil
 }
 
 // Discover looks at the GPUs and leaves out the instances that were made here:

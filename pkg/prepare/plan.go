@@ -40,6 +40,10 @@ type Assignment struct {
 	// Admin results look at a device without holding it.
 	Admin   bool
 	ShareID types.UID
+	// Interval is the time-slice that the GPU must have, empty for any.
+	Interval gpu.Interval
+	// MPS is whose client the claim's processes are, nil for nobody's.
+	MPS *journal.MPS
 }
 
 // Plan is what must be done to prepare a claim.
@@ -53,7 +57,7 @@ func (p Plan) parts() []part {
 	var parts []part
 	for _, assignment := range p.Assignments {
 		if !assignment.Admin {
-			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.partition()})
+			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.partition()})
 		}
 	}
 	return parts
@@ -62,7 +66,7 @@ func (p Plan) parts() []part {
 // partition is what a record says of the shape's partition, nil for a whole GPU.
 // What is only looked at is never ours.
 func (a Assignment) partition() *journal.Partition {
-	switch shape := a.Shape.(type) {
+	switch shape := shared(a.Shape).(type) {
 	case gpu.Partition:
 		return &journal.Partition{ProfileID: shape.Profile.ID, Start: shape.Start, Size: shape.Profile.Size, Foreign: a.Admin}
 	case gpu.Static:
@@ -108,7 +112,10 @@ func NewPlan(claim *resourceapi.ResourceClaim, offer Offer) (Plan, error) {
 	if len(plan.Assignments) == 0 {
 		return Plan{}, fmt.Errorf("claim %s has no device of driver %s", plan.Claim, offer.Driver)
 	}
-	if err := checkConfigs(devices.Config, offer.Driver, plan.Assignments); err != nil {
+	if err := configure(claim.UID, devices.Config, offer.Driver, plan.Assignments); err != nil {
+		return Plan{}, fmt.Errorf("claim %s, %w", plan.Claim, err)
+	}
+	if err := checkDaemons(plan.Assignments); err != nil {
 		return Plan{}, fmt.Errorf("claim %s, %w", plan.Claim, err)
 	}
 	return plan, nil
@@ -129,12 +136,14 @@ func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assi
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, offer.names())
 	}
-	return Assignment{
+	assignment := Assignment{
 		Request: result.Request,
 		Shape:   shape,
 		Admin:   ptr.Deref(result.AdminAccess, false),
 		ShareID: ptr.Deref(result.ShareID, ""),
-	}, nil
+	}
+	assignment.takeShare(result, offer.Driver)
+	return assignment, nil
 }
 
 // namesShown keep an error readable on a node with hundreds of partitions.

@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/pkg/cdi"
@@ -49,8 +50,7 @@ type Phases interface {
 type Node struct {
 	Offer Offer
 	Edits Edits
-	// MIG is only needed where partitions are offered or recorded.
-	MIG MIG
+	Tools
 }
 
 // Options are what a Preparer works with. All fields are required.
@@ -142,7 +142,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 			return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", plan.Claim, err)
 		}
 	}
-	release, err := p.hold(ctx, plan)
+	others, release, err := p.hold(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 
 	record := p.record(plan, node.Offer.Pool)
 	record.PodClaim = claim.Annotations[resourceapi.PodResourceClaimAnnotation]
-	if err := p.carryOut(ctx, timer, &record, plan, node); err != nil {
+	if err := p.carryOut(ctx, timer, &record, plan, node, others); err != nil {
 		return nil, err
 	}
 	klog.FromContext(ctx).V(2).Info("Prepared claim", "claim", plan.Claim.String(), "uid", claim.UID, "gpus", plan.Exclusive())
@@ -206,7 +206,7 @@ func (p *Preparer) release(ctx context.Context, claim types.UID) error {
 }
 
 // prepared answers for a claim that is prepared already, after making sure
-// that its partitions and its CDI specification are still there. Anything
+// that its partitions, its daemons and its CDI specification are still there. Anything
 // doubtful, such as a record from before a reboot, is prepared anew.
 func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
 	if !p.current(record) || !p.recordsAllocation(record, claim) {
@@ -215,14 +215,19 @@ func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *r
 	if intact, err := p.intact(ctx, record); err != nil || !intact {
 		return nil, false, err
 	}
+	node := p.node.Load()
+	if node != nil {
+		if err := p.serve(ctx, &record, node); err != nil {
+			return nil, false, err
+		}
+	}
 	if p.CDI.Has(claim.UID) {
 		return record.Devices, true, nil
 	}
-	node := p.node.Load()
 	if node == nil {
 		return nil, false, nil
 	}
-	if err := p.writeSpec(record, node.Edits); err != nil {
+	if err := p.writeSpec(record, node); err != nil {
 		if p.hasEffects(record) {
 			return nil, false, err // preparing anew would destroy a partition that is in use
 		}
@@ -241,7 +246,7 @@ func (p *Preparer) current(record journal.Record) bool {
 // others, or more.
 func (p *Preparer) recordsAllocation(record journal.Record, claim *resourceapi.ResourceClaim) bool {
 	return len(record.Devices) > 0 && slices.EqualFunc(p.ours(claim), record.Devices, func(r resourceapi.DeviceRequestAllocationResult, d journal.Device) bool {
-		return r.Request == d.Request && r.Pool == d.Pool && r.Device == d.Device
+		return r.Request == d.Request && r.Pool == d.Pool && r.Device == d.Device && string(ptr.Deref(r.ShareID, "")) == d.ShareID
 	})
 }
 
@@ -272,8 +277,11 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 			UUID:         assignment.Shape.Physical().UUID,
 			AdminAccess:  assignment.Admin,
 			ShareID:      string(assignment.ShareID),
-			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, assignment.Shape.Name())},
+			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, nameInClaim(assignment.Shape.Name(), string(assignment.ShareID)))},
 			Partition:    assignment.partition(),
+			Shares:       assignment.shares(),
+			Interval:     string(assignment.Interval),
+			MPS:          assignment.MPS,
 		})
 	}
 	return record
@@ -281,13 +289,13 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 
 // writeSpec publishes the CDI specification of recorded devices. A device that
 // several requests were given, as with admin access, appears once.
-func (p *Preparer) writeSpec(record journal.Record, edits Edits) error {
+func (p *Preparer) writeSpec(record journal.Record, node *Node) error {
 	claim := claimIn(record)
 	var err error
 	if claim.Record, err = copied(record); err != nil {
 		return fmt.Errorf("claim %s: %w", claim, err)
 	}
-	common, err := edits.Common()
+	common, err := node.Edits.Common()
 	if err != nil {
 		return fmt.Errorf("claim %s: %w", claim, err)
 	}
@@ -297,14 +305,15 @@ func (p *Preparer) writeSpec(record journal.Record, edits Edits) error {
 	}
 	var devices []cdi.Device
 	for _, device := range record.Devices {
-		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == device.Device }) {
+		name := nameInClaim(device.Device, device.ShareID)
+		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == name }) {
 			continue
 		}
-		own, err := editsOf(device, edits)
+		own, err := editsOf(device, node)
 		if err != nil {
 			return fmt.Errorf("claim %s, request %q: %w", claim, device.Request, err)
 		}
-		devices = append(devices, cdi.Device{Name: device.Device, Edits: own, Files: files[device.Device]})
+		devices = append(devices, cdi.Device{Name: name, Edits: own, Files: files[name]})
 	}
 	return p.CDI.Write(claim, common, devices)
 }
@@ -317,9 +326,26 @@ func claimIn(record journal.Record) cdi.Claim {
 	}
 }
 
-// editsOf are those of the GPU for who only looks at a partition that nobody
+// editsOf are those of the device, and of a client of its daemon.
+func editsOf(device journal.Device, node *Node) (cdispec.ContainerEdits, error) {
+	own, err := deviceEdits(device, node.Edits)
+	if err != nil || device.MPS == nil {
+		return own, err
+	}
+	if node.Daemons == nil {
+		return own, errNoSupervisor
+	}
+	client := node.Daemons.Edits(device.MPS.Daemon, limitsOf(device))
+	own.Env = slices.Concat(own.Env, client.Env)
+	own.DeviceNodes = slices.Concat(own.DeviceNodes, client.DeviceNodes)
+	own.Mounts = slices.Concat(own.Mounts, client.Mounts)
+	own.Hooks = slices.Concat(own.Hooks, client.Hooks)
+	return own, nil
+}
+
+// deviceEdits are those of the GPU for who only looks at a partition that nobody
 // has made.
-func editsOf(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+func deviceEdits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	if partition := device.Partition; partition != nil && partition.UUID != "" {
 		return edits.Partition(device.UUID, partition.InstanceID, partition.ComputeID)
 	}

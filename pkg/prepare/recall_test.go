@@ -18,7 +18,7 @@ var losses = map[string]func(t *testing.T, path string){
 	"damaged":   func(t *testing.T, path string) { write(t, path, "damaged") },
 	"truncated": func(t *testing.T, path string) { write(t, path, read(t, path)[:len(read(t, path))/2]) },
 	"of a newer version": func(t *testing.T, path string) {
-		write(t, path, strings.Replace(read(t, path), `"schemaVersion":1`, `"schemaVersion":2`, 1))
+		write(t, path, strings.Replace(read(t, path), `"schemaVersion":1`, `"schemaVersion":3`, 1))
 	},
 	"deleted": remove,
 }

@@ -161,7 +161,7 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 	if p.CDI.Has(claim.UID) {
 		return nil
 	}
-	return p.writeSpec(record, node.Edits)
+	return p.writeSpec(record, node)
 }
 
 // reconcileOrphan handles a CDI file without a record or a copy of it, both of

@@ -124,6 +124,9 @@ func (r *rig) expect(t testing.TB, claims ...*resourceapi.ResourceClaim) {
 	for _, claim := range claims {
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			id := fmt.Sprintf("%s/claim=%s-%s", fixture.Driver, claim.UID, result.Device)
+			if result.ShareID != nil {
+				id += "-" + string(*result.ShareID)
+			}
 			if result.Driver == fixture.Driver && cache.GetDevice(id) == nil {
 				t.Errorf("the runtime does not find %s", id)
 			}

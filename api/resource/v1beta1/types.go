@@ -5,7 +5,10 @@
 // prepared.
 package v1beta1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // APIVersion is the apiVersion of every kind in this package.
 const APIVersion = "resource.nvidia.com/v1beta1"
@@ -28,7 +31,7 @@ type GPUConfig struct {
 type MIGDeviceConfig struct {
 	metav1.TypeMeta `json:",inline"`
 	// Sharing is how the containers that use the claim share its partitions.
-	Sharing *Sharing `json:"sharing,omitempty"`
+	Sharing *MIGDeviceSharing `json:"sharing,omitempty"`
 }
 
 // VFIODeviceConfig configures GPUs that are passed through to a virtual machine.
@@ -54,24 +57,31 @@ type Sharing struct {
 	MPSConfig         *MPSConfig         `json:"mpsConfig,omitempty"`
 }
 
+// MIGDeviceSharing selects a strategy for partitions, whose time-slice has no interval
+// that could be set.
+type MIGDeviceSharing struct {
+	Strategy  SharingStrategy `json:"strategy"`
+	MPSConfig *MPSConfig      `json:"mpsConfig,omitempty"`
+}
+
 // TimeSlicingConfig sets how long a process runs before the next one may.
 type TimeSlicingConfig struct {
 	// Interval is Default, Short, Medium or Long.
 	Interval *string `json:"interval,omitempty"`
 }
 
-// DefaultInterval is the driver's own time-slice.
-const DefaultInterval = "Default"
-
 // MPSConfig limits the clients of CUDA's Multi-Process Service.
 type MPSConfig struct {
-	// DefaultActiveThreadPercentage is 1 to 100 percent of the multiprocessors.
+	// DefaultActiveThreadPercentage is 0 to 100 percent of the multiprocessors; 0 is
+	// no limit.
 	DefaultActiveThreadPercentage *int `json:"defaultActiveThreadPercentage,omitempty"`
-	// DefaultPinnedDeviceMemoryLimit is a quantity of bytes, for each client on each device.
-	DefaultPinnedDeviceMemoryLimit *string `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
-	// DefaultPerDevicePinnedMemoryLimit overrides it by device index or UUID.
-	DefaultPerDevicePinnedMemoryLimit map[string]string `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
-	// MultiUser lets processes of several users share one daemon.
+	// DefaultPinnedDeviceMemoryLimit is in bytes, for each client on each device, and
+	// at least 1Mi.
+	DefaultPinnedDeviceMemoryLimit *resource.Quantity `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
+	// DefaultPerDevicePinnedMemoryLimit overrides it, by the device's position among
+	// those that the configuration is for, or by its UUID.
+	DefaultPerDevicePinnedMemoryLimit map[string]resource.Quantity `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
+	// MultiUser lets processes of several users be clients at the same time.
 	MultiUser *bool `json:"multiUser,omitempty"`
 }
 
