@@ -17,7 +17,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/driver"
 	"github.com/mica-gpu/mica/pkg/driverroot"
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/mps"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
 	"github.com/mica-gpu/mica/pkg/timeslice"
@@ -57,25 +56,15 @@ type hardware struct {
 	library *nvml.Library
 	sysfs   fs.ReadLinkFS
 	edits   *cdi.Edits
-	// sharing is nil for who only looks at the hardware.
-	sharing *sharing
-}
-
-// sharing is what shares GPUs, besides NVML.
-type sharing struct {
+	// timeSlices is nil for who only looks at the hardware.
 	timeSlices *timeslice.Setter
-	daemons    *mps.Directory // nil where the node runs no MPS supervisor
 }
 
-// newSharing runs the driver's programs with links to its libraries in a directory
+// newTimeSlices runs the driver's programs with links to its libraries in a directory
 // of the plugin.
-func newSharing(f *flags) *sharing {
-	tools := driverroot.NewTools(f.localDriverRoot, filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), "libraries"))
-	s := &sharing{timeSlices: timeslice.NewSetter(tools)}
-	if f.mpsRoot != "" {
-		s.daemons = mps.NewDirectory(f.mpsRoot)
-	}
-	return s
+func newTimeSlices(f *flags) *timeslice.Setter {
+	links := filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), "libraries")
+	return timeslice.NewSetter(driverroot.NewTools(f.localDriverRoot, links))
 }
 
 func openHardware(ctx context.Context, roots cdi.Roots) (*hardware, error) {
@@ -115,14 +104,8 @@ func (h *hardware) Edits() prepare.Edits { return h.edits }
 
 // Tools implements driver.Hardware.
 func (h *hardware) Tools() prepare.Tools {
-	return prepare.Tools{MIG: h.library, Modes: h.library}
+	return prepare.Tools{MIG: h.library, Modes: h.library, TimeSlices: h.timeSlices}
 }
-
-// TimeSlices sets for how long a process runs on a GPU before the next one may.
-func (h *hardware) TimeSlices() *timeslice.Setter { return h.sharing.timeSlices }
-
-// Daemons are the MPS control daemons, nil where the node runs no supervisor of them.
-func (h *hardware) Daemons() *mps.Directory { return h.sharing.daemons }
 
 // Close implements driver.Hardware.
 func (h *hardware) Close() error { return h.library.Close() }

@@ -84,7 +84,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	if err != nil {
 		return nil, err
 	}
-	opened.sharing = newSharing(f)
+	opened.timeSlices = newTimeSlices(f)
 	return opened, nil
 }
 

@@ -51,7 +51,8 @@ type Hardware interface {
 	// Refresh reads of GPUs that were discovered what changes while the driver
 	// is loaded: the MIG mode and the instances.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
-	// Tools change how the GPUs are divided and shared.
+	// Tools change how the GPUs are divided and shared. The MPS control daemons are
+	// not the hardware's.
 	Tools() prepare.Tools
 	Close() error
 }

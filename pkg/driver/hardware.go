@@ -138,6 +138,15 @@ func (d *Driver) offerAll(ctx context.Context, hardware Hardware) error {
 	})
 }
 
+// tools are the hardware's and the node's supervisor of MPS, where there is one.
+func (d *Driver) tools(hardware Hardware) prepare.Tools {
+	tools := hardware.Tools()
+	if d.daemons != nil {
+		tools.Daemons = d.daemons
+	}
+	return tools
+}
+
 // offer offers what look sees, less the instances that were made here, which
 // claims hold. It does nothing when the same is offered already.
 func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.Node, error)) error {
@@ -154,7 +163,7 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 	d.preparer.SetNode(prepare.Node{
 		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
 		Edits: hardware.Edits(),
-		Tools: hardware.Tools(),
+		Tools: d.tools(hardware),
 	})
 	d.wakeReconcile()
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
