@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -57,7 +58,8 @@ type Hardware interface {
 	Close() error
 }
 
-// Options configure a Driver. All fields but PodUID and MPSRoot are required.
+// Options configure a Driver. All fields but PodUID, Policies, MPSRoot and CheckMPS
+// are required.
 type Options struct {
 	// Name is the driver's name, normally DefaultName.
 	Name string
@@ -68,6 +70,11 @@ type Options struct {
 	PodUID types.UID
 	// Client talks to the API server.
 	Client kubernetes.Interface
+	// Policies are the cluster's; nil where the node is to go by none.
+	Policies Policies
+	// CheckMPS says why this node cannot serve MPS, and what to do; nil where the
+	// plugin was not told of an MPS supervisor.
+	CheckMPS func() error
 	// Open opens the NVIDIA driver; it is called again until it succeeds.
 	Open func(context.Context) (Hardware, error)
 	// CDIRoot, PluginsDir and RegistrarDir are paths that this process shares
@@ -93,20 +100,31 @@ type Driver struct {
 	reporter  *reporter
 	events    *events
 	daemons   *mps.Directory // nil without an MPS supervisor
+	policies  *policyView
+	reports   *policyReports
 	calls     calls
 	failed    chan error
 	counting  sync.Mutex
 	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
 	offered chan struct{}
+	// reconsider wakes watchHardware up, as when a policy has changed.
+	reconsider chan struct{}
+	// passing tells that shapes are only offered because claims hold them.
+	passing atomic.Bool
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
 	// seen is the node as it was read, with every instance, and offering are
 	// the identities of the shapes that are offered of it; both belong to what
-	// runs watchHardware. unread says which GPUs could not be read, empty when
-	// all could.
+	// runs watchHardware, as do the fields below. unread says which GPUs could not
+	// be read, empty when all could.
 	seen     gpu.Node
 	offering []string
 	unread   string
+	// applied and history are what the policies said, until is when the offer
+	// changes by itself, zero for never.
+	applied applied
+	history history
+	until   time.Time
 }
 
 // New checks what can be checked before anything starts. Every error says what
@@ -118,11 +136,16 @@ func New(options Options) (*Driver, error) {
 		reporter:  newReporter(options.Client, options.Name),
 		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
+		reports:   newPolicyReports(options.Policies, options.NodeName),
 		offered:   make(chan struct{}, 1),
+
+		reconsider: make(chan struct{}, 1),
 	}
 	if options.MPSRoot != "" {
 		d.daemons = mps.NewDirectory(options.MPSRoot)
 	}
+	d.policies = newPolicyView(options.Policies, options.Client, options.NodeName, d.wakeHardware, d.reports.wake)
+	d.reports.view = d.policies
 	if err := d.checkPaths(); err != nil {
 		return nil, err
 	}
@@ -195,6 +218,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.run(ctx) })
 	group.Go(func() error { return d.reporter.run(ctx) })
+	group.Go(func() error { return d.policies.run(ctx) })
+	group.Go(func() error { return d.reports.run(ctx) })
 	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
@@ -255,6 +280,13 @@ func (d *Driver) wakeReconcile() {
 	select {
 	case d.offered <- struct{}{}:
 	default: // reconcile has not yet seen the last one
+	}
+}
+
+func (d *Driver) wakeHardware() {
+	select {
+	case d.reconsider <- struct{}{}:
+	default: // it has not yet seen the last one
 	}
 }
 

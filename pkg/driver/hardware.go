@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -61,22 +62,22 @@ func (d *Driver) awaitHardware(ctx context.Context) error {
 }
 
 // watchGPUs keeps the offer right: it looks again at GPUs that could not be read,
-// until all can be, and at what somebody else does to MIG.
+// until all can be, at what somebody else does to MIG, at policies that change, and
+// at shapes that are withdrawn.
 func (d *Driver) watchGPUs(ctx context.Context) error {
 	retry := firstHardwareRetry
 	said := ""
 	for {
-		wait, look := lookInterval, d.offerChanges
-		switch {
-		case d.unread != "":
+		wait, look := d.nextLook(), d.offerChanges
+		if d.unread != "" && retry <= wait {
 			wait, look = retry, d.offerAll
 			retry = min(2*retry, maxRereadRetry)
-		case !d.partitionable():
-			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-d.reconsider:
+			look = d.offerChanges
 		case <-time.After(wait):
 		}
 		err := look(ctx, d.hardware)
@@ -88,6 +89,22 @@ func (d *Driver) watchGPUs(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "The GPUs cannot be read again; what was seen last stays offered")
 		}
 	}
+}
+
+// never is a wait that something else ends.
+const never = time.Duration(math.MaxInt64)
+
+// nextLook is how long GPUs that can be read may be left alone.
+func (d *Driver) nextLook() time.Duration {
+	wait := never
+	// Another process may have released what was passing.
+	if d.partitionable() || d.passing.Load() {
+		wait = lookInterval
+	}
+	if !d.until.IsZero() {
+		wait = min(wait, max(time.Until(d.until), 0))
+	}
+	return wait
 }
 
 // openHardware opens the driver, offers what it finds, and keeps it open until
@@ -147,27 +164,39 @@ func (d *Driver) tools(hardware Hardware) prepare.Tools {
 	return tools
 }
 
-// offer offers what look sees, less the instances that were made here, which
-// claims hold. It does nothing when the same is offered already.
+// offer offers what look sees and the policies say, less the instances that were
+// made here, which claims hold. It does nothing when the same is offered already.
 func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.Node, error)) error {
 	node, err := d.preparer.Discover(ctx, look)
 	if err != nil {
 		return err
 	}
-	shapes := gpu.Shapes(node.GPUs, gpu.ByDefault)
-	offering := identities(shapes)
+	held, err := d.preparer.Held(ctx)
+	if err != nil {
+		return err
+	}
+	policies, known := d.policiesFor(ctx, node)
+	history, next := d.history.next(node.GPUs, policies, held, time.Now())
+	if known {
+		d.history, d.until = history, next.until
+		d.passing.Store(next.passing)
+	}
+	offering := identities(next)
 	if d.offering != nil && slices.Equal(offering, d.offering) {
 		return nil
 	}
-	d.offering = offering
 	d.preparer.SetNode(prepare.Node{
-		Offer: prepare.NewOffer(d.Name, d.NodeName, shapes),
+		Offer: prepare.NewOffer(d.Name, d.NodeName, next.shapes),
 		Edits: hardware.Edits(),
 		Tools: d.tools(hardware),
 	})
 	d.wakeReconcile()
-	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(shapes))
+	if !known {
+		return nil // claims that are prepared can be taken back; new ones come when it is published
+	}
+	d.offering = offering
+	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "withdrawn", len(next.withdrawn))
 	sayObstacles(ctx, node.GPUs)
-	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: slice.Pool(node, shapes, nil)}})
+	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: slice.Pool(node, next.shapes, next.withdrawn)}})
 	return nil
 }

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,12 +35,17 @@ func (d *Driver) offerChanges(ctx context.Context, hardware Hardware) error {
 	return errors.Join(err, failed)
 }
 
-// identities are what a change of the shapes changes: their names, and which
-// instances those are that somebody else has made.
-func identities(shapes []gpu.Shape) []string {
-	all := make([]string, 0, len(shapes))
-	for _, shape := range shapes {
-		identity := shape.Name() + " " + shape.Physical().UUID
+// identities are what a change of the offer changes: the names of its shapes, how
+// they are shared, which instances those are that somebody else has made, and which
+// are withdrawn.
+func identities(offer nodeOffer) []string {
+	all := make([]string, 0, len(offer.shapes))
+	for _, shape := range offer.shapes {
+		identity := fmt.Sprintf("%s %s %t", shape.Name(), shape.Physical().UUID, offer.withdrawn[shape.Name()])
+		if share, ok := shape.(gpu.Share); ok {
+			identity += fmt.Sprintf(" %+v", share.Sharing)
+			shape = share.Of
+		}
 		if static, ok := shape.(gpu.Static); ok {
 			identity += " " + static.Device.UUID
 		}

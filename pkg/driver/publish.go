@@ -21,8 +21,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
-
-	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 const (
@@ -39,8 +37,6 @@ const (
 	resyncBurst      = 5
 	// concurrentCreates bounds what one node asks of the API server at once.
 	concurrentCreates = 4
-	// An API server that does not keep counters may be replaced by one that does.
-	askAgainUnanswered, askAgainRefused = 10 * time.Second, 5 * time.Minute
 )
 
 // publisher keeps the API server's view of the node's devices equal to what
@@ -52,10 +48,7 @@ type publisher struct {
 	client           kubernetes.Interface
 	driver, nodeName string
 	published        atomic.Bool
-	// keepsCounters tells that the API server does; until it has said so, it is
-	// asked again at askAgain. Both belong to what runs the publisher.
-	keepsCounters bool
-	askAgain      time.Time
+	features         []*feature // belong to what runs the publisher
 
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
@@ -63,7 +56,7 @@ type publisher struct {
 }
 
 func newPublisher(client kubernetes.Interface, driver, nodeName string) *publisher {
-	return &publisher{client: client, driver: driver, nodeName: nodeName, changed: make(chan struct{}, 1)}
+	return &publisher{client: client, driver: driver, nodeName: nodeName, features: features(), changed: make(chan struct{}, 1)}
 }
 
 // set replaces what should be published. It never blocks.
@@ -146,8 +139,8 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			retry = time.After(resyncRetry)
 		}
 		var ask <-chan time.Time
-		if !p.keepsCounters && !p.askAgain.IsZero() {
-			ask = time.After(time.Until(p.askAgain))
+		if at := p.askAgain(); !at.IsZero() {
+			ask = time.After(time.Until(at))
 		}
 		select {
 		case <-ctx.Done():
@@ -156,46 +149,6 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 		case <-retry:
 		case <-ask:
 		}
-	}
-}
-
-// publishable is what the API server can keep of the resources. One without
-// partitionable devices (feature gate DRAPartitionableDevices, on since Kubernetes
-// 1.36) drops the counters without a word, and its scheduler would give a GPU to
-// one claim and its partitions to others.
-func (p *publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) *resourceslice.DriverResources {
-	reduced := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
-	for name, pool := range resources.Pools {
-		counters := slices.IndexFunc(pool.Slices, func(s resourceslice.Slice) bool { return len(s.SharedCounters) > 0 })
-		if counters < 0 {
-			return resources
-		}
-		if !p.keepsCounters && !time.Now().Before(p.askAgain) {
-			p.askForCounters(ctx, p.firstSlice(node, name, pool, counters))
-		}
-		reduced.Pools[name] = slice.WithoutCounters(pool)
-	}
-	if p.keepsCounters {
-		return resources
-	}
-	return &reduced
-}
-
-// askForCounters lets the API server try a slice with counters.
-func (p *publisher) askForCounters(ctx context.Context, trial *resourceapi.ResourceSlice) {
-	log := klog.FromContext(ctx)
-	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
-	defer cancel()
-	kept, err := p.client.ResourceV1().ResourceSlices().Create(ctx, trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	switch {
-	case err != nil:
-		log.Error(err, "The API server does not tell whether it keeps counters, so MIG partitions are not offered", "retryIn", askAgainUnanswered)
-		p.askAgain = time.Now().Add(askAgainUnanswered)
-	case len(kept.Spec.SharedCounters) == 0:
-		log.Info("This cluster does not support partitionable devices, so MIG partitions are not offered: use Kubernetes 1.36 or newer, or enable the feature gate DRAPartitionableDevices", "lookAgainIn", askAgainRefused)
-		p.askAgain = time.Now().Add(askAgainRefused)
-	default:
-		p.keepsCounters = true
 	}
 }
 

@@ -43,6 +43,12 @@ func Pool(node gpu.Node, shapes []gpu.Shape, withdrawn map[string]bool) resource
 	return pool
 }
 
+// Whole is how the entire GPU is published where it is offered to one claim at a
+// time, without counters.
+func Whole(node gpu.Node, g gpu.GPU) resourceapi.Device {
+	return device(common(node, g), gpu.Whole{GPU: g})
+}
+
 // WithoutCounters is what can be published of a pool where nothing keeps shapes
 // of one GPU apart: whole GPUs, and partitions that somebody else has made, for
 // one claim each.
@@ -64,6 +70,42 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 		without.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
 	}
 	return without
+}
+
+// WithoutShares is what can be published of a pool where one claim would get all
+// of a device that is meant for several.
+func WithoutShares(pool resourceslice.Pool) resourceslice.Pool {
+	return edited(pool, func(all []resourceapi.Device) []resourceapi.Device {
+		return slices.DeleteFunc(all, func(d resourceapi.Device) bool { return d.AllowMultipleAllocations != nil })
+	})
+}
+
+// WithoutTaints is what can be published of a pool where devices cannot be
+// withdrawn.
+func WithoutTaints(pool resourceslice.Pool) resourceslice.Pool {
+	return edited(pool, func(all []resourceapi.Device) []resourceapi.Device {
+		for i := range all {
+			all[i].Taints = nil
+		}
+		return all
+	})
+}
+
+// edited has copies of the slices with other devices. A slice that loses all of
+// them goes, unless it is the only one.
+func edited(pool resourceslice.Pool, edit func([]resourceapi.Device) []resourceapi.Device) resourceslice.Pool {
+	var kept []resourceslice.Slice
+	for _, s := range pool.Slices {
+		had := len(s.Devices) > 0
+		s.Devices = edit(slices.Clone(s.Devices))
+		if !had || len(s.Devices) > 0 {
+			kept = append(kept, s)
+		}
+	}
+	if len(kept) == 0 {
+		kept = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
+	}
+	return resourceslice.Pool{Slices: kept}
 }
 
 // described is what is published of one GPU.

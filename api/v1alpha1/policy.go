@@ -1,0 +1,244 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// GPUPolicy says in which shapes nodes offer their GPUs. Of the policies that
+// select a node, the one with the highest priority applies, and no other. A node
+// that none selects offers whole GPUs and MIG partitions.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=gpupolicies,scope=Cluster,shortName=gpol
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.applied`,description="Nodes that offer what the policy says"
+// +kubebuilder:printcolumn:name="Refused",type=integer,JSONPath=`.status.refused`,description="Nodes that cannot"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GPUPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec GPUPolicySpec `json:"spec"`
+	// +optional
+	Status GPUPolicyStatus `json:"status,omitempty"`
+}
+
+// GPUPolicyList is a list of policies.
+//
+// +kubebuilder:object:root=true
+type GPUPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []GPUPolicy `json:"items"`
+}
+
+// GPUPolicySpec is what a policy says.
+type GPUPolicySpec struct {
+	// nodeSelector selects nodes by their labels. Empty: all nodes.
+	//
+	// +optional
+	NodeSelector metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	// priority decides between policies that select the same node: the highest
+	// applies. Of equal ones, the first by name does.
+	//
+	// +optional
+	// +kubebuilder:default=0
+	Priority int32 `json:"priority,omitempty"`
+	// shapes are what each GPU is offered in. What they do not name is not offered.
+	//
+	// +required
+	Shapes Shapes `json:"shapes"`
+	// overrides replace the shapes of some GPUs: the first that matches a GPU counts.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Overrides []Override `json:"overrides,omitempty"`
+}
+
+// Override has other shapes for the GPUs that it matches.
+type Override struct {
+	// when is a CEL expression over the whole GPU as a device, in the language of
+	// claims' selectors: device.attributes["gpu.nvidia.com"].productName, and so on. At
+	// most 10 KiB.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=10240
+	When string `json:"when"`
+	// shapes are what the GPUs that match are offered in.
+	//
+	// +required
+	Shapes Shapes `json:"shapes"`
+}
+
+// Shapes are ways in which a GPU can be given to claims. They exclude each other
+// on one GPU, and a claim chooses one by its DeviceClass.
+//
+// +kubebuilder:validation:MinProperties=1
+type Shapes struct {
+	// whole offers the entire GPU to one claim at a time.
+	//
+	// +optional
+	Whole *Whole `json:"whole,omitempty"`
+	// mig offers partitions, where the board and its MIG mode allow.
+	//
+	// +optional
+	MIG *MIG `json:"mig,omitempty"`
+	// timeSlice offers the entire GPU in shares whose processes run in turn. Their
+	// memory is counted and not limited.
+	//
+	// +optional
+	TimeSlice *TimeSlice `json:"timeSlice,omitempty"`
+	// mps offers the entire GPU in shares whose processes run at once, with limits of
+	// memory and cores. It needs the chart's mps.enabled, and GPUs of compute
+	// capability 7.0 or later.
+	//
+	// +optional
+	MPS *MPS `json:"mps,omitempty"`
+}
+
+// Whole has no settings.
+type Whole struct{}
+
+// MIG selects partitions by their profile. A profile that a board does not have is
+// not offered there, and is no mistake.
+type MIG struct {
+	// profiles are offered to one claim each, by the names of nvidia-smi. Empty: all of
+	// the board's, or none where shared names some.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	Profiles []ProfileName `json:"profiles,omitempty"`
+	// shared are offered in shares. A profile may be in profiles as well.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=profile
+	// +kubebuilder:validation:MaxItems=32
+	Shared []SharedProfile `json:"shared,omitempty"`
+}
+
+// ProfileName is a profile as nvidia-smi writes it, such as 1g.10gb or 1g.10gb+me.
+//
+// +kubebuilder:validation:MaxLength=32
+// +kubebuilder:validation:Pattern=`^[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z]+(\.[a-z]+)*)*$`
+type ProfileName string
+
+// SharedProfile is a profile of which partitions are offered in shares.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.timeSlice) != has(self.mps)",message="give exactly one of timeSlice and mps"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeSlice) || !has(self.timeSlice.interval) || self.timeSlice.interval == 'Default'",message="the interval of a MIG partition cannot be set: remove interval"
+type SharedProfile struct {
+	// profile is the name of nvidia-smi.
+	//
+	// +required
+	Profile ProfileName `json:"profile"`
+	// timeSlice lets the processes of all shares run in turn.
+	//
+	// +optional
+	TimeSlice *TimeSlice `json:"timeSlice,omitempty"`
+	// mps lets the processes of all shares run at once.
+	//
+	// +optional
+	MPS *MPS `json:"mps,omitempty"`
+}
+
+// TimeSlice is how a GPU or partition is shared by turns.
+type TimeSlice struct {
+	// replicas is how many claims with a share of default size there is room for.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=128
+	Replicas int32 `json:"replicas"`
+	// interval is how long a process runs before the next may: Short, Medium and Long
+	// are the NVIDIA driver's, and Default is what it does by itself. Others than Default
+	// need compute capability 7.0 or later.
+	//
+	// +optional
+	// +kubebuilder:default=Default
+	// +kubebuilder:validation:Enum=Default;Short;Medium;Long
+	Interval string `json:"interval,omitempty"`
+}
+
+// MPS is how a GPU or partition is shared through CUDA's Multi-Process Service.
+type MPS struct {
+	// clients is how many claims with a share of default size there is room for; such
+	// a share has its part of the memory and of the cores.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=48
+	Clients int32 `json:"clients"`
+}
+
+// Limits of a policy's status.
+const (
+	// MaxNodeStatuses is how many nodes a status has room for; what further nodes do
+	// is in their logs and events.
+	MaxNodeStatuses = 1000
+	// MaxMessageLength is in characters.
+	MaxMessageLength = 512
+)
+
+// GPUPolicyStatus is what the nodes made of a policy.
+type GPUPolicyStatus struct {
+	// observedGeneration is the latest that a node has looked at.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// applied is the number of nodes that offer what the policy says.
+	//
+	// +optional
+	Applied int32 `json:"applied"`
+	// refused is the number of nodes that cannot. They go on offering what they did.
+	//
+	// +optional
+	Refused int32 `json:"refused"`
+	// nodes are those that the policy applies to. Each plugin writes its own entry.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=1000
+	Nodes []NodeStatus `json:"nodes,omitempty"`
+	// conditions has Ready: no node refuses the policy.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeStatus is what one node made of a policy.
+type NodeStatus struct {
+	// name is the node's.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// observedGeneration is that of the policy when the node looked.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// message says why the node cannot do what the policy says. Empty: it does.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
+}
+
+// ConditionReady is true while no node refuses a policy.
+const ConditionReady = "Ready"
+
+// Reasons of ConditionReady.
+const (
+	ReasonApplied = "Applied"
+	ReasonRefused = "Refused"
+)

@@ -1,0 +1,148 @@
+// Package policy decides which GPUPolicy applies to a node, and what it means for
+// each of the node's GPUs. It is pure: policies and facts in, shapes or a sentence
+// out. It never talks to the API server.
+package policy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/slice"
+)
+
+// Select returns the policy that applies to a node with these labels: of those that
+// select it the one with the highest priority, the first by name among equals. It
+// is nil when none does. A policy with a node selector that Check refuses selects
+// no node.
+func Select(policies []*v1alpha1.GPUPolicy, nodeLabels map[string]string) *v1alpha1.GPUPolicy {
+	var best *v1alpha1.GPUPolicy
+	for _, policy := range policies {
+		selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.NodeSelector)
+		if err != nil || !selector.Matches(labels.Set(nodeLabels)) {
+			continue
+		}
+		if best == nil || cmp.Or(-cmp.Compare(policy.Spec.Priority, best.Spec.Priority), cmp.Compare(policy.Name, best.Name)) < 0 {
+			best = policy
+		}
+	}
+	return best
+}
+
+// Check refuses a policy whose node selector nobody can understand.
+func Check(policy *v1alpha1.GPUPolicy) error {
+	if _, err := metav1.LabelSelectorAsSelector(&policy.Spec.NodeSelector); err != nil {
+		return fmt.Errorf("GPUPolicy %s, spec.nodeSelector: %w: correct it; until then the policy selects no node", policy.Name, err)
+	}
+	return nil
+}
+
+// Compiled is a policy of which every field was understood.
+type Compiled struct {
+	name, driver string
+	shapes       gpu.Policy
+	overrides    []override
+}
+
+type override struct {
+	when   cel.CompilationResult
+	shapes gpu.Policy
+}
+
+// Compile reads a policy for a driver of that name, which is the domain of the
+// attributes in its expressions. Errors name the policy and the field.
+func Compile(driver string, policy *v1alpha1.GPUPolicy) (*Compiled, error) {
+	compiled := &Compiled{name: policy.Name, driver: driver}
+	var err error
+	if compiled.shapes, err = read(policy.Spec.Shapes); err != nil {
+		return nil, fmt.Errorf("GPUPolicy %s, spec.shapes.%w", policy.Name, err)
+	}
+	for i, o := range policy.Spec.Overrides {
+		shapes, err := read(o.Shapes)
+		if err != nil {
+			return nil, fmt.Errorf("GPUPolicy %s, spec.overrides[%d].shapes.%w", policy.Name, i, err)
+		}
+		when, err := compile(o.When)
+		if err != nil {
+			return nil, fmt.Errorf("GPUPolicy %s, spec.overrides[%d].when: %w", policy.Name, i, err)
+		}
+		compiled.overrides = append(compiled.overrides, override{when: when, shapes: shapes})
+	}
+	return compiled, nil
+}
+
+// compile holds an expression to the limits of claims' selectors.
+func compile(expression string) (cel.CompilationResult, error) {
+	if length := len(expression); length > resourceapi.CELSelectorExpressionMaxLength {
+		return cel.CompilationResult{}, fmt.Errorf("it has %d bytes, and at most %d are read: split it into several overrides", length, resourceapi.CELSelectorExpressionMaxLength)
+	}
+	result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expression, cel.Options{})
+	if result.Error != nil {
+		return result, fmt.Errorf("%w: write an expression as in a claim's selector that is true for the GPUs that are meant", result.Error)
+	}
+	if result.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
+		return result, fmt.Errorf("it may cost %d units, and at most %d are allowed: write a simpler expression", result.MaxCost, uint64(resourceapi.CELSelectorExpressionMaxCost))
+	}
+	return result, nil
+}
+
+// For says what the policy means for each GPU of a node. It fails when one of
+// them cannot be offered so; the error names the policy, the field and the GPU. A
+// profile that a GPU does not have is not an error: a policy is for boards of many
+// kinds, and nobody knows all of them.
+func (c *Compiled) For(ctx context.Context, node gpu.Node) ([]gpu.Policy, error) {
+	policies := make([]gpu.Policy, len(node.GPUs))
+	for i, g := range node.GPUs {
+		field, shapes, err := c.match(ctx, node, g)
+		if err != nil {
+			return nil, err
+		}
+		if err := shapes.Check(g); err != nil {
+			return nil, fmt.Errorf("GPUPolicy %s, GPU %d (%s): %s.%w", c.name, g.Minor, g.UUID, field, err)
+		}
+		policies[i] = shapes
+	}
+	return policies, nil
+}
+
+// match finds what the policy says of a GPU, and in which field.
+func (c *Compiled) match(ctx context.Context, node gpu.Node, g gpu.GPU) (string, gpu.Policy, error) {
+	if len(c.overrides) == 0 {
+		return "spec.shapes", c.shapes, nil
+	}
+	device := slice.Whole(node, g)
+	input := cel.Device{Driver: c.driver, Attributes: device.Attributes, Capacity: device.Capacity}
+	for i, o := range c.overrides {
+		matches, _, err := o.when.DeviceMatches(ctx, input)
+		if err != nil {
+			return "", gpu.Policy{}, fmt.Errorf("GPUPolicy %s, spec.overrides[%d].when, GPU %d (%s): %w: for what some GPUs lack write .?name.orValue(…)", c.name, i, g.Minor, g.UUID, err)
+		}
+		if matches {
+			return fmt.Sprintf("spec.overrides[%d].shapes", i), o.shapes, nil
+		}
+	}
+	return "spec.shapes", c.shapes, nil
+}
+
+// UsesMPS tells whether any of the policies needs MPS.
+func UsesMPS(policies []gpu.Policy) bool {
+	return slices.ContainsFunc(policies, func(p gpu.Policy) bool {
+		if p.MPS != nil {
+			return true
+		}
+		for _, sharing := range p.SharedProfiles {
+			if _, mps := sharing.(gpu.MPS); mps {
+				return true
+			}
+		}
+		return false
+	})
+}
