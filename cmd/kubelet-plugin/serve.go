@@ -39,7 +39,7 @@ func serve(ctx context.Context, f *flags) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Starting", "version", version(), "node", f.nodeName, "driver", f.driverName, "driverRoot", f.hostDriverRoot)
-	client, err := newClient(f)
+	client, policies, err := newClients(f)
 	if err != nil {
 		return err
 	}
@@ -53,6 +53,7 @@ func serve(ctx context.Context, f *flags) error {
 		NodeName:     f.nodeName,
 		PodUID:       types.UID(f.podUID),
 		Client:       client,
+		Policies:     policies,
 		Open:         func(ctx context.Context) (driver.Hardware, error) { return openForClaims(ctx, f, hook) },
 		CDIRoot:      f.cdiRoot,
 		PluginsDir:   f.pluginsDir,
@@ -153,20 +154,24 @@ func installHook(from, to string) error {
 	return os.Rename(temp.Name(), to)
 }
 
-func newClient(f *flags) (kubernetes.Interface, error) {
+func newClients(f *flags) (kubernetes.Interface, driver.Policies, error) {
 	config, err := clientConfig(f.kubeconfig)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config.QPS, config.Burst = f.kubeAPIQPS, f.kubeAPIBurst
+	config.UserAgent = "mica-kubelet-plugin/" + version()
+	policies, err := driver.NewPolicies(config)
+	if err != nil {
+		return nil, nil, err
+	}
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.UserAgent = "mica-kubelet-plugin/" + version()
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("set up the client of the API server: %w", err)
+		return nil, nil, fmt.Errorf("set up the client of the API server: %w", err)
 	}
-	return client, nil
+	return client, policies, nil
 }
 
 func clientConfig(kubeconfig string) (*rest.Config, error) {

@@ -69,7 +69,7 @@ func (d *Driver) watchGPUs(ctx context.Context) error {
 	said := ""
 	for {
 		wait, look := d.nextLook(), d.offerChanges
-		if d.unread != "" && retry <= wait {
+		if d.unread != "" && retry < wait {
 			wait, look = retry, d.offerAll
 			retry = min(2*retry, maxRereadRetry)
 		}
@@ -94,11 +94,12 @@ func (d *Driver) watchGPUs(ctx context.Context) error {
 // never is a wait that something else ends.
 const never = time.Duration(math.MaxInt64)
 
-// nextLook is how long GPUs that can be read may be left alone.
+// nextLook is how long the offer may be left alone. GPUs that cannot be read are
+// asked for by all of them, and more slowly.
 func (d *Driver) nextLook() time.Duration {
 	wait := never
 	// Another process may have released what was passing.
-	if d.partitionable() || d.passing.Load() {
+	if d.unread == "" && (d.partitionable() || d.passing.Load()) {
 		wait = lookInterval
 	}
 	if !d.until.IsZero() {

@@ -85,3 +85,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "mica.migClassName" -}}
 {{- printf "mig.%s" (trimPrefix "gpu." .Values.driverName) -}}
 {{- end -}}
+
+{{/*
+The DeviceClass of shares of GPUs or partitions: timeslice.nvidia.com beside gpu.nvidia.com.
+*/}}
+{{- define "mica.shareClassName" -}}
+{{- printf "%s.%s" .type (trimPrefix "gpu." .driverName) -}}
+{{- end -}}
+
+{{/* The default GPUPolicy, which is cluster-wide. */}}
+{{- define "mica.policyName" -}}
+{{- if eq (include "mica.fullname" .) .Release.Namespace -}}
+{{- printf "%s-default" (include "mica.fullname" .) -}}
+{{- else -}}
+{{- printf "%s-%s-default" .Release.Namespace (include "mica.fullname" .) -}}
+{{- end -}}
+{{- end -}}
