@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,7 +87,8 @@ func compile(expression string) (cel.CompilationResult, error) {
 	}
 	result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expression, cel.Options{})
 	if result.Error != nil {
-		return result, fmt.Errorf("%w: write an expression as in a claim's selector that is true for the GPUs that are meant", result.Error)
+		// CEL points at the place in a drawing of several lines.
+		return result, fmt.Errorf("%s: write an expression as in a claim's selector that is true for the GPUs that are meant", strings.Join(strings.Fields(result.Error.Error()), " "))
 	}
 	if result.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
 		return result, fmt.Errorf("it may cost %d units, and at most %d are allowed: write a simpler expression", result.MaxCost, uint64(resourceapi.CELSelectorExpressionMaxCost))
