@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what a compiler does not: Go (golangci-lint, logcheck) and shell scripts
+# Checks what a compiler does not: Go (golangci-lint, logcheck), generated files and shell scripts
 # (shellcheck). All checks run even when the first one fails.
 #
 #   GOLANGCI_LINT  the golangci-lint to use; by default the one that bin/cluster builds
@@ -36,6 +36,21 @@ logcheck() {
 	go tool -modfile=hack/tools/go.mod logcheck -check-contextual ./pkg/... ./cmd/...
 }
 
+# What is generated from the API's types must be that of the types as they are now.
+generated() {
+	local scratch
+	scratch=$(mktemp -d) || return 1
+	cp -r api/v1alpha1 "${scratch}/types" && cp -r deployments/helm/mica/crds "${scratch}/crds" || return 1
+	go generate ./api/... || return 1
+	diff -r "${scratch}/types" api/v1alpha1 && diff -r "${scratch}/crds" deployments/helm/mica/crds
+	local same=$?
+	rm -rf "${scratch}"
+	if [[ ${same} != 0 ]]; then
+		echo "generated files were stale and are written anew: commit them" >&2
+	fi
+	return "${same}"
+}
+
 have_shellcheck() {
 	command -v shellcheck >/dev/null && return
 	if [[ ${CI:-} == true && $(id -u) == 0 ]]; then
@@ -54,5 +69,6 @@ scripts() {
 
 check golangci-lint golangci
 check logcheck logcheck
+check generated generated
 check shellcheck scripts
 exit "${failed}"

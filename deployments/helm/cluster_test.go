@@ -15,6 +15,7 @@ type cluster struct {
 	version   string
 	servesDRA bool
 	class     *deviceClass
+	namespace string
 }
 
 // deviceClass is a DeviceClass that exists; release and namespace are those of the Helm
@@ -37,7 +38,10 @@ func (c cluster) start(t *testing.T) string {
 	type object = map[string]any
 	reply("/version", object{"major": "1", "minor": "37", "gitVersion": c.version})
 	reply("/api", object{"kind": "APIVersions", "versions": []string{"v1"}})
-	reply("/api/v1", object{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": []object{}})
+	reply("/api/v1", object{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": []object{{"name": "namespaces", "kind": "Namespace", "verbs": []string{"get"}}}})
+	if c.namespace != "" {
+		reply("/api/v1/namespaces/"+c.namespace, object{"kind": "Namespace", "apiVersion": "v1", "metadata": object{"name": c.namespace}})
+	}
 
 	groups := []object{}
 	if c.servesDRA {

@@ -71,6 +71,19 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
+// Helm installs definitions with a chart and never adds them in an upgrade.
+func TestAnUpgradeWithoutTheKindOfPoliciesIsRefused(t *testing.T) {
+	cluster := cluster{version: "v1.37.1", servesDRA: true, namespace: "mica"}
+	upgrade := append(templateOn(t, cluster), "--is-upgrade")
+	expectRefusal(t, upgrade, []string{"does not know the kind GPUPolicy", "kubectl apply --server-side", "gpuPolicy.create=false"})
+	for _, args := range [][]string{append(upgrade, "--set", "gpuPolicy.create=false"), templateOn(t, cluster)} {
+		if _, stderr, err := helm(t, args...); err != nil && strings.Contains(stderr, "GPUPolicy, which") {
+			t.Errorf("helm %s: %s", strings.Join(args, " "), stderr)
+		}
+	}
+	render(t, "--namespace", "mica", "--is-upgrade") // without a cluster, nothing is known
+}
+
 func TestNamespaceDefaultIsAllowedOnRequest(t *testing.T) {
 	render(t, "--namespace", "default", "--set", "allowDefaultNamespace=true")
 }
