@@ -25,6 +25,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/cdi"
 	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/driverroot"
 )
 
 const (
@@ -60,6 +61,7 @@ func serve(ctx context.Context, f *flags) error {
 		RegistrarDir: f.registrarDir,
 		BootID:       strings.TrimSpace(string(bootID)),
 		MPSRoot:      f.mpsRoot,
+		CheckMPS:     func() error { return checkMPS(f) },
 	})
 	if err != nil {
 		return err
@@ -70,6 +72,16 @@ func serve(ctx context.Context, f *flags) error {
 	}
 	group.Go(func() error { return plugin.Run(ctx) })
 	return group.Wait()
+}
+
+// checkMPS looks for the program that serves MPS, which not every installation of
+// the NVIDIA driver has.
+func checkMPS(f *flags) error {
+	const program = "nvidia-cuda-mps-control"
+	if _, found := driverroot.Program(f.localDriverRoot, program); !found {
+		return fmt.Errorf("the NVIDIA driver in %s comes without %s: install its compute utilities, or take mps out of the policy", f.hostDriverRoot, program)
+	}
+	return nil
 }
 
 // openForClaims opens the NVIDIA driver with a CDI hook that containers can run.

@@ -72,9 +72,6 @@ type Options struct {
 	Client kubernetes.Interface
 	// Policies are the cluster's; nil where the node is to go by none.
 	Policies Policies
-	// CheckMPS says why this node cannot serve MPS, and what to do; nil where the
-	// plugin was not told of an MPS supervisor.
-	CheckMPS func() error
 	// Open opens the NVIDIA driver; it is called again until it succeeds.
 	Open func(context.Context) (Hardware, error)
 	// CDIRoot, PluginsDir and RegistrarDir are paths that this process shares
@@ -85,6 +82,9 @@ type Options struct {
 	// MPSRoot is the directory that this process shares with the MPS supervisor;
 	// empty where the node runs none.
 	MPSRoot string
+	// CheckMPS says what the NVIDIA driver here lacks for MPS, and what to do; nil
+	// where nobody can tell.
+	CheckMPS func() error
 }
 
 // DataDir is where the driver of that name keeps its state and socket.

@@ -88,10 +88,13 @@ func identityOf(p *v1alpha1.GPUPolicy) string {
 }
 
 func (d *Driver) checkMPS() error {
-	if d.CheckMPS == nil {
-		return errors.New("its plugin knows of no MPS supervisor: install the chart with mps.enabled=true, or take mps out of the policy")
+	switch {
+	case d.MPSRoot == "":
+		return errors.New("it runs no MPS supervisor: install the chart with mps.enabled=true, or take mps out of the policy")
+	case d.CheckMPS != nil:
+		return d.CheckMPS()
 	}
-	return d.CheckMPS()
+	return nil
 }
 
 // sayVerdict makes known once what became of a policy.

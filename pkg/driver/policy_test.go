@@ -85,6 +85,7 @@ func TestARefusedPolicyChangesNothingAndSaysSo(t *testing.T) {
 	policies.put(t, "p", "{shapes: {whole: {}, timeSlice: {replicas: 4}}}")
 	o := options(t, api, newHardware(t))
 	o.Policies = policies
+	o.MPSRoot = t.TempDir()
 	o.CheckMPS = func() error { return errors.New("nvidia-cuda-mps-control is not there") }
 	run(t, o)
 	eventually(t, api, "gpu-0", "gpu-0-timeslice")
