@@ -76,7 +76,7 @@ func simulate(t *testing.T, file model.File) (root string) {
 		t.Fatal(err)
 	}
 	binaries := filepath.Join(dir, "bin")
-	build := exec.Command("make", "-C", "../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN="+binaries, "nvml-sim-libraries")
+	build := exec.Command("make", "-C", "../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN="+binaries, "nvml-sim")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the simulator's libraries: %v\n%s", err, output)
 	}

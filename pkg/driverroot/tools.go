@@ -11,8 +11,14 @@ import (
 	"sync"
 )
 
-// ErrMissing: the program is not installed below the driver root.
-var ErrMissing = errors.New("the NVIDIA driver's program is missing")
+// ErrMissing: the program is not installed below the driver root. It is a kind of
+// fs.ErrNotExist.
+var ErrMissing error = missing{}
+
+type missing struct{}
+
+func (missing) Error() string        { return "a part of the NVIDIA driver is missing" }
+func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
 // anchors are libraries of which every installation has one: the directory of
 // the first that is found is where the driver's other libraries are.

@@ -29,9 +29,9 @@ const (
 	stable = time.Minute
 
 	// quitWait is how long MPS itself may take to end, termWait how long after a
-	// signal. Both together are below a claim's budget.
-	quitWait = 5 * time.Second
-	termWait = 2 * time.Second
+	// signal. Both together are below what a claim gives to a stop.
+	quitWait = 4 * time.Second
+	termWait = time.Second
 )
 
 var errUnwanted = errors.New("nobody wants the daemon any more")
@@ -278,7 +278,9 @@ func tail(path string) (string, error) {
 func (k *keeper) quit(ctx context.Context, process Process) {
 	ctx = context.WithoutCancel(ctx)
 	if process != nil && !ended(process, 0) {
-		_, err := k.ask(ctx, "quit -t 1")
+		limited, cancel := context.WithTimeout(ctx, quitWait)
+		_, err := k.ask(limited, "quit -t 1")
+		cancel()
 		if err != nil || !ended(process, quitWait) {
 			klog.FromContext(ctx).Info("The MPS control daemon does not quit, terminating it", "answer", err)
 			process.Terminate()

@@ -18,8 +18,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// ErrNotSupported: this GPU, as it is configured now, has no time-slice to set.
-var ErrNotSupported = errors.New("the GPU does not support it")
+// ErrNotSupported: this GPU, as it is configured now, has no time-slice to set. It
+// is a kind of errors.ErrUnsupported.
+var ErrNotSupported error = notSupported{}
+
+type notSupported struct{}
+
+func (notSupported) Error() string        { return "the GPU does not support it" }
+func (notSupported) Is(target error) bool { return target == errors.ErrUnsupported }
 
 const (
 	program = "nvidia-smi"

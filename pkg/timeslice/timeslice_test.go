@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,7 +68,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := installed(t, tc.script).Set(t.Context(), uuid, tc.interval)
 			fixture.Sentence(t, err, tc.want...)
-			if errors.Is(err, ErrNotSupported) != tc.notSupported {
+			if errors.Is(err, ErrNotSupported) != tc.notSupported || errors.Is(err, errors.ErrUnsupported) != tc.notSupported {
 				t.Errorf("not supported is %v: %v", !tc.notSupported, err)
 			}
 		})
@@ -77,7 +78,7 @@ func TestRefusals(t *testing.T) {
 func TestADriverWithoutNvidiaSMI(t *testing.T) {
 	err := NewSetter(driverroot.NewTools(t.TempDir(), t.TempDir())).Set(t.Context(), uuid, gpu.ShortInterval)
 	fixture.Sentence(t, err, "nvidia-smi is in none of the program directories", "install the part of the NVIDIA driver that has it")
-	if !errors.Is(err, driverroot.ErrMissing) {
+	if !errors.Is(err, driverroot.ErrMissing) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 }
