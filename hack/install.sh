@@ -14,4 +14,5 @@ bin/cluster load bin/kubelet-plugin.tar
 	--set kubeletPlugin.kubeletPluginsDirectoryPath="$MICA_KUBELET_ROOT/plugins" \
 	--set kubeletPlugin.kubeletRegistrarDirectoryPath="$MICA_KUBELET_ROOT/plugins_registry" \
 	--set kubeletPlugin.cdiRoot="$MICA_CDI_ROOT" \
+	--set mps.enabled=true --set mps.root="$MICA_CLUSTER_DIR/mps" \
 	--wait --timeout 3m

@@ -259,19 +259,12 @@ func TestPluginRollingUpdate(t *testing.T) {
 		s.createTemplate("partition", s.partitionsFor(1))
 	}
 	s.expectPluginReady()
-	old, err := s.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
-	patch, err := mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
-		"annotations": map[string]string{"mica.gpu/e2e-rollout": time.Now().Format(time.RFC3339Nano)},
-	}}}})
-	must(t, err, "encode a patch")
-	_, err = s.client.AppsV1().DaemonSets(s.plugin.namespace).Patch(t.Context(), s.plugin.name, types.MergePatchType, patch, metav1.PatchOptions{})
-	must(t, err, "patch DaemonSet %s", s.plugin)
+	old := s.rollOut()
 
 	started := 0
 	deadline := time.Now().Add(retryTimeout)
 	for done := false; !done; started++ {
-		done = s.rolledOut(old.UID) // one more pod starts after the end
+		done = s.rolledOut(old) // one more pod starts after the end
 		if !done && time.Now().After(deadline) {
 			daemonSet, err := s.daemonSet(t.Context())
 			must(t, err, "get DaemonSet %s", s.plugin)
@@ -296,6 +289,21 @@ func (s *scenario) startAndStop(pod, template string) {
 	}
 	s.expectNoEvent(pod, reasonPrepareFailed)
 	s.deletePod(pod)
+}
+
+// rollOut begins a rolling update of the plugin and returns the UID of the pod that it is to
+// replace.
+func (s *scenario) rollOut() (old types.UID) {
+	s.Helper()
+	pod, err := s.readyPlugin(s.Context())
+	must(s, err, "find the plugin")
+	patch, err := mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
+		"annotations": map[string]string{"mica.gpu/e2e-rollout": time.Now().Format(time.RFC3339Nano)},
+	}}}})
+	must(s, err, "encode a patch")
+	_, err = s.client.AppsV1().DaemonSets(s.plugin.namespace).Patch(s.Context(), s.plugin.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	must(s, err, "patch DaemonSet %s", s.plugin)
+	return pod.UID
 }
 
 func (s *scenario) rolledOut(old types.UID) bool {
@@ -323,7 +331,6 @@ func (in *installation) expectDevicesOfTheStart(ctx context.Context) error {
 		return err
 	}
 	now := published[in.node]
-	now = slices.Concat(ofKind(now, kindGPU), ofKind(now, kindPartition))
 	if !slices.EqualFunc(now, in.published(), func(a, b device) bool { return a.name == b.name && a.uuid == b.uuid }) {
 		return fmt.Errorf("the published devices are now %v, were %v", deviceNames(now), deviceNames(in.published()))
 	}

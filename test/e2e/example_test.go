@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,20 @@ func TestExamples(t *testing.T) {
 			expectCount(t, s.expectOwnDevices("mig-pod"), 1)
 		}},
 		{"two-partitions.yaml", 1, checkTwoPartitions},
+		{"extended-resource-shared.yaml", 1, func(t *testing.T, s *scenario) {
+			if share := s.expectOwnDevices("classic-shared"); len(share) != 1 || share[0].kind != kindTimeSlice {
+				t.Errorf("the pod got %v, want one share", deviceNames(share))
+			}
+		}},
+		{"time-slice-share.yaml", 2, func(t *testing.T, s *scenario) {
+			for _, name := range []string{"share-1", "share-2"} {
+				expectCount(t, s.expectOwnDevices(name), 1)
+			}
+		}},
+		{"mps-shares.yaml", 2, func(_ *testing.T, s *scenario) {
+			s.expectLimitsIn("large", "mps-client", amounts{"memory": "10Gi", "cores": "60"})
+			s.expectLimitsIn("small", "mps-client", amounts{"memory": "4Gi", "cores": "20"})
+		}},
 	}
 	files, err := filepath.Glob(filepath.Join(examplesDirectory, "*.yaml"))
 	must(t, err, "list the examples")
@@ -194,7 +209,7 @@ func (s *scenario) apply(object runtime.Object) error {
 		object.Spec.NodeSelector = map[string]string{corev1.LabelHostname: s.hostname}
 		for i := range object.Spec.Containers {
 			container := &object.Spec.Containers[i]
-			container.Image, container.Command, container.Args = s.image, nil, []string{"show"}
+			container.Image, container.Command, container.Args = s.image, nil, []string{verbOf(container.Name)}
 		}
 		_, err = s.client.CoreV1().Pods(s.namespace).Create(ctx, object, options)
 	case *resourcev1.ResourceClaim:
@@ -207,6 +222,14 @@ func (s *scenario) apply(object runtime.Object) error {
 		err = fmt.Errorf("the tests cannot apply a %T", object)
 	}
 	return err
+}
+
+// verbOf lets containers whose name says so be clients of MPS.
+func verbOf(container string) string {
+	if strings.HasPrefix(container, "mps-") {
+		return "mps"
+	}
+	return "show"
 }
 
 func (s *scenario) labelNamespace(ctx context.Context, labels map[string]string) error {

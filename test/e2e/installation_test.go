@@ -37,14 +37,17 @@ type installation struct {
 	plugin objectName
 	// driver and the directories are those of the DaemonSet's environment.
 	driver, cdiRoot, pluginsDirectory string
-	serviceAccount                    string
-	image                             string
+	// mpsRoot is where the MPS daemons' files are, empty where there are none.
+	mpsRoot        string
+	serviceAccount string
+	image          string
 	// node is the node's name, hostname the label by which pods choose it.
 	node, hostname string
-	// devices are the whole GPUs of the node at the start, in the order of the slices, and
-	// partitions its MIG partitions. Not every GPU has partitions, nor is each offered whole.
-	devices, partitions []device
-	gpus                *reservations
+	// devices are the whole GPUs of the node at the start, in the order of the slices,
+	// partitions its MIG partitions, and shares the GPUs that are offered in shares. Not
+	// every GPU has partitions, nor is each offered whole.
+	devices, partitions, shares []device
+	gpus                        *reservations
 	// baseline are the claims that were in use before the tests.
 	baseline []string
 }
@@ -68,6 +71,11 @@ type device struct {
 const (
 	kindGPU       = "gpu"
 	kindPartition = "mig"
+	// What is offered in shares.
+	kindTimeSlice          = "timeslice"
+	kindMPS                = "mps"
+	kindTimeSlicePartition = "mig-timeslice"
+	kindMPSPartition       = "mig-mps"
 )
 
 // connect finds the cluster and the driver, and waits until the driver has published.
@@ -123,6 +131,7 @@ func (in *installation) findPlugin(ctx context.Context) error {
 	in.driver = environment["DRIVER_NAME"]
 	in.cdiRoot = environment["CDI_ROOT"]
 	in.pluginsDirectory = environment["KUBELET_PLUGINS_DIRECTORY_PATH"]
+	in.mpsRoot = environment["MPS_ROOT"]
 	if in.driver == "" || in.cdiRoot == "" || in.pluginsDirectory == "" {
 		return fmt.Errorf("the container %q of DaemonSet %s lacks DRIVER_NAME, CDI_ROOT or KUBELET_PLUGINS_DIRECTORY_PATH, which the chart sets: install this version's chart", pluginContainer, in.plugin)
 	}
@@ -162,6 +171,7 @@ func (in *installation) readDevices(ctx context.Context) error {
 	in.node = node
 	in.devices = ofKind(bySliceNode[node], kindGPU)
 	in.partitions = ofKind(bySliceNode[node], kindPartition)
+	in.shares = slices.Concat(ofKind(bySliceNode[node], kindTimeSlice), ofKind(bySliceNode[node], kindMPS))
 	return nil
 }
 
@@ -215,7 +225,9 @@ func (d device) text(attribute resourcev1.QualifiedName) string {
 }
 
 // published are all devices of the node at the start.
-func (in *installation) published() []device { return slices.Concat(in.devices, in.partitions) }
+func (in *installation) published() []device {
+	return slices.Concat(in.devices, in.shares, in.partitions)
+}
 
 func (in *installation) deviceByName(name string) (device, bool) {
 	all := in.published()

@@ -40,8 +40,8 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
 		return 1
 	}
-	fmt.Printf("e2e: driver %s on node %s with %d GPUs and %d partitions of GPUs, plugin %s\n",
-		under.driver, under.node, len(under.devices), len(under.partitions), under.plugin)
+	fmt.Printf("e2e: driver %s on node %s with %d GPUs, %d in shares and %d partitions of GPUs, plugin %s\n",
+		under.driver, under.node, len(under.devices), len(under.shares), len(under.partitions), under.plugin)
 	status := m.Run()
 	if err := nothingLeft(); err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: the tests left something behind: %v\n", err)
@@ -65,5 +65,6 @@ func nothingLeft() error {
 		until(ctx, func(ctx context.Context) error { return under.expectPreparedClaims(ctx) }),
 		until(ctx, func(ctx context.Context) error { return under.expectNodeMatchesClaims(ctx) }),
 		until(ctx, func(ctx context.Context) error { return under.expectNoInstances(ctx) }),
+		until(ctx, func(ctx context.Context) error { return under.expectNoShares(ctx) }),
 	)
 }

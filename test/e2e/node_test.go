@@ -139,6 +139,30 @@ func (m machine) records(ctx context.Context) (map[string]string, error) {
 	return filesByClaim(filepath.Join(root, m.pluginsDirectory, m.driver, "claims"), func(string) bool { return true })
 }
 
+// mpsDaemons returns the IDs of the MPS daemons that are wanted or were not cleared away.
+func (m machine) mpsDaemons(ctx context.Context) ([]string, error) {
+	root, err := m.pluginRoot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, pattern := range []string{"daemons/*.json", "status/*.json", "*/pipe"} {
+		found, err := filepath.Glob(filepath.Join(root, m.mpsRoot, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			id := strings.TrimSuffix(filepath.Base(path), ".json")
+			if id == "pipe" {
+				id = filepath.Base(filepath.Dir(path))
+			}
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
 // expectQuarantined looks for a damaged record of the claim that was moved aside.
 func (m machine) expectQuarantined(ctx context.Context, uid string) error {
 	root, err := m.pluginRoot(ctx)

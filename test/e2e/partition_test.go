@@ -80,7 +80,7 @@ func (in *installation) places(gpu device, profile string) int {
 // devices. The claim's status must tell the same UUID.
 func (s *scenario) inUse(claim *resourcev1.ResourceClaim, d device) device {
 	s.Helper()
-	if d.kind != kindPartition {
+	if !d.ofPartition() {
 		return d
 	}
 	client, found := simulated()

@@ -46,7 +46,7 @@ func sightOf(devices []device) sight {
 		seen.devices = append(seen.devices, fmt.Sprintf("/dev/nvidia%d %d:%d", d.minor, gpuMajor, d.minor))
 		seen.devices = append(seen.devices, d.capabilities...)
 		seen.uuids = append(seen.uuids, d.uuid)
-		if d.kind == kindPartition {
+		if d.ofPartition() {
 			seen.uuids = append(seen.uuids, d.text("parentUUID"))
 		}
 	}

@@ -105,7 +105,7 @@ func instanceAt(state model.State, partition device) (model.InstanceState, bool)
 	for _, g := range state.GPUs {
 		for _, gi := range g.Instances {
 			place := fmt.Sprintf("-%d-%d", gi.ProfileID, gi.Start)
-			if g.UUID == partition.text("parentUUID") && strings.HasSuffix(partition.name, place) {
+			if g.UUID == partition.text("parentUUID") && strings.HasSuffix(partition.unshared(), place) {
 				return gi, true
 			}
 		}

@@ -1,0 +1,322 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// The tests of this file change what the node offers, so they run alone.
+
+var gpuPolicies = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpupolicies"}
+
+// fields are those of an object that has no type here.
+type fields = map[string]any
+
+// policyOf is a policy for the tested node that comes before the chart's.
+func (in *installation) policyOf(shapes fields) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: fields{
+		"apiVersion": "mica.gpu/v1alpha1",
+		"kind":       "GPUPolicy",
+		"metadata":   fields{"generateName": "mica-e2e-", "labels": fields{testLabel: ""}},
+		"spec": fields{
+			"priority":     int64(1000),
+			"nodeSelector": fields{"matchLabels": fields{corev1.LabelHostname: in.hostname}},
+			"shapes":       shapes,
+		},
+	}}
+}
+
+func (in *installation) policies(t testing.TB) dynamic.ResourceInterface {
+	t.Helper()
+	client, err := dynamic.NewForConfig(in.config)
+	must(t, err, "make a client for GPUPolicies")
+	return client.Resource(gpuPolicies)
+}
+
+// createPolicy makes a policy; after the test it and all that it did is gone.
+func (s *scenario) createPolicy(policy *unstructured.Unstructured) (name string) {
+	s.Helper()
+	created, err := s.policies(s).Create(s.Context(), policy, metav1.CreateOptions{})
+	must(s, err, "create a GPUPolicy")
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), withdrawalTimeout)
+		defer cancel()
+		err := s.policies(s).Delete(ctx, created.GetName(), metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			s.Errorf("delete GPUPolicy %s: %v", created.GetName(), err)
+		}
+		must(s, until(ctx, s.expectDevicesOfTheStart), "wait for the devices of the start")
+	})
+	return created.GetName()
+}
+
+// withdrawalTimeout is longer than a shape stays published that a policy has withdrawn.
+const withdrawalTimeout = retryTimeout
+
+// shapesOf names the devices that are offered in a shape and those that are withdrawn, as
+// the API server has them.
+func (s *scenario) shapesOf(ctx context.Context, kind string) (offered, withdrawn []device, err error) {
+	published, err := s.publishedDevices(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, d := range ofKind(published[s.node], kind) {
+		if slices.ContainsFunc(d.Taints, func(taint resourcev1.DeviceTaint) bool { return taint.Key == "mica.gpu/withdrawn" }) {
+			withdrawn = append(withdrawn, d)
+		} else {
+			offered = append(offered, d)
+		}
+	}
+	return offered, withdrawn, nil
+}
+
+// expectOfferedIn waits until so many devices are offered in a shape and so many withdrawn.
+func (s *scenario) expectOfferedIn(kind string, offered, withdrawn int) {
+	s.Helper()
+	eventually(s, withdrawalTimeout, fmt.Sprintf("%d devices are offered as %s and %d withdrawn", offered, kind, withdrawn), func(ctx context.Context) error {
+		o, w, err := s.shapesOf(ctx, kind)
+		if err == nil && (len(o) != offered || len(w) != withdrawn) {
+			err = fmt.Errorf("offered are %v, withdrawn %v", deviceNames(o), deviceNames(w))
+		}
+		return err
+	})
+}
+
+// TestPolicyChangesUnderLoad withdraws a shape that claims have, cuts another more finely,
+// and takes it all back, while pods run.
+func TestPolicyChangesUnderLoad(t *testing.T) {
+	s, _ := newShareScenario(t, len(under.devices))
+	s.createTemplate("whole", s.claimFor(1, s.of(s.devices[0])))
+	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil, s.of(s.devices[1])))
+	running := map[string]string{}
+	for name, template := range map[string]string{"whole": "whole", "share-0": "share", "share-1": "share"} {
+		s.createPod(s.podFromTemplate(name, template))
+		s.expectOwnDevices(name)
+		running[name] = containerRun(s.waitRunning(name))
+	}
+
+	name := s.createPolicy(s.policyOf(fields{"timeSlice": fields{"replicas": int64(2 * defaultShares)}}))
+	s.expectPolicy(name, corev1.ConditionTrue, "")
+	all := len(s.devices)
+	// The GPU that a claim has stays as long as the claim, the others as long as claims can
+	// be on their way.
+	s.expectOfferedIn(kindTimeSlice, all, 0)
+	s.expectOfferedIn(kindGPU, 0, 1)
+	s.expectOfferedIn(kindPartition, 0, 0)
+	more := names("more", 2*defaultShares-2)
+	for _, name := range more {
+		s.createPod(s.podFromTemplate(name, "share"))
+	}
+	for _, name := range more {
+		s.expectOwnDevices(name)
+	}
+	s.createPod(s.podFromTemplate("second-whole", "whole"))
+	s.expectUnschedulable("second-whole")
+	for name, run := range running {
+		if now := containerRun(s.waitRunning(name)); now != run {
+			t.Errorf("pod %s was disturbed: its container was %s, is %s", name, run, now)
+		}
+	}
+	s.deletePod("whole")
+	s.expectOfferedIn(kindGPU, 0, 0)
+
+	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
+	s.readDevicesAgain()
+	s.expectOwnDevices("second-whole")
+	s.expectOwnDevices("share-0")
+}
+
+// expectPolicy waits until the policy's condition Ready is so, with this text in its message.
+func (s *scenario) expectPolicy(name string, status corev1.ConditionStatus, text string) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("GPUPolicy %s has the condition Ready %s", name, status), func(ctx context.Context) error {
+		policy, err := s.policies(s).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, _, err := unstructured.NestedSlice(policy.Object, "status", "conditions")
+		if err != nil {
+			return err
+		}
+		for _, condition := range conditions {
+			c, _ := condition.(fields)
+			message, _ := c["message"].(string)
+			if c["type"] == "Ready" && c["status"] == string(status) && strings.Contains(message, text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %v", conditions)
+	})
+}
+
+// TestIntervalIsSetWhileAGPUIsShared looks at the hardware before, while and after a GPU has
+// a share with an interval of its own.
+func TestIntervalIsSetWhileAGPUIsShared(t *testing.T) {
+	s, sim := newShareScenario(t, len(under.devices))
+	s.createPolicy(s.policyOf(fields{"timeSlice": fields{"replicas": int64(2), "interval": "Short"}}))
+	s.expectInterval("Short")
+	gpu := s.devices[0]
+	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil, s.of(gpu)))
+	for _, name := range names("pod", 2) {
+		if got := sim.gpu(gpu).TimeSlice; name == "pod-0" && got != "Default" {
+			t.Errorf("before its first share the GPU has the time-slice %s", got)
+		}
+		s.createPod(s.podFromTemplate(name, "share"))
+		s.expectOwnDevices(name)
+	}
+	if got := sim.gpu(gpu).TimeSlice; got != "Short" {
+		t.Errorf("the shared GPU has the time-slice %s, want Short", got)
+	}
+	if got := sim.gpu(s.devices[1]).TimeSlice; got != "Default" {
+		t.Errorf("a GPU without shares has the time-slice %s", got)
+	}
+	s.deletePod("pod-0")
+	if got := sim.gpu(gpu).TimeSlice; got != "Short" {
+		t.Errorf("with one share left the GPU has the time-slice %s, want Short", got)
+	}
+	s.deletePod("pod-1")
+	s.expectUnshared()
+}
+
+// expectInterval waits until all time-sliced GPUs are published with the interval.
+func (s *scenario) expectInterval(interval string) {
+	s.Helper()
+	eventually(s, startTimeout, "the GPUs are offered with the interval "+interval, func(ctx context.Context) error {
+		offered, _, err := s.shapesOf(ctx, kindTimeSlice)
+		if err != nil {
+			return err
+		}
+		for _, d := range offered {
+			if got := d.text("timeSliceInterval"); got != interval {
+				return fmt.Errorf("%s has %q", d.name, got)
+			}
+		}
+		if len(offered) != len(s.devices) {
+			return fmt.Errorf("%d of %d GPUs are offered", len(offered), len(s.devices))
+		}
+		return nil
+	})
+}
+
+// shareOfMemory is what an equal part of a partition's memory comes to, in whole MiB.
+func (s *scenario) shareOfMemory(profile string, parts int64) string {
+	s.Helper()
+	i := slices.IndexFunc(s.partitions, func(p device) bool { return p.text("profile") == profile })
+	memory := s.partitions[i].Capacity["memory"].Value
+	return fmt.Sprintf("%dMi", memory.Value()>>20/parts)
+}
+
+// TestSharesOfPartitions cuts a GPU into partitions that several claims have shares of.
+func TestSharesOfPartitions(t *testing.T) {
+	s, sim := newPartitionScenario(t, len(under.devices))
+	s.needProfiles("1g.10gb", "2g.20gb")
+	s.createPolicy(s.policyOf(fields{
+		"whole": fields{},
+		"mig": fields{"profiles": []any{"1g.10gb"}, "shared": []any{
+			fields{"profile": "1g.10gb", "timeSlice": fields{"replicas": int64(2)}},
+			fields{"profile": "2g.20gb", "mps": fields{"clients": int64(2)}},
+		}},
+	}))
+	places := len(s.devices) * s.places(s.devices[0], "1g.10gb")
+	s.expectOfferedIn(kindTimeSlicePartition, places, 0)
+	s.expectOfferedIn(kindPartition, places, 0)
+	gpu := s.devices[0]
+	onGPU := s.is("parentUUID", gpu.uuid)
+	s.createTemplate("slice", s.sharesFor(timeSlicePartitionClass, 1, nil, onGPU))
+	s.createTemplate("client", s.sharesFor(mpsPartitionClass, 1, nil, onGPU))
+	s.createTemplate("alone", s.partitionsFor(1, onGPU))
+
+	devices := map[string]string{}
+	for _, name := range names("slice", 3) {
+		s.createPod(s.podFromTemplate(name, "slice"))
+		devices[name] = s.expectOwnDevices(name)[0].uuid
+	}
+	if devices["slice-0"] != devices["slice-1"] || devices["slice-1"] == devices["slice-2"] {
+		t.Errorf("three claims with a share of a partition have %v, want two on one and one on another", devices)
+	}
+	for _, name := range names("client", 2) {
+		s.createPod(s.clientFromTemplate(name, "client"))
+		s.expectLimits(name, amounts{"memory": s.shareOfMemory("2g.20gb", 2), "cores": "50"})
+	}
+	s.createPod(s.podFromTemplate("alone", "alone"))
+	if alone := s.expectOwnDevices("alone")[0]; slices.Contains([]string{devices["slice-0"], devices["slice-2"]}, alone.uuid) {
+		t.Errorf("a claim for a partition of its own has %s, which is shared", alone.uuid)
+	}
+	if got := len(sim.gpu(gpu).Instances); got != 4 {
+		t.Errorf("the GPU has %d instances, want 4", got)
+	}
+	s.deletePod("slice-0")
+	s.expectOwnDevices("slice-1")
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	s.expectUnpartitioned()
+	s.expectUnshared()
+}
+
+// TestRefusedPolicies says who refuses what, and that the node offers what it did before.
+func TestRefusedPolicies(t *testing.T) {
+	s, _ := newShareScenario(t, 0)
+	for name, test := range map[string]struct {
+		shapes fields
+		want   string
+	}{
+		"no replicas":      {fields{"timeSlice": fields{"replicas": int64(0)}}, "replicas"},
+		"too many clients": {fields{"mps": fields{"clients": int64(49)}}, "clients"},
+		"unknown interval": {fields{"timeSlice": fields{"replicas": int64(2), "interval": "Tiny"}}, "interval"},
+		"nothing":          {fields{}, "shapes"},
+		"unknown field":    {fields{"timeSlice": fields{"replicas": int64(2), "intervall": "Short"}}, "intervall"},
+	} {
+		_, err := s.policies(t).Create(t.Context(), s.policyOf(test.shapes), metav1.CreateOptions{DryRun: dryRun, FieldValidation: metav1.FieldValidationStrict})
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: the API server answered %v, want a refusal that names %s", name, err, test.want)
+		}
+	}
+
+	policy := s.policyOf(fields{"whole": fields{}})
+	must(t, unstructured.SetNestedSlice(policy.Object, []any{fields{
+		"when":   "device.attributes['" + s.driver + "'].productName.isAnH100()",
+		"shapes": fields{"timeSlice": fields{"replicas": int64(2)}},
+	}}, "spec", "overrides"), "make a policy that does not compile")
+	name := s.createPolicy(policy)
+	s.expectPolicy(name, corev1.ConditionFalse, s.node)
+	message := s.waitForNodeEvent("PolicyRefused", name)
+	if !strings.Contains(message, "isAnH100") {
+		t.Errorf("the event does not name what is wrong: %s", message)
+	}
+	s.readDevicesAgain()
+}
+
+// waitForNodeEvent returns the message of a warning about the node that has a text in it.
+func (s *scenario) waitForNodeEvent(reason, text string) string {
+	s.Helper()
+	var message string
+	eventually(s, startTimeout, fmt.Sprintf("node %s has the event %s about %s", s.node, reason, text), func(ctx context.Context) error {
+		events, err := s.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + s.node + ",reason=" + reason,
+		})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			if event.Type == corev1.EventTypeWarning && strings.Contains(event.Message, text) {
+				message = event.Message
+				return nil
+			}
+		}
+		return errors.New("it has none")
+	})
+	return message
+}

@@ -1,0 +1,87 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var (
+	grantedMemory = regexp.MustCompile(`(?m)^memory limit (\d+)$`)
+	grantedCores  = regexp.MustCompile(`(?m)^thread percentage (\d+)`)
+)
+
+// expectLimits waits until the pod's container is a client of MPS with these limits.
+func (s *scenario) expectLimits(pod string, want amounts) {
+	s.Helper()
+	s.expectLimitsIn(pod, "main", want)
+}
+
+func (s *scenario) expectLimitsIn(pod, container string, want amounts) {
+	s.Helper()
+	s.waitRunning(pod)
+	memory, cores := quantityOf(want["memory"]), want["cores"]
+	eventually(s, startTimeout, fmt.Sprintf("container %s of pod %s is a client of MPS with %s and %s %%", container, pod, want["memory"], cores), func(ctx context.Context) error {
+		log, err := s.podLog(ctx, s.namespace, pod, &corev1.PodLogOptions{Container: container})
+		if err != nil {
+			return err
+		}
+		m, c := grantedMemory.FindStringSubmatch(log), grantedCores.FindStringSubmatch(log)
+		if m == nil || c == nil {
+			return fmt.Errorf("its log has no limits:\n%s", log)
+		}
+		if m[1] != strconv.FormatInt(memory.Value(), 10) || c[1] != cores {
+			return fmt.Errorf("%w: it has %s bytes and %s %%", errNever, m[1], c[1])
+		}
+		return nil
+	})
+}
+
+// expectConnected fails when the pod's client has lost its daemon.
+func (s *scenario) expectConnected(pod string) {
+	s.Helper()
+	log, err := s.podLog(s.Context(), s.namespace, pod, &corev1.PodLogOptions{})
+	must(s, err, "read the log of pod %s", pod)
+	if strings.Contains(log, "lost") {
+		s.Errorf("the client in pod %s has lost its MPS daemon:\n%s", pod, log)
+	}
+}
+
+// expectUnshared waits until nothing is left of any share.
+func (s *scenario) expectUnshared() {
+	s.Helper()
+	eventually(s, startTimeout, "nothing is left of any share", s.expectNoShares)
+}
+
+// expectNoShares wants GPUs with the driver's own time-slice and compute mode, and no
+// daemon of MPS. It says nothing where the hardware is not simulated.
+func (in *installation) expectNoShares(ctx context.Context) error {
+	client, found := simulated()
+	if !found {
+		return nil
+	}
+	state, err := client.State()
+	if err != nil {
+		return err
+	}
+	for _, g := range state.GPUs {
+		if g.ComputeMode != "Default" || g.TimeSlice != "Default" {
+			return fmt.Errorf("GPU %d has the compute mode %s and the time-slice %s", g.Index, g.ComputeMode, g.TimeSlice)
+		}
+	}
+	if !in.local() || in.mpsRoot == "" {
+		return nil
+	}
+	daemons, err := machine{in}.mpsDaemons(ctx)
+	if err == nil && len(daemons) > 0 {
+		err = errors.New("there are still files of the MPS daemons " + strings.Join(daemons, ", "))
+	}
+	return err
+}

@@ -1,0 +1,185 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The tests of this file disturb the plugin or the daemons of MPS, so they run alone.
+
+// TestMPSDaemonKilled kills the daemon of a GPU: it is started again, the pods whose clients
+// have lost it are told, others are not, and clients can connect again.
+func TestMPSDaemonKilled(t *testing.T) {
+	m := under.onNode(t)
+	s, _ := newShareScenario(t, len(under.devices))
+	for i, name := range []string{"victim", "bystander"} {
+		s.createTemplate(name, s.sharesFor(mpsClass, 1, amounts{"memory": "10Gi", "cores": "20"}, s.of(s.devices[i])))
+		s.createPod(s.clientFromTemplate(name, name))
+		s.expectLimits(name, amounts{"memory": "10Gi", "cores": "20"})
+	}
+	m.killMPSDaemon(t, s.devices[0])
+	if message := s.waitForEvent("victim", "MPSDaemonRestarted"); !strings.Contains(message, "gpu-") {
+		t.Errorf("the event does not say of which device: %s", message)
+	}
+	eventually(t, startTimeout, "the client has lost its daemon", func(ctx context.Context) error {
+		log, err := s.podLog(ctx, s.namespace, "victim", &corev1.PodLogOptions{})
+		if err == nil && !strings.Contains(log, "lost") {
+			err = errors.New("its log does not say so:\n" + log)
+		}
+		return err
+	})
+	s.createPod(s.clientFromTemplate("next", "victim"))
+	s.expectLimits("next", amounts{"memory": "10Gi", "cores": "20"})
+	s.expectConnected("bystander")
+	s.expectNoEvent("bystander", "MPSDaemonRestarted")
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	s.expectUnshared()
+}
+
+// killMPSDaemon kills the process that serves a GPU, which the daemon has written down.
+func (m machine) killMPSDaemon(t *testing.T, gpu device) {
+	t.Helper()
+	pid := m.mpsDaemonOf(t, gpu)
+	must(t, syscall.Kill(pid, syscall.SIGKILL), "kill the MPS daemon %d", pid)
+}
+
+// mpsDaemonOf is the process of the daemon that serves a GPU: the one with the GPU and the
+// daemon's directory in its environment that no other such process has started.
+func (m machine) mpsDaemonOf(t *testing.T, gpu device) (pid int) {
+	t.Helper()
+	eventually(t, startTimeout, "there is an MPS daemon for "+gpu.name, func(context.Context) error {
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			candidate, err := strconv.Atoi(entry.Name())
+			if err != nil {
+				continue
+			}
+			command, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline")) // gone, if it is
+			environment, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
+			if strings.Contains(string(command), "nvidia-cuda-mps-control\x00-f") && strings.Contains(string(environment), "CUDA_VISIBLE_DEVICES="+gpu.uuid+"\x00") {
+				pid = candidate
+				return nil
+			}
+		}
+		return errors.New("no process is one")
+	})
+	return pid
+}
+
+// TestPluginUpgradedUnderMPS replaces the plugin while clients run: they do not notice, and
+// further shares and the end of all find the daemon as it was.
+func TestPluginUpgradedUnderMPS(t *testing.T) {
+	m := under.onNode(t)
+	s, sim := newShareScenario(t, len(under.devices))
+	gpu := s.devices[0]
+	want := amounts{"memory": "10Gi", "cores": "20"}
+	s.createTemplate("client", s.sharesFor(mpsClass, 1, want, s.of(gpu)))
+	s.createPod(s.clientFromTemplate("before", "client"))
+	s.expectLimits("before", want)
+	daemon, run := m.mpsDaemonOf(t, gpu), containerRun(s.waitRunning("before"))
+
+	old := s.rollOut()
+	eventually(t, retryTimeout, "the plugin is replaced", func(context.Context) error {
+		if !s.rolledOut(old) {
+			return errors.New("it is not yet")
+		}
+		return nil
+	})
+	_, err := m.killPlugin(t.Context())
+	must(t, err, "kill the plugin")
+	defer s.renewPlugin()
+
+	s.createPod(s.clientFromTemplate("after", "client"))
+	s.waitRunningNudged("after")
+	s.expectLimits("after", want)
+	s.expectConnected("before")
+	if now := containerRun(s.waitRunning("before")); now != run {
+		t.Errorf("the running pod was disturbed: its container was %s, is %s", run, now)
+	}
+	if now := m.mpsDaemonOf(t, gpu); now != daemon {
+		t.Errorf("the MPS daemon was the process %d, is %d", daemon, now)
+	}
+	if mode := sim.gpu(gpu).ComputeMode; mode != "ExclusiveProcess" {
+		t.Errorf("the GPU has the compute mode %s", mode)
+	}
+	s.expectPluginReady()
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	s.expectNodeSettles()
+	s.expectUnshared()
+}
+
+// setComputeMode is the last effect of MPS on a GPU before its daemon is started, and the
+// last one that is undone.
+const setComputeMode = "nvmlDeviceSetComputeMode"
+
+// TestPluginKilledWhileAShareBeginsAndEnds kills the plugin in the middle of a GPU's first
+// share and of the end of its last.
+func TestPluginKilledWhileAShareBeginsAndEnds(t *testing.T) {
+	m := under.onNode(t)
+	s, sim := newShareScenario(t, len(under.devices))
+	want := amounts{"memory": "10Gi", "cores": "20"}
+	s.createTemplate("client", s.sharesFor(mpsClass, 1, want, s.of(s.devices[0])))
+
+	sim.disturb(sim.control.SetLatencyAfter(setComputeMode, slow))
+	s.createPod(s.clientFromTemplate("pod", "client"))
+	sim.waitForSlowCall(setComputeMode)
+	m.killAnyPlugin(t)
+	sim.disturb(sim.control.Clear())
+	s.waitRunningNudged("pod")
+	s.expectLimits("pod", want)
+	s.expectPluginReady()
+	s.expectNodeSettles()
+
+	sim.disturb(sim.control.SetLatency(setComputeMode, slow))
+	s.beginDeletion("pod")
+	sim.waitForSlowCall(setComputeMode)
+	m.killAnyPlugin(t)
+	sim.disturb(sim.control.Clear())
+	s.expectPluginReady()
+	s.deletePod("pod")
+	s.expectNodeSettles()
+	s.expectUnshared()
+}
+
+// TestMPSSupervisorRestarted replaces the pod of the daemons' supervisor, with which its
+// daemons end: pods with clients are told, and new ones get daemons.
+func TestMPSSupervisorRestarted(t *testing.T) {
+	s, _ := newShareScenario(t, len(under.devices))
+	want := amounts{"memory": "10Gi", "cores": "20"}
+	s.createTemplate("client", s.sharesFor(mpsClass, 1, want, s.of(s.devices[0])))
+	s.createPod(s.clientFromTemplate("before", "client"))
+	s.expectLimits("before", want)
+	supervisors := metav1.ListOptions{LabelSelector: mpsSelector, FieldSelector: "spec.nodeName=" + s.node}
+	must(t, s.client.CoreV1().Pods(s.plugin.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, supervisors), "delete the supervisor's pod")
+	s.waitForEvent("before", "MPSDaemonRestarted")
+	s.createPod(s.clientFromTemplate("after", "client"))
+	s.waitRunningNudged("after")
+	s.expectLimits("after", want)
+	eventually(t, startTimeout, "the supervisor is ready", func(ctx context.Context) error {
+		pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, supervisors)
+		if err == nil && (len(pods.Items) != 1 || !isReady(&pods.Items[0])) {
+			err = fmt.Errorf("it has %d pods", len(pods.Items))
+		}
+		return err
+	})
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	s.expectUnshared()
+}
+
+// mpsSelector selects the pods of the daemons' supervisor.
+const mpsSelector = "app.kubernetes.io/component=mps,app.kubernetes.io/name=mica"

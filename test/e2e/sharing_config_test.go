@@ -1,0 +1,75 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// gpuConfig is NVIDIA's configuration of whole GPUs with this sharing.
+func gpuConfig(sharing string) string {
+	return `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":` + sharing + `}`
+}
+
+// TestSharingManifestsOfNVIDIAsDriver applies manifests that were written for NVIDIA's driver:
+// containers of one pod share a GPU in time-slices and another under MPS, and two pods share a
+// partition under MPS.
+func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
+	s, sim := newPartitionScenario(t, len(under.devices))
+	s.needProfiles("1g.10gb")
+	s.applyManifest("testdata/nvidia-sharing.yaml")
+	pod := s.waitRunning("four-containers")
+	claim := s.claimOf(pod)
+	sliced, served := s.allocatedTo(claim, "ts-gpu"), s.allocatedTo(claim, "mps-gpu")
+	for _, container := range []string{"ts-ctr0", "ts-ctr1"} {
+		s.expectSight(pod, container, sliced)
+	}
+	for _, container := range []string{"mps-ctr0", "mps-ctr1"} {
+		s.expectLimitsIn(pod.Name, container, amounts{"memory": "5Gi", "cores": "50"})
+	}
+	if got := sim.gpu(sliced[0]); got.TimeSlice != "Long" || got.ComputeMode != "Default" {
+		t.Errorf("the time-sliced GPU has the time-slice %s and the compute mode %s", got.TimeSlice, got.ComputeMode)
+	}
+	if got := sim.gpu(served[0]); got.TimeSlice != "Default" || got.ComputeMode != "ExclusiveProcess" {
+		t.Errorf("the GPU under MPS has the time-slice %s and the compute mode %s", got.TimeSlice, got.ComputeMode)
+	}
+	for _, name := range []string{"first-of-partition", "second-of-partition"} {
+		s.expectLimitsIn(name, "mps-ctr", amounts{"memory": "2Gi", "cores": "25"})
+	}
+	s.deletePod("first-of-partition")
+	s.expectConnected("second-of-partition")
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	s.expectUnshared()
+	s.expectUnpartitioned()
+}
+
+// TestBadSharingFailsWithASentence names the request and the field of what cannot be.
+func TestBadSharingFailsWithASentence(t *testing.T) {
+	gpu, _ := newShareScenario(t, 0)
+	huge := fmt.Sprint(gpu.devices[0].Capacity["memory"].Value.Value() + 1<<30)
+	tests := []struct {
+		name, class, sharing string
+		want                 []string
+	}{
+		{"more memory than there is", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + huge + `"}}`, []string{"defaultPinnedDeviceMemoryLimit"}},
+		{"an unknown device", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`, []string{"defaultPerDevicePinnedMemoryLimit", "7"}},
+		{"sharing of a share", timeSliceClass, `{"strategy":"TimeSlicing"}`, []string{kindTimeSlice}},
+		{"of a partition", partitionClass, `{"strategy":"TimeSlicing"}`, []string{"GpuConfig", kindPartition}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := newShareScenario(t, 1)
+			s.createClaim("bad", configured(s.sharesFor(test.class, 1, nil), s.driver, gpuConfig(test.sharing)))
+			s.createPod(s.podSharing("bad", "bad"))
+			message := s.waitForEvent("bad", reasonPrepareFailed)
+			for _, text := range append(test.want, s.namespace+"/bad", fmt.Sprintf("%q", requestName)) {
+				if !strings.Contains(message, text) {
+					t.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
+				}
+			}
+		})
+	}
+}
