@@ -16,8 +16,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/ptr"
 )
 
 // BenchmarkPrepare measures what kubelet waits for: NodePrepareResources over the plugin's
@@ -44,6 +48,42 @@ func BenchmarkPrepare(b *testing.B) {
 	b.ReportMetric(milliseconds(slices.Max(burst)), "all-gpus-at-once-worst-ms")
 }
 
+// sharesAtOnce is how many further shares of one GPU are prepared at once.
+const sharesAtOnce = 16
+
+// BenchmarkPrepareFurtherShare measures what kubelet waits for when a GPU is shared already:
+// in time-slices and under MPS, one claim after the other and many at once.
+func BenchmarkPrepareFurtherShare(b *testing.B) {
+	for _, kind := range []string{kindTimeSlice, kindMPS} {
+		b.Run(kind, func(b *testing.B) {
+			s, _ := newShareScenario(b, len(under.devices))
+			plugin := s.dialPlugin()
+			device := ofKind(s.shares, kind)[0]
+			first := s.allocate("first", device, ptr.To(uuid.NewUUID()))
+			must(b, plugin.prepare(b.Context(), first), "prepare the first share")
+			var further []*drapb.Claim
+			for _, name := range names("further", sharesAtOnce) {
+				further = append(further, s.allocate(name, device, ptr.To(uuid.NewUUID())))
+			}
+
+			var single, burst []time.Duration
+			for b.Loop() {
+				for _, claim := range further {
+					one := []*drapb.Claim{claim}
+					single = append(single, s.timeEach(one, plugin.prepare))
+					s.timeEach(one, plugin.unprepare)
+				}
+				burst = append(burst, s.timeEach(further, plugin.prepare))
+				s.timeEach(further, plugin.unprepare)
+			}
+			must(b, plugin.unprepare(b.Context(), first), "unprepare the first share")
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(milliseconds(median(single)), "further-share-ms")
+			b.ReportMetric(milliseconds(median(burst)), fmt.Sprintf("%d-at-once-ms", sharesAtOnce))
+		})
+	}
+}
+
 // BenchmarkPluginMemory reports the plugin's resident memory after all that was done to it
 // so far.
 func BenchmarkPluginMemory(b *testing.B) {
@@ -64,18 +104,33 @@ func (s *scenario) allocateEveryGPU() []*drapb.Claim {
 	s.Helper()
 	var claims []*drapb.Claim
 	for _, device := range s.devices {
-		claim := s.createClaim("bench-"+device.name, s.claimFor(1))
-		claim.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
-			Results: []resourcev1.DeviceRequestAllocationResult{{
-				Request: claim.Spec.Devices.Requests[0].Name,
-				Driver:  s.driver, Pool: s.node, Device: device.name,
-			}},
-		}}
-		_, err := s.client.ResourceV1().ResourceClaims(s.namespace).UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
-		must(s, err, "allocate %s", device.name)
-		claims = append(claims, &drapb.Claim{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)})
+		claims = append(claims, s.allocate("bench-"+device.name, device, nil))
 	}
 	return claims
+}
+
+// allocate makes a claim that has a device, or the share of it with an ID.
+func (s *scenario) allocate(name string, device device, share *types.UID) *drapb.Claim {
+	s.Helper()
+	claim := s.createClaim(name, s.claimFor(1))
+	result := resourcev1.DeviceRequestAllocationResult{
+		Request: claim.Spec.Devices.Requests[0].Name,
+		Driver:  s.driver, Pool: s.node, Device: device.name, ShareID: share,
+	}
+	for capacity, value := range device.Capacity {
+		if share != nil && value.RequestPolicy != nil {
+			if result.ConsumedCapacity == nil {
+				result.ConsumedCapacity = map[resourcev1.QualifiedName]resource.Quantity{}
+			}
+			result.ConsumedCapacity[capacity] = *value.RequestPolicy.Default
+		}
+	}
+	claim.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+		Results: []resourcev1.DeviceRequestAllocationResult{result},
+	}}
+	_, err := s.client.ResourceV1().ResourceClaims(s.namespace).UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
+	must(s, err, "allocate %s", device.name)
+	return &drapb.Claim{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}
 }
 
 // dialPlugin connects to the socket that kubelet uses.
