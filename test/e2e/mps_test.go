@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	grantedMemory = regexp.MustCompile(`(?m)^memory limit (\d+)$`)
-	grantedCores  = regexp.MustCompile(`(?m)^thread percentage (\d+)`)
+	grantedMemory = regexp.MustCompile(`(?m)^mps device \S+ memory (\d+)$`)
+	grantedCores  = regexp.MustCompile(`(?m)^mps threads (\d+)%$`)
 )
 
 // expectLimits waits until the pod's container is a client of MPS with these limits.
@@ -44,14 +44,29 @@ func (s *scenario) expectLimitsIn(pod, container string, want amounts) {
 	})
 }
 
-// expectConnected fails when the pod's client has lost its daemon.
-func (s *scenario) expectConnected(pod string) {
+// expectConnected fails when the pod's client has ever lost its daemon: it ends then, and
+// kubelet starts it again.
+func (s *scenario) expectConnected(name string) {
 	s.Helper()
-	log, err := s.podLog(s.Context(), s.namespace, pod, &corev1.PodLogOptions{})
-	must(s, err, "read the log of pod %s", pod)
-	if strings.Contains(log, "lost") {
-		s.Errorf("the client in pod %s has lost its MPS daemon:\n%s", pod, log)
+	pod := s.waitRunning(name)
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.RestartCount > 0 {
+			log, err := s.podLog(s.Context(), s.namespace, name, &corev1.PodLogOptions{Container: status.Name, Previous: true})
+			s.Errorf("the client in pod %s was started again; before, it said (%v):\n%s", name, err, log)
+		}
 	}
+}
+
+// expectLost waits until the pod's client has lost its daemon and is a client of the next.
+func (s *scenario) expectLost(name string) {
+	s.Helper()
+	eventually(s, startTimeout, "the client in pod "+name+" has lost its MPS daemon", func(ctx context.Context) error {
+		log, err := s.podLog(ctx, s.namespace, name, &corev1.PodLogOptions{Previous: true})
+		if err == nil && !strings.Contains(log, "mps lost\n") {
+			err = errors.New("its log does not say so:\n" + log)
+		}
+		return err
+	})
 }
 
 // expectUnshared waits until nothing is left of any share.
@@ -72,8 +87,8 @@ func (in *installation) expectNoShares(ctx context.Context) error {
 		return err
 	}
 	for _, g := range state.GPUs {
-		if g.ComputeMode != "Default" || g.TimeSlice != "Default" {
-			return fmt.Errorf("GPU %d has the compute mode %s and the time-slice %s", g.Index, g.ComputeMode, g.TimeSlice)
+		if g.ComputeMode != "Default" || g.Timeslice != "Default" {
+			return fmt.Errorf("GPU %d has the compute mode %s and the time-slice %s", g.Index, g.ComputeMode, g.Timeslice)
 		}
 	}
 	if !in.local() || in.mpsRoot == "" {

@@ -29,11 +29,11 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 	for _, container := range []string{"mps-ctr0", "mps-ctr1"} {
 		s.expectLimitsIn(pod.Name, container, amounts{"memory": "5Gi", "cores": "50"})
 	}
-	if got := sim.gpu(sliced[0]); got.TimeSlice != "Long" || got.ComputeMode != "Default" {
-		t.Errorf("the time-sliced GPU has the time-slice %s and the compute mode %s", got.TimeSlice, got.ComputeMode)
+	if got := sim.gpu(sliced[0]); got.Timeslice != "Long" || got.ComputeMode != "Default" {
+		t.Errorf("the time-sliced GPU has the time-slice %s and the compute mode %s", got.Timeslice, got.ComputeMode)
 	}
-	if got := sim.gpu(served[0]); got.TimeSlice != "Default" || got.ComputeMode != "ExclusiveProcess" {
-		t.Errorf("the GPU under MPS has the time-slice %s and the compute mode %s", got.TimeSlice, got.ComputeMode)
+	if got := sim.gpu(served[0]); got.Timeslice != "Default" || got.ComputeMode != "ExclusiveProcess" {
+		t.Errorf("the GPU under MPS has the time-slice %s and the compute mode %s", got.Timeslice, got.ComputeMode)
 	}
 	for _, name := range []string{"first-of-partition", "second-of-partition"} {
 		s.expectLimitsIn(name, "mps-ctr", amounts{"memory": "2Gi", "cores": "25"})
@@ -48,12 +48,13 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 // TestBadSharingFailsWithASentence names the request and the field of what cannot be.
 func TestBadSharingFailsWithASentence(t *testing.T) {
 	gpu, _ := newShareScenario(t, 0)
-	huge := fmt.Sprint(gpu.devices[0].Capacity["memory"].Value.Value() + 1<<30)
+	huge := gpu.devices[0].Capacity["memory"].Value
+	huge.Add(quantityOf("1Gi"))
 	tests := []struct {
 		name, class, sharing string
 		want                 []string
 	}{
-		{"more memory than there is", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + huge + `"}}`, []string{"defaultPinnedDeviceMemoryLimit"}},
+		{"more memory than there is", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + huge.String() + `"}}`, []string{"defaultPinnedDeviceMemoryLimit"}},
 		{"an unknown device", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`, []string{"defaultPerDevicePinnedMemoryLimit", "7"}},
 		{"sharing of a share", timeSliceClass, `{"strategy":"TimeSlicing"}`, []string{kindTimeSlice}},
 		{"of a partition", partitionClass, `{"strategy":"TimeSlicing"}`, []string{"GpuConfig", kindPartition}},
