@@ -117,13 +117,17 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	s.expectOfferedIn(kindTimeSlice, all, 0)
 	s.expectOfferedIn(kindGPU, 0, 1)
 	s.expectOfferedIn(kindPartition, 0, 0)
-	more := names("more", 2*defaultShares-2)
+	// The two shares from before have a quarter of the memory each, the new ones an eighth.
+	more := names("more", defaultShares)
 	for _, name := range more {
 		s.createPod(s.podFromTemplate(name, "share"))
 	}
 	for _, name := range more {
 		s.expectOwnDevices(name)
 	}
+	s.createPod(s.podFromTemplate("too-many", "share"))
+	s.expectUnschedulable("too-many")
+	s.deletePod("too-many")
 	s.createPod(s.podFromTemplate("second-whole", "whole"))
 	s.expectUnschedulable("second-whole")
 	for name, run := range running {
