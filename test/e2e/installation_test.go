@@ -229,13 +229,22 @@ func (in *installation) published() []device {
 	return slices.Concat(in.devices, in.shares, in.partitions)
 }
 
-func (in *installation) deviceByName(name string) (device, bool) {
+// deviceByName finds a device of the start, or one that is published now: what a node
+// offers changes with its policy.
+func (in *installation) deviceByName(ctx context.Context, name string) (device, error) {
+	named := func(d device) bool { return d.name == name }
 	all := in.published()
-	i := slices.IndexFunc(all, func(d device) bool { return d.name == name })
-	if i < 0 {
-		return device{}, false
+	if !slices.ContainsFunc(all, named) {
+		now, err := in.publishedDevices(ctx)
+		if err != nil {
+			return device{}, err
+		}
+		all = now[in.node]
 	}
-	return all[i], true
+	if i := slices.IndexFunc(all, named); i >= 0 {
+		return all[i], nil
+	}
+	return device{}, fmt.Errorf("node %s has no device %s", in.node, name)
 }
 
 // pluginPods returns the plugin's pods on the node that are not being deleted.

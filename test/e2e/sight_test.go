@@ -171,9 +171,9 @@ func (s *scenario) allocatedTo(claim *resourcev1.ResourceClaim, request string) 
 		if request != "" && result.Request != request {
 			continue
 		}
-		d, known := s.deviceByName(result.Device)
-		if result.Driver != s.driver || result.Pool != s.node || !known {
-			s.Fatalf("claim %s was given %s/%s/%s, which is no device of driver %s on node %s", claim.Name, result.Driver, result.Pool, result.Device, s.driver, s.node)
+		d, err := s.deviceByName(s.Context(), result.Device)
+		if result.Driver != s.driver || result.Pool != s.node || err != nil {
+			s.Fatalf("claim %s was given %s/%s/%s, which is no device of driver %s on node %s: %v", claim.Name, result.Driver, result.Pool, result.Device, s.driver, s.node, err)
 		}
 		devices = append(devices, s.inUse(claim, d))
 	}
