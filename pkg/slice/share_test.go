@@ -79,7 +79,8 @@ func randomPolicy(random *rand.Rand, node gpu.Node) gpu.Policy {
 	if random.IntN(2) == 0 {
 		policy.TimeSlicing = ptr.To(slicing())
 	}
-	if random.IntN(2) == 0 {
+	old := slices.ContainsFunc(node.GPUs, gpu.GPU.BeforeVolta)
+	if random.IntN(2) == 0 && !old {
 		policy.MPS = ptr.To(clients())
 	}
 	for _, g := range node.GPUs {
