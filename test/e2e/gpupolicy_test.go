@@ -59,7 +59,8 @@ func (s *scenario) createPolicy(policy *unstructured.Unstructured) (name string)
 		if err != nil && !apierrors.IsNotFound(err) {
 			s.Errorf("delete GPUPolicy %s: %v", created.GetName(), err)
 		}
-		must(s, until(ctx, s.expectDevicesOfTheStart), "wait for the devices of the start")
+		// What pods have is offered as long as they have it.
+		must(s, errors.Join(until(ctx, s.deletePods), until(ctx, s.expectDevicesOfTheStart)), "wait for the devices of the start")
 	})
 	return created.GetName()
 }
