@@ -177,7 +177,7 @@ func TestIntervalIsSetWhileAGPUIsShared(t *testing.T) {
 	gpu := s.devices[0]
 	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil, s.of(gpu)))
 	for _, name := range names("pod", 2) {
-		if got := sim.gpu(gpu).Timeslice; name == "pod-0" && got != "Default" {
+		if got := sim.gpu(gpu).Timeslice; name == "pod-0" && got != defaultSlice {
 			t.Errorf("before its first share the GPU has the time-slice %s", got)
 		}
 		s.createPod(s.podFromTemplate(name, "share"))
@@ -186,7 +186,7 @@ func TestIntervalIsSetWhileAGPUIsShared(t *testing.T) {
 	if got := sim.gpu(gpu).Timeslice; got != "Short" {
 		t.Errorf("the shared GPU has the time-slice %s, want Short", got)
 	}
-	if got := sim.gpu(s.devices[1]).Timeslice; got != "Default" {
+	if got := sim.gpu(s.devices[1]).Timeslice; got != defaultSlice {
 		t.Errorf("a GPU without shares has the time-slice %s", got)
 	}
 	s.deletePod("pod-0")

@@ -13,6 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// How the simulator writes compute modes and time-slices.
+const (
+	exclusiveProcess = "Exclusive_Process"
+	defaultMode      = "Default"
+	defaultSlice     = "Default"
+)
+
 var (
 	grantedMemory = regexp.MustCompile(`(?m)^mps device \S+ memory (\d+)$`)
 	grantedCores  = regexp.MustCompile(`(?m)^mps threads (\d+)%$`)
@@ -87,7 +94,7 @@ func (in *installation) expectNoShares(ctx context.Context) error {
 		return err
 	}
 	for _, g := range state.GPUs {
-		if g.ComputeMode != "Default" || g.Timeslice != "Default" {
+		if g.ComputeMode != defaultMode || g.Timeslice != defaultSlice {
 			return fmt.Errorf("GPU %d has the compute mode %s and the time-slice %s", g.Index, g.ComputeMode, g.Timeslice)
 		}
 	}

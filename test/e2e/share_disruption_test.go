@@ -108,7 +108,7 @@ func TestPluginUpgradedUnderMPS(t *testing.T) {
 	if now := m.mpsDaemonOf(t, gpu); now != daemon {
 		t.Errorf("the MPS daemon was the process %d, is %d", daemon, now)
 	}
-	if mode := sim.gpu(gpu).ComputeMode; mode != "ExclusiveProcess" {
+	if mode := sim.gpu(gpu).ComputeMode; mode != exclusiveProcess {
 		t.Errorf("the GPU has the compute mode %s", mode)
 	}
 	s.expectPluginReady()

@@ -230,7 +230,7 @@ func TestMPSShares(t *testing.T) {
 	}
 	s.createPod(s.clientFromTemplate("late", "late"))
 	s.expectUnschedulable("late")
-	if mode := sim.gpu(gpu).ComputeMode; mode != "ExclusiveProcess" {
+	if mode := sim.gpu(gpu).ComputeMode; mode != exclusiveProcess {
 		t.Errorf("the GPU under MPS has the compute mode %s", mode)
 	}
 	s.deletePod("small")

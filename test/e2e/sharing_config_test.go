@@ -29,10 +29,10 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 	for _, container := range []string{"mps-ctr0", "mps-ctr1"} {
 		s.expectLimitsIn(pod.Name, container, amounts{"memory": "5Gi", "cores": "50"})
 	}
-	if got := sim.gpu(sliced[0]); got.Timeslice != "Long" || got.ComputeMode != "Default" {
+	if got := sim.gpu(sliced[0]); got.Timeslice != "Long" || got.ComputeMode != defaultMode {
 		t.Errorf("the time-sliced GPU has the time-slice %s and the compute mode %s", got.Timeslice, got.ComputeMode)
 	}
-	if got := sim.gpu(served[0]); got.Timeslice != "Default" || got.ComputeMode != "ExclusiveProcess" {
+	if got := sim.gpu(served[0]); got.Timeslice != defaultSlice || got.ComputeMode != exclusiveProcess {
 		t.Errorf("the GPU under MPS has the time-slice %s and the compute mode %s", got.Timeslice, got.ComputeMode)
 	}
 	for _, name := range []string{"first-of-partition", "second-of-partition"} {
