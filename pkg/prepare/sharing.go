@@ -90,6 +90,8 @@ const (
 	fieldPerDevice  = "sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit"
 )
 
+func perDeviceField(key string) string { return fmt.Sprintf("%s[%s]", fieldPerDevice, key) }
+
 // leastMemory is what limits are counted in.
 const leastMemory = 1 << 20
 
@@ -122,7 +124,7 @@ func newService(config *v1beta1.MPSConfig) (sharing, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(config.DefaultPerDevicePinnedMemoryLimit)) {
 		limit := config.DefaultPerDevicePinnedMemoryLimit[key]
-		if s.perDevice[key], err = memoryLimit(fmt.Sprintf("%s[%s]", fieldPerDevice, key), limit); err != nil {
+		if s.perDevice[key], err = memoryLimit(perDeviceField(key), limit); err != nil {
 			return nil, err
 		}
 	}
@@ -146,20 +148,26 @@ func (s service) arrange(devices []*Assignment, daemon string) error {
 			return fmt.Errorf("sharing.strategy is %s, but request %q was given %s, a %s (compute capability %s), which cannot limit the clients of MPS: use %s",
 				v1beta1.MPSStrategy, device.Request, device.Shape.Name(), g.ProductName, g.ComputeCapability, v1beta1.TimeSlicingStrategy)
 		}
-		if total := (gpu.Share{Of: device.Shape}).MemoryBytes(); total > 0 && limits[i] > total {
-			return fmt.Errorf("the memory limit %s in sharing.mpsConfig is more than the %s of %s, which request %q was given: lower it",
-				bytesText(limits[i]), bytesText(total), device.Shape.Name(), device.Request)
+		if total := (gpu.Share{Of: device.Shape}).MemoryBytes(); total > 0 && limits[i].bytes > total {
+			return fmt.Errorf("%s is %s, which is more than the %s of %s, which request %q was given: lower it",
+				limits[i].field, bytesText(limits[i].bytes), bytesText(total), device.Shape.Name(), device.Request)
 		}
-		device.MPS = &journal.MPS{Daemon: daemon, MemoryBytes: limits[i], Cores: s.cores, MultiUser: s.multiUser}
+		device.MPS = &journal.MPS{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
 	}
 	return nil
 }
 
+// limit is a memory limit and the field that sets it.
+type limit struct {
+	field string
+	bytes uint64
+}
+
 // limits are the memory limits by device.
-func (s service) limits(devices []*Assignment) ([]uint64, error) {
-	limits := make([]uint64, len(devices))
+func (s service) limits(devices []*Assignment) ([]limit, error) {
+	limits := make([]limit, len(devices))
 	for i := range limits {
-		limits[i] = s.memory
+		limits[i] = limit{fieldMemory, s.memory}
 	}
 	set := map[int]string{}
 	for _, key := range slices.Sorted(maps.Keys(s.perDevice)) {
@@ -171,7 +179,7 @@ func (s service) limits(devices []*Assignment) ([]uint64, error) {
 			return nil, fmt.Errorf("%s has two limits for %s, %q and %q: remove one", fieldPerDevice, devices[i].Shape.Name(), other, key)
 		}
 		set[i] = key
-		limits[i] = s.perDevice[key]
+		limits[i] = limit{perDeviceField(key), s.perDevice[key]}
 	}
 	return limits, nil
 }

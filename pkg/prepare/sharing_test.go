@@ -173,7 +173,7 @@ func TestSharingThatIsRefused(t *testing.T) {
 		},
 		"more memory than the GPU has": {
 			"gpu-0", configured(mpsObject(`"defaultPinnedDeviceMemoryLimit":"81Gi"`)),
-			[]string{`the memory limit 81Gi in sharing.mpsConfig is more than the 80Gi of gpu-0, which request "a" was given: lower it`},
+			[]string{`is 81Gi, which is more than the 80Gi of gpu-0, which request "a" was given: lower it`},
 		},
 		"more memory than the partition has": {
 			"gpu-0-mig-1g10gb-19-0", configured(onMIG(`"defaultPerDevicePinnedMemoryLimit":{"0":"11Gi"}`)), []string{"11Gi", "the 10Gi of gpu-0-mig-1g10gb-19-0"},

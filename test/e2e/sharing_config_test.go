@@ -57,7 +57,6 @@ func TestBadSharingFailsWithASentence(t *testing.T) {
 		{"more memory than there is", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + huge.String() + `"}}`, []string{"defaultPinnedDeviceMemoryLimit"}},
 		{"an unknown device", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`, []string{"defaultPerDevicePinnedMemoryLimit", "7"}},
 		{"sharing of a share", timeSliceClass, `{"strategy":"TimeSlicing"}`, []string{kindTimeSlice}},
-		{"of a partition", partitionClass, `{"strategy":"TimeSlicing"}`, []string{"GpuConfig", kindPartition}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -65,12 +64,32 @@ func TestBadSharingFailsWithASentence(t *testing.T) {
 			s, _ := newShareScenario(t, 1)
 			s.createClaim("bad", configured(s.sharesFor(test.class, 1, nil), s.driver, gpuConfig(test.sharing)))
 			s.createPod(s.podSharing("bad", "bad"))
-			message := s.waitForEvent("bad", reasonPrepareFailed)
-			for _, text := range append(test.want, s.namespace+"/bad", fmt.Sprintf("%q", requestName)) {
-				if !strings.Contains(message, text) {
-					t.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
-				}
-			}
+			s.expectRefusal("bad", append(test.want, s.namespace+"/bad", fmt.Sprintf("%q", requestName)))
 		})
 	}
+}
+
+// expectRefusal waits until the pod is told, with these words, why its claim is not prepared.
+func (s *scenario) expectRefusal(pod string, want []string) {
+	s.Helper()
+	message := s.waitForEvent(pod, reasonPrepareFailed)
+	for _, text := range want {
+		if !strings.Contains(message, text) {
+			s.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
+		}
+	}
+}
+
+// TestConfigurationOfAnotherTypeIsRefused gives the configuration of whole GPUs to a request
+// for a partition, one of two.
+func TestConfigurationOfAnotherTypeIsRefused(t *testing.T) {
+	t.Parallel()
+	s, _ := newPartitionScenario(t, 2)
+	spec := configured(s.partitionsFor(1), s.driver, gpuConfig(`{"strategy":"TimeSlicing"}`))
+	whole := s.claimFor(1).Devices.Requests[0]
+	whole.Name = "whole"
+	spec.Devices.Requests = append(spec.Devices.Requests, whole)
+	s.createClaim("bad", spec)
+	s.createPod(s.podSharing("bad", "bad"))
+	s.expectRefusal("bad", []string{"GpuConfig", kindPartition, s.namespace + "/bad", fmt.Sprintf("%q", requestName)})
 }
