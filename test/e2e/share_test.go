@@ -111,7 +111,7 @@ func TestReplicas(t *testing.T) {
 }
 
 // TestMoreThanOneShare lets a claim take more of a GPU than the others, and a claim take
-// several shares.
+// shares by two requests.
 func TestMoreThanOneShare(t *testing.T) {
 	t.Parallel()
 	s, _ := newShareScenario(t, 1)
@@ -127,7 +127,11 @@ func TestMoreThanOneShare(t *testing.T) {
 	s.deletePod("large")
 	s.expectOwnDevices("late")
 
-	s.createTemplate("two", s.sharesFor(timeSliceClass, 2, nil, s.of(gpu)))
+	two := s.sharesFor(timeSliceClass, 1, nil, s.of(gpu))
+	second := two.Devices.Requests[0]
+	second.Name = "second"
+	two.Devices.Requests = append(two.Devices.Requests, second)
+	s.createTemplate("two", two)
 	s.createPod(s.podFromTemplate("two", "two"))
 	pod := s.waitRunning("two")
 	results := s.claimOf(pod).Status.Allocation.Devices.Results
