@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,21 +94,16 @@ func TestBadConfigurationIsRefusedWhereItIsWritten(t *testing.T) {
 
 // TestBadConfigurationFailsItsOwnPodOnly expects an event that says which claim, request
 // and field are at fault, and that a neighbour's pod starts meanwhile. Only the node knows
-// that the configuration is of the wrong kind for the device that the claim was given.
+// that the device that the claim was given has less memory.
 func TestBadConfigurationFailsItsOwnPodOnly(t *testing.T) {
 	t.Parallel()
 	s := newScenario(t, 2)
-	s.createClaim("bad", configured(s.claimFor(1), s.driver, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig"}`))
+	s.createClaim("bad", configured(s.claimFor(1), s.driver, gpuConfig(`{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"1Ti"}}`)))
 	s.createPod(s.podSharing("bad", "bad"))
 	s.createTemplate("good", s.claimFor(1))
 	s.createPod(s.podFromTemplate("good", "good"))
 	expectCount(t, s.expectOwnDevices("good"), 1)
-	message := s.waitForEvent("bad", reasonPrepareFailed)
-	for _, text := range []string{"MigDeviceConfig", "of type gpu", "use the kind for that type", s.namespace + "/bad", fmt.Sprintf("%q", requestName)} {
-		if !strings.Contains(message, text) {
-			t.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
-		}
-	}
+	s.expectRefusal("bad", []string{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit is 1Ti", "lower it", s.namespace + "/bad", fmt.Sprintf("%q", requestName)})
 	s.expectNoEvent("good", reasonPrepareFailed)
 }
 

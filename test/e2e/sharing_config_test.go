@@ -47,14 +47,10 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 
 // TestBadSharingFailsWithASentence names the request and the field of what cannot be.
 func TestBadSharingFailsWithASentence(t *testing.T) {
-	gpu, _ := newShareScenario(t, 0)
-	huge := gpu.devices[0].Capacity["memory"].Value
-	huge.Add(quantityOf("1Gi"))
 	tests := []struct {
 		name, class, sharing string
 		want                 []string
 	}{
-		{"more memory than there is", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + huge.String() + `"}}`, []string{"defaultPinnedDeviceMemoryLimit"}},
 		{"an unknown device", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`, []string{"defaultPerDevicePinnedMemoryLimit", "7"}},
 		{"sharing of a share", timeSliceClass, `{"strategy":"TimeSlicing"}`, []string{kindTimeSlice}},
 	}
