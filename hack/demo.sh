@@ -17,6 +17,9 @@ say "The node's GPUs, as the scheduler sees them:"
 say "The MIG partitions that they could be divided into instead (places on all GPUs, profile):"
 "$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[?(@.attributes.type.string=="mig")]}{.attributes.profile.string}{"\t"}{.capacity.memory.value}{"\n"}{end}' | sort | uniq -c
 
+say "The shares that several claims could have of them instead (GPUs, how, memory to share):"
+"$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[?(@.allowMultipleAllocations==true)]}{.attributes.type.string}{"\t"}{.capacity.memory.value}{"\n"}{end}' | sort | uniq -c
+
 say "A pod with a ResourceClaimTemplate (examples/pod-with-template.yaml):"
 sed -e 's|image: .*|image: mica.local/workload:dev|' -e 's|command: .*|args: ["show"]|' examples/pod-with-template.yaml | "$kubectl" apply -f -
 "$kubectl" wait --for=condition=Ready pod/gpu-pod --timeout=2m
