@@ -151,9 +151,13 @@ func (d *Directory) clean(id string) error {
 	return d.root.forget(id)
 }
 
-// forget removes the status and the place of a daemon that does not run.
+// forget removes the place and the status of a daemon that does not run. The status
+// goes last: what has none is not looked for any more.
 func (r root) forget(id string) error {
-	return errors.Join(os.RemoveAll(string(r.place(id))), remove(r.status(id)))
+	if err := os.RemoveAll(string(r.place(id))); err != nil {
+		return err
+	}
+	return remove(r.status(id))
 }
 
 // List names the daemons that are wanted or of which something is left.

@@ -133,7 +133,7 @@ func (k *keeper) launch(ctx context.Context, singleUser bool) (Process, error) {
 		return nil, err
 	}
 	if err := k.configure(ctx, process); err != nil {
-		k.quit(ctx, process)
+		_ = k.quit(ctx, process) // the next start, or the end, ends what is left
 		return nil, err
 	}
 	return process, nil
@@ -274,8 +274,9 @@ func tail(path string) (string, error) {
 	return string(content[:n]), nil
 }
 
-// quit ends the daemon, and whatever it has left behind, also after ctx.
-func (k *keeper) quit(ctx context.Context, process Process) {
+// quit ends the daemon, and whatever it has left behind, also after ctx. The error is
+// that something of it runs.
+func (k *keeper) quit(ctx context.Context, process Process) error {
 	ctx = context.WithoutCancel(ctx)
 	if process != nil && !ended(process, 0) {
 		limited, cancel := context.WithTimeout(ctx, quitWait)
@@ -287,9 +288,11 @@ func (k *keeper) quit(ctx context.Context, process Process) {
 			ended(process, termWait)
 		}
 	}
-	if err := k.supervisor.sweep(ctx, k.place); err != nil {
+	err := k.supervisor.sweep(ctx, k.place)
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "Not every process of the MPS control daemon has ended")
 	}
+	return err
 }
 
 func ended(process Process, wait time.Duration) bool {
@@ -304,7 +307,7 @@ func ended(process Process, wait time.Duration) bool {
 // end is for a daemon that is unwanted, of which nothing stays, or whose
 // supervisor ends, which its clients notice.
 func (k *keeper) end(ctx context.Context, process Process) {
-	k.quit(ctx, process)
+	left := k.quit(ctx, process)
 	if !errors.Is(context.Cause(ctx), errUnwanted) {
 		k.set(ctx, func(s *Status) {
 			if s.State == Ready {
@@ -314,8 +317,12 @@ func (k *keeper) end(ctx context.Context, process Process) {
 		})
 		return
 	}
+	if left != nil {
+		return // who waits for its end, to give the GPU to others, waits on: it is tried again
+	}
 	if err := k.supervisor.root.forget(k.daemon.ID); err != nil {
 		klog.FromContext(ctx).Error(err, "What is left of the MPS control daemon cannot be removed; it is tried again")
+		return
 	}
 	klog.FromContext(ctx).Info("The MPS control daemon has ended: nobody wants it any more")
 }

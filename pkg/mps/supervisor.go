@@ -245,11 +245,12 @@ func (s *Supervisor) removeRemains(ctx context.Context, wanted []string) {
 		klog.FromContext(ctx).Error(err, "What is left of ended daemons stays")
 		return
 	}
-	for _, id := range known {
-		if slices.Contains(wanted, id) || s.keepers[id] != nil {
-			continue
-		}
-		err := s.sweep(ctx, s.root.place(id))
+	remains := slices.DeleteFunc(known, func(id string) bool { return slices.Contains(wanted, id) || s.keepers[id] != nil })
+	for _, id := range remains {
+		// All of them together must not hold up the daemons that are wanted.
+		limited, cancel := context.WithTimeout(ctx, sweepWait/time.Duration(len(remains)))
+		err := s.runner.Sweep(limited, s.root.place(id))
+		cancel()
 		if err == nil {
 			err = s.root.forget(id)
 		}

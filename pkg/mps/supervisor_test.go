@@ -2,6 +2,7 @@ package mps
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -320,8 +321,11 @@ func (r *hangingRunner) Sweep(ctx context.Context, _ Place) error {
 // supervisor, which has other daemons.
 func TestProcessesThatCannotBeKilledHoldNobodyUp(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		if err := write(d.root.status("gpu-1-mps"), Status{Daemon: Daemon{ID: "gpu-1-mps"}, State: Stopping}); err != nil {
-			t.Fatal(err)
+		for n := range 56 { // partitions of 8 GPUs
+			id := fmt.Sprintf("gpu-1-mig-%d-mps", n)
+			if err := write(d.root.status(id), Status{Daemon: Daemon{ID: id}, State: Stopping}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		s := NewSupervisor(d.Path(), &hangingRunner{})
 		if err := s.makeDirectories(); err != nil {
@@ -342,4 +346,34 @@ func TestProcessesThatCannotBeKilledHoldNobodyUp(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Who stops a daemon destroys its partition next, or gives its GPU to others.
+func TestADaemonWhoseProcessesCannotBeKilledIsNotStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &stuckRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		runner.stuck.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		fixture.Sentence(t, d.Stop(ctx, "gpu-0-mps"), "deadline exceeded", "the supervisor has not removed it yet")
+		runner.stuck.Store(false)
+		stop(t, d, "gpu-0-mps")
+		expectNothing(t, d)
+	})
+}
+
+// stuckRunner has processes that the kernel driver holds while it is stuck.
+type stuckRunner struct {
+	fakeRunner
+	stuck atomic.Bool
+}
+
+func (r *stuckRunner) Sweep(ctx context.Context, place Place) error {
+	if r.stuck.Load() {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return r.fakeRunner.Sweep(ctx, place)
 }
