@@ -92,7 +92,11 @@ func (d *Directory) want(daemon Daemon) error {
 		return fmt.Errorf("the sockets of MPS control daemon %s would have paths %d bytes longer than the kernel allows: choose a shorter --mps-root", daemon.ID, excess)
 	}
 	wish, err := d.root.readWish(daemon.ID)
+	var newer Daemon
 	switch {
+	case errors.Is(err, errDamaged) && read(d.root.wish(daemon.ID), &newer, false) == nil && newer.ID == daemon.ID && newer.check() == nil:
+		// To write it anew would end the daemon, and the work of its clients.
+		return fmt.Errorf("%w: the daemon that it asks for is used by claims: upgrade this plugin, or end the pods of those claims", err)
 	case wish != nil && wish.equal(daemon):
 		return nil
 	case wish != nil:

@@ -201,3 +201,41 @@ func BenchmarkStartOfAReadyDaemon(b *testing.B) {
 		}
 	}
 }
+
+// After a downgrade of the plugin, or while two versions run.
+func TestADaemonThatANewerVersionAskedForIsNotReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		runner := &fakeRunner{}
+		supervise(t, d, runner)
+		start(t, d, wanted())
+		content, err := os.ReadFile(d.root.wish("gpu-0-mps"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		newer := strings.Replace(string(content), "{", `{"nice":true,`, 1)
+		if err := os.WriteFile(d.root.wish("gpu-0-mps"), []byte(newer), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		other := wanted()
+		other.ThreadPercentage = 50
+		fixture.Sentence(t, d.Start(t.Context(), other), "gpu-0-mps", "written by another version", "upgrade this plugin")
+		time.Sleep(2 * resync)
+		if runner.started() != 1 || runner.running() != 1 {
+			t.Errorf("started %d times, %d run", runner.started(), runner.running())
+		}
+		stop(t, d, "gpu-0-mps")
+		expectNothing(t, d)
+	})
+}
+
+// A wish that was cut off asks for nothing.
+func TestAWishThatCannotBeReadIsReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{})
+		synctest.Wait()
+		if err := os.WriteFile(d.root.wish("gpu-0-mps"), []byte(`{"id":"gpu-0`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		start(t, d, wanted())
+	})
+}

@@ -194,6 +194,7 @@ func (s *Supervisor) look(ctx context.Context) {
 		if !slices.Contains(wanted, id) {
 			k.reconsider(ctx)
 		}
+		k.set(ctx, func(*Status) {}) // whose file others may have lost, or that could not be written
 		boundLogs(ctx, s.root.place(id))
 	}
 	s.removeRemains(ctx, wanted)
@@ -231,6 +232,7 @@ func (s *Supervisor) keep(ctx context.Context, wish Daemon) {
 		status:     Status{Daemon: wish, State: Starting, Restarts: restarts},
 	}
 	s.keepers[wish.ID] = k
+	s.publish(ctx, k.status) // before there is a place, which is only looked for with it
 	go func() {
 		defer cancel(nil)
 		k.run(ctx)

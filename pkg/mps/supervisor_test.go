@@ -377,3 +377,27 @@ func (r *stuckRunner) Sweep(ctx context.Context, place Place) error {
 	}
 	return r.fakeRunner.Sweep(ctx, place)
 }
+
+// As when the file system was full, or somebody cleaned up by hand.
+func TestAStatusThatIsLostIsWrittenAgain(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"damaged": func(path string) error { return os.WriteFile(path, []byte(`{"daemon"`), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *Directory) {
+				runner := &fakeRunner{}
+				supervise(t, d, runner)
+				start(t, d, wanted())
+				if err := lose(d.root.status("gpu-0-mps")); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 2*resync)
+				defer cancel()
+				if err := d.Start(ctx, wanted()); err != nil || runner.started() != 1 {
+					t.Errorf("started %d times: %v", runner.started(), err)
+				}
+			})
+		})
+	}
+}
