@@ -209,7 +209,7 @@ const restartMark = "restart-"
 // Announce is true for the first who asks, of all processes of the node, so that
 // each restart of a daemon is told once.
 func (d *Directory) Announce(status Status) (first bool, err error) {
-	mark := filepath.Join(string(d.root.place(status.Daemon.ID)), restartMark+strconv.Itoa(status.Restarts))
+	mark := d.root.mark(status.Daemon.ID, status.Restarts)
 	file, err := os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // or the daemon is stopped
 		return false, nil
@@ -217,12 +217,18 @@ func (d *Directory) Announce(status Status) (first bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("note that the restart of MPS control daemon %s is told: %w", status.Daemon.ID, err)
 	}
-	return true, file.Close()
+	// A process that has read the status before this restart was counted still needs
+	// the mark before.
+	return true, errors.Join(file.Close(), remove(d.root.mark(status.Daemon.ID, status.Restarts-2)))
+}
+
+func (r root) mark(id string, restart int) string {
+	return filepath.Join(string(r.place(id)), restartMark+strconv.Itoa(restart))
 }
 
 // Announced tells whether somebody has announced the restart.
 func (d *Directory) Announced(status Status) bool {
-	_, err := os.Lstat(filepath.Join(string(d.root.place(status.Daemon.ID)), restartMark+strconv.Itoa(status.Restarts)))
+	_, err := os.Lstat(d.root.mark(status.Daemon.ID, status.Restarts))
 	return err == nil
 }
 
@@ -291,16 +297,3 @@ func (p *patience) exhausted() bool {
 }
 
 func (p *patience) reset() { p.since = time.Time{} }
-
-// Check says why no daemon could be started on this node, and what to do.
-func (d *Directory) Check(tools Tools) error {
-	supervised, err := d.supervised()
-	if err != nil {
-		return err
-	}
-	if !supervised {
-		return fmt.Errorf("%w: %s", ErrNoSupervisor, noSupervisorAdvice)
-	}
-	_, err = tools.Find(controlProgram)
-	return err
-}

@@ -36,20 +36,6 @@ func TestWithoutASupervisor(t *testing.T) {
 	})
 }
 
-func TestWhatANodeNeedsForMPS(t *testing.T) {
-	bubble(t, func(t *testing.T, d *Directory) {
-		fixture.Sentence(t, d.Check(controlTools{}), "no MPS supervisor runs on this node", "mps.enabled=true")
-		supervise(t, d, &fakeRunner{})
-		synctest.Wait()
-		if err := d.Check(missingTools{}); !errors.Is(err, errMissing) {
-			t.Errorf("got %v", err)
-		}
-		if err := d.Check(controlTools{}); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestASupervisorThatComesBackIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		done := make(chan error)
@@ -238,4 +224,23 @@ func TestAWishThatCannotBeReadIsReplaced(t *testing.T) {
 		}
 		start(t, d, wanted())
 	})
+}
+
+// A daemon that is started again and again leaves no more files than others.
+func TestMarksOfRestartsDoNotPileUp(t *testing.T) {
+	d := NewDirectory(t.TempDir())
+	if err := os.MkdirAll(string(d.root.place("gpu-0-mps")), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for restarts := range 100 {
+		if first, err := d.Announce(Status{Daemon: wanted(), Restarts: restarts}); err != nil || !first {
+			t.Fatalf("restart %d: %v, %v", restarts, first, err)
+		}
+	}
+	if !d.Announced(Status{Daemon: wanted(), Restarts: 99}) || !d.Announced(Status{Daemon: wanted(), Restarts: 98}) {
+		t.Error("the last restarts are not known")
+	}
+	if files, err := os.ReadDir(string(d.root.place("gpu-0-mps"))); err != nil || len(files) > 2 {
+		t.Errorf("%d files are left: %v", len(files), err)
+	}
 }

@@ -256,15 +256,11 @@ func (k *keeper) said(process Process) string {
 
 // tail reads the end of a file that may be big.
 func tail(path string) (string, error) {
-	file, err := os.Open(path)
+	file, info, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	info, err := file.Stat()
-	if err != nil {
-		return "", err
-	}
 	const enough = 4 << 10
 	content := make([]byte, min(info.Size(), enough))
 	n, err := file.ReadAt(content, max(0, info.Size()-enough))

@@ -78,18 +78,32 @@ func (p Place) Log() string { return filepath.Join(string(p), "log") }
 // a field of its own must not be left out.
 var errDamaged = errors.New("the file is damaged, or written by another version")
 
+// openRegular follows neither a link nor a pipe, which would block: in some of the
+// directories, every user can make them.
+func openRegular(path string, flag int) (*os.File, fs.FileInfo, error) {
+	file, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link, or a pipe to write to
+		return nil, nil, fmt.Errorf("%w: %s is no regular file", errDamaged, path)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		return file, info, nil
+	}
+	_ = file.Close() // nothing was written
+	return nil, nil, errors.Join(fmt.Errorf("%w: %s is no regular file", errDamaged, path), err)
+}
+
 // read decodes a regular file of a bounded size. Strict refuses fields that this
 // version does not know. A missing file is fs.ErrNotExist.
 func read(path string, into any, strict bool) error {
-	// Neither a link nor a pipe, which would block, is followed.
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	file, _, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return errors.Join(fmt.Errorf("%w: %s is no regular file", errDamaged, path), err)
-	}
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return err

@@ -285,13 +285,21 @@ func boundLogs(ctx context.Context, place Place) {
 		return // it is made when the daemon starts
 	}
 	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || !info.Mode().IsRegular() || info.Size() <= maxLog {
-			continue
-		}
 		path := filepath.Join(place.Log(), entry.Name())
-		if err := os.Truncate(path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := boundLog(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errDamaged) {
 			klog.FromContext(ctx).Error(err, "A log cannot be emptied", "log", path)
 		}
 	}
+}
+
+func boundLog(path string) error {
+	file, info, err := openRegular(path, os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // nothing is written through it
+	if info.Size() <= maxLog {
+		return nil
+	}
+	return file.Truncate(0)
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -396,6 +397,38 @@ func TestAStatusThatIsLostIsWrittenAgain(t *testing.T) {
 				defer cancel()
 				if err := d.Start(ctx, wanted()); err != nil || runner.started() != 1 {
 					t.Errorf("started %d times: %v", runner.started(), err)
+				}
+			})
+		})
+	}
+}
+
+// Every user of the node can make files in the directory of logs.
+func TestLogsThatAreNoneAreNotFollowed(t *testing.T) {
+	for name, plant := range map[string]func(secret, log string) error{
+		"a link": os.Symlink,
+		"a pipe": func(_, log string) error { return syscall.Mkfifo(log, 0o666) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *Directory) {
+				secret := filepath.Join(t.TempDir(), "secret")
+				if err := os.WriteFile(secret, []byte(strings.Repeat("a secret\n", maxLog/9+1)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				runner := &fakeRunner{}
+				supervise(t, d, runner)
+				start(t, d, wanted())
+				if err := plant(secret, filepath.Join(d.root.place("gpu-0-mps").Log(), "control.log")); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * resync)
+				runner.die(d.root.place("gpu-0-mps"), "signal: killed")
+				synctest.Wait()
+				if got := status(t, d, "gpu-0-mps"); got.State != Starting || !strings.HasSuffix(got.Reason, "signal: killed") {
+					t.Errorf("status is %+v", got)
+				}
+				if info, err := os.Stat(secret); err != nil || info.Size() == 0 {
+					t.Errorf("a file behind a link was emptied: %v", err)
 				}
 			})
 		})
