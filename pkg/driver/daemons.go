@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,15 +54,13 @@ func (d *Driver) announceRestarts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var failures []error
 	for _, status := range statuses {
-		if status.Restarts == 0 || d.daemons.Announced(status) {
-			continue
-		}
-		if err := d.announceRestart(ctx, status); err != nil {
-			return err
+		if status.Restarts > 0 && !d.daemons.Announced(status) {
+			failures = append(failures, d.announceRestart(ctx, status))
 		}
 	}
-	return nil
+	return errors.Join(failures...)
 }
 
 func (d *Driver) announceRestart(ctx context.Context, status mps.Status) error {

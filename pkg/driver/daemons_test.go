@@ -36,7 +36,7 @@ func newSharing(t *testing.T, claims ...*resourceapi.ResourceClaim) *sharing {
 	api := newAPIServer(objects...)
 	s := &sharing{T: t, api: api, options: options(t, api, newHardware(t))}
 	s.options.MPSRoot = filepath.Join(filepath.Dir(s.options.PluginsDir), "mps")
-	for _, dir := range []string{"status", "gpu-0-mps"} {
+	for _, dir := range []string{"status", "gpu-0-mps", "gpu-1-mps"} {
 		if err := os.MkdirAll(filepath.Join(s.options.MPSRoot, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -59,13 +59,13 @@ func (s *sharing) record(claim *resourceapi.ResourceClaim, uid types.UID, daemon
 	}
 }
 
-func (s *sharing) restarted(times int) {
+func (s *sharing) restarted(daemon string, times int) {
 	s.Helper()
-	content, err := json.Marshal(mps.Status{Daemon: mps.Daemon{ID: "gpu-0-mps", Devices: []string{"GPU-0"}}, State: mps.Ready, Restarts: times})
+	content, err := json.Marshal(mps.Status{Daemon: mps.Daemon{ID: daemon, Devices: []string{"GPU-0"}}, State: mps.Ready, Restarts: times})
 	if err != nil {
 		s.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.options.MPSRoot, "status/gpu-0-mps.json"), content, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.options.MPSRoot, "status", daemon+".json"), content, 0o600); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -132,13 +132,13 @@ func TestPodsAreToldThatTheirMPSDaemonWasRestarted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.restarted(0)
+	s.restarted("gpu-0-mps", 0)
 	announce()
-	s.restarted(1)
+	s.restarted("gpu-0-mps", 1)
 	announce()
 	s.expect(2, mine.Namespace+"/a/uid-a/MPSDaemonRestarted:1 ", mine.Namespace+"/b/uid-b/MPSDaemonRestarted:1 ",
 		"the MPS control daemon gpu-0-mps of claim mine has ended and is started again, for the 1. time", "restart the containers that use it")
-	s.restarted(2)
+	s.restarted("gpu-0-mps", 2)
 	if err := s.plugin().announceRestarts(t.Context()); err != nil { // of a plugin that was started meanwhile
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {
 	claim := usedBy(fixture.Claim("mine"), "a")
 	s := newSharing(t, claim)
 	s.record(claim, claim.UID, "gpu-0-mps")
-	s.restarted(1)
+	s.restarted("gpu-0-mps", 1)
 	d := s.plugin()
 	away := true
 	s.api.PrependReactor("get", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -162,4 +162,19 @@ func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.expect(1, "/a/uid-a/")
+}
+
+// What keeps one daemon's pods from being told does not keep the others'.
+func TestARestartIsToldThoughAnotherCannotBe(t *testing.T) {
+	unreadable, mine := usedBy(fixture.Claim("aaa-unreadable"), "a"), usedBy(fixture.Claim("mine"), "b")
+	s := newSharing(t, unreadable, mine)
+	s.record(unreadable, unreadable.UID, "gpu-0-mps")
+	s.record(mine, mine.UID, "gpu-1-mps")
+	s.restarted("gpu-0-mps", 1)
+	s.restarted("gpu-1-mps", 1)
+	s.api.PrependReactor("get", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return action.(clienttesting.GetAction).GetName() == unreadable.Name, nil, errAway
+	})
+	fixture.Sentence(t, s.plugin().announceRestarts(t.Context()), unreadable.Name, errAway.Error())
+	s.expect(1, "/b/uid-b/")
 }

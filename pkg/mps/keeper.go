@@ -155,14 +155,8 @@ func (k *keeper) prepare(ctx context.Context) error {
 	if err := errors.Join(os.Chmod(k.place.Pipe(), 0o777|os.ModeSticky), os.Chmod(k.place.Log(), 0o777|os.ModeSticky)); err != nil {
 		return fmt.Errorf("make the directories of the daemon: %w", err)
 	}
-	left, err := os.ReadDir(k.place.Pipe())
-	if err != nil {
-		return fmt.Errorf("look at what an earlier daemon has left: %w", err)
-	}
-	for _, entry := range left {
-		if err := os.RemoveAll(filepath.Join(k.place.Pipe(), entry.Name())); err != nil {
-			return fmt.Errorf("remove what an earlier daemon has left: %w", err)
-		}
+	if err := clearDir(k.place.Pipe()); err != nil {
+		return fmt.Errorf("remove what an earlier daemon has left: %w", err)
 	}
 	return nil
 }

@@ -55,6 +55,8 @@ type Supervisor struct {
 	runner  Runner
 	keepers map[string]*keeper
 	ended   chan *keeper
+	// used: there may be something in the shared memory.
+	used bool
 	// looked is when it last did what it is for, in nanoseconds; 0 until it
 	// supervises.
 	looked atomic.Int64
@@ -198,6 +200,28 @@ func (s *Supervisor) look(ctx context.Context) {
 		boundLogs(ctx, s.root.place(id))
 	}
 	s.removeRemains(ctx, wanted)
+	// Without a daemon, the containers that had the shared memory have ended, and what
+	// they have not removed takes the node's.
+	if s.used && len(wanted) == 0 && len(s.keepers) == 0 {
+		err := clearDir(s.root.shm())
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "What clients have left in the shared memory stays there until the next look")
+		}
+		s.used = err != nil
+	}
+}
+
+// clearDir removes what is in a directory that containers may have mounted.
+func clearDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, entry := range entries {
+		failures = append(failures, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return errors.Join(failures...)
 }
 
 func (s *Supervisor) lookAt(ctx context.Context, id string) {
@@ -232,6 +256,7 @@ func (s *Supervisor) keep(ctx context.Context, wish Daemon) {
 		status:     Status{Daemon: wish, State: Starting, Restarts: restarts},
 	}
 	s.keepers[wish.ID] = k
+	s.used = true
 	s.publish(ctx, k.status) // before there is a place, which is only looked for with it
 	go func() {
 		defer cancel(nil)

@@ -2,7 +2,9 @@ package mps
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -433,4 +435,37 @@ func TestLogsThatAreNoneAreNotFollowed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Files in it are memory of the node, which nobody else gives back before a reboot.
+func TestSharedMemoryIsClearedAfterTheLastDaemon(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		supervise(t, d, &fakeRunner{})
+		second := wanted()
+		second.ID = "gpu-1-mps"
+		start(t, d, wanted())
+		start(t, d, second)
+		outside := filepath.Join(t.TempDir(), "outside")
+		left := filepath.Join(d.root.shm(), "left")
+		if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "kept"), nil, 0o600),
+			os.MkdirAll(filepath.Join(left, "deeper"), 0o700), os.Symlink(outside, filepath.Join(left, "link"))); err != nil {
+			t.Fatal(err)
+		}
+		stop(t, d, "gpu-0-mps")
+		time.Sleep(2 * resync)
+		if _, err := os.Stat(left); err != nil {
+			t.Errorf("a client of the other daemon has lost its memory: %v", err)
+		}
+		stop(t, d, "gpu-1-mps")
+		time.Sleep(2 * resync)
+		if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("it is left: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(outside, "kept")); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(d.root.shm()); err != nil || info.Mode() != fs.ModeDir|fs.ModeSticky|0o777 {
+			t.Errorf("the directory itself: %v, %v", info, err)
+		}
+	})
 }
