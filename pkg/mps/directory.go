@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +26,9 @@ const (
 
 // ErrNoSupervisor: nobody starts daemons on this node.
 var ErrNoSupervisor = errors.New("no MPS supervisor runs on this node")
+
+// ErrOther: a daemon of the name is wanted that is not the same.
+var ErrOther = errors.New("there is one of that name already")
 
 const noSupervisorAdvice = "look at the pods of the chart's DaemonSet with the component mps, or install the chart with mps.enabled=true"
 
@@ -100,8 +102,8 @@ func (d *Directory) want(daemon Daemon) error {
 	case wish != nil && wish.equal(daemon):
 		return nil
 	case wish != nil:
-		return fmt.Errorf("start MPS control daemon %s for %s: one of that name serves %s with other limits or devices: it ends with the last claim that uses it",
-			daemon.ID, strings.Join(daemon.Devices, ", "), strings.Join(wish.Devices, ", "))
+		return fmt.Errorf("start MPS control daemon %s for %s: %w: it serves %s with other limits or devices: it ends with the last claim that uses it",
+			daemon.ID, strings.Join(daemon.Devices, ", "), ErrOther, strings.Join(wish.Devices, ", "))
 	case err != nil && !errors.Is(err, errDamaged):
 		return err
 	}
@@ -162,21 +164,6 @@ func (r root) forget(id string) error {
 		return err
 	}
 	return remove(r.status(id))
-}
-
-// List names the daemons that are wanted or of which something is left.
-func (d *Directory) List() ([]string, error) {
-	wanted, err := ids(d.root.wishes())
-	if err != nil {
-		return nil, err
-	}
-	known, err := ids(d.root.statuses())
-	if err != nil {
-		return nil, err
-	}
-	all := append(wanted, known...)
-	slices.Sort(all)
-	return slices.Compact(all), nil
 }
 
 // Statuses are those of all daemons that have one.

@@ -79,7 +79,11 @@ func TestADaemonWithOtherSettingsIsNotTouched(t *testing.T) {
 		start(t, d, wanted())
 		other := wanted()
 		other.ThreadPercentage = 50
-		fixture.Sentence(t, d.Start(t.Context(), other), "gpu-0-mps", "one of that name serves GPU-a, GPU-b with other limits or devices")
+		err := d.Start(t.Context(), other)
+		fixture.Sentence(t, err, "gpu-0-mps", "one of that name already: it serves GPU-a, GPU-b with other limits or devices")
+		if !errors.Is(err, ErrOther) {
+			t.Errorf("got %v", err)
+		}
 		if got := status(t, d, "gpu-0-mps"); !got.Daemon.equal(wanted()) {
 			t.Errorf("status is %+v", got)
 		}

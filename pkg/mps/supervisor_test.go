@@ -181,8 +181,8 @@ func TestASupervisorThatWasKilled(t *testing.T) {
 		if got := status(t, d, "gpu-0-mps"); got.Restarts != 5 {
 			t.Errorf("status is %+v", got)
 		}
-		if left, err := d.List(); err != nil || len(left) != 1 {
-			t.Errorf("left: %q, %v; nobody wants the other one", left, err)
+		if left, err := d.Statuses(); err != nil || len(left) != 1 {
+			t.Errorf("left: %+v, %v; nobody wants the other one", left, err)
 		}
 	})
 }
@@ -283,8 +283,8 @@ func TestFilesThatAreNoWishes(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * resync)
-		if known, err := d.List(); err != nil || len(known) != 0 || runner.started() != 0 {
-			t.Errorf("got %q, %v", known, err)
+		if known, err := d.Statuses(); err != nil || len(known) != 0 || runner.started() != 0 {
+			t.Errorf("got %+v, %v", known, err)
 		}
 	})
 }

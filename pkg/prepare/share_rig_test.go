@@ -233,7 +233,7 @@ func (d *daemons) Start(_ context.Context, daemon mps.Daemon) error {
 		return fmt.Errorf("start MPS control daemon %s: %w", daemon.ID, d.fail)
 	}
 	if other, runs := d.running[daemon.ID]; runs && !reflect.DeepEqual(other, daemon) {
-		return fmt.Errorf("a daemon %s serves %v already, not %v", daemon.ID, other, daemon)
+		return fmt.Errorf("%w: %v, not %v", mps.ErrOther, other, daemon)
 	}
 	if d.running == nil {
 		d.running = map[string]mps.Daemon{}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/journal"
+	"github.com/mica-gpu/mica/pkg/mps"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -330,6 +331,22 @@ func (e *ending) Stop(ctx context.Context, id string) error {
 	e.stop()
 	e.stopped = true
 	return e.Daemons.Stop(ctx, id)
+}
+
+// As after MPS was switched off and on again while claims had shares.
+func TestADaemonThatNobodyHasIsReplaced(t *testing.T) {
+	r := newShareRig(t)
+	p := r.startShares(t, nil)
+	left := mps.Daemon{ID: servedGPU, Devices: []string{"GPU-that-was-replaced"}}
+	r.daemons.running = map[string]mps.Daemon{left.ID: left}
+	claim := r.sharing("c", servedGPU)
+	prepare(t, p, claim)
+	r.expectShares(t, p, claim)
+	r.daemons.running[left.ID] = left // somebody meddles
+	_, err := p.Prepare(testContext(t), r.sharing("d", servedGPU))
+	if _, is := r.daemons.running[left.ID]; !is || !errors.Is(err, mps.ErrOther) {
+		t.Errorf("the daemon of another claim was ended: %v", err)
+	}
 }
 
 func TestAnIntervalThatCannotBeSet(t *testing.T) {

@@ -134,12 +134,29 @@ func (s runDaemon) do(ctx context.Context, tools Tools) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
+	err := tools.Daemons.Start(ctx, s.daemon())
+	if !errors.Is(err, mps.ErrOther) {
+		return explain(err)
+	}
+	// It may have been left by claims that were released while MPS was switched off, or
+	// whose records were lost: then nobody else would end it.
+	if clients, others := s.clients(); others != nil || len(clients) > 0 {
+		return errors.Join(explain(err), others)
+	}
+	if err := tools.Daemons.Stop(ctx, s.devices[0].MPS.Daemon); err != nil {
+		return explain(err)
+	}
 	return explain(tools.Daemons.Start(ctx, s.daemon()))
 }
 
-func (s runDaemon) undo(ctx context.Context, tools Tools) error {
+// clients of the daemon that other claims have.
+func (s runDaemon) clients() ([]journal.Device, error) {
 	id := s.devices[0].MPS.Daemon
-	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == id })
+	return s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == id })
+}
+
+func (s runDaemon) undo(ctx context.Context, tools Tools) error {
+	clients, err := s.clients()
 	if err != nil || len(clients) > 0 || tools.Daemons == nil { // whose supervisor is gone has gone with it
 		return err
 	}
@@ -148,7 +165,7 @@ func (s runDaemon) undo(ctx context.Context, tools Tools) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
-	return explain(tools.Daemons.Stop(ctx, id))
+	return explain(tools.Daemons.Stop(ctx, s.devices[0].MPS.Daemon))
 }
 
 // daemon is what is wanted. For shares, the limits are each client's own.
