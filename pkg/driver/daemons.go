@@ -77,7 +77,7 @@ func (d *Driver) announceRestart(ctx context.Context, status mps.Status) error {
 		for _, consumer := range claim.Status.ReservedFor {
 			if consumer.APIGroup == "" && consumer.Resource == "pods" {
 				d.events.warnPod(types.NamespacedName{Namespace: claim.Namespace, Name: consumer.Name}, consumer.UID, reasonDaemonRestarted,
-					fmt.Sprintf("the MPS control daemon %s of claim %s has ended and is started again, for the %d. time: the CUDA contexts that containers had on its GPU are lost: restart the containers that use it",
+					fmt.Sprintf("the MPS control daemon %s of claim %s has ended and is started again (restart %d): the CUDA contexts that containers had on its GPU are lost: restart the containers that use it",
 						status.Daemon.ID, claim.Name, status.Restarts))
 			}
 		}

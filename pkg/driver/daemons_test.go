@@ -137,13 +137,13 @@ func TestPodsAreToldThatTheirMPSDaemonWasRestarted(t *testing.T) {
 	s.restarted("gpu-0-mps", 1)
 	announce()
 	s.expect(2, mine.Namespace+"/a/uid-a/MPSDaemonRestarted:1 ", mine.Namespace+"/b/uid-b/MPSDaemonRestarted:1 ",
-		"the MPS control daemon gpu-0-mps of claim mine has ended and is started again, for the 1. time", "restart the containers that use it")
+		"the MPS control daemon gpu-0-mps of claim mine has ended and is started again (restart 1): ", "restart the containers that use it")
 	s.restarted("gpu-0-mps", 2)
 	if err := s.plugin().announceRestarts(t.Context()); err != nil { // of a plugin that was started meanwhile
 		t.Fatal(err)
 	}
 	announce()
-	s.expect(2, "for the 2. time")
+	s.expect(2, "(restart 2)")
 }
 
 func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {

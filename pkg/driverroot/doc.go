@@ -5,6 +5,7 @@
 package driverroot
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -43,9 +44,37 @@ func Program(root, name string) (path string, found bool) { return find(root, pr
 
 func find(root string, dirs []string, name string) (string, bool) {
 	for _, dir := range dirs {
-		path := filepath.Join(root, dir, name)
-		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+		if path, found := resolve(root, filepath.Join(root, dir, name)); found {
 			return path, true
+		}
+	}
+	return "", false
+}
+
+// maxLinks is as many as the kernel follows.
+const maxLinks = 40
+
+// resolve follows links with absolute targets, such as Debian's alternatives, as from
+// within the root. The path of a file that is found without them stays as it is.
+func resolve(root, path string) (string, bool) {
+	last := path // that the kernel reaches by itself
+	for range maxLinks {
+		info, err := os.Lstat(path)
+		if err != nil || info.IsDir() {
+			return "", false
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			return last, true
+		}
+		target, err := os.Readlink(path)
+		switch {
+		case err != nil:
+			return "", false
+		case filepath.IsAbs(target):
+			path = filepath.Join(root, target)
+			last = path
+		default:
+			path = filepath.Join(filepath.Dir(path), target)
 		}
 	}
 	return "", false

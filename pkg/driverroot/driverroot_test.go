@@ -143,3 +143,30 @@ func TestOutputKeepsTheEnd(t *testing.T) {
 		t.Errorf("kept %d bytes", len(got))
 	}
 }
+
+// Debian's alternatives are absolute links, which lead out of a root that is mounted
+// elsewhere.
+func TestAbsoluteLinksAreOfTheRoot(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"usr/bin", "etc/alternatives", "usr/lib/nvidia/current"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(root, "usr/lib/nvidia/current/nvidia-smi")
+	if err := errors.Join(
+		os.WriteFile(file, nil, 0o755),
+		os.Symlink("/etc/alternatives/nvidia-smi", filepath.Join(root, "usr/bin/nvidia-smi")),
+		os.Symlink("/usr/lib/nvidia/current/nvidia-smi", filepath.Join(root, "etc/alternatives/nvidia-smi")),
+		os.Symlink("../../bin/sh", filepath.Join(root, "usr/bin/dangling")),
+		os.Symlink("/bin/sh", filepath.Join(root, "usr/bin/shell")), // which is there, but not in the root
+		os.Symlink("/usr/bin/loop", filepath.Join(root, "usr/bin/loop")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"nvidia-smi": file, "dangling": "", "shell": "", "loop": ""} {
+		if got, found := Program(root, name); got != want || found != (want != "") {
+			t.Errorf("%s: got %q, %v, want %q", name, got, found, want)
+		}
+	}
+}
