@@ -236,7 +236,7 @@ func belongs(pid int, place Place) bool {
 		return false
 	}
 	for variable := range bytes.SplitSeq(environment, []byte{0}) {
-		if string(variable) == pipeVariable+place.Pipe() {
+		if bytes.HasPrefix(variable, []byte(pipeVariable+string(place)+"/")) {
 			return true
 		}
 	}

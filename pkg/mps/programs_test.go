@@ -130,21 +130,7 @@ func TestAnOldDaemonServesOneUser(t *testing.T) {
 // A container that is killed takes its processes with it only where it has a PID
 // namespace of its own; this one has not.
 func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
-	d := NewDirectory(shortDir(t))
-	own, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	supervisor := exec.Command(own, d.Path())
-	supervisor.Env = append(os.Environ(), actVariable+"="+actSupervise)
-	if err := supervisor.Start(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, d, wanted())
-	if err := supervisor.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = supervisor.Wait() // it was killed
+	d := killed(t)
 	place := d.root.place("gpu-0-mps")
 	fixture.Eventually(t, "the end of the daemon", func() error {
 		if left := processes(t, place); len(left) > 1 { // the server lives until it is swept
@@ -165,6 +151,51 @@ func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
 	}
 	if left := processes(t, place); left != nil {
 		t.Errorf("processes %v are left", left)
+	}
+}
+
+// killed is the directory of a supervisor that was killed while its daemon ran.
+func killed(t *testing.T) *Directory {
+	t.Helper()
+	d := NewDirectory(shortDir(t))
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor := exec.Command(own, d.Path())
+	supervisor.Env = append(os.Environ(), actVariable+"="+actSupervise)
+	if err := supervisor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, d, wanted())
+	if err := supervisor.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = supervisor.Wait() // it was killed
+	return d
+}
+
+// A daemon is forgotten that was stopped while nobody supervised; its server is not
+// the plugin's to kill.
+func TestServersThatNobodyKnowsAreEnded(t *testing.T) {
+	d := killed(t)
+	stop(t, d, "gpu-0-mps")
+	place := d.root.place("gpu-0-mps")
+	if len(processes(t, place)) == 0 {
+		t.Fatal("there is nothing to end")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- NewSupervisor(d.Path(), NewPrograms(controlTools{})).Run(ctx) }()
+	fixture.Eventually(t, "the end of the server", func() error {
+		if left := processes(t, place); left != nil {
+			return fmt.Errorf("processes %v are left", left)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -34,8 +34,8 @@ type Runner interface {
 	Run(daemon Daemon, place Place, singleUser bool) (Process, error)
 	// Ask sends one command to the control daemon of the place.
 	Ask(ctx context.Context, place Place, command string) (answer string, err error)
-	// Sweep kills the control daemon of the place and its servers, and returns when
-	// there are none.
+	// Sweep kills the control daemon of the place and its servers, or those of all
+	// places in a directory, and returns when there are none.
 	Sweep(ctx context.Context, place Place) error
 }
 
@@ -142,6 +142,11 @@ func (s *Supervisor) supervise(ctx context.Context, changes <-chan struct{}) err
 
 // loop returns when all daemons have ended.
 func (s *Supervisor) loop(ctx context.Context, changes <-chan struct{}) {
+	// An earlier supervisor's control daemons died with it, but maybe not their servers,
+	// of which nobody may know any more.
+	if err := s.sweep(ctx, Place(s.root)); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Not every process of an earlier supervisor has ended")
+	}
 	for ctx.Err() == nil {
 		s.look(ctx)
 		s.looked.Store(time.Now().UnixNano())
