@@ -74,7 +74,11 @@ func resolve(root, path string) (string, bool) {
 			path = filepath.Join(root, target)
 			last = path
 		default:
-			path = filepath.Join(filepath.Dir(path), target)
+			dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // or ".." would be another's
+			if err != nil {
+				return "", false
+			}
+			path = filepath.Join(dir, target)
 		}
 	}
 	return "", false

@@ -148,7 +148,7 @@ func TestOutputKeepsTheEnd(t *testing.T) {
 // elsewhere.
 func TestAbsoluteLinksAreOfTheRoot(t *testing.T) {
 	root := t.TempDir()
-	for _, dir := range []string{"usr/bin", "etc/alternatives", "usr/lib/nvidia/current"} {
+	for _, dir := range []string{"usr/bin", "etc/alternatives", "usr/lib/nvidia/current", "opt"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -158,13 +158,15 @@ func TestAbsoluteLinksAreOfTheRoot(t *testing.T) {
 		os.WriteFile(file, nil, 0o755),
 		os.Symlink("/etc/alternatives/nvidia-smi", filepath.Join(root, "usr/bin/nvidia-smi")),
 		os.Symlink("/usr/lib/nvidia/current/nvidia-smi", filepath.Join(root, "etc/alternatives/nvidia-smi")),
+		os.Symlink("../usr/lib/nvidia", filepath.Join(root, "opt/bin")),
+		os.Symlink("../nvidia/current/nvidia-smi", filepath.Join(root, "usr/lib/nvidia/relative")),
 		os.Symlink("../../bin/sh", filepath.Join(root, "usr/bin/dangling")),
 		os.Symlink("/bin/sh", filepath.Join(root, "usr/bin/shell")), // which is there, but not in the root
 		os.Symlink("/usr/bin/loop", filepath.Join(root, "usr/bin/loop")),
 	); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"nvidia-smi": file, "dangling": "", "shell": "", "loop": ""} {
+	for name, want := range map[string]string{"nvidia-smi": file, "relative": filepath.Join(root, "opt/bin/relative"), "dangling": "", "shell": "", "loop": ""} {
 		if got, found := Program(root, name); got != want || found != (want != "") {
 			t.Errorf("%s: got %q, %v, want %q", name, got, found, want)
 		}
