@@ -231,6 +231,31 @@ func TestAChangedInterval(t *testing.T) {
 	}
 }
 
+// A claim may also look at what it has. It gets what it has, whichever result is first.
+func TestAClaimThatLooksAtItsOwnDevice(t *testing.T) {
+	for device, config := range map[string]string{
+		whole0: mpsObject(""), small0: object("MigDeviceConfig", `,"sharing":{"strategy":"MPS"}`),
+	} {
+		for _, first := range []bool{true, false} {
+			r := newShareRig(t)
+			p := r.startShares(t, nil)
+			results := []resourceapi.DeviceRequestAllocationResult{fixture.AdminResult("look", device), fixture.Result("use", device)}
+			if !first {
+				slices.Reverse(results)
+			}
+			claim := fixture.Claim("c", results...)
+			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{configured(config)}
+			r.api.put(claim)
+			prepare(t, p, claim)
+			spec, entireGPU := read(t, r.spec(claim)), "TEST_GPU_"+r.uuid(0)+"=1"
+			if !strings.Contains(spec, "TEST_MPS=claim-uid-c-0") || strings.Contains(spec, entireGPU) != (device == whole0) {
+				t.Errorf("%s, looking first=%t: the CDI file is %s", device, first, spec)
+			}
+			r.expect(t, claim)
+		}
+	}
+}
+
 func TestANodeWithoutSupervisor(t *testing.T) {
 	r := newShareRig(t)
 	without := func(tools Tools) Tools { tools.Daemons = nil; return tools }
