@@ -37,6 +37,12 @@ func (j *Journal) quarantine(name string) (listed, error) {
 	if uid := strings.TrimSuffix(name, extension); validUID(uid) {
 		found.corrupt.ClaimUID = uid
 	}
+	// The newer version may run beside this one, and knows alone what was done for the
+	// claim.
+	if bad.reason == NewerSchema {
+		found.corrupt.MoveError = nil
+		return found, nil
+	}
 	if guardErr != nil {
 		return found, nil
 	}
