@@ -17,7 +17,7 @@ import (
 var losses = map[string]func(t *testing.T, path string){
 	"damaged":   func(t *testing.T, path string) { write(t, path, "damaged") },
 	"truncated": func(t *testing.T, path string) { write(t, path, read(t, path)[:len(read(t, path))/2]) },
-	"deleted": remove,
+	"deleted":   remove,
 }
 
 // spoil damages the copy of a claim's record.
