@@ -529,3 +529,31 @@ func TestHeldDevices(t *testing.T) {
 		t.Errorf("got %q, want %q", names, want)
 	}
 }
+
+// A program that hangs until a call's time is up does not use up that of its undoing.
+func TestAnIntervalThatIsSetTooLate(t *testing.T) {
+	r := newShareRig(t)
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	p := r.startShares(t, func(tools Tools) Tools { tools.TimeSlices = late{r.intervals, cancel}; return tools })
+	_, err := p.Prepare(ctx, r.sharing("c", slicedGPU))
+	fixture.Sentence(t, err, `claim default/c, request "r0": context canceled`)
+	r.expectShares(t, p)
+}
+
+// late sets intervals other than the default one when the call's time is up.
+type late struct {
+	*intervals
+	timeIsUp func()
+}
+
+func (l late) Set(ctx context.Context, uuid string, interval gpu.Interval) error {
+	if interval != gpu.DefaultInterval {
+		l.timeIsUp()
+		return errors.Join(l.intervals.Set(ctx, uuid, interval), ctx.Err())
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return l.intervals.Set(ctx, uuid, interval)
+}
