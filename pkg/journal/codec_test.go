@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -119,7 +120,6 @@ func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 		"other claim":      {"b.json", string(sound), WrongName, `holds the record of claim "a"`},
 		"name of no claim": {"what is this.json", string(sound), WrongName, "has the name of no claim"},
 		"longest name":     {strings.Repeat("x", 250) + ".json", "", WrongName, "has the name of no claim"},
-		"newer":            {"a.json", `{"schemaVersion":3,"format":{}}`, NewerSchema, "written by a newer version of the plugin (schema version 3, this one knows up to 2)"},
 		"too large":        {"a.json", string(sound) + strings.Repeat(" ", maxFileSize), TooLarge, "larger than 65536 bytes"},
 	}
 	for name, tc := range cases {
@@ -146,6 +146,36 @@ func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 				t.Errorf("reported again: %v", again)
 			}
 		})
+	}
+}
+
+// A newer version needs its records, and may be running.
+func TestTheRecordOfANewerVersionStays(t *testing.T) {
+	const content = `{"schemaVersion":3,"format":{}}`
+	j := open(t)
+	writeFile(t, j, "a.json", content)
+	put(t, j, record("good"))
+	records, corrupt := list(t, j)
+	if !reflect.DeepEqual(uids(records), []string{"good"}) || len(corrupt) != 1 || corrupt[0].Reason != NewerSchema {
+		t.Fatalf("List = %v, %v", uids(records), corrupt)
+	}
+	for _, want := range []string{"was written by a newer version of the plugin (schema version 3, this one knows up to 2)", "left alone: install that version again"} {
+		if !strings.Contains(corrupt[0].Error(), want) {
+			t.Errorf("%v does not say %q", corrupt[0], want)
+		}
+	}
+	if _, again := list(t, j); len(again) != 0 {
+		t.Errorf("reported again: %v", again)
+	}
+	var bad *Corrupt
+	for range 2 {
+		if _, found, err := j.Get("a"); found || !errors.As(err, &bad) || bad.Reason != NewerSchema || bad.ClaimUID != "a" {
+			t.Errorf("Get = %v, %v", found, err)
+		}
+	}
+	assertFiles(t, j, "a.json", "good.json")
+	if data, err := os.ReadFile(j.path("a.json")); err != nil || string(data) != content {
+		t.Errorf("it holds %s, %v", data, err)
 	}
 }
 

@@ -14,26 +14,30 @@ const (
 	Checksum    Reason = "checksum" // a record whose bytes have changed
 	TooLarge    Reason = "too-large"
 	WrongName   Reason = "wrong-name"   // not a claim's UID, or another claim's record
-	NewerSchema Reason = "newer-schema" // written by a newer plugin: sound, but not for us
+	NewerSchema Reason = "newer-schema" // written by a newer plugin: sound, and left where it is
 	Invalid     Reason = "invalid"      // intact and impossible
 	NotAFile    Reason = "not-a-file"   // a directory, link, pipe or device
 	Unreadable  Reason = "unreadable"   // the disk gives an I/O error
 )
 
 // Corrupt says that a file of the journal could not be used. The claim counts as
-// one never seen; that is all that happens.
+// one never seen; that is all that happens. Of a NewerSchema, it says that the claim is
+// another version's, which needs the file.
 type Corrupt struct {
 	ClaimUID      string // from the file's name; empty when that is no UID
 	Path          string // where the file was
 	Reason        Reason
 	Detail        string // the end of a sentence whose subject is the file
-	QuarantinedTo string // where the file is now; empty when it could not be moved
-	MoveError     error  // why it could not
+	QuarantinedTo string // where the file is now; empty when it was not moved
+	MoveError     error  // why it could not be moved
 }
 
 // Error says what was found and what happens now.
 func (c *Corrupt) Error() string {
 	text := fmt.Sprintf("the journal file %s %s; ", c.Path, c.Detail)
+	if c.Reason == NewerSchema {
+		return text + "it and its claim are left alone: install that version again, or remove the file if nothing of the claim is left, as after a reboot"
+	}
 	if c.QuarantinedTo != "" {
 		text += fmt.Sprintf("it was moved to %s", c.QuarantinedTo)
 	} else {

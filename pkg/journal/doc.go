@@ -4,7 +4,8 @@
 //
 // It never touches a GPU or a CDI file, never asks the API server, and never
 // stops the plugin: a file that cannot be understood is moved aside and reported,
-// and the claim is then treated as one never seen. It serialises its own types
+// and the claim is then treated as one never seen; one that a newer version wrote
+// stays, for that version. It serialises its own types
 // only, because a checksum over a foreign struct breaks with that struct's next
 // field.
 //

@@ -69,12 +69,19 @@ func (j *Journal) entry(name string) (entry listed, known bool, err error) {
 	return entry, false, err
 }
 
-// read reads a file and moves it to quarantine when it is bad. What it was before
+// read reads a file and moves it to quarantine when it is bad, but not when it is a newer
+// version's. What it was before
 // spares decoding the same again.
 func (j *Journal) read(name string, before listed) (listed, error) {
 	found, bad, err := j.load(name, before)
-	if err != nil || bad == nil {
+	switch {
+	case err != nil || bad == nil:
 		return found, err
+	case bad.reason == NewerSchema:
+		// That version may run beside this one, and knows alone what was done for the
+		// claim.
+		found.corrupt = j.reported(name, bad)
+		return found, nil
 	}
 	return j.quarantine(name)
 }

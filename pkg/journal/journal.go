@@ -42,7 +42,8 @@ func Open(dir string) (*Journal, error) {
 
 // Get reads the record of a claim from disk. It reports false when there is none.
 // A file that cannot be used is moved to quarantine; Get then reports false and
-// the error is a *Corrupt, which callers report and otherwise treat as no record.
+// the error is a *Corrupt, which callers report and otherwise treat as no record,
+// except one of a NewerSchema, which stays: its claim is none of theirs.
 func (j *Journal) Get(uid string) (Record, bool, error) {
 	if !validUID(uid) {
 		return Record{}, false, fmt.Errorf("%q is not the UID of a claim", uid)

@@ -33,11 +33,12 @@ func (j *Journal) quarantine(name string) (listed, error) {
 	if err != nil || bad == nil {
 		return found, err
 	}
-	found.corrupt = &Corrupt{Path: j.path(name), Reason: bad.reason, Detail: bad.detail, MoveError: guardErr}
-	if uid := strings.TrimSuffix(name, extension); validUID(uid) {
-		found.corrupt.ClaimUID = uid
+	found.corrupt = j.reported(name, bad)
+	if bad.reason == NewerSchema { // which was put there since
+		return found, nil
 	}
 	if guardErr != nil {
+		found.corrupt.MoveError = guardErr
 		return found, nil
 	}
 	found.corrupt.QuarantinedTo, found.corrupt.MoveError = j.moveAside(name, bad.reason)
@@ -45,6 +46,15 @@ func (j *Journal) quarantine(name string) (listed, error) {
 		return listed{}, found.corrupt.MoveError // deleted meanwhile
 	}
 	return found, nil
+}
+
+// reported is what is told of a bad file.
+func (j *Journal) reported(name string, bad *fault) *Corrupt {
+	corrupt := &Corrupt{Path: j.path(name), Reason: bad.reason, Detail: bad.detail}
+	if uid := strings.TrimSuffix(name, extension); validUID(uid) {
+		corrupt.ClaimUID = uid
+	}
+	return corrupt
 }
 
 // moveAside returns the path that the file has now. It is called under the guard.

@@ -288,7 +288,8 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 }
 
 // writeSpec publishes the CDI specification of recorded devices. A device that
-// several requests were given, as with admin access, appears once.
+// several requests were given, as with admin access, appears once: as the claim has
+// it, if it does not only look at it.
 func (p *Preparer) writeSpec(record journal.Record, node *Node) error {
 	claim := claimIn(record)
 	var err error
@@ -306,7 +307,8 @@ func (p *Preparer) writeSpec(record journal.Record, node *Node) error {
 	var devices []cdi.Device
 	for _, device := range record.Devices {
 		name := nameInClaim(device.Device, device.ShareID)
-		if slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == name }) {
+		had := func(d journal.Device) bool { return !d.AdminAccess && nameInClaim(d.Device, d.ShareID) == name }
+		if device.AdminAccess && slices.ContainsFunc(record.Devices, had) || slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == name }) {
 			continue
 		}
 		own, err := editsOf(device, node)

@@ -39,12 +39,16 @@ func (p *Preparer) recalled(claim types.UID) (record journal.Record, found bool,
 	return record, true, nil
 }
 
+// newer tells that a record is one of a newer version of the plugin, which alone knows
+// what was done for the claim: to go on without it would leave that for ever.
+func newer(bad *journal.Corrupt) bool { return bad != nil && bad.Reason == journal.NewerSchema }
+
 // recorded is the record of a claim, whose lock the caller holds. One that was
 // lost is put back from its copy; where there is no copy either, it is empty.
 func (p *Preparer) recorded(ctx context.Context, claim types.UID) (journal.Record, error) {
 	record, found, loss := p.Journal.Get(string(claim))
 	var corrupt *journal.Corrupt
-	if found || loss != nil && !errors.As(loss, &corrupt) {
+	if found || loss != nil && !errors.As(loss, &corrupt) || newer(corrupt) {
 		return record, loss
 	}
 	record, found, err := p.recalled(claim)
@@ -74,6 +78,10 @@ func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
 	}
 	records, corrupt, err := p.Journal.List()
 	for _, bad := range corrupt {
+		if newer(bad) {
+			klog.FromContext(ctx).Error(bad, "A claim is neither prepared nor unprepared")
+			continue
+		}
 		p.reportDamage()
 		klog.FromContext(ctx).Error(bad, "A claim's record is unusable; it is put back from its CDI file, or the claim is prepared anew, where possible")
 	}

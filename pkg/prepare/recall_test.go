@@ -17,10 +17,7 @@ import (
 var losses = map[string]func(t *testing.T, path string){
 	"damaged":   func(t *testing.T, path string) { write(t, path, "damaged") },
 	"truncated": func(t *testing.T, path string) { write(t, path, read(t, path)[:len(read(t, path))/2]) },
-	"of a newer version": func(t *testing.T, path string) {
-		write(t, path, strings.Replace(read(t, path), `"schemaVersion":1`, `"schemaVersion":3`, 1))
-	},
-	"deleted": remove,
+	"deleted":   remove,
 }
 
 // spoil damages the copy of a claim's record.
@@ -187,6 +184,41 @@ func TestPartitionsOutliveTheirRecord(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Another version's record is nobody's to undo without knowing what it says: neither
+// while both plugins run, during a rolling update, nor after one that was taken back.
+func TestTheRecordOfANewerVersion(t *testing.T) {
+	for _, device := range sharedDevices {
+		t.Run(device, func(t *testing.T) {
+			r := newShareRig(t)
+			newer := r.startShares(t, nil)
+			claim := r.sharing("c", device)
+			prepare(t, newer, claim)
+			record, copied := read(t, r.record(claim)), read(t, r.spec(claim))
+			write(t, r.record(claim), strings.Replace(record, `"schemaVersion":2`, `"schemaVersion":3`, 1))
+			write(t, r.spec(claim), strings.Replace(copied, `\"schemaVersion\":2`, `\"schemaVersion\":3`, 1))
+
+			older := r.startShares(t, nil)
+			_, err := older.Prepare(testContext(t), claim)
+			fixture.Sentence(t, err, "claim default/c", "was written by a newer version of the plugin", "install that version again")
+			fixture.Sentence(t, older.Unprepare(testContext(t), claim.UID), "claim uid-c", "was written by a newer version of the plugin")
+			fixture.Sentence(t, older.Reconcile(testContext(t)), "was written by a newer version of the plugin")
+			r.api.remove(claim)
+			fixture.Sentence(t, older.Reconcile(testContext(t)), "was written by a newer version of the plugin")
+			prepare(t, older, r.sharing("other", elsewhere))
+			unprepare(t, older, r.sharing("other", elsewhere))
+
+			if got := read(t, r.spec(claim)); !strings.Contains(got, `\"schemaVersion\":3`) {
+				t.Errorf("the CDI file was changed to %s", got)
+			}
+			write(t, r.record(claim), strings.Replace(read(t, r.record(claim)), `"schemaVersion":3`, `"schemaVersion":2`, 1))
+			write(t, r.spec(claim), copied)
+			r.expectShares(t, newer, claim)
+			unprepare(t, newer, claim)
+			r.expectShares(t, newer)
+		})
 	}
 }
 

@@ -69,9 +69,6 @@ func TestReconcile(t *testing.T) {
 			content := read(t, r.record(c))
 			write(t, r.record(c), content[:len(content)/2])
 		}},
-		"the record is from a newer version": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			write(t, r.record(c), strings.Replace(read(t, r.record(c)), `"schemaVersion":1`, `"schemaVersion":3`, 1))
-		}},
 		"the record is damaged, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.record(c), "damaged")
 			r.api.remove(c)

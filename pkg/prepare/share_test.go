@@ -232,6 +232,31 @@ func TestAChangedInterval(t *testing.T) {
 	}
 }
 
+// A claim may also look at what it has. It gets what it has, whichever result is first.
+func TestAClaimThatLooksAtItsOwnDevice(t *testing.T) {
+	for device, config := range map[string]string{
+		whole0: mpsObject(""), small0: object("MigDeviceConfig", `,"sharing":{"strategy":"MPS"}`),
+	} {
+		for _, first := range []bool{true, false} {
+			r := newShareRig(t)
+			p := r.startShares(t, nil)
+			results := []resourceapi.DeviceRequestAllocationResult{fixture.AdminResult("look", device), fixture.Result("use", device)}
+			if !first {
+				slices.Reverse(results)
+			}
+			claim := fixture.Claim("c", results...)
+			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{configured(config)}
+			r.api.put(claim)
+			prepare(t, p, claim)
+			spec, entireGPU := read(t, r.spec(claim)), "TEST_GPU_"+r.uuid(0)+"=1"
+			if !strings.Contains(spec, "TEST_MPS=claim-uid-c-0") || strings.Contains(spec, entireGPU) != (device == whole0) {
+				t.Errorf("%s, looking first=%t: the CDI file is %s", device, first, spec)
+			}
+			r.expect(t, claim)
+		}
+	}
+}
+
 func TestANodeWithoutSupervisor(t *testing.T) {
 	r := newShareRig(t)
 	without := func(tools Tools) Tools { tools.Daemons = nil; return tools }
@@ -520,4 +545,32 @@ func TestHeldDevices(t *testing.T) {
 	if want := []string{slicedGPU, elsewhere}; !slices.Equal(names, want) {
 		t.Errorf("got %q, want %q", names, want)
 	}
+}
+
+// A program that hangs until a call's time is up does not use up that of its undoing.
+func TestAnIntervalThatIsSetTooLate(t *testing.T) {
+	r := newShareRig(t)
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	p := r.startShares(t, func(tools Tools) Tools { tools.TimeSlices = late{r.intervals, cancel}; return tools })
+	_, err := p.Prepare(ctx, r.sharing("c", slicedGPU))
+	fixture.Sentence(t, err, `claim default/c, request "r0": context canceled`)
+	r.expectShares(t, p)
+}
+
+// late sets intervals other than the default one when the call's time is up.
+type late struct {
+	*intervals
+	timeIsUp func()
+}
+
+func (l late) Set(ctx context.Context, uuid string, interval gpu.Interval) error {
+	if interval != gpu.DefaultInterval {
+		l.timeIsUp()
+		return errors.Join(l.intervals.Set(ctx, uuid, interval), ctx.Err())
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return l.intervals.Set(ctx, uuid, interval)
 }

@@ -53,6 +53,9 @@ func (s setting) arrange(claim types.UID, devices []*Assignment) error {
 		}
 	}
 	held := slices.DeleteFunc(slices.Clone(devices), func(a *Assignment) bool { return a.Admin })
+	if len(held) == 0 {
+		return nil // another configuration counts, so that it has no positions that could be wrong
+	}
 	return s.sharing.arrange(held, fmt.Sprintf("claim-%s-%d", claim, s.index))
 }
 

@@ -49,6 +49,8 @@ func (s setInterval) undo(ctx context.Context, tools Tools) error {
 	if string(interval) == s.device.Interval {
 		return nil
 	}
+	ctx, cancel := toUndo(ctx, resetLimit)
+	defer cancel()
 	err = s.set(ctx, tools, interval)
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
 		return nil // as it could not be set either, nothing of it is left
@@ -117,7 +119,18 @@ const (
 	startLimit = 25 * time.Second
 	// stopLimit is what a daemon gets to end, also when a call's time is up.
 	stopLimit = 10 * time.Second
+	// resetLimit is the same for a time-slice, whose program is slow on a node with many
+	// GPUs that are not kept initialised.
+	resetLimit = 30 * time.Second
 )
+
+// toUndo gives time to what is undone, also to what was waited for in vain.
+func toUndo(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
+}
 
 var errNoSupervisor = explained{errors.New("this node runs no supervisor of MPS daemons: install the chart with mps.enabled=true")}
 
@@ -160,10 +173,7 @@ func (s runDaemon) undo(ctx context.Context, tools Tools) error {
 	if err != nil || len(clients) > 0 || tools.Daemons == nil { // whose supervisor is gone has gone with it
 		return err
 	}
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx) // the daemon was waited for in vain
-	}
-	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	ctx, cancel := toUndo(ctx, stopLimit)
 	defer cancel()
 	return explain(tools.Daemons.Stop(ctx, s.devices[0].MPS.Daemon))
 }

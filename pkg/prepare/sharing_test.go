@@ -102,6 +102,9 @@ func TestWhatConfigsAskFor(t *testing.T) {
 		"the claim's rather than the class's": {
 			[]string{whole, "gpu-1"}, configs{configured(slicingObject("Short"), "a"), ofClass(configured(slicingObject("Long")))}, []string{"Short", "Long"},
 		},
+		"limits of the class's that are overridden": {
+			[]string{whole}, configs{ofClass(configured(mpsObject(`"defaultPerDevicePinnedMemoryLimit":{"0":"1Gi"}`))), configured(slicingObject("Short"))}, []string{"Short"},
+		},
 		"each kind for its devices": {
 			[]string{whole, partition}, configs{configured(mpsObject("")), configured(object("MigDeviceConfig", `,"sharing":{"strategy":"MPS"}`))},
 			[]string{"claim-uid-c-0 0 0", "claim-uid-c-1 0 0"},
