@@ -288,7 +288,7 @@ func TestTheAPIServerIsAwayAtTheStart(t *testing.T) {
 	s.plugin = s.start()
 	s.must(s.prepared(s.other, s.claim))
 	s.must(s.order(s.foreign))
-	s.must(s.plugin.unprepare(s.within(), s.claim))
+	fixture.Eventually(t, "the claim's end", func() error { return s.plugin.unprepare(s.within(), s.claim) })
 	s.must(s.order(s.foreign))
 	s.must(s.prepared(s.other))
 }
