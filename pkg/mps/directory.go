@@ -119,7 +119,8 @@ func (d *Directory) Stop(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
-	err := remove(d.root.wish(id))
+	wish := d.root.wish(id)
+	err := errors.Join(remove(wish), removeDrafts(d.root.wishes(), draftPrefix(wish)))
 	if err == nil {
 		err = poll(ctx, func() (bool, error) {
 			if d.gone(id) {

@@ -133,7 +133,7 @@ func write(path string, value any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*"+tempSuffix)
+	temp, err := os.CreateTemp(filepath.Dir(path), draftPrefix(path)+"*"+tempSuffix)
 	if err != nil {
 		return err
 	}
@@ -144,6 +144,26 @@ func write(path string, value any) error {
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(temp.Name()))
+	}
+	return nil
+}
+
+// draftPrefix begins the names of what is to become the file.
+func draftPrefix(path string) string { return "." + filepath.Base(path) + "-" }
+
+// removeDrafts removes what a process that was killed while it wrote files has left in
+// a directory: of those files whose drafts have a prefix.
+func removeDrafts(dir, prefix string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		if name := entry.Name(); strings.HasPrefix(name, prefix) && strings.HasSuffix(name, tempSuffix) {
+			if err := remove(filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -167,6 +167,9 @@ func (s *Supervisor) loop(ctx context.Context, changes <-chan struct{}) {
 // inherit marks what an earlier supervisor has left: its daemons died with it, and
 // so did the contexts of their clients.
 func (s *Supervisor) inherit() error {
+	if err := removeDrafts(s.root.statuses(), "."); err != nil {
+		return fmt.Errorf("remove what an earlier MPS supervisor was writing: %w", err)
+	}
 	left, err := ids(s.root.statuses())
 	if err != nil {
 		return err
@@ -262,7 +265,9 @@ func (s *Supervisor) keep(ctx context.Context, wish Daemon) {
 	}
 	s.keepers[wish.ID] = k
 	s.used = true
-	s.publish(ctx, k.status) // before there is a place, which is only looked for with it
+	// Before there is anything else of it: what has a status is found by the next
+	// supervisor, should nobody want the daemon by then.
+	s.publish(ctx, k.status)
 	go func() {
 		defer cancel(nil)
 		k.run(ctx)

@@ -469,3 +469,65 @@ func TestSharedMemoryIsClearedAfterTheLastDaemon(t *testing.T) {
 		}
 	})
 }
+
+// A process that is killed while it writes a file leaves its draft, in memory until
+// the node is rebooted.
+func TestDraftsOfThoseWhoWereKilled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		wish, status := d.root.wish("gpu-0-mps"), d.root.status("gpu-0-mps")
+		leave := func(path string) {
+			t.Helper()
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			draft, err := os.CreateTemp(filepath.Dir(path), draftPrefix(path)+"*"+tempSuffix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := draft.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leave(wish)
+		stop(t, d, "gpu-0-mps") // without a supervisor
+		expectNothing(t, d)
+		leave(status)
+		supervise(t, d, &fakeRunner{})
+		start(t, d, wanted())
+		leave(wish)
+		stop(t, d, "gpu-0-mps")
+		expectNothing(t, d)
+	})
+}
+
+// lookingRunner looks at the directory before there is anything of a daemon.
+type lookingRunner struct {
+	*fakeRunner
+	look func(Place)
+}
+
+func (r lookingRunner) Sweep(ctx context.Context, place Place) error {
+	r.look(place)
+	return r.fakeRunner.Sweep(ctx, place)
+}
+
+// Who is killed while a daemon is started leaves a place, which only the next
+// supervisor may remove, and it finds places by their statuses.
+func TestAPlaceHasAStatusFromTheBeginning(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		looked := false
+		supervise(t, d, lookingRunner{&fakeRunner{}, func(place Place) {
+			if looked || place != d.root.place("gpu-0-mps") {
+				return
+			}
+			looked = true
+			if got, err := d.root.readStatus("gpu-0-mps"); err != nil || got == nil || got.State != Starting {
+				t.Errorf("the status is %+v, %v", got, err)
+			}
+		}})
+		start(t, d, wanted())
+		if !looked {
+			t.Error("nobody looked")
+		}
+	})
+}

@@ -217,6 +217,9 @@ func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *r
 	}
 	node := p.node.Load()
 	if node != nil {
+		if err := p.keepModes(ctx, record, node); err != nil {
+			return nil, false, err
+		}
 		if err := p.serve(ctx, &record, node); err != nil {
 			return nil, false, err
 		}

@@ -574,3 +574,26 @@ func (l late) Set(ctx context.Context, uuid string, interval gpu.Interval) error
 	}
 	return l.intervals.Set(ctx, uuid, interval)
 }
+
+// Neither outlives a reset of the GPU.
+func TestPrepareAgainSetsModesAgain(t *testing.T) {
+	r := newShareRig(t)
+	p := r.startShares(t, nil)
+	slices, client := r.sharing("a", slicedGPU), r.sharing("b", "gpu-1-mps")
+	prepare(t, p, slices)
+	prepare(t, p, client)
+	for _, g := range r.machine.GPUs() {
+		if err := r.library.SetComputeMode(g.UUID, nvml.DefaultComputeMode); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.intervals.Set(t.Context(), g.UUID, gpu.DefaultInterval); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prepare(t, p, slices)
+	prepare(t, p, client)
+	r.expectShares(t, p, slices, client)
+	unprepare(t, p, slices)
+	unprepare(t, p, client)
+	r.expectShares(t, p)
+}

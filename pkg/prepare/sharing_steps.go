@@ -106,6 +106,35 @@ func (s setMode) change(tools Tools, to func(now string) string) error {
 	return withoutModes(tools.Modes.SetComputeMode(s.device.UUID, mode))
 }
 
+// keepModes sets again what a prepared claim's GPUs are to have: time-slices, which
+// cannot be read, and compute modes do not outlive a reset, or a kernel driver that let
+// go of the GPU while no process held it.
+func (p *Preparer) keepModes(ctx context.Context, record journal.Record, node *Node) error {
+	var modes work
+	var uuids []string
+	others := p.neighbours(ctx, record.ClaimUID)
+	for i := range record.Devices {
+		device := &record.Devices[i]
+		if device.AdminAccess || device.Partition != nil || device.Interval == "" && device.MPS == nil {
+			continue
+		}
+		modes.addModes(device, others)
+		uuids = append(uuids, device.UUID)
+	}
+	if len(uuids) == 0 {
+		return nil
+	}
+	unlock, err := p.lockGPUs(ctx, uuids)
+	if err != nil {
+		return fmt.Errorf("claim %s: %w", claimIn(record), err)
+	}
+	defer unlock()
+	if err := doAll(ctx, modes.gpus, node.Tools); err != nil {
+		return fmt.Errorf("claim %s, %w", claimIn(record), err)
+	}
+	return nil
+}
+
 // withoutModes explains the error of a GPU whose compute mode cannot be changed.
 func withoutModes(err error) error {
 	if errors.Is(err, nvml.ErrNotSupported) {

@@ -77,8 +77,13 @@ func (w *work) of(uuid string) *job {
 }
 
 func (w *work) addGPU(device *journal.Device, others neighbours) {
+	w.of(device.UUID).add(device.Request, disableMIG{device.UUID})
+	w.addModes(device, others)
+}
+
+// addModes is for what is set on a GPU without MIG.
+func (w *work) addModes(device *journal.Device, others neighbours) {
 	j := w.of(device.UUID)
-	j.add(device.Request, disableMIG{device.UUID})
 	if device.Interval != "" {
 		j.add(device.Request, setInterval{device, others})
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,7 +85,12 @@ func (s *Setter) set(ctx context.Context, uuid string, interval gpu.Interval) er
 	command := exec.CommandContext(ctx, path, "compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number))
 	command.Env = environment
 	command.Stdout, command.Stderr = &output, &output
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// One that outlived this process could set the time-slice after the next process
+	// has undone it. The kernel takes the end of a thread for the end of the parent
+	// (prctl(2), PR_SET_PDEATHSIG), and Go ends threads that are idle.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = killWait
 	err = command.Run()

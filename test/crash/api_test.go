@@ -11,26 +11,59 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// api is of an API server what preparing claims needs: a node, and claims. It
-// takes no slices.
+// api is of an API server what preparing claims needs: a node, policies that do not
+// change, and claims. It takes no slices.
 type api struct {
 	*httptest.Server
-	mu     sync.Mutex
-	claims map[string]*resourceapi.ResourceClaim
-	away   bool
+	policies []runtime.Object
+	closing  chan struct{}
+	mu       sync.Mutex
+	claims   map[string]*resourceapi.ResourceClaim
+	away     bool
 }
 
-func newAPI(t testing.TB) *api {
+func newAPI(t testing.TB, policies ...runtime.Object) *api {
 	t.Helper()
-	a := &api{claims: map[string]*resourceapi.ResourceClaim{}}
-	a.Server = httptest.NewServer(http.HandlerFunc(a.answer))
-	t.Cleanup(a.Close)
+	a := &api{policies: policies, claims: map[string]*resourceapi.ResourceClaim{}, closing: make(chan struct{})}
+	a.Server = httptest.NewServer(http.HandlerFunc(a.serve))
+	t.Cleanup(func() {
+		close(a.closing)
+		a.Close()
+	})
 	return a
+}
+
+// serve answers, and keeps a watch of what never changes open.
+func (a *api) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("watch") == "" || a.isAway() {
+		a.answer(w, r)
+		return
+	}
+	if r.URL.Query().Get("sendInitialEvents") != "" { // clients list instead
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	select {
+	case <-a.closing:
+	case <-r.Context().Done():
+	}
+}
+
+func (a *api) isAway() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.away
 }
 
 func (a *api) answer(w http.ResponseWriter, r *http.Request) {
@@ -44,10 +77,11 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	case a.away:
 		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 	case r.URL.Path == "/api/v1/nodes/"+fixture.NodeName:
-		write(w, &corev1.Node{
-			TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
-			ObjectMeta: metav1.ObjectMeta{Name: fixture.NodeName, UID: "uid-node"},
-		})
+		write(w, theNode)
+	case r.URL.Path == "/api/v1/nodes":
+		write(w, listOf("v1", "NodeList", theNode))
+	case r.URL.Path == "/apis/mica.gpu/v1alpha1/gpupolicies":
+		write(w, listOf("mica.gpu/v1alpha1", "GPUPolicyList", a.policies...))
 	case ofClaims && claim != nil:
 		write(w, claim)
 	case ofClaims:
@@ -55,6 +89,15 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	default:
 		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 	}
+}
+
+var theNode = &corev1.Node{
+	TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+	ObjectMeta: metav1.ObjectMeta{Name: fixture.NodeName, UID: "uid-node"},
+}
+
+func listOf(version, kind string, items ...runtime.Object) any {
+	return map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{"resourceVersion": "1"}, "items": items}
 }
 
 func write(w http.ResponseWriter, object any) {
@@ -66,14 +109,33 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	write(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Code: int32(code)})
 }
 
-// put is a claim that was allocated these devices, a request each.
+// put is a claim that was allocated these devices, a request each, or shares of them.
 func (a *api) put(name string, devices ...string) *resourceapi.ResourceClaim {
+	return a.putConfigured(name, "", devices...)
+}
+
+// putConfigured is a claim with an opaque configuration.
+func (a *api) putConfigured(name, parameters string, devices ...string) *resourceapi.ResourceClaim {
 	var results []resourceapi.DeviceRequestAllocationResult
 	for i, device := range devices {
-		results = append(results, fixture.Result(fmt.Sprint("r", i), device))
+		result := fixture.Result(fmt.Sprint("r", i), device)
+		if strings.HasSuffix(device, "-timeslice") || strings.HasSuffix(device, "-mps") {
+			id := types.UID(fmt.Sprintf("share-%s-%d", name, i))
+			result.ShareID = &id
+			result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("2Gi")}
+		}
+		results = append(results, result)
 	}
 	claim := fixture.Claim(name, results...)
 	claim.TypeMeta = metav1.TypeMeta{Kind: "ResourceClaim", APIVersion: "resource.k8s.io/v1"}
+	if parameters != "" {
+		claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+			Source: resourceapi.AllocationConfigSourceClaim,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: fixture.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+			}},
+		}}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.claims[name] = claim

@@ -57,6 +57,35 @@ func BenchmarkPartitions(b *testing.B) {
 	b.ReportMetric(ms(median(gpu)), "whole-gpu-ms")
 }
 
+// BenchmarkFurtherShares measures what kubelet waits for, over the plugin's socket, where
+// a GPU is shared already: a further share, and sixteen of them at once.
+func BenchmarkFurtherShares(b *testing.B) {
+	for _, device := range []string{sliced, served} {
+		b.Run(device, func(b *testing.B) {
+			n := newNode(b, everyShape)
+			n.supervise()
+			p := n.start()
+			n.must(p.prepare(n.Context(), n.put("first", device)))
+			var claims []*resourceapi.ResourceClaim
+			for i := range 16 {
+				claims = append(claims, n.put(fmt.Sprint("c", i), device))
+			}
+			var one, sixteen []time.Duration
+			for b.Loop() {
+				for _, claim := range claims {
+					one = append(one, n.prepareAll(p, []*resourceapi.ResourceClaim{claim}))
+				}
+				n.unprepareAll(p, claims)
+				sixteen = append(sixteen, n.prepareAll(p, claims))
+				n.unprepareAll(p, claims)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(ms(median(one)), "one-ms")
+			b.ReportMetric(ms(median(sixteen)), "sixteen-ms")
+		})
+	}
+}
+
 // reportAtMost fails the benchmark above the limit.
 func reportAtMost(b *testing.B, metric string, value, limit float64) {
 	b.Helper()

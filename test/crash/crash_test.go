@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -40,6 +39,7 @@ type scene struct {
 	others         []string // the other claim's devices
 	cutShort       string
 	preparedBefore bool
+	done           <-chan struct{} // closed when what begin began has ended
 }
 
 func newScene(t *testing.T, operation string) *scene {
@@ -79,8 +79,9 @@ func (s *scene) begin() (done <-chan struct{}) {
 // halfway tells whether the claim's record is one of an intent.
 func (s *scene) halfway() bool {
 	s.Helper()
-	state, _, found := s.read(filepath.Join(s.state(), "claims", string(s.claim.UID)+".json"))
-	return found && state != "prepared"
+	return slices.ContainsFunc(s.records(), func(r journal.Record) bool {
+		return r.ClaimUID == string(s.claim.UID) && r.State != journal.Prepared
+	})
 }
 
 // recover starts the plugin anew and finds everything in order, whether the
@@ -91,7 +92,7 @@ func (s *scene) recover(gone bool) {
 	if gone {
 		s.remove(s.claim)
 	}
-	s.plugin = s.start()
+	s.revive()
 	fixture.Eventually(s, "order after the start", func() error { return s.order(s.foreign) })
 	if gone {
 		fixture.Eventually(s, "the end of the claim", func() error { return s.prepared(s.other) })
@@ -107,6 +108,17 @@ func (s *scene) recover(gone bool) {
 		if !slices.Contains(s.devices(), uuid) {
 			s.Errorf("%s was there before and is gone", uuid)
 		}
+	}
+}
+
+// revive starts what was killed.
+func (s *scene) revive() {
+	s.Helper()
+	if s.supervisor != nil && s.supervisor.dead {
+		s.supervise()
+	}
+	if s.plugin.dead {
+		s.plugin = s.start()
 	}
 }
 
@@ -209,21 +221,25 @@ func TestKilledAtEachChangeOfAFile(t *testing.T) {
 // files are seen, and returns how many were.
 func (s *scene) changes(limit int) (seen int) {
 	s.Helper()
-	for _, function := range slices.Concat(changesOf["prepare"], changesOf["unprepare"]) {
+	for _, function := range slices.Concat(changesOf["prepare"], changesOf["unprepare"], []string{"nvmlDeviceSetComputeMode", "nvmlSimDeviceSetTimeslice"}) {
 		s.must(s.gpu.SetLatency(function, changeOfGPU))
 	}
 	watcher, err := fsnotify.NewWatcher()
 	s.must(err)
 	s.Cleanup(func() { watcher.Close() })
-	for _, dir := range []string{s.state() + "/claims", s.path("cdi"), s.state() + "/locks"} {
+	dirs := []string{s.state() + "/claims", s.path("cdi"), s.state() + "/locks"}
+	if s.supervisor != nil {
+		dirs = append(dirs, s.path("mps"), s.path("mps/daemons"), s.path("mps/status"))
+	}
+	for _, dir := range dirs {
 		s.must(watcher.Add(dir))
 	}
-	done := s.begin()
+	s.done = s.begin()
 	for seen < limit {
 		select {
 		case <-watcher.Events:
 			seen++
-		case <-done:
+		case <-s.done:
 			return seen
 		}
 	}
@@ -288,7 +304,7 @@ func TestTheAPIServerIsAwayAtTheStart(t *testing.T) {
 	s.plugin = s.start()
 	s.must(s.prepared(s.other, s.claim))
 	s.must(s.order(s.foreign))
-	s.must(s.plugin.unprepare(s.within(), s.claim))
+	fixture.Eventually(t, "the claim's end", func() error { return s.plugin.unprepare(s.within(), s.claim) })
 	s.must(s.order(s.foreign))
 	s.must(s.prepared(s.other))
 }

@@ -4,24 +4,46 @@
 package crash_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/mica-gpu/mica/pkg/nvml"
 )
 
 // binaries is the directory that the plugin and the simulator are built into.
 var binaries string
 
+// administrator names the driver root in the environment of a process of this test
+// that sets a GPU's compute mode.
+const administrator = "MICA_CRASH_ADMINISTRATOR"
+
 func TestMain(m *testing.M) {
+	if root := os.Getenv(administrator); root != "" {
+		if err := setComputeMode(root, os.Getenv("UUID"), os.Getenv("MODE")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := runTests(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code)
+}
+
+func setComputeMode(root, uuid, mode string) error {
+	library, err := nvml.Open(root)
+	if err != nil {
+		return err
+	}
+	return errors.Join(library.SetComputeMode(uuid, mode), library.Close())
 }
 
 func runTests(m *testing.M) (code int, err error) {
