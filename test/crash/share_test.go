@@ -305,8 +305,8 @@ func TestTheComputeModeOfAnAdministrator(t *testing.T) {
 			s.must(s.order(nil))
 			if mode != "ExclusiveProcess" {
 				s.must(s.gpu.SetLatencyAfter(setMode, long))
-				ended := make(chan error, 1)
-				go func() { ended <- s.plugin.unprepare(s.within(), further) }()
+				s.claim, s.cutShort = further, "unprepare"
+				ended := s.begin()
 				fixture.Eventually(t, "the call", func() error { return s.underWay(setMode) })
 				s.plugin.kill()
 				<-ended
