@@ -85,13 +85,25 @@ func (s *scenario) shapesOf(ctx context.Context, kind string) (offered, withdraw
 	return offered, withdrawn, nil
 }
 
-// expectOfferedIn waits until so many devices are offered in a shape and so many withdrawn.
-func (s *scenario) expectOfferedIn(kind string, offered, withdrawn int) {
+// expectOfferedIn waits until so many devices are offered in a shape.
+func (s *scenario) expectOfferedIn(kind string, count int) {
 	s.Helper()
-	eventually(s, withdrawalTimeout, fmt.Sprintf("%d devices are offered as %s and %d withdrawn", offered, kind, withdrawn), func(ctx context.Context) error {
-		o, w, err := s.shapesOf(ctx, kind)
-		if err == nil && (len(o) != offered || len(w) != withdrawn) {
-			err = fmt.Errorf("offered are %v, withdrawn %v", deviceNames(o), deviceNames(w))
+	eventually(s, startTimeout, fmt.Sprintf("%d devices are offered as %s", count, kind), func(ctx context.Context) error {
+		offered, _, err := s.shapesOf(ctx, kind)
+		if err == nil && len(offered) != count {
+			err = fmt.Errorf("offered are %v", deviceNames(offered))
+		}
+		return err
+	})
+}
+
+// expectWithdrawnIn waits until none is offered in a shape and so many are withdrawn.
+func (s *scenario) expectWithdrawnIn(kind string, count int) {
+	s.Helper()
+	eventually(s, withdrawalTimeout, fmt.Sprintf("%d devices are withdrawn as %s", count, kind), func(ctx context.Context) error {
+		offered, withdrawn, err := s.shapesOf(ctx, kind)
+		if err == nil && (len(offered) > 0 || len(withdrawn) != count) {
+			err = fmt.Errorf("offered are %v, withdrawn %v", deviceNames(offered), deviceNames(withdrawn))
 		}
 		return err
 	})
@@ -115,9 +127,9 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	all := len(s.devices)
 	// The GPU that a claim has stays as long as the claim, the others as long as claims can
 	// be on their way.
-	s.expectOfferedIn(kindTimeSlice, all, 0)
-	s.expectOfferedIn(kindGPU, 0, 1)
-	s.expectOfferedIn(kindPartition, 0, 0)
+	s.expectOfferedIn(kindTimeSlice, all)
+	s.expectWithdrawnIn(kindGPU, 1)
+	s.expectWithdrawnIn(kindPartition, 0)
 	// The two shares from before have a quarter of the memory each, the new ones an eighth.
 	more := names("more", defaultShares)
 	for _, name := range more {
@@ -137,7 +149,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 		}
 	}
 	s.deletePod("whole")
-	s.expectOfferedIn(kindGPU, 0, 0)
+	s.expectWithdrawnIn(kindGPU, 0)
 
 	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
 	s.readDevicesAgain()
@@ -237,8 +249,8 @@ func TestSharesOfPartitions(t *testing.T) {
 		}},
 	}))
 	places := len(s.devices) * s.places(s.devices[0], "1g.10gb")
-	s.expectOfferedIn(kindTimeSlicePartition, places, 0)
-	s.expectOfferedIn(kindPartition, places, 0)
+	s.expectOfferedIn(kindTimeSlicePartition, places)
+	s.expectOfferedIn(kindPartition, places)
 	gpu := s.devices[0]
 	onGPU := s.is("parentUUID", gpu.uuid)
 	s.createTemplate("slice", s.sharesFor(timeSlicePartitionClass, 1, nil, onGPU))
