@@ -87,11 +87,10 @@ func (p *publisher) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resources, err := p.firstResources(ctx)
+	resources, err := p.firstResources(ctx, node)
 	if err != nil {
 		return err
 	}
-	resources = p.publishable(ctx, node, resources)
 	if err := p.publishFirst(ctx, node, *resources); err != nil {
 		klog.FromContext(ctx).Error(err, "The first publication did not succeed and will be tried again")
 	}
@@ -118,9 +117,11 @@ func (p *publisher) run(ctx context.Context) error {
 func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
 	for {
-		resources := p.publishable(ctx, node, p.get())
+		resources, askAgain := p.publishable(ctx, node, p.get())
 		var retry <-chan time.Time
 		switch seen, synced := view.list(); {
+		case resources == nil:
+			p.published.Store(false)
 		case !synced:
 			retry = time.After(resyncRetry)
 		case matches(seen, *resources):
@@ -139,8 +140,8 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			retry = time.After(resyncRetry)
 		}
 		var ask <-chan time.Time
-		if at := p.askAgain(); !at.IsZero() {
-			ask = time.After(time.Until(at))
+		if !askAgain.IsZero() {
+			ask = time.After(time.Until(askAgain))
 		}
 		select {
 		case <-ctx.Done():
@@ -214,15 +215,23 @@ func (p *publisher) findNode(ctx context.Context) (types.UID, error) {
 	}
 }
 
-func (p *publisher) firstResources(ctx context.Context) (*resourceslice.DriverResources, error) {
+// firstResources waits for what to publish, and for the API server to tell what of
+// it can be kept.
+func (p *publisher) firstResources(ctx context.Context, node types.UID) (*resourceslice.DriverResources, error) {
 	for {
-		if resources := p.get(); resources != nil {
-			return resources, nil
+		var ask <-chan time.Time
+		if desired := p.get(); desired != nil {
+			resources, askAgain := p.publishable(ctx, node, desired)
+			if resources != nil {
+				return resources, nil
+			}
+			ask = time.After(time.Until(askAgain))
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-p.changed:
+		case <-ask:
 		}
 	}
 }

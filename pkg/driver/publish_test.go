@@ -83,34 +83,57 @@ func TestAnAPIServerWithoutCountersGetsNoPartitions(t *testing.T) {
 	})
 }
 
-// An API server that is upgraded, or was too busy to tell, gets them later.
+// An API server that is upgraded gets them later.
 func TestPartitionsAreOfferedOnceTheAPIServerKeepsCounters(t *testing.T) {
 	all := partitionable(t, 2)
-	for name, tc := range map[string]struct {
-		hinder func(*apiServer)
-		within time.Duration
-	}{
-		"no answer at first": {func(api *apiServer) { api.failTrials(1) }, askAgainUnanswered + resyncRetry},
-		"dropped at first":   {func(api *apiServer) { api.dropTrials(1) }, askAgainRefused + resyncRetry},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newAPIServer()
-				tc.hinder(api)
-				p := publishing(t, api, all)
-				if err := api.has(t, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-					fixture.NodeName: slice.WithoutCounters(all.Pools[fixture.NodeName]),
-				}}); err != nil {
-					t.Error(err)
-				}
-				after(tc.within)
-				after(settled)
-				if err := api.has(t, all); err != nil || !p.published.Load() {
-					t.Errorf("published %t: %v", p.published.Load(), err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		api.dropTrials(1)
+		p := publishing(t, api, all)
+		if err := api.has(t, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+			fixture.NodeName: slice.WithoutCounters(all.Pools[fixture.NodeName]),
+		}}); err != nil {
+			t.Error(err)
+		}
+		after(askAgainRefused + resyncRetry)
+		after(settled)
+		if err := api.has(t, all); err != nil || !p.published.Load() {
+			t.Errorf("published %t: %v", p.published.Load(), err)
+		}
+	})
+}
+
+// Claims may have partitions of a GPU that would be published as if it were free.
+func TestSlicesStayAsTheyAreUntilTheAPIServerTellsWhatItKeeps(t *testing.T) {
+	all := partitionable(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		stop := once(t, api, all)
+		stop()
+		writes := api.writes()
+		api.failTrials(3)
+		p := publishing(t, api, all) // the plugin's restart
+		after(2 * askAgainUnanswered)
+		if p.published.Load() {
+			t.Error("it is published although the API server has not told whether it keeps it")
+		}
+		after(2 * askAgainUnanswered)
+		check(t, api, p, all, writes...)
+	})
+}
+
+// What is not to be published any more needs no answer.
+func TestTheAPIServerIsNotAskedForWhatIsNotOfferedAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		api.dropTrials(2)
+		p := publishing(t, api, partitionable(t, 2))
+		p.set(resources(t, 2))
+		after(2 * askAgainRefused) // time passes only while the publisher waits
+		if err := api.has(t, resources(t, 2)); err != nil || !p.published.Load() {
+			t.Errorf("published %t: %v", p.published.Load(), err)
+		}
+	})
 }
 
 func TestTheFirstPublicationIsAtOnceAndLasts(t *testing.T) {

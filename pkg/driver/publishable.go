@@ -6,6 +6,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -15,7 +16,7 @@ import (
 )
 
 // An API server that does not keep a feature may be replaced by one that does.
-const askAgainUnanswered, askAgainRefused = 10 * time.Second, 5 * time.Minute
+const askAgainUnanswered, askAgainRefused = 5 * time.Second, 5 * time.Minute
 
 // feature is a part of slices that an API server drops without a word where its
 // feature gate is off.
@@ -27,10 +28,10 @@ type feature struct {
 	has func([]resourceapi.Device, []resourceapi.CounterSet) bool
 	// without is what can be published where it is not kept.
 	without func(resourceslice.Pool) resourceslice.Pool
-	// kept tells that the API server keeps it; until it has said so, it is asked again
-	// at askAgain.
-	kept     bool
-	askAgain time.Time
+	// kept and dropped are what the API server said, and both false until it has said
+	// anything; unless it keeps the feature, it is asked again at askAgain.
+	kept, dropped bool
+	askAgain      time.Time
 }
 
 // features are those that matter to what is published, in the order in which they
@@ -60,51 +61,52 @@ func features() []*feature {
 	}
 }
 
-// publishable is what the API server can keep of the resources.
-func (p *publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) *resourceslice.DriverResources {
-	kept := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
+// publishable is what the API server can keep of the resources, and when to ask it
+// again for the rest, zero for never. It is nil as long as the API server does not
+// tell: without counters, a GPU would seem free of which claims have parts.
+func (p *publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) (kept *resourceslice.DriverResources, askAgain time.Time) {
+	kept = &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
 	for name, pool := range resources.Pools {
 		for _, feature := range p.features {
 			index := slices.IndexFunc(pool.Slices, func(s resourceslice.Slice) bool { return feature.has(s.Devices, s.SharedCounters) })
-			if index < 0 {
+			if index < 0 || feature.kept {
 				continue
 			}
-			if !feature.kept && !time.Now().Before(feature.askAgain) {
+			if !time.Now().Before(feature.askAgain) {
 				p.ask(ctx, feature, p.firstSlice(node, name, pool, index))
 			}
-			if !feature.kept {
-				pool = feature.without(pool)
+			if feature.kept {
+				continue
 			}
+			if !feature.dropped {
+				return nil, feature.askAgain
+			}
+			if askAgain.IsZero() || feature.askAgain.Before(askAgain) {
+				askAgain = feature.askAgain
+			}
+			pool = feature.without(pool)
 		}
 		kept.Pools[name] = pool
 	}
-	return &kept
+	return kept, askAgain
 }
 
-// askAgain is when to ask for what the API server did not keep, zero for never.
-func (p *publisher) askAgain() (next time.Time) {
-	for _, feature := range p.features {
-		if !feature.kept && !feature.askAgain.IsZero() && (next.IsZero() || feature.askAgain.Before(next)) {
-			next = feature.askAgain
-		}
-	}
-	return next
-}
-
-// ask lets the API server try a slice that has the feature.
+// ask lets the API server try a slice that has the feature. One that refuses the
+// trial would refuse the slice.
 func (p *publisher) ask(ctx context.Context, feature *feature, trial *resourceapi.ResourceSlice) {
 	log := klog.FromContext(ctx)
 	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
 	defer cancel()
 	answer, err := p.client.ResourceV1().ResourceSlices().Create(ctx, trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	refused := apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 	switch {
-	case err != nil:
-		log.Error(err, "The API server does not tell whether it supports a feature", "without", feature.lost, "featureGate", feature.gate, "retryIn", askAgainUnanswered)
+	case err != nil && !refused:
+		log.Error(err, "The API server does not tell whether it supports a feature; what it has of this node stays so until it does", "featureGate", feature.gate, "retryIn", askAgainUnanswered)
 		feature.askAgain = time.Now().Add(askAgainUnanswered)
-	case !feature.has(answer.Spec.Devices, answer.Spec.SharedCounters):
-		log.Info("This cluster lacks a feature: use Kubernetes 1.36 or newer, or enable the feature gate", "without", feature.lost, "featureGate", feature.gate, "lookAgainIn", askAgainRefused)
-		feature.askAgain = time.Now().Add(askAgainRefused)
+	case refused, !feature.has(answer.Spec.Devices, answer.Spec.SharedCounters):
+		log.Info("This cluster lacks a feature: use Kubernetes 1.36 or newer, or enable the feature gate", "without", feature.lost, "featureGate", feature.gate, "lookAgainIn", askAgainRefused, "err", err)
+		feature.dropped, feature.askAgain = true, time.Now().Add(askAgainRefused)
 	default:
-		feature.kept = true
+		feature.kept, feature.dropped = true, false
 	}
 }
