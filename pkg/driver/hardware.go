@@ -98,8 +98,9 @@ const never = time.Duration(math.MaxInt64)
 // asked for by all of them, and more slowly.
 func (d *Driver) nextLook() time.Duration {
 	wait := never
-	// Another process may have released what was passing.
-	if d.unread == "" && (d.partitionable() || d.passing.Load()) {
+	// Another process may have released what was passing, and somebody may have
+	// installed what a policy lacked.
+	if d.unread == "" && (d.partitionable() || d.passing.Load() || d.applied.refused) {
 		wait = lookInterval
 	}
 	if !d.until.IsZero() {
@@ -183,6 +184,9 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 		d.passing.Store(next.passing)
 	}
 	offering := identities(next)
+	if !known {
+		offering = append(offering, "unpublished")
+	}
 	if d.offering != nil && slices.Equal(offering, d.offering) {
 		return nil
 	}
@@ -191,11 +195,11 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 		Edits: hardware.Edits(),
 		Tools: d.tools(hardware),
 	})
+	d.offering = offering
 	d.wakeReconcile()
 	if !known {
 		return nil // claims that are prepared can be taken back; new ones come when it is published
 	}
-	d.offering = offering
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "withdrawn", len(next.withdrawn))
 	sayObstacles(ctx, node.GPUs)
 	d.publisher.set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.NodeName: slice.Pool(node, next.shapes, next.withdrawn)}})

@@ -23,6 +23,9 @@ type applied struct {
 	of       string
 	compiled *policy.Compiled
 	failure  error
+	// refused tells that it cannot be done here, which what is installed on the node
+	// may change without a word.
+	refused bool
 	// said is the verdict that was made known last.
 	said string
 }
@@ -45,6 +48,7 @@ func (d *Driver) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu
 	}
 	selected := policy.Select(all, labels)
 	policies, err := d.rule(ctx, selected, node)
+	d.applied.refused = err != nil
 	d.sayVerdict(ctx, selected, err)
 	if err == nil {
 		for i, g := range node.GPUs {

@@ -1,17 +1,22 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -121,17 +126,62 @@ func TestARefusedPolicyChangesNothingAndSaysSo(t *testing.T) {
 }
 
 func TestWithoutTheKindNodesOfferTheDefaults(t *testing.T) {
-	for name, err := range map[string]error{
-		"not installed": apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource(v1alpha1.PolicyResource).GroupResource(), ""),
-		"not allowed":   apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource(v1alpha1.PolicyResource).GroupResource(), "", nil),
+	api, policies := newAPIServer(), newPolicyServer()
+	policies.refuse(errNotInstalled)
+	o := options(t, api, newHardware(t))
+	o.Policies = policies
+	run(t, o)
+	eventually(t, api, "gpu-0")
+}
+
+var (
+	policyKind      = v1alpha1.GroupVersion.WithResource(v1alpha1.PolicyResource).GroupResource()
+	errNotInstalled = apierrors.NewNotFound(policyKind, "")
+	errNotAllowed   = apierrors.NewForbidden(policyKind, "", nil)
+)
+
+func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		refusal        error
+		known          bool          // at once
+		later, knownIn time.Duration // the API server shows policies later, and they are known in that time
+	}{
+		"not installed":                          {errNotInstalled, true, 24 * time.Hour, policyRetry},
+		"installed with the plugin":              {errNotInstalled, true, time.Second / 2, firstPolicyRetry},
+		"not allowed":                            {errNotAllowed, false, 24 * time.Hour, policyRetry},
+		"an API server that has just started":    {errNotAllowed, false, 3 * time.Second, 5 * time.Second},
+		"an API server that is away a long time": {errAway, false, time.Hour, policyRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api, policies := newAPIServer(), newPolicyServer()
-			policies.fail = err
-			o := options(t, api, newHardware(t))
-			o.Policies = policies
-			run(t, o)
-			eventually(t, api, "gpu-0")
+			synctest.Test(t, func(t *testing.T) {
+				_, ctx := ktesting.NewTestContext(t)
+				ctx, cancel := context.WithCancel(ctx)
+				policies := newPolicyServer()
+				policies.put(t, "p", "{shapes: {whole: {}}}")
+				policies.refuse(test.refusal)
+				nothing := func() {}
+				view := newPolicyView(policies, newAPIServer(), fixture.NodeName, nothing, nothing)
+				done := make(chan error, 1)
+				go func() { done <- view.run(ctx) }()
+				defer func() {
+					cancel()
+					<-done
+				}()
+				after(0)
+				if all, _, known := view.get(); known != test.known || len(all) != 0 {
+					t.Errorf("known at once: %t, %d policies", known, len(all))
+				}
+				after(test.later)
+				_, _, known := view.get()
+				if want := !errors.Is(test.refusal, errAway) && (test.known || test.later > rolesPatience); known != want {
+					t.Errorf("known after %s: %t", test.later, known)
+				}
+				policies.refuse(nil)
+				after(test.knownIn)
+				if all, _, known := view.get(); !known || len(all) != 1 {
+					t.Errorf("known: %t, %d policies", known, len(all))
+				}
+			})
 		})
 	}
 }
@@ -148,6 +198,11 @@ func TestNothingIsPublishedBeforePoliciesAreKnown(t *testing.T) {
 	must(t, d.openHardware(t.Context()))
 	if d.publisher.get() != nil || len(d.history.current) != 0 {
 		t.Error("something is to be published")
+	}
+	<-d.offered
+	must(t, d.offerChanges(t.Context(), d.hardware))
+	if len(d.offered) != 0 {
+		t.Error("prepared claims are looked through again although nothing has changed")
 	}
 	must(t, d.policies.policies.Replace(nil, ""))
 	must(t, d.policies.node.Replace([]any{&corev1.Node{}}, ""))
@@ -184,5 +239,35 @@ func TestAConflictOfTwoNodesIsTriedAgain(t *testing.T) {
 	defer policies.mu.Unlock()
 	if policies.writes > 3 {
 		t.Errorf("%d writes", policies.writes)
+	}
+}
+
+// What a policy lacked may be installed at any time, on nodes without MIG, too.
+func TestARefusedPolicyIsTriedAgain(t *testing.T) {
+	o := options(t, newAPIServer(), newHardware(t))
+	o.Policies = newPolicyServer()
+	o.MPSRoot = t.TempDir()
+	missing := errors.New("nvidia-cuda-mps-control is not there")
+	o.CheckMPS = func() error { return missing }
+	d, err := New(o)
+	must(t, err)
+	p := v1alpha1.GPUPolicy{Spec: v1alpha1.GPUPolicySpec{Shapes: v1alpha1.Shapes{MPS: &v1alpha1.MPS{Clients: 2}}}}
+	must(t, d.policies.policies.Replace([]any{&p}, ""))
+	must(t, d.policies.node.Replace([]any{&corev1.Node{}}, ""))
+	must(t, d.openHardware(t.Context()))
+	nextLook := func() time.Duration { // of a node on which nobody partitions GPUs
+		for i := range d.seen.GPUs {
+			d.seen.GPUs[i].MIG = gpu.MIGUnsupported
+		}
+		return d.nextLook()
+	}
+	if wait := nextLook(); wait != lookInterval {
+		t.Errorf("the next look is in %s", wait)
+	}
+	missing = nil
+	must(t, d.offerChanges(t.Context(), d.hardware))
+	d.passing.Store(false) // what was offered meanwhile is withdrawn
+	if wait := nextLook(); wait <= lookInterval {
+		t.Errorf("after it could be done, the next look is in %s", wait)
 	}
 }

@@ -91,6 +91,13 @@ func (s *policyServer) UpdateStatus(_ context.Context, policy *v1alpha1.GPUPolic
 	return updated.DeepCopy(), nil
 }
 
+// refuse makes every list and watch fail, or none.
+func (s *policyServer) refuse(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
 // store needs the lock.
 func (s *policyServer) store(policy *v1alpha1.GPUPolicy) {
 	s.version++

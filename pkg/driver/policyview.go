@@ -20,9 +20,14 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// policyRetry is how long to leave alone an API server that has no GPUPolicies, or
-// does not show them.
-const policyRetry = time.Minute
+const (
+	// An API server that has no GPUPolicies, or does not show them, is asked again
+	// after firstPolicyRetry, and then more and more slowly.
+	firstPolicyRetry, policyRetry = time.Second, time.Minute
+	// rolesPatience is how long an API server that has just started may take to know
+	// who may read what: until then it refuses everybody.
+	rolesPatience = 15 * time.Second
+)
 
 // policyView has what decides which policy applies to a node: the policies, and
 // the node's labels.
@@ -118,28 +123,32 @@ var errNoPolicies = errors.New("the API server does not show GPUPolicies")
 // watchPolicies asks again where there are no policies to watch: the plugin may be
 // there before their definition.
 func (v *policyView) watchPolicies(ctx context.Context) error {
-	said := ""
+	said, retry, start := "", firstPolicyRetry, time.Now()
 	for {
+		began := time.Now()
 		err := v.watchPoliciesOnce(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		// Without the definition there is no policy. One that may not be read any more
 		// stays in force.
-		if _, answered := v.policies.list(); !answered || apierrors.IsNotFound(err) {
+		_, answered := v.policies.list()
+		if apierrors.IsNotFound(err) || !answered && time.Since(start) >= rolesPatience {
 			if err := v.policies.Replace(nil, ""); err != nil {
 				return err
 			}
 		}
+		if time.Since(began) > policyRetry { // they could be read meanwhile
+			retry = firstPolicyRetry
+		}
 		if err.Error() != said {
 			said = err.Error()
-			klog.FromContext(ctx).Info("GPUPolicies cannot be read, so this node goes by none that is new: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", said, "lookAgainIn", policyRetry)
+			klog.FromContext(ctx).Info("GPUPolicies cannot be read, so this node goes by none that is new: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", said)
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, retry) {
 			return ctx.Err()
-		case <-time.After(policyRetry):
 		}
+		retry = min(2*retry, policyRetry)
 	}
 }
 

@@ -98,7 +98,9 @@ func (h history) replace(gpus []gpu.GPU, policies map[string]gpu.Policy, now tim
 	}
 	for _, g := range gpus {
 		if before, known := h.current[g.UUID]; known && !reflect.DeepEqual(before, policies[g.UUID]) {
-			updated.past[g.UUID] = append(updated.past[g.UUID], replaced{policy: before, until: now.Add(withdrawalTime)})
+			// Once, however often it comes and goes.
+			others := slices.DeleteFunc(updated.past[g.UUID], func(r replaced) bool { return reflect.DeepEqual(r.policy, before) })
+			updated.past[g.UUID] = append(others, replaced{policy: before, until: now.Add(withdrawalTime)})
 		}
 		updated.current[g.UUID] = policies[g.UUID]
 	}

@@ -89,6 +89,22 @@ func TestAPolicyThatComesBackWithdrawsOnlyWhatCameBetween(t *testing.T) {
 	o.expect(t, "0")
 }
 
+// Whoever writes policies faster than withdrawals end makes no plugin grow.
+func TestPoliciesThatTakeTurnsAreRememberedOnce(t *testing.T) {
+	o := newOfOne(t)
+	for range 100 {
+		o.apply(time.Second/10, wholeOnly)
+		o.apply(time.Second/10, sliced(4, gpu.DefaultInterval))
+	}
+	o.expect(t, "0-timeslice", "-0")
+	if !o.offer.until.Equal(o.now.Add(withdrawalTime)) {
+		t.Errorf("it changes by itself at %s", o.offer.until)
+	}
+	if past := o.history.past[o.gpus[0].UUID]; len(past) != 2 {
+		t.Errorf("%d policies are remembered", len(past))
+	}
+}
+
 func TestWhatClaimsHoldIsRebuiltAfterARestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		held journal.Device
