@@ -179,8 +179,9 @@ type MPS struct {
 // Limits of a policy's status.
 const (
 	// MaxNodeStatuses is how many nodes a status has room for; what further nodes do
-	// is in their logs and events.
-	MaxNodeStatuses = 1000
+	// is in their logs and events. Every node that changes its entry sends the whole
+	// policy to every other node that watches it.
+	MaxNodeStatuses = 100
 	// MaxMessageLength is in characters.
 	MaxMessageLength = 512
 )
@@ -191,20 +192,22 @@ type GPUPolicyStatus struct {
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// applied is the number of nodes that offer what the policy says.
+	// applied is the number of nodes, of those in nodes, that offer what the policy says.
 	//
 	// +optional
 	Applied int32 `json:"applied"`
-	// refused is the number of nodes that cannot. They go on offering what they did.
+	// refused is the number of those that cannot. They go on offering what they did.
 	//
 	// +optional
 	Refused int32 `json:"refused"`
-	// nodes are those that the policy applies to. Each plugin writes its own entry.
+	// nodes are those that the policy applies to, where they are more than 100 only
+	// some, first of all those that cannot do what it says. Each plugin writes its own
+	// entry.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:MaxItems=100
 	Nodes []NodeStatus `json:"nodes,omitempty"`
 	// conditions has Ready: no node refuses the policy.
 	//

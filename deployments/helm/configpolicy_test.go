@@ -152,11 +152,14 @@ func configured(t *testing.T, driver, parameters string) map[string]runtime.Obje
 }
 
 // configPolicy is the policy as the chart renders it.
-func configPolicy(t *testing.T) policy {
+func configPolicy(t *testing.T) policy { return renderedPolicy(t, "deviceconfigs-") }
+
+// renderedPolicy is the policy of which the name begins so.
+func renderedPolicy(t *testing.T, prefix string) policy {
 	t.Helper()
 	for _, document := range strings.Split(render(t, "--namespace", "mica"), "\n---\n") {
 		var rendered admissionv1.ValidatingAdmissionPolicy
-		if err := yaml.Unmarshal([]byte(document), &rendered); err != nil || rendered.Kind != "ValidatingAdmissionPolicy" || !strings.HasPrefix(rendered.Name, "deviceconfigs-") {
+		if err := yaml.Unmarshal([]byte(document), &rendered); err != nil || rendered.Kind != "ValidatingAdmissionPolicy" || !strings.HasPrefix(rendered.Name, prefix) {
 			continue
 		}
 		if err := yaml.UnmarshalStrict([]byte(document), &rendered); err != nil {
@@ -164,7 +167,7 @@ func configPolicy(t *testing.T) policy {
 		}
 		return compile(t, rendered.Spec)
 	}
-	t.Fatal("the chart renders no policy of configurations")
+	t.Fatalf("the chart renders no policy %s…", prefix)
 	return policy{}
 }
 
@@ -224,6 +227,7 @@ func compile(t *testing.T, spec admissionv1.ValidatingAdmissionPolicySpec) polic
 type review struct {
 	kind        string
 	object, old runtime.Object
+	user        user.DefaultInfo
 }
 
 // review tells whether the policy looks at an object, and why it refuses it.
@@ -254,7 +258,7 @@ func (p policy) evaluate(t *testing.T, evaluator plugincel.ConditionEvaluator, r
 	if r.old != nil {
 		operation = admission.Update
 	}
-	attributes := admission.NewAttributesRecord(r.object, r.old, kind, "default", "name", resource, "", operation, nil, false, &user.DefaultInfo{})
+	attributes := admission.NewAttributesRecord(r.object, r.old, kind, "default", "name", resource, "", operation, nil, false, &r.user)
 	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kind}
 	versioned.VersionedObject.Set(r.object)
 	if r.old != nil {

@@ -136,7 +136,7 @@ func New(options Options) (*Driver, error) {
 		reporter:  newReporter(options.Client, options.Name),
 		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
-		reports:   newPolicyReports(options.Policies, options.NodeName),
+		reports:   newPolicyReports(options.Policies, options.Client, options.NodeName),
 		offered:   make(chan struct{}, 1),
 
 		reconsider: make(chan struct{}, 1),

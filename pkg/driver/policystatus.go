@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
@@ -17,8 +19,9 @@ import (
 
 const (
 	// A policy of many nodes has one status, which all of them write after a change:
-	// each waits a random part of statusSpread for every node that is in it.
-	statusSpread = 100 * time.Millisecond
+	// each waits a random part of statusSpread for every node that is in it. The API
+	// server sends each write to all of them.
+	statusSpread = time.Second
 	// statusDelay gathers changes that come together.
 	statusDelay = 200 * time.Millisecond
 	// What one node writes at most, whatever happens.
@@ -27,12 +30,16 @@ const (
 	statusCallTimeout     = 10 * time.Second
 	firstStatusRetry      = time.Second
 	maxStatusRetry        = 2 * time.Minute
+	// goneNodeInterval is, on the average, how often a node looks whether another one that
+	// is in a status still exists.
+	goneNodeInterval = 10 * time.Minute
 )
 
 // policyReports writes into policies what this node made of them. It is for whoever
 // reads; nothing waits for it.
 type policyReports struct {
 	client   Policies
+	nodes    kubernetes.Interface
 	nodeName string
 	view     *policyView
 	limiter  flowcontrol.RateLimiter
@@ -46,9 +53,9 @@ type policyReports struct {
 	changed chan struct{} // holds a token when there may be something to write
 }
 
-func newPolicyReports(client Policies, nodeName string) *policyReports {
+func newPolicyReports(client Policies, nodes kubernetes.Interface, nodeName string) *policyReports {
 	return &policyReports{
-		client: client, nodeName: nodeName, changed: make(chan struct{}, 1),
+		client: client, nodes: nodes, nodeName: nodeName, changed: make(chan struct{}, 1),
 		limiter: flowcontrol.NewTokenBucketRateLimiter(statusWritesPerSecond, statusWriteBurst),
 	}
 }
@@ -80,32 +87,76 @@ func (r *policyReports) run(ctx context.Context) error {
 	if r.client == nil {
 		return nil
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.writeDue(ctx) })
+	group.Go(func() error { return r.removeGone(ctx) })
+	return group.Wait()
+}
+
+// writeDue writes what is due. What others write meanwhile does not shorten the wait
+// after a failure: of many nodes that write at once, all but one fail.
+func (r *policyReports) writeDue(ctx context.Context) error {
 	retry := firstStatusRetry
 	for {
-		wait := time.Duration(-1)
 		if due, nodes := r.due(); len(due) > 0 {
-			wait = statusDelay + rand.N(time.Duration(nodes+1)*statusSpread)
-			if !sleep(ctx, wait) {
+			if !sleep(ctx, statusDelay+rand.N(time.Duration(nodes+1)*statusSpread)) {
 				return ctx.Err()
 			}
-			if r.writeAll(ctx) {
-				retry, wait = firstStatusRetry, -1
-			} else {
-				wait = retry + rand.N(retry)
+			if !r.writeAll(ctx) {
+				if !sleep(ctx, retry+rand.N(retry)) {
+					return ctx.Err()
+				}
 				retry = min(2*retry, maxStatusRetry)
+				continue
 			}
-		}
-		var again <-chan time.Time
-		if wait >= 0 {
-			again = time.After(wait)
+			retry = firstStatusRetry
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.changed:
-		case <-again:
 		}
 	}
+}
+
+// removeGone removes entries of nodes that were deleted: nobody else does. Each node
+// looks for one at a time, so that it does not matter how many there are.
+func (r *policyReports) removeGone(ctx context.Context) error {
+	for sleep(ctx, goneNodeInterval/2+rand.N(goneNodeInterval)) {
+		name, node := r.another()
+		if node == "" {
+			continue
+		}
+		callCtx, cancel := context.WithTimeout(ctx, statusCallTimeout)
+		_, err := r.nodes.CoreV1().Nodes().Get(callCtx, node, metav1.GetOptions{})
+		cancel()
+		if !apierrors.IsNotFound(err) {
+			continue
+		}
+		if err := r.write(ctx, name, func(p *v1alpha1.GPUPolicy) (v1alpha1.GPUPolicyStatus, bool) {
+			return policy.Report(p.Status, node, nil)
+		}); err != nil {
+			klog.FromContext(ctx).V(2).Info("A GPUPolicy's status still tells of a node that is gone", "policy", name, "node", node, "err", err)
+		}
+	}
+	return ctx.Err()
+}
+
+// another is any entry of another node, with its policy; empty where there is none.
+func (r *policyReports) another() (policyName, node string) {
+	all, _, _ := r.view.get()
+	seen := 0
+	for _, p := range all {
+		for _, entry := range p.Status.Nodes {
+			if entry.Name == r.nodeName {
+				continue
+			}
+			if seen++; rand.N(seen) == 0 { // each with the same probability
+				policyName, node = p.Name, entry.Name
+			}
+		}
+	}
+	return policyName, node
 }
 
 // due are the policies whose status says something else of this node than is so,
@@ -147,7 +198,7 @@ func (r *policyReports) writeAll(ctx context.Context) (done bool) {
 		if err := r.limiter.Wait(ctx); err != nil {
 			return false
 		}
-		if err := r.write(ctx, p.Name); err != nil {
+		if err := r.write(ctx, p.Name, r.report); err != nil {
 			done = false
 			klog.FromContext(ctx).V(2).Info("A GPUPolicy's status does not tell of this node yet", "policy", p.Name, "err", err)
 		}
@@ -157,7 +208,7 @@ func (r *policyReports) writeAll(ctx context.Context) (done bool) {
 
 // write starts from what the API server has now: what was seen may be older than
 // what another node has written since. A conflict is left to the next attempt.
-func (r *policyReports) write(ctx context.Context, name string) error {
+func (r *policyReports) write(ctx context.Context, name string, report func(*v1alpha1.GPUPolicy) (v1alpha1.GPUPolicyStatus, bool)) error {
 	ctx, cancel := context.WithTimeout(ctx, statusCallTimeout)
 	defer cancel()
 	current, err := r.client.Get(ctx, name, metav1.GetOptions{})
@@ -167,7 +218,7 @@ func (r *policyReports) write(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	status, news := r.report(current)
+	status, news := report(current)
 	if !news {
 		return nil
 	}

@@ -25,11 +25,16 @@ func Report(status v1alpha1.GPUPolicyStatus, node string, entry *v1alpha1.NodeSt
 			at, found = i, true
 		}
 	}
+	if entry != nil && !found && len(updated.Nodes) >= v1alpha1.MaxNodeStatuses {
+		if updated.Nodes, at = withRoom(updated.Nodes, at, *entry); at < 0 {
+			return status, false
+		}
+	}
 	switch {
 	case entry == nil && found:
 		updated.Nodes = slices.Delete(updated.Nodes, at, at+1)
-	case entry == nil, !found && len(updated.Nodes) >= v1alpha1.MaxNodeStatuses:
-		return status, false // nothing to say, or no room to say it
+	case entry == nil:
+		return status, false
 	default:
 		own := v1alpha1.NodeStatus{Name: node, ObservedGeneration: entry.ObservedGeneration, Message: bounded(entry.Message)}
 		if found {
@@ -40,6 +45,20 @@ func Report(status v1alpha1.GPUPolicyStatus, node string, entry *v1alpha1.NodeSt
 	}
 	summarize(&updated)
 	return updated, !equality.Semantic.DeepEqual(status, updated)
+}
+
+// withRoom is a full list without a node of which there is nothing to tell, where
+// an entry that is to stand at a place tells something, and the place of that entry,
+// negative where there is no room for it.
+func withRoom(nodes []v1alpha1.NodeStatus, at int, entry v1alpha1.NodeStatus) ([]v1alpha1.NodeStatus, int) {
+	silent := slices.IndexFunc(nodes, func(n v1alpha1.NodeStatus) bool { return n.Message == "" })
+	if entry.Message == "" || silent < 0 {
+		return nodes, -1
+	}
+	if silent < at {
+		at--
+	}
+	return slices.Delete(nodes, silent, silent+1), at
 }
 
 // summarize derives counts and conditions from the entries.

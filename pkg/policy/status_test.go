@@ -65,3 +65,29 @@ func TestAStatusHasLimits(t *testing.T) {
 		t.Errorf("the condition's message has %d bytes", n)
 	}
 }
+
+// A refusal is what a status is read for.
+func TestARefusalHasRoomInAFullStatus(t *testing.T) {
+	var status v1alpha1.GPUPolicyStatus
+	for i := range v1alpha1.MaxNodeStatuses {
+		status, _ = Report(status, fmt.Sprintf("node-%04d", i), &v1alpha1.NodeStatus{})
+	}
+	if _, news := Report(status, "zone", &v1alpha1.NodeStatus{}); news {
+		t.Error("a node that does what the policy says takes the place of another")
+	}
+	for i, node := range []string{"zone", "a", "node-0050a"} {
+		var news bool
+		if status, news = Report(status, node, &v1alpha1.NodeStatus{Message: "it is too old"}); !news || int(status.Refused) != i+1 || len(status.Nodes) != v1alpha1.MaxNodeStatuses {
+			t.Fatalf("got %d refusals of %d nodes", status.Refused, len(status.Nodes))
+		}
+		if !slices.IsSortedFunc(status.Nodes, func(a, b v1alpha1.NodeStatus) int { return strings.Compare(a.Name, b.Name) }) {
+			t.Errorf("%s is not in its place", node)
+		}
+	}
+	for i := range status.Nodes {
+		status.Nodes[i].Message = "it is too old"
+	}
+	if _, news := Report(status, "b", &v1alpha1.NodeStatus{Message: "it is too old"}); news {
+		t.Error("one refusal takes the place of another")
+	}
+}
