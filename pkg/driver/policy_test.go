@@ -165,7 +165,9 @@ func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
 				go func() { done <- view.run(ctx) }()
 				defer func() {
 					cancel()
-					<-done
+					if err := <-done; !errors.Is(err, context.Canceled) {
+						t.Errorf("the view ended with %v", err)
+					}
 				}()
 				after(0)
 				if all, _, known := view.get(); known != test.known || len(all) != 0 {
