@@ -59,6 +59,11 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"serviceAccount.name is empty"},
 		},
 		{
+			name: "one extended resource for whole GPUs and shares",
+			args: []string{"--namespace", "mica", "--set", "deviceClass.sharedExtendedResourceName=nvidia.com/gpu"},
+			want: []string{`are both "nvidia.com/gpu"`, "Set one of them"},
+		},
+		{
 			name: "a PodMonitor without metrics",
 			args: []string{"--namespace", "mica", "--set", "podMonitor.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"},
 			want: []string{"podMonitor.enabled is true", "metricsPort is negative"},
