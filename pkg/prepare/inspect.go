@@ -99,7 +99,7 @@ func inspectSharing(device *journal.Device, siblings []journal.Device, tools Too
 		change = !slices.ContainsFunc(siblings, func(d journal.Device) bool { return d.Interval == device.Interval })
 	}
 	if device.MPS == nil {
-		return change, nil
+		return change, inspectTurns(device, siblings, tools.Modes)
 	}
 	if tools.Daemons == nil {
 		return false, errNoSupervisor
@@ -113,6 +113,22 @@ func inspectSharing(device *journal.Device, siblings []journal.Device, tools Too
 		device.MPS.ComputeMode, err = tools.Modes.ComputeMode(device.UUID)
 	}
 	return true, withoutModes(err)
+}
+
+// inspectTurns finds a GPU that lets the processes of several claims in. A mode of an
+// administrator's that does not would fail all but the first with an error of CUDA.
+func inspectTurns(device *journal.Device, siblings []journal.Device, modes Modes) error {
+	if device.Shares == 0 || device.Partition != nil || device.AdminAccess || len(siblings) > 0 {
+		return nil
+	}
+	mode, err := modes.ComputeMode(device.UUID)
+	switch {
+	case errors.Is(err, nvml.ErrNotSupported):
+		return nil // it has none that could be in the way
+	case err == nil && mode != nvml.DefaultComputeMode:
+		err = fmt.Errorf("%s cannot be shared: somebody has set the compute mode of %s to %s, which keeps other processes out: set it back (nvidia-smi -i %s -c 0), or delete the pod so that it is scheduled again", device.Device, device.UUID, mode, device.UUID)
+	}
+	return err
 }
 
 // advised adds what to do about an answer of the driver's; what was concluded from

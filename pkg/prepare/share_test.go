@@ -597,3 +597,19 @@ func TestPrepareAgainSetsModesAgain(t *testing.T) {
 	unprepare(t, p, client)
 	r.expectShares(t, p)
 }
+
+// The second claim would find the GPU taken, and be told so by CUDA alone.
+func TestTimeSlicesOfAGPUThatAnAdministratorHasMadeExclusive(t *testing.T) {
+	r := newShareRig(t)
+	p := r.startShares(t, nil)
+	uuid := r.machine.GPUs()[0].UUID
+	if err := r.library.SetComputeMode(uuid, nvml.ExclusiveProcess); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.Prepare(testContext(t), r.sharing("c", slicedGPU))
+	fixture.Sentence(t, err, `request "r0": `+slicedGPU+" cannot be shared", "to ExclusiveProcess", "nvidia-smi -i "+uuid+" -c 0")
+	if err := r.library.SetComputeMode(uuid, nvml.DefaultComputeMode); err != nil {
+		t.Fatal(err)
+	}
+	prepare(t, p, r.sharing("c", slicedGPU))
+}
