@@ -1,6 +1,6 @@
 // Package catalog owns facts about NVIDIA boards that are the same on every
 // machine: product names, PCI device IDs, memory as the driver reports it, and
-// MIG geometry. The facts are embedded data files with the source beside each
+// MIG geometry; and which of them the machine types of EC2 have, and where. The facts are embedded data files with the source beside each
 // number; the package offers types and pure lookups over them. It never reads
 // hardware, never guesses a number nobody has captured, and is never a reason
 // to disbelieve what NVML says of a board that is there.
@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed boards.yaml geometries.yaml
+//go:embed boards.yaml geometries.yaml instances.yaml
 var data embed.FS
 
 // tables are the decoded data files, indexed.
@@ -24,6 +24,9 @@ type tables struct {
 	boards     []Board
 	geometries []Geometry
 	incomplete []incomplete
+	families   []family
+	without    []without
+	instances  map[string]Instance
 }
 
 var load = sync.OnceValue(func() tables {
@@ -60,7 +63,19 @@ func decode(read func(string) ([]byte, error)) (tables, error) {
 	if err := t.link(); err != nil {
 		return tables{}, err
 	}
-	return t, nil
+	return t.withInstances(read)
+}
+
+// withInstances reads which boards the machine types have.
+func (t tables) withInstances(read func(string) ([]byte, error)) (tables, error) {
+	var file instanceFile
+	if err := decodeFile(read, "instances.yaml", &file); err != nil {
+		return tables{}, err
+	}
+	var err error
+	t.families, t.without = file.Families, file.Without
+	t.instances, err = t.readInstances(file)
+	return t, err
 }
 
 func decodeFile(read func(string) ([]byte, error), name string, into any) error {

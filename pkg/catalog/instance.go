@@ -1,0 +1,101 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Instance is a machine type of EC2, as a node of it shows itself.
+type Instance struct {
+	// Type is EC2's name, such as "p5.48xlarge".
+	Type string
+	// Architecture is Kubernetes' name for that of the CPU: "amd64" or "arm64".
+	Architecture string
+	// VCPUs, MemoryMiB and MaxPods are zero where they are not known. MemoryMiB is EC2's
+	// figure, of which a kernel shows less.
+	VCPUs     int
+	MemoryMiB uint64
+	MaxPods   int
+	// Board is what each GPU is. That of a virtual GPU has no PCI device ID.
+	Board Board
+	// GPUs are ordered as NVML enumerates them.
+	GPUs []Slot
+	// NVLink tells that every GPU reaches every other over NVLink.
+	NVLink bool
+}
+
+// Slot is where a GPU of an Instance sits; what nobody captured is left out.
+type Slot struct {
+	// PCIBusID is in sysfs' form, such as "0000:53:00.0".
+	PCIBusID string
+	// PCIeRoot is the root complex, such as "pci0000:44".
+	PCIeRoot string
+	NUMANode *int
+	// MemoryMiB and ECC are as NVML reports them.
+	MemoryMiB uint64
+	ECC       *bool
+}
+
+// Errors of InstanceByType.
+var (
+	// ErrUnknownInstance means that the catalogue has never heard of a type.
+	ErrUnknownInstance = errors.New("unknown instance type")
+	// ErrNoGPU means that a type has no NVIDIA GPU.
+	ErrNoGPU = errors.New("no NVIDIA GPU")
+)
+
+// InstanceByType returns the instance type that EC2 calls name. Where a number that a
+// prediction needs was never captured, the error is ErrNotPredicted, and the instance is
+// what is known of the machine but for its GPUs.
+func InstanceByType(name string) (Instance, error) {
+	t := load()
+	if i, known := t.instances[name]; known {
+		return i.clone(), nil
+	}
+	familyName, _, _ := strings.Cut(name, ".")
+	for _, w := range t.without {
+		if slices.Contains(w.Families, familyName) {
+			return Instance{}, fmt.Errorf("instance type %s has %w: it has %s", name, ErrNoGPU, w.Has)
+		}
+	}
+	i := slices.IndexFunc(t.families, func(f family) bool { return f.Family == familyName })
+	if i < 0 {
+		return Instance{}, fmt.Errorf("%w %s: the catalogue does not have it", ErrUnknownInstance, name)
+	}
+	f := t.families[i]
+	j := slices.IndexFunc(f.Sizes, func(s size) bool { return f.Family+"."+s.Size == name })
+	if j < 0 {
+		return Instance{}, fmt.Errorf("%w %s: of %s, the catalogue has %s", ErrUnknownInstance, name, familyName, strings.Join(f.sizes(), ", "))
+	}
+	return f.machine(f.Sizes[j]), fmt.Errorf("GPUs of instance type %s are %w: %s was never captured", name, ErrNotPredicted, f.Missing)
+}
+
+// InstanceTypes are the names of all types that can be predicted, sorted.
+func InstanceTypes() []string {
+	var names []string
+	for name := range load().instances {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// clone keeps callers from changing the tables.
+func (i Instance) clone() Instance {
+	i.Board = i.Board.clone()
+	i.GPUs = slices.Clone(i.GPUs)
+	for j := range i.GPUs {
+		i.GPUs[j].NUMANode, i.GPUs[j].ECC = copyOf(i.GPUs[j].NUMANode), copyOf(i.GPUs[j].ECC)
+	}
+	return i
+}
+
+func copyOf[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	value := *p
+	return &value
+}
