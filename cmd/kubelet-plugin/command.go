@@ -19,6 +19,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/pkg/release"
 	"github.com/mica-gpu/mica/pkg/timeslice"
 )
 
@@ -47,7 +48,7 @@ func newCommand() *cobra.Command {
 	}
 	f.addHardware(command.PersistentFlags())
 	f.addCluster(command.Flags())
-	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), newVersionCommand())
+	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), release.NewCommand(version()))
 	return command
 }
 

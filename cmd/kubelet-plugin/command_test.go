@@ -204,13 +204,13 @@ func TestFlagsOverrideTheEnvironment(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	before := release
-	defer func() { release = before }()
-	release = "v1.2.3"
+	before := linked
+	defer func() { linked = before }()
+	linked = "v1.2.3"
 	if output, err := execute(t, "version"); err != nil || output != "v1.2.3\n" {
 		t.Errorf("got %q, %v", output, err)
 	}
-	release = ""
+	linked = ""
 	if output, err := execute(t, "version"); err != nil || strings.TrimSpace(output) == "" {
 		t.Errorf("got %q, %v", output, err)
 	}
