@@ -14,7 +14,10 @@ const PolicyResource = "gpupolicies"
 
 // AddToScheme makes the kinds known to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &GPUPolicy{}, &GPUPolicyList{})
+	scheme.AddKnownTypes(GroupVersion,
+		&GPUPolicy{}, &GPUPolicyList{},
+		&GPUNodeGroup{}, &GPUNodeGroupList{},
+		&GPUHeadroom{}, &GPUHeadroomList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

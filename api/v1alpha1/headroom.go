@@ -1,0 +1,146 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// GPUHeadroom keeps devices free for pods that do not exist yet. What it asks for comes
+// after the demand of every pod, which takes what is kept; then it is filled up again.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=gpuheadrooms,scope=Cluster,shortName=ghr
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Class",type=string,JSONPath=`.spec.deviceClassName`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.status.wanted`
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.free`
+// +kubebuilder:printcolumn:name="Demanded",type=integer,JSONPath=`.status.demanded`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GPUHeadroom struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec GPUHeadroomSpec `json:"spec"`
+	// +optional
+	Status GPUHeadroomStatus `json:"status,omitempty"`
+}
+
+// GPUHeadroomList is a list of headrooms.
+//
+// +kubebuilder:object:root=true
+type GPUHeadroomList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []GPUHeadroom `json:"items"`
+}
+
+// GPUHeadroomSpec is what is kept free, where and when.
+type GPUHeadroomSpec struct {
+	// deviceClassName is the class of the devices.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	DeviceClassName string `json:"deviceClassName"`
+	// selectors are CEL expressions as in a claim's selectors, all of which a device has to match.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Selectors []Selector `json:"selectors,omitempty"`
+	// devices is how many are kept free while no entry of schedule is in force.
+	//
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Devices int32 `json:"devices"`
+	// nodeGroups are the GPUNodeGroups on whose nodes they are kept. Empty: all groups.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	NodeGroups []string `json:"nodeGroups,omitempty"`
+	// schedule replaces devices at times. Of entries in force at once, the most devices count.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Schedule []Window `json:"schedule,omitempty"`
+	// warmPool sets the size of the warm pools of groups of EKS with pairing direct.
+	//
+	// +optional
+	WarmPool *WarmPool `json:"warmPool,omitempty"`
+}
+
+// Selector is a CEL expression over a device.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=10240
+type Selector string
+
+// Window is a time that comes again and again.
+type Window struct {
+	// start is in the five fields of cron: minute, hour, day of month, month, day of week.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=9
+	// +kubebuilder:validation:MaxLength=128
+	Start string `json:"start"`
+	// duration from then on, of at most 7 days.
+	//
+	// +required
+	Duration metav1.Duration `json:"duration"`
+	// timeZone is a name of the tz database, such as Asia/Seoul. Empty: UTC.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	TimeZone string `json:"timeZone,omitempty"`
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Devices int32 `json:"devices"`
+}
+
+// WarmPool lets machines wait that are stopped, for when headroom is used up.
+type WarmPool struct {
+	// max bounds the machines of a group's pool.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Max int32 `json:"max"`
+}
+
+// GPUHeadroomStatus is what is kept.
+type GPUHeadroomStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// wanted is how many devices are to be free now.
+	//
+	// +optional
+	Wanted int32 `json:"wanted"`
+	// free is how many of them are, after the demand of all pending pods.
+	//
+	// +optional
+	Free int32 `json:"free"`
+	// demanded is how many are to come with new nodes.
+	//
+	// +optional
+	Demanded int32 `json:"demanded"`
+	// conditions has Ready: as many devices are free as are wanted.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Reasons of a headroom's condition.
+const (
+	ReasonKept         = "Kept"
+	ReasonFilling      = "Filling"
+	ReasonCannotBeKept = "CannotBeKept"
+	ReasonInvalid      = "Invalid"
+)

@@ -1,0 +1,27 @@
+package v1alpha1
+
+// Labels, annotations and taints that the controller writes or reads.
+const (
+	// LabelNodeGroup is on placeholders, with the GPUNodeGroup for which they are.
+	LabelNodeGroup = "mica.gpu/node-group"
+	// LabelKind is on placeholders, with the kind of the pods for which they are.
+	LabelKind = "mica.gpu/kind"
+	// AnnotationPods is on placeholders, with the pods for which they are, for people.
+	AnnotationPods = "mica.gpu/for-pods"
+	// AnnotationKinds is on placeholders, with all kinds of those pods.
+	AnnotationKinds = "mica.gpu/kinds"
+	// LabelDiscovered is on groups that the controller has found, with how: nodes or eks.
+	LabelDiscovered = "mica.gpu/discovered-from"
+
+	// TaintStartup keeps pods, and Cluster Autoscaler's template, from a node until it offers
+	// what its group's template promises. The prefix is Cluster Autoscaler's.
+	TaintStartup = "startup-taint.cluster-autoscaler.kubernetes.io/mica"
+
+	// AnnotationScaleDownDisabled is Cluster Autoscaler's, and AnnotationProtected says that
+	// it was put there by the controller, and for what: "claim" or "headroom".
+	AnnotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	AnnotationProtected         = "mica.gpu/protected-for"
+
+	// ConditionScaleUp is of pending pods: whether and by what they get a node.
+	ConditionScaleUp = "mica.gpu/ScaleUp"
+)

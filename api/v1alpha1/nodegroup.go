@@ -1,0 +1,383 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// GPUNodeGroup is a group of like nodes that can grow, from none, for claims that no
+// node can satisfy. It says how the group is known by its nodes' labels, what a node of
+// it has, and who makes it grow.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a GPUNodeGroup is the value of a label, and has at most 63 characters"
+// +kubebuilder:resource:path=gpunodegroups,scope=Cluster,shortName=gng
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.instanceType`
+// +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.status.template.source`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Demand",type=integer,JSONPath=`.status.demand`,description="Nodes that pending claims need beyond those that exist or are coming"
+// +kubebuilder:printcolumn:name="Pairing",type=string,priority=1,JSONPath=`.spec.pairing`
+// +kubebuilder:printcolumn:name="Starting",type=integer,priority=1,JSONPath=`.status.starting`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GPUNodeGroup struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec GPUNodeGroupSpec `json:"spec"`
+	// +optional
+	Status GPUNodeGroupStatus `json:"status,omitempty"`
+}
+
+// GPUNodeGroupList is a list of groups.
+//
+// +kubebuilder:object:root=true
+type GPUNodeGroupList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []GPUNodeGroup `json:"items"`
+}
+
+// GPUNodeGroupSpec is what is known of a group, and what may be done with it.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || self.min <= self.max",message="min is over max: lower min, or raise max"
+// +kubebuilder:validation:XValidation:rule="self.pairing != 'direct' || has(self.provider.eks)",message="pairing direct calls EKS: give provider.eks, or choose placeholder or observe"
+type GPUNodeGroupSpec struct {
+	// provider says which nodes are of the group.
+	//
+	// +required
+	Provider NodeGroupProvider `json:"provider"`
+	// instanceType is the machine's name at EC2, such as p5.48xlarge. Without it the type of
+	// a node that the group has or had counts.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	InstanceType string `json:"instanceType,omitempty"`
+	// template says of the nodes what neither instanceType nor a node that the group has
+	// had says, and corrects it.
+	//
+	// +optional
+	Template NodeTemplate `json:"template,omitempty"`
+	// min and max bound the number of nodes. Without max, the autoscaler's own limit counts.
+	//
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=5000
+	Min int32 `json:"min"`
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=5000
+	Max *int32 `json:"max,omitempty"`
+	// pricePerHour of one node decides between groups that fit: the cheapest for the pending
+	// pods grows. Any currency, the same in all groups. Groups without a price come last.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
+	PricePerHour *resource.Quantity `json:"pricePerHour,omitempty"`
+	// pairing is who makes the group grow: placeholder lets Cluster Autoscaler do it, by a
+	// pod without claims that only a new node has room for; direct calls EKS; observe only
+	// says what is needed.
+	//
+	// +optional
+	// +kubebuilder:default=placeholder
+	// +kubebuilder:validation:Enum=placeholder;direct;observe
+	Pairing Pairing `json:"pairing,omitempty"`
+	// capacityType is how the nodes are bought. It is shown, and is a label of the template
+	// of groups of EKS.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=ON_DEMAND;SPOT;CAPACITY_BLOCK
+	CapacityType string `json:"capacityType,omitempty"`
+	// provisionTimeout is how long a node may take from the decision to its slices. After
+	// that the group is left alone for a while.
+	//
+	// +optional
+	// +kubebuilder:default="30m"
+	ProvisionTimeout metav1.Duration `json:"provisionTimeout,omitempty"`
+}
+
+// Pairing is who makes a group grow.
+type Pairing string
+
+// Pairings.
+const (
+	PairingPlaceholder Pairing = "placeholder"
+	PairingDirect      Pairing = "direct"
+	PairingObserve     Pairing = "observe"
+)
+
+// NodeGroupProvider names the nodes of a group.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.eks) != has(self.nodeSelector)",message="give exactly one of eks and nodeSelector"
+type NodeGroupProvider struct {
+	// eks is a managed node group: its nodes have the label eks.amazonaws.com/nodegroup.
+	//
+	// +optional
+	EKS *EKSNodegroup `json:"eks,omitempty"`
+	// nodeSelector are labels that every node of the group has, and no other node.
+	//
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=8
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+}
+
+// LabelEKSNodegroup is on every node of a managed node group of EKS.
+const LabelEKSNodegroup = "eks.amazonaws.com/nodegroup"
+
+// Selector are the labels by which a group's nodes are known.
+func (p NodeGroupProvider) Selector() map[string]string {
+	if p.EKS != nil {
+		return map[string]string{LabelEKSNodegroup: p.EKS.Nodegroup}
+	}
+	return p.NodeSelector
+}
+
+// EKSNodegroup is a managed node group of EKS.
+type EKSNodegroup struct {
+	// cluster is the name of the cluster at EKS. Only pairing direct needs it.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	Cluster string `json:"cluster,omitempty"`
+	// nodegroup is the name of the node group.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Nodegroup string `json:"nodegroup"`
+}
+
+// NodeTemplate is what a node of the group has.
+type NodeTemplate struct {
+	// labels that new nodes have, besides those of the provider and of Kubernetes itself.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Labels map[string]string `json:"labels,omitempty"`
+	// taints that new nodes keep. Startup taints are not among them.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Taints []corev1.Taint `json:"taints,omitempty"`
+	// allocatable is what pods can have of a node: cpu, memory, pods, ephemeral-storage.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(name, type(self[name]) == int || !self[name].matches('[eE][-+0-9]'))",message="write the quantities without an exponent"
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// gpus replaces what the catalogue knows of the instance type.
+	//
+	// +optional
+	GPUs *GPUTemplate `json:"gpus,omitempty"`
+	// driverVersion is the NVIDIA driver's on new nodes, for claims that select by it.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	DriverVersion string `json:"driverVersion,omitempty"`
+	// cudaDriverVersion is the newest CUDA version that the driver supports.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	CUDADriverVersion string `json:"cudaDriverVersion,omitempty"`
+}
+
+// GPUTemplate describes the GPUs of a node, which are alike.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.board) || has(self.productName) && has(self.memory)",message="give board, a name of the catalogue, or productName and memory as nvidia-smi shows them"
+type GPUTemplate struct {
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Count int32 `json:"count"`
+	// board is the catalogue's name of the GPU, such as h100-sxm-80gb. It has the MIG
+	// profiles, too.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Board string `json:"board,omitempty"`
+	// productName, brand, architecture and cudaComputeCapability are as nodes publish them.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ProductName string `json:"productName,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Brand string `json:"brand,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Architecture string `json:"architecture,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+$`
+	CUDAComputeCapability string `json:"cudaComputeCapability,omitempty"`
+	// memory of one GPU as the driver reports it, which is not what EC2 says.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
+	Memory *resource.Quantity `json:"memory,omitempty"`
+}
+
+// Limits of a group's status.
+const (
+	// MaxTemplateBytes is the length of a template's data.
+	MaxTemplateBytes = 512 << 10
+	// MaxInFlight is how many scale-ups of a group a status lists.
+	MaxInFlight = 100
+)
+
+// GPUNodeGroupStatus is what the controller knows of a group.
+type GPUNodeGroupStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// instanceType is the one that spec, or else a node of the group, has.
+	//
+	// +optional
+	InstanceType string `json:"instanceType,omitempty"`
+	// template is what a new node is expected to have.
+	//
+	// +optional
+	Template *TemplateStatus `json:"template,omitempty"`
+	// nodes is how many nodes the group has.
+	//
+	// +optional
+	Nodes int32 `json:"nodes"`
+	// starting is how many of them do not offer yet what the template promises.
+	//
+	// +optional
+	Starting int32 `json:"starting"`
+	// demand is how many nodes pending claims need beyond those that exist or are coming.
+	//
+	// +optional
+	Demand int32 `json:"demand"`
+	// inFlight are nodes that were asked for.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=100
+	InFlight []InFlight `json:"inFlight,omitempty"`
+	// backoff is why and how long the group does not grow.
+	//
+	// +optional
+	Backoff *Backoff `json:"backoff,omitempty"`
+	// conditions has Ready, TemplateValid and InBackoff.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// TemplateSource says where a template comes from.
+type TemplateSource string
+
+// Sources, best first.
+const (
+	// SourceLiveNode is a node that the group has.
+	SourceLiveNode TemplateSource = "LiveNode"
+	// SourceLearned is a node that the group had.
+	SourceLearned TemplateSource = "Learned"
+	// SourceCatalogue is the instance type, or spec.template, and the GPUPolicy that will apply.
+	SourceCatalogue TemplateSource = "Catalogue"
+)
+
+// TemplateStatus is what a new node is expected to have.
+type TemplateStatus struct {
+	Source TemplateSource `json:"source"`
+	// node is the one from which the template was learned.
+	//
+	// +optional
+	Node string `json:"node,omitempty"`
+	// learnedAt is when that was.
+	//
+	// +optional
+	LearnedAt *metav1.Time `json:"learnedAt,omitempty"`
+	// policy is the GPUPolicy that applied, with its generation.
+	//
+	// +optional
+	Policy string `json:"policy,omitempty"`
+	// devices is a summary for people.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Devices []DeviceSummary `json:"devices,omitempty"`
+	// data is the learned node with its slices, compressed, for when the group has none.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=524288
+	Data []byte `json:"data,omitempty"`
+}
+
+// DeviceSummary counts devices that are alike.
+type DeviceSummary struct {
+	// type is that of the attribute: gpu, mig, timeslice, and so on.
+	Type string `json:"type"`
+	// +optional
+	ProductName string `json:"productName,omitempty"`
+	// +optional
+	Profile string `json:"profile,omitempty"`
+	// +optional
+	Memory *resource.Quantity `json:"memory,omitempty"`
+	Count  int32              `json:"count"`
+}
+
+// InFlight is a node, or several, that were asked for.
+type InFlight struct {
+	// id is the placeholder's name, or that of the update at EKS, or "intent" before there is one.
+	ID string `json:"id"`
+	// kind is that of the pods for which it is.
+	//
+	// +optional
+	Kind string `json:"kind,omitempty"`
+	// nodes is how many.
+	Nodes int32 `json:"nodes"`
+	// target is the size that the group was set to, of pairing direct.
+	//
+	// +optional
+	Target int32 `json:"target,omitempty"`
+	// since is when they were asked for.
+	Since metav1.Time `json:"since"`
+}
+
+// Backoff is why and how long a group does not grow.
+type Backoff struct {
+	Until metav1.Time `json:"until"`
+	// failures in a row.
+	Failures int32  `json:"failures"`
+	Reason   string `json:"reason"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
+}
+
+// Conditions of groups. ConditionReady is one of them.
+const (
+	// ConditionTemplateValid is true while nodes are as their template says.
+	ConditionTemplateValid = "TemplateValid"
+	// ConditionInBackoff is true while the group does not grow after a failure.
+	ConditionInBackoff = "InBackoff"
+)
+
+// Reasons of a group's conditions.
+const (
+	ReasonReady               = "Ready"
+	ReasonSameNodes           = "SameNodesAsOtherGroup"
+	ReasonUnknownTemplate     = "UnknownTemplate"
+	ReasonAutoscalerAbsent    = "ClusterAutoscalerAbsent"
+	ReasonEKSUnavailable      = "EKSUnavailable"
+	ReasonAsPredicted         = "AsPredicted"
+	ReasonNotSeenYet          = "NotSeenYet"
+	ReasonLiveNodeDiffers     = "LiveNodeDiffers"
+	ReasonScaleUpFailed       = "ScaleUpFailed"
+	ReasonAutoscalerBackedOff = "ClusterAutoscalerBackedOff"
+	ReasonNoBackoff           = "NoFailure"
+)
