@@ -1,0 +1,227 @@
+package template
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// Difference is a sentence about the first thing in which a complete node contradicts its
+// template, empty where it does not: our driver's devices, what they offer, allocatable
+// resources that are less. UUIDs, names, versions, addresses, taints and withdrawn devices
+// contradict nothing, and neither does what the template does not know.
+func Difference(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) string {
+	sentence := offersDiffer(driver, t, node, all)
+	if sentence == "" {
+		sentence = lessAllocatable(t.Node, node)
+	}
+	if sentence == "" {
+		return ""
+	}
+	return fmt.Sprintf("node %s %s", node.Name, sentence)
+}
+
+func offersDiffer(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) string {
+	if alike(ofDriver(poolsOf(t.Node, t.Slices), driver), ofDriver(poolsOf(node, all), driver)) {
+		return ""
+	}
+	promised, offered := offerOf(driver, t.Node, t.Slices), offerOf(driver, node, all)
+	if sentence := countsDiffer(promised, offered); sentence != "" {
+		return sentence
+	}
+	return devicesDiffer(promised, offered)
+}
+
+// kind is what devices are called together.
+type kind struct{ form, product, profile string }
+
+func (k kind) String() string {
+	return strings.Join(slices.DeleteFunc([]string{k.form, k.product, k.profile}, func(s string) bool { return s == "" }), " ")
+}
+
+// entireFirst orders kinds for people: whole GPUs are what they know.
+func entireFirst(a, b kind) int {
+	return cmp.Or(
+		-cmpBool(a.form == "gpu", b.form == "gpu"),
+		cmp.Compare(a.form, b.form), cmp.Compare(a.product, b.product), cmp.Compare(a.profile, b.profile),
+	)
+}
+
+func cmpBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// offer is what a node offers to new claims by our driver.
+type offer struct {
+	devices  map[kind][]resourceapi.Device
+	counters []string
+}
+
+func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice) offer {
+	o := offer{devices: map[kind][]resourceapi.Device{}}
+	for _, p := range ofDriver(poolsOf(node, all), driver) {
+		for _, s := range p.slices {
+			for _, d := range s.Spec.Devices {
+				if isWithdrawn(d) {
+					continue
+				}
+				k := kind{text(d, attrType), text(d, attrProductName), text(d, attrProfile)}
+				o.devices[k] = append(o.devices[k], d)
+			}
+			for _, set := range s.Spec.SharedCounters {
+				o.counters = append(o.counters, counterText(set.Counters))
+			}
+		}
+	}
+	slices.Sort(o.counters)
+	return o
+}
+
+func text(d resourceapi.Device, name resourceapi.QualifiedName) string {
+	if value := d.Attributes[name].StringValue; value != nil {
+		return *value
+	}
+	return ""
+}
+
+func (o offer) kinds() []kind {
+	kinds := make([]kind, 0, len(o.devices))
+	for k := range o.devices {
+		kinds = append(kinds, k)
+	}
+	slices.SortFunc(kinds, entireFirst)
+	return kinds
+}
+
+func countsDiffer(promised, offered offer) string {
+	for _, k := range promised.kinds() {
+		if has, had := len(offered.devices[k]), len(promised.devices[k]); has != had {
+			return fmt.Sprintf("offers %s %s, and %d were expected%s", count(has, "device"), k, had, instead(promised, offered, k.form))
+		}
+	}
+	for _, k := range offered.kinds() {
+		if len(promised.devices[k]) == 0 {
+			return fmt.Sprintf("offers %s %s, and none were expected", count(len(offered.devices[k]), "device"), k)
+		}
+	}
+	return ""
+}
+
+// instead says what of a form is offered that was not promised.
+func instead(promised, offered offer, form string) string {
+	for _, k := range offered.kinds() {
+		if k.form == form && len(promised.devices[k]) == 0 {
+			return fmt.Sprintf("; it offers %s %s", count(len(offered.devices[k]), "device"), k)
+		}
+	}
+	return ""
+}
+
+func devicesDiffer(promised, offered offer) string {
+	for _, k := range promised.kinds() {
+		had, has := promised.devices[k], offered.devices[k]
+		for _, p := range properties(had) {
+			if expected, found := p.values(had), p.values(has); !slices.Equal(expected, found) {
+				return fmt.Sprintf("offers devices %s whose %s is %s, and %s was expected", k, p.name, summary(found), summary(expected))
+			}
+		}
+	}
+	if !slices.Equal(promised.counters, offered.counters) {
+		return fmt.Sprintf("has GPUs with %s for their devices to share, and %s was expected", summary(offered.counters), summary(promised.counters))
+	}
+	return ""
+}
+
+// property is something that devices of one kind have, and value how it is compared.
+type property struct {
+	name  string
+	value func(resourceapi.Device) string
+	// grouped tells that the values themselves mean nothing, but which devices share one.
+	grouped bool
+}
+
+// values are those of all devices, sorted.
+func (p property) values(devices []resourceapi.Device) []string {
+	values := make([]string, len(devices))
+	size := map[string]int{}
+	for i, d := range devices {
+		values[i] = p.value(d)
+		size[values[i]]++
+	}
+	if p.grouped {
+		for i, value := range values {
+			if value != "" {
+				values[i] = "shared by " + strconv.Itoa(size[value])
+			}
+		}
+	}
+	slices.Sort(values)
+	return values
+}
+
+// unlike are attributes in which nodes of a group may differ.
+var unlike = []resourceapi.QualifiedName{
+	attrUUID, attrParentUUID, attrIndex, attrMinor, attrDriverVersion, attrCUDAVersion, attrAddressingMode, attrPCIBusID,
+}
+
+// grouping are attributes whose values count groups of GPUs.
+var grouping = []resourceapi.QualifiedName{attrPCIeRoot, attrNVLinkGroup}
+
+// properties are all that the devices of a template have: what it does not know is not
+// compared.
+func properties(devices []resourceapi.Device) []property {
+	names := map[resourceapi.QualifiedName]bool{}
+	capacities := map[resourceapi.QualifiedName]bool{}
+	for _, d := range devices {
+		for name := range d.Attributes {
+			names[name] = names[name] || !slices.Contains(unlike, name)
+		}
+		for name := range d.Capacity {
+			capacities[name] = true
+		}
+	}
+	var found []property
+	for name, compared := range names {
+		if compared {
+			found = append(found, property{name: string(name), grouped: slices.Contains(grouping, name), value: func(d resourceapi.Device) string {
+				return attributeText(d.Attributes[name])
+			}})
+		}
+	}
+	for name := range capacities {
+		found = append(found, property{name: "capacity " + string(name), value: func(d resourceapi.Device) string {
+			return capacityText(d.Capacity, name)
+		}})
+	}
+	found = append(found,
+		property{name: "number of claims", value: claimsText},
+		property{name: "part of its GPU", value: consumptionText},
+	)
+	slices.SortFunc(found, func(a, b property) int { return cmp.Compare(a.name, b.name) })
+	return found
+}
+
+// summary shows sorted values, each once, and not all of many.
+func summary(values []string) string {
+	const shown = 4
+	values = slices.Compact(slices.Clone(values))
+	more := ""
+	if len(values) > shown {
+		values, more = values[:shown], fmt.Sprintf(" and %d others", len(values)-shown)
+	}
+	for i, value := range values {
+		values[i] = cmp.Or(value, "not known")
+	}
+	return cmp.Or(strings.Join(values, ", "), "none") + more
+}

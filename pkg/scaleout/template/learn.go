@@ -1,0 +1,109 @@
+package template
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/policy"
+	"github.com/mica-gpu/mica/pkg/slice"
+)
+
+// Learn makes a template of a node that is complete. What is the node's own is left behind:
+// names, taints of its start and end, devices that are being withdrawn, and taints of
+// devices, which are of their health.
+func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1alpha1.GPUPolicy, now time.Time) *Template {
+	name := node.Name + "-new"
+	t := &Template{
+		Node: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: commonLabels(node, name)},
+			Spec:       corev1.NodeSpec{Taints: lastingTaints(node.Spec.Taints)},
+			Status:     corev1.NodeStatus{Allocatable: node.Status.Allocatable.DeepCopy(), Capacity: node.Status.Capacity.DeepCopy()},
+		},
+		Source:      v1alpha1.SourceLearned,
+		LearnedFrom: node.Name,
+		LearnedAt:   now.UTC().Truncate(time.Second),
+		Policy:      identity(policy.Select(policies, node.Labels)),
+		invented:    slices.Clone(ofEveryNode),
+	}
+	for _, p := range poolsOf(node, all) {
+		for _, s := range p.slices {
+			t.Slices = append(t.Slices, likeNew(s, node.Name, name))
+		}
+	}
+	return t
+}
+
+// likeNew is a slice as another node would publish it.
+func likeNew(s *resourceapi.ResourceSlice, from, to string) *resourceapi.ResourceSlice {
+	s = s.DeepCopy()
+	s.ObjectMeta = metav1.ObjectMeta{Name: s.Name + "-new"}
+	s.Spec.NodeName = &to
+	s.Spec.Pool.Generation = 1
+	s.Spec.Pool.Name = strings.ReplaceAll(s.Spec.Pool.Name, from, to)
+	s.Spec.Devices = slices.DeleteFunc(s.Spec.Devices, isWithdrawn)
+	for i := range s.Spec.Devices {
+		s.Spec.Devices[i].Taints = nil
+	}
+	return s
+}
+
+// isWithdrawn tells whether no new claim can have the device, because the policy that
+// offered it has gone.
+func isWithdrawn(d resourceapi.Device) bool {
+	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == slice.TaintWithdrawn })
+}
+
+// commonLabels are those that other nodes of the group have, too.
+func commonLabels(node *corev1.Node, name string) map[string]string {
+	own := []string{node.Name, node.Labels[corev1.LabelHostname]}
+	if id := path.Base(node.Spec.ProviderID); strings.HasPrefix(id, "i-") {
+		own = append(own, id)
+	}
+	labels := maps.Clone(node.Labels)
+	maps.DeleteFunc(labels, func(key, value string) bool {
+		return value != "" && slices.Contains(own, value) || slices.ContainsFunc(labelsOfOneNode, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	})
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[corev1.LabelHostname] = name
+	return labels
+}
+
+// labelsOfOneNode are prefixes of labels whose values differ from node to node: where in the
+// network it is, and when NVIDIA's feature discovery looked at it.
+var labelsOfOneNode = []string{"topology.k8s.aws/network-node-layer-", "nvidia.com/gfd.timestamp"}
+
+// passingTaints are prefixes of taints that a node has while it starts, ends or is ill.
+var passingTaints = []string{
+	"node.kubernetes.io/",
+	"node.cloudprovider.kubernetes.io/",
+	"node.eks.amazonaws.com/not-ready",
+	"startup-taint.cluster-autoscaler.kubernetes.io/",
+	"status-taint.cluster-autoscaler.kubernetes.io/",
+	"ignore-taint.cluster-autoscaler.kubernetes.io/",
+	"readiness.k8s.io/",
+	"ToBeDeletedByClusterAutoscaler",
+	"DeletionCandidateOfClusterAutoscaler",
+	"aws-node-termination-handler/",
+	"ebs.csi.aws.com/agent-not-ready",
+	"efs.csi.aws.com/agent-not-ready",
+	"node.cilium.io/agent-not-ready",
+}
+
+// IsPassing tells whether a node has the taint only while it starts, ends or is ill.
+func IsPassing(taint corev1.Taint) bool {
+	return slices.ContainsFunc(passingTaints, func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) })
+}
+
+func lastingTaints(taints []corev1.Taint) []corev1.Taint {
+	return slices.DeleteFunc(slices.Clone(taints), IsPassing)
+}
