@@ -1,0 +1,244 @@
+package fit
+
+import (
+	"context"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+)
+
+// candidates knows which devices of a layout expressions select. The allocator evaluates them
+// anew each time that it is asked, for up to all devices; here a device that no request selects
+// is not shown to it at all.
+type candidates struct {
+	// devices are all, slice by slice.
+	devices []candidate
+	// alikes is how many of them differ in what expressions read.
+	alikes int
+	// all tells that every device has to be shown, because one of them decides about its pool.
+	all bool
+	// selectors by their expressions.
+	selectors map[string]*selector
+}
+
+// candidate is a device, by the names under which it is taken.
+type candidate struct {
+	id     structured.DeviceID
+	shared structured.SharedDeviceID
+	driver string
+	object *resourceapi.Device
+	// alike is equal for devices that no expression tells apart.
+	alike int
+}
+
+// selector is an expression with its answer for devices that are alike, once one was asked.
+type selector struct {
+	program dracel.CompilationResult
+	answers []answer
+}
+
+type answer byte
+
+const (
+	unasked answer = iota
+	yes
+	no
+	// failed is an error, which is the allocator's to tell.
+	failed
+)
+
+func (c *Cluster) newCandidates(published []*resourceapi.ResourceSlice) *candidates {
+	known := &candidates{selectors: map[string]*selector{}}
+	alikes := map[uint64]int{}
+	counters := map[poolID]map[string]map[string]resourceapi.Counter{}
+	names := map[slot]bool{}
+	for _, slice := range published {
+		id := poolOf(slice)
+		if counters[id] == nil {
+			counters[id] = map[string]map[string]resourceapi.Counter{}
+		}
+		for _, set := range slice.Spec.SharedCounters {
+			counters[id][set.Name] = set.Counters
+		}
+	}
+	for _, slice := range published {
+		id := poolOf(slice)
+		for i := range slice.Spec.Devices {
+			device := &slice.Spec.Devices[i]
+			at := slot{pool: id, device: device.Name}
+			known.all = known.all || names[at] || device.BindingConditions != nil || !provided(device, counters[id])
+			names[at] = true
+			made := candidate{id: structured.MakeDeviceID(id.driver, id.name, device.Name), driver: id.driver, object: device}
+			made.shared = structured.MakeSharedDeviceID(made.id, &anyShare)
+			content := c.readHash(id.driver, device)
+			if _, met := alikes[content]; !met {
+				alikes[content] = len(alikes)
+			}
+			made.alike = alikes[content]
+			known.devices = append(known.devices, made)
+		}
+	}
+	known.alikes = len(alikes)
+	return known
+}
+
+// readHash is equal for devices that no expression tells apart: it has all that an expression
+// could read of a device but the attributes that none names.
+func (c *Cluster) readHash(driver string, d *resourceapi.Device) uint64 {
+	sum := hashCapacity(d.Capacity)
+	for name, value := range d.Attributes {
+		if a := c.words.attribute(name); a.read {
+			sum += mix(hashText(string(name)), hashAttribute(value))
+		}
+	}
+	var s signature
+	s.flag(d.AllowMultipleAllocations != nil)
+	s.flag(ptr.Deref(d.AllowMultipleAllocations, false))
+	s.text(driver)
+	return mix(sum, hashText(string(s)))
+}
+
+// provided tells whether a pool has the counters that a device consumes. One that consumes others
+// makes the whole pool invalid, and one with compatibility groups, which a stock scheduler does
+// not know, incomplete.
+func provided(device *resourceapi.Device, sets map[string]map[string]resourceapi.Counter) bool {
+	for _, consumed := range device.ConsumesCounters {
+		if len(consumed.CompatibilityGroups) > 0 {
+			return false
+		}
+		for name := range consumed.Counters {
+			if _, known := sets[consumed.CounterSet][name]; !known {
+				return false
+			}
+		}
+		if sets[consumed.CounterSet] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// candidates are the slices of a layout with those devices alone that the claims may get, and
+// those that are taken, which consume counters of others.
+func (c *Cluster) candidates(ctx context.Context, l *layout, state structured.AllocatedState, claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
+	if l.known == nil {
+		l.known = c.newCandidates(l.slices)
+	}
+	requests := c.selections(l.known, claims)
+	if l.known.all || l.networked || requests == nil {
+		return l.slices
+	}
+	shown := make([]*resourceapi.ResourceSlice, len(l.slices))
+	first := 0
+	for i, slice := range l.slices {
+		shown[i] = slice
+		if len(slice.Spec.Devices) == 0 {
+			continue
+		}
+		var devices []resourceapi.Device
+		for d := range slice.Spec.Devices {
+			if l.known.taken(state, first+d) || l.known.any(ctx, first+d, requests) {
+				devices = append(devices, slice.Spec.Devices[d])
+			}
+		}
+		first += len(slice.Spec.Devices)
+		if len(devices) < len(slice.Spec.Devices) {
+			narrowed := *slice
+			narrowed.Spec.Devices = devices
+			shown[i] = &narrowed
+		}
+	}
+	return shown
+}
+
+func (k *candidates) taken(state structured.AllocatedState, device int) bool {
+	return state.AllocatedDevices.Has(k.devices[device].id) ||
+		len(state.AllocatedSharedDeviceIDs) > 0 && state.AllocatedSharedDeviceIDs.Has(k.devices[device].shared)
+}
+
+// selector finds an expression's answers.
+func (k *candidates) selector(expression string) *selector {
+	known := k.selectors[expression]
+	if known == nil {
+		known = &selector{program: compiled.GetOrCompile(expression), answers: make([]answer, k.alikes)}
+		k.selectors[expression] = known
+	}
+	return known
+}
+
+// selections are the selectors of each request, in the order in which they are evaluated; nil
+// where a class is not known.
+func (c *Cluster) selections(k *candidates, claims []*resourceapi.ResourceClaim) [][]*selector {
+	all := [][]*selector{}
+	add := func(class string, selectors []resourceapi.DeviceSelector) bool {
+		known := c.classes.byName[class]
+		if known == nil {
+			return false
+		}
+		var found []*selector
+		for _, from := range [][]resourceapi.DeviceSelector{known.Spec.Selectors, selectors} {
+			for _, selector := range from {
+				if selector.CEL == nil {
+					return false
+				}
+				found = append(found, k.selector(selector.CEL.Expression))
+			}
+		}
+		all = append(all, found)
+		return true
+	}
+	for _, claim := range claims {
+		for _, request := range claim.Spec.Devices.Requests {
+			if request.Exactly != nil && !add(request.Exactly.DeviceClassName, request.Exactly.Selectors) {
+				return nil
+			}
+			for _, alternative := range request.FirstAvailable {
+				if !add(alternative.DeviceClassName, alternative.Selectors) {
+					return nil
+				}
+			}
+		}
+	}
+	return all
+}
+
+// any tells whether one of the requests may select a device. The selectors of one are asked by
+// turn until one says no, as the allocator does.
+func (k *candidates) any(ctx context.Context, device int, requests [][]*selector) bool {
+	return slices.ContainsFunc(requests, func(selectors []*selector) bool {
+		for _, s := range selectors {
+			asked := k.devices[device]
+			switch s.ask(ctx, asked, &s.answers[asked.alike]) {
+			case no:
+				return false
+			case failed:
+				return true
+			}
+		}
+		return true
+	})
+}
+
+// ask evaluates the expression on a device, unless its answer is known.
+func (s *selector) ask(ctx context.Context, device candidate, known *answer) answer {
+	if *known != unasked {
+		return *known
+	}
+	*known = failed
+	if s.program.Error != nil {
+		return *known
+	}
+	matches, _, err := s.program.DeviceMatches(ctx, dracel.Device{Driver: device.driver,
+		AllowMultipleAllocations: device.object.AllowMultipleAllocations, Attributes: device.object.Attributes, Capacity: device.object.Capacity})
+	switch {
+	case err != nil:
+	case matches:
+		*known = yes
+	default:
+		*known = no
+	}
+	return *known
+}

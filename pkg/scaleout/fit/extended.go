@@ -1,0 +1,90 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// extendedRequests are the requests for devices that the scheduler makes of a pod's requests
+// for one extended resource: one for each container that runs as long as the pod, and one for
+// what the greediest of the init containers before them needs more than those leave it. Their
+// names, which are also the allocator's order, are the scheduler's.
+func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) []resourceapi.DeviceRequest {
+	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	lasting := make([]int64, len(containers))
+	var requests []resourceapi.DeviceRequest
+	for i := range containers {
+		if i < len(pod.Spec.InitContainers) && !sidecar(&containers[i]) {
+			continue
+		}
+		if lasting[i] = whole64(&containers[i], name); lasting[i] > 0 {
+			requests = append(requests, extendedRequest(i, &containers[i], name, class, lasting[i]))
+		}
+	}
+	var most *resourceapi.DeviceRequest
+	for i := range pod.Spec.InitContainers {
+		if sidecar(&containers[i]) {
+			continue
+		}
+		more := whole64(&containers[i], name)
+		for _, later := range lasting[i:] {
+			more -= later
+		}
+		if more > 0 && (most == nil || most.Exactly.Count < more) {
+			request := extendedRequest(i, &containers[i], name, class, more)
+			most = &request
+		}
+	}
+	if most != nil {
+		requests = append(requests, *most)
+	}
+	return requests
+}
+
+// whole64 is how much a container requests.
+func whole64(c *corev1.Container, name corev1.ResourceName) int64 {
+	quantity := c.Resources.Requests[name]
+	n, ok := quantity.AsInt64()
+	if !ok {
+		return 0
+	}
+	return n
+}
+
+func extendedRequest(container int, c *corev1.Container, name corev1.ResourceName, class string, count int64) resourceapi.DeviceRequest {
+	place := slices.Index(sortedKeys(c.Resources.Requests), name)
+	return resourceapi.DeviceRequest{
+		Name: fmt.Sprintf("container-%d-request-%d", container, place),
+		Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: class,
+			AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
+			Count:           count,
+		},
+	}
+}
+
+// extendedClaim is what the scheduler would make for a node that does not have some of the
+// resources itself; nil where it has all.
+func (p *Pod) extendedClaim(devices func(corev1.ResourceName) bool) (*resourceapi.ResourceClaim, string) {
+	var requests []resourceapi.DeviceRequest
+	var names []string
+	for _, name := range sortedKeys(p.extended) {
+		if devices(name) {
+			requests = append(requests, p.extended[name]...)
+			names = append(names, string(name))
+		}
+	}
+	if len(requests) == 0 {
+		return nil, ""
+	}
+	slices.SortFunc(requests, func(a, b resourceapi.DeviceRequest) int { return cmp.Compare(a.Name, b.Name) })
+	return imagined(p.object, requests), "extended resource " + strings.Join(names, " and ")
+}

@@ -1,0 +1,268 @@
+package fit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+// Facts are what all placements share.
+type Facts struct {
+	Classes []*resourceapi.DeviceClass
+	// Claims are all of the cluster: what is allocated to them is taken.
+	Claims []*resourceapi.ResourceClaim
+	// Slices are all that are published, with DeviceTaintRules applied.
+	Slices []*resourceapi.ResourceSlice
+	// Pods are all of the cluster, those on nodes and those that wait: their required affinity
+	// to pods decides which labels of pods tell kinds and machines apart.
+	Pods []*corev1.Pod
+}
+
+// Cluster places pods on machines. It is not safe for concurrent use.
+//
+// All pods have to be read (Pod) before the first machine is made (Machine): what they ask for
+// decides what tells machines apart.
+type Cluster struct {
+	classes   classes
+	taken     map[poolID][]*resourceapi.DeviceRequestAllocationResult
+	network   network
+	words     vocabulary
+	neighbors neighborhood
+	patience  patience
+
+	pods     map[string]*Pod
+	demands  map[string]*demand
+	hosts    map[string]*host
+	layouts  map[string]*layout
+	machines map[machineKey]*Machine
+
+	// separate keeps alike machines apart, which tests compare with.
+	separate bool
+	// scratch is reused: signatures of layouts are long.
+	scratch signature
+	// epoch counts what has become true for all machines at once.
+	epoch int
+}
+
+// New reads the facts.
+func New(facts Facts) *Cluster {
+	c := &Cluster{
+		classes:   newClasses(facts.Classes),
+		taken:     allocations(facts.Claims),
+		network:   newNetwork(facts.Slices),
+		words:     newVocabulary(),
+		neighbors: newNeighborhood(facts.Pods),
+		patience:  patience{longest: searchLimit, endless: map[*demand]int{}},
+		pods:      map[string]*Pod{},
+		demands:   map[string]*demand{},
+		hosts:     map[string]*host{},
+		layouts:   map[string]*layout{},
+		machines:  map[machineKey]*Machine{},
+	}
+	for _, pool := range c.network.ids {
+		for _, result := range c.taken[pool] {
+			c.network.base.add(slot{pool: pool, device: result.Device}, result)
+		}
+	}
+	return c
+}
+
+// Machine is a node in one state of use. It does not change: placing a pod gives another.
+// Machines on which every pod fares alike, whatever their names, are one pointer.
+type Machine struct {
+	host      *host
+	load      load
+	inventory *inventory
+	// takes are devices of the network that pods on this machine were given.
+	takes  []*take
+	origin *origin
+	placed map[attempt]outcome
+}
+
+// origin is the node by which a machine is shown.
+type origin struct {
+	object *corev1.Node
+	slices []*resourceapi.ResourceSlice
+	pools  []poolID
+}
+
+// machineKey is equal for machines on which every pod fares alike.
+type machineKey struct {
+	host        *host
+	inventory   *inventory
+	load, takes string
+	// serial is of machines that share nothing.
+	serial int
+}
+
+// attempt is a pod that is tried on a machine.
+type attempt struct {
+	pod *Pod
+	// epoch is 0 where nothing but the machine counts.
+	epoch int
+}
+
+type outcome struct {
+	machine *Machine
+	miss    *Miss
+}
+
+// Node is how the machine is made.
+type Node struct {
+	// Object has labels, taints and allocatable resources. Startup taints and those of
+	// nodes that are starting are removed by who calls, where the node is to count as started.
+	Object *corev1.Node
+	// Slices of the node, live or imagined; those in Facts.Slices of the same node do not
+	// count besides. They have the node's name in spec.nodeName: those of the network come
+	// with Facts.Slices.
+	Slices []*resourceapi.ResourceSlice
+	// Pods are on the node, or will be in any case, as those of DaemonSets.
+	Pods []*corev1.Pod
+}
+
+// Machine is the node as it is now.
+func (c *Cluster) Machine(n Node) *Machine {
+	c.words.sealed = true
+	pools := localPools(n, &c.network)
+	devices := c.layout(n, pools)
+	used := use{}
+	ids := make([]poolID, len(pools))
+	for i, pool := range pools {
+		ids[i] = pool.id
+		for _, result := range c.taken[pool.id] {
+			used.add(slot{pool: devices.pools[i], device: result.Device}, result)
+		}
+	}
+	c.meet(n.Pods)
+	return c.machine(Machine{
+		host:      c.host(n.Object),
+		load:      c.load(n),
+		inventory: devices.inventory(used),
+		origin:    &origin{object: n.Object, slices: c.visible(n, pools), pools: ids},
+	})
+}
+
+// machine is the one of all that are alike.
+func (c *Cluster) machine(m Machine) *Machine {
+	key := machineKey{host: m.host, inventory: m.inventory, load: m.load.key(), takes: takesKey(m.takes)}
+	if c.separate {
+		key.serial = len(c.machines) + 1
+	}
+	if known := c.machines[key]; known != nil {
+		return known
+	}
+	m.placed = map[attempt]outcome{}
+	c.machines[key] = &m
+	return &m
+}
+
+// Object is a node that stands for all that are the same machine.
+func (m *Machine) Object() *corev1.Node { return m.origin.object }
+
+// Slices are those of Object, and those of the network that it reaches.
+func (m *Machine) Slices() []*resourceapi.ResourceSlice { return m.origin.slices }
+
+// Allocated is what of the slices is taken. A device in shares has one share, whatever their
+// number: only what they consume together counts.
+func (m *Machine) Allocated() structured.AllocatedState {
+	names := make(map[poolID]poolID, len(m.origin.pools))
+	for i, pool := range m.inventory.layout.pools {
+		names[pool] = m.origin.pools[i]
+	}
+	return m.inventory.used.state(func(pool poolID) poolID { return names[pool] })
+}
+
+// Miss is why a pod does not fit.
+type Miss struct {
+	Reason Reason
+	// Text is a sentence with numbers; for ReasonDevices it only says which claim, and
+	// pkg/scaleout/explain finds out more.
+	Text string
+	// Aborts tells that the scheduler, too, cannot say whether the pod fits, because an
+	// expression fails at run time or the search takes too long: it then gives up on the pod
+	// altogether, whatever other nodes have.
+	Aborts bool
+}
+
+// Reason is the filter that a pod does not pass.
+type Reason string
+
+// Reasons, in the order in which they are tried.
+const (
+	ReasonUnschedulable Reason = "Unschedulable" // the node is cordoned
+	ReasonNodeAffinity  Reason = "NodeAffinity"  // nodeSelector or node affinity
+	ReasonTaint         Reason = "Taint"
+	ReasonPods          Reason = "Pods" // host ports, affinity to pods
+	ReasonResources     Reason = "Resources"
+	ReasonClaimNode     Reason = "ClaimNode" // a claim is allocated elsewhere
+	ReasonDevices       Reason = "Devices"
+)
+
+// Place puts a pod on the machine. Without a miss, the machine that it gives is what is left.
+// The error is of the cluster, not of the pod: the context has ended.
+func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
+	}
+	key := attempt{pod: p}
+	if m.inventory.layout.networked || len(p.affinity) > 0 {
+		key.epoch = c.epoch
+	}
+	if known, ok := m.placed[key]; ok && !c.separate {
+		return known.machine, known.miss, nil
+	}
+	next, miss, err := c.place(ctx, m, p)
+	if err != nil {
+		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
+	}
+	m.placed[key] = outcome{next, miss}
+	return next, miss, nil
+}
+
+func (c *Cluster) place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
+	if miss := m.host.miss(p); miss != nil {
+		return nil, miss, nil
+	}
+	if miss := c.pastNeighbors(m, p); miss != nil {
+		return nil, miss, nil
+	}
+	left, miss := m.load.with(p, m.host)
+	if miss != nil {
+		return nil, miss, nil
+	}
+	if miss := m.host.missOfClaims(p); miss != nil {
+		return nil, miss, nil
+	}
+	next := Machine{host: m.host, load: left, inventory: m.inventory, takes: m.takes, origin: m.origin}
+	if d := c.demand(p, m.host); len(d.claims) > 0 {
+		got, err := c.allocate(ctx, m, d)
+		if err != nil || got.miss != nil {
+			return nil, got.miss, err
+		}
+		next.inventory = got.inventory
+		if got.take != nil {
+			next.takes = append(slices.Clip(m.takes), got.take)
+		}
+	}
+	return c.machine(next), nil, nil
+}
+
+// Commit tells that the pods which were placed on the machine stay there. Only then other
+// machines know of it: that a device of the network is gone, or that a pod to which others
+// have an affinity is somewhere. Otherwise it changes nothing, and costs nothing.
+func (c *Cluster) Commit(m *Machine) {
+	for _, t := range m.takes {
+		if c.network.commit(t) {
+			c.epoch++
+		}
+	}
+	for _, n := range m.load.neighbors {
+		if c.neighbors.note(n) {
+			c.epoch++
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package fit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+)
+
+// host is what pods ask of nodes, besides devices and room: labels, taints, whether the node
+// is cordoned. It does not change.
+type host struct {
+	node *corev1.Node
+	// offers are the resources, of those that devices can stand for, that the node itself has.
+	offers map[corev1.ResourceName]bool
+	// misses and claimMisses are known answers.
+	misses, claimMisses map[*Pod]*Miss
+}
+
+// host is the one of all nodes that are alike to every pod.
+func (c *Cluster) host(node *corev1.Node) *host {
+	key := string(c.hostSignature(node))
+	if c.separate {
+		key = strconv.Itoa(len(c.hosts))
+	}
+	if known := c.hosts[key]; known != nil {
+		return known
+	}
+	h := &host{node: node, offers: map[corev1.ResourceName]bool{}, misses: map[*Pod]*Miss{}, claimMisses: map[*Pod]*Miss{}}
+	for _, name := range c.words.extended {
+		h.offers[name] = offers(node, name)
+	}
+	c.hosts[key] = h
+	return h
+}
+
+// offers tells whether the node has a resource itself, so that no devices stand for it.
+func offers(node *corev1.Node, name corev1.ResourceName) bool {
+	quantity := node.Status.Allocatable[name]
+	return quantity.Value() > 0
+}
+
+func (c *Cluster) hostSignature(node *corev1.Node) signature {
+	s := make(signature, 0, 256)
+	if c.words.names[node.Name] {
+		s.text(node.Name)
+	} else {
+		s.text("")
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.words.labels)) {
+		m := c.words.labels[key]
+		value, ok := node.Labels[key]
+		s.flag(ok)
+		named := ok && (m.ordered || m.values[value])
+		s.flag(named)
+		if named {
+			s.text(value)
+		}
+	}
+	s.flag(node.Spec.Unschedulable)
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		if repels(taint) {
+			s.text(taint.Key)
+			s.text(taint.Value)
+			s.text(string(taint.Effect))
+		}
+	}
+	s.text("")
+	for _, name := range c.words.extended {
+		s.flag(offers(node, name))
+	}
+	_, named := node.Labels[corev1.LabelHostname]
+	s.flag(named)
+	return s
+}
+
+// repels tells whether pods have to tolerate the taint to be put on the node.
+func repels(taint *corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
+}
+
+// named tells whether the node has the label that affinity to pods on one node needs.
+func (h *host) named() bool {
+	_, ok := h.node.Labels[corev1.LabelHostname]
+	return ok
+}
+
+// miss is what of the node repels the pod.
+func (h *host) miss(p *Pod) *Miss {
+	if known, ok := h.misses[p]; ok {
+		return known
+	}
+	miss := h.missOfNode(p)
+	h.misses[p] = miss
+	return miss
+}
+
+func (h *host) missOfNode(p *Pod) *Miss {
+	if h.node.Spec.Unschedulable && !tolerates(p.tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+		return &Miss{Reason: ReasonUnschedulable, Text: "the node is cordoned"}
+	}
+	// As in the scheduler, a term that cannot be parsed matches nothing.
+	if ok, _ := p.nodeAffinity.Match(h.node); !ok {
+		return &Miss{Reason: ReasonNodeAffinity, Text: h.missOfAffinity(p)}
+	}
+	for i := range h.node.Spec.Taints {
+		taint := &h.node.Spec.Taints[i]
+		if repels(taint) && !tolerates(p.tolerations, taint) {
+			return &Miss{Reason: ReasonTaint, Text: fmt.Sprintf("the node has the taint %s, which the pod does not tolerate", taint.ToString())}
+		}
+	}
+	return nil
+}
+
+func tolerates(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
+	return schedulinghelper.TolerationsTolerateTaint(klog.Logger{}, tolerations, taint, false)
+}
+
+func (h *host) missOfAffinity(p *Pod) string {
+	for _, key := range slices.Sorted(maps.Keys(p.nodeSelector)) {
+		want := p.nodeSelector[key]
+		switch value, ok := h.node.Labels[key]; {
+		case !ok:
+			return fmt.Sprintf("the pod's nodeSelector asks for the label %s=%s, and the node has no label %s", key, want, key)
+		case value != want:
+			return fmt.Sprintf("the pod's nodeSelector asks for the label %s=%s, and the node has %s=%s", key, want, key, value)
+		}
+	}
+	return fmt.Sprintf("the node matches none of the terms of the pod's required node affinity: %s", terms(p.nodeTerms))
+}
+
+// terms writes node selector terms as people read them.
+func terms(all []corev1.NodeSelectorTerm) string {
+	var texts []string
+	for _, term := range all {
+		var parts []string
+		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+			part := fmt.Sprintf("%s %s", r.Key, r.Operator)
+			if len(r.Values) > 0 {
+				part += " " + strings.Join(r.Values, ",")
+			}
+			parts = append(parts, part)
+		}
+		texts = append(texts, strings.Join(parts, " and "))
+	}
+	return strings.Join(texts, "; or ")
+}
+
+// missOfClaims tells that a claim of the pod is allocated elsewhere.
+func (h *host) missOfClaims(p *Pod) *Miss {
+	if len(p.bound) == 0 {
+		return nil
+	}
+	if known, ok := h.claimMisses[p]; ok {
+		return known
+	}
+	var miss *Miss
+	for _, b := range p.bound {
+		if !b.selector.Match(h.node) {
+			miss = &Miss{Reason: ReasonClaimNode, Text: fmt.Sprintf("claim %q is allocated where this node is not: %s", b.name, terms(b.terms))}
+			break
+		}
+	}
+	h.claimMisses[p] = miss
+	return miss
+}

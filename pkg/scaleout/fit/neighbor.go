@@ -1,0 +1,229 @@
+package fit
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// neighborhood knows of pods what affinity between pods asks for: their namespace, the labels
+// that somebody's terms name, and their own required anti-affinity on one node.
+type neighborhood struct {
+	// asked tells that any pod has required affinity to others, labels which ones count then.
+	asked  bool
+	labels map[string]bool
+	known  map[string]*neighbor
+	// somewhere are those that are on any node.
+	somewhere map[*neighbor]bool
+}
+
+// neighbor is all pods that are alike to affinity. It does not change.
+type neighbor struct {
+	serial    int
+	namespace string
+	labels    labels.Set
+	repels    []term
+}
+
+// term is a required affinity to pods on the same node.
+type term struct {
+	everywhere bool
+	namespaces map[string]bool
+	selector   labels.Selector
+	text       string
+}
+
+func newNeighborhood(pods []*corev1.Pod) neighborhood {
+	n := neighborhood{labels: map[string]bool{}, known: map[string]*neighbor{}, somewhere: map[*neighbor]bool{}}
+	for _, pod := range pods {
+		n.hear(pod)
+	}
+	return n
+}
+
+// hear learns which labels the pod's terms name.
+func (n *neighborhood) hear(pod *corev1.Pod) {
+	for _, t := range slices.Concat(required(pod), repelled(pod)) {
+		n.asked = true
+		if t.LabelSelector == nil {
+			continue
+		}
+		for key := range t.LabelSelector.MatchLabels {
+			n.labels[key] = true
+		}
+		for _, r := range t.LabelSelector.MatchExpressions {
+			n.labels[r.Key] = true
+		}
+	}
+}
+
+// required are the pod's required affinities to pods, repelled its anti-affinities.
+func required(pod *corev1.Pod) []corev1.PodAffinityTerm {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAffinity == nil {
+		return nil
+	}
+	return pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+func repelled(pod *corev1.Pod) []corev1.PodAffinityTerm {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// of gives what is known of a pod; nil where no pod has affinities.
+func (n *neighborhood) of(pod *corev1.Pod) *neighbor {
+	if !n.asked {
+		return nil
+	}
+	known := labels.Set{}
+	for key := range n.labels {
+		if value, ok := pod.Labels[key]; ok {
+			known[key] = value
+		}
+	}
+	var s signature
+	s.text(pod.Namespace)
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		s.text(key)
+		s.text(known[key])
+	}
+	s.text("")
+	anti := repelled(pod)
+	for i := range anti {
+		s.message(&anti[i])
+	}
+	key := string(s)
+	if n.known[key] == nil {
+		n.known[key] = &neighbor{serial: len(n.known), namespace: pod.Namespace, labels: known, repels: understood(pod, anti)}
+	}
+	return n.known[key]
+}
+
+// note tells whether it is news that such a pod is somewhere.
+func (n *neighborhood) note(which *neighbor) bool {
+	if n.somewhere[which] {
+		return false
+	}
+	n.somewhere[which] = true
+	return true
+}
+
+// meet notes the pods of a node.
+func (c *Cluster) meet(pods []*corev1.Pod) {
+	for _, pod := range pods {
+		if which := c.neighbors.of(pod); which != nil && !ended(pod) && c.neighbors.note(which) {
+			c.epoch++
+		}
+	}
+}
+
+// understood are the terms of a pod that is on a node already which can be told from one node:
+// what such a pod has against pods in its zone, or in namespaces by their labels, is not known
+// here, and is left to the scheduler.
+func understood(pod *corev1.Pod, all []corev1.PodAffinityTerm) []term {
+	var terms []term
+	for i := range all {
+		if t, err := newTerm(pod, &all[i]); err == nil {
+			terms = append(terms, t)
+		}
+	}
+	return terms
+}
+
+// errOtherNodes is why some terms are not understood.
+var errOtherNodes = errors.New("it depends on what runs on other nodes, which is not planned here; use the topology key kubernetes.io/hostname, or make it preferred")
+
+func newTerm(pod *corev1.Pod, t *corev1.PodAffinityTerm) (term, error) {
+	if t.TopologyKey != corev1.LabelHostname {
+		return term{}, fmt.Errorf("the topology key is %q: %w", t.TopologyKey, errOtherNodes)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+	if err != nil {
+		return term{}, fmt.Errorf("its label selector is not valid: %w", err)
+	}
+	parsed := term{selector: selector, namespaces: map[string]bool{}, text: metav1.FormatLabelSelector(t.LabelSelector)}
+	for _, namespace := range t.Namespaces {
+		parsed.namespaces[namespace] = true
+	}
+	switch s := t.NamespaceSelector; {
+	case s == nil && len(t.Namespaces) == 0:
+		parsed.namespaces[pod.Namespace] = true
+	case s == nil:
+	case len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0:
+		parsed.everywhere = true
+	default:
+		return term{}, errors.New("it selects namespaces by their labels, which are not known here; list the namespaces instead")
+	}
+	return parsed, nil
+}
+
+func (t *term) matches(n *neighbor) bool {
+	return n != nil && (t.everywhere || t.namespaces[n.namespace]) && t.selector.Matches(n.labels)
+}
+
+func matchesAll(terms []term, n *neighbor) bool {
+	for i := range terms {
+		if !terms[i].matches(n) {
+			return false
+		}
+	}
+	return true
+}
+
+// pastNeighbors is what the pods on the machine have against the pod, or it against them.
+func (c *Cluster) pastNeighbors(m *Machine, p *Pod) *Miss {
+	if miss := m.load.missOfPorts(p); miss != nil {
+		return miss
+	}
+	if p.self == nil {
+		return nil
+	}
+	if len(p.affinity) > 0 && !c.attracted(m, p) {
+		return &Miss{Reason: ReasonPods, Text: fmt.Sprintf("the pod has to be on a node with a pod that matches %s, and this has none", p.affinity[0].text)}
+	}
+	if !m.host.named() {
+		return nil // the node counts for no affinity
+	}
+	for _, n := range m.load.neighbors {
+		for i := range p.antiAffinity {
+			if p.antiAffinity[i].matches(n) {
+				return &Miss{Reason: ReasonPods, Text: fmt.Sprintf("the pod must not be on a node with a pod that matches %s, and this has one", p.antiAffinity[i].text)}
+			}
+		}
+		for i := range n.repels {
+			if n.repels[i].matches(p.self) {
+				return &Miss{Reason: ReasonPods, Text: fmt.Sprintf("a pod on the node must not be with pods that match %s", n.repels[i].text)}
+			}
+		}
+	}
+	return nil
+}
+
+// attracted tells whether a pod that the pod has to be with is on the machine. The first of
+// pods that have to be with each other may be anywhere.
+func (c *Cluster) attracted(m *Machine, p *Pod) bool {
+	if !m.host.named() {
+		return false
+	}
+	for _, n := range m.load.neighbors {
+		if matchesAll(p.affinity, n) {
+			return true
+		}
+	}
+	if !matchesAll(p.affinity, p.self) {
+		return false
+	}
+	for n := range c.neighbors.somewhere {
+		if matchesAll(p.affinity, n) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,168 @@
+package fit
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+)
+
+// features are those that a stock Kubernetes 1.37 has on: see AllocatorFeatures of the
+// scheduler's plugin and the defaults of its feature gates.
+var features = structured.Features{
+	AdminAccess:            true,
+	ConsumableCapacity:     true,
+	DeviceBindingAndStatus: true,
+	DeviceTaints:           true,
+	PartitionableDevices:   true,
+	PrioritizedList:        true,
+}
+
+// network has the pools that are not one node's alone.
+type network struct {
+	ids    []poolID
+	pools  map[poolID]bool
+	slices []*resourceapi.ResourceSlice
+	// base is what claims have of them, and what was committed.
+	base      use
+	committed map[*take]bool
+	takes     int
+}
+
+// take is what a placement took of the network.
+type take struct {
+	serial  int
+	results []resourceapi.DeviceRequestAllocationResult
+}
+
+// newNetwork finds the pools whose slices are not all of one node.
+func newNetwork(all []*resourceapi.ResourceSlice) network {
+	n := network{pools: map[poolID]bool{}, base: use{}, committed: map[*take]bool{}}
+	owner := map[poolID]string{}
+	for _, slice := range all {
+		id, node := poolOf(slice), ptr.Deref(slice.Spec.NodeName, "")
+		if known, ok := owner[id]; node == "" || ok && known != node {
+			n.pools[id] = true
+		}
+		owner[id] = node
+	}
+	if len(n.pools) == 0 {
+		return n
+	}
+	for _, slice := range all {
+		if n.pools[poolOf(slice)] {
+			n.slices = append(n.slices, slice)
+		}
+	}
+	for id := range n.pools {
+		n.ids = append(n.ids, id)
+	}
+	slices.SortFunc(n.ids, poolID.compare)
+	slices.SortStableFunc(n.slices, func(a, b *resourceapi.ResourceSlice) int {
+		if order := poolOf(a).compare(poolOf(b)); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return n
+}
+
+// reached is a slice of the network with devices that a node's pods can get.
+type reached struct {
+	id    poolID
+	index int
+	slice *resourceapi.ResourceSlice
+	// devices tells for each whether it is among them, where that differs.
+	devices []bool
+}
+
+// reach are the slices of the network that the node reaches. A selector that cannot be parsed
+// counts as one that matches, so that the allocator meets it and says so.
+func (n *network) reach(node *corev1.Node) []reached {
+	var all []reached
+	for i, slice := range n.slices {
+		r := reached{id: poolOf(slice), index: i, slice: slice}
+		spec := &slice.Spec
+		if !ptr.Deref(spec.PerDeviceNodeSelection, false) {
+			if matches(node, spec.NodeName, spec.AllNodes, spec.NodeSelector) {
+				all = append(all, r)
+			}
+			continue
+		}
+		for j := range spec.Devices {
+			d := &spec.Devices[j]
+			r.devices = append(r.devices, matches(node, d.NodeName, d.AllNodes, d.NodeSelector))
+		}
+		if slices.Contains(r.devices, true) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func matches(node *corev1.Node, name *string, everywhere *bool, selector *corev1.NodeSelector) bool {
+	ok, err := structured.NodeMatches(features, node, ptr.Deref(name, ""), ptr.Deref(everywhere, false), selector)
+	return ok || err != nil
+}
+
+// reached writes the slices of the first pool, and gives the others.
+func (s *signature) reached(all []reached) []reached {
+	first := all[0].id
+	s.text("network")
+	for len(all) > 0 && all[0].id == first {
+		s.number(int64(all[0].index))
+		s.number(int64(len(all[0].devices)))
+		for _, d := range all[0].devices {
+			s.flag(d)
+		}
+		all = all[1:]
+	}
+	return all
+}
+
+// take notes what a placement would take of the network; nil where it takes nothing.
+func (n *network) take(results []resourceapi.DeviceRequestAllocationResult) *take {
+	if len(results) == 0 {
+		return nil
+	}
+	n.takes++
+	return &take{serial: n.takes, results: results}
+}
+
+// commit tells whether that is news.
+func (n *network) commit(t *take) bool {
+	if n.committed[t] {
+		return false
+	}
+	n.committed[t] = true
+	n.base.take(t)
+	return true
+}
+
+// with is what is taken besides, for a machine whose own takes may not be committed.
+func (n *network) with(takes []*take) use {
+	all := n.base
+	for _, t := range takes {
+		if !n.committed[t] {
+			all = all.clone()
+			all.take(t)
+		}
+	}
+	return all
+}
+
+func takesKey(takes []*take) string {
+	if len(takes) == 0 {
+		return ""
+	}
+	var key strings.Builder
+	for _, t := range takes {
+		key.WriteString(strconv.Itoa(t.serial))
+		key.WriteByte(' ')
+	}
+	return key.String()
+}

@@ -1,0 +1,342 @@
+package fit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// PodClaim is a claim as a pod names it.
+type PodClaim struct {
+	// Name is that in the pod's spec.resourceClaims.
+	Name string
+	// Claim is the object, or what the claim's template will make of it.
+	Claim *resourceapi.ResourceClaim
+	// Shared tells that the claim is no pod's own: other pods may name it.
+	Shared bool
+	// Placed tells that the claim is allocated, in the API or by an earlier placement: it
+	// takes nothing more. Who calls sees to it that the pod goes to the claim's node.
+	Placed bool
+}
+
+// Pod is a pod with its claims, or many that are alike.
+type Pod struct {
+	kind   string
+	object *corev1.Pod
+
+	tolerations  []corev1.Toleration
+	nodeSelector map[string]string
+	nodeTerms    []corev1.NodeSelectorTerm
+	nodeAffinity nodeaffinity.RequiredNodeAffinity
+
+	requests []request
+	ports    []hostPort
+	// self is what others' affinity sees of the pod; nil where no pod has affinities.
+	self                   *neighbor
+	affinity, antiAffinity []term
+
+	// claims are to be allocated, bound are allocated.
+	claims []PodClaim
+	bound  []boundClaim
+	// extended are the requests for devices that stand for resources.
+	extended map[corev1.ResourceName][]resourceapi.DeviceRequest
+	// demands are what is to be allocated, by which resources devices stand for.
+	demands map[*host]*demand
+}
+
+// boundClaim is a claim that is allocated on some nodes.
+type boundClaim struct {
+	name     string
+	terms    []corev1.NodeSelectorTerm
+	selector *nodeaffinity.NodeSelector
+}
+
+// Pod reads a pod. The error is a sentence for the pod's owner: a class that does not exist,
+// an expression that does not compile or costs too much, a constraint on other nodes that
+// is not understood here.
+//
+// Required affinity and anti-affinity to pods are understood for the topology key
+// kubernetes.io/hostname; spread constraints that must hold are not. Volumes are not looked
+// at: a pod whose volume is in another zone than the node counts as if it fitted.
+func (c *Cluster) Pod(pod *corev1.Pod, claims []PodClaim) (*Pod, error) {
+	p := &Pod{
+		object:       pod,
+		tolerations:  pod.Spec.Tolerations,
+		nodeSelector: pod.Spec.NodeSelector,
+		ports:        portsOf(pod),
+		demands:      map[*host]*demand{},
+	}
+	for _, read := range []func() error{
+		func() error { return c.readPlacement(p) },
+		func() error { return c.readNeighbors(p) },
+		func() error { return c.readResources(p) },
+		func() error { return c.readClaims(p, claims) },
+	} {
+		if err := read(); err != nil {
+			c.words.tooLate()
+			return nil, err
+		}
+	}
+	if c.words.tooLate() {
+		return nil, errors.New("the pod was read after machines were made, and asks for what they were not told apart by: all pods have to be read first")
+	}
+	key := string(p.signature())
+	if known := c.pods[key]; known != nil && !c.separate {
+		return known, nil
+	}
+	sum := sha256.Sum256([]byte(key))
+	p.kind = hex.EncodeToString(sum[:8])
+	c.pods[key] = p
+	return p, nil
+}
+
+// readPlacement reads what the pod asks of nodes.
+func (c *Cluster) readPlacement(p *Pod) error {
+	spec := &p.object.Spec
+	p.nodeAffinity = nodeaffinity.GetRequiredNodeAffinity(p.object)
+	for key, value := range spec.NodeSelector {
+		c.words.label(key, false, value)
+	}
+	if spec.Affinity != nil && spec.Affinity.NodeAffinity != nil {
+		if required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			p.nodeTerms = required.NodeSelectorTerms
+			c.words.nodeSelector(required)
+		}
+	}
+	for i := range spec.TopologySpreadConstraints {
+		if t := &spec.TopologySpreadConstraints[i]; t.WhenUnsatisfiable == corev1.DoNotSchedule {
+			return fmt.Errorf("not planned: the pod must be spread evenly by %q, which depends on all nodes; use whenUnsatisfiable: ScheduleAnyway, or required anti-affinity by kubernetes.io/hostname", t.TopologyKey)
+		}
+	}
+	return nil
+}
+
+// readNeighbors reads what the pod has for and against other pods.
+func (c *Cluster) readNeighbors(p *Pod) error {
+	c.neighbors.hear(p.object)
+	p.self = c.neighbors.of(p.object)
+	for _, kind := range []struct {
+		name  string
+		terms []corev1.PodAffinityTerm
+		into  *[]term
+	}{
+		{"affinity", required(p.object), &p.affinity},
+		{"anti-affinity", repelled(p.object), &p.antiAffinity},
+	} {
+		for i := range kind.terms {
+			t, err := newTerm(p.object, &kind.terms[i])
+			if err != nil {
+				return fmt.Errorf("not planned: a required %s to pods is not understood: %w", kind.name, err)
+			}
+			*kind.into = append(*kind.into, t)
+		}
+	}
+	return nil
+}
+
+// readResources reads what the pod requests.
+func (c *Cluster) readResources(p *Pod) error {
+	requests := resourcehelper.PodRequests(p.object, resourcehelper.PodResourcesOptions{})
+	for _, name := range sortedKeys(requests) {
+		r := request{name: name, amount: amount(name, requests[name])}
+		if r.amount == 0 {
+			continue
+		}
+		r.index = c.words.resource(name)
+		if class := c.classes.byResource[name]; class != nil {
+			r.extended = true
+			if err := c.readRequest(class.Name, nil); err != nil {
+				return fmt.Errorf("extended resource %s: %w", name, err)
+			}
+			c.words.stand(name)
+			if p.extended == nil {
+				p.extended = map[corev1.ResourceName][]resourceapi.DeviceRequest{}
+			}
+			p.extended[name] = extendedRequests(p.object, name, class.Name)
+		}
+		p.requests = append(p.requests, r)
+	}
+	return nil
+}
+
+// readClaims reads the pod's own claims.
+func (c *Cluster) readClaims(p *Pod, claims []PodClaim) error {
+	for _, claim := range claims {
+		if err := usable(claim.Claim); err != nil {
+			return fmt.Errorf("claim %q %w", claim.Name, err)
+		}
+		if allocation := claim.Claim.Status.Allocation; allocation != nil {
+			if allocation.NodeSelector == nil {
+				continue
+			}
+			selector, err := nodeaffinity.NewNodeSelector(allocation.NodeSelector)
+			if err != nil {
+				return fmt.Errorf("claim %q is allocated on nodes that cannot be told: %w", claim.Name, err)
+			}
+			c.words.nodeSelector(allocation.NodeSelector)
+			p.bound = append(p.bound, boundClaim{name: claim.Name, terms: allocation.NodeSelector.NodeSelectorTerms, selector: selector})
+			continue
+		}
+		read, err := c.readClaim(claim.Claim)
+		if err != nil {
+			return fmt.Errorf("claim %q: %w", claim.Name, err)
+		}
+		if !claim.Placed {
+			claim.Claim = read
+			p.claims = append(p.claims, claim)
+		}
+	}
+	return nil
+}
+
+// Kind is equal for pods that are alike: each of them fits wherever the other does. It is
+// short, and the same in every process.
+func (p *Pod) Kind() string { return p.kind }
+
+// Claims are those that are to be allocated, with those that extended resources ask for.
+func (p *Pod) Claims() []*resourceapi.ResourceClaim {
+	var all []*resourceapi.ResourceClaim
+	for _, claim := range p.claims {
+		all = append(all, claim.Claim)
+	}
+	if claim, _ := p.extendedClaim(func(corev1.ResourceName) bool { return true }); claim != nil {
+		all = append(all, claim)
+	}
+	return all
+}
+
+// demand is what is to be allocated on the host: on one that has a resource itself, no devices
+// stand for it.
+func (c *Cluster) demand(p *Pod, h *host) *demand {
+	if known := p.demands[h]; known != nil {
+		return known
+	}
+	d := &demand{}
+	var key signature
+	for _, claim := range p.claims {
+		d.claims = append(d.claims, claim.Claim)
+		d.names = append(d.names, fmt.Sprintf("claim %q", claim.Name))
+	}
+	if claim, name := p.extendedClaim(func(name corev1.ResourceName) bool { return !h.offers[name] }); claim != nil {
+		d.claims = append(d.claims, claim)
+		d.names = append(d.names, name)
+	}
+	for i, claim := range d.claims {
+		key.text(d.names[i])
+		key.claim(claim)
+	}
+	if known := c.demands[string(key)]; known != nil {
+		d = known
+	} else {
+		c.demands[string(key)] = d
+	}
+	p.demands[h] = d
+	return d
+}
+
+// claim adds what of a claim is asked of devices; how they are configured is not.
+func (s *signature) claim(claim *resourceapi.ResourceClaim) {
+	s.message(&resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests:    claim.Spec.Devices.Requests,
+		Constraints: claim.Spec.Devices.Constraints,
+	}})
+}
+
+// signature is equal for pods that are alike.
+func (p *Pod) signature() signature {
+	s := make(signature, 0, 512)
+	s.number(int64(len(p.nodeSelector)))
+	for _, key := range sortedKeys(p.nodeSelector) {
+		s.text(key)
+		s.text(p.nodeSelector[key])
+	}
+	s.number(int64(len(p.nodeTerms)))
+	for i := range p.nodeTerms {
+		s.message(&p.nodeTerms[i])
+	}
+	s.tolerations(p.tolerations)
+	s.number(int64(len(p.requests)))
+	for _, r := range p.requests {
+		s.text(string(r.name))
+		s.number(r.amount)
+	}
+	s.number(int64(len(p.ports)))
+	for _, port := range p.ports {
+		s.text(port.ip)
+		s.text(port.protocol)
+		s.number(int64(port.port))
+	}
+	s.neighbor(p)
+	s.claims(p)
+	return s
+}
+
+// tolerations count in any order, and not for how long.
+func (s *signature) tolerations(all []corev1.Toleration) {
+	var each []string
+	for _, t := range all {
+		var one signature
+		one.text(t.Key)
+		one.text(string(t.Operator))
+		one.text(t.Value)
+		one.text(string(t.Effect))
+		each = append(each, string(one))
+	}
+	slices.Sort(each)
+	s.number(int64(len(each)))
+	for _, one := range each {
+		s.text(one)
+	}
+}
+
+func (s *signature) neighbor(p *Pod) {
+	s.flag(p.self != nil)
+	if p.self == nil {
+		return
+	}
+	s.text(p.self.namespace)
+	for _, key := range slices.Sorted(maps.Keys(p.self.labels)) {
+		s.text(key)
+		s.text(p.self.labels[key])
+	}
+	s.text("")
+	for _, terms := range [][]corev1.PodAffinityTerm{required(p.object), repelled(p.object)} {
+		s.number(int64(len(terms)))
+		for i := range terms {
+			s.message(&terms[i])
+		}
+	}
+}
+
+func (s *signature) claims(p *Pod) {
+	s.number(int64(len(p.claims)))
+	for _, claim := range p.claims {
+		s.text(claim.Name)
+		s.flag(claim.Shared)
+		if claim.Shared {
+			s.text(claim.Claim.Namespace)
+			s.text(claim.Claim.Name)
+		}
+		s.claim(claim.Claim)
+	}
+	s.number(int64(len(p.bound)))
+	for _, bound := range p.bound {
+		s.text(bound.name)
+		s.message(&corev1.NodeSelector{NodeSelectorTerms: bound.terms})
+	}
+	s.number(int64(len(p.extended)))
+	for _, name := range sortedKeys(p.extended) {
+		s.text(string(name))
+		for i := range p.extended[name] {
+			s.message(&p.extended[name][i])
+		}
+	}
+}
