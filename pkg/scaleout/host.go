@@ -1,0 +1,240 @@
+package scaleout
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// stage is how far a host is.
+type stage int
+
+// Stages, in the order in which pods are put on hosts.
+const (
+	live stage = iota
+	// coming nodes are starting, or were asked for.
+	coming
+	// opened nodes are those that the plan asks for.
+	opened
+)
+
+// outcome is what a pod waits for that is put on the host.
+func (h *host) outcome() Outcome {
+	if h.stage == opened && h.group.Advised {
+		return Advised
+	}
+	return h.stage.outcome()
+}
+
+func (s stage) outcome() Outcome {
+	return [...]Outcome{live: FitsNode, coming: FitsStarting, opened: NeedsNode}[s]
+}
+
+// host is a node that pods can be put on.
+type host struct {
+	stage stage
+	// name is the node's; empty where there is none yet.
+	name string
+	// object is the node, or the group's template of one.
+	object *corev1.Node
+	// group is nil for nodes of none.
+	group   *group
+	machine *fit.Machine
+	// intended is the kind for which it was asked for, of those that are coming; often not known.
+	intended string
+	// ask is what is asked for, of those that are opened.
+	ask NewNode
+}
+
+// note notes a kind for which the node is.
+func (h *host) note(kind string) {
+	if h.stage == opened && !slices.Contains(h.ask.Kinds, kind) {
+		h.ask.Kinds = append(h.ask.Kinds, kind)
+	}
+}
+
+// called is how a host is called in a sentence.
+func (h *host) called() string {
+	switch {
+	case h.stage == live:
+		return "node " + h.name
+	case h.name != "":
+		return "node " + h.name + ", which is starting"
+	case h.stage == coming:
+		return "a node of group " + h.group.Name + " that was asked for"
+	}
+	return "a new node of group " + h.group.Name
+}
+
+// readHosts reads the nodes that there are, and those that were asked for.
+func (p *planner) readHosts(s Snapshot) {
+	published := map[string][]*resourceapi.ResourceSlice{}
+	for _, slice := range s.Slices {
+		if slice.Spec.NodeName != nil {
+			published[*slice.Spec.NodeName] = append(published[*slice.Spec.NodeName], slice)
+		}
+	}
+	byName := map[string]*group{}
+	for _, g := range p.groups {
+		byName[g.Name] = g
+	}
+	for _, node := range s.Nodes {
+		h := p.readHost(node, byName[node.Group], published[node.Object.Name])
+		if h.stage == live {
+			p.live = append(p.live, h)
+		} else {
+			p.idle[h.group] = append(p.idle[h.group], h)
+		}
+	}
+	slices.SortFunc(p.live, byHostName)
+	for _, starting := range p.idle {
+		slices.SortFunc(starting, byHostName)
+	}
+	for _, g := range p.groups {
+		if g.empty == nil {
+			continue
+		}
+		for i := range g.Upcoming {
+			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty}
+			if i < len(g.UpcomingFor) {
+				h.intended = g.UpcomingFor[i]
+			}
+			p.idle[g] = append(p.idle[g], h)
+		}
+	}
+}
+
+func byHostName(a, b *host) int { return cmp.Compare(a.name, b.name) }
+
+func (p *planner) readHost(node Node, g *group, published []*resourceapi.ResourceSlice) *host {
+	h := &host{stage: live, name: node.Object.Name, object: node.Object, group: g, intended: node.For}
+	made := fit.Node{Object: node.Object, Slices: published, Pods: node.Pods}
+	if node.Starting {
+		h.stage = coming
+		if g != nil && g.Template != nil {
+			made = g.started(node, published)
+			h.object = made.Object
+		}
+	}
+	h.machine = p.cluster.Machine(made)
+	return h
+}
+
+// open asks for a node of the group.
+func (p *planner) open(g *group) *host {
+	g.opened++
+	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty}
+	if g.Advised {
+		p.advised = append(p.advised, h)
+	} else {
+		p.used = append(p.used, h)
+	}
+	return h
+}
+
+// started is what a node that is starting will be.
+func (g *group) started(node Node, published []*resourceapi.ResourceSlice) fit.Node {
+	object := node.Object.DeepCopy()
+	labels := maps.Clone(g.Template.Node.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[corev1.LabelHostname] = object.Name
+	maps.Copy(labels, object.Labels)
+	object.Labels = labels
+	object.Spec.Taints = slices.DeleteFunc(object.Spec.Taints, func(t corev1.Taint) bool { return passing(t.Key) })
+	allocatable := g.Template.Node.Status.Allocatable.DeepCopy()
+	if allocatable == nil {
+		allocatable = corev1.ResourceList{}
+	}
+	maps.Copy(allocatable, object.Status.Allocatable)
+	object.Status.Allocatable = allocatable
+	return fit.Node{
+		Object: object,
+		Slices: g.promised(object.Name, published),
+		Pods:   append(slices.Clone(node.Pods), g.lacking(node.Pods)...),
+	}
+}
+
+// passing taints are on nodes only until they have started.
+func passing(key string) bool {
+	for _, prefix := range []string{
+		// Cluster Autoscaler's, and its built-in one for readiness rules.
+		"startup-taint.cluster-autoscaler.kubernetes.io/",
+		"ignore-taint.cluster-autoscaler.kubernetes.io/",
+		"readiness.k8s.io/",
+	} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	switch key {
+	case corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeNetworkUnavailable,
+		"node.cloudprovider.kubernetes.io/uninitialized", "node.kubernetes.io/uninitialized":
+		return true
+	}
+	return false
+}
+
+// promised are the slices of the group's template as the node will have them. Its pools are
+// those that it has already, so that what is allocated of them is not given again.
+func (g *group) promised(node string, published []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+	theirs := pools(published)
+	drivers := pools(g.Template.Slices)
+	var promised []*resourceapi.ResourceSlice
+	for _, slice := range g.Template.Slices {
+		// The devices, which are many, are the template's: nobody changes them.
+		own := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-" + slice.Name}, Spec: slice.Spec}
+		own.Spec.NodeName = &node
+		driver := slice.Spec.Driver
+		if len(drivers[driver]) == 1 && len(theirs[driver]) == 1 {
+			own.Spec.Pool.Name = theirs[driver][0]
+		} else {
+			own.Spec.Pool.Name = strings.ReplaceAll(slice.Spec.Pool.Name, g.Template.Node.Name, node)
+		}
+		promised = append(promised, own)
+	}
+	for _, slice := range published {
+		if drivers[slice.Spec.Driver] == nil {
+			promised = append(promised, slice)
+		}
+	}
+	return promised
+}
+
+// pools are the names of pools by driver.
+func pools(published []*resourceapi.ResourceSlice) map[string][]string {
+	found := map[string][]string{}
+	for _, slice := range published {
+		driver, pool := slice.Spec.Driver, slice.Spec.Pool.Name
+		if !slices.Contains(found[driver], pool) {
+			found[driver] = append(found[driver], pool)
+		}
+	}
+	return found
+}
+
+// lacking are the pods of DaemonSets that a node does not have yet.
+func (g *group) lacking(have []*corev1.Pod) []*corev1.Pod {
+	owners := map[types.UID]bool{}
+	for _, pod := range have {
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			owners[owner.UID] = true
+		}
+	}
+	var lacking []*corev1.Pod
+	for _, pod := range g.Pods {
+		if owner := metav1.GetControllerOf(pod); owner == nil || !owners[owner.UID] {
+			lacking = append(lacking, pod)
+		}
+	}
+	return lacking
+}

@@ -1,0 +1,54 @@
+package scaleout
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+func TestEndOfContextIsTheOnlyError(t *testing.T) {
+	w := newWorld(t)
+	w.line("group p5 p5.48xlarge")
+	w.line("template one")
+	w.line("request gpu gpu.nvidia.com")
+	w.line("pods a 1 templates=one")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Plan(ctx, w.Snapshot); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that the context was cancelled", err)
+	}
+}
+
+// Of two nodes that are coming, the cheaper one was asked for pods that fit nowhere else.
+func TestNodesAreLeftToThoseForWhomTheyWereAskedFor(t *testing.T) {
+	w := newWorld(t)
+	w.line("group cheap p5.48xlarge price=1 labels=zone:a")
+	w.line("group dear p5.48xlarge price=2")
+	w.line("template eight")
+	w.line("request gpu gpu.nvidia.com count=8")
+	w.line("pods urgent 1 templates=eight priority=1")
+	w.line("pods bound 1 templates=eight select=zone:a")
+	kinds := plan(t, w).Kinds
+	w.Groups[0].Upcoming, w.Groups[0].UpcomingFor = 1, []string{kinds[1].ID}
+	w.Groups[1].Upcoming, w.Groups[1].UpcomingFor = 1, []string{kinds[0].ID}
+	if decision := plan(t, w); len(decision.Growth) > 0 {
+		t.Errorf("with what was asked for known, more is asked for:\n%s", log(decision))
+	}
+	w.Groups[0].UpcomingFor, w.Groups[1].UpcomingFor = []string{kinds[1].ID}, nil
+	if decision := plan(t, w); len(decision.Growth) > 0 {
+		t.Errorf("a node for pods that wait is taken before one for nobody:\n%s", log(decision))
+	}
+	w.Groups[0].UpcomingFor = nil
+	if decision := plan(t, w); len(decision.Growth) != 1 {
+		t.Errorf("with nothing known the cheaper node goes to the more urgent pod, and one more is asked for; got:\n%s", log(decision))
+	}
+}
+
+func plan(t *testing.T, w *world) Decision {
+	t.Helper()
+	decision, err := Plan(t.Context(), w.Snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decision
+}

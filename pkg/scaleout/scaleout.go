@@ -1,0 +1,176 @@
+// Package scaleout decides which node groups have to grow, by how many nodes, so that the
+// pods that wait can run. It is pure: a Snapshot in, a Decision out; no client, no clock, no
+// goroutine that outlives the call. It never talks to an autoscaler or a cloud.
+package scaleout
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+)
+
+// Snapshot is all that a decision depends on. What is in it is not changed.
+type Snapshot struct {
+	// Pending are pods without a node that ask for devices, by claims or extended resources.
+	Pending []*corev1.Pod
+	// Claims, ClaimTemplates, Classes and Slices are all of the cluster; the slices have
+	// DeviceTaintRules applied.
+	Claims         []*resourceapi.ResourceClaim
+	ClaimTemplates []*resourceapi.ResourceClaimTemplate
+	Classes        []*resourceapi.DeviceClass
+	Slices         []*resourceapi.ResourceSlice
+	// Nodes are all that pods could be put on.
+	Nodes  []Node
+	Groups []Group
+	// Headroom is planned after all pods.
+	Headroom []Headroom
+}
+
+// Node is a live node.
+type Node struct {
+	Object *corev1.Node
+	// Pods that are on it and have not ended.
+	Pods []*corev1.Pod
+	// Group is its group's name, or empty.
+	Group string
+	// Starting tells that the node does not offer yet what its group's template promises: it
+	// counts as the template.
+	Starting bool
+	// For is the kind of pods for which it was asked for, while it is starting, where that is known.
+	For string
+}
+
+// Group is a node group that can grow.
+type Group struct {
+	Name string
+	// Template is nil where it is not known what a new node has; Unknown then says why.
+	Template *template.Template
+	Unknown  string
+	// Pods are those that every new node will have, of DaemonSets.
+	Pods []*corev1.Pod
+	// Upcoming nodes were asked for and do not exist yet.
+	Upcoming int
+	// UpcomingFor has kinds of pods for which they were asked for, one entry a node, where that
+	// is known. With it no pod of another kind takes a node while there is one for itself.
+	UpcomingFor []string
+	// Size counts the nodes that exist and Upcoming. Max is nil where there is no limit.
+	Size int
+	Max  *int
+	// PricePerHour is nil where it is not known.
+	PricePerHour *resource.Quantity
+	// Advised tells that nobody makes the group grow by itself: it comes after all others.
+	Advised bool
+	// Closed says why the group may not grow now, such as a backoff; empty: it may.
+	Closed string
+}
+
+// Headroom is a number of devices that are to be free.
+type Headroom struct {
+	Name string
+	// Claim asks for one of them.
+	Claim resourceapi.ResourceClaimSpec
+	// Devices is how many.
+	Devices int
+	// Groups on whose nodes they count; empty: all groups.
+	Groups []string
+}
+
+// Decision is what has to grow, and what becomes of each pod. It is the same for the same
+// snapshot, whatever the order in it.
+type Decision struct {
+	// Growth has the groups that are to grow, the most urgent first.
+	Growth []Growth
+	// Kinds has every pending pod once, in groups of pods that are alike.
+	Kinds []Kind
+	// Headroom is in the snapshot's order.
+	Headroom []HeadroomDecision
+}
+
+// Growth is what a group needs.
+type Growth struct {
+	Group string
+	// Nodes are those to ask for, one entry each.
+	Nodes []NewNode
+}
+
+// NewNode is a node to ask for.
+type NewNode struct {
+	// Pods that it is for. Empty where it is for headroom alone.
+	Pods []types.NamespacedName
+	// Kinds of the pods, and "headroom/NAME".
+	Kinds []string
+	// Requests of the pods: cpu, memory, pods and so on, without devices.
+	Requests corev1.ResourceList
+}
+
+// Kind is a number of pods that are alike.
+type Kind struct {
+	// ID is the same as long as the pods are.
+	ID string
+	// Sample stands for all; nil where Problem is not empty.
+	Sample *fit.Pod
+	Pods   []PodDecision
+	// Problem is why the pods cannot be planned at all: a sentence for their owner.
+	Problem string
+	// Groups is what the kind finds in an empty node of each group, in the snapshot's order.
+	Groups []GroupFit
+}
+
+// GroupFit is whether a group could run a pod of a kind.
+type GroupFit struct {
+	Group string
+	// Miss is nil where a pod fits on an empty new node. Where the template is not known,
+	// it is nil and Blocked says why.
+	Miss *fit.Miss
+	// PerNode is how many pods of the kind an empty node has room for.
+	PerNode int
+	// Blocked is why the group does not grow for it though it fits, or may: at max, closed,
+	// template unknown.
+	Blocked string
+}
+
+// PodDecision is where a pending pod can go.
+type PodDecision struct {
+	Pod types.NamespacedName
+	UID types.UID
+	// Outcome is one of the constants.
+	Outcome Outcome
+	// Node is the live node, of FitsNode.
+	Node string
+	// Group is that of the node, where there is one.
+	Group string
+	// Why is a sentence, where a pod is Blocked for what its kind's groups do not tell.
+	Why string
+}
+
+// Outcome is what a pending pod waits for.
+type Outcome string
+
+// Outcomes.
+const (
+	// FitsNode: a live node has room; the scheduler will see.
+	FitsNode Outcome = "FitsNode"
+	// FitsStarting: a node that is starting, or was asked for, will have room.
+	FitsStarting Outcome = "FitsStarting"
+	// NeedsNode: a group has to grow.
+	NeedsNode Outcome = "NeedsNode"
+	// Advised: a group has to grow that nobody makes grow by itself.
+	Advised Outcome = "Advised"
+	// Blocked: a group would fit and may not grow, or nothing fits.
+	Blocked Outcome = "Blocked"
+)
+
+// HeadroomDecision is what of a headroom there is.
+type HeadroomDecision struct {
+	Name string
+	// Free devices on live nodes, Coming ones on nodes that are starting or were asked for,
+	// Demanded ones on nodes of Growth. Problem is why the rest cannot be had.
+	Free, Coming, Demanded int
+	Problem                string
+	// Nodes are the live ones on which the free devices are.
+	Nodes []string
+}

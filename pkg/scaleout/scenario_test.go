@@ -1,0 +1,120 @@
+package scaleout
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// The files in testdata have a cluster above the line, and what is decided below it. Run with
+// -update to write what is below, and review the change.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster, _, _ := strings.Cut(string(text), "----\n")
+			w := newWorld(t)
+			for line := range strings.Lines(cluster) {
+				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+					w.line(line)
+				}
+			}
+			decision, err := Plan(t.Context(), w.Snapshot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fixture.Golden(t, filepath.Base(file), cluster+"----\n"+log(decision))
+		})
+	}
+}
+
+// log is a decision for people.
+func log(d Decision) string {
+	var b strings.Builder
+	for _, growth := range d.Growth {
+		fmt.Fprintf(&b, "grow %s by %d\n", growth.Group, len(growth.Nodes))
+		for _, node := range growth.Nodes {
+			fmt.Fprintf(&b, "  for %s\n", node.describe())
+		}
+	}
+	for _, kind := range d.Kinds {
+		logKind(&b, kind)
+	}
+	for _, h := range d.Headroom {
+		fmt.Fprintf(&b, "headroom %s: free %d %v, coming %d, demanded %d\n", h.Name, h.Free, h.Nodes, h.Coming, h.Demanded)
+		if h.Problem != "" {
+			fmt.Fprintf(&b, "  %s\n", h.Problem)
+		}
+	}
+	return b.String()
+}
+
+func (n NewNode) describe() string {
+	var names []string
+	for _, pod := range n.Pods {
+		names = append(names, pod.Name)
+	}
+	text := brief(names)
+	for _, kind := range n.Kinds {
+		if strings.HasPrefix(kind, "headroom/") {
+			text += " " + kind
+		}
+	}
+	if len(n.Pods) > 0 {
+		text += fmt.Sprintf(": cpu %s, memory %s", n.Requests.Cpu(), n.Requests.Memory())
+	}
+	return strings.TrimSpace(text)
+}
+
+func logKind(b *strings.Builder, kind Kind) {
+	var all []string
+	var places []string
+	at := map[string][]string{}
+	for _, pod := range kind.Pods {
+		place := strings.Join(strings.Fields(fmt.Sprintf("%s %s %s", pod.Outcome, pod.Node, pod.Group)), " ")
+		if pod.Why != "" {
+			place += ": " + pod.Why
+		}
+		if at[place] == nil {
+			places = append(places, place)
+		}
+		at[place] = append(at[place], pod.Pod.Name)
+		all = append(all, pod.Pod.Name)
+	}
+	fmt.Fprintf(b, "pods %s\n", brief(all))
+	if kind.Problem != "" {
+		fmt.Fprintf(b, "  %s\n", kind.Problem)
+	}
+	for _, place := range places {
+		fmt.Fprintf(b, "  %s %s\n", brief(at[place]), place)
+	}
+	for _, g := range kind.Groups {
+		verdict := fmt.Sprintf("%d a node", g.PerNode)
+		if g.Miss != nil {
+			verdict = "no: " + string(g.Miss.Reason)
+		}
+		if g.Blocked != "" {
+			verdict += ", " + g.Blocked
+		}
+		fmt.Fprintf(b, "  in %s: %s\n", g.Group, verdict)
+	}
+}
+
+// brief counts what would be long.
+func brief(names []string) string {
+	if len(names) <= 4 {
+		return strings.Join(names, " ")
+	}
+	return fmt.Sprintf("%s .. %s (%d)", names[0], names[len(names)-1], len(names))
+}

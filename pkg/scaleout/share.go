@@ -1,0 +1,202 @@
+package scaleout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// placeSharing puts pods on hosts that name claims which others may name, too: the first pod
+// takes the claim somewhere, and those after it have to go there.
+func (p *planner) placeSharing(ctx context.Context, b batch) error {
+	for i, pod := range b.pods {
+		if pod.why = unusable(pod); pod.why != "" {
+			continue
+		}
+		if err := p.placeSharer(ctx, pod, len(b.pods)-i); err != nil {
+			return err
+		}
+		if pod.host == nil {
+			continue
+		}
+		for _, claim := range b.kind.named {
+			claim.use(pod.pod)
+			if !claim.allocated() {
+				claim.host = pod.host
+			}
+		}
+	}
+	return nil
+}
+
+// unusable says why one of the pod's claims cannot be used by it, or nothing.
+func unusable(pod *pending) string {
+	var at *namedClaim
+	for _, claim := range pod.kind.named {
+		if why := claim.full(pod.pod); why != "" {
+			return why
+		}
+		if claim.host == nil {
+			continue
+		}
+		if at != nil && at.host != claim.host {
+			return fmt.Sprintf("claim %s is on %s and claim %s on %s: a pod that needs both has no node",
+				at.name, at.host.called(), claim.name, claim.host.called())
+		}
+		at = claim
+	}
+	return ""
+}
+
+// placeSharer puts a pod where its claims are, or where there is the most room for its like.
+func (p *planner) placeSharer(ctx context.Context, pod *pending, count int) error {
+	k := pod.kind
+	for _, claim := range k.named {
+		if claim.host != nil {
+			return p.join(ctx, pod, claim)
+		}
+	}
+	h, err := p.hostForSharers(ctx, k, count)
+	if err != nil {
+		return err
+	}
+	if h == nil {
+		pod.why = k.aborts
+		return nil
+	}
+	filling, err := p.filling(ctx, h.machine, k)
+	if err != nil {
+		return err
+	}
+	p.put(h, pod, filling.machines[1])
+	return nil
+}
+
+// hostForSharers finds, or opens, the host for the first of the pods; nil: there is none. What is
+// advised comes last, as in a search.
+func (p *planner) hostForSharers(ctx context.Context, k *kind, count int) (*host, error) {
+	for _, find := range []func() (*host, error){
+		func() (*host, error) { return p.roomiest(ctx, k, count) },
+		func() (*host, error) { return p.openFor(ctx, k, count, grown) },
+		func() (*host, error) { return p.roomiestOf(ctx, p.advised, k, count) },
+		func() (*host, error) { return p.openFor(ctx, k, count, advised) },
+	} {
+		if h, err := find(); h != nil || err != nil {
+			return h, err
+		}
+	}
+	return nil, nil
+}
+
+// openFor opens a host in the best of the groups.
+func (p *planner) openFor(ctx context.Context, k *kind, count int, groups func(*group) bool) (*host, error) {
+	g, err := p.choose(ctx, k, count, groups)
+	if err != nil || g == nil {
+		return nil, err
+	}
+	return p.open(g), nil
+}
+
+// join puts a pod where its claim is.
+func (p *planner) join(ctx context.Context, pod *pending, claim *namedClaim) error {
+	variant, err := p.variant(pod.kind)
+	if err != nil {
+		pod.why = err.Error()
+		return nil
+	}
+	left, miss, err := p.cluster.Place(ctx, claim.host.machine, variant)
+	if err != nil {
+		return err
+	}
+	if miss != nil {
+		pod.why = fmt.Sprintf("claim %s is on %s, which has no room for the pod: %s", claim.name, claim.host.called(), miss.Text)
+		return nil
+	}
+	p.put(claim.host, pod, left)
+	return nil
+}
+
+// roomiest is the host that takes the most pods of the kind, of the earliest stage of which one
+// takes any: the scheduler does not wait for a node where there is room now.
+func (p *planner) roomiest(ctx context.Context, k *kind, count int) (*host, error) {
+	idle := slices.Clone(p.idle[nil])
+	for _, g := range p.groups {
+		idle = append(idle, p.idle[g]...)
+	}
+	stages := [][]*host{p.live, p.used}
+	for _, suits := range p.suits(k) {
+		stages = append(stages, slices.DeleteFunc(slices.Clone(idle), func(h *host) bool { return !suits(h) }))
+	}
+	for _, stage := range stages {
+		best, err := p.roomiestOf(ctx, stage, k, count)
+		if err != nil {
+			return nil, err
+		}
+		if best == nil {
+			continue
+		}
+		if i := slices.Index(p.idle[best.group], best); i >= 0 {
+			p.rouse(best.group, i)
+		}
+		return best, nil
+	}
+	return nil, ctx.Err()
+}
+
+// roomiestOf is the first host that takes the most pods; nil where none takes any.
+func (p *planner) roomiestOf(ctx context.Context, hosts []*host, k *kind, count int) (*host, error) {
+	var best *host
+	most := 0
+	for _, h := range hosts {
+		filling, err := p.filling(ctx, h.machine, k)
+		if err != nil {
+			return nil, err
+		}
+		if filling.miss != nil {
+			k.heed(h, filling.miss)
+		}
+		if room := min(filling.room(), count); room > most {
+			best, most = h, room
+		}
+	}
+	return best, nil
+}
+
+// variant is a pod of the kind with the claims placed that are.
+func (p *planner) variant(k *kind) (*fit.Pod, error) {
+	return p.placed(k, func(claim *namedClaim) bool { return claim.host != nil })
+}
+
+// follower is a pod of the kind that comes to where another is.
+func (p *planner) follower(k *kind) (*fit.Pod, error) {
+	if len(k.named) == 0 {
+		return k.sample, nil
+	}
+	return p.placed(k, func(*namedClaim) bool { return true })
+}
+
+// placed is a pod of the kind with those named claims placed that is says are.
+func (p *planner) placed(k *kind, is func(*namedClaim) bool) (*fit.Pod, error) {
+	claims := slices.Clone(k.claims)
+	key := make([]byte, len(claims))
+	for i, entry := range claims {
+		if entry.Shared && is(p.claims.named[objectName(entry.Claim)]) {
+			claims[i].Placed = true
+			key[i] = 1
+		}
+	}
+	if known := k.variants[string(key)]; known != nil {
+		return known, nil
+	}
+	made, err := p.cluster.Pod(k.pods[0].pod, claims)
+	if err != nil {
+		return nil, err
+	}
+	if k.variants == nil {
+		k.variants = map[string]*fit.Pod{}
+	}
+	k.variants[string(key)] = made
+	return made, nil
+}
