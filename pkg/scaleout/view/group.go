@@ -1,0 +1,154 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// defaultProvisionTimeout is that of the API, for objects that did not go through it.
+const defaultProvisionTimeout = 30 * time.Minute
+
+// group works out what is known of a group.
+func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
+	group := Group{Object: object, Refused: r.members.refused[object.Name]}
+	if group.Refused != "" {
+		return group
+	}
+	nodes := r.members.nodes[object.Name]
+	group.InstanceType = instanceType(object, nodes)
+	for _, node := range nodes {
+		group.Nodes = append(group.Nodes, newNodeState(node, r.slices[node.Name]))
+	}
+	r.chooseTemplate(&group)
+	group.InFlight = inFlight(object, nodes, r.pods.placeholders)
+	return group
+}
+
+// snapshotGroup is what the planner is told.
+func (r *reading) snapshotGroup(group Group) scaleout.Group {
+	object := group.Object
+	out := scaleout.Group{
+		Name:         object.Name,
+		Template:     group.Template,
+		Upcoming:     upcoming(group.InFlight),
+		UpcomingFor:  askedFor(group.InFlight),
+		PricePerHour: object.Spec.PricePerHour,
+		Advised:      object.Spec.Pairing == v1alpha1.PairingObserve,
+		Closed:       r.closed(group),
+	}
+	out.Size = len(group.Nodes) + out.Upcoming
+	if object.Spec.Max != nil {
+		limit := int(*object.Spec.Max)
+		out.Max = &limit
+	}
+	if group.Template == nil {
+		out.Unknown = r.unknown(group)
+		return out
+	}
+	out.Pods = daemonPods(r.daemons, group.Template.Node)
+	return out
+}
+
+// closed is why the group may not grow now.
+func (r *reading) closed(group Group) string {
+	if group.Refused != "" {
+		return group.Refused
+	}
+	backoff := group.Object.Status.Backoff
+	if backoff == nil || !backoff.Until.After(r.Now) {
+		return ""
+	}
+	text := fmt.Sprintf("left alone until %s after %d failures in a row", backoff.Until.UTC().Format(time.RFC3339), backoff.Failures)
+	if backoff.Failures == 1 {
+		text = fmt.Sprintf("left alone until %s after a failure", backoff.Until.UTC().Format(time.RFC3339))
+	}
+	if why := strings.TrimSuffix(backoff.Message, "."); why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+// unknown is why the group has no template.
+func (r *reading) unknown(group Group) string {
+	if group.Refused != "" {
+		return group.Refused
+	}
+	if err := r.predict(group).err; err != nil {
+		return err.Error()
+	}
+	return "no template"
+}
+
+// instanceType is the one that the spec names, or else the newest node, or else the last one
+// that was known.
+func instanceType(object *v1alpha1.GPUNodeGroup, nodes []*corev1.Node) string {
+	if object.Spec.InstanceType != "" {
+		return object.Spec.InstanceType
+	}
+	for _, node := range slices.Backward(nodes) {
+		if name := node.Labels[corev1.LabelInstanceTypeStable]; name != "" {
+			return name
+		}
+	}
+	return object.Status.InstanceType
+}
+
+func newNodeState(node *corev1.Node, slices []*resourceapi.ResourceSlice) NodeState {
+	state := NodeState{Object: node, Slices: slices, version: versionOf(node) + ":" + versionsOf(slices)}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			state.Ready = condition.Status == corev1.ConditionTrue
+			state.ReadySince = condition.LastTransitionTime.Time
+		}
+	}
+	return state
+}
+
+// Complete tells a node that is ready and has all that its template promises.
+func (s NodeState) Complete() bool {
+	return s.Ready && len(s.Missing) == 0 && s.Object.DeletionTimestamp == nil
+}
+
+// Starting tells that the node is on its way: it counts as its template. A node that was not
+// complete within the time that the group's nodes are given, or is not ready any more, counts
+// as what it offers, which is less: waiting for it for ever would keep pods waiting for ever.
+func (g Group) Starting(state NodeState, now time.Time) bool {
+	if state.Object.DeletionTimestamp != nil || now.Sub(state.Object.CreationTimestamp.Time) > g.ProvisionTimeout() {
+		return false
+	}
+	return !state.Complete() || hasStartupTaint(state.Object)
+}
+
+// ProvisionTimeout is how long a node may take.
+func (g Group) ProvisionTimeout() time.Duration {
+	if timeout := g.Object.Spec.ProvisionTimeout.Duration; timeout > 0 {
+		return timeout
+	}
+	return defaultProvisionTimeout
+}
+
+func hasStartupTaint(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
+}
+
+// slicesByNode leaves out slices that are no single node's.
+func slicesByNode(all []resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {
+	byNode := map[string][]*resourceapi.ResourceSlice{}
+	for i := range all {
+		if name := all[i].Spec.NodeName; name != nil {
+			byNode[*name] = append(byNode[*name], &all[i])
+		}
+	}
+	for _, of := range byNode {
+		slices.SortFunc(of, func(a, b *resourceapi.ResourceSlice) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return byNode
+}

@@ -1,0 +1,112 @@
+package view
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+// inFlight is what was asked for and is no node yet.
+func inFlight(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node, placeholders []*corev1.Pod) []v1alpha1.InFlight {
+	own := placeholdersOf(group.Name, placeholders)
+	known, hosts := map[string]bool{}, map[string]bool{}
+	for _, node := range nodes {
+		known[node.Name] = true
+	}
+	var waiting []v1alpha1.InFlight
+	for _, pod := range own {
+		// A placeholder may be seen on its node before the node is.
+		if known[pod.Spec.NodeName] {
+			hosts[pod.Spec.NodeName] = true
+			continue
+		}
+		waiting = append(waiting, v1alpha1.InFlight{
+			ID:    pod.Name,
+			Kind:  pod.Labels[v1alpha1.LabelKind],
+			Nodes: 1,
+			Since: pod.CreationTimestamp,
+		})
+	}
+	// A node on which a placeholder has landed is that placeholder's, not another's.
+	free := slices.DeleteFunc(slices.Clone(nodes), func(node *corev1.Node) bool { return hosts[node.Name] })
+	entries, free := unmet(waiting, free, createdAfter)
+	if group.Spec.Pairing == v1alpha1.PairingDirect {
+		asked, _ := unmet(group.Status.InFlight, free, createdSince)
+		entries = append(entries, asked...)
+	}
+	return entries
+}
+
+// placeholdersOf are those of a group that are to stay, the oldest first.
+func placeholdersOf(group string, placeholders []*corev1.Pod) []*corev1.Pod {
+	var own []*corev1.Pod
+	for _, pod := range placeholders {
+		if pod.Labels[v1alpha1.LabelNodeGroup] == group && pod.DeletionTimestamp == nil && !ended(pod) {
+			own = append(own, pod)
+		}
+	}
+	slices.SortFunc(own, func(a, b *corev1.Pod) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return own
+}
+
+// unmet are the entries, or what is left of them, without those that nodes have met, and the
+// nodes that have met none. A node meets one of what was asked for before it came; for the
+// nodes of a placeholder whose pod cannot land before the startup taint is gone, there is no
+// better sign.
+func unmet(entries []v1alpha1.InFlight, nodes []*corev1.Node, meets func(*corev1.Node, v1alpha1.InFlight) bool) (left []v1alpha1.InFlight, free []*corev1.Node) {
+	free = slices.Clone(nodes)
+	for _, entry := range entries {
+		for entry.Nodes > 0 {
+			i := slices.IndexFunc(free, func(node *corev1.Node) bool { return meets(node, entry) })
+			if i < 0 {
+				left = append(left, entry)
+				break
+			}
+			free = slices.Delete(free, i, i+1)
+			entry.Nodes--
+		}
+	}
+	return left, free
+}
+
+// createdAfter is strict: times of creation have seconds, and a node that was there already
+// must not count as the answer to a placeholder.
+func createdAfter(node *corev1.Node, entry v1alpha1.InFlight) bool {
+	return node.CreationTimestamp.After(entry.Since.Time)
+}
+
+// createdSince is not: a call of EKS counts the nodes that there are, so that one too many
+// that is taken for met is not asked for twice.
+func createdSince(node *corev1.Node, entry v1alpha1.InFlight) bool {
+	return !node.CreationTimestamp.Before(&entry.Since)
+}
+
+// askedFor are the kinds for which nodes were asked for, where that is known.
+func askedFor(entries []v1alpha1.InFlight) []string {
+	var kinds []string
+	for _, entry := range entries {
+		if entry.Kind == "" {
+			continue
+		}
+		for range entry.Nodes {
+			kinds = append(kinds, entry.Kind)
+		}
+	}
+	return kinds
+}
+
+func upcoming(entries []v1alpha1.InFlight) int {
+	nodes := 0
+	for _, entry := range entries {
+		nodes += int(entry.Nodes)
+	}
+	return nodes
+}

@@ -1,0 +1,145 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+// membership says which nodes are of which group.
+type membership struct {
+	// groups are by name.
+	groups []*v1alpha1.GPUNodeGroup
+	// ofNode has the group's name by the node's.
+	ofNode map[string]string
+	// nodes are by creation, then name.
+	nodes map[string][]*corev1.Node
+	// refused has a sentence for each group that shares nodes with another. It has no nodes.
+	refused map[string]string
+}
+
+// living are the groups that nobody deletes.
+func living(groups []v1alpha1.GPUNodeGroup) []*v1alpha1.GPUNodeGroup {
+	out := make([]*v1alpha1.GPUNodeGroup, 0, len(groups))
+	for i := range groups {
+		if groups[i].DeletionTimestamp == nil {
+			out = append(out, &groups[i])
+		}
+	}
+	slices.SortFunc(out, func(a, b *v1alpha1.GPUNodeGroup) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func members(groups []*v1alpha1.GPUNodeGroup, nodes []corev1.Node) membership {
+	m := membership{
+		groups:  groups,
+		ofNode:  map[string]string{},
+		nodes:   map[string][]*corev1.Node{},
+		refused: map[string]string{},
+	}
+	m.refuseSameLabels()
+	candidates := make([][]*v1alpha1.GPUNodeGroup, len(nodes))
+	for i := range nodes {
+		candidates[i] = m.groupsOf(&nodes[i])
+	}
+	for i, of := range candidates {
+		for a := range of {
+			for _, b := range of[a+1:] {
+				m.refuse(of[a], b, fmt.Sprintf("node %s has the labels of both", nodes[i].Name))
+			}
+		}
+	}
+	for i, of := range candidates {
+		if len(of) != 1 || m.refused[of[0].Name] != "" {
+			continue
+		}
+		m.ofNode[nodes[i].Name] = of[0].Name
+		m.nodes[of[0].Name] = append(m.nodes[of[0].Name], &nodes[i])
+	}
+	for _, of := range m.nodes {
+		slices.SortFunc(of, byCreation)
+	}
+	return m
+}
+
+// groupsOf are those that are not refused so far and whose labels the node has.
+func (m *membership) groupsOf(node *corev1.Node) []*v1alpha1.GPUNodeGroup {
+	var of []*v1alpha1.GPUNodeGroup
+	for _, group := range m.groups {
+		if m.refused[group.Name] == "" && hasLabels(node.Labels, group.Spec.Provider.Selector()) {
+			of = append(of, group)
+		}
+	}
+	return of
+}
+
+// refuseSameLabels finds groups whose new nodes would be another's as well.
+func (m *membership) refuseSameLabels() {
+	for i, a := range m.groups {
+		for _, b := range m.groups[i+1:] {
+			if hasLabels(newNodeLabels(a), b.Spec.Provider.Selector()) || hasLabels(newNodeLabels(b), a.Spec.Provider.Selector()) {
+				m.refuse(a, b, fmt.Sprintf("one selects nodes by %s, the other by %s",
+					formatLabels(a.Spec.Provider.Selector()), formatLabels(b.Spec.Provider.Selector())))
+			}
+		}
+	}
+}
+
+// refuse takes both groups out, because nothing says which of them is meant; but a group
+// that was only discovered gives way to one that somebody has declared.
+func (m *membership) refuse(a, b *v1alpha1.GPUNodeGroup, why string) {
+	foundA, foundB := a.Labels[v1alpha1.LabelDiscovered] != "", b.Labels[v1alpha1.LabelDiscovered] != ""
+	if foundA || !foundB {
+		m.refuseOne(a, b, why)
+	}
+	if foundB || !foundA {
+		m.refuseOne(b, a, why)
+	}
+}
+
+func (m *membership) refuseOne(group, other *v1alpha1.GPUNodeGroup, why string) {
+	if m.refused[group.Name] == "" {
+		m.refused[group.Name] = fmt.Sprintf("GPUNodeGroup %s has the same nodes as GPUNodeGroup %s (%s): delete one of them, or give each a provider that selects only its own nodes",
+			group.Name, other.Name, why)
+	}
+}
+
+// newNodeLabels are those of which the spec says that every new node has them.
+func newNodeLabels(group *v1alpha1.GPUNodeGroup) map[string]string {
+	labels := maps.Clone(group.Spec.Template.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, group.Spec.Provider.Selector())
+	return labels
+}
+
+// hasLabels is false for no labels at all: such a selector is a mistake, not every node.
+func hasLabels(labels, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if have, found := labels[key]; !found || have != value {
+			return false
+		}
+	}
+	return len(wanted) > 0
+}
+
+func formatLabels(labels map[string]string) string {
+	pairs := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, key+"="+labels[key])
+	}
+	return strings.Join(pairs, ",")
+}
+
+func byCreation(a, b *corev1.Node) int {
+	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Name, b.Name)
+}

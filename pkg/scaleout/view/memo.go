@@ -1,0 +1,102 @@
+package view
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+)
+
+// Memo keeps what pure functions have given for the same input, from one Read to the next: a
+// thousand nodes are compared with their templates once, not in every pass. What a Read does
+// not ask for is forgotten after it. It is not safe for concurrent use.
+type Memo struct {
+	predictions table[predictionKey, prediction]
+	decoded     table[[sha256.Size]byte, *template.Template]
+	learned     table[learnKey, *template.Template]
+	comparisons table[compareKey, comparison]
+}
+
+// NewMemo is empty.
+func NewMemo() *Memo { return &Memo{} }
+
+// turn ends a Read.
+func (m *Memo) turn() {
+	m.predictions.turn()
+	m.decoded.turn()
+	m.learned.turn()
+	m.comparisons.turn()
+}
+
+type predictionKey struct{ group, instanceType, policies string }
+
+type prediction struct {
+	template *template.Template
+	err      error
+}
+
+type learnKey struct {
+	node, policies string
+	before         *template.Template
+}
+
+// compareKey has the template as a pointer: templates are kept here, too, so that an equal
+// one is the same.
+type compareKey struct {
+	template *template.Template
+	node     string
+}
+
+type comparison struct {
+	missing    []string
+	difference string
+}
+
+func (c comparison) same() bool { return len(c.missing) == 0 && c.difference == "" }
+
+// table has what this Read and the last one have asked for.
+type table[K comparable, V any] struct{ now, last map[K]V }
+
+func (t *table[K, V]) get(key K, make func() V) V {
+	if value, found := t.now[key]; found {
+		return value
+	}
+	value, found := t.last[key]
+	if !found {
+		value = make()
+	}
+	t.put(key, value)
+	return value
+}
+
+func (t *table[K, V]) put(key K, value V) {
+	if t.now == nil {
+		t.now = map[K]V{}
+	}
+	t.now[key] = value
+}
+
+func (t *table[K, V]) turn() { t.now, t.last = nil, t.now }
+
+// versionOf changes with the object.
+func versionOf(o client.Object) string {
+	return o.GetName() + "/" + string(o.GetUID()) + "/" + o.GetResourceVersion()
+}
+
+// versionOfSpec changes with what a user has said of the group, not with its status.
+func versionOfSpec(group *v1alpha1.GPUNodeGroup) string {
+	return fmt.Sprintf("%s/%s/%d", group.Name, group.UID, group.Generation)
+}
+
+func versionsOf[T client.Object](objects []T) string {
+	var key strings.Builder
+	for _, o := range objects {
+		key.WriteString(versionOf(o))
+		key.WriteByte(',')
+	}
+	return key.String()
+}

@@ -1,0 +1,80 @@
+package view
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+// podsByUse are the pods that matter to the planner.
+type podsByUse struct {
+	// pending ask for devices and have no node.
+	pending []*corev1.Pod
+	// bound pods by node, those that have not ended.
+	bound map[string][]*corev1.Pod
+	// placeholders are in neither: they take nothing that a pod could not have, because they
+	// go when their node is there.
+	placeholders []*corev1.Pod
+}
+
+func sortPods(pods []corev1.Pod, extended map[corev1.ResourceName]bool) podsByUse {
+	use := podsByUse{bound: map[string][]*corev1.Pod{}}
+	for i := range pods {
+		pod := &pods[i]
+		switch {
+		case IsPlaceholder(pod):
+			use.placeholders = append(use.placeholders, pod)
+		case ended(pod):
+		case pod.Spec.NodeName != "":
+			use.bound[pod.Spec.NodeName] = append(use.bound[pod.Spec.NodeName], pod)
+		case pod.DeletionTimestamp == nil && asksForDevices(pod, extended):
+			use.pending = append(use.pending, pod)
+		}
+	}
+	return use
+}
+
+// IsPlaceholder tells the controller's own pods by label and owner: the label alone is any
+// user's to set, and would take a pod out of the demand.
+func IsPlaceholder(pod *corev1.Pod) bool {
+	if pod.Labels[v1alpha1.LabelNodeGroup] == "" {
+		return false
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "GPUNodeGroup" && owner.APIVersion == v1alpha1.GroupVersion.String()
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// extendedResources are the names by which classes are asked for without a claim.
+func extendedResources(classes []resourceapi.DeviceClass) map[corev1.ResourceName]bool {
+	names := map[corev1.ResourceName]bool{}
+	for i := range classes {
+		if name := classes[i].Spec.ExtendedResourceName; name != nil {
+			names[corev1.ResourceName(*name)] = true
+		}
+	}
+	return names
+}
+
+func asksForDevices(pod *corev1.Pod, extended map[corev1.ResourceName]bool) bool {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return true
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range containers {
+			for name, quantity := range containers[i].Resources.Requests {
+				if quantity.Sign() > 0 && (extended[name] || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,159 @@
+package view
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func testPod(name string, change ...func(*corev1.Pod)) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "c"}}
+	for _, c := range change {
+		c(&pod)
+	}
+	return pod
+}
+
+func withClaim(pod *corev1.Pod) {
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
+}
+
+func asking(name corev1.ResourceName) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{name: resource.MustParse("1")}
+	}
+}
+
+func on(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
+
+func in(phase corev1.PodPhase) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.Phase = phase }
+}
+
+func TestPodsAreSortedByUse(t *testing.T) {
+	deleting := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: t0} }
+	claimed := func(pod *corev1.Pod) { pod.Labels = map[string]string{"mica.gpu/node-group": "g"} }
+	pods := []corev1.Pod{
+		testPod("claim", withClaim),
+		testPod("named", asking("nvidia.com/gpu")),
+		testPod("implicit", asking("deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
+		testPod("label-only", withClaim, claimed),
+		testPod("plain", asking("cpu")),
+		testPod("foreign", asking("amd.com/gpu")),
+		testPod("deleting", withClaim, deleting),
+		testPod("done", withClaim, in(corev1.PodSucceeded)),
+		testPod("bound", withClaim, on("n")),
+		testPod("bound-plain", on("n")),
+		testPod("leaving", on("n"), deleting),
+		testPod("ended", on("n"), in(corev1.PodFailed)),
+		*testPlaceholder("g", "waiting", time.Minute, ""),
+		*testPlaceholder("g", "landed", time.Minute, "n"),
+	}
+	extended := "nvidia.com/gpu"
+	use := sortPods(pods, extendedResources([]resourceapi.DeviceClass{{Spec: resourceapi.DeviceClassSpec{ExtendedResourceName: &extended}}}))
+	expectPods(t, "pending", use.pending, "claim", "named", "implicit", "label-only")
+	expectPods(t, "bound", use.bound["n"], "bound", "bound-plain", "leaving")
+	expectPods(t, "placeholders", use.placeholders, "waiting", "landed")
+}
+
+func expectPods(t *testing.T, what string, got []*corev1.Pod, want ...string) {
+	t.Helper()
+	var names []string
+	for _, pod := range got {
+		names = append(names, pod.Name)
+	}
+	if len(names) != len(want) {
+		t.Fatalf("%s are %v, want %v", what, names, want)
+	}
+	for i := range want {
+		if names[i] != want[i] {
+			t.Errorf("%s are %v, want %v", what, names, want)
+		}
+	}
+}
+
+func TestNewNodesGetTheirDaemonSetsPods(t *testing.T) {
+	set := func(name string, change func(*corev1.PodSpec)) appsv1.DaemonSet {
+		s := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system"}}
+		change(&s.Spec.Template.Spec)
+		return s
+	}
+	gone := set("gone", func(*corev1.PodSpec) {})
+	gone.DeletionTimestamp = &metav1.Time{Time: t0}
+	terms := func(key string) func(*corev1.PodSpec) {
+		return func(spec *corev1.PodSpec) {
+			spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+			spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}},
+				}}},
+			}}
+		}
+	}
+	sets := []appsv1.DaemonSet{
+		set("everywhere", func(spec *corev1.PodSpec) {
+			spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		}),
+		set("not-tolerating", func(*corev1.PodSpec) {}),
+		set("elsewhere", func(spec *corev1.PodSpec) { spec.NodeSelector = pool("other") }),
+		set("affine", terms("pool")),
+		set("not-affine", terms("rack")),
+		gone,
+	}
+	node := testNode("n", 0, pool("g"))
+	node.Spec.Taints = []corev1.Taint{
+		{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule},
+	}
+	expectPods(t, "pods", daemonPods(daemonsOf(sets), node), "everywhere", "affine")
+	node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
+	expectPods(t, "pods of a node that is cordoned", daemonPods(daemonsOf(sets), node), "everywhere", "not-tolerating", "affine")
+}
+
+func TestTaintRulesTaintTheDevicesThatTheySelect(t *testing.T) {
+	slice := func(driver, pool string, devices ...string) *resourceapi.ResourceSlice {
+		s := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Driver: driver, Pool: resourceapi.ResourcePool{Name: pool}}}
+		for _, name := range devices {
+			s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{Name: name})
+		}
+		return s
+	}
+	text := func(s string) *string { return &s }
+	rule := func(selector *resourceapi.DeviceTaintSelector, key string) resourceapi.DeviceTaintRule {
+		return resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{
+			DeviceSelector: selector, Taint: resourceapi.DeviceTaint{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		}}
+	}
+	slices := []*resourceapi.ResourceSlice{slice("gpu", "a", "d0", "d1"), slice("gpu", "b", "d0"), slice("net", "a", "d0")}
+	tainted := withTaintRules(slices, []resourceapi.DeviceTaintRule{
+		rule(nil, "nothing"),
+		rule(&resourceapi.DeviceTaintSelector{Driver: text("gpu"), Pool: text("a"), Device: text("d1")}, "one"),
+		rule(&resourceapi.DeviceTaintSelector{Driver: text("gpu")}, "all-gpus"),
+	})
+	for i, want := range []map[string]string{{"d0": "all-gpus", "d1": "one,all-gpus"}, {"d0": "all-gpus"}, {"d0": ""}} {
+		for _, device := range tainted[i].Spec.Devices {
+			keys := ""
+			for _, taint := range device.Taints {
+				if keys != "" {
+					keys += ","
+				}
+				keys += taint.Key
+			}
+			if keys != want[device.Name] {
+				t.Errorf("device %s of %s/%s has the taints %q, want %q", device.Name, tainted[i].Spec.Driver, tainted[i].Spec.Pool.Name, keys, want[device.Name])
+			}
+		}
+	}
+	if tainted[2] != slices[2] {
+		t.Error("a slice that no rule selects is copied")
+	}
+	if len(slices[0].Spec.Devices[0].Taints) != 0 {
+		t.Error("a slice of the cache is changed")
+	}
+}

@@ -1,0 +1,166 @@
+// Package view reads the cluster: it makes the Snapshot that the planner decides by, from a
+// cache or directly, for the controller and for kubectl-gpu alike. It knows which nodes are
+// of which group and which template counts. It writes nothing.
+package view
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+)
+
+// Options say how to look.
+type Options struct {
+	// Driver is our driver's name.
+	Driver string
+	Now    time.Time
+	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
+	// once has none.
+	Memo *Memo
+}
+
+// View is the cluster at one moment. What is in it may be a cache's own: it is not changed.
+type View struct {
+	scaleout.Snapshot
+	// GroupStates are in the order of Snapshot.Groups.
+	GroupStates []Group
+	// Headrooms are in the order of Snapshot.Headroom, those that are invalid left out.
+	Headrooms []*v1alpha1.GPUHeadroom
+	// InvalidHeadrooms has a sentence by name, of RefusedHeadrooms.
+	InvalidHeadrooms map[string]string
+	// RefusedHeadrooms are those that are invalid.
+	RefusedHeadrooms []*v1alpha1.GPUHeadroom
+	// Again is when a schedule begins or ends next; zero: never.
+	Again time.Time
+	// Placeholders are the pods that the controller has made, whatever their phase.
+	Placeholders []*corev1.Pod
+}
+
+// Group is what is known of a group.
+type Group struct {
+	Object *v1alpha1.GPUNodeGroup
+	// InstanceType is the one that the spec, or else a node, names.
+	InstanceType string
+	// Template is that of the snapshot; Predicted is what the catalogue alone says, where it can.
+	Template, Predicted *template.Template
+	// Nodes are live ones, by creation.
+	Nodes []NodeState
+	// Refused says why the group is not planned with at all: its labels are another group's.
+	Refused string
+	// InFlight is what was asked for and is no node yet.
+	InFlight []v1alpha1.InFlight
+}
+
+// NodeState is what is known of a node of a group.
+type NodeState struct {
+	Object *corev1.Node
+	// Slices are as published, without what DeviceTaintRules add.
+	Slices []*resourceapi.ResourceSlice
+	// Missing is what the node lacks of what the template promises; empty: it is complete.
+	Missing []string
+	// Waived is what a node with the startup taint never got of other drivers, and which it
+	// is not held to any more: they may have been uninstalled.
+	Waived []string
+	// Difference is in what the complete node contradicts the template that counted before it.
+	Difference string
+	// Ready is the node's own condition, ReadySince when it last became so.
+	Ready      bool
+	ReadySince time.Time
+
+	// version changes with the node or its slices.
+	version string
+}
+
+// Read looks at the cluster. The error names what could not be listed.
+func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
+	all, err := list(ctx, reader)
+	if err != nil {
+		return nil, err
+	}
+	if o.Memo == nil {
+		o.Memo = NewMemo()
+	}
+	defer o.Memo.turn()
+	return newReading(all, o).view(), nil
+}
+
+// reading is one look.
+type reading struct {
+	*objects
+	Options
+	pods     podsByUse
+	slices   map[string][]*resourceapi.ResourceSlice
+	policies []*v1alpha1.GPUPolicy
+	// policyKey changes with any policy.
+	policyKey string
+	members   membership
+	daemons   []daemon
+}
+
+func newReading(all *objects, o Options) *reading {
+	r := &reading{objects: all, Options: o, policies: pointers(all.policies.Items)}
+	r.pods = sortPods(all.pods.Items, extendedResources(all.classes.Items))
+	r.slices = slicesByNode(all.slices.Items)
+	r.policyKey = versionsOf(r.policies)
+	r.members = members(living(all.groups.Items), all.nodes.Items)
+	r.daemons = daemonsOf(all.daemonSets.Items)
+	return r
+}
+
+func (r *reading) view() *View {
+	v := &View{
+		Snapshot: scaleout.Snapshot{
+			Pending:        r.pods.pending,
+			Claims:         pointers(r.claims.Items),
+			ClaimTemplates: pointers(r.claimTemplates.Items),
+			Classes:        pointers(r.classes.Items),
+			Slices:         withTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
+		},
+		Placeholders: r.pods.placeholders,
+	}
+	starting := map[string]bool{}
+	for _, object := range r.members.groups {
+		group := r.group(object)
+		v.GroupStates = append(v.GroupStates, group)
+		v.Groups = append(v.Groups, r.snapshotGroup(group))
+		for _, state := range group.Nodes {
+			starting[state.Object.Name] = group.Starting(state, r.Now)
+		}
+	}
+	v.Nodes = r.snapshotNodes(starting)
+	r.addHeadroom(v)
+	return v
+}
+
+// snapshotNodes are those on which pods could be put: one that is being deleted is none.
+func (r *reading) snapshotNodes(starting map[string]bool) []scaleout.Node {
+	nodes := make([]scaleout.Node, 0, len(r.nodes.Items))
+	for i := range r.nodes.Items {
+		node := &r.nodes.Items[i]
+		if node.DeletionTimestamp != nil {
+			continue
+		}
+		nodes = append(nodes, scaleout.Node{
+			Object:   node,
+			Pods:     r.pods.bound[node.Name],
+			Group:    r.members.ofNode[node.Name],
+			Starting: starting[node.Name],
+		})
+	}
+	return nodes
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
