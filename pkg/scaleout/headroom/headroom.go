@@ -1,0 +1,134 @@
+// Package headroom says how many devices a GPUHeadroom wants now, by its schedule, and what
+// follows for nodes and warm pools. It never plans: headroom is demand like any other, the
+// last to be planned.
+package headroom
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// Demand is what a headroom asks the planner for at a time, and when that may change next;
+// zero is never. The error is a sentence for who wrote the headroom.
+func Demand(h *v1alpha1.GPUHeadroom, now time.Time) (scaleout.Headroom, time.Time, error) {
+	wanted, next, err := Wanted(&h.Spec, now)
+	if err != nil {
+		return scaleout.Headroom{}, time.Time{}, err
+	}
+	claim, err := claimOf(&h.Spec)
+	if err != nil {
+		return scaleout.Headroom{}, time.Time{}, err
+	}
+	return scaleout.Headroom{
+		Name:    h.Name,
+		Claim:   claim,
+		Devices: wanted,
+		Groups:  slices.Clone(h.Spec.NodeGroups),
+	}, next, nil
+}
+
+// compiled expressions, which are the same at every look.
+var compiled = dracel.NewCache(100, dracel.Features{EnableConsumableCapacity: true})
+
+// claimOf asks for one device.
+func claimOf(spec *v1alpha1.GPUHeadroomSpec) (resourceapi.ResourceClaimSpec, error) {
+	request := resourceapi.ExactDeviceRequest{
+		DeviceClassName: spec.DeviceClassName,
+		AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
+		Count:           1,
+	}
+	for i, s := range spec.Selectors {
+		if result := compiled.GetOrCompile(string(s)); result.Error != nil {
+			return resourceapi.ResourceClaimSpec{}, fmt.Errorf("selector %d does not compile: %w", i, result.Error)
+		}
+		request.Selectors = append(request.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: string(s)}})
+	}
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{{Name: "device", Exactly: &request}},
+	}}, nil
+}
+
+// Status is what became of a headroom that asked for so many devices. The present status is
+// not changed.
+func Status(h *v1alpha1.GPUHeadroom, wanted int, d scaleout.HeadroomDecision, now time.Time) v1alpha1.GPUHeadroomStatus {
+	status := reported(h)
+	status.Wanted, status.Free, status.Demanded = int32(wanted), int32(d.Free), int32(d.Coming+d.Demanded)
+	condition := metav1.Condition{Status: metav1.ConditionFalse, Message: progress(wanted, d)}
+	switch {
+	case d.Free >= wanted:
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonKept
+	case d.Free+d.Coming+d.Demanded >= wanted:
+		condition.Reason = v1alpha1.ReasonFilling
+	default:
+		condition.Reason = v1alpha1.ReasonCannotBeKept
+		if d.Problem != "" {
+			condition.Message += ": " + d.Problem
+		}
+	}
+	setReady(&status, h, condition, now)
+	return status
+}
+
+// Invalid is the status of a headroom that cannot be read, with the sentence that says why.
+func Invalid(h *v1alpha1.GPUHeadroom, why string, now time.Time) v1alpha1.GPUHeadroomStatus {
+	status := reported(h)
+	status.Wanted, status.Free, status.Demanded = 0, 0, 0
+	setReady(&status, h, metav1.Condition{
+		Status:  metav1.ConditionFalse,
+		Reason:  v1alpha1.ReasonInvalid,
+		Message: why + "; nothing is kept until it is corrected",
+	}, now)
+	return status
+}
+
+func reported(h *v1alpha1.GPUHeadroom) v1alpha1.GPUHeadroomStatus {
+	status := *h.Status.DeepCopy()
+	status.ObservedGeneration = h.Generation
+	return status
+}
+
+// maxMessage is what a condition's message may have.
+const maxMessage = 32768
+
+func setReady(status *v1alpha1.GPUHeadroomStatus, h *v1alpha1.GPUHeadroom, c metav1.Condition, now time.Time) {
+	c.Type = v1alpha1.ConditionReady
+	c.ObservedGeneration = h.Generation
+	c.LastTransitionTime = metav1.NewTime(now)
+	if len(c.Message) > maxMessage {
+		c.Message = strings.ToValidUTF8(c.Message[:maxMessage], "")
+	}
+	meta.SetStatusCondition(&status.Conditions, c)
+}
+
+// progress counts devices.
+func progress(wanted int, d scaleout.HeadroomDecision) string {
+	text := fmt.Sprintf("%d of %d devices are free", d.Free, wanted)
+	if d.Coming > 0 {
+		text += fmt.Sprintf(", %d are on nodes that are starting or were asked for", d.Coming)
+	}
+	if d.Demanded > 0 {
+		text += fmt.Sprintf(", %d need new nodes", d.Demanded)
+	}
+	return text
+}
+
+// Nodes are the live ones on which devices are kept, with no regard to whom for.
+func Nodes(decisions []scaleout.HeadroomDecision) map[string]bool {
+	nodes := map[string]bool{}
+	for _, d := range decisions {
+		for _, node := range d.Nodes {
+			nodes[node] = true
+		}
+	}
+	return nodes
+}

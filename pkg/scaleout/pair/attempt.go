@@ -1,0 +1,146 @@
+package pair
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// attempt is a placeholder, and the node that came of it.
+type attempt struct {
+	pod *corev1.Pod
+	// node is nil until one has come.
+	node *view.NodeState
+	// lost tells that the placeholder was put on a node that is no more.
+	lost bool
+}
+
+// ended tells that the placeholder will never be put on a node again.
+func (a attempt) ended() bool {
+	return a.pod.Status.Phase == corev1.PodFailed || a.pod.Status.Phase == corev1.PodSucceeded
+}
+
+// complete tells that the node offers all that it should.
+func (a attempt) complete() bool { return a.node != nil && complete(a.node) }
+
+func (a attempt) kinds() []string {
+	if all := a.pod.Annotations[v1alpha1.AnnotationKinds]; all != "" {
+		return strings.Split(all, ",")
+	}
+	return []string{a.pod.Labels[v1alpha1.LabelKind]}
+}
+
+func (a attempt) delete(why string) DeletePlaceholder {
+	return DeletePlaceholder{
+		Name:  types.NamespacedName{Namespace: a.pod.Namespace, Name: a.pod.Name},
+		UID:   a.pod.UID,
+		Group: a.pod.Labels[v1alpha1.LabelNodeGroup],
+		Why:   why,
+	}
+}
+
+// attempts are the group's placeholders, the oldest first, each with its node: the one that
+// it is on, or else the oldest node that came after it and is no other placeholder's. A
+// placeholder without a node does not tell which one was made for it, and that does not
+// matter, since nodes of a group are alike.
+func attempts(placeholders []*corev1.Pod, group *view.Group, now time.Time) []attempt {
+	var found []attempt
+	for _, pod := range placeholders {
+		if pod.Labels[v1alpha1.LabelNodeGroup] == group.Object.Name && pod.DeletionTimestamp == nil {
+			found = append(found, attempt{pod: pod})
+		}
+	}
+	slices.SortFunc(found, func(a, b attempt) int {
+		return cmp.Or(a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time), cmp.Compare(a.pod.Name, b.pod.Name))
+	})
+	taken := takeOwn(found, group, now)
+	for i := range found {
+		if found[i].pod.Spec.NodeName == "" && !found[i].ended() {
+			found[i].node = firstAfter(found[i].pod, group, taken)
+		}
+	}
+	return found
+}
+
+// takeOwn gives the placeholders that are on nodes those nodes.
+func takeOwn(found []attempt, group *view.Group, now time.Time) map[string]bool {
+	nodes := make(map[string]*view.NodeState, len(group.Nodes))
+	for i := range group.Nodes {
+		nodes[group.Nodes[i].Object.Name] = &group.Nodes[i]
+	}
+	taken := map[string]bool{}
+	for i := range found {
+		if name := found[i].pod.Spec.NodeName; name != "" {
+			found[i].node = nodes[name]
+			found[i].lost = nodes[name] == nil && age(now, boundSince(found[i].pod)) > nodeSeen
+			taken[name] = true
+		}
+	}
+	return taken
+}
+
+// nodeSeen is how long after a placeholder was put on a node the node may be unknown: pods and
+// nodes are watched apart, and neither is as new as the other at all times.
+const nodeSeen = time.Minute
+
+// boundSince is when a pod was put on its node; where that is not told, when it was made.
+func boundSince(pod *corev1.Pod) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// firstAfter takes the first node that came after the placeholder; the group's are by creation.
+func firstAfter(pod *corev1.Pod, group *view.Group, taken map[string]bool) *view.NodeState {
+	for i := range group.Nodes {
+		node := &group.Nodes[i]
+		if !taken[node.Object.Name] && !node.Object.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			taken[node.Object.Name] = true
+			return node
+		}
+	}
+	return nil
+}
+
+func complete(node *view.NodeState) bool { return node.Ready && len(node.Missing) == 0 }
+
+// completeSince is about when a complete node became so: what it publishes is not dated, but
+// the objects in which it does are.
+func completeSince(node *view.NodeState) time.Time {
+	since := node.ReadySince
+	for _, slice := range node.Slices {
+		if created := slice.CreationTimestamp.Time; created.After(since) {
+			since = created
+		}
+	}
+	return since
+}
+
+// templateAge is how long Cluster Autoscaler looks at a node before it takes it as the
+// template of its group.
+const templateAge = time.Minute
+
+// liveTemplate is when Cluster Autoscaler has a live template of the group: a while after its
+// first node was complete. False: there is none.
+func liveTemplate(group *view.Group) (time.Time, bool) {
+	var first time.Time
+	found := false
+	for i := range group.Nodes {
+		if node := &group.Nodes[i]; complete(node) {
+			if since := completeSince(node); !found || since.Before(first) {
+				first, found = since, true
+			}
+		}
+	}
+	return first.Add(templateAge), found
+}

@@ -1,0 +1,305 @@
+package pair
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// IntentID is the ID of what is in flight and not known to have been asked of EKS yet.
+const IntentID = "intent"
+
+// wantedPrefix begins the IDs of what EKS wants anyhow, by an update whose ID is not known.
+const wantedPrefix = "size-"
+
+// IsUpdateID tells whether the ID of what is in flight is that of an update at EKS.
+func IsUpdateID(id string) bool {
+	return id != "" && id != IntentID && !strings.HasPrefix(id, wantedPrefix)
+}
+
+// UpdateOf is the update of which EKS is asked how it went: the last one of ours, empty where
+// there is none.
+func UpdateOf(group *v1alpha1.GPUNodeGroup) string {
+	id := ""
+	for _, e := range group.Status.InFlight {
+		if e.Target > 0 && IsUpdateID(e.ID) {
+			id = e.ID
+		}
+	}
+	return id
+}
+
+// Limit is the most nodes that a group may have by EKS, too; limit is what else bounds it,
+// nil where nothing does.
+func (n Nodegroup) Limit(limit *int) *int {
+	if n.Err != nil || limit != nil && *limit <= n.Max {
+		return limit
+	}
+	most := n.Max
+	return &most
+}
+
+// How often EKS is asked while something is expected of it.
+const (
+	pollUpdate = 15 * time.Second
+	pollNodes  = 30 * time.Second
+)
+
+// direct makes a group grow by calls of EKS. It never makes one smaller: which machine EKS
+// would end is EKS's choice, and it may be one that works.
+type direct struct{}
+
+func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode) outcome {
+	g := &growing{
+		s:       s,
+		group:   group,
+		timeout: provisionTimeout(group.Object),
+		backoff: remembered(group.Object.Status.Backoff, s.Now, provisionTimeout(group.Object)),
+	}
+	g.forgive()
+	ups := scaleUps(group)
+	if g.unavailable = unavailable(s, group); g.unavailable != "" {
+		g.keep(ups)
+		return g.outcome()
+	}
+	g.eks = s.EKS[group.Object.Name]
+	for _, u := range ups {
+		g.judge(u)
+	}
+	if i := g.intent(); i != nil {
+		g.ask(i.InFlight)
+	} else if len(demand) > 0 {
+		g.grow(demand)
+	}
+	return g.outcome()
+}
+
+// unavailable is why EKS cannot be counted on for the group. Then nothing is done: neither
+// does the group grow, nor is anything that was begun taken for failed.
+func unavailable(s *Situation, group *view.Group) string {
+	eks := group.Object.Spec.Provider.EKS
+	if eks == nil || eks.Cluster == "" {
+		return "pairing direct calls EKS, and spec.provider.eks.cluster does not name the cluster: give it, or choose pairing placeholder or observe"
+	}
+	n, asked := s.EKS[group.Object.Name]
+	switch {
+	case !asked:
+		return fmt.Sprintf("EKS was not asked about node group %s of cluster %s: see whether the controller has an AWS region and credentials by IRSA or Pod Identity", eks.Nodegroup, eks.Cluster)
+	case n.Err != nil:
+		return n.Err.Error()
+	}
+	switch n.Status {
+	case "", "ACTIVE", "DEGRADED", "UPDATING", "CREATING":
+		return ""
+	}
+	return fmt.Sprintf("node group %s of cluster %s is %s at EKS: see what is wrong with it there", eks.Nodegroup, eks.Cluster, n.Status)
+}
+
+// growing is one decision about one group.
+type growing struct {
+	s           *Situation
+	group       *view.Group
+	eks         Nodegroup
+	unavailable string
+	timeout     time.Duration
+
+	backoff *v1alpha1.Backoff
+	// failed tells that the backoff is of now.
+	failed bool
+	kept   []scaleUp
+	calls  []Action
+	again  time.Time
+}
+
+// forgive ends a backoff when a node has been completed since it began.
+func (g *growing) forgive() {
+	if g.backoff == nil {
+		return
+	}
+	if succeeded(g.group, g.backoff, g.timeout) {
+		g.backoff = nil
+	}
+}
+
+// keep keeps what is in flight, but for what has come.
+func (g *growing) keep(ups []scaleUp) {
+	for _, u := range ups {
+		if !u.settled(g) {
+			g.kept = append(g.kept, u)
+		}
+	}
+}
+
+// judge keeps a scale-up, drops it because it is done, or takes it for failed.
+func (g *growing) judge(u scaleUp) {
+	failure := ""
+	switch {
+	case u.settled(g):
+		if g.backoff != nil && !backedOff(g.backoff, g.s.Now) {
+			g.backoff = nil
+		}
+		return
+	case u.ID == IntentID && g.eks.Desired >= int(u.Target):
+		// The call was made, or somebody else has made it.
+		u.ID = wantedID(u.InFlight)
+	case u.ID == IntentID && g.eks.Refused != "":
+		failure = g.eks.Refused
+	case u.ID == UpdateOf(g.group.Object) && g.eks.Failed != "":
+		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, bounded(g.eks.Failed, maxReason), g.remedy(u.Target))
+	case u.ID != IntentID && !g.busy() && g.eks.Desired < int(u.Target) && u.left() > 0:
+		failure = fmt.Sprintf("the size was set to %d, and somebody has set it back to %d before %d nodes had come: let one alone set the size, or choose pairing observe", u.Target, g.eks.Desired, u.left())
+	}
+	if failure == "" && age(g.s.Now, u.Since.Time) > g.timeout {
+		if u.ID == IntentID {
+			// EKS was never asked, and whoever waited may have gone: who still does says so again.
+			return
+		}
+		failure = u.expiry(g)
+	}
+	if failure != "" {
+		g.fail(failure)
+		return
+	}
+	g.kept = append(g.kept, u)
+	g.again = sooner(g.again, u.Since.Add(g.timeout+time.Second))
+	if u.left() > 0 {
+		g.again = sooner(g.again, g.s.Now.Add(pollNodes))
+	}
+}
+
+// maxReason is how much a message has of what EKS says, so that what to do is not cut off.
+const maxReason = 256
+
+// remedy is what to do when EKS says why machines do not come.
+func (g *growing) remedy(target int32) string {
+	if g.eks.Desired < int(target) {
+		return "mend that at EKS; the size is as it was, and is asked for again after a while"
+	}
+	return fmt.Sprintf("mend that, or where AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays %d: lower it if they are not wanted any more", g.eks.Desired)
+}
+
+// wantedID is the ID of what EKS wants by an update that is not known.
+func wantedID(e v1alpha1.InFlight) string {
+	return fmt.Sprintf("%s%d-at-%d", wantedPrefix, e.Target, e.Since.Unix())
+}
+
+func (g *growing) fail(message string) {
+	g.backoff = fail(g.backoff, g.s.Now, v1alpha1.ReasonScaleUpFailed, message)
+	g.failed = true
+}
+
+// busy tells that EKS changes the group already. It does one thing at a time.
+func (g *growing) busy() bool {
+	return g.eks.Update != "" || g.eks.Status == "UPDATING" || g.eks.Status == "CREATING"
+}
+
+// intent is what was to be asked for, and was not as far as anyone knows.
+func (g *growing) intent() *scaleUp {
+	for i := range g.kept {
+		if g.kept[i].ID == IntentID {
+			return &g.kept[i]
+		}
+	}
+	return nil
+}
+
+// ask calls EKS, once it has nothing else to do.
+func (g *growing) ask(entry v1alpha1.InFlight) {
+	if g.busy() {
+		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
+		return
+	}
+	g.calls = append(g.calls, SetDesired{Group: g.group.Object, Entry: entry})
+	g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
+}
+
+// grow asks for the nodes that are demanded, as far as the limits let it.
+func (g *growing) grow(demand []scaleout.NewNode) {
+	switch {
+	case backedOff(g.backoff, g.s.Now) || len(g.kept) >= v1alpha1.MaxInFlight:
+		return
+	case g.busy():
+		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
+		return
+	case len(g.kept) > 0 && g.predicted():
+		// The first node shows whether the prediction holds. Another could be as wrong.
+		return
+	}
+	size := len(g.group.Nodes) + g.coming()
+	n := min(len(demand), g.eks.Max-size)
+	if limit := g.group.Object.Spec.Max; limit != nil {
+		n = min(n, int(*limit)-size)
+	}
+	if n <= 0 {
+		g.atMax()
+		return
+	}
+	if g.eks.Desired >= size+n && g.eks.Issue != "" {
+		g.fail(fmt.Sprintf("EKS has been asked for %d nodes already, and %d have come: %s; %s",
+			g.eks.Desired, len(g.group.Nodes), bounded(g.eks.Issue, maxReason), g.remedy(int32(g.eks.Desired))))
+		return
+	}
+	entry := v1alpha1.InFlight{
+		ID:     IntentID,
+		Kind:   firstKind(demand[0].Kinds),
+		Nodes:  int32(n),
+		Target: int32(max(g.eks.Desired, size+n)),
+		Since:  metav1.NewTime(g.s.Now.Truncate(time.Second)),
+	}
+	if g.eks.Desired >= size+n {
+		entry.ID = wantedID(entry)
+	}
+	g.kept = append(g.kept, scaleUp{InFlight: entry})
+	if entry.ID == IntentID {
+		g.ask(entry)
+	}
+}
+
+// atMax leaves the group to others for a while when EKS has no room and the planner did not
+// know that.
+func (g *growing) atMax() {
+	if limit := g.group.Object.Spec.Max; limit != nil && int(*limit) <= g.eks.Max {
+		return
+	}
+	g.fail(fmt.Sprintf("the group has %d nodes, or will have, and its maxSize at EKS is %d: raise maxSize", len(g.group.Nodes)+g.coming(), g.eks.Max))
+}
+
+// predicted tells that nobody has seen a node of the group yet.
+func (g *growing) predicted() bool {
+	return g.group.Template == nil || g.group.Template.Source == v1alpha1.SourceCatalogue
+}
+
+// coming counts the nodes that were asked for and have not come.
+func (g *growing) coming() int {
+	n := 0
+	for _, u := range g.kept {
+		n += u.left()
+	}
+	return n
+}
+
+func (g *growing) outcome() outcome {
+	out := outcome{again: g.again}
+	if backedOff(g.backoff, g.s.Now) {
+		out.again = sooner(out.again, g.backoff.Until.Time)
+	}
+	if g.unavailable != "" {
+		out.again = sooner(out.again, g.s.Now.Add(pollNodes))
+		out.status.NotReady, out.status.Message = v1alpha1.ReasonEKSUnavailable, g.unavailable
+	}
+	if g.failed {
+		out.actions = append(out.actions, SetBackoff{Group: g.group.Object, Backoff: *g.backoff})
+	}
+	out.actions = append(out.actions, g.calls...)
+	out.status.Backoff = g.backoff
+	for _, u := range g.kept {
+		out.status.InFlight = append(out.status.InFlight, u.InFlight)
+	}
+	return out
+}

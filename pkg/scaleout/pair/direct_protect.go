@@ -1,0 +1,112 @@
+package pair
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// What nodes are protected for.
+const (
+	forClaim    = "claim"
+	forHeadroom = "headroom"
+)
+
+// unclaimed is how long a complete node is kept for a claim. The scheduler needs seconds: a
+// node that nobody has taken by then, nobody waits for.
+const unclaimed = 10 * time.Minute
+
+// protections keep Cluster Autoscaler, where there is one, from removing nodes that EKS was
+// asked for before their claims are allocated, and those on which headroom is kept. Others
+// that were protected are let go.
+func protections(s *Situation) []Action {
+	wanted := reasons(s)
+	var actions []Action
+	for _, node := range s.View.Nodes {
+		why := wanted[node.Object.Name]
+		ours := node.Object.Annotations[v1alpha1.AnnotationProtected]
+		if why == ours || ours == "" && protected(node.Object) {
+			continue
+		}
+		actions = append(actions, Protect{Node: node.Object.Name, For: why})
+	}
+	return actions
+}
+
+// reasons are why nodes are to be protected, by name. Those of groups that are only observed
+// are left alone.
+func reasons(s *Situation) map[string]string {
+	wanted := map[string]string{}
+	for node := range headroom.Nodes(s.Decision.Headroom) {
+		wanted[node] = forHeadroom
+	}
+	for i := range s.View.GroupStates {
+		group := &s.View.GroupStates[i]
+		mode, asked := modeFor(group), map[string]bool{}
+		if mode == (direct{}) {
+			asked = askedFor(group)
+		}
+		for j := range group.Nodes {
+			node := &group.Nodes[j]
+			switch name := node.Object.Name; {
+			case mode == observe{}:
+				delete(wanted, name)
+			case s.fresh(group, node, asked[name]):
+				wanted[name] = forClaim
+			}
+		}
+	}
+	return wanted
+}
+
+// askedFor are the nodes that have come of what is in flight.
+func askedFor(group *view.Group) map[string]bool {
+	names := map[string]bool{}
+	for _, u := range scaleUps(group) {
+		for _, node := range u.nodes {
+			names[node.Object.Name] = true
+		}
+	}
+	return names
+}
+
+// fresh tells that a node, which was asked for or is protected for a claim, still waits for
+// one.
+func (s *Situation) fresh(group *view.Group, node *view.NodeState, asked bool) bool {
+	if !asked && node.Object.Annotations[v1alpha1.AnnotationProtected] != forClaim {
+		return false
+	}
+	if complete(node) {
+		return age(s.Now, completeSince(node)) < unclaimed && !allocated(s, node)
+	}
+	return age(s.Now, node.Object.CreationTimestamp.Time) <= provisionTimeout(group.Object)
+}
+
+// allocated tells whether any claim has a device of the node.
+func allocated(s *Situation, node *view.NodeState) bool {
+	type pool struct{ driver, name string }
+	own := map[pool]bool{}
+	for _, slice := range node.Slices {
+		own[pool{slice.Spec.Driver, slice.Spec.Pool.Name}] = true
+	}
+	for _, claim := range s.View.Claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			if own[pool{result.Driver, result.Pool}] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// protected tells that Cluster Autoscaler will not remove the node, whoever has said so.
+func protected(node *corev1.Node) bool {
+	return node.Annotations[v1alpha1.AnnotationScaleDownDisabled] == "true"
+}

@@ -1,0 +1,168 @@
+// Package pair makes node groups grow as the planner demands: beside Cluster Autoscaler by
+// placeholder pods, or by calls of EKS. What it has begun is in the API server alone, so that
+// a controller that is killed goes on where it was. Decide is pure; Executor does what it says.
+package pair
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// Situation is what decides.
+type Situation struct {
+	Now      time.Time
+	View     *view.View
+	Decision scaleout.Decision
+	// Triggers is what Cluster Autoscaler last said of pods.
+	Triggers   map[types.UID]Trigger
+	Autoscaler Autoscaler
+	// EKS has groups of pairing direct by name; one that is not there was not asked yet.
+	EKS map[string]Nodegroup
+	// Placeholder is how placeholders are made.
+	Placeholder PlaceholderOptions
+
+	// index is made by Decide.
+	index *index
+}
+
+// PlaceholderOptions say how placeholders are made.
+type PlaceholderOptions struct {
+	// Namespace in which they are.
+	Namespace string
+	// Image that does nothing when its argument is pause, such as the controller's own.
+	Image string
+	// PriorityClass has to be below that of all users' pods, and not below -10, from where on
+	// Cluster Autoscaler ignores pods. Empty: none is named.
+	PriorityClass string
+	// Grace is how long Cluster Autoscaler may say nothing of a pod; zero: DefaultGrace.
+	Grace time.Duration
+}
+
+// DefaultGrace is three scans of Cluster Autoscaler.
+const DefaultGrace = 30 * time.Second
+
+// Trigger is an Event of Cluster Autoscaler about a pod.
+type Trigger struct {
+	// Pod is the one of which the Event is: an Event can be about pods of its own namespace
+	// only, and a UID alone could be anyone's.
+	Pod types.NamespacedName
+	// Triggered tells TriggeredScaleUp from NotTriggerScaleUp.
+	Triggered bool
+	At        time.Time
+	Message   string
+}
+
+// Autoscaler is what Cluster Autoscaler's status says.
+type Autoscaler struct {
+	// Updated is when it last wrote; zero where it never did.
+	Updated time.Time
+	// Groups by the autoscaler's own names.
+	Groups map[string]AutoscalerGroup
+	// Problem is a sentence about a status that cannot be read.
+	Problem string
+}
+
+// AutoscalerGroup is one group of the status.
+type AutoscalerGroup struct {
+	Backoff bool
+	// Message is why.
+	Message            string
+	Ready, Target, Max int
+}
+
+// Nodegroup is what EKS says of a node group.
+type Nodegroup struct {
+	Min, Max, Desired int
+	Status            string
+	// Update is the one in progress, empty where there is none.
+	Update string
+	// Failed is why the last update of ours failed, empty where it did not.
+	Failed string
+	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
+	// it did, or may have.
+	Refused string
+	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
+	// scale-up succeeds, and so may be old.
+	Issue string
+	// Err is why EKS could not be asked; then nothing else counts.
+	Err     error
+	AskedAt time.Time
+	// WarmPool is its least size, nil where the group has none.
+	WarmPool *int
+}
+
+// Action is one thing to do. Each leaves a state in which it may be done again.
+type Action interface{ String() string }
+
+// CreatePlaceholder creates a pod that only a new node of the group has room for.
+type CreatePlaceholder struct{ Pod *corev1.Pod }
+
+// DeletePlaceholder deletes one that has served.
+type DeletePlaceholder struct {
+	Name types.NamespacedName
+	UID  types.UID
+	// Group for which it was.
+	Group string
+	Why   string
+}
+
+// SetDesired records the intent in the group's status, and then sets the size at EKS.
+type SetDesired struct {
+	Group *v1alpha1.GPUNodeGroup
+	Entry v1alpha1.InFlight
+}
+
+// SetWarmPool sets how many stopped machines a group of EKS has at least.
+type SetWarmPool struct {
+	Group *v1alpha1.GPUNodeGroup
+	Size  int
+}
+
+// SetBackoff records that a group has failed, before what it was for is given up.
+type SetBackoff struct {
+	Group   *v1alpha1.GPUNodeGroup
+	Backoff v1alpha1.Backoff
+}
+
+// Protect keeps Cluster Autoscaler from removing a node, or lets it again when For is empty.
+type Protect struct {
+	Node string
+	For  string
+}
+
+// Result is what becomes of the groups.
+type Result struct {
+	Actions []Action
+	// Status has, by group, what pairing knows better than anyone: InFlight, Backoff, and the
+	// conditions InBackoff and those reasons of Ready that concern pairing.
+	Status map[string]GroupStatus
+	// Again is when to decide again though nothing has changed; zero: never.
+	Again time.Time
+}
+
+// GroupStatus is a part of a group's status.
+type GroupStatus struct {
+	InFlight []v1alpha1.InFlight
+	Backoff  *v1alpha1.Backoff
+	// NotReady is the reason of Ready being false, with a sentence; empty: nothing of pairing is wrong.
+	NotReady, Message string
+}
+
+// Nodegroups is EKS.
+type Nodegroups interface {
+	// Describe asks for a node group and its update of that ID, which may be empty.
+	Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) Nodegroup
+	// SetDesired sets the desired size to the intent's target and gives the update's ID.
+	// The same intent, by target and since, is the same update, however often it is sent.
+	// The ID is empty, without an error, where EKS has another update in progress.
+	SetDesired(ctx context.Context, group v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) (string, error)
+	// SetWarmPool sets the least size of the warm pool; an empty ID is as above.
+	SetWarmPool(ctx context.Context, group v1alpha1.EKSNodegroup, size int) (string, error)
+}

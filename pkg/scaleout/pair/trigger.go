@@ -1,0 +1,71 @@
+package pair
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What Cluster Autoscaler says of pods. Watches of Events select by these reasons.
+const (
+	EventTriggered    = "TriggeredScaleUp"
+	EventNotTriggered = "NotTriggerScaleUp"
+)
+
+const (
+	autoscalerComponent = "cluster-autoscaler"
+	maxTriggerMessage   = 1024
+)
+
+// Triggers is what Cluster Autoscaler last said of each pod.
+func Triggers(events []corev1.Event) map[types.UID]Trigger {
+	last := map[types.UID]Trigger{}
+	for i := range events {
+		e := &events[i]
+		if !aboutScaleUp(e) {
+			continue
+		}
+		t := Trigger{
+			Pod:       types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name},
+			Triggered: e.Reason == EventTriggered,
+			At:        eventTime(e),
+			Message:   bounded(e.Message, maxTriggerMessage),
+		}
+		if before, ok := last[e.InvolvedObject.UID]; !ok || t.supersedes(before) {
+			last[e.InvolvedObject.UID] = t
+		}
+	}
+	return last
+}
+
+// supersedes tells the newer of two. Events have whole seconds: of two in one, that something
+// was triggered counts, since a node too few is asked for a moment later.
+func (t Trigger) supersedes(before Trigger) bool {
+	return t.At.After(before.At) || t.At.Equal(before.At) && t.Triggered && !before.Triggered
+}
+
+func aboutScaleUp(e *corev1.Event) bool {
+	return (e.Reason == EventTriggered || e.Reason == EventNotTriggered) &&
+		(e.Source.Component == autoscalerComponent || e.ReportingController == autoscalerComponent) &&
+		e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.UID != ""
+}
+
+// eventTime is when an Event last happened. Which of the fields is set depends on the version
+// of the API by which it was written.
+func eventTime(e *corev1.Event) time.Time {
+	last := e.LastTimestamp.Time
+	others := []time.Time{e.EventTime.Time, e.FirstTimestamp.Time}
+	if e.Series != nil {
+		others = append(others, e.Series.LastObservedTime.Time)
+	}
+	for _, t := range others {
+		if t.After(last) {
+			last = t
+		}
+	}
+	if last.IsZero() {
+		return e.CreationTimestamp.Time
+	}
+	return last
+}

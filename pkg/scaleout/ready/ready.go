@@ -1,0 +1,93 @@
+// Package ready is the gate through which a new node goes before pods and Cluster
+// Autoscaler see it: it removes the startup taint once the node offers all that its group's
+// template promises, and reports nodes that never get there. It never adds a taint.
+package ready
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// defaultTimeout is that of groups which name none, and of nodes without a group.
+const defaultTimeout = 30 * time.Minute
+
+// Passage is a node on its way through the gate.
+type Passage struct {
+	Node *corev1.Node
+	// Group is empty for a node that is of none.
+	Group string
+	// Lacks is what the node still needs; empty: it may go through.
+	Lacks []string
+	// Waived is what it never got of other drivers, and goes through without.
+	Waived []string
+	// Deadline is when it should have gone through.
+	Deadline time.Time
+}
+
+// Closed tells whether the node has the startup taint.
+func (p Passage) Closed() bool { return slices.ContainsFunc(p.Node.Spec.Taints, isStartup) }
+
+func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintStartup }
+
+// Passages are the nodes of all groups, and those of none that have the startup taint; of
+// these, the driver's own pool has to be complete. Nodes that are being deleted are left out.
+func Passages(driver string, v *view.View) []Passage {
+	var passages []Passage
+	for _, g := range v.GroupStates {
+		timeout := cmp.Or(g.Object.Spec.ProvisionTimeout.Duration, defaultTimeout)
+		for _, n := range g.Nodes {
+			if n.Object.DeletionTimestamp != nil {
+				continue
+			}
+			passages = append(passages, Passage{
+				Node: n.Object, Group: g.Object.Name, Lacks: lacks(n.Missing, n.Ready), Waived: n.Waived,
+				Deadline: n.Object.CreationTimestamp.Add(timeout),
+			})
+		}
+	}
+	return append(passages, ofNoGroup(driver, v)...)
+}
+
+func ofNoGroup(driver string, v *view.View) []Passage {
+	var passages []Passage
+	for _, n := range v.Nodes {
+		p := Passage{Node: n.Object, Deadline: n.Object.CreationTimestamp.Add(defaultTimeout)}
+		if n.Group != "" || n.Object.DeletionTimestamp != nil || !p.Closed() {
+			continue
+		}
+		p.Lacks = lacks(template.Missing(driver, nil, n.Object, slicesOf(n.Object, v.Slices)), isReady(n.Object))
+		passages = append(passages, p)
+	}
+	return passages
+}
+
+func lacks(missing []string, ready bool) []string {
+	if ready {
+		return missing
+	}
+	return append([]string{"it is not Ready"}, missing...)
+}
+
+func isReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func slicesOf(node *corev1.Node, all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+	var own []*resourceapi.ResourceSlice
+	for _, s := range all {
+		if s.Spec.NodeName != nil && *s.Spec.NodeName == node.Name {
+			own = append(own, s)
+		}
+	}
+	return own
+}
