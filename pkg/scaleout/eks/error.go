@@ -1,0 +1,125 @@
+package eks
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+// ErrThrottled is what errors are while EKS wants to be left alone.
+var ErrThrottled = errors.New("throttled")
+
+// judge makes a sentence of what a call has come to, and lets all calls pause after
+// throttling.
+func (c *Client) judge(action string, group v1alpha1.EKSNodegroup, err error) error {
+	if err == nil {
+		c.unpause()
+		return nil
+	}
+	err = lasting{err}
+	what := fmt.Sprintf("%s of node group %s of cluster %s", action, group.Nodegroup, group.Cluster)
+	if group.Nodegroup == "" {
+		what = fmt.Sprintf("%s of cluster %s", action, group.Cluster)
+	}
+	if throttles(err) {
+		return fmt.Errorf("%s: EKS throttles calls of this account (%w); it is left alone until %s", what, ErrThrottled, timeOfDay(c.throttled()))
+	}
+	var api smithy.APIError
+	if !errors.As(err, &api) {
+		return fmt.Errorf("%s: EKS could not be asked: %w; see whether the controller reaches the endpoint and gets credentials by IRSA or Pod Identity", what, err)
+	}
+	switch api.ErrorCode() {
+	case "AccessDeniedException", "AccessDenied", "UnauthorizedOperation":
+		return fmt.Errorf("%s: AWS denies eks:%s to the controller: allow it in the IAM policy of the role that its service account has by IRSA or Pod Identity: %w", what, action, err)
+	case "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException", "MissingAuthenticationTokenException":
+		return fmt.Errorf("%s: AWS does not accept the controller's credentials: see to IRSA or Pod Identity of its service account, and to the node's clock: %w", what, err)
+	case "ResourceNotFoundException":
+		return fmt.Errorf("%s: EKS does not know it in this region: correct spec.provider.eks of the GPUNodeGroup, or the controller's region: %w", what, err)
+	case "InvalidParameterException", "InvalidRequestException":
+		return fmt.Errorf("%s: EKS refuses the request: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// lasting is an error whose text is the same for the same failure: it becomes a condition, and
+// one that has the ID of its request would be written anew with every call.
+type lasting struct{ error }
+
+// passing are the ID of a request, and the port from which it was sent.
+var passing = regexp.MustCompile(`RequestID: [^,]*, |\S+:\d+->`)
+
+// Error implements error.
+func (l lasting) Error() string { return passing.ReplaceAllString(l.error.Error(), "") }
+
+// Unwrap gives the error as it was.
+func (l lasting) Unwrap() error { return l.error }
+
+func timeOfDay(t time.Time) string { return t.UTC().Format(time.TimeOnly) + " UTC" }
+
+// refuses tells that EKS has not begun what it was asked for, and will not the next time.
+// Of a call that nobody has answered, that is not known.
+func refuses(err error) bool {
+	var response *smithyhttp.ResponseError
+	if throttles(err) || !errors.As(err, &response) {
+		return false
+	}
+	status := response.HTTPStatusCode()
+	return status >= 400 && status < 500 && status != http.StatusRequestTimeout
+}
+
+func throttles(err error) bool {
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		if _, found := retry.DefaultThrottleErrorCodes[api.ErrorCode()]; found {
+			return true
+		}
+	}
+	var response *smithyhttp.ResponseError
+	return errors.As(err, &response) && response.HTTPStatusCode() == http.StatusTooManyRequests
+}
+
+// throttled begins a pause, twice as long as the one before, and gives its end. Calls that
+// were made at once are throttled at once, which is one pause.
+func (c *Client) throttled() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.pausing() {
+		c.pause = min(max(2*c.pause, minPause), maxPause)
+		c.until = c.options.Now().Add(c.pause)
+	}
+	return c.until
+}
+
+// unpause forgets pauses once a call goes through that was made after them.
+func (c *Client) unpause() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.pausing() {
+		c.pause = 0
+	}
+}
+
+// pausing tells that nobody calls. More than the pause is left only where the clock was set
+// back. The lock is held.
+func (c *Client) pausing() bool {
+	left := c.until.Sub(c.options.Now())
+	return left > 0 && left <= c.pause
+}
+
+// paused is an error while nobody calls.
+func (c *Client) paused() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.pausing() {
+		return nil
+	}
+	return fmt.Errorf("EKS throttles calls of this account (%w); it is left alone until %s", ErrThrottled, timeOfDay(c.until))
+}

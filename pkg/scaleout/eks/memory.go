@@ -1,0 +1,186 @@
+package eks
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/eks/types"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+)
+
+// issues are texts of complaints about a node group before a scale-up, which the token names.
+type issues struct {
+	token string
+	texts map[string]bool
+}
+
+// launching are the complaints that mean that no machine, or none of use, comes. The others
+// are for the group's owner and say nothing about this scale-up.
+var launching = map[types.NodegroupIssueCode]bool{
+	types.NodegroupIssueCodeAsgInstanceLaunchFailures:                true,
+	types.NodegroupIssueCodeInstanceLimitExceeded:                    true,
+	types.NodegroupIssueCodeInsufficientFreeAddresses:                true,
+	types.NodegroupIssueCodeNodeCreationFailure:                      true,
+	types.NodegroupIssueCodeAutoScalingGroupNotFound:                 true,
+	types.NodegroupIssueCodeAutoScalingGroupInvalidConfiguration:     true,
+	types.NodegroupIssueCodeEc2LaunchTemplateNotFound:                true,
+	types.NodegroupIssueCodeEc2LaunchTemplateInvalidConfiguration:    true,
+	types.NodegroupIssueCodeEc2SubnetNotFound:                        true,
+	types.NodegroupIssueCodeEc2InstanceTypeDoesNotExist:              true,
+	types.NodegroupIssueCodeAmiIdNotFound:                            true,
+	types.NodegroupIssueCodeIamInstanceProfileNotFound:               true,
+	types.NodegroupIssueCodeIamNodeRoleNotFound:                      true,
+	types.NodegroupIssueCodeLimitExceeded:                            true,
+	types.NodegroupIssueCodeAutoScalingGroupOptInRequired:            true,
+	types.NodegroupIssueCodeEc2LaunchTemplateVersionMaxLimitExceeded: true,
+}
+
+func key(group v1alpha1.EKSNodegroup) string { return group.Cluster + "/" + group.Nodegroup }
+
+// fresh is an answer that still counts, for the same update.
+func (c *Client) fresh(group v1alpha1.EKSNodegroup, update string) (pair.Nodegroup, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, found := c.answers[key(group)]
+	now := c.options.Now()
+	// An answer of the future was given before the clock was set back.
+	if !found || a.update != update || !now.Before(a.until) || now.Before(a.nodegroup.AskedAt) {
+		return pair.Nodegroup{}, false
+	}
+	return a.nodegroup, true
+}
+
+// keep keeps an answer. That EKS is left alone is none, and ends when that does.
+func (c *Client) keep(group v1alpha1.EKSNodegroup, update string, n pair.Nodegroup) {
+	if errors.Is(n.Err, ErrThrottled) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers[key(group)] = answer{update: update, nodegroup: n, until: n.AskedAt.Add(c.options.Fresh)}
+}
+
+// forget lets the next Describe ask.
+func (c *Client) forget(group v1alpha1.EKSNodegroup) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.answers, key(group))
+}
+
+// remember notes what EKS complains of before a scale-up. When the same is asked for again,
+// the complaint may be about it already.
+func (c *Client) remember(group v1alpha1.EKSNodegroup, token string, g *types.Nodegroup) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.issues[key(group)].token == token {
+		return
+	}
+	before := issues{token: token, texts: map[string]bool{}}
+	for _, i := range complaints(g) {
+		before.texts[i] = true
+	}
+	c.issues[key(group)] = before
+}
+
+// newIssue is a complaint that was not there before the scale-up. Where it is not known what
+// was there before, because the controller has been started since, none is new: an old
+// complaint would end a scale-up that goes well. That one which does not is found out by
+// time, later.
+func (c *Client) newIssue(group v1alpha1.EKSNodegroup, g *types.Nodegroup) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, known := c.issues[key(group)]
+	if !known {
+		return ""
+	}
+	for _, i := range complaints(g) {
+		if !before.texts[i] {
+			return i
+		}
+	}
+	return ""
+}
+
+// hold keeps a node group from being changed for a while: EKS is busy with it, or has not
+// said what became of a change. Who asks in every pass would only be throttled.
+func (c *Client) hold(group v1alpha1.EKSNodegroup) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held[key(group)] = c.options.Now().Add(c.options.Fresh)
+}
+
+// holds tells whether a node group is not to be changed yet.
+func (c *Client) holds(group v1alpha1.EKSNodegroup) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := c.held[key(group)].Sub(c.options.Now())
+	return left > 0 && left <= c.options.Fresh
+}
+
+// refused is a call that EKS has refused.
+type refused struct {
+	why string
+	at  time.Time
+}
+
+// refusedFor is how long a refusal is told of.
+const refusedFor = time.Minute
+
+func (c *Client) refuse(group v1alpha1.EKSNodegroup, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusals[key(group)] = refused{why: err.Error(), at: c.options.Now()}
+	delete(c.answers, key(group))
+}
+
+func (c *Client) refusal(group v1alpha1.EKSNodegroup) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, found := c.refusals[key(group)]
+	if since := c.options.Now().Sub(r.at); !found || since < 0 || since > refusedFor {
+		return ""
+	}
+	return r.why
+}
+
+// complaints are those that keep machines from coming.
+func complaints(g *types.Nodegroup) []string {
+	if g.Health == nil {
+		return nil
+	}
+	var texts []string
+	for _, i := range g.Health.Issues {
+		if launching[i.Code] {
+			texts = append(texts, sentence(string(i.Code), aws.ToString(i.Message)))
+		}
+	}
+	return texts
+}
+
+// failure is why an update has failed.
+func failure(u *types.Update) string {
+	if u.Status == types.UpdateStatusCancelled {
+		return "update " + aws.ToString(u.Id) + " was cancelled at EKS"
+	}
+	texts := make([]string, 0, len(u.Errors))
+	for _, e := range u.Errors {
+		texts = append(texts, sentence(string(e.ErrorCode), aws.ToString(e.ErrorMessage)))
+	}
+	if len(texts) == 0 {
+		return "update " + aws.ToString(u.Id) + " failed at EKS, which does not say why"
+	}
+	return strings.Join(texts, "; ")
+}
+
+// sentence is a code and a text of EKS, the length bounded.
+func sentence(code, text string) string {
+	const most = 300
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return strings.TrimSpace(code + ": " + text)
+}
