@@ -1,0 +1,27 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mica-gpu/mica/pkg/release"
+)
+
+func newCommand() *cobra.Command {
+	// kubectl's own flags would come from cli-runtime, with kustomize and its loader of Go
+	// plugins, for which the linker keeps everything.
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	overrides := &clientcmd.ConfigOverrides{}
+	command := &cobra.Command{
+		Use:           "kubectl-gpu",
+		Short:         "Explain what pods that ask for GPUs wait for",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
+	}
+	flags := command.PersistentFlags()
+	flags.StringVar(&rules.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "the kubeconfig to use")
+	clientcmd.BindOverrideFlags(overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
+	command.AddCommand(newExplainCommand(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)), release.NewCommand(version()))
+	return command
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+var now = time.Date(2026, 10, 1, 12, 0, 0, 0, time.UTC)
+
+// execute runs a command line.
+func execute(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	command := newCommand()
+	command.SetArgs(append([]string{}, arguments...))
+	command.SetOut(&out)
+	command.SetErr(io.Discard)
+	err := command.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestBadInput(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for name, tc := range map[string]struct {
+		arguments []string
+		want      []string
+	}{
+		"nothing":          {[]string{"explain"}, []string{"pod/NAME"}},
+		"a deployment":     {[]string{"explain", "deployment/a"}, []string{"pod/NAME", "deployment/a"}},
+		"a pod's part":     {[]string{"explain", "pod/a/b"}, []string{"pod/NAME", "pod/a/b"}},
+		"two pods":         {[]string{"explain", "pod", "a", "b"}, []string{"pod/NAME"}},
+		"a format":         {[]string{"explain", "pod/a", "-o", "yaml"}, []string{"table or json", "yaml"}},
+		"no kubeconfig":    {[]string{"explain", "pod/a", "--kubeconfig", missing}, []string{"kubeconfig", missing}},
+		"an unknown flag":  {[]string{"explain", "pod/a", "--wide"}, []string{"unknown flag: --wide"}},
+		"no such context":  {[]string{"explain", "pod/a", "--context", "nowhere"}, []string{"nowhere"}},
+		"no such command":  {[]string{"describe"}, []string{"describe"}},
+		"version of a pod": {[]string{"version", "pod/a"}, []string{"pod/a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", os.DevNull)
+			_, err := execute(t, tc.arguments...)
+			fixture.Sentence(t, err, tc.want...)
+		})
+	}
+}
+
+func TestVersionIsPrinted(t *testing.T) {
+	out, err := execute(t, "version")
+	if err != nil || strings.TrimSpace(out) == "" {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+// cluster reads the objects of testdata/cluster.yaml.
+func cluster(t *testing.T, failures interceptor.Funcs) client.Reader {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile("testdata/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(failures)
+	for _, document := range strings.Split(string(content), "\n---\n") {
+		var header struct{ APIVersion, Kind string }
+		if err := yaml.Unmarshal([]byte(document), &header); err != nil {
+			t.Fatal(err)
+		}
+		object, err := scheme.New(schema.FromAPIVersionAndKind(header.APIVersion, header.Kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
+			t.Fatal(err)
+		}
+		builder.WithRuntimeObjects(object)
+	}
+	return builder.Build()
+}
+
+var defaults = options{driver: "gpu.nvidia.com", autoscaler: types.NamespacedName{Namespace: "kube-system", Name: "cluster-autoscaler-status"}}
+
+func ask(t *testing.T, reader client.Reader, pod string) (explain.Explanation, error) {
+	t.Helper()
+	return explainPod(t.Context(), reader, types.NamespacedName{Namespace: "research", Name: pod}, defaults, now)
+}
+
+func TestExplainReadsTheCluster(t *testing.T) {
+	e, err := ask(t, cluster(t, interceptor.Funcs{}), "big")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Outcome != scaleout.Blocked {
+		t.Errorf("outcome %s, want %s", e.Outcome, scaleout.Blocked)
+	}
+	for _, o := range []options{{output: "table", width: 110}, {output: "json"}} {
+		var out bytes.Buffer
+		if err := o.write(&out, e); err != nil {
+			t.Fatal(err)
+		}
+		if o.output == "json" && !json.Valid(out.Bytes()) {
+			t.Error("the JSON is none")
+		}
+		fixture.Golden(t, "big."+o.output, out.String())
+	}
+}
+
+// The plugin says what the controller says, which knows Cluster Autoscaler's own backoffs.
+func TestExplainReadsWhatClusterAutoscalerSays(t *testing.T) {
+	status := "time: " + now.Format("2006-01-02 15:04:05 -0700 MST") + `
+nodeGroups:
+- {name: h100, health: {maxSize: 3}, scaleUp: {status: Backoff, backoffInfo: {errorCode: OutOfCapacity, errorMessage: no machine is left}}}
+`
+	for name, test := range map[string]struct {
+		failure error
+		want    scaleout.Outcome
+		says    string
+	}{
+		"its status":      {nil, scaleout.Blocked, "no machine is left"},
+		"no status":       {apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "x"), scaleout.NeedsNode, "group h100"},
+		"no right to it":  {apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "x", nil), scaleout.NeedsNode, "group h100"},
+		"another failure": {errors.New("connection refused"), "", "kube-system/cluster-autoscaler-status"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader := cluster(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				written, is := o.(*corev1.ConfigMap)
+				if !is {
+					return c.Get(ctx, key, o, opts...)
+				}
+				written.Data = map[string]string{"status": status}
+				return test.failure
+			}})
+			e, err := ask(t, reader, "grows")
+			if test.want == "" {
+				fixture.Sentence(t, err, test.says)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Outcome != test.want || !strings.Contains(e.Summary, test.says) {
+				t.Errorf("%s: %q, want %s with %q", e.Outcome, e.Summary, test.want, test.says)
+			}
+		})
+	}
+}
+
+func TestPodsThatNeedNoExplanation(t *testing.T) {
+	for pod, want := range map[string][]string{
+		"nobody":  {"no pod nobody", "namespace research", "-n"},
+		"placed":  {"pod research/placed", "on node n1"},
+		"done":    {"pod research/done", "Succeeded"},
+		"no-gpus": {"pod research/no-gpus", "no devices", "kubectl describe"},
+	} {
+		t.Run(pod, func(t *testing.T) {
+			_, err := ask(t, cluster(t, interceptor.Funcs{}), pod)
+			fixture.Sentence(t, err, want...)
+		})
+	}
+}
+
+func TestClusterThatCannotBeRead(t *testing.T) {
+	groups := schema.GroupResource{Group: "mica.gpu", Resource: "gpunodegroups"}
+	for name, tc := range map[string]struct {
+		failure error
+		want    []string
+	}{
+		"no right":   {apierrors.NewForbidden(groups, "", errors.New("no")), []string{"the right to list"}},
+		"no chart":   {&meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "mica.gpu", Kind: "GPUNodeGroup"}}, []string{"install Mica's chart"}},
+		"no network": {errors.New("connection refused"), []string{"connection refused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader := cluster(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				switch list.(type) {
+				case *corev1.PodList, *corev1.NodeList, *resourceapi.ResourceSliceList:
+					return c.List(ctx, list, opts...)
+				}
+				return tc.failure
+			}})
+			_, err := ask(t, reader, "big")
+			fixture.Sentence(t, err, append(tc.want, "list")...)
+		})
+	}
+}

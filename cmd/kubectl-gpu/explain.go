@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// options of explain.
+type options struct {
+	driver string
+	// autoscaler is the ConfigMap in which Cluster Autoscaler writes its status.
+	autoscaler types.NamespacedName
+	output     string
+	width      int
+}
+
+// write prints an explanation as the user wants it.
+func (o options) write(w io.Writer, e explain.Explanation) error {
+	if o.output == "table" {
+		return explain.Table(w, e, o.width)
+	}
+	return explain.JSON(w, e)
+}
+
+func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
+	var o options
+	command := &cobra.Command{
+		Use:     "explain pod/NAME",
+		Short:   "Say why a pod waits: for each node group and each kind of live nodes, whether it fits, or what blocks it first",
+		Example: "  kubectl gpu explain pod/train-0\n  kubectl gpu explain pod/train-0 -n research -o json",
+		RunE: func(command *cobra.Command, args []string) error {
+			return run(command, config, o, args)
+		},
+	}
+	command.Flags().StringVarP(&o.output, "output", "o", "table", "how to print: table or json")
+	command.Flags().IntVar(&o.width, "width", 120, "characters in a line of a table")
+	command.Flags().StringVar(&o.autoscaler.Namespace, "cluster-autoscaler-namespace", pair.AutoscalerNamespace, "the namespace of Cluster Autoscaler's status")
+	command.Flags().StringVar(&o.autoscaler.Name, "cluster-autoscaler-status-name", pair.AutoscalerStatus, "the name of the ConfigMap with Cluster Autoscaler's status")
+	command.Flags().StringVar(&o.driver, "driver-name", "gpu.nvidia.com", "the name under which Mica's driver publishes devices")
+	return command
+}
+
+func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args []string) error {
+	if o.output != "table" && o.output != "json" {
+		return fmt.Errorf("explain prints as table or json, and was given -o %q", o.output)
+	}
+	name, err := podName(args)
+	if err != nil {
+		return err
+	}
+	namespace, _, err := config.Namespace()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+	}
+	reader, err := newReader(config)
+	if err != nil {
+		return err
+	}
+	explained, err := explainPod(command.Context(), reader, types.NamespacedName{Namespace: namespace, Name: name}, o, time.Now())
+	if err != nil {
+		return err
+	}
+	return o.write(command.OutOrStdout(), explained)
+}
+
+// podName takes pod/NAME, as kubectl does, or pod NAME.
+func podName(args []string) (string, error) {
+	kind, name, _ := strings.Cut(strings.Join(args, "/"), "/")
+	switch kind {
+	case "pod", "pods", "po":
+		if name != "" && !strings.Contains(name, "/") {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("explain wants one pod, as pod/NAME, and was given %q", strings.Join(args, " "))
+}
+
+func newReader(config clientcmd.ClientConfig) (client.Reader, error) {
+	rest, err := config.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	reader, err := client.New(rest, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster at %s: %w", rest.Host, err)
+	}
+	return reader, nil
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("register the kinds of objects: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// explainPod plans as the controller does, and looks at one pod.
+func explainPod(ctx context.Context, reader client.Reader, name types.NamespacedName, o options, now time.Time) (explain.Explanation, error) {
+	if err := waits(ctx, reader, name); err != nil {
+		return explain.Explanation{}, err
+	}
+	v, err := view.Read(ctx, reader, view.Options{Driver: o.driver, Now: now})
+	if err != nil {
+		return explain.Explanation{}, advised(err)
+	}
+	if err := restrict(ctx, reader, o.autoscaler, v, now); err != nil {
+		return explain.Explanation{}, err
+	}
+	decision, err := scaleout.Plan(ctx, v.Snapshot)
+	if err != nil {
+		return explain.Explanation{}, fmt.Errorf("plan for the pending pods: %w", err)
+	}
+	explained, known, err := explain.Pod(ctx, v.Snapshot, decision, name)
+	if err != nil {
+		return explain.Explanation{}, err
+	}
+	if !known {
+		return explain.Explanation{}, fmt.Errorf("pod %s asks for no devices, by a claim or by an extended resource of a DeviceClass: see kubectl describe pod %s -n %s for what it waits for",
+			name, name.Name, name.Namespace)
+	}
+	return explained, nil
+}
+
+// waits looks whether there is anything to explain, before all of the cluster is read.
+func waits(ctx context.Context, reader client.Reader, name types.NamespacedName) error {
+	var pod corev1.Pod
+	err := reader.Get(ctx, name, &pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no pod %s in namespace %s: see kubectl get pods -n %s, or give another namespace with -n", name.Name, name.Namespace, name.Namespace)
+	case err != nil:
+		return fmt.Errorf("read pod %s: %w", name, advised(err))
+	case pod.Spec.NodeName != "":
+		return fmt.Errorf("pod %s is on node %s already and waits for no devices", name, pod.Spec.NodeName)
+	case pod.DeletionTimestamp != nil:
+		return fmt.Errorf("pod %s is being deleted and waits for no devices", name)
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return fmt.Errorf("pod %s has ended (%s) and waits for no devices", name, pod.Status.Phase)
+	}
+	return nil
+}
+
+// advised adds what to do.
+func advised(err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: explaining takes the right to list what decides where pods go, which are pods, nodes, daemonsets, deviceclasses, and the claims and slices of resource.k8s.io and groups of mica.gpu, in all namespaces", err)
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("%w: install Mica's chart, which brings the kinds", err)
+	}
+	return err
+}

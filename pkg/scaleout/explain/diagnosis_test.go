@@ -1,0 +1,224 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+const (
+	h100   = "NVIDIA H100 80GB HBM3"
+	eighty = `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0`
+	numa   = "resource.kubernetes.io/numaNode"
+)
+
+// blockedCase is a claim that does not fit.
+type blockedCase struct {
+	machine *machine
+	claims  []*resourceapi.ResourceClaim
+	blocker string
+}
+
+func one(c *resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
+	return []*resourceapi.ResourceClaim{c}
+}
+
+func named(claims []*resourceapi.ResourceClaim) []Claim {
+	var all []Claim
+	for _, claim := range claims {
+		all = append(all, Claim{claim, fmt.Sprintf("claim %q", claim.Name)})
+	}
+	return all
+}
+
+func blockedCases() map[string]blockedCase {
+	h100s := func(n int) *machine { return newMachine().gpus(n, h100, "81152Mi") }
+	return map[string]blockedCase{
+		"round number": {h100s(8), one(claimOf("x", wants(8, eighty))), BlockerSelector},
+		"round number behind another condition": {h100s(2), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].productName.startsWith("NVIDIA") && `+eighty))), BlockerSelector},
+		"round number in a binding": {h100s(1), one(claimOf("x", wants(1,
+			`cel.bind(c, device.capacity["gpu.nvidia.com"], c.memory.isGreaterThan(quantity("1Gi")) && c.memory.compareTo(quantity("80Gi")) >= 0)`))), BlockerSelector},
+		"far too little memory": {newMachine().gpus(4, "NVIDIA A10G", "23028Mi"), one(claimOf("x", wants(1, eighty))), BlockerSelector},
+		"part of a product name": {h100s(8), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].productName == "H100"`))), BlockerSelector},
+		"second selector": {h100s(8), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].index >= 4`, `device.attributes["gpu.nvidia.com"].index == 2`))), BlockerSelector},
+		"some pass": {h100s(8), one(claimOf("x", wants(4, `device.attributes["gpu.nvidia.com"].index >= 6`))), BlockerCount},
+		"attribute of a driver not known yet": {h100s(8).imagined(), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("550.0.0")) >= 0`))), BlockerSelectorError},
+		"attribute that only a node knows": {h100s(8).imagined(), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].uuid == "GPU-1"`))), BlockerSelectorError},
+		"attribute that nobody publishes": {h100s(8), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].colour == "red"`))), BlockerSelectorError},
+		"attribute asked for with care": {h100s(8), one(claimOf("x", wants(1,
+			`device.attributes["gpu.nvidia.com"].?colour.orValue("none") == "red"`))), BlockerSelector},
+		"no device of the class":                           {h100s(8).share(), one(claimOf("x", ofClass("mig.nvidia.com", 1))), BlockerClass},
+		"too few of the class, and none passes":            {newMachine().gpus(1, "NVIDIA A10G", "23028Mi"), one(claimOf("x", wants(2, eighty))), BlockerSelector},
+		"too few of the class, and all pass":               {h100s(1), one(claimOf("x", wants(2, `device.attributes["gpu.nvidia.com"].index == 0`))), BlockerCount},
+		"unknown class":                                    {h100s(8), one(claimOf("x", ofClass("tpu.google.com", 1))), BlockerClass},
+		"too few of the class":                             {h100s(8), one(claimOf("x", wants(9))), BlockerCount},
+		"tainted":                                          {h100s(8).taint(3), one(claimOf("x", wants(6))), BlockerTaint},
+		"allocated":                                        {h100s(8).taken("gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"), one(claimOf("x", wants(4))), BlockerInUse},
+		"all, and one allocated":                           {h100s(4).taken("gpu-2"), one(claimOf("x", every)), BlockerInUse},
+		"all of an incomplete pool, beside a complete one": {withSecondPool(h100s(1)), one(claimOf("x", every)), BlockerPoolIncomplete},
+		"pool incomplete":                                  {h100s(8).halfPublished(), one(claimOf("x", wants(1))), BlockerPoolIncomplete},
+		"no slices":                                        {&machine{}, one(claimOf("x", wants(1))), BlockerNoDevices},
+		"whole GPU that is cut":                            {h100s(1).partitions(2).taken("gpu-0-mig-1"), one(claimOf("x", wants(1))), BlockerCounters},
+		"more partitions than fit":                         {h100s(1).partitions(4), one(claimOf("x", ofClass("mig.nvidia.com", 3))), BlockerCount},
+		"share that is too large":                          {newMachine().share(), one(claimOf("x", memoryOf("timeslice.nvidia.com", "48Gi"))), BlockerCapacity},
+		"share that has too much used":                     {newMachine().share().consumed("gpu-0-timeslice", "35Gi"), one(claimOf("x", memoryOf("timeslice.nvidia.com", "5500Mi"))), BlockerCapacity},
+		"capacity that there is not": {newMachine().share(), one(claimOf("x", func(r *resourceapi.ExactDeviceRequest) {
+			memoryOf("timeslice.nvidia.com", "1Gi")(r)
+			r.Capacity.Requests["cores"] = r.Capacity.Requests["memory"]
+		})), BlockerCapacity},
+		"alike":                           {h100s(8), one(alike(claimOf("x", wants(4)), numa)), BlockerConstraint},
+		"alike, while some are allocated": {h100s(4).taken("gpu-0", "gpu-2"), one(alike(claimOf("x", wants(2)), numa)), BlockerConstraint},
+		"alike in what is not published":  {h100s(8), one(alike(claimOf("x", wants(2)), driver+"/colour")), BlockerConstraint},
+		"different":                       {h100s(4), one(different(claimOf("x", wants(3)), numa)), BlockerConstraint},
+		"requests that fit one by one":    {h100s(4), one(claimOf("x", wants(3), wants(2))), BlockerTogether},
+		"claims that fit one by one": {h100s(4), []*resourceapi.ResourceClaim{
+			claimOf("x", wants(3)), claimOf("y", wants(2))}, BlockerTogether},
+		"alternatives": {h100s(2), one(firstOf(claimOf("x", wants(4), ofClass("mig.nvidia.com", 1)))), BlockerCount},
+	}
+}
+
+// withSecondPool adds a pool of which a slice is missing.
+func withSecondPool(m *machine) *machine {
+	second := m.offer.Slices[0].DeepCopy()
+	second.Spec.Pool.Name, second.Spec.Pool.ResourceSliceCount = "other", 2
+	m.offer.Slices = append(m.offer.Slices, second)
+	return m
+}
+
+func TestDiagnosisNamesTheFirstBlocker(t *testing.T) {
+	var said []string
+	cases := blockedCases()
+	for _, name := range sortedKeys(cases) {
+		tc := cases[name]
+		f := NewDiagnoser(classes()).Diagnose(t.Context(), tc.machine.offer, named(tc.claims))
+		if f.Blocker != tc.blocker {
+			t.Errorf("%s: blocked by %s, want %s: %s", name, f.Blocker, tc.blocker, f.Text)
+		}
+		if strings.Contains(f.Text+f.Hint, "\n") {
+			t.Errorf("%s: %q is more than one line", name, f.Text)
+		}
+		said = append(said, fmt.Sprintf("%s (%s)\n  %s\n  %s\n", name, f.Blocker, f.Text, cmp.Or(f.Hint, "-")))
+	}
+	fixture.Golden(t, "findings.txt", strings.Join(said, "\n"))
+}
+
+// A diagnosis is only asked for where the scheduler says no: a case that it accepts would
+// test a text that nobody can ever see.
+func TestSchedulerRefusesWhatIsDiagnosed(t *testing.T) {
+	for name, tc := range blockedCases() {
+		t.Run(name, func(t *testing.T) {
+			if tc.machine.offer.Node == nil || name == "unknown class" {
+				t.Skip("the allocator is not asked without slices or class")
+			}
+			if allocates(t, tc.machine.offer, tc.claims) {
+				t.Error("the scheduler's allocator finds devices")
+			}
+		})
+	}
+}
+
+// What the diagnosis finds nothing against, the allocator gives, and the other way round, as
+// long as taking devices as they come is all there is to it.
+func TestFunnelAgreesWithScheduler(t *testing.T) {
+	machines := map[string]func() *machine{
+		"whole":      func() *machine { return newMachine().gpus(4, h100, "81152Mi") },
+		"taken":      func() *machine { return newMachine().gpus(4, h100, "81152Mi").taken("gpu-1", "gpu-3") },
+		"tainted":    func() *machine { return newMachine().gpus(4, h100, "81152Mi").taint(2) },
+		"partitions": func() *machine { return newMachine().gpus(2, h100, "81152Mi").partitions(3) },
+		"cut":        func() *machine { return newMachine().gpus(2, h100, "81152Mi").partitions(3).taken("gpu-0-mig-2") },
+		"shares":     func() *machine { return newMachine().share().share().consumed("gpu-0-timeslice", "31Gi") },
+		"counted":    func() *machine { return newMachine().countedShare() },
+		"in part":    func() *machine { return newMachine().countedShare().consumed("gpu-1-timeslice", "10Gi") },
+		"incomplete": func() *machine { return newMachine().gpus(2, h100, "81152Mi").halfPublished() },
+	}
+	requests := map[string]func(*resourceapi.ExactDeviceRequest){
+		"one": wants(1), "two": wants(2), "three": wants(3), "five": wants(5), "all": every,
+		"by index": wants(2, `device.attributes["gpu.nvidia.com"].index >= 1`),
+		"mig":      ofClass("mig.nvidia.com", 1), "two migs": ofClass("mig.nvidia.com", 2), "three migs": ofClass("mig.nvidia.com", 3),
+		"share": ofClass("timeslice.nvidia.com", 1), "two shares": ofClass("timeslice.nvidia.com", 2), "four shares": ofClass("timeslice.nvidia.com", 4),
+		"twice a share": ofClass("timeslice.nvidia.com", 1), "twice a large share": memoryOf("timeslice.nvidia.com", "25Gi"),
+		"twice a whole": wants(1), "twice three": wants(3), "twice a mig": ofClass("mig.nvidia.com", 1),
+		"small share": memoryOf("timeslice.nvidia.com", "100Mi"), "large share": memoryOf("timeslice.nvidia.com", "39500Mi"),
+		"too large share": memoryOf("timeslice.nvidia.com", "41Gi"), "memory of a whole": memoryOf("gpu.nvidia.com", "80Gi"),
+	}
+	agreed := map[bool]int{}
+	for on, build := range machines {
+		for what, request := range requests {
+			claim := claimOf("x", request)
+			if strings.HasPrefix(what, "twice") {
+				claim = claimOf("x", request, request)
+			}
+			offer := build().offer
+			d := &diagnosis{Diagnoser: NewDiagnoser(classes()), ctx: t.Context(), offer: offer}
+			finding := d.claim(newStock(offer), named(one(claim))[0])
+			fits := allocates(t, offer, one(claim))
+			if fits != (finding == nil) {
+				t.Errorf("%s of %s: the scheduler says %t, the diagnosis %+v", what, on, fits, finding)
+			}
+			agreed[fits]++
+		}
+	}
+	if agreed[true] < 10 || agreed[false] < 10 {
+		t.Errorf("only %v cases: the test shows too little", agreed)
+	}
+}
+
+// allocates asks the scheduler's allocator with the features of a stock 1.37 cluster.
+func allocates(t *testing.T, o Offer, claims []*resourceapi.ResourceClaim) bool {
+	t.Helper()
+	features := structured.Features{
+		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true,
+		DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+	}
+	allocator, err := structured.NewAllocator(t.Context(), features, o.Allocated, lister(classes()), o.Slices,
+		cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := allocator.Allocate(t.Context(), o.Node, claims)
+	if err != nil {
+		t.Logf("allocator: %v", err)
+	}
+	return err == nil && len(results) == len(claims)
+}
+
+type lister []*resourceapi.DeviceClass
+
+func (l lister) List() ([]*resourceapi.DeviceClass, error) { return l, nil }
+
+func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
+	i := slices.IndexFunc(l, func(c *resourceapi.DeviceClass) bool { return c.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("no class %s", name)
+	}
+	return l[i], nil
+}
+
+func TestDistanceOrdersFindings(t *testing.T) {
+	cases := blockedCases()
+	nearestFirst := []string{"allocated", "tainted", "some pass", "alike", "requests that fit one by one",
+		"share that is too large", "round number", "far too little memory", "attribute that nobody publishes", "no device of the class", "no slices"}
+	last := -1.0
+	for _, name := range nearestFirst {
+		tc := cases[name]
+		f := NewDiagnoser(classes()).Diagnose(t.Context(), tc.machine.offer, named(tc.claims))
+		if f.Distance <= last {
+			t.Errorf("%s is at %v, not behind what comes before at %v", name, f.Distance, last)
+		}
+		last = f.Distance
+	}
+}

@@ -1,0 +1,214 @@
+// Package explain finds out why a pod does not fit: the first thing that blocks it on each
+// node group and each class of live nodes, with its numbers, and says it in sentences. It
+// writes them into Events and pod conditions, without repeating itself. It never decides
+// anything.
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// Explanation is what a pending pod is told.
+type Explanation struct {
+	Pod  types.NamespacedName `json:"-"`
+	UID  types.UID            `json:"-"`
+	Kind string               `json:"kind"`
+	// Outcome and Summary are the whole in one word and one sentence.
+	Outcome scaleout.Outcome `json:"outcome"`
+	Summary string           `json:"summary"`
+	// Verdicts has an entry for each group and each class of live nodes, the nearest miss
+	// first. Those beyond a bound are only counted, in More. Pods that fit on a node have none.
+	Verdicts []Verdict `json:"verdicts"`
+	More     int       `json:"more,omitempty"`
+}
+
+// Verdict is what a pod finds on one kind of node.
+type Verdict struct {
+	// Group is empty for live nodes that are of none.
+	Group string `json:"group,omitempty"`
+	// Live tells that the verdict is on nodes that exist, Nodes of them.
+	Live  bool `json:"live"`
+	Nodes int  `json:"nodes,omitempty"`
+	// Example is one of the nodes.
+	Example string `json:"example,omitempty"`
+	Fits    bool   `json:"fits"`
+	// Blocker is a word for programs, Text a sentence with the numbers, Hint what to do.
+	Blocker string `json:"blocker,omitempty"`
+	Text    string `json:"text,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+	// Distance orders misses: the smaller, the nearer.
+	Distance float64 `json:"-"`
+}
+
+// maxVerdicts bounds an explanation.
+const maxVerdicts = 20
+
+// Pods explains all pods of a decision. Kinds of which every pod fits on a node get no
+// verdicts: there is nothing to explain, and the controller asks each time it plans.
+func Pods(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision) ([]Explanation, error) {
+	e := newExplainer(s)
+	var explained []Explanation
+	for _, kind := range d.Kinds {
+		var verdicts []Verdict
+		if slices.ContainsFunc(kind.Pods, func(p scaleout.PodDecision) bool { return p.Outcome != scaleout.FitsNode }) {
+			var err error
+			if verdicts, err = e.kind(ctx, kind); err != nil {
+				return nil, err
+			}
+		}
+		for _, pod := range kind.Pods {
+			explained = append(explained, explanation(kind, pod, verdicts))
+		}
+	}
+	return explained, nil
+}
+
+// Pod explains one pod; false where the decision does not know it.
+func Pod(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision, name types.NamespacedName) (Explanation, bool, error) {
+	for _, kind := range d.Kinds {
+		for _, pod := range kind.Pods {
+			if pod.Pod != name {
+				continue
+			}
+			verdicts, err := newExplainer(s).kind(ctx, kind)
+			return explanation(kind, pod, verdicts), true, err
+		}
+	}
+	return Explanation{}, false, nil
+}
+
+// explanation is what one pod of a kind is told.
+func explanation(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdict) Explanation {
+	shown := verdicts[:min(len(verdicts), maxVerdicts)]
+	return Explanation{
+		Pod: pod.Pod, UID: pod.UID, Kind: kind.ID, Outcome: pod.Outcome,
+		Summary:  cut(summary(kind, pod, verdicts), maxText),
+		Verdicts: shown, More: len(verdicts) - len(shown),
+	}
+}
+
+// summary says what the pod waits for. It names no node and no time where it can do without:
+// a text that changes is told again.
+func summary(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdict) string {
+	switch {
+	case kind.Problem != "":
+		return kind.Problem
+	case pod.Outcome == scaleout.FitsNode:
+		return fmt.Sprintf("fits on node %s, which has room now: the scheduler will put it there or elsewhere", pod.Node)
+	case pod.Outcome == scaleout.FitsStarting:
+		return fmt.Sprintf("waits for %s that is starting or was asked for", aNode(pod.Group))
+	case pod.Outcome == scaleout.NeedsNode:
+		return fmt.Sprintf("needs a new node of group %s", pod.Group)
+	case pod.Outcome == scaleout.Advised:
+		return fmt.Sprintf("needs a new node of group %s, which nobody adds by itself: its pairing is observe; add one, or choose placeholder or direct", pod.Group)
+	case pod.Why != "":
+		return pod.Why
+	case len(verdicts) == 0:
+		return "no node fits, and there is no GPUNodeGroup that could grow: create one"
+	}
+	return blocked(verdicts)
+}
+
+func aNode(group string) string {
+	if group == "" {
+		return "a node"
+	}
+	return "a node of group " + group
+}
+
+// blocked speaks of the nearest verdict, and of what may be nearer and is not known.
+func blocked(verdicts []Verdict) string {
+	nearest, others := verdicts[0], verdicts[1:]
+	aside := unknownAside(others)
+	if nearest.Blocker == BlockerTemplateUnknown {
+		return cut(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), maxText-len(aside)) + aside
+	}
+	where := "a node of group " + nearest.Group
+	switch {
+	case nearest.Live && nearest.Group == "":
+		where = "a node that is in no group"
+	case nearest.Live:
+		where = "a live node of group " + nearest.Group
+	}
+	if nearest.Fits {
+		return where + " fits, and pods before it take the room that is left"
+	}
+	text := fmt.Sprintf("no node fits and no group can grow for it; nearest is %s: %s", where, nearest.Text)
+	if nearest.Hint != "" {
+		text += " (" + nearest.Hint + ")"
+	}
+	return cut(text+selectorAside(nearest, others), maxText-len(aside)) + aside
+}
+
+// selectorAside is about a selector that matches by no means: that is the owner's to mend,
+// however near other nodes are.
+func selectorAside(nearest Verdict, others []Verdict) string {
+	for _, v := range others {
+		if v.Blocker == BlockerSelector && v.Hint != "" && v.Hint != nearest.Hint {
+			return "; mind the selector: " + v.Hint
+		}
+	}
+	return ""
+}
+
+// unknownAside names the groups of which nobody can say whether they fit.
+func unknownAside(others []Verdict) string {
+	const most = 3
+	var unknown []string
+	for _, v := range others {
+		if v.Blocker == BlockerTemplateUnknown {
+			unknown = append(unknown, v.Group)
+		}
+	}
+	switch n := len(unknown); {
+	case n == 0:
+		return ""
+	case n == 1:
+		return fmt.Sprintf("; what nodes of group %s have is not known: see its condition %s", unknown[0], v1alpha1.ConditionReady)
+	case n > most:
+		unknown = append(unknown[:most], fmt.Sprintf("%d more", n-most))
+	}
+	last := len(unknown) - 1
+	return fmt.Sprintf("; what nodes of groups %s and %s have is not known: see their condition %s",
+		strings.Join(unknown[:last], ", "), unknown[last], v1alpha1.ConditionReady)
+}
+
+// maxText is what an Event takes.
+const maxText = 1024
+
+// cut shortens a text where it is too long, between characters.
+func cut(text string, room int) string {
+	if len(text) <= room {
+		return text
+	}
+	const end = "…"
+	return strings.ToValidUTF8(text[:max(room-len(end), 0)], "") + end
+}
+
+func nearestFirst(a, b Verdict) int {
+	return cmp.Or(
+		cmp.Compare(a.Distance, b.Distance),
+		compareBool(a.Live, b.Live),
+		cmp.Compare(a.Group, b.Group),
+		cmp.Compare(a.Example, b.Example),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

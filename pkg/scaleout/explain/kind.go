@@ -1,0 +1,157 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// Blockers of groups that would fit, or may.
+const (
+	BlockerTemplateUnknown = "TemplateUnknown"
+	BlockerGroupClosed     = "GroupClosed"
+	BlockerGroupAtMax      = "GroupAtMax"
+	// BlockerAborted is of claims of which the scheduler's allocator cannot say whether they fit.
+	BlockerAborted = "Aborted"
+)
+
+// Distances of what package fit finds, and of groups.
+const (
+	distanceGroup         = 1
+	distanceUnschedulable = 3
+	distanceLiveResources = 15
+	distancePods          = 16
+	distanceClaimNode     = 17
+	distanceNodeTaint     = 25
+	distanceResources     = 36
+	// Nobody knows how near a group is of which nothing is known: what is known to be
+	// near comes first, and what is no such node at all after it.
+	distanceUnknown      = 52
+	distanceNodeAffinity = 55
+)
+
+// explainer explains the kinds of one decision.
+type explainer struct {
+	snapshot  scaleout.Snapshot
+	diagnoser *Diagnoser
+	groups    map[string]scaleout.Group
+	// live is nil until it is needed.
+	live *scaleout.Live
+}
+
+func newExplainer(s scaleout.Snapshot) *explainer {
+	e := &explainer{snapshot: s, diagnoser: NewDiagnoser(s.Classes), groups: map[string]scaleout.Group{}}
+	for _, g := range s.Groups {
+		e.groups[g.Name] = g
+	}
+	return e
+}
+
+// kind gives the verdicts on a kind, the nearest miss first.
+func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, error) {
+	if kind.Sample == nil {
+		return nil, nil
+	}
+	claims := claimsOf(kind.Sample)
+	var verdicts []Verdict
+	for _, g := range kind.Groups {
+		verdicts = append(verdicts, e.group(ctx, g, claims))
+	}
+	if e.live == nil {
+		e.live = scaleout.NewLive(e.snapshot)
+	}
+	fits, err := e.live.Fits(ctx, kind.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, found := range fits {
+		verdicts = append(verdicts, e.onNodes(ctx, found, claims))
+	}
+	slices.SortStableFunc(verdicts, nearestFirst)
+	return verdicts, ctx.Err()
+}
+
+func claimsOf(pod *fit.Pod) []Claim {
+	called := pod.ClaimNames()
+	var claims []Claim
+	for i, claim := range pod.Claims() {
+		claims = append(claims, Claim{claim, called[i]})
+	}
+	return claims
+}
+
+// group is the verdict on an empty new node of a group.
+func (e *explainer) group(ctx context.Context, g scaleout.GroupFit, claims []Claim) Verdict {
+	v := Verdict{Group: g.Group}
+	of := e.groups[g.Group]
+	switch {
+	case g.Miss != nil:
+		v.set(e.miss(ctx, *g.Miss, claims, false, func() Offer {
+			if of.Template == nil {
+				return Offer{Imagined: true}
+			}
+			return Offer{Node: of.Template.Node, Slices: of.Template.Slices, Imagined: true}
+		}))
+	case of.Template == nil:
+		v.set(Finding{Blocker: BlockerTemplateUnknown, Distance: distanceUnknown, Text: cmp.Or(g.Blocked, of.Unknown)})
+	case g.Blocked != "" && of.Closed != "":
+		v.set(Finding{Blocker: BlockerGroupClosed, Distance: distanceGroup, Text: "would fit, but " + g.Blocked})
+	case g.Blocked != "":
+		v.set(Finding{Blocker: BlockerGroupAtMax, Distance: distanceGroup, Text: "would fit, but " + g.Blocked, Hint: "raise max, or wait until devices are free"})
+	default:
+		v.Fits = true
+		v.Text = "a new node has room for " + count(g.PerNode, "such pod")
+	}
+	return v
+}
+
+// onNodes is the verdict on live nodes.
+func (e *explainer) onNodes(ctx context.Context, found scaleout.LiveFit, claims []Claim) Verdict {
+	v := Verdict{Group: found.Group, Live: true, Nodes: len(found.Nodes), Example: found.Nodes[0]}
+	if found.Miss == nil {
+		v.Fits = true
+		v.Text = "has room"
+		return v
+	}
+	v.set(e.miss(ctx, *found.Miss, claims, true, func() Offer {
+		return Offer{Node: found.Machine.Object(), Slices: found.Machine.Slices(), Allocated: found.Machine.Allocated()}
+	}))
+	return v
+}
+
+func (v *Verdict) set(f Finding) {
+	v.Blocker, v.Text, v.Hint, v.Distance = f.Blocker, f.Text, f.Hint, f.Distance
+}
+
+// miss finds out more where the devices are too few, and else says what package fit says.
+func (e *explainer) miss(ctx context.Context, m fit.Miss, claims []Claim, live bool, offer func() Offer) Finding {
+	f := Finding{Blocker: string(m.Reason), Text: m.Text}
+	switch m.Reason {
+	case fit.ReasonDevices:
+		found := e.diagnoser.Diagnose(ctx, offer(), claims)
+		if m.Aborts && found.Blocker != BlockerSelectorError {
+			// The search, or what it met, was too much for the allocator: it says so itself.
+			found = Finding{Blocker: BlockerAborted, Text: m.Text, Distance: distanceError}
+		}
+		return found
+	case fit.ReasonUnschedulable:
+		f.Distance, f.Hint = distanceUnschedulable, "kubectl uncordon it, if pods may go there"
+	case fit.ReasonNodeAffinity:
+		f.Distance, f.Hint = distanceNodeAffinity, "change the pod's nodeSelector or affinity, if it may go there"
+	case fit.ReasonTaint:
+		f.Distance, f.Hint = distanceNodeTaint, "add a toleration to the pod, if it may go there"
+	case fit.ReasonPods:
+		f.Distance = distancePods
+	case fit.ReasonClaimNode:
+		f.Distance = distanceClaimNode
+	case fit.ReasonResources:
+		f.Distance = distanceLiveResources
+		if !live {
+			f.Distance, f.Hint = distanceResources, "ask for less, or for a larger instance type"
+		}
+	}
+	return f
+}

@@ -1,0 +1,133 @@
+package explain
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const (
+	kibi = 1 << 10
+	mebi = 1 << 20
+	gibi = 1 << 30
+)
+
+// amount writes a quantity as people write it, and beside it as it is where that differs:
+// 79.25Gi (81152Mi).
+func amount(q resource.Quantity) string {
+	exact := q.String()
+	bytes := q.AsApproximateFloat64()
+	if q.Format != resource.BinarySI || bytes < gibi || strings.HasSuffix(exact, "Gi") || strings.HasSuffix(exact, "Ti") {
+		return exact
+	}
+	return fmt.Sprintf("%sGi (%s)", decimal(bytes/gibi), exact)
+}
+
+// decimal has two places at most, and never says more than there is.
+func decimal(value float64) string {
+	return strconv.FormatFloat(math.Floor(value*100)/100, 'f', -1, 64)
+}
+
+// rounded is the greatest whole number of Gi that is not more, or of Mi or Ki below that.
+func rounded(q resource.Quantity) string {
+	value := q.Value()
+	switch {
+	case value >= gibi:
+		return fmt.Sprintf("%dGi", value/gibi)
+	case value >= mebi:
+		return fmt.Sprintf("%dMi", value/mebi)
+	case value >= kibi:
+		return fmt.Sprintf("%dKi", value/kibi)
+	default:
+		return strconv.FormatInt(value, 10)
+	}
+}
+
+// say is what a device has in a field.
+func (f field) say(d *device) string {
+	switch f.section {
+	case sectionAttributes:
+		if attribute := d.attribute(f); attribute != nil {
+			return f.name + " " + attributeText(*attribute)
+		}
+	case sectionCapacity:
+		if capacity := d.capacity(f); capacity != nil {
+			return f.name + " " + amount(capacity.Value)
+		}
+	case "driver":
+		return "driver " + strconv.Quote(d.driver())
+	default:
+		return fmt.Sprintf("%s %t", f.section, d.shared())
+	}
+	return "no " + f.name
+}
+
+// lackedBy tells that a device does not have the field.
+func (f field) lackedBy(d *device) bool {
+	switch f.section {
+	case sectionAttributes:
+		return d.attribute(f) == nil
+	case sectionCapacity:
+		return d.capacity(f) == nil
+	}
+	return false
+}
+
+// attributeText writes the value as it is written in CEL.
+func attributeText(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return strconv.Quote(*a.StringValue)
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	case a.IntValue != nil:
+		return strconv.FormatInt(*a.IntValue, 10)
+	case a.BoolValue != nil:
+		return strconv.FormatBool(*a.BoolValue)
+	case a.StringValues != nil:
+		return fmt.Sprintf("%q", a.StringValues)
+	case a.VersionValues != nil:
+		return fmt.Sprint(a.VersionValues)
+	case a.IntValues != nil:
+		return fmt.Sprint(a.IntValues)
+	default:
+		return fmt.Sprint(a.BoolValues)
+	}
+}
+
+// count writes a number with its noun, which takes an s.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// tally counts words, the most frequent first: 8 gpu, 2 mig.
+func tally(words []string) string {
+	numbers := map[string]int{}
+	var distinct []string
+	for _, word := range words {
+		if numbers[word] == 0 {
+			distinct = append(distinct, word)
+		}
+		numbers[word]++
+	}
+	slices.Sort(distinct)
+	slices.SortStableFunc(distinct, func(a, b string) int { return numbers[b] - numbers[a] })
+	const most = 5
+	var parts []string
+	for i, word := range distinct {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("and %d more", len(distinct)-most))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", numbers[word], word))
+	}
+	return strings.Join(parts, ", ")
+}
