@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+)
+
+// flags are the controller's settings. Each has an environment variable, which the command
+// line overrides.
+type flags struct {
+	driverName, namespace string
+
+	kubeconfig   string
+	kubeAPIQPS   float32
+	kubeAPIBurst int
+
+	leaderElect                               bool
+	leaseName                                 string
+	leaseDuration, renewDeadline, retryPeriod time.Duration
+
+	placeholder                         pair.PlaceholderOptions
+	autoscalerNamespace, autoscalerName string
+	awsRegion, eksEndpoint, eksCluster  string
+	discovery                           discovery
+	healthPort, metricsPort             int
+	logging                             *logsapi.LoggingConfiguration
+	gates                               featuregate.MutableVersionedFeatureGate
+}
+
+func newFlags() (*flags, error) {
+	f := &flags{
+		logging:   logsapi.NewLoggingConfiguration(),
+		gates:     featuregate.NewFeatureGate(),
+		discovery: discoverNodes,
+	}
+	if err := logsapi.AddFeatureGates(f.gates); err != nil {
+		return nil, fmt.Errorf("register the logging feature gates: %w", err)
+	}
+	return f, nil
+}
+
+func (f *flags) addLogging(set *pflag.FlagSet) {
+	logsapi.AddFlags(f.logging, set)
+	f.gates.AddFlag(set)
+}
+
+// addCluster adds what is needed to work in a cluster.
+func (f *flags) addCluster(set *pflag.FlagSet) {
+	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller: of placeholders, and of the lease. Required.")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
+	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
+	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
+	set.BoolVar(&f.leaderElect, "leader-elect", true, "Work only while holding the lease, so that of several replicas one works.")
+	set.StringVar(&f.leaseName, "leader-elect-resource-name", "mica-controller", "Name of the lease.")
+	set.DurationVar(&f.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long another replica waits for a leader that is silent.")
+	set.DurationVar(&f.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader that cannot renew its lease goes on.")
+	set.DurationVar(&f.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How often the lease is looked at.")
+	set.IntVar(&f.healthPort, "healthcheck-port", 8081, "TCP port of /healthz and /readyz. 0: any free port. Negative: none.")
+	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
+}
+
+// addScaleOut adds what says how groups grow.
+func (f *flags) addScaleOut(set *pflag.FlagSet) {
+	set.StringVar(&f.placeholder.Image, "placeholder-image", "", "Image of placeholders, which is run with the argument pause: that of this controller, or another that then does nothing. Required.")
+	set.StringVar(&f.placeholder.PriorityClass, "placeholder-priority-class", "", "Priority class of placeholders, of a value from -9 to -1. Empty: none is named.")
+	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long Cluster Autoscaler may say nothing of a pod before a placeholder is created for it.")
+	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", pair.AutoscalerNamespace, "Namespace of Cluster Autoscaler's status.")
+	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", pair.AutoscalerStatus, "Name of the ConfigMap with Cluster Autoscaler's status.")
+	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
+	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
+	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")
+	set.Var(&f.discovery, "discover-node-groups", "Where node groups that nobody has declared are found: off, nodes (managed node groups of live nodes with our devices), eks (that, and those with GPUs that EKS lists).")
+}
+
+// fromEnvironment sets the flags that the command line does not. A flag with a name of one
+// letter has no variable: V is too likely to mean something else.
+func fromEnvironment(set *pflag.FlagSet) error {
+	var failures []error
+	set.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "help" || len(flag.Name) == 1 || flag.Changed {
+			return // a shell's HELP is not meant for us
+		}
+		name := strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value := os.Getenv(name)
+		if value == "" {
+			return
+		}
+		if err := set.Set(flag.Name, value); err != nil {
+			failures = append(failures, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(failures...)
+}
+
+// discovery is where node groups are found.
+type discovery string
+
+const (
+	discoverOff   discovery = "off"
+	discoverNodes discovery = "nodes"
+	discoverEKS   discovery = "eks"
+)
+
+// String implements pflag.Value.
+func (d *discovery) String() string { return string(*d) }
+
+// Type implements pflag.Value.
+func (d *discovery) Type() string { return "off|nodes|eks" }
+
+// Set implements pflag.Value.
+func (d *discovery) Set(value string) error {
+	switch got := discovery(value); got {
+	case discoverOff, discoverNodes, discoverEKS:
+		*d = got
+		return nil
+	}
+	return fmt.Errorf("%q is none of off, nodes and eks", value)
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/catalog"
+	"github.com/mica-gpu/mica/pkg/scaleout/control"
+	"github.com/mica-gpu/mica/pkg/scaleout/eks"
+)
+
+// component is who Events are from.
+const component = "mica-controller"
+
+// serve runs the controller until ctx ends.
+func serve(ctx context.Context, f *flags) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Starting", "version", version(), "driver", f.driverName, "namespace", f.namespace)
+	config, err := clientConfig(f)
+	if err != nil {
+		return err
+	}
+	nodegroups, err := newNodegroups(ctx, f)
+	if err != nil {
+		return err
+	}
+	m, err := newManager(ctx, f, config)
+	if err != nil {
+		return err
+	}
+	if err := addLoop(ctx, f, m, nodegroups); err != nil {
+		return err
+	}
+	return m.Start(ctx)
+}
+
+func clientConfig(f *flags) (*rest.Config, error) {
+	config, err := rest.InClusterConfig()
+	if f.kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w: run in a pod with a service account, or set --kubeconfig to a readable kubeconfig file", err)
+	}
+	config.QPS, config.Burst = f.kubeAPIQPS, f.kubeAPIBurst
+	config.UserAgent = component + "/" + version()
+	return config, nil
+}
+
+func newManager(ctx context.Context, f *flags, config *rest.Config) (manager.Manager, error) {
+	ctrl.SetLogger(klog.FromContext(ctx))
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("register the kinds of the API: %w", err)
+		}
+	}
+	m, err := manager.New(config, manager.Options{
+		Scheme: scheme,
+		Logger: klog.FromContext(ctx),
+		Cache:  cacheOptions(f),
+		// A pass begins with what the one before has written: see package control.
+		Client:                        client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
+		Metrics:                       metricsserver.Options{BindAddress: address(f.metricsPort)},
+		HealthProbeBindAddress:        address(f.healthPort),
+		LeaderElection:                f.leaderElect,
+		LeaderElectionID:              f.leaseName,
+		LeaderElectionNamespace:       f.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &f.leaseDuration,
+		RenewDeadline:                 &f.renewDeadline,
+		RetryPeriod:                   &f.retryPeriod,
+		BaseContext:                   func() context.Context { return ctx },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the controller: %w: see that the API server answers, and that it is of Kubernetes 1.34 or later", err)
+	}
+	return m, nil
+}
+
+// newNodegroups is nil where EKS is not to be called.
+func newNodegroups(ctx context.Context, f *flags) (*eks.Client, error) {
+	if !f.callsEKS() {
+		return nil, nil
+	}
+	return eks.New(ctx, eks.Options{Region: f.awsRegion, Endpoint: f.eksEndpoint})
+}
+
+func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.Client) error {
+	options := control.Options{
+		Driver:        f.driverName,
+		Client:        m.GetClient(),
+		Recorder:      m.GetEventRecorder(component),
+		Clock:         clock.RealClock{},
+		Placeholder:   f.placeholder,
+		Autoscaler:    types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
+		DiscoverNodes: f.discovery != discoverOff,
+	}
+	options.Placeholder.Namespace = f.namespace
+	if nodegroups != nil {
+		options.Nodegroups = nodegroups // a nil client in it would not be nil
+	}
+	if f.discovery == discoverEKS {
+		if err := m.Add(newDiscovery(f, m, nodegroups)); err != nil {
+			return err
+		}
+	}
+	loop := control.New(options)
+	if err := loop.Watch(ctx, m.GetCache()); err != nil {
+		return err
+	}
+	if err := m.Add(loop); err != nil {
+		return err
+	}
+	return addProbes(m, loop)
+}
+
+// newDiscovery declares the node groups with GPUs that EKS lists.
+func newDiscovery(f *flags, m manager.Manager, nodegroups *eks.Client) *control.Discovery {
+	return &control.Discovery{
+		Client: m.GetClient(),
+		Clock:  clock.RealClock{},
+		List: func(ctx context.Context) ([]v1alpha1.GPUNodeGroup, error) {
+			return nodegroups.Discover(ctx, f.eksCluster, hasGPUs)
+		},
+	}
+}
+
+// hasGPUs tells also of types of which the catalogue does not know enough: their groups say
+// so in their status.
+func hasGPUs(instanceType string) bool {
+	_, err := catalog.InstanceByType(instanceType)
+	return err == nil || errors.Is(err, catalog.ErrNotPredicted)
+}
+
+// addProbes tells kubelet that the process lives as long as its loop does not hang, and that
+// it is ready, to lead as well, when it knows the cluster.
+func addProbes(m manager.Manager, loop *control.Loop) error {
+	if err := m.AddHealthzCheck("loop", func(*http.Request) error { return loop.Alive() }); err != nil {
+		return err
+	}
+	return m.AddReadyzCheck("cache", func(r *http.Request) error {
+		if !m.GetCache().WaitForCacheSync(r.Context()) {
+			return fmt.Errorf("the cluster has not been read completely yet: the controller's log says what it may not list")
+		}
+		return nil
+	})
+}

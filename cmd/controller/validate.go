@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// validate refuses settings with which the controller could not work.
+func (f *flags) validate() error {
+	if f.namespace == "" {
+		return errors.New("no namespace: set --namespace or NAMESPACE, in a pod from fieldRef metadata.namespace")
+	}
+	if f.driverName == "" {
+		return errors.New("--driver-name is empty: give the name under which the nodes publish their GPUs")
+	}
+	if f.placeholder.Image == "" {
+		return errors.New("no image for placeholders: set --placeholder-image or PLACEHOLDER_IMAGE to the image of this controller")
+	}
+	if f.placeholder.Grace <= 0 {
+		return fmt.Errorf("--placeholder-grace is %s: it must be positive, or placeholders are created before Cluster Autoscaler can act by itself", f.placeholder.Grace)
+	}
+	if f.kubeAPIQPS <= 0 || f.kubeAPIBurst <= 0 {
+		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)
+	}
+	if f.discovery == discoverEKS && (f.eksCluster == "" || !f.callsEKS()) {
+		return errors.New("--discover-node-groups is eks: set --eks-cluster to the cluster's name at EKS, and --aws-region or AWS_REGION")
+	}
+	if !(f.leaseDuration > f.renewDeadline && f.renewDeadline > f.retryPeriod && f.retryPeriod > 0) {
+		return fmt.Errorf("--leader-elect-lease-duration is %s, --leader-elect-renew-deadline %s and --leader-elect-retry-period %s: each must be longer than the next",
+			f.leaseDuration, f.renewDeadline, f.retryPeriod)
+	}
+	return errors.Join(checkPort("healthcheck-port", f.healthPort), checkPort("metrics-port", f.metricsPort))
+}
+
+func (f *flags) callsEKS() bool { return f.awsRegion != "" || f.eksEndpoint != "" }
+
+func checkPort(flag string, port int) error {
+	if port > 65535 {
+		return fmt.Errorf("--%s is %d: a TCP port is at most 65535", flag, port)
+	}
+	return nil
+}
+
+// address is as controller-runtime takes it, for which "0" is none.
+func address(port int) string {
+	if port < 0 {
+		return "0"
+	}
+	return ":" + strconv.Itoa(port)
+}

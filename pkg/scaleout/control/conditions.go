@@ -1,0 +1,121 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+)
+
+func (r groupReport) ready() metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
+	switch {
+	case r.group.Refused != "":
+		condition.Reason, condition.Message = v1alpha1.ReasonSameNodes, r.group.Refused
+	case r.group.Template == nil:
+		condition.Reason, condition.Message = v1alpha1.ReasonUnknownTemplate, r.unknown
+	case r.pairing.NotReady != "":
+		condition.Reason, condition.Message = r.pairing.NotReady, r.pairing.Message
+	default:
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonReady
+		condition.Message = "It is known what a new node of the group has, and the group can grow."
+	}
+	return condition
+}
+
+// templateValid is False as long as a node is there that is not as was expected. Of a group
+// without nodes, what was last seen counts as long as it was learned from.
+func (r groupReport) templateValid(before []metav1.Condition) metav1.Condition {
+	condition := metav1.Condition{
+		Type:    v1alpha1.ConditionTemplateValid,
+		Status:  metav1.ConditionUnknown,
+		Reason:  v1alpha1.ReasonNotSeenYet,
+		Message: "No node of the group was complete so far.",
+	}
+	complete := false
+	for _, state := range r.group.Nodes {
+		if !state.Complete() {
+			continue
+		}
+		if state.Difference != "" {
+			condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonLiveNodeDiffers
+			condition.Message = fmt.Sprintf("Node %s is not as was expected: %s. New nodes are expected to be as most of the live ones are; if they should not be, look at the group's instanceType and template, at the GPUPolicy that applies, and at the node's GPUs.",
+				state.Object.Name, strings.TrimSuffix(state.Difference, "."))
+			return condition
+		}
+		complete = true
+	}
+	switch was := meta.FindStatusCondition(before, v1alpha1.ConditionTemplateValid); {
+	case complete:
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonAsPredicted
+		condition.Message = "The group's nodes are as was expected."
+	case was != nil && r.learned():
+		return *was
+	case r.learned():
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonAsPredicted
+		condition.Message = "What a node has was learned from one that the group had."
+	}
+	return condition
+}
+
+func (r groupReport) learned() bool {
+	return r.group.Template != nil && r.group.Template.Source != v1alpha1.SourceCatalogue
+}
+
+func (r groupReport) inBackoff() metav1.Condition {
+	condition := metav1.Condition{
+		Type:    v1alpha1.ConditionInBackoff,
+		Status:  metav1.ConditionFalse,
+		Reason:  v1alpha1.ReasonNoBackoff,
+		Message: "The group may grow.",
+	}
+	backoff := r.pairing.Backoff
+	if backoff == nil || !backoff.Until.After(r.now) {
+		return condition
+	}
+	condition.Status, condition.Reason = metav1.ConditionTrue, backoff.Reason
+	condition.Message = fmt.Sprintf("The group is left alone until %s: %s", backoff.Until.UTC().Format(time.RFC3339), backoff.Message)
+	return condition
+}
+
+// template is what the status says of the template. What was learned is written once, not in
+// every pass: it can be half a megabyte.
+func (r groupReport) template(before *v1alpha1.TemplateStatus) (*v1alpha1.TemplateStatus, error) {
+	t := r.group.Template
+	if t == nil {
+		return nil, nil
+	}
+	status := &v1alpha1.TemplateStatus{Source: t.Source, Policy: t.Policy, Devices: t.Summary()}
+	if !r.learned() {
+		return status, nil
+	}
+	status.Node = t.LearnedFrom
+	learnedAt := metav1.NewTime(t.LearnedAt.Truncate(time.Second))
+	status.LearnedAt = &learnedAt
+	if before != nil && len(before.Data) > 0 && before.Node == status.Node && before.Policy == status.Policy &&
+		before.LearnedAt != nil && before.LearnedAt.Time.Equal(learnedAt.Time) {
+		status.Data = before.Data
+		return status, nil
+	}
+	data, err := template.Encode(t)
+	if err != nil {
+		return status, fmt.Errorf("keep what was learned of GPUNodeGroup %s from node %s: %w: without its nodes, the catalogue will count", r.group.Object.Name, t.LearnedFrom, err)
+	}
+	status.Data = data
+	return status, nil
+}
+
+// maxConditionMessage is less than the API's limit of 32768 bytes: people read it.
+const maxConditionMessage = 1024
+
+func bounded(text string) string {
+	if len(text) <= maxConditionMessage {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxConditionMessage-len("…")], "") + "…"
+}

@@ -1,0 +1,185 @@
+// Package control is the controller's loop: look at the cluster, plan, act, report. Each pass
+// begins with nothing but what the API server says, so a controller may die at any point. It
+// owns the order of things and the status of groups and headrooms; it decides nothing else.
+//
+// A pass never acts twice on what an earlier one has done, though its cache may be behind:
+// the client that it is given waits, before it reads, until the cache has seen what was
+// written through it (controller-runtime's EnableReadYourWritesConsistency). Another
+// controller's last writes, before this one led, are in the cache because it lists anew, or
+// because names are made from what they are for and a status is only updated from the version
+// that was read: the API server refuses the second of two.
+package control
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/ready"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// Options are what a Loop is made of.
+type Options struct {
+	// Driver is our driver's name.
+	Driver string
+	// Client reads what it has written.
+	Client client.Client
+	// Recorder writes Events.
+	Recorder events.EventRecorder
+	Clock    clock.WithTicker
+	// Placeholder is how placeholders are made.
+	Placeholder pair.PlaceholderOptions
+	// Autoscaler is the ConfigMap in which Cluster Autoscaler tells its status.
+	Autoscaler types.NamespacedName
+	// Nodegroups is EKS; nil where it is not to be asked. Groups of pairing direct then do
+	// not grow, and say so.
+	Nodegroups pair.Nodegroups
+	// DiscoverNodes makes groups of live nodes that are of none.
+	DiscoverNodes bool
+}
+
+// Loop looks at the cluster whenever something has changed, and acts. One controller of a
+// cluster runs it at a time.
+type Loop struct {
+	Options
+	memo     *view.Memo
+	executor *pair.Executor
+	gate     *ready.Gate
+	reporter *explain.Reporter
+	waiting  waiting
+	dirty    chan struct{}
+	// told has the errors of the last pass: each is logged when it is new.
+	told map[string]bool
+	// passing is when the pass that runs has begun, in nanoseconds since 1970; 0: none runs.
+	passing atomic.Int64
+}
+
+// New prepares a loop; nothing happens before Start.
+func New(o Options) *Loop {
+	return &Loop{
+		Options:  o,
+		memo:     view.NewMemo(),
+		executor: &pair.Executor{Client: o.Client, Nodegroups: o.Nodegroups},
+		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: observer{o.Recorder}},
+		reporter: explain.NewReporter(o.Client, o.Recorder),
+		waiting:  waiting{},
+		dirty:    make(chan struct{}, 1),
+	}
+}
+
+// NeedLeaderElection tells the manager that one replica runs the loop.
+func (*Loop) NeedLeaderElection() bool { return true }
+
+// Mark says that something has changed. It does not block.
+func (l *Loop) Mark() {
+	select {
+	case l.dirty <- struct{}{}:
+	default: // a pass is due already
+	}
+}
+
+// Alive is an error while a pass hangs, for a probe that has the process started anew.
+func (l *Loop) Alive() error {
+	begun := l.passing.Load()
+	if begun == 0 {
+		return nil
+	}
+	if lasts := l.Clock.Since(time.Unix(0, begun)); lasts > hangs {
+		return fmt.Errorf("a pass over the cluster lasts %s already", lasts.Truncate(time.Second))
+	}
+	return nil
+}
+
+const (
+	// hangs is longer than any pass: planning and EKS have limits of their own.
+	hangs = 5 * time.Minute
+	// settle is how long a pass waits after the first change for those that come with it: a
+	// Deployment's pods, a node's slices.
+	settle = 200 * time.Millisecond
+	// rest is the longest pause after a pass: as long as the pass took, so that a cluster in
+	// which something changes all the time costs half a core at most, but short enough for
+	// the answer to Cluster Autoscaler.
+	rest = 500 * time.Millisecond
+	// idle is how long nothing happens without a change. Time itself changes things.
+	idle = time.Minute
+	// overdue is how soon a pass follows another without a change.
+	overdue = time.Second
+	// retry is how long a pass waits after one that could not read the cluster.
+	retry = 2 * time.Second
+)
+
+// Start runs until ctx ends. The first pass is at once.
+func (l *Loop) Start(ctx context.Context) error {
+	l.Mark()
+	next := l.Clock.Now().Add(idle)
+	for {
+		if !l.await(ctx, next) {
+			return nil
+		}
+		begun := l.Clock.Now()
+		l.passing.Store(begun.UnixNano())
+		again, err := l.Pass(ctx)
+		l.passing.Store(0)
+		l.logNew(ctx, err)
+		next = l.nextPass(again)
+		if !l.sleep(ctx, min(l.Clock.Since(begun), rest)) {
+			return nil
+		}
+	}
+}
+
+// await returns when a pass is due, or false when ctx has ended.
+func (l *Loop) await(ctx context.Context, next time.Time) bool {
+	timer := l.Clock.NewTimer(max(next.Sub(l.Clock.Now()), 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C():
+		return true
+	case <-l.dirty:
+	}
+	if !l.sleep(ctx, settle) {
+		return false
+	}
+	select {
+	case <-l.dirty: // it will be seen by the pass that begins now
+	default:
+	}
+	return true
+}
+
+func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := l.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C():
+		return true
+	}
+}
+
+// nextPass is never at once: what is overdue, and stays so, must not become a busy loop.
+func (l *Loop) nextPass(again time.Time) time.Time {
+	now := l.Clock.Now()
+	if again.IsZero() || again.After(now.Add(idle)) {
+		return now.Add(idle)
+	}
+	if soonest := now.Add(overdue); again.Before(soonest) {
+		return soonest
+	}
+	return again
+}

@@ -1,0 +1,184 @@
+package control
+
+import (
+	"context"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestAScaleUpIsCountedOnce(t *testing.T) {
+	at := func(id string, target int32, second int64) v1alpha1.InFlight {
+		return v1alpha1.InFlight{ID: id, Nodes: 2, Target: target, Since: metav1.NewTime(time.Unix(second, 0))}
+	}
+	for name, test := range map[string]struct {
+		before, after []v1alpha1.InFlight
+		want          int
+	}{
+		"none":                            {},
+		"a placeholder":                   {after: []v1alpha1.InFlight{at("a", 0, 1)}, want: 2},
+		"a placeholder more":              {[]v1alpha1.InFlight{at("a", 0, 1)}, []v1alpha1.InFlight{at("a", 0, 1), at("b", 0, 1)}, 2},
+		"its age by another clock":        {[]v1alpha1.InFlight{at("a", 0, 1)}, []v1alpha1.InFlight{at("a", 0, 2)}, 0},
+		"the same":                        {[]v1alpha1.InFlight{at("a", 0, 1)}, []v1alpha1.InFlight{at("a", 0, 1)}, 0},
+		"an update in its intent's place": {[]v1alpha1.InFlight{at(pair.IntentID, 4, 1)}, []v1alpha1.InFlight{at("u", 4, 1)}, 0},
+		"another intent":                  {[]v1alpha1.InFlight{at("u", 4, 1)}, []v1alpha1.InFlight{at("u", 4, 1), at(pair.IntentID, 6, 2)}, 2},
+		"one that is over":                {[]v1alpha1.InFlight{at("a", 0, 1)}, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := begunNodes(test.before, test.after); got != test.want {
+				t.Errorf("%d nodes are begun, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+// TestTheStatusOfAGroup shows what a user sees of a group on its way from no node to two.
+func TestTheStatusOfAGroup(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6"))...)
+	for _, step := range []struct {
+		file string
+		time time.Duration
+	}{{"1-asked", 15 * time.Second}, {"2-starting", 30 * time.Second}, {"3-served", 4 * time.Minute}} {
+		w.run(step.time)
+		status := w.status("g6")
+		if status.Template != nil && len(status.Template.Data) > 0 {
+			status.Template.Data = []byte("compressed")
+		}
+		text, err := yaml.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expectGolden(t, "testdata/status-"+step.file+".yaml", text)
+	}
+}
+
+func expectGolden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != string(got) {
+		t.Errorf("%s is not what the group's status is; run with -update and look at the difference. The status is\n%s", path, got)
+	}
+}
+
+// A backoff that goes on, and a cause whose words change, are no news.
+func TestWhatGoesOnIsNotToldAgain(t *testing.T) {
+	w := newWorld(t)
+	until := w.clock.Now()
+	status := func(reason, message string, failures int32) *v1alpha1.GPUNodeGroupStatus {
+		until = until.Add(4 * time.Minute)
+		r := groupReport{group: view.Group{Object: group("g6"), Template: &template.Template{Source: v1alpha1.SourceCatalogue}}, now: w.clock.Now(), pairing: pair.GroupStatus{
+			NotReady: v1alpha1.ReasonEKSUnavailable, Message: message,
+			Backoff: &v1alpha1.Backoff{Until: metav1.NewTime(until), Failures: failures, Reason: reason, Message: message},
+		}}
+		status, err := r.status(&v1alpha1.GPUNodeGroupStatus{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status
+	}
+	before := group("g6")
+	for i, step := range []struct {
+		status *v1alpha1.GPUNodeGroupStatus
+		events int
+	}{
+		{status(v1alpha1.ReasonAutoscalerBackedOff, "no machine", 1), 2},
+		{status(v1alpha1.ReasonAutoscalerBackedOff, "no machine", 1), 0},
+		{status(v1alpha1.ReasonAutoscalerBackedOff, "no machine in b", 1), 0},
+		{status(v1alpha1.ReasonScaleUpFailed, "no machine", 1), 1},
+		{status(v1alpha1.ReasonScaleUpFailed, "no machine", 2), 1},
+	} {
+		w.loop.tell(before, step.status)
+		if n := len(w.recorder.Events); n != step.events {
+			t.Errorf("step %d is told by %d Events, want %d", i, n, step.events)
+		}
+		for len(w.recorder.Events) > 0 {
+			<-w.recorder.Events
+		}
+		before.Status = *step.status
+	}
+}
+
+// nodegroups is an EKS that does what it is asked for.
+type nodegroups struct {
+	pair.Nodegroup
+	asked []string
+}
+
+func (n *nodegroups) Describe(_ context.Context, _ v1alpha1.EKSNodegroup, update string) pair.Nodegroup {
+	n.asked = append(n.asked, update)
+	return n.Nodegroup
+}
+
+func (n *nodegroups) SetDesired(_ context.Context, _ v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) (string, error) {
+	n.Desired = int(intent.Target)
+	return "update-1", nil
+}
+
+func (*nodegroups) SetWarmPool(context.Context, v1alpha1.EKSNodegroup, int) (string, error) {
+	return "", nil
+}
+
+func byEKS(g *v1alpha1.GPUNodeGroup) {
+	g.Spec.Pairing, g.Spec.Provider.EKS.Cluster = v1alpha1.PairingDirect, "one"
+}
+
+func TestAScaleUpByEKSIsTold(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6", byEKS))...)
+	w.loop.Nodegroups = &nodegroups{Nodegroup: pair.Nodegroup{Max: 5, Status: "ACTIVE"}}
+	w.loop.executor.Nodegroups = w.loop.Nodegroups
+	w.pass()
+	w.pass()
+	told := 0
+	for len(w.recorder.Events) > 0 {
+		if strings.Contains(<-w.recorder.Events, "ScaleUpBegun Asked for 2 more nodes by pairing direct") {
+			told++
+		}
+	}
+	if inFlight := w.status("g6").InFlight; told != 1 || len(inFlight) != 1 || inFlight[0].ID != "update-1" {
+		t.Errorf("told %d times, in flight are %v; want once, and update-1", told, inFlight)
+	}
+}
+
+// Of what EKS wanted anyhow there is no update, and the one before is still to be watched.
+func TestEKSIsAskedForTheLastUpdateOfOurs(t *testing.T) {
+	w := newWorld(t)
+	eks := &nodegroups{}
+	w.loop.Nodegroups = eks
+	object := group("g6", byEKS)
+	object.Status.InFlight = []v1alpha1.InFlight{{ID: "update-1", Nodes: 1, Target: 1}, {ID: "size-2-at-1", Nodes: 1, Target: 2}}
+	w.loop.askEKS(t.Context(), []view.Group{{Object: object}})
+	if len(eks.asked) != 1 || eks.asked[0] != "update-1" {
+		t.Errorf("EKS was asked for %q, want update-1", eks.asked)
+	}
+}
+
+func TestWhatWasLearnedOutlivesAMistake(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6"))...)
+	w.run(4 * time.Minute)
+	w.create(group("twin", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "g6" }))
+	w.pass()
+	w.expectCondition("g6", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)
+	if status := w.status("g6"); status.Template == nil || len(status.Template.Data) == 0 || status.InstanceType != "g6.12xlarge" {
+		t.Errorf("what was learned is lost: %+v", status)
+	}
+}

@@ -1,0 +1,146 @@
+package control
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+var (
+	planSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "mica_scaleout_plan_duration_seconds",
+		Help:    "Time that one plan took, without reading the cluster.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+	})
+	passSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "mica_scaleout_pass_duration_seconds",
+		Help:    "Time that one pass took: reading, planning, acting and reporting.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 17),
+	})
+	pendingPods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_pending_pods",
+		Help: "Pending pods that ask for devices, by what they wait for (FitsNode, FitsStarting, NeedsNode, Advised, Blocked).",
+	}, []string{"outcome"})
+	demandedNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_demanded_nodes",
+		Help: "Nodes that pending claims and headroom need beyond those that exist or are coming, by GPUNodeGroup.",
+	}, []string{"group"})
+	verdicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_verdicts",
+		Help: "Kinds of pending pods times GPUNodeGroups, by the first filter that a kind does not pass on an empty node of the group; Fits where there is none, Blocked where the group may not grow.",
+	}, []string{"reason"})
+	scaleUps = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "mica_scaleout_scale_ups_total",
+		Help: "Nodes that were asked for (result begun) and scale-ups that failed (result failed), by GPUNodeGroup and pairing.",
+	}, []string{"group", "pairing", "result"})
+	allocatedSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "mica_scaleout_pending_to_allocated_seconds",
+		Help:    "Time from the creation of a pod that had to wait for a new node until it has one.",
+		Buckets: []float64{15, 30, 60, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 3600},
+	})
+	templateErrors = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_template_errors",
+		Help: "1 for each GPUNodeGroup of which it is not known what a new node has (UnknownTemplate), or of which a live node is not as was expected (LiveNodeDiffers).",
+	}, []string{"group", "reason"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, templateErrors)
+}
+
+// measure sets what is counted in each pass anew, so that a group that is gone has no series.
+func (l *Loop) measure(v *view.View, d scaleout.Decision) {
+	pendingPods.Reset()
+	for _, outcome := range []scaleout.Outcome{scaleout.FitsNode, scaleout.FitsStarting, scaleout.NeedsNode, scaleout.Advised, scaleout.Blocked} {
+		pendingPods.WithLabelValues(string(outcome))
+	}
+	verdicts.Reset()
+	for _, kind := range d.Kinds {
+		for _, pod := range kind.Pods {
+			pendingPods.WithLabelValues(string(pod.Outcome)).Inc()
+		}
+		for _, fit := range kind.Groups {
+			verdicts.WithLabelValues(verdict(fit)).Inc()
+		}
+	}
+	demandedNodes.Reset()
+	templateErrors.Reset()
+	for _, state := range v.GroupStates {
+		demandedNodes.WithLabelValues(state.Object.Name).Set(0)
+		if reason := templateError(state); reason != "" {
+			templateErrors.WithLabelValues(state.Object.Name, reason).Set(1)
+		}
+	}
+	for _, growth := range d.Growth {
+		demandedNodes.WithLabelValues(growth.Group).Add(float64(len(growth.Nodes)))
+	}
+	l.waiting.observe(v, d, l.Clock.Now())
+}
+
+func verdict(fit scaleout.GroupFit) string {
+	switch {
+	case fit.Miss != nil:
+		return string(fit.Miss.Reason)
+	case fit.Blocked != "":
+		return "Blocked"
+	default:
+		return "Fits"
+	}
+}
+
+func templateError(state view.Group) string {
+	if state.Template == nil {
+		return v1alpha1.ReasonUnknownTemplate
+	}
+	for _, node := range state.Nodes {
+		if node.Complete() && node.Difference != "" {
+			return v1alpha1.ReasonLiveNodeDiffers
+		}
+	}
+	return ""
+}
+
+// waiting has the pods that wait for a new node, with their creation. It is lost with the
+// process, which costs a few figures of a histogram.
+type waiting map[types.UID]time.Time
+
+func (w waiting) observe(v *view.View, d scaleout.Decision, now time.Time) {
+	w.observeBound(v, now)
+	created := map[types.UID]time.Time{}
+	for _, pod := range v.Pending {
+		created[pod.UID] = pod.CreationTimestamp.Time
+	}
+	for uid := range w {
+		if _, pending := created[uid]; !pending {
+			delete(w, uid) // it is gone without a node
+		}
+	}
+	for _, kind := range d.Kinds {
+		for _, pod := range kind.Pods {
+			if pod.Outcome == scaleout.NeedsNode || pod.Outcome == scaleout.FitsStarting {
+				w[pod.UID] = created[pod.UID]
+			}
+		}
+	}
+}
+
+// observeBound finds the waiting pods that have a node now.
+func (w waiting) observeBound(v *view.View, now time.Time) {
+	if len(w) == 0 {
+		return
+	}
+	for _, node := range v.Nodes {
+		for _, pod := range node.Pods {
+			if since, waited := w[pod.UID]; waited {
+				allocatedSeconds.Observe(max(now.Sub(since), 0).Seconds())
+				delete(w, pod.UID)
+			}
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// planTimeout ends a plan that takes absurdly long, because a claim makes the search
+// exponential.
+const planTimeout = time.Minute
+
+// Pass looks, plans, acts and reports once. It gives the time of the next pass, zero for
+// none, unless something changes before. What fails does not stop the rest.
+func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
+	begun := l.Clock.Now()
+	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
+	situation, err := l.look(ctx, begun)
+	if err == nil {
+		err = l.plan(ctx, &situation)
+	}
+	if err != nil {
+		return begun.Add(retry), err
+	}
+	result := pair.Decide(situation)
+	logActions(ctx, result.Actions)
+	v := situation.View
+	done := l.executor.Do(ctx, &result)
+	gateAgain, opened := l.gate.Act(ctx, v, begun)
+	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation))
+	tellAgain, told := l.tellPods(ctx, situation)
+	failures := []error{done, opened, reported, told}
+	if l.DiscoverNodes {
+		failures = append(failures, l.discover(ctx, v))
+	}
+	l.measure(v, situation.Decision)
+	return earliest(result.Again, v.Again, gateAgain, tellAgain, nextTimeout(v, begun)), errors.Join(failures...)
+}
+
+// look reads all that a decision depends on.
+func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) {
+	v, err := view.Read(ctx, l.Client, view.Options{Driver: l.Driver, Now: now, Memo: l.memo})
+	if err != nil {
+		return pair.Situation{}, err
+	}
+	triggers, err := l.triggers(ctx)
+	if err != nil {
+		return pair.Situation{}, err
+	}
+	autoscaler, err := l.autoscaler(ctx)
+	if err != nil {
+		return pair.Situation{}, err
+	}
+	asked := l.askEKS(ctx, v.GroupStates)
+	for i := range v.Groups {
+		restrict(&v.Groups[i], v.GroupStates[i], autoscaler, now)
+		// By its limit at EKS, the plan takes another group where this one cannot grow.
+		if answer, found := asked[v.Groups[i].Name]; found {
+			v.Groups[i].Max = answer.Limit(v.Groups[i].Max)
+		}
+	}
+	return pair.Situation{
+		Now:         now,
+		View:        v,
+		Triggers:    triggers,
+		Autoscaler:  autoscaler,
+		EKS:         asked,
+		Placeholder: l.Placeholder,
+	}, nil
+}
+
+// restrict adds what Cluster Autoscaler says of a group to what its spec says.
+func restrict(group *scaleout.Group, state view.Group, autoscaler pair.Autoscaler, now time.Time) {
+	if state.Refused != "" {
+		return
+	}
+	group.Closed = pair.Closed(state.Object, autoscaler, now)
+	group.Max = pair.Max(state.Object, autoscaler, now)
+}
+
+// triggers is what Cluster Autoscaler has said of pods.
+func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error) {
+	var list corev1.EventList
+	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the Events of Cluster Autoscaler: %w", err)
+	}
+	return pair.Triggers(list.Items), nil
+}
+
+func (l *Loop) autoscaler(ctx context.Context) (pair.Autoscaler, error) {
+	var status corev1.ConfigMap
+	err := l.Client.Get(ctx, l.Autoscaler, &status)
+	if apierrors.IsNotFound(err) {
+		return pair.ReadAutoscaler(nil), nil
+	}
+	if err != nil {
+		return pair.Autoscaler{}, fmt.Errorf("read the status of Cluster Autoscaler in ConfigMap %s: %w", l.Autoscaler, err)
+	}
+	return pair.ReadAutoscaler(&status), nil
+}
+
+// plan decides what is needed.
+func (l *Loop) plan(ctx context.Context, s *pair.Situation) error {
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	begun := l.Clock.Now()
+	decision, err := scaleout.Plan(ctx, s.View.Snapshot)
+	planSeconds.Observe(l.Clock.Since(begun).Seconds())
+	if err != nil {
+		return fmt.Errorf("plan for %d pending pods on %d nodes and %d groups: %w: look for claims with very many requests or constraints",
+			len(s.View.Pending), len(s.View.Nodes), len(s.View.Groups), err)
+	}
+	s.Decision = decision
+	return nil
+}
+
+// tellPods tells pods what they wait for, and gives the time at which to tell the rest.
+func (l *Loop) tellPods(ctx context.Context, s pair.Situation) (time.Time, error) {
+	within, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	explained, err := explain.Pods(within, s.View.Snapshot, s.Decision)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
+	}
+	wait, err := l.reporter.Report(ctx, explained, s.View.Pending, s.Now)
+	if wait == 0 {
+		return time.Time{}, err
+	}
+	return s.Now.Add(wait), err
+}
+
+func logActions(ctx context.Context, actions []pair.Action) {
+	logger := klog.FromContext(ctx)
+	for _, action := range actions {
+		logger.Info("Acting", "action", action.String())
+	}
+}
+
+// logNew logs each error once, until it was gone for a pass.
+func (l *Loop) logNew(ctx context.Context, err error) {
+	told := map[string]bool{}
+	for _, one := range split(err) {
+		text := one.Error()
+		told[text] = true
+		if !l.told[text] && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(one, "Part of a pass failed; it is tried again")
+		}
+	}
+	l.told = told
+}
+
+// split gives what errors.Join has joined.
+func split(err error) []error {
+	if err == nil {
+		return nil
+	}
+	// The parts of this very error are wanted, not of one that it wraps.
+	joined, is := err.(interface{ Unwrap() []error })
+	if !is {
+		return []error{err}
+	}
+	var parts []error
+	for _, part := range joined.Unwrap() {
+		parts = append(parts, split(part)...)
+	}
+	return parts
+}
+
+// nextTimeout is when the next node, or backoff, has had its time.
+func nextTimeout(v *view.View, now time.Time) time.Time {
+	var next time.Time
+	for _, group := range v.GroupStates {
+		if backoff := group.Object.Status.Backoff; backoff != nil && backoff.Until.After(now) {
+			next = earliest(next, backoff.Until.Time)
+		}
+		for _, state := range group.Nodes {
+			if group.Starting(state, now) {
+				next = earliest(next, state.Object.CreationTimestamp.Add(group.ProvisionTimeout()+time.Second))
+			}
+		}
+	}
+	return next
+}
+
+// earliest leaves out times that are zero.
+func earliest(times ...time.Time) time.Time {
+	var first time.Time
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
+}

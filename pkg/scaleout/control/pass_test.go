@@ -1,0 +1,163 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+func TestFivePodsOfOneGPUGetTwoNodesOfFour(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6"))...)
+	w.run(30 * time.Second)
+	if got := w.nodes(); got != 2 {
+		t.Fatalf("there are %d nodes, want 2", got)
+	}
+	status := w.status("g6")
+	if status.Nodes != 2 || status.Starting != 2 || status.Demand != 0 {
+		t.Errorf("while they start, the status has %d nodes, %d starting, %d demanded; want 2, 2 and 0", status.Nodes, status.Starting, status.Demand)
+	}
+	w.expectCondition("g6", v1alpha1.ConditionTemplateValid, metav1.ConditionUnknown, v1alpha1.ReasonNotSeenYet)
+	w.run(3 * time.Minute)
+	expectServed(t, w, 5, 2)
+	status = w.status("g6")
+	if status.Template.Source != v1alpha1.SourceLiveNode || len(status.Template.Data) == 0 || status.InstanceType != "g6.12xlarge" {
+		t.Errorf("the template is of %s with %d bytes, of instance type %q", status.Template.Source, len(status.Template.Data), status.InstanceType)
+	}
+	w.expectCondition("g6", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
+	w.expectCondition("g6", v1alpha1.ConditionTemplateValid, metav1.ConditionTrue, v1alpha1.ReasonAsPredicted)
+	w.expectCondition("g6", v1alpha1.ConditionInBackoff, metav1.ConditionFalse, v1alpha1.ReasonNoBackoff)
+}
+
+// expectServed is how every story ends: each pod has a node, and nothing is left over.
+func expectServed(t *testing.T, w *world, pods, nodes int) {
+	t.Helper()
+	if got := w.placed(); got != pods {
+		t.Errorf("%d pods have a node, want %d", got, pods)
+	}
+	if got := w.nodes(); got != nodes {
+		t.Errorf("there are %d nodes, want %d", got, nodes)
+	}
+	if got := w.placeholders(); got != 0 {
+		t.Errorf("%d placeholders are left", got)
+	}
+	if got := w.status("g6"); len(got.InFlight) != 0 || got.Demand != 0 || got.Starting != 0 {
+		t.Errorf("the status is left with %d in flight, %d demanded and %d starting", len(got.InFlight), got.Demand, got.Starting)
+	}
+}
+
+func TestAControllerThatIsKilledAtAnyWriteGoesOn(t *testing.T) {
+	story := func(t *testing.T, dieAt int, after bool) int {
+		w := newWorld(t, append(oneGPU(5), group("g6"))...)
+		w.dieAt, w.dieAfter = dieAt, after
+		w.run(6 * time.Minute)
+		expectServed(t, w, 5, 2)
+		return w.writes
+	}
+	writes := story(t, 0, false)
+	if writes < 10 {
+		t.Fatalf("the story has %d writes only", writes)
+	}
+	for dieAt := 1; dieAt <= writes; dieAt++ {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("write %d, done %v", dieAt, after), func(t *testing.T) { story(t, dieAt, after) })
+		}
+	}
+}
+
+func TestAPassWithoutChangesWritesNothing(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6"))...)
+	w.run(4 * time.Minute)
+	before := w.writes
+	w.pass()
+	w.restart()
+	w.pass()
+	if w.writes != before {
+		t.Errorf("two passes without a change have written %d times", w.writes-before)
+	}
+}
+
+func TestWhatHasChangedIsToldOnce(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6"), group("twin", func(g *v1alpha1.GPUNodeGroup) {
+		g.Spec.Provider.EKS.Nodegroup = "other"
+		g.Spec.InstanceType = "x9.large"
+	}))...)
+	w.run(4 * time.Minute)
+	told := map[string]int{}
+	for len(w.recorder.Events) > 0 {
+		told[strings.Join(strings.Fields(<-w.recorder.Events)[:2], " ")]++
+	}
+	for event, want := range map[string]int{
+		"Normal ScaleUpBegun":     1,
+		"Warning UnknownTemplate": 1,
+	} {
+		if told[event] != want {
+			t.Errorf("%q is told %d times, want %d; all: %v", event, told[event], want, told)
+		}
+	}
+	w.expectCondition("twin", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonUnknownTemplate)
+}
+
+func TestANodeThatIsNotAsPredictedEndsTheScaleUp(t *testing.T) {
+	w := newWorld(t, append(oneGPU(8), group("g6"))...)
+	w.publishes = "g6.xlarge" // of one GPU
+	w.run(15 * time.Minute)
+	w.expectCondition("g6", v1alpha1.ConditionTemplateValid, metav1.ConditionFalse, v1alpha1.ReasonLiveNodeDiffers)
+	if status := w.status("g6"); status.Template.Source != v1alpha1.SourceLiveNode || status.Template.Devices[0].Count != 1 {
+		t.Errorf("the template is %+v, want that of the live nodes", status.Template)
+	}
+}
+
+func TestGroupsWithTheSameNodesDoNotGrow(t *testing.T) {
+	w := newWorld(t, append(oneGPU(1), group("a", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "same" }),
+		group("b", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "same" }))...)
+	w.run(2 * time.Minute)
+	if got := w.nodes(); got != 0 {
+		t.Errorf("groups of which nobody knows whose nodes are whose have got %d nodes", got)
+	}
+	w.expectCondition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)
+	w.expectCondition("b", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)
+}
+
+func TestHeadroomIsReported(t *testing.T) {
+	headroom := func(name string, change func(*v1alpha1.GPUHeadroomSpec)) *v1alpha1.GPUHeadroom {
+		h := &v1alpha1.GPUHeadroom{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       v1alpha1.GPUHeadroomSpec{DeviceClassName: driverName, Devices: 2},
+		}
+		change(&h.Spec)
+		return h
+	}
+	w := newWorld(t, append(oneGPU(1), group("g6"),
+		headroom("kept", func(*v1alpha1.GPUHeadroomSpec) {}),
+		headroom("invalid", func(spec *v1alpha1.GPUHeadroomSpec) { spec.Selectors = []v1alpha1.Selector{"device.nonsense("} }),
+		headroom("nowhere", func(spec *v1alpha1.GPUHeadroomSpec) { spec.NodeGroups = []string{"gone"} }),
+	)...)
+	w.run(4 * time.Minute)
+	for name, reason := range map[string]string{
+		"kept": v1alpha1.ReasonKept, "invalid": v1alpha1.ReasonInvalid, "nowhere": v1alpha1.ReasonInvalid,
+	} {
+		var h v1alpha1.GPUHeadroom
+		if err := w.client.Get(t.Context(), types.NamespacedName{Name: name}, &h); err != nil {
+			t.Fatal(err)
+		}
+		if len(h.Status.Conditions) != 1 || h.Status.Conditions[0].Reason != reason {
+			t.Errorf("the status of %s is %+v, want %s", name, h.Status, reason)
+		}
+	}
+	protected := 0
+	for _, node := range all(w, &corev1.NodeList{}).Items {
+		if node.Annotations[v1alpha1.AnnotationProtected] != "" {
+			protected++
+		}
+	}
+	if protected != 1 {
+		t.Errorf("%d nodes are protected, want the one that has the devices", protected)
+	}
+}

@@ -1,0 +1,420 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+const driverName = "gpu.nvidia.com"
+
+// world is a cluster of plain objects, with a Cluster Autoscaler, machines and a scheduler
+// that do as little as they must.
+type world struct {
+	t      *testing.T
+	clock  *testingclock.FakeClock
+	client client.WithWatch
+	// dieAt is the write at which the controller is killed, before it is done or after;
+	// writes counts.
+	dieAt, writes int
+	dieAfter      bool
+	loop          *Loop
+	recorder      *events.FakeRecorder
+	uids          int
+	// publishes is the instance type that nodes turn out to be of; empty: that of their group.
+	publishes string
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), resourceapi.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, clock: testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	w.client = fake.NewClientBuilder().WithScheme(scheme).
+		WithStatusSubresource(&v1alpha1.GPUNodeGroup{}, &v1alpha1.GPUHeadroom{}, &corev1.Pod{}).Build()
+	w.create(&resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: driverName},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
+		}}}},
+	})
+	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: pair.AutoscalerNamespace, Name: pair.AutoscalerStatus}})
+	for _, object := range objects {
+		w.create(object)
+	}
+	w.restart()
+	return w
+}
+
+// create gives an object what the API server gives it.
+func (w *world) create(object client.Object) {
+	w.t.Helper()
+	w.born(object)
+	if err := w.client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) born(object client.Object) {
+	w.uids++
+	object.SetUID(types.UID(fmt.Sprintf("uid-%d", w.uids)))
+	object.SetCreationTimestamp(metav1.NewTime(w.clock.Now().Truncate(time.Second)))
+	object.SetGeneration(1)
+}
+
+var errKilled = errors.New("killed")
+
+// restart is a new process, which knows what the API server says and nothing else.
+func (w *world) restart() {
+	w.recorder = events.NewFakeRecorder(1000)
+	write := func(do func() error) error {
+		w.writes++
+		switch {
+		case w.dieAt == 0 || w.writes < w.dieAt:
+			return do()
+		case w.writes == w.dieAt && w.dieAfter:
+			return errors.Join(do(), errKilled)
+		default:
+			return errKilled
+		}
+	}
+	killable := interceptor.NewClient(w.client, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, o ...client.CreateOption) error {
+			w.born(object)
+			return write(func() error { return c.Create(ctx, object, o...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, o ...client.DeleteOption) error {
+			return write(func() error { return c.Delete(ctx, object, o...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, p client.Patch, o ...client.PatchOption) error {
+			return write(func() error { return c.Patch(ctx, object, p, o...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, o ...client.UpdateOption) error {
+			return write(func() error { return c.Update(ctx, object, o...) })
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
+			return write(func() error { return c.SubResource(sub).Update(ctx, object, o...) })
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
+			return write(func() error { return c.SubResource(sub).Patch(ctx, object, p, o...) })
+		},
+	})
+	w.loop = New(Options{
+		Driver:        driverName,
+		Client:        killable,
+		Recorder:      w.recorder,
+		Clock:         w.clock,
+		Placeholder:   pair.PlaceholderOptions{Namespace: "mica", Image: "pause"},
+		Autoscaler:    types.NamespacedName{Namespace: pair.AutoscalerNamespace, Name: pair.AutoscalerStatus},
+		DiscoverNodes: true,
+	})
+}
+
+// pass runs the controller once, and starts another one where it is killed.
+func (w *world) pass() {
+	w.t.Helper()
+	_, err := w.loop.Pass(w.t.Context())
+	if errors.Is(err, errKilled) {
+		w.dieAt = 0
+		w.restart()
+		return
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// run lets some time pass, in which everybody acts every fifteen seconds.
+func (w *world) run(d time.Duration) {
+	w.t.Helper()
+	for end := w.clock.Now().Add(d); w.clock.Now().Before(end); {
+		w.autoscale()
+		w.startNodes()
+		w.pass()
+		w.schedule()
+		w.clock.Step(15 * time.Second)
+	}
+}
+
+func all[L client.ObjectList](w *world, list L) L {
+	w.t.Helper()
+	if err := w.client.List(w.t.Context(), list); err != nil {
+		w.t.Fatal(err)
+	}
+	return list
+}
+
+func (w *world) update(object client.Object) {
+	w.t.Helper()
+	if err := w.client.Update(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) updateStatus(object client.Object) {
+	w.t.Helper()
+	if err := w.client.Status().Update(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// autoscale is a scan of Cluster Autoscaler: it does not know what to do for claims, and adds
+// a node for each placeholder for which none has come yet.
+func (w *world) autoscale() {
+	w.t.Helper()
+	var status corev1.ConfigMap
+	key := types.NamespacedName{Namespace: pair.AutoscalerNamespace, Name: pair.AutoscalerStatus}
+	if err := w.client.Get(w.t.Context(), key, &status); err != nil {
+		w.t.Fatal(err)
+	}
+	status.Data = map[string]string{"status": fmt.Sprintf("time: %q\n", w.clock.Now().UTC().Format("2006-01-02 15:04:05.999999999 -0700 MST"))}
+	w.update(&status)
+	pods := all(w, &corev1.PodList{}).Items
+	for i := range pods {
+		pod := &pods[i]
+		switch {
+		case pod.Spec.NodeName != "":
+		case !view.IsPlaceholder(pod):
+			w.say(pod, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 cannot allocate all claims")
+		case w.node("for-"+string(pod.UID)) == nil:
+			w.say(pod, "TriggeredScaleUp", "pod triggered scale-up: [{g 0->1 (max: 5)}]")
+			w.addNode("for-"+string(pod.UID), pod.Spec.NodeSelector)
+		}
+	}
+}
+
+// say writes an Event, or writes it anew, as Cluster Autoscaler's recorder does.
+func (w *world) say(pod *corev1.Pod, reason, message string) {
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s-%s", pod.UID, strings.ToLower(reason))},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Reason:         reason, Message: message,
+		Source:        corev1.EventSource{Component: "cluster-autoscaler"},
+		LastTimestamp: metav1.NewTime(w.clock.Now()),
+	}
+	if err := client.IgnoreNotFound(w.client.Delete(w.t.Context(), event.DeepCopy())); err != nil {
+		w.t.Fatal(err)
+	}
+	w.create(event)
+}
+
+func (w *world) node(name string) *corev1.Node {
+	for _, node := range all(w, &corev1.NodeList{}).Items {
+		if node.Name == name {
+			return &node
+		}
+	}
+	return nil
+}
+
+// addNode adds one that has just joined, with the startup taint.
+func (w *world) addNode(name string, labels map[string]string) {
+	w.create(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: v1alpha1.TaintStartup, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
+	})
+}
+
+// startNodes makes nodes ready after twenty seconds, and has them publish after a minute what
+// the group's instance type has.
+func (w *world) startNodes() {
+	w.t.Helper()
+	published := map[string]bool{}
+	for _, slice := range all(w, &resourceapi.ResourceSliceList{}).Items {
+		published[ptr.Deref(slice.Spec.NodeName, "")] = true
+	}
+	nodes := all(w, &corev1.NodeList{}).Items
+	for i := range nodes {
+		node := &nodes[i]
+		group := w.groupOf(node)
+		if group == nil {
+			continue
+		}
+		if w.publishes != "" {
+			group.Spec.InstanceType = w.publishes
+		}
+		age := w.clock.Since(node.CreationTimestamp.Time)
+		t, err := template.Predict(driverName, group, "", nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if age >= 20*time.Second && len(node.Status.Conditions) == 0 {
+			node.Labels[corev1.LabelInstanceTypeStable] = group.Spec.InstanceType
+			w.update(node)
+			node.Status.Allocatable = t.Node.Status.Allocatable
+			node.Status.Conditions = []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.clock.Now()),
+			}}
+			w.updateStatus(node)
+		}
+		if age >= time.Minute && !published[node.Name] {
+			w.publish(t, node.Name)
+		}
+	}
+}
+
+func (w *world) publish(t *template.Template, node string) {
+	for i, slice := range t.Slices {
+		own := slice.DeepCopy()
+		own.ObjectMeta = metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, i)}
+		own.Spec.NodeName, own.Spec.Pool.Name = &node, node
+		w.create(own)
+	}
+}
+
+func (w *world) groupOf(node *corev1.Node) *v1alpha1.GPUNodeGroup {
+	for _, group := range all(w, &v1alpha1.GPUNodeGroupList{}).Items {
+		if key := v1alpha1.LabelEKSNodegroup; node.Labels[key] != "" && node.Labels[key] == group.Spec.Provider.Selector()[key] {
+			return &group
+		}
+	}
+	return nil
+}
+
+// schedule gives a node to each pod for which one is free of the startup taint and has a GPU.
+func (w *world) schedule() {
+	w.t.Helper()
+	var pods []corev1.Pod
+	for _, pod := range all(w, &corev1.PodList{}).Items {
+		if pod.Spec.NodeName == "" && !view.IsPlaceholder(&pod) {
+			pods = append(pods, pod)
+		}
+	}
+	for i, free := range w.free(len(pods)) {
+		pod := &pods[i]
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-gpu"}}
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: driverName, Pool: free[0], Device: free[1]}},
+		}}
+		w.create(claim)
+		pod.Spec.NodeName = free[0] // pools are named for their nodes
+		w.update(pod)
+	}
+}
+
+// free are at most so many GPUs that no claim has, as pool and device.
+func (w *world) free(most int) [][2]string {
+	if most == 0 {
+		return nil
+	}
+	taken := map[[2]string]bool{}
+	for _, claim := range all(w, &resourceapi.ResourceClaimList{}).Items {
+		if claim.Status.Allocation != nil {
+			result := claim.Status.Allocation.Devices.Results[0]
+			taken[[2]string{result.Pool, result.Device}] = true
+		}
+	}
+	open := map[string]bool{}
+	for _, node := range all(w, &corev1.NodeList{}).Items {
+		open[node.Name] = !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
+	}
+	var free [][2]string
+	for _, slice := range all(w, &resourceapi.ResourceSliceList{}).Items {
+		for _, device := range slice.Spec.Devices {
+			id := [2]string{slice.Spec.Pool.Name, device.Name}
+			kind := device.Attributes["type"].StringValue
+			if kind != nil && *kind == "gpu" && open[slice.Spec.Pool.Name] && !taken[id] && len(free) < most {
+				free = append(free, id)
+			}
+		}
+	}
+	return free
+}
+
+// group is an EKS node group of g6.12xlarge machines, of 4 GPUs each.
+func group(name string, change ...func(*v1alpha1.GPUNodeGroup)) *v1alpha1.GPUNodeGroup {
+	g := &v1alpha1.GPUNodeGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.GPUNodeGroupSpec{
+			Provider:     v1alpha1.NodeGroupProvider{EKS: &v1alpha1.EKSNodegroup{Nodegroup: name}},
+			InstanceType: "g6.12xlarge",
+			Pairing:      v1alpha1.PairingPlaceholder,
+		},
+	}
+	for _, c := range change {
+		c(g)
+	}
+	return g
+}
+
+// oneGPU are pods that ask for a GPU each, with the claims' template.
+func oneGPU(n int) []client.Object {
+	objects := []client.Object{&resourceapi.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpu"},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: driverName, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			}}},
+		}}},
+	}}
+	for i := range n {
+		objects = append(objects, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("pod-%d", i)},
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{
+					Name:      "c",
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+				}},
+				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}},
+			},
+			Status: corev1.PodStatus{Phase: corev1.PodPending},
+		})
+	}
+	return objects
+}
+
+func (w *world) placeholders() int {
+	return len(slices.DeleteFunc(all(w, &corev1.PodList{}).Items, func(pod corev1.Pod) bool { return !view.IsPlaceholder(&pod) }))
+}
+
+func (w *world) nodes() int { return len(all(w, &corev1.NodeList{}).Items) }
+
+// placed counts pods of users with a node.
+func (w *world) placed() int {
+	return len(slices.DeleteFunc(all(w, &corev1.PodList{}).Items, func(pod corev1.Pod) bool {
+		return view.IsPlaceholder(&pod) || pod.Spec.NodeName == ""
+	}))
+}
+
+func (w *world) status(name string) v1alpha1.GPUNodeGroupStatus {
+	w.t.Helper()
+	var group v1alpha1.GPUNodeGroup
+	if err := w.client.Get(w.t.Context(), types.NamespacedName{Name: name}, &group); err != nil {
+		w.t.Fatal(err)
+	}
+	return group.Status
+}
+
+func (w *world) expectCondition(group, kind string, status metav1.ConditionStatus, reason string) {
+	w.t.Helper()
+	got := meta.FindStatusCondition(w.status(group).Conditions, kind)
+	if got == nil || got.Status != status || got.Reason != reason {
+		w.t.Errorf("condition %s of %s is %+v, want %s for %s", kind, group, got, status, reason)
+	}
+}
