@@ -59,6 +59,26 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"serviceAccount.name is empty"},
 		},
 		{
+			name: "the namespace's default ServiceAccount for the controller",
+			args: []string{"--namespace", "mica", "--set", "controller.serviceAccount.create=false"},
+			want: []string{"controller.serviceAccount.name is empty"},
+		},
+		{
+			name: "one ServiceAccount for plugin and controller",
+			args: []string{"--namespace", "mica", "--set", "serviceAccount.name=both", "--set", "controller.serviceAccount.name=both"},
+			want: []string{"have one ServiceAccount", "different names"},
+		},
+		{
+			name: "discovery at EKS without the cluster's name",
+			args: []string{"--namespace", "mica", "--set", "controller.discoverNodeGroups=eks"},
+			want: []string{"controller.eks.cluster does not say"},
+		},
+		{
+			name: "placeholders of a priority that Cluster Autoscaler ignores",
+			args: []string{"--namespace", "mica", "--set", "controller.placeholder.priority=-11"},
+			want: []string{"/controller/placeholder/priority"},
+		},
+		{
 			name: "one extended resource for whole GPUs and shares",
 			args: []string{"--namespace", "mica", "--set", "deviceClass.sharedExtendedResourceName=nvidia.com/gpu"},
 			want: []string{`are both "nvidia.com/gpu"`, "Set one of them"},
@@ -81,6 +101,7 @@ func TestAnUpgradeWithoutTheKindOfPoliciesIsRefused(t *testing.T) {
 	cluster := cluster{version: "v1.37.1", servesDRA: true, namespace: "mica"}
 	upgrade := append(templateOn(t, cluster), "--is-upgrade")
 	expectRefusal(t, upgrade, []string{"does not know the kind GPUPolicy", "kubectl apply --server-side", "gpuPolicy.create=false"})
+	expectRefusal(t, append(upgrade, "--set", "gpuPolicy.create=false"), []string{"does not know the kind GPUNodeGroup", "controller.enabled=false"})
 	for _, args := range [][]string{append(upgrade, "--set", "gpuPolicy.create=false"), templateOn(t, cluster)} {
 		if _, stderr, err := helm(t, args...); err != nil && strings.Contains(stderr, "GPUPolicy, which") {
 			t.Errorf("helm %s: %s", strings.Join(args, " "), stderr)

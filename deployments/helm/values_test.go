@@ -83,6 +83,7 @@ func compareNames(t *testing.T, path string, schema, values map[string]any) {
 var optionalParts = map[string]bool{
 	"kubeletPlugin.affinity":                    true,
 	"kubeletPlugin.containers.plugin.resources": true,
+	"controller.resources":                      true,
 	"mps.resources":                             true,
 }
 

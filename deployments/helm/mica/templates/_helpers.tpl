@@ -101,3 +101,49 @@ The DeviceClass of shares of GPUs or partitions: timeslice.nvidia.com beside gpu
 {{- printf "%s-%s-default" .Release.Namespace (include "mica.fullname" .) -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Name of what belongs to the controller. */}}
+{{- define "mica.controllerName" -}}
+{{- printf "%s-controller" (include "mica.fullname" .) -}}
+{{- end -}}
+
+{{/* Name of a cluster-wide object of the controller. */}}
+{{- define "mica.controllerClusterName" -}}
+{{- if eq (include "mica.fullname" .) .Release.Namespace -}}
+{{- include "mica.controllerName" . -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Namespace (include "mica.controllerName" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mica.controllerSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "mica.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: controller
+{{- end -}}
+
+{{- define "mica.controllerLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "mica.controllerSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "mica.controllerServiceAccountName" -}}
+{{- default (include "mica.controllerName" .) .Values.controller.serviceAccount.name -}}
+{{- end -}}
+
+{{/* The controller's image has registry, tag and pull policy of the plugin's. */}}
+{{- define "mica.controllerImage" -}}
+{{- $name := printf "%s:%s" .Values.controller.imageRepository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- if .Values.image.registry -}}
+{{- printf "%s/%s" (trimSuffix "/" .Values.image.registry) $name -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The priority class of placeholders, which is cluster-wide. */}}
+{{- define "mica.placeholderPriorityClass" -}}
+{{- printf "%s-placeholder" (trimSuffix "-controller" (include "mica.controllerClusterName" .)) -}}
+{{- end -}}
