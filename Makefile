@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 # grpc's tracing page brings html/template, with which the linker cannot drop
 # unused methods: it costs 20 MB of a binary that never serves the page.
 TAGS := grpcnotrace
-LDFLAGS := -s -w -X main.release=$(VERSION)
+LDFLAGS := -s -w -X main.linked=$(VERSION)
 
 # The simulated machine of the local cluster: a file in test/nvmlsim/nodes.
 NODE ?= p5.48xlarge
@@ -23,14 +23,16 @@ CLUSTER := bin/cluster
 export MICA_E2E_NO_SKIP := $(if $(filter sim/p5.48xlarge,$(GPU)/$(NODE)),1)
 CLUSTER_HARDWARE := $(if $(filter host,$(GPU)),--gpu host,--sim-node test/nvmlsim/nodes/$(NODE).yaml)
 IMAGE := mica.local/kubelet-plugin:dev
+CONTROLLER_IMAGE := mica.local/controller:dev
 
 include test/nvmlsim/nvmlsim.mk
+include test/fleet/fleet.mk
 
 # What needs a cluster first asks whether the machine can run one: a build takes
 # minutes, and a missing compiler has a message of its own there.
 NEED_CLUSTER := demo cluster-up test test-e2e bench
 ifneq (,$(filter $(NEED_CLUSTER),$(MAKECMDGOALS)))
-build lint test-unit nvml-sim $(nvmlsim_files): | prerequisites
+build lint test-unit nvml-sim fleet $(nvmlsim_files): | prerequisites
 endif
 
 .PHONY: help
@@ -58,14 +60,17 @@ cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
 ##@ Build
 
 .PHONY: build
-build: ## Build the plugin and the CDI hook of its image
+build: ## Build the plugin with the CDI hook of its image, the controller and kubectl-gpu
 	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/kubelet-plugin ./cmd/kubelet-plugin
 	go build -trimpath -ldflags '-s -w' -o bin/nvidia-cdi-hook ./cmd/nvidia-cdi-hook
+	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/controller ./cmd/controller
+	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/kubectl-gpu ./cmd/kubectl-gpu
 
 .PHONY: image
-image: build $(CLUSTER) ## Assemble the plugin's image for the local cluster, without a container engine
+image: build $(CLUSTER) ## Assemble the images for the local cluster, without a container engine
 	$(CLUSTER) image --name $(IMAGE) --binary bin/kubelet-plugin --binary bin/nvidia-cdi-hook \
 		--entrypoint /usr/bin/kubelet-plugin --out bin/kubelet-plugin.tar
+	$(CLUSTER) image --name $(CONTROLLER_IMAGE) --binary bin/controller --entrypoint /usr/bin/controller --out bin/controller.tar
 
 .PHONY: $(CLUSTER)
 $(CLUSTER):
@@ -89,14 +94,15 @@ lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
 test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detector
 	HELM="$$($(CLUSTER) tool helm)" go test -race ./...
 	cd test/cluster && go test -race ./...
+	cd test/scheduler && go test ./...
 
 .PHONY: test-e2e
-test-e2e: prerequisites image nvml-sim ## Run the end-to-end tests on a private cluster of their own
+test-e2e: prerequisites image nvml-sim fleet ## Run the end-to-end tests on a private cluster of their own
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
 	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh
 
 .PHONY: bench
-bench: prerequisites image nvml-sim ## Print the benchmarks' figures
+bench: prerequisites image nvml-sim fleet ## Print the benchmarks' figures
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./test/bench/... ./test/crash/...
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
 	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$$' -test.bench .

@@ -30,4 +30,40 @@ say "What the scheduler gave it:"
 say "What its container sees:"
 "$kubectl" logs gpu-pod
 
+say "A pod that asks for 80Gi of memory, which no H100 has, and a group of H200 that could grow:"
+"$kubectl" apply -f - <<END
+apiVersion: mica.gpu/v1alpha1
+kind: GPUNodeGroup
+metadata: {name: h200}
+spec:
+  provider: {eks: {nodegroup: h200}}
+  instanceType: p5e.48xlarge
+  pairing: observe
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: large}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        exactly:
+          deviceClassName: gpu.nvidia.com
+          selectors:
+          - cel: {expression: 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: large}
+spec:
+  containers: [{name: main, image: "mica.local/workload:dev", resources: {claims: [{name: gpu}]}}]
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: large}]
+END
+"$kubectl" wait --for=jsonpath='{.status.conditions[?(@.type=="mica.gpu/ScaleUp")].status}'=False pod/large --timeout=1m
+
+say "Why it waits (kubectl gpu explain pod/large):"
+bin/kubectl-gpu explain pod/large
+"$kubectl" delete pod/large gpunodegroup/h200 resourceclaimtemplate/large --wait=false >/dev/null
+
 say "The cluster keeps running: export KUBECONFIG=$KUBECONFIG, and \`make cluster-down\` ends it."

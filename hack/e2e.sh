@@ -4,9 +4,25 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-hack/install.sh
 cluster=$(bin/cluster info -o env)
 eval "$cluster"
-export KUBECONFIG MICA_DRIVER_ROOT MICA_SIM_SOCKET MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin
-cd test/e2e
-exec ../../bin/e2e.test -test.v -test.timeout 30m "$@"
+export KUBECONFIG MICA_DRIVER_ROOT MICA_SIM_SOCKET MICA_NODE_IP
+export MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin MICA_KUBECTL_GPU=$PWD/bin/kubectl-gpu
+
+# Of the controller. EKS is simulated in a pod of a test, at this address; the simulator looks at
+# no credentials.
+declare -A environment=(
+	[EKS_ENDPOINT]="http://$MICA_NODE_IP:18600" [AWS_REGION]=sim-1 [AWS_EC2_METADATA_DISABLED]=true
+	# A controller that was killed is replaced sooner than by default.
+	[LEADER_ELECT_LEASE_DURATION]=5s [LEADER_ELECT_RENEW_DEADLINE]=4s [LEADER_ELECT_RETRY_PERIOD]=1s
+	[AWS_ACCESS_KEY_ID]=simulated [AWS_SECRET_ACCESS_KEY]=simulated
+)
+values=()
+for name in "${!environment[@]}"; do
+	i=$((${#values[@]} / 4))
+	values+=(--set "controller.env[$i].name=$name" --set-string "controller.env[$i].value=${environment[$name]}")
+done
+hack/install.sh "${values[@]}"
+bin/cluster load bin/eks-sim.tar
+export AUTOSCALER_FLAGS="--scan-interval=5s --template-age=10s"
+exec hack/scaleout.sh bin/fleet-logs env -C test/e2e ../../bin/e2e.test -test.v -test.timeout 30m "$@"

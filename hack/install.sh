@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs Mica from its chart into the local cluster that runs now.
+# Installs Mica from its chart into the local cluster that runs now. Arguments are helm's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cluster=$(bin/cluster info -o env)
 eval "$cluster"
 export KUBECONFIG
-bin/cluster load bin/kubelet-plugin.tar
+bin/cluster load bin/kubelet-plugin.tar bin/controller.tar
 "$(bin/cluster tool helm)" upgrade --install mica deployments/helm/mica \
 	--namespace mica --create-namespace \
 	--set image.registry=mica.local --set image.repository=kubelet-plugin --set image.tag=dev --set image.pullPolicy=Never \
@@ -14,5 +14,6 @@ bin/cluster load bin/kubelet-plugin.tar
 	--set kubeletPlugin.kubeletPluginsDirectoryPath="$MICA_KUBELET_ROOT/plugins" \
 	--set kubeletPlugin.kubeletRegistrarDirectoryPath="$MICA_KUBELET_ROOT/plugins_registry" \
 	--set kubeletPlugin.cdiRoot="$MICA_CDI_ROOT" \
+	--set controller.imageRepository=controller \
 	--set mps.enabled=true --set mps.root="$MICA_CLUSTER_DIR/mps" \
-	--wait --timeout 3m
+	--wait --timeout 3m "$@"

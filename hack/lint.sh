@@ -28,7 +28,8 @@ golangci() {
 	if [[ -z ${binary} ]]; then
 		binary=$(bin/cluster tool golangci-lint) || return 1
 	fi
-	"${binary}" run ./... && (cd test/cluster && "${binary}" run --config ../../.golangci.yaml ./...)
+	"${binary}" run ./... && (cd test/cluster && "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd test/scheduler && "${binary}" run --config ../../.golangci.yaml ./...)
 }
 
 # Logs are contextual in the product; tests and tools may print.

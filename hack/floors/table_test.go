@@ -8,23 +8,35 @@ const module = "github.com/mica-gpu/mica/"
 // one floor do not know each other.
 var floors = map[string]int{
 	// Flags, wiring, exit codes.
-	"cmd/kubelet-plugin":  5,
-	"cmd/nvidia-cdi-hook": 5,
-	"cmd/controller":      5,
-	"cmd/kubectl-gpu":     5,
+	"cmd/kubelet-plugin":  9,
+	"cmd/nvidia-cdi-hook": 9,
+	"cmd/controller":      9,
+	"cmd/kubectl-gpu":     9,
+
+	// The loop around what follows.
+	"pkg/scaleout/control": 8,
 
 	// What the cluster talks to.
-	"pkg/driver":            4,
-	"pkg/scaleout/pair":     4,
-	"pkg/scaleout/ready":    4,
-	"pkg/scaleout/headroom": 4,
-	"pkg/scaleout/keda":     4,
+	"pkg/driver":           7,
+	"pkg/scaleout/pair":    7,
+	"pkg/scaleout/ready":   7,
+	"pkg/scaleout/keda":    7,
+	"pkg/scaleout/explain": 7,
+	"pkg/scaleout/eks":     8,
+
+	// The cluster as it is, for who decides.
+	"pkg/scaleout/view": 6,
+
+	// What is to be kept, for the view of the cluster.
+	"pkg/scaleout/headroom": 5,
+
+	// What decides about many nodes, from what is known of one.
+	"pkg/scaleout": 4,
 
 	// What decides.
-	"pkg/prepare":  3,
-	"pkg/policy":   3,
-	"pkg/health":   3,
-	"pkg/scaleout": 3,
+	"pkg/prepare": 3,
+	"pkg/policy":  3,
+	"pkg/health":  3,
 
 	// One mechanism each.
 	"pkg/slice":     2,
@@ -40,6 +52,9 @@ var floors = map[string]int{
 
 	// Facts about boards, in the words of the floor below.
 	"pkg/catalog": 1,
+
+	// What a binary knows of itself.
+	"pkg/release": 0,
 
 	// Plain values.
 	"pkg/gpu": 0,

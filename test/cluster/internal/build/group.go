@@ -46,6 +46,7 @@ func Groups() []Group {
 	const kubernetes = "k8s.io/kubernetes"
 	const containerd = "github.com/containerd/containerd/v2"
 	const plugins = "github.com/containernetworking/plugins"
+	const kwok = "sigs.k8s.io/kwok"
 	return []Group{
 		{
 			Name:   "kubernetes",
@@ -108,6 +109,14 @@ func Groups() []Group {
 			Packages: map[string]string{"helm": "helm.sh/helm/v4/cmd/helm"},
 			Stamp: func(version string) []string {
 				return []string{"helm.sh/helm/v4/internal/version.version=" + version}
+			},
+		},
+		{
+			Name:     "kwok",
+			Module:   kwok,
+			Packages: map[string]string{"kwok": kwok + "/cmd/kwok"},
+			Stamp: func(version string) []string {
+				return []string{kwok + "/pkg/consts.Version=" + version}
 			},
 		},
 		{

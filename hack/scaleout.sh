@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Runs a command beside a cloud with GPU machines and Cluster Autoscaler, or what stands in for
+# them, against the cluster that KUBECONFIG names:
+#
+#   hack/scaleout.sh LOGS COMMAND [ARGUMENT...]
+#
+# kwok, fleet and autoscaler-sim log into the directory LOGS and end with the command, whose
+# status is that of the script. The command finds the cloud at $MICA_FLEET.
+#
+#   FLEET_GROUPS      a file with node groups to begin with (test/fleet/groups.yaml has examples)
+#   FLEET_FLAGS       more flags of fleet, such as --whole-plugins=4
+#   AUTOSCALER        "off": no autoscaler is started
+#   AUTOSCALER_FLAGS  more flags of autoscaler-sim, such as --template-age=10s
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+logs=${1:?"usage: hack/scaleout.sh LOGS COMMAND [ARGUMENT...]"}
+shift
+mkdir -p "${logs}"
+logs=$(realpath "${logs}")
+children=()
+
+# stop ends the command first, which may still want the others.
+stop() {
+	local child
+	for ((child = ${#children[@]} - 1; child >= 0; child--)); do
+		kill "${children[child]}" 2>/dev/null || true
+	done
+	wait || true
+}
+trap stop EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# start NAME COMMAND... runs a command with a log of that name, which ends with this script,
+# however that ends.
+start() {
+	local name=$1
+	shift
+	setpriv --pdeathsig TERM "$@" >"${logs}/${name}.log" 2>&1 &
+	children+=($!)
+}
+
+start kwok bin/kwok --config test/fleet/kwok.yaml --kubeconfig "${KUBECONFIG:?names the cluster}" \
+	--manage-nodes-with-annotation-selector kwok.x-k8s.io/node=fake --cidr 10.93.0.0/16 --node-ip 10.93.255.1
+
+address=${logs}/fleet.address
+rm -f "${address}"
+# shellcheck disable=SC2086  # several flags
+start fleet bin/fleet --listen 127.0.0.1:0 --address-file "${address}" ${FLEET_GROUPS:+--groups "${FLEET_GROUPS}"} ${FLEET_FLAGS:-}
+for _ in {1..100}; do
+	[[ -s ${address} ]] && break
+	kill -0 "${children[-1]}" 2>/dev/null || break
+	sleep 0.1
+done
+if [[ ! -s ${address} ]]; then
+	echo "fleet does not serve: see ${logs}/fleet.log, which ends with:" >&2
+	tail -n 5 "${logs}/fleet.log" >&2
+	exit 1
+fi
+MICA_FLEET=$(<"${address}")
+export MICA_FLEET
+
+if [[ ${AUTOSCALER:-} != off ]]; then
+	# shellcheck disable=SC2086  # several flags
+	start autoscaler bin/autoscaler-sim --cloud "${MICA_FLEET}" ${AUTOSCALER_FLAGS:-}
+fi
+
+# In the background, so that a signal is heeded at once.
+"$@" <&0 &
+command=$!
+children+=("${command}")
+wait "${command}"

@@ -1,0 +1,86 @@
+// Command autoscaler-sim stands in for Cluster Autoscaler, which is not to be had as a Go
+// module: it scans the cluster every few seconds, asks the cloud of test/fleet for machines,
+// tells pods what it did, and writes its status where the real one does.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mica-gpu/mica/test/autoscaler/scan"
+	"github.com/mica-gpu/mica/test/fleet/cloud"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := newCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "autoscaler-sim:", err)
+		os.Exit(1)
+	}
+}
+
+type flags struct {
+	kubeconfig, cloud string
+	interval          time.Duration
+	duplicates        bool
+	options           scan.Options
+}
+
+func newCommand() *cobra.Command {
+	f := &flags{}
+	cmd := &cobra.Command{
+		Use:           "autoscaler-sim",
+		Short:         "Behave as Cluster Autoscaler does with GPU node groups of EKS",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
+	}
+	set := cmd.Flags()
+	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster, as its administrator")
+	set.StringVar(&f.cloud, "cloud", "http://127.0.0.1:8600", "where fleet serves the cloud")
+	set.DurationVar(&f.interval, "scan-interval", 5*time.Second, "how often to look")
+	set.BoolVar(&f.duplicates, "record-duplicated-events", false, "tell a pod the same reason again within five minutes")
+	set.DurationVar(&f.options.TemplateAge, "template-age", time.Minute, "how long a node is ready before it is its group's template")
+	set.DurationVar(&f.options.Backoff, "initial-node-group-backoff-duration", 5*time.Minute, "how long a group is left alone after its first failure")
+	set.DurationVar(&f.options.MaxBackoff, "max-node-group-backoff-duration", 30*time.Minute, "how long a group is left alone at most")
+	set.DurationVar(&f.options.ScaleDownUnneeded, "scale-down-unneeded-time", 0, "how long a node is empty before it is removed; 0: never")
+	set.Int32Var(&f.options.PriorityCutoff, "expendable-pods-priority-cutoff", -10, "pods of a lower priority are worth no node")
+	return cmd
+}
+
+func run(ctx context.Context, f *flags) error {
+	if f.interval <= 0 {
+		return fmt.Errorf("--scan-interval %s is no interval: give one such as 5s", f.interval)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read --kubeconfig: %w: name a readable kubeconfig file", err)
+	}
+	config.UserAgent = "autoscaler-sim"
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("set up the client of the API server: %w", err)
+	}
+	machines, err := cloud.NewClient(f.cloud)
+	if err != nil {
+		return err
+	}
+	autoscaler := newAutoscaler(client, machines, f.options, f.duplicates)
+	if err := autoscaler.run(ctx, f.interval); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

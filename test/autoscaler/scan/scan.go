@@ -1,0 +1,273 @@
+// Package scan is one look of Cluster Autoscaler at a cluster: what it would do, and say,
+// about pods that cannot be scheduled. It stands in for the real one, whose behaviour with
+// claims on EKS it repeats, with its blind spots: a group that never had a node has a template
+// without slices. It is pure: State and Memory in, Result out. It knows nothing of Mica.
+package scan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// Options are flags of Cluster Autoscaler.
+type Options struct {
+	// TemplateAge is how long a node has to be ready before it is its group's template; one
+	// minute there.
+	TemplateAge time.Duration
+	// Backoff is how long a group is left alone after a failure, doubled with each up to
+	// MaxBackoff; 5 and 30 minutes there.
+	Backoff, MaxBackoff time.Duration
+	// ScaleDownUnneeded is how long a node is empty before it is removed; zero for never.
+	ScaleDownUnneeded time.Duration
+	// PriorityCutoff is the priority below which pods are not worth a node; -10 there.
+	PriorityCutoff int32
+}
+
+// State is the cluster and the cloud at one moment.
+type State struct {
+	Now     time.Time
+	Pods    []*corev1.Pod
+	Nodes   []*corev1.Node
+	Claims  []*resourceapi.ResourceClaim
+	Classes []*resourceapi.DeviceClass
+	Slices  []*resourceapi.ResourceSlice
+	Groups  []Group
+}
+
+// Group is a scaling group as the cloud tells of it.
+type Group struct {
+	// Name is that of the scaling group.
+	Name string
+	// Selector are the labels of its nodes.
+	Selector map[string]string
+	Min, Max int
+	// Target is the size that was asked for.
+	Target int
+	// Labels, Taints and Allocatable are what the cloud says of a node.
+	Labels      map[string]string
+	Taints      []corev1.Taint
+	Allocatable corev1.ResourceList
+	// Failed is how many machines do not come, and Code and Message why.
+	Failed        int
+	Code, Message string
+}
+
+// Memory is what one scan leaves to the next. It is lost with the process.
+type Memory struct {
+	// Templates are of nodes that groups have or had.
+	Templates map[string]*Template
+	Backoffs  map[string]Backoff
+	// Unneeded is since when nodes are empty.
+	Unneeded map[string]time.Time
+}
+
+// NewMemory is that of an autoscaler that has just started.
+func NewMemory() Memory {
+	return Memory{Templates: map[string]*Template{}, Backoffs: map[string]Backoff{}, Unneeded: map[string]time.Time{}}
+}
+
+// Backoff is a group that is left alone.
+type Backoff struct {
+	Until         time.Time
+	Duration      time.Duration
+	Code, Message string
+}
+
+// Result is what is to be done and said.
+type Result struct {
+	// Sizes are the sizes to ask for, by group.
+	Sizes map[string]int
+	// Remove are nodes to take away.
+	Remove []string
+	Events []Event
+	Status Status
+	Memory Memory
+}
+
+// Event is what a pod is told.
+type Event struct {
+	Pod             *corev1.Pod
+	Reason, Message string
+}
+
+// Reasons of events.
+const (
+	NotTriggerScaleUp = "NotTriggerScaleUp"
+	TriggeredScaleUp  = "TriggeredScaleUp"
+)
+
+// Scan looks once. The error is of the context, or of a device selector.
+func Scan(ctx context.Context, options Options, state State, memory Memory) (Result, error) {
+	s := &scanner{options: options, State: state, memory: memory.clone(), sizes: map[string]int{}}
+	s.groupNodes()
+	s.learn()
+	failed := s.backOff()
+	world := newWorld(state)
+	rooms := s.rooms(world)
+	pending, err := s.unschedulable(ctx, world, rooms)
+	if err != nil {
+		return Result{}, err
+	}
+	var events []Event
+	// As there, a failure is tidied up before anything is tried again.
+	if !failed {
+		if events, err = s.scaleUp(ctx, world, pending); err != nil {
+			return Result{}, err
+		}
+	}
+	removed := s.scaleDown(len(pending) > 0)
+	return Result{Sizes: s.sizes, Remove: removed, Events: events, Status: s.status(), Memory: s.memory}, nil
+}
+
+func (m Memory) clone() Memory {
+	return Memory{Templates: maps.Clone(m.Templates), Backoffs: maps.Clone(m.Backoffs), Unneeded: maps.Clone(m.Unneeded)}
+}
+
+// scanner is a scan on its way.
+type scanner struct {
+	options Options
+	State
+	memory Memory
+	// members are the nodes of each group, the oldest first.
+	members map[string][]*corev1.Node
+	sizes   map[string]int
+}
+
+func (s *scanner) groupNodes() {
+	s.members = map[string][]*corev1.Node{}
+	for _, group := range s.Groups {
+		for _, node := range s.Nodes {
+			if hasAll(node.Labels, group.Selector) {
+				s.members[group.Name] = append(s.members[group.Name], node)
+			}
+		}
+		slices.SortFunc(s.members[group.Name], func(a, b *corev1.Node) int {
+			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+		})
+	}
+}
+
+func hasAll(labels, selector map[string]string) bool {
+	for key, value := range selector {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return len(selector) > 0
+}
+
+// backOff leaves groups alone whose machines do not come, and stops asking for these.
+func (s *scanner) backOff() bool {
+	failed := false
+	for _, group := range s.Groups {
+		last, known := s.memory.Backoffs[group.Name]
+		if group.Failed == 0 {
+			// A group that was not tried again after its backoff is as good as new.
+			if known && s.Now.After(last.Until.Add(last.Duration)) {
+				delete(s.memory.Backoffs, group.Name)
+			}
+			continue
+		}
+		failed = true
+		duration := s.options.Backoff
+		if known {
+			duration = min(2*last.Duration, s.options.MaxBackoff)
+		}
+		s.memory.Backoffs[group.Name] = Backoff{Until: s.Now.Add(duration), Duration: duration, Code: group.Code, Message: group.Message}
+		s.sizes[group.Name] = max(group.Target-group.Failed, group.Min)
+	}
+	return failed
+}
+
+func (s *scanner) inBackoff(group string) bool {
+	backoff, known := s.memory.Backoffs[group]
+	return known && s.Now.Before(backoff.Until)
+}
+
+// rooms are all places for pods: nodes that have started, and a new node for each that was
+// asked for and has not.
+func (s *scanner) rooms(w *world) []*room {
+	upcoming := map[string]bool{}
+	var rooms []*room
+	for _, group := range s.Groups {
+		template := s.template(group)
+		started := 0
+		for _, node := range s.members[group.Name] {
+			if s.started(node, template) {
+				started++
+			} else {
+				upcoming[node.Name] = true
+			}
+		}
+		for i := range max(group.Target-group.Failed-started, 0) {
+			rooms = append(rooms, template.room(w, fmt.Sprintf("upcoming-%s-%d", group.Name, i)))
+		}
+	}
+	var live []*room
+	for _, node := range s.Nodes {
+		if !upcoming[node.Name] {
+			live = append(live, w.live(node, s.Slices, s.Pods))
+		}
+	}
+	return append(live, rooms...)
+}
+
+// unschedulable are the pods that find no place, the most important first.
+func (s *scanner) unschedulable(ctx context.Context, w *world, rooms []*room) ([]*corev1.Pod, error) {
+	var left []*corev1.Pod
+	for _, pod := range s.pending(w) {
+		placed := false
+		for _, room := range rooms {
+			reason, err := w.place(ctx, room, pod)
+			if err != nil {
+				return nil, err
+			}
+			if placed = reason == ""; placed {
+				break
+			}
+		}
+		if !placed {
+			left = append(left, pod)
+		}
+	}
+	return left, nil
+}
+
+func (s *scanner) pending(w *world) []*corev1.Pod {
+	var pending []*corev1.Pod
+	for _, pod := range s.Pods {
+		if waits(pod) && priority(pod) >= s.options.PriorityCutoff && w.claimsExist(pod) {
+			pending = append(pending, pod)
+		}
+	}
+	slices.SortFunc(pending, func(a, b *corev1.Pod) int {
+		return cmp.Or(-cmp.Compare(priority(a), priority(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return pending
+}
+
+// waits tells whether the scheduler has given up on a pod for now.
+func waits(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending {
+		return false
+	}
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	})
+}
+
+func priority(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
+}

@@ -1,0 +1,265 @@
+// Package cloud stands in for the part of a cloud that keeps node groups at the size that
+// was asked for. A machine is a Node object, which kwok keeps alive; the plugin on it is
+// another package's. It knows neither who asks nor why: an autoscaler and EKS are the same
+// to it.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+)
+
+// Nodes are the cluster's, as typed client-go has them.
+type Nodes interface {
+	Create(ctx context.Context, node *corev1.Node, options metav1.CreateOptions) (*corev1.Node, error)
+	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
+	List(ctx context.Context, options metav1.ListOptions) (*corev1.NodeList, error)
+}
+
+// Cloud has node groups. What machines there are is in the cluster; what is on the way is
+// lost with the process, as the size that was asked for is.
+type Cloud struct {
+	nodes Nodes
+	now   func() time.Time
+
+	mu     sync.Mutex
+	groups map[string]*group
+}
+
+// group is one of them at work.
+type group struct {
+	Group
+	desired int
+	// joined are the nodes that were last seen, and boots when those on the way are there.
+	joined map[string]bool
+	boots  []time.Time
+	failed int
+	// known tells that nodes from before this process were counted.
+	known bool
+}
+
+// ErrNoGroup tells that there is no node group of a name.
+var ErrNoGroup = errors.New("there is no such node group")
+
+// ErrSize tells that a size is outside of what the group allows.
+var ErrSize = errors.New("the size is outside of the group's limits")
+
+// New has these groups, and as many machines as the cluster has nodes of them.
+func New(nodes Nodes, now func() time.Time, groups []Group) *Cloud {
+	c := &Cloud{nodes: nodes, now: now, groups: map[string]*group{}}
+	for _, g := range groups {
+		c.groups[g.Name] = &group{Group: g, desired: g.Min}
+	}
+	return c
+}
+
+// Put sets a group up, or changes what is to hold for machines from now on.
+func (c *Cloud) Put(g Group) error {
+	if err := g.Check(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	existing, found := c.groups[g.Name]
+	if !found {
+		c.groups[g.Name] = &group{Group: g, desired: g.Min}
+		return nil
+	}
+	existing.Group = g
+	existing.desired = min(max(existing.desired, g.Min), g.Max)
+	return nil
+}
+
+// Remove forgets a group and terminates its machines.
+func (c *Cloud) Remove(ctx context.Context, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, found := c.groups[name]
+	if !found {
+		return fmt.Errorf("remove node group %s: %w", name, ErrNoGroup)
+	}
+	nodes, err := c.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes[g.Name] {
+		if err := c.delete(ctx, node.Name); err != nil {
+			return err
+		}
+	}
+	delete(c.groups, name)
+	return nil
+}
+
+// SetDesired asks for a size. Fewer machines than there are: those on the way go first,
+// then the youngest.
+func (c *Cloud) SetDesired(name string, desired int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, found := c.groups[name]
+	switch {
+	case !found:
+		return fmt.Errorf("set the size of node group %s: %w", name, ErrNoGroup)
+	case desired < g.Min || desired > g.Max:
+		return fmt.Errorf("set the size of node group %s to %d, which allows %d to %d: %w", name, desired, g.Min, g.Max, ErrSize)
+	}
+	g.desired = desired
+	return nil
+}
+
+// Terminate takes a machine away for good: the group gets smaller.
+func (c *Cloud) Terminate(ctx context.Context, node string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.groups {
+		if g.joined[node] {
+			if err := c.delete(ctx, node); err != nil {
+				return err
+			}
+			delete(g.joined, node)
+			g.desired = max(g.desired-1, g.Min)
+			return nil
+		}
+	}
+	return fmt.Errorf("terminate %s: no node group has it: %w", node, ErrNoGroup)
+}
+
+// States are all groups, by name.
+func (c *Cloud) States() []State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var states []State
+	for _, g := range c.groups {
+		states = append(states, State{
+			Group: g.Group, Desired: g.desired, Nodes: slices.Sorted(maps.Keys(g.joined)), Booting: len(g.boots), Failed: g.failed,
+		})
+	}
+	return sorted(states)
+}
+
+// Run brings the groups to their sizes until ctx ends.
+func (c *Cloud) Run(ctx context.Context, interval time.Duration) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := c.Step(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The node groups could not be brought to their sizes and will be tried again")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// Step does what is due now.
+func (c *Cloud) Step(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	nodes, err := c.list(ctx)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
+		problems = append(problems, c.step(ctx, c.groups[name], nodes[name]))
+	}
+	return errors.Join(problems...)
+}
+
+func (c *Cloud) step(ctx context.Context, g *group, nodes []corev1.Node) error {
+	g.see(nodes)
+	g.plan(c.now())
+	for excess := len(g.joined) + len(g.boots) - g.desired; excess > 0; excess-- {
+		if last := len(g.boots) - 1; last >= 0 {
+			g.boots = g.boots[:last]
+			continue
+		}
+		node := nodes[len(nodes)-1].Name
+		if err := c.delete(ctx, node); err != nil {
+			return err
+		}
+		nodes = nodes[:len(nodes)-1]
+		delete(g.joined, node)
+	}
+	for len(g.boots) > 0 && !g.boots[0].After(c.now()) {
+		node, err := c.nodes.Create(ctx, g.newNode(), metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("let a machine of node group %s join: %w", g.Name, err)
+		}
+		g.boots = g.boots[1:]
+		g.joined[node.Name] = true
+		klog.FromContext(ctx).Info("A machine has joined", "group", g.Name, "node", node.Name)
+	}
+	return nil
+}
+
+// see takes note of nodes that have come and gone by themselves: a Node that somebody
+// deletes is a machine that is terminated.
+func (g *group) see(nodes []corev1.Node) {
+	joined := map[string]bool{}
+	for _, node := range nodes {
+		joined[node.Name] = true
+	}
+	if !g.known {
+		g.known = true
+		g.desired = max(g.desired, len(joined))
+	}
+	for name := range g.joined {
+		if !joined[name] {
+			g.desired = max(g.desired-1, g.Min)
+		}
+	}
+	g.joined = joined
+}
+
+// plan orders machines that are missing, or counts them where there are none to be had.
+func (g *group) plan(now time.Time) {
+	missing := max(g.desired-len(g.joined)-len(g.boots), 0)
+	g.failed = 0
+	if g.Failure != nil {
+		g.failed = missing + len(g.boots)
+		g.boots = nil
+		return
+	}
+	for range missing {
+		g.boots = append(g.boots, now.Add(g.BootDelay.Duration))
+	}
+	slices.SortFunc(g.boots, time.Time.Compare)
+}
+
+// list has the machines of each group, the oldest first.
+func (c *Cloud) list(ctx context.Context) (map[string][]corev1.Node, error) {
+	all, err := c.nodes.List(ctx, metav1.ListOptions{LabelSelector: LabelNodegroup})
+	if err != nil {
+		return nil, fmt.Errorf("list the machines: %w", err)
+	}
+	byGroup := map[string][]corev1.Node{}
+	for _, node := range all.Items {
+		if group := node.Annotations[AnnotationGroup]; group != "" && node.DeletionTimestamp.IsZero() {
+			byGroup[group] = append(byGroup[group], node)
+		}
+	}
+	for _, nodes := range byGroup {
+		slices.SortStableFunc(nodes, func(a, b corev1.Node) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	}
+	return byGroup, nil
+}
+
+func (c *Cloud) delete(ctx context.Context, node string) error {
+	if err := c.nodes.Delete(ctx, node, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("terminate machine %s: %w", node, err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package cloud
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+)
+
+// Labels of every node of a managed node group of EKS.
+const (
+	LabelNodegroup    = "eks.amazonaws.com/nodegroup"
+	LabelCapacityType = "eks.amazonaws.com/capacityType"
+)
+
+// Annotations of the nodes that the cloud boots.
+const (
+	// AnnotationGroup has the node group's name.
+	AnnotationGroup = "fleet.mica.gpu/group"
+	// AnnotationMachine names the simulated machine that the node is.
+	AnnotationMachine = "fleet.mica.gpu/machine"
+	// AnnotationSliceDelay is how long after the node's creation the plugin starts; "never".
+	AnnotationSliceDelay = "fleet.mica.gpu/slice-delay"
+	// Never is a delay without end.
+	Never = "never"
+	// AnnotationFake tells kwok that a node is its own.
+	AnnotationFake = "kwok.x-k8s.io/node"
+)
+
+// newNode is a node that has just registered: nobody has reported on it yet.
+func (g Group) newNode() *corev1.Node {
+	name := fmt.Sprintf("%s-%s", g.Name, utilrand.String(6))
+	labels := g.NodeLabels()
+	labels[corev1.LabelHostname] = name
+	machine := g.Machine
+	if machine == "" {
+		machine = g.InstanceType
+	}
+	delay := g.SliceDelay.Duration.String()
+	if g.NoSlices {
+		delay = Never
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   name,
+			Labels: labels,
+			Annotations: map[string]string{
+				AnnotationGroup: g.Name, AnnotationMachine: machine, AnnotationSliceDelay: delay, AnnotationFake: "fake",
+			},
+		},
+		Spec: corev1.NodeSpec{ProviderID: "fleet:///sim-1a/" + name, Taints: slices.Clone(g.Taints)},
+		Status: corev1.NodeStatus{
+			Capacity:    maps.Clone(g.Allocatable),
+			Allocatable: maps.Clone(g.Allocatable),
+			NodeInfo:    corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"},
+		},
+	}
+}
+
+// SliceDelay is how long after its creation a node's plugin starts; false: never.
+func SliceDelay(node *corev1.Node) (time.Duration, bool, error) {
+	text := node.Annotations[AnnotationSliceDelay]
+	switch text {
+	case Never:
+		return 0, false, nil
+	case "":
+		return 0, true, nil
+	}
+	delay, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, false, fmt.Errorf("node %s, annotation %s: %w: give a duration such as 5s, or %s", node.Name, AnnotationSliceDelay, err, Never)
+	}
+	return delay, true, nil
+}

@@ -1,0 +1,87 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
+)
+
+// hardware is the NVML of a simulated machine, in this process.
+type hardware struct {
+	library *nvml.Library
+	session *model.Session
+	sysfs   fs.ReadLinkFS
+}
+
+// open boots the ready-made machine. Identities, such as its GPUs' UUIDs, are those of
+// the node, as two machines of one type have none in common.
+func open(machine, node string) (driver.Hardware, error) {
+	file, err := nodes.Load(machine)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", node, err)
+	}
+	file.Name = node
+	loaded, err := model.Load(file)
+	if err != nil {
+		return nil, fmt.Errorf("node %s, machine %s: %w", node, machine, err)
+	}
+	session := loaded.NewSession()
+	library, err := nvml.New(session)
+	if err != nil {
+		session.Close()
+		return nil, err
+	}
+	return &hardware{library: library, session: session, sysfs: fixture.Sysfs(file)}, nil
+}
+
+// Discover implements driver.Hardware.
+func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Discover(h.sysfs) }
+
+// Refresh implements driver.Hardware.
+func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
+
+// Edits implements driver.Hardware.
+func (h *hardware) Edits() prepare.Edits { return noContainers{} }
+
+// Tools implements driver.Hardware.
+func (h *hardware) Tools() prepare.Tools { return prepare.Tools{MIG: h.library, Modes: h.library} }
+
+// Close implements driver.Hardware.
+func (h *hardware) Close() error {
+	defer h.session.Close()
+	return h.library.Close()
+}
+
+// noContainers are the edits of a node on which no container ever starts: kubelet, who
+// would ask for them, is kwok there.
+type noContainers struct{}
+
+var errNoContainers = errors.New("this node has no containers: kwok only says that its pods run")
+
+func (noContainers) Common() (cdispec.ContainerEdits, error) {
+	return cdispec.ContainerEdits{}, errNoContainers
+}
+
+func (noContainers) GPU(string) (cdispec.ContainerEdits, error) {
+	return cdispec.ContainerEdits{}, errNoContainers
+}
+
+func (noContainers) Partition(string, int, int) (cdispec.ContainerEdits, error) {
+	return cdispec.ContainerEdits{}, errNoContainers
+}
+
+// opener is Options.Open of the driver.
+func opener(machine, node string) func(context.Context) (driver.Hardware, error) {
+	return func(context.Context) (driver.Hardware, error) { return open(machine, node) }
+}
