@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 )
 
 // claimsInUse returns the UIDs of the claims that hold or look at a GPU of the node and are
@@ -55,6 +57,31 @@ func (in *installation) expectNoObjects(ctx context.Context) error {
 	}
 	if len(slices.Items) > 0 {
 		return fmt.Errorf("%d slices of the tests are still there, the first is %s", len(slices.Items), slices.Items[0].Name)
+	}
+	return in.expectNoScaleOut(ctx)
+}
+
+// expectNoScaleOut wants no node group, headroom or placeholder to be left.
+func (in *installation) expectNoScaleOut(ctx context.Context) error {
+	client, err := dynamic.NewForConfig(in.config)
+	if err != nil {
+		return err
+	}
+	for _, resource := range []schema.GroupVersionResource{gpuNodeGroups, gpuHeadrooms} {
+		list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) > 0 {
+			return fmt.Errorf("%d %s are still there, the first is %s", len(list.Items), resource.Resource, list.Items[0].GetName())
+		}
+	}
+	pods, err := in.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: placeholderLabel})
+	if err != nil {
+		return err
+	}
+	if len(pods.Items) > 0 {
+		return fmt.Errorf("%d placeholders are still there, the first is %s", len(pods.Items), pods.Items[0].Name)
 	}
 	return nil
 }

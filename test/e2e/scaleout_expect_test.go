@@ -1,0 +1,404 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+)
+
+var (
+	gpuNodeGroups = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpunodegroups"}
+	gpuHeadrooms  = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpuheadrooms"}
+)
+
+const (
+	nodegroupLabel      = "eks.amazonaws.com/nodegroup"
+	placeholderLabel    = "mica.gpu/node-group"
+	protectedAnnotation = "mica.gpu/protected-for"
+	controllerLease     = "mica-controller"
+	controllerSelector  = "app.kubernetes.io/component=controller,app.kubernetes.io/name=mica"
+)
+
+func (s *scaleOut) dynamic(resource schema.GroupVersionResource) dynamic.ResourceInterface {
+	s.Helper()
+	client, err := dynamic.NewForConfig(s.config)
+	must(s, err, "make a client for %s", resource.Resource)
+	return client.Resource(resource)
+}
+
+// declare makes the GPUNodeGroup of a group for the time of the test.
+func (s *scaleOut) declare(name string) {
+	s.Helper()
+	group := groupOf(s, name)
+	spec := fields{
+		"provider":         fields{"eks": fields{"nodegroup": name, "cluster": "e2e"}},
+		"instanceType":     group.Promised,
+		"max":              int64(group.Max),
+		"pairing":          group.Pairing,
+		"provisionTimeout": "2m",
+		"template": fields{
+			"labels":      fields{groupSetLabel: groupSet(name)},
+			"taints":      []any{fields{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}},
+			"allocatable": fields{"cpu": "180", "memory": "1900Gi", "pods": "110"},
+		},
+	}
+	if group.Price != "" {
+		spec["pricePerHour"] = group.Price
+	}
+	must(s, theFleet(s).cloud.Put(s.Context(), group.machines(name)), "set up group %s", name)
+	_, err := s.dynamic(gpuNodeGroups).Create(s.Context(), groupWith(name, spec), metav1.CreateOptions{})
+	must(s, err, "declare group %s", name)
+	s.Cleanup(func() { s.undeclare(name) })
+}
+
+// undeclare removes the nodes once their pods are gone, and then the group, which the
+// controller would discover again while it had nodes.
+func (s *scaleOut) undeclare(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+	defer cancel()
+	err := errors.Join(
+		until(ctx, s.deletePods),
+		theFleet(s).cloud.Remove(ctx, name),
+		until(ctx, func(ctx context.Context) error { return s.expectNodesGone(ctx, name) }),
+	)
+	if deletion := s.dynamic(gpuNodeGroups).Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(deletion) {
+		err = errors.Join(err, deletion)
+	}
+	if err != nil {
+		s.Errorf("remove group %s: %v", name, err)
+	}
+}
+
+func (s *scaleOut) expectNodesGone(ctx context.Context, group string) error {
+	nodes, err := s.nodesOf(ctx, group)
+	if err == nil && len(nodes) > 0 {
+		err = fmt.Errorf("%d nodes are still there, the first is %s", len(nodes), nodes[0].Name)
+	}
+	return err
+}
+
+// placeholders are watched from the start of the suite, so that none is missed.
+type placeholders struct {
+	mutex sync.Mutex
+	made  map[string]map[types.UID]bool
+}
+
+func (p *placeholders) note(pod *corev1.Pod) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	group := pod.Labels[placeholderLabel]
+	if p.made[group] == nil {
+		p.made[group] = map[types.UID]bool{}
+	}
+	p.made[group][pod.UID] = true
+}
+
+// placeholdersMade is how many placeholders a group has ever had.
+func (s *scaleOut) placeholdersMade(group string) int {
+	p := &theFleet(s).placeholders
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return len(p.made[group])
+}
+
+// expectPlaceholders waits until there are so many placeholders of a group.
+func (s *scaleOut) expectPlaceholders(group string, count int) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("group %s has %d placeholders", group, count), func(ctx context.Context) error {
+		pods, err := s.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: placeholderLabel + "=" + group})
+		if err == nil && len(pods.Items) != count {
+			err = fmt.Errorf("there are %d", len(pods.Items))
+		}
+		return err
+	})
+}
+
+// expectEvent waits for an Event of a source, with any reason where it is empty.
+func (s *scaleOut) expectEvent(kind, name, source, reason, text string) {
+	s.Helper()
+	namespace := s.namespace
+	if kind != "Pod" {
+		namespace = metav1.NamespaceDefault
+	}
+	eventually(s, nodeTimeout, fmt.Sprintf("%s %s has an Event %s with %q", kind, name, reason, text), func(ctx context.Context) error {
+		events, err := s.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		var others []string
+		for _, event := range events.Items {
+			by := event.Source.Component == source || event.ReportingController == source
+			if by && (reason == "" || event.Reason == reason) && strings.Contains(event.Message, text) {
+				return nil
+			}
+			others = append(others, event.Reason+": "+event.Message)
+		}
+		return fmt.Errorf("there are %q", others)
+	})
+}
+
+// expectCondition waits for the pod's condition about its scale-up.
+func (s *scaleOut) expectCondition(name string, status corev1.ConditionStatus, text string) {
+	s.Helper()
+	eventually(s, nodeTimeout, fmt.Sprintf("pod %s says of %s why it waits", name, text), func(ctx context.Context) error {
+		pod, err := s.pod(ctx, name)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == "mica.gpu/ScaleUp" })
+		if i < 0 {
+			return errors.New("it says nothing")
+		}
+		if c := pod.Status.Conditions[i]; c.Status != status || !strings.Contains(c.Message, text) {
+			return fmt.Errorf("it says %s, %s: %s", c.Status, c.Reason, c.Message)
+		}
+		return nil
+	})
+}
+
+// expectGroup waits for a value of a group's status, at a path of names.
+func (s *scaleOut) expectGroup(group, path string, want any) {
+	s.Helper()
+	s.expectStatus(gpuNodeGroups, group, path, want)
+}
+
+func (s *scaleOut) expectStatus(resource schema.GroupVersionResource, name, path string, want any) {
+	s.Helper()
+	eventually(s, nodeTimeout, fmt.Sprintf("%s %s has %s %v", resource.Resource, name, path, want), func(ctx context.Context) error {
+		object, err := s.dynamic(resource).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		got, _, err := unstructured.NestedFieldNoCopy(object.Object, append([]string{"status"}, strings.Split(path, ".")...)...)
+		if err == nil && got != want {
+			err = fmt.Errorf("it is %v", got)
+		}
+		return err
+	})
+}
+
+func (s *scaleOut) expectGroupCondition(group, kind string, status metav1.ConditionStatus, text string) {
+	s.Helper()
+	eventually(s, nodeTimeout, fmt.Sprintf("group %s has %s %s", group, kind, status), func(ctx context.Context) error {
+		object, err := s.dynamic(gpuNodeGroups).Get(ctx, group, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+		for _, condition := range conditions {
+			c, _ := condition.(fields)
+			if c["type"] == kind && c["status"] == string(status) && strings.Contains(fmt.Sprint(c["message"]), text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it has %v", conditions)
+	})
+}
+
+// explain is what a user reads.
+func (s *scaleOut) explain(pod string) string {
+	s.Helper()
+	command := exec.CommandContext(s.Context(), os.Getenv("MICA_KUBECTL_GPU"), "explain", "pod/"+pod, "--namespace", s.namespace)
+	output, err := command.CombinedOutput()
+	must(s, err, "run kubectl gpu explain: %s", output)
+	return string(output)
+}
+
+// expectProtected waits until each node of a group is kept from being scaled down.
+func (s *scaleOut) expectProtected(group, reason string) {
+	s.Helper()
+	s.expectProtection(group, reason)
+}
+
+// expectUnprotected waits until no node of the group is.
+func (s *scaleOut) expectUnprotected(group string) {
+	s.Helper()
+	s.expectProtection(group, "")
+}
+
+func (s *scaleOut) expectProtection(group, reason string) {
+	s.Helper()
+	eventually(s, nodeTimeout, fmt.Sprintf("nodes of %s are protected for %q", group, reason), func(ctx context.Context) error {
+		nodes, err := s.nodesOf(ctx, group)
+		if err != nil {
+			return err
+		}
+		for _, node := range nodes {
+			if got := node.Annotations[protectedAnnotation]; got != reason {
+				return fmt.Errorf("node %s is protected for %q", node.Name, got)
+			}
+			if disabled := node.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] == "true"; disabled != (reason != "") {
+				return fmt.Errorf("node %s has annotations %v", node.Name, node.Annotations)
+			}
+		}
+		return nil
+	})
+}
+
+// killLeaders kills the controller that works, count times, each after another number of
+// renewals of its lease, so that it is at another point of its work.
+func (s *scaleOut) killLeaders(count int) {
+	s.Helper()
+	killed := ""
+	for renewals := range count {
+		killed = s.awaitLeader(killed, renewals)
+		err := s.client.CoreV1().Pods(s.plugin.namespace).Delete(s.Context(), killed, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+		must(s, err, "kill controller %s", killed)
+	}
+}
+
+// awaitLeader waits until another pod than the one before leads, and has renewed its lease so
+// many times.
+func (s *scaleOut) awaitLeader(before string, renewals int) (leader string) {
+	s.Helper()
+	seen := map[time.Time]bool{}
+	eventually(s, startTimeout, fmt.Sprintf("another controller than %q leads", before), func(ctx context.Context) error {
+		lease, err := s.client.CoordinationV1().Leases(s.plugin.namespace).Get(ctx, controllerLease, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		// The holder is the pod's name and something random.
+		leader, _, _ = strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+		if leader == "" || leader == before || lease.Spec.RenewTime == nil {
+			return fmt.Errorf("the lease is held by %q", leader)
+		}
+		// A pod that was killed holds the lease until it expires.
+		if _, err := s.client.CoreV1().Pods(s.plugin.namespace).Get(ctx, leader, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if seen[lease.Spec.RenewTime.Time] = true; len(seen) <= renewals {
+			return fmt.Errorf("pod %s has renewed its lease %d times", leader, len(seen)-1)
+		}
+		return nil
+	})
+	return leader
+}
+
+// expectMetrics wants lines that begin so of one controller, the one that works.
+func (s *scaleOut) expectMetrics(ctx context.Context, lines ...string) error {
+	pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
+	if err != nil {
+		return err
+	}
+	err = errors.New("there is no controller")
+	for _, pod := range pods.Items {
+		var text []byte
+		text, err = s.client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
+			Name(pod.Name + ":8080").SubResource("proxy").Suffix("metrics").DoRaw(ctx)
+		if err != nil {
+			continue
+		}
+		missing := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.Contains(string(text), "\n"+line) })
+		if len(missing) == 0 {
+			return nil
+		}
+		err = fmt.Errorf("pod %s does not tell %q", pod.Name, missing)
+	}
+	return err
+}
+
+func (s *scaleOut) createHeadroom(name string, spec fields) {
+	s.Helper()
+	_, err := s.dynamic(gpuHeadrooms).Create(s.Context(), &unstructured.Unstructured{Object: fields{
+		"apiVersion": "mica.gpu/v1alpha1", "kind": "GPUHeadroom",
+		"metadata": fields{"name": name, "labels": fields{testLabel: ""}}, "spec": spec,
+	}}, metav1.CreateOptions{})
+	must(s, err, "create GPUHeadroom %s", name)
+	s.Cleanup(func() {
+		if err := s.dynamic(gpuHeadrooms).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			s.Errorf("delete GPUHeadroom %s: %v", name, err)
+		}
+	})
+}
+
+// expectHeadroom waits until so many devices are kept free.
+func (s *scaleOut) expectHeadroom(name string, free int64) {
+	s.Helper()
+	s.expectStatus(gpuHeadrooms, name, "free", free)
+	s.expectStatus(gpuHeadrooms, name, "demanded", int64(0))
+}
+
+// taintDevices taints all devices of a node for the time of the test.
+func (s *scaleOut) taintDevices(node string) {
+	s.Helper()
+	rule, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), &resourcev1.DeviceTaintRule{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-", Labels: map[string]string{testLabel: ""}},
+		Spec: resourcev1.DeviceTaintRuleSpec{
+			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: &s.driver, Pool: &node},
+			Taint:          resourcev1.DeviceTaint{Key: "e2e.mica.gpu/broken", Effect: resourcev1.DeviceTaintEffectNoSchedule},
+		},
+	}, metav1.CreateOptions{})
+	must(s, err, "taint the devices of %s", node)
+	s.Cleanup(func() {
+		if err := s.client.ResourceV1().DeviceTaintRules().Delete(context.Background(), rule.Name, metav1.DeleteOptions{}); err != nil {
+			s.Errorf("delete DeviceTaintRule %s: %v", rule.Name, err)
+		}
+	})
+}
+
+// awaitScans waits until the autoscaler has looked again, so many times.
+func (s *scaleOut) awaitScans(count int) {
+	s.Helper()
+	seen := map[string]bool{}
+	eventually(s, nodeTimeout, fmt.Sprintf("the autoscaler has scanned %d times", count), func(ctx context.Context) error {
+		status, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "cluster-autoscaler-status", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		seen[status.ResourceVersion] = true
+		if len(seen) <= count {
+			return fmt.Errorf("it has %d times", len(seen)-1)
+		}
+		return nil
+	})
+}
+
+// logGroups writes what a reader of a failed test would ask for.
+func (s *scaleOut) logGroups() {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	for _, group := range s.groups {
+		object, err := s.dynamic(gpuNodeGroups).Get(ctx, group, metav1.GetOptions{})
+		if err != nil {
+			continue
+		}
+		unstructured.RemoveNestedField(object.Object, "status", "template", "data")
+		s.Logf("group %s: %v", group, object.Object["status"])
+		nodes, err := s.nodesOf(ctx, group)
+		for _, node := range nodes {
+			s.Logf("node %s of %s (%v): taints %v, annotations %v", node.Name, group, err, node.Spec.Taints, node.Annotations)
+		}
+	}
+	pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
+	if err != nil {
+		return
+	}
+	for _, pod := range pods.Items {
+		log, err := s.podLog(ctx, pod.Namespace, pod.Name, &corev1.PodLogOptions{TailLines: ptr.To(int64(80))})
+		s.Logf("controller %s: %s; its last log lines (%v):\n%s", pod.Name, summary(&pod), err, log)
+	}
+	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{})
+	if err == nil {
+		for _, event := range events.Items {
+			s.Logf("event %s of %s/%s: %s", event.Reason, event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Message)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/test/fleet/cloud"
+)
+
+// nodeGroup is a group of the cloud, and what the cluster is told of it.
+type nodeGroup struct {
+	// Promised is the instance type; Real is the machine that boots, where it is another.
+	Promised, Real string
+	Max            int
+	Price, Pairing string
+	// Set is the first group of the test that has several.
+	Set        string
+	SliceDelay time.Duration
+	OutOfStock bool
+}
+
+const (
+	placeholder = "placeholder"
+	h200        = "p5e.48xlarge"
+	l4          = "g6.xlarge"
+)
+
+var scaleGroups = map[string]nodeGroup{
+	"placeholder":  {Promised: h200, Max: 5, Pairing: placeholder},
+	"nine":         {Promised: h200, Max: 5, Pairing: placeholder},
+	"partitions":   {Promised: h200, Max: 5, Pairing: placeholder},
+	"nvlink":       {Promised: h200, Max: 5, Pairing: placeholder},
+	"dear":         {Promised: h200, Max: 5, Pairing: placeholder, Price: "63.3"},
+	"cheap":        {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.8", Set: "dear"},
+	"shared":       {Promised: h200, Max: 5, Pairing: placeholder},
+	"too-small":    {Promised: l4, Max: 5, Pairing: placeholder},
+	"slow":         {Promised: l4, Max: 5, Pairing: placeholder, SliceDelay: 20 * time.Second},
+	"out-of-stock": {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.5", OutOfStock: true},
+	"in-stock":     {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.8", Set: "out-of-stock"},
+	"wrong":        {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
+	"direct":       {Promised: h200, Max: 5, Pairing: "direct"},
+	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
+	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
+	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
+	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
+	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},
+	"tainted":      {Promised: l4, Max: 5, Pairing: placeholder},
+}
+
+func groupOf(t testing.TB, name string) nodeGroup {
+	t.Helper()
+	group, known := scaleGroups[name]
+	if !known {
+		t.Fatalf("the tests have no node group %s", name)
+	}
+	return group
+}
+
+// groupSet is the value of groupSetLabel on the nodes of a group.
+func groupSet(name string) string {
+	if set := scaleGroups[name].Set; set != "" {
+		return set
+	}
+	return name
+}
+
+// fleet is the cloud with its node groups and EKS, which play beside the cluster: kwok, fleet
+// and autoscaler-sim run on this machine, eks-sim in a pod, where the controller reaches it.
+type fleet struct {
+	cloud        *cloud.Client
+	placeholders placeholders
+}
+
+var startFleet = sync.OnceValues(newFleet)
+
+func theFleet(t testing.TB) *fleet {
+	t.Helper()
+	f, err := startFleet()
+	must(t, err, "find the cloud of the scale-out tests")
+	return f
+}
+
+func newFleet() (*fleet, error) {
+	address := os.Getenv("MICA_FLEET")
+	if address == "" {
+		return nil, errors.New("MICA_FLEET does not say where test/fleet serves: run `make test-e2e`, which starts it")
+	}
+	client, err := cloud.NewClient(address)
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{cloud: client, placeholders: newPlaceholders()}
+	ctx := context.Background() // as long as the suite
+	f.watchPlaceholders(ctx)
+	return f, nil
+}
+
+// machines is the group as the cloud has it.
+func (g nodeGroup) machines(name string) cloud.Group {
+	group := cloud.Group{
+		Name: name, ScalingGroup: "eks-" + name + "-00000000-1111-2222-3333-444444444444",
+		Max: g.Max, InstanceType: g.Promised, Machine: g.Real,
+		Labels: map[string]string{groupSetLabel: groupSet(name)},
+		Taints: []corev1.Taint{
+			{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule},
+			{Key: "startup-taint.cluster-autoscaler.kubernetes.io/mica", Value: "starting", Effect: corev1.TaintEffectNoSchedule},
+		},
+		Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: quantityOf("180"), corev1.ResourceMemory: quantityOf("1900Gi"), corev1.ResourcePods: quantityOf("110"),
+		},
+		GPUs: 8, BootDelay: metav1.Duration{Duration: 2 * time.Second}, SliceDelay: metav1.Duration{Duration: g.SliceDelay},
+	}
+	if g.OutOfStock {
+		group.Failure = &cloud.Failure{Code: "InsufficientInstanceCapacity", Message: "there is no machine of this type"}
+	}
+	return group
+}
+
+func newPlaceholders() placeholders {
+	return placeholders{made: map[string]map[types.UID]bool{}}
+}
+
+// watchPlaceholders notes each placeholder that is ever made.
+func (f *fleet) watchPlaceholders(ctx context.Context) {
+	lists := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector = placeholderLabel
+			return under.client.CoreV1().Pods(under.plugin.namespace).List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = placeholderLabel
+			return under.client.CoreV1().Pods(under.plugin.namespace).Watch(ctx, options)
+		},
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: lists, ObjectType: &corev1.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(object any) { f.placeholders.note(object.(*corev1.Pod)) }},
+	})
+	go informer.RunWithContext(ctx)
+}
+
+// eksPort is where eks-sim serves on the node, and eksPod the pod that it is.
+const (
+	eksPort = "18600"
+	eksPod  = "eks-sim"
+)
+
+// startEKS runs eks-sim with one group, for the time of the test, and hands its wishes to the
+// cloud.
+func (s *scaleOut) startEKS(group string) {
+	s.Helper()
+	pod := s.plainPod(eksPod)
+	pod.Spec.HostNetwork = true
+	pod.Spec.Containers[0] = corev1.Container{
+		Name: "eks", Image: "mica.local/eks-sim:dev", ImagePullPolicy: corev1.PullNever,
+		Args: []string{
+			"--listen=" + os.Getenv("MICA_NODE_IP") + ":" + eksPort, "--cluster=e2e",
+			fmt.Sprintf("--nodegroup=name=%s,max=%d,type=%s", group, groupOf(s, group).Max, groupOf(s, group).Promised),
+		},
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(eksPort)}},
+			PeriodSeconds: 1,
+		},
+	}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
+	s.createPod(pod)
+	s.waitRunning(eksPod)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.followEKS(ctx, group) }()
+	s.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			s.Errorf("hand the size of %s from EKS to the cloud: %v", group, err)
+		}
+	})
+}
+
+// followEKS is what EKS does with a size: its scaling group has it.
+func (s *scaleOut) followEKS(ctx context.Context, group string) error {
+	asked := 0
+	for {
+		desired, err := s.readEKS(ctx, group)
+		if err == nil && desired != asked {
+			if err = theFleet(s).cloud.SetDesired(ctx, group, desired); err == nil {
+				asked = desired
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pollInterval):
+			if err != nil {
+				s.Logf("EKS: %v", err)
+			}
+		}
+	}
+}
+
+func (s *scaleOut) readEKS(ctx context.Context, group string) (int, error) {
+	content, err := s.client.CoreV1().RESTClient().Get().Namespace(s.namespace).Resource("pods").
+		Name(eksPod + ":" + eksPort).SubResource("proxy").Suffix("sim/groups/" + group).DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var state struct {
+		Desired int `json:"desired"`
+	}
+	return state.Desired, json.Unmarshal(content, &state)
+}
+
+// eksDesired is the size that EKS was asked for.
+func (s *scaleOut) eksDesired(group string) int {
+	s.Helper()
+	desired, err := s.readEKS(s.Context(), group)
+	must(s, err, "ask EKS about %s", group)
+	return desired
+}
+
+// addNode does what an administrator does to a group that nobody scales.
+func (s *scaleOut) addNode(group string) {
+	s.Helper()
+	nodes, err := s.nodesOf(s.Context(), group)
+	must(s, err, "list the nodes of %s", group)
+	must(s, theFleet(s).cloud.SetDesired(s.Context(), group, len(nodes)+1), "ask the cloud for a node of %s", group)
+}
+
+// awaitLiveTemplate waits until the autoscaler has had a complete node of the group for so
+// long that it knows what its nodes have (hack/e2e.sh: --template-age).
+func (s *scaleOut) awaitLiveTemplate(group string) {
+	s.Helper()
+	s.expectGroup(group, "starting", int64(0))
+	s.awaitScans(templateScans)
+}
+
+// templateScans are more scans than --template-age takes.
+const templateScans = 8

@@ -1,0 +1,373 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// The node groups of these tests have nodes of kwok, for which nobody runs containers: what
+// is tested is who gets which node, and how many there are.
+
+// TestScaleOutByPlaceholder goes from no node to one for a claim that nothing satisfies, and
+// leaves the second node to Cluster Autoscaler, which knows the first by then.
+func TestScaleOutByPlaceholder(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "placeholder")
+	s.createTemplate("all", s.claimFor(8, productIs("NVIDIA H200")))
+	s.createPods("first", 1, "all")
+	s.expectPlaced("first-0")
+	s.expectNodes("placeholder", 1)
+	s.expectNoStartupTaint("placeholder")
+	s.expectPlaceholders("placeholder", 0)
+	s.expectGroup("placeholder", "template.source", "LiveNode")
+	made := s.placeholdersMade("placeholder")
+	if made != 1 {
+		t.Errorf("%d placeholders were made for one node", made)
+	}
+
+	s.awaitLiveTemplate("placeholder")
+	s.createPods("second", 1, "all")
+	s.expectPlaced("second-0")
+	s.expectNodes("placeholder", 2)
+	s.expectEvent("Pod", "second-0", "cluster-autoscaler", "TriggeredScaleUp", "1->2 (max: 5)")
+	if now := s.placeholdersMade("placeholder"); now != made {
+		t.Errorf("a placeholder was made though Cluster Autoscaler had acted: there were %d, are %d", made, now)
+	}
+}
+
+// TestScaleOutCountsNodes expects exactly as many nodes as the pods fill.
+func TestScaleOutCountsNodes(t *testing.T) {
+	for _, test := range []struct {
+		group string
+		pods  int
+		claim func(*scaleOut) resourcev1.ResourceClaimSpec
+		nodes int
+	}{
+		{"nine", 9, func(s *scaleOut) resourcev1.ResourceClaimSpec { return s.claimFor(1) }, 2},
+		{"partitions", 30, func(s *scaleOut) resourcev1.ResourceClaimSpec { return s.partitionsFor(1, s.is("profile", "1g.18gb")) }, 1},
+		{"nvlink", 4, func(s *scaleOut) resourcev1.ResourceClaimSpec {
+			return matching(s.claimFor(4), s.driver+"/nvlinkGroup")
+		}, 2},
+	} {
+		t.Run(test.group, func(t *testing.T) {
+			t.Parallel()
+			s := newScaleOut(t, test.group)
+			s.createTemplate("one", test.claim(s))
+			all := s.createPods("pod", test.pods, "one")
+			s.expectPlaced(all...)
+			s.expectNodes(test.group, test.nodes)
+			s.expectPlaceholders(test.group, 0)
+			if made := s.placeholdersMade(test.group); made != test.nodes {
+				t.Errorf("%d placeholders were made for %d nodes", made, test.nodes)
+			}
+		})
+	}
+}
+
+// TestScaleOutTakesTheCheaperGroup gives a choice of GPUs of different prices.
+func TestScaleOutTakesTheCheaperGroup(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "dear", "cheap")
+	spec := s.claimFor(1)
+	alternative := func(name, product string) resourcev1.DeviceSubRequest {
+		return resourcev1.DeviceSubRequest{
+			Name: name, DeviceClassName: s.driver, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+			Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: productIs(product)}}},
+		}
+	}
+	spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: requestName, FirstAvailable: []resourcev1.DeviceSubRequest{
+		alternative("large", "NVIDIA H200"), alternative("small", "NVIDIA L4"),
+	}}}
+	s.createTemplate("either", spec)
+	s.createPods("pod", 1, "either")
+	s.expectPlaced("pod-0")
+	s.expectNodes("cheap", 1)
+	s.expectNodes("dear", 0)
+}
+
+// TestScaleOutOfASharedClaim needs one node for a claim, however many pods have it.
+func TestScaleOutOfASharedClaim(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "shared")
+	s.createClaim("both", s.claimFor(2))
+	var all []string
+	for _, name := range names("pod", 20) {
+		s.createPod(s.onGroups(s.podSharing(name, "both")))
+		all = append(all, name)
+	}
+	s.expectPlaced(all...)
+	s.expectNodes("shared", 1)
+}
+
+// TestScaleOutOfWhatNobodyHas scales nothing, and says why with the numbers.
+func TestScaleOutOfWhatNobodyHas(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "too-small")
+	s.createTemplate("large", s.claimFor(1, `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("24Gi")) >= 0`))
+	s.createPods("pod", 1, "large")
+	// An L4's 24 GB are 23034Mi: the trap is named, and what it has.
+	s.expectEvent("Pod", "pod-0", "mica-controller", "", "23034Mi")
+	s.expectCondition("pod-0", corev1.ConditionFalse, "too-small")
+	text := s.explain("pod-0")
+	for _, want := range []string{"too-small", "24Gi", "23034Mi"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("kubectl gpu explain does not say %s:\n%s", want, text)
+		}
+	}
+	s.expectNodes("too-small", 0)
+	if made := s.placeholdersMade("too-small"); made != 0 {
+		t.Errorf("%d placeholders were made", made)
+	}
+}
+
+// TestScaleOutWaitsForSlices has nodes that are Ready long before they offer GPUs.
+func TestScaleOutWaitsForSlices(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "slow")
+	s.createTemplate("one", s.claimFor(1))
+	s.createPods("pod", 1, "one")
+	s.expectPlaced("pod-0")
+	s.expectNodes("slow", 1)
+	if made := s.placeholdersMade("slow"); made != 1 {
+		t.Errorf("%d placeholders were made for one node", made)
+	}
+}
+
+// TestScaleOutSkipsAGroupInBackoff takes the next cheapest where machines are out of stock.
+func TestScaleOutSkipsAGroupInBackoff(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "out-of-stock", "in-stock")
+	s.createTemplate("one", s.claimFor(1))
+	s.createPods("pod", 1, "one")
+	s.expectPlaced("pod-0")
+	s.expectNodes("out-of-stock", 0)
+	s.expectNodes("in-stock", 1)
+	s.expectGroupCondition("out-of-stock", "InBackoff", metav1.ConditionTrue, "")
+	s.expectPlaceholders("out-of-stock", 0)
+}
+
+// TestScaleOutStopsAtAWrongTemplate asks for what the catalogue promises and the machines do
+// not have.
+func TestScaleOutStopsAtAWrongTemplate(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "wrong")
+	s.createTemplate("one", s.claimFor(1, productIs("NVIDIA H200")))
+	s.createPods("pod", 1, "one")
+	s.expectGroupCondition("wrong", "TemplateValid", metav1.ConditionFalse, "NVIDIA L4")
+	s.expectEvent("GPUNodeGroup", "wrong", "mica-controller", "", "NVIDIA L4")
+	s.expectPlaceholders("wrong", 0)
+	s.expectCondition("pod-0", corev1.ConditionFalse, "wrong")
+	s.expectNodes("wrong", 1)
+	if made := s.placeholdersMade("wrong"); made != 1 {
+		t.Errorf("%d placeholders were made", made)
+	}
+}
+
+// TestScaleOutByEKS raises a node group's size at EKS.
+func TestScaleOutByEKS(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "direct")
+	s.startEKS("direct")
+	s.createTemplate("one", s.claimFor(1))
+	all := s.createPods("pod", 9, "one")
+	s.expectPlaced(all...)
+	s.expectNodes("direct", 2)
+	if desired := s.eksDesired("direct"); desired != 2 {
+		t.Errorf("EKS was asked for %d nodes, want 2", desired)
+	}
+	s.expectPlaceholders("direct", 0)
+	// What protects a fresh node goes with the first claim on it.
+	s.expectUnprotected("direct")
+}
+
+// TestScaleOutIsOnlyAdvised says what is needed and does nothing; once somebody adds the
+// node, the pod is placed.
+func TestScaleOutIsOnlyAdvised(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "observed")
+	s.createTemplate("one", s.claimFor(1))
+	s.createPods("pod", 1, "one")
+	s.expectCondition("pod-0", corev1.ConditionFalse, "observed")
+	s.expectGroup("observed", "demand", int64(1))
+	s.expectNodes("observed", 0)
+	if made := s.placeholdersMade("observed"); made != 0 {
+		t.Errorf("%d placeholders were made", made)
+	}
+	s.addNode("observed")
+	s.expectPlaced("pod-0")
+	s.expectNodes("observed", 1)
+	// What its node had is known when the group has none any more.
+	s.deletePod("pod-0")
+	must(t, theFleet(t).cloud.SetDesired(t.Context(), "observed", 0), "take the node away")
+	eventually(t, startTimeout, "the node is gone", func(ctx context.Context) error { return s.expectNodesGone(ctx, "observed") })
+	s.expectGroup("observed", "template.source", "Learned")
+}
+
+// TestScaleOutSurvivesItsController kills the controller again and again while nodes come. It
+// runs alone: the others would wait for the next leader as often.
+func TestScaleOutSurvivesItsController(t *testing.T) {
+	s := newScaleOut(t, "killed")
+	s.createTemplate("one", s.claimFor(1))
+	all := s.createPods("before", 5, "one")
+	s.killLeaders(2)
+	all = append(all, s.createPods("between", 5, "one")...)
+	s.killLeaders(3)
+	all = append(all, s.createPods("after", 5, "one")...)
+	s.expectPlaced(all...)
+	s.expectNodes("killed", 2)
+	s.expectPlaceholders("killed", 0)
+}
+
+// TestHeadroomIsKeptUsedAndRefilled keeps a device free, gives it to a pod, and frees another.
+func TestHeadroomIsKeptUsedAndRefilled(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "headroom")
+	s.createHeadroom("e2e-headroom", fields{
+		"deviceClassName": s.driver, "devices": int64(1), "nodeGroups": []any{"headroom"},
+		"selectors": []any{productIs("NVIDIA L4")},
+	})
+	s.expectNodes("headroom", 1)
+	s.expectHeadroom("e2e-headroom", 1)
+	s.expectProtected("headroom", "headroom")
+	s.createTemplate("one", s.claimFor(1, productIs("NVIDIA L4")))
+	s.createPods("pod", 1, "one")
+	s.expectPlaced("pod-0")
+	// A g6.xlarge has one GPU: what was kept is used, and another node comes.
+	s.expectNodes("headroom", 2)
+	s.expectHeadroom("e2e-headroom", 1)
+}
+
+// TestTaintedGPUsAreNoCapacity taints the devices of a node, which then count as none.
+func TestTaintedGPUsAreNoCapacity(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "tainted")
+	s.createTemplate("one", s.claimFor(1))
+	s.createPods("first", 1, "one")
+	s.expectPlaced("first-0")
+	nodes, err := s.nodesOf(t.Context(), "tainted")
+	must(t, err, "list the nodes")
+	s.taintDevices(nodes[0].Name)
+	s.createPods("second", 1, "one")
+	s.expectPlaced("second-0")
+	s.expectNodes("tainted", 2)
+}
+
+func productIs(product string) string {
+	return fmt.Sprintf("device.attributes['gpu.nvidia.com'].productName == '%s'", product)
+}
+
+// scaleOut is a scenario on node groups of its own.
+type scaleOut struct {
+	*scenario
+	groups []string
+}
+
+// nodeTimeout bounds the way from a pending pod to a node with slices, with scans of the
+// autoscaler and delays that groups are given.
+const nodeTimeout = 2 * time.Minute
+
+// groupSetLabel keeps the pods of a test on the nodes of its groups.
+const groupSetLabel = "e2e.mica.gpu/groups"
+
+// newScaleOut declares the groups for the time of the test.
+func newScaleOut(t testing.TB, groups ...string) *scaleOut {
+	t.Helper()
+	s := &scaleOut{scenario: newScenario(t, 0), groups: groups}
+	theFleet(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.logGroups()
+		}
+	})
+	for _, group := range groups {
+		s.declare(group)
+	}
+	return s
+}
+
+// onGroups keeps a pod on the test's nodes, and lets it on them.
+func (s *scaleOut) onGroups(pod *corev1.Pod) *corev1.Pod {
+	pod.Spec.NodeSelector = map[string]string{groupSetLabel: groupSet(s.groups[0])}
+	pod.Spec.Tolerations = []corev1.Toleration{{Key: "kwok.x-k8s.io/node", Operator: corev1.TolerationOpExists}}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(0))
+	return pod
+}
+
+// createPods makes pods with a claim each and gives their names.
+func (s *scaleOut) createPods(prefix string, count int, template string) []string {
+	s.Helper()
+	all := names(prefix, count)
+	for _, name := range all {
+		s.createPod(s.onGroups(s.podFromTemplate(name, template)))
+	}
+	return all
+}
+
+// expectPlaced waits until each pod is on a node of the groups.
+func (s *scaleOut) expectPlaced(pods ...string) {
+	s.Helper()
+	for _, name := range pods {
+		eventually(s, nodeTimeout, "pod "+name+" is placed", func(ctx context.Context) error {
+			pod, err := s.pod(ctx, name)
+			if err == nil && pod.Spec.NodeName == "" {
+				err = errors.New(summary(pod))
+			}
+			return err
+		})
+	}
+}
+
+func (s *scaleOut) nodesOf(ctx context.Context, group string) ([]corev1.Node, error) {
+	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: nodegroupLabel + "=" + group})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// expectNodes waits until a group has so many nodes, and that it has no more after a few
+// scans of the autoscaler.
+func (s *scaleOut) expectNodes(group string, count int) {
+	s.Helper()
+	eventually(s, nodeTimeout, fmt.Sprintf("group %s has %d nodes", group, count), func(ctx context.Context) error {
+		nodes, err := s.nodesOf(ctx, group)
+		switch {
+		case err != nil:
+			return err
+		case len(nodes) > count:
+			return fmt.Errorf("%w: it has %d", errNever, len(nodes))
+		case len(nodes) < count:
+			return fmt.Errorf("it has %d", len(nodes))
+		}
+		return nil
+	})
+	s.awaitScans(3)
+	nodes, err := s.nodesOf(s.Context(), group)
+	must(s, err, "list the nodes of %s", group)
+	if len(nodes) != count {
+		s.Errorf("group %s has %d nodes after three more scans, want %d", group, len(nodes), count)
+	}
+}
+
+func (s *scaleOut) expectNoStartupTaint(group string) {
+	s.Helper()
+	nodes, err := s.nodesOf(s.Context(), group)
+	must(s, err, "list the nodes of %s", group)
+	for _, node := range nodes {
+		if slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return strings.HasPrefix(taint.Key, "startup-taint.") }) {
+			s.Errorf("node %s has taints %v", node.Name, node.Spec.Taints)
+		}
+	}
+}
