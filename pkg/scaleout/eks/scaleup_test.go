@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,14 +33,17 @@ import (
 var errKilled = errors.New("the controller was killed")
 
 // doom kills a controller at a moment: just before or just after one of its writes, or one of
-// its calls of EKS.
+// its calls of EKS. The server passes moments, too, and may still do so when its call has failed.
 type doom struct {
+	lock sync.Mutex
 	left int
 	dead bool
 }
 
 // moment passes one at which the controller may be killed.
 func (d *doom) moment() error {
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	if !d.dead && d.left > 0 {
 		d.left--
 		return nil
@@ -49,6 +53,26 @@ func (d *doom) moment() error {
 		return errKilled
 	}
 	return nil
+}
+
+func (d *doom) struck() bool {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	return d.dead
+}
+
+// spent says whether the kill is over: another controller has begun.
+func (d *doom) spent() bool {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	return d.left < 0
+}
+
+// pass lets the next controller live.
+func (d *doom) pass() {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	d.left, d.dead = -1, false
 }
 
 // around does something between two moments.
@@ -68,7 +92,7 @@ type fleet struct {
 	*bench
 	t     *testing.T
 	api   client.Client
-	doom  doom
+	doom  *doom
 	needs int
 	// boots are when machines become nodes.
 	boots []time.Time
@@ -85,7 +109,7 @@ const (
 
 func newFleet(t *testing.T, needs, killAt int) *fleet {
 	environment(t)
-	f := &fleet{t: t, needs: needs, doom: doom{left: killAt}, bench: &bench{clock: testingclock.NewFakeClock(time.Date(2026, 10, 1, 12, 0, 0, 0, time.UTC))}}
+	f := &fleet{t: t, needs: needs, doom: &doom{left: killAt}, bench: &bench{clock: testingclock.NewFakeClock(time.Date(2026, 10, 1, 12, 0, 0, 0, time.UTC))}}
 	f.Server = ekssim.New(ekssim.Options{
 		Cluster: gpus.Cluster, UpdateTakes: takes,
 		Now: f.clock.Now,
@@ -97,7 +121,7 @@ func newFleet(t *testing.T, needs, killAt int) *fleet {
 	})
 	f.Add(ekssim.Group{Name: gpus.Nodegroup, Max: 5, InstanceTypes: []string{"p5.48xlarge"}})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && !f.doom.dead {
+		if r.Method == http.MethodGet && !f.doom.struck() {
 			f.ServeHTTP(w, r) // a question changes nothing: killed there is killed before the next write
 			return
 		}
@@ -252,8 +276,8 @@ func (f *fleet) run(passes int) {
 	for range passes {
 		f.live()
 		err := f.control()
-		if f.doom.dead {
-			f.doom = doom{left: -1}
+		if f.doom.struck() {
+			f.doom.pass()
 			f.restart(f.t)
 		} else if err != nil {
 			f.t.Fatalf("at %s: %v", f.clock.Now(), err)
@@ -269,7 +293,7 @@ func TestAControllerThatIsKilledRaisesTheSizeOnce(t *testing.T) {
 		f := newFleet(t, needs, at)
 		// Until the nodes are there, and claims have taken them.
 		f.run(14)
-		killed := f.doom.left < 0
+		killed := f.doom.spent()
 		if killed {
 			kills++
 		}
