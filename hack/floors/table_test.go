@@ -25,7 +25,16 @@ var floors = map[string]int{
 	"pkg/scaleout/eks":     8,
 
 	// The cluster as it is, for who decides.
-	"pkg/scaleout/view": 6,
+	"pkg/scaleout/view":  6,
+	"pkg/scaleout/usage": 6,
+
+	// What users are given, made of data.
+	"pkg/scaleout/scaledobject": 6,
+	"pkg/scaleout/profile":      5,
+
+	// What is asked of workloads, and of the plan on their behalf.
+	"pkg/scaleout/workload": 5,
+	"pkg/scaleout/forecast": 5,
 
 	// What is to be kept, for the view of the cluster.
 	"pkg/scaleout/headroom": 5,

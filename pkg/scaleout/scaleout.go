@@ -28,6 +28,8 @@ type Snapshot struct {
 	Groups []Group
 	// Headroom is planned after all pods.
 	Headroom []Headroom
+	// Samples are counted after all pods and before headroom.
+	Samples []Sample
 }
 
 // Node is a live node.
@@ -88,6 +90,8 @@ type Decision struct {
 	Kinds []Kind
 	// Headroom is in the snapshot's order.
 	Headroom []HeadroomDecision
+	// Rooms are in the order of the snapshot's samples.
+	Rooms []Room
 }
 
 // Growth is what a group needs.

@@ -1,0 +1,41 @@
+package scaleout
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// Sample is a pod that somebody might add. The plan counts for how many of them there is room
+// once all pending pods are placed; it never grows a group for one.
+type Sample struct {
+	// ID names the sample's Room.
+	ID string
+	// Pod as it would be created, with a namespace and without a node. Its claims are made of
+	// the snapshot's templates. Nil where Claim is not.
+	Pod *corev1.Pod
+	// Claim is that of a pod that wants nothing but the claim's devices, and tolerates what
+	// such a pod may.
+	Claim *resourceapi.ResourceClaimSpec
+}
+
+// Room is for how many more pods like a sample there is room. Each sample is counted as if it
+// were the only one: two of them may count the same devices.
+type Room struct {
+	ID string
+	// Free are on live nodes. Kept is how many of them headroom keeps: a pod gets those, too.
+	Free, Kept int
+	// Coming are on nodes that are starting, that were asked for, or that this plan asks for.
+	Coming int
+	// Provisionable are on nodes by which groups may grow beyond that, up to MostRoom.
+	Provisionable int
+	// Why is a sentence that says what ends the growth.
+	Why string
+	// Problem is why the sample cannot be planned with at all: a sentence for its owner.
+	Problem string
+}
+
+// MostRoom is where counting ends: a group without a maximum has room without an end.
+const MostRoom = 10000
+
+// Total is for how many more pods there is, or can be, room.
+func (r Room) Total() int { return min(r.Free+r.Coming+r.Provisionable, MostRoom) }
