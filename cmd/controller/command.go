@@ -36,6 +36,7 @@ func newCommand() *cobra.Command {
 	}
 	f.addCluster(command.Flags())
 	f.addScaleOut(command.Flags())
+	f.addKEDA(command.Flags())
 	f.addLogging(command.PersistentFlags())
 	command.AddCommand(release.NewCommand(version()), newPauseCommand())
 	return command

@@ -32,9 +32,16 @@ type flags struct {
 	autoscalerNamespace, autoscalerName string
 	awsRegion, eksEndpoint, eksCluster  string
 	discovery                           discovery
-	healthPort, metricsPort             int
-	logging                             *logsapi.LoggingConfiguration
-	gates                               featuregate.MutableVersionedFeatureGate
+
+	kedaPort                           int
+	kedaTLSDir, kedaProfiles           string
+	kedaRequiresCertificate            bool
+	prometheusURL, prometheusSecretDir string
+	pluginPods                         string
+
+	healthPort, metricsPort int
+	logging                 *logsapi.LoggingConfiguration
+	gates                   featuregate.MutableVersionedFeatureGate
 }
 
 func newFlags() (*flags, error) {
@@ -81,6 +88,17 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")
 	set.Var(&f.discovery, "discover-node-groups", "Where node groups that nobody has declared are found: off, nodes (managed node groups of live nodes with our devices), eks (that, and those with GPUs that EKS lists).")
+}
+
+// addKEDA adds what the external scaler is made of.
+func (f *flags) addKEDA(set *pflag.FlagSet) {
+	set.IntVar(&f.kedaPort, "keda-port", -1, "TCP port of KEDA's external scaler. 0: any free port. Negative: none.")
+	set.StringVar(&f.kedaTLSDir, "keda-tls-dir", "", "Directory with tls.crt and tls.key of the scaler, and ca.crt. Empty: plain text.")
+	set.BoolVar(&f.kedaRequiresCertificate, "keda-require-client-certificate", false, "Serve only clients with a certificate that ca.crt in --keda-tls-dir has signed.")
+	set.StringVar(&f.kedaProfiles, "keda-profiles", "", "File with profiles that differ from Mica's own.")
+	set.StringVar(&f.prometheusURL, "prometheus-url", "", "URL of the Prometheus that answers the queries of triggers. Empty: triggers with a query are refused.")
+	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
+	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")
 }
 
 // fromEnvironment sets the flags that the command line does not. A flag with a name of one

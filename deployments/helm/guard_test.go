@@ -74,6 +74,31 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"controller.eks.cluster does not say"},
 		},
 		{
+			name: "KEDA without the controller that serves it",
+			args: []string{"--namespace", "mica", "--set", "controller.enabled=false", "--set", "controller.keda.enabled=true"},
+			want: []string{"the controller serves KEDA"},
+		},
+		{
+			name: "client certificates that nobody can check",
+			args: []string{"--namespace", "mica", "--set", "controller.keda.tls.requireClientCertificate=true"},
+			want: []string{"names no Secret", "ca.crt"},
+		},
+		{
+			name: "credentials for no Prometheus",
+			args: []string{"--namespace", "mica", "--set", "controller.keda.prometheus.secretName=p"},
+			want: []string{"does not say where Prometheus is"},
+		},
+		{
+			name: "a Prometheus that is no URL",
+			args: []string{"--namespace", "mica", "--set", "controller.keda.prometheus.url=prometheus:9090"},
+			want: []string{"/controller/keda/prometheus/url"},
+		},
+		{
+			name: "one port for KEDA and metrics",
+			args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true", "--set", "controller.keda.port=8080"},
+			want: []string{"controller.keda.port is 8080", "a port of its own"},
+		},
+		{
 			name: "placeholders of a priority that Cluster Autoscaler ignores",
 			args: []string{"--namespace", "mica", "--set", "controller.placeholder.priority=-11"},
 			want: []string{"/controller/placeholder/priority"},
