@@ -7,13 +7,13 @@ import (
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
 
-// invalid is the metric of a trigger that cannot be read. KEDA only logs an error of this
+// invalidSpec is the metric of a trigger that cannot be read. KEDA only logs an error of this
 // question; it shows that of a question for the metric, which it asks where there is one.
-const invalid = "mica-invalid"
+const invalidSpec = "mica-invalid"
 
 // Spec says by what KEDA has the target scaled.
 func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
-	name, threshold := invalid, 1.0
+	name, threshold := invalidSpec, 1.0
 	if _, t, err := s.trigger(ref); err == nil {
 		name, threshold = t.kind.spec, t.Threshold
 	}

@@ -39,7 +39,7 @@ func (m busy) value(ctx context.Context, from *Sources, target *workload.State) 
 		err = fmt.Errorf("no device was measured, though %d of its pods hold some", holding)
 	}
 	if err != nil {
-		return 0, sentence{fmt.Errorf("%s of the GPUs of %s is not known: %w", m.name, target.Ref, err), ErrSource}
+		return 0, unavailable(fmt.Errorf("%s of the GPUs of %s is not known: %w", m.name, target.Ref, err))
 	}
 	return m.part(u) * 100 * float64(holding), nil
 }

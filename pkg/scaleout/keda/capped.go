@@ -36,17 +36,17 @@ type caps struct {
 	clock    clock.PassiveClock
 
 	mu    sync.Mutex
-	told  map[identity]told
+	caps  map[identity]lasting
 	swept time.Time
 }
 
-type told struct {
+type lasting struct {
 	capacity
 	asked time.Time
 }
 
 func newCaps(recorder events.EventRecorder, c clock.PassiveClock) *caps {
-	return &caps{recorder: recorder, clock: c, told: map[identity]told{}, swept: c.Now()}
+	return &caps{recorder: recorder, clock: c, caps: map[identity]lasting{}, swept: c.Now()}
 }
 
 // capped tells who looks at the target why it does not grow. How many replicas are wanted
@@ -75,8 +75,8 @@ const mostNote = 1024
 func (c *caps) remember(id identity, may capacity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before, known := c.told[id]
-	c.told[id] = told{may, c.clock.Now()}
+	before, known := c.caps[id]
+	c.caps[id] = lasting{may, c.clock.Now()}
 	c.count()
 	return !known || before.capacity != may
 }
@@ -84,8 +84,8 @@ func (c *caps) remember(id identity, may capacity) bool {
 // lifted tells that what was told holds no more.
 func (c *caps) lifted(ctx context.Context, l look) {
 	c.mu.Lock()
-	_, known := c.told[l.id]
-	delete(c.told, l.id)
+	_, known := c.caps[l.id]
+	delete(c.caps, l.id)
 	c.count()
 	c.mu.Unlock()
 	if known {
@@ -99,13 +99,13 @@ func (c *caps) lifted(ctx context.Context, l look) {
 func (c *caps) count() {
 	if now := c.clock.Now(); now.Sub(c.swept) >= forgotten {
 		c.swept = now
-		for id, t := range c.told {
-			if now.Sub(t.asked) >= forgotten {
-				delete(c.told, id)
+		for id, l := range c.caps {
+			if now.Sub(l.asked) >= forgotten {
+				delete(c.caps, id)
 			}
 		}
 	}
-	cappedTriggers.Set(float64(len(c.told)))
+	cappedTriggers.Set(float64(len(c.caps)))
 }
 
 // object is the target's for an Event: all that triggers scale is of one API.

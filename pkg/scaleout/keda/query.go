@@ -8,6 +8,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/workload"
 )
 
+// ErrNoData is what the error is of a query that matches nothing.
+var ErrNoData = errors.New("the query matches nothing")
+
 // promQL is a number that Prometheus knows.
 type promQL struct {
 	polled
@@ -56,7 +59,7 @@ func (m promQL) value(ctx context.Context, from *Sources, target *workload.State
 
 func (m promQL) ask(ctx context.Context, from *Sources) (float64, error) {
 	if from.Prometheus == nil {
-		return 0, sentence{errors.New("the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address"), ErrSource}
+		return 0, unavailable(errors.New("the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address"))
 	}
 	value, err := from.Prometheus.Query(ctx, m.query)
 	switch {

@@ -29,8 +29,8 @@ type Sources struct {
 	Prometheus Prometheus
 }
 
-// Options are what a Scaler is made of.
-type Options struct {
+// ScalerOptions are what a Scaler is made of.
+type ScalerOptions struct {
 	Sources
 	Profiles Profiles
 	// Recorder writes Events on targets.
@@ -42,7 +42,7 @@ type Options struct {
 
 // Scaler answers what KEDA asks of triggers.
 type Scaler struct {
-	Options
+	ScalerOptions
 	caps *caps
 
 	mu sync.Mutex
@@ -57,12 +57,12 @@ const remembered = 4096
 
 const defaultPoll = 5 * time.Second
 
-// New does nothing yet.
-func New(o Options) *Scaler {
+// NewScaler does nothing yet.
+func NewScaler(o ScalerOptions) *Scaler {
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
 	}
-	return &Scaler{Options: o, caps: newCaps(o.Recorder, o.Clock)}
+	return &Scaler{ScalerOptions: o, caps: newCaps(o.Recorder, o.Clock)}
 }
 
 // identity is the same for what says the same.
@@ -148,7 +148,7 @@ func (s *Scaler) value(ctx context.Context, l look) (wanted, allowed float64, er
 		return 0, 0, err
 	}
 	if math.IsNaN(wanted) || math.IsInf(wanted, 0) {
-		return 0, 0, sentence{fmt.Errorf("metric %s gives %v, which is no number of anything", l.trigger.kind.name, wanted), ErrSource}
+		return 0, 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", l.trigger.kind.name, wanted))
 	}
 	// Less than nothing is asked for by no replica.
 	wanted = max(wanted, 0)
@@ -167,7 +167,7 @@ func (s *Sources) room(ctx context.Context, sample scaleout.Sample) (scaleout.Ro
 	defer cancel()
 	room, err := s.Forecast.Room(ctx, sample)
 	if err != nil {
-		return scaleout.Room{}, sentence{err, ErrSource}
+		return scaleout.Room{}, unavailable(err)
 	}
 	if room.Problem != "" {
 		return scaleout.Room{}, fmt.Errorf("nothing can be planned with it: %s", room.Problem)

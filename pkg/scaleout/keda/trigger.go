@@ -34,12 +34,12 @@ const (
 	mostThreshold  = 1e12
 )
 
-// Parse reads what KEDA sends of a trigger in a namespace. Each error is ErrTrigger, and a
-// sentence for who wrote the trigger.
+// Parse reads what KEDA sends of a trigger in a namespace. An error is a sentence for who
+// wrote the trigger.
 func Parse(namespace string, metadata map[string]string, profiles Profiles) (*Trigger, error) {
 	t, err := parse(namespace, fields(metadata), profiles)
 	if err != nil {
-		return nil, sentence{fmt.Errorf("the trigger cannot be used: %w", err), ErrTrigger}
+		return nil, invalid(fmt.Errorf("the trigger cannot be used: %w", err))
 	}
 	return t, nil
 }

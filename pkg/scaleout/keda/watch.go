@@ -2,8 +2,9 @@ package keda
 
 import (
 	"context"
-	"errors"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 
@@ -30,7 +31,7 @@ func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObje
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, ErrTrigger):
+		case status.Code(err) == codes.InvalidArgument:
 			return err
 		case err != nil:
 			klog.FromContext(ctx).V(4).Info("Whether a target is to have replicas is not known", "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName()), "err", err)
