@@ -24,6 +24,7 @@ func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
 			return Decision{}, err
 		}
 	}
+	placed := p.mark()
 	headroom, err := p.headroom(ctx, p.reserved)
 	if err != nil {
 		return Decision{}, err
@@ -35,6 +36,12 @@ func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
 			return Decision{}, err
 		}
 		decision.Kinds = append(decision.Kinds, reported)
+	}
+	// Rooms come last, though they are of what headroom finds: a sample that takes long to
+	// count costs nobody anything.
+	decision.Rooms, err = p.rooms(ctx, kinds, placed)
+	if err != nil {
+		return Decision{}, err
 	}
 	return decision, nil
 }
@@ -51,6 +58,9 @@ type planner struct {
 	live, used, advised []*host
 	idle                map[*group][]*host
 	reserved            []reserve
+	// asked are the samples that room is counted for, samples the same without those alike.
+	asked   []Sample
+	samples []*sample
 	// waiting are the kinds of pods that wait.
 	waiting  map[string]bool
 	fillings map[emptied]*filling
@@ -68,6 +78,11 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 	for _, group := range s.Groups {
 		pods = append(pods, group.Pods...)
 	}
+	for i := range s.Samples {
+		if pod := s.Samples[i].Pod; pod != nil {
+			pods = append(pods, pod)
+		}
+	}
 	p := &planner{
 		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods}),
 		claims:   newClaims(s),
@@ -81,6 +96,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		p.waiting[k.id] = true
 	}
 	p.reserved = p.reserves(s.Headroom)
+	p.asked, p.samples = s.Samples, p.readSamples(s.Samples)
 	p.groups = p.readGroups(s.Groups)
 	p.readHosts(s)
 	return p, kinds
