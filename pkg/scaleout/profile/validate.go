@@ -1,0 +1,142 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What a HorizontalPodAutoscaler takes at most.
+const (
+	mostStabilization = time.Hour
+	mostPeriod        = 30 * time.Minute
+)
+
+// validate tells of everything that is wrong, in one line.
+func (s Set) validate() error {
+	problems := []error{
+		seconds("pollingInterval", s.PollingInterval, time.Second, time.Hour),
+		atLeastOne("fallback.failures", s.Fallback.Failures),
+		atLeastOne("fallback.replicas", s.Fallback.Replicas),
+		s.ScaleOut.validate("scaleOut"),
+		s.ScaleIn.validate("scaleIn"),
+	}
+	for _, name := range s.Names() {
+		if err := s.profiles[name].validate(); err != nil {
+			problems = append(problems, fmt.Errorf("profile %s: %w", name, err))
+		}
+	}
+	return together(problems...)
+}
+
+func (r Rate) validate(name string) error {
+	return together(
+		seconds(name+".stabilization", r.Stabilization, 0, mostStabilization),
+		seconds(name+".period", r.Period, time.Second, mostPeriod),
+		atLeastOne(name+".percent", r.Percent),
+		atLeastOne(name+".pods", r.Pods),
+	)
+}
+
+func (p Profile) validate() error {
+	problems := []error{seconds("cooldown", p.Cooldown, 0, 24*time.Hour)}
+	if len(p.Triggers) == 0 {
+		problems = append(problems, errors.New("triggers is empty: name at least one thing to scale by"))
+	}
+	for i, trigger := range p.Triggers {
+		if _, ok := p.Targets[trigger]; !ok {
+			problems = append(problems, fmt.Errorf("triggers has %s, and targets has no number for it", trigger))
+		}
+		if slices.Contains(p.Triggers[:i], trigger) {
+			problems = append(problems, fmt.Errorf("triggers has %s twice", trigger))
+		}
+	}
+	for _, field := range []struct {
+		name   string
+		values map[string]float64
+		check  func(signal string, value float64) error
+	}{
+		{"targets", p.Targets, target},
+		{"activation", p.Activation, activation},
+		{"scaleInBelow", p.ScaleInBelow, p.scaleIn},
+	} {
+		for _, signal := range slices.Sorted(maps.Keys(field.values)) {
+			err := named(signal)
+			if err == nil {
+				err = field.check(signal, field.values[signal])
+			}
+			if err != nil {
+				problems = append(problems, fmt.Errorf("%s.%s: %w", field.name, signal, err))
+			}
+		}
+	}
+	return together(problems...)
+}
+
+func named(signal string) error {
+	if !slices.Contains(known, signal) {
+		return fmt.Errorf("there is nothing of this name to scale by: use %s", strings.Join(known, ", "))
+	}
+	return nil
+}
+
+func target(signal string, value float64) error {
+	switch {
+	case value <= 0:
+		return fmt.Errorf("%v is not above 0", value)
+	case percentages[signal] && value > 100:
+		return fmt.Errorf("%v is more than 100 percent", value)
+	}
+	return nil
+}
+
+func activation(_ string, value float64) error {
+	if value < 0 {
+		return fmt.Errorf("%v is below 0", value)
+	}
+	return nil
+}
+
+// scaleIn wants room between the two thresholds: without, a replica would come and go.
+func (p Profile) scaleIn(signal string, value float64) error {
+	out, ok := p.Targets[signal]
+	switch {
+	case !ok:
+		return errors.New("targets has no number for it")
+	case value <= 0, value >= out:
+		return fmt.Errorf("%v is not between 0 and %v, above which replicas are added", value, out)
+	}
+	return nil
+}
+
+// seconds wants whole ones, which is what KEDA and the autoscaler count in.
+func seconds(name string, value, least, most time.Duration) error {
+	if value < least || value > most || value%time.Second != 0 {
+		return fmt.Errorf("%s is %v, and has to be whole seconds from %v to %v", name, value, least, most)
+	}
+	return nil
+}
+
+func atLeastOne(name string, value int32) error {
+	if value < 1 {
+		return fmt.Errorf("%s is %d, and has to be at least 1", name, value)
+	}
+	return nil
+}
+
+// together joins errors in one line: they end up in a log's line and on a terminal.
+func together(problems ...error) error {
+	var texts []string
+	for _, problem := range problems {
+		if problem != nil {
+			texts = append(texts, problem.Error())
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "; "))
+}

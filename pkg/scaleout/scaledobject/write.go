@@ -1,0 +1,53 @@
+package scaledobject
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// all are the objects in the order in which they are applied.
+func (o Objects) all() []any {
+	if o.Authentication == nil {
+		return []any{o.ScaledObject}
+	}
+	return []any{o.Authentication, o.ScaledObject}
+}
+
+// YAML writes the objects as documents.
+func (o Objects) YAML(w io.Writer) error {
+	for i, object := range o.all() {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			return fmt.Errorf("write the objects as YAML: %w", err)
+		}
+		if i > 0 {
+			text = append([]byte("---\n"), text...)
+		}
+		if _, err := w.Write(text); err != nil {
+			return fmt.Errorf("write the objects as YAML: %w", err)
+		}
+	}
+	return nil
+}
+
+// JSON writes one object, or a list of them.
+func (o Objects) JSON(w io.Writer) error {
+	var value any = o.ScaledObject
+	if all := o.all(); len(all) > 1 {
+		value = struct {
+			metav1.TypeMeta `json:",inline"`
+			Items           []any `json:"items"`
+		}{metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, all}
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("write the objects as JSON: %w", err)
+	}
+	return nil
+}
