@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -54,6 +56,12 @@ type Device struct {
 	Node, Pool, Name string
 	// Claim is the UID of the claim that holds it.
 	Claim types.UID
+	// ShareID tells the shares of a device apart that several claims hold; nil where the claim
+	// holds all of it.
+	ShareID *types.UID
+	// ConsumedCapacity is how much of the device's capacities the share has, under the names of
+	// the slice.
+	ConsumedCapacity map[resourceapi.QualifiedName]resource.Quantity
 }
 
 // Pending is of what claims are counted that wait for devices.

@@ -1,0 +1,205 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Indexes of the cache. Their names are no fields of the objects, so that nobody else's index
+// has them.
+const (
+	// indexHeld has claims by the devices that they hold.
+	indexHeld = "usage.heldDevice"
+	// indexPool has slices of our driver by their pools.
+	indexPool = "usage.pool"
+	// indexPlugin has the plugin's pods by their nodes.
+	indexPlugin = "usage.pluginNode"
+)
+
+// cluster is what the controller's cache has of who shares devices, and of plugins.
+type cluster struct {
+	reader    client.Reader
+	driver    string
+	namespace string
+	plugin    labels.Selector
+}
+
+// index is one of a cache.
+type index struct {
+	object  client.Object
+	name    string
+	extract client.IndexerFunc
+}
+
+func (c cluster) indexes() []index {
+	return []index{
+		{&resourceapi.ResourceClaim{}, indexHeld, c.heldDevices},
+		{&resourceapi.ResourceSlice{}, indexPool, c.ownPool},
+		{&corev1.Pod{}, indexPlugin, c.pluginNode},
+	}
+}
+
+func deviceKey(pool, device string) string { return pool + "/" + device }
+
+func (c cluster) heldDevices(object client.Object) []string {
+	claim, is := object.(*resourceapi.ResourceClaim)
+	if !is {
+		return nil
+	}
+	var keys []string
+	for _, result := range c.results(claim) {
+		keys = append(keys, deviceKey(result.Pool, result.Device))
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// results are those of a claim's allocation that take a device, or a part of one, of ours.
+func (c cluster) results(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	if claim.Status.Allocation == nil {
+		return nil
+	}
+	var own []resourceapi.DeviceRequestAllocationResult
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		if result.Driver == c.driver && !ptr.Deref(result.AdminAccess, false) {
+			own = append(own, result)
+		}
+	}
+	return own
+}
+
+func (c cluster) ownPool(object client.Object) []string {
+	if slice, is := object.(*resourceapi.ResourceSlice); is && slice.Spec.Driver == c.driver {
+		return []string{slice.Spec.Pool.Name}
+	}
+	return nil
+}
+
+func (c cluster) pluginNode(object client.Object) []string {
+	pod, is := object.(*corev1.Pod)
+	if !is || pod.Namespace != c.namespace || pod.Spec.NodeName == "" || !c.plugin.Matches(labels.Set(pod.Labels)) {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
+}
+
+// shares are those that claims have of a device.
+func (c cluster) shares(ctx context.Context, pool, device string) (map[shareKey]consumption, error) {
+	var claims resourceapi.ResourceClaimList
+	if err := c.reader.List(ctx, &claims, client.MatchingFields{indexHeld: deviceKey(pool, device)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the claims that hold it: %w", err)
+	}
+	shares := map[shareKey]consumption{}
+	for i := range claims.Items {
+		for _, result := range c.results(&claims.Items[i]) {
+			if result.Pool == pool && result.Device == device {
+				shares[keyOf(claims.Items[i].UID, result.ShareID)] = result.ConsumedCapacity
+			}
+		}
+	}
+	return shares, nil
+}
+
+// capacity is that of a device in the newest slice that has it: while a pool is published anew,
+// there are slices of two generations.
+func (c cluster) capacity(ctx context.Context, pool, device string) (capacity, error) {
+	var all resourceapi.ResourceSliceList
+	if err := c.reader.List(ctx, &all, client.MatchingFields{indexPool: pool}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the slices of pool %s: %w", pool, err)
+	}
+	var found capacity
+	generation := int64(-1)
+	for i := range all.Items {
+		spec := &all.Items[i].Spec
+		at := slices.IndexFunc(spec.Devices, func(d resourceapi.Device) bool { return d.Name == device })
+		if at >= 0 && spec.Pool.Generation > generation {
+			found, generation = spec.Devices[at].Capacity, spec.Pool.Generation
+		}
+	}
+	if generation < 0 {
+		return nil, fmt.Errorf("no ResourceSlice of pool %s has it any more: see the log of the node's plugin for why it was withdrawn", pool)
+	}
+	return found, nil
+}
+
+// metricsPort is the name that the chart gives the port of the plugin's metrics.
+const metricsPort = "metrics"
+
+// target is where a node's plugin serves its metrics.
+type target struct {
+	// pod is its namespace and name.
+	pod, address string
+	port         int32
+}
+
+// target is that of the plugin's pod that can best answer: during a rolling update, a node has
+// two of them.
+func (c cluster) target(ctx context.Context, node string) (target, error) {
+	var pods corev1.PodList
+	if err := c.reader.List(ctx, &pods, client.MatchingFields{indexPlugin: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return target{}, fmt.Errorf("list the plugin's pods: %w", err)
+	}
+	if len(pods.Items) == 0 {
+		return target{}, fmt.Errorf("no pod in namespace %s with labels %s is there: see that the plugin's DaemonSet selects the node and that its pods start", c.namespace, c.plugin)
+	}
+	best := slices.MaxFunc(pods.Items, func(a, b corev1.Pod) int {
+		return cmp.Or(
+			cmp.Compare(rank(&a), rank(&b)),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	name := best.Namespace + "/" + best.Name
+	if rank(&best) == rankNone {
+		return target{}, fmt.Errorf("pod %s is %s and has no address yet: see why it does not start", name, cmp.Or(best.Status.Phase, corev1.PodUnknown))
+	}
+	port, err := portOf(&best)
+	if err != nil {
+		return target{}, fmt.Errorf("pod %s: %w", name, err)
+	}
+	return target{pod: name, address: best.Status.PodIP, port: port}, nil
+}
+
+// Ranks of pods that might answer.
+const (
+	rankNone = iota
+	rankEnding
+	rankStarting
+	rankReady
+)
+
+func rank(pod *corev1.Pod) int {
+	switch {
+	case pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "":
+		return rankNone
+	case pod.DeletionTimestamp != nil:
+		return rankEnding
+	case slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+	}):
+		return rankReady
+	}
+	return rankStarting
+}
+
+var errNoPort = errors.New("no container has a port named " + metricsPort + ": its metrics are switched off, set kubeletPlugin.containers.plugin.metricsPort of the chart to a port")
+
+func portOf(pod *corev1.Pod) (int32, error) {
+	for _, container := range pod.Spec.Containers {
+		for _, port := range container.Ports {
+			if port.Name == metricsPort {
+				return port.ContainerPort, nil
+			}
+		}
+	}
+	return 0, errNoPort
+}

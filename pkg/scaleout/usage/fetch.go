@@ -1,0 +1,190 @@
+package usage
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+const (
+	// fetchTimeout bounds a request with its answer: a plugin answers from memory.
+	fetchTimeout = 2 * time.Second
+	// maxPage bounds what is read of an answer, in bytes. A plugin's is some ten thousand.
+	maxPage = 4 << 20
+	// maxHeader bounds an answer's headers, in bytes.
+	maxHeader = 16 << 10
+)
+
+// newHTTPClient asks pods by their addresses, each every few seconds: connections are not kept,
+// because those of a thousand nodes need more memory than opening them anew needs time.
+func newHTTPClient() *http.Client {
+	return &http.Client{
+		Timeout: fetchTimeout,
+		Transport: &http.Transport{
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxHeader,
+			// No Proxy: those of the environment are for what is outside of the cluster.
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// fetch asks a plugin for its devices' readings, by the devices' names.
+func fetch(ctx context.Context, c *http.Client, at target) (map[string]Reading, error) {
+	address := url.URL{Scheme: "http", Host: net.JoinHostPort(at.address, strconv.Itoa(int(at.port))), Path: "/metrics"}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", at.pod, err)
+	}
+	request.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	response, err := c.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w: see that it runs, and that no NetworkPolicy keeps the controller from it", at.pod, err)
+	}
+	defer response.Body.Close()
+	readings, err := read(response)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s answers %s with what is not understood: %w", at.pod, address.String(), err)
+	}
+	return readings, nil
+}
+
+func read(response *http.Response) (map[string]Reading, error) {
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("HTTP status %s: see that the port is the plugin's", response.Status)
+	}
+	if expfmt.ResponseFormat(response.Header).FormatType() != expfmt.TypeTextPlain {
+		return nil, fmt.Errorf("content of type %q, not Prometheus' text: see that the port is the plugin's", response.Header.Get("Content-Type"))
+	}
+	lines, err := ownLines(http.MaxBytesReader(nil, response.Body, maxPage))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return nil, fmt.Errorf("more than %d bytes", tooLarge.Limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parse(lines)
+}
+
+// ownLines are the lines of the metrics that count here: a plugin serves ten times as many
+// about itself.
+func ownLines(page io.Reader) (*bytes.Buffer, error) {
+	var own bytes.Buffer
+	lines := bufio.NewScanner(page)
+	for lines.Scan() {
+		text := strings.TrimPrefix(lines.Text(), "# TYPE ")
+		if strings.HasPrefix(text, metricPrefix) {
+			own.Write(lines.Bytes())
+			own.WriteByte('\n')
+		}
+	}
+	return &own, lines.Err()
+}
+
+// metricPrefix is that of all metrics that are asked for.
+const metricPrefix = "mica_device_"
+
+// figure is where a metric's value goes.
+type figure struct {
+	metric string
+	check  func(float64) bool
+	set    func(*Reading, float64)
+	told   func(Reading) bool
+}
+
+var figures = []figure{
+	{
+		metric: MetricUtilization,
+		check:  func(v float64) bool { return v >= 0 && v <= 1 },
+		set:    func(r *Reading, v float64) { r.Utilization = &v },
+		told:   func(r Reading) bool { return r.Utilization != nil },
+	},
+	{
+		metric: MetricMemoryUsed,
+		check:  func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) },
+		set:    func(r *Reading, v float64) { r.MemoryUsed = &v },
+		told:   func(r Reading) bool { return r.MemoryUsed != nil },
+	},
+	{
+		metric: MetricMemoryTotal,
+		check:  func(v float64) bool { return v > 0 && !math.IsInf(v, 0) },
+		set:    func(r *Reading, v float64) { r.MemoryTotal = &v },
+		told:   func(r Reading) bool { return r.MemoryTotal != nil },
+	},
+	{
+		metric: MetricSampled,
+		check:  func(v float64) bool { return v > 0 && v < latestSecond },
+		set: func(r *Reading, v float64) {
+			seconds, rest := math.Modf(v)
+			r.At = time.Unix(int64(seconds), int64(rest*1e9))
+		},
+		told: func(r Reading) bool { return !r.At.IsZero() },
+	},
+}
+
+// latestSecond is in the year 9999: what is later was no number of seconds.
+const latestSecond = 253402300800
+
+// parse reads the readings of devices.
+func parse(page io.Reader) (map[string]Reading, error) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(page)
+	if err != nil {
+		return nil, err
+	}
+	readings := map[string]Reading{}
+	for _, f := range figures {
+		for _, metric := range families[f.metric].GetMetric() {
+			if err := f.add(readings, metric); err != nil {
+				return nil, fmt.Errorf("metric %s: %w", f.metric, err)
+			}
+		}
+	}
+	for device, reading := range readings {
+		if reading.At.IsZero() {
+			return nil, fmt.Errorf("device %s is told without %s", device, MetricSampled)
+		}
+	}
+	return readings, nil
+}
+
+func (f figure) add(readings map[string]Reading, metric *dto.Metric) error {
+	device := ""
+	for _, label := range metric.GetLabel() {
+		if label.GetName() == "device" {
+			device = label.GetValue()
+		}
+	}
+	if device == "" {
+		return errors.New(`a series has no label "device"`)
+	}
+	if metric.GetGauge() == nil {
+		return fmt.Errorf("device %s: it is no gauge", device)
+	}
+	reading := readings[device]
+	if f.told(reading) {
+		return fmt.Errorf("device %s is told twice", device)
+	}
+	value := metric.GetGauge().GetValue()
+	if !f.check(value) {
+		return fmt.Errorf("device %s: %v cannot be", device, value)
+	}
+	f.set(&reading, value)
+	readings[device] = reading
+	return nil
+}
