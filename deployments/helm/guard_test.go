@@ -90,8 +90,8 @@ func TestChartRefuses(t *testing.T) {
 		},
 		{
 			name: "a Prometheus that is no URL",
-			args: []string{"--namespace", "mica", "--set", "controller.keda.prometheus.url=prometheus:9090"},
-			want: []string{"/controller/keda/prometheus/url"},
+			args: []string{"--namespace", "mica", "--set", "controller.keda.prometheus.address=prometheus:9090"},
+			want: []string{"/controller/keda/prometheus/address"},
 		},
 		{
 			name: "one port for KEDA and metrics",

@@ -11,8 +11,8 @@
 - "--keda-require-client-certificate"
 {{- end }}
 {{- end }}
-{{- with $keda.prometheus.url }}
-- {{ printf "--prometheus-url=%s" . | quote }}
+{{- with $keda.prometheus.address }}
+- {{ printf "--prometheus-address=%s" . | quote }}
 {{- end }}
 {{- if $keda.prometheus.secretName }}
 - "--prometheus-secret-dir=/etc/mica/prometheus"

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/forecast"
+	"github.com/mica-gpu/mica/pkg/scaleout/keda"
+	"github.com/mica-gpu/mica/pkg/scaleout/profile"
+	"github.com/mica-gpu/mica/pkg/scaleout/usage"
+	"github.com/mica-gpu/mica/pkg/scaleout/workload"
+)
+
+// What the directories of Secrets have.
+const (
+	certificateFile = "tls.crt"
+	keyFile         = "tls.key"
+	authorityFile   = "ca.crt"
+	tokenFile       = "token"
+)
+
+// addKEDA serves KEDA's external scaler from the replica that leads. What it says of room
+// is forecast by the loop.
+func addKEDA(ctx context.Context, f *flags, m manager.Manager, room *forecast.Forecast) error {
+	profiles, err := profile.NewSource(f.kedaProfiles, clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	workloads := workload.New(m.GetClient(), f.driverName)
+	if err := workloads.Observe(ctx, m.GetCache()); err != nil {
+		return err
+	}
+	usages, err := newUsages(ctx, f, m)
+	if err != nil {
+		return err
+	}
+	sources := keda.Sources{Workloads: workloads, Usages: usages, Forecast: room}
+	if f.prometheusAddress != "" {
+		sources.Prometheus, err = newPrometheus(f)
+		if err != nil {
+			return err
+		}
+	}
+	server, err := keda.NewServer(keda.Options{Address: address(f.kedaPort), TLS: f.kedaFiles(), Clock: clock.RealClock{}}, keda.NewScaler(keda.ScalerOptions{
+		Sources:  sources,
+		Profiles: profiles,
+		Recorder: m.GetEventRecorder(component),
+		Clock:    clock.RealClock{},
+	}))
+	if err != nil {
+		return err
+	}
+	for _, runs := range []manager.Runnable{profiles, usages, server} {
+		if err := m.Add(runs); err != nil {
+			return fmt.Errorf("serve KEDA: %w", err)
+		}
+	}
+	return nil
+}
+
+// newUsages asks the plugin's pods how busy their devices are.
+func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, error) {
+	plugin, err := labels.Parse(f.pluginPods)
+	if err != nil {
+		return nil, fmt.Errorf("--plugin-pods is %q: %w: give labels as key=value,key=value", f.pluginPods, err)
+	}
+	options := usage.Options{Driver: f.driverName, Reader: m.GetClient(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}
+	if err := usage.Index(ctx, m.GetFieldIndexer(), options); err != nil {
+		return nil, err
+	}
+	return usage.New(options), nil
+}
+
+func newPrometheus(f *flags) (keda.Prometheus, error) {
+	options := keda.PrometheusOptions{Address: f.prometheusAddress, Clock: clock.RealClock{}}
+	if f.prometheusSecretDir != "" {
+		var err error
+		if options.TokenFile, err = optional(f.prometheusSecretDir, tokenFile); err != nil {
+			return nil, err
+		}
+		if options.CAFile, err = optional(f.prometheusSecretDir, authorityFile); err != nil {
+			return nil, err
+		}
+	}
+	return keda.NewPrometheus(options)
+}
+
+// kedaFiles is nothing where the scaler speaks plain text.
+func (f *flags) kedaFiles() keda.Files {
+	if f.kedaTLSDir == "" {
+		return keda.Files{}
+	}
+	files := keda.Files{Certificate: filepath.Join(f.kedaTLSDir, certificateFile), Key: filepath.Join(f.kedaTLSDir, keyFile)}
+	if f.kedaRequiresCertificate {
+		files.ClientCA = filepath.Join(f.kedaTLSDir, authorityFile)
+	}
+	return files
+}
+
+// optional is the path of a file of a mounted Secret, or empty where the Secret lacks it.
+func optional(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	} else if !os.IsNotExist(err) {
+		return "", fmt.Errorf("look for %s: %w", path, err)
+	}
+	if _, err := fs.Stat(os.DirFS(dir), "."); err != nil {
+		return "", fmt.Errorf("look for %s in --prometheus-secret-dir: %w: mount the Secret there", name, err)
+	}
+	return "", nil
+}
