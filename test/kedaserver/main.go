@@ -32,7 +32,8 @@ type Script struct {
 	// Metric is the name of the one metric.
 	Metric        string
 	Value, Target float64
-	// Error is answered instead where it is not empty.
+	// Error is answered instead where it is not empty: metadata is an error with that of the
+	// trigger in it, panic is none but happens.
 	Error string
 }
 
@@ -52,11 +53,15 @@ func run() error {
 	flag.StringVar(&options.TLS.Certificate, "certificate", "", "the server's certificate")
 	flag.StringVar(&options.TLS.Key, "key", "", "its key")
 	flag.StringVar(&options.TLS.ClientCA, "client-ca", "", "who signs the certificates of clients")
+	first := flag.String("script", "{}", "the first Script")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	a := &answers{changed: make(chan struct{})}
+	if err := a.follow([]byte(*first)); err != nil {
+		return err
+	}
 	go func() {
 		if err := a.read(bufio.NewScanner(os.Stdin)); err != nil {
 			fmt.Fprintln(os.Stderr, "kedaserver:", err)
@@ -79,26 +84,35 @@ type answers struct {
 
 func (a *answers) read(lines *bufio.Scanner) error {
 	for lines.Scan() {
-		var script Script
-		if err := json.Unmarshal(lines.Bytes(), &script); err != nil {
-			return fmt.Errorf("read the script %q: %w", lines.Text(), err)
+		if err := a.follow(lines.Bytes()); err != nil {
+			return err
 		}
-		a.mu.Lock()
-		a.script = script
-		close(a.changed)
-		a.changed = make(chan struct{})
-		a.mu.Unlock()
 		fmt.Println("ok")
 	}
 	return lines.Err()
 }
 
-func (a *answers) current() (Script, <-chan struct{}, error) {
+func (a *answers) follow(line []byte) error {
+	var script Script
+	if err := json.Unmarshal(line, &script); err != nil {
+		return fmt.Errorf("read the script %q: %w", line, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.script = script
+	close(a.changed)
+	a.changed = make(chan struct{})
+	return nil
+}
+
+func (a *answers) current(ref *externalscaler.ScaledObjectRef) (Script, <-chan struct{}, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case a.script.Error == "panic":
 		panic("as the script says")
+	case a.script.Error == "metadata":
+		return a.script, a.changed, fmt.Errorf("%s/%s has %v", ref.GetNamespace(), ref.GetName(), ref.GetScalerMetadata())
 	case a.script.Error != "":
 		return a.script, a.changed, status.Error(codes.InvalidArgument, a.script.Error)
 	case a.script.Metric == "":
@@ -114,14 +128,14 @@ func (s Script) spec() *externalscaler.GetMetricSpecResponse {
 }
 
 // Spec implements the answers of package keda.
-func (a *answers) Spec(context.Context, *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
-	script, _, err := a.current()
+func (a *answers) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
+	script, _, err := a.current(ref)
 	return script.spec(), err
 }
 
 // Metrics implements the answers of package keda.
 func (a *answers) Metrics(_ context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
-	script, _, err := a.current()
+	script, _, err := a.current(request.GetScaledObjectRef())
 	if err != nil {
 		return nil, err
 	}
@@ -134,24 +148,24 @@ func (a *answers) Metrics(_ context.Context, request *externalscaler.GetMetricsR
 }
 
 // Active implements the answers of package keda.
-func (a *answers) Active(context.Context, *externalscaler.ScaledObjectRef) (bool, error) {
-	script, _, err := a.current()
+func (a *answers) Active(_ context.Context, ref *externalscaler.ScaledObjectRef) (bool, error) {
+	script, _, err := a.current(ref)
 	return script.Active, err
 }
 
 // WatchActive implements the answers of package keda.
-func (a *answers) WatchActive(ctx context.Context, _ *externalscaler.ScaledObjectRef, send func(bool) error) error {
-	return a.watch(ctx, func(s Script) error { return send(s.Active) })
+func (a *answers) WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error {
+	return a.watch(ctx, ref, func(s Script) error { return send(s.Active) })
 }
 
 // WatchSpec implements the answers of package keda.
-func (a *answers) WatchSpec(ctx context.Context, _ *externalscaler.ScaledObjectRef, send func(*externalscaler.GetMetricSpecResponse) error) error {
-	return a.watch(ctx, func(s Script) error { return send(s.spec()) })
+func (a *answers) WatchSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(*externalscaler.GetMetricSpecResponse) error) error {
+	return a.watch(ctx, ref, func(s Script) error { return send(s.spec()) })
 }
 
-func (a *answers) watch(ctx context.Context, send func(Script) error) error {
+func (a *answers) watch(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(Script) error) error {
 	for {
-		script, changed, err := a.current()
+		script, changed, err := a.current(ref)
 		if err != nil {
 			return err
 		}
