@@ -22,7 +22,7 @@ func readPending(f fields, namespace string, target *workload.Ref) (metric, erro
 		return nil, fmt.Errorf("%s and %s both say whose claims are counted: leave one of them out", keyWorkload, keyDeviceClass)
 	case class != "":
 	case named:
-		ref, err := reference(keyWorkload, namespace, text, anyKind)
+		ref, err := reference(keyWorkload, namespace, text)
 		if err != nil {
 			return nil, err
 		}

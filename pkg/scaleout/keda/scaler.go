@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -170,7 +171,7 @@ func (s *Sources) room(ctx context.Context, sample scaleout.Sample) (scaleout.Ro
 		return scaleout.Room{}, unavailable(err)
 	}
 	if room.Problem != "" {
-		return scaleout.Room{}, fmt.Errorf("nothing can be planned with it: %s", room.Problem)
+		return scaleout.Room{}, failure{fmt.Errorf("nothing can be planned with it: %s", room.Problem), codes.FailedPrecondition}
 	}
 	return room, nil
 }

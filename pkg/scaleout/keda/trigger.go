@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/mica-gpu/mica/pkg/scaleout/workload"
 )
 
@@ -54,7 +52,7 @@ func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
 	}
 	t := &Trigger{kind: k}
 	if text, ok := f[keyTarget]; ok {
-		if t.Target, err = reference(keyTarget, namespace, text, scalable); err != nil {
+		if t.Target, err = target(namespace, text); err != nil {
 			return nil, err
 		}
 	} else if k.targeted {
@@ -67,6 +65,22 @@ func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
 		return nil, err
 	}
 	return t, t.guard(f)
+}
+
+func target(namespace, text string) (*workload.Ref, error) {
+	ref, err := reference(keyTarget, namespace, text)
+	if err == nil && !ref.Scalable() {
+		return nil, fmt.Errorf("%s %s has no replicas to add: it is a Deployment, a StatefulSet or a ReplicaSet", keyTarget, ref)
+	}
+	return ref, err
+}
+
+func reference(key, namespace, text string) (*workload.Ref, error) {
+	ref, err := workload.ParseRef(namespace, text)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", key, err)
+	}
+	return &ref, nil
 }
 
 // limits reads by what the value is judged.
@@ -129,27 +143,4 @@ func (t *Trigger) loading(target *workload.State, now time.Time) bool {
 		}
 	}
 	return false
-}
-
-// Kinds of workloads: scalable are those that KEDA scales here, a Job may be one that waits.
-var (
-	scalable = []string{"Deployment", "StatefulSet", "ReplicaSet"}
-	anyKind  = []string{"Deployment", "StatefulSet", "ReplicaSet", "Job"}
-)
-
-// reference reads Kind/name.
-func reference(key, namespace, text string, kinds []string) (*workload.Ref, error) {
-	kind, name, ok := strings.Cut(text, "/")
-	if !ok {
-		return nil, fmt.Errorf("%s %s does not name a workload: write Kind/name, such as Deployment/vllm", key, quoted(text))
-	}
-	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return nil, fmt.Errorf("%s %s does not name a workload: %s cannot be an object's name", key, quoted(text), quoted(name))
-	}
-	for _, known := range kinds {
-		if strings.EqualFold(kind, known) {
-			return &workload.Ref{Kind: known, Namespace: namespace, Name: name}, nil
-		}
-	}
-	return nil, fmt.Errorf("%s %s is of a kind that is not known here: it is one of %s", key, quoted(text), strings.Join(kinds, ", "))
 }
