@@ -2,6 +2,7 @@ package main
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -15,9 +16,13 @@ func cacheOptions(f *flags) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:       {Transform: stripPod},
-			&corev1.Node{}:      {Transform: stripNode},
-			&appsv1.DaemonSet{}: {Transform: stripDaemonSet},
+			&corev1.Pod{}:         {Transform: stripPod},
+			&corev1.Node{}:        {Transform: stripNode},
+			&appsv1.DaemonSet{}:   {Transform: stripDaemonSet},
+			&appsv1.Deployment{}:  {Transform: stripDeployment},
+			&appsv1.StatefulSet{}: {Transform: stripStatefulSet},
+			&appsv1.ReplicaSet{}:  {Transform: stripReplicaSet},
+			&batchv1.Job{}:        {Transform: stripJob},
 			// Only what Cluster Autoscaler says of pods: a cluster has very many Events.
 			&corev1.Event{}: {Field: fields.Set{"source": "cluster-autoscaler", "involvedObject.kind": "Pod"}.AsSelector()},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
@@ -79,4 +84,50 @@ func stripDaemonSet(object any) (any, error) {
 		stripPodSpec(&set.Spec.Template.Spec)
 	}
 	return object, nil
+}
+
+func stripDeployment(object any) (any, error) {
+	if deployment, is := object.(*appsv1.Deployment); is {
+		stripWorkload(deployment, &deployment.Spec.Template)
+		deployment.Status = appsv1.DeploymentStatus{}
+	}
+	return object, nil
+}
+
+func stripStatefulSet(object any) (any, error) {
+	if set, is := object.(*appsv1.StatefulSet); is {
+		stripWorkload(set, &set.Spec.Template)
+		set.Spec.VolumeClaimTemplates = nil
+		set.Status = appsv1.StatefulSetStatus{}
+	}
+	return object, nil
+}
+
+// stripReplicaSet keeps of a Deployment's only whose it is: a Deployment remembers ten
+// revisions, and has the template of its next pod itself.
+func stripReplicaSet(object any) (any, error) {
+	if set, is := object.(*appsv1.ReplicaSet); is {
+		stripWorkload(set, &set.Spec.Template)
+		if metav1.GetControllerOfNoCopy(set) != nil {
+			set.Spec = appsv1.ReplicaSetSpec{}
+		}
+		set.Status = appsv1.ReplicaSetStatus{}
+	}
+	return object, nil
+}
+
+func stripJob(object any) (any, error) {
+	if job, is := object.(*batchv1.Job); is {
+		stripWorkload(job, &job.Spec.Template)
+		job.Status = batchv1.JobStatus{}
+	}
+	return object, nil
+}
+
+// stripWorkload keeps what a workload's next pod is made of, and whose pods are its own. What
+// is written in annotations is for others: kubectl keeps a copy of the whole object there.
+func stripWorkload(object metav1.Object, template *corev1.PodTemplateSpec) {
+	object.SetManagedFields(nil)
+	object.SetAnnotations(nil)
+	stripPodSpec(&template.Spec)
 }
