@@ -271,11 +271,14 @@ func (c *count) oneByOne(ctx context.Context) error {
 			return err
 		}
 		if h == nil || h.outcome() == Advised {
-			return nil
+			break
 		}
 		c.cluster.Commit(left)
 		h.machine = left
 		*c.part(h, before)++
+	}
+	if slices.ContainsFunc(c.groups, func(g *group) bool { return g.growth() > 0 }) {
+		c.because = "no further node helps: what the pods need has an end elsewhere, such as devices that nodes share, or the one node on which pods have to be with each other"
 	}
 	return nil
 }

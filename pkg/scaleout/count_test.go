@@ -1,11 +1,14 @@
 package scaleout
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -271,5 +274,24 @@ func TestTheSentenceIsBounded(t *testing.T) {
 	room := plan(t, w).Rooms[0]
 	if len(room.Why) > mostReasons*(longestReason+10)+50 || !strings.HasSuffix(room.Why, "and 36 other groups") {
 		t.Errorf("the sentence has %d bytes: %s", len(room.Why), room.Why)
+	}
+}
+
+func TestASampleThatIsNotCountedInTimeIsAProblem(t *testing.T) {
+	w := newWorld(t)
+	w.line("group p5 p5.48xlarge max=2")
+	w.line("template one")
+	w.line("request gpu gpu.nvidia.com")
+	w.line("sample a templates=one")
+	p, _ := newPlanner(w.Snapshot)
+	late, cancel := context.WithDeadline(t.Context(), time.Time{})
+	defer cancel()
+	if room := p.countAll(late)[0]; !strings.Contains(room.Problem, "not found out within 5s") {
+		t.Errorf("got %+v, want that it was not counted in time", room)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := p.rooms(ended, nil, p.mark()); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that the plan has ended", err)
 	}
 }
