@@ -185,19 +185,23 @@ func (p *plugins) at(t testing.TB) (ip string, port int32) {
 	return ip, int32(n)
 }
 
-// page is what a plugin serves of one device.
-func page(device string, utilization, used, total float64, at time.Time) []string {
+// page is what a plugin serves, with the series of its devices.
+func page(devices ...[]string) []string {
 	lines := []string{"# HELP go_goroutines Number of goroutines.", "# TYPE go_goroutines gauge", "go_goroutines 12"}
-	for _, series := range []struct {
-		metric string
-		value  float64
-	}{
-		{MetricUtilization, utilization}, {MetricMemoryUsed, used}, {MetricMemoryTotal, total},
-		{MetricSampled, float64(at.UnixMilli()) / 1000},
-	} {
-		lines = append(lines, "# TYPE "+series.metric+" gauge", fmt.Sprintf("%s{device=%q} %v", series.metric, device, series.value))
+	for _, metric := range []string{MetricUtilization, MetricMemoryUsed, MetricMemoryTotal, MetricSampled} {
+		lines = append(lines, "# HELP "+metric+" Something.", "# TYPE "+metric+" gauge")
 	}
-	return lines
+	return append(lines, slices.Concat(devices...)...)
+}
+
+// series are those of one device.
+func series(device string, utilization, used, total float64, at time.Time) []string {
+	return []string{
+		fmt.Sprintf("%s{device=%q} %v", MetricUtilization, device, utilization),
+		fmt.Sprintf("%s{device=%q} %v", MetricMemoryUsed, device, used),
+		fmt.Sprintf("%s{device=%q} %v", MetricMemoryTotal, device, total),
+		fmt.Sprintf("%s{device=%q} %v", MetricSampled, device, float64(at.UnixMilli())/1000),
+	}
 }
 
 // amounts are quantities by name.
