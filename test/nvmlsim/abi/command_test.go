@@ -1,6 +1,7 @@
 package abi_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,11 @@ func TestCommandLineErrors(t *testing.T) {
 		{append(socket, "mig", "create", "0"), "takes the arguments GPU PROFILE[@START]"},
 		{append(socket, "mig", "destroy", "5", "0"), "has no GPU 5"},
 		{append(socket, "mig", "occupy", "0", "1", "2"), "occupy takes the arguments GPU"},
+		{append(socket, "use", "0"), "set --utilization, --memory or both"},
+		{append(socket, "use", "0", "--utilization", "101"), "cannot be used for 101 percent"},
+		{append(socket, "use", "0", "--memory", "much"), `--memory "much" is not an amount of memory`},
+		{append(socket, "use", "0", "--memory", "1Ti"), "of which 1099511627776 cannot be in use"},
+		{append(socket, "use", "0", "7", "--utilization", "1"), "has no GPU instance 7"},
 		{append(socket, "reset", "0"), "cannot be partitioned"},
 		{[]string{"serve", "--root", root()}, "serve needs --node and --root"},
 		{[]string{"serve", "--node", "p9.huge", "--root", root()}, `no ready-made machine "p9.huge"`},
@@ -88,5 +94,34 @@ func TestReadyMadeMachinesAreListed(t *testing.T) {
 	t.Parallel()
 	if out, err := sim("nodes"); err != nil || !strings.Contains(out, "p5.48xlarge\n") {
 		t.Errorf("nodes: %v\n%s", err, out)
+	}
+}
+
+func TestUse(t *testing.T) {
+	t.Parallel()
+	d := start(t, "mig-static")
+	state, err := d.control().State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, gpu := range state.GPUs {
+		if len(gpu.Instances) == 0 {
+			continue
+		}
+		gi := gpu.Instances[0].ID
+		if out, err := d.sim("use", fmt.Sprint(gpu.Index), fmt.Sprint(gi), "--utilization", "35", "--memory", "2Gi"); err != nil {
+			t.Fatalf("use GPU instance %d: %v\n%s", gi, err, out)
+		}
+		want = append(want, fmt.Sprintf("GPU instance %d of GPU %d is 35%% utilised, with 2048 MiB of its memory taken", gi, gpu.Index))
+	}
+	out, err := d.sim("status")
+	if err != nil || len(want) == 0 {
+		t.Fatalf("status: %v, want %q", err, want)
+	}
+	for _, line := range want {
+		if !strings.Contains(out, line) {
+			t.Errorf("status does not say %q:\n%s", line, out)
+		}
 	}
 }

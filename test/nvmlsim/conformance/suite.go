@@ -60,6 +60,10 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"MIG instances of a lost GPU", s.instancesOfLostGPU},
 		{"MIG failures", s.migFailures},
 		{"MIG latencies", s.migLatencies},
+		{"use", s.use},
+		{"use of MIG instances", s.useOfInstances},
+		{"counters of MIG instances", s.counters},
+		{"wrong use", s.wrongUse},
 		{"go-nvlib MIG devices", s.nvlibMIGDevices},
 		{"field values", s.fieldValues},
 		{"NVLink", s.nvLink},
@@ -103,6 +107,7 @@ func (s suite) restore(t *testing.T) {
 		}
 	}
 	s.restoreMIG(t)
+	s.restoreUse(t)
 	lib := s.open(t)
 	for i := range s.node.GPUs {
 		d := device(t, lib, i)

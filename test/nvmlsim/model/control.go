@@ -46,6 +46,10 @@ type Control interface {
 	// Occupy lets a process use a GPU instance, or the GPU as a whole if instance
 	// is nil, or ends that use. What is in use cannot be destroyed or reset.
 	Occupy(gpu int, instance *int, inUse bool) error
+	// SetUse sets how much of a GPU instance, or of the GPU as a whole if instance is
+	// nil, is used. It lasts until the instance goes, the GPU is reset or its MIG mode
+	// is switched.
+	SetUse(gpu int, instance *int, use Use) error
 	// Reset resets a GPU: its instances go and the pending MIG mode is activated.
 	Reset(gpu int) error
 	// Reboot leaves every GPU as after a start of the machine: without instances,
@@ -127,6 +131,8 @@ type GPUState struct {
 	PendingMIGMode  string `json:"pendingMIGMode"`
 	// InUse says that a process uses the GPU as a whole.
 	InUse bool `json:"inUse,omitempty"`
+	// Use is what SetUse has set of the GPU as a whole.
+	Use UseState `json:"use,omitzero"`
 	// Processes are those with a context on the GPU or on a MIG device of it.
 	Processes []ProcessState `json:"processes,omitempty"`
 	// Instances are ordered by their ID.
@@ -150,6 +156,8 @@ type InstanceState struct {
 	Start int  `json:"start"`
 	Size  int  `json:"size"`
 	InUse bool `json:"inUse,omitempty"`
+	// Use is what SetUse has set.
+	Use UseState `json:"use,omitzero"`
 	// Capability is the minor of its /dev/nvidia-caps/nvidia-cap<minor>.
 	Capability int `json:"capability"`
 	// ComputeInstances are ordered by their ID.

@@ -39,6 +39,8 @@ type gpu struct {
 	timeslice   Timeslice
 	migMode     migMode
 	instances   instances
+	// work is that of the GPU as a whole.
+	work work
 	// occupied says that somebody made a process run on the GPU as a whole; contexts
 	// counts those of processes that the machine knows.
 	occupied bool
@@ -210,6 +212,7 @@ func (g *gpu) state() GPUState {
 		MIGMode:         g.migModeText(g.migMode.current),
 		PendingMIGMode:  g.migModeText(g.migMode.pending),
 		InUse:           g.inUse(),
+		Use:             g.work.UseState,
 		Instances:       g.instanceStates(),
 	}
 }

@@ -31,6 +31,7 @@ type gpuInstance struct {
 	profile catalog.Profile
 	start   int
 	compute map[int]*computeInstance
+	work    work
 	// occupied says that somebody made a process run on it; contexts counts those
 	// of processes that the machine knows.
 	occupied bool

@@ -86,7 +86,7 @@ func (m *Machine) Reset(index int) error {
 		}
 		g.endInstances()
 		g.migMode.current = g.migMode.pending
-		g.timeslice = TimesliceDefault
+		g.timeslice, g.work = TimesliceDefault, work{}
 		return nil
 	})
 }
@@ -130,7 +130,7 @@ func (g *gpu) reboot() {
 	}
 	g.migMode.current, g.occupied = g.migMode.pending, false
 	g.lost, g.persistence = false, nvml.FEATURE_DISABLED
-	g.computeMode, g.timeslice = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault
+	g.computeMode, g.timeslice, g.work = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault, work{}
 }
 
 func (g *gpu) endInstances() {
@@ -191,7 +191,7 @@ func (g *gpu) instanceStates() []InstanceState {
 func (i *gpuInstance) state() InstanceState {
 	state := InstanceState{
 		ID: i.id, Profile: i.profile.Name, ProfileID: i.profile.ID, Start: i.start, Size: i.profile.Size,
-		InUse: i.inUse(), Capability: i.capability(),
+		InUse: i.inUse(), Use: i.work.UseState, Capability: i.capability(),
 	}
 	for _, id := range slices.Sorted(maps.Keys(i.compute)) {
 		c := i.compute[id]

@@ -110,19 +110,29 @@ func (d migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	})
 }
 
-func (d migDevice) memoryBytes() uint64 { return d.instance.parent.profile.MemoryMiB << 20 }
-
 // GetMemoryInfo implements nvml.Device: the memory of the GPU instance, which
 // its compute instances share.
 func (d migDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
-	return answer(d.refuser, "nvmlDeviceGetMemoryInfo", nvml.Memory{Total: d.memoryBytes(), Free: d.memoryBytes()})
+	if ret := d.enter("nvmlDeviceGetMemoryInfo"); ret != nvml.SUCCESS {
+		return nvml.Memory{}, ret
+	}
+	total, used := d.memory()
+	return nvml.Memory{Total: total, Free: total - used, Used: used}, nvml.SUCCESS
 }
 
 // GetMemoryInfo_v2 implements nvml.Device.
 func (d migDevice) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
-	memory := nvml.Memory_v2{Total: d.memoryBytes(), Free: d.memoryBytes()}
-	memory.Version = nvml.STRUCT_VERSION(memory, 2)
-	return answer(d.refuser, "nvmlDeviceGetMemoryInfo_v2", memory)
+	if ret := d.enter("nvmlDeviceGetMemoryInfo_v2"); ret != nvml.SUCCESS {
+		return nvml.Memory_v2{}, ret
+	}
+	total, used := d.memory()
+	return memoryV2(total, used), nvml.SUCCESS
+}
+
+func (d migDevice) memory() (total, used uint64) {
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	return d.instance.parent.memoryBytes(), d.instance.parent.work.MemoryBytes
 }
 
 // GetComputeMode implements nvml.Device: MIG devices have no other mode.

@@ -40,7 +40,7 @@ func (g *gpu) setMIGMode(mode int) (activation nvml.Return) {
 		return nvml.ERROR_IN_USE
 	case g.resetless():
 		g.migMode.current, g.migMode.pending = mode, mode
-		g.timeslice = TimesliceDefault
+		g.timeslice, g.work = TimesliceDefault, work{}
 		return nvml.SUCCESS
 	default:
 		g.migMode.pending = mode

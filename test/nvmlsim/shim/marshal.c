@@ -95,12 +95,20 @@ static uint64_t elements(const struct function *f, const uint64_t *v, const stru
  * version of a versioned struct says so in the first word, whose low 24 bits
  * are the struct's size: nothing past that size is touched. A size that the
  * shim does not know makes it pass the word alone, which the daemon refuses.
+ *
+ * A tailed struct has no size in it, and its array is longer in newer headers:
+ * nothing past the elements that its second word counts is touched.
  */
 static uint64_t extent(const struct function *f, const uint64_t *v, int i)
 {
 	const struct arg *a = &f->args[i];
-	uint32_t word;
+	uint32_t word, head;
 
+	if (a->kind == ARG_TAILED) {
+		head = a->size % a->count; /* it is shorter than an element */
+		memcpy(&word, (uint8_t *)pointer(v[i]) + sizeof word, sizeof word);
+		return word > a->size / a->count ? head : head + word * a->count;
+	}
 	if (a->kind != ARG_VERSIONED)
 		return a->size * elements(f, v, a);
 	memcpy(&word, pointer(v[i]), sizeof word);

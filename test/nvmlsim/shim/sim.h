@@ -46,12 +46,15 @@ enum arg_kind {
 	ARG_OUT = 6,       /* memory that is written */
 	ARG_INOUT = 7,     /* memory that is read and written */
 	ARG_VERSIONED = 8, /* ARG_INOUT whose first word holds its version and size */
+	ARG_TAILED = 9,    /* ARG_INOUT whose second word counts the array at its end */
 };
 
 /* How many elements a pointer argument has: one, any, or argument n's value. */
 #define COUNT_ONE 0
 #define COUNT_ANY 255
 #define COUNT_ARG(n) ((n) + 1)
+/* A tailed struct is one; here is the size of an element of its array instead. */
+#define COUNT_TAIL(size) (size)
 
 struct arg {
 	uint8_t kind;

@@ -22,9 +22,17 @@ type controlRequest struct {
 	Fail       *model.Failure      `json:"fail,omitempty"`
 	Clear      *struct{}           `json:"clear,omitempty"`
 	MIG        *migRequest         `json:"mig,omitempty"`
+	Use        *useRequest         `json:"use,omitempty"`
 	Reset      *int                `json:"reset,omitempty"`
 	Reboot     *struct{}           `json:"reboot,omitempty"`
 	State      *struct{}           `json:"state,omitempty"`
+}
+
+// useRequest is the use of a GPU, or of one of its GPU instances.
+type useRequest struct {
+	GPU      int       `json:"gpu"`
+	Instance *int      `json:"instance,omitempty"`
+	Use      model.Use `json:"use"`
 }
 
 type controlReply struct {
@@ -88,6 +96,8 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.Clear()
 	case r.MIG != nil:
 		reply.Instance, err = r.MIG.carryOut(control)
+	case r.Use != nil:
+		err = control.SetUse(r.Use.GPU, r.Use.Instance, r.Use.Use)
 	case r.Reset != nil:
 		err = control.Reset(*r.Reset)
 	case r.Reboot != nil:
@@ -172,6 +182,11 @@ func (c Client) SetLatencyProfile(name string) error { return c.do(controlReques
 
 // Fail implements model.Control.
 func (c Client) Fail(f model.Failure) error { return c.do(controlRequest{Fail: &f}) }
+
+// SetUse implements model.Control.
+func (c Client) SetUse(gpu int, instance *int, use model.Use) error {
+	return c.do(controlRequest{Use: &useRequest{GPU: gpu, Instance: instance, Use: use}})
+}
 
 // Clear implements model.Control.
 func (c Client) Clear() error { return c.do(controlRequest{Clear: &struct{}{}}) }

@@ -15,13 +15,13 @@
 //	  Handle, U64: u64
 //	  U32:         u32
 //	  String:      u8 present, and if so u32 length and the bytes
-//	  In, InOut, Versioned: u8 present, and if so u32 size and the bytes
+//	  In, InOut, Versioned, Tailed: u8 present, and if so u32 size and the bytes
 //	  Out:         u8 present, and if so u32 size
 //
 // and its answer:
 //
 //	u32 NVML return code
-//	for each Out, InOut and Versioned argument that was present:
+//	for each Out, InOut, Versioned and Tailed argument that was present:
 //	  u32 size, at most the caller's, and the bytes to write there
 //
 // A function that is not in [Functions] travels by its name, with a device if

@@ -13,7 +13,7 @@ import (
 // also checks each signature against the header's prototype.
 func Functions() []Function {
 	return slices.Concat(
-		lifecycle, lookups, identity, placementOnHost, modes, memoryInfo, mig, gpuInstances, computeInstances, nvlink, processes, events)
+		lifecycle, lookups, identity, placementOnHost, modes, memoryInfo, utilization, mig, gpuInstances, computeInstances, nvlink, processes, events)
 }
 
 // Extensions lists functions that travel likewise and that no header declares: the
@@ -135,6 +135,16 @@ var memoryInfo = []Function{
 	fn("nvmlDeviceGetBAR1MemoryInfo", "GetBAR1MemoryInfo", handle, out[nvml.BAR1Memory]()),
 	fn("nvmlDeviceGetFieldValues", "GetFieldValues", handle, u32, memory[nvml.FieldValue](InOut, 1)).
 		answering(serveFieldValues),
+}
+
+var utilization = []Function{
+	fn("nvmlDeviceGetUtilizationRates", "GetUtilizationRates", handle, out[nvml.Utilization]()),
+	fn("nvmlGpmQueryDeviceSupport", "GpmQueryDeviceSupport", handle, memory[nvml.GpmSupport](InOut, CountOne)).
+		answering(serveGPMSupport),
+	fn("nvmlGpmSampleAlloc", "GpmSampleAlloc", outHandle),
+	fn("nvmlGpmSampleFree", "Free", handle).answering(serveGPMSampleFree),
+	fn("nvmlGpmMigSampleGet", "GpmMigSampleGet", handle, u32, handle),
+	fn("nvmlGpmMetricsGet", "", tailed[gpmMetricsGet, gpmMetric]()).answering(serveGPMMetrics),
 }
 
 var profileInfo = versioned(version[nvml.GpuInstanceProfileInfo_v2](2), version[nvml.GpuInstanceProfileInfo_v3](3))

@@ -150,6 +150,10 @@ func checkExtent(f *Function, args []value, i int) error {
 		if v.room >= 4 && v.room <= a.Size {
 			return nil
 		}
+	case a.Kind == Tailed:
+		if head := a.Size % a.Tail; v.room >= head && v.room <= a.Size && v.room%a.Tail == head {
+			return nil
+		}
 	case a.Count == CountAny:
 		want = maxRoom / a.Size * a.Size
 	case a.Count >= 0 && a.Kind == Out:

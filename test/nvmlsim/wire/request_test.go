@@ -57,6 +57,7 @@ func TestDecodeRequestRefuses(t *testing.T) {
 		"room that overflows":          getName(0x10, 0xffffffff, 0xffffffff),
 		"a struct of another size":     newRequest("nvmlDeviceGetMemoryInfo", 2).u8(uint8(Handle)).u64(1).u8(uint8(Out)).u8(1).u32(23).frame,
 		"a versioned struct of 3 byte": newRequest("nvmlDeviceGetMemoryInfo_v2", 2).u8(uint8(Handle)).u64(1).u8(uint8(Versioned)).u8(1).u32(3).u8(0).u8(0).u8(0).frame,
+		"a struct without its head":    newRequest("nvmlGpmMetricsGet", 1).u8(uint8(Tailed)).u8(1).u32(8).u64(1).frame,
 		"a string longer than the frame": newRequest("nvmlDeviceGetHandleByUUID", 2).
 			u8(uint8(String)).u8(1).u32(1 << 30).frame,
 		"a count that is cut short": newRequest("nvmlDeviceGetComputeRunningProcesses_v3", 3).

@@ -28,6 +28,9 @@ const (
 	InOut
 	// Versioned is InOut whose first 32 bits hold a struct's version and size.
 	Versioned
+	// Tailed is InOut that ends in an array, of which the second 32 bits count the
+	// elements that are there. The head before it is shorter than an element.
+	Tailed
 )
 
 const (
@@ -47,6 +50,8 @@ type Arg struct {
 	// Size is the size in bytes of one element, the largest version's for a
 	// versioned struct.
 	Size int
+	// Tail is the size of one element of a Tailed struct's array.
+	Tail int
 	// Count is the index of the argument that says how many elements there
 	// are, CountOne or CountAny.
 	Count int
@@ -57,11 +62,9 @@ type Arg struct {
 }
 
 // IsMemory reports whether the argument is a pointer to memory of the caller.
-func (a Arg) IsMemory() bool { return a.Kind >= In }
-func (a Arg) isRead() bool   { return a.Kind == In || a.Kind == InOut || a.Kind == Versioned }
-func (a Arg) isWritten() bool {
-	return a.Kind == Out || a.Kind == InOut || a.Kind == Versioned
-}
+func (a Arg) IsMemory() bool  { return a.Kind >= In }
+func (a Arg) isRead() bool    { return a.Kind == In || a.Kind > Out }
+func (a Arg) isWritten() bool { return a.Kind >= Out }
 
 // HandleWord stands for a handle in memory.
 type HandleWord uint64
@@ -105,6 +108,13 @@ func buffer(length int) Arg { return memory[byte](Out, length) }
 func outPrefix[T any](size int) Arg {
 	a := out[T]()
 	a.Size = size
+	return a
+}
+
+// tailed is a struct that ends in an array of elements.
+func tailed[T, Element any]() Arg {
+	a := memory[T](Tailed, CountOne)
+	a.Tail = int(reflect.TypeFor[Element]().Size())
 	return a
 }
 
@@ -153,6 +163,8 @@ func (f *Function) receiver() reflect.Type {
 	switch {
 	case strings.HasPrefix(f.Name, "nvmlEventSet"):
 		return reflect.TypeFor[nvml.EventSet]()
+	case f.Name == "nvmlGpmSampleFree":
+		return reflect.TypeFor[nvml.GpmSample]()
 	case strings.HasPrefix(f.Name, "nvmlGpuInstance"):
 		return reflect.TypeFor[nvml.GpuInstance]()
 	case strings.HasPrefix(f.Name, "nvmlComputeInstance"):

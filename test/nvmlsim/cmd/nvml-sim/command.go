@@ -50,6 +50,7 @@ func newCommand() *cobra.Command {
 		latencyCommand(client),
 		failCommand(client),
 		clearCommand(client),
+		useCommand(client),
 		migCommand(client),
 		resetCommand(client),
 		rebootCommand(client),

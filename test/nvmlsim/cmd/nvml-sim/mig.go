@@ -127,17 +127,9 @@ func occupyCommand(client connect, name, short string, inUse bool) *cobra.Comman
 			return exactly("GPU")(cmd, args)
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			gpu, err := number("GPU", args[0])
+			gpu, gi, err := gpuAndInstance(args)
 			if err != nil {
 				return err
-			}
-			var gi *int
-			if len(args) == 2 {
-				id, err := number("GI", args[1])
-				if err != nil {
-					return err
-				}
-				gi = &id
 			}
 			return run(client, func(c wire.Client) error { return c.Occupy(gpu, gi, inUse) })
 		},

@@ -32,6 +32,7 @@ func printState(to io.Writer, state model.State) error {
 		}
 	}
 	printProcesses(to, state)
+	printUse(to, state)
 	printInjected(to, state)
 	return nil
 }

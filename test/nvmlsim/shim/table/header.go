@@ -103,7 +103,7 @@ func parameterType(parameter string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(t, " *", "*"), "*", " *")
 }
 
-var handleTypes = []string{"nvmlDevice_t", "nvmlEventSet_t", "nvmlGpuInstance_t", "nvmlComputeInstance_t"}
+var handleTypes = []string{"nvmlDevice_t", "nvmlEventSet_t", "nvmlGpuInstance_t", "nvmlComputeInstance_t", "nvmlGpmSample_t"}
 
 // check holds a signature of ours against the prototype.
 func (p Prototype) check(f wire.Function) error {

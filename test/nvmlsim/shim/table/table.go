@@ -101,12 +101,14 @@ func cType(a wire.Arg) string {
 
 var kindNames = map[wire.Kind]string{
 	wire.Handle: "ARG_HANDLE", wire.U32: "ARG_U32", wire.U64: "ARG_U64", wire.String: "ARG_STRING",
-	wire.In: "ARG_IN", wire.Out: "ARG_OUT", wire.InOut: "ARG_INOUT", wire.Versioned: "ARG_VERSIONED",
+	wire.In: "ARG_IN", wire.Out: "ARG_OUT", wire.InOut: "ARG_INOUT", wire.Versioned: "ARG_VERSIONED", wire.Tailed: "ARG_TAILED",
 }
 
 func cArg(a wire.Arg) string {
 	count := "COUNT_ONE"
 	switch {
+	case a.Kind == wire.Tailed:
+		count = fmt.Sprintf("COUNT_TAIL(%d)", a.Tail)
 	case a.Count == wire.CountAny:
 		count = "COUNT_ANY"
 	case a.Count >= 0:

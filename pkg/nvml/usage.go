@@ -1,0 +1,192 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// Meter reads how busy one GPU or MIG device is. It is for one goroutine at a time;
+// meters of different devices do not wait for each other. It is worth nothing once the
+// library is closed, which frees what it holds.
+type Meter struct {
+	library *Library
+	uuid    string
+	// counters are nil until a MIG device is read, and for a GPU.
+	counters *counters
+}
+
+// Meter returns a meter of a GPU or, by the UUID of a MIG device, of the instance that
+// it fills. Nothing is asked of the device yet.
+func (l *Library) Meter(uuid string) *Meter { return &Meter{library: l, uuid: uuid} }
+
+// Read asks the device, which has nothing new to tell within 100 ms (nvml.h). What it does not tell is nil in the answer and no error: A100
+// and A30 tell no utilization of MIG devices. Of MIG devices on other boards it is
+// about the time since the Read before, so that the first one has none. Where one part
+// cannot be read, the other is returned beside the error. It is ErrGPULost where the
+// GPU is, and ErrNotFound where the MIG device is gone.
+func (m *Meter) Read() (gpu.Usage, error) {
+	handle, ret := m.library.api.DeviceGetHandleByUUID(m.uuid)
+	if ret != nvml.SUCCESS {
+		return gpu.Usage{}, &Error{Call: "open", Device: m.uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND && !m.isMIG()}
+	}
+	var usage gpu.Usage
+	var memory, utilization error
+	usage.Memory, memory = readMemory(handle, m.uuid)
+	if m.isMIG() {
+		usage.Utilization, utilization = m.readCounters(handle)
+	} else {
+		usage.Utilization, utilization = readRates(handle, m.uuid)
+	}
+	return usage, errors.Join(memory, utilization)
+}
+
+// Close gives back what the meter holds in NVML.
+func (m *Meter) Close() error {
+	if m.counters == nil {
+		return nil
+	}
+	defer func() { m.counters = nil }()
+	return m.counters.free(m.uuid)
+}
+
+func (m *Meter) isMIG() bool { return strings.HasPrefix(m.uuid, "MIG-") }
+
+// readMemory prefers the second version, whose used memory is without what the driver
+// reserves.
+func readMemory(handle nvml.Device, name string) (*gpu.MemoryUsage, error) {
+	v2, ret := handle.GetMemoryInfo_v2()
+	used, total := v2.Used, v2.Total
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		var v1 nvml.Memory
+		v1, ret = handle.GetMemoryInfo()
+		used, total = v1.Used, v1.Total
+	}
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		return nil, nil //nolint:nilnil // not told is an answer: the memory is the system's
+	}
+	if ret != nvml.SUCCESS {
+		return nil, check(goneAs(ret), "read the memory in use", name)
+	}
+	return &gpu.MemoryUsage{Used: used, Total: total}, nil
+}
+
+// readRates reads the utilization of a whole GPU, of its last second or less.
+func readRates(handle nvml.Device, name string) (*float64, error) {
+	rates, ret := handle.GetUtilizationRates()
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		return nil, nil //nolint:nilnil // not told is an answer: somebody has enabled MIG
+	}
+	if ret != nvml.SUCCESS {
+		return nil, check(ret, "read the utilization", name)
+	}
+	return ptr.To(float64(rates.Gpu) / 100), nil
+}
+
+// goneAs is NOT_FOUND for any answer of a handle whose instance was destroyed.
+func goneAs(ret nvml.Return) nvml.Return {
+	if gone(ret) {
+		return nvml.ERROR_NOT_FOUND
+	}
+	return ret
+}
+
+// counters are those of a GPU instance, which boards have from Hopper on (GPM in
+// nvml.h). NVML's utilization rates are not for MIG.
+type counters struct {
+	// parent is nil on a board without.
+	parent   nvml.Device
+	instance int
+	api      nvml.Interface
+	// last is the sample before, none yet if there is no first; next is to be filled.
+	last, next nvml.GpmSample
+	first      bool
+}
+
+func (m *Meter) readCounters(handle nvml.Device) (*float64, error) {
+	if m.counters == nil {
+		opened, ret := openCounters(m.library.api, handle)
+		if ret != nvml.SUCCESS {
+			return nil, check(goneAs(ret), "open the counters", m.uuid)
+		}
+		m.counters = opened
+	}
+	value, ret := m.counters.read()
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		return nil, nil //nolint:nilnil // not told is an answer
+	}
+	if ret != nvml.SUCCESS {
+		return nil, check(goneAs(ret), "read the counters", m.uuid)
+	}
+	return value, nil
+}
+
+func openCounters(api nvml.Interface, mig nvml.Device) (*counters, nvml.Return) {
+	parent, ret := mig.GetDeviceHandleFromMigDeviceHandle()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	support, ret := parent.GpmQueryDeviceSupport()
+	if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.SUCCESS && support.IsSupportedDevice == 0 {
+		return &counters{}, nvml.SUCCESS
+	}
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	instance, ret := mig.GetGpuInstanceId()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	last, ret := api.GpmSampleAlloc()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	next, ret := api.GpmSampleAlloc()
+	if ret != nvml.SUCCESS {
+		_ = last.Free() // what cannot be allocated is the reason that counts
+		return nil, ret
+	}
+	return &counters{parent: parent, instance: instance, api: api, last: last, next: next, first: true}, nvml.SUCCESS
+}
+
+// read is the utilization since the read before, nil where there was none.
+func (c *counters) read() (*float64, nvml.Return) {
+	if c.parent == nil {
+		return nil, nvml.ERROR_NOT_SUPPORTED
+	}
+	if ret := c.parent.GpmMigSampleGet(c.instance, c.next); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	before, now, first := c.last, c.next, c.first
+	c.last, c.next, c.first = now, before, false
+	if first {
+		return nil, nvml.SUCCESS
+	}
+	asked := nvml.GpmMetricsGetType{NumMetrics: 1, Sample1: before, Sample2: now}
+	asked.Metrics[0].MetricId = uint32(nvml.GPM_METRIC_GRAPHICS_UTIL)
+	if ret := c.api.GpmMetricsGet(&asked); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	if ret := nvml.Return(asked.Metrics[0].NvmlReturn); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	if percent := asked.Metrics[0].Value; percent >= 0 { // false for what is no number
+		return ptr.To(min(percent/100, 1)), nvml.SUCCESS
+	}
+	return nil, nvml.SUCCESS
+}
+
+func (c *counters) free(name string) error {
+	if c.parent == nil {
+		return nil
+	}
+	if err := errors.Join(check(c.last.Free(), "free a sample", name), check(c.next.Free(), "free a sample", name)); err != nil {
+		return fmt.Errorf("give back the counters of %s: %w", name, err)
+	}
+	return nil
+}

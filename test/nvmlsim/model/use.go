@@ -1,0 +1,115 @@
+package model
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Use is how much of a GPU, or of a GPU instance, is used by processes that nobody
+// simulates. It is what NVML tells of them; nothing is in use because of it.
+type Use struct {
+	// Utilization is percent of the time in which something runs; nil leaves it as it is.
+	Utilization *int `json:"utilization,omitempty"`
+	// MemoryBytes is the memory that is taken; nil leaves it as it is.
+	MemoryBytes *uint64 `json:"memoryBytes,omitempty"`
+}
+
+// UseState is the use of a GPU or GPU instance at one moment.
+type UseState struct {
+	// Utilization is percent of the time.
+	Utilization int    `json:"utilization,omitempty"`
+	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
+}
+
+// work is the use of a GPU or GPU instance over time. Machine.mu guards it.
+type work struct {
+	UseState
+	// ran is how long something ran until since.
+	ran   time.Duration
+	since time.Time
+}
+
+// until is how long something ran until now, as the counters of the hardware have it.
+func (w work) until(now time.Time) time.Duration {
+	if w.since.IsZero() {
+		return 0
+	}
+	return w.ran + now.Sub(w.since)*time.Duration(w.Utilization)/100
+}
+
+func (w *work) set(use Use, now time.Time) {
+	w.ran, w.since = w.until(now), now
+	if use.Utilization != nil {
+		w.Utilization = *use.Utilization
+	}
+	if use.MemoryBytes != nil {
+		w.MemoryBytes = *use.MemoryBytes
+	}
+}
+
+// SetUse implements Control.
+func (m *Machine) SetUse(index int, instance *int, use Use) error {
+	g, err := m.gpu(index)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	what, used, total := fmt.Sprintf("GPU %d", index), &g.work, g.board.MemoryBytes()
+	switch {
+	case instance != nil:
+		i, err := g.instance(*instance)
+		if err != nil {
+			return err
+		}
+		what, used, total = fmt.Sprintf("GPU instance %d of GPU %d", *instance, index), &i.work, i.memoryBytes()
+	case g.migEnabled():
+		return fmt.Errorf("MIG is enabled on GPU %d, so that processes only use its GPU instances: name one", index)
+	}
+	if err := use.check(what, total); err != nil {
+		return err
+	}
+	used.set(use, time.Now())
+	return nil
+}
+
+func (u Use) check(what string, total uint64) error {
+	if u.Utilization != nil && (*u.Utilization < 0 || *u.Utilization > 100) {
+		return fmt.Errorf("%s cannot be used for %d percent of the time", what, *u.Utilization)
+	}
+	if u.MemoryBytes != nil && *u.MemoryBytes > total {
+		return fmt.Errorf("%s has %d bytes of memory, of which %d cannot be in use", what, total, *u.MemoryBytes)
+	}
+	return nil
+}
+
+// memoryUsed is called with Machine.mu held.
+func (g *gpu) memoryUsed() uint64 {
+	if !g.migEnabled() {
+		return g.work.MemoryBytes
+	}
+	used := uint64(0)
+	for _, i := range g.instances.byID {
+		used += i.work.MemoryBytes
+	}
+	return used
+}
+
+func (i *gpuInstance) memoryBytes() uint64 { return i.profile.MemoryMiB << 20 }
+
+// GetUtilizationRates implements nvml.Device. A GPU on which MIG is enabled does not
+// tell (note in nvml.h), and neither does a MIG device. How busy the memory is,
+// nobody can set.
+func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	if ret := d.enter("nvmlDeviceGetUtilizationRates"); ret != nvml.SUCCESS {
+		return nvml.Utilization{}, ret
+	}
+	d.session.machine.mu.Lock()
+	defer d.session.machine.mu.Unlock()
+	if d.gpu.migEnabled() {
+		return nvml.Utilization{}, nvml.ERROR_NOT_SUPPORTED
+	}
+	return nvml.Utilization{Gpu: uint32(d.gpu.work.Utilization)}, nvml.SUCCESS
+}
