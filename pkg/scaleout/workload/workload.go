@@ -8,24 +8,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// Ref names a workload.
-type Ref struct {
-	// Kind is one of Kinds.
-	Kind, Namespace, Name string
-}
-
-// String is Kind/name, without the namespace.
-func (r Ref) String() string { return r.Kind + "/" + r.Name }
 
 // State is a workload at one moment. What is in it is a cache's own: it is not changed.
 type State struct {
 	Ref Ref
 	// UID of the workload's object.
 	UID types.UID
-	// Template is what its next pod is made of, in its namespace.
+	// Template is the pod that would be created next, in the workload's namespace, as far as
+	// the workload says: what admission adds (a priority's value, an overhead) is not in it.
 	Template *corev1.Pod
 	// Pods are those that have not ended and are not being deleted, by name.
 	Pods []Pod
@@ -39,12 +33,14 @@ type Pod struct {
 	Node string
 	// Ready is the pod's condition.
 	Ready bool
-	// Pending counts the pod's claims that are not allocated.
+	// Pending counts the pod's claims that are not allocated, as Index.Pending does.
 	Pending int
-	// Devices are those of our driver that its claims hold.
+	// Devices are those of our driver that its claims hold, in the order of its claims and
+	// of their requests; those of admin access are not held. Pods that share a claim have the
+	// same devices.
 	Devices []Device
-	// LoadingSince is when the pod got all its devices and a node; zero once it is Ready, or
-	// where it holds none.
+	// LoadingSince is when the pod got all its devices and a node; zero while it is Ready, and
+	// where it holds none or waits for more.
 	LoadingSince time.Time
 }
 
@@ -54,9 +50,15 @@ type Device struct {
 	Node, Pool, Name string
 	// Claim is the UID of the claim that holds it.
 	Claim types.UID
+	// ShareID tells shares of one device apart; nil where the device is held alone.
+	ShareID *types.UID
+	// ConsumedCapacity is how much of each capacity the share is; nil where the device is held
+	// alone.
+	ConsumedCapacity map[resourceapi.QualifiedName]resource.Quantity
 }
 
-// Pending is of what claims are counted that wait for devices.
+// Pending is of what claims are counted that wait for devices. A class counts in one namespace:
+// what others wait for is nobody's to see.
 type Pending struct {
 	Namespace string
 	// Workload is nil where Class counts.

@@ -1,0 +1,124 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Fields by which the cache finds objects. Pods that have ended or are being deleted have none:
+// they neither hold nor wait for anything that counts.
+const (
+	// fieldController is the UID of what made a pod or a ReplicaSet.
+	fieldController = "mica.gpu/controller"
+	// fieldClaim is the name of a claim that a pod names.
+	fieldClaim = "mica.gpu/claim"
+	// fieldTemplate is the name of the template of a claim, while the pod has no node.
+	fieldTemplate = "mica.gpu/template"
+	// fieldResource is an extended resource that a pod requests, while it has no node, or
+	// that a class stands for.
+	fieldResource = "mica.gpu/resource"
+)
+
+// addFields has to come before the cache starts.
+func addFields(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, field := range []struct {
+		object client.Object
+		name   string
+		values client.IndexerFunc
+	}{
+		{&corev1.Pod{}, fieldController, ofPod(func(pod *corev1.Pod) []string { return controllers(pod) })},
+		{&corev1.Pod{}, fieldClaim, ofPod(claimNames)},
+		{&corev1.Pod{}, fieldTemplate, ofPod(templateNames)},
+		{&corev1.Pod{}, fieldResource, ofPod(extendedResources)},
+		{&appsv1.ReplicaSet{}, fieldController, controllers},
+		{&resourceapi.DeviceClass{}, fieldResource, classResources},
+	} {
+		if err := indexer.IndexField(ctx, field.object, field.name, field.values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", field.object, field.name, err)
+		}
+	}
+	return nil
+}
+
+func ofPod(values func(*corev1.Pod) []string) client.IndexerFunc {
+	return func(object client.Object) []string {
+		if pod, is := object.(*corev1.Pod); is && !gone(pod) {
+			return values(pod)
+		}
+		return nil
+	}
+}
+
+func controllers(object client.Object) []string {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+		return []string{string(owner.UID)}
+	}
+	return nil
+}
+
+func claimNames(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.ResourceClaims {
+		if name := pod.Spec.ResourceClaims[i].ResourceClaimName; name != nil {
+			names = append(names, *name)
+		}
+	}
+	for _, status := range pod.Status.ResourceClaimStatuses {
+		if status.ResourceClaimName != nil {
+			names = append(names, *status.ResourceClaimName)
+		}
+	}
+	return names
+}
+
+func templateNames(pod *corev1.Pod) []string {
+	if pod.Spec.NodeName != "" {
+		return nil
+	}
+	var names []string
+	for i := range pod.Spec.ResourceClaims {
+		if name := pod.Spec.ResourceClaims[i].ResourceClaimTemplateName; name != nil {
+			names = append(names, *name)
+		}
+	}
+	return names
+}
+
+// extendedResources are those that a device may stand for: all that are of somebody's domain.
+func extendedResources(pod *corev1.Pod) []string {
+	if pod.Spec.NodeName != "" {
+		return nil
+	}
+	names := map[string]bool{}
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range containers {
+			for name, quantity := range containers[i].Resources.Requests {
+				if strings.Contains(string(name), "/") && quantity.Sign() > 0 {
+					names[string(name)] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func classResources(object client.Object) []string {
+	if class, is := object.(*resourceapi.DeviceClass); is && class.Spec.ExtendedResourceName != nil {
+		return []string{*class.Spec.ExtendedResourceName}
+	}
+	return nil
+}
+
+// gone tells of pods that neither hold nor wait for anything that counts.
+func gone(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,113 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Kinds of workloads.
+const (
+	KindDeployment  = "Deployment"
+	KindStatefulSet = "StatefulSet"
+	KindReplicaSet  = "ReplicaSet"
+	KindJob         = "Job"
+)
+
+// Kinds are those of workloads that are known here.
+var Kinds = []string{KindDeployment, KindStatefulSet, KindReplicaSet, KindJob}
+
+// Ref names a workload.
+type Ref struct {
+	// Kind is one of Kinds.
+	Kind, Namespace, Name string
+}
+
+// String is Kind/name, without the namespace.
+func (r Ref) String() string { return r.Kind + "/" + r.Name }
+
+// Scalable tells that the workload has replicas to add: a Job can be waited for, not scaled.
+func (r Ref) Scalable() bool { return r.Kind != KindJob }
+
+// kind is a kind of workload.
+type kind struct {
+	name, group string
+	// spellings are what users write for it, in lower case.
+	spellings []string
+	empty     func() client.Object
+	template  func(client.Object) *corev1.PodTemplateSpec
+}
+
+var kinds = []kind{
+	{
+		name: KindDeployment, group: appsv1.GroupName, spellings: []string{"deployment", "deployments", "deploy"},
+		empty:    func() client.Object { return &appsv1.Deployment{} },
+		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.Deployment).Spec.Template },
+	},
+	{
+		name: KindStatefulSet, group: appsv1.GroupName, spellings: []string{"statefulset", "statefulsets", "sts"},
+		empty:    func() client.Object { return &appsv1.StatefulSet{} },
+		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.StatefulSet).Spec.Template },
+	},
+	{
+		name: KindReplicaSet, group: appsv1.GroupName, spellings: []string{"replicaset", "replicasets", "rs"},
+		empty:    func() client.Object { return &appsv1.ReplicaSet{} },
+		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.ReplicaSet).Spec.Template },
+	},
+	{
+		name: KindJob, group: batchv1.GroupName, spellings: []string{"job", "jobs"},
+		empty:    func() client.Object { return &batchv1.Job{} },
+		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*batchv1.Job).Spec.Template },
+	},
+}
+
+func kindNamed(name string) (kind, error) {
+	for _, k := range kinds {
+		if k.name == name {
+			return k, nil
+		}
+	}
+	return kind{}, fmt.Errorf("workloads of kind %q are not known: name one of %s", name, oneOf())
+}
+
+// ParseRef reads Kind/name, where the kind may be written as kubectl takes it: deploy/vllm,
+// StatefulSet/vllm. The error is a sentence for who wrote it.
+func ParseRef(namespace, text string) (Ref, error) {
+	word, name, found := strings.Cut(text, "/")
+	if !found {
+		return Ref{}, fmt.Errorf("%q names no workload: write Kind/name, as in Deployment/vllm; kinds are %s", text, oneOf())
+	}
+	i := slices.IndexFunc(kinds, func(k kind) bool { return slices.Contains(k.spellings, strings.ToLower(word)) })
+	if i < 0 {
+		return Ref{}, fmt.Errorf("%q names a workload of kind %q, which is not known: the kind is to be one of %s", text, word, oneOf())
+	}
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return Ref{}, fmt.Errorf("%q: no %s can have the name %q: %s", text, kinds[i].name, name, problems[0])
+	}
+	return Ref{Kind: kinds[i].name, Namespace: namespace, Name: name}, nil
+}
+
+func oneOf() string { return strings.Join(Kinds[:len(Kinds)-1], ", ") + " or " + Kinds[len(Kinds)-1] }
+
+// controllerOf is the workload that made an object; false where it is none of Kinds. Others'
+// kinds may have the same names, in other groups.
+func controllerOf(object metav1.Object) (Ref, bool) {
+	owner := metav1.GetControllerOfNoCopy(object)
+	if owner == nil {
+		return Ref{}, false
+	}
+	group, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil {
+		return Ref{}, false
+	}
+	known := slices.ContainsFunc(kinds, func(k kind) bool { return k.name == owner.Kind && k.group == group.Group })
+	return Ref{Kind: owner.Kind, Namespace: object.GetNamespace(), Name: owner.Name}, known
+}

@@ -1,0 +1,70 @@
+package workload
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestParsesRefsAsKubectlTakesThem(t *testing.T) {
+	for text, want := range map[string]Ref{
+		"Deployment/vllm":       {KindDeployment, namespace, "vllm"},
+		"deploy/vllm":           {KindDeployment, namespace, "vllm"},
+		"DEPLOYMENTS/vllm":      {KindDeployment, namespace, "vllm"},
+		"sts/llama-3.1":         {KindStatefulSet, namespace, "llama-3.1"},
+		"StatefulSet/vllm":      {KindStatefulSet, namespace, "vllm"},
+		"rs/vllm-6c9f8d5b7":     {KindReplicaSet, namespace, "vllm-6c9f8d5b7"},
+		"Job/train":             {KindJob, namespace, "train"},
+		"jobs/train":            {KindJob, namespace, "train"},
+		"ReplicaSets/singleton": {KindReplicaSet, namespace, "singleton"},
+	} {
+		got, err := ParseRef(namespace, text)
+		if err != nil || got != want {
+			t.Errorf("%s: got %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+}
+
+func TestRefusesRefsInWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                  `"" names no workload: write Kind/name, as in Deployment/vllm; kinds are Deployment, StatefulSet, ReplicaSet or Job`,
+		"vllm":              `"vllm" names no workload: write Kind/name`,
+		"DaemonSet/vllm":    `"DaemonSet/vllm" names a workload of kind "DaemonSet", which is not known: the kind is to be one of Deployment, StatefulSet, ReplicaSet or Job`,
+		"/vllm":             `"/vllm" names a workload of kind ""`,
+		"Deployment/":       `"Deployment/": no Deployment can have the name "": `,
+		"deploy/llm/vllm":   `no Deployment can have the name "llm/vllm": `,
+		"Deployment/My LLM": `no Deployment can have the name "My LLM": `,
+	} {
+		if _, err := ParseRef(namespace, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestEveryKindIsKnownAndOnlyJobsAreNotScaled(t *testing.T) {
+	for _, name := range Kinds {
+		k, err := kindNamed(name)
+		if err != nil || k.template(k.empty()) == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := (Ref{Kind: name}).Scalable(); got != (name != KindJob) {
+			t.Errorf("%s is scalable: %v", name, got)
+		}
+	}
+	if _, err := kindNamed("DaemonSet"); err == nil {
+		t.Error("a DaemonSet is no workload here")
+	}
+}
+
+// A kind of the same name in another group is somebody else's.
+func TestControllersAreOfKnownGroups(t *testing.T) {
+	for apiVersion, want := range map[string]bool{"apps/v1": true, "apps/v1beta2": true, "v1": false, "apps.kruise.io/v1": false, "a/b/c": false} {
+		set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, OwnerReferences: owner(apiVersion, KindDeployment, "vllm")}}
+		got, known := controllerOf(set)
+		if known != want || want && got != (Ref{KindDeployment, namespace, "vllm"}) {
+			t.Errorf("%s: got %+v, %v, want known %v", apiVersion, got, known, want)
+		}
+	}
+}

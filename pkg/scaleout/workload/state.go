@@ -1,0 +1,183 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ErrNotFound is that there is no such workload, or class.
+var ErrNotFound = errors.New("does not exist")
+
+// Workload reads a workload and its pods. It is ErrNotFound where there is none of that name.
+func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
+	object, k, err := x.object(ctx, ref)
+	if err != nil {
+		return State{}, err
+	}
+	state := State{Ref: ref, UID: object.GetUID(), Template: nextPod(ref, k.template(object))}
+	makers := []types.UID{state.UID}
+	if ref.Kind == KindDeployment {
+		if makers, err = x.replicaSets(ctx, ref.Namespace, state.UID); err != nil {
+			return State{}, err
+		}
+	}
+	for _, maker := range makers {
+		pods, err := x.pods(ctx, ref.Namespace, fieldController, string(maker))
+		if err != nil {
+			return State{}, err
+		}
+		for i := range pods {
+			pod, err := x.pod(ctx, &pods[i])
+			if err != nil {
+				return State{}, err
+			}
+			state.Pods = append(state.Pods, pod)
+		}
+	}
+	slices.SortFunc(state.Pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
+	return state, nil
+}
+
+func (x *Index) object(ctx context.Context, ref Ref) (client.Object, kind, error) {
+	k, err := kindNamed(ref.Kind)
+	if err != nil {
+		return nil, kind{}, err
+	}
+	object := k.empty()
+	found, err := x.get(ctx, ref.Namespace, ref.Name, object)
+	if err == nil && !found {
+		err = fmt.Errorf("%s %w in namespace %q: create it, or name one that is there", ref, ErrNotFound, ref.Namespace)
+	}
+	if owner, owned := controllerOf(object); err == nil && owned {
+		err = fmt.Errorf("%s in namespace %q is one of %s, which decides how many replicas it has: name that one", ref, ref.Namespace, owner)
+	}
+	return object, k, err
+}
+
+// replicaSets are those of a Deployment: one for each revision that it remembers.
+func (x *Index) replicaSets(ctx context.Context, namespace string, deployment types.UID) ([]types.UID, error) {
+	var sets appsv1.ReplicaSetList
+	err := x.reader.List(ctx, &sets, client.InNamespace(namespace), client.MatchingFields{fieldController: string(deployment)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list ReplicaSets by %s %s: %w", fieldController, deployment, err)
+	}
+	uids := make([]types.UID, len(sets.Items))
+	for i := range sets.Items {
+		uids[i] = sets.Items[i].UID
+	}
+	return uids, nil
+}
+
+func nextPod(ref Ref, template *corev1.PodTemplateSpec) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   ref.Namespace,
+			Name:        ref.Name + "-sample",
+			Labels:      template.Labels,
+			Annotations: template.Annotations,
+		},
+		Spec: template.Spec,
+	}
+}
+
+func (x *Index) pod(ctx context.Context, object *corev1.Pod) (Pod, error) {
+	claims, err := x.claims(ctx, object)
+	if err != nil {
+		return Pod{}, err
+	}
+	waits, err := x.waits(ctx, object, claims)
+	if err != nil {
+		return Pod{}, err
+	}
+	extended, err := x.extendedClaim(ctx, object)
+	if err != nil {
+		return Pod{}, err
+	}
+	if extended != nil {
+		claims = append(claims, podClaim{claim: extended})
+	}
+	pod := Pod{
+		UID:     object.UID,
+		Name:    object.Name,
+		Node:    object.Spec.NodeName,
+		Ready:   condition(object, corev1.PodReady).Status == corev1.ConditionTrue,
+		Pending: len(waits),
+	}
+	for _, c := range claims {
+		pod.Devices = append(pod.Devices, x.devices(c.claim)...)
+	}
+	if !pod.Ready && pod.Node != "" && pod.Pending == 0 && len(pod.Devices) > 0 {
+		pod.LoadingSince = loadingSince(object, claims)
+	}
+	return pod, nil
+}
+
+// devices are those of our driver. Its pools are nodes', and named for them.
+func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
+	if claim == nil || claim.Status.Allocation == nil {
+		return nil
+	}
+	var devices []Device
+	for i := range claim.Status.Allocation.Devices.Results {
+		result := &claim.Status.Allocation.Devices.Results[i]
+		if result.Driver != x.driver || ptr.Deref(result.AdminAccess, false) {
+			continue
+		}
+		devices = append(devices, Device{
+			Node:             result.Pool,
+			Pool:             result.Pool,
+			Name:             result.Device,
+			Claim:            claim.UID,
+			ShareID:          result.ShareID,
+			ConsumedCapacity: result.ConsumedCapacity,
+		})
+	}
+	return devices
+}
+
+// loadingSince is when the last of what the pod waited for came. Where nobody has noted when,
+// it is when kubelet, or else the API server, first had the pod.
+func loadingSince(pod *corev1.Pod, claims []podClaim) time.Time {
+	var latest time.Time
+	note := func(at time.Time) {
+		if at.After(latest) {
+			latest = at
+		}
+	}
+	for _, c := range claims {
+		if c.claim != nil && c.claim.Status.Allocation != nil {
+			note(ptr.Deref(c.claim.Status.Allocation.AllocationTimestamp, metav1.Time{}).Time)
+		}
+	}
+	if scheduled := condition(pod, corev1.PodScheduled); scheduled.Status == corev1.ConditionTrue {
+		note(scheduled.LastTransitionTime.Time)
+	}
+	if latest.IsZero() && pod.Status.StartTime != nil {
+		latest = pod.Status.StartTime.Time
+	}
+	if latest.IsZero() {
+		latest = pod.CreationTimestamp.Time
+	}
+	return latest
+}
+
+func condition(pod *corev1.Pod, of corev1.PodConditionType) corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == of {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
