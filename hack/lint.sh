@@ -29,7 +29,9 @@ golangci() {
 		binary=$(bin/cluster tool golangci-lint) || return 1
 	fi
 	"${binary}" run ./... && (cd test/cluster && "${binary}" run --config ../../.golangci.yaml ./...) &&
-		(cd test/scheduler && "${binary}" run --config ../../.golangci.yaml ./...)
+		(cd test/scheduler && "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd test/keda && "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd hack/tools && "${binary}" run --config ../../.golangci.yaml ./...)
 }
 
 # Logs are contextual in the product; tests and tools may print.
@@ -37,13 +39,13 @@ logcheck() {
 	go tool -modfile=hack/tools/go.mod logcheck -check-contextual ./pkg/... ./cmd/...
 }
 
-# What is generated from the API's types must be that of the types as they are now.
+# What is generated from the API's types and messages must be that of them as they are now.
 generated() {
 	local scratch
 	scratch=$(mktemp -d) || return 1
-	cp -r api/v1alpha1 "${scratch}/types" && cp -r deployments/helm/mica/crds "${scratch}/crds" || return 1
+	cp -r api "${scratch}/api" && cp -r deployments/helm/mica/crds "${scratch}/crds" || return 1
 	go generate ./api/... || return 1
-	diff -r "${scratch}/types" api/v1alpha1 && diff -r "${scratch}/crds" deployments/helm/mica/crds
+	diff -r "${scratch}/api" api && diff -r "${scratch}/crds" deployments/helm/mica/crds
 	local same=$?
 	rm -rf "${scratch}"
 	if [[ ${same} != 0 ]]; then

@@ -1,0 +1,137 @@
+package keda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/mica-gpu/mica/api/externalscaler"
+)
+
+var (
+	requests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "mica_keda_requests_total",
+		Help: "Requests of KEDA that were answered and streams that ended, by method and gRPC code.",
+	}, []string{"method", "code"})
+	requestSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "mica_keda_request_duration_seconds",
+		Help:    "Time that an answer to KEDA took, by method. Streams are not in it.",
+		Buckets: prometheus.ExponentialBuckets(0.00025, 2, 17),
+	}, []string{"method"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(requests, requestSeconds)
+}
+
+// calls tells of requests, in metrics and, where they fail, in the log.
+type calls struct {
+	clock  clock.PassiveClock
+	logger klog.Logger
+	told   *told
+}
+
+func newCalls(c clock.PassiveClock, logger klog.Logger) *calls {
+	return &calls{clock: c, logger: logger, told: newTold(c)}
+}
+
+// call is one request or stream.
+type call struct {
+	*calls
+	ctx    context.Context
+	method string
+	ref    *externalscaler.ScaledObjectRef
+	since  time.Time
+}
+
+// begin gives the context for who answers: gRPC's own has no logger.
+func (c *calls) begin(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef) (context.Context, *call) {
+	ctx = klog.NewContext(ctx, c.logger.WithValues("method", method, "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName())))
+	return ctx, &call{calls: c, ctx: ctx, method: method, ref: ref, since: c.clock.Now()}
+}
+
+// guard turns a panic into an error: one trigger's bug is not to end the controller.
+func (c *call) guard(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.FromContext(c.ctx).Error(nil, "Bug: an answer to KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "the controller has a bug that this request meets: its log says where")
+		}
+	}()
+	if c.ref == nil {
+		return invalid(errors.New("the request names no ScaledObject: see that it comes from KEDA"))
+	}
+	return do()
+}
+
+func (c *call) took() {
+	requestSeconds.WithLabelValues(c.method).Observe(c.clock.Since(c.since).Seconds())
+}
+
+// answered says that the trigger works.
+func (c *call) answered() {
+	if c.told.over(c.key()) {
+		klog.FromContext(c.ctx).Info("KEDA gets answers again")
+	}
+}
+
+// end counts the call, tells of its error once while that lasts, and gives it its code.
+func (c *call) end(err error) error {
+	if err != nil && errors.Is(c.ctx.Err(), context.Canceled) {
+		err = c.ctx.Err() // whatever else went wrong, the client has gone
+	}
+	answer := onTheWire(err)
+	code := status.Code(answer)
+	requests.WithLabelValues(c.method, code.String()).Inc()
+	switch {
+	case code == codes.OK:
+		c.answered()
+	case code == codes.Canceled:
+	case c.told.news(c.key(), err.Error()):
+		klog.FromContext(c.ctx).Error(err, "KEDA gets an error for an answer")
+	}
+	return answer
+}
+
+// key is of one trigger: a ScaledObject has several, which KEDA does not number for us. A map is
+// printed with its keys in order.
+func (c *call) key() string {
+	return fmt.Sprint(c.method, " ", c.ref.GetNamespace(), "/", c.ref.GetName(), c.ref.GetScalerMetadata())
+}
+
+// told has the errors that the log has.
+type told struct {
+	errors *cache.LRUExpireCache
+}
+
+// An error lasts while it is met again within this time, which is longer than KEDA waits after
+// a broken stream and than a usual polling interval.
+const errorLasts = 10 * time.Minute
+
+func newTold(c clock.PassiveClock) *told {
+	return &told{errors: cache.NewLRUExpireCacheWithClock(4096, c)}
+}
+
+// news says whether the text is not told yet.
+func (t *told) news(key, text string) bool {
+	before, has := t.errors.Get(key)
+	t.errors.Add(key, text, errorLasts)
+	return !has || before != text
+}
+
+// over says whether there was an error.
+func (t *told) over(key string) bool {
+	_, had := t.errors.Get(key)
+	t.errors.Remove(key)
+	return had
+}

@@ -1,0 +1,114 @@
+package keda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/mica-gpu/mica/api/externalscaler"
+)
+
+// answers are those to the questions about one trigger of one ScaledObject. Errors are shown to
+// the user, and failure says how to give them a code. Calls are concurrent.
+type answers interface {
+	Spec(context.Context, *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error)
+	Metrics(context.Context, *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error)
+	Active(context.Context, *externalscaler.ScaledObjectRef) (bool, error)
+	// WatchActive sends the state at once and when it has changed, until the context ends.
+	WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error
+	// WatchSpec sends what Spec answers at once and when it has changed, until the context ends.
+	WatchSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(*externalscaler.GetMetricSpecResponse) error) error
+}
+
+// service is the answers on the wire.
+type service struct {
+	externalscaler.UnimplementedExternalScalerServer
+	answers answers
+	calls   *calls
+	clock   clock.WithDelayedExecution
+	// serving ends when the server is to stop.
+	serving context.Context
+}
+
+func newService(serving context.Context, a answers, c clock.WithDelayedExecution) *service {
+	return &service{answers: a, calls: newCalls(c, klog.FromContext(serving)), clock: c, serving: serving}
+}
+
+func (s *service) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
+	return ask(ctx, s, "IsActive", ref, func(ctx context.Context) (*externalscaler.IsActiveResponse, error) {
+		active, err := s.answers.Active(ctx, ref)
+		return &externalscaler.IsActiveResponse{Result: active}, err
+	})
+}
+
+func (s *service) GetMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
+	return ask(ctx, s, "GetMetricSpec", ref, func(ctx context.Context) (*externalscaler.GetMetricSpecResponse, error) {
+		return s.answers.Spec(ctx, ref)
+	})
+}
+
+func (s *service) GetMetrics(ctx context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
+	return ask(ctx, s, "GetMetrics", request.GetScaledObjectRef(), func(ctx context.Context) (*externalscaler.GetMetricsResponse, error) {
+		return s.answers.Metrics(ctx, request)
+	})
+}
+
+func (s *service) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamIsActiveServer) error {
+	return s.watch(stream.Context(), "StreamIsActive", ref, func(ctx context.Context, sent func()) error {
+		return s.answers.WatchActive(ctx, ref, func(active bool) error {
+			defer sent()
+			return stream.Send(&externalscaler.IsActiveResponse{Result: active})
+		})
+	})
+}
+
+func (s *service) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamMetricSpecServer) error {
+	return s.watch(stream.Context(), "StreamMetricSpec", ref, func(ctx context.Context, sent func()) error {
+		return s.answers.WatchSpec(ctx, ref, func(spec *externalscaler.GetMetricSpecResponse) error {
+			defer sent()
+			return stream.Send(spec)
+		})
+	})
+}
+
+// ask has one answer, in time.
+func ask[Answer any](ctx context.Context, s *service, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (*Answer, error) {
+	ctx, call := s.calls.begin(ctx, method, ref)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var answer *Answer
+	err := call.guard(func() (err error) {
+		answer, err = question(ctx)
+		if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %s: %w", requestTimeout, err)
+		}
+		return err
+	})
+	call.took()
+	if err := call.end(err); err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// errStreamOver is why a stream ends in good order.
+var errStreamOver = errors.New("the stream has ended")
+
+// watch ends a stream in good order when it is of age and when the server stops, because KEDA
+// comes back sooner then: see streamAge.
+func (s *service) watch(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, watch func(ctx context.Context, sent func()) error) error {
+	ctx, call := s.calls.begin(ctx, method, ref)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.clock.AfterFunc(streamAge, func() { cancel(errStreamOver) }).Stop()
+	defer context.AfterFunc(s.serving, func() { cancel(errStreamOver) })()
+
+	err := call.guard(func() error { return watch(ctx, call.answered) })
+	if errors.Is(context.Cause(ctx), errStreamOver) {
+		err = nil
+	}
+	return call.end(err)
+}
