@@ -14,7 +14,7 @@ func newCommand() *cobra.Command {
 	overrides := &clientcmd.ConfigOverrides{}
 	command := &cobra.Command{
 		Use:           "kubectl-gpu",
-		Short:         "Explain what pods that ask for GPUs wait for",
+		Short:         "Explain what pods that ask for GPUs wait for, and scale workloads that have them",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
@@ -22,6 +22,7 @@ func newCommand() *cobra.Command {
 	flags := command.PersistentFlags()
 	flags.StringVar(&rules.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "the kubeconfig to use")
 	clientcmd.BindOverrideFlags(overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
-	command.AddCommand(newExplainCommand(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)), release.NewCommand(version()))
+	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	command.AddCommand(newExplainCommand(config), newScaledObjectCommand(config, newReader), release.NewCommand(version()))
 	return command
 }

@@ -1,6 +1,7 @@
 // Command kubectl-gpu is a plugin of kubectl: kubectl gpu explain pod/NAME says why a pod that
-// asks for GPUs waits, and which node group would have what it asks for. It reads the cluster
-// with its user's rights, and changes nothing.
+// asks for GPUs waits, and which node group would have what it asks for; kubectl gpu scaledobject
+// prints the objects by which KEDA scales a workload with GPUs. It reads the cluster with its
+// user's rights, and changes nothing.
 package main
 
 import (

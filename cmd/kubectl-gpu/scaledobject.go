@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/profile"
+	"github.com/mica-gpu/mica/pkg/scaleout/scaledobject"
+	"github.com/mica-gpu/mica/pkg/scaleout/workload"
+)
+
+// scaling is the options of scaledobject.
+type scaling struct {
+	output string
+	// profiles is a file, profile the name of one.
+	profiles, profile string
+	min, max          int32
+	serving           scaledobject.Serving
+	demand            string
+	scaler            scaledobject.Scaler
+	noThreshold       bool
+}
+
+const scaledObjectExample = `  kubectl gpu scaledobject deployment/llm --profile realtime --model meta-llama/Llama-3.1-8B-Instruct | kubectl apply -f -
+  kubectl gpu scaledobject deployment/prefill --profile prefill --match 'pod=~"prefill-.*"' --max 4
+  kubectl gpu scaledobject deployment/llm --profile batch --model llm --min 0 --demand-query 'sum(gateway_queue_size{model="llm"})'`
+
+// newScaledObjectCommand connects only once the command line is known to be right.
+func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) *cobra.Command {
+	var s scaling
+	command := &cobra.Command{
+		Use:     "scaledobject KIND/NAME",
+		Short:   "Print the ScaledObject by which KEDA scales a workload with GPUs",
+		Example: scaledObjectExample,
+		RunE: func(command *cobra.Command, args []string) error {
+			return s.run(command, config, connect, args)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVarP(&s.output, "output", "o", "yaml", "how to print: yaml or json")
+	flags.StringVar(&s.profile, "profile", "", "the kind of workload: realtime, batch, conversational, prefill or decode")
+	flags.StringVar(&s.profiles, "profiles", "", "the file with the profiles that the controller was given in place of its own")
+	flags.Int32Var(&s.min, "min", 1, "the smallest number of replicas")
+	flags.Int32Var(&s.max, "max", 10, "the largest number of replicas")
+	flags.StringVar(&s.serving.Model, "model", "", "the name under which the model is served, as vLLM's metrics have it")
+	flags.StringArrayVar(&s.serving.Matchers, "match", nil, `what else the workload's metrics are told by, such as pod=~"llm-.*"; can be repeated`)
+	flags.StringVar(&s.serving.MetricNames, "metric-names", "vllm", "how Prometheus has vLLM's metrics: vllm (vllm:num_requests_waiting, by model_name) or underscore (vllm_num_requests_waiting, by model)")
+	flags.StringVar(&s.demand, "demand-query", "", "PromQL that counts what waits while no replica runs; needed with --min 0")
+	flags.StringVar(&s.scaler.Address, "scaler-address", "mica-controller-keda.mica.svc:9443", "host:port of Mica's controller")
+	flags.StringVar(&s.scaler.Secret, "tls-secret", "", "the Secret in the workload's namespace with ca.crt of the controller; empty: no TLS")
+	flags.BoolVar(&s.scaler.ClientCertificate, "client-certificate", false, "show the controller tls.crt and tls.key of that Secret")
+	flags.StringVar(&s.scaler.Cluster, "cluster-trigger-authentication", "", "the ClusterTriggerAuthentication that says how to reach the controller, in place of a Secret")
+	flags.BoolVar(&s.noThreshold, "no-scale-in-threshold", false, "leave out what the autoscaler has from Kubernetes 1.35 on")
+	return command
+}
+
+func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error), args []string) error {
+	target, err := scaledTarget(args)
+	if err != nil {
+		return err
+	}
+	namespace, named, err := config.Namespace()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+	}
+	// The objects have a namespace only where the user has named one: what is printed is then
+	// applied with the same default as here.
+	if named {
+		target.Namespace = namespace
+	}
+	objects, err := s.build(target)
+	if err != nil {
+		return err
+	}
+	target.Namespace = namespace
+	reader, err := connect(config)
+	if err != nil {
+		return err
+	}
+	if err := s.look(command, reader, target); err != nil {
+		return err
+	}
+	if s.output == "json" {
+		return objects.JSON(command.OutOrStdout())
+	}
+	return objects.YAML(command.OutOrStdout())
+}
+
+// scaledTarget takes KIND/NAME, as kubectl does, or KIND NAME.
+func scaledTarget(args []string) (workload.Ref, error) {
+	if len(args) == 0 {
+		return workload.Ref{}, errors.New("scaledobject wants one workload, as deployment/NAME, and was given none")
+	}
+	ref, err := workload.ParseRef("", strings.Join(args, "/"))
+	if err != nil {
+		return workload.Ref{}, err
+	}
+	if !ref.Scalable() {
+		return workload.Ref{}, fmt.Errorf("%s has no replicas to scale: name a Deployment, a StatefulSet or a ReplicaSet", ref)
+	}
+	return ref, nil
+}
+
+func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
+	if s.output != "yaml" && s.output != "json" {
+		return scaledobject.Objects{}, fmt.Errorf("scaledobject prints as yaml or json, and was given -o %q", s.output)
+	}
+	profiles, err := s.load()
+	if err != nil {
+		return scaledobject.Objects{}, err
+	}
+	if s.profile == "" {
+		return scaledobject.Objects{}, fmt.Errorf("what kind of workload %s is decides its thresholds: give --profile with one of %s", target, strings.Join(profiles.Names(), ", "))
+	}
+	return scaledobject.Build(scaledobject.Options{
+		Target:      target,
+		Profiles:    profiles,
+		Profile:     s.profile,
+		Min:         s.min,
+		Max:         s.max,
+		Serving:     s.serving,
+		Demand:      s.demand,
+		Scaler:      s.scaler,
+		NoTolerance: s.noThreshold,
+	})
+}
+
+func (s *scaling) load() (profile.Set, error) {
+	if s.profiles == "" {
+		return profile.Load(nil)
+	}
+	content, err := os.ReadFile(s.profiles)
+	if err != nil {
+		return profile.Set{}, fmt.Errorf("read the profiles: %w", err)
+	}
+	set, err := profile.Load(content)
+	if err != nil {
+		return profile.Set{}, fmt.Errorf("the file with profiles %s cannot be used: %w", s.profiles, err)
+	}
+	return set, nil
+}
+
+// look refuses what could be applied and would then never do anything, and says on the error
+// output what may not be what was meant.
+func (s *scaling) look(command *cobra.Command, reader client.Reader, target workload.Ref) error {
+	pod, err := podOf(command.Context(), reader, target)
+	if err != nil {
+		return err
+	}
+	asks, err := asksForDevices(command.Context(), reader, pod)
+	if err != nil {
+		return err
+	}
+	if !asks {
+		return fmt.Errorf("the pods of %s ask for no devices, by a claim or by an extended resource of a DeviceClass, and so Mica knows nothing of them: "+
+			"give its pod template resourceClaims, as the examples have them, or scale it by another trigger of KEDA", target)
+	}
+	for _, claim := range pod.ResourceClaims {
+		if claim.ResourceClaimName != nil {
+			command.PrintErrf("note: all replicas of %s share the devices of ResourceClaim %s: more replicas get no more of them. With a resourceClaimTemplateName each has its own.\n",
+				target, *claim.ResourceClaimName)
+		}
+	}
+	return nil
+}

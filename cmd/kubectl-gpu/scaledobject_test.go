@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/scaledobject"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// kubeconfig is one whose context has namespace default, with -n where named is not empty.
+func kubeconfig(named string) clientcmd.ClientConfig {
+	return clientcmd.NewDefaultClientConfig(clientcmdapi.Config{
+		CurrentContext: "test",
+		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", Namespace: "default"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: "https://127.0.0.1:6443"}},
+	}, &clientcmd.ConfigOverrides{Context: clientcmdapi.Context{Namespace: named}})
+}
+
+// printed is what scaledobject prints, and what it notes, in a cluster with the objects of files.
+func printed(t *testing.T, reader client.Reader, arguments ...string) (out, notes string, err error) {
+	t.Helper()
+	command := newScaledObjectCommand(kubeconfig(""), func(clientcmd.ClientConfig) (client.Reader, error) { return reader, nil })
+	command.SilenceUsage, command.SilenceErrors = true, true
+	command.SetArgs(arguments)
+	var stdout, stderr bytes.Buffer
+	command.SetOut(&stdout)
+	command.SetErr(&stderr)
+	err = command.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}
+
+// documents are the objects of a file.
+func documents(t *testing.T, path string) []string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(string(content), "\n---\n")
+}
+
+// applied has the objects of a file in namespace default.
+func applied(t *testing.T, path string) client.Reader {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	for _, document := range documents(t, path) {
+		object := decodeStrict(t, document)
+		object.SetNamespace("default")
+		builder.WithObjects(object)
+	}
+	return builder.Build()
+}
+
+// header says of what kind an object is.
+func header(t *testing.T, document string) metav1.TypeMeta {
+	t.Helper()
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
+		t.Fatal(err)
+	}
+	return kind
+}
+
+// decodeStrict reads an object of a kind that the cluster or Mica has.
+func decodeStrict(t *testing.T, document string) client.Object {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := header(t, document)
+	object, err := scheme.New(kind.GroupVersionKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
+		t.Fatal(err)
+	}
+	return object.(client.Object)
+}
+
+var examples = filepath.Join("..", "..", "examples")
+
+// A ScaledObject in the examples is what the command in its first line prints.
+func TestTheExamplesAreWhatIsPrinted(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(examples, "*", "scaledobject*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != 5 {
+		t.Errorf("there are %d ScaledObjects in the examples, want 5", len(files))
+	}
+	for _, file := range files {
+		t.Run(strings.TrimPrefix(file, examples), func(t *testing.T) {
+			first, _, _ := strings.Cut(documents(t, file)[0], "\n")
+			line, ok := strings.CutPrefix(first, "# kubectl gpu scaledobject ")
+			if !ok {
+				t.Fatalf("%s begins with %q, want the command", file, first)
+			}
+			out, notes, err := printed(t, applied(t, filepath.Join(filepath.Dir(file), "workload.yaml")), words(line)...)
+			if err != nil || notes != "" {
+				t.Fatalf("%v, %s", err, notes)
+			}
+			fixture.Golden(t, filepath.Join("..", file), first+"\n"+out)
+		})
+	}
+}
+
+// words splits a command line as a shell does, with single quotes.
+func words(line string) []string {
+	quoted := false
+	return strings.FieldsFunc(strings.Map(func(r rune) rune {
+		switch {
+		case r == '\'':
+			quoted = !quoted
+			return -1
+		case r == ' ' && !quoted:
+			return '\n'
+		}
+		return r
+	}, line), func(r rune) bool { return r == '\n' })
+}
+
+// A field that nobody knows, or a kind, is a mistake that kubectl apply would only tell of in part.
+func TestTheExamplesOfScalingAreOfKnownFields(t *testing.T) {
+	for _, directory := range []string{"llm-serving", "prefill-decode", "batch", "warm-pool"} {
+		files, err := filepath.Glob(filepath.Join(examples, directory, "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(files) < 2 {
+			t.Errorf("%s has %d files", directory, len(files))
+		}
+		for _, file := range files {
+			for _, document := range documents(t, file) {
+				if header(t, document).Kind != "ScaledObject" {
+					decodeStrict(t, document)
+				} else if err := yaml.UnmarshalStrict([]byte(document), &scaledobject.ScaledObject{}); err != nil {
+					t.Errorf("%s: %v", file, err)
+				}
+			}
+		}
+	}
+}
+
+const targets = "testdata/targets.yaml"
+
+func TestScaledObjectIsPrintedForWhatAsksForDevices(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments []string
+		kind      string
+		notes     string
+	}{
+		"a Deployment":             {[]string{"deployment/claims"}, "Deployment", ""},
+		"in two words":             {[]string{"deploy", "claims"}, "Deployment", ""},
+		"a StatefulSet":            {[]string{"sts/extended"}, "StatefulSet", ""},
+		"an implicit resource":     {[]string{"rs/implicit"}, "ReplicaSet", ""},
+		"one claim for all":        {[]string{"deployment/shared"}, "Deployment", "share the devices of ResourceClaim one"},
+		"another profile":          {[]string{"deployment/claims", "--profiles", "testdata/profiles.yaml", "--profile", "nightly"}, "Deployment", ""},
+		"JSON in place of YAML":    {[]string{"deployment/claims", "-o", "json"}, "Deployment", ""},
+		"with TLS":                 {[]string{"deployment/claims", "--tls-secret", "s", "--client-certificate"}, "Deployment", ""},
+		"without tolerance at all": {[]string{"deployment/claims", "--no-scale-in-threshold"}, "Deployment", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, notes, err := printed(t, applied(t, targets), append([]string{"--profile", "realtime", "--model", "m"}, test.arguments...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (test.notes == "") != (notes == "") || !strings.Contains(notes, test.notes) {
+				t.Errorf("notes are %q, want %q", notes, test.notes)
+			}
+			if strings.Contains(out, "namespace:") {
+				t.Errorf("the namespace of the context is printed:\n%s", out)
+			}
+			if strings.HasPrefix(out, "{") != json.Valid([]byte(out)) {
+				t.Errorf("not valid JSON:\n%s", out)
+			}
+			if !strings.Contains(out, test.kind) {
+				t.Errorf("there is no %s in\n%s", test.kind, out)
+			}
+		})
+	}
+}
+
+// Who names a namespace gets it in the objects.
+func TestANamedNamespaceIsPrinted(t *testing.T) {
+	command := newScaledObjectCommand(kubeconfig("default"), func(clientcmd.ClientConfig) (client.Reader, error) { return applied(t, targets), nil })
+	var out bytes.Buffer
+	command.SetOut(&out)
+	command.SetArgs([]string{"deployment/claims", "--profile", "realtime", "--model", "m"})
+	if err := command.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "namespace: default") {
+		t.Errorf("there is no namespace in\n%s", out.String())
+	}
+}
+
+func TestScaledObjectThatCannotBePrinted(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments []string
+		want      []string
+	}{
+		"of nothing":         {nil, []string{"deployment/NAME"}},
+		"of a pod":           {[]string{"pod/a"}, []string{"pod/a", "Deployment"}},
+		"of a job":           {[]string{"job/a"}, []string{"Job/a", "no replicas to scale", "StatefulSet"}},
+		"as a table":         {[]string{"deployment/claims", "-o", "table"}, []string{"yaml or json", `"table"`}},
+		"of no profile":      {[]string{"deployment/claims", "--profile", ""}, []string{"--profile", "batch, conversational, decode, prefill, realtime"}},
+		"of another profile": {[]string{"deployment/claims", "--profile", "chat"}, []string{`"chat"`, "conversational"}},
+		"from no file":       {[]string{"deployment/claims", "--profiles", "missing.yaml"}, []string{"read the profiles", "missing.yaml"}},
+		"from a bad file":    {[]string{"deployment/claims", "--profiles", targets}, []string{targets, "cannot be used"}},
+		"from zero":          {[]string{"deployment/claims", "--min", "0"}, []string{"with 0 replicas"}},
+		"of nobody":          {[]string{"deployment/nobody"}, []string{"no Deployment/nobody in namespace default", "-n"}},
+		"of no GPU":          {[]string{"deployment/web"}, []string{"Deployment/web", "ask for no devices", "resourceClaims"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _, err := printed(t, applied(t, targets), append([]string{"--profile", "realtime", "--model", "m"}, test.arguments...)...)
+			fixture.Sentence(t, err, test.want...)
+			if out != "" {
+				t.Errorf("printed all the same:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestScaledObjectSaysWhatItCannotRead(t *testing.T) {
+	refused := errors.New("connection refused")
+	reader := interceptor.NewClient(applied(t, targets).(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if key.Name == "claims" {
+				return refused
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return refused },
+	})
+	_, _, err := printed(t, reader, "deployment/claims", "--profile", "realtime", "--model", "m")
+	fixture.Sentence(t, err, "read Deployment/claims in namespace default", "connection refused")
+	_, _, err = printed(t, reader, "deployment/web", "--profile", "realtime", "--model", "m")
+	fixture.Sentence(t, err, "list the device classes", "connection refused")
+	if !errors.Is(err, refused) {
+		t.Error("the cause is lost")
+	}
+}
