@@ -167,6 +167,7 @@ func view(state cloud.State) scan.Group {
 		Name: state.Scaling(), Selector: map[string]string{cloud.LabelNodegroup: state.Name},
 		Min: state.Min, Max: state.Max, Target: state.Desired,
 		Labels: state.NodeLabels(), Taints: state.Taints, Allocatable: corev1.ResourceList{}, Failed: state.Failed,
+		ScaleDownUnneeded: state.ScaleDownUnneeded.Duration,
 	}
 	maps.Copy(group.Allocatable, state.Allocatable)
 	if state.GPUs > 0 {

@@ -95,6 +95,19 @@ func TestEmptyNodesAreRemovedAfterAWhile(t *testing.T) {
 	}
 }
 
+func TestAGroupHasATimeOfItsOwn(t *testing.T) {
+	r := newRig(t, group("h100", func(g *Group) { g.Target = 1; g.ScaleDownUnneeded = 10 * time.Second }))
+	r.options.ScaleDownUnneeded = 0
+	r.open(r.join("n1"))
+	if got := r.scan().Remove; len(got) > 0 {
+		t.Errorf("at once: %q", got)
+	}
+	r.after(10 * time.Second)
+	if got := r.scan().Remove; len(got) != 1 {
+		t.Errorf("after ten seconds: %q", got)
+	}
+}
+
 func TestNoGroupGetsSmallerThanItsLeast(t *testing.T) {
 	r := newRig(t, group("h100", func(g *Group) { g.Target = 2; g.Min = 1 }))
 	r.open(r.join("n1"))

@@ -149,7 +149,7 @@ func (s *scanner) scaleDown(waiting bool) []string {
 				since = s.Now
 				s.memory.Unneeded[node.Name] = since
 			}
-			if unneeded := s.options.ScaleDownUnneeded; unneeded > 0 && !waiting && s.Now.Sub(since) >= unneeded && size > group.Min {
+			if unneeded := cmp.Or(group.ScaleDownUnneeded, s.options.ScaleDownUnneeded); unneeded > 0 && !waiting && s.Now.Sub(since) >= unneeded && size > group.Min {
 				size--
 				remove = append(remove, node.Name)
 			}

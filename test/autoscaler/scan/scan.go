@@ -55,6 +55,9 @@ type Group struct {
 	Labels      map[string]string
 	Taints      []corev1.Taint
 	Allocatable corev1.ResourceList
+	// ScaleDownUnneeded is this group's own where it is not zero: the tag
+	// k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime there.
+	ScaleDownUnneeded time.Duration
 	// Failed is how many machines do not come, and Code and Message why.
 	Failed        int
 	Code, Message string

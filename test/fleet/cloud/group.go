@@ -38,6 +38,9 @@ type Group struct {
 	// BootDelay is from the request to the Node object, SliceDelay from that to the slices.
 	BootDelay  metav1.Duration `json:"bootDelay,omitempty"`
 	SliceDelay metav1.Duration `json:"sliceDelay,omitempty"`
+	// ScaleDownUnneeded is how long a node is empty before an autoscaler removes it, where it
+	// is another time than the autoscaler has for all groups.
+	ScaleDownUnneeded metav1.Duration `json:"scaleDownUnneeded,omitempty"`
 	// NoSlices lets the plugin never start.
 	NoSlices bool `json:"noSlices,omitempty"`
 	// Failure keeps machines from booting, as when the cloud has none left.
