@@ -147,8 +147,7 @@ func TestASlowReaderMissesCountsButTheLast(t *testing.T) {
 		w.add(newPod(name, "vllm-1", namesTemplate("g", "gpu")))
 	}
 	w.await(quick, 3)
-	w.index.tally.mu.Lock() // the last change has been pushed to all when it is free
-	w.index.tally.mu.Unlock()
+	w.index.tally.count(*vllm.Workload) // waits until the last count has been pushed to all
 	if got := <-slow; got != 3 {
 		t.Errorf("the slow reader got %d first, want the last count, 3", got)
 	}
