@@ -33,7 +33,7 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, room *forecast.Fo
 	if err != nil {
 		return err
 	}
-	workloads := workload.New(m.GetClient(), f.driverName)
+	workloads := workload.New(m.GetCache(), f.driverName)
 	if err := workloads.Observe(ctx, m.GetCache()); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, 
 	if err != nil {
 		return nil, fmt.Errorf("--plugin-pods is %q: %w: give labels as key=value,key=value", f.pluginPods, err)
 	}
-	options := usage.Options{Driver: f.driverName, Reader: m.GetClient(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}
+	options := usage.Options{Driver: f.driverName, Reader: m.GetCache(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}
 	if err := usage.Index(ctx, m.GetFieldIndexer(), options); err != nil {
 		return nil, err
 	}

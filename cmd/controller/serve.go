@@ -23,6 +23,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
+	"github.com/mica-gpu/mica/pkg/scaleout/forecast"
 )
 
 // component is who Events are from.
@@ -123,7 +124,15 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 			return err
 		}
 	}
-	loop := control.New(options)
+	var loop *control.Loop
+	if f.kedaPort >= 0 {
+		room := forecast.New(func() { loop.Mark() }, clock.RealClock{})
+		options.Forecast = room
+		if err := addKEDA(ctx, f, m, room); err != nil {
+			return err
+		}
+	}
+	loop = control.New(options)
 	if err := loop.Watch(ctx, m.GetCache()); err != nil {
 		return err
 	}

@@ -30,7 +30,13 @@ func (f *flags) validate() error {
 		return fmt.Errorf("--leader-elect-lease-duration is %s, --leader-elect-renew-deadline %s and --leader-elect-retry-period %s: each must be longer than the next",
 			f.leaseDuration, f.renewDeadline, f.retryPeriod)
 	}
-	return errors.Join(checkPort("healthcheck-port", f.healthPort), checkPort("metrics-port", f.metricsPort))
+	if f.kedaRequiresCertificate && f.kedaTLSDir == "" {
+		return errors.New("--keda-require-client-certificate is set, but --keda-tls-dir is not: set it to a directory with tls.crt, tls.key and ca.crt")
+	}
+	if f.prometheusSecretDir != "" && f.prometheusAddress == "" {
+		return errors.New("--prometheus-secret-dir is set, but --prometheus-address is not: set it to the URL of Prometheus")
+	}
+	return errors.Join(checkPort("keda-port", f.kedaPort), checkPort("healthcheck-port", f.healthPort), checkPort("metrics-port", f.metricsPort))
 }
 
 func (f *flags) callsEKS() bool { return f.awsRegion != "" || f.eksEndpoint != "" }

@@ -38,9 +38,10 @@ type Forecast struct {
 	asked map[string]*question
 	// told is closed, and made anew, with each plan.
 	told chan struct{}
-	// planned is when the last plan was told of, blocked what it found no room for.
-	planned time.Time
-	blocked map[types.UID]bool
+	// planned is when the last plan was told of, known the pods that it had, blocked those that
+	// it found no room for.
+	planned        time.Time
+	known, blocked map[types.UID]bool
 	// failure is why the last pass had no plan; nil where it had one.
 	failure error
 }
@@ -173,8 +174,9 @@ func (f *Forecast) Samples() []scaleout.Sample {
 	return samples
 }
 
-// Tell tells of a plan that had samples of the forecast.
-func (f *Forecast) Tell(d scaleout.Decision) {
+// Tell tells of a plan that had samples of the forecast, and of what it was made of.
+func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
+	known := pods(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Now()
@@ -184,7 +186,7 @@ func (f *Forecast) Tell(d scaleout.Decision) {
 		}
 	}
 	f.planned, f.failure = now, nil
-	f.blocked = map[types.UID]bool{}
+	f.known, f.blocked = known, map[types.UID]bool{}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
 			if pod.Outcome == scaleout.Blocked || pod.Outcome == scaleout.Advised {
@@ -210,6 +212,28 @@ func (f *Forecast) Blocked(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.blocked[pod] && f.clock.Since(f.planned) <= stale
+}
+
+// Known tells whether the last plan had the pod, on a node or pending. What others take is still
+// in the rooms.
+func (f *Forecast) Known(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[pod]
+}
+
+// pods are all that a plan had.
+func pods(s scaleout.Snapshot) map[types.UID]bool {
+	all := map[types.UID]bool{}
+	for _, pod := range s.Pending {
+		all[pod.UID] = true
+	}
+	for i := range s.Nodes {
+		for _, pod := range s.Nodes[i].Pods {
+			all[pod.UID] = true
+		}
+	}
+	return all
 }
 
 // identify is a name for a sample's ID and content.

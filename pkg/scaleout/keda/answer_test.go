@@ -52,15 +52,15 @@ func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 		{"no GPU is held, and none is asked", busyTrigger, func(w *world) { w.usageErr = errors.New("asked") }, 0, false},
 		{"GPUs are busy", busyTrigger, func(w *world) {
 			w.pods = append(pods(3), pod("late", waiting))
-			w.usage = usage.Usage{Utilization: 0.5, Memory: 0.9, Devices: 3}
+			w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.5}, Memory: usage.Mean{Value: 0.9}, Devices: 3}
 		}, 150, true},
 		{"GPUs are as busy as activates", with(busyTrigger, "activationThreshold", "150"), func(w *world) {
 			w.pods = pods(3)
-			w.usage = usage.Usage{Utilization: 0.5, Devices: 3}
+			w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.5}, Devices: 3}
 		}, 150, false},
 		{"memory is used", memoryTrigger, func(w *world) {
 			w.pods = pods(2)
-			w.usage = usage.Usage{Utilization: 0.5, Memory: 0.75, Devices: 2}
+			w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.5}, Memory: usage.Mean{Value: 0.75}, Devices: 2}
 		}, 150, true},
 		{"a query gives a total", queryTrigger, func(w *world) { w.answers["sum(waiting)"] = 12.5; w.pods = pods(3) }, 12.5, true},
 		{"a query gives a mean over what is Ready", with(queryTrigger, "valueType", "average"), func(w *world) {
@@ -105,7 +105,7 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 		{"nothing was measured", memoryTrigger, func(w *world) { w.pods = pods(2) }, "memory of the GPUs of Deployment/vllm is not known: no device was measured, though 2 of its pods hold some", codes.Unavailable},
 		{"no number", busyTrigger, func(w *world) {
 			w.pods = pods(1)
-			w.usage = usage.Usage{Utilization: math.NaN(), Devices: 1}
+			w.usage = usage.Usage{Utilization: usage.Mean{Value: math.NaN()}, Devices: 1}
 		}, "metric gpuUtilization gives NaN, which is no number of anything", codes.Unavailable},
 		{"the query matches nothing", queryTrigger, func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, "query: the query matches nothing; give valueWhenEmpty where that is as it should be", codes.Unknown},
 		{"Prometheus is down", queryTrigger, func(w *world) { w.queryErr = unavailable(errors.New("it cannot be reached")) }, "it cannot be reached", codes.Unavailable},

@@ -12,15 +12,15 @@ import (
 type busy struct {
 	polled
 	name string
-	part func(usage.Usage) float64
+	part func(usage.Usage) usage.Mean
 }
 
 func readUtilization(fields, string, *workload.Ref) (metric, error) {
-	return busy{name: "utilization", part: func(u usage.Usage) float64 { return u.Utilization }}, nil
+	return busy{name: "utilization", part: func(u usage.Usage) usage.Mean { return u.Utilization }}, nil
 }
 
 func readMemory(fields, string, *workload.Ref) (metric, error) {
-	return busy{name: "memory", part: func(u usage.Usage) float64 { return u.Memory }}, nil
+	return busy{name: "memory", part: func(u usage.Usage) usage.Mean { return u.Memory }}, nil
 }
 
 // value is 0 where the target holds nothing: there is then nothing that is busy.
@@ -38,8 +38,12 @@ func (m busy) value(ctx context.Context, from *Sources, target *workload.State) 
 	if err == nil && u.Devices == 0 {
 		err = fmt.Errorf("no device was measured, though %d of its pods hold some", holding)
 	}
+	mean := m.part(u)
+	if err == nil {
+		err = mean.Err
+	}
 	if err != nil {
 		return 0, unavailable(fmt.Errorf("%s of the GPUs of %s is not known: %w", m.name, target.Ref, err))
 	}
-	return m.part(u) * 100 * float64(holding), nil
+	return mean.Value * 100 * float64(holding), nil
 }
