@@ -56,8 +56,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"a port too high":     {[]string{"--namespace=m", "--placeholder-image=i", "--metrics-port=70000"}, nil, []string{"--metrics-port is 70000"}},
 		"nobody to sign":      {[]string{"--namespace=m", "--placeholder-image=i", "--keda-require-client-certificate"}, nil, []string{"--keda-tls-dir", "ca.crt"}},
 		"no Prometheus":       {[]string{"--namespace=m", "--placeholder-image=i", "--prometheus-secret-dir=/s"}, nil, []string{"--prometheus-address is not"}},
-		"bad profiles":        {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0", "--keda-profiles=/nonexistent", "--kubeconfig=unreachable"}, nil, []string{"/nonexistent"}},
-		"bad plugin pods":     {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0", "--plugin-pods=a==b==c", "--kubeconfig=unreachable"}, nil, []string{"--plugin-pods", "key=value"}},
+		"bad plugin pods":     {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0", "--plugin-pods=a==b==c"}, nil, []string{"--plugin-pods", "key=value"}},
 		"a lease that lapses": {[]string{"--namespace=m", "--placeholder-image=i", "--leader-elect-renew-deadline=1m"}, nil, []string{"each must be longer than the next"}},
 		"no kubeconfig":       {[]string{"--namespace=m", "--placeholder-image=i", "--kubeconfig=/nonexistent"}, nil, []string{"/nonexistent", "set --kubeconfig"}},
 	} {

@@ -69,7 +69,7 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, room *forecast.Fo
 func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, error) {
 	plugin, err := labels.Parse(f.pluginPods)
 	if err != nil {
-		return nil, fmt.Errorf("--plugin-pods is %q: %w: give labels as key=value,key=value", f.pluginPods, err)
+		return nil, err // validate has refused it
 	}
 	options := usage.Options{Driver: f.driverName, Reader: m.GetCache(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}
 	if err := usage.Index(ctx, m.GetFieldIndexer(), options); err != nil {

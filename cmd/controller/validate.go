@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // validate refuses settings with which the controller could not work.
@@ -32,6 +34,9 @@ func (f *flags) validate() error {
 	}
 	if f.kedaRequiresCertificate && f.kedaTLSDir == "" {
 		return errors.New("--keda-require-client-certificate is set, but --keda-tls-dir is not: set it to a directory with tls.crt, tls.key and ca.crt")
+	}
+	if _, err := labels.Parse(f.pluginPods); err != nil {
+		return fmt.Errorf("--plugin-pods is %q: %w: give labels as key=value,key=value", f.pluginPods, err)
 	}
 	if f.prometheusSecretDir != "" && f.prometheusAddress == "" {
 		return errors.New("--prometheus-secret-dir is set, but --prometheus-address is not: set it to the URL of Prometheus")
