@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"runtime/debug"
 	"time"
 
@@ -109,9 +110,10 @@ func (c *call) key() string {
 	return fmt.Sprint(c.method, " ", c.ref.GetNamespace(), "/", c.ref.GetName(), c.ref.GetScalerMetadata())
 }
 
-// told has the errors that the log has.
+// told has the errors that the log has, as hashes: a client chooses how long their words are.
 type told struct {
 	errors *cache.LRUExpireCache
+	seed   maphash.Seed
 }
 
 // An error lasts while it is met again within this time, which is longer than KEDA waits after
@@ -119,19 +121,20 @@ type told struct {
 const errorLasts = 10 * time.Minute
 
 func newTold(c clock.PassiveClock) *told {
-	return &told{errors: cache.NewLRUExpireCacheWithClock(4096, c)}
+	return &told{errors: cache.NewLRUExpireCacheWithClock(4096, c), seed: maphash.MakeSeed()}
 }
 
 // news says whether the text is not told yet.
 func (t *told) news(key, text string) bool {
-	before, has := t.errors.Get(key)
-	t.errors.Add(key, text, errorLasts)
-	return !has || before != text
+	hash := maphash.String(t.seed, text)
+	before, has := t.errors.Get(maphash.String(t.seed, key))
+	t.errors.Add(maphash.String(t.seed, key), hash, errorLasts)
+	return !has || before != hash
 }
 
 // over says whether there was an error.
 func (t *told) over(key string) bool {
-	_, had := t.errors.Get(key)
-	t.errors.Remove(key)
+	_, had := t.errors.Get(maphash.String(t.seed, key))
+	t.errors.Remove(maphash.String(t.seed, key))
 	return had
 }

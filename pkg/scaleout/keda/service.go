@@ -59,8 +59,7 @@ func (s *service) GetMetrics(ctx context.Context, request *externalscaler.GetMet
 func (s *service) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamIsActiveServer) error {
 	return s.watch(stream.Context(), "StreamIsActive", ref, func(ctx context.Context, sent func()) error {
 		return s.answers.WatchActive(ctx, ref, func(active bool) error {
-			defer sent()
-			return stream.Send(&externalscaler.IsActiveResponse{Result: active})
+			return after(stream.Send(&externalscaler.IsActiveResponse{Result: active}), sent)
 		})
 	})
 }
@@ -68,10 +67,17 @@ func (s *service) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream ext
 func (s *service) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamMetricSpecServer) error {
 	return s.watch(stream.Context(), "StreamMetricSpec", ref, func(ctx context.Context, sent func()) error {
 		return s.answers.WatchSpec(ctx, ref, func(spec *externalscaler.GetMetricSpecResponse) error {
-			defer sent()
-			return stream.Send(spec)
+			return after(stream.Send(spec), sent)
 		})
 	})
+}
+
+// after calls next where there is no error.
+func after(err error, next func()) error {
+	if err == nil {
+		next()
+	}
+	return err
 }
 
 // ask has one answer, in time.
