@@ -36,12 +36,13 @@ func init() {
 
 // calls tells of requests, in metrics and, where they fail, in the log.
 type calls struct {
-	clock clock.PassiveClock
-	told  *told
+	clock  clock.PassiveClock
+	logger klog.Logger
+	told   *told
 }
 
-func newCalls(c clock.PassiveClock) *calls {
-	return &calls{clock: c, told: newTold(c)}
+func newCalls(c clock.PassiveClock, logger klog.Logger) *calls {
+	return &calls{clock: c, logger: logger, told: newTold(c)}
 }
 
 // call is one request or stream.
@@ -53,15 +54,17 @@ type call struct {
 	since  time.Time
 }
 
-func (c *calls) begin(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef) *call {
-	return &call{calls: c, ctx: ctx, method: method, ref: ref, since: c.clock.Now()}
+// begin gives the context for who answers: gRPC's own has no logger.
+func (c *calls) begin(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef) (context.Context, *call) {
+	ctx = klog.NewContext(ctx, c.logger.WithValues("method", method, "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName())))
+	return ctx, &call{calls: c, ctx: ctx, method: method, ref: ref, since: c.clock.Now()}
 }
 
 // guard turns a panic into an error: one trigger's bug is not to end the controller.
 func (c *call) guard(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.logger().Error(nil, "Bug: an answer to KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			klog.FromContext(c.ctx).Error(nil, "Bug: an answer to KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "the controller has a bug that this request meets: its log says where")
 		}
 	}()
@@ -78,7 +81,7 @@ func (c *call) took() {
 // answered says that the trigger works.
 func (c *call) answered() {
 	if c.told.over(c.key()) {
-		c.logger().Info("KEDA gets answers again")
+		klog.FromContext(c.ctx).Info("KEDA gets answers again")
 	}
 }
 
@@ -87,21 +90,17 @@ func (c *call) end(err error) error {
 	if err != nil && errors.Is(c.ctx.Err(), context.Canceled) {
 		err = c.ctx.Err() // whatever else went wrong, the client has gone
 	}
-	err = onTheWire(err)
-	code := status.Code(err)
+	answer := onTheWire(err)
+	code := status.Code(answer)
 	requests.WithLabelValues(c.method, code.String()).Inc()
 	switch {
 	case code == codes.OK:
 		c.answered()
 	case code == codes.Canceled:
-	case c.told.news(c.key(), status.Convert(err).Message()):
-		c.logger().Error(err, "KEDA gets an error for an answer")
+	case c.told.news(c.key(), err.Error()):
+		klog.FromContext(c.ctx).Error(err, "KEDA gets an error for an answer")
 	}
-	return err
-}
-
-func (c *call) logger() klog.Logger {
-	return klog.FromContext(c.ctx).WithValues("method", c.method, "scaledObject", klog.KRef(c.ref.GetNamespace(), c.ref.GetName()))
+	return answer
 }
 
 // key is of one trigger: a ScaledObject has several, which KEDA does not number for us. A map is

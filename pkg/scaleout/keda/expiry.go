@@ -53,6 +53,10 @@ func (c *certificates) tellExpiry(ctx context.Context) time.Duration {
 }
 
 func (c *certificates) tell(ctx context.Context, use, file string, expires time.Time) time.Duration {
+	if expires.IsZero() {
+		certificateExpiry.DeleteLabelValues(use)
+		return 0
+	}
 	certificateExpiry.WithLabelValues(use).Set(float64(expires.Unix()))
 	left := expires.Sub(c.clock.Now())
 	if left <= 0 {
@@ -73,7 +77,7 @@ func latest(bundle []byte) time.Time {
 	return pick(bundle, time.Time.After)
 }
 
-// pick is of PEM that was read already: it has a certificate.
+// pick is zero where an issuer in the chain does not parse, with which TLS itself puts up.
 func pick(pem []byte, better func(time.Time, time.Time) bool) time.Time {
 	certificates, err := cert.ParseCertsPEM(pem)
 	if err != nil {

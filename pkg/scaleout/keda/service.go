@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
@@ -33,7 +34,7 @@ type service struct {
 }
 
 func newService(serving context.Context, a answers, c clock.WithDelayedExecution) *service {
-	return &service{answers: a, calls: newCalls(c), clock: c, serving: serving}
+	return &service{answers: a, calls: newCalls(c, klog.FromContext(serving)), clock: c, serving: serving}
 }
 
 func (s *service) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
@@ -75,9 +76,9 @@ func (s *service) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream e
 
 // ask has one answer, in time.
 func ask[Answer any](ctx context.Context, s *service, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (*Answer, error) {
+	ctx, call := s.calls.begin(ctx, method, ref)
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	call := s.calls.begin(ctx, method, ref)
 	var answer *Answer
 	err := call.guard(func() (err error) {
 		answer, err = question(ctx)
@@ -99,12 +100,12 @@ var errStreamOver = errors.New("the stream has ended")
 // watch ends a stream in good order when it is of age and when the server stops, because KEDA
 // comes back sooner then: see streamAge.
 func (s *service) watch(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, watch func(ctx context.Context, sent func()) error) error {
+	ctx, call := s.calls.begin(ctx, method, ref)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.clock.AfterFunc(streamAge, func() { cancel(errStreamOver) }).Stop()
 	defer context.AfterFunc(s.serving, func() { cancel(errStreamOver) })()
 
-	call := s.calls.begin(ctx, method, ref)
 	err := call.guard(func() error { return watch(ctx, call.answered) })
 	if errors.Is(context.Cause(ctx), errStreamOver) {
 		err = nil

@@ -1,0 +1,308 @@
+package keda
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/credentials"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// authority signs certificates.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	pem         []byte
+}
+
+// pair is a certificate and its key in PEM.
+type pair struct{ certificate, key []byte }
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: t.Name()},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(240 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	if a.certificate, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// sign is for servers at 127.0.0.1 and for clients.
+func (a *authority) sign(t *testing.T, serial int64, expires time.Time) pair {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(serial), NotBefore: expires.Add(-24 * time.Hour), NotAfter: expires,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, a.certificate, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair{
+		certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}
+}
+
+// secret is a Secret as kubelet mounts it: files are links into a directory that is replaced as
+// one, through a link.
+type secret struct {
+	dir     string
+	version int
+}
+
+func (s *secret) write(t *testing.T, content map[string][]byte) {
+	t.Helper()
+	s.version++
+	version := fmt.Sprintf("..%d", s.version)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Mkdir(filepath.Join(s.dir, version), 0o700))
+	for name, data := range content {
+		must(os.WriteFile(filepath.Join(s.dir, version, name), data, 0o600))
+		if s.version == 1 {
+			must(os.Symlink(filepath.Join("..data", name), filepath.Join(s.dir, name)))
+		}
+	}
+	must(os.Symlink(version, filepath.Join(s.dir, "..new")))
+	must(os.Rename(filepath.Join(s.dir, "..new"), filepath.Join(s.dir, "..data")))
+	if s.version > 1 {
+		must(os.RemoveAll(filepath.Join(s.dir, fmt.Sprintf("..%d", s.version-1))))
+	}
+}
+
+func (s *secret) files(clientCA bool) Files {
+	f := Files{Certificate: filepath.Join(s.dir, "tls.crt"), Key: filepath.Join(s.dir, "tls.key")}
+	if clientCA {
+		f.ClientCA = filepath.Join(s.dir, "ca.crt")
+	}
+	return f
+}
+
+func content(p pair, ca *authority) map[string][]byte {
+	return map[string][]byte{"tls.crt": p.certificate, "tls.key": p.key, "ca.crt": ca.pem}
+}
+
+// serial is that of the certificate which the server shows; an error where it shows none or
+// refuses the client, of which it has the client's certificate where there is one.
+func serial(address string, root *authority, client *pair) (int64, error) {
+	config := &tls.Config{RootCAs: x509.NewCertPool(), NextProtos: []string{"h2"}}
+	config.RootCAs.AddCert(root.certificate)
+	if client != nil {
+		own, err := tls.X509KeyPair(client.certificate, client.key)
+		if err != nil {
+			return 0, err
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	connection, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	// In TLS 1.3 a client knows that it was refused when it reads.
+	if _, err := connection.Read(make([]byte, 1)); err != nil {
+		return 0, err
+	}
+	return connection.ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil
+}
+
+func TestANewCertificateIsServedAndABrokenOneIsNot(t *testing.T) {
+	ca := newAuthority(t)
+	files := &secret{dir: t.TempDir()}
+	expires := time.Now().Add(time.Hour)
+	files.write(t, content(ca.sign(t, 1, expires), ca))
+	server := run(t, files.files(false), testingclock.NewFakeClock(time.Now()), answerer{})
+	shows := func(want int64) func() error {
+		return func() error {
+			if got, err := serial(server.address, ca, nil); err != nil || got != want {
+				return fmt.Errorf("it shows certificate %d, %v, want %d", got, err, want)
+			}
+			return nil
+		}
+	}
+	if err := shows(1)(); err != nil {
+		t.Fatal(err)
+	}
+	for name, broken := range map[string]pair{
+		"nonsense":               {[]byte("nonsense"), []byte("nonsense")},
+		"empty":                  {},
+		"another's key":          {ca.sign(t, 9, expires).certificate, ca.sign(t, 9, expires).key},
+		"a certificate, no more": {ca.sign(t, 9, expires).certificate, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files.write(t, content(broken, ca))
+			if err := shows(1)(); err != nil {
+				t.Error(err)
+			}
+			files.write(t, content(ca.sign(t, 2, expires), ca))
+			fixture.Eventually(t, "the next certificate", shows(2))
+			files.write(t, content(ca.sign(t, 1, expires), ca))
+			fixture.Eventually(t, "the one after it", shows(1))
+		})
+	}
+	if _, err := server.client(t, credentials.NewClientTLSFromCert(pool(ca), "")).IsActive(t.Context(), trigger("vllm")); err != nil {
+		t.Errorf("KEDA gets no answer: %v", err)
+	}
+}
+
+func pool(a *authority) *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.certificate)
+	return p
+}
+
+func TestClientsAreVerifiedWithTheCAAsItIs(t *testing.T) {
+	ca, later := newAuthority(t), newAuthority(t)
+	now := time.Now()
+	files := &secret{dir: t.TempDir()}
+	own := ca.sign(t, 1, now.Add(time.Hour))
+	files.write(t, content(own, ca))
+	server := run(t, files.files(true), testingclock.NewFakeClock(now), answerer{})
+	good, expired, foreign := ca.sign(t, 2, now.Add(time.Hour)), ca.sign(t, 3, now.Add(-time.Hour)), later.sign(t, 4, now.Add(time.Hour))
+	for name, test := range map[string]struct {
+		client *pair
+		want   string // part of what the client is told; nothing where it is let in
+	}{
+		"signed":         {&good, ""},
+		"none":           {nil, "certificate required"},
+		"expired":        {&expired, "expired certificate"},
+		"of somebody":    {&foreign, "unknown certificate authority"},
+		"signed, again":  {&good, ""},
+		"expired, again": {&expired, "expired certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := serial(server.address, ca, test.client)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+	if !strings.Contains(server.log.String(), "A client of KEDA's external scaler was refused") {
+		t.Errorf("the log says nothing of those that were refused:\n%s", server.log)
+	}
+	files.write(t, content(own, later))
+	fixture.Eventually(t, "the other CA counts", func() error {
+		if _, err := serial(server.address, ca, &foreign); err != nil {
+			return err
+		}
+		if _, err := serial(server.address, ca, &good); err == nil {
+			return fmt.Errorf("who was signed by the CA before is let in")
+		}
+		return nil
+	})
+}
+
+func TestACertificateThatExpiresIsTold(t *testing.T) {
+	ca := newAuthority(t)
+	now := time.Now().Truncate(time.Second)
+	files := &secret{dir: t.TempDir()}
+	files.write(t, content(ca.sign(t, 1, now.Add(time.Hour)), ca))
+	server := run(t, files.files(true), testingclock.NewFakeClock(now), answerer{})
+	gauge := func(use string, want time.Time) func() error {
+		return func() error {
+			if got := testutil.ToFloat64(certificateExpiry.WithLabelValues(use)); got != float64(want.Unix()) {
+				return fmt.Errorf("%s expires at %v, want %v", use, got, want.Unix())
+			}
+			return nil
+		}
+	}
+	fixture.Eventually(t, "the expiry of the certificate", gauge("server", now.Add(time.Hour)))
+	fixture.Eventually(t, "the expiry of the CA", gauge("clients", ca.certificate.NotAfter))
+	const expired = "A certificate has expired"
+	if err := server.log.has(expired, 0); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "the wait for it", func() error {
+		if !server.clock.HasWaiters() {
+			return fmt.Errorf("nobody waits")
+		}
+		return nil
+	})
+	server.clock.Step(time.Hour)
+	fixture.Eventually(t, "the log", func() error { return server.log.has(expired, 1) })
+	files.write(t, content(ca.sign(t, 2, now.Add(2*time.Hour)), ca))
+	fixture.Eventually(t, "the expiry of the next certificate", gauge("server", now.Add(2*time.Hour)))
+	if err := server.log.has(expired, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOfAChainTheFirstToExpireCountsAndOfABundleTheLast(t *testing.T) {
+	ca := newAuthority(t)
+	soon, late := time.Now().Add(time.Hour).Truncate(time.Second).UTC(), time.Now().Add(2*time.Hour).Truncate(time.Second).UTC()
+	both := append(ca.sign(t, 1, late).certificate, ca.sign(t, 2, soon).certificate...)
+	if got := earliest(both); !got.Equal(soon) {
+		t.Errorf("the chain expires at %s, want %s", got, soon)
+	}
+	if got := latest(both); !got.Equal(late) {
+		t.Errorf("the bundle expires at %s, want %s", got, late)
+	}
+	if got := earliest([]byte("nonsense")); !got.IsZero() {
+		t.Errorf("nonsense expires at %s", got)
+	}
+}
+
+// A broken Secret is not to end the controller.
+func TestItWaitsForACertificateThatCanBeRead(t *testing.T) {
+	ca := newAuthority(t)
+	files := &secret{dir: t.TempDir()}
+	server := begin(t, files.files(false), testingclock.NewFakeClock(time.Now()), answerer{})
+	const told = "KEDA is not served until its certificate can be read"
+	waits := func() error {
+		if !server.clock.HasWaiters() {
+			return fmt.Errorf("nobody waits")
+		}
+		return server.log.has(told, 1)
+	}
+	fixture.Eventually(t, "it waits", waits)
+	server.clock.Step(time.Minute)
+	fixture.Eventually(t, "it waits again and says no more", waits)
+	files.write(t, content(ca.sign(t, 1, time.Now().Add(time.Hour)), ca))
+	server.clock.Step(time.Minute)
+	address := (<-server.listens).String()
+	if _, err := serial(address, ca, nil); err != nil {
+		t.Error(err)
+	}
+}
