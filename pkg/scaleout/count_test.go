@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -96,56 +95,6 @@ func nodesOf(d Decision) map[string]int {
 		asked[growth.Group] = len(growth.Nodes)
 	}
 	return asked
-}
-
-// sampledWorld has samples of all sorts, and no group without an end.
-func sampledWorld(t *testing.T, seed uint64) *world {
-	w := randomWorld(t, seed)
-	random := rand.New(rand.NewPCG(seed, 7))
-	for i := range w.Groups {
-		if g := &w.Groups[i]; g.Max == nil {
-			g.Max = ptr.To(g.Size + 3 + random.IntN(3))
-		}
-	}
-	for i := range w.Nodes {
-		if random.IntN(2) == 0 {
-			g := &w.Groups[random.IntN(len(w.Groups))]
-			w.Nodes[i].Group, w.Nodes[i].Starting = g.Name, random.IntN(4) == 0
-			g.Size++
-			*g.Max++
-		}
-	}
-	for range 3 {
-		kind := random.IntN(len(toyPods))
-		name := fmt.Sprintf("s%d-%d", kind, len(w.Samples))
-		w.line(fmt.Sprintf("sample %s %s cpu=%d", name, toyPods[kind], 1+random.IntN(3)))
-	}
-	w.line("sample plain cpu=2")
-	if alone := countNaming(w, "common"); alone == 1 {
-		// As the only one that names the claim it is put like a pod with a claim of its own; with
-		// others, like pods that share: the plans are of different pods.
-		w.Samples = slices.DeleteFunc(w.Samples, func(s Sample) bool { return names(s.Pod, "common") })
-	}
-	return w
-}
-
-func countNaming(w *world, claim string) int {
-	number := 0
-	for _, pod := range w.Pending {
-		if names(pod, claim) {
-			number++
-		}
-	}
-	return number
-}
-
-func names(pod *podObject, claim string) bool {
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimName != nil && *c.ResourceClaimName == claim {
-			return true
-		}
-	}
-	return false
 }
 
 func TestSamplesChangeNothingElse(t *testing.T) {

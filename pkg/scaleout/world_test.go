@@ -347,24 +347,6 @@ func (w *world) pod(name string, o options) *corev1.Pod {
 	return pod
 }
 
-// spread adds what a pod has for and against pods of its application.
-func (w *world) spread(pod *corev1.Pod, o options) {
-	if o["app"] != "" {
-		pod.Labels = map[string]string{"app": o["app"]}
-	}
-	terms := func(key string) []corev1.PodAffinityTerm {
-		return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}}
-	}
-	switch {
-	case o["apart"] != "":
-		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(o["apart"])}}
-	case o["with"] != "":
-		pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(o["with"])}}
-	case o["even"] != "":
-		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: o["even"], WhenUnsatisfiable: corev1.DoNotSchedule}}
-	}
-}
-
 // headroom NAME COUNT CLASS: devices that are to be free.
 func (w *world) headroom(names []string, o options) {
 	count, err := strconv.Atoi(names[1])
@@ -375,21 +357,6 @@ func (w *world) headroom(names []string, o options) {
 	h.Claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "device", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: names[2], Selectors: selectors(o["cel"]), AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}}
 	w.Headroom = append(w.Headroom, h)
-}
-
-// sample NAME: a pod that somebody might add.
-func (w *world) sample(names []string, o options) {
-	pod := w.pod(names[0], o)
-	pod.UID, pod.CreationTimestamp = "", metav1.Time{}
-	w.Samples = append(w.Samples, Sample{ID: names[0], Pod: pod})
-}
-
-// devices NAME CLASS: a device that somebody might ask for.
-func (w *world) devices(names []string, o options) {
-	claim := &resourceapi.ResourceClaimSpec{}
-	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "device", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: names[1], Selectors: selectors(o["cel"])}}}
-	w.Samples = append(w.Samples, Sample{ID: names[0], Claim: claim})
 }
 
 func (w *world) number(o options, key string) int {

@@ -104,7 +104,9 @@ func (f *Forecast) ask(key string, sample scaleout.Sample) (q *question, isNew b
 	defer f.mu.Unlock()
 	q, known := f.asked[key]
 	if !known {
-		f.forget()
+		if len(f.asked) >= most {
+			f.forget()
+		}
 		if len(f.asked) >= most {
 			return nil, false, fmt.Errorf("room for more pods like %s: room is counted for %d other samples already, which is the most: "+
 				"let fewer workloads be scaled by it", sample.ID, most)
