@@ -20,6 +20,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
 	"github.com/mica-gpu/mica/pkg/release"
+	"github.com/mica-gpu/mica/pkg/sample"
 	"github.com/mica-gpu/mica/pkg/timeslice"
 )
 
@@ -107,6 +108,9 @@ func (h *hardware) Edits() prepare.Edits { return h.edits }
 func (h *hardware) Tools() prepare.Tools {
 	return prepare.Tools{MIG: h.library, Modes: h.library, TimeSlices: h.timeSlices}
 }
+
+// Meter implements driver.Hardware.
+func (h *hardware) Meter(uuid string) sample.Meter { return h.library.Meter(uuid) }
 
 // Close implements driver.Hardware.
 func (h *hardware) Close() error { return h.library.Close() }

@@ -212,6 +212,9 @@ func startServers(ctx context.Context, group *errgroup.Group, f *flags, plugin *
 		group.Go(func() error { return plugin.ServeHealth(ctx, listener) })
 	}
 	if f.metricsPort >= 0 {
+		if err := legacyregistry.CustomRegister(plugin.Samples()); err != nil {
+			return fmt.Errorf("register the metrics of devices: %w", err)
+		}
 		listener, err := listen("metrics-port", f.metricsPort)
 		if err != nil {
 			return err

@@ -47,6 +47,9 @@ var floors = map[string]int{
 	"pkg/policy":  3,
 	"pkg/health":  3,
 
+	// What is seen of what is held.
+	"pkg/sample": 3,
+
 	// One mechanism each.
 	"pkg/slice":     2,
 	"pkg/journal":   2,

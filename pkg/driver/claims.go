@@ -106,8 +106,8 @@ func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.Namespa
 	return err
 }
 
-// countPrepared reads the journal, which other plugin processes change too. One at
-// a time, so that no older count replaces a newer one.
+// countPrepared reads the journal, which other plugin processes change too, and samples
+// what it says is held. One at a time, so that no older count replaces a newer one.
 func (d *Driver) countPrepared(ctx context.Context) {
 	d.counting.Lock()
 	defer d.counting.Unlock()
@@ -117,6 +117,7 @@ func (d *Driver) countPrepared(ctx context.Context) {
 		return
 	}
 	preparedClaims.Set(float64(len(prepared)))
+	d.samples.Set(held(prepared))
 }
 
 // HandleError implements kubeletplugin.DRAPlugin: a server that cannot serve

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/lock"
 	"github.com/mica-gpu/mica/pkg/mps"
 	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/pkg/sample"
 )
 
 // DefaultName is the driver's name in claims, slices and device classes. It is
@@ -55,6 +57,8 @@ type Hardware interface {
 	// Tools change how the GPUs are divided and shared. The MPS control daemons are
 	// not the hardware's.
 	Tools() prepare.Tools
+	// Meter reads how busy a GPU or MIG device is, by its UUID.
+	Meter(uuid string) sample.Meter
 	Close() error
 }
 
@@ -105,6 +109,7 @@ type Driver struct {
 	calls     calls
 	failed    chan error
 	counting  sync.Mutex
+	samples   *sample.Sampler
 	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
 	offered chan struct{}
 	// reconsider wakes watchHardware up, as when a policy has changed.
@@ -138,6 +143,7 @@ func New(options Options) (*Driver, error) {
 		failed:    make(chan error, 1),
 		reports:   newPolicyReports(options.Policies, options.Client, options.NodeName),
 		offered:   make(chan struct{}, 1),
+		samples:   sample.New(),
 
 		reconsider: make(chan struct{}, 1),
 	}
@@ -270,6 +276,9 @@ func (d *Driver) Ready() error {
 	}
 	return nil
 }
+
+// Samples are how busy the devices are that prepared claims hold, as metrics.
+func (d *Driver) Samples() metrics.StableCollector { return d.samples }
 
 const (
 	reconcileInterval = 10 * time.Minute

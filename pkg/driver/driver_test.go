@@ -29,6 +29,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/pkg/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -76,6 +77,8 @@ func (h openHardware) Discover() (gpu.Node, []error, error)      { return h.node
 func (h openHardware) Edits() prepare.Edits                      { return &h.hardware.Edits }
 func (h openHardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
 func (h openHardware) Tools() prepare.Tools                      { return prepare.Tools{MIG: h.library, Modes: h.library} }
+
+func (h openHardware) Meter(uuid string) sample.Meter { return h.library.Meter(uuid) }
 
 func (h openHardware) Close() error {
 	h.mu.Lock()

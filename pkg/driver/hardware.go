@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -24,12 +25,16 @@ const (
 	maxRereadRetry = time.Minute
 )
 
-// watchHardware offers the GPUs from when there are any until ctx ends.
+// watchHardware offers the GPUs, and samples those that are held, from when there are
+// any until ctx ends.
 func (d *Driver) watchHardware(ctx context.Context) error {
 	if err := d.awaitHardware(ctx); err != nil {
 		return err
 	}
-	return d.watchGPUs(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.samples.Run(ctx, d.hardware.Meter) })
+	group.Go(func() error { return d.watchGPUs(ctx) })
+	return group.Wait()
 }
 
 // awaitHardware opens the NVIDIA driver and offers its GPUs. A node without a

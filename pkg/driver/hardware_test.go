@@ -16,6 +16,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -101,7 +102,8 @@ func TestAnUnreadableGPUIsOfferedLater(t *testing.T) {
 	devices := func() int { return len(d.publisher.get().Pools["node-a"].Slices[0].Devices) }
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-		d.reconsider = make(chan struct{}, 1) // of this bubble, so that time passes
+		// Channels of this bubble, so that time passes.
+		d.reconsider, d.samples = make(chan struct{}, 1), sample.New()
 		now.set(all[2:], errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))
 		done := make(chan error, 1)
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))

@@ -12,6 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/nvml"
 	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/pkg/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
@@ -56,6 +57,9 @@ func (h *hardware) Edits() prepare.Edits { return noContainers{} }
 
 // Tools implements driver.Hardware.
 func (h *hardware) Tools() prepare.Tools { return prepare.Tools{MIG: h.library, Modes: h.library} }
+
+// Meter implements driver.Hardware.
+func (h *hardware) Meter(uuid string) sample.Meter { return h.library.Meter(uuid) }
 
 // Close implements driver.Hardware.
 func (h *hardware) Close() error {

@@ -1,0 +1,40 @@
+package docs
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mica-gpu/mica/pkg/sample"
+	"github.com/mica-gpu/mica/pkg/scaleout/usage"
+)
+
+// What the plugin counts is explained where users look for it.
+func TestThePluginsMetricsAreDocumented(t *testing.T) {
+	page := read(t, "../../docs/metrics.md")
+	for source, name := range map[string]*regexp.Regexp{
+		"../../pkg/driver/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/sample/metrics.go": regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
+	} {
+		names := name.FindAllStringSubmatch(read(t, source), -1)
+		if len(names) == 0 {
+			t.Errorf("%s has no metric: does the test look for the right thing?", source)
+		}
+		for _, name := range names {
+			if !strings.Contains(page, "| `"+name[1]+"` |") {
+				t.Errorf("docs/metrics.md does not explain %s of %s", name[1], source)
+			}
+		}
+	}
+}
+
+// The controller asks for metrics by the names that the plugin gives them. Neither
+// imports the other.
+func TestTheControllerAsksForThePluginsMetrics(t *testing.T) {
+	given := []string{sample.MetricUtilization, sample.MetricMemoryUsed, sample.MetricMemoryTotal, sample.MetricSampled}
+	asked := []string{usage.MetricUtilization, usage.MetricMemoryUsed, usage.MetricMemoryTotal, usage.MetricSampled}
+	if !slices.Equal(given, asked) {
+		t.Errorf("the plugin has %q, the controller asks for %q", given, asked)
+	}
+}

@@ -1,0 +1,70 @@
+package sample
+
+import (
+	"time"
+
+	"k8s.io/component-base/metrics"
+)
+
+// The metrics, of which the controller's usage room has the same names. Each has the
+// label "device": the device's name in the node's pool.
+const (
+	MetricUtilization = "mica_device_utilization_ratio"
+	MetricMemoryUsed  = "mica_device_memory_used_bytes"
+	MetricMemoryTotal = "mica_device_memory_total_bytes"
+	MetricSampled     = "mica_device_sample_timestamp_seconds"
+)
+
+var (
+	utilization = describe(MetricUtilization, "Part of the last 15 seconds in which something ran on a device that a prepared claim holds, 0 to 1; absent where the device does not tell.")
+	memoryUsed  = describe(MetricMemoryUsed, "Memory that is taken of a device that a prepared claim holds; absent where the device does not tell.")
+	memoryTotal = describe(MetricMemoryTotal, "Memory of a device that a prepared claim holds; absent where the device does not tell.")
+	lastSample  = describe(MetricSampled, "When a device that a prepared claim holds was sampled last, in seconds since 1970.")
+)
+
+func describe(name, help string) *metrics.Desc {
+	return metrics.NewDesc(name, help, []string{"device"}, nil, metrics.ALPHA, "")
+}
+
+var _ metrics.StableCollector = (*Sampler)(nil)
+
+// DescribeWithStability implements metrics.StableCollector.
+func (s *Sampler) DescribeWithStability(into chan<- *metrics.Desc) {
+	for _, desc := range []*metrics.Desc{utilization, memoryUsed, memoryTotal, lastSample} {
+		into <- desc
+	}
+}
+
+// CollectWithStability implements metrics.StableCollector: what is known now, so that a
+// device whose GPU has stopped to answer goes by itself.
+func (s *Sampler) CollectWithStability(into chan<- metrics.Metric) {
+	for _, metric := range s.collect(time.Now()) {
+		into <- metric
+	}
+}
+
+func (s *Sampler) collect(now time.Time) []metrics.Metric {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []metrics.Metric
+	for _, b := range s.boards {
+		for _, of := range b.series {
+			usage, at, known := of.recent(now)
+			if !known {
+				continue
+			}
+			gauge := func(desc *metrics.Desc, value float64) {
+				all = append(all, metrics.NewLazyConstMetric(desc, metrics.GaugeValue, value, of.Name))
+			}
+			gauge(lastSample, float64(at.UnixMilli())/1000)
+			if usage.Utilization != nil {
+				gauge(utilization, *usage.Utilization)
+			}
+			if usage.Memory != nil {
+				gauge(memoryUsed, float64(usage.Memory.Used))
+				gauge(memoryTotal, float64(usage.Memory.Total))
+			}
+		}
+	}
+	return all
+}

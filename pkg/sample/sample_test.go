@@ -1,0 +1,350 @@
+package sample
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// node has devices that a test lets be as busy as it likes.
+type node struct {
+	mu      sync.Mutex
+	answers map[string]answer
+	// open are the meters that are not closed, by UUID.
+	open  map[string]int
+	reads int
+}
+
+type answer struct {
+	usage gpu.Usage
+	err   error
+	// hangs, where it is set, is how long the device does not answer: until it is closed.
+	hangs chan struct{}
+}
+
+func (n *node) set(uuid string, a answer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.answers[uuid] = a
+}
+
+func (n *node) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reads
+}
+
+func (n *node) opened() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.open))
+}
+
+func (n *node) meter(uuid string) Meter {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open[uuid]++
+	return meter{n, uuid}
+}
+
+type meter struct {
+	node *node
+	uuid string
+}
+
+func (m meter) Read() (gpu.Usage, error) {
+	m.node.mu.Lock()
+	m.node.reads++
+	a := m.node.answers[m.uuid]
+	m.node.mu.Unlock()
+	if a.hangs != nil {
+		<-a.hangs
+	}
+	return a.usage, a.err
+}
+
+func (m meter) Close() error {
+	m.node.mu.Lock()
+	defer m.node.mu.Unlock()
+	if m.node.open[m.uuid]--; m.node.open[m.uuid] == 0 {
+		delete(m.node.open, m.uuid)
+	}
+	return nil
+}
+
+func busy(percent float64, memory uint64) answer {
+	return answer{usage: gpu.Usage{Utilization: ptr.To(percent / 100), Memory: &gpu.MemoryUsage{Used: memory, Total: 80}}}
+}
+
+func device(name, board, uuid string, claims ...string) Device {
+	return Device{Name: name, GPU: board, UUID: uuid, Claims: claims}
+}
+
+// rig is a sampler that runs in a bubble of synctest.
+type rig struct {
+	*Sampler
+	*node
+	registry metrics.KubeRegistry
+	logs     func() string
+	stop     func()
+}
+
+func run(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{Sampler: New(), node: &node{answers: map[string]answer{}, open: map[string]int{}}, registry: metrics.NewKubeRegistry()}
+	r.registry.CustomMustRegister(r.Sampler)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	r.logs = logger.GetSink().(ktesting.Underlier).GetBuffer().String
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx, r.meter) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	t.Cleanup(r.stop)
+	return r
+}
+
+// after lets time pass, and what is due then happen.
+func after(d time.Duration) {
+	time.Sleep(d) // of the bubble: nobody waits
+	synctest.Wait()
+}
+
+// shown are the metrics, one a line; of the time of a sample, how old it is.
+func (r *rig) shown(t *testing.T) string {
+	t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, family := range families {
+		short := strings.TrimPrefix(family.GetName(), "mica_device_")
+		for _, m := range family.GetMetric() {
+			value := m.GetGauge().GetValue()
+			if family.GetName() == MetricSampled {
+				value = time.Since(time.UnixMilli(int64(value * 1000))).Seconds()
+			}
+			lines = append(lines, fmt.Sprintf("%s %s %.4g", m.GetLabel()[0].GetValue(), short, value))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func (r *rig) wantShown(t *testing.T, what string, want ...string) {
+	t.Helper()
+	if got := r.shown(t); got != strings.Join(want, "\n") {
+		t.Errorf("%s, there is\n%s\nwant\n%s", what, got, strings.Join(want, "\n"))
+	}
+}
+
+func TestTheMeanOfTheLastSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		r.node.set("GPU-a", busy(0, 10))
+		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "claim")})
+		after(0)
+		r.wantShown(t, "at once", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 10", "gpu-0 sample_timestamp_seconds 0", "gpu-0 utilization_ratio 0")
+		after(time.Second)
+		r.node.set("GPU-a", busy(100, 20))
+		after(2 * time.Second) // one sample of 0, one of 100
+		r.wantShown(t, "after a while", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 20", "gpu-0 sample_timestamp_seconds 1", "gpu-0 utilization_ratio 0.5")
+		after(14 * time.Second)
+		r.wantShown(t, "after the window", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 20", "gpu-0 sample_timestamp_seconds 1", "gpu-0 utilization_ratio 1")
+		if n := len(r.boards["GPU-a"].series[0].samples); n > 9 {
+			t.Errorf("%d samples are kept", n)
+		}
+	})
+}
+
+// A device that does not tell has no metric, which is not the same as 0.
+func TestWhatADeviceDoesNotTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		r.node.set("MIG-a", answer{usage: gpu.Usage{Memory: &gpu.MemoryUsage{Used: 1, Total: 5}}})
+		r.node.set("GPU-b", answer{usage: gpu.Usage{Utilization: ptr.To(0.25)}})
+		r.node.set("GPU-c", answer{})
+		r.Set([]Device{device("gpu-0-mig", "GPU-a", "MIG-a", "1"), device("gpu-1", "GPU-b", "GPU-b", "2"), device("gpu-2", "GPU-c", "GPU-c", "3")})
+		after(time.Second)
+		r.wantShown(t, "of what they tell", "gpu-0-mig memory_total_bytes 5", "gpu-0-mig memory_used_bytes 1", "gpu-0-mig sample_timestamp_seconds 1",
+			"gpu-1 sample_timestamp_seconds 1", "gpu-1 utilization_ratio 0.25")
+	})
+}
+
+func TestNothingIsReadWhileNothingIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		after(time.Hour)
+		if n := r.count(); n != 0 {
+			t.Errorf("%d reads without a device", n)
+		}
+		r.node.set("GPU-a", busy(50, 1))
+		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "claim")})
+		after(time.Hour)
+		if n := r.count(); n != 1801 {
+			t.Errorf("%d reads in an hour, want one every other second", n)
+		}
+		r.Set(nil)
+		r.wantShown(t, "after the claim")
+		after(10 * time.Second)
+		n := r.count()
+		after(time.Hour)
+		if open := r.opened(); r.count() != n || len(open) != 0 || len(r.boards) != 0 {
+			t.Errorf("%d more reads, open meters %q, %d GPUs", r.count()-n, open, len(r.boards))
+		}
+	})
+}
+
+// A claim's figures are not those of the claim that had the device before.
+func TestWhatIsRememberedGoesWithTheClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		utilization := func() string {
+			for line := range strings.Lines(r.shown(t)) {
+				if value, is := strings.CutPrefix(line, "gpu-0-mps utilization_ratio "); is {
+					return value
+				}
+			}
+			return ""
+		}
+		r.node.set("GPU-a", busy(100, 1))
+		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "first")})
+		after(time.Second)
+		r.node.set("GPU-a", busy(0, 1))
+		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "first", "second")})
+		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "second")})
+		after(2 * time.Second)
+		if got := utilization(); got != "0.5" {
+			t.Errorf("the utilization is %s; somebody has shared the device all the time", got)
+		}
+		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "third")})
+		if got := utilization(); got != "" {
+			t.Errorf("the utilization is %s before the claim has been sampled", got)
+		}
+		after(2 * time.Second)
+		if got := utilization(); got != "0" {
+			t.Errorf("the utilization is %s, want 0", got)
+		}
+		// A partition that was made anew has another UUID.
+		r.Set([]Device{device("gpu-0-mps", "GPU-a", "MIG-b", "third")})
+		after(4 * time.Second)
+		if open := r.opened(); !slices.Equal(open, []string{"MIG-b"}) {
+			t.Errorf("the open meters are %q", open)
+		}
+	})
+}
+
+// One GPU that does not answer costs the others nothing, nor those who prepare claims.
+func TestAGPUThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		hangs := make(chan struct{})
+		r.node.set("GPU-a", busy(50, 1))
+		r.node.set("GPU-b", busy(50, 1))
+		both := []Device{device("gpu-0", "GPU-a", "GPU-a", "1"), device("gpu-1", "GPU-b", "GPU-b", "2")}
+		r.Set(both)
+		after(time.Second)
+		r.node.set("GPU-a", answer{hangs: hangs, usage: busy(50, 1).usage})
+		after(time.Minute)
+		r.wantShown(t, "while one hangs", "gpu-1 memory_total_bytes 80", "gpu-1 memory_used_bytes 1", "gpu-1 sample_timestamp_seconds 1", "gpu-1 utilization_ratio 0.5")
+		if logs := r.logs(); strings.Count(logs, "does not answer") != 1 || !strings.Contains(logs, "GPU-a") {
+			t.Errorf("it is not said once:\n%s", logs)
+		}
+		r.Set(both[1:])
+		r.Set(both)
+		close(hangs)
+		after(4 * time.Second)
+		if got := r.shown(t); !strings.Contains(got, "gpu-0 utilization_ratio 0.5") {
+			t.Errorf("the GPU answers again, and there is\n%s", got)
+		}
+		r.node.set("GPU-a", answer{hangs: make(chan struct{})})
+		after(time.Minute)
+		if logs := r.logs(); strings.Count(logs, "does not answer") != 2 {
+			t.Errorf("it is not said again:\n%s", logs)
+		}
+		r.node.mu.Lock()
+		close(r.answers["GPU-a"].hangs)
+		r.node.mu.Unlock()
+	})
+}
+
+func TestTheEndDoesNotWaitForAGPUThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		hangs := make(chan struct{})
+		r.node.set("GPU-a", answer{hangs: hangs})
+		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "1")})
+		after(time.Minute)
+		start := time.Now()
+		r.stop()
+		if took := time.Since(start); took != leaveAfter {
+			t.Errorf("it took %s to end, want %s", took, leaveAfter)
+		}
+		if logs := r.logs(); !strings.Contains(logs, "Stopping although") {
+			t.Errorf("it is not said:\n%s", logs)
+		}
+		close(hangs)
+	})
+}
+
+func TestAnErrorIsSaidOnceWhileItLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		lost, half := errors.New("GPU is lost"), errors.New("no rates")
+		r.node.set("GPU-a", busy(50, 1))
+		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "1")})
+		after(time.Second)
+		r.node.set("GPU-a", answer{err: lost})
+		after(10 * time.Second)
+		r.wantShown(t, "for a while", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 1", "gpu-0 sample_timestamp_seconds 11", "gpu-0 utilization_ratio 0.5")
+		after(time.Minute)
+		r.wantShown(t, "with an error that lasts")
+		r.node.set("GPU-a", answer{err: half, usage: gpu.Usage{Memory: &gpu.MemoryUsage{Used: 2, Total: 80}}})
+		after(2 * time.Second)
+		r.wantShown(t, "with half an answer", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 2", "gpu-0 sample_timestamp_seconds 1")
+		r.node.set("GPU-a", answer{err: lost})
+		after(time.Minute)
+		logs := r.logs()
+		if strings.Count(logs, lost.Error()) != 2 || strings.Count(logs, half.Error()) != 1 || !strings.Contains(logs, `device="gpu-0"`) {
+			t.Errorf("each is not said once while it lasts:\n%s", logs)
+		}
+	})
+}
+
+// Two series of one name would make the registry refuse all of them.
+func TestANameIsSampledOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		r.node.set("MIG-a", busy(10, 1))
+		r.node.set("MIG-b", busy(90, 1))
+		r.Set([]Device{device("gpu-0-mig", "GPU-a", "MIG-a", "1"), device("gpu-0-mig", "GPU-a", "MIG-b", "2")})
+		after(time.Second)
+		r.wantShown(t, "of the first", "gpu-0-mig memory_total_bytes 80", "gpu-0-mig memory_used_bytes 1", "gpu-0-mig sample_timestamp_seconds 1", "gpu-0-mig utilization_ratio 0.1")
+	})
+}
