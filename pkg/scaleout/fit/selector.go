@@ -34,6 +34,10 @@ type reading struct {
 	everything bool
 }
 
+// Check tells why a selector's expression cannot be used: it does not compile, or costs more
+// than the API server allows.
+func Check(expression string) error { return read(expression).err }
+
 // read compiles an expression as the API server does.
 func read(expression string) reading {
 	if known, ok := readings.Get(expression); ok {

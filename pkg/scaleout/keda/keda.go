@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/profile"
 	"github.com/mica-gpu/mica/pkg/scaleout/usage"
 	"github.com/mica-gpu/mica/pkg/scaleout/workload"
 )
@@ -34,14 +35,28 @@ type Usages interface {
 
 // Forecast knows for how many more pods there is room: package forecast.
 type Forecast interface {
-	// Room waits for the first plan that has the sample, until ctx ends.
+	// Room waits for the first plan that has the sample, until ctx ends. A ctx that has ended
+	// has the sample planned for who asks next.
 	Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error)
 	// Blocked tells of a pending pod that the last plan found no room for.
 	Blocked(pod types.UID) bool
+	// Known tells whether the last plan had the pod, on a node or pending. What a pod takes
+	// that it had not is still in the rooms.
+	Known(pod types.UID) bool
 }
 
 // Prometheus answers queries. A query that gives no number is an error.
 type Prometheus interface {
 	// Query is ErrNoData where the query matches nothing.
 	Query(ctx context.Context, query string) (float64, error)
+}
+
+// Profiles have the thresholds for kinds of workloads: package profile.
+type Profiles interface {
+	// Get is an error where there is none of that name.
+	Get(name string) (profile.Profile, error)
+	// Names are all that there are.
+	Names() []string
+	// Changed gives a channel that is closed once Get gives something else.
+	Changed() <-chan struct{}
 }

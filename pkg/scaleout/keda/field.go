@@ -1,0 +1,151 @@
+package keda
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// Keys of a trigger.
+const (
+	keyMetric         = "metric"
+	keyTarget         = "target"
+	keyWorkload       = "workload"
+	keyDeviceClass    = "deviceClass"
+	keySelector       = "selector"
+	keyProfile        = "profile"
+	keyThreshold      = "threshold"
+	keyActivation     = "activationThreshold"
+	keyQuery          = "query"
+	keyValueType      = "valueType"
+	keyWhenEmpty      = "valueWhenEmpty"
+	keyLoadingTimeout = "loadingTimeout"
+)
+
+// common are the keys that triggers of all metrics may have.
+var common = []string{keyMetric, keyTarget, keyProfile, keyThreshold, keyActivation, keyLoadingTimeout}
+
+// kedas are keys that KEDA reads itself. It sends them along, each also by the name of an
+// environment variable.
+var kedas = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsClientCert", "tlsClientKey"}
+
+const fromEnv = "FromEnv"
+
+// mostText is what a trigger may have in all, in bytes.
+const mostText = 64 << 10
+
+// fields are what a trigger says, as text.
+type fields map[string]string
+
+// check refuses what would be without effect: a misspelt key is the most common mistake, and one
+// that belongs to another metric the second.
+func (f fields) check(k *kind) error {
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(f)) {
+		size += len(key) + len(f[key])
+		switch {
+		case slices.Contains(kedas, strings.TrimSuffix(key, fromEnv)):
+		case !slices.Contains(common, key) && !slices.Contains(k.keys, key):
+			return misplaced(key, k)
+		case strings.TrimSpace(f[key]) == "":
+			return fmt.Errorf("%s is empty: give it a value or leave it out", key)
+		}
+	}
+	if size > mostText {
+		return fmt.Errorf("the trigger has %d bytes, where %d are the most: make it shorter", size, mostText)
+	}
+	return nil
+}
+
+func misplaced(key string, k *kind) error {
+	var owners []string
+	known := slices.Clone(common)
+	for i := range kinds {
+		known = append(known, kinds[i].keys...)
+		if slices.Contains(kinds[i].keys, key) {
+			owners = append(owners, kinds[i].name)
+		}
+	}
+	if len(owners) > 0 {
+		return fmt.Errorf("%s is for metric %s and does nothing for %s: leave it out", key, strings.Join(owners, " or "), k.name)
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	if plain, ok := strings.CutSuffix(key, fromEnv); ok && slices.Contains(known, plain) {
+		return fmt.Errorf("key %s is unknown: %s is not read from the environment, write its value into the trigger", key, plain)
+	}
+	return fmt.Errorf("key %s is unknown: a trigger has %s", quoted(key), strings.Join(known, ", "))
+}
+
+// number is one that is finite, and whether the trigger has it.
+func (f fields) number(key string) (float64, bool, error) {
+	text, ok := f[key]
+	if !ok {
+		return 0, false, nil
+	}
+	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+		return 0, false, fmt.Errorf("%s %s is not a number: write one such as 10 or 0.5", key, quoted(text))
+	}
+	return n, true, nil
+}
+
+// duration is the default where the trigger has none.
+func (f fields) duration(key string, otherwise time.Duration) (time.Duration, error) {
+	text, ok := f[key]
+	if !ok {
+		return otherwise, nil
+	}
+	d, err := time.ParseDuration(strings.TrimSpace(text))
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%s %s is not a duration above zero: write one such as 90s, 30m or 1h30m", key, quoted(text))
+	}
+	return d, nil
+}
+
+// class is empty where the trigger has none.
+func (f fields) class() (string, error) {
+	name, ok := f[keyDeviceClass]
+	if !ok {
+		return "", nil
+	}
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return "", fmt.Errorf("%s %s cannot be the name of a DeviceClass: write one such as gpu.nvidia.com", keyDeviceClass, quoted(name))
+	}
+	return name, nil
+}
+
+// selector is empty where the trigger has none.
+func (f fields) selector() (string, error) {
+	expression, ok := f[keySelector]
+	if !ok {
+		return "", nil
+	}
+	if err := fit.Check(expression); err != nil {
+		return "", fmt.Errorf("%s %s %w", keySelector, quoted(expression), err)
+	}
+	return expression, nil
+}
+
+// quoted shortens what would hide the rest of a sentence.
+func quoted(text string) string {
+	const most = 120
+	return strconv.Quote(cut(text, most))
+}
+
+// cut shortens a text where it is too long, between characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	const end = "…"
+	return strings.ToValidUTF8(text[:most-len(end)], "") + end
+}

@@ -1,0 +1,181 @@
+package keda
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// with gives a trigger with some keys changed; an empty value takes a key away.
+func with(base map[string]string, changes ...string) map[string]string {
+	m := maps.Clone(base)
+	for i := 0; i < len(changes); i += 2 {
+		if changes[i+1] == "-" {
+			delete(m, changes[i])
+		} else {
+			m[changes[i]] = changes[i+1]
+		}
+	}
+	return m
+}
+
+var (
+	pendingTrigger = map[string]string{"metric": "pendingClaims", "workload": "Job/train", "threshold": "1"}
+	classTrigger   = map[string]string{"metric": "pendingClaims", "deviceClass": "gpu.nvidia.com", "threshold": "2"}
+	freeTrigger    = map[string]string{"metric": "freeDevices", "deviceClass": "gpu.nvidia.com", "threshold": "1"}
+	warmTrigger    = map[string]string{"metric": "warmDevices", "deviceClass": "gpu.nvidia.com", "threshold": "1"}
+	busyTrigger    = map[string]string{"metric": "gpuUtilization", "target": "Deployment/vllm", "threshold": "70"}
+	memoryTrigger  = map[string]string{"metric": "gpuMemory", "target": "Deployment/vllm", "threshold": "85"}
+	queryTrigger   = map[string]string{"metric": "prometheus", "target": "Deployment/vllm", "threshold": "10", "query": "sum(waiting)"}
+)
+
+func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
+	const keys = "activationThreshold, deviceClass, loadingTimeout, metric, profile, query, selector, target, threshold, valueType, valueWhenEmpty, workload"
+	const names = "pendingClaims, freeDevices, warmDevices, gpuUtilization, gpuMemory, prometheus"
+	for _, test := range []struct {
+		name     string
+		metadata map[string]string
+		want     string
+	}{
+		{"nothing", nil, "metric is missing: a trigger has one of " + names},
+		{"an unknown metric", with(busyTrigger, "metric", "gpuUtilisation"), `metric "gpuUtilisation" is unknown: a trigger has one of ` + names},
+		{"a misspelt key", with(busyTrigger, "treshold", "5"), `key "treshold" is unknown: a trigger has ` + keys},
+		{"a key of another metric", with(busyTrigger, "query", "up"), "query is for metric prometheus and does nothing for gpuUtilization: leave it out"},
+		{"a key of two other metrics", with(busyTrigger, "selector", "true"), "selector is for metric freeDevices or warmDevices and does nothing for gpuUtilization: leave it out"},
+		{"a key from the environment", with(busyTrigger, "thresholdFromEnv", "5"), "key thresholdFromEnv is unknown: threshold is not read from the environment, write its value into the trigger"},
+		{"an empty key", with(busyTrigger, "profile", " "), "profile is empty: give it a value or leave it out"},
+		{"a trigger that is too long", with(queryTrigger, "query", strings.Repeat("x", mostText)), "the trigger has 65589 bytes, where 65536 are the most: make it shorter"},
+		{"no target", with(busyTrigger, "target", "-"), "target is missing: metric gpuUtilization is about the pods of one workload, such as Deployment/vllm"},
+		{"a target without a kind", with(busyTrigger, "target", "vllm"), `target "vllm" names no workload`},
+		{"a target of a kind that is unknown", with(busyTrigger, "target", "Pod/vllm"), `target "Pod/vllm"`},
+		{"a target that is a Job", with(busyTrigger, "target", "Job/train"), "target Job/train has no replicas to add: it is a Deployment, a StatefulSet or a ReplicaSet"},
+		{"a target with a name that cannot be", with(busyTrigger, "target", "Deployment/a/b"), `target "Deployment/a/b"`},
+		{"a workload without a kind", with(pendingTrigger, "workload", "train"), `workload "train" names no workload`},
+		{"workload and class", with(classTrigger, "workload", "Job/train"), "workload and deviceClass both say whose claims are counted: leave one of them out"},
+		{"neither workload nor class", with(pendingTrigger, "workload", "-"), "whose claims are counted is missing: a trigger of metric pendingClaims has workload, deviceClass or target"},
+		{"no class", with(warmTrigger, "deviceClass", "-"), "deviceClass is missing: it says which devices are counted"},
+		{"a class that cannot be", with(freeTrigger, "deviceClass", "a b"), `deviceClass "a b" cannot be the name of a DeviceClass: write one such as gpu.nvidia.com`},
+		{"CEL that does not parse", with(freeTrigger, "selector", "device.driver =="), `selector "device.driver ==" does not compile: `},
+		{"CEL of another type", with(freeTrigger, "selector", `device.driver`), `selector "device.driver" does not compile: must evaluate to bool`},
+		{"CEL that costs too much", with(freeTrigger, "selector", costly()), "make it simpler"},
+		{"an unknown profile", with(busyTrigger, "profile", "real-time"), `profile "real-time" is unknown: there are batch, realtime`},
+		{"a profile without the metric", with(memoryTrigger, "threshold", "-", "profile", "realtime"), "threshold is missing: profile realtime has none for metric gpuMemory"},
+		{"no threshold", with(busyTrigger, "threshold", "-"), "threshold is missing: it is the value per replica above which a replica is added; a profile may give it"},
+		{"a threshold that is no number", with(busyTrigger, "threshold", "70%"), `threshold "70%" is not a number: write one such as 10 or 0.5`},
+		{"a threshold without end", with(busyTrigger, "threshold", "Inf"), `threshold "Inf" is not a number: write one such as 10 or 0.5`},
+		{"a threshold of nothing", with(busyTrigger, "threshold", "0"), "threshold 0 is out of range: it is from 0.001 to 1000000000000"},
+		{"a threshold that KEDA cannot tell from nothing", with(busyTrigger, "threshold", "0.0004"), "threshold 0.0004 is out of range: it is from 0.001 to 1000000000000"},
+		{"an activation below nothing", with(busyTrigger, "activationThreshold", "-1"), "activationThreshold -1 is out of range: it is 0 or more"},
+		{"an activation that is no number", with(busyTrigger, "activationThreshold", "NaN"), `activationThreshold "NaN" is not a number: write one such as 10 or 0.5`},
+		{"no query", with(queryTrigger, "query", "-"), "query is missing: metric prometheus has a PromQL query that gives one number"},
+		{"an unknown type of value", with(queryTrigger, "valueType", "mean"), `valueType "mean" is unknown: it is total (a sum over the replicas) or average (a mean over them)`},
+		{"an empty value that is no number", with(queryTrigger, "valueWhenEmpty", "none"), `valueWhenEmpty "none" is not a number: write one such as 10 or 0.5`},
+		{"a timeout that is none", with(busyTrigger, "loadingTimeout", "30"), `loadingTimeout "30" is not a duration above zero: write one such as 90s, 30m or 1h30m`},
+		{"a timeout of nothing", with(busyTrigger, "loadingTimeout", "0s"), `loadingTimeout "0s" is not a duration above zero: write one such as 90s, 30m or 1h30m`},
+		{"a timeout without a target", with(classTrigger, "loadingTimeout", "5m"), "loadingTimeout does nothing without target: say whose pods are loading"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld()
+			_, err := w.metrics(t, test.metadata)
+			if err == nil || !strings.Contains(err.Error(), "the trigger cannot be used: ") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("GetMetrics says %v, want %q", err, test.want)
+			}
+			if _, isActive := w.scaler.Active(t.Context(), scaledObject(test.metadata)); err == nil || isActive.Error() != err.Error() {
+				t.Errorf("IsActive says %v", isActive)
+			}
+			if status.Code(err) != codes.InvalidArgument {
+				t.Errorf("code %v", status.Code(err))
+			}
+			spec, err := w.scaler.Spec(t.Context(), scaledObject(test.metadata))
+			if err != nil || spec.MetricSpecs[0].MetricName != "mica-invalid" || spec.MetricSpecs[0].TargetSizeFloat != 1 {
+				t.Errorf("the spec is %v, %v: without one KEDA asks no more, and shows no error", spec, err)
+			}
+		})
+	}
+}
+
+func costly() string {
+	const each = `device.attributes["gpu.nvidia.com"].map(a, device.attributes["gpu.nvidia.com"].map(b, device.attributes["gpu.nvidia.com"].map(c, a + b + c)))`
+	return "[" + strings.Repeat(each+",", 20) + "].size() > 0"
+}
+
+func TestATriggerIsRead(t *testing.T) {
+	for _, test := range []struct {
+		name                  string
+		metadata              map[string]string
+		spec                  string
+		threshold, activation float64
+		loading               time.Duration
+	}{
+		{"what it says", with(busyTrigger, "activationThreshold", "5", "loadingTimeout", "90s"), "mica-gpu-utilization", 70, 5, 90 * time.Second},
+		{"the profile for what it does not say", with(busyTrigger, "threshold", "-", "profile", "realtime"), "mica-gpu-utilization", 70, 50, defaultLoadingTimeout},
+		{"what it says before the profile", with(busyTrigger, "threshold", "60", "activationThreshold", "0", "profile", "realtime"), "mica-gpu-utilization", 60, 0, defaultLoadingTimeout},
+		{"KEDA's own keys", with(pendingTrigger, "scalerAddress", "mica:9443", "enableTLS", "true", "unsafeSsl", "", "scalerAddressFromEnv", "X"), "mica-pending-claims", 1, 0, defaultLoadingTimeout},
+		{"thousandths", with(queryTrigger, "threshold", "0.1239"), "mica-prometheus", 0.124, 0, defaultLoadingTimeout},
+		{"a selector", with(freeTrigger, "selector", `device.attributes["gpu.nvidia.com"].productName == "H100"`), "mica-free-devices", 1, 0, defaultLoadingTimeout},
+		{"memory", memoryTrigger, "mica-gpu-memory", 85, 0, defaultLoadingTimeout},
+		{"warm devices", warmTrigger, "mica-warm-devices", 1, 0, defaultLoadingTimeout},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld()
+			trigger, err := Parse("default", test.metadata, profiles{w})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if trigger.Threshold != test.threshold || trigger.Activation != test.activation || trigger.LoadingTimeout != test.loading {
+				t.Errorf("read as %+v", trigger)
+			}
+			spec, _ := w.scaler.Spec(t.Context(), scaledObject(test.metadata))
+			if s := spec.MetricSpecs[0]; s.MetricName != test.spec || s.TargetSizeFloat != test.threshold || s.TargetSize < 1 {
+				t.Errorf("the spec is %v", spec)
+			}
+		})
+	}
+}
+
+func TestProfilesThatHaveChangedHold(t *testing.T) {
+	w := newWorld()
+	trigger := scaledObject(with(busyTrigger, "threshold", "-", "profile", "realtime"))
+	threshold := func() float64 {
+		spec, _ := w.scaler.Spec(t.Context(), trigger)
+		return spec.MetricSpecs[0].TargetSizeFloat
+	}
+	if threshold() != 70 {
+		t.Fatal(threshold())
+	}
+	w.change(func() {
+		p := w.profiles["realtime"]
+		p.Targets = map[string]float64{"gpuUtilization": 60}
+		w.profiles["realtime"] = p
+	})
+	if threshold() != 70 {
+		t.Error("nobody said that the profiles are others, and the trigger was read again")
+	}
+	w.change(func() { close(w.changed); w.changed = make(chan struct{}) })
+	if threshold() != 60 {
+		t.Error("a changed profile does not hold")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, m := range []map[string]string{pendingTrigger, classTrigger, freeTrigger, warmTrigger, busyTrigger, queryTrigger} {
+		f.Add(m["metric"], m["target"], m["threshold"], "selector", "device.driver == 'x'", "query", "up")
+	}
+	w := newWorld()
+	f.Fuzz(func(t *testing.T, metric, target, threshold, key, value, key2, value2 string) {
+		trigger, err := Parse("default", map[string]string{"metric": metric, "target": target, "threshold": threshold, key: value, key2: value2}, profiles{w})
+		if err != nil {
+			if status.Code(err) != codes.InvalidArgument {
+				t.Errorf("code %v of %v", status.Code(err), err)
+			}
+			return
+		}
+		if trigger.metric == nil || trigger.kind == nil || trigger.Threshold < leastThreshold || trigger.Threshold > mostThreshold || trigger.Activation < 0 || trigger.LoadingTimeout <= 0 || trigger.kind.targeted && trigger.Target == nil {
+			t.Errorf("read as %+v", trigger)
+		}
+	})
+}
