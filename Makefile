@@ -27,6 +27,7 @@ CONTROLLER_IMAGE := mica.local/controller:dev
 
 include test/nvmlsim/nvmlsim.mk
 include test/fleet/fleet.mk
+include test/keda/keda.mk
 
 # What needs a cluster first asks whether the machine can run one: a build takes
 # minutes, and a missing compiler has a message of its own there.

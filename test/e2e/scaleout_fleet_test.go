@@ -34,6 +34,8 @@ type nodeGroup struct {
 	Set        string
 	SliceDelay time.Duration
 	OutOfStock bool
+	// Unneeded is how long a node is empty before it is removed; zero for never.
+	Unneeded time.Duration
 }
 
 const (
@@ -62,6 +64,8 @@ var scaleGroups = map[string]nodeGroup{
 	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
 	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},
 	"tainted":      {Promised: l4, Max: 5, Pairing: placeholder},
+	"keda-chain":   {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
+	"keda-cap":     {Promised: h200, Max: 1, Pairing: placeholder},
 }
 
 func groupOf(t testing.TB, name string) nodeGroup {
@@ -126,6 +130,7 @@ func (g nodeGroup) machines(name string) cloud.Group {
 			corev1.ResourceCPU: quantityOf("180"), corev1.ResourceMemory: quantityOf("1900Gi"), corev1.ResourcePods: quantityOf("110"),
 		},
 		GPUs: 8, BootDelay: metav1.Duration{Duration: 2 * time.Second}, SliceDelay: metav1.Duration{Duration: g.SliceDelay},
+		ScaleDownUnneeded: metav1.Duration{Duration: g.Unneeded},
 	}
 	if g.OutOfStock {
 		group.Failure = &cloud.Failure{Code: "InsufficientInstanceCapacity", Message: "there is no machine of this type"}

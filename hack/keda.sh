@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Brings KEDA up in the local cluster that runs now, with a Prometheus that scrapes vLLM's
+# metrics, or takes all of it away again:
+#
+#   hack/keda.sh up|down
+#
+# `make keda` builds what it installs. It runs in the namespace keda; Prometheus serves at port
+# 19090 of the node.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cluster=$(bin/cluster info -o env)
+eval "$cluster"
+export KUBECONFIG
+kubectl=$(bin/cluster tool kubectl)
+
+manifests() {
+	"$kubectl" kustomize test/keda | sed "s/NODE_IP/$MICA_NODE_IP/"
+}
+
+# diagnose says what a reader of a failure would ask for.
+diagnose() {
+	echo "KEDA does not come up. Its pods, what is wrong with them, and what they say:" >&2
+	"$kubectl" --namespace keda get pods,secrets --output wide >&2 || true
+	"$kubectl" --namespace keda get events --field-selector type=Warning >&2 || true
+	"$kubectl" get apiservice v1beta1.external.metrics.k8s.io --output jsonpath='{.status.conditions}{"\n"}' >&2 || true
+	local app
+	for app in keda-operator keda-metrics-apiserver dns prometheus vllmsim; do
+		"$kubectl" --namespace keda logs --selector app="$app" --prefix --tail 10 >&2 || true
+	done
+}
+
+up() {
+	[[ -f bin/keda.tar && -d bin/keda/config ]] || { echo "bin/keda.tar or bin/keda/config is missing: run \`make keda\` first" >&2; exit 1; }
+	bin/cluster load bin/keda.tar
+	trap diagnose ERR
+	manifests | "$kubectl" apply --server-side --force-conflicts --filename - >/dev/null
+	local wait=("$kubectl" --namespace keda wait --timeout 2m)
+	# The operator makes its certificates, and then waits until kubelet has put them into its
+	# files: that takes a minute or more, unless the pod changes.
+	"${wait[@]}" --for create secret/kedaorg-certs >/dev/null
+	"${wait[@]}" --for jsonpath='{.data.tls\.crt}' secret/kedaorg-certs >/dev/null
+	"$kubectl" --namespace keda annotate pods --all --overwrite e2e.mica.gpu/certificates=made >/dev/null
+	"${wait[@]}" --for condition=Available deployments --all
+	"${wait[@]}" --for condition=Available apiservice/v1beta1.external.metrics.k8s.io
+}
+
+# KEDA has to be there to let go of its objects.
+down() {
+	"$kubectl" delete scaledobjects,scaledjobs --all-namespaces --all --ignore-not-found --timeout 1m
+	manifests | "$kubectl" delete --ignore-not-found --timeout 2m --filename -
+}
+
+case ${1:-} in
+up | down) "$1" ;;
+*)
+	echo "usage: hack/keda.sh up|down" >&2
+	exit 2
+	;;
+esac
