@@ -25,7 +25,7 @@ type asker struct {
 }
 
 func (a *asker) Samples() []scaleout.Sample { return a.samples }
-func (a *asker) Tell(d scaleout.Decision)   { a.told = append(a.told, d) }
+func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision)   { a.told = append(a.told, d) }
 func (a *asker) Failed(err error)           { a.failed = append(a.failed, err) }
 
 // rooms are those of the last plan.
