@@ -56,11 +56,10 @@ type Device struct {
 	Node, Pool, Name string
 	// Claim is the UID of the claim that holds it.
 	Claim types.UID
-	// ShareID tells the shares of a device apart that several claims hold; nil where the claim
-	// holds all of it.
+	// ShareID tells shares of one device apart; nil where the device is held alone.
 	ShareID *types.UID
-	// ConsumedCapacity is how much of the device's capacities the share has, under the names of
-	// the slice.
+	// ConsumedCapacity is how much of each capacity the share is; nil where the device is held
+	// alone.
 	ConsumedCapacity map[resourceapi.QualifiedName]resource.Quantity
 }
 
