@@ -63,7 +63,7 @@ func newWorld() *world {
 		}, "batch": {Name: "batch"}},
 		changed:  make(chan struct{}),
 		clock:    clocktesting.NewFakeClock(began),
-		recorder: events.NewFakeRecorder(100),
+		recorder: events.NewFakeRecorder(10000),
 	}
 	w.scaler = NewScaler(ScalerOptions{
 		Sources:  Sources{Workloads: workloads{w}, Usages: usages{w}, Forecast: forecast{w}, Prometheus: queries{w}},
