@@ -37,6 +37,19 @@ func BenchmarkPlanWhileStarting(b *testing.B) {
 	f.plan(b, w)
 }
 
+// BenchmarkPlanWithSamples is of 1,000 samples of 20 kinds, of which half are like pods that wait.
+func BenchmarkPlanWithSamples(b *testing.B) {
+	for name, f := range map[string]fleet{"small": {100, 5, 5, 20}, "large": {10_000, 20, 50, 1_000}} {
+		b.Run(name, func(b *testing.B) {
+			w := f.world(b)
+			for i := range 1_000 {
+				w.line(fmt.Sprintf("sample sample-%d templates=%s cpu=%d memory=8Gi", i, benchmarkTemplates[i%len(benchmarkTemplates)], 2+i%20/10*5))
+			}
+			f.plan(b, w)
+		})
+	}
+}
+
 func BenchmarkPlanByPods(b *testing.B) {
 	for _, pods := range []int{1_000, 3_000, 10_000, 30_000} {
 		b.Run(fmt.Sprint(pods), func(b *testing.B) { fleet{pods, 20, 50, 1_000}.benchmark(b) })

@@ -65,14 +65,17 @@ func newClaims(s Snapshot) claims {
 	}
 	for _, pod := range s.Pending {
 		if waits(pod) {
-			c.count(pod)
+			for _, named := range c.namedBy(pod) {
+				named.pods++
+			}
 		}
 	}
 	return c
 }
 
-// count notes the claims that a pod names itself.
-func (c claims) count(pod *corev1.Pod) {
+// namedBy are the claims that a pod names itself, of those that exist.
+func (c claims) namedBy(pod *corev1.Pod) []*namedClaim {
+	var all []*namedClaim
 	for _, podClaim := range pod.Spec.ResourceClaims {
 		if podClaim.ResourceClaimName == nil {
 			continue
@@ -85,13 +88,15 @@ func (c claims) count(pod *corev1.Pod) {
 		if c.named[name] == nil {
 			c.named[name] = &namedClaim{name: name, object: claim, users: len(claim.Status.ReservedFor)}
 		}
-		c.named[name].pods++
+		all = append(all, c.named[name])
 	}
+	return all
 }
 
-// of are the claims of a pod, and those among them that it may share with others. The error is
-// a sentence for the pod's owner.
-func (c claims) of(pod *corev1.Pod) ([]fit.PodClaim, []*namedClaim, error) {
+// of are the claims of a pod, and those among them that it may share with others: with those
+// that wait, or with more pods than these that are like it. The error is a sentence for the
+// pod's owner.
+func (c claims) of(pod *corev1.Pod, more int) ([]fit.PodClaim, []*namedClaim, error) {
 	var found []fit.PodClaim
 	var shared []*namedClaim
 	for i := range pod.Spec.ResourceClaims {
@@ -106,7 +111,7 @@ func (c claims) of(pod *corev1.Pod) ([]fit.PodClaim, []*namedClaim, error) {
 		entry := fit.PodClaim{Name: podClaim.Name, Claim: claim, Placed: claim.Status.Allocation != nil}
 		// A claim that one pod alone names is as good as its own: the pod is then like others
 		// that ask for the same.
-		if named := c.named[objectName(claim)]; podClaim.ResourceClaimName != nil && (named.pods > 1 || named.allocated()) {
+		if named := c.named[objectName(claim)]; podClaim.ResourceClaimName != nil && (named.pods+more > 1 || named.allocated()) {
 			entry.Shared = true
 			shared = append(shared, named)
 		}

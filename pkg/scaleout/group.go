@@ -71,8 +71,9 @@ type emptied struct {
 type filling struct {
 	// machines has, at n, what is left of it with n pods.
 	machines []*fit.Machine
-	// miss is why not even one pod fits, nil where one does.
-	miss *fit.Miss
+	// miss is why not even one pod fits, nil where one does; end is why no further one does,
+	// nil where counting has ended before.
+	miss, end *fit.Miss
 }
 
 // mostPerNode bounds a filling: kubelet takes fewer pods, but a template may not know.
@@ -89,7 +90,7 @@ func (p *planner) filling(ctx context.Context, m *fit.Machine, k *kind) (*fillin
 	}
 	key := emptied{machine: m, kind: k}
 	if miss != nil {
-		return &filling{machines: []*fit.Machine{m}, miss: miss}, nil
+		return &filling{machines: []*fit.Machine{m}, miss: miss, end: miss}, nil
 	}
 	if known := p.fillings[key]; known != nil && known.machines[1] == left {
 		return known, nil
@@ -101,7 +102,7 @@ func (p *planner) filling(ctx context.Context, m *fit.Machine, k *kind) (*fillin
 		return f, nil // the pod cannot be read with its claims placed, but one fits
 	}
 	for f.room() < mostPerNode {
-		if left, miss, err = p.cluster.Place(ctx, left, next); err != nil || miss != nil {
+		if left, f.end, err = p.cluster.Place(ctx, left, next); err != nil || f.end != nil {
 			break
 		}
 		f.machines = append(f.machines, left)

@@ -116,21 +116,26 @@ func (d *HeadroomDecision) count(h *host, k *kind) {
 	}
 }
 
-// headroomKind is a pod that asks for one of the devices. It tolerates what pods of the device
-// may: taints of nodes are there to keep others away.
+// headroomKind is a pod that asks for one of the devices.
 func (p *planner) headroomKind(h Headroom) (*kind, error) {
-	pod := &corev1.Pod{}
-	pod.Namespace, pod.Name, pod.UID = "headroom", h.Name, types.UID("headroom/"+h.Name)
-	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	name := "device"
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: name, ResourceClaimName: &h.Name}}
-	claim := &resourceapi.ResourceClaim{Spec: h.Claim}
-	claim.Namespace, claim.Name, claim.UID = pod.Namespace, h.Name, pod.UID
-	sample, err := p.cluster.Pod(pod, []fit.PodClaim{{Name: name, Claim: claim}})
+	sample, err := p.claimant(h.Name, h.Claim)
 	if err != nil {
 		return nil, err
 	}
 	return &kind{id: "headroom/" + h.Name, sample: sample}, nil
+}
+
+// claimant is a pod that asks for a claim and nothing else. It tolerates what pods of the devices
+// may: taints of nodes are there to keep others away.
+func (p *planner) claimant(name string, spec resourceapi.ResourceClaimSpec) (*fit.Pod, error) {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = "headroom", name, types.UID("headroom/"+name)
+	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	request := "device"
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: request, ResourceClaimName: &name}}
+	claim := &resourceapi.ResourceClaim{Spec: spec}
+	claim.Namespace, claim.Name, claim.UID = pod.Namespace, name, pod.UID
+	return p.cluster.Pod(pod, []fit.PodClaim{{Name: request, Claim: claim}})
 }
 
 // repellent says why a node takes no pods at all, or nothing: those taints that Kubernetes itself

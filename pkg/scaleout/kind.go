@@ -66,7 +66,7 @@ func (p *planner) kinds(pods []*corev1.Pod) []*kind {
 		if !waits(pod) {
 			continue
 		}
-		k := p.kindOf(pod)
+		k := p.kindOf(pod, 0)
 		if known[k.id] == nil {
 			known[k.id] = k
 		}
@@ -84,15 +84,15 @@ func (p *planner) kinds(pods []*corev1.Pod) []*kind {
 	return kinds
 }
 
-// kindOf reads a pod. The kind has no pods yet.
-func (p *planner) kindOf(pod *corev1.Pod) *kind {
-	claims, named, err := p.claims.of(pod)
+// kindOf reads a pod, of which there may be more than wait. The kind has no pods yet.
+func (p *planner) kindOf(pod *corev1.Pod, more int) *kind {
+	claims, named, err := p.claims.of(pod, more)
 	if err != nil {
-		return &kind{id: short("problem", err.Error()), problem: err.Error()}
+		return unplanned(err)
 	}
 	sample, err := p.cluster.Pod(pod, claims)
 	if err != nil {
-		return &kind{id: short("problem", err.Error()), problem: err.Error()}
+		return unplanned(err)
 	}
 	k := &kind{id: sample.Kind(), sample: sample, named: named, claims: claims}
 	if len(named) > 0 {
@@ -103,6 +103,11 @@ func (p *planner) kindOf(pod *corev1.Pod) *kind {
 		k.id = short(parts...)
 	}
 	return k
+}
+
+// unplanned is a kind of pods that cannot be planned at all.
+func unplanned(why error) *kind {
+	return &kind{id: short("problem", why.Error()), problem: why.Error()}
 }
 
 // gated says why a pod is not for the scheduler yet, or nothing.
@@ -219,6 +224,11 @@ func (k *kind) measure() {
 	if spec.Affinity != nil && spec.Affinity.NodeAffinity != nil && spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		k.size.narrow++
 	}
+	k.measureClaims()
+}
+
+// measureClaims finds out how much the pods ask for of devices.
+func (k *kind) measureClaims() {
 	for _, claim := range k.sample.Claims() {
 		k.size.constraints += len(claim.Spec.Devices.Constraints)
 		for _, request := range claim.Spec.Devices.Requests {

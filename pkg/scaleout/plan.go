@@ -3,6 +3,7 @@ package scaleout
 import (
 	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,7 @@ func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
 			return Decision{}, err
 		}
 	}
+	placed := p.mark()
 	headroom, err := p.headroom(ctx, p.reserved)
 	if err != nil {
 		return Decision{}, err
@@ -35,6 +37,12 @@ func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
 			return Decision{}, err
 		}
 		decision.Kinds = append(decision.Kinds, reported)
+	}
+	// Rooms come last, though they are of what headroom finds: a sample that takes long to
+	// count costs nobody anything.
+	decision.Rooms, err = p.rooms(ctx, kinds, placed)
+	if err != nil {
+		return Decision{}, err
 	}
 	return decision, nil
 }
@@ -51,6 +59,11 @@ type planner struct {
 	live, used, advised []*host
 	idle                map[*group][]*host
 	reserved            []reserve
+	// asked are the samples that room is counted for, samples the same without those alike.
+	asked   []Sample
+	samples []*sample
+	// countLimit is the time for counting once.
+	countLimit time.Duration
 	// waiting are the kinds of pods that wait.
 	waiting  map[string]bool
 	fillings map[emptied]*filling
@@ -68,12 +81,19 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 	for _, group := range s.Groups {
 		pods = append(pods, group.Pods...)
 	}
+	for i := range s.Samples {
+		if pod := s.Samples[i].Pod; pod != nil {
+			pods = append(pods, pod)
+		}
+	}
 	p := &planner{
 		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods}),
 		claims:   newClaims(s),
 		fillings: map[emptied]*filling{},
 		rests:    map[*fit.Machine]int{},
 		idle:     map[*group][]*host{},
+
+		countLimit: countLimit,
 	}
 	kinds := p.kinds(s.Pending)
 	p.waiting = map[string]bool{}
@@ -81,6 +101,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		p.waiting[k.id] = true
 	}
 	p.reserved = p.reserves(s.Headroom)
+	p.asked, p.samples = s.Samples, p.readSamples(s.Samples)
 	p.groups = p.readGroups(s.Groups)
 	p.readHosts(s)
 	return p, kinds

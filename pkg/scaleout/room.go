@@ -7,14 +7,18 @@ import (
 
 // Sample is a pod that somebody might add. The plan counts for how many of them there is room
 // once all pending pods are placed; it never grows a group for one.
+//
+// One thing a sample shares with a pod that waits: labels of pods that its required affinity to
+// others names tell kinds of pods apart.
 type Sample struct {
-	// ID names the sample's Room.
+	// ID names the sample's Room. Two may have the same.
 	ID string
 	// Pod as it would be created, with a namespace and without a node. Its claims are made of
-	// the snapshot's templates. Nil where Claim is not.
+	// the snapshot's templates; a claim that it names itself is shared by all pods like it.
+	// Its priority and its scheduling gates do not count. Nil where Claim is not.
 	Pod *corev1.Pod
 	// Claim is that of a pod that wants nothing but the claim's devices, and tolerates what
-	// such a pod may.
+	// such a pod may: every taint of a node but those of Kubernetes itself.
 	Claim *resourceapi.ResourceClaimSpec
 }
 
@@ -22,15 +26,18 @@ type Sample struct {
 // were the only one: two of them may count the same devices.
 type Room struct {
 	ID string
-	// Free are on live nodes. Kept is how many of them headroom keeps: a pod gets those, too.
+	// Free are on live nodes. Kept is how many of them headroom keeps, which is part of Free: a
+	// pod gets those, too.
 	Free, Kept int
 	// Coming are on nodes that are starting, that were asked for, or that this plan asks for.
 	Coming int
-	// Provisionable are on nodes by which groups may grow beyond that, up to MostRoom.
+	// Provisionable are on nodes by which groups may grow beyond that, up to MostRoom. Groups
+	// that nobody makes grow have none.
 	Provisionable int
-	// Why is a sentence that says what ends the growth.
+	// Why is a sentence that says what ends the growth. It tells of the first few groups only.
 	Why string
-	// Problem is why the sample cannot be planned with at all: a sentence for its owner.
+	// Problem is why the sample cannot be planned with at all, or was not counted in time: a
+	// sentence for its owner. All numbers are 0 then, and mean nothing.
 	Problem string
 }
 

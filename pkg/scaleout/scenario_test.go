@@ -57,6 +57,14 @@ func log(d Decision) string {
 			fmt.Fprintf(&b, "  %s\n", h.Problem)
 		}
 	}
+	for _, r := range d.Rooms {
+		fmt.Fprintf(&b, "room for %s: free %d (%d kept), coming %d, provisionable %d\n", r.ID, r.Free, r.Kept, r.Coming, r.Provisionable)
+		for _, text := range []string{r.Why, r.Problem} {
+			if text != "" {
+				fmt.Fprintf(&b, "  %s\n", text)
+			}
+		}
+	}
 	return b.String()
 }
 

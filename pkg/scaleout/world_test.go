@@ -95,6 +95,8 @@ var commands = map[string]struct {
 	"distinct": {1, (*world).distinct},
 	"pods":     {2, (*world).pods},
 	"headroom": {3, (*world).headroom},
+	"sample":   {1, (*world).sample},
+	"devices":  {2, (*world).devices},
 }
 
 // group NAME MACHINE: a node group of simulated machines.
@@ -338,6 +340,7 @@ func (w *world) pod(name string, o options) *corev1.Pod {
 	for _, key := range list(o["tolerate"]) {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
 	}
+	w.spread(pod, o)
 	for _, gate := range list(o["gated"]) {
 		pod.Spec.SchedulingGates = append(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/ready"
@@ -45,7 +46,25 @@ type Options struct {
 	Nodegroups pair.Nodegroups
 	// DiscoverNodes makes groups of live nodes that are of none.
 	DiscoverNodes bool
+	// Forecast asks for room for more pods, and is told; nil where nobody asks.
+	Forecast Forecast
 }
+
+// Forecast is what is asked of the plan besides what it is made for: package forecast.
+type Forecast interface {
+	// Samples are those that the next plan counts room for.
+	Samples() []scaleout.Sample
+	// Tell tells of the plan, Failed of a pass that had none.
+	Tell(scaleout.Decision)
+	Failed(error)
+}
+
+// nobody asks for nothing.
+type nobody struct{}
+
+func (nobody) Samples() []scaleout.Sample { return nil }
+func (nobody) Tell(scaleout.Decision)     {}
+func (nobody) Failed(error)               {}
 
 // Loop looks at the cluster whenever something has changed, and acts. One controller of a
 // cluster runs it at a time.
@@ -65,6 +84,9 @@ type Loop struct {
 
 // New prepares a loop; nothing happens before Start.
 func New(o Options) *Loop {
+	if o.Forecast == nil {
+		o.Forecast = nobody{}
+	}
 	return &Loop{
 		Options:  o,
 		memo:     view.NewMemo(),

@@ -29,11 +29,14 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
 	situation, err := l.look(ctx, begun)
 	if err == nil {
+		situation.View.Samples = l.Forecast.Samples()
 		err = l.plan(ctx, &situation)
 	}
 	if err != nil {
+		l.Forecast.Failed(err)
 		return begun.Add(retry), err
 	}
+	l.Forecast.Tell(situation.Decision)
 	result := pair.Decide(situation)
 	logActions(ctx, result.Actions)
 	v := situation.View

@@ -44,8 +44,8 @@ type Cluster struct {
 	separate bool
 	// scratch is reused: signatures of layouts are long.
 	scratch signature
-	// epoch counts what has become true for all machines at once.
-	epoch int
+	// epoch names what is true for all machines at once, epochs is the last that was named.
+	epoch, epochs int
 }
 
 // New reads the facts.
@@ -257,12 +257,12 @@ func (c *Cluster) place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Mis
 func (c *Cluster) Commit(m *Machine) {
 	for _, t := range m.takes {
 		if c.network.commit(t) {
-			c.epoch++
+			c.turn()
 		}
 	}
 	for _, n := range m.load.neighbors {
 		if c.neighbors.note(n) {
-			c.epoch++
+			c.turn()
 		}
 	}
 }

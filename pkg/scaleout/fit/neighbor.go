@@ -119,7 +119,7 @@ func (n *neighborhood) note(which *neighbor) bool {
 func (c *Cluster) meet(pods []*corev1.Pod) {
 	for _, pod := range pods {
 		if which := c.neighbors.of(pod); which != nil && !ended(pod) && c.neighbors.note(which) {
-			c.epoch++
+			c.turn()
 		}
 	}
 }

@@ -2,3 +2,238 @@
 // is room, now and after all growth. Who asks is answered from the last plan; the loop takes
 // the samples along in the next one. It plans nothing itself.
 package forecast
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+const (
+	// forgotten is a sample for which nobody has asked that long.
+	forgotten = 5 * time.Minute
+	// stale is an answer that old. The loop passes every minute at least: it is broken then.
+	stale = 3 * time.Minute
+	// most is how many samples there may be: counting for them has to end.
+	most = 4096
+)
+
+// Forecast is the place where those who ask and the loop meet. It is safe for concurrent use.
+type Forecast struct {
+	changed func()
+	clock   clock.PassiveClock
+
+	mu sync.Mutex
+	// asked are by the ID under which the plan gets them, which is another where the content is.
+	asked map[string]*question
+	// told is closed, and made anew, with each plan.
+	told chan struct{}
+	// planned is when the last plan was told of, blocked what it found no room for.
+	planned time.Time
+	blocked map[types.UID]bool
+	// failure is why the last pass had no plan; nil where it had one.
+	failure error
+}
+
+// question is a sample that somebody asks for.
+type question struct {
+	sample scaleout.Sample
+	last   time.Time
+	// waiting counts those who wait for the first answer: they keep the question.
+	waiting int
+	// room is nil before the first answer, which was given at.
+	room *scaleout.Room
+	at   time.Time
+}
+
+// New makes a forecast for which nothing was planned yet. It calls changed when a plan is
+// wanted soon; changed must not block.
+func New(changed func(), clock clock.PassiveClock) *Forecast {
+	return &Forecast{changed: changed, clock: clock, asked: map[string]*question{}, told: make(chan struct{})}
+}
+
+// Room is what the last plan has counted for the sample. For one that is new, or of another
+// content than before, it waits for the first plan that has it, until ctx ends. The sample is
+// kept, and not to be changed. A room is never older than three minutes: there is an error then,
+// and where ctx ends or too many samples are asked for.
+func (f *Forecast) Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
+	key, err := identify(sample)
+	if err != nil {
+		return scaleout.Room{}, err
+	}
+	q, isNew, err := f.ask(key, sample)
+	if err != nil {
+		return scaleout.Room{}, err
+	}
+	defer f.leave(q)
+	if isNew {
+		f.changed()
+	}
+	for {
+		room, next, err := f.answer(q)
+		if err != nil {
+			return scaleout.Room{}, fmt.Errorf("room for more pods like %s: %w", sample.ID, err)
+		}
+		if room != nil {
+			answer := *room
+			answer.ID = sample.ID
+			return answer, nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return scaleout.Room{}, fmt.Errorf("room for more pods like %s: no plan has counted it yet%s: %w", sample.ID, f.because(), ctx.Err())
+		}
+	}
+}
+
+// ask finds a question, or notes a new one, and keeps it until its asker leaves.
+func (f *Forecast) ask(key string, sample scaleout.Sample) (q *question, isNew bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q, known := f.asked[key]
+	if !known {
+		if len(f.asked) >= most {
+			f.forget()
+		}
+		if len(f.asked) >= most {
+			return nil, false, fmt.Errorf("room for more pods like %s: room is counted for %d other samples already, which is the most: "+
+				"let fewer workloads be scaled by it", sample.ID, most)
+		}
+		sample.ID = key
+		q = &question{sample: sample}
+		f.asked[key] = q
+	}
+	q.last = f.clock.Now()
+	q.waiting++
+	return q, !known, nil
+}
+
+// leave ends the asking.
+func (f *Forecast) leave(q *question) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q.waiting--
+	q.last = f.clock.Now()
+}
+
+// answer gives the room, or the channel that is closed when there is a new plan.
+func (f *Forecast) answer(q *question) (*scaleout.Room, <-chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if q.room == nil {
+		return nil, f.told, nil
+	}
+	if age := f.clock.Since(q.at); age > stale {
+		return nil, nil, fmt.Errorf("the last plan is %s old, so that it is not known any more%s: look at the controller's log",
+			age.Truncate(time.Second), f.becauseLocked())
+	}
+	return q.room, nil, nil
+}
+
+// because is why there is no new plan, as far as that is known.
+func (f *Forecast) because() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.becauseLocked()
+}
+
+func (f *Forecast) becauseLocked() string {
+	if f.failure == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (the last pass over the cluster has failed: %v)", f.failure)
+}
+
+// forget forgets what nobody asks for any more.
+func (f *Forecast) forget() {
+	now := f.clock.Now()
+	maps.DeleteFunc(f.asked, func(_ string, q *question) bool {
+		return q.waiting == 0 && now.Sub(q.last) > forgotten
+	})
+}
+
+// Samples are those that the next plan is asked for, with IDs of the forecast's own.
+func (f *Forecast) Samples() []scaleout.Sample {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forget()
+	samples := make([]scaleout.Sample, 0, len(f.asked))
+	for _, key := range slices.Sorted(maps.Keys(f.asked)) {
+		samples = append(samples, f.asked[key].sample)
+	}
+	return samples
+}
+
+// Tell tells of a plan that had samples of the forecast.
+func (f *Forecast) Tell(d scaleout.Decision) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.clock.Now()
+	for i := range d.Rooms {
+		if q := f.asked[d.Rooms[i].ID]; q != nil {
+			q.room, q.at = &d.Rooms[i], now
+		}
+	}
+	f.planned, f.failure = now, nil
+	f.blocked = map[types.UID]bool{}
+	for _, kind := range d.Kinds {
+		for _, pod := range kind.Pods {
+			if pod.Outcome == scaleout.Blocked || pod.Outcome == scaleout.Advised {
+				f.blocked[pod.UID] = true
+			}
+		}
+	}
+	close(f.told)
+	f.told = make(chan struct{})
+}
+
+// Failed tells of a pass that had no plan.
+func (f *Forecast) Failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failure = err
+}
+
+// Blocked tells of a pending pod that the last plan found no room for, or only in a group that
+// nobody makes grow, which is no room for a sample either. It is false where the plan is so old
+// that it is not known.
+func (f *Forecast) Blocked(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.blocked[pod] && f.clock.Since(f.planned) <= stale
+}
+
+// identify is a name for a sample's ID and content.
+func identify(sample scaleout.Sample) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%q", sample.ID)
+	for _, part := range []struct {
+		name  string
+		there bool
+		write func() ([]byte, error)
+	}{
+		{"pod", sample.Pod != nil, sample.Pod.Marshal},
+		{"claim", sample.Claim != nil, sample.Claim.Marshal},
+	} {
+		if !part.there {
+			continue
+		}
+		wire, err := part.write()
+		if err != nil {
+			return "", fmt.Errorf("room for more pods like %s: its %s cannot be written down to be told from others: %w", sample.ID, part.name, err)
+		}
+		fmt.Fprintf(sum, "%s %d %s", part.name, len(wire), wire)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
+}

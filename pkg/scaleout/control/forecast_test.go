@@ -1,0 +1,95 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// asker asks for the same samples in each pass, and keeps what it is told.
+type asker struct {
+	samples []scaleout.Sample
+	told    []scaleout.Decision
+	failed  []error
+}
+
+func (a *asker) Samples() []scaleout.Sample { return a.samples }
+func (a *asker) Tell(d scaleout.Decision)   { a.told = append(a.told, d) }
+func (a *asker) Failed(err error)           { a.failed = append(a.failed, err) }
+
+// rooms are those of the last plan.
+func (a *asker) rooms() []scaleout.Room { return a.told[len(a.told)-1].Rooms }
+
+func TestEachPassCountsRoomAndTellsOfIt(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Max = ptr.To(int32(3)) }))...)
+	claim := &resourceapi.ResourceClaimSpec{}
+	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: driverName}}}
+	asks := &asker{samples: []scaleout.Sample{{ID: "devices", Claim: claim}}}
+	w.loop.Forecast = asks
+	w.pass()
+	// Five GPUs wait, two nodes of four are asked for: the third is growth.
+	want := scaleout.Room{ID: "devices", Coming: 3, Provisionable: 4, Why: "group g6 may grow to its maximum of 3 nodes"}
+	if diff := cmp.Diff([]scaleout.Room{want}, asks.rooms()); diff != "" {
+		t.Errorf("(-want +told)\n%s", diff)
+	}
+	w.run(4 * time.Minute)
+	expectServed(t, w, 5, 2)
+	want.Free, want.Coming = 3, 0
+	if diff := cmp.Diff([]scaleout.Room{want}, asks.rooms()); diff != "" {
+		t.Errorf("once the nodes are there: (-want +told)\n%s", diff)
+	}
+	if len(asks.failed) > 0 {
+		t.Errorf("passes have failed: %v", asks.failed)
+	}
+}
+
+func TestAPassWithoutAPlanTellsWhy(t *testing.T) {
+	w := newWorld(t)
+	asks := &asker{}
+	w.loop.Forecast = asks
+	away := errors.New("etcd is away")
+	w.loop.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return away },
+	})
+	if _, err := w.loop.Pass(t.Context()); err == nil {
+		t.Fatal("the pass can read what is not to be read")
+	}
+	if len(asks.told) != 0 || len(asks.failed) != 1 || !errors.Is(asks.failed[0], away) {
+		t.Errorf("told of %d plans and of failures %v", len(asks.told), asks.failed)
+	}
+}
+
+// What pods are told of the groups does not depend on what is asked besides.
+func TestSamplesDoNotChangeWhatPodsAreTold(t *testing.T) {
+	events := func(forecast Forecast) []string {
+		w := newWorld(t, append(oneGPU(5), group("g6"))...)
+		if forecast != nil {
+			w.loop.Forecast = forecast
+		}
+		w.run(4 * time.Minute)
+		var all []string
+		for len(w.recorder.Events) > 0 {
+			all = append(all, <-w.recorder.Events)
+		}
+		return all
+	}
+	sample := &corev1.Pod{}
+	sample.Namespace = "default"
+	sample.Spec.NodeSelector = map[string]string{"zone": "nowhere"}
+	with := events(&asker{samples: []scaleout.Sample{{ID: "pod", Pod: sample}}})
+	without := events(nil)
+	if diff := cmp.Diff(without, with); diff != "" || len(without) == 0 {
+		t.Errorf("%d events (-without samples +with)\n%s", len(without), diff)
+	}
+}

@@ -1,0 +1,355 @@
+package scaleout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// countLimit ends the counting of room: pods that wait come first, and their plan is done. It is
+// long enough for thousands of samples; claims for which the search is exponential use it up,
+// but they are counted last.
+const countLimit = 3 * time.Second
+
+// rooms counts room for the samples as if nothing but the pods had been placed. What headroom
+// has taken since is theirs, too, and told of as kept.
+func (p *planner) rooms(ctx context.Context, kinds []*kind, placed mark) ([]Room, error) {
+	if len(p.samples) == 0 {
+		return nil, nil
+	}
+	p.settle(kinds)
+	var left []Room
+	if len(p.reserved) > 0 {
+		left = p.countAll(ctx, nil)
+	}
+	p.back(placed)
+	counted := p.countAll(ctx, left)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("count room for %d samples: %w", len(counted), err)
+	}
+	all := make([]Room, len(p.asked))
+	for i, s := range p.samples {
+		room := counted[i]
+		if left != nil && room.Problem == "" {
+			room.Kept = max(room.Free-left[i].Free, 0)
+		}
+		for _, at := range s.at {
+			all[at] = room
+			all[at].ID = p.asked[at].ID
+		}
+	}
+	return all, nil
+}
+
+// settle notes of claims that one pod alone names where they are: in the plan they were like the
+// pod's own, but pods like a sample would share them.
+func (p *planner) settle(kinds []*kind) {
+	for _, k := range kinds {
+		if len(k.named) > 0 {
+			continue
+		}
+		for _, pod := range k.pods {
+			if pod.host == nil {
+				continue
+			}
+			for _, claim := range p.claims.namedBy(pod.pod) {
+				claim.use(pod.pod)
+				claim.host = pod.host
+			}
+		}
+	}
+}
+
+// countAll counts for each of the samples, in their order; not for those of which known, where
+// it is not nil, has a problem.
+func (p *planner) countAll(ctx context.Context, known []Room) []Room {
+	ctx, cancel := context.WithTimeout(ctx, p.countLimit)
+	defer cancel()
+	stock := p.stock()
+	all := make([]Room, len(p.samples))
+	for i, s := range p.samples {
+		if s.kind.sample == nil {
+			all[i].Problem = s.kind.problem
+			continue
+		}
+		if known != nil && known[i].Problem != "" {
+			all[i].Problem = known[i].Problem
+			continue
+		}
+		c := &count{planner: p, sample: s, stock: stock}
+		s.kind.aborts = ""
+		if err := c.run(ctx); err != nil {
+			all[i].Problem = p.uncounted(err)
+			continue
+		}
+		c.room.Why = c.why(ctx)
+		all[i] = c.room
+	}
+	return all
+}
+
+// uncounted is why there is no count.
+func (p *planner) uncounted(err error) string {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err.Error()
+	}
+	return fmt.Sprintf("for how many more pods there is room was not found out within %s: there are too many samples, "+
+		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests", p.countLimit)
+}
+
+// stack is a number of hosts that are alike.
+type stack struct {
+	machine *fit.Machine
+	// first is one of them.
+	first *host
+	hosts int
+}
+
+// stock is what there is to put pods on. What is advised is not: it may never be.
+type stock struct{ live, coming []stack }
+
+func (p *planner) stock() *stock {
+	coming := slices.Clone(p.used)
+	coming = append(coming, p.idle[nil]...)
+	for _, g := range p.groups {
+		coming = append(coming, p.idle[g]...)
+	}
+	return &stock{live: stacks(p.live), coming: stacks(coming)}
+}
+
+func stacks(hosts []*host) []stack {
+	var all []stack
+	at := map[*fit.Machine]int{}
+	for _, h := range hosts {
+		i, known := at[h.machine]
+		if !known {
+			i = len(all)
+			at[h.machine] = i
+			all = append(all, stack{machine: h.machine, first: h})
+		}
+		all[i].hosts++
+	}
+	return all
+}
+
+// count is the counting of room for a sample.
+type count struct {
+	*planner
+	*sample
+	stock *stock
+	room  Room
+	// entangled tells that a pod which is put on one host changes what others have for the next.
+	entangled bool
+	// because is why there is no more room, where groups are not the cause.
+	because string
+}
+
+// run counts.
+func (c *count) run(ctx context.Context) error {
+	k := c.kind
+	if why := unusableMore(k); why != "" {
+		c.because = why
+		return nil
+	}
+	for _, claim := range k.named {
+		if claim.host != nil {
+			return c.beside(ctx, claim)
+		}
+	}
+	if slices.ContainsFunc(k.named, func(claim *namedClaim) bool { return !claim.allocated() }) {
+		return c.together(ctx)
+	}
+	if err := c.anywhere(ctx); err != nil {
+		return err
+	}
+	if c.entangled {
+		if err := c.oneByOne(ctx); err != nil {
+			return err
+		}
+	}
+	c.bound(mostSharers(k))
+	return nil
+}
+
+// unusableMore says why no further pod can use the claims that the pods share, or nothing.
+func unusableMore(k *kind) string {
+	if len(k.named) == 0 {
+		return ""
+	}
+	return unusable(k.pods[0])
+}
+
+// mostSharers is how many more pods can use the claims that they share.
+func mostSharers(k *kind) int {
+	most := MostRoom
+	for _, claim := range k.named {
+		most = min(most, resourceapi.ResourceClaimReservedForMaxSize-claim.users)
+	}
+	return most
+}
+
+// bound takes from the room what is more than can be used, that which is furthest off first.
+func (c *count) bound(most int) {
+	if len(c.kind.named) > 0 && c.room.Total() > most {
+		c.because = fmt.Sprintf("no more than %d pods may share claim %s", resourceapi.ResourceClaimReservedForMaxSize, c.kind.named[0].name)
+	}
+	c.room.Free = min(c.room.Free, most)
+	c.room.Coming = min(c.room.Coming, most-c.room.Free)
+	c.room.Provisionable = min(c.room.Provisionable, most-c.room.Free-c.room.Coming)
+}
+
+// anywhere counts host by host, and group by group.
+func (c *count) anywhere(ctx context.Context) error {
+	for _, s := range c.stock.live {
+		end, err := c.add(ctx, s.machine, s.hosts, &c.room.Free)
+		if err != nil {
+			return err
+		}
+		if end != nil {
+			c.kind.heed(s.first, end)
+		}
+	}
+	for _, s := range c.stock.coming {
+		if _, err := c.add(ctx, s.machine, s.hosts, &c.room.Coming); err != nil {
+			return err
+		}
+	}
+	if c.kind.aborts != "" {
+		return nil
+	}
+	for _, g := range c.groups {
+		if _, err := c.add(ctx, g.empty, g.growth(), &c.room.Provisionable); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// growth is how many more nodes the group may get than the plan asks for.
+func (g *group) growth() int {
+	switch {
+	case g.barred() != "", g.Advised, g.full():
+		return 0
+	case g.Max == nil:
+		return MostRoom
+	}
+	return min(*g.Max-g.Size-g.opened, MostRoom)
+}
+
+// add adds the room of hosts that are alike, and gives what ends it on each of them.
+func (c *count) add(ctx context.Context, m *fit.Machine, hosts int, to *int) (*fit.Miss, error) {
+	if hosts == 0 || !c.usable(m.Object()) {
+		return nil, nil
+	}
+	filling, err := c.filling(ctx, m, c.kind)
+	if err != nil {
+		return nil, err
+	}
+	full := filling.machines[filling.room()]
+	c.entangled = c.entangled || filling.room() > 0 && !full.Apart(m, c.kind.sample)
+	*to = min(*to+hosts*filling.room(), MostRoom)
+	return filling.end, nil
+}
+
+// oneByOne counts by putting pods on hosts as the plan would, and takes them back.
+func (c *count) oneByOne(ctx context.Context) error {
+	before := c.mark()
+	defer c.back(before)
+	c.room = Room{}
+	c.kind.aborts = ""
+	search, err := c.search(ctx, c.kind, MostRoom)
+	if err != nil {
+		return err
+	}
+	search.usable = c.usable
+	for c.room.Total() < MostRoom {
+		h, left, err := search.next(ctx, MostRoom-c.room.Total())
+		if err != nil {
+			return err
+		}
+		if h == nil || h.outcome() == Advised {
+			break
+		}
+		c.cluster.Commit(left)
+		h.machine = left
+		*c.part(h, before)++
+	}
+	if slices.ContainsFunc(c.groups, func(g *group) bool { return g.growth() > 0 }) {
+		c.because = "no further node helps: what the pods need has an end elsewhere, such as devices that nodes share, or the one node on which pods have to be with each other"
+	}
+	return nil
+}
+
+// part is the part of the room that a host's is.
+func (c *count) part(h *host, before mark) *int {
+	if _, known := before.machines[h]; !known {
+		return &c.room.Provisionable
+	}
+	if h.stage == live {
+		return &c.room.Free
+	}
+	return &c.room.Coming
+}
+
+// together counts for pods that share a claim which is nowhere yet: they will be on one host.
+func (c *count) together(ctx context.Context) error {
+	before := c.mark()
+	defer c.back(before)
+	most := mostSharers(c.kind)
+	h, err := c.roomiest(ctx, c.kind, most)
+	if err == nil && h == nil {
+		h, err = c.openFor(ctx, c.kind, most, grown)
+	}
+	if h == nil || err != nil {
+		return err
+	}
+	filling, err := c.filling(ctx, h.machine, c.kind)
+	if err != nil {
+		return err
+	}
+	*c.part(h, before) = filling.room()
+	c.ends(fmt.Sprintf("the pods share claim %s, and so are on one node: %s", c.kind.named[0].name, h.called()), filling.end)
+	c.bound(most)
+	return nil
+}
+
+// beside counts for pods that share a claim which a pod that is placed has.
+func (c *count) beside(ctx context.Context, claim *namedClaim) error {
+	h := claim.host
+	if h.outcome() == Advised {
+		c.because = fmt.Sprintf("claim %s is on %s, and nobody makes the group grow by itself", claim.name, h.called())
+		return nil
+	}
+	variant, err := c.variant(c.kind)
+	if err != nil {
+		c.because = err.Error()
+		return nil
+	}
+	filling, err := c.filling(ctx, h.machine, &kind{sample: variant})
+	if err != nil {
+		return err
+	}
+	switch h.stage {
+	case live:
+		c.room.Free = filling.room()
+	default:
+		c.room.Coming = filling.room()
+	}
+	c.ends(fmt.Sprintf("claim %s is on %s", claim.name, h.called()), filling.end)
+	c.bound(mostSharers(c.kind))
+	return nil
+}
+
+// ends notes that a host ends the growth.
+func (c *count) ends(where string, end *fit.Miss) {
+	c.because = where
+	if end != nil {
+		c.because += ", where " + end.Text
+	}
+}

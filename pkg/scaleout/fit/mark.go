@@ -1,0 +1,43 @@
+package fit
+
+import "maps"
+
+// Mark is what was committed at a moment.
+type Mark struct {
+	epoch     int
+	base      use
+	committed map[*take]bool
+	somewhere map[*neighbor]bool
+}
+
+// Mark notes what is committed, so that a placement can be tried to its end and taken back.
+func (c *Cluster) Mark() Mark {
+	return Mark{
+		epoch:     c.epoch,
+		base:      c.network.base.clone(),
+		committed: maps.Clone(c.network.committed),
+		somewhere: maps.Clone(c.neighbors.somewhere),
+	}
+}
+
+// Return takes back what was committed since the mark, which can be returned to again.
+func (c *Cluster) Return(to Mark) {
+	c.epoch = to.epoch
+	c.network.base = to.base.clone()
+	c.network.committed = maps.Clone(to.committed)
+	c.neighbors.somewhere = maps.Clone(to.somewhere)
+}
+
+// turn begins an epoch. Its number was never used, not even by one that was taken back: what
+// was found out in that one is not true now.
+func (c *Cluster) turn() {
+	c.epochs++
+	c.epoch = c.epochs
+}
+
+// Apart tells whether the pods that made m of before can be committed without a change for any
+// other machine that such pods are placed on: they took nothing of the network, and have no
+// affinity to each other.
+func (m *Machine) Apart(before *Machine, p *Pod) bool {
+	return len(p.affinity) == 0 && len(m.takes) == len(before.takes)
+}

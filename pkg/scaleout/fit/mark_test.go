@@ -1,0 +1,125 @@
+package fit
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// twoShared are two devices that all nodes share.
+func twoShared() *resourceapi.ResourceSlice {
+	device := func(name string) resourceapi.Device {
+		return resourceapi.Device{Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"type": {StringValue: ptr.To("gpu")}, "name": {StringValue: &name}}}
+	}
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "network"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: fixture.Driver, AllNodes: ptr.To(true),
+			Pool:    resourceapi.ResourcePool{Name: "network", Generation: 1, ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{device("gpu-0"), device("gpu-1")},
+		},
+	}
+}
+
+// What was found out in a state that was taken back is not taken for true in another.
+func TestAnswersOfWhatIsTakenBackAreForgotten(t *testing.T) {
+	c := New(Facts{Classes: deviceClasses(), Slices: []*resourceapi.ResourceSlice{twoShared()}})
+	pods := map[string]*Pod{}
+	for _, device := range []string{"gpu-0", "gpu-1"} {
+		pod, err := c.Pod(requesting(device, nil), []PodClaim{claiming(fixture.Driver, 1, `device.attributes["gpu.nvidia.com"].name == "`+device+`"`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods[device] = pod
+	}
+	a, b := c.Machine(Node{Object: large("a")}), c.Machine(Node{Object: large("b")})
+	start := c.Mark()
+	for _, taken := range []string{"gpu-0", "gpu-1", "gpu-0"} {
+		if put(t, c, a, pods[taken]) == nil {
+			t.Fatalf("%s is not free", taken)
+		}
+		for device, pod := range pods {
+			_, miss, err := c.Place(t.Context(), b, pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (miss != nil) != (device == taken) {
+				t.Errorf("with %s taken, %s is free: %v", taken, device, miss == nil)
+			}
+		}
+		c.Return(start)
+	}
+}
+
+// Two nodes share two devices. Pods that take them are committed and taken back again and again.
+func TestWhatIsTakenBackIsFreeAgain(t *testing.T) {
+	c := New(Facts{Classes: deviceClasses(), Slices: []*resourceapi.ResourceSlice{twoShared()}})
+	pod, err := c.Pod(requesting("p", nil), []PodClaim{claiming(fixture.Driver, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := c.Machine(Node{Object: large("a")}), c.Machine(Node{Object: large("b")})
+	start := c.Mark()
+	for round, first := range []*Machine{a, b, a} {
+		one := put(t, c, first, pod)
+		if one == nil || one.Apart(first, pod) {
+			t.Fatalf("round %d: the first pod does not take a device that both nodes share", round)
+		}
+		middle := c.Mark()
+		for range 2 {
+			if put(t, c, b, pod) == nil {
+				t.Fatalf("round %d: the second device is not free", round)
+			}
+			if put(t, c, a, pod) != nil {
+				t.Fatalf("round %d: a third pod fits on two devices", round)
+			}
+			c.Return(middle)
+		}
+		c.Return(start)
+	}
+}
+
+// The first of pods that have to be with each other may be anywhere, also after one was there.
+func TestAPodThatIsTakenBackAttractsNobody(t *testing.T) {
+	object := requesting("p", nil)
+	object.Labels = map[string]string{"app": "p"}
+	object.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+		TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: object.Labels}}}}}
+	c := New(Facts{Pods: []*corev1.Pod{object}})
+	pod, err := c.Pod(object, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := c.Machine(Node{Object: large("a")})
+	start := c.Mark()
+	for range 2 {
+		with := put(t, c, a, pod)
+		if with == nil || with.Apart(a, pod) {
+			t.Fatal("the first pod does not attract others")
+		}
+		if put(t, c, a, pod) != nil {
+			t.Fatal("the second pod fits on a node without the first")
+		}
+		c.Return(start)
+	}
+}
+
+// put places and commits a pod; nil where it does not fit.
+func put(t *testing.T, c *Cluster, m *Machine, p *Pod) *Machine {
+	t.Helper()
+	left, miss, err := c.Place(t.Context(), m, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if miss != nil {
+		return nil
+	}
+	c.Commit(left)
+	return left
+}

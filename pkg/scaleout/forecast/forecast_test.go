@@ -1,0 +1,306 @@
+package forecast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// loop stands for that of the controller: it plans when the test says so.
+type loop struct {
+	*Forecast
+	clock  *testingclock.FakePassiveClock
+	marked atomic.Int32
+}
+
+func newLoop() *loop {
+	l := &loop{clock: testingclock.NewFakePassiveClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	l.Forecast = New(func() { l.marked.Add(1) }, l.clock)
+	return l
+}
+
+func (l *loop) step(d time.Duration) { l.clock.SetTime(l.clock.Now().Add(d)) }
+
+// plan finds so much room for each of the samples.
+func (l *loop) plan(samples []scaleout.Sample, free int) {
+	var d scaleout.Decision
+	for _, s := range samples {
+		d.Rooms = append(d.Rooms, scaleout.Room{ID: s.ID, Free: free, Why: "of " + s.ID})
+	}
+	l.Tell(d)
+}
+
+func (l *loop) pass(free int) { l.plan(l.Samples(), free) }
+
+// podSample is a pod that is known by its image.
+func podSample(id, image string) scaleout.Sample {
+	pod := &corev1.Pod{}
+	pod.Namespace = "default"
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: image}}
+	return scaleout.Sample{ID: id, Pod: pod}
+}
+
+// asking is a question that is under way.
+type asking struct {
+	room scaleout.Room
+	err  error
+	done chan struct{}
+}
+
+// ask asks, and returns once the asker waits or has an answer.
+func (l *loop) ask(ctx context.Context, s scaleout.Sample) *asking {
+	a := &asking{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		a.room, a.err = l.Room(ctx, s)
+	}()
+	synctest.Wait()
+	return a
+}
+
+func (a *asking) waits() bool {
+	synctest.Wait()
+	select {
+	case <-a.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (a *asking) expect(t *testing.T, free int) {
+	t.Helper()
+	if a.waits() {
+		t.Fatal("there is no answer")
+	}
+	if a.err != nil || a.room.Free != free {
+		t.Fatalf("the answer is %+v, %v; want %d free", a.room, a.err, free)
+	}
+}
+
+func TestTheFirstQuestionWaitsForAPlanThatHasIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		running := l.Samples() // by a pass that runs already
+		first := l.ask(t.Context(), podSample("a", "v1"))
+		if got := l.marked.Load(); got != 1 {
+			t.Fatalf("the loop is marked %d times, want once", got)
+		}
+		second := l.ask(t.Context(), podSample("a", "v1"))
+		l.plan(running, 7)
+		if !first.waits() || !second.waits() {
+			t.Fatal("a plan without the sample answers")
+		}
+		if got := len(l.Samples()); got != 1 {
+			t.Fatalf("the next plan has %d samples, want one", got)
+		}
+		l.pass(3)
+		first.expect(t, 3)
+		second.expect(t, 3)
+		if first.room.ID != "a" {
+			t.Errorf("the room is of %q, want the ID under which was asked", first.room.ID)
+		}
+		l.pass(4)
+		l.ask(t.Context(), podSample("a", "v1")).expect(t, 4)
+		if got := l.marked.Load(); got != 1 {
+			t.Errorf("the loop is marked %d times, though the question was known", got)
+		}
+	})
+}
+
+func TestAnotherContentIsAnotherQuestion(t *testing.T) {
+	claim := func(class string) scaleout.Sample {
+		spec := &resourceapi.ResourceClaimSpec{}
+		spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
+		return scaleout.Sample{ID: "a", Claim: spec}
+	}
+	samples := []scaleout.Sample{podSample("a", "v1"), podSample("a", "v2"), podSample("b", "v1"), claim("x"), claim("y"), {ID: "a"}}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		for i, s := range samples {
+			a := l.ask(t.Context(), s)
+			if !a.waits() {
+				t.Fatalf("sample %d is answered by what was asked before", i)
+			}
+			l.pass(i)
+			a.expect(t, i)
+		}
+		if got := len(l.Samples()); got != len(samples) {
+			t.Errorf("there are %d samples, want %d", got, len(samples))
+		}
+	})
+}
+
+func TestAnAnswerIsNeverStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		a := l.ask(t.Context(), podSample("a", "v1"))
+		l.pass(3)
+		a.expect(t, 3)
+		l.step(stale)
+		l.ask(t.Context(), podSample("a", "v1")).expect(t, 3)
+		l.Failed(errors.New("list pods: forbidden"))
+		l.step(time.Second)
+		late := l.ask(t.Context(), podSample("a", "v1"))
+		if late.waits() || late.err == nil {
+			t.Fatalf("the answer is %+v, want an error", late.room)
+		}
+		for _, word := range []string{"3m1s old", "list pods: forbidden", "like a"} {
+			if !strings.Contains(late.err.Error(), word) {
+				t.Errorf("the error %q does not say %q", late.err, word)
+			}
+		}
+		l.pass(5)
+		l.ask(t.Context(), podSample("a", "v1")).expect(t, 5)
+	})
+}
+
+func TestWhoWaitsIsToldAtTheEndWhyThereIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		ctx, cancel := context.WithCancel(t.Context())
+		a := l.ask(ctx, podSample("a", "v1"))
+		l.Failed(errors.New("list pods: forbidden"))
+		if !a.waits() {
+			t.Fatal("one pass that fails ends the waiting")
+		}
+		cancel()
+		if a.waits() || !errors.Is(a.err, context.Canceled) || !strings.Contains(a.err.Error(), "list pods: forbidden") {
+			t.Errorf("the error is %v, want the end of the context and the last failure", a.err)
+		}
+	})
+}
+
+func TestSamplesThatNobodyAsksForAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		for _, id := range []string{"a", "b"} {
+			asked := l.ask(t.Context(), podSample(id, "v1"))
+			l.pass(1)
+			asked.expect(t, 1)
+		}
+		waiting := l.ask(t.Context(), podSample("c", "v1"))
+		l.step(forgotten)
+		l.plan(l.Samples()[:0], 0)
+		if got := len(l.Samples()); got != 3 {
+			t.Fatalf("there are %d samples after %s, want all 3", got, forgotten)
+		}
+		if stale := l.ask(t.Context(), podSample("b", "v1")); stale.err == nil {
+			t.Fatalf("plans without the sample keep its answer %+v fresh", stale.room)
+		}
+		l.step(time.Second)
+		if got := len(l.Samples()); got != 2 {
+			t.Errorf("there are %d samples, want the one that was asked for and the one that is waited for", got)
+		}
+		l.pass(2)
+		waiting.expect(t, 2)
+	})
+}
+
+func TestThereAreOnlySoManySamples(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for i := range most {
+			if _, err := l.Room(ended, podSample(fmt.Sprint(i), "v1")); !errors.Is(err, context.Canceled) {
+				t.Fatalf("sample %d: %v, want the end of the context", i, err)
+			}
+		}
+		if _, err := l.Room(ended, podSample("more", "v1")); err == nil || !strings.Contains(err.Error(), "4096 other samples") {
+			t.Fatalf("one more is not refused in words: %v", err)
+		}
+		if got := len(l.Samples()); got != most {
+			t.Errorf("there are %d samples, want %d", got, most)
+		}
+		l.step(forgotten + time.Second)
+		again := l.ask(t.Context(), podSample("more", "v1"))
+		l.pass(1)
+		again.expect(t, 1)
+	})
+}
+
+func TestBlockedIsOfTheLastPlan(t *testing.T) {
+	l := newLoop()
+	pods := map[types.UID]scaleout.Outcome{"blocked": scaleout.Blocked, "advised": scaleout.Advised, "fits": scaleout.FitsNode,
+		"starting": scaleout.FitsStarting, "grows": scaleout.NeedsNode}
+	var kind scaleout.Kind
+	for uid, outcome := range pods {
+		kind.Pods = append(kind.Pods, scaleout.PodDecision{UID: uid, Outcome: outcome})
+	}
+	l.Tell(scaleout.Decision{Kinds: []scaleout.Kind{kind}})
+	var got []types.UID
+	for uid := range pods {
+		if l.Blocked(uid) {
+			got = append(got, uid)
+		}
+	}
+	slices.Sort(got)
+	if want := []types.UID{"advised", "blocked"}; !slices.Equal(got, want) {
+		t.Errorf("blocked are %v, want %v", got, want)
+	}
+	l.step(stale + time.Second)
+	if l.Blocked("blocked") {
+		t.Error("a pod is blocked by a plan that is stale")
+	}
+	l.Tell(scaleout.Decision{})
+	if l.Blocked("blocked") {
+		t.Error("a pod is blocked that the last plan does not have")
+	}
+}
+
+// Many ask while a loop passes: each gets the answer to its own question.
+func TestManyAskAtOnce(t *testing.T) {
+	dirty := make(chan struct{}, 1)
+	f := New(func() {
+		select {
+		case dirty <- struct{}{}:
+		default:
+		}
+	}, testingclock.NewFakePassiveClock(time.Unix(1000, 0)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var passes, askers sync.WaitGroup
+	passes.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-dirty:
+			}
+			var d scaleout.Decision
+			for _, s := range f.Samples() {
+				d.Rooms = append(d.Rooms, scaleout.Room{ID: s.ID, Why: s.Pod.Spec.Containers[0].Image})
+			}
+			f.Tell(d)
+		}
+	})
+	for i := range 64 {
+		askers.Go(func() {
+			for j := range 20 {
+				image := fmt.Sprintf("v%d", (i+j)%10)
+				room, err := f.Room(ctx, podSample("a", image))
+				if err != nil || room.Why != image {
+					t.Errorf("asked for %s, got %+v, %v", image, room, err)
+				}
+				f.Blocked("nobody")
+			}
+		})
+	}
+	askers.Wait()
+	cancel()
+	passes.Wait()
+}

@@ -1,0 +1,112 @@
+package scaleout
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// sample is a number of Samples that are alike, for which room is counted once.
+type sample struct {
+	// kind has one pod, which stands for any number. It is never one of the kinds that wait:
+	// what is found out in counting is no news of those.
+	kind *kind
+	// usable says where the pods may go, besides what they ask for themselves.
+	usable func(*corev1.Node) bool
+	// at are their places in the snapshot.
+	at []int
+}
+
+// anyNumber is of pods like a sample: more than one, so that the claims which it names are shared.
+const anyNumber = 2
+
+// readSamples tells the samples apart, those first that are easy to count.
+func (p *planner) readSamples(all []Sample) []*sample {
+	known := map[string]*sample{}
+	for i := range all {
+		read := p.readSample(&all[i])
+		if known[read.kind.id] == nil {
+			known[read.kind.id] = read
+		}
+		known[read.kind.id].at = append(known[read.kind.id].at, i)
+	}
+	return slices.SortedFunc(maps.Values(known), func(a, b *sample) int {
+		return cmp.Or(a.kind.size.compare(b.kind.size), cmp.Compare(a.kind.id, b.kind.id))
+	})
+}
+
+func (p *planner) readSample(s *Sample) *sample {
+	everywhere := func(*corev1.Node) bool { return true }
+	switch {
+	case s.Pod != nil:
+		p.claims.namedBy(s.Pod) // they are known from now on
+		k := p.kindOf(s.Pod, anyNumber)
+		k.pods = []*pending{{pod: s.Pod, kind: k}}
+		k.measure()
+		return &sample{kind: k, usable: everywhere}
+	case s.Claim != nil:
+		made, err := p.claimant(s.ID, *s.Claim)
+		if err != nil {
+			return &sample{kind: unplanned(err), usable: everywhere}
+		}
+		k := &kind{id: "claim/" + made.Kind(), sample: made}
+		k.measureClaims()
+		return &sample{kind: k, usable: func(node *corev1.Node) bool { return repellent(node) == "" }}
+	}
+	return &sample{kind: unplanned(fmt.Errorf("there is neither a pod nor a claim to count room for")), usable: everywhere}
+}
+
+// mark is a plan as it was at a moment.
+type mark struct {
+	cluster             fit.Mark
+	live, used, advised []*host
+	idle                map[*group][]*host
+	machines            map[*host]*fit.Machine
+	opened              map[*group]int
+}
+
+// mark notes where the plan is, so that it can be returned to.
+func (p *planner) mark() mark {
+	m := mark{
+		cluster: p.cluster.Mark(),
+		live:    slices.Clone(p.live), used: slices.Clone(p.used), advised: slices.Clone(p.advised),
+		idle:     make(map[*group][]*host, len(p.idle)),
+		machines: make(map[*host]*fit.Machine, len(p.live)+len(p.used)),
+		opened:   make(map[*group]int, len(p.groups)),
+	}
+	for g, hosts := range p.idle {
+		m.idle[g] = slices.Clone(hosts)
+		for _, h := range hosts {
+			m.machines[h] = h.machine
+		}
+	}
+	for _, h := range slices.Concat(p.live, p.used, p.advised) {
+		m.machines[h] = h.machine
+	}
+	for _, g := range p.groups {
+		m.opened[g] = g.opened
+	}
+	return m
+}
+
+// back returns to a mark. Pods stay on the hosts on which they were put since: who returns has
+// told of them already, or has put none.
+func (p *planner) back(to mark) {
+	p.cluster.Return(to.cluster)
+	p.live, p.used, p.advised = slices.Clone(to.live), slices.Clone(to.used), slices.Clone(to.advised)
+	p.idle = make(map[*group][]*host, len(to.idle))
+	for g, hosts := range to.idle {
+		p.idle[g] = slices.Clone(hosts)
+	}
+	for h, machine := range to.machines {
+		h.machine = machine
+	}
+	for g, opened := range to.opened {
+		g.opened = opened
+	}
+}

@@ -1,0 +1,96 @@
+package scaleout
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// sample NAME: a pod that somebody might add.
+func (w *world) sample(names []string, o options) {
+	pod := w.pod(names[0], o)
+	pod.UID, pod.CreationTimestamp = "", metav1.Time{}
+	w.Samples = append(w.Samples, Sample{ID: names[0], Pod: pod})
+}
+
+// devices NAME CLASS: a device that somebody might ask for.
+func (w *world) devices(names []string, o options) {
+	claim := &resourceapi.ResourceClaimSpec{}
+	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "device", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: names[1], Selectors: selectors(o["cel"])}}}
+	w.Samples = append(w.Samples, Sample{ID: names[0], Claim: claim})
+}
+
+// spread adds what a pod has for and against pods of its application.
+func (w *world) spread(pod *corev1.Pod, o options) {
+	if o["app"] != "" {
+		pod.Labels = map[string]string{"app": o["app"]}
+	}
+	terms := func(key string) []corev1.PodAffinityTerm {
+		return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}}
+	}
+	switch {
+	case o["apart"] != "":
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(o["apart"])}}
+	case o["with"] != "":
+		pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(o["with"])}}
+	case o["even"] != "":
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: o["even"], WhenUnsatisfiable: corev1.DoNotSchedule}}
+	}
+}
+
+// sampledWorld has samples of all sorts, and no group without an end.
+func sampledWorld(t *testing.T, seed uint64) *world {
+	w := randomWorld(t, seed)
+	random := rand.New(rand.NewPCG(seed, 7))
+	for i := range w.Groups {
+		if g := &w.Groups[i]; g.Max == nil {
+			g.Max = ptr.To(g.Size + 3 + random.IntN(3))
+		}
+	}
+	for i := range w.Nodes {
+		if random.IntN(2) == 0 {
+			g := &w.Groups[random.IntN(len(w.Groups))]
+			w.Nodes[i].Group, w.Nodes[i].Starting = g.Name, random.IntN(4) == 0
+			g.Size++
+			*g.Max++
+		}
+	}
+	for range 3 {
+		kind := random.IntN(len(toyPods))
+		name := fmt.Sprintf("s%d-%d", kind, len(w.Samples))
+		w.line(fmt.Sprintf("sample %s %s cpu=%d", name, toyPods[kind], 1+random.IntN(3)))
+	}
+	w.line("sample plain cpu=2")
+	if alone := countNaming(w, "common"); alone == 1 {
+		// As the only one that names the claim it is put like a pod with a claim of its own; with
+		// others, like pods that share: the plans are of different pods.
+		w.Samples = slices.DeleteFunc(w.Samples, func(s Sample) bool { return names(s.Pod, "common") })
+	}
+	return w
+}
+
+func countNaming(w *world, claim string) int {
+	number := 0
+	for _, pod := range w.Pending {
+		if names(pod, claim) {
+			number++
+		}
+	}
+	return number
+}
+
+func names(pod *podObject, claim string) bool {
+	for _, c := range pod.Spec.ResourceClaims {
+		if c.ResourceClaimName != nil && *c.ResourceClaimName == claim {
+			return true
+		}
+	}
+	return false
+}
