@@ -54,17 +54,17 @@ type Options struct {
 type Forecast interface {
 	// Samples are those that the next plan counts room for.
 	Samples() []scaleout.Sample
-	// Tell tells of the plan, Failed of a pass that had none.
-	Tell(scaleout.Decision)
+	// Tell tells of the plan and what it was made of, Failed of a pass that had none.
+	Tell(scaleout.Snapshot, scaleout.Decision)
 	Failed(error)
 }
 
 // nobody asks for nothing.
 type nobody struct{}
 
-func (nobody) Samples() []scaleout.Sample { return nil }
-func (nobody) Tell(scaleout.Decision)     {}
-func (nobody) Failed(error)               {}
+func (nobody) Samples() []scaleout.Sample                { return nil }
+func (nobody) Tell(scaleout.Snapshot, scaleout.Decision) {}
+func (nobody) Failed(error)                              {}
 
 // Loop looks at the cluster whenever something has changed, and acts. One controller of a
 // cluster runs it at a time.

@@ -36,7 +36,7 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 		l.Forecast.Failed(err)
 		return begun.Add(retry), err
 	}
-	l.Forecast.Tell(situation.Decision)
+	l.Forecast.Tell(situation.View.Snapshot, situation.Decision)
 	result := pair.Decide(situation)
 	logActions(ctx, result.Actions)
 	v := situation.View

@@ -38,9 +38,10 @@ type Forecast struct {
 	asked map[string]*question
 	// told is closed, and made anew, with each plan.
 	told chan struct{}
-	// planned is when the last plan was told of, blocked what it found no room for.
-	planned time.Time
-	blocked map[types.UID]bool
+	// planned is when the last plan was told of, known are the pods that it had, and blocked is
+	// what it found no room for.
+	planned        time.Time
+	known, blocked map[types.UID]bool
 	// failure is why the last pass had no plan; nil where it had one.
 	failure error
 }
@@ -175,11 +176,13 @@ func (f *Forecast) Samples() []scaleout.Sample {
 	return samples
 }
 
-// Tell tells of a plan that had samples of the forecast.
-func (f *Forecast) Tell(d scaleout.Decision) {
+// Tell tells of a plan that had samples of the forecast, and of what it was made of.
+func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
+	known := pods(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Now()
+	f.known = known
 	for i := range d.Rooms {
 		if q := f.asked[d.Rooms[i].ID]; q != nil {
 			q.room, q.at = &d.Rooms[i], now
@@ -212,6 +215,28 @@ func (f *Forecast) Blocked(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.blocked[pod] && f.clock.Since(f.planned) <= stale
+}
+
+// Known tells whether the last plan had the pod, on a node or pending. What a pod takes that it
+// had not is still in the rooms, and is counted twice by who counts both.
+func (f *Forecast) Known(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[pod]
+}
+
+// pods are all that a plan is made of.
+func pods(s scaleout.Snapshot) map[types.UID]bool {
+	known := make(map[types.UID]bool, len(s.Pending))
+	for _, pod := range s.Pending {
+		known[pod.UID] = true
+	}
+	for i := range s.Nodes {
+		for _, pod := range s.Nodes[i].Pods {
+			known[pod.UID] = true
+		}
+	}
+	return known
 }
 
 // identify is a name for a sample's ID and content.

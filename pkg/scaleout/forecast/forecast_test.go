@@ -41,7 +41,7 @@ func (l *loop) plan(samples []scaleout.Sample, free int) {
 	for _, s := range samples {
 		d.Rooms = append(d.Rooms, scaleout.Room{ID: s.ID, Free: free, Why: "of " + s.ID})
 	}
-	l.Tell(d)
+	l.Tell(scaleout.Snapshot{}, d)
 }
 
 func (l *loop) pass(free int) { l.plan(l.Samples(), free) }
@@ -242,7 +242,7 @@ func TestBlockedIsOfTheLastPlan(t *testing.T) {
 	for uid, outcome := range pods {
 		kind.Pods = append(kind.Pods, scaleout.PodDecision{UID: uid, Outcome: outcome})
 	}
-	l.Tell(scaleout.Decision{Kinds: []scaleout.Kind{kind}})
+	l.Tell(scaleout.Snapshot{}, scaleout.Decision{Kinds: []scaleout.Kind{kind}})
 	var got []types.UID
 	for uid := range pods {
 		if l.Blocked(uid) {
@@ -257,9 +257,31 @@ func TestBlockedIsOfTheLastPlan(t *testing.T) {
 	if l.Blocked("blocked") {
 		t.Error("a pod is blocked by a plan that is stale")
 	}
-	l.Tell(scaleout.Decision{})
+	l.Tell(scaleout.Snapshot{}, scaleout.Decision{})
 	if l.Blocked("blocked") {
 		t.Error("a pod is blocked that the last plan does not have")
+	}
+}
+
+func TestKnownAreThePodsOfTheLastPlan(t *testing.T) {
+	l := newLoop()
+	withUID := func(uid types.UID) *corev1.Pod {
+		pod := &corev1.Pod{}
+		pod.UID = uid
+		return pod
+	}
+	l.Tell(scaleout.Snapshot{
+		Pending: []*corev1.Pod{withUID("pending")},
+		Nodes:   []scaleout.Node{{}, {Pods: []*corev1.Pod{withUID("bound")}}},
+	}, scaleout.Decision{})
+	for uid, want := range map[types.UID]bool{"pending": true, "bound": true, "later": false} {
+		if l.Known(uid) != want {
+			t.Errorf("pod %s is known: %v", uid, !want)
+		}
+	}
+	l.Tell(scaleout.Snapshot{}, scaleout.Decision{})
+	if l.Known("bound") {
+		t.Error("a pod is known that the last plan had not")
 	}
 }
 
@@ -285,7 +307,7 @@ func TestManyAskAtOnce(t *testing.T) {
 			for _, s := range f.Samples() {
 				d.Rooms = append(d.Rooms, scaleout.Room{ID: s.ID, Why: s.Pod.Spec.Containers[0].Image})
 			}
-			f.Tell(d)
+			f.Tell(scaleout.Snapshot{}, d)
 		}
 	})
 	for i := range 64 {
