@@ -13,8 +13,9 @@ import (
 )
 
 // countLimit ends the counting of room: pods that wait come first, and their plan is done. It is
-// long enough for thousands of samples; claims for which the search is exponential use it up.
-const countLimit = 5 * time.Second
+// long enough for thousands of samples; claims for which the search is exponential use it up,
+// but they are counted last.
+const countLimit = 3 * time.Second
 
 // rooms counts room for the samples as if nothing but the pods had been placed. What headroom
 // has taken since is theirs, too, and told of as kept.
@@ -24,13 +25,11 @@ func (p *planner) rooms(ctx context.Context, kinds []*kind, placed mark) ([]Room
 	}
 	p.settle(kinds)
 	var left []Room
-	limited, cancel := context.WithTimeout(ctx, countLimit)
-	defer cancel()
 	if len(p.reserved) > 0 {
-		left = p.countAll(limited)
+		left = p.countAll(ctx, nil)
 	}
 	p.back(placed)
-	counted := p.countAll(limited)
+	counted := p.countAll(ctx, left)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("count room for %d samples: %w", len(counted), err)
 	}
@@ -38,10 +37,7 @@ func (p *planner) rooms(ctx context.Context, kinds []*kind, placed mark) ([]Room
 	for i, s := range p.samples {
 		room := counted[i]
 		if left != nil && room.Problem == "" {
-			room.Kept, room.Problem = max(room.Free-left[i].Free, 0), left[i].Problem
-		}
-		if room.Problem != "" {
-			room = Room{Problem: room.Problem}
+			room.Kept = max(room.Free-left[i].Free, 0)
 		}
 		for _, at := range s.at {
 			all[at] = room
@@ -70,8 +66,11 @@ func (p *planner) settle(kinds []*kind) {
 	}
 }
 
-// countAll counts for each of the samples, in their order.
-func (p *planner) countAll(ctx context.Context) []Room {
+// countAll counts for each of the samples, in their order; not for those of which known, where
+// it is not nil, has a problem.
+func (p *planner) countAll(ctx context.Context, known []Room) []Room {
+	ctx, cancel := context.WithTimeout(ctx, p.countLimit)
+	defer cancel()
 	stock := p.stock()
 	all := make([]Room, len(p.samples))
 	for i, s := range p.samples {
@@ -79,10 +78,14 @@ func (p *planner) countAll(ctx context.Context) []Room {
 			all[i].Problem = s.kind.problem
 			continue
 		}
+		if known != nil && known[i].Problem != "" {
+			all[i].Problem = known[i].Problem
+			continue
+		}
 		c := &count{planner: p, sample: s, stock: stock}
 		s.kind.aborts = ""
 		if err := c.run(ctx); err != nil {
-			all[i].Problem = uncounted(err)
+			all[i].Problem = p.uncounted(err)
 			continue
 		}
 		c.room.Why = c.why(ctx)
@@ -92,12 +95,12 @@ func (p *planner) countAll(ctx context.Context) []Room {
 }
 
 // uncounted is why there is no count.
-func uncounted(err error) string {
+func (p *planner) uncounted(err error) string {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err.Error()
 	}
 	return fmt.Sprintf("for how many more pods there is room was not found out within %s: there are too many samples, "+
-		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests", countLimit)
+		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests", p.countLimit)
 }
 
 // stack is a number of hosts that are alike.

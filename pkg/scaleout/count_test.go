@@ -226,21 +226,41 @@ func TestTheSentenceIsBounded(t *testing.T) {
 	}
 }
 
-func TestASampleThatIsNotCountedInTimeIsAProblem(t *testing.T) {
+// Sixteen requests for one of eight GPUs each have more combinations than can be tried.
+func TestASampleThatIsNotCountedInTimeIsAProblemOfItsOwn(t *testing.T) {
 	w := newWorld(t)
 	w.line("group p5 p5.48xlarge max=2")
 	w.line("template one")
 	w.line("request gpu gpu.nvidia.com")
-	w.line("sample a templates=one")
-	p, _ := newPlanner(w.Snapshot)
-	late, cancel := context.WithDeadline(t.Context(), time.Time{})
-	defer cancel()
-	if room := p.countAll(late)[0]; !strings.Contains(room.Problem, "not found out within 5s") {
+	w.line("template endless")
+	for i := range 16 {
+		w.line(fmt.Sprintf("request gpu-%d gpu.nvidia.com", i))
+	}
+	w.line("sample endless templates=endless")
+	w.line("sample one templates=one")
+	p, kinds := newPlanner(w.Snapshot)
+	p.countLimit = time.Second
+	placed := p.mark()
+	p.reserved = []reserve{{}} // so that room is counted twice
+	rooms, err := p.rooms(t.Context(), kinds, placed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if room := rooms[0]; room.Total() != 0 || !strings.Contains(room.Problem, "not found out within 1s") {
 		t.Errorf("got %+v, want that it was not counted in time", room)
 	}
+	if room := rooms[1]; room.Total() != 16 || room.Problem != "" {
+		t.Errorf("got %+v, want room for 16", room)
+	}
+}
+
+func TestTheEndOfAPlanIsNoProblemOfSamples(t *testing.T) {
+	w := newWorld(t)
+	w.line("sample plain")
+	p, kinds := newPlanner(w.Snapshot)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := p.rooms(ended, nil, p.mark()); !errors.Is(err, context.Canceled) {
+	if _, err := p.rooms(ended, kinds, p.mark()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that the plan has ended", err)
 	}
 }

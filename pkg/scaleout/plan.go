@@ -3,6 +3,7 @@ package scaleout
 import (
 	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +62,8 @@ type planner struct {
 	// asked are the samples that room is counted for, samples the same without those alike.
 	asked   []Sample
 	samples []*sample
+	// countLimit is the time for counting once.
+	countLimit time.Duration
 	// waiting are the kinds of pods that wait.
 	waiting  map[string]bool
 	fillings map[emptied]*filling
@@ -89,6 +92,8 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		fillings: map[emptied]*filling{},
 		rests:    map[*fit.Machine]int{},
 		idle:     map[*group][]*host{},
+
+		countLimit: countLimit,
 	}
 	kinds := p.kinds(s.Pending)
 	p.waiting = map[string]bool{}

@@ -54,7 +54,7 @@ type Options struct {
 type Forecast interface {
 	// Samples are those that the next plan counts room for.
 	Samples() []scaleout.Sample
-	// Tell tells of the plan, Failed of a pass that had none.
+	// Tell tells of the plan and what it was made of, Failed of a pass that had none.
 	Tell(scaleout.Snapshot, scaleout.Decision)
 	Failed(error)
 }

@@ -24,9 +24,9 @@ type asker struct {
 	failed  []error
 }
 
-func (a *asker) Samples() []scaleout.Sample { return a.samples }
-func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision)   { a.told = append(a.told, d) }
-func (a *asker) Failed(err error)           { a.failed = append(a.failed, err) }
+func (a *asker) Samples() []scaleout.Sample                    { return a.samples }
+func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision) { a.told = append(a.told, d) }
+func (a *asker) Failed(err error)                              { a.failed = append(a.failed, err) }
 
 // rooms are those of the last plan.
 func (a *asker) rooms() []scaleout.Room { return a.told[len(a.told)-1].Rooms }

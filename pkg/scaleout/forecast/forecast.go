@@ -38,8 +38,8 @@ type Forecast struct {
 	asked map[string]*question
 	// told is closed, and made anew, with each plan.
 	told chan struct{}
-	// planned is when the last plan was told of, known the pods that it had, blocked those that
-	// it found no room for.
+	// planned is when the last plan was told of, known are the pods that it had, and blocked is
+	// what it found no room for.
 	planned        time.Time
 	known, blocked map[types.UID]bool
 	// failure is why the last pass had no plan; nil where it had one.
@@ -182,13 +182,14 @@ func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Now()
+	f.known = known
 	for i := range d.Rooms {
 		if q := f.asked[d.Rooms[i].ID]; q != nil {
 			q.room, q.at = &d.Rooms[i], now
 		}
 	}
 	f.planned, f.failure = now, nil
-	f.known, f.blocked = known, map[types.UID]bool{}
+	f.blocked = map[types.UID]bool{}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
 			if pod.Outcome == scaleout.Blocked || pod.Outcome == scaleout.Advised {
@@ -216,26 +217,26 @@ func (f *Forecast) Blocked(pod types.UID) bool {
 	return f.blocked[pod] && f.clock.Since(f.planned) <= stale
 }
 
-// Known tells whether the last plan had the pod, on a node or pending. What others take is still
-// in the rooms.
+// Known tells whether the last plan had the pod, on a node or pending. What a pod takes that it
+// had not is still in the rooms, and is counted twice by who counts both.
 func (f *Forecast) Known(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known[pod]
 }
 
-// pods are all that a plan had.
+// pods are all that a plan is made of.
 func pods(s scaleout.Snapshot) map[types.UID]bool {
-	all := map[types.UID]bool{}
+	known := make(map[types.UID]bool, len(s.Pending))
 	for _, pod := range s.Pending {
-		all[pod.UID] = true
+		known[pod.UID] = true
 	}
 	for i := range s.Nodes {
 		for _, pod := range s.Nodes[i].Pods {
-			all[pod.UID] = true
+			known[pod.UID] = true
 		}
 	}
-	return all
+	return known
 }
 
 // identify is a name for a sample's ID and content.

@@ -263,6 +263,28 @@ func TestBlockedIsOfTheLastPlan(t *testing.T) {
 	}
 }
 
+func TestKnownAreThePodsOfTheLastPlan(t *testing.T) {
+	l := newLoop()
+	withUID := func(uid types.UID) *corev1.Pod {
+		pod := &corev1.Pod{}
+		pod.UID = uid
+		return pod
+	}
+	l.Tell(scaleout.Snapshot{
+		Pending: []*corev1.Pod{withUID("pending")},
+		Nodes:   []scaleout.Node{{}, {Pods: []*corev1.Pod{withUID("bound")}}},
+	}, scaleout.Decision{})
+	for uid, want := range map[types.UID]bool{"pending": true, "bound": true, "later": false} {
+		if l.Known(uid) != want {
+			t.Errorf("pod %s is known: %v", uid, !want)
+		}
+	}
+	l.Tell(scaleout.Snapshot{}, scaleout.Decision{})
+	if l.Known("bound") {
+		t.Error("a pod is known that the last plan had not")
+	}
+}
+
 // Many ask while a loop passes: each gets the answer to its own question.
 func TestManyAskAtOnce(t *testing.T) {
 	dirty := make(chan struct{}, 1)

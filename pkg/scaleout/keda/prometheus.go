@@ -2,6 +2,7 @@ package keda
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -178,19 +179,7 @@ func number(value model.Value) (float64, error) {
 func (p *prometheusServer) judge(ctx context.Context, err error) error {
 	var told *promv1.Error
 	if errors.As(err, &told) {
-		switch told.Type {
-		case promv1.ErrBadData:
-			return invalid(fmt.Errorf("it cannot read the query: %s", cut(told.Msg, 300)))
-		case promv1.ErrExec:
-			return invalid(fmt.Errorf("it cannot carry out the query: %s", cut(told.Msg, 300)))
-		case promv1.ErrTimeout, promv1.ErrCanceled:
-			return unavailable(fmt.Errorf("it gave up: %s: make the query cheaper, by a recording rule for one", cut(told.Msg, 300)))
-		case promv1.ErrClient:
-			return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", cut(told.Msg, 300)))
-		case promv1.ErrBadResponse:
-			return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", cut(told.Msg, 300)))
-		}
-		return unavailable(fmt.Errorf("it failed (%s)", cut(told.Msg, 300)))
+		return refused(told)
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return unavailable(fmt.Errorf("there was no answer within %s: see whether it runs, and whether the query is too expensive", p.timeout))
@@ -204,6 +193,33 @@ func (p *prometheusServer) judge(ctx context.Context, err error) error {
 		err = request.Err
 	}
 	return unavailable(fmt.Errorf("it cannot be reached: %w", err))
+}
+
+// refused makes a sentence of what the server said.
+func refused(told *promv1.Error) error {
+	kind, why := told.Type, told.Msg
+	// The client leaves unread what comes with a status that a proxy may have set as well.
+	var answer struct {
+		ErrorType promv1.ErrorType `json:"errorType"`
+		Error     string           `json:"error"`
+	}
+	if json.Unmarshal([]byte(told.Detail), &answer) == nil && answer.ErrorType != "" {
+		kind, why = answer.ErrorType, answer.Error
+	}
+	why = cut(why, 300)
+	switch kind {
+	case promv1.ErrBadData:
+		return invalid(fmt.Errorf("it cannot read the query: %s", why))
+	case promv1.ErrExec:
+		return invalid(fmt.Errorf("it cannot carry out the query: %s", why))
+	case promv1.ErrTimeout, promv1.ErrCanceled:
+		return unavailable(fmt.Errorf("it gave up: %s: make the query cheaper, by a recording rule for one", why))
+	case promv1.ErrClient:
+		return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", why))
+	case promv1.ErrBadResponse:
+		return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", why))
+	}
+	return unavailable(fmt.Errorf("it failed (%s)", why))
 }
 
 // bounded ends answers that are too long.

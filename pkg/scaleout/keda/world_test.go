@@ -63,10 +63,10 @@ func newWorld() *world {
 		}, "batch": {Name: "batch"}},
 		changed:  make(chan struct{}),
 		clock:    clocktesting.NewFakeClock(began),
-		recorder: events.NewFakeRecorder(100),
+		recorder: events.NewFakeRecorder(10000),
 	}
 	w.scaler = NewScaler(ScalerOptions{
-		Sources:  Sources{Workloads: workloads{w}, Usages: usages{w}, Forecast: forecast{w}, Prometheus: queries{w}},
+		Sources:  Sources{Workloads: workloads{w}, Usages: usages{w}, Forecast: plans{w}, Prometheus: queries{w}},
 		Profiles: profiles{w},
 		Recorder: w.recorder,
 		Clock:    w.clock,
@@ -173,9 +173,9 @@ func (w usages) Usage(context.Context, workload.State) (usage.Usage, error) {
 	return w.usage, w.usageErr
 }
 
-type forecast struct{ *world }
+type plans struct{ *world }
 
-func (w forecast) Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
+func (w plans) Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked[sample.ID]++
@@ -189,13 +189,13 @@ func (w forecast) Room(ctx context.Context, sample scaleout.Sample) (scaleout.Ro
 	return room, w.roomErr
 }
 
-func (w forecast) Blocked(uid types.UID) bool {
+func (w plans) Blocked(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.blocked[uid]
 }
 
-func (w forecast) Known(uid types.UID) bool {
+func (w plans) Known(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.unknown[uid]

@@ -1,0 +1,239 @@
+package keda
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func vector(results ...string) string {
+	return `{"status":"success","data":{"resultType":"vector","result":[` + strings.Join(results, ",") + `]}}`
+}
+
+func sample(name, value string) string {
+	return fmt.Sprintf(`{"metric":{"pod":%q},"value":[1,%q]}`, name, value)
+}
+
+func refusal(kind, text string) string {
+	return fmt.Sprintf(`{"status":"error","errorType":%q,"error":%q}`, kind, text)
+}
+
+func askOf(t *testing.T, o PrometheusOptions) Prometheus {
+	t.Helper()
+	if o.Clock == nil {
+		o.Clock = clocktesting.NewFakeClock(began)
+	}
+	p, err := NewPrometheus(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
+	const query = `sum(vllm:num_requests_waiting)`
+	for _, test := range []struct {
+		name   string
+		status int
+		body   string
+		value  float64
+		want   string
+		code   codes.Code
+	}{
+		{"a scalar", 200, `{"status":"success","data":{"resultType":"scalar","result":[1,"2.5"]}}`, 2.5, "", codes.OK},
+		{"one series", 200, vector(sample("a", "7")), 7, "", codes.OK},
+		{"warnings", 200, strings.Replace(vector(sample("a", "7")), `{`, `{"warnings":["some stores did not answer"],`, 1), 7, "", codes.OK},
+		{"no series", 200, vector(), 0, "the query matches nothing", codes.Unavailable},
+		{"several series", 200, vector(sample("a", "7"), sample("b", "8")), 0, `the query gives 2 series, such as {pod="a"} and {pod="b"}, where one number is needed: aggregate them, by sum() for one`, codes.InvalidArgument},
+		{"no number", 200, vector(sample("a", "NaN")), 0, "the query gives NaN, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
+		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
+		{"a range", 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, 0, "the query gives a matrix, where one number is needed: ask for an instant vector", codes.InvalidArgument},
+		{"a histogram", 200, vector(`{"metric":{},"histogram":[1,{"count":"1","sum":"1","buckets":[]}]}`), 0, "the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()", codes.InvalidArgument},
+		{"PromQL that does not parse", 400, refusal("bad_data", `1:5: parse error: unclosed left parenthesis`), 0, "it cannot read the query: 1:5: parse error: unclosed left parenthesis", codes.InvalidArgument},
+		{"PromQL that cannot be carried out", 422, refusal("execution", `many-to-many matching not allowed`), 0, "it cannot carry out the query: many-to-many matching not allowed", codes.InvalidArgument},
+		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "it gave up: query timed out in expression evaluation: make the query cheaper, by a recording rule for one", codes.Unavailable},
+		{"no right to ask", 401, "Unauthorized", 0, "it refused (client error: 401): see the address, and the token that the controller has for it", codes.Unavailable},
+		{"another server", 404, "not found", 0, "it refused (client error: 404): see the address, and the token that the controller has for it", codes.Unavailable},
+		{"a server that fails", 500, "boom", 0, "it failed (server error: 500)", codes.Unavailable},
+		{"a server that sends elsewhere", 302, "", 0, "its answer is not one of Prometheus", codes.Unavailable},
+		{"an answer that cannot be read", 200, "<html>", 0, "its answer is not one of Prometheus", codes.Unavailable},
+		{"an answer without end", 200, `{"status":"` + strings.Repeat("x", mostAnswer), 0, "the answer has more than 1 MiB: aggregate, by sum() for one, so that it is one number", codes.InvalidArgument},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.FormValue("query") != query || !strings.HasSuffix(r.URL.Path, "/prefix/api/v1/query") {
+					t.Errorf("asked %s of %s", r.Form, r.URL)
+				}
+				if test.status == http.StatusFound {
+					w.Header().Set("Location", "/prefix/api/v1/query")
+				}
+				w.WriteHeader(test.status)
+				_, _ = w.Write([]byte(test.body))
+			}))
+			defer server.Close()
+			value, err := askOf(t, PrometheusOptions{Address: server.URL + "/prefix/"}).Query(t.Context(), query)
+			if test.want == "" {
+				if err != nil || value != test.value {
+					t.Errorf("got %v, %v", value, err)
+				}
+				return
+			}
+			want := fmt.Sprintf("query %q of Prometheus at %s/prefix/: %s", query, server.URL, test.want)
+			if err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("said  %v\nwant %s", err, want)
+			}
+			if errors.Is(err, ErrNoData) != (test.name == "no series") {
+				t.Errorf("%v is taken for no data, or is not", err)
+			}
+			if code := status.Code(err); code != test.code {
+				t.Errorf("code %v, want %v", code, test.code)
+			}
+		})
+	}
+}
+
+func TestAPrometheusThatIsDownIsNamed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := "http://" + listener.Addr().String()
+	_ = listener.Close()
+	_, err = askOf(t, PrometheusOptions{Address: address}).Query(t.Context(), "up")
+	if err == nil || !strings.HasPrefix(err.Error(), `query "up" of Prometheus at `+address+`: it cannot be reached: dial tcp `) || status.Code(err) != codes.Unavailable {
+		t.Errorf("said %v", err)
+	}
+}
+
+func TestAPrometheusThatIsSlowIsNotWaitedFor(t *testing.T) {
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	defer server.Close()
+	defer close(over)
+	p := askOf(t, PrometheusOptions{Address: server.URL, Timeout: 50 * time.Millisecond})
+	_, err := p.Query(t.Context(), "up")
+	if err == nil || !strings.HasSuffix(err.Error(), "there was no answer within 50ms: see whether it runs, and whether the query is too expensive") || status.Code(err) != codes.Unavailable {
+		t.Errorf("said %v", err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	if _, err := p.Query(ctx, "down"); !errors.Is(err, context.Canceled) {
+		t.Errorf("said %v to who had gone", err)
+	}
+}
+
+func TestWhatIsAskedTwiceIsAskedOnce(t *testing.T) {
+	var asked atomic.Int32
+	arrived, go1 := make(chan struct{}, 1), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := asked.Add(1)
+		if n == 1 {
+			arrived <- struct{}{}
+			<-go1
+		}
+		_, _ = w.Write([]byte(vector(sample("a", fmt.Sprint(n)))))
+	}))
+	defer server.Close()
+	clock := clocktesting.NewFakeClock(began)
+	p := askOf(t, PrometheusOptions{Address: server.URL, Clock: clock, Timeout: long})
+
+	// Who asks first goes, and takes nobody's answer along.
+	ctx, end := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { _, err := p.Query(ctx, "up"); first <- err }()
+	<-arrived
+	end()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("said %v to who had gone", err)
+	}
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			if value, err := p.Query(t.Context(), "up"); err != nil || value != 1 {
+				t.Errorf("got %v, %v", value, err)
+			}
+		})
+	}
+	close(go1)
+	all.Wait()
+	clock.Step(fresh - time.Millisecond)
+	if value, err := p.Query(t.Context(), "up"); err != nil || value != 1 {
+		t.Errorf("got %v, %v of an answer that still stands", value, err)
+	}
+	clock.Step(2 * time.Millisecond)
+	if value, err := p.Query(t.Context(), "up"); err != nil || value != 2 {
+		t.Errorf("got %v, %v of an answer that is old", value, err)
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+func TestPrometheusIsAskedWithTokenAndAuthority(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_, _ = w.Write([]byte(vector(sample("a", "1"))))
+	}))
+	defer server.Close()
+	token, ca := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, token, ca, want string
+	}{
+		{"both", token, ca, ""},
+		{"no token", "", ca, "it refused (client error: 403): see the address, and the token that the controller has for it"},
+		{"no authority", token, "", "certificate signed by unknown authority"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := askOf(t, PrometheusOptions{Address: server.URL, TokenFile: test.token, CAFile: test.ca}).Query(t.Context(), "up")
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasSuffix(err.Error(), test.want)) {
+				t.Errorf("said %v", err)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("%v has the token", err)
+			}
+		})
+	}
+}
+
+func TestAPrometheusThatCannotBeAskedIsRefused(t *testing.T) {
+	for _, test := range []struct{ name, address, token, ca, want string }{
+		{"no URL", "prometheus:9090", "", "", "the address of Prometheus cannot be used: it is to be a URL such as http://prometheus.monitoring:9090"},
+		{"no address", "", "", "", "it is to be a URL such as http://prometheus.monitoring:9090"},
+		{"credentials", "http://me:secret@prom:9090", "", "", "the address of Prometheus at prom:9090 has credentials in it: give them as a file with a bearer token"},
+		{"credentials in what is no URL", "http://me:secret@prom:x", "", "", "the address of Prometheus cannot be used: it is to be a URL such as http://prometheus.monitoring:9090"},
+		{"a query", "http://prom/?query=up", "", "", "the address of Prometheus at prom has a query in it: leave out what follows the path"},
+		{"no token", "http://prom", "/nowhere/token", "", "ask Prometheus at http://prom: "},
+		{"no authority", "https://prom", "", "/nowhere/ca.crt", "ask Prometheus at https://prom: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := NewPrometheus(PrometheusOptions{Address: test.address, TokenFile: test.token, CAFile: test.ca, Clock: clocktesting.NewFakeClock(began)})
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("said %v", err)
+			}
+		})
+	}
+}
