@@ -13,11 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mica-gpu/mica/pkg/scaleout/keda"
+	"github.com/mica-gpu/mica/pkg/scaleout/profile"
 	"github.com/mica-gpu/mica/pkg/scaleout/scaledobject"
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -159,6 +162,41 @@ func TestTheExamplesOfScalingAreOfKnownFields(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Who prints a trigger and who reads it do not know each other.
+func TestTheControllerReadsWhatIsPrinted(t *testing.T) {
+	profiles, err := profile.NewSource("", clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for _, pattern := range []string{filepath.Join(examples, "*", "*.yaml"), "../../pkg/scaleout/scaledobject/testdata/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for _, document := range documents(t, file) {
+				if header(t, document).Kind != "ScaledObject" {
+					continue
+				}
+				var object scaledobject.ScaledObject
+				if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
+					t.Fatal(err)
+				}
+				for _, trigger := range object.Spec.Triggers {
+					read++
+					if _, err := keda.Parse("default", trigger.Metadata, profiles); err != nil {
+						t.Errorf("%s: trigger %s: %v", file, trigger.Name, err)
+					}
+				}
+			}
+		}
+	}
+	if read < 40 {
+		t.Errorf("only %d triggers were read", read)
 	}
 }
 

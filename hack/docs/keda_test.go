@@ -1,0 +1,113 @@
+package docs
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/keda"
+	"github.com/mica-gpu/mica/pkg/scaleout/profile"
+)
+
+const kedaPage = "../../docs/keda.md"
+
+func TestWhatTriggersHaveIsDocumented(t *testing.T) {
+	page := read(t, kedaPage)
+	for _, test := range []struct {
+		what, source string
+		name         *regexp.Regexp
+	}{
+		{"key", "../../pkg/scaleout/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
+		{"metric", "../../pkg/scaleout/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
+		{"reason", "../../pkg/scaleout/keda/capped.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"flag", "../../cmd/kubectl-gpu/scaledobject.go", regexp.MustCompile(`Var\(&s\.[\w.]+, "([\w-]+)"`)},
+	} {
+		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)
+		if len(names) == 0 {
+			t.Errorf("%s has no %s: does the test look for the right thing?", test.source, test.what)
+		}
+		for _, name := range names {
+			if !strings.Contains(page, "`"+name[1]+"`") && !strings.Contains(page, "`--"+name[1]+"`") {
+				t.Errorf("%s does not explain %s %s of %s", kedaPage, test.what, name[1], test.source)
+			}
+		}
+	}
+}
+
+// The numbers in the table are those that are used.
+func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
+	page := read(t, kedaPage)
+	profiles, err := profile.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range profiles.Names() {
+		p, err := profiles.Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var targets, below []string
+		for _, signal := range p.Triggers {
+			targets = append(targets, written(signal, p.Targets[signal]))
+		}
+		for signal, value := range p.ScaleInBelow {
+			below = append(below, written(signal, value))
+		}
+		slices.Sort(below)
+		row := regexp.MustCompile("(?m)^" + regexp.QuoteMeta("| `"+name+"` | ") + "[^|]+" +
+			regexp.QuoteMeta(fmt.Sprintf("| %s | %s | %d s |", strings.Join(targets, ", "), strings.Join(below, ", "), p.Cooldown/time.Second)) + "$")
+		if !row.MatchString(page) {
+			t.Errorf("%s has no row %s", kedaPage, row)
+		}
+	}
+	for _, text := range []string{
+		fmt.Sprintf("by %d %% or %d pods in %d s, the larger", profiles.ScaleOut.Percent, profiles.ScaleOut.Pods, profiles.ScaleOut.Period/time.Second),
+		fmt.Sprintf("after %d s, by %d %%", profiles.ScaleIn.Stabilization/time.Second, profiles.ScaleIn.Percent),
+		fmt.Sprintf("more than %d readings, at least %d replicas", profiles.Fallback.Failures, profiles.Fallback.Replicas),
+		fmt.Sprintf("**pollingInterval**: %d s", profiles.PollingInterval/time.Second),
+	} {
+		if !strings.Contains(page, text) {
+			t.Errorf("%s does not say %q", kedaPage, text)
+		}
+	}
+}
+
+// written is a target as the table has it.
+func written(signal string, value float64) string {
+	unit := map[string]string{profile.GPUUtilization: " %", profile.GPUMemory: " %", profile.KVCache: " %", profile.TTFT: " s", profile.PromptWait: " s"}[signal]
+	return fmt.Sprintf("`%s` %v%s", signal, value, unit)
+}
+
+func TestTheDocumentedTriggersCanBeRead(t *testing.T) {
+	profiles, err := profile.NewSource("", clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	triggers := 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(triggers:.*?)```").FindAllStringSubmatch(read(t, kedaPage), -1) {
+		var documented struct {
+			Triggers []struct {
+				Type     string            `json:"type"`
+				Metadata map[string]string `json:"metadata"`
+			} `json:"triggers"`
+		}
+		if err := yaml.UnmarshalStrict([]byte(block[1]), &documented); err != nil {
+			t.Fatal(err)
+		}
+		for _, trigger := range documented.Triggers {
+			triggers++
+			if _, err := keda.Parse("default", trigger.Metadata, profiles); err != nil {
+				t.Errorf("%v: %v", trigger.Metadata, err)
+			}
+		}
+	}
+	if triggers < 2 {
+		t.Errorf("%s shows %d triggers", kedaPage, triggers)
+	}
+}
