@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/utils/ptr"
@@ -167,15 +168,26 @@ func (c *counters) read() (*float64, nvml.Return) {
 	if first {
 		return nil, nvml.SUCCESS
 	}
-	asked := nvml.GpmMetricsGetType{NumMetrics: 1, Sample1: before, Sample2: now}
-	asked.Metrics[0].MetricId = uint32(nvml.GPM_METRIC_GRAPHICS_UTIL)
-	if ret := c.api.GpmMetricsGet(&asked); ret != nvml.SUCCESS {
+	return utilizationBetween(c.api, before, now)
+}
+
+// questions are reused: one has 19 KB, and there is one for each partition of the node
+// every other second.
+var questions = sync.Pool{New: func() any { return new(nvml.GpmMetricsGetType) }}
+
+func utilizationBetween(api nvml.Interface, before, now nvml.GpmSample) (*float64, nvml.Return) {
+	asked, _ := questions.Get().(*nvml.GpmMetricsGetType)
+	defer questions.Put(asked)
+	asked.NumMetrics, asked.Sample1, asked.Sample2 = 1, before, now
+	metric := &asked.Metrics[0]
+	*metric = nvml.GpmMetric{MetricId: uint32(nvml.GPM_METRIC_GRAPHICS_UTIL)}
+	if ret := api.GpmMetricsGet(asked); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	if ret := nvml.Return(asked.Metrics[0].NvmlReturn); ret != nvml.SUCCESS {
+	if ret := nvml.Return(metric.NvmlReturn); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	if percent := asked.Metrics[0].Value; percent >= 0 { // false for what is no number
+	if percent := metric.Value; percent >= 0 { // false for what is no number
 		return ptr.To(min(percent/100, 1)), nvml.SUCCESS
 	}
 	return nil, nvml.SUCCESS

@@ -157,6 +157,66 @@ static void arrays(void)
 	free(mask);
 }
 
+/*
+ * The struct of an older header ends after fewer metrics, and nothing in it says so but
+ * how many are asked for: it has nothing behind those here.
+ */
+static void counters(void)
+{
+	nvmlDevice_t d = device(6);
+	nvmlGpmMetricsGet_t *one = calloc(1, offsetof(nvmlGpmMetricsGet_t, metrics) + sizeof one->metrics[0]);
+	nvmlGpmMetricsGet_t *none = calloc(1, offsetof(nvmlGpmMetricsGet_t, metrics));
+	nvmlGpmSample_t first, second, nothing = {0};
+	nvmlGpmSupport_t support = {0};
+	nvmlReturn_t activation;
+	nvmlGpuInstance_t gi;
+	nvmlGpuInstanceInfo_t info;
+
+	WANT(nvmlGpmMetricsGet(NULL), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpmQueryDeviceSupport(d, &support), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	support.version = NVML_GPM_SUPPORT_VERSION;
+	WANT(nvmlGpmQueryDeviceSupport(d, &support), NVML_SUCCESS);
+	WANT(support.isSupportedDevice, 1);
+	WANT(nvmlGpmSampleAlloc(NULL), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpmSampleFree(nothing), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpmSampleAlloc(&first), NVML_SUCCESS);
+	WANT(nvmlGpmSampleAlloc(&second), NVML_SUCCESS);
+	WANT(nvmlGpmMigSampleGet(d, 0, first), NVML_ERROR_NOT_SUPPORTED);
+
+	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+	WANT(nvmlDeviceCreateGpuInstance(d, 19, &gi), NVML_SUCCESS);
+	WANT(nvmlGpuInstanceGetInfo(gi, &info), NVML_SUCCESS);
+	WANT(nvmlGpmMigSampleGet(d, info.id, nothing), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpmMigSampleGet(d, info.id, first), NVML_SUCCESS);
+	WANT(nvmlGpmMigSampleGet(d, info.id, second), NVML_SUCCESS);
+
+	one->numMetrics = none->numMetrics = 1;
+	one->metrics[0].metricId = NVML_GPM_METRIC_GRAPHICS_UTIL;
+	one->metrics[0].value = 77;
+	one->sample1 = none->sample1 = first;
+	one->sample2 = none->sample2 = second;
+	WANT(nvmlGpmMetricsGet(one), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	one->version = none->version = NVML_GPM_METRICS_GET_VERSION;
+	WANT(nvmlGpmMetricsGet(one), NVML_SUCCESS);
+	WANT(one->metrics[0].nvmlReturn, NVML_SUCCESS);
+	WANT(one->metrics[0].value, 0);
+	none->numMetrics = 0;
+	WANT(nvmlGpmMetricsGet(none), NVML_SUCCESS);
+	none->numMetrics = NVML_GPM_METRIC_MAX + 1;
+	WANT(nvmlGpmMetricsGet(none), NVML_ERROR_INVALID_ARGUMENT);
+	none->numMetrics = 0;
+	none->sample2 = nothing;
+	WANT(nvmlGpmMetricsGet(none), NVML_ERROR_INVALID_ARGUMENT);
+
+	WANT(nvmlGpmSampleFree(first), NVML_SUCCESS);
+	WANT(nvmlGpmSampleFree(first), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpmSampleFree(second), NVML_SUCCESS);
+	WANT(nvmlGpuInstanceDestroy(gi), NVML_SUCCESS);
+	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_DISABLE, &activation), NVML_SUCCESS);
+	free(one);
+	free(none);
+}
+
 /* Pointers, versions and arrays of the functions of GPU and compute instances. */
 static void instances(void)
 {
@@ -299,6 +359,7 @@ int main(void)
 	versioned_structs();
 	arrays();
 	instances();
+	counters();
 	older_names();
 
 	WANT(nvmlEventSetCreate(&set), NVML_SUCCESS);
