@@ -50,7 +50,7 @@ func dial(b *testing.B, w *world) externalscaler.ExternalScalerClient {
 // manyObjects are 1,000 ScaledObjects of all metrics, each of a target of its own.
 func manyObjects(w *world) []*externalscaler.ScaledObjectRef {
 	w.pods = pods(4)
-	w.usage = usage.Usage{Utilization: 0.9, Memory: 0.5, Devices: 4}
+	w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.9}, Memory: usage.Mean{Value: 0.5}, Devices: 4}
 	w.rooms[h100s] = scaleout.Room{Free: 10}
 	w.answers["sum(waiting)"] = 1000
 	bases := []map[string]string{classTrigger, freeTrigger, warmTrigger, busyTrigger, memoryTrigger, queryTrigger}
