@@ -11,6 +11,7 @@ import (
 	"github.com/kedacore/keda/v2/pkg/scalers"
 	"github.com/kedacore/keda/v2/pkg/scalers/scalersconfig"
 	v2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // config is of a trigger as KEDA's operator hands it to a scaler.
@@ -74,7 +75,7 @@ func gets(scaler scalers.Scaler, value string, active bool) error {
 	if err != nil {
 		return err
 	}
-	if len(values) != 1 || values[0].MetricName != metric || values[0].Value.String() != value || is != active {
+	if len(values) != 1 || values[0].MetricName != metric || values[0].Value.Cmp(resource.MustParse(value)) != 0 || is != active {
 		return fmt.Errorf("KEDA gets %v, active %v; want %s %s, active %v", values, is, metric, value, active)
 	}
 	return nil
@@ -95,7 +96,7 @@ func refused(scaler scalers.Scaler, parts ...string) error {
 }
 
 func specOf(target string, specs []v2.MetricSpec) error {
-	if len(specs) != 1 || specs[0].External == nil || specs[0].External.Metric.Name != metric || specs[0].External.Target.AverageValue == nil || specs[0].External.Target.AverageValue.String() != target {
+	if len(specs) != 1 || specs[0].External == nil || specs[0].External.Metric.Name != metric || specs[0].External.Target.AverageValue == nil || specs[0].External.Target.AverageValue.Cmp(resource.MustParse(target)) != 0 {
 		return fmt.Errorf("KEDA gets %+v, want %s with an average of %s", specs, metric, target)
 	}
 	return nil
