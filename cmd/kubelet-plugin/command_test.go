@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/mica-gpu/mica/pkg/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -297,7 +298,7 @@ func TestMetrics(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { served <- serveMetrics(ctx, listener) }()
+	go func() { served <- serveMetrics(ctx, listener, sample.New()) }()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

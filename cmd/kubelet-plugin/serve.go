@@ -14,12 +14,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
@@ -212,15 +214,12 @@ func startServers(ctx context.Context, group *errgroup.Group, f *flags, plugin *
 		group.Go(func() error { return plugin.ServeHealth(ctx, listener) })
 	}
 	if f.metricsPort >= 0 {
-		if err := legacyregistry.CustomRegister(plugin.Samples()); err != nil {
-			return fmt.Errorf("register the metrics of devices: %w", err)
-		}
 		listener, err := listen("metrics-port", f.metricsPort)
 		if err != nil {
 			return err
 		}
 		klog.FromContext(ctx).Info("Serving metrics", "address", listener.Addr().String())
-		group.Go(func() error { return serveMetrics(ctx, listener) })
+		group.Go(func() error { return serveMetrics(ctx, listener, plugin.Samples()) })
 	}
 	return nil
 }
@@ -233,9 +232,15 @@ func listen(flag string, port int) (net.Listener, error) {
 	return listener, nil
 }
 
-func serveMetrics(ctx context.Context, listener net.Listener) error {
+// serveMetrics serves those of the process and, from a registry of their own because they
+// belong to one plugin, those of its devices.
+func serveMetrics(ctx context.Context, listener net.Listener, samples metrics.StableCollector) error {
+	devices := metrics.NewKubeRegistry()
+	if err := devices.CustomRegister(samples); err != nil {
+		return fmt.Errorf("register the metrics of devices: %w", err)
+	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", legacyregistry.Handler())
+	mux.Handle("/metrics", metrics.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, devices}, metrics.HandlerOpts{}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		<-ctx.Done()

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/sample"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// half is a meter of a device half of whose memory is taken.
+type half struct{}
+
+func (half) Read() (gpu.Usage, error) {
+	return gpu.Usage{Memory: &gpu.MemoryUsage{Used: 4, Total: 8}}, nil
+}
+func (half) Close() error { return nil }
+
+func TestDevicesAreAmongTheMetrics(t *testing.T) {
+	samples := sample.New()
+	samples.Set([]sample.Device{{Name: "gpu-0", GPU: "GPU-a", UUID: "GPU-a", Claims: []string{"claim"}}})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { done <- serveMetrics(ctx, listener, samples) }()
+	go func() {
+		_ = samples.Run(ctx, func(string) sample.Meter { return half{} }) // it ends with ctx
+		done <- nil
+	}()
+	fixture.Eventually(t, "the metrics", func() error {
+		answer, err := http.Get("http://" + listener.Addr().String() + "/metrics")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		for _, want := range []string{`mica_device_memory_used_bytes{device="gpu-0"} 4`, "mica_prepared_claims", "process_resident_memory_bytes"} {
+			if !strings.Contains(string(text), want) {
+				return fmt.Errorf("no %s in %s (%w)", want, text, err)
+			}
+		}
+		return err
+	})
+	cancel()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
