@@ -94,12 +94,15 @@ lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
 # The crash tests of a package take minutes, and several times that on a busy machine.
 PATIENCE := 30m
 
+# KEDA is large: what was compiled for the cluster is taken for the tests of its client.
+LIKE_CLUSTER := CGO_ENABLED=0 GOFLAGS=-trimpath
+
 .PHONY: test-unit
 test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detector
 	HELM="$$($(CLUSTER) tool helm)" go test -race -timeout $(PATIENCE) ./...
 	cd test/cluster && go test -race -timeout $(PATIENCE) ./...
 	cd test/scheduler && go test ./...
-	cd test/keda && go test ./...
+	cd test/keda && $(LIKE_CLUSTER) go test ./...
 
 .PHONY: test-e2e
 test-e2e: prerequisites image nvml-sim fleet keda ## Run the end-to-end tests on a private cluster of their own

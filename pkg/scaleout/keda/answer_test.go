@@ -68,7 +68,7 @@ func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 			w.pods = append(pods(2), pod("late", loadingFor(time.Hour)))
 		}, 25, true},
 		{"a query gives a mean over nothing", with(queryTrigger, "valueType", "average"), func(w *world) { w.answers["sum(waiting)"] = 12.5 }, 12.5, true},
-		{"a query matches nothing, which is foreseen", with(queryTrigger, "valueWhenEmpty", "7"), func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, 7, true},
+		{"a query matches nothing, which is foreseen", with(queryTrigger, "valueWhileNotReady", "7"), func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, 7, true},
 		{"a query gives less than nothing", queryTrigger, func(w *world) { w.answers["sum(waiting)"] = -3 }, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -107,7 +107,11 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 			w.pods = pods(1)
 			w.usage = usage.Usage{Utilization: usage.Mean{Value: math.NaN()}, Devices: 1}
 		}, "metric gpuUtilization gives NaN, which is no number of anything", codes.Unavailable},
-		{"the query matches nothing", queryTrigger, func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, "query: the query matches nothing; give valueWhenEmpty where that is as it should be", codes.Unknown},
+		{"the query matches nothing", queryTrigger, func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, "query: the query matches nothing; give valueWhileNotReady for the time in which no replica is Ready to tell it", codes.Unknown},
+		{"the query matches nothing beside replicas", with(queryTrigger, "valueWhileNotReady", "0"), func(w *world) {
+			w.pods = pods(2)
+			w.queryErr = fmt.Errorf("query: %w", ErrNoData)
+		}, "query: the query matches nothing though 2 replicas are Ready: correct its names, see that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", codes.Unknown},
 		{"Prometheus is down", queryTrigger, func(w *world) { w.queryErr = unavailable(errors.New("it cannot be reached")) }, "it cannot be reached", codes.Unavailable},
 		{"no Prometheus", queryTrigger, func(w *world) { w.scaler.Prometheus = nil }, "the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address", codes.Unavailable},
 		{"no plan for the target", queryTrigger, func(w *world) {

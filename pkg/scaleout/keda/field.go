@@ -26,7 +26,7 @@ const (
 	keyActivation     = "activationThreshold"
 	keyQuery          = "query"
 	keyValueType      = "valueType"
-	keyWhenEmpty      = "valueWhenEmpty"
+	keyNotReady      = "valueWhileNotReady"
 	keyLoadingTimeout = "loadingTimeout"
 )
 

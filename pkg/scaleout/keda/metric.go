@@ -40,7 +40,7 @@ var kinds = []kind{
 	{name: "warmDevices", spec: "mica-warm-devices", keys: []string{keyDeviceClass, keySelector}, read: readWarm},
 	{name: "gpuUtilization", spec: "mica-gpu-utilization", targeted: true, read: readUtilization},
 	{name: "gpuMemory", spec: "mica-gpu-memory", targeted: true, read: readMemory},
-	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyWhenEmpty}, targeted: true, read: readQuery},
+	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, targeted: true, read: readQuery},
 }
 
 func kindNamed(name string) (*kind, error) {

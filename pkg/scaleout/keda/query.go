@@ -17,8 +17,9 @@ type promQL struct {
 	query string
 	// average tells that the query gives a mean over the replicas.
 	average bool
-	// whenEmpty is taken where the query matches nothing; nil: that is an error.
-	whenEmpty *float64
+	// notReady is taken where the query matches nothing and no replica is Ready to be asked;
+	// nil: that is an error.
+	notReady *float64
 }
 
 func readQuery(f fields, _ string, _ *workload.Ref) (metric, error) {
@@ -33,31 +34,33 @@ func readQuery(f fields, _ string, _ *workload.Ref) (metric, error) {
 	default:
 		return nil, fmt.Errorf("%s %s is unknown: it is total (a sum over the replicas) or average (a mean over them)", keyValueType, quoted(f[keyValueType]))
 	}
-	whenEmpty, ok, err := f.number(keyWhenEmpty)
+	notReady, ok, err := f.number(keyNotReady)
 	if err != nil {
 		return nil, err
 	}
 	if ok {
-		m.whenEmpty = &whenEmpty
+		m.notReady = &notReady
 	}
 	return m, nil
 }
 
 func (m promQL) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
-	value, err := m.ask(ctx, from)
-	if err != nil || !m.average {
-		return value, err
-	}
 	ready := 0
 	for _, pod := range target.Pods {
 		if pod.Ready {
 			ready++
 		}
 	}
+	value, err := m.ask(ctx, from, ready)
+	if err != nil || !m.average {
+		return value, err
+	}
 	return value * float64(max(ready, 1)), nil
 }
 
-func (m promQL) ask(ctx context.Context, from *Sources) (float64, error) {
+// ask takes a query that matches nothing for an error beside replicas that are Ready: a
+// misspelt name would else be no load for ever.
+func (m promQL) ask(ctx context.Context, from *Sources, ready int) (float64, error) {
 	if from.Prometheus == nil {
 		return 0, unavailable(errors.New("the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address"))
 	}
@@ -67,8 +70,10 @@ func (m promQL) ask(ctx context.Context, from *Sources) (float64, error) {
 		return value, nil
 	case !errors.Is(err, ErrNoData):
 		return 0, err
-	case m.whenEmpty != nil:
-		return *m.whenEmpty, nil
+	case m.notReady == nil:
+		return 0, fmt.Errorf("%w; give %s for the time in which no replica is Ready to tell it", err, keyNotReady)
+	case ready > 0:
+		return 0, fmt.Errorf("%w though %d replicas are Ready: correct its names, see that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", err, ready)
 	}
-	return 0, fmt.Errorf("%w; give %s where that is as it should be", err, keyWhenEmpty)
+	return *m.notReady, nil
 }

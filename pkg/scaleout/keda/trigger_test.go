@@ -34,7 +34,7 @@ var (
 )
 
 func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
-	const keys = "activationThreshold, deviceClass, loadingTimeout, metric, profile, query, selector, target, threshold, valueType, valueWhenEmpty, workload"
+	const keys = "activationThreshold, deviceClass, loadingTimeout, metric, profile, query, selector, target, threshold, valueType, valueWhileNotReady, workload"
 	const names = "pendingClaims, freeDevices, warmDevices, gpuUtilization, gpuMemory, prometheus"
 	for _, test := range []struct {
 		name     string
@@ -73,7 +73,7 @@ func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
 		{"an activation that is no number", with(busyTrigger, "activationThreshold", "NaN"), `activationThreshold "NaN" is not a number: write one such as 10 or 0.5`},
 		{"no query", with(queryTrigger, "query", "-"), "query is missing: metric prometheus has a PromQL query that gives one number"},
 		{"an unknown type of value", with(queryTrigger, "valueType", "mean"), `valueType "mean" is unknown: it is total (a sum over the replicas) or average (a mean over them)`},
-		{"an empty value that is no number", with(queryTrigger, "valueWhenEmpty", "none"), `valueWhenEmpty "none" is not a number: write one such as 10 or 0.5`},
+		{"an empty value that is no number", with(queryTrigger, "valueWhileNotReady", "none"), `valueWhileNotReady "none" is not a number: write one such as 10 or 0.5`},
 		{"a timeout that is none", with(busyTrigger, "loadingTimeout", "30"), `loadingTimeout "30" is not a duration above zero: write one such as 90s, 30m or 1h30m`},
 		{"a timeout of nothing", with(busyTrigger, "loadingTimeout", "0s"), `loadingTimeout "0s" is not a duration above zero: write one such as 90s, 30m or 1h30m`},
 		{"a timeout without a target", with(classTrigger, "loadingTimeout", "5m"), "loadingTimeout does nothing without target: say whose pods are loading"},

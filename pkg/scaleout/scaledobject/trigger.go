@@ -43,7 +43,7 @@ func (o Options) signal(p profile.Profile, signal string) (Trigger, error) {
 		return Trigger{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, signal, err)
 	}
 	q := queries(server, of)[signal]
-	more := map[string]string{"valueWhenEmpty": "0"}
+	more := map[string]string{"valueWhileNotReady": "0"}
 	if q.average {
 		more["valueType"] = "average"
 	}
