@@ -3,7 +3,6 @@ package keda
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"slices"
@@ -24,14 +23,12 @@ import (
 // dial gives a client of the world's scaler, over gRPC on loopback.
 func dial(b *testing.B, w *world) externalscaler.ExternalScalerClient {
 	b.Helper()
-	klog.SetOutput(io.Discard)
-	klog.LogToStderr(false)
 	listening, stopped := make(chan net.Addr, 1), make(chan error, 1)
 	server, err := NewServer(Options{Address: "127.0.0.1:0", Listening: func(a net.Addr) { listening <- a }, Clock: clock.RealClock{}}, w.scaler)
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(b.Context())
+	ctx, stop := context.WithCancel(klog.NewContext(b.Context(), klog.Logger{}))
 	go func() { stopped <- server.Start(ctx) }()
 	b.Cleanup(func() {
 		stop()

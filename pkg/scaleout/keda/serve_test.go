@@ -195,7 +195,7 @@ func TestAStreamEndsInGoodOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = stream.Recv()
-			if want == io.EOF && !errors.Is(err, io.EOF) || want != io.EOF && status.Code(err) != codes.NotFound {
+			if ends := errors.Is(err, io.EOF); ends != errors.Is(want, io.EOF) || !ends && status.Code(err) != codes.NotFound {
 				t.Errorf("the stream ended with %v, want %v", err, want)
 			}
 		})
