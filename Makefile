@@ -33,7 +33,7 @@ include test/keda/keda.mk
 # minutes, and a missing compiler has a message of its own there.
 NEED_CLUSTER := demo cluster-up test test-e2e bench
 ifneq (,$(filter $(NEED_CLUSTER),$(MAKECMDGOALS)))
-build lint test-unit nvml-sim fleet $(nvmlsim_files): | prerequisites
+build lint test-unit nvml-sim fleet keda $(nvmlsim_files): | prerequisites
 endif
 
 .PHONY: help
@@ -98,12 +98,12 @@ test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detec
 	cd test/scheduler && go test ./...
 
 .PHONY: test-e2e
-test-e2e: prerequisites image nvml-sim fleet ## Run the end-to-end tests on a private cluster of their own
+test-e2e: prerequisites image nvml-sim fleet keda ## Run the end-to-end tests on a private cluster of their own
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
 	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh
 
 .PHONY: bench
-bench: prerequisites image nvml-sim fleet ## Print the benchmarks' figures
+bench: prerequisites image nvml-sim fleet keda ## Print the benchmarks' figures
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./test/bench/... ./test/crash/...
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
 	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$$' -test.bench .

@@ -22,7 +22,10 @@ for name in "${!environment[@]}"; do
 	i=$((${#values[@]} / 4))
 	values+=(--set "controller.env[$i].name=$name" --set-string "controller.env[$i].value=${environment[$name]}")
 done
-hack/install.sh "${values[@]}"
+# KEDA's tests let the controller ask the Prometheus that hack/keda.sh brings up.
+hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
+	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090"
 bin/cluster load bin/eks-sim.tar
+hack/keda.sh up
 export AUTOSCALER_FLAGS="--scan-interval=5s --template-age=10s"
 exec hack/scaleout.sh bin/fleet-logs env -C test/e2e ../../bin/e2e.test -test.v -test.timeout 30m "$@"
