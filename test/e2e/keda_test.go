@@ -131,7 +131,7 @@ func testKEDARefusedTriggers(t *testing.T) {
 		{"profile", fields{"metric": "gpuUtilization", "target": "Deployment/profile", "profile": "slow"}, []string{"slow", "conversational"}},
 		{"cel", fields{"metric": "freeDevices", "deviceClass": class, "selector": "device.driver ==", "threshold": "1"}, []string{"selector", "device.driver =="}},
 		{"promql", fields{"metric": "prometheus", "target": "Deployment/promql", "query": "sum(", "threshold": "1"}, []string{"sum("}},
-		{"no-data", fields{"metric": "prometheus", "target": "Deployment/no-data", "query": "absent_metric", "threshold": "1"}, []string{"absent_metric", "valueWhenEmpty"}},
+		{"no-data", fields{"metric": "prometheus", "target": "Deployment/no-data", "query": "absent_metric", "threshold": "1"}, []string{"matches nothing", "valueWhenEmpty"}},
 		{"target", fields{"metric": "gpuUtilization", "target": "Deployment/nobody", "threshold": "70"}, []string{"nobody"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
