@@ -45,9 +45,11 @@ up() {
 	"${wait[@]}" --for condition=Available apiservice/v1beta1.external.metrics.k8s.io
 }
 
-# KEDA has to be there to let go of its objects.
+# KEDA has to be there to let go of its objects; and as long as it is to serve an API and does
+# not, no namespace can be deleted.
 down() {
 	"$kubectl" delete scaledobjects,scaledjobs --all-namespaces --all --ignore-not-found --timeout 1m
+	"$kubectl" delete apiservice v1beta1.external.metrics.k8s.io --ignore-not-found
 	manifests | "$kubectl" delete --ignore-not-found --timeout 2m --filename -
 }
 

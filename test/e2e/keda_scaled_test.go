@@ -105,7 +105,7 @@ func (s *scaled) scaledObjects() dynamic.ResourceInterface {
 
 // byMica is a trigger of our scaler.
 func (s *scaled) byMica(metadata fields) fields {
-	merged := fields{"scalerAddress": fmt.Sprintf("mica-controller-keda.%s.svc.cluster.local:9443", s.plugin.namespace)}
+	merged := fields{"scalerAddress": fmt.Sprintf("mica-controller-keda.%s.svc:9443", s.plugin.namespace)}
 	for key, value := range metadata {
 		merged[key] = value
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ func TestKEDA(t *testing.T) {
 	t.Run("chain", testKEDAChain)
 	t.Run("loading guard", testKEDALoadingGuard)
 	t.Run("capacity cap", testKEDACapacityCap)
+	t.Run("devices", testKEDADevices)
 	t.Run("refused triggers", testKEDARefusedTriggers)
 }
 
@@ -116,6 +118,33 @@ func testKEDACapacityCap(t *testing.T) {
 	}
 }
 
+// testKEDADevices has a replica for each device that headroom keeps, and one for each that is
+// free, which it is without headroom as well.
+func testKEDADevices(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "keda-devices")
+	product := productIs("Tesla T4")
+	s.createHeadroom("e2e-keda", fields{
+		"deviceClassName": s.driver, "devices": int64(1), "nodeGroups": []any{"keda-devices"}, "selectors": []any{product},
+	})
+	ofDevices := func(metric string) *scaled {
+		d := s.newScaled(strings.ToLower(metric), s.ending(s.plainPod("")))
+		d.scaledBy(5, d.byMica(fields{"metric": metric, "deviceClass": s.driver, "selector": product, "threshold": "1"}))
+		return d
+	}
+	warm, free := ofDevices("warmDevices"), ofDevices("freeDevices")
+	s.expectHeadroom("e2e-keda", 1)
+	warm.expectReplicas(1)
+	free.expectReplicas(1)
+	s.setHeadroom("e2e-keda", 2)
+	s.expectHeadroom("e2e-keda", 2)
+	warm.expectReplicas(2)
+	free.expectReplicas(2)
+	s.setHeadroom("e2e-keda", 1)
+	warm.expectReplicas(1)
+	free.expectMetric("2")
+}
+
 // testKEDARefusedTriggers expects the reason where a user of KEDA looks.
 func testKEDARefusedTriggers(t *testing.T) {
 	t.Parallel()
@@ -131,7 +160,7 @@ func testKEDARefusedTriggers(t *testing.T) {
 		{"profile", fields{"metric": "gpuUtilization", "target": "Deployment/profile", "profile": "slow"}, []string{"slow", "conversational"}},
 		{"cel", fields{"metric": "freeDevices", "deviceClass": class, "selector": "device.driver ==", "threshold": "1"}, []string{"selector", "device.driver =="}},
 		{"promql", fields{"metric": "prometheus", "target": "Deployment/promql", "query": "sum(", "threshold": "1"}, []string{"sum("}},
-		{"no-data", fields{"metric": "prometheus", "target": "Deployment/no-data", "query": "absent_metric", "threshold": "1"}, []string{"absent_metric", "valueWhileNotReady"}},
+		{"no-data", fields{"metric": "prometheus", "target": "Deployment/no-data", "query": "absent_metric", "threshold": "1"}, []string{"matches nothing", "valueWhileNotReady"}},
 		{"target", fields{"metric": "gpuUtilization", "target": "Deployment/nobody", "threshold": "70"}, []string{"nobody"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -329,6 +329,13 @@ func (s *scaleOut) createHeadroom(name string, spec fields) {
 	})
 }
 
+func (s *scaleOut) setHeadroom(name string, devices int) {
+	s.Helper()
+	patch := fmt.Sprintf(`{"spec": {"devices": %d}}`, devices)
+	_, err := s.dynamic(gpuHeadrooms).Patch(s.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(s, err, "set GPUHeadroom %s to %d devices", name, devices)
+}
+
 // expectHeadroom waits until so many devices are kept free.
 func (s *scaleOut) expectHeadroom(name string, free int64) {
 	s.Helper()

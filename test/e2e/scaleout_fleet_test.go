@@ -42,6 +42,7 @@ const (
 	placeholder = "placeholder"
 	h200        = "p5e.48xlarge"
 	l4          = "g6.xlarge"
+	t4          = "g4dn.xlarge"
 )
 
 var scaleGroups = map[string]nodeGroup{
@@ -66,6 +67,7 @@ var scaleGroups = map[string]nodeGroup{
 	"tainted":      {Promised: l4, Max: 5, Pairing: placeholder},
 	"keda-chain":   {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-cap":     {Promised: h200, Max: 1, Pairing: placeholder},
+	"keda-devices": {Promised: t4, Max: 5, Pairing: placeholder},
 }
 
 func groupOf(t testing.TB, name string) nodeGroup {
