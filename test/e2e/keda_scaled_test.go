@@ -55,6 +55,12 @@ func (s *scaleOut) newScaled(name string, pod *corev1.Pod) *scaled {
 		},
 	}, metav1.CreateOptions{})
 	must(s, err, "create Deployment %s", name)
+	// Before its pods are deleted with what they are on: it would make new ones.
+	s.Cleanup(func() {
+		if err := s.client.AppsV1().Deployments(s.namespace).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			s.Errorf("delete Deployment %s: %v", name, err)
+		}
+	})
 	return &scaled{s, name}
 }
 

@@ -69,7 +69,9 @@ func TestScaleOutCountsNodes(t *testing.T) {
 			s.expectPlaced(all...)
 			s.expectNodes(test.group, test.nodes)
 			s.expectPlaceholders(test.group, 0)
-			if made := s.placeholdersMade(test.group); made != test.nodes {
+			// Where pods come so slowly that the first node is there before the last pod, the
+			// autoscaler brings the next node by itself.
+			if made := s.placeholdersMade(test.group); made < 1 || made > test.nodes {
 				t.Errorf("%d placeholders were made for %d nodes", made, test.nodes)
 			}
 		})
