@@ -154,6 +154,28 @@ func TestACapIsToldOnce(t *testing.T) {
 	capped(1)
 }
 
+// Who reaches the port chooses what triggers say.
+func TestCapsThatAreRememberedHaveAnEnd(t *testing.T) {
+	w := newWorld()
+	w.answers["sum(waiting)"] = 100
+	w.rooms[vllm] = scaleout.Room{Why: atMaximum}
+	for i := range mostCaps + 10 {
+		if value, err := w.metrics(t, with(queryTrigger, "threshold", fmt.Sprint(1+i))); err != nil || value != 0 {
+			t.Fatalf("value %v, %v", value, err)
+		}
+	}
+	if n := len(w.scaler.caps.caps); n != mostCaps {
+		t.Errorf("%d caps are remembered", n)
+	}
+	if n := len(w.events()); n != mostCaps {
+		t.Errorf("told %d times", n)
+	}
+	w.clock.Step(forgotten)
+	if _, err := w.metrics(t, with(queryTrigger, "threshold", "9999")); err != nil || len(w.events()) != 1 {
+		t.Errorf("not told when others are gone, %v", err)
+	}
+}
+
 func TestACapIsToldInWhatAnEventTakes(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
