@@ -78,6 +78,20 @@ func TestACapDoesNotMakeALoadIdle(t *testing.T) {
 	}
 }
 
+// For a gateway, say, there may be nodes by groups of which nobody here knows.
+func TestPodsWithoutDevicesAreNotCapped(t *testing.T) {
+	w := newWorld()
+	w.noClaims = true
+	w.answers["sum(waiting)"] = 500
+	w.rooms[vllm] = scaleout.Room{Free: 8}
+	if value, err := w.metrics(t, queryTrigger); err != nil || value != 500 || len(w.events()) > 0 {
+		t.Errorf("value %v, %v", value, err)
+	}
+	if len(w.asked) > 0 {
+		t.Error("the plan was asked for room for pods that claim nothing")
+	}
+}
+
 // KEDA writes value and threshold with three decimals, and the HPA divides them.
 func TestACapIsWholeReplicasToTheHPA(t *testing.T) {
 	milli := func(v float64) int64 {
