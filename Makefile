@@ -111,7 +111,7 @@ test-e2e: prerequisites image nvml-sim fleet keda ## Run the end-to-end tests on
 
 .PHONY: bench
 bench: prerequisites image nvml-sim fleet keda ## Print the benchmarks' figures
-	go test -run '^$$' -bench . -benchmem ./pkg/... ./test/bench/... ./test/crash/...
+	go test -run '^$$' -bench . -benchmem ./pkg/... ./cmd/controller/ ./test/bench/... ./test/crash/...
 	go test -c -tags e2e -o bin/e2e.test ./test/e2e
 	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$$' -test.bench .
 

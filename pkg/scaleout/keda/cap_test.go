@@ -78,6 +78,20 @@ func TestACapDoesNotMakeALoadIdle(t *testing.T) {
 	}
 }
 
+// For a gateway, say, there may be nodes by groups of which nobody here knows.
+func TestPodsWithoutDevicesAreNotCapped(t *testing.T) {
+	w := newWorld()
+	w.noClaims = true
+	w.answers["sum(waiting)"] = 500
+	w.rooms[vllm] = scaleout.Room{Free: 8}
+	if value, err := w.metrics(t, queryTrigger); err != nil || value != 500 || len(w.events()) > 0 {
+		t.Errorf("value %v, %v", value, err)
+	}
+	if len(w.asked) > 0 {
+		t.Error("the plan was asked for room for pods that claim nothing")
+	}
+}
+
 // KEDA writes value and threshold with three decimals, and the HPA divides them.
 func TestACapIsWholeReplicasToTheHPA(t *testing.T) {
 	milli := func(v float64) int64 {
@@ -152,6 +166,28 @@ func TestACapIsToldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	capped(1)
+}
+
+// Who reaches the port chooses what triggers say.
+func TestCapsThatAreRememberedHaveAnEnd(t *testing.T) {
+	w := newWorld()
+	w.answers["sum(waiting)"] = 100
+	w.rooms[vllm] = scaleout.Room{Why: atMaximum}
+	for i := range mostCaps + 10 {
+		if value, err := w.metrics(t, with(queryTrigger, "threshold", fmt.Sprint(1+i))); err != nil || value != 0 {
+			t.Fatalf("value %v, %v", value, err)
+		}
+	}
+	if n := len(w.scaler.caps.caps); n != mostCaps {
+		t.Errorf("%d caps are remembered", n)
+	}
+	if n := len(w.events()); n != mostCaps {
+		t.Errorf("told %d times", n)
+	}
+	w.clock.Step(forgotten)
+	if _, err := w.metrics(t, with(queryTrigger, "threshold", "9999")); err != nil || len(w.events()) != 1 {
+		t.Errorf("not told when others are gone, %v", err)
+	}
 }
 
 func TestACapIsToldInWhatAnEventTakes(t *testing.T) {

@@ -30,6 +30,9 @@ func init() { metrics.Registry.MustRegister(cappedTriggers) }
 // forgotten is how long after its last question a trigger is taken for gone.
 const forgotten = 5 * time.Minute
 
+// mostCaps are told of at a time: a client chooses how many triggers there are.
+const mostCaps = 4096
+
 // caps tells of triggers that are capped, once for each cap.
 type caps struct {
 	recorder events.EventRecorder
@@ -71,11 +74,15 @@ func (c *caps) capped(ctx context.Context, l look, wanted int, may capacity) {
 // mostNote is what an Event takes.
 const mostNote = 1024
 
-// remember tells whether the cap is new.
+// remember tells whether the cap is new, and is to be told of.
 func (c *caps) remember(id identity, may capacity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, known := c.caps[id]
+	c.sweep()
+	if !known && len(c.caps) >= mostCaps {
+		return false
+	}
 	c.caps[id] = lasting{may, c.clock.Now()}
 	c.count()
 	return !known || before.capacity != may
@@ -86,6 +93,7 @@ func (c *caps) lifted(ctx context.Context, l look) {
 	c.mu.Lock()
 	_, known := c.caps[l.id]
 	delete(c.caps, l.id)
+	c.sweep()
 	c.count()
 	c.mu.Unlock()
 	if known {
@@ -95,8 +103,10 @@ func (c *caps) lifted(ctx context.Context, l look) {
 	}
 }
 
-// count drops the triggers that nobody asks about.
-func (c *caps) count() {
+func (c *caps) count() { cappedTriggers.Set(float64(len(c.caps))) }
+
+// sweep drops the triggers that nobody asks about.
+func (c *caps) sweep() {
 	if now := c.clock.Now(); now.Sub(c.swept) >= forgotten {
 		c.swept = now
 		for id, l := range c.caps {
@@ -105,7 +115,6 @@ func (c *caps) count() {
 			}
 		}
 	}
-	cappedTriggers.Set(float64(len(c.caps)))
 }
 
 // object is the target's for an Event: all that triggers scale is of one API.

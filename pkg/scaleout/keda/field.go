@@ -39,8 +39,9 @@ var kedas = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCl
 
 const fromEnv = "FromEnv"
 
-// mostText is what a trigger may have in all, in bytes.
-const mostText = 64 << 10
+// mostText is what a trigger may have in all, in bytes: more than the longest expression that
+// Kubernetes takes, and little enough for thousands of triggers to be remembered.
+const mostText = 16 << 10
 
 // fields are what a trigger says, as text.
 type fields map[string]string

@@ -2,6 +2,7 @@ package keda
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/api"
@@ -105,35 +108,53 @@ func checkAddress(address string) error {
 type answer struct {
 	value float64
 	err   error
+	// bug is with what the asking panicked: in the goroutine of singleflight nobody would recover
+	// it, so those who wait for the answer get it.
+	bug any
+}
+
+func (a answer) get() (float64, error) {
+	if a.bug != nil {
+		panic(a.bug)
+	}
+	return a.value, a.err
 }
 
 // Query implements Prometheus. Who asks the same at the same time waits for the same answer, and
 // an answer stands for some seconds, also one that is an error: a server that is slow is not
-// asked more often for it.
+// asked more often for it. Queries are remembered by their hashes: they may be long.
 func (p *prometheusServer) Query(ctx context.Context, query string) (float64, error) {
-	if known, ok := p.answers.Get(query); ok {
-		a := known.(answer)
-		return a.value, a.err
+	key := sha256.Sum256([]byte(query))
+	if known, ok := p.answers.Get(key); ok {
+		return known.(answer).get()
 	}
 	asked := p.asking.DoChan(query, func() (any, error) {
 		// Who has asked first may go while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
 		defer cancel()
-		value, err := p.ask(ctx, query)
-		if err != nil {
-			err = fmt.Errorf("query %s of Prometheus at %s: %w", quoted(query), p.address, err)
-		}
-		a := answer{value, err}
-		p.answers.Add(query, a, fresh)
+		a := p.answer(ctx, query)
+		p.answers.Add(key, a, fresh)
 		return a, nil
 	})
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case result := <-asked:
-		a := result.Val.(answer)
-		return a.value, a.err
+		return result.Val.(answer).get()
 	}
+}
+
+func (p *prometheusServer) answer(ctx context.Context, query string) (a answer) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			a = answer{bug: fmt.Sprintf("%v, in\n%s", bug, debug.Stack())}
+		}
+	}()
+	value, err := p.ask(ctx, query)
+	if err != nil {
+		err = fmt.Errorf("query %s of Prometheus at %s: %w", quoted(query), p.address, err)
+	}
+	return answer{value: value, err: err}
 }
 
 func (p *prometheusServer) ask(ctx context.Context, query string) (float64, error) {
@@ -160,6 +181,8 @@ func number(value model.Value) (float64, error) {
 		switch {
 		case len(v) == 0:
 			return 0, unavailable(ErrNoData)
+		case slices.Contains(v, nil):
+			return 0, refused(&promv1.Error{Type: promv1.ErrBadResponse, Msg: "it has a series without a value"})
 		case len(v) > 1:
 			return 0, invalid(fmt.Errorf("the query gives %d series, such as %s and %s, where one number is needed: aggregate them, by sum() for one", len(v), cut(v[0].Metric.String(), 120), cut(v[1].Metric.String(), 120)))
 		case v[0].Histogram != nil:

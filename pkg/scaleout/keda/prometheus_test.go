@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -64,6 +66,8 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
 		{"a range", 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, 0, "the query gives a matrix, where one number is needed: ask for an instant vector", codes.InvalidArgument},
 		{"a histogram", 200, vector(`{"metric":{},"histogram":[1,{"count":"1","sum":"1","buckets":[]}]}`), 0, "the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()", codes.InvalidArgument},
+		{"a series that is nothing", 200, vector("null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
+		{"several series that are nothing", 200, vector("null", "null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
 		{"PromQL that does not parse", 400, refusal("bad_data", `1:5: parse error: unclosed left parenthesis`), 0, "it cannot read the query: 1:5: parse error: unclosed left parenthesis", codes.InvalidArgument},
 		{"PromQL that cannot be carried out", 422, refusal("execution", `many-to-many matching not allowed`), 0, "it cannot carry out the query: many-to-many matching not allowed", codes.InvalidArgument},
 		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "it gave up: query timed out in expression evaluation: make the query cheaper, by a recording rule for one", codes.Unavailable},
@@ -181,6 +185,29 @@ func TestWhatIsAskedTwiceIsAskedOnce(t *testing.T) {
 	}
 	if n := asked.Load(); n != 2 {
 		t.Errorf("asked %d times", n)
+	}
+}
+
+// bugs is a client with a bug.
+type bugs struct{ promv1.API }
+
+func (bugs) Query(context.Context, string, time.Time, ...promv1.Option) (model.Value, promv1.Warnings, error) {
+	panic("index out of range")
+}
+
+func TestAPanicOfAQueryIsThatOfWhoAsked(t *testing.T) {
+	p := askOf(t, PrometheusOptions{Address: "http://prom"})
+	p.(*prometheusServer).api = bugs{}
+	for range 2 {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "index out of range, in\n") || !strings.Contains(got, "bugs.Query") {
+					t.Errorf("panicked with %s", got)
+				}
+			}()
+			_, err := p.Query(t.Context(), "up")
+			t.Errorf("said %v", err)
+		}()
 	}
 }
 

@@ -153,7 +153,7 @@ func (s *Scaler) value(ctx context.Context, l look) (wanted, allowed float64, er
 	}
 	// Less than nothing is asked for by no replica.
 	wanted = max(wanted, 0)
-	if l.target == nil {
+	if l.target == nil || !l.target.Claims {
 		return wanted, wanted, nil
 	}
 	allowed, err = s.allowed(ctx, l, wanted)

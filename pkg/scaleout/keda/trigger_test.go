@@ -48,7 +48,7 @@ func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
 		{"a key of two other metrics", with(busyTrigger, "selector", "true"), "selector is for metric freeDevices or warmDevices and does nothing for gpuUtilization: leave it out"},
 		{"a key from the environment", with(busyTrigger, "thresholdFromEnv", "5"), "key thresholdFromEnv is unknown: threshold is not read from the environment, write its value into the trigger"},
 		{"an empty key", with(busyTrigger, "profile", " "), "profile is empty: give it a value or leave it out"},
-		{"a trigger that is too long", with(queryTrigger, "query", strings.Repeat("x", mostText)), "the trigger has 65589 bytes, where 65536 are the most: make it shorter"},
+		{"a trigger that is too long", with(queryTrigger, "query", strings.Repeat("x", mostText)), "the trigger has 16437 bytes, where 16384 are the most: make it shorter"},
 		{"no target", with(busyTrigger, "target", "-"), "target is missing: metric gpuUtilization is about the pods of one workload, such as Deployment/vllm"},
 		{"a target without a kind", with(busyTrigger, "target", "vllm"), `target "vllm" names no workload`},
 		{"a target of a kind that is unknown", with(busyTrigger, "target", "Pod/vllm"), `target "Pod/vllm"`},

@@ -29,6 +29,7 @@ type world struct {
 	pods     []workload.Pod
 	pending  map[string]int
 	changes  []chan int
+	noClaims bool
 	usage    usage.Usage
 	usageErr error
 	rooms    map[string]scaleout.Room
@@ -141,7 +142,7 @@ func (w workloads) Workload(_ context.Context, ref workload.Ref) (workload.State
 	}
 	template := &corev1.Pod{}
 	template.Namespace, template.Name = ref.Namespace, ref.Name+"-sample"
-	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Pods: slices.Clone(w.pods)}, nil
+	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Pods: slices.Clone(w.pods)}, nil
 }
 
 func (w workloads) Pending(_ context.Context, of workload.Pending) (int, error) {

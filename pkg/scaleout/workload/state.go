@@ -27,6 +27,9 @@ func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 		return State{}, err
 	}
 	state := State{Ref: ref, UID: object.GetUID(), Template: nextPod(ref, k.template(object))}
+	if state.Claims, err = x.claimsDevices(ctx, state.Template); err != nil {
+		return State{}, err
+	}
 	makers := []types.UID{state.UID}
 	if ref.Kind == KindDeployment {
 		if makers, err = x.replicaSets(ctx, ref.Namespace, state.UID); err != nil {
@@ -90,6 +93,14 @@ func nextPod(ref Ref, template *corev1.PodTemplateSpec) *corev1.Pod {
 		},
 		Spec: template.Spec,
 	}
+}
+
+func (x *Index) claimsDevices(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return true, nil
+	}
+	classes, err := x.extendedClasses(ctx, pod)
+	return len(classes) > 0, err
 }
 
 func (x *Index) pod(ctx context.Context, object *corev1.Pod) (Pod, error) {

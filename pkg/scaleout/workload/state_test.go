@@ -168,6 +168,29 @@ func TestTheTemplateIsTheNextPod(t *testing.T) {
 	}
 }
 
+func TestTellsWhetherTheNextPodClaimsDevices(t *testing.T) {
+	for name, test := range map[string]struct {
+		pod  func(*corev1.Pod)
+		want bool
+	}{
+		"a template of a claim":                     {namesTemplate("g", "gpu"), true},
+		"a claim":                                   {namesClaim("g", "mine"), true},
+		"an extended resource of a class":           {requests("nvidia.com/gpu"), true},
+		"an extended resource of somebody's plugin": {requests("example.com/fpga"), false},
+		"CPU": {requests("cpu"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := &appsv1.StatefulSet{ObjectMeta: named("vllm")}
+			set.Spec.Template.Spec = newPod("a", "", test.pod).Spec
+			w := newWorld(t, set, newClass("gpu", "nvidia.com/gpu"))
+			state, err := w.index.Workload(t.Context(), Ref{KindStatefulSet, namespace, "vllm"})
+			if err != nil || state.Claims != test.want {
+				t.Errorf("got %v, %v", state.Claims, err)
+			}
+		})
+	}
+}
+
 func TestAWorkloadThatIsNotThereIsAnErrorInWords(t *testing.T) {
 	w := newWorld(t, basis...)
 	_, err := w.index.Workload(t.Context(), Ref{KindStatefulSet, namespace, "vllm"})

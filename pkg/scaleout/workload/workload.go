@@ -21,6 +21,9 @@ type State struct {
 	// Template is the pod that would be created next, in the workload's namespace, as far as
 	// the workload says: what admission adds (a priority's value, an overhead) is not in it.
 	Template *corev1.Pod
+	// Claims is whether Template claims devices, of whichever driver, or requests what a
+	// DeviceClass stands for.
+	Claims bool
 	// Pods are those that have not ended and are not being deleted, by name.
 	Pods []Pod
 }
