@@ -26,7 +26,7 @@ const (
 	keyActivation     = "activationThreshold"
 	keyQuery          = "query"
 	keyValueType      = "valueType"
-	keyNotReady      = "valueWhileNotReady"
+	keyNotReady       = "valueWhileNotReady"
 	keyLoadingTimeout = "loadingTimeout"
 )
 
