@@ -19,6 +19,10 @@ import (
 type Meter struct {
 	library *Library
 	uuid    string
+	// gpu is the handle of a GPU that has answered the last time, else nil. NVML may look
+	// at all GPUs for a UUID, and fail where any of them is lost. It is never that of a MIG
+	// device, which another one may get when it is gone.
+	gpu nvml.Device
 	// counters are nil until a MIG device is read, and for a GPU.
 	counters *counters
 }
@@ -34,9 +38,9 @@ func (l *Library) Meter(uuid string) *Meter { return &Meter{library: l, uuid: uu
 // cannot be read, the other is returned beside the error. It is ErrGPULost where the
 // GPU is, and ErrNotFound where the MIG device is gone.
 func (m *Meter) Read() (gpu.Usage, error) {
-	handle, ret := m.library.api.DeviceGetHandleByUUID(m.uuid)
-	if ret != nvml.SUCCESS {
-		return gpu.Usage{}, &Error{Call: "open", Device: m.uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND && !m.isMIG()}
+	handle, err := m.open()
+	if err != nil {
+		return gpu.Usage{}, err
 	}
 	var usage gpu.Usage
 	var memory, utilization error
@@ -46,7 +50,22 @@ func (m *Meter) Read() (gpu.Usage, error) {
 	} else {
 		usage.Utilization, utilization = readRates(handle, m.uuid)
 	}
-	return usage, errors.Join(memory, utilization)
+	err = errors.Join(memory, utilization)
+	if m.gpu = nil; err == nil && !m.isMIG() {
+		m.gpu = handle
+	}
+	return usage, err
+}
+
+func (m *Meter) open() (nvml.Device, error) {
+	if m.gpu != nil {
+		return m.gpu, nil
+	}
+	handle, ret := m.library.api.DeviceGetHandleByUUID(m.uuid)
+	if ret != nvml.SUCCESS {
+		return nil, &Error{Call: "open", Device: m.uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND && !m.isMIG()}
+	}
+	return handle, nil
 }
 
 // Close gives back what the meter holds in NVML.

@@ -144,6 +144,25 @@ func TestWhatCannotBeRead(t *testing.T) {
 	}
 }
 
+// By nvml.h, no GPU is found by its UUID where any has fallen off the bus.
+func TestAGPUIsReadWhileAnotherOneIsLost(t *testing.T) {
+	machine, library, uuid := partitionable(t, "p5.48xlarge")
+	meter := library.Meter(uuid)
+	read(t, meter)
+	must(t, machine.Fail(model.Failure{Function: "nvmlDeviceGetHandleByUUID", Return: gonvml.ERROR_GPU_IS_LOST}))
+	if usage := read(t, meter); usage.Memory == nil || usage.Utilization == nil {
+		t.Errorf("got %+v", usage)
+	}
+	must(t, machine.Clear())
+
+	must(t, machine.Lose(0))
+	if _, err := meter.Read(); !errors.Is(err, nvml.ErrGPULost) {
+		t.Errorf("got %v of the one that is lost, want %v", err, nvml.ErrGPULost)
+	}
+	must(t, machine.Return(0))
+	read(t, meter)
+}
+
 func TestAMIGDeviceThatGoesWhileItIsRead(t *testing.T) {
 	machine, library, _ := partitionable(t, "p5.48xlarge")
 	must(t, machine.SetMIGMode(0, true))
