@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/utils/ptr"
@@ -18,6 +19,10 @@ import (
 type Meter struct {
 	library *Library
 	uuid    string
+	// gpu is the handle of a GPU that has answered the last time, else nil. NVML may look
+	// at all GPUs for a UUID, and fail where any of them is lost. It is never that of a MIG
+	// device, which another one may get when it is gone.
+	gpu nvml.Device
 	// counters are nil until a MIG device is read, and for a GPU.
 	counters *counters
 }
@@ -26,15 +31,16 @@ type Meter struct {
 // it fills. Nothing is asked of the device yet.
 func (l *Library) Meter(uuid string) *Meter { return &Meter{library: l, uuid: uuid} }
 
-// Read asks the device, which has nothing new to tell within 100 ms (nvml.h). What it does not tell is nil in the answer and no error: A100
-// and A30 tell no utilization of MIG devices. Of MIG devices on other boards it is
-// about the time since the Read before, so that the first one has none. Where one part
+// Read asks the device, which has nothing new to tell within 100 ms (nvml.h). What it
+// does not tell is nil in the answer and no error: A100 and A30 tell no utilization of
+// MIG devices. Of MIG devices on other boards it is about the time since the Read
+// before; the first one makes a time of its own, and takes as long. Where one part
 // cannot be read, the other is returned beside the error. It is ErrGPULost where the
 // GPU is, and ErrNotFound where the MIG device is gone.
 func (m *Meter) Read() (gpu.Usage, error) {
-	handle, ret := m.library.api.DeviceGetHandleByUUID(m.uuid)
-	if ret != nvml.SUCCESS {
-		return gpu.Usage{}, &Error{Call: "open", Device: m.uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND && !m.isMIG()}
+	handle, err := m.open()
+	if err != nil {
+		return gpu.Usage{}, err
 	}
 	var usage gpu.Usage
 	var memory, utilization error
@@ -44,7 +50,22 @@ func (m *Meter) Read() (gpu.Usage, error) {
 	} else {
 		usage.Utilization, utilization = readRates(handle, m.uuid)
 	}
-	return usage, errors.Join(memory, utilization)
+	err = errors.Join(memory, utilization)
+	if m.gpu = nil; err == nil && !m.isMIG() {
+		m.gpu = handle
+	}
+	return usage, err
+}
+
+func (m *Meter) open() (nvml.Device, error) {
+	if m.gpu != nil {
+		return m.gpu, nil
+	}
+	handle, ret := m.library.api.DeviceGetHandleByUUID(m.uuid)
+	if ret != nvml.SUCCESS {
+		return nil, &Error{Call: "open", Device: m.uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND && !m.isMIG()}
+	}
+	return handle, nil
 }
 
 // Close gives back what the meter holds in NVML.
@@ -97,6 +118,10 @@ func goneAs(ret nvml.Return) nvml.Return {
 	return ret
 }
 
+// firstInterval is what the first utilization is about: nvml.h wants more than 100 ms
+// between two samples.
+const firstInterval = 150 * time.Millisecond
+
 // counters are those of a GPU instance, which boards have from Hopper on (GPM in
 // nvml.h). NVML's utilization rates are not for MIG.
 type counters struct {
@@ -104,9 +129,9 @@ type counters struct {
 	parent   nvml.Device
 	instance int
 	api      nvml.Interface
-	// last is the sample before, none yet if there is no first; next is to be filled.
+	// last is the sample before, once there is one; next is to be filled.
 	last, next nvml.GpmSample
-	first      bool
+	begun      bool
 }
 
 func (m *Meter) readCounters(handle nvml.Device) (*float64, error) {
@@ -152,23 +177,27 @@ func openCounters(api nvml.Interface, mig nvml.Device) (*counters, nvml.Return) 
 		_ = last.Free() // what cannot be allocated is the reason that counts
 		return nil, ret
 	}
-	return &counters{parent: parent, instance: instance, api: api, last: last, next: next, first: true}, nvml.SUCCESS
+	return &counters{parent: parent, instance: instance, api: api, last: last, next: next}, nvml.SUCCESS
 }
 
-// read is the utilization since the read before, nil where there was none.
+// read is the utilization since the read before. Who asks takes a device without one
+// for a board without counters, so that the first read is not without.
 func (c *counters) read() (*float64, nvml.Return) {
 	if c.parent == nil {
 		return nil, nvml.ERROR_NOT_SUPPORTED
 	}
+	if !c.begun {
+		if ret := c.parent.GpmMigSampleGet(c.instance, c.last); ret != nvml.SUCCESS {
+			return nil, ret
+		}
+		c.begun = true
+		time.Sleep(firstInterval)
+	}
 	if ret := c.parent.GpmMigSampleGet(c.instance, c.next); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	before, now, first := c.last, c.next, c.first
-	c.last, c.next, c.first = now, before, false
-	if first {
-		return nil, nvml.SUCCESS
-	}
-	return utilizationBetween(c.api, before, now)
+	c.last, c.next = c.next, c.last
+	return utilizationBetween(c.api, c.next, c.last)
 }
 
 // questions are reused: one has 19 KB, and there is one for each partition of the node

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"testing"
-	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/utils/ptr"
@@ -74,15 +73,11 @@ func TestTheUsageOfAMIGDevice(t *testing.T) {
 
 	first := read(t, meter)
 	wantMemory(t, first, 1<<30, 9984<<20)
-	if first.Utilization != nil {
-		t.Errorf("the first answer has the utilization %v; there is no time yet that it could be about", *first.Utilization)
-	}
-	var second gpu.Usage
-	for start := time.Now(); time.Since(start) < time.Millisecond || second.Utilization == nil; {
-		second = gpu.Usage{Utilization: read(t, meter).Utilization, Memory: second.Memory}
-	}
-	if got := ptr.Deref(second.Utilization, -1); math.Abs(got-0.35) > 0.02 {
-		t.Errorf("the utilization is %v, want 0.35", got)
+	second := read(t, meter)
+	for i, usage := range []gpu.Usage{first, second} {
+		if got := ptr.Deref(usage.Utilization, -1); math.Abs(got-0.35) > 0.02 {
+			t.Errorf("answer %d has the utilization %v, want 0.35", i+1, got)
+		}
 	}
 
 	whole := read(t, library.Meter(uuid))
@@ -147,6 +142,25 @@ func TestWhatCannotBeRead(t *testing.T) {
 	if _, err := library.Meter("GPU-elsewhere").Read(); !errors.Is(err, nvml.ErrGPULost) {
 		t.Errorf("got %v of a GPU that is not there, want %v", err, nvml.ErrGPULost)
 	}
+}
+
+// By nvml.h, no GPU is found by its UUID where any has fallen off the bus.
+func TestAGPUIsReadWhileAnotherOneIsLost(t *testing.T) {
+	machine, library, uuid := partitionable(t, "p5.48xlarge")
+	meter := library.Meter(uuid)
+	read(t, meter)
+	must(t, machine.Fail(model.Failure{Function: "nvmlDeviceGetHandleByUUID", Return: gonvml.ERROR_GPU_IS_LOST}))
+	if usage := read(t, meter); usage.Memory == nil || usage.Utilization == nil {
+		t.Errorf("got %+v", usage)
+	}
+	must(t, machine.Clear())
+
+	must(t, machine.Lose(0))
+	if _, err := meter.Read(); !errors.Is(err, nvml.ErrGPULost) {
+		t.Errorf("got %v of the one that is lost, want %v", err, nvml.ErrGPULost)
+	}
+	must(t, machine.Return(0))
+	read(t, meter)
 }
 
 func TestAMIGDeviceThatGoesWhileItIsRead(t *testing.T) {

@@ -19,32 +19,43 @@ import (
 // that could preempt others waits for room like any other: what preemption would free is not
 // counted.
 func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
+	decision, count, err := Decide(ctx, snapshot)
+	if err != nil {
+		return Decision{}, err
+	}
+	if decision.Rooms, err = count(ctx); err != nil {
+		return Decision{}, err
+	}
+	return decision, nil
+}
+
+// Counting counts the rooms of a decision, once. The error is of the context alone.
+type Counting func(context.Context) ([]Room, error)
+
+// Decide is Plan for those who act on the decision before they count: a sample that takes long,
+// or does not end in time, costs the pods that wait nothing.
+func Decide(ctx context.Context, snapshot Snapshot) (Decision, Counting, error) {
 	p, kinds := newPlanner(snapshot)
 	for _, batch := range batches(kinds) {
 		if err := p.place(ctx, batch); err != nil {
-			return Decision{}, err
+			return Decision{}, nil, err
 		}
 	}
 	placed := p.mark()
 	headroom, err := p.headroom(ctx, p.reserved)
 	if err != nil {
-		return Decision{}, err
+		return Decision{}, nil, err
 	}
 	decision := Decision{Growth: p.growth(), Headroom: headroom}
 	for _, k := range kinds {
 		reported, err := p.report(ctx, k)
 		if err != nil {
-			return Decision{}, err
+			return Decision{}, nil, err
 		}
 		decision.Kinds = append(decision.Kinds, reported)
 	}
-	// Rooms come last, though they are of what headroom finds: a sample that takes long to
-	// count costs nobody anything.
-	decision.Rooms, err = p.rooms(ctx, kinds, placed)
-	if err != nil {
-		return Decision{}, err
-	}
-	return decision, nil
+	count := func(ctx context.Context) ([]Room, error) { return p.rooms(ctx, kinds, placed) }
+	return decision, count, nil
 }
 
 // planner is a plan in the making.

@@ -22,11 +22,18 @@ type asker struct {
 	samples []scaleout.Sample
 	told    []scaleout.Decision
 	failed  []error
+	// telling is called before it is told, where it is set.
+	telling func()
 }
 
-func (a *asker) Samples() []scaleout.Sample                    { return a.samples }
-func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision) { a.told = append(a.told, d) }
-func (a *asker) Failed(err error)                              { a.failed = append(a.failed, err) }
+func (a *asker) Samples() []scaleout.Sample { return a.samples }
+func (a *asker) Failed(err error)           { a.failed = append(a.failed, err) }
+func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision) {
+	if a.telling != nil {
+		a.telling()
+	}
+	a.told = append(a.told, d)
+}
 
 // rooms are those of the last plan.
 func (a *asker) rooms() []scaleout.Room { return a.told[len(a.told)-1].Rooms }
@@ -51,6 +58,19 @@ func TestEachPassCountsRoomAndTellsOfIt(t *testing.T) {
 	}
 	if len(asks.failed) > 0 {
 		t.Errorf("passes have failed: %v", asks.failed)
+	}
+}
+
+// Counting room may take seconds; pods that wait do not wait for it.
+func TestAPassActsBeforeItTellsOfRoom(t *testing.T) {
+	w := newWorld(t, append(oneGPU(5), group("g6"))...)
+	asks := &asker{}
+	writes := []int{}
+	asks.telling = func() { writes = append(writes, w.writes) }
+	w.loop.Forecast = asks
+	w.run(4 * time.Minute)
+	if writes[0] == 0 {
+		t.Error("the first pass has written nothing before it told of room")
 	}
 }
 

@@ -27,24 +27,25 @@ const planTimeout = time.Minute
 func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	begun := l.Clock.Now()
 	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
+	var count scaleout.Counting
 	situation, err := l.look(ctx, begun)
 	if err == nil {
 		situation.View.Samples = l.Forecast.Samples()
-		err = l.plan(ctx, &situation)
+		count, err = l.plan(ctx, &situation)
 	}
 	if err != nil {
 		l.Forecast.Failed(err)
 		return begun.Add(retry), err
 	}
-	l.Forecast.Tell(situation.View.Snapshot, situation.Decision)
 	result := pair.Decide(situation)
 	logActions(ctx, result.Actions)
 	v := situation.View
 	done := l.executor.Do(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
+	counted := l.tellRooms(ctx, situation, count)
 	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation))
 	tellAgain, told := l.tellPods(ctx, situation)
-	failures := []error{done, opened, reported, told}
+	failures := []error{done, opened, counted, reported, told}
 	if l.DiscoverNodes {
 		failures = append(failures, l.discover(ctx, v))
 	}
@@ -114,18 +115,31 @@ func (l *Loop) autoscaler(ctx context.Context) (pair.Autoscaler, error) {
 	return pair.ReadAutoscaler(&status), nil
 }
 
-// plan decides what is needed.
-func (l *Loop) plan(ctx context.Context, s *pair.Situation) error {
+// plan decides what is needed, and gives what counts room besides.
+func (l *Loop) plan(ctx context.Context, s *pair.Situation) (scaleout.Counting, error) {
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	begun := l.Clock.Now()
-	decision, err := scaleout.Plan(ctx, s.View.Snapshot)
+	decision, count, err := scaleout.Decide(ctx, s.View.Snapshot)
 	planSeconds.Observe(l.Clock.Since(begun).Seconds())
 	if err != nil {
-		return fmt.Errorf("plan for %d pending pods on %d nodes and %d groups: %w: look for claims with very many requests or constraints",
+		return nil, fmt.Errorf("plan for %d pending pods on %d nodes and %d groups: %w: look for claims with very many requests or constraints",
 			len(s.View.Pending), len(s.View.Nodes), len(s.View.Groups), err)
 	}
 	s.Decision = decision
+	return count, nil
+}
+
+// tellRooms counts room for what is forecast and tells of it. It takes seconds where a claim makes
+// the search exponential, so that pods that wait come first.
+func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, count scaleout.Counting) error {
+	rooms, err := count(ctx)
+	if err != nil {
+		l.Forecast.Failed(err)
+		return err
+	}
+	s.Decision.Rooms = rooms
+	l.Forecast.Tell(s.View.Snapshot, s.Decision)
 	return nil
 }
 

@@ -58,6 +58,13 @@ func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 			w.pods = pods(3)
 			w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.5}, Devices: 3}
 		}, 150, false},
+		{"a pod without a node uses nothing", busyTrigger, func(w *world) {
+			w.pods = append(pods(2), pod("late", func(p *workload.Pod) { p.Node, p.Ready = "", false }))
+			w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.5}, Devices: 2}
+		}, 100, true},
+		{"no pod that holds GPUs has a node", busyTrigger, func(w *world) {
+			w.pods = []workload.Pod{pod("late", func(p *workload.Pod) { p.Node, p.Ready = "", false })}
+		}, 0, false},
 		{"memory is used", memoryTrigger, func(w *world) {
 			w.pods = pods(2)
 			w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.5}, Memory: usage.Mean{Value: 0.75}, Devices: 2}

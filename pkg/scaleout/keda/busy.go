@@ -23,11 +23,13 @@ func readMemory(fields, string, *workload.Ref) (metric, error) {
 	return busy{name: "memory", part: func(u usage.Usage) usage.Mean { return u.Memory }}, nil
 }
 
-// value is 0 where the target holds nothing: there is then nothing that is busy.
+// value is 0 where no pod on a node holds anything: there is then nothing that is busy. Pods that
+// wait for a node, as they may while they share a claim that others use, are not in the mean, and
+// would raise the total by each replica that it asks for.
 func (m busy) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	holding := 0
 	for _, pod := range target.Pods {
-		if len(pod.Devices) > 0 {
+		if pod.Node != "" && len(pod.Devices) > 0 {
 			holding++
 		}
 	}

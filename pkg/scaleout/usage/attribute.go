@@ -8,7 +8,9 @@ import (
 
 // hold is a device, or a share of one, that a claim of the workload holds.
 type hold struct {
-	device  workload.Device
+	device workload.Device
+	// idle tells that no pod has started which could use it: nobody was asked for a reading.
+	idle    bool
 	reading Reading
 	part    part
 	// together is the part of the device's memory that all who hold a share of it have; that of
@@ -49,6 +51,9 @@ func mean(holds []hold, of func(hold) (value, weight float64, err error)) Mean {
 }
 
 func (h hold) utilization() (value, weight float64, err error) {
+	if h.idle {
+		return 0, h.part.time, nil
+	}
 	if h.reading.Utilization == nil {
 		return 0, 0, fmt.Errorf("%s does not tell its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", called(h.device))
 	}
@@ -56,6 +61,9 @@ func (h hold) utilization() (value, weight float64, err error) {
 }
 
 func (h hold) memory() (value, weight float64, err error) {
+	if h.idle {
+		return 0, h.part.memory, nil
+	}
 	used, total := h.reading.MemoryUsed, h.reading.MemoryTotal
 	if used == nil || total == nil {
 		return 0, 0, fmt.Errorf("%s does not tell its memory: scale the workload by its devices' utilization, or by what it tells of itself", called(h.device))

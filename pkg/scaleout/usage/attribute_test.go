@@ -112,11 +112,11 @@ func TestReadingsAreAttributedByPart(t *testing.T) {
 func holdsOf(t *testing.T, r *indexed, state workload.State, readings map[string]Reading) []hold {
 	t.Helper()
 	var holds []hold
-	for _, d := range held(state) {
-		h := hold{device: d, reading: readings[d.Name], part: alone, together: 1}
-		if isShare(d) {
+	for _, h := range held(state) {
+		h.reading, h.part, h.together = readings[h.device.Name], alone, 1
+		if isShare(h.device) {
 			var err error
-			if h.part, h.together, err = r.options().cluster().divide(t.Context(), d); err != nil {
+			if h.part, h.together, err = r.options().cluster().divide(t.Context(), h.device); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -66,55 +66,60 @@ func (m *Meter) Start(ctx context.Context) error {
 // old, where the plugin answers, and never from what is older than 45 seconds. It is an error
 // where the plugin says nothing, or nothing new, of one of the devices.
 func (m *Meter) Usage(ctx context.Context, of workload.State) (Usage, error) {
-	devices := held(of)
+	holds := held(of)
 	// All are asked before one is waited for.
-	for _, d := range devices {
-		m.scraper.ask(d.Node)
+	for _, h := range holds {
+		if !h.idle {
+			m.scraper.ask(h.device.Node)
+		}
 	}
-	holds := make([]hold, len(devices))
-	for i, d := range devices {
-		h, err := m.hold(ctx, d)
-		if err != nil {
+	for i := range holds {
+		if err := m.read(ctx, &holds[i]); err != nil {
 			return Usage{}, fmt.Errorf("find how busy the devices of %s are: %w", of.Ref, err)
 		}
-		holds[i] = h
 	}
 	return attribute(holds), nil
 }
 
 // held are the devices that the pods of a workload hold, once each, and each share of one once.
 // A pod that is on no node has no container that could use them.
-func held(of workload.State) []workload.Device {
+func held(of workload.State) []hold {
 	type key struct {
 		pool, name string
 		shareKey
 	}
-	var devices []workload.Device
-	seen := map[key]bool{}
+	var holds []hold
+	at := map[key]int{}
 	for _, pod := range of.Pods {
 		if pod.Node == "" {
 			continue
 		}
 		for _, d := range pod.Devices {
-			if k := (key{d.Pool, d.Name, keyOf(d.Claim, d.ShareID)}); !seen[k] {
-				seen[k] = true
-				devices = append(devices, d)
+			k := key{d.Pool, d.Name, keyOf(d.Claim, d.ShareID)}
+			i, seen := at[k]
+			if !seen {
+				i = len(holds)
+				at[k] = i
+				holds = append(holds, hold{device: d, idle: true})
 			}
+			holds[i].idle = holds[i].idle && pod.Unstarted
 		}
 	}
-	return devices
+	return holds
 }
 
-func (m *Meter) hold(ctx context.Context, d workload.Device) (hold, error) {
-	reading, err := m.reading(ctx, d)
-	if err != nil {
-		return hold{}, err
+// read finds out how busy the device is, and which part of it is held.
+func (m *Meter) read(ctx context.Context, h *hold) (err error) {
+	if !h.idle {
+		if h.reading, err = m.reading(ctx, h.device); err != nil {
+			return err
+		}
 	}
-	h := hold{device: d, reading: reading, part: alone, together: alone.memory}
-	if isShare(d) {
-		h.part, h.together, err = m.cluster.divide(ctx, d)
+	h.part, h.together = alone, alone.memory
+	if isShare(h.device) {
+		h.part, h.together, err = m.cluster.divide(ctx, h.device)
 	}
-	return h, err
+	return err
 }
 
 // reading is the last one of a device, if it is new enough.

@@ -67,6 +67,51 @@ func TestAWorkloadWithoutDevicesUsesNone(t *testing.T) {
 	}
 }
 
+// kubelet attaches volumes before it has claims prepared, so that for minutes no plugin tells of
+// the devices of a pod that starts. One such pod must not hide how busy the others are.
+func TestDevicesOfAPodThatHasNotStartedAreIdle(t *testing.T) {
+	r := newRig(t)
+	r.plugins.tell(page(series("gpu-0", 0.5, 60*gi, 80*gi, t0))...)
+	both := ofClaims(holder("runs", claimed{"gpu-0": nil}), holder("starts", claimed{"gpu-1": nil}))
+	both.Pods[1].Unstarted = true
+	got, err := r.Usage(t.Context(), both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Usage{Utilization: Mean{Value: 0.25}, Memory: Mean{Value: 0.375}, Devices: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// A claim that a running pod shares with one that starts is in use.
+func TestADeviceIsInUseWhileOneOfItsPodsRuns(t *testing.T) {
+	r := newRig(t)
+	r.plugins.tell(page(series("gpu-0", 0.5, 60*gi, 80*gi, t0))...)
+	shared := holder("shared", claimed{"gpu-0": nil})
+	for _, starting := range []int{0, 1} {
+		state := ofClaims(shared, shared)
+		state.Pods[starting].Unstarted = true
+		got, err := r.Usage(t.Context(), state)
+		if want := (Usage{Utilization: Mean{Value: 0.5}, Memory: Mean{Value: 0.75}, Devices: 1}); err != nil || got != want {
+			t.Errorf("pod %d starts: got %+v, %v, want %+v", starting, got, err, want)
+		}
+	}
+}
+
+func TestAShareOfAPodThatHasNotStartedIsIdle(t *testing.T) {
+	r := newRig(t)
+	r.plugins.tell(page(series("gpu-0-timeslice", 0.8, 40*gi, 80*gi, t0))...)
+	runs := holder("runs", claimed{"gpu-0-timeslice/a": amounts("shares=1", "memory=40Gi")})
+	starts := holder("starts", claimed{"gpu-0-timeslice/b": amounts("shares=1", "memory=40Gi")})
+	r.cache.add(t, runs, starts, poolSlice("s", 1, claimed{"gpu-0-timeslice": amounts("shares=2", "memory=80Gi")}))
+	both := ofClaims(runs, starts)
+	both.Pods[1].Unstarted = true
+	got, err := r.Usage(t.Context(), both)
+	if err != nil || !near(got.Utilization.Value, 0.4) || got.Devices != 2 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestANewDeviceIsAskedForAtOnce(t *testing.T) {
 	r := newRig(t)
 	r.plugins.tell(page(series("gpu-0", 0.5, 0, 1, t0))...)

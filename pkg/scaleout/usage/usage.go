@@ -4,7 +4,9 @@
 //
 // A workload's devices are those that the claims of its pods hold, once each however many pods
 // share a claim, and each share where claims of it hold several of one device. Pods that are on
-// no node yet hold nothing that could be busy.
+// no node yet hold nothing that could be busy. The devices of pods of which nothing has started
+// are idle, and nobody is asked for them: kubelet attaches volumes before the plugin hears of the
+// claims.
 //
 // Of a device that a claim holds alone, a GPU or a partition, all is the claim's: it has weight 1.
 // Nobody can tell which of those who share a device makes it busy, so that of a share

@@ -120,11 +120,12 @@ func (x *Index) pod(ctx context.Context, object *corev1.Pod) (Pod, error) {
 		claims = append(claims, podClaim{claim: extended})
 	}
 	pod := Pod{
-		UID:     object.UID,
-		Name:    object.Name,
-		Node:    object.Spec.NodeName,
-		Ready:   condition(object, corev1.PodReady).Status == corev1.ConditionTrue,
-		Pending: len(waits),
+		UID:       object.UID,
+		Name:      object.Name,
+		Node:      object.Spec.NodeName,
+		Unstarted: unstarted(object),
+		Ready:     condition(object, corev1.PodReady).Status == corev1.ConditionTrue,
+		Pending:   len(waits),
 	}
 	for _, c := range claims {
 		pod.Devices = append(pod.Devices, x.devices(c.claim)...)
@@ -182,6 +183,13 @@ func loadingSince(pod *corev1.Pod, claims []podClaim) time.Time {
 		latest = pod.CreationTimestamp.Time
 	}
 	return latest
+}
+
+// unstarted goes by the condition that kubelet sets once the pod has a sandbox, for which it has
+// the claims prepared before.
+func unstarted(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodPending &&
+		condition(pod, corev1.PodReadyToStartContainers).Status != corev1.ConditionTrue
 }
 
 func condition(pod *corev1.Pod, of corev1.PodConditionType) corev1.PodCondition {

@@ -62,6 +62,14 @@ func TestReadsAPod(t *testing.T) {
 			[]client.Object{of(on("node-1"), func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(minutes(4)) }), undated},
 			Pod{Node: "node-1", Devices: held, LoadingSince: minutes(4)},
 		},
+		"its volumes are being attached": {
+			[]client.Object{of(on("node-1"), since(corev1.PodScheduled, minutes(2)), inPhase(corev1.PodPending)), claim},
+			Pod{Node: "node-1", Devices: held, LoadingSince: minutes(2), Unstarted: true},
+		},
+		"its images are being pulled": {
+			[]client.Object{of(on("node-1"), since(corev1.PodScheduled, minutes(2)), inPhase(corev1.PodPending), since(corev1.PodReadyToStartContainers, minutes(3))), claim},
+			Pod{Node: "node-1", Devices: held, LoadingSince: minutes(2)},
+		},
 		"ready": {
 			[]client.Object{of(on("node-1"), since(corev1.PodScheduled, minutes(2)), since(corev1.PodReady, minutes(5))), claim},
 			Pod{Node: "node-1", Devices: held, Ready: true},

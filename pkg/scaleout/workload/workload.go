@@ -34,6 +34,10 @@ type Pod struct {
 	Name string
 	// Node is empty until the scheduler has put the pod on one.
 	Node string
+	// Unstarted tells that kubelet has started nothing of the pod on its node: nothing uses its
+	// devices, and no plugin may know of them yet. kubelet attaches volumes before it has claims
+	// prepared.
+	Unstarted bool
 	// Ready is the pod's condition.
 	Ready bool
 	// Pending counts the pod's claims that are not allocated, as Index.Pending does.
