@@ -8,6 +8,8 @@ cluster=$(bin/cluster info -o env)
 eval "$cluster"
 export KUBECONFIG MICA_DRIVER_ROOT MICA_SIM_SOCKET MICA_NODE_IP
 export MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin MICA_KUBECTL_GPU=$PWD/bin/kubectl-gpu
+MICA_HELM=$(bin/cluster tool helm)
+export MICA_HELM
 
 # Of the controller. EKS is simulated in a pod of a test, at this address; the simulator looks at
 # no credentials.

@@ -280,8 +280,13 @@ func (s *scaled) metric(ctx context.Context) (string, error) {
 	if err != nil || len(names) != 1 {
 		return "", fmt.Errorf("it has the metrics %q, %w", names, err)
 	}
+	return s.value(ctx, names[0])
+}
+
+// value is what KEDA tells of a metric.
+func (s *scaled) value(ctx context.Context, name string) (string, error) {
 	content, err := s.client.Discovery().RESTClient().Get().
-		AbsPath("apis/external.metrics.k8s.io/v1beta1/namespaces", s.namespace, names[0]).
+		AbsPath("apis/external.metrics.k8s.io/v1beta1/namespaces", s.namespace, name).
 		Param("labelSelector", "scaledobject.keda.sh/name="+s.name).DoRaw(ctx)
 	if err != nil {
 		return "", err

@@ -26,6 +26,9 @@ func TestKEDA(t *testing.T) {
 	t.Run("capacity cap", testKEDACapacityCap)
 	t.Run("devices", testKEDADevices)
 	t.Run("refused triggers", testKEDARefusedTriggers)
+	t.Run("use", testKEDAUse)
+	t.Run("leader", testKEDALeader)
+	t.Run("examples", testKEDAExamples)
 }
 
 // testKEDAAlone has KEDA's own trigger on the same requests, and no GPUs.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -122,6 +123,23 @@ func TestTheFallbackIsWithinTheLimits(t *testing.T) {
 		got := build(t, func(o *Options) { o.Min, o.Max = test.min, test.max }).ScaledObject.Spec.Fallback.Replicas
 		if got != test.want {
 			t.Errorf("with %d to %d replicas the fallback is %d, want %d", test.min, test.max, got, test.want)
+		}
+	}
+}
+
+// A claim that waits is of a replica that there is. If it asked for another, as those of pods with
+// two claims would twice over, what waits would grow by itself.
+func TestClaimsThatWaitAskForNoMoreReplicas(t *testing.T) {
+	const claimsOfAPod = 32
+	for _, most := range []int32{1, 8, 1000} {
+		triggers := build(t, fromZero, func(o *Options) { o.Max = most }).ScaledObject.Spec.Triggers
+		i := slices.IndexFunc(triggers, func(trigger Trigger) bool { return trigger.Metadata["metric"] == "pendingClaims" })
+		threshold, err := strconv.Atoi(triggers[i].Metadata["threshold"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiting := claimsOfAPod * int(most); waiting > threshold {
+			t.Errorf("%d claims of %d replicas are over the threshold %d for one replica", waiting, most, threshold)
 		}
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/profile"
 )
 
+// claimsOfAReplica is more than a pod has.
+const claimsOfAReplica = 1000
+
 // triggers are those of the profile, and what tells of demand without a replica.
 func (o Options) triggers(p profile.Profile) ([]Trigger, error) {
 	var triggers []Trigger
@@ -19,8 +22,9 @@ func (o Options) triggers(p profile.Profile) ([]Trigger, error) {
 		triggers = append(triggers,
 			o.prometheus("demand", o.Demand, threshold, nil),
 			// Keeps the first replica while its node is still booting, which takes longer than
-			// the cooldown: devices that are allocated do so from then on.
-			o.trigger("pendingClaims", map[string]string{"metric": "pendingClaims", "threshold": "1"}))
+			// the cooldown: devices that are allocated do so from then on. It asks for no
+			// second one, which would have claims that wait as well, and so ask for more.
+			o.trigger("pendingClaims", map[string]string{"metric": "pendingClaims", "threshold": strconv.Itoa(claimsOfAReplica * int(o.Max))}))
 	}
 	for _, signal := range p.Triggers {
 		t, err := o.signal(p, signal)

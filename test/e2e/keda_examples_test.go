@@ -1,0 +1,130 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+)
+
+// testKEDAExamples applies the examples of scaling, and in place of their ScaledObjects what the
+// command prints that these begin with, from the namespace in which it looks for the workload.
+func testKEDAExamples(t *testing.T) {
+	t.Parallel()
+	for directory, count := range map[string]int{"llm-serving": 1, "prefill-decode": 2, "batch": 1, "warm-pool": 1} {
+		t.Run(directory, func(t *testing.T) {
+			t.Parallel()
+			s := &scaleOut{scenario: newScenario(t, 0)}
+			files, err := filepath.Glob(filepath.Join(examplesDirectory, directory, "*.yaml"))
+			must(t, err, "list the examples")
+			slices.SortFunc(files, func(a, b string) int { return strings.Compare(b, a) }) // a workload before what scales it
+			printed := 0
+			for _, file := range files {
+				content, err := os.ReadFile(file)
+				must(t, err, "read the example")
+				line, found := strings.CutPrefix(strings.SplitN(string(content), "\n", 2)[0], "# kubectl gpu scaledobject ")
+				if !found {
+					s.applyAsUser(content)
+					continue
+				}
+				printed++
+				for _, name := range s.applyAsUser(s.printScaledObject(line)) {
+					d := &scaled{s, name}
+					t.Cleanup(d.unscale)
+					d.expectStatusCondition("Ready", "True", "ScaledObjectReady")
+					d.expectHealthy()
+				}
+			}
+			if printed != count {
+				t.Errorf("%d of %q are ScaledObjects, want %d", printed, files, count)
+			}
+		})
+	}
+}
+
+// expectHealthy reads every metric, and waits until KEDA says that none had to be guessed.
+func (s *scaled) expectHealthy() {
+	s.Helper()
+	eventually(s, scaleTimeout, "KEDA reads all metrics of "+s.name, func(ctx context.Context) error {
+		object, err := s.scaledObjects().Get(ctx, s.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		triggers, _, _ := unstructured.NestedSlice(object.Object, "spec", "triggers")
+		names, _, _ := unstructured.NestedStringSlice(object.Object, "status", "externalMetricNames")
+		if len(names) != len(triggers) {
+			return fmt.Errorf("there are %d triggers and the metrics %q", len(triggers), names)
+		}
+		for i, name := range names {
+			if trigger, _ := triggers[i].(fields); trigger["name"] == "demand" {
+				continue // of a queue, of which there is none here
+			}
+			if _, err := s.value(ctx, name); err != nil {
+				return err
+			}
+			// After some failures a value is made up, and only this says so.
+			if status, _, _ := unstructured.NestedString(object.Object, "status", "health", name, "status"); status != "Happy" {
+				return fmt.Errorf("metric %s is %q", name, status)
+			}
+		}
+		return nil
+	})
+}
+
+// printScaledObject runs kubectl gpu scaledobject with arguments as a shell splits them.
+func (s *scaleOut) printScaledObject(arguments string) []byte {
+	s.Helper()
+	command := exec.CommandContext(s.Context(), "sh", "-c", `exec "$0" scaledobject --namespace "$1" `+arguments, os.Getenv("MICA_KUBECTL_GPU"), s.namespace)
+	var notes strings.Builder
+	command.Stderr = &notes
+	output, err := command.Output()
+	must(s, err, "run kubectl gpu scaledobject %s: %s", arguments, &notes)
+	return output
+}
+
+// applyAsUser applies all objects of a file in the scenario's namespace, which the API server
+// looks at as strictly as it can, and returns the names of the ScaledObjects. Pods wait for a node
+// that there is not: the images of the examples are not here. What is not of one namespace is
+// only looked at.
+func (s *scaleOut) applyAsUser(content []byte) (scaledObjects []string) {
+	s.Helper()
+	groups, err := restmapper.GetAPIGroupResources(s.client.Discovery())
+	must(s, err, "ask which kinds there are")
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	client, err := dynamic.NewForConfig(s.config)
+	must(s, err, "make a client")
+	for _, document := range strings.Split(string(content), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		must(s, yaml.Unmarshal([]byte(document), &object.Object), "decode %s", document)
+		kind := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		must(s, err, "look for the kind %s", kind)
+		options := metav1.PatchOptions{FieldManager: "e2e", FieldValidation: metav1.FieldValidationStrict}
+		var resource dynamic.ResourceInterface = client.Resource(mapping.Resource).Namespace(s.namespace)
+		switch kind.Kind {
+		case "Deployment":
+			must(s, unstructured.SetNestedField(object.Object, "none", "spec", "template", "spec", "nodeSelector", "e2e.mica.gpu/node"), "keep pods from nodes")
+		case "GPUHeadroom":
+			resource, options.DryRun = client.Resource(mapping.Resource), []string{metav1.DryRunAll}
+		case "ScaledObject":
+			scaledObjects = append(scaledObjects, object.GetName())
+		}
+		patch, err := object.MarshalJSON()
+		must(s, err, "encode %s %s", kind.Kind, object.GetName())
+		_, err = resource.Patch(s.Context(), object.GetName(), "application/apply-patch+yaml", patch, options)
+		must(s, err, "apply %s %s", kind.Kind, object.GetName())
+	}
+	return scaledObjects
+}

@@ -1,0 +1,72 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// testKEDAUse has a replica more for what the devices tell that its pods hold, through the node's
+// plugin, while a neighbor's device has nothing left.
+func testKEDAUse(t *testing.T) {
+	t.Parallel()
+	for _, metric := range []string{"gpuUtilization", "gpuMemory"} {
+		t.Run(metric, func(t *testing.T) {
+			t.Parallel()
+			sim := under.onSimulator(t)
+			s := &scaleOut{scenario: newScenario(t, 3)}
+			s.createTemplate("one", s.claimFor(1))
+			s.createPod(s.ending(s.podFromTemplate("neighbor", "one")))
+			sim.use(s.expectOwnDevices("neighbor")[0], 100)
+
+			d := s.newScaled("used", s.ending(s.podFromTemplate("", "one")))
+			d.startWith(1)
+			own := s.expectOwnDevices(d.onlyPod())[0]
+			sim.use(own, 50)
+			d.scaledBy(5, d.byMica(fields{"metric": metric, "target": "Deployment/used", "threshold": "60"}))
+			d.expectMetric("50")
+			sim.use(own, 90)
+			d.expectReplicas(2)
+			d.expectMetric("90") // the mean of 90 and 0, for two
+		})
+	}
+}
+
+// use sets how busy a GPU is, and how full, for the time of the test.
+func (sim simulator) use(d device, percent int) {
+	sim.Helper()
+	index, memory := sim.gpu(d).Index, d.Capacity["memory"].Value
+	sim.Cleanup(func() {
+		must(sim, sim.control.SetUse(index, nil, model.Use{Utilization: new(int), MemoryBytes: new(uint64)}), "let GPU %d rest", index)
+	})
+	must(sim, sim.control.SetUse(index, nil, model.Use{
+		Utilization: &percent, MemoryBytes: ptr.To(uint64(memory.Value()) * uint64(percent) / 100),
+	}), "use GPU %d", index)
+}
+
+// startWith has replicas before KEDA scales.
+func (s *scaled) startWith(count int32) {
+	s.Helper()
+	_, err := s.client.AppsV1().Deployments(s.namespace).UpdateScale(s.Context(), s.name, &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: s.namespace}, Spec: autoscalingv1.ScaleSpec{Replicas: count},
+	}, metav1.UpdateOptions{})
+	must(s, err, "scale Deployment %s", s.name)
+	s.expectReplicas(count)
+}
+
+// onlyPod is the name of the Deployment's one pod.
+func (s *scaled) onlyPod() string {
+	s.Helper()
+	pods, err := s.client.CoreV1().Pods(s.namespace).List(s.Context(), metav1.ListOptions{LabelSelector: "app=" + s.name})
+	must(s, err, "list the pods of %s", s.name)
+	if len(pods.Items) != 1 {
+		s.Fatalf("%s has %d pods, want 1", s.name, len(pods.Items))
+	}
+	return pods.Items[0].Name
+}
