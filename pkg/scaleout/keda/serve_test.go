@@ -195,7 +195,8 @@ func TestAStreamEndsInGoodOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = stream.Recv()
-			if want == io.EOF && !errors.Is(err, io.EOF) || want != io.EOF && status.Code(err) != codes.NotFound {
+			ended, asItShould := errors.Is(err, io.EOF), errors.Is(want, io.EOF)
+			if ended != asItShould || !ended && status.Code(err) != codes.NotFound {
 				t.Errorf("the stream ended with %v, want %v", err, want)
 			}
 		})
