@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -98,11 +99,11 @@ func newScaledFleet(b *testing.B) *scaledFleet {
 			watched = f.pods
 		}
 		return toolscache.NewSharedIndexInformer(fleetServer{&toolscache.ListWatch{
-			ListFunc: func(metav1.ListOptions) (apiruntime.Object, error) {
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (apiruntime.Object, error) {
 				list := &corev1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
 				return list, meta.SetList(list, fleetObjects(object, published))
 			},
-			WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return watched, nil },
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watched, nil },
 		}}, object, resync, indexers)
 	}
 	known, err := cache.New(&rest.Config{}, options)
@@ -273,7 +274,7 @@ func podName(n int) string      { return fmt.Sprint(workloadName(n/fleetPods), "
 func made(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1",
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 1000)}}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(strings.Repeat("x", 1000))}},
 	}
 }
 

@@ -69,7 +69,12 @@ func (s *scaleOut) dialScaler(b *testing.B) externalscaler.ExternalScalerClient 
 	must(b, err, "forward a port")
 	ended := make(chan error, 1)
 	go func() { ended <- ports.ForwardPorts() }()
-	b.Cleanup(func() { close(stop); <-ended })
+	b.Cleanup(func() {
+		close(stop)
+		if err := <-ended; err != nil {
+			b.Errorf("forward a port: %v", err)
+		}
+	})
 	select {
 	case <-ready:
 	case err := <-ended:

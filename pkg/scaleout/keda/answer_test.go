@@ -38,6 +38,10 @@ func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 			w.pods = pods(3)
 			w.rooms[h100s] = scaleout.Room{Free: 5}
 		}, 8, true},
+		{"devices of another class that the target holds count for none", with(freeTrigger, "target", "Deployment/vllm"), func(w *world) {
+			w.rooms[h100s] = scaleout.Room{Free: 1}
+			w.pods = []workload.Pod{pod("a", func(p *workload.Pod) { p.Devices[0].Class = "mig.nvidia.com" }), pod("b")}
+		}, 2, true},
 		{"devices that were free to the plan count once", with(freeTrigger, "target", "Deployment/vllm"), func(w *world) {
 			w.pods = pods(3)
 			w.unknown["p1"] = true

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -142,10 +143,18 @@ func TestACapIsToldOnce(t *testing.T) {
 	if told := ask(700); len(told) != 0 {
 		t.Errorf("only the load is another, and it was told %q", told)
 	}
+	// A thousand triggers that share their devices have another cap with each that is taken.
+	w.clock.Step(quiet - time.Second)
+	w.rooms[vllm] = scaleout.Room{Free: 10, Why: atMaximum}
+	if told := ask(700); len(told) != 0 {
+		t.Errorf("told %q so soon", told)
+	}
+	w.clock.Step(time.Second)
 	w.rooms[vllm] = scaleout.Room{Free: 9, Why: atMaximum}
 	if told := ask(700); len(told) != 1 || !strings.Contains(told[0], "for 70 replicas") || !strings.Contains(told[0], "devices for 9") {
 		t.Errorf("told %q", told)
 	}
+	w.clock.Step(quiet)
 	w.rooms[vllm] = scaleout.Room{Free: 9, Why: "group h100 is in backoff"}
 	if told := ask(700); len(told) != 1 {
 		t.Errorf("the reason is another, and it was told %q", told)
@@ -155,6 +164,14 @@ func TestACapIsToldOnce(t *testing.T) {
 		t.Errorf("told %q of a cap that does not bite", told)
 	}
 	capped(0)
+	if told := ask(700); len(told) != 0 {
+		t.Errorf("a load about the cap was told %q", told)
+	}
+	capped(1)
+	if told := ask(90); len(told) != 0 {
+		t.Errorf("told %q of a cap that does not bite", told)
+	}
+	w.clock.Step(quiet)
 	if told := ask(700); len(told) != 1 {
 		t.Errorf("a cap that bites anew was told %q", told)
 	}

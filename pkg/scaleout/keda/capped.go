@@ -33,7 +33,7 @@ const forgotten = 5 * time.Minute
 // mostCaps are told of at a time: a client chooses how many triggers there are.
 const mostCaps = 4096
 
-// caps tells of triggers that are capped, once for each cap.
+// caps tells of triggers that are capped, once for each cap that is not over at once.
 type caps struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
@@ -43,10 +43,19 @@ type caps struct {
 	swept time.Time
 }
 
+// lasting is a cap since it was first told of.
 type lasting struct {
-	capacity
+	// told is what was told last, at; nil once that holds no more.
+	told *capacity
+	at   time.Time
+	// bites is false once the load is below the cap; asked is when it last was not.
+	bites bool
 	asked time.Time
 }
+
+// quiet is how long after one Event the next of a trigger may be. Triggers that share devices
+// have another cap with each device that is taken, and a load may be about its cap.
+const quiet = time.Minute
 
 func newCaps(recorder events.EventRecorder, c clock.PassiveClock) *caps {
 	return &caps{recorder: recorder, clock: c, caps: map[identity]lasting{}, swept: c.Now()}
@@ -74,36 +83,59 @@ func (c *caps) capped(ctx context.Context, l look, wanted int, may capacity) {
 // mostNote is what an Event takes.
 const mostNote = 1024
 
-// remember tells whether the cap is new, and is to be told of.
+// remember tells whether the cap is to be told of.
 func (c *caps) remember(id identity, may capacity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before, known := c.caps[id]
 	c.sweep()
+	now := c.clock.Now()
+	l, known := c.caps[id]
 	if !known && len(c.caps) >= mostCaps {
 		return false
 	}
-	c.caps[id] = lasting{may, c.clock.Now()}
+	tell := !known || (l.told == nil || *l.told != may) && now.Sub(l.at) >= quiet
+	if tell {
+		l.told, l.at = &may, now
+	}
+	l.bites, l.asked = true, now
+	c.caps[id] = l
 	c.count()
-	return !known || before.capacity != may
+	return tell
 }
 
 // lifted tells that what was told holds no more.
 func (c *caps) lifted(ctx context.Context, l look) {
-	c.mu.Lock()
-	_, known := c.caps[l.id]
-	delete(c.caps, l.id)
-	c.sweep()
-	c.count()
-	c.mu.Unlock()
-	if known {
-		klog.FromContext(ctx).Info("There are devices for as many replicas as are asked for",
-			"target", klog.KRef(l.target.Ref.Namespace, l.target.Ref.Name), "scaledObject", klog.KRef(l.ref.GetNamespace(), l.ref.GetName()),
-			"metric", l.trigger.kind.name)
+	if !c.lift(l.id) {
+		return
 	}
+	klog.FromContext(ctx).Info("There are devices for as many replicas as are asked for",
+		"target", klog.KRef(l.target.Ref.Namespace, l.target.Ref.Name), "scaledObject", klog.KRef(l.ref.GetNamespace(), l.ref.GetName()),
+		"metric", l.trigger.kind.name)
 }
 
-func (c *caps) count() { cappedTriggers.Set(float64(len(c.caps))) }
+// lift tells whether something was told that holds no more.
+func (c *caps) lift(id identity) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweep()
+	l, known := c.caps[id]
+	if !known {
+		return false
+	}
+	c.caps[id] = lasting{at: l.at, asked: l.asked}
+	c.count()
+	return l.told != nil
+}
+
+func (c *caps) count() {
+	biting := 0
+	for _, l := range c.caps {
+		if l.bites {
+			biting++
+		}
+	}
+	cappedTriggers.Set(float64(biting))
+}
 
 // sweep drops the triggers that nobody asks about.
 func (c *caps) sweep() {
@@ -114,6 +146,7 @@ func (c *caps) sweep() {
 				delete(c.caps, id)
 			}
 		}
+		c.count()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 type freeDevices struct {
 	polled
 	sample scaleout.Sample
+	class  string
 }
 
 // warmDevices counts the free devices that headroom keeps.
@@ -26,7 +27,7 @@ type warmDevices struct {
 
 func readFree(f fields, _ string, _ *workload.Ref) (metric, error) {
 	sample, err := readSample(f)
-	return freeDevices{sample: sample}, err
+	return freeDevices{sample: sample, class: f[keyDeviceClass]}, err
 }
 
 func readWarm(f fields, _ string, _ *workload.Ref) (metric, error) {
@@ -68,12 +69,12 @@ func (m freeDevices) value(ctx context.Context, from *Sources, target *workload.
 	if err != nil || target == nil {
 		return float64(room.Free), err
 	}
-	return float64(room.Free + from.held(target)), nil
+	return float64(room.Free + from.held(target, m.class)), nil
 }
 
-// held counts the devices that pods hold of which the plan knew: what others hold was free to
-// it. Pods that share a claim share its devices.
-func (s *Sources) held(target *workload.State) int {
+// held counts the devices of a class that pods hold of which the plan knew: what others hold was
+// free to it. Pods that share a claim share its devices.
+func (s *Sources) held(target *workload.State, class string) int {
 	n := 0
 	first := map[types.UID]types.UID{}
 	for _, pod := range target.Pods {
@@ -84,7 +85,7 @@ func (s *Sources) held(target *workload.State) int {
 			if _, taken := first[device.Claim]; !taken {
 				first[device.Claim] = pod.UID
 			}
-			if first[device.Claim] == pod.UID {
+			if first[device.Claim] == pod.UID && device.Class == class {
 				n++
 			}
 		}

@@ -136,6 +136,26 @@ func (x *Index) pod(ctx context.Context, object *corev1.Pod) (Pod, error) {
 	return pod, nil
 }
 
+// class is the one that a claim's request asks for, which is called as in a result: REQUEST, or
+// REQUEST/ALTERNATIVE.
+func class(claim *resourceapi.ResourceClaim, called string) string {
+	name, alternative, _ := strings.Cut(called, "/")
+	for _, request := range claim.Spec.Devices.Requests {
+		if request.Name != name {
+			continue
+		}
+		if request.Exactly != nil {
+			return request.Exactly.DeviceClassName
+		}
+		for _, sub := range request.FirstAvailable {
+			if sub.Name == alternative {
+				return sub.DeviceClassName
+			}
+		}
+	}
+	return ""
+}
+
 // devices are those of our driver. Its pools are nodes', and named for them.
 func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 	if claim == nil || claim.Status.Allocation == nil {
@@ -152,6 +172,7 @@ func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 			Pool:             result.Pool,
 			Name:             result.Device,
 			Claim:            claim.UID,
+			Class:            class(claim, result.Request),
 			ShareID:          result.ShareID,
 			ConsumedCapacity: result.ConsumedCapacity,
 		})

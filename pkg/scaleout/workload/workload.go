@@ -55,8 +55,9 @@ type Pod struct {
 type Device struct {
 	// Node is the one whose pool the device is of, Name the device's in the pool.
 	Node, Pool, Name string
-	// Claim is the UID of the claim that holds it.
+	// Claim is the UID of the claim that holds it, Class the DeviceClass that the claim asks for.
 	Claim types.UID
+	Class string
 	// ShareID tells shares of one device apart; nil where the device is held alone.
 	ShareID *types.UID
 	// ConsumedCapacity is how much of each capacity the share is; nil where the device is held

@@ -203,7 +203,7 @@ func allocated(claim *resourceapi.ResourceClaim, at time.Time, results ...resour
 }
 
 func device(pool, name string) resourceapi.DeviceRequestAllocationResult {
-	return resourceapi.DeviceRequestAllocationResult{Driver: driver, Pool: pool, Device: name}
+	return resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: driver, Pool: pool, Device: name}
 }
 
 // newPod is one of a ReplicaSet, or of nothing where that has no name.
