@@ -45,9 +45,13 @@ up() {
 	"${wait[@]}" --for condition=Available apiservice/v1beta1.external.metrics.k8s.io
 }
 
-# KEDA has to be there to let go of its objects.
+# KEDA has to be there to let go of its objects, of which there are none before its kinds are.
 down() {
-	"$kubectl" delete scaledobjects,scaledjobs --all-namespaces --all --ignore-not-found --timeout 1m
+	local kinds
+	kinds=$("$kubectl" get --ignore-not-found --output name customresourcedefinitions scaledobjects.keda.sh scaledjobs.keda.sh)
+	if [[ -n ${kinds} ]]; then
+		"$kubectl" delete scaledobjects,scaledjobs --all-namespaces --all --timeout 1m
+	fi
 	manifests | "$kubectl" delete --ignore-not-found --timeout 2m --filename -
 }
 
