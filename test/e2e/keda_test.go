@@ -25,7 +25,6 @@ func TestKEDA(t *testing.T) {
 	t.Run("capacity cap", testKEDACapacityCap)
 	t.Run("refused triggers", testKEDARefusedTriggers)
 	t.Run("use", testKEDAUse)
-	t.Run("leader", testKEDALeader)
 	t.Run("examples", testKEDAExamples)
 }
 
