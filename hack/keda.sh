@@ -45,10 +45,14 @@ up() {
 	"${wait[@]}" --for condition=Available apiservice/v1beta1.external.metrics.k8s.io
 }
 
-# KEDA has to be there to let go of its objects; and as long as it is to serve an API and does
-# not, no namespace can be deleted.
+# KEDA has to be there to let go of its objects, of which there are none before its kinds are;
+# and as long as it is to serve an API and does not, no namespace can be deleted.
 down() {
-	"$kubectl" delete scaledobjects,scaledjobs --all-namespaces --all --ignore-not-found --timeout 1m
+	local kinds
+	kinds=$("$kubectl" get --ignore-not-found --output name customresourcedefinitions scaledobjects.keda.sh scaledjobs.keda.sh)
+	if [[ -n ${kinds} ]]; then
+		"$kubectl" delete scaledobjects,scaledjobs --all-namespaces --all --timeout 1m
+	fi
 	"$kubectl" delete apiservice v1beta1.external.metrics.k8s.io --ignore-not-found
 	manifests | "$kubectl" delete --ignore-not-found --timeout 2m --filename -
 }

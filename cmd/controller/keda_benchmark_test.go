@@ -79,8 +79,6 @@ func (fleetServer) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newScaledFleet(b *testing.B) *scaledFleet {
 	b.Helper()
-	klog.SetOutput(io.Discard)
-	klog.LogToStderr(false)
 	f := &scaledFleet{pods: watch.NewFake()}
 	published := publishedByNode(b)
 	scheme := apiruntime.NewScheme()

@@ -27,7 +27,6 @@ func TestKEDA(t *testing.T) {
 	t.Run("devices", testKEDADevices)
 	t.Run("refused triggers", testKEDARefusedTriggers)
 	t.Run("use", testKEDAUse)
-	t.Run("leader", testKEDALeader)
 	t.Run("examples", testKEDAExamples)
 }
 
