@@ -32,7 +32,6 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -79,6 +78,7 @@ func (fleetServer) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newScaledFleet(b *testing.B) *scaledFleet {
 	b.Helper()
+	saveMemory()
 	f := &scaledFleet{pods: watch.NewFake()}
 	published := publishedByNode(b)
 	scheme := apiruntime.NewScheme()
