@@ -61,10 +61,16 @@ func (s *scaleOut) newScaled(name string, pod *corev1.Pod) *scaled {
 // scaledBy declares the ScaledObject with one trigger, for the time of the test.
 func (s *scaled) scaledBy(maximum int64, trigger fields) {
 	s.Helper()
+	s.scaledWithin(0, maximum, trigger)
+}
+
+// scaledWithin is scaledBy with replicas that stay, whatever the trigger says.
+func (s *scaled) scaledWithin(minimum, maximum int64, trigger fields) {
+	s.Helper()
 	spec := fields{
 		"scaleTargetRef":  fields{"name": s.name},
 		"pollingInterval": int64(kedaPolling.Seconds()), "cooldownPeriod": int64(cooldown.Seconds()),
-		"minReplicaCount": int64(0), "maxReplicaCount": maximum,
+		"minReplicaCount": minimum, "maxReplicaCount": maximum,
 		"advanced": fields{"horizontalPodAutoscalerConfig": fields{
 			"behavior": fields{"scaleDown": fields{"stabilizationWindowSeconds": int64(0)}},
 		}},
