@@ -162,7 +162,8 @@ func (s *scaled) expectReplicasWithin(limit time.Duration, count int32) {
 			return err
 		}
 		if *deployment.Spec.Replicas != count || deployment.Status.AvailableReplicas != count || deployment.Status.Replicas != count {
-			return fmt.Errorf("%d are wanted, %d are there, %d are available", *deployment.Spec.Replicas, deployment.Status.Replicas, deployment.Status.AvailableReplicas)
+			err := fmt.Errorf("%d are wanted, %d are there, %d are available", *deployment.Spec.Replicas, deployment.Status.Replicas, deployment.Status.AvailableReplicas)
+			return errors.Join(err, s.nudgeRefused(ctx))
 		}
 		return nil
 	})
