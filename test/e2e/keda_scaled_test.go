@@ -67,10 +67,16 @@ func (s *scaleOut) newScaled(name string, pod *corev1.Pod) *scaled {
 // scaledBy declares the ScaledObject with one trigger, for the time of the test.
 func (s *scaled) scaledBy(maximum int64, trigger fields) {
 	s.Helper()
+	s.scaledWithin(0, maximum, trigger)
+}
+
+// scaledWithin is scaledBy with replicas that stay, whatever the trigger says.
+func (s *scaled) scaledWithin(minimum, maximum int64, trigger fields) {
+	s.Helper()
 	spec := fields{
 		"scaleTargetRef":  fields{"name": s.name},
 		"pollingInterval": int64(kedaPolling.Seconds()), "cooldownPeriod": int64(cooldown.Seconds()),
-		"minReplicaCount": int64(0), "maxReplicaCount": maximum,
+		"minReplicaCount": minimum, "maxReplicaCount": maximum,
 		"advanced": fields{"horizontalPodAutoscalerConfig": fields{
 			"behavior": fields{"scaleDown": fields{"stabilizationWindowSeconds": int64(0)}},
 		}},
@@ -162,7 +168,8 @@ func (s *scaled) expectReplicasWithin(limit time.Duration, count int32) {
 			return err
 		}
 		if *deployment.Spec.Replicas != count || deployment.Status.AvailableReplicas != count || deployment.Status.Replicas != count {
-			return fmt.Errorf("%d are wanted, %d are there, %d are available", *deployment.Spec.Replicas, deployment.Status.Replicas, deployment.Status.AvailableReplicas)
+			err := fmt.Errorf("%d are wanted, %d are there, %d are available", *deployment.Spec.Replicas, deployment.Status.Replicas, deployment.Status.AvailableReplicas)
+			return errors.Join(err, s.nudgeRefused(ctx))
 		}
 		return nil
 	})
