@@ -35,7 +35,7 @@ up() {
 	bin/cluster load bin/keda.tar
 	trap diagnose ERR
 	manifests | "$kubectl" apply --server-side --force-conflicts --filename - >/dev/null
-	local wait=("$kubectl" --namespace keda wait --timeout 2m)
+	local wait=("$kubectl" --namespace keda wait --timeout 4m)
 	# The operator makes its certificates, and then waits until kubelet has put them into its
 	# files: that takes a minute or more, unless the pod changes.
 	"${wait[@]}" --for create secret/kedaorg-certs >/dev/null

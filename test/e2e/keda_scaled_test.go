@@ -31,8 +31,9 @@ const (
 	// kedaPolling and cooldown are KEDA's, short where it is not itself that is tested.
 	kedaPolling = time.Second
 	cooldown    = 3 * time.Second
-	// scaleTimeout bounds what takes the horizontal pod autoscaler two looks, 15 s apart.
-	scaleTimeout = time.Minute
+	// scaleTimeout bounds what takes the horizontal pod autoscaler two looks, 15 s apart, on a
+	// busy machine.
+	scaleTimeout = 2 * time.Minute
 )
 
 // scaled is a Deployment that KEDA scales, called as its ScaledObject and as its model.
