@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/workload"
 )
 
 // failure is an error with the code that it has on the wire. KEDA shows the words and heeds no
@@ -25,9 +27,6 @@ func (f failure) GRPCStatus() *status.Status { return status.New(f.code, f.Error
 // invalid is an error in what the user wrote.
 func invalid(err error) error { return failure{err, codes.InvalidArgument} }
 
-// missing is an error for what does not exist.
-func missing(err error) error { return failure{err, codes.NotFound} }
-
 // unavailable is an error of a source that did not answer, or not with anything to rely on.
 func unavailable(err error) error { return failure{err, codes.Unavailable} }
 
@@ -45,7 +44,7 @@ func onTheWire(err error) error {
 		code = codes.DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		code = codes.Canceled
-	case apierrors.IsNotFound(err):
+	case errors.Is(err, workload.ErrNotFound), apierrors.IsNotFound(err):
 		code = codes.NotFound
 	}
 	return status.Error(code, err.Error())

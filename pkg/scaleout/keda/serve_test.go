@@ -17,6 +17,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
+	"github.com/mica-gpu/mica/pkg/scaleout/workload"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -49,11 +50,12 @@ func TestAnErrorHasItsWordsAndItsCode(t *testing.T) {
 		text string
 	}{
 		"invalid":           {invalid(errors.New("metric \"x\" is unknown")), codes.InvalidArgument, `metric "x" is unknown`},
-		"missing":           {missing(gone), codes.NotFound, gone.Error()},
+		"of its own code":   {failure{gone, codes.NotFound}, codes.NotFound, gone.Error()},
 		"unavailable":       {unavailable(errors.New("prometheus is down")), codes.Unavailable, "prometheus is down"},
-		"wrapped":           {fmt.Errorf("read the target: %w", missing(gone)), codes.NotFound, "read the target: " + gone.Error()},
+		"wrapped":           {fmt.Errorf("read the target: %w", failure{gone, codes.NotFound}), codes.NotFound, "read the target: " + gone.Error()},
 		"slow":              {fmt.Errorf("ask: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "ask: context deadline exceeded"},
 		"slow source":       {unavailable(fmt.Errorf("ask: %w", context.DeadlineExceeded)), codes.Unavailable, "ask: context deadline exceeded"},
+		"of workloads":      {fmt.Errorf("Deployment/vllm %w", workload.ErrNotFound), codes.NotFound, "Deployment/vllm does not exist"},
 		"of the API server": {apierrors.NewNotFound(schema.GroupResource{Resource: "deployments"}, "vllm"), codes.NotFound, `deployments "vllm" not found`},
 		"nobody's":          {errors.New("something else"), codes.Unknown, "something else"},
 	} {
@@ -142,7 +144,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	counted := func(method, code string) float64 { return testutil.ToFloat64(requests.WithLabelValues(method, code)) }
 	before := counted("GetMetrics", "NotFound")
 	beforeActive := counted("IsActive", "OK")
-	server := run(t, Files{}, testingclock.NewFakeClock(today), answerer{metrics: func(context.Context) error { return missing(errors.New("nothing there")) }})
+	server := run(t, Files{}, testingclock.NewFakeClock(today), answerer{metrics: func(context.Context) error { return failure{errors.New("nothing there"), codes.NotFound} }})
 	client := server.client(t, nil)
 	if _, err := client.GetMetrics(t.Context(), metricsOf("vllm")); err == nil {
 		t.Fatal("there is no error")
@@ -189,7 +191,7 @@ func TestAStreamEndsInGoodOrder(t *testing.T) {
 			want := io.EOF
 			if end == nil {
 				server.clock.Step(streamAge - time.Second)
-				want = missing(errors.New("it is gone"))
+				want = failure{errors.New("it is gone"), codes.NotFound}
 				wrong <- want
 			} else if err := end(server); err != nil {
 				t.Fatal(err)
