@@ -11,11 +11,11 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/forecast"
-	"github.com/mica-gpu/mica/pkg/scaleout/keda"
-	"github.com/mica-gpu/mica/pkg/scaleout/profile"
-	"github.com/mica-gpu/mica/pkg/scaleout/usage"
-	"github.com/mica-gpu/mica/pkg/scaleout/workload"
+	"github.com/mica-gpu/mica/pkg/elastic/forecast"
+	"github.com/mica-gpu/mica/pkg/elastic/keda"
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/usage"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
 // What the directories of Secrets have.

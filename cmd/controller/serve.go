@@ -23,9 +23,9 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/catalog"
+	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
-	"github.com/mica-gpu/mica/pkg/scaleout/forecast"
 )
 
 // component is who Events are from.

@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/profile"
-	"github.com/mica-gpu/mica/pkg/scaleout/scaledobject"
-	"github.com/mica-gpu/mica/pkg/scaleout/workload"
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/scaledobject"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
 // scaling is the options of scaledobject.

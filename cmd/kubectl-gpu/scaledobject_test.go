@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/keda"
-	"github.com/mica-gpu/mica/pkg/scaleout/profile"
-	"github.com/mica-gpu/mica/pkg/scaleout/scaledobject"
+	"github.com/mica-gpu/mica/pkg/elastic/keda"
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/scaledobject"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -172,7 +172,7 @@ func TestTheControllerReadsWhatIsPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := 0
-	for _, pattern := range []string{filepath.Join(examples, "*", "*.yaml"), "../../pkg/scaleout/scaledobject/testdata/*.yaml"} {
+	for _, pattern := range []string{filepath.Join(examples, "*", "*.yaml"), "../../pkg/elastic/scaledobject/testdata/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

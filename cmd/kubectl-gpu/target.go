@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/workload"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
 // podOf reads what the pods of a workload are made of.

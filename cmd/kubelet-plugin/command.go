@@ -13,15 +13,15 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/cdi"
-	"github.com/mica-gpu/mica/pkg/driver"
-	"github.com/mica-gpu/mica/pkg/driverroot"
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/nvml"
-	"github.com/mica-gpu/mica/pkg/prepare"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/driverroot"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/pkg/node/timeslice"
 	"github.com/mica-gpu/mica/pkg/release"
-	"github.com/mica-gpu/mica/pkg/sample"
-	"github.com/mica-gpu/mica/pkg/timeslice"
 )
 
 func newCommand() *cobra.Command {

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
-	"github.com/mica-gpu/mica/pkg/cdi"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 

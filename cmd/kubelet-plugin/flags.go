@@ -10,7 +10,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/node/driver"
 )
 
 // flags are the plugin's settings. Each has an environment variable, which the

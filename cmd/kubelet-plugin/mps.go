@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/driverroot"
-	"github.com/mica-gpu/mica/pkg/mps"
+	"github.com/mica-gpu/mica/pkg/node/driverroot"
+	"github.com/mica-gpu/mica/pkg/node/mps"
 )
 
 // supervision are the settings of the supervisor of MPS control daemons.

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/mica-gpu/mica/pkg/mps"
+	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 

@@ -25,9 +25,9 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/cdi"
-	"github.com/mica-gpu/mica/pkg/driver"
-	"github.com/mica-gpu/mica/pkg/driverroot"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
 const (

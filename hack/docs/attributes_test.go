@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"

@@ -15,10 +15,10 @@ func TestTheControllersNamesAreDocumented(t *testing.T) {
 		name *regexp.Regexp
 	}{
 		{"metric", "../../pkg/scaleout/control/metrics.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"metric", "../../pkg/scaleout/keda/calls.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"metric", "../../pkg/scaleout/keda/capped.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"reason", "../../pkg/scaleout/keda/capped.go", "../../docs/troubleshooting.md", regexp.MustCompile(`Reason\w+\s+= "(\w+)"`)},
-		{"metric", "../../pkg/scaleout/keda/expiry.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/calls.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/capped.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"reason", "../../pkg/elastic/keda/capped.go", "../../docs/troubleshooting.md", regexp.MustCompile(`Reason\w+\s+= "(\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/expiry.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
 		{"flag", "../../cmd/controller/flags.go", "../../docs/configuration.md", regexp.MustCompile(`Var\((?:&f\.\w+(?:\.\w+)*), "([\w-]+)"`)},
 		{"reason", "../../pkg/scaleout/explain/report.go", "../../docs/troubleshooting.md", regexp.MustCompile(`Reason\w+\s+= "(\w+)"`)},
 		{"reason", "../../pkg/scaleout/ready/gate.go", "../../docs/troubleshooting.md", regexp.MustCompile(`Reason\w+\s+= "(\w+)"`)},

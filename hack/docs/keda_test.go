@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/keda"
-	"github.com/mica-gpu/mica/pkg/scaleout/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/keda"
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
 const kedaPage = "../../docs/keda.md"
@@ -23,9 +23,9 @@ func TestWhatTriggersHaveIsDocumented(t *testing.T) {
 		what, source string
 		name         *regexp.Regexp
 	}{
-		{"key", "../../pkg/scaleout/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
-		{"metric", "../../pkg/scaleout/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
-		{"reason", "../../pkg/scaleout/keda/capped.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"key", "../../pkg/elastic/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
+		{"reason", "../../pkg/elastic/keda/capped.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"flag", "../../cmd/kubectl-gpu/scaledobject.go", regexp.MustCompile(`Var\(&s\.[\w.]+, "([\w-]+)"`)},
 	} {
 		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)

@@ -6,16 +6,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mica-gpu/mica/pkg/sample"
-	"github.com/mica-gpu/mica/pkg/scaleout/usage"
+	"github.com/mica-gpu/mica/pkg/elastic/usage"
+	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
 // What the plugin counts is explained where users look for it.
 func TestThePluginsMetricsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/metrics.md")
 	for source, name := range map[string]*regexp.Regexp{
-		"../../pkg/driver/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
-		"../../pkg/sample/metrics.go": regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
+		"../../pkg/node/driver/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/node/sample/metrics.go": regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
 	} {
 		names := name.FindAllStringSubmatch(read(t, source), -1)
 		if len(names) == 0 {

@@ -36,7 +36,7 @@ func violations(sources []source) []string {
 func (s source) check(path string) string {
 	if strings.HasPrefix(path+"/", nvmlModule) {
 		if !slices.ContainsFunc(nvmlImporters, func(r string) bool { return isIn(s.dir, r) }) {
-			return "only " + strings.Join(nvmlImporters, ", ") + " may; ask pkg/nvml instead"
+			return "only " + strings.Join(nvmlImporters, ", ") + " may; ask pkg/node/nvml instead"
 		}
 		return ""
 	}

@@ -13,72 +13,55 @@ var floors = map[string]int{
 	"cmd/controller":      9,
 	"cmd/kubectl-gpu":     9,
 
-	// The loop around what follows.
-	"pkg/scaleout/control": 8,
+	// pkg/node: what only the kubelet plugin has. From the top: what kubelet and the
+	// API server see; what decides; one mechanism each; the machine.
+	"pkg/node/driver":    7,
+	"pkg/node/prepare":   3,
+	"pkg/node/sample":    3,
+	"pkg/node/journal":   2,
+	"pkg/node/cdi":       2,
+	"pkg/node/mps":       2,
+	"pkg/node/timeslice": 2,
+	"pkg/node/nvml":      1,
+	"pkg/node/lock":      1,
+	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
+	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
+	"pkg/node/driverroot": 0,
 
-	// What the cluster talks to.
-	"pkg/driver":           7,
-	"pkg/scaleout/pair":    7,
-	"pkg/scaleout/ready":   7,
-	"pkg/scaleout/keda":    7,
-	"pkg/scaleout/explain": 7,
-	"pkg/scaleout/eks":     8,
-
-	// The cluster as it is, for who decides.
-	"pkg/scaleout/view":  6,
-	"pkg/scaleout/usage": 6,
-
-	// What users are given, made of data.
-	"pkg/scaleout/scaledobject": 6,
-	"pkg/scaleout/profile":      5,
-
-	// What is asked of workloads, and of the plan on their behalf.
-	"pkg/scaleout/workload": 5,
-	"pkg/scaleout/forecast": 5,
-
-	// What is to be kept, for the view of the cluster.
+	// pkg/scaleout: which node groups have to grow, in the controller. From the top:
+	// the loop and the cloud; what the cluster is told; the cluster as it is; what is
+	// to be kept free; what decides about many nodes, from what is known of one.
+	"pkg/scaleout/control":  8,
+	"pkg/scaleout/eks":      8,
+	"pkg/scaleout/pair":     7,
+	"pkg/scaleout/ready":    7,
+	"pkg/scaleout/explain":  7,
+	"pkg/scaleout/view":     6,
 	"pkg/scaleout/headroom": 5,
+	"pkg/scaleout":          4,
 
-	// What decides about many nodes, from what is known of one.
-	"pkg/scaleout": 4,
+	// pkg/elastic: how many replicas a workload needs, in the controller. From the top:
+	// what KEDA is told; what users are given, and how busy devices are; what is asked
+	// of workloads and of the plan.
+	"pkg/elastic/keda":         7,
+	"pkg/elastic/usage":        6,
+	"pkg/elastic/scaledobject": 6,
+	"pkg/elastic/workload":     5,
+	"pkg/elastic/forecast":     5,
+	"pkg/elastic/profile":      5,
 
-	// What decides.
-	"pkg/prepare": 3,
+	// What plugin and controller share: what is published, what is known of boards,
+	// plain values, and what a binary knows of itself.
 	"pkg/policy":  3,
-	"pkg/health":  3,
-
-	// What is seen of what is held.
-	"pkg/sample": 3,
-
-	// One mechanism each.
-	"pkg/slice":     2,
-	"pkg/journal":   2,
-	"pkg/cdi":       2,
-	"pkg/mps":       2,
-	"pkg/timeslice": 2,
-	"pkg/vfio":      2,
-
-	// The machine.
-	"pkg/nvml": 1,
-	"pkg/lock": 1,
-
-	// Facts about boards, in the words of the floor below.
+	"pkg/slice":   2,
 	"pkg/catalog": 1,
-
-	// What a binary knows of itself.
+	"pkg/gpu":     0,
 	"pkg/release": 0,
-
-	// Plain values.
-	"pkg/gpu": 0,
-
-	// Where an installed driver has what: for who loads its library, pkg/nvml, and
-	// who runs its programs, pkg/timeslice and pkg/mps.
-	"pkg/driverroot": 0,
 }
 
 // nvmlModule may be imported by these rooms only, because everything else is to
-// work without a driver library: pkg/nvml wraps it, pkg/cdi hands its handle to
+// work without a driver library: pkg/node/nvml wraps it, pkg/node/cdi hands its handle to
 // nvcdi, and the simulator answers its calls.
 const nvmlModule = "github.com/NVIDIA/go-nvml/"
 
-var nvmlImporters = []string{"pkg/nvml", "pkg/cdi", "test/nvmlsim"}
+var nvmlImporters = []string{"pkg/node/nvml", "pkg/node/cdi", "test/nvmlsim"}

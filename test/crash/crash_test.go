@@ -14,7 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/mica-gpu/mica/pkg/journal"
+	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 

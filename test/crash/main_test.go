@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/mica-gpu/mica/pkg/nvml"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
 // binaries is the directory that the plugin and the simulator are built into.

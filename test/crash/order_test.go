@@ -13,8 +13,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/mica-gpu/mica/pkg/journal"
-	"github.com/mica-gpu/mica/pkg/mps"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/mica-gpu/mica/pkg/lock"
+	"github.com/mica-gpu/mica/pkg/node/lock"
 )
 
 // The tests of this file disturb the plugin or kubelet, so they run alone: `go test` runs

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 	"github.com/mica-gpu/mica/test/fleet/plugin"
 )

@@ -23,7 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
-	"github.com/mica-gpu/mica/pkg/scaleout/keda"
+	"github.com/mica-gpu/mica/pkg/elastic/keda"
 )
 
 // Script is what is answered from now on.

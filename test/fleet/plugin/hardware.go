@@ -8,11 +8,11 @@ import (
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/mica-gpu/mica/pkg/driver"
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/nvml"
-	"github.com/mica-gpu/mica/pkg/prepare"
-	"github.com/mica-gpu/mica/pkg/sample"
+	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"

@@ -25,7 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/driver"
+	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 

@@ -1,0 +1,158 @@
+package keda
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// ReasonCapped is the reason of Events on a target that would have more replicas than there can
+// be devices for.
+const ReasonCapped = "ScaleCapped"
+
+var cappedTriggers = prometheus.NewGauge(prometheus.GaugeOpts{
+	Name: "mica_keda_capped_triggers",
+	Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
+})
+
+func init() { metrics.Registry.MustRegister(cappedTriggers) }
+
+// forgotten is how long after its last question a trigger is taken for gone.
+const forgotten = 5 * time.Minute
+
+// mostCaps are told of at a time: a client chooses how many triggers there are.
+const mostCaps = 4096
+
+// caps tells of triggers that are capped, once for each cap that is not over at once.
+type caps struct {
+	recorder events.EventRecorder
+	clock    clock.PassiveClock
+
+	mu    sync.Mutex
+	caps  map[identity]lasting
+	swept time.Time
+}
+
+// lasting is a cap since it was first told of.
+type lasting struct {
+	// told is what was told last, at; nil once that holds no more.
+	told *capacity
+	at   time.Time
+	// bites is false once the load is below the cap; asked is when it last was not.
+	bites bool
+	asked time.Time
+}
+
+// quiet is how long after one Event the next of a trigger may be. Triggers that share devices
+// have another cap with each device that is taken, and a load may be about its cap.
+const quiet = time.Minute
+
+func newCaps(recorder events.EventRecorder, c clock.PassiveClock) *caps {
+	return &caps{recorder: recorder, clock: c, caps: map[identity]lasting{}, swept: c.Now()}
+}
+
+// capped tells who looks at the target why it does not grow. How many replicas are wanted
+// changes by the second, and is told as it is when something else has changed.
+func (c *caps) capped(ctx context.Context, l look, wanted int, may capacity) {
+	if !c.remember(l.id, may) {
+		return
+	}
+	note := fmt.Sprintf("ScaledObject %s asks by metric %s for %d replicas of %s; there are, or can be, devices for %d",
+		l.ref.GetName(), l.trigger.kind.name, wanted, l.target.Ref, may.replicas)
+	if may.why != "" {
+		note += ": " + may.why
+	}
+	klog.FromContext(ctx).Info("There are not devices for as many replicas as are asked for",
+		"target", klog.KRef(l.target.Ref.Namespace, l.target.Ref.Name), "scaledObject", klog.KRef(l.ref.GetNamespace(), l.ref.GetName()),
+		"metric", l.trigger.kind.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
+	// Within some minutes the recorder only counts an Event that has all but its note in common
+	// with the one before: the number is in the action, so that a new one is written.
+	c.recorder.Eventf(object(l.target), nil, corev1.EventTypeWarning, ReasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", cut(note, mostNote))
+}
+
+// mostNote is what an Event takes.
+const mostNote = 1024
+
+// remember tells whether the cap is to be told of.
+func (c *caps) remember(id identity, may capacity) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweep()
+	now := c.clock.Now()
+	l, known := c.caps[id]
+	if !known && len(c.caps) >= mostCaps {
+		return false
+	}
+	tell := !known || (l.told == nil || *l.told != may) && now.Sub(l.at) >= quiet
+	if tell {
+		l.told, l.at = &may, now
+	}
+	l.bites, l.asked = true, now
+	c.caps[id] = l
+	c.count()
+	return tell
+}
+
+// lifted tells that what was told holds no more.
+func (c *caps) lifted(ctx context.Context, l look) {
+	if !c.lift(l.id) {
+		return
+	}
+	klog.FromContext(ctx).Info("There are devices for as many replicas as are asked for",
+		"target", klog.KRef(l.target.Ref.Namespace, l.target.Ref.Name), "scaledObject", klog.KRef(l.ref.GetNamespace(), l.ref.GetName()),
+		"metric", l.trigger.kind.name)
+}
+
+// lift tells whether something was told that holds no more.
+func (c *caps) lift(id identity) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweep()
+	l, known := c.caps[id]
+	if !known {
+		return false
+	}
+	c.caps[id] = lasting{at: l.at, asked: l.asked}
+	c.count()
+	return l.told != nil
+}
+
+func (c *caps) count() {
+	biting := 0
+	for _, l := range c.caps {
+		if l.bites {
+			biting++
+		}
+	}
+	cappedTriggers.Set(float64(biting))
+}
+
+// sweep drops the triggers that nobody asks about.
+func (c *caps) sweep() {
+	if now := c.clock.Now(); now.Sub(c.swept) >= forgotten {
+		c.swept = now
+		for id, l := range c.caps {
+			if now.Sub(l.asked) >= forgotten {
+				delete(c.caps, id)
+			}
+		}
+		c.count()
+	}
+}
+
+// object is the target's for an Event: all that triggers scale is of one API.
+func object(target *workload.State) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: "apps/v1", Kind: target.Ref.Kind, Namespace: target.Ref.Namespace, Name: target.Ref.Name, UID: target.UID,
+	}
+}

@@ -1,0 +1,109 @@
+package keda
+
+import (
+	"context"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// freeDevices counts the devices of a class that nobody holds. Those that the target itself
+// holds count as well: else each replica would take from the number that keeps it.
+type freeDevices struct {
+	polled
+	sample scaleout.Sample
+	class  string
+}
+
+// warmDevices counts the free devices that headroom keeps.
+type warmDevices struct {
+	polled
+	sample scaleout.Sample
+}
+
+func readFree(f fields, _ string, _ *workload.Ref) (metric, error) {
+	sample, err := readSample(f)
+	return freeDevices{sample: sample, class: f[keyDeviceClass]}, err
+}
+
+func readWarm(f fields, _ string, _ *workload.Ref) (metric, error) {
+	sample, err := readSample(f)
+	return warmDevices{sample: sample}, err
+}
+
+// readSample is a claim of one device: room for one is one device.
+func readSample(f fields) (scaleout.Sample, error) {
+	class, err := f.class()
+	if err != nil {
+		return scaleout.Sample{}, err
+	}
+	if class == "" {
+		return scaleout.Sample{}, fmt.Errorf("%s is missing: it says which devices are counted", keyDeviceClass)
+	}
+	selector, err := f.selector()
+	if err != nil {
+		return scaleout.Sample{}, err
+	}
+	request := resourceapi.ExactDeviceRequest{
+		DeviceClassName: class,
+		AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
+		Count:           1,
+	}
+	if selector != "" {
+		request.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}}
+	}
+	return scaleout.Sample{
+		ID: "DeviceClass/" + class + "/" + selector,
+		Claim: &resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "device", Exactly: &request}},
+		}},
+	}, nil
+}
+
+func (m freeDevices) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
+	room, err := from.devices(ctx, m.sample)
+	if err != nil || target == nil {
+		return float64(room.Free), err
+	}
+	return float64(room.Free + from.held(target, m.class)), nil
+}
+
+// held counts the devices of a class that pods hold of which the plan knew: what others hold was
+// free to it. Pods that share a claim share its devices.
+func (s *Sources) held(target *workload.State, class string) int {
+	n := 0
+	first := map[types.UID]types.UID{}
+	for _, pod := range target.Pods {
+		if !s.Forecast.Known(pod.UID) {
+			continue
+		}
+		for _, device := range pod.Devices {
+			if _, taken := first[device.Claim]; !taken {
+				first[device.Claim] = pod.UID
+			}
+			if first[device.Claim] == pod.UID && device.Class == class {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (m warmDevices) value(ctx context.Context, from *Sources, _ *workload.State) (float64, error) {
+	room, err := from.devices(ctx, m.sample)
+	return float64(room.Kept), err
+}
+
+// devices counts those that a sample of one stands for.
+func (s *Sources) devices(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
+	room, err := s.room(ctx, sample)
+	if err != nil {
+		request := sample.Claim.Devices.Requests[0].Exactly
+		return scaleout.Room{}, fmt.Errorf("how many devices of DeviceClass %s are free is not known: %w", request.DeviceClassName, err)
+	}
+	return room, nil
+}

@@ -1,0 +1,62 @@
+// Package keda serves KEDA's external scaler: it tells KEDA what only the device side knows,
+// how many claims wait, how many devices are free, how busy exactly the devices are that a
+// workload holds. It never reports a value that asks for replicas for which there cannot be
+// devices, never takes a loading model for an idle one, and answers with an error in words, not
+// with 0, where it does not know.
+package keda
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/usage"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// Workloads knows what pods hold and wait for: package workload.
+type Workloads interface {
+	// Workload is an error where there is none of that name.
+	Workload(ctx context.Context, ref workload.Ref) (workload.State, error)
+	// Pending counts claims.
+	Pending(ctx context.Context, of workload.Pending) (int, error)
+	// Watch gives the count at once and when it has changed, until ctx ends. A reader that is
+	// slow misses counts, never the last one.
+	Watch(ctx context.Context, of workload.Pending) (<-chan int, error)
+}
+
+// Usages knows how busy devices are: package usage.
+type Usages interface {
+	// Usage is an error where a device does not tell, and where what it told is too old.
+	Usage(ctx context.Context, of workload.State) (usage.Usage, error)
+}
+
+// Forecast knows for how many more pods there is room: package forecast.
+type Forecast interface {
+	// Room waits for the first plan that has the sample, until ctx ends. A ctx that has ended
+	// has the sample planned for who asks next.
+	Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error)
+	// Blocked tells of a pending pod that the last plan found no room for.
+	Blocked(pod types.UID) bool
+	// Known tells whether the last plan had the pod, on a node or pending. What a pod takes
+	// that it had not is still in the rooms.
+	Known(pod types.UID) bool
+}
+
+// Prometheus answers queries. A query that gives no number is an error.
+type Prometheus interface {
+	// Query is ErrNoData where the query matches nothing.
+	Query(ctx context.Context, query string) (float64, error)
+}
+
+// Profiles have the thresholds for kinds of workloads: package profile.
+type Profiles interface {
+	// Get is an error where there is none of that name.
+	Get(name string) (profile.Profile, error)
+	// Names are all that there are.
+	Names() []string
+	// Changed gives a channel that is closed once Get gives something else.
+	Changed() <-chan struct{}
+}

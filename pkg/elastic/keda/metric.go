@@ -1,0 +1,59 @@
+package keda
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// metric is what a trigger counts.
+type metric interface {
+	// value is a total over the replicas of the target, which is nil where the trigger has none.
+	value(ctx context.Context, from *Sources, target *workload.State) (float64, error)
+	// changes tells when the value may be another, until ctx ends. It is nil where only asking
+	// again tells.
+	changes(ctx context.Context, from *Sources) (<-chan int, error)
+}
+
+// polled is a metric of which only asking again tells that it has changed.
+type polled struct{}
+
+func (polled) changes(context.Context, *Sources) (<-chan int, error) { return nil, nil }
+
+// kind is a metric's name in triggers, and what belongs to it.
+type kind struct {
+	name string
+	// spec is its name for KEDA and the HPA.
+	spec string
+	// keys are those that only some metrics have.
+	keys []string
+	// targeted tells that there is no value without a target.
+	targeted bool
+	read     func(f fields, namespace string, target *workload.Ref) (metric, error)
+}
+
+var kinds = []kind{
+	{name: "pendingClaims", spec: "mica-pending-claims", keys: []string{keyWorkload, keyDeviceClass}, read: readPending},
+	{name: "freeDevices", spec: "mica-free-devices", keys: []string{keyDeviceClass, keySelector}, read: readFree},
+	{name: "warmDevices", spec: "mica-warm-devices", keys: []string{keyDeviceClass, keySelector}, read: readWarm},
+	{name: "gpuUtilization", spec: "mica-gpu-utilization", targeted: true, read: readUtilization},
+	{name: "gpuMemory", spec: "mica-gpu-memory", targeted: true, read: readMemory},
+	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, targeted: true, read: readQuery},
+}
+
+func kindNamed(name string) (*kind, error) {
+	names := make([]string, len(kinds))
+	for i := range kinds {
+		if kinds[i].name == name {
+			return &kinds[i], nil
+		}
+		names[i] = kinds[i].name
+	}
+	known := strings.Join(names, ", ")
+	if name == "" {
+		return nil, fmt.Errorf("%s is missing: a trigger has one of %s", keyMetric, known)
+	}
+	return nil, fmt.Errorf("%s %s is unknown: a trigger has one of %s", keyMetric, quoted(name), known)
+}

@@ -1,0 +1,45 @@
+package keda
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// pendingClaims counts claims that wait for devices.
+type pendingClaims struct{ of workload.Pending }
+
+func readPending(f fields, namespace string, target *workload.Ref) (metric, error) {
+	class, err := f.class()
+	if err != nil {
+		return nil, err
+	}
+	m := pendingClaims{of: workload.Pending{Namespace: namespace, Class: class}}
+	text, named := f[keyWorkload]
+	switch {
+	case named && class != "":
+		return nil, fmt.Errorf("%s and %s both say whose claims are counted: leave one of them out", keyWorkload, keyDeviceClass)
+	case class != "":
+	case named:
+		ref, err := reference(keyWorkload, namespace, text)
+		if err != nil {
+			return nil, err
+		}
+		m.of.Workload = ref
+	case target != nil:
+		m.of.Workload = target
+	default:
+		return nil, fmt.Errorf("whose claims are counted is missing: a trigger of metric pendingClaims has %s, %s or %s", keyWorkload, keyDeviceClass, keyTarget)
+	}
+	return m, nil
+}
+
+func (m pendingClaims) value(ctx context.Context, from *Sources, _ *workload.State) (float64, error) {
+	n, err := from.Workloads.Pending(ctx, m.of)
+	return float64(n), err
+}
+
+func (m pendingClaims) changes(ctx context.Context, from *Sources) (<-chan int, error) {
+	return from.Workloads.Watch(ctx, m.of)
+}

@@ -1,0 +1,79 @@
+package keda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// ErrNoData is what the error is of a query that matches nothing.
+var ErrNoData = errors.New("the query matches nothing")
+
+// promQL is a number that Prometheus knows.
+type promQL struct {
+	polled
+	query string
+	// average tells that the query gives a mean over the replicas.
+	average bool
+	// notReady is taken where the query matches nothing and no replica is Ready to be asked;
+	// nil: that is an error.
+	notReady *float64
+}
+
+func readQuery(f fields, _ string, _ *workload.Ref) (metric, error) {
+	m := promQL{query: f[keyQuery]}
+	if m.query == "" {
+		return nil, fmt.Errorf("%s is missing: metric prometheus has a PromQL query that gives one number", keyQuery)
+	}
+	switch f[keyValueType] {
+	case "", "total":
+	case "average":
+		m.average = true
+	default:
+		return nil, fmt.Errorf("%s %s is unknown: it is total (a sum over the replicas) or average (a mean over them)", keyValueType, quoted(f[keyValueType]))
+	}
+	notReady, ok, err := f.number(keyNotReady)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		m.notReady = &notReady
+	}
+	return m, nil
+}
+
+func (m promQL) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
+	ready := 0
+	for _, pod := range target.Pods {
+		if pod.Ready {
+			ready++
+		}
+	}
+	value, err := m.ask(ctx, from, ready)
+	if err != nil || !m.average {
+		return value, err
+	}
+	return value * float64(max(ready, 1)), nil
+}
+
+// ask takes a query that matches nothing for an error beside replicas that are Ready: a
+// misspelt name would else be no load for ever.
+func (m promQL) ask(ctx context.Context, from *Sources, ready int) (float64, error) {
+	if from.Prometheus == nil {
+		return 0, unavailable(errors.New("the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address"))
+	}
+	value, err := from.Prometheus.Query(ctx, m.query)
+	switch {
+	case err == nil:
+		return value, nil
+	case !errors.Is(err, ErrNoData):
+		return 0, err
+	case m.notReady == nil:
+		return 0, fmt.Errorf("%w; give %s for the time in which no replica is Ready to tell it", err, keyNotReady)
+	case ready > 0:
+		return 0, fmt.Errorf("%w though %d replicas are Ready: correct its names, see that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", err, ready)
+	}
+	return *m.notReady, nil
+}

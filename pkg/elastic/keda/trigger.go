@@ -1,0 +1,146 @@
+package keda
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// Trigger is one of a ScaledObject, read and checked.
+type Trigger struct {
+	kind   *kind
+	metric metric
+	// Target is the workload that is scaled: nil where the trigger does not say, which leaves
+	// it without loading guard and capacity cap.
+	Target *workload.Ref
+	// Threshold is the value per replica above which a replica is added, in thousandths at the
+	// finest. Activation is the value above which the target has replicas at all.
+	Threshold, Activation float64
+	// LoadingTimeout is how long a pod that has its devices may take to become Ready.
+	LoadingTimeout time.Duration
+}
+
+const defaultLoadingTimeout = 30 * time.Minute
+
+// KEDA keeps thousandths of a threshold: of a finer one it would make another than is capped by.
+const (
+	thousand       = 1000
+	leastThreshold = 1.0 / thousand
+	mostThreshold  = 1e12
+)
+
+// Parse reads what KEDA sends of a trigger in a namespace. An error is a sentence for who
+// wrote the trigger.
+func Parse(namespace string, metadata map[string]string, profiles Profiles) (*Trigger, error) {
+	t, err := parse(namespace, fields(metadata), profiles)
+	if err != nil {
+		return nil, invalid(fmt.Errorf("the trigger cannot be used: %w", err))
+	}
+	return t, nil
+}
+
+func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
+	k, err := kindNamed(f[keyMetric])
+	if err != nil {
+		return nil, err
+	}
+	if err := f.check(k); err != nil {
+		return nil, err
+	}
+	t := &Trigger{kind: k}
+	if text, ok := f[keyTarget]; ok {
+		if t.Target, err = target(namespace, text); err != nil {
+			return nil, err
+		}
+	} else if k.targeted {
+		return nil, fmt.Errorf("%s is missing: metric %s is about the pods of one workload, such as Deployment/vllm", keyTarget, k.name)
+	}
+	if t.metric, err = k.read(f, namespace, t.Target); err != nil {
+		return nil, err
+	}
+	if err := t.limits(f, profiles); err != nil {
+		return nil, err
+	}
+	return t, t.guard(f)
+}
+
+func target(namespace, text string) (*workload.Ref, error) {
+	ref, err := reference(keyTarget, namespace, text)
+	if err == nil && !ref.Scalable() {
+		return nil, fmt.Errorf("%s %s has no replicas to add: it is a Deployment, a StatefulSet or a ReplicaSet", keyTarget, ref)
+	}
+	return ref, err
+}
+
+func reference(key, namespace, text string) (*workload.Ref, error) {
+	ref, err := workload.ParseRef(namespace, text)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", key, err)
+	}
+	return &ref, nil
+}
+
+// limits reads by what the value is judged.
+func (t *Trigger) limits(f fields, profiles Profiles) error {
+	threshold, given, err := f.number(keyThreshold)
+	if err != nil {
+		return err
+	}
+	activation, activationGiven, err := f.number(keyActivation)
+	if err != nil {
+		return err
+	}
+	origin := keyThreshold
+	if name, ok := f[keyProfile]; ok {
+		p, err := profiles.Get(name)
+		if err != nil {
+			return fmt.Errorf("%s %s is unknown: there are %s", keyProfile, quoted(name), strings.Join(profiles.Names(), ", "))
+		}
+		if !given {
+			threshold, given = p.Targets[t.kind.name]
+			origin = fmt.Sprintf("the threshold of profile %s for %s,", name, t.kind.name)
+		}
+		if !activationGiven {
+			activation = p.Activation[t.kind.name]
+		}
+		if !given {
+			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.kind.name)
+		}
+	}
+	switch {
+	case !given:
+		return fmt.Errorf("%s is missing: it is the value per replica above which a replica is added; a %s may give it", keyThreshold, keyProfile)
+	case threshold < leastThreshold || threshold > mostThreshold:
+		return fmt.Errorf("%s %v is out of range: it is from %v to %.0f", origin, threshold, leastThreshold, mostThreshold)
+	case activation < 0:
+		return fmt.Errorf("%s %v is out of range: it is 0 or more", keyActivation, activation)
+	}
+	t.Threshold, t.Activation = math.Round(threshold*thousand)/thousand, activation
+	return nil
+}
+
+func (t *Trigger) guard(f fields) error {
+	var err error
+	if _, ok := f[keyLoadingTimeout]; ok && t.Target == nil {
+		return fmt.Errorf("%s does nothing without %s: say whose pods are loading", keyLoadingTimeout, keyTarget)
+	}
+	t.LoadingTimeout, err = f.duration(keyLoadingTimeout, defaultLoadingTimeout)
+	return err
+}
+
+// loading tells whether a pod of the target has its devices and is still on its way to Ready:
+// it shows no load, and to take it away would begin its loading anew.
+func (t *Trigger) loading(target *workload.State, now time.Time) bool {
+	if target == nil {
+		return false
+	}
+	for _, pod := range target.Pods {
+		if !pod.Ready && !pod.LoadingSince.IsZero() && now.Sub(pod.LoadingSince) < t.LoadingTimeout {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+package scaledobject
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// Options say what is to be made.
+type Options struct {
+	// Target is scaled. The objects get its namespace, or none where it has none.
+	Target   workload.Ref
+	Profiles profile.Set
+	// Profile is the name of one of Profiles.
+	Profile string
+	// Min and Max are replicas.
+	Min, Max int32
+	Serving  Serving
+	// Demand is PromQL that counts requests also while no replica runs. It is needed where Min
+	// is 0: a workload without replicas tells nothing.
+	Demand string
+	Scaler Scaler
+	// NoTolerance leaves out the threshold for scaling in, which the HorizontalPodAutoscaler has
+	// from Kubernetes 1.35 on.
+	NoTolerance bool
+}
+
+// Scaler is where and how KEDA reaches the controller.
+type Scaler struct {
+	// Address is host:port.
+	Address string
+	// Secret has ca.crt, in the target's namespace; empty without TLS.
+	Secret string
+	// ClientCertificate is whether Secret has tls.crt and tls.key for the controller.
+	ClientCertificate bool
+	// Cluster names a ClusterTriggerAuthentication that is there, in place of Secret.
+	Cluster string
+}
+
+// Objects are what is applied.
+type Objects struct {
+	// Authentication is nil where nothing has to be told.
+	Authentication *TriggerAuthentication
+	ScaledObject   ScaledObject
+}
+
+// Build makes the objects. An error says which option does not fit, and what would.
+func Build(o Options) (Objects, error) {
+	p, err := o.Profiles.Get(o.Profile)
+	if err != nil {
+		return Objects{}, err
+	}
+	if err := o.validate(); err != nil {
+		return Objects{}, err
+	}
+	triggers, err := o.triggers(p)
+	if err != nil {
+		return Objects{}, err
+	}
+	return Objects{
+		Authentication: o.Scaler.authentication(o.Target.Namespace),
+		ScaledObject: ScaledObject{
+			TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "ScaledObject"},
+			Metadata: Metadata{Name: o.Target.Name, Namespace: o.Target.Namespace},
+			Spec: Spec{
+				ScaleTargetRef:  ScaleTargetRef{APIVersion: "apps/v1", Kind: o.Target.Kind, Name: o.Target.Name},
+				PollingInterval: int64(o.Profiles.PollingInterval / time.Second),
+				CooldownPeriod:  int64(p.Cooldown / time.Second),
+				MinReplicaCount: o.Min,
+				MaxReplicaCount: o.Max,
+				Fallback: Fallback{
+					FailureThreshold: o.Profiles.Fallback.Failures,
+					Replicas:         min(max(o.Profiles.Fallback.Replicas, o.Min), o.Max),
+					// A source that goes away under load must not take replicas with it.
+					Behavior: "currentReplicasIfHigher",
+				},
+				Advanced: Advanced{HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)}},
+				Triggers: triggers,
+			},
+		},
+	}, nil
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.Min < 0 || o.Max < 1 || o.Min > o.Max:
+		return fmt.Errorf("from %d to %d replicas cannot be: the smallest number is 0 or more, the largest at least 1 and at least that", o.Min, o.Max)
+	case o.Min == 0 && o.Demand == "":
+		return errors.New("with 0 replicas nothing tells of requests that wait: give a query that does, such as of the gateway's queue, or keep 1 replica")
+	case o.Min > 0 && o.Demand != "":
+		return fmt.Errorf("a query for what waits without a replica has no use with at least %d replicas: leave it out, or allow 0", o.Min)
+	case o.Scaler.Address == "":
+		return errors.New("the address of the controller is empty: give host:port")
+	case o.Scaler.Secret != "" && o.Scaler.Cluster != "":
+		return fmt.Errorf("both Secret %s and ClusterTriggerAuthentication %s would say how the controller is reached: choose one", o.Scaler.Secret, o.Scaler.Cluster)
+	case o.Scaler.ClientCertificate && o.Scaler.Secret == "":
+		return errors.New("a client certificate needs the Secret that has it")
+	}
+	return nil
+}
+
+// authentication has the Secret's name, so that all workloads with one Secret share it.
+func (s Scaler) authentication(namespace string) *TriggerAuthentication {
+	if s.Secret == "" {
+		return nil
+	}
+	refs := []SecretTargetRef{{Parameter: "caCert", Name: s.Secret, Key: "ca.crt"}}
+	if s.ClientCertificate {
+		refs = append(refs,
+			SecretTargetRef{Parameter: "tlsClientCert", Name: s.Secret, Key: "tls.crt"},
+			SecretTargetRef{Parameter: "tlsClientKey", Name: s.Secret, Key: "tls.key"})
+	}
+	return &TriggerAuthentication{
+		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "TriggerAuthentication"},
+		Metadata: Metadata{Name: s.Secret, Namespace: namespace},
+		Spec:     AuthenticationSpec{SecretTargetRef: refs},
+	}
+}
+
+func (o Options) behavior(p profile.Profile) autoscalingv2.HorizontalPodAutoscalerBehavior {
+	down := rules(o.Profiles.ScaleIn, autoscalingv2.MinChangePolicySelect)
+	if tolerance := p.ScaleInTolerance(); tolerance > 0 && !o.NoTolerance {
+		down.Tolerance = resource.NewMilliQuantity(int64(math.Round(tolerance*1000)), resource.DecimalSI)
+	}
+	return autoscalingv2.HorizontalPodAutoscalerBehavior{
+		ScaleUp:   rules(o.Profiles.ScaleOut, autoscalingv2.MaxChangePolicySelect),
+		ScaleDown: down,
+	}
+}
+
+func rules(rate profile.Rate, choice autoscalingv2.ScalingPolicySelect) *autoscalingv2.HPAScalingRules {
+	period := int32(rate.Period / time.Second)
+	return &autoscalingv2.HPAScalingRules{
+		StabilizationWindowSeconds: ptr.To(int32(rate.Stabilization / time.Second)),
+		SelectPolicy:               &choice,
+		Policies: []autoscalingv2.HPAScalingPolicy{
+			{Type: autoscalingv2.PercentScalingPolicy, Value: rate.Percent, PeriodSeconds: period},
+			{Type: autoscalingv2.PodsScalingPolicy, Value: rate.Pods, PeriodSeconds: period},
+		},
+	}
+}

@@ -1,0 +1,232 @@
+package scaledobject
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// options are those of a workload that all profiles have something for.
+func options(t *testing.T, change ...func(*Options)) Options {
+	t.Helper()
+	profiles, err := profile.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{
+		Target:   workload.Ref{Kind: "Deployment", Name: "llm"},
+		Profiles: profiles,
+		Profile:  "realtime",
+		Min:      1,
+		Max:      8,
+		Serving:  Serving{MetricNames: "vllm", Model: "meta-llama/Llama-3.1-8B"},
+		Scaler:   Scaler{Address: "mica-controller-keda.mica.svc:9443"},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	return o
+}
+
+func build(t *testing.T, change ...func(*Options)) Objects {
+	t.Helper()
+	objects, err := Build(options(t, change...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func with(name string) func(*Options) { return func(o *Options) { o.Profile = name } }
+
+func fromZero(o *Options) {
+	o.Min, o.Demand = 0, `sum(gateway_queue_depth{model="llm"})`
+}
+
+func mutual(o *Options) {
+	o.Target.Namespace = "inference"
+	o.Scaler.Secret, o.Scaler.ClientCertificate = "mica-keda-client", true
+}
+
+func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
+	underscore := func(o *Options) { o.Serving.MetricNames = "underscore" }
+	pods := func(o *Options) {
+		o.Serving.Model, o.Serving.Matchers = "", []string{`pod=~"llm-\\d+"`, `namespace="inference"`}
+	}
+	golden := map[string][]func(*Options){
+		"realtime-underscore": {underscore},
+		"prefill-pods":        {with("prefill"), pods},
+		"realtime-zero":       {fromZero},
+		"batch-tls":           {with("batch"), func(o *Options) { o.Scaler.Secret = "mica-keda-client" }},
+		"decode-mutual":       {with("decode"), mutual},
+		"batch-cluster":       {with("batch"), func(o *Options) { o.Scaler.Cluster = "mica" }},
+		"statefulset":         {func(o *Options) { o.Target.Kind, o.NoTolerance, o.Max = "StatefulSet", true, 2 }},
+	}
+	for _, name := range options(t).Profiles.Names() {
+		golden[name] = []func(*Options){with(name)}
+	}
+	for name, change := range golden {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := build(t, change...).YAML(&out); err != nil {
+				t.Fatal(err)
+			}
+			fixture.Golden(t, name+".yaml", out.String())
+		})
+	}
+}
+
+func TestJSONIsOneObjectOrAList(t *testing.T) {
+	for name, test := range map[string]struct {
+		objects Objects
+		kinds   []string
+	}{
+		"plain text": {build(t), []string{"ScaledObject"}},
+		"mutual TLS": {build(t, mutual), []string{"List", "TriggerAuthentication", "ScaledObject"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := test.objects.JSON(&out); err != nil {
+				t.Fatal(err)
+			}
+			var got struct {
+				Kind  string
+				Items []struct{ Kind string }
+			}
+			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			kinds := []string{got.Kind}
+			for _, item := range got.Items {
+				kinds = append(kinds, item.Kind)
+			}
+			if !slices.Equal(kinds, test.kinds) {
+				t.Errorf("got %v, want %v", kinds, test.kinds)
+			}
+			if strings.Contains(out.String(), `\u0026`) || strings.Contains(out.String(), `\u003e`) {
+				t.Error("queries are escaped as for HTML")
+			}
+		})
+	}
+}
+
+// The fallback is within what the workload may have, and above nothing.
+func TestTheFallbackIsWithinTheLimits(t *testing.T) {
+	for _, test := range []struct{ min, max, want int32 }{{1, 8, 3}, {1, 2, 2}, {4, 8, 4}, {3, 3, 3}} {
+		got := build(t, func(o *Options) { o.Min, o.Max = test.min, test.max }).ScaledObject.Spec.Fallback.Replicas
+		if got != test.want {
+			t.Errorf("with %d to %d replicas the fallback is %d, want %d", test.min, test.max, got, test.want)
+		}
+	}
+}
+
+// A claim that waits is of a replica that there is. If it asked for another, as those of pods with
+// two claims would twice over, what waits would grow by itself.
+func TestClaimsThatWaitAskForNoMoreReplicas(t *testing.T) {
+	const claimsOfAPod = 32
+	for _, most := range []int32{1, 8, 1000} {
+		triggers := build(t, fromZero, func(o *Options) { o.Max = most }).ScaledObject.Spec.Triggers
+		i := slices.IndexFunc(triggers, func(trigger Trigger) bool { return trigger.Metadata["metric"] == "pendingClaims" })
+		threshold, err := strconv.Atoi(triggers[i].Metadata["threshold"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiting := claimsOfAPod * int(most); waiting > threshold {
+			t.Errorf("%d claims of %d replicas are over the threshold %d for one replica", waiting, most, threshold)
+		}
+	}
+}
+
+// KEDA goes on in plain text where the Secret lacks a key, unless it was told not to.
+func TestTLSIsAskedForWhereThereIsASecret(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"a Secret":       func(o *Options) { o.Scaler.Secret = "s" },
+		"a cluster's":    func(o *Options) { o.Scaler.Cluster = "c" },
+		"a client's, to": mutual,
+	} {
+		for _, trigger := range build(t, change).ScaledObject.Spec.Triggers {
+			if trigger.Metadata["enableTLS"] != "true" || trigger.AuthenticationRef == nil {
+				t.Errorf("%s: trigger %s is %v with %v", name, trigger.Name, trigger.Metadata, trigger.AuthenticationRef)
+			}
+		}
+	}
+}
+
+// An operator's own profile may scale by whatever there is.
+func TestEverySignalHasAQuery(t *testing.T) {
+	profiles, err := profile.Load([]byte(`
+profiles:
+  everything:
+    cooldown: 60s
+    triggers: [gpuUtilization, gpuMemory, kvCache, waitingRequests, runningRequests, ttft, promptWait]
+    targets: {gpuUtilization: 70, gpuMemory: 85, kvCache: 80, waitingRequests: 10, runningRequests: 16, ttft: 2, promptWait: 1}
+    activation: {ttft: 0.5}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range MetricNames() {
+		objects := build(t, func(o *Options) {
+			o.Profiles, o.Profile, o.Serving.MetricNames = profiles, "everything", names
+		})
+		if got := len(objects.ScaledObject.Spec.Triggers); got != 7 {
+			t.Errorf("there are %d triggers, want 7", got)
+		}
+		for _, trigger := range objects.ScaledObject.Spec.Triggers {
+			query, prometheus := trigger.Metadata["query"]
+			if (trigger.Metadata["metric"] == "prometheus") != prometheus || prometheus && !strings.Contains(query, "Llama") {
+				t.Errorf("%s asks %q", trigger.Name, query)
+			}
+			if trigger.Name == profile.TTFT && trigger.Metadata["activationThreshold"] != "0.5" {
+				t.Errorf("%s has %v", trigger.Name, trigger.Metadata)
+			}
+		}
+	}
+}
+
+func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Options)
+		want   []string
+	}{
+		"a profile":            {with("interactive"), []string{`"interactive"`, "batch, conversational"}},
+		"more than most":       {func(o *Options) { o.Min = 9 }, []string{"from 9 to 8 replicas"}},
+		"fewer than none":      {func(o *Options) { o.Min = -1 }, []string{"from -1 to 8"}},
+		"none at all":          {func(o *Options) { o.Min, o.Max = 0, 0 }, []string{"from 0 to 0"}},
+		"zero without demand":  {func(o *Options) { o.Min = 0 }, []string{"with 0 replicas", "query", "keep 1 replica"}},
+		"demand without zero":  {func(o *Options) { o.Demand = "sum(x)" }, []string{"at least 1 replicas", "leave it out"}},
+		"no address":           {func(o *Options) { o.Scaler.Address = "" }, []string{"address", "host:port"}},
+		"two ways of TLS":      {func(o *Options) { o.Scaler.Secret, o.Scaler.Cluster = "s", "c" }, []string{"Secret s", "ClusterTriggerAuthentication c"}},
+		"a key from nowhere":   {func(o *Options) { o.Scaler.ClientCertificate = true }, []string{"client certificate", "Secret"}},
+		"a spelling":           {func(o *Options) { o.Serving.MetricNames = "sglang" }, []string{`"sglang"`, "underscore, vllm"}},
+		"everybody's metrics":  {func(o *Options) { o.Serving.Model = "" }, []string{"profile realtime", "kvCache", "name the model"}},
+		"half a matcher":       {func(o *Options) { o.Serving.Matchers = []string{"pod=llm"} }, []string{`"pod=llm"`, `pod=~"llm-.*"`}},
+		"two matchers in one":  {func(o *Options) { o.Serving.Matchers = []string{`a="b",c="d"`} }, []string{"no matcher"}},
+		"a matcher that leaks": {func(o *Options) { o.Serving.Matchers = []string{`a="b"} or vector(1) or x{a="b"`} }, []string{"no matcher"}},
+		"a lone backslash":     {func(o *Options) { o.Serving.Matchers = []string{`pod=~"llm-\d"`} }, []string{`pod=~"llm-\d"`, "backslash"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Build(options(t, test.change))
+			fixture.Sentence(t, err, test.want...)
+		})
+	}
+}
+
+// What is scaled by its devices alone needs no name of a model.
+func TestAProfileWithoutSignalsOfAServerNeedsNoModel(t *testing.T) {
+	profiles, err := profile.Load([]byte("profiles: {batch: {triggers: [gpuUtilization]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := build(t, with("batch"), func(o *Options) { o.Profiles, o.Serving = profiles, Serving{} })
+	if got := len(objects.ScaledObject.Spec.Triggers); got != 1 {
+		t.Errorf("there are %d triggers, want 1", got)
+	}
+}

@@ -1,0 +1,81 @@
+package usage
+
+import (
+	"fmt"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// hold is a device, or a share of one, that a claim of the workload holds.
+type hold struct {
+	device workload.Device
+	// idle tells that no pod has started which could use it: nobody was asked for a reading.
+	idle    bool
+	reading Reading
+	part    part
+	// together is the part of the device's memory that all who hold a share of it have; that of
+	// part itself is in it.
+	together float64
+}
+
+// part is how much of a device a claim holds: of its time, and of its memory. All of it is 1.
+type part struct{ time, memory float64 }
+
+// alone is the part of who shares a device with nobody.
+var alone = part{time: 1, memory: 1}
+
+// attribute gives a workload its devices' readings.
+func attribute(holds []hold) Usage {
+	return Usage{
+		Utilization: mean(holds, hold.utilization),
+		Memory:      mean(holds, hold.memory),
+		Devices:     len(holds),
+	}
+}
+
+// mean is that of the values with their weights; without a device, it is 0.
+func mean(holds []hold, of func(hold) (value, weight float64, err error)) Mean {
+	var sum, weights float64
+	for _, h := range holds {
+		value, weight, err := of(h)
+		if err != nil {
+			return Mean{Err: err}
+		}
+		sum += value * weight
+		weights += weight
+	}
+	if weights == 0 {
+		return Mean{}
+	}
+	return Mean{Value: sum / weights}
+}
+
+func (h hold) utilization() (value, weight float64, err error) {
+	if h.idle {
+		return 0, h.part.time, nil
+	}
+	if h.reading.Utilization == nil {
+		return 0, 0, fmt.Errorf("%s does not tell its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", called(h.device))
+	}
+	return *h.reading.Utilization, h.part.time, nil
+}
+
+func (h hold) memory() (value, weight float64, err error) {
+	if h.idle {
+		return 0, h.part.memory, nil
+	}
+	used, total := h.reading.MemoryUsed, h.reading.MemoryTotal
+	if used == nil || total == nil {
+		return 0, 0, fmt.Errorf("%s does not tell its memory: scale the workload by its devices' utilization, or by what it tells of itself", called(h.device))
+	}
+	return min(1, h.usedBytes()/(h.part.memory**total)), h.part.memory, nil
+}
+
+// usedBytes is what is used of the device's memory, as far as it counts for this hold: over all
+// who hold a share of the device, this sums up to what is used.
+func (h hold) usedBytes() float64 {
+	return *h.reading.MemoryUsed * h.part.memory / h.together
+}
+
+// called is a device for people to find.
+func called(d workload.Device) string { return fmt.Sprintf("device %s of node %s", d.Name, d.Node) }

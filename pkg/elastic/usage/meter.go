@@ -1,0 +1,185 @@
+package usage
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// Options are what a Meter works with.
+type Options struct {
+	// Driver is the name under which devices are published.
+	Driver string
+	// Reader is the controller's cache. Index has added the indexes to it.
+	Reader client.Reader
+	// Namespace and Plugin select the pods of the plugin.
+	Namespace string
+	Plugin    labels.Selector
+	Clock     clock.WithTicker
+}
+
+// Meter knows how busy the devices of workloads are. It is safe for concurrent use.
+type Meter struct {
+	cluster cluster
+	scraper *scraper
+	http    *http.Client
+}
+
+// New is a Meter that answers once Start runs.
+func New(o Options) *Meter {
+	m := &Meter{cluster: o.cluster(), http: newHTTPClient()}
+	m.scraper = newScraper(o.Clock, m.fetch)
+	return m
+}
+
+func (o Options) cluster() cluster {
+	return cluster{reader: o.Reader, driver: o.Driver, namespace: o.Namespace, plugin: o.Plugin}
+}
+
+// Index adds to the cache what a Meter with these options looks things up by, before the cache
+// starts.
+func Index(ctx context.Context, cache client.FieldIndexer, o Options) error {
+	for _, i := range o.cluster().indexes() {
+		if err := cache.IndexField(ctx, i.object, i.name, i.extract); err != nil {
+			return fmt.Errorf("index %T by %s: %w", i.object, i.name, err)
+		}
+	}
+	return nil
+}
+
+// Start asks plugins until ctx ends, of the nodes that somebody wants to know of. It implements
+// manager.Runnable: only the leader asks.
+func (m *Meter) Start(ctx context.Context) error {
+	m.scraper.run(ctx)
+	return nil
+}
+
+// Usage says how busy the devices of a workload are. The first question for a node waits for
+// its plugin's answer, until ctx ends; later ones are answered from what is at most 10 seconds
+// old, where the plugin answers, and never from what is older than 45 seconds. It is an error
+// where the plugin says nothing, or nothing new, of one of the devices.
+func (m *Meter) Usage(ctx context.Context, of workload.State) (Usage, error) {
+	holds := held(of)
+	// All are asked before one is waited for.
+	for _, h := range holds {
+		if !h.idle {
+			m.scraper.ask(h.device.Node)
+		}
+	}
+	for i := range holds {
+		if err := m.read(ctx, &holds[i]); err != nil {
+			return Usage{}, fmt.Errorf("find how busy the devices of %s are: %w", of.Ref, err)
+		}
+	}
+	return attribute(holds), nil
+}
+
+// held are the devices that the pods of a workload hold, once each, and each share of one once.
+// A pod that is on no node has no container that could use them.
+func held(of workload.State) []hold {
+	type key struct {
+		pool, name string
+		shareKey
+	}
+	var holds []hold
+	at := map[key]int{}
+	for _, pod := range of.Pods {
+		if pod.Node == "" {
+			continue
+		}
+		for _, d := range pod.Devices {
+			k := key{d.Pool, d.Name, keyOf(d.Claim, d.ShareID)}
+			i, seen := at[k]
+			if !seen {
+				i = len(holds)
+				at[k] = i
+				holds = append(holds, hold{device: d, idle: true})
+			}
+			holds[i].idle = holds[i].idle && pod.Unstarted
+		}
+	}
+	return holds
+}
+
+// read finds out how busy the device is, and which part of it is held.
+func (m *Meter) read(ctx context.Context, h *hold) (err error) {
+	if !h.idle {
+		if h.reading, err = m.reading(ctx, h.device); err != nil {
+			return err
+		}
+	}
+	h.part, h.together = alone, alone.memory
+	if isShare(h.device) {
+		h.part, h.together, err = m.cluster.divide(ctx, h.device)
+	}
+	return err
+}
+
+// reading is the last one of a device, if it is new enough.
+func (m *Meter) reading(ctx context.Context, d workload.Device) (Reading, error) {
+	known, err := m.scraper.first(ctx, d.Node)
+	if err == nil && m.missing(known, d) {
+		// Its claim may have been prepared since the plugin was asked.
+		known, err = m.scraper.again(ctx, d.Node)
+	}
+	if err != nil {
+		return Reading{}, fmt.Errorf("wait for the plugin of node %s to tell of device %s: %w: if this goes on, see the controller's log for plugins that do not answer, as there are at most %d requests at one time", d.Node, d.Name, err, atOnce)
+	}
+	return m.judge(known, d)
+}
+
+// missing tells that the plugin has answered a while ago, and not told of the device. Without the
+// while, each question for a device that is never told would be a request.
+func (m *Meter) missing(known scraped, d workload.Device) bool {
+	_, told := known.readings[d.Name]
+	return known.err == nil && !told && m.scraper.clock.Since(known.tried) >= askAgainAfter
+}
+
+// askAgainAfter is shorter than a plugin needs to prepare a claim and to sample its devices.
+const askAgainAfter = time.Second
+
+// judge refuses a reading that is missing, or too old.
+func (m *Meter) judge(known scraped, d workload.Device) (Reading, error) {
+	now := m.scraper.clock.Now()
+	if known.got.IsZero() || now.Sub(known.got) > tooOld {
+		return Reading{}, m.silent(known, d, now)
+	}
+	reading, told := known.readings[d.Name]
+	if !told {
+		return Reading{}, fmt.Errorf("the plugin of node %s tells of %d devices, and not of %s: see its log for whether the claim of UID %s was prepared, and for whether the device can be sampled",
+			d.Node, len(known.readings), d.Name, d.Claim)
+	}
+	if age := now.Sub(reading.At); age > tooOld {
+		return Reading{}, fmt.Errorf("the plugin of node %s has sampled device %s %s ago (%s) by the controller's clock, which is too old: see its log for why it does not sample the device, and compare the clocks",
+			d.Node, d.Name, age.Round(time.Second), reading.At.UTC().Format(time.RFC3339))
+	}
+	return reading, nil
+}
+
+// silent is the error of a node whose plugin has not answered for too long.
+func (m *Meter) silent(known scraped, d workload.Device, now time.Time) error {
+	since := "never answered"
+	if !known.got.IsZero() {
+		since = fmt.Sprintf("not answered for %s", now.Sub(known.got).Round(time.Second))
+	}
+	if known.err == nil {
+		return fmt.Errorf("the plugin of node %s, which has device %s, has %s: see whether this controller was stopped meanwhile", d.Node, d.Name, since)
+	}
+	return fmt.Errorf("the plugin of node %s, which has device %s, has %s: %w", d.Node, d.Name, since, known.err)
+}
+
+// fetch asks the plugin of a node.
+func (m *Meter) fetch(ctx context.Context, node string) (map[string]Reading, error) {
+	at, err := m.cluster.target(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return fetch(ctx, m.http, at)
+}

@@ -1,0 +1,94 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/slice"
+)
+
+type (
+	// consumption is how much of a device's capacities a share has.
+	consumption map[resourceapi.QualifiedName]resource.Quantity
+	// capacity is how much of each capacity a device has for all its shares.
+	capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
+)
+
+// shareKey tells a share from the others of its device.
+type shareKey struct{ claim, share types.UID }
+
+func keyOf(claim types.UID, share *types.UID) shareKey {
+	key := shareKey{claim: claim}
+	if share != nil {
+		key.share = *share
+	}
+	return key
+}
+
+// isShare tells a share from a device that a claim holds alone.
+func isShare(d workload.Device) bool { return d.ShareID != nil || len(d.ConsumedCapacity) > 0 }
+
+// divide finds which part of its device a share has, and which part of the device's memory all
+// who hold a share of it have together.
+func (c cluster) divide(ctx context.Context, d workload.Device) (own part, together float64, err error) {
+	whole, err := c.capacity(ctx, d.Pool, d.Name)
+	if err != nil {
+		return part{}, 0, fmt.Errorf("find how %s is shared: %w", called(d), err)
+	}
+	all, err := c.shares(ctx, d.Pool, d.Name)
+	if err != nil {
+		return part{}, 0, fmt.Errorf("find who shares %s: %w", called(d), err)
+	}
+	// The workload's pods may have been read before, or after, these claims.
+	all[keyOf(d.Claim, d.ShareID)] = d.ConsumedCapacity
+	for key, consumed := range all {
+		p, err := c.partOf(consumed, whole)
+		if err != nil {
+			return part{}, 0, fmt.Errorf("find which part of %s the claim of UID %s has: %w", called(d), key.claim, err)
+		}
+		together += p.memory
+		if key == keyOf(d.Claim, d.ShareID) {
+			own = p
+		}
+	}
+	return own, together, nil
+}
+
+var errNoPart = errors.New("its allocation has none of the shares, cores and memory that the device's slice counts: delete its pods, so that it is allocated anew")
+
+// partOf is which part of a device a share has, by capacities that both the share's allocation
+// and the device count.
+func (c cluster) partOf(consumed consumption, whole capacity) (part, error) {
+	first := func(names ...string) float64 {
+		for _, name := range names {
+			has, of := named(consumed, c.driver, name), named(whole, c.driver, name).Value
+			if has.Sign() > 0 && of.Sign() > 0 {
+				return has.AsApproximateFloat64() / of.AsApproximateFloat64()
+			}
+		}
+		return 0
+	}
+	p := part{
+		time:   first(slice.CapacityShares, slice.CapacityCores, slice.CapacityMemory),
+		memory: first(slice.CapacityMemory, slice.CapacityShares, slice.CapacityCores),
+	}
+	if p.time == 0 {
+		return part{}, errNoPart
+	}
+	return p, nil
+}
+
+// named is what a capacity's name stands for, which the driver's may qualify: the scheduler
+// copies the slice's spelling.
+func named[V any](of map[resourceapi.QualifiedName]V, driver, name string) V {
+	if value, found := of[resourceapi.QualifiedName(name)]; found {
+		return value
+	}
+	return of[resourceapi.QualifiedName(driver+"/"+name)]
+}

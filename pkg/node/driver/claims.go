@@ -1,0 +1,148 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/node/journal"
+)
+
+// callBudget is below kubelet's 45 s, so that a claim ends in our sentence and
+// not in a bare deadline.
+const callBudget = 40 * time.Second
+
+// PrepareResourceClaims implements kubeletplugin.DRAPlugin. Claims are
+// prepared in parallel; a claim's error is its own.
+func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	results := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, claim := range claims {
+		group.Go(func() {
+			result := d.prepareClaim(ctx, claim)
+			mu.Lock()
+			defer mu.Unlock()
+			results[claim.UID] = result
+		})
+	}
+	group.Wait()
+	d.countPrepared(ctx)
+	return results, nil
+}
+
+func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+	start := time.Now()
+	devices, err := d.preparer.Prepare(ctx, claim)
+	observeOperation("prepare", err, time.Since(start))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Preparing a claim did not work", "claim", klog.KObj(claim))
+		return kubeletplugin.PrepareResult{Err: err}
+	}
+	d.reporter.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
+	return kubeletplugin.PrepareResult{Devices: forKubelet(devices)}
+}
+
+func forKubelet(devices []journal.Device) []kubeletplugin.Device {
+	prepared := make([]kubeletplugin.Device, len(devices))
+	for i, device := range devices {
+		prepared[i] = kubeletplugin.Device{
+			Requests:     []string{device.Request},
+			PoolName:     device.Pool,
+			DeviceName:   device.Device,
+			CDIDeviceIDs: device.CDIDeviceIDs,
+		}
+		if device.ShareID != "" {
+			shareID := types.UID(device.ShareID)
+			prepared[i].ShareID = &shareID
+		}
+	}
+	return prepared
+}
+
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. Claims are
+// unprepared in parallel: one whose partition is still in use delays no other.
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	results := make(map[types.UID]error, len(claims))
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, claim := range claims {
+		group.Go(func() {
+			err := d.unprepareClaim(ctx, claim)
+			mu.Lock()
+			defer mu.Unlock()
+			results[claim.UID] = err
+		})
+	}
+	group.Wait()
+	d.countPrepared(ctx)
+	if d.passing.Load() {
+		d.wakeHardware() // the last claim that held a withdrawn shape may be gone
+	}
+	return results, nil
+}
+
+func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.NamespacedObject) error {
+	start := time.Now()
+	d.reporter.forget(claim.UID)
+	err := d.preparer.Unprepare(ctx, claim.UID)
+	observeOperation("unprepare", err, time.Since(start))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Unpreparing a claim did not work", "claim", klog.KRef(claim.Namespace, claim.Name))
+	}
+	return err
+}
+
+// countPrepared reads the journal, which other plugin processes change too, and samples
+// what it says is held. One at a time, so that no older count replaces a newer one.
+func (d *Driver) countPrepared(ctx context.Context) {
+	d.counting.Lock()
+	defer d.counting.Unlock()
+	prepared, err := d.preparer.Prepared(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
+		return
+	}
+	preparedClaims.Set(float64(len(prepared)))
+	d.samples.Set(held(prepared))
+}
+
+// HandleError implements kubeletplugin.DRAPlugin: a server that cannot serve
+// ends the process, so that a fresh one takes over.
+func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
+	if errors.Is(err, kubeletplugin.ErrRecoverable) {
+		klog.FromContext(ctx).Error(err, "Background work did not succeed and will be tried again", "what", msg)
+		return
+	}
+	select {
+	case d.failed <- fmt.Errorf("%s: %w", msg, err):
+	default: // the first reason ends the process
+	}
+}
+
+// WatchHealthStatus implements kubeletplugin.DRAPlugin. The driver does not
+// watch health, and says so instead of reporting everything as healthy.
+func (d *Driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
+	return kubeletplugin.ErrHealthNotSupported
+}
+
+// claimReader reads claims from the API server.
+type claimReader struct{ client kubernetes.Interface }
+
+// Get implements prepare.Claims.
+func (r claimReader) Get(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	return r.client.ResourceV1().ResourceClaims(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+}

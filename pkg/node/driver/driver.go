@@ -1,0 +1,324 @@
+// Package driver is the plugin that kubelet and the API server see: it serves
+// kubelet's DRA calls, publishes the node's devices, and reports whether it is
+// ready. It wires the layers below together and leaves every decision about a
+// claim to pkg/node/prepare and every decision about a slice to pkg/slice.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/lock"
+	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/sample"
+)
+
+// DefaultName is the driver's name in claims, slices and device classes. It is
+// that of NVIDIA's driver, whose users' manifests work unchanged.
+const DefaultName = "gpu.nvidia.com"
+
+const (
+	// releaseWait must leave room within kubelet's 45 s for the rest.
+	releaseWait = 20 * time.Second
+	// goneWait leaves kubelet at least as long as a claim that needs the GPU does.
+	goneWait = 25 * time.Second
+	// drainTimeout is how long a stopping plugin waits for calls in flight;
+	// the chart's terminationGracePeriodSeconds is longer.
+	drainTimeout = 45 * time.Second
+)
+
+// Hardware is an open NVIDIA driver.
+type Hardware interface {
+	// Discover reads the GPUs. Those that cannot be read are reported in
+	// unreadable and left out.
+	Discover() (node gpu.Node, unreadable []error, err error)
+	// Edits tells what containers need to use the GPUs.
+	Edits() prepare.Edits
+	// Refresh reads of GPUs that were discovered what changes while the driver
+	// is loaded: the MIG mode and the instances.
+	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
+	// Tools change how the GPUs are divided and shared. The MPS control daemons are
+	// not the hardware's.
+	Tools() prepare.Tools
+	// Meter reads how busy a GPU or MIG device is, by its UUID.
+	Meter(uuid string) sample.Meter
+	Close() error
+}
+
+// Options configure a Driver. All fields but PodUID, Policies, MPSRoot and CheckMPS
+// are required.
+type Options struct {
+	// Name is the driver's name, normally DefaultName.
+	Name string
+	// NodeName is the name of this node and of its pool.
+	NodeName string
+	// PodUID tells two plugin pods apart during a rolling update; empty
+	// outside of a cluster's DaemonSet.
+	PodUID types.UID
+	// Client talks to the API server.
+	Client kubernetes.Interface
+	// Policies are the cluster's; nil where the node is to go by none.
+	Policies Policies
+	// Open opens the NVIDIA driver; it is called again until it succeeds.
+	Open func(context.Context) (Hardware, error)
+	// CDIRoot, PluginsDir and RegistrarDir are paths that this process shares
+	// with the container runtime and kubelet.
+	CDIRoot, PluginsDir, RegistrarDir string
+	// BootID identifies the kernel's current run.
+	BootID string
+	// MPSRoot is the directory that this process shares with the MPS supervisor;
+	// empty where the node runs none.
+	MPSRoot string
+	// CheckMPS says what the NVIDIA driver here lacks for MPS, and what to do; nil
+	// where nobody can tell.
+	CheckMPS func() error
+}
+
+// DataDir is where the driver of that name keeps its state and socket.
+func DataDir(pluginsDir, name string) string { return filepath.Join(pluginsDir, name) }
+
+// Driver is one plugin process. New has no effects outside the process but
+// creating the state directory; Run has all the others.
+type Driver struct {
+	Options
+	preparer  *prepare.Preparer
+	specs     *cdi.Directory
+	publisher *publisher
+	reporter  *reporter
+	events    *events
+	daemons   *mps.Directory // nil without an MPS supervisor
+	policies  *policyView
+	reports   *policyReports
+	calls     calls
+	failed    chan error
+	counting  sync.Mutex
+	samples   *sample.Sampler
+	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
+	offered chan struct{}
+	// reconsider wakes watchHardware up, as when a policy has changed.
+	reconsider chan struct{}
+	// passing tells that shapes are only offered because claims hold them.
+	passing atomic.Bool
+	// hardware is written by watchHardware and read after it has returned.
+	hardware Hardware
+	// seen is the node as it was read, with every instance, and offering are
+	// the identities of the shapes that are offered of it; both belong to what
+	// runs watchHardware, as do the fields below. unread says which GPUs could not
+	// be read, empty when all could.
+	seen     gpu.Node
+	offering []string
+	unread   string
+	// applied and history are what the policies said, until is when the offer
+	// changes by itself, zero for never.
+	applied applied
+	history history
+	until   time.Time
+}
+
+// New checks what can be checked before anything starts. Every error says what
+// to change.
+func New(options Options) (*Driver, error) {
+	d := &Driver{
+		Options:   options,
+		publisher: newPublisher(options.Client, options.Name, options.NodeName),
+		reporter:  newReporter(options.Client, options.Name),
+		events:    newEvents(options.Client, options.NodeName),
+		failed:    make(chan error, 1),
+		reports:   newPolicyReports(options.Policies, options.Client, options.NodeName),
+		offered:   make(chan struct{}, 1),
+		samples:   sample.New(),
+
+		reconsider: make(chan struct{}, 1),
+	}
+	if options.MPSRoot != "" {
+		d.daemons = mps.NewDirectory(options.MPSRoot)
+	}
+	d.policies = newPolicyView(options.Policies, options.Client, options.NodeName, d.wakeHardware, d.reports.wake)
+	d.reports.view = d.policies
+	if err := d.checkPaths(); err != nil {
+		return nil, err
+	}
+	dataDir := DataDir(options.PluginsDir, options.Name)
+	if err := os.MkdirAll(dataDir, 0o750); err != nil {
+		return nil, fmt.Errorf("create state directory: %w: choose a writable --kubelet-plugins-directory-path", err)
+	}
+	records, err := journal.Open(filepath.Join(dataDir, "claims"))
+	if err != nil {
+		return nil, err
+	}
+	locks, err := lock.Open(filepath.Join(dataDir, "locks"))
+	if err != nil {
+		return nil, err
+	}
+	if d.specs, err = cdi.NewDirectory(options.CDIRoot, options.Name); err != nil {
+		return nil, err
+	}
+	d.preparer = prepare.New(prepare.Options{
+		Journal:     records,
+		CDI:         d.specs,
+		Locks:       locks,
+		Claims:      claimReader{options.Client},
+		Phases:      phases{},
+		Driver:      options.Name,
+		Pool:        options.NodeName,
+		BootID:      options.BootID,
+		ReleaseWait: releaseWait,
+		GoneWait:    goneWait,
+	})
+	return d, nil
+}
+
+// maxSocketPath is what fits sun_path of sockaddr_un with its final NUL (unix(7)).
+const maxSocketPath = 107
+
+// checkPaths refuses what kubelet could not reach.
+func (d *Driver) checkPaths() error {
+	registrar, dra := d.sockets()
+	for flag, path := range map[string]string{
+		"--kubelet-plugins-directory-path":   dra,
+		"--kubelet-registrar-directory-path": registrar,
+	} {
+		if len(path) > maxSocketPath {
+			return fmt.Errorf("socket path %s has %d bytes, %d more than the kernel allows: choose a shorter %s", path, len(path), len(path)-maxSocketPath, flag)
+		}
+	}
+	if info, err := os.Stat(d.RegistrarDir); err != nil {
+		return fmt.Errorf("look for kubelet's registration directory: %w: set --kubelet-registrar-directory-path to kubelet's <root-dir>/plugins_registry", err)
+	} else if !info.IsDir() {
+		return fmt.Errorf("kubelet's registration directory %s is not a directory: set --kubelet-registrar-directory-path to kubelet's <root-dir>/plugins_registry", d.RegistrarDir)
+	}
+	return nil
+}
+
+// Run serves until ctx ends or something breaks that a restart may mend. On
+// the way out it refuses new calls and finishes those in flight.
+func (d *Driver) Run(ctx context.Context) error {
+	// The helper outlives ctx, so that calls in flight can be finished.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), d, d.helperOptions()...)
+	if err != nil {
+		return fmt.Errorf("serve kubelet: %w", err)
+	}
+	defer d.closeHardware(ctx)
+	defer helper.Stop()
+	defer d.calls.drain(ctx, drainTimeout)
+
+	stopEvents := d.events.start()
+	defer stopEvents()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.publisher.run(ctx) })
+	group.Go(func() error { return d.reporter.run(ctx) })
+	group.Go(func() error { return d.policies.run(ctx) })
+	group.Go(func() error { return d.reports.run(ctx) })
+	group.Go(func() error { return d.watchHardware(ctx) })
+	group.Go(func() error { return d.watchSpecs(ctx) })
+	group.Go(func() error { return d.reconcile(ctx) })
+	group.Go(func() error { return d.removeDeadSockets(ctx) })
+	group.Go(func() error { return d.watchDaemons(ctx) })
+	group.Go(func() error {
+		select {
+		case err := <-d.failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	if err := group.Wait(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (d *Driver) helperOptions() []kubeletplugin.Option {
+	options := []kubeletplugin.Option{
+		kubeletplugin.DriverName(d.Name),
+		kubeletplugin.NodeName(d.NodeName),
+		kubeletplugin.KubeClient(d.Client),
+		kubeletplugin.RegistrarDirectoryPath(d.RegistrarDir),
+		kubeletplugin.PluginDataDirectoryPath(DataDir(d.PluginsDir, d.Name)),
+		// Claims are serialised one by one, and GPUs one by one, in pkg/node/prepare.
+		kubeletplugin.Serialize(false),
+		// The driver does not watch health. Advertising the service would make
+		// kubelet ask, and log an error, at every registration.
+		kubeletplugin.HealthService(false),
+		kubeletplugin.GRPCInterceptor(d.calls.intercept),
+	}
+	if d.PodUID != "" {
+		options = append(options, kubeletplugin.RollingUpdate(d.PodUID))
+	}
+	return options
+}
+
+// Ready tells whether pods can get GPUs from this process: kubelet knows it,
+// and the API server has its devices.
+func (d *Driver) Ready() error {
+	if !d.calls.registered.Load() {
+		return errors.New("kubelet has not registered the plugin yet")
+	}
+	if !d.publisher.published.Load() {
+		return errors.New("the node's devices are not published yet")
+	}
+	return nil
+}
+
+// Samples are how busy the devices are that prepared claims hold, as metrics.
+func (d *Driver) Samples() metrics.StableCollector { return d.samples }
+
+const (
+	reconcileInterval = 10 * time.Minute
+	reconcileRetry    = time.Minute
+)
+
+func (d *Driver) wakeReconcile() {
+	select {
+	case d.offered <- struct{}{}:
+	default: // reconcile has not yet seen the last one
+	}
+}
+
+func (d *Driver) wakeHardware() {
+	select {
+	case d.reconsider <- struct{}{}:
+	default: // it has not yet seen the last one
+	}
+}
+
+// reconcile repairs what was left behind, at the start, once there are GPUs, without
+// which a claim cannot be prepared anew, and from time to time.
+func (d *Driver) reconcile(ctx context.Context) error {
+	d.reportAll(ctx)
+	for {
+		interval := reconcileInterval
+		if err := d.preparer.Reconcile(ctx); err != nil && ctx.Err() == nil {
+			interval = reconcileRetry
+			klog.FromContext(ctx).Error(err, "Not every prepared claim could be checked", "retryIn", interval)
+		}
+		if wait, needed := d.preparer.ReconcileIn(); needed {
+			interval = min(interval, wait)
+		}
+		d.countPrepared(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.offered:
+		case <-d.preparer.Damaged():
+		case <-time.After(interval):
+		}
+	}
+}

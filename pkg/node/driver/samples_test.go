@@ -1,0 +1,113 @@
+package driver
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/component-base/metrics"
+
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+func TestWhatIsHeldIsSampled(t *testing.T) {
+	partition := &journal.Partition{UUID: "MIG-a", InstanceID: 7}
+	devices := held([]journal.Record{
+		{ClaimUID: "1", Devices: []journal.Device{
+			{Device: "gpu-0", UUID: "GPU-0"},
+			{Device: "gpu-1", UUID: "GPU-1", AdminAccess: true},
+			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Partition: &journal.Partition{}, AdminAccess: true}, // nobody has made it
+		}},
+		{ClaimUID: "2", Devices: []journal.Device{
+			{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "x"},
+			{Device: "gpu-2-mig-1g10gb-19-3", UUID: "GPU-2", Partition: partition},
+		}},
+		{ClaimUID: "3", Devices: []journal.Device{{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "y"}}},
+		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Partition: &journal.Partition{UUID: "MIG-b"}, Shares: 2}}},
+	})
+	want := []sample.Device{
+		{Name: "gpu-0", GPU: "GPU-0", UUID: "GPU-0", Claims: []string{"1"}},
+		{Name: "gpu-3-mps", GPU: "GPU-3", UUID: "GPU-3", Claims: []string{"2", "3"}},
+		{Name: "gpu-2-mig-1g10gb-19-3", GPU: "GPU-2", UUID: "MIG-a", Claims: []string{"2"}},
+		{Name: "gpu-2-mig-1g10gb-19-5-timeslice", GPU: "GPU-2", UUID: "MIG-b", Claims: []string{"4"}},
+	}
+	if !reflect.DeepEqual(devices, want) {
+		t.Errorf("got  %+v\nwant %+v", devices, want)
+	}
+}
+
+// figures are the metrics of devices but when they were sampled, one a line.
+func figures(t *testing.T, registry metrics.KubeRegistry) []string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() != sample.MetricSampled {
+				lines = append(lines, fmt.Sprintf("%s %s %.2g", m.GetLabel()[0].GetValue(), strings.TrimPrefix(family.GetName(), "mica_device_"), m.GetGauge().GetValue()))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// Claims come and go, and the plugin with them.
+func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
+	const partition = "gpu-2-mig-1g10gb-19-3"
+	whole := fixture.Claim("whole", fixture.Result("a", "gpu-0"), fixture.Result("b", partition))
+	admin := fixture.Claim("admin", fixture.AdminResult("a", "gpu-1"))
+	h := newHardware(t)
+	use := func(gpu int, instance *int, percent int, memory uint64) {
+		if err := h.machine.SetUse(gpu, instance, model.Use{Utilization: &percent, MemoryBytes: &memory}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use(0, nil, 80, 20e9)
+	o := options(t, newAPIServer(whole, admin), h)
+	d, stop := run(t, o)
+	registry := metrics.NewKubeRegistry()
+	registry.CustomMustRegister(d.Samples())
+	k := register(t, o)
+	fixture.Eventually(t, "readiness", d.Ready)
+	for _, claim := range []*resourceapi.ResourceClaim{whole, admin} {
+		k.prepared(claim)
+	}
+	use(2, &h.machine.Instances(2)[0].ID, 35, 1e9)
+	want := []string{
+		"gpu-0 memory_total_bytes 8.6e+10", "gpu-0 memory_used_bytes 2e+10", "gpu-0 utilization_ratio 0.8",
+		partition + " memory_total_bytes 1e+10", partition + " memory_used_bytes 1e+09", partition + " utilization_ratio 0.35",
+	}
+	// The mean has the moments in which the partition was there and was not yet used.
+	passing := func(line string) bool { return strings.HasPrefix(line, partition+" utilization_ratio") }
+	shown := func(except func(string) bool) func() error {
+		return func() error {
+			got := slices.DeleteFunc(figures(t, registry), except)
+			if want := slices.DeleteFunc(slices.Clone(want), except); !slices.Equal(got, want) {
+				return fmt.Errorf("got %q, want %q", got, want)
+			}
+			return nil
+		}
+	}
+	fixture.Eventually(t, "the figures of what is held", shown(passing))
+	stop()
+
+	d, _ = run(t, o)
+	registry = metrics.NewKubeRegistry()
+	registry.CustomMustRegister(d.Samples())
+	fixture.Eventually(t, "the figures after a restart", shown(func(string) bool { return false }))
+	k = register(t, o)
+	k.unprepare(whole)
+	if got := figures(t, registry); len(got) > 0 {
+		t.Errorf("nothing is held, and there is %q", got)
+	}
+}

@@ -1,0 +1,111 @@
+package driver
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+const (
+	partition0 = "gpu-0-mig-1g10gb-19-0"
+	partition1 = "gpu-0-mig-3g40gb-9-4"
+)
+
+// told are the entries of a claim's status.devices, as "device data".
+func told(t *testing.T, api *apiServer, name string) []string {
+	t.Helper()
+	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []string
+	for _, device := range claim.Status.Devices {
+		if device.Driver != fixture.Driver || device.Pool != fixture.NodeName {
+			t.Errorf("got an entry of %s/%s", device.Driver, device.Pool)
+		}
+		entries = append(entries, device.Device+" "+string(device.Data.Raw))
+	}
+	return entries
+}
+
+// A claim's status tells the UUIDs of its partitions, without which prepare is
+// not held up when the API server takes no writes.
+func TestTheStatusTellsThePartitions(t *testing.T) {
+	one := fixture.Claim("one", fixture.Result("a", partition0), fixture.Result("b", partition1), fixture.Result("c", "gpu-3"))
+	whole := fixture.Claim("whole", fixture.Result("a", "gpu-5"))
+	api, h := newAPIServer(one, whole), newHardware(t)
+	api.fail("patch", "resourceclaims", 1)
+	o := options(t, api, h)
+	d, stop := run(t, o)
+	k := register(t, o)
+	fixture.Eventually(t, "readiness", d.Ready)
+	k.prepared(one)
+	k.prepared(whole)
+	var want []string
+	for _, instance := range h.machine.Instances(0) {
+		device := partition0
+		if instance.Start == 4 {
+			device = partition1
+		}
+		want = append(want, fmt.Sprintf(`%s {"parentUUID":%q,"uuid":%q}`, device, h.node.GPUs[0].UUID, instance.ComputeInstances[0].UUID))
+	}
+	want = append(want, fmt.Sprintf(`gpu-3 {"uuid":%q}`, h.node.GPUs[3].UUID))
+	complete := func() error {
+		got := strings.Join(told(t, api, "one"), "\n")
+		for _, entry := range want {
+			if !strings.Contains(got, entry) || len(strings.Split(got, "\n")) != len(want) {
+				return fmt.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+			}
+		}
+		return nil
+	}
+	fixture.Eventually(t, "the status", complete)
+	if got := told(t, api, "whole"); len(got) > 0 {
+		t.Errorf("a write of %q for what the slice tells already", got)
+	}
+	// The next process writes what this one may not have got around to.
+	stop()
+	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), "one", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Status.Devices = nil
+	if _, err := api.ResourceV1().ResourceClaims(fixture.Namespace).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	run(t, o)
+	fixture.Eventually(t, "the status after a restart", complete)
+}
+
+// What the API server never takes is given up, and so is what came too late.
+func TestReportsAreBounded(t *testing.T) {
+	r := newReporter(newAPIServer(), fixture.Driver)
+	devices := []journal.Device{{Device: partition0, UUID: "GPU-0", Partition: &journal.Partition{UUID: "MIG-0"}}}
+	for i := range maxReports + 10 {
+		claim := fixture.Claim(fmt.Sprint("c", i))
+		r.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
+	}
+	if got := len(r.pending); got != maxReports {
+		t.Errorf("%d reports are pending, want %d", got, maxReports)
+	}
+	r.forget("uid-c0")
+	if got := len(r.pending); got != maxReports-1 {
+		t.Errorf("%d reports are pending, want one less than %d", got, maxReports)
+	}
+	api := newAPIServer()
+	api.fail("patch", "resourceclaims", 1000)
+	r = newReporter(api, fixture.Driver)
+	claim := fixture.Claim("c")
+	r.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
+	for attempt := range reportAttempts {
+		if done := r.writeAll(t.Context()); done != (attempt == reportAttempts-1) {
+			t.Errorf("attempt %d: done: %t", attempt+1, done)
+		}
+	}
+}

@@ -1,0 +1,417 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/node/lock"
+)
+
+func open(t testing.TB) *Journal {
+	t.Helper()
+	j, err := Open(filepath.Join(t.TempDir(), "claims"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func record(uid string) Record {
+	return Record{
+		ClaimUID: uid, Namespace: "team-a", Name: "claim-of-" + uid,
+		BootID: "5b1ac1a5-3d2c-4c8e-9a0c-0d6c7c9a3e11", State: Prepared,
+		Devices: []Device{
+			{
+				Request: "gpu", Pool: "node-1", Device: "gpu-0", UUID: "GPU-0",
+				CDIDeviceIDs: []string{"k8s.gpu.nvidia.com/claim=" + uid + "-gpu-0"},
+			},
+			{Request: "look", Pool: "node-1", Device: "gpu-1", UUID: "GPU-1", AdminAccess: true, ShareID: "share"},
+		},
+	}
+}
+
+func put(t testing.TB, j *Journal, r Record) {
+	t.Helper()
+	if err := j.Put(context.Background(), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeFile places content past the journal, as a crash or a hand would.
+func writeFile(t testing.TB, j *Journal, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(j.path(name), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func list(t testing.TB, j *Journal) ([]Record, []*Corrupt) {
+	t.Helper()
+	records, corrupt, err := j.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records, corrupt
+}
+
+func uids(records []Record) []string {
+	out := []string{}
+	for _, r := range records {
+		out = append(out, r.ClaimUID)
+	}
+	return out
+}
+
+func TestRecordIsReadBackAsWritten(t *testing.T) {
+	j := open(t)
+	want := record("a")
+	put(t, j, want)
+	got, found, err := j.Get("a")
+	if err != nil || !found {
+		t.Fatalf("Get = %v, %v", found, err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	want.State = Intent
+	put(t, j, want)
+	if got, _, _ := j.Get("a"); got.State != Intent {
+		t.Errorf("the second Put did not replace the first: %+v", got)
+	}
+}
+
+func TestMissingRecord(t *testing.T) {
+	j := open(t)
+	if got, found, err := j.Get("a"); found || err != nil || !reflect.DeepEqual(got, Record{}) {
+		t.Errorf("Get = %+v, %v, %v", got, found, err)
+	}
+	if err := j.Delete("a"); err != nil {
+		t.Errorf("Delete of what is not there: %v", err)
+	}
+	put(t, j, record("a"))
+	for range 2 {
+		if err := j.Delete("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, found, err := j.Get("a"); found || err != nil {
+		t.Errorf("after Delete: Get = %v, %v", found, err)
+	}
+}
+
+func TestListSortsByUID(t *testing.T) {
+	j := open(t)
+	// As file names "a-b.json" sorts before "a.json"; as UIDs "a" comes first.
+	for _, uid := range []string{"b", "a-b", "a"} {
+		put(t, j, record(uid))
+	}
+	records, corrupt := list(t, j)
+	if want := []string{"a", "a-b", "b"}; !reflect.DeepEqual(uids(records), want) || len(corrupt) != 0 {
+		t.Errorf("List = %v, %v; want %v", uids(records), corrupt, want)
+	}
+}
+
+func TestListSeesWhatAnotherProcessWrote(t *testing.T) {
+	mine := open(t)
+	theirs, err := Open(mine.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, mine, record("a"))
+	list(t, mine)
+	changed := record("a")
+	// Same size, and probably the same tick of the file system's clock.
+	changed.Devices[0].Device = "gpu-7"
+	for range 20 {
+		put(t, theirs, record("a"))
+		put(t, theirs, changed)
+		records, _ := list(t, mine)
+		if len(records) != 1 || records[0].Devices[0].Device != "gpu-7" {
+			t.Fatalf("List = %+v", records)
+		}
+	}
+	put(t, theirs, record("b"))
+	if err := theirs.Delete("a"); err != nil {
+		t.Fatal(err)
+	}
+	if records, _ := list(t, mine); !reflect.DeepEqual(uids(records), []string{"b"}) {
+		t.Errorf("List = %v", uids(records))
+	}
+}
+
+func TestListDoesNotReadUnchangedFilesAgain(t *testing.T) {
+	j := open(t)
+	put(t, j, record("a"))
+	past := time.Now().Add(-time.Hour)
+	list(t, j)
+	// Pretend that the file has been there for long.
+	entry := j.listed["a.json"]
+	entry.identity.settled = true
+	j.listed["a.json"] = entry
+	first, _ := list(t, j)
+	first[0].Devices[0].Device = "scribbled"
+	first[0].Devices[0].CDIDeviceIDs[0] = "scribbled"
+	second, _ := list(t, j)
+	if !reflect.DeepEqual(second[0], record("a")) {
+		t.Errorf("a caller's change reached the journal's own copy: %+v", second[0])
+	}
+	entry = j.listed["a.json"]
+	entry.record.Name, entry.data = "from memory", nil
+	j.listed["a.json"] = entry
+	if records, _ := list(t, j); records[0].Name != "from memory" {
+		t.Error("an unchanged file was read again")
+	}
+	if err := os.Chtimes(j.path("a.json"), past, past); err != nil {
+		t.Fatal(err)
+	}
+	if records, _ := list(t, j); records[0].Name == "from memory" {
+		t.Error("a touched file was not read again")
+	}
+}
+
+func TestResultsShareNothingWithTheJournal(t *testing.T) {
+	r := record("a")
+	r.unknown = map[string]json.RawMessage{"x": json.RawMessage("1")}
+	r.Devices[0].Partition = &Partition{UUID: "MIG-1"}
+	copied := r.Clone()
+	copied.Devices[0].Partition.UUID = "MIG-2"
+	copied.Devices[0].CDIDeviceIDs[0] = "changed"
+	copied.Devices[1].Device = "changed"
+	copied.unknown["x"] = json.RawMessage("2")
+	if want := record("a"); r.Devices[0].CDIDeviceIDs[0] != want.Devices[0].CDIDeviceIDs[0] ||
+		r.Devices[1].Device != want.Devices[1].Device || string(r.unknown["x"]) != "1" ||
+		r.Devices[0].Partition.UUID != "MIG-1" {
+		t.Errorf("Clone shares memory: %+v", r)
+	}
+}
+
+func TestRefusedRecords(t *testing.T) {
+	long := record("a")
+	long.Devices[0].CDIDeviceIDs = []string{strings.Repeat("x", maxFileSize)}
+	stateless := record("a")
+	stateless.State = ""
+	for name, tc := range map[string]struct {
+		record Record
+		want   string
+	}{
+		"path":     {record("../a"), `"../a" is not the UID of a claim`},
+		"empty":    {record(""), `"" is not the UID of a claim`},
+		"no state": {stateless, `the state "" is neither "intent" nor "prepared"`},
+		"too long": {long, "at most 65536 are allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := open(t)
+			err := j.Put(context.Background(), tc.record)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Put = %v, want %q", err, tc.want)
+			}
+			assertFiles(t, j)
+		})
+	}
+	j := open(t)
+	if _, _, err := j.Get("../../etc/passwd"); err == nil {
+		t.Error("Get takes a path")
+	}
+	if err := j.Delete("../../etc/passwd"); err == nil {
+		t.Error("Delete takes a path")
+	}
+}
+
+func TestPutOfAnEndedContextWritesNothing(t *testing.T) {
+	j := open(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := j.Put(ctx, record("a")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Put = %v", err)
+	}
+	assertFiles(t, j)
+}
+
+func TestFailedPutLeavesTheOldRecordAndNoTemporaryFile(t *testing.T) {
+	j := open(t)
+	// A directory in the place of the file makes the rename fail.
+	if err := os.MkdirAll(filepath.Join(j.path("a.json"), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Put(context.Background(), record("a")); err == nil {
+		t.Fatal("Put succeeded")
+	}
+	assertFiles(t, j, "a.json")
+}
+
+func TestOpenSaysWhyADirectoryCannotBeUsed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{file, filepath.Join(file, "below"), "/proc/mica-claims"} {
+		_, err := Open(dir)
+		if err == nil || !strings.Contains(err.Error(), "mount a writable directory there") || !strings.Contains(err.Error(), dir) {
+			t.Errorf("Open(%s) = %v", dir, err)
+		}
+	}
+	if _, err := Open("/proc/self"); err == nil || !strings.Contains(err.Error(), "cannot be written") {
+		t.Errorf("Open of a read-only directory = %v", err)
+	}
+}
+
+func TestOpenRemovesWhatDeadWritersLeft(t *testing.T) {
+	j := open(t)
+	put(t, j, record("a"))
+	writeFile(t, j, tempPrefix+"a-123", `{"schemaVersion":1,"crc`)
+	writeFile(t, j, "notes.txt", "not ours")
+	if _, err := Open(j.dir); err != nil {
+		t.Fatal(err)
+	}
+	assertFiles(t, j, "a.json", "notes.txt")
+	if info, err := os.Stat(j.dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory's mode is %v, %v", info.Mode(), err)
+	}
+}
+
+func TestOpenLeavesTheFilesOfALiveWriterAlone(t *testing.T) {
+	j := open(t)
+	release, err := j.guard.shared(context.Background()) // as in the middle of a Put
+	if err != nil {
+		t.Fatal(err)
+	}
+	temp := tempPrefix + "a-123"
+	writeFile(t, j, temp, "half")
+	if _, err := Open(j.dir); err != nil {
+		t.Fatal(err)
+	}
+	assertFiles(t, j, temp)
+	release()
+	if _, err := Open(j.dir); err != nil {
+		t.Fatal(err)
+	}
+	assertFiles(t, j)
+}
+
+func TestPutGivesUpWhenItsContextEnds(t *testing.T) {
+	j := open(t)
+	dir, err := os.Open(j.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := lock.File(context.Background(), dir, lock.Exclusive); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := j.Put(ctx, record("a")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Put = %v", err)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	j := open(t)
+	other, err := Open(j.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		mine := []*Journal{j, other}[worker%2]
+		wg.Go(func() {
+			for round := range 25 {
+				r := record(fmt.Sprintf("claim-%d", worker))
+				r.Name = fmt.Sprint(round)
+				put(t, mine, r)
+				if got, found, err := mine.Get(r.ClaimUID); err != nil || !found || got.Name != r.Name {
+					t.Errorf("Get = %+v, %v, %v", got, found, err)
+				}
+				if round%5 == 4 {
+					if err := mine.Delete(r.ClaimUID); err != nil {
+						t.Error(err)
+					}
+				}
+				_, corrupt, err := mine.List()
+				if err != nil {
+					t.Error(err)
+				}
+				for _, c := range corrupt {
+					if !strings.HasPrefix(c.ClaimUID, "bad-") {
+						t.Error(c)
+					}
+				}
+			}
+		})
+		wg.Go(func() { // a writer of garbage keeps the quarantine busy
+			for round := range 10 {
+				name := fmt.Sprintf("bad-%d-%d.json", worker, round)
+				writeFile(t, mine, name, "garbage")
+				if _, found, err := mine.Get(strings.TrimSuffix(name, extension)); found || errors.Is(err, errBusy) {
+					t.Errorf("Get = %v, %v", found, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if records, _ := list(t, j); len(records) != 0 {
+		t.Errorf("left: %v", uids(records))
+	}
+}
+
+// assertFiles fails unless exactly these are in the journal's directory.
+func assertFiles(t testing.TB, j *Journal, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(j.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{}
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("the directory holds %v, want %v", got, want)
+	}
+}
+
+func TestNotAFileIsNotWaitedFor(t *testing.T) {
+	j := open(t)
+	if err := syscall.Mkfifo(j.path("a.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/zero", j.path("b.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(j.path("c.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	records, corrupt := list(t, j)
+	if len(records) != 0 || len(corrupt) != 3 {
+		t.Fatalf("List = %v, %v", records, corrupt)
+	}
+	for _, c := range corrupt {
+		if c.Reason != NotAFile || c.QuarantinedTo == "" {
+			t.Errorf("%v", c)
+		}
+	}
+	assertFiles(t, j, quarantineDir)
+}
+
+// A file that changes again at once, to the same size, is still seen.
+func TestListSeesEveryChange(t *testing.T) {
+	j := open(t)
+	for i := range 50 {
+		r := record("a")
+		r.Name = fmt.Sprint("claim-", i%10)
+		put(t, j, r)
+		if records, _ := list(t, j); len(records) != 1 || records[0].Name != r.Name {
+			t.Fatalf("got %+v after %s was written", records, r.Name)
+		}
+	}
+}

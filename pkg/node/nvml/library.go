@@ -1,0 +1,167 @@
+// Package nvml owns the boundary to NVIDIA's management library: it finds and
+// loads libnvidia-ml.so.1, reads what the layers above need as plain gpu
+// values, and turns return codes into typed errors. It is the only package
+// that calls go-nvml, and it never decides anything about claims or slices.
+package nvml
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/pkg/node/driverroot"
+)
+
+// soname is the name under which the driver installs NVML.
+const soname = "libnvidia-ml.so.1"
+
+// requiredSymbols must be in the library before go-nvml may call it: a symbol
+// that is missing at call time ends the process instead of returning an error.
+var requiredSymbols = []string{
+	"nvmlInit_v2",
+	"nvmlShutdown",
+	"nvmlErrorString",
+	"nvmlSystemGetDriverVersion",
+	"nvmlSystemGetCudaDriverVersion_v2",
+	"nvmlDeviceGetCount_v2",
+	"nvmlDeviceGetHandleByIndex_v2",
+	"nvmlDeviceGetHandleByUUID",
+	"nvmlDeviceGetIndex",
+	"nvmlDeviceGetMinorNumber",
+	"nvmlDeviceGetUUID",
+	"nvmlDeviceGetName",
+	"nvmlDeviceGetBrand",
+	"nvmlDeviceGetArchitecture",
+	"nvmlDeviceGetCudaComputeCapability",
+	"nvmlDeviceGetMemoryInfo",
+	"nvmlDeviceGetMemoryInfo_v2",
+	"nvmlDeviceGetUtilizationRates",
+	"nvmlDeviceGetPciInfo_v3",
+	"nvmlDeviceGetEccMode",
+	"nvmlDeviceGetComputeMode",
+	"nvmlDeviceSetComputeMode",
+	"nvmlDeviceGetMigMode",
+	"nvmlDeviceSetMigMode",
+	"nvmlDeviceGetFieldValues",
+	"nvmlDeviceGetMaxMigDeviceCount",
+	"nvmlDeviceGetMigDeviceHandleByIndex",
+	"nvmlDeviceGetGpuInstanceId",
+	"nvmlDeviceGetComputeInstanceId",
+	"nvmlDeviceGetGpuInstanceProfileInfo",
+	"nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+	"nvmlDeviceGetGpuInstances",
+	"nvmlDeviceGetAttributes_v2",
+	"nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
+	"nvmlDeviceGetGpuInstanceById",
+	"nvmlDeviceCreateGpuInstanceWithPlacement",
+	"nvmlGpuInstanceGetInfo",
+	"nvmlGpuInstanceDestroy",
+	"nvmlGpuInstanceGetComputeInstanceProfileInfo",
+	"nvmlGpuInstanceCreateComputeInstance",
+	"nvmlGpuInstanceGetComputeInstanceById",
+	"nvmlComputeInstanceGetInfo_v2",
+	"nvmlComputeInstanceDestroy",
+	"nvmlGpmQueryDeviceSupport",
+	"nvmlGpmSampleAlloc",
+	"nvmlGpmSampleFree",
+	"nvmlGpmMigSampleGet",
+	"nvmlGpmMetricsGet",
+	"nvmlDeviceGetNvLinkState",
+	"nvmlDeviceGetNvLinkRemotePciInfo_v2",
+	"nvmlDeviceGetNvLinkRemoteDeviceType",
+}
+
+// Library is an initialised NVML. It is safe for concurrent use. Close it to
+// let the kernel driver be unloaded.
+type Library struct {
+	api  nvml.Interface
+	path string
+}
+
+// loaded are the files that this process has loaded, as they were then, by path.
+var loaded sync.Map
+
+// Open finds NVML below driverRoot, loads and initialises it. The error is
+// ErrLibrary or ErrDriverNotLoaded where waiting for the driver can help, and
+// ErrReplaced where only a new process can.
+func Open(driverRoot string) (*Library, error) {
+	path, err := findLibrary(driverRoot)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkReplaced(path); err != nil {
+		return nil, err
+	}
+	if err := checkSymbols(path); err != nil {
+		return nil, err
+	}
+	if file, err := os.Stat(path); err == nil {
+		loaded.LoadOrStore(path, file)
+	}
+	library, err := New(nvml.New(nvml.WithLibraryPath(path)))
+	if err != nil {
+		return nil, fmt.Errorf("initialise NVML from %s: %w", path, err)
+	}
+	library.path = path
+	return library, nil
+}
+
+// New initialises the given NVML, which may be an in-process stand-in.
+func New(api nvml.Interface) (*Library, error) {
+	if err := check(api.Init(), "initialise", ""); err != nil {
+		return nil, err
+	}
+	return &Library{api: api}, nil
+}
+
+// Close releases NVML. The library must not be used afterwards.
+func (l *Library) Close() error {
+	return check(l.api.Shutdown(), "shut down", "")
+}
+
+// Path is the file that was loaded, empty for an in-process stand-in.
+func (l *Library) Path() string { return l.path }
+
+// API is the handle that nvcdi wants. Nothing but pkg/node/cdi may use it.
+func (l *Library) API() nvml.Interface { return l.api }
+
+func findLibrary(driverRoot string) (string, error) {
+	if path, found := driverroot.Library(driverRoot, soname); found {
+		return path, nil
+	}
+	return "", fmt.Errorf("%w: %s is in none of the library directories below %s: install the NVIDIA driver there or set --nvidia-driver-root (and the chart's nvidiaDriverRoot) to where it is installed",
+		ErrLibrary, soname, driverRoot)
+}
+
+// checkReplaced looks whether the path still leads to the file that was loaded
+// first: a driver that is installed anew brings another.
+func checkReplaced(path string) error {
+	first, known := loaded.Load(path)
+	if !known {
+		return nil
+	}
+	before, isFile := first.(os.FileInfo)
+	now, err := os.Stat(path)
+	if err != nil || !isFile || os.SameFile(before, now) {
+		return nil // a file that vanished now is found missing next time
+	}
+	return fmt.Errorf("%w: %s is not the file that this process has loaded, as after the installation of another driver: restart the plugin to load the new one", ErrReplaced, path)
+}
+
+// checkSymbols proves that the file is NVML without calling into it.
+func checkSymbols(path string) error {
+	library := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
+	if err := library.Open(); err != nil {
+		return fmt.Errorf("%w: load %s: %w: reinstall the NVIDIA driver's user-space libraries", ErrLibrary, path, err)
+	}
+	defer func() { _ = library.Close() }() // a handle that leaks only keeps the file mapped
+	for _, symbol := range requiredSymbols {
+		if err := library.Lookup(symbol); err != nil {
+			return fmt.Errorf("%w: %s lacks the function %s, so it is another library or a driver older than R535: install a supported NVIDIA driver", ErrLibrary, path, symbol)
+		}
+	}
+	return nil
+}

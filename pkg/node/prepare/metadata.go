@@ -1,0 +1,99 @@
+package prepare
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/api/metadata"
+	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+)
+
+// metadataOf are the device metadata files (KEP-5304) of a claim's requests that
+// have partitions, whose UUIDs no slice tells, by the device that brings them
+// into a container. kubeletplugin could write such files too, but only for all
+// claims: every whole GPU would pay for them, and neither a claim that is gone
+// nor a CDI directory that was emptied would be noticed.
+func metadataOf(record journal.Record, driver string) (map[string][]cdi.File, error) {
+	files := map[string][]cdi.File{}
+	seen := map[string]bool{}
+	for _, device := range record.Devices {
+		request := resourceclaim.BaseRequestRef(device.Request)
+		if seen[request] {
+			continue
+		}
+		seen[request] = true
+		given := slices.DeleteFunc(slices.Clone(record.Devices), func(d journal.Device) bool { return d.Request != device.Request })
+		if !slices.ContainsFunc(given, func(d journal.Device) bool { return d.Partition != nil && d.Partition.UUID != "" }) {
+			continue
+		}
+		content, err := describeRequest(record, driver, given)
+		if err != nil {
+			return nil, fmt.Errorf("request %q: describe its devices: %w", device.Request, err)
+		}
+		path := metadata.ResourceClaimFilePath(driver, record.Name, request)
+		if record.PodClaim != "" {
+			path = metadata.ResourceClaimTemplateFilePath(driver, record.PodClaim, request)
+		}
+		name := nameInClaim(device.Device, device.ShareID)
+		files[name] = append(files[name], cdi.File{Name: request, ContainerPath: path, Content: content})
+	}
+	return files, nil
+}
+
+// describeRequest is the content of a request's file.
+func describeRequest(record journal.Record, driver string, given []journal.Device) ([]byte, error) {
+	request := metadatav1beta1.DeviceMetadataRequest{Name: given[0].Request}
+	for _, device := range given {
+		request.Devices = append(request.Devices, metadatav1beta1.Device{
+			Driver: driver, Pool: device.Pool, Name: device.Device, Attributes: attributesOf(device),
+		})
+	}
+	described := metadatav1beta1.DeviceMetadata{
+		TypeMeta: metav1.TypeMeta{Kind: "DeviceMetadata", APIVersion: metadatav1beta1.SchemeGroupVersion.String()},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: record.Namespace, Name: record.Name, UID: types.UID(record.ClaimUID), Generation: 1,
+		},
+		Requests: []metadatav1beta1.DeviceMetadataRequest{request},
+	}
+	if record.PodClaim != "" {
+		described.PodClaimName = &record.PodClaim
+	}
+	return json.Marshal(described)
+}
+
+// attributesOf has the names that slices use.
+func attributesOf(device journal.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	text := func(value string) resourceapi.DeviceAttribute {
+		return resourceapi.DeviceAttribute{StringValue: ptr.To(value)}
+	}
+	if partition := device.Partition; partition != nil && partition.UUID != "" {
+		return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"type": text(typeOf(device.Device)), "uuid": text(partition.UUID), "parentUUID": text(device.UUID),
+		}
+	}
+	return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": text(device.UUID)}
+}
+
+// typeOf is the type of a partition or a share of one, whose name ends as the share's
+// type does.
+func typeOf(name string) string {
+	partition := gpu.Partition{}
+	for _, sharing := range []gpu.Sharing{gpu.TimeSlicing{}, gpu.MPS{}} {
+		share := gpu.Share{Of: partition, Sharing: sharing}
+		if strings.HasSuffix(name, strings.TrimPrefix(share.Name(), partition.Name())) {
+			return share.Type()
+		}
+	}
+	return partition.Type()
+}

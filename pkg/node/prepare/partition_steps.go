@@ -1,0 +1,255 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+)
+
+// enableMIG prepares a GPU for its first partition. Undone, it leaves the GPU as
+// whole claims need it, once nobody has a partition of it.
+type enableMIG struct {
+	gpu    string
+	others neighbours
+}
+
+func (s enableMIG) do(_ context.Context, tools Tools) error {
+	enabled, err := tools.MIG.MIGEnabled(s.gpu)
+	if err != nil || enabled {
+		return err
+	}
+	return tools.MIG.SetMIG(s.gpu, true)
+}
+
+func (s enableMIG) undo(_ context.Context, tools Tools) error {
+	partitions, err := s.others.some(func(d journal.Device) bool { return ours(d) && d.UUID == s.gpu })
+	if err != nil || len(partitions) > 0 {
+		return err
+	}
+	if enabled, err := tools.MIG.MIGEnabled(s.gpu); err != nil || !enabled {
+		return err
+	}
+	if instances, err := tools.MIG.Instances(s.gpu); err != nil || len(instances) > 0 {
+		return err
+	}
+	err = tools.MIG.SetMIG(s.gpu, false)
+	if errors.Is(err, nvml.ErrResetRequired) || errors.Is(err, nvml.ErrInUse) {
+		// The mode of such a board is the administrator's, and one that a
+		// monitor keeps in use costs nobody anything: the next whole claim
+		// switches it, or says why it cannot.
+		return nil
+	}
+	return err
+}
+
+// disableMIG makes a GPU without partitions usable as a whole, which is how it
+// is left when undone, too.
+type disableMIG struct{ gpu string }
+
+func (s disableMIG) do(_ context.Context, tools Tools) error {
+	enabled, err := tools.MIG.MIGEnabled(s.gpu)
+	if err != nil || !enabled {
+		return err
+	}
+	return tools.MIG.SetMIG(s.gpu, false)
+}
+
+func (disableMIG) undo(context.Context, Tools) error { return nil }
+
+// makeInstance makes the GPU instance of a partition, unless that of another share was
+// adopted. The last of the shares unmakes it.
+type makeInstance struct {
+	device *journal.Device
+	others neighbours
+	// tried tells that what is found in the place may be what was made.
+	tried bool
+}
+
+func (s *makeInstance) do(ctx context.Context, tools Tools) error {
+	uuid, partition := s.device.UUID, s.device.Partition
+	if partition.UUID != "" {
+		return nil // adopted
+	}
+	if s.tried {
+		found, err := tools.MIG.InstanceAt(uuid, partition.ProfileID, partition.Start)
+		if err != nil {
+			return err
+		}
+		if found != nil {
+			partition.InstanceID = found.ID
+			return nil
+		}
+	}
+	err := s.endStale(ctx, tools)
+	if err != nil {
+		return err
+	}
+	s.tried = true
+	partition.InstanceID, err = tools.MIG.CreateInstance(uuid, partition.ProfileID, partition.Start, partition.Size)
+	if errors.Is(err, nvml.ErrInsufficientResources) {
+		partition.Foreign = true // whatever is there, so that undo leaves it alone
+	}
+	return err
+}
+
+// endStale ends the daemon of other shares whose partition somebody has destroyed: one
+// of that name is needed for the partition that takes its place.
+func (s *makeInstance) endStale(ctx context.Context, tools Tools) error {
+	if s.device.MPS == nil {
+		return nil
+	}
+	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == s.device.MPS.Daemon })
+	if err != nil || len(clients) == 0 || tools.Daemons == nil {
+		return err
+	}
+	return explain(tools.Daemons.Stop(ctx, s.device.MPS.Daemon))
+}
+
+func (s *makeInstance) undo(_ context.Context, tools Tools) error {
+	if s.device.Partition.Foreign {
+		return nil
+	}
+	instance, err := ownInstance(tools.MIG, s.device)
+	if err == nil && instance != nil {
+		if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
+			return err
+		}
+		err = tools.MIG.DestroyInstance(s.device.UUID, instance.ID)
+	}
+	if err == nil {
+		err = s.gone(tools.MIG)
+	}
+	if err == nil {
+		relinquish(s.device.Partition)
+	}
+	return err
+}
+
+// relinquish notes that nothing of ours is in the place of a partition any more:
+// what is found there later is somebody else's.
+func relinquish(partition *journal.Partition) {
+	partition.Foreign, partition.UUID, partition.InstanceID, partition.ComputeID = true, "", 0, 0
+}
+
+// gone makes sure of it: an instance that is forgotten would never be found again.
+func (s *makeInstance) gone(mig MIG) error {
+	instance, err := ownInstance(mig, s.device)
+	if err == nil && instance != nil {
+		return fmt.Errorf("GPU instance %d on %s is still there after it was destroyed: %w", instance.ID, s.device.UUID, nvml.ErrTransient)
+	}
+	return err
+}
+
+// makeCompute makes the compute instance in the GPU instance that was just made,
+// which together are the MIG device of a container.
+type makeCompute struct {
+	device *journal.Device
+	others neighbours
+	// tried tells that what is found in the GPU instance may be what was made.
+	tried bool
+}
+
+func (s *makeCompute) do(_ context.Context, tools Tools) error {
+	partition := s.device.Partition
+	if partition.UUID != "" {
+		return nil // adopted
+	}
+	var made gpu.MIGDevice
+	if s.tried {
+		found, err := s.find(tools.MIG)
+		if err != nil {
+			return err
+		}
+		made = found
+	}
+	s.tried = true
+	if made.UUID == "" {
+		var err error
+		if made, err = tools.MIG.CreateComputeInstance(s.device.UUID, partition.InstanceID); err != nil {
+			return err
+		}
+	}
+	partition.ComputeID, partition.UUID = made.ComputeID, made.UUID
+	return nil
+}
+
+// find looks for what an earlier attempt has made after all.
+func (s *makeCompute) find(mig MIG) (gpu.MIGDevice, error) {
+	instance, err := mig.InstanceAt(s.device.UUID, s.device.Partition.ProfileID, s.device.Partition.Start)
+	switch {
+	case err != nil:
+		return gpu.MIGDevice{}, err
+	case instance == nil:
+		return gpu.MIGDevice{}, fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
+	case len(instance.Devices) == 0:
+		return gpu.MIGDevice{}, nil
+	}
+	return instance.Devices[0], nil
+}
+
+func (s *makeCompute) undo(_ context.Context, tools Tools) error {
+	if s.device.Partition.Foreign {
+		return nil
+	}
+	instance, err := ownInstance(tools.MIG, s.device)
+	if err != nil || instance == nil {
+		return err
+	}
+	if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
+		return err
+	}
+	for _, made := range instance.Devices {
+		if err := tools.MIG.DestroyComputeInstance(s.device.UUID, instance.ID, made.ComputeID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needed tells whether another claim has a share of the same instance.
+func needed(device journal.Device, instance gpu.Instance, others neighbours) (bool, error) {
+	if device.Shares == 0 {
+		return false, nil
+	}
+	sharing, err := others.some(func(d journal.Device) bool {
+		return ours(d) && d.UUID == device.UUID && names(*d.Partition, instance)
+	})
+	return len(sharing) > 0, err
+}
+
+// adopt takes over the partition that was made for an earlier share of the same claim,
+// with which it is unmade.
+type adopt struct{ from, to *journal.Device }
+
+func (s adopt) do(context.Context, Tools) error {
+	made := *s.from.Partition
+	s.to.Partition = &made
+	return nil
+}
+
+func (adopt) undo(context.Context, Tools) error { return nil }
+
+// ownInstance finds what was made for a recorded device, nil when it is gone.
+func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
+	instance, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
+	if err != nil || instance == nil || !names(*device.Partition, *instance) {
+		return nil, err
+	}
+	return instance, nil
+}
+
+// names tells whether a record's partition is this instance, which is on the
+// GPU of the record: by the MIG device's UUID once it is known, else by the
+// place. An instance without a device is one that is being made or unmade.
+func names(partition journal.Partition, instance gpu.Instance) bool {
+	if partition.ProfileID != instance.ProfileID || partition.Start != instance.Start {
+		return false
+	}
+	return partition.UUID == "" || len(instance.Devices) == 0 ||
+		slices.ContainsFunc(instance.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID })
+}

@@ -1,0 +1,55 @@
+package sample_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// BenchmarkRound is one round of samples of a machine whose GPUs are all cut in seven:
+// what the plugin does every other second, without the driver's own time.
+func BenchmarkRound(b *testing.B) {
+	machine := fixture.Machine(b, fixture.File(b, "p5.48xlarge"))
+	library := fixture.Library(b, machine)
+	var meters []*nvml.Meter
+	for index := range machine.GPUs() {
+		if err := machine.SetMIGMode(index, true); err != nil {
+			b.Fatal(err)
+		}
+		for range 7 {
+			made, err := machine.CreateInstance(index, "1g.10gb", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			meters = append(meters, library.Meter(made.ComputeInstances[0].UUID))
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, meter := range meters {
+			if _, err := meter.Read(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkSet is what a claim that comes or goes pays on a node that is full.
+func BenchmarkSet(b *testing.B) {
+	var devices []sample.Device
+	for board := range 8 {
+		for i := range 7 {
+			devices = append(devices, sample.Device{
+				Name: fmt.Sprintf("gpu-%d-mig-%d", board, i), GPU: fmt.Sprint(board), UUID: fmt.Sprintf("MIG-%d-%d", board, i), Claims: []string{"a"},
+			})
+		}
+	}
+	s := sample.New()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Set(devices)
+	}
+}
