@@ -4,24 +4,28 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# The same for every go command, those that build the cluster included
+# (test/cluster/internal/build), so that each package is compiled once.
+TAGS := netgo,osusergo,grpcnotrace
+export GOFLAGS := -buildvcs=false -trimpath -tags=netgo,osusergo,grpcnotrace
 # go-nvml's header marks functions deprecated that its own wrappers call.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+# Collecting garbage takes a third of a compiler's time. Below the limit there is none.
+COMPILE := GOGC=off GOMEMLIMIT=2GiB
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
-# grpc's tracing page brings html/template, with which the linker cannot drop
-# unused methods: it costs 20 MB of a binary that never serves the page.
-TAGS := grpcnotrace
 LDFLAGS := -s -w -X main.linked=$(VERSION)
 
 # The simulated machine of the local cluster: a file in test/nvmlsim/nodes.
 NODE ?= p5.48xlarge
 # `GPU=host` uses this machine's own NVIDIA driver instead.
 GPU ?= sim
+export NODE GPU
 
 CLUSTER := bin/cluster
 # Every test can run on the default machine; on another, what cannot is skipped.
 export MICA_E2E_NO_SKIP := $(if $(filter sim/p5.48xlarge,$(GPU)/$(NODE)),1)
-CLUSTER_HARDWARE := $(if $(filter host,$(GPU)),--gpu host,--sim-node test/nvmlsim/nodes/$(NODE).yaml)
+export CLUSTER_HARDWARE := $(if $(filter host,$(GPU)),--gpu host,--sim-node test/nvmlsim/nodes/$(NODE).yaml)
 IMAGE := mica.local/kubelet-plugin:dev
 CONTROLLER_IMAGE := mica.local/controller:dev
 
@@ -29,30 +33,21 @@ include test/nvmlsim/nvmlsim.mk
 include test/fleet/fleet.mk
 include test/keda/keda.mk
 
-# What needs a cluster first asks whether the machine can run one: a build takes
-# minutes, and a missing compiler has a message of its own there.
-NEED_CLUSTER := demo cluster-up test test-e2e bench
-ifneq (,$(filter $(NEED_CLUSTER),$(MAKECMDGOALS)))
-build lint test-unit nvml-sim fleet keda $(nvmlsim_files): | prerequisites
-endif
-
 .PHONY: help
 help: ## Explain the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@while IFS= read -r line; do \
+		if [[ $$line =~ ^([a-z0-9-]+):.*\#\#\ (.*) ]]; then printf '  %-16s %s\n' "$${BASH_REMATCH[1]}" "$${BASH_REMATCH[2]}"; fi; \
+	done < <(cat $(MAKEFILE_LIST))
 
 ##@ Try it
 
 .PHONY: demo
-demo: cluster-up ## Bring a real cluster up, install Mica, run a pod with a GPU claim and show what it got
-	hack/demo.sh
-
-.PHONY: prerequisites
-prerequisites: $(CLUSTER) ## Say what this machine lacks for a cluster
-	$(CLUSTER) check $(CLUSTER_HARDWARE)
+demo: ## Bring a real cluster up, install Mica, run a pod with a GPU claim and show what it got
+	@hack/demo.sh
 
 .PHONY: cluster-up
-cluster-up: prerequisites image nvml-sim ## Bring up a real one-machine cluster with simulated GPUs (NODE=..., GPU=host)
-	$(CLUSTER) up $(CLUSTER_HARDWARE)
+cluster-up: ## Bring up a real one-machine cluster with simulated GPUs (NODE=..., GPU=host)
+	@hack/demo.sh --cluster-only
 
 .PHONY: cluster-down
 cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
@@ -62,10 +57,8 @@ cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
 
 .PHONY: build
 build: ## Build the plugin with the CDI hook of its image, the controller and kubectl-gpu
-	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/kubelet-plugin ./cmd/kubelet-plugin
-	go build -trimpath -ldflags '-s -w' -o bin/nvidia-cdi-hook ./cmd/nvidia-cdi-hook
-	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/controller ./cmd/controller
-	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/kubectl-gpu ./cmd/kubectl-gpu
+	@mkdir -p bin
+	$(COMPILE) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: image
 image: build $(CLUSTER) ## Assemble the images for the local cluster, without a container engine
@@ -75,8 +68,8 @@ image: build $(CLUSTER) ## Assemble the images for the local cluster, without a 
 
 .PHONY: $(CLUSTER)
 $(CLUSTER):
-	@command -v go >/dev/null || { echo "go: builds everything: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
-	cd test/cluster && go build -o ../../$(CLUSTER) .
+	@mkdir -p bin
+	cd test/cluster && CGO_ENABLED=0 $(COMPILE) go build -o ../../$(CLUSTER) .
 
 .PHONY: generate
 generate: ## Write generated files anew
@@ -85,36 +78,38 @@ generate: ## Write generated files anew
 ##@ Test
 
 .PHONY: test
-test: prerequisites lint test-unit test-e2e ## Run every test: lint, unit and C ABI tests with the race detector, chart, end to end
+test: ## Run every test, unit tests with the race detector and end to end; with CI=true also lint
+	@hack/test.sh unit e2e
+
+.PHONY: test-fast
+test-fast: ## Run the unit tests of all packages, without race detector, root or cluster
+	@hack/test.sh fast
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no cluster, with the race detector
+	@hack/test.sh unit
+
+.PHONY: test-e2e
+test-e2e: ## Run the end-to-end tests on a private cluster of their own
+	@hack/test.sh e2e
 
 .PHONY: lint
 lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
 	hack/lint.sh
 
-# The crash tests of a package take minutes, and several times that on a busy machine.
-PATIENCE := 30m
-
-# KEDA is large: what was compiled for the cluster is taken for the tests of its client.
-LIKE_CLUSTER := CGO_ENABLED=0 GOFLAGS=-trimpath
-
-.PHONY: test-unit
-test-unit: $(CLUSTER) ## Run the tests that need no cluster, with the race detector
-	HELM="$$($(CLUSTER) tool helm)" go test -race -timeout $(PATIENCE) ./...
-	cd test/cluster && go test -race -timeout $(PATIENCE) ./...
-	cd test/scheduler && go test ./...
-	cd test/keda && $(LIKE_CLUSTER) go test ./...
-
-.PHONY: test-e2e
-test-e2e: prerequisites image nvml-sim fleet keda ## Run the end-to-end tests on a private cluster of their own
-	go test -c -tags e2e -o bin/e2e.test ./test/e2e
-	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh
-
 .PHONY: bench
-bench: prerequisites image nvml-sim fleet keda ## Print the benchmarks' figures
-	go test -run '^$$' -bench . -benchmem ./pkg/... ./cmd/controller/ ./test/bench/... ./test/crash/...
-	go test -c -tags e2e -o bin/e2e.test ./test/e2e
-	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$$' -test.bench .
+bench: ## Print the benchmarks' figures
+	@hack/test.sh bench
+
+# What the end-to-end tests run on a cluster, beside Mica.
+.PHONY: e2e-parts
+e2e-parts: image nvml-sim fleet keda
+	$(COMPILE) go test -c -tags e2e,$(TAGS) -o bin/e2e.test ./test/e2e
+
+.PHONY: environment
+environment: ## Print the environment in which go commands share the build cache with these targets
+	@printf 'export %s=%q\n' GOFLAGS "$$GOFLAGS" CGO_CFLAGS "$$CGO_CFLAGS"
 
 .PHONY: clean
-clean: ## Remove what was built
+clean: ## Remove what was built into this checkout; the cluster's binaries stay in the cache
 	rm -rf bin

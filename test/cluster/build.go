@@ -5,52 +5,55 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/build"
+	"github.com/mica-gpu/mica/test/cluster/internal/launch"
 )
 
 func newBuildCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "build [NAME...]",
-		Short: "Build what the cluster runs into the cache; all of it, or the named groups and binaries",
+		Short: "Build what the cluster runs, or the named groups and binaries, into the cache; hack/steps.sh reads its output",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			cache, err := newCache(cmd.OutOrStdout())
+			out := cmd.OutOrStdout()
+			cache, err := newCache(out)
 			if err != nil {
 				return err
 			}
-			groups := build.Groups()
 			if len(names) == 0 {
-				for _, group := range groups {
-					names = append(names, group.Name)
+				names = launch.Groups
+			}
+			if names, err = build.Names(names); err != nil {
+				return err
+			}
+			left := 0
+			cache.Started = func(missing, present int) {
+				left = missing
+				if missing > 1 {
+					fmt.Fprintf(out, "::more %d\n", missing-1)
+				}
+				if present > 0 {
+					fmt.Fprintf(out, "::note %d reused from %s\n", present, cache.Root)
 				}
 			}
-			for _, name := range names {
-				dir, built, err := buildOne(cmd, cache, groups, name)
-				if err != nil {
-					return err
-				}
-				for _, binary := range built {
-					fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(dir, binary))
+			// The end of this program ends the last step.
+			cache.Built = func(name string) {
+				if left--; left > 0 {
+					fmt.Fprintf(out, "::done %s\n", name)
 				}
 			}
-			return nil
+			// What is interrupted leaves no half of a binary.
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			_, err = cache.Build(ctx, build.Groups(), names...)
+			return err
 		},
 	}
-}
-
-// buildOne builds a whole group when name is one, else the one binary.
-func buildOne(cmd *cobra.Command, cache *build.Cache, groups []build.Group, name string) (string, []string, error) {
-	for _, group := range groups {
-		if group.Name == name {
-			dir, err := cache.Group(cmd.Context(), group)
-			return dir, group.Names(), err
-		}
-	}
-	path, err := cache.Binary(cmd.Context(), name)
-	return filepath.Dir(path), []string{name}, err
 }
 
 func newToolCommand() *cobra.Command {
@@ -98,7 +101,7 @@ func repositoryRoot() (string, error) {
 	}
 	for _, start := range starts {
 		for dir := start; ; dir = filepath.Dir(dir) {
-			if _, err := os.Stat(filepath.Join(dir, "test/cluster/build/kubernetes/go.mod")); err == nil {
+			if _, err := os.Stat(filepath.Join(dir, "test/cluster/build/cluster/go.mod")); err == nil {
 				return dir, nil
 			}
 			if dir == filepath.Dir(dir) {

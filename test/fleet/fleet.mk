@@ -3,8 +3,7 @@
 
 .PHONY: fleet
 fleet: $(CLUSTER) ## Build what plays cloud and Cluster Autoscaler: bin/fleet, bin/autoscaler-sim, bin/kwok, and the image of eks-sim
-	go build -trimpath -tags $(TAGS) -o bin/fleet ./test/fleet
-	go build -trimpath -tags $(TAGS) -o bin/autoscaler-sim ./test/autoscaler
+	$(COMPILE) go build -o bin/ ./test/fleet ./test/ekssim/cmd/eks-sim
+	$(COMPILE) go build -o bin/autoscaler-sim ./test/autoscaler
 	kwok=$$($(CLUSTER) tool kwok) && ln -sf "$$kwok" bin/kwok
-	go build -trimpath -tags $(TAGS) -o bin/eks-sim ./test/ekssim/cmd/eks-sim
 	$(CLUSTER) image --name mica.local/eks-sim:dev --binary bin/eks-sim --entrypoint /usr/bin/eks-sim --out bin/eks-sim.tar

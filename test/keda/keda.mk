@@ -3,8 +3,7 @@
 
 .PHONY: keda
 keda: $(CLUSTER) ## Build KEDA, Prometheus, a DNS and vLLM's metrics into one image, and copy KEDA's manifests to bin/keda
-	go build -trimpath -tags $(TAGS) -o bin/dns ./test/dns
-	go build -trimpath -tags $(TAGS) -o bin/vllmsim ./test/vllmsim
+	$(COMPILE) go build -o bin/ ./test/dns ./test/vllmsim
 	binaries=(--binary bin/dns --binary bin/vllmsim); \
 	for name in keda keda-adapter prometheus; do \
 		binaries+=(--binary "$$($(CLUSTER) tool "$$name")"); \

@@ -21,8 +21,8 @@ nvmlsim_shared = $(NVMLSIM_CC) $(NVMLSIM_CFLAGS) -fPIC -fvisibility=hidden -shar
 
 .PHONY: nvml-sim
 nvml-sim: $(nvmlsim_files) ## Build the GPU simulator: bin/nvml-sim and its libraries
-	go build $(NVMLSIM_GOFLAGS) -o $(NVMLSIM_BIN)/nvml-sim ./test/nvmlsim/cmd/nvml-sim
-	CGO_ENABLED=0 go build $(NVMLSIM_GOFLAGS) -ldflags "-s -w" -o $(firstword $(nvmlsim_mps)) ./test/nvmlsim/cmd/nvidia-cuda-mps-control
+	$(COMPILE) go build $(NVMLSIM_GOFLAGS) -o $(NVMLSIM_BIN)/nvml-sim ./test/nvmlsim/cmd/nvml-sim
+	CGO_ENABLED=0 $(COMPILE) go build $(NVMLSIM_GOFLAGS) -ldflags "-s -w" -o $(firstword $(nvmlsim_mps)) ./test/nvmlsim/cmd/nvidia-cuda-mps-control
 	cp -f $(nvmlsim_mps)
 
 .PHONY: nvml-sim-libraries

@@ -3,6 +3,7 @@ package build
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,37 +16,73 @@ import (
 // source is this module as a checkout has it.
 const source = "../.."
 
-func TestEveryGroupsModuleListsItsPackagesAsTools(t *testing.T) {
+func TestEveryModuleListsItsPackagesAsTools(t *testing.T) {
+	packages := map[string][]string{}
 	for _, group := range Groups() {
 		if group.Module == "" {
 			continue
 		}
-		t.Run(group.Name, func(t *testing.T) {
-			path := filepath.Join(group.Dir(source), "go.mod")
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+		for _, pkg := range group.Packages {
+			packages[group.Dir(source)] = append(packages[group.Dir(source)], pkg)
+		}
+		if _, err := group.Version(source); err != nil {
+			t.Error(err)
+		}
+	}
+	for dir, packages := range packages {
+		var tools []string
+		for _, tool := range readModule(t, dir).Tool {
+			tools = append(tools, tool.Path)
+		}
+		slices.Sort(tools)
+		slices.Sort(packages)
+		if !slices.Equal(tools, packages) {
+			t.Errorf("%s/go.mod has the tools\n%v\nand the groups the packages\n%v", dir, tools, packages)
+		}
+	}
+}
+
+func readModule(t *testing.T, dir string) *modfile.File {
+	t.Helper()
+	path := filepath.Join(dir, "go.mod")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := modfile.Parse(path, data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mod
+}
+
+// The go command compiles a package again for every version of anything below it,
+// and fetches each version.
+func TestModulesThatAreBuiltTogetherAgreeOnVersions(t *testing.T) {
+	const root = "../../../.."
+	wanted := map[string]string{}
+	cluster := filepath.Join(source, "build/cluster")
+	for _, require := range readModule(t, cluster).Require {
+		wanted[require.Mod.Path] = require.Mod.Version
+	}
+	for _, dir := range []string{root, source, filepath.Join(root, "test/scheduler")} {
+		for _, require := range readModule(t, dir).Require {
+			if want, ok := wanted[require.Mod.Path]; ok && require.Mod.Version != want {
+				t.Errorf("%s/go.mod requires %s and test/cluster/build/cluster/go.mod %s: in the one with the older run `go get %s@VERSION`, with the newer one's VERSION, and `go mod tidy`",
+					dir, require.Mod, want, require.Mod.Path)
 			}
-			mod, err := modfile.Parse(path, data, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var tools, packages []string
-			for _, tool := range mod.Tool {
-				tools = append(tools, tool.Path)
-			}
-			for _, pkg := range group.Packages {
-				packages = append(packages, pkg)
-			}
-			slices.Sort(tools)
-			slices.Sort(packages)
-			if !slices.Equal(tools, packages) {
-				t.Errorf("go.mod has the tools\n%v\nand the group the packages\n%v", tools, packages)
-			}
-			if _, err := group.Version(source); err != nil {
-				t.Error(err)
-			}
-		})
+		}
+	}
+}
+
+// The Makefile's flags are those of this package, for the same reason.
+func TestTheMakefileBuildsWithTheSameTags(t *testing.T) {
+	makefile, err := os.ReadFile("../../../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "-tags=" + strings.Join(Tags, ","); !strings.Contains(string(makefile), want) {
+		t.Errorf("the Makefile does not have %s", want)
 	}
 }
 
@@ -81,6 +118,7 @@ func checkout(t *testing.T) (string, Group) {
 		"go.mod":            "module example.com/own\n\ngo 1.26.0\n",
 		"go.sum":            "",
 		"tool/main.go":      "package main\n\nfunc main() {}\n",
+		"other/v2/main.go":  "package main\n\nfunc main() {}\n",
 		"tool/main_test.go": "package main\n",
 	} {
 		path := filepath.Join(dir, name)
@@ -91,7 +129,7 @@ func checkout(t *testing.T) (string, Group) {
 			t.Fatal(err)
 		}
 	}
-	return dir, Group{Name: "own", Packages: map[string]string{"tool": "example.com/own/tool"}, Sources: []string{"tool"}}
+	return dir, Group{Name: "own", Packages: map[string]string{"tool": "example.com/own/tool", "other": "example.com/own/other/v2"}, Sources: []string{"tool"}}
 }
 
 func TestKeyChangesWithWhateverChangesTheBinary(t *testing.T) {
@@ -151,27 +189,46 @@ func TestKeyChangesWithWhateverChangesTheBinary(t *testing.T) {
 func TestCacheBuildsOnceAndWhole(t *testing.T) {
 	dir, group := checkout(t)
 	var progress strings.Builder
-	cache := &Cache{Source: dir, Root: t.TempDir(), Progress: &progress}
-	bin, err := cache.Group(t.Context(), group)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, progress.String())
+	var told []string
+	cache := &Cache{
+		Source: dir, Root: t.TempDir(), Progress: &progress,
+		Started: func(missing, present int) {
+			told = append(told, fmt.Sprintf("%d missing, %d present", missing, present))
+		},
+		Built: func(name string) { told = append(told, name) },
 	}
-	if !present(filepath.Join(bin, "tool")) {
-		t.Fatalf("%s holds no executable tool", bin)
+	build := func() string {
+		t.Helper()
+		paths, err := cache.Build(t.Context(), []Group{group}, "tool", "other")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, progress.String())
+		}
+		for _, name := range []string{"tool", "other"} {
+			if !present(paths[name]) || filepath.Base(paths[name]) != name {
+				t.Fatalf("%s is no executable %s", paths[name], name)
+			}
+		}
+		return filepath.Dir(paths["tool"])
 	}
-	built := progress.String()
-	if _, err := cache.Group(t.Context(), group); err != nil {
-		t.Fatal(err)
-	}
-	if progress.String() != built {
+	bin := build()
+	first := progress.String()
+	build()
+	if progress.String() != first {
 		t.Errorf("a second call builds again:\n%s", progress.String())
+	}
+	slices.Sort(told[1:3])
+	if want := []string{"2 missing, 0 present", "other", "tool", "0 missing, 2 present"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 	entries, err := os.ReadDir(bin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 1 {
+	if len(entries) != 2 {
 		t.Errorf("%s holds %v", bin, entries)
+	}
+	if left, err := filepath.Glob(filepath.Join(cache.Root, ".stage-*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }
 
@@ -182,15 +239,16 @@ func TestCacheLeavesNothingOfABrokenBuild(t *testing.T) {
 	}
 	var progress strings.Builder
 	cache := &Cache{Source: dir, Root: t.TempDir(), Progress: &progress}
-	if _, err := cache.Group(t.Context(), group); err == nil || !strings.Contains(err.Error(), "building tool") {
+	if _, err := cache.Build(t.Context(), []Group{group}, "tool"); err == nil || !strings.Contains(err.Error(), "building tool") {
 		t.Errorf("got %v", err)
 	}
 	if !strings.Contains(progress.String(), "undefined: oops") {
 		t.Errorf("the compiler's words are missing:\n%s", progress.String())
 	}
-	found, err := filepath.Glob(filepath.Join(cache.Root, "*/bin/*"))
-	if err != nil || len(found) > 0 {
-		t.Errorf("left %v, %v", found, err)
+	for _, pattern := range []string{"*/bin/*", ".stage-*"} {
+		if found, err := filepath.Glob(filepath.Join(cache.Root, pattern)); err != nil || len(found) > 0 {
+			t.Errorf("left %v, %v", found, err)
+		}
 	}
 }
 

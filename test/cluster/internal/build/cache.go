@@ -7,7 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,10 +22,15 @@ import (
 type Cache struct {
 	// Source is the directory test/cluster of a checkout.
 	Source string
-	// Root is the directory that holds one directory a group and key.
+	// Root is the directory that holds one directory per group and key.
 	Root string
-	// Progress receives a line a binary, and the go command's messages.
+	// Progress receives the go command's messages.
 	Progress io.Writer
+	// Started is told, once per call of Build, how many binaries are built and
+	// how many are there already. It may be nil.
+	Started func(missing, present int)
+	// Built is told of each binary that has been built. It may be nil.
+	Built func(name string)
 
 	toolchain string
 }
@@ -42,38 +50,55 @@ func DefaultRoot() (string, error) {
 // Binary returns the path of a binary, which is built first when the cache
 // does not hold it.
 func (c *Cache) Binary(ctx context.Context, name string) (string, error) {
-	group, err := Find(Groups(), name)
-	if err != nil {
-		return "", err
-	}
-	dir, err := c.Group(ctx, group, name)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, name), nil
+	paths, err := c.Build(ctx, Groups(), name)
+	return paths[name], err
 }
 
-// Group returns the directory that holds a group's binaries, and builds those
-// of names that are missing; without names, all of the group.
-func (c *Cache) Group(ctx context.Context, group Group, names ...string) (string, error) {
-	recipe, err := c.recipe(ctx, group)
+// Build returns the paths of binaries by name, after building those that the
+// cache does not hold. Binaries of one module are built by one go command, which
+// compiles what they share once and keeps every processor busy.
+func (c *Cache) Build(ctx context.Context, groups []Group, names ...string) (map[string]string, error) {
+	targets, err := c.targets(ctx, groups, names)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	key, err := recipe.key(group, c.Source)
-	if err != nil {
-		return "", err
+	paths := map[string]string{}
+	for _, t := range targets {
+		paths[t.name] = t.path
 	}
-	dir := filepath.Join(c.Root, key, "bin")
-	if len(names) == 0 {
-		names = group.Names()
+	if err := c.make(ctx, targets); err != nil {
+		return nil, err
 	}
+	return paths, nil
+}
+
+// target is one binary that is wanted.
+type target struct {
+	name   string
+	group  Group
+	recipe recipe
+	// path is where the cache has it.
+	path string
+}
+
+func (c *Cache) targets(ctx context.Context, groups []Group, names []string) ([]target, error) {
+	var targets []target
 	for _, name := range names {
-		if err := c.ensure(ctx, group, recipe, dir, name); err != nil {
-			return "", err
+		group, err := Find(groups, name)
+		if err != nil {
+			return nil, err
 		}
+		recipe, err := c.recipe(ctx, group)
+		if err != nil {
+			return nil, err
+		}
+		key, err := recipe.key(group, c.Source)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, target{name, group, recipe, filepath.Join(c.Root, key, "bin", name)})
 	}
-	return dir, nil
+	return targets, nil
 }
 
 func (c *Cache) recipe(ctx context.Context, group Group) (recipe, error) {
@@ -89,47 +114,162 @@ func (c *Cache) recipe(ctx context.Context, group Group) (recipe, error) {
 	return newRecipe(group, c.Source, c.toolchain)
 }
 
-// ensure builds one binary if it is not there. A lock file next to it keeps
-// two processes from building the same one; the rename makes it appear whole.
-func (c *Cache) ensure(ctx context.Context, group Group, recipe recipe, dir, name string) error {
-	path := filepath.Join(dir, name)
-	if present(path) {
+// make builds what is missing. One process does so at a time: two would compile
+// the same packages.
+func (c *Cache) make(ctx context.Context, targets []target) error {
+	present := func(t target) bool { return present(t.path) }
+	if !slices.ContainsFunc(targets, func(t target) bool { return !present(t) }) {
+		c.started(0, len(targets))
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("making the cache directory of %s: %w: set MICA_CACHE to a directory that can be written", group.Name, err)
+	if err := os.MkdirAll(c.Root, 0o755); err != nil {
+		return fmt.Errorf("making the cache directory: %w: set MICA_CACHE to a directory that can be written", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(filepath.Dir(dir), "."+name+".lock"), func() {
-		fmt.Fprintf(c.Progress, "another process is building %s: waiting for it\n", name)
+	unlock, err := lock(ctx, filepath.Join(c.Root, ".lock"), func() {
+		fmt.Fprintf(c.Progress, "another process builds into %s: waiting for it\n", c.Root)
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for another build of %s: %w", name, err)
+		return fmt.Errorf("waiting for another build: %w", err)
 	}
 	defer unlock()
-	if present(path) {
-		return nil
+	missing := slices.DeleteFunc(slices.Clone(targets), present)
+	c.started(len(missing), len(targets)-len(missing))
+	for len(missing) > 0 {
+		together, others := split(missing)
+		if err := c.buildTogether(ctx, together); err != nil {
+			return err
+		}
+		missing = others
 	}
-	start := time.Now()
-	fmt.Fprintf(c.Progress, "building %s %s\n", name, recipe.version)
-	partial := filepath.Join(dir, fmt.Sprintf(".%s.%d", name, os.Getpid()))
-	defer os.Remove(partial)
+	return nil
+}
+
+func (c *Cache) started(missing, present int) {
+	if c.Started != nil {
+		c.Started(missing, present)
+	}
+}
+
+// split parts those that one go command can build together with the first one
+// from the others.
+func split(targets []target) (together, others []target) {
+	first := targets[0]
+	for _, t := range targets {
+		if t.name == first.name || t.group.Dir("") == first.group.Dir("") && t.recipe.cgo == first.recipe.cgo &&
+			len(t.group.Replace)+len(first.group.Replace) == 0 {
+			together = append(together, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	return together, others
+}
+
+// buildTogether builds binaries of one module with one go command. They are put
+// beside the cache first, so that a rename makes each appear whole.
+func (c *Cache) buildTogether(ctx context.Context, targets []target) error {
+	group := targets[0].group
+	stage, err := os.MkdirTemp(c.Root, ".stage-")
+	if err != nil {
+		return fmt.Errorf("making a directory in the cache: %w", err)
+	}
+	defer os.RemoveAll(stage)
 	modfile, remove, err := c.patch(ctx, group)
 	if err != nil {
-		return fmt.Errorf("building %s: %w", name, err)
+		return fmt.Errorf("building %s: %w", group.Name, err)
 	}
 	defer remove()
-	cmd := exec.CommandContext(ctx, "go", recipe.args(group.Packages[name], partial, modfile)...)
+	cmd := exec.CommandContext(ctx, "go", args(targets, stage, modfile)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Dir = group.Dir(c.Source)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+recipe.cgo, "GOFLAGS=", "GOWORK=off")
+	// Collecting garbage takes a third of a compiler's time. Below the limit there is none.
+	cmd.Env = append([]string{"GOGC=off", "GOMEMLIMIT=2GiB"}, os.Environ()...)
+	cmd.Env = append(cmd.Env, "CGO_ENABLED="+targets[0].recipe.cgo, "GOFLAGS=", "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = c.Progress, c.Progress
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("building %s from %s: %w", name, cmd.Dir, err)
+	if err := c.watch(cmd, stage, targets); err != nil {
+		return fmt.Errorf("building %s from %s: %w", strings.Join(names(targets), ", "), cmd.Dir, err)
 	}
-	if err := os.Rename(partial, path); err != nil {
-		return fmt.Errorf("putting %s into the cache: %w", name, err)
+	for _, t := range targets {
+		if err := os.MkdirAll(filepath.Dir(t.path), 0o755); err != nil {
+			return fmt.Errorf("making the cache directory of %s: %w", t.name, err)
+		}
+		if err := os.Rename(filepath.Join(stage, t.executable()), t.path); err != nil {
+			return fmt.Errorf("putting %s into the cache: %w", t.name, err)
+		}
 	}
-	fmt.Fprintf(c.Progress, "built %s in %s: %s\n", name, time.Since(start).Round(time.Second), path)
 	return nil
+}
+
+// pollInterval is how often the binaries that have been linked are looked for.
+const pollInterval = 250 * time.Millisecond
+
+// watch runs the go command and tells of each binary when it has been linked.
+func (c *Cache) watch(cmd *exec.Cmd, stage string, targets []target) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	told := map[string]bool{}
+	tell := func() {
+		for _, t := range targets {
+			if !told[t.name] && c.Built != nil && present(filepath.Join(stage, t.executable())) {
+				told[t.name] = true
+				c.Built(t.name)
+			}
+		}
+	}
+	for {
+		select {
+		case err := <-done:
+			if err == nil {
+				tell()
+			}
+			return err
+		case <-poll.C:
+			tell()
+		}
+	}
+}
+
+// args are the arguments of the go command that builds the targets into the
+// directory out, with another go.mod than the module's own when modfile names one.
+func args(targets []target, out, modfile string) []string {
+	args := []string{"build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", "-pgo=off", "-o", out + "/"}
+	if modfile != "" {
+		args = append(args, "-modfile", modfile)
+	}
+	tags := slices.Clone(Tags)
+	var packages []string
+	for _, t := range targets {
+		for _, tag := range t.recipe.tags {
+			if !slices.Contains(tags, tag) {
+				tags = append(tags, tag)
+			}
+		}
+		pkg := t.group.Packages[t.name]
+		packages = append(packages, pkg)
+		args = append(args, "-ldflags", pkg+"="+t.recipe.ldflags)
+	}
+	return append(append(args, "-tags", strings.Join(tags, ",")), packages...)
+}
+
+// major is the end of an import path that is a major version.
+var major = regexp.MustCompile(`/v[0-9]+$`)
+
+// executable is the name that the go command gives the binary.
+func (t target) executable() string {
+	return path.Base(major.ReplaceAllString(t.group.Packages[t.name], ""))
+}
+
+func names(targets []target) []string {
+	var names []string
+	for _, t := range targets {
+		names = append(names, t.name)
+	}
+	return names
 }
 
 func present(path string) bool {

@@ -8,18 +8,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
 	"golang.org/x/mod/modfile"
 )
 
-// Group is a set of binaries built from one module directory, so that the
-// requirements of one upstream project never mix with those of another.
+// Tags are the build tags of every binary. They are the Makefile's too, so that
+// the go command compiles a package once for all: netgo and osusergo make a
+// package's files the same with and without cgo. With grpcnotrace the linker can
+// drop unused methods: grpc's tracing page brings html/template.
+var Tags = []string{"netgo", "osusergo", "grpcnotrace"}
+
+// Group is a set of binaries of one upstream project.
 type Group struct {
-	// Name is the directory below test/cluster/build, and the first part of
-	// the group's directory in the cache.
+	// Name is the first part of the group's directory in the cache.
 	Name string
+	// In is the directory below test/cluster/build whose go.mod requires the
+	// module. What a cluster runs shares one, so that it is of one set of versions and
+	// nothing is compiled twice; what cannot be built with those versions has its
+	// own.
+	In string
 	// Module is the requirement whose version names the group. Empty for
 	// binaries that are this module's own.
 	Module string
@@ -52,6 +62,7 @@ func Groups() []Group {
 	return []Group{
 		{
 			Name:   "kubernetes",
+			In:     "cluster",
 			Module: kubernetes,
 			Packages: map[string]string{
 				"kube-apiserver":          kubernetes + "/cmd/kube-apiserver",
@@ -64,11 +75,13 @@ func Groups() []Group {
 		},
 		{
 			Name:     "etcd",
+			In:       "cluster",
 			Module:   "go.etcd.io/etcd/server/v3",
 			Packages: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
 		},
 		{
 			Name:   "containerd",
+			In:     "cluster",
 			Module: containerd,
 			Packages: map[string]string{
 				"containerd":              containerd + "/cmd/containerd",
@@ -82,14 +95,16 @@ func Groups() []Group {
 		},
 		{
 			Name:     "runc",
+			In:       "cluster",
 			Module:   "github.com/opencontainers/runc",
 			Packages: map[string]string{"runc": "github.com/opencontainers/runc"},
 			CGO:      true,
 			Tags:     seccompTag,
-			Replace:  map[string]string{"libcontainer/seccomp/seccomp_unsupported.go": "build/runc/seccomp.go.txt"},
+			Replace:  map[string]string{"libcontainer/seccomp/seccomp_unsupported.go": "build/cluster/seccomp.go.txt"},
 		},
 		{
 			Name:   "cni",
+			In:     "cluster",
 			Module: plugins,
 			Packages: map[string]string{
 				"host-local": plugins + "/plugins/ipam/host-local",
@@ -107,6 +122,7 @@ func Groups() []Group {
 		},
 		{
 			Name:     "helm",
+			In:       "cluster",
 			Module:   "helm.sh/helm/v4",
 			Packages: map[string]string{"helm": "helm.sh/helm/v4/cmd/helm"},
 			Stamp: func(version string) []string {
@@ -115,6 +131,7 @@ func Groups() []Group {
 		},
 		{
 			Name:     "kwok",
+			In:       "cluster",
 			Module:   kwok,
 			Packages: map[string]string{"kwok": kwok + "/cmd/kwok"},
 			Stamp: func(version string) []string {
@@ -123,6 +140,7 @@ func Groups() []Group {
 		},
 		{
 			Name:     "golangci-lint",
+			In:       "golangci-lint",
 			Module:   "github.com/golangci/golangci-lint/v2",
 			Packages: map[string]string{"golangci-lint": "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 			Stamp: func(version string) []string {
@@ -131,6 +149,7 @@ func Groups() []Group {
 		},
 		{
 			Name:   "prometheus",
+			In:     "prometheus",
 			Module: prometheus,
 			Packages: map[string]string{
 				"prometheus": prometheus + "/cmd/prometheus",
@@ -141,6 +160,7 @@ func Groups() []Group {
 		},
 		{
 			Name:   "keda",
+			In:     "keda",
 			Module: keda,
 			Packages: map[string]string{
 				"keda":         keda + "/cmd/operator",
@@ -179,7 +199,7 @@ func (g Group) Dir(source string) string {
 	if g.Module == "" {
 		return source
 	}
-	return filepath.Join(source, "build", g.Name)
+	return filepath.Join(source, "build", g.In)
 }
 
 // Names are the group's binaries, sorted.
@@ -226,4 +246,21 @@ func Find(groups []Group, binary string) (Group, error) {
 	}
 	sort.Strings(known)
 	return Group{}, fmt.Errorf("no binary is called %q: there are %s", binary, strings.Join(known, ", "))
+}
+
+// Names are the binaries that names stand for, each of which is a group's or a
+// binary's.
+func Names(names []string) ([]string, error) {
+	var binaries []string
+	for _, name := range names {
+		if i := slices.IndexFunc(Groups(), func(g Group) bool { return g.Name == name }); i >= 0 {
+			binaries = append(binaries, Groups()[i].Names()...)
+			continue
+		}
+		if _, err := Find(Groups(), name); err != nil {
+			return nil, err
+		}
+		binaries = append(binaries, name)
+	}
+	return binaries, nil
 }

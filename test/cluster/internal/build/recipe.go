@@ -43,24 +43,11 @@ func newRecipe(g Group, source, toolchain string) (recipe, error) {
 	return r, nil
 }
 
-// args are the arguments of the go command that builds pkg into out, with
-// another go.mod than the module's own when modfile names one.
-func (r recipe) args(pkg, out, modfile string) []string {
-	args := []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", r.ldflags}
-	if modfile != "" {
-		args = append(args, "-modfile", modfile)
-	}
-	if len(r.tags) > 0 {
-		args = append(args, "-tags", strings.Join(r.tags, ","))
-	}
-	return append(args, "-o", out, pkg)
-}
-
 // key names the group's directory in the cache. Anything that could change a
 // binary changes it.
 func (r recipe) key(g Group, source string) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%s\n%s\n%s\n", r.toolchain, r.cgo, strings.Join(r.tags, ","), r.ldflags)
+	fmt.Fprintf(sum, "%s\n%s\n%s\n%s\n", r.toolchain, r.cgo, strings.Join(append(r.tags, Tags...), ","), r.ldflags)
 	for _, name := range g.Names() {
 		fmt.Fprintf(sum, "%s=%s\n", name, g.Packages[name])
 	}
