@@ -13,7 +13,6 @@ import (
 	"github.com/mica-gpu/mica/test/cluster/internal/keeper"
 	"github.com/mica-gpu/mica/test/cluster/internal/launch"
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
-	"github.com/mica-gpu/mica/test/cluster/internal/prerequisite"
 	"github.com/mica-gpu/mica/test/cluster/internal/supervisor"
 )
 
@@ -67,25 +66,6 @@ func complete(cmd *cobra.Command, options *launch.Options, gpu string) error {
 	return nil
 }
 
-func newCheckCommand() *cobra.Command {
-	var options launch.Options
-	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Say what this machine lacks for a cluster, before anything is built",
-		Args:  cobra.NoArgs,
-	}
-	// The other commands' flags, so that one command line fits them all.
-	gpu := hardwareFlags(cmd, &options)
-	cmd.RunE = func(*cobra.Command, []string) error {
-		hostGPU, err := host(*gpu)
-		if err != nil {
-			return err
-		}
-		return prerequisite.This().Check(hostGPU)
-	}
-	return cmd
-}
-
 func newUpCommand() *cobra.Command {
 	var options launch.Options
 	cmd := &cobra.Command{
@@ -105,7 +85,7 @@ func newUpCommand() *cobra.Command {
 			return err
 		}
 		if running {
-			return alreadyUp(cmd, options.Dir)
+			return alreadyUp(cmd, options)
 		}
 		if _, err := keeper.End(options.Dir); err != nil {
 			return err
@@ -123,7 +103,11 @@ func newUpCommand() *cobra.Command {
 }
 
 // alreadyUp is the second `up`.
-func alreadyUp(cmd *cobra.Command, dir layout.Dir) error {
+func alreadyUp(cmd *cobra.Command, options launch.Options) error {
+	dir := options.Dir
+	if err := options.CheckRunning(); err != nil {
+		return err
+	}
 	info, err := supervisor.LoadInfo(dir)
 	if err != nil {
 		return fmt.Errorf("a cluster in %s is starting or ending: wait for it, or end it with `cluster down`: %w", dir, err)

@@ -37,7 +37,7 @@ func newCommand() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
-		newCheckCommand(), newUpCommand(), newDownCommand(), newRunCommand(), newInfoCommand(),
+		newUpCommand(), newDownCommand(), newRunCommand(), newInfoCommand(),
 		newStatusCommand(), newComponentCommand("restart", "Kill a component of the node and start it again"),
 		newComponentCommand("stop", "Kill a component of the node, until start"),
 		newComponentCommand("start", "Start a component that was stopped"),

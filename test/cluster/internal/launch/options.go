@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -57,40 +58,45 @@ func (o Options) Check() error {
 	return o.Dir.Check()
 }
 
-// groups are what a cluster runs and what its clients use.
-var groups = []string{"kubernetes", "etcd", "containerd", "runc", "cni", "workload", "helm"}
+// checkMachine says everything that the machine lacks. It is a script, because
+// users are to read that before anything is compiled.
+func (o Options) checkMachine(ctx context.Context) error {
+	gpu := "sim"
+	if o.HostGPU {
+		gpu = "host"
+	}
+	script := filepath.Join(o.Cache.Source, "../../hack/check.sh")
+	out, err := exec.CommandContext(ctx, script, "--gpu", gpu).CombinedOutput()
+	if err != nil && len(out) > 0 {
+		return errors.New(strings.TrimSpace(string(out)))
+	}
+	return err
+}
+
+// Groups are what a cluster runs and what its clients use.
+var Groups = []string{"kubernetes", "etcd", "containerd", "runc", "cni", "workload", "helm"}
 
 // spec builds whatever is missing and returns what to start.
 func (o Options) spec(ctx context.Context) (supervisor.Spec, error) {
-	spec := supervisor.Spec{Dir: o.Dir, Binaries: map[string]string{}}
-	wanted := map[string]bool{}
-	for _, name := range groups {
-		wanted[name] = true
+	spec := supervisor.Spec{Dir: o.Dir, Checkout: o.checkout()}
+	names, err := build.Names(Groups)
+	if err != nil {
+		return spec, err
 	}
-	for _, group := range build.Groups() {
-		if !wanted[group.Name] {
-			continue
-		}
-		dir, err := o.Cache.Group(ctx, group)
-		if err != nil {
-			return spec, err
-		}
-		for _, name := range group.Names() {
-			spec.Binaries[name] = filepath.Join(dir, name)
-		}
+	if spec.Binaries, err = o.Cache.Build(ctx, build.Groups(), names...); err != nil {
+		return spec, err
 	}
-	var err error
 	if spec.Images, err = assembleImages(spec.Binaries); err != nil {
 		return spec, err
+	}
+	if spec.SimNode, err = absolute(o.SimNode); err != nil {
+		return spec, fmt.Errorf("reading the path of the simulated node's file: %w", err)
 	}
 	switch {
 	case o.HostGPU:
 		spec.DriverRoot = "/"
 	case o.SimNode != "":
 		spec.DriverRoot = o.Dir.Driver()
-		if spec.SimNode, err = absolute(o.SimNode); err != nil {
-			return spec, fmt.Errorf("reading the path of the simulated node's file: %w", err)
-		}
 		if spec.Binaries["nvml-sim"], err = filepath.Abs(o.SimBinary); err != nil {
 			return spec, fmt.Errorf("reading the path of the NVML simulator: %w", err)
 		}
@@ -98,9 +104,33 @@ func (o Options) spec(ctx context.Context) (supervisor.Spec, error) {
 	return spec, nil
 }
 
+// checkout is the directory of the project.
+func (o Options) checkout() string { return filepath.Join(o.Cache.Source, "../..") }
+
+// CheckRunning says whether the cluster that runs in Dir is the one that these
+// options ask for.
+func (o Options) CheckRunning() error {
+	running, err := supervisor.LoadSpec(o.Dir)
+	if err != nil {
+		return err
+	}
+	simNode, err := absolute(o.SimNode)
+	if err != nil {
+		return err
+	}
+	end := "end it with `make cluster-down`, or set MICA_CLUSTER_DIR to another directory for this one"
+	switch {
+	case running.Checkout != o.checkout():
+		return fmt.Errorf("the cluster in %s was started from %s: %s", o.Dir, running.Checkout, end)
+	case running.SimNode != simNode || (running.DriverRoot == "/") != o.HostGPU:
+		return fmt.Errorf("the cluster in %s has other GPUs (%s): %s", o.Dir, hardware(running), end)
+	}
+	return nil
+}
+
 // absolute makes the path of a file absolute and leaves a name alone.
 func absolute(name string) (string, error) {
-	if _, err := os.Stat(name); err != nil {
+	if _, err := os.Stat(name); name == "" || err != nil {
 		return name, nil
 	}
 	return filepath.Abs(name)
@@ -122,4 +152,15 @@ func assembleImages(binaries map[string]string) ([]string, error) {
 		archives = append(archives, archive)
 	}
 	return archives, nil
+}
+
+// hardware is what a cluster's node has, in a word.
+func hardware(spec supervisor.Spec) string {
+	switch {
+	case spec.SimNode != "":
+		return strings.TrimSuffix(filepath.Base(spec.SimNode), ".yaml")
+	case spec.DriverRoot == "/":
+		return "this machine's own"
+	}
+	return "none"
 }

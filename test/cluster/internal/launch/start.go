@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/keeper"
-	"github.com/mica-gpu/mica/test/cluster/internal/prerequisite"
 	"github.com/mica-gpu/mica/test/cluster/internal/supervisor"
 )
 
@@ -32,7 +31,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err := options.Check(); err != nil {
 		return nil, err
 	}
-	if err := prerequisite.This().Check(options.HostGPU); err != nil {
+	if err := options.checkMachine(ctx); err != nil {
 		return nil, err
 	}
 	spec, err := options.spec(ctx)

@@ -16,6 +16,8 @@ import (
 // Spec is what a cluster is started with.
 type Spec struct {
 	Dir layout.Dir `json:"dir"`
+	// Checkout is the project's directory that the cluster was started from.
+	Checkout string `json:"checkout"`
 	// Binaries are paths by name.
 	Binaries map[string]string `json:"binaries"`
 	// Images are archives to import at start.

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mica-gpu/mica/test/cluster/internal/layout"
-	"github.com/mica-gpu/mica/test/cluster/internal/prerequisite"
 	"github.com/mica-gpu/mica/test/cluster/internal/process"
 	"github.com/mica-gpu/mica/test/cluster/internal/render"
 	"github.com/mica-gpu/mica/test/cluster/internal/sandbox"
@@ -142,7 +141,7 @@ func (s *Supervisor) prepare() (snapshotter string, err error) {
 		Runc:        s.spec.Binaries["runc"],
 		Snapshotter: snapshotter,
 		CgroupV1:    !sandbox.Unified(),
-		SysResource: prerequisite.This().HasCapability(unix.CAP_SYS_RESOURCE),
+		SysResource: hasCapability(unix.CAP_SYS_RESOURCE),
 	}.Files()
 	if err != nil {
 		return "", err
@@ -279,4 +278,13 @@ func (s *Supervisor) info(snapshotter string) Info {
 		info.CgroupVersion = 2
 	}
 	return info
+}
+
+// hasCapability says whether this process has a capability, by its number.
+func hasCapability(number int) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	// Without an answer it counts as missing, which is safe.
+	_ = unix.Capget(&header, &data[0])
+	return (uint64(data[1].Effective)<<32|uint64(data[0].Effective))&(1<<number) != 0
 }
