@@ -1,14 +1,43 @@
 #!/usr/bin/env bash
-# Installs Mica into the local cluster, runs a pod with a ResourceClaimTemplate
-# and shows the GPU that its container got.
+# Brings the local cluster up, installs Mica into it, runs a pod with a ResourceClaimTemplate and
+# shows the GPU that its container got. `make demo` and, with --cluster-only, `make cluster-up` run
+# it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/steps.sh
 
-hack/install.sh >/dev/null
+read -ra hardware <<<"${CLUSTER_HARDWARE}"
+if [[ ${1:-} == --cluster-only ]]; then
+	begin cluster-up 5
+else
+	begin demo 6
+fi
+step "machine" hack/check.sh --gpu "${GPU}"
+step "cluster tool" make --silent bin/cluster
+step "cluster binaries" bin/cluster build
+step "Mica and its images" make --silent image nvml-sim
+step "cluster" bin/cluster up "${hardware[@]}"
 cluster=$(bin/cluster info -o env)
 eval "$cluster"
 export KUBECONFIG
+if [[ ${1:-} == --cluster-only ]]; then
+	finished
+	echo "export KUBECONFIG=$KUBECONFIG; hack/install.sh installs Mica; \`make cluster-down\` ends the cluster"
+	exit
+fi
+step "Mica on the cluster" hack/install.sh
+
 kubectl=$(bin/cluster tool kubectl)
+# What fails from here on is a pod that does not run.
+trap 'explain_failure' ERR
+explain_failure() {
+	{
+		echo
+		"$kubectl" get pods --all-namespaces
+		"$kubectl" get events --all-namespaces --field-selector type=Warning | tail -n 5
+		echo "The demo stopped at what is above. The cluster runs on: logs are in $MICA_LOGS; \`make cluster-down\` ends it."
+	} >&2
+}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 say "The node's GPUs, as the scheduler sees them:"
@@ -21,7 +50,7 @@ say "The shares that several claims could have of them instead (GPUs, how, memor
 "$kubectl" get resourceslices -o jsonpath='{range .items[*].spec.devices[?(@.allowMultipleAllocations==true)]}{.attributes.type.string}{"\t"}{.capacity.memory.value}{"\n"}{end}' | sort | uniq -c
 
 say "A pod with a ResourceClaimTemplate (examples/pod-with-template.yaml):"
-sed -e 's|image: .*|image: mica.local/workload:dev|' -e 's|command: .*|args: ["show"]|' examples/pod-with-template.yaml | "$kubectl" apply -f -
+hack/apply.sh examples/pod-with-template.yaml
 "$kubectl" wait --for=condition=Ready pod/gpu-pod --timeout=2m
 
 say "What the scheduler gave it:"
@@ -66,4 +95,13 @@ say "Why it waits (kubectl gpu explain pod/large):"
 bin/kubectl-gpu explain pod/large
 "$kubectl" delete pod/large gpunodegroup/h200 resourceclaimtemplate/large --wait=false >/dev/null
 
-say "The cluster keeps running: export KUBECONFIG=$KUBECONFIG, and \`make cluster-down\` ends it."
+say "The cluster keeps running. What to try next:"
+cat <<END
+  export KUBECONFIG=$KUBECONFIG PATH=${kubectl%/*}:$PWD/bin:\$PATH
+  kubectl get resourceslices                        what the node publishes
+  hack/apply.sh examples/mig-partition.yaml         a partition, made when the claim is prepared
+  kubectl get resourceclaims -o wide                which pod got what
+  ls examples; kubectl gpu --help                   more ways to ask, and what else there is to see
+  make cluster-down                                 ends the cluster and leaves nothing
+END
+finished

@@ -30,4 +30,9 @@ hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
 bin/cluster load bin/eks-sim.tar
 hack/keda.sh up
 export AUTOSCALER_FLAGS="--scan-interval=5s --template-age=10s"
-exec hack/scaleout.sh bin/fleet-logs env -C test/e2e ../../bin/e2e.test -test.v -test.timeout 30m "$@"
+tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")
+if [[ $* == *-test.bench* ]]; then
+	exec hack/scaleout.sh bin/fleet-logs "${tests[@]}"
+fi
+exec hack/scaleout.sh bin/fleet-logs bin/gotestsum --format testname --jsonfile bin/logs/e2e.json \
+	--raw-command -- go tool test2json -t -p test/e2e "${tests[@]}" -test.v=test2json

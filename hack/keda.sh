@@ -15,7 +15,9 @@ export KUBECONFIG
 kubectl=$(bin/cluster tool kubectl)
 
 manifests() {
-	"$kubectl" kustomize test/keda | sed "s/NODE_IP/$MICA_NODE_IP/"
+	local text
+	text=$("$kubectl" kustomize test/keda)
+	echo "${text//NODE_IP/$MICA_NODE_IP}"
 }
 
 # diagnose says what a reader of a failure would ask for.

@@ -67,7 +67,7 @@ scripts() {
 	have_shellcheck || return 1
 	local files
 	mapfile -t files < <(find . \( -path ./.git -o -path ./bin \) -prune -o -type f -name '*.sh' -print)
-	shellcheck .ci/run "${files[@]}"
+	shellcheck --external-sources .ci/run "${files[@]}"
 }
 
 check golangci-lint golangci

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Runs tests, step by step, each of which must succeed:
+#
+#   hack/test.sh unit e2e   what `make test` runs; with CI=true also lint and the README's first
+#                           command in a bare environment
+#   hack/test.sh fast       unit tests without race detector; needs neither root nor a cluster
+#   hack/test.sh bench      every benchmark
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/steps.sh
+
+# Of a package: its crash tests take minutes, and several times that on a busy machine.
+patience=30m
+
+# tests REPORT ARGUMENT... runs go test in the working directory. What it finds is in bin/logs/REPORT.json too.
+tests() {
+	local report=$logs/$1.json
+	shift
+	"$gotestsum" --format pkgname --format-hide-empty-pkg --jsonfile "$report" -- -timeout "$patience" "$@"
+}
+
+# in_module DIRECTORY REPORT ARGUMENT... runs the tests of another module.
+in_module() {
+	cd "$1"
+	shift
+	tests "$@"
+}
+
+unit() {
+	HELM=$(bin/cluster tool helm)
+	export HELM
+	show "unit tests, race detector" tests unit -race ./...
+	show "tests of the cluster" in_module test/cluster cluster -race ./...
+	show "agreement with the stock scheduler" in_module test/scheduler scheduler ./...
+	# KEDA is large: what was compiled for the cluster is taken for the tests of its client.
+	CGO_ENABLED=0 show "KEDA's own scalers" in_module test/keda keda ./...
+}
+
+e2e() {
+	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh "$@"
+}
+
+bench() {
+	show "benchmarks" go test -run '^$' -bench . -benchmem ./pkg/... ./cmd/controller/ ./test/bench/... ./test/crash/...
+	show "benchmarks on the cluster" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh -test.run '^$' -test.bench .
+}
+
+name=test extra=()
+case "$*" in
+fast) name=test-fast ;;
+unit) name=test-unit ;;
+e2e) name=test-e2e ;;
+bench) name=bench ;;
+"unit e2e")
+	# Style is for those who change the code; it never comes before the tests.
+	[[ ${CI:-} == true ]] && extra=(bare lint)
+	;;
+*)
+	echo "usage: hack/test.sh unit|e2e|fast|bench, or unit e2e" >&2
+	exit 2
+	;;
+esac
+
+logs=$PWD/bin/logs
+gotestsum=$PWD/bin/gotestsum
+read -ra hardware <<<"${CLUSTER_HARDWARE}"
+
+if [[ $name == test-fast ]]; then
+	begin "$name" 3
+	step "machine" hack/check.sh --no-cluster
+	step "test runner" go build -modfile hack/tools/go.mod -o "$gotestsum" gotest.tools/gotestsum
+	show "unit tests" tests fast -short ./...
+	finished
+	exit
+fi
+
+declare -A count=([unit]=4 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
+total=5
+for part in "$@" "${extra[@]}"; do total=$((total + count[$part])); done
+begin "$name" "$total"
+step "machine" hack/check.sh --gpu "$GPU"
+step "cluster tool" make --silent bin/cluster
+binaries=(helm)
+[[ $* != unit ]] && binaries+=(kubernetes etcd containerd runc cni workload kwok prometheus keda)
+step "binaries" bin/cluster build "${binaries[@]}"
+step "test runner" go build -modfile hack/tools/go.mod -o "$gotestsum" gotest.tools/gotestsum
+if [[ $* == unit ]]; then
+	step "simulator" make --silent nvml-sim
+else
+	step "Mica, its images and what plays its surroundings" make --silent e2e-parts
+fi
+for part in "$@"; do "$part"; done
+for part in "${extra[@]}"; do
+	case $part in
+	bare) show "README's first command, in a bare environment" hack/bare.sh demo ;;
+	lint) show "lint" hack/lint.sh ;;
+	esac
+done
+finished
