@@ -53,7 +53,7 @@ func runTests(m *testing.M) (code int, err error) {
 	defer os.RemoveAll(binaries)
 	for _, build := range [][]string{
 		{"make", "-C", "../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN=" + binaries, "nvml-sim"},
-		{"go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", filepath.Join(binaries, "kubelet-plugin"), "../../cmd/kubelet-plugin"},
+		{"go", "build", "-o", filepath.Join(binaries, "kubelet-plugin"), "../../cmd/kubelet-plugin"},
 	} {
 		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("%q: %w\n%s", build, err, out)

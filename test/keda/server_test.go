@@ -39,9 +39,8 @@ func testWithServer(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "kedaserver")
-	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", binary, "./test/kedaserver")
+	build := exec.Command("go", "build", "-o", binary, "./test/kedaserver")
 	build.Dir = filepath.Join("..", "..")
-	build.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build test/kedaserver: %w\n%s", err, out)
 	}
