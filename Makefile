@@ -110,6 +110,12 @@ e2e-parts: image nvml-sim fleet keda
 environment: ## Print the environment in which go commands share the build cache with these targets
 	@printf 'export %s=%q\n' GOFLAGS "$$GOFLAGS" CGO_CFLAGS "$$CGO_CFLAGS"
 
+CACHE = $(or $(MICA_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mica)
+
 .PHONY: clean
-clean: ## Remove what was built into this checkout; the cluster's binaries stay in the cache
+clean: ## Remove what was built into this checkout; what the cluster runs stays in the cache
 	rm -rf bin
+
+.PHONY: clean-all
+clean-all: cluster-down clean ## End the cluster, and remove also the cache of what it runs, which all checkouts share
+	rm -rf "$(CACHE)"

@@ -22,6 +22,8 @@ begin() {
 	: >"${steps_log}"
 	steps_live=false
 	[[ -t 1 && ${CI:-} != true && ${TERM:-dumb} != dumb ]] && steps_live=true
+	read -r _ steps_width < <(stty size 2>/dev/null || echo 0 0)
+	((steps_width > 0)) || steps_width=80
 	echo "make ${steps_name}: the log is ${steps_log#"${PWD}/"}"
 	trap steps_interrupted INT TERM
 }
@@ -49,7 +51,7 @@ tick() {
 	[[ ${steps_live} == true ]] || return 0
 	local line
 	line="$(label "$1") … $(spent $((SECONDS - steps_clock)))  ${2//[^[:print:]]/}"
-	printf '\r\033[K%s' "${line:0:$((${COLUMNS:-80} - 1))}"
+	printf '\r\033[K%s' "${line:0:steps_width - 1}"
 }
 
 # next_step starts the clock of the next step.
