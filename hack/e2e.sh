@@ -34,5 +34,5 @@ tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")
 if [[ $* == *-test.bench* ]]; then
 	exec hack/scaleout.sh bin/fleet-logs "${tests[@]}"
 fi
-exec hack/scaleout.sh bin/fleet-logs bin/gotestsum --format testname --jsonfile bin/logs/e2e.json \
+exec hack/scaleout.sh bin/fleet-logs bin/gotestsum --format testname --hide-summary skipped --jsonfile bin/logs/e2e.json \
 	--raw-command -- go tool test2json -t -p test/e2e "${tests[@]}" -test.v=test2json
