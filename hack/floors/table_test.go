@@ -54,6 +54,7 @@ var floors = map[string]int{
 	// plain values, and what a binary knows of itself.
 	"pkg/policy":  3,
 	"pkg/slice":   2,
+	"pkg/devices": 2,
 	"pkg/catalog": 1,
 	"pkg/gpu":     0,
 	"pkg/release": 0,

@@ -98,7 +98,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		}
 	}
 	p := &planner{
-		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods}),
+		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods, Selectors: s.Selectors}),
 		claims:   newClaims(s),
 		fillings: map[emptied]*filling{},
 		rests:    map[*fit.Machine]int{},

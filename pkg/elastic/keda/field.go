@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Keys of a trigger.
@@ -130,7 +130,7 @@ func (f fields) selector() (string, error) {
 	if !ok {
 		return "", nil
 	}
-	if err := fit.Check(expression); err != nil {
+	if err := devices.Check(expression); err != nil {
 		return "", fmt.Errorf("%s %s %w", keySelector, quoted(expression), err)
 	}
 	return expression, nil

@@ -117,7 +117,7 @@ func (e *explainer) onNodes(ctx context.Context, found scaleout.LiveFit, claims 
 		return v
 	}
 	v.set(e.miss(ctx, *found.Miss, claims, true, func() Offer {
-		return Offer{Node: found.Machine.Object(), Slices: found.Machine.Slices(), Allocated: found.Machine.Allocated()}
+		return Offer{Node: found.Machine.Object(), Slices: found.Machine.Slices(), Allocated: found.Machine.Used().State()}
 	}))
 	return v
 }

@@ -17,7 +17,7 @@ import (
 // first: EKS does one thing at a time with a group.
 func warmPools(s *Situation, result Result) []Action {
 	return steer(s, result, func(group *view.Group, h scaleout.Headroom) int {
-		return devicesOf(s.View.Classes, group, h)
+		return devicesOf(s.View, group, h)
 	})
 }
 
@@ -76,8 +76,8 @@ func perNode(s *Situation, group *view.Group, name string, devices func(*view.Gr
 
 // devicesOf is how many devices of a headroom an empty node of the group has, as many as are
 // wanted at most. What cannot be told counts as none.
-func devicesOf(classes []*resourceapi.DeviceClass, group *view.Group, h scaleout.Headroom) int {
-	cluster := fit.New(fit.Facts{Classes: classes})
+func devicesOf(v *view.View, group *view.Group, h scaleout.Headroom) int {
+	cluster := fit.New(fit.Facts{Classes: v.Classes, Selectors: v.Selectors})
 	machine := cluster.Machine(fit.Node{Object: group.Template.Node, Slices: group.Template.Slices})
 	sample, err := cluster.Pod(deviceUser(h))
 	if err != nil {

@@ -122,6 +122,7 @@ func (r *reading) view() *View {
 			ClaimTemplates: pointers(r.claimTemplates.Items),
 			Classes:        pointers(r.classes.Items),
 			Slices:         withTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
+			Selectors:      r.Memo.selectors,
 		},
 		Placeholders: r.pods.placeholders,
 	}
