@@ -55,8 +55,8 @@ func TestADeviceIsAsItWasPublishedLast(t *testing.T) {
 		d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse(memory)}}
 		return d
 	}
-	pool := []*resourceapi.ResourceSlice{
-		published("a", "d/p", 2, 2, with("gpu-0", "2Gi")), published("b", "d/p", 1, 2, with("gpu-0", "1Gi"), with("gpu-1", "1Gi")),
+	pool := []resourceapi.ResourceSlice{
+		*published("a", "d/p", 2, 2, with("gpu-0", "2Gi")), *published("b", "d/p", 1, 2, with("gpu-0", "1Gi"), with("gpu-1", "1Gi")),
 	}
 	for name, want := range map[string]string{"gpu-0": "2Gi", "gpu-1": "1Gi", "gpu-2": ""} {
 		got := ""
@@ -146,15 +146,14 @@ func TestAStockKnowsWhatIsLeft(t *testing.T) {
 		t.Fatalf("there are %d devices, and what is not complete is %v", len(fresh.Devices), fresh.Incomplete())
 	}
 	whole, half, shared := fresh.Devices[0], fresh.Devices[1], fresh.Devices[2]
-	memory := map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("1Gi")}
-	left := func(s *Stock) string {
-		memory := s.Left(shared, "memory")
-		return memory.String()
+	asks := func(memory string) *resourceapi.CapacityRequirements {
+		return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}}
 	}
+	left := func(s *Stock) string { return s.Crowded(shared, asks("99Gi")).Left.String() }
 
 	s := fresh.Clone()
-	s.Take(shared, memory)
-	s.Take(shared, memory)
+	s.Take(shared, asks("1Gi"))
+	s.Take(shared, asks("1Gi"))
 	if short := s.Short(whole); short == nil || short.Counter != "slices" || short.Left.String() != "1" || short.Need.String() != "2" {
 		t.Errorf("the whole GPU is short of %+v", short)
 	}
@@ -164,6 +163,9 @@ func TestAStockKnowsWhatIsLeft(t *testing.T) {
 	s.Take(half, nil)
 	if !s.Taken(half) || s.Short(shared) != nil {
 		t.Error("a share of a device that others share needs no counters")
+	}
+	if s.Crowded(shared, asks("2Gi")) != nil || s.Crowded(shared, nil) == nil || s.Crowded(half, nil) != nil {
+		t.Error("of a share with 2Gi left, 2Gi can be had, and not all of it")
 	}
 	if fresh.Short(whole) != nil || fresh.Taken(half) || left(fresh) != "4Gi" {
 		t.Error("what a clone takes is gone from the first")

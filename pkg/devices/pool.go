@@ -81,15 +81,16 @@ func (p Pool) Complete() bool { return int64(len(p.Slices)) == p.Announced() }
 
 // Last is the device of that name as it was published last, of slices of one pool; nil: it was
 // not. While a pool is published anew some devices are in slices of the generation before.
-func Last(pool []*resourceapi.ResourceSlice, name string) *resourceapi.Device {
+func Last(pool []resourceapi.ResourceSlice, name string) *resourceapi.Device {
 	var found *resourceapi.Device
 	newest := int64(-1)
-	for _, slice := range pool {
-		if slice.Spec.Pool.Generation <= newest {
+	for i := range pool {
+		spec := &pool[i].Spec
+		if spec.Pool.Generation <= newest {
 			continue
 		}
-		if i := slices.IndexFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return d.Name == name }); i >= 0 {
-			found, newest = &slice.Spec.Devices[i], slice.Spec.Pool.Generation
+		if at := slices.IndexFunc(spec.Devices, func(d resourceapi.Device) bool { return d.Name == name }); at >= 0 {
+			found, newest = &spec.Devices[at], spec.Pool.Generation
 		}
 	}
 	return found

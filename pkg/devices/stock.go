@@ -85,24 +85,21 @@ func (s *Stock) Clone() *Stock {
 // Taken tells that nobody can have the device any more.
 func (s *Stock) Taken(d *Device) bool { return s.used[d.ID].Whole }
 
-// Take takes the device, or of one that is shared, so much of its capacities. Who calls has
-// found that there is enough.
-func (s *Stock) Take(d *Device, consumes map[resourceapi.QualifiedName]resource.Quantity) {
+// Take takes the device, or of one that is shared, what a request takes of its capacities. Who
+// calls has found that there is enough.
+func (s *Stock) Take(d *Device, asked *resourceapi.CapacityRequirements) {
 	if !s.used[d.ID].Shared {
 		s.pay(d)
 	}
-	if d.Shared() {
-		s.used.takeShare(d.ID, consumes)
-	} else {
+	if !d.Shared() {
 		s.used.takeWhole(d.ID)
+		return
 	}
-}
-
-// Left is how much of a shared device's capacity nobody has.
-func (s *Stock) Left(d *Device, name resourceapi.QualifiedName) resource.Quantity {
-	left := d.Capacity[name].Value.DeepCopy()
-	left.Sub(s.used[d.ID].Consumed[name])
-	return left
+	consumes := make(map[resourceapi.QualifiedName]resource.Quantity, len(d.Capacity))
+	for name := range d.Capacity {
+		consumes[name] = d.Consumes(name, asked)
+	}
+	s.used.takeShare(d.ID, consumes)
 }
 
 // Shortage is a counter of which a device needs more than is left.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -67,9 +68,10 @@ var errNoPart = errors.New("its allocation has none of the shares, cores and mem
 func (c cluster) partOf(consumed consumption, whole capacity) (part, error) {
 	first := func(names ...string) float64 {
 		for _, name := range names {
-			has, of := named(consumed, c.driver, name), named(whole, c.driver, name).Value
-			if has.Sign() > 0 && of.Sign() > 0 {
-				return has.AsApproximateFloat64() / of.AsApproximateFloat64()
+			has, _ := devices.Lookup(consumed, c.driver, c.driver, name)
+			of, _ := devices.Lookup(whole, c.driver, c.driver, name)
+			if has.Sign() > 0 && of.Value.Sign() > 0 {
+				return has.AsApproximateFloat64() / of.Value.AsApproximateFloat64()
 			}
 		}
 		return 0
@@ -82,13 +84,4 @@ func (c cluster) partOf(consumed consumption, whole capacity) (part, error) {
 		return part{}, errNoPart
 	}
 	return p, nil
-}
-
-// named is what a capacity's name stands for, which the driver's may qualify: the scheduler
-// copies the slice's spelling.
-func named[V any](of map[resourceapi.QualifiedName]V, driver, name string) V {
-	if value, found := of[resourceapi.QualifiedName(name)]; found {
-		return value
-	}
-	return of[resourceapi.QualifiedName(driver+"/"+name)]
 }

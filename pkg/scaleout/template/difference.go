@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Difference is a sentence about the first thing in which a complete node contradicts its
@@ -27,7 +29,7 @@ func Difference(driver string, t *Template, node *corev1.Node, all []*resourceap
 }
 
 func offersDiffer(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) string {
-	if alike(ofDriver(poolsOf(t.Node, t.Slices), driver), ofDriver(poolsOf(node, all), driver)) {
+	if alike(ofDriver(devices.OfNode(t.Node.Name, t.Slices), driver), ofDriver(devices.OfNode(node.Name, all), driver)) {
 		return ""
 	}
 	promised, offered := offerOf(driver, t.Node, t.Slices), offerOf(driver, node, all)
@@ -70,8 +72,8 @@ type offer struct {
 
 func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice) offer {
 	o := offer{devices: map[kind][]resourceapi.Device{}}
-	for _, p := range ofDriver(poolsOf(node, all), driver) {
-		for _, s := range p.slices {
+	for _, p := range ofDriver(devices.OfNode(node.Name, all), driver) {
+		for _, s := range p.Slices {
 			for _, d := range s.Spec.Devices {
 				if isWithdrawn(d) {
 					continue

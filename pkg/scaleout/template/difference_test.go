@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Every simulated machine is what was predicted for it: facts that are not known, and those
@@ -139,10 +140,10 @@ func TestTheQuickWayAgrees(t *testing.T) {
 	node, other := liveNode(), liveNode()
 	other.Name = "other"
 	for _, machine := range []string{"p5.48xlarge", "g5.12xlarge", "mig-static", "mixed"} {
-		a := poolsOf(node, liveSlices(t, machine, node))
+		a := devices.OfNode(node.Name, liveSlices(t, machine, node))
 		for _, against := range []string{"p5.48xlarge", "p5e.48xlarge", "g5.12xlarge", "mig-static", "mixed"} {
 			all := liveSlices(t, against, other)
-			b := poolsOf(other, all)
+			b := devices.OfNode(other.Name, all)
 			if got := alike(a, b); got != (machine == against) {
 				t.Errorf("%s and %s are alike: %t", machine, against, got)
 			}
@@ -151,7 +152,7 @@ func TestTheQuickWayAgrees(t *testing.T) {
 			for name, before := range attributes {
 				attributes[name] = resourceapi.DeviceAttribute{StringValue: ptr.To("changed")}
 				promised, offered := offerOf(driver, learned.Node, learned.Slices), offerOf(driver, other, all)
-				if difference := countsDiffer(promised, offered) + devicesDiffer(promised, offered); alike(a, poolsOf(other, all)) && difference != "" {
+				if difference := countsDiffer(promised, offered) + devicesDiffer(promised, offered); alike(a, devices.OfNode(other.Name, all)) && difference != "" {
 					t.Errorf("%s and %s are alike and differ: %s", machine, against, difference)
 				}
 				attributes[name] = before

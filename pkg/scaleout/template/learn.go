@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/policy"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -33,8 +34,8 @@ func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1al
 		Policy:      identity(policy.Select(policies, node.Labels)),
 		invented:    slices.Clone(ofEveryNode),
 	}
-	for _, p := range poolsOf(node, all) {
-		for _, s := range p.slices {
+	for _, p := range devices.OfNode(node.Name, all) {
+		for _, s := range p.Slices {
 			t.Slices = append(t.Slices, likeNew(s, node.Name, name))
 		}
 	}

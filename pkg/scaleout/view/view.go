@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
@@ -121,7 +122,7 @@ func (r *reading) view() *View {
 			Claims:         pointers(r.claims.Items),
 			ClaimTemplates: pointers(r.claimTemplates.Items),
 			Classes:        pointers(r.classes.Items),
-			Slices:         withTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
+			Slices:         devices.WithTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
 			Selectors:      r.Memo.selectors,
 		},
 		Placeholders: r.pods.placeholders,
