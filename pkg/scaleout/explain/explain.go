@@ -41,12 +41,8 @@ type Verdict struct {
 	// Example is one of the nodes.
 	Example string `json:"example,omitempty"`
 	Fits    bool   `json:"fits"`
-	// Blocker is a word for programs, Text a sentence with the numbers, Hint what to do.
-	Blocker string `json:"blocker,omitempty"`
-	Text    string `json:"text,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-	// Distance orders misses: the smaller, the nearer.
-	Distance float64 `json:"-"`
+	// finding is what blocks the pod, or where it fits, a text alone.
+	finding
 }
 
 // maxVerdicts bounds an explanation.
@@ -129,7 +125,7 @@ func aNode(group string) string {
 func blocked(verdicts []Verdict) string {
 	nearest, others := verdicts[0], verdicts[1:]
 	aside := unknownAside(others)
-	if nearest.Blocker == BlockerTemplateUnknown {
+	if nearest.Blocker == blockerTemplateUnknown {
 		return cut(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), maxText-len(aside)) + aside
 	}
 	where := "a node of group " + nearest.Group
@@ -153,7 +149,7 @@ func blocked(verdicts []Verdict) string {
 // however near other nodes are.
 func selectorAside(nearest Verdict, others []Verdict) string {
 	for _, v := range others {
-		if v.Blocker == BlockerSelector && v.Hint != "" && v.Hint != nearest.Hint {
+		if v.Blocker == blockerSelector && v.Hint != "" && v.Hint != nearest.Hint {
 			return "; mind the selector: " + v.Hint
 		}
 	}
@@ -165,7 +161,7 @@ func unknownAside(others []Verdict) string {
 	const most = 3
 	var unknown []string
 	for _, v := range others {
-		if v.Blocker == BlockerTemplateUnknown {
+		if v.Blocker == blockerTemplateUnknown {
 			unknown = append(unknown, v.Group)
 		}
 	}

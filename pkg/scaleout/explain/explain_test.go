@@ -33,7 +33,7 @@ func allocatable(cpu string) corev1.ResourceList {
 // renamed has a machine's slices as those of another node.
 func renamed(m *machine, name string) []*resourceapi.ResourceSlice {
 	var all []*resourceapi.ResourceSlice
-	for i, slice := range m.offer.Slices {
+	for i, slice := range m.offer.slices {
 		own := slice.DeepCopy()
 		own.Name = fmt.Sprintf("%s-%d", name, i)
 		own.Spec.NodeName, own.Spec.Pool.Name = ptr.To(name), name
