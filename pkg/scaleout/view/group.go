@@ -11,6 +11,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
 // defaultProvisionTimeout is that of the API, for objects that did not go through it.
@@ -117,14 +118,15 @@ func (s NodeState) Complete() bool {
 	return s.Ready && len(s.Missing) == 0 && s.Object.DeletionTimestamp == nil
 }
 
-// Starting tells that the node is on its way: it counts as its template. A node that was not
+// Starting tells that the node is on its way, also if all that it lacks is another agent on it: it
+// counts as its template. A node that was not
 // complete within the time that the group's nodes are given, or is not ready any more, counts
 // as what it offers, which is less: waiting for it for ever would keep pods waiting for ever.
 func (g Group) Starting(state NodeState, now time.Time) bool {
 	if state.Object.DeletionTimestamp != nil || now.Sub(state.Object.CreationTimestamp.Time) > g.ProvisionTimeout() {
 		return false
 	}
-	return !state.Complete() || hasStartupTaint(state.Object)
+	return !state.Complete() || slices.ContainsFunc(state.Object.Spec.Taints, template.IsStartup)
 }
 
 // ProvisionTimeout is how long a node may take.
@@ -135,6 +137,7 @@ func (g Group) ProvisionTimeout() time.Duration {
 	return defaultProvisionTimeout
 }
 
+// hasStartupTaint tells whether the node is behind Mica's own gate.
 func hasStartupTaint(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
 }
