@@ -279,6 +279,11 @@ func (in *GPUNodeGroupStatus) DeepCopyInto(out *GPUNodeGroupStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.ProviderMax != nil {
+		in, out := &in.ProviderMax, &out.ProviderMax
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Backoff != nil {
 		in, out := &in.Backoff, &out.Backoff
 		*out = new(Backoff)

@@ -12,6 +12,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 )
 
@@ -82,8 +83,8 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.StringVar(&f.placeholder.Image, "placeholder-image", "", "Image of placeholders, which is run with the argument pause: that of this controller, or another that then does nothing. Required.")
 	set.StringVar(&f.placeholder.PriorityClass, "placeholder-priority-class", "", "Priority class of placeholders, of a value from -9 to -1. Empty: none is named.")
 	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long Cluster Autoscaler may say nothing of a pod before a placeholder is created for it.")
-	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", pair.AutoscalerNamespace, "Namespace of Cluster Autoscaler's status.")
-	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", pair.AutoscalerStatus, "Name of the ConfigMap with Cluster Autoscaler's status.")
+	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "Namespace of Cluster Autoscaler's status.")
+	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", autoscaler.StatusName, "Name of the ConfigMap with Cluster Autoscaler's status.")
 	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")

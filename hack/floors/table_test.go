@@ -30,15 +30,17 @@ var floors = map[string]int{
 
 	// pkg/scaleout: which node groups have to grow, in the controller. From the top:
 	// the loop and the cloud; what the cluster is told; the cluster as it is; what is
-	// to be kept free; what decides about many nodes, from what is known of one.
-	"pkg/scaleout/control":  8,
-	"pkg/scaleout/eks":      8,
-	"pkg/scaleout/pair":     7,
-	"pkg/scaleout/ready":    7,
-	"pkg/scaleout/explain":  7,
-	"pkg/scaleout/view":     6,
-	"pkg/scaleout/headroom": 5,
-	"pkg/scaleout":          4,
+	// to be kept free, and what Cluster Autoscaler says; what decides about many nodes,
+	// from what is known of one.
+	"pkg/scaleout/control":    8,
+	"pkg/scaleout/eks":        8,
+	"pkg/scaleout/pair":       7,
+	"pkg/scaleout/ready":      7,
+	"pkg/scaleout/explain":    7,
+	"pkg/scaleout/view":       6,
+	"pkg/scaleout/headroom":   5,
+	"pkg/scaleout/autoscaler": 5,
+	"pkg/scaleout":            4,
 
 	// pkg/elastic: how many replicas a workload needs, in the controller. From the top:
 	// what KEDA is told; what users are given, and how busy devices are; what is asked

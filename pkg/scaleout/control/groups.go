@@ -202,6 +202,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		Nodes:              int32(len(r.group.Nodes)),
 		Demand:             int32(r.demand),
 		InFlight:           r.pairing.InFlight[:min(len(r.pairing.InFlight), v1alpha1.MaxInFlight)],
+		ProviderMax:        r.group.ProviderMax,
 		Backoff:            r.pairing.Backoff,
 	}
 	for _, state := range r.group.Nodes {

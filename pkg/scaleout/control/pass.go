@@ -7,12 +7,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -30,7 +30,6 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	var count scaleout.Counting
 	situation, err := l.look(ctx, begun)
 	if err == nil {
-		situation.View.Samples = l.Forecast.Samples()
 		count, err = l.plan(ctx, &situation)
 	}
 	if err != nil {
@@ -55,7 +54,7 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 
 // look reads all that a decision depends on.
 func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) {
-	v, err := view.Read(ctx, l.Client, view.Options{Driver: l.Driver, Now: now, Memo: l.memo})
+	said, err := autoscaler.Read(ctx, l.Client, l.Autoscaler)
 	if err != nil {
 		return pair.Situation{}, err
 	}
@@ -63,35 +62,15 @@ func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) 
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	autoscaler, err := l.autoscaler(ctx)
+	o := view.Options{Driver: l.Driver, Now: now, Autoscaler: &said, Samples: l.Forecast.Samples(), Memo: l.memo}
+	if l.Nodegroups != nil {
+		o.AskEKS = l.askEKS
+	}
+	v, err := view.Read(ctx, l.Client, o)
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	asked := l.askEKS(ctx, v.GroupStates)
-	for i := range v.Groups {
-		restrict(&v.Groups[i], v.GroupStates[i], autoscaler, now)
-		// By its limit at EKS, the plan takes another group where this one cannot grow.
-		if answer, found := asked[v.Groups[i].Name]; found {
-			v.Groups[i].Max = answer.Limit(v.Groups[i].Max)
-		}
-	}
-	return pair.Situation{
-		Now:         now,
-		View:        v,
-		Triggers:    triggers,
-		Autoscaler:  autoscaler,
-		EKS:         asked,
-		Placeholder: l.Placeholder,
-	}, nil
-}
-
-// restrict adds what Cluster Autoscaler says of a group to what its spec says.
-func restrict(group *scaleout.Group, state view.Group, autoscaler pair.Autoscaler, now time.Time) {
-	if state.Refused != "" {
-		return
-	}
-	group.Closed = pair.Closed(state.Object, autoscaler, now)
-	group.Max = pair.Max(state.Object, autoscaler, now)
+	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.EKS, Placeholder: l.Placeholder}, nil
 }
 
 // triggers is what Cluster Autoscaler has said of pods.
@@ -101,18 +80,6 @@ func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error)
 		return nil, fmt.Errorf("list the Events of Cluster Autoscaler: %w", err)
 	}
 	return pair.Triggers(list.Items), nil
-}
-
-func (l *Loop) autoscaler(ctx context.Context) (pair.Autoscaler, error) {
-	var status corev1.ConfigMap
-	err := l.Client.Get(ctx, l.Autoscaler, &status)
-	if apierrors.IsNotFound(err) {
-		return pair.ReadAutoscaler(nil), nil
-	}
-	if err != nil {
-		return pair.Autoscaler{}, fmt.Errorf("read the status of Cluster Autoscaler in ConfigMap %s: %w", l.Autoscaler, err)
-	}
-	return pair.ReadAutoscaler(&status), nil
 }
 
 // plan decides what is needed, and gives what counts room besides.
@@ -204,7 +171,7 @@ func nextTimeout(v *view.View, now time.Time) time.Time {
 		}
 		for _, state := range group.Nodes {
 			if group.Starting(state, now) {
-				next = earliest(next, state.Object.CreationTimestamp.Add(group.ProvisionTimeout()+time.Second))
+				next = earliest(next, state.Object.CreationTimestamp.Add(group.Object.ProvisionTimeout()+time.Second))
 			}
 		}
 	}

@@ -19,10 +19,9 @@ func (d *placing) ask(demand []scaleout.NewNode) {
 		return
 	}
 	size, coming := d.size(), d.coming()
-	limit := Max(d.group.Object, d.s.Autoscaler, d.s.Now)
 	free := d.ordinals()
 	for i := range demand {
-		if limit != nil && size >= *limit || coming >= v1alpha1.MaxInFlight {
+		if d.group.Max != nil && size >= *d.group.Max || coming >= v1alpha1.MaxInFlight {
 			return
 		}
 		if d.unfinished(demand[i].Kinds) || !d.leftToUs(demand[i]) {

@@ -35,16 +35,6 @@ func UpdateOf(group *v1alpha1.GPUNodeGroup) string {
 	return id
 }
 
-// Limit is the most nodes that a group may have by EKS, too; limit is what else bounds it,
-// nil where nothing does.
-func (n Nodegroup) Limit(limit *int) *int {
-	if n.Err != nil || limit != nil && *limit <= n.Max {
-		return limit
-	}
-	most := n.Max
-	return &most
-}
-
 // How often EKS is asked while something is expected of it.
 const (
 	pollUpdate = 15 * time.Second
@@ -59,8 +49,8 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 	g := &growing{
 		s:       s,
 		group:   group,
-		timeout: provisionTimeout(group.Object),
-		backoff: remembered(group.Object.Status.Backoff, s.Now, provisionTimeout(group.Object)),
+		timeout: group.Object.ProvisionTimeout(),
+		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
 	g.forgive()
 	ups := scaleUps(group)
@@ -105,7 +95,7 @@ func unavailable(s *Situation, group *view.Group) string {
 type growing struct {
 	s           *Situation
 	group       *view.Group
-	eks         Nodegroup
+	eks         view.Nodegroup
 	unavailable string
 	timeout     time.Duration
 

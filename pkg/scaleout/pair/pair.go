@@ -12,6 +12,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -22,9 +23,9 @@ type Situation struct {
 	Decision scaleout.Decision
 	// Triggers is what Cluster Autoscaler last said of pods.
 	Triggers   map[types.UID]Trigger
-	Autoscaler Autoscaler
+	Autoscaler autoscaler.Status
 	// EKS has groups of pairing direct by name; one that is not there was not asked yet.
-	EKS map[string]Nodegroup
+	EKS map[string]view.Nodegroup
 	// Placeholder is how placeholders are made.
 	Placeholder PlaceholderOptions
 
@@ -57,45 +58,6 @@ type Trigger struct {
 	Triggered bool
 	At        time.Time
 	Message   string
-}
-
-// Autoscaler is what Cluster Autoscaler's status says.
-type Autoscaler struct {
-	// Updated is when it last wrote; zero where it never did.
-	Updated time.Time
-	// Groups by the autoscaler's own names.
-	Groups map[string]AutoscalerGroup
-	// Problem is a sentence about a status that cannot be read.
-	Problem string
-}
-
-// AutoscalerGroup is one group of the status.
-type AutoscalerGroup struct {
-	Backoff bool
-	// Message is why.
-	Message            string
-	Ready, Target, Max int
-}
-
-// Nodegroup is what EKS says of a node group.
-type Nodegroup struct {
-	Min, Max, Desired int
-	Status            string
-	// Update is the one in progress, empty where there is none.
-	Update string
-	// Failed is why the last update of ours failed, empty where it did not.
-	Failed string
-	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
-	// it did, or may have.
-	Refused string
-	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
-	// scale-up succeeds, and so may be old.
-	Issue string
-	// Err is why EKS could not be asked; then nothing else counts.
-	Err     error
-	AskedAt time.Time
-	// WarmPool is its least size, nil where the group has none.
-	WarmPool *int
 }
 
 // Action is one thing to do. Each leaves a state in which it may be done again.
@@ -158,7 +120,7 @@ type GroupStatus struct {
 // Nodegroups is EKS.
 type Nodegroups interface {
 	// Describe asks for a node group and its update of that ID, which may be empty.
-	Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) Nodegroup
+	Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup
 	// SetDesired sets the desired size to the intent's target and gives the update's ID.
 	// The same intent, by target and since, is the same update, however often it is sent.
 	// The ID is empty, without an error, where EKS has another update in progress.

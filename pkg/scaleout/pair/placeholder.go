@@ -10,6 +10,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -21,10 +22,10 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 	d := &placing{
 		s:       s,
 		group:   group,
-		timeout: provisionTimeout(group.Object),
-		backoff: remembered(group.Object.Status.Backoff, s.Now, provisionTimeout(group.Object)),
+		timeout: group.Object.ProvisionTimeout(),
+		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
-	d.autoscaler, d.known = s.Autoscaler.of(group.Object, s.Now)
+	d.autoscaler, d.known = s.Autoscaler.Of(group.Object, s.Now)
 	d.forgive()
 	d.retire(attempts(s.View.Placeholders, group, s.Now))
 	if d.present() {
@@ -37,13 +38,17 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 // of its own, until that counts as a failure.
 const refusedAfter = 2 * time.Minute
 
+// eventsFresh is how long Events show that Cluster Autoscaler lives, where it writes no status. Of
+// a pod that waits, the same Event is let through once in five minutes.
+const eventsFresh = 10 * time.Minute
+
 // placing is one decision about the placeholders of one group.
 type placing struct {
 	s       *Situation
 	group   *view.Group
 	timeout time.Duration
 	// autoscaler is what Cluster Autoscaler says of the group, where it knows it.
-	autoscaler AutoscalerGroup
+	autoscaler autoscaler.Group
 	known      bool
 
 	backoff *v1alpha1.Backoff
@@ -74,7 +79,7 @@ func (d *placing) forgive() {
 			Until:    metav1.NewTime(now.Add(backoffFirst).Truncate(time.Second)),
 			Failures: 1,
 			Reason:   v1alpha1.ReasonAutoscalerBackedOff,
-			Message:  bounded(autoscalerBackoff(d.autoscaler), maxMessage),
+			Message:  bounded(d.autoscaler.BackedOff(), maxMessage),
 		}
 	case d.backoff != nil && d.backoff.Reason == v1alpha1.ReasonAutoscalerBackedOff:
 		d.backoff = nil
@@ -113,6 +118,8 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 		return fmt.Sprintf("it has ended (%s)", a.pod.Status.Phase), ""
 	case a.lost:
 		return fmt.Sprintf("its node %s is no more", a.pod.Spec.NodeName), ""
+	case a.going():
+		return fmt.Sprintf("its node %s is being deleted", a.node.Object.Name), ""
 	case a.complete():
 		return fmt.Sprintf("its node %s offers all that it should", a.node.Object.Name), ""
 	case !needed:
@@ -120,7 +127,7 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 	case age(now, a.pod.CreationTimestamp.Time) > d.timeout:
 		return "it has expired", d.expiry(a)
 	case a.node == nil && d.known && d.autoscaler.Backoff:
-		return autoscalerBackoff(d.autoscaler), ""
+		return d.autoscaler.BackedOff(), ""
 	case isRefused:
 		return "Cluster Autoscaler refuses it", refused
 	}
@@ -180,8 +187,8 @@ func (d *placing) present() bool {
 	a, now := d.s.Autoscaler, d.s.Now
 	heard := d.s.index.heard
 	switch {
-	case a.fresh(now):
-		d.again = sooner(d.again, a.Updated.Add(statusFresh+time.Second))
+	case a.Counts(now):
+		d.again = sooner(d.again, a.Updated.Add(autoscaler.Fresh+time.Second))
 		return true
 	case !heard.IsZero() && age(now, heard) <= eventsFresh:
 		d.again = sooner(d.again, heard.Add(eventsFresh+time.Second))

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
 // scan is what the real Cluster Autoscaler was seen to do: it knows the devices of a group that
@@ -33,9 +35,9 @@ func (w *world) scan() {
 			return p.Labels[v1alpha1.LabelNodeGroup] != g.name
 		}))
 	}
-	w.autoscaler = Autoscaler{Updated: w.now, Groups: map[string]AutoscalerGroup{}}
+	w.autoscaler = autoscaler.Status{Updated: w.now, Groups: map[string]autoscaler.Group{}}
 	for _, g := range w.groups {
-		w.autoscaler.Groups[g.autoscalerName()] = AutoscalerGroup{
+		w.autoscaler.Groups[g.autoscalerName()] = autoscaler.Group{
 			Backoff: w.now.Before(g.backoffUntil), Message: "InsufficientInstanceCapacity: no such machines",
 			Target: len(g.nodes) + len(g.asked), Max: g.caMax,
 		}

@@ -4,7 +4,6 @@
 package ready
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -15,9 +14,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
-
-// defaultTimeout is that of groups which name none, and of nodes without a group.
-const defaultTimeout = 30 * time.Minute
 
 // Passage is a node on its way through the gate.
 type Passage struct {
@@ -42,14 +38,13 @@ func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintStartup }
 func Passages(driver string, v *view.View) []Passage {
 	var passages []Passage
 	for _, g := range v.GroupStates {
-		timeout := cmp.Or(g.Object.Spec.ProvisionTimeout.Duration, defaultTimeout)
 		for _, n := range g.Nodes {
 			if n.Object.DeletionTimestamp != nil {
 				continue
 			}
 			passages = append(passages, Passage{
 				Node: n.Object, Group: g.Object.Name, Lacks: lacks(n.Missing, n.Ready), Waived: n.Waived,
-				Deadline: n.Object.CreationTimestamp.Add(timeout),
+				Deadline: n.Object.CreationTimestamp.Add(g.Object.ProvisionTimeout()),
 			})
 		}
 	}
@@ -59,7 +54,7 @@ func Passages(driver string, v *view.View) []Passage {
 func ofNoGroup(driver string, v *view.View) []Passage {
 	var passages []Passage
 	for _, n := range v.Nodes {
-		p := Passage{Node: n.Object, Deadline: n.Object.CreationTimestamp.Add(defaultTimeout)}
+		p := Passage{Node: n.Object, Deadline: n.Object.CreationTimestamp.Add(v1alpha1.DefaultProvisionTimeout)}
 		if n.Group != "" || n.Object.DeletionTimestamp != nil || !p.Closed() {
 			continue
 		}

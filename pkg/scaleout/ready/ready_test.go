@@ -220,10 +220,10 @@ func TestNodesOfNoGroup(t *testing.T) {
 		}
 		return again
 	}
-	if again := look(0); !again.Equal(created.Add(defaultTimeout)) || len(r.taints(t, "node")) != 1 {
+	if again := look(0); !again.Equal(created.Add(v1alpha1.DefaultProvisionTimeout)) || len(r.taints(t, "node")) != 1 {
 		t.Errorf("it is looked at again at %v", again)
 	}
-	look(defaultTimeout)
+	look(v1alpha1.DefaultProvisionTimeout)
 	want := "node Warning GPUNodeIncomplete: 30m0s after its creation, the node does not offer what a node with the startup taint has to: " +
 		"driver gpu.example.com has published 1 of the 2 slices of pool node: look at the events of the node, and at the pods that publish its devices; " +
 		"it keeps the taint startup-taint.cluster-autoscaler.kubernetes.io/mica until it is complete"
@@ -231,7 +231,7 @@ func TestNodesOfNoGroup(t *testing.T) {
 		t.Errorf("got %q, want %q", *r.events, want)
 	}
 	slice.Spec.Pool.ResourceSliceCount = 1
-	if again := look(defaultTimeout); !again.IsZero() || len(r.taints(t, "node")) != 0 {
+	if again := look(v1alpha1.DefaultProvisionTimeout); !again.IsZero() || len(r.taints(t, "node")) != 0 {
 		t.Errorf("it has %v", r.taints(t, "node"))
 	}
 }

@@ -206,7 +206,10 @@ func TestLabelsAndPolicyOfAPrediction(t *testing.T) {
 	group := groupOf(t, "g5.12xlarge")
 	group.Spec.CapacityType = "SPOT"
 	group.Spec.Template.Labels = map[string]string{"team": "a"}
-	group.Spec.Template.Taints = []corev1.Taint{{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
+	group.Spec.Template.Taints = []corev1.Taint{
+		{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "node.cilium.io/agent-not-ready", Value: "true", Effect: corev1.TaintEffectNoExecute},
+	}
 	everywhere := policyFor("everywhere", nil)
 	spot := policyFor("spot", map[string]string{"eks.amazonaws.com/capacityType": "SPOT", "team": "a"})
 	spot.Spec.Priority = 1

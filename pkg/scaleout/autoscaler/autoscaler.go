@@ -1,6 +1,10 @@
-package pair
+// Package autoscaler reads what Cluster Autoscaler says of node groups, in the status that it
+// writes into a ConfigMap, and tells which of its groups is which of ours. It writes nothing, and
+// decides nothing.
+package autoscaler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -8,6 +12,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -15,31 +22,31 @@ import (
 
 // Where Cluster Autoscaler writes its status unless it is told otherwise.
 const (
-	AutoscalerNamespace = "kube-system"
-	AutoscalerStatus    = "cluster-autoscaler-status"
+	Namespace  = "kube-system"
+	StatusName = "cluster-autoscaler-status"
 )
+
+// Fresh is how long a status counts. It is written once a scan, which is every 10 s unless a
+// cloud takes long to answer.
+const Fresh = 3 * time.Minute
 
 const (
 	statusKey = "status"
 	// annotationUpdated has the time of the status in all versions.
 	annotationUpdated = "cluster-autoscaler.kubernetes.io/last-updated"
+	// maxMessage is how many characters are kept of why a group is in backoff.
+	maxMessage = 512
 	// maxStatus is what a ConfigMap can hold.
 	maxStatus = 1 << 20
-	// statusFresh is how long a status counts. It is written once a scan, which is every 10 s
-	// unless a cloud takes long to answer.
-	statusFresh = 3 * time.Minute
-	// eventsFresh is how long Events show that the autoscaler lives, where it writes no
-	// status. Of a pod that waits, the same Event is let through once in five minutes.
-	eventsFresh = 10 * time.Minute
 )
 
-// autoscalerStatus is what Cluster Autoscaler writes as YAML since 1.30, as far as it counts.
-type autoscalerStatus struct {
-	Time       string                 `json:"time"`
-	NodeGroups []autoscalerNodeStatus `json:"nodeGroups"`
+// written is what Cluster Autoscaler writes as YAML since 1.30, as far as it counts.
+type written struct {
+	Time       string         `json:"time"`
+	NodeGroups []writtenGroup `json:"nodeGroups"`
 }
 
-type autoscalerNodeStatus struct {
+type writtenGroup struct {
 	Name   string `json:"name"`
 	Health struct {
 		NodeCounts struct {
@@ -59,13 +66,49 @@ type autoscalerNodeStatus struct {
 	} `json:"scaleUp"`
 }
 
-// ReadAutoscaler reads the status of Cluster Autoscaler; nil is none. What it cannot read is
-// told in Problem, and the rest counts.
-func ReadAutoscaler(status *corev1.ConfigMap) Autoscaler {
-	if status == nil {
-		return Autoscaler{}
+// Status is what Cluster Autoscaler's status says.
+type Status struct {
+	// Updated is when it last wrote; zero where it never did.
+	Updated time.Time
+	// Groups by the autoscaler's own names.
+	Groups map[string]Group
+	// Problem is a sentence about a status that cannot be read.
+	Problem string
+}
+
+// Group is one group of the status.
+type Group struct {
+	Backoff bool
+	// Message is why.
+	Message            string
+	Ready, Target, Max int
+}
+
+// BackedOff says that Cluster Autoscaler has backed off from the group, and why.
+func (g Group) BackedOff() string {
+	if g.Message == "" {
+		return "Cluster Autoscaler has backed off from the group after a scale-up that failed"
 	}
-	a := Autoscaler{Groups: map[string]AutoscalerGroup{}}
+	return "Cluster Autoscaler has backed off from the group: " + g.Message
+}
+
+// Read reads the status from its ConfigMap. Where there is none, it is empty. The error is the API
+// server's.
+func Read(ctx context.Context, reader client.Reader, name types.NamespacedName) (Status, error) {
+	var written corev1.ConfigMap
+	err := reader.Get(ctx, name, &written)
+	if apierrors.IsNotFound(err) {
+		return Status{}, nil
+	}
+	if err != nil {
+		return Status{}, fmt.Errorf("read the status of Cluster Autoscaler in ConfigMap %s: %w", name, err)
+	}
+	return parse(&written), nil
+}
+
+// parse reads the status. What it cannot read is told in Problem, and the rest counts.
+func parse(status *corev1.ConfigMap) Status {
+	a := Status{Groups: map[string]Group{}}
 	a.Updated, _ = goTime(status.Annotations[annotationUpdated])
 	text := status.Data[statusKey]
 	if len(text) > maxStatus {
@@ -73,15 +116,15 @@ func ReadAutoscaler(status *corev1.ConfigMap) Autoscaler {
 			statusKey, status.Namespace, status.Name, len(text))
 		return a
 	}
-	var read autoscalerStatus
+	var read written
 	err := yaml.Unmarshal([]byte(text), &read)
 	if err == nil && text != "" && read.Time == "" {
 		// The text of before 1.30 is YAML by chance, at times.
 		err = errors.New("it has no time")
 	}
 	if err != nil {
-		a.Problem = fmt.Sprintf("key %s of ConfigMap %s/%s is not the YAML that Cluster Autoscaler writes since 1.30: %s",
-			statusKey, status.Namespace, status.Name, bounded(err.Error(), 200))
+		a.Problem = fmt.Sprintf("key %s of ConfigMap %s/%s is not the YAML that Cluster Autoscaler writes since 1.30: %.200s",
+			statusKey, status.Namespace, status.Name, err)
 		return a
 	}
 	if t, ok := goTime(read.Time); ok && t.After(a.Updated) {
@@ -93,16 +136,16 @@ func ReadAutoscaler(status *corev1.ConfigMap) Autoscaler {
 	return a
 }
 
-func (g autoscalerNodeStatus) group() AutoscalerGroup {
+func (g writtenGroup) group() Group {
 	var parts []string
 	for _, part := range []string{g.ScaleUp.BackoffInfo.ErrorCode, g.ScaleUp.BackoffInfo.ErrorMessage} {
 		if part != "" {
 			parts = append(parts, part)
 		}
 	}
-	return AutoscalerGroup{
+	return Group{
 		Backoff: g.ScaleUp.Status == "Backoff",
-		Message: bounded(strings.Join(parts, ": "), maxMessage),
+		Message: fmt.Sprintf("%.*s", maxMessage, strings.Join(parts, ": ")),
 		Ready:   g.Health.NodeCounts.Registered.Ready,
 		Target:  g.Health.CloudProviderTarget,
 		Max:     g.Health.MaxSize,
@@ -121,14 +164,15 @@ func goTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-func (a Autoscaler) fresh(now time.Time) bool {
-	return !a.Updated.IsZero() && age(now, a.Updated) <= statusFresh
+// Counts tells whether the status is no old news.
+func (a Status) Counts(now time.Time) bool {
+	return !a.Updated.IsZero() && now.Sub(a.Updated) <= Fresh
 }
 
-// of is what the autoscaler says of a group, where it is no old news.
-func (a Autoscaler) of(group *v1alpha1.GPUNodeGroup, now time.Time) (AutoscalerGroup, bool) {
-	if !a.fresh(now) {
-		return AutoscalerGroup{}, false
+// Of is what the autoscaler says of a group, where it is no old news.
+func (a Status) Of(group *v1alpha1.GPUNodeGroup, now time.Time) (Group, bool) {
+	if !a.Counts(now) {
+		return Group{}, false
 	}
 	names := ownNames(group)
 	for _, name := range names {
@@ -160,8 +204,8 @@ var uuidTail = regexp.MustCompile(`^-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 // ofEKS finds a managed node group by the name that EKS gives to its Auto Scaling group, which
 // is eks-NODEGROUP-UUID. Two of them are of two clusters, or one is being deleted: neither
 // is told from the other, so the one that backs off counts.
-func (a Autoscaler) ofEKS(nodegroup string) (AutoscalerGroup, bool) {
-	var found AutoscalerGroup
+func (a Status) ofEKS(nodegroup string) (Group, bool) {
+	var found Group
 	var ok bool
 	for name, g := range a.Groups {
 		tail, is := strings.CutPrefix(name, "eks-"+nodegroup)
@@ -170,21 +214,4 @@ func (a Autoscaler) ofEKS(nodegroup string) (AutoscalerGroup, bool) {
 		}
 	}
 	return found, ok
-}
-
-// Max is the most nodes that a group may have: the spec's limit or Cluster Autoscaler's own,
-// whichever is less; nil where neither is known.
-func Max(group *v1alpha1.GPUNodeGroup, autoscaler Autoscaler, now time.Time) *int {
-	var limit *int
-	if group.Spec.Max != nil {
-		n := int(*group.Spec.Max)
-		limit = &n
-	}
-	if modeOf(group.Spec.Pairing) != (placeholders{}) {
-		return limit
-	}
-	if g, ok := autoscaler.of(group, now); ok && g.Max > 0 && (limit == nil || g.Max < *limit) {
-		limit = &g.Max
-	}
-	return limit
 }
