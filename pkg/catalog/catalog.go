@@ -41,7 +41,7 @@ var load = sync.OnceValue(func() tables {
 // decode reads and checks the data files.
 func decode(read func(string) ([]byte, error)) (tables, error) {
 	var geometries struct {
-		Geometries []Geometry   `json:"geometries"`
+		Geometries []Geometry `json:"geometries"`
 	}
 	if err := decodeFile(read, "geometries.yaml", &geometries); err != nil {
 		return tables{}, err

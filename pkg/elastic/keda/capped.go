@@ -16,9 +16,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// ReasonCapped is the reason of Events on a target that would have more replicas than there can
+// reasonCapped is the reason of Events on a target that would have more replicas than there can
 // be devices for.
-const ReasonCapped = "ScaleCapped"
+const reasonCapped = "ScaleCapped"
 
 var cappedTriggers = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "mica_keda_capped_triggers",
@@ -77,7 +77,7 @@ func (c *caps) capped(ctx context.Context, l look, wanted int, may capacity) {
 		"metric", l.trigger.kind.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
 	// Within some minutes the recorder only counts an Event that has all but its note in common
 	// with the one before: the number is in the action, so that a new one is written.
-	c.recorder.Eventf(object(l.target), nil, corev1.EventTypeWarning, ReasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", cut(note, mostNote))
+	c.recorder.Eventf(object(l.target), nil, corev1.EventTypeWarning, reasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", cut(note, mostNote))
 }
 
 // mostNote is what an Event takes.

@@ -24,8 +24,8 @@ const (
 	supervisorWait = 5 * time.Second
 )
 
-// ErrNoSupervisor: nobody starts daemons on this node.
-var ErrNoSupervisor = errors.New("no MPS supervisor runs on this node")
+// errNoSupervisor: nobody starts daemons on this node.
+var errNoSupervisor = errors.New("no MPS supervisor runs on this node")
 
 // ErrOther: a daemon of the name is wanted that is not the same.
 var ErrOther = errors.New("there is one of that name already")
@@ -57,9 +57,9 @@ func (d *Directory) Start(ctx context.Context, daemon Daemon) error {
 			return false, err
 		}
 		if !supervised {
-			last = ErrNoSupervisor.Error()
+			last = errNoSupervisor.Error()
 			if away.exhausted() {
-				return false, fmt.Errorf("%w: %s", ErrNoSupervisor, noSupervisorAdvice)
+				return false, fmt.Errorf("%w: %s", errNoSupervisor, noSupervisorAdvice)
 			}
 			return false, nil
 		}

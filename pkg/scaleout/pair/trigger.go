@@ -9,8 +9,8 @@ import (
 
 // What Cluster Autoscaler says of pods. Watches of Events select by these reasons.
 const (
-	EventTriggered    = "TriggeredScaleUp"
-	EventNotTriggered = "NotTriggerScaleUp"
+	eventTriggered    = "TriggeredScaleUp"
+	eventNotTriggered = "NotTriggerScaleUp"
 )
 
 const (
@@ -28,7 +28,7 @@ func Triggers(events []corev1.Event) map[types.UID]Trigger {
 		}
 		t := Trigger{
 			Pod:       types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name},
-			Triggered: e.Reason == EventTriggered,
+			Triggered: e.Reason == eventTriggered,
 			At:        eventTime(e),
 			Message:   bounded(e.Message, maxTriggerMessage),
 		}
@@ -46,7 +46,7 @@ func (t Trigger) supersedes(before Trigger) bool {
 }
 
 func aboutScaleUp(e *corev1.Event) bool {
-	return (e.Reason == EventTriggered || e.Reason == EventNotTriggered) &&
+	return (e.Reason == eventTriggered || e.Reason == eventNotTriggered) &&
 		(e.Source.Component == autoscalerComponent || e.ReportingController == autoscalerComponent) &&
 		e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.UID != ""
 }

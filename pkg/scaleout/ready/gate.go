@@ -18,8 +18,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// ReasonIncomplete is that of the Event on a node that does not get through the gate.
-const ReasonIncomplete = "GPUNodeIncomplete"
+// reasonIncomplete is that of the Event on a node that does not get through the gate.
+const reasonIncomplete = "GPUNodeIncomplete"
 
 // glitch is how long a node that is in use may be without all of its pools before it is
 // reported: a plugin that publishes anew does it in several steps.
@@ -113,7 +113,7 @@ func (g *Gate) report(ctx context.Context, p Passage, lacks []string, advice str
 	w.said = text
 	message := sentence(p, text, advice, now)
 	klog.FromContext(ctx).Info("A node does not offer what it should", "node", klog.KObj(p.Node), "group", p.Group, "report", message)
-	g.Recorder.Event(p.Node, corev1.EventTypeWarning, ReasonIncomplete, message)
+	g.Recorder.Event(p.Node, corev1.EventTypeWarning, reasonIncomplete, message)
 }
 
 func sentence(p Passage, lacks, advice string, now time.Time) string {
