@@ -27,6 +27,8 @@ var floors = map[string]int{
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
 	"pkg/node/driverroot": 0,
+	// How files are replaced.
+	"pkg/node/atomicfile": 0,
 
 	// pkg/scaleout: which node groups have to grow, in the controller. From the top:
 	// the loop and the cloud; what the cluster is told; the cluster as it is; what is
