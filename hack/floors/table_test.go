@@ -53,13 +53,15 @@ var floors = map[string]int{
 	"pkg/elastic/profile":      5,
 
 	// What plugin and controller share: what is published, what is known of boards,
-	// plain values, what a binary knows of itself, and what the flags of all have in common.
+	// plain values, what a binary knows of itself, what the flags of all have in common,
+	// and how texts are shortened.
 	"pkg/policy":   3,
 	"pkg/slice":    2,
 	"pkg/catalog":  1,
 	"pkg/gpu":      0,
 	"pkg/release":  0,
 	"pkg/settings": 0,
+	"pkg/excerpt":  0,
 }
 
 // nvmlModule may be imported by these rooms only, because everything else is to

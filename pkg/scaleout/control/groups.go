@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -215,7 +216,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 	for _, condition := range []metav1.Condition{r.ready(), r.templateValid(before.Conditions), r.inBackoff()} {
 		condition.ObservedGeneration = status.ObservedGeneration
 		condition.LastTransitionTime = metav1.NewTime(r.now.Truncate(time.Second))
-		condition.Message = bounded(condition.Message)
+		condition.Message = excerpt.Of(condition.Message, maxConditionMessage)
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	if r.group.Refused != "" {

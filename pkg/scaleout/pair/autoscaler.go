@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Where Cluster Autoscaler writes its status unless it is told otherwise.
@@ -81,7 +82,7 @@ func ReadAutoscaler(status *corev1.ConfigMap) Autoscaler {
 	}
 	if err != nil {
 		a.Problem = fmt.Sprintf("key %s of ConfigMap %s/%s is not the YAML that Cluster Autoscaler writes since 1.30: %s",
-			statusKey, status.Namespace, status.Name, bounded(err.Error(), 200))
+			statusKey, status.Namespace, status.Name, excerpt.Of(err.Error(), 200))
 		return a
 	}
 	if t, ok := goTime(read.Time); ok && t.After(a.Updated) {
@@ -102,7 +103,7 @@ func (g autoscalerNodeStatus) group() AutoscalerGroup {
 	}
 	return AutoscalerGroup{
 		Backoff: g.ScaleUp.Status == "Backoff",
-		Message: bounded(strings.Join(parts, ": "), maxMessage),
+		Message: excerpt.Of(strings.Join(parts, ": "), maxMessage),
 		Ready:   g.Health.NodeCounts.Registered.Ready,
 		Target:  g.Health.CloudProviderTarget,
 		Max:     g.Health.MaxSize,

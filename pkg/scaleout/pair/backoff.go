@@ -2,12 +2,12 @@ package pair
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -36,7 +36,7 @@ func fail(previous *v1alpha1.Backoff, now time.Time, reason, message string) *v1
 		Until:    metav1.NewTime(now.Add(backoffWait(failures)).Truncate(time.Second)),
 		Failures: failures,
 		Reason:   reason,
-		Message:  bounded(message, maxMessage),
+		Message:  excerpt.Of(message, maxMessage),
 	}
 }
 
@@ -108,12 +108,4 @@ func autoscalerBackoff(g AutoscalerGroup) string {
 		return "Cluster Autoscaler has backed off from the group after a scale-up that failed"
 	}
 	return "Cluster Autoscaler has backed off from the group: " + g.Message
-}
-
-// bounded cuts a text at a character's boundary.
-func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
 }

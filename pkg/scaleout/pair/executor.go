@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -67,7 +68,7 @@ func (r *Result) undo(action Action, why error) {
 	if why != nil && status.NotReady == "" {
 		status.NotReady = v1alpha1.ReasonScaleUpFailed
 		status.Message = fmt.Sprintf("placeholder %s cannot be created: %s; see to the quotas, the admission and the controller's rights in namespace %s",
-			create.Pod.Name, bounded(why.Error(), maxMessage), create.Pod.Namespace)
+			create.Pod.Name, excerpt.Of(why.Error(), maxMessage), create.Pod.Namespace)
 	}
 	r.Status[group] = status
 }

@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // What Cluster Autoscaler says of pods. Watches of Events select by these reasons.
@@ -30,7 +32,7 @@ func Triggers(events []corev1.Event) map[types.UID]Trigger {
 			Pod:       types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name},
 			Triggered: e.Reason == eventTriggered,
 			At:        eventTime(e),
-			Message:   bounded(e.Message, maxTriggerMessage),
+			Message:   excerpt.Of(e.Message, maxTriggerMessage),
 		}
 		if before, ok := last[e.InvolvedObject.UID]; !ok || t.supersedes(before) {
 			last[e.InvolvedObject.UID] = t

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -24,9 +25,6 @@ const reasonIncomplete = "GPUNodeIncomplete"
 // glitch is how long a node that is in use may be without all of its pools before it is
 // reported: a plugin that publishes anew does it in several steps.
 const glitch = 2 * time.Minute
-
-// maxMessage is what an Event has room for.
-const maxMessage = 1024
 
 // Recorder tells people, as record.EventRecorder does.
 type Recorder interface {
@@ -123,11 +121,7 @@ func sentence(p Passage, lacks, advice string, now time.Time) string {
 	}
 	age := now.Sub(p.Node.CreationTimestamp.Time).Round(time.Second)
 	frame := fmt.Sprintf("%s after its creation, the node does not offer %s: %%s: %s", age, promised, advice)
-	if room := maxMessage - len(frame) + len("%s"); len(lacks) > room {
-		const cut = "…"
-		lacks = strings.ToValidUTF8(lacks[:max(room-len(cut), 0)], "") + cut
-	}
-	return fmt.Sprintf(frame, lacks)
+	return fmt.Sprintf(frame, excerpt.Of(lacks, excerpt.MaxEvent-len(frame)+len("%s")))
 }
 
 // open removes the startup taint, and nothing else: the patch tests that what it removes is
