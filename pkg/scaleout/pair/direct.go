@@ -216,7 +216,7 @@ func (g *growing) ask(entry v1alpha1.InFlight) {
 		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 		return
 	}
-	g.calls = append(g.calls, SetDesired{Group: g.group.Object, Entry: entry})
+	g.calls = append(g.calls, setDesired{Group: g.group.Object, Entry: entry})
 	g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 }
 
@@ -295,7 +295,7 @@ func (g *growing) outcome() outcome {
 		out.status.NotReady, out.status.Message = v1alpha1.ReasonEKSUnavailable, g.unavailable
 	}
 	if g.failed {
-		out.actions = append(out.actions, SetBackoff{Group: g.group.Object, Backoff: *g.backoff})
+		out.actions = append(out.actions, setBackoff{Group: g.group.Object, Backoff: *g.backoff})
 	}
 	out.actions = append(out.actions, g.calls...)
 	out.status.Backoff = g.backoff

@@ -221,7 +221,7 @@ func (d *placing) outcome() outcome {
 		out.again = sooner(out.again, d.backoff.Until.Time)
 	}
 	if d.failed {
-		out.actions = append(out.actions, SetBackoff{Group: d.group.Object, Backoff: *d.backoff})
+		out.actions = append(out.actions, setBackoff{Group: d.group.Object, Backoff: *d.backoff})
 	}
 	out.actions = append(out.actions, d.deletes...)
 	out.actions = append(out.actions, d.creates...)
