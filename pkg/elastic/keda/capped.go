@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/excerpt"
@@ -25,8 +24,6 @@ var cappedTriggers = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "mica_keda_capped_triggers",
 	Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
 })
-
-func init() { metrics.Registry.MustRegister(cappedTriggers) }
 
 // forgotten is how long after its last question a trigger is taken for gone.
 const forgotten = 5 * time.Minute
