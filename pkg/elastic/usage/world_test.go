@@ -242,7 +242,7 @@ func ofClaims(claims ...*resourceapi.ResourceClaim) workload.State {
 		pod := workload.Pod{Name: fmt.Sprintf("vllm-%d", i), Node: "n1"}
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			pod.Devices = append(pod.Devices, workload.Device{
-				Node: result.Pool, Pool: result.Pool, Name: result.Device,
+				Pool: result.Pool, Name: result.Device,
 				Claim: claim.UID, ShareID: result.ShareID, ConsumedCapacity: result.ConsumedCapacity,
 			})
 		}

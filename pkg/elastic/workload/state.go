@@ -156,7 +156,7 @@ func class(claim *resourceapi.ResourceClaim, called string) string {
 	return ""
 }
 
-// devices are those of our driver. Its pools are nodes', and named for them.
+// devices are those of our driver.
 func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 	if claim == nil || claim.Status.Allocation == nil {
 		return nil
@@ -168,7 +168,6 @@ func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 			continue
 		}
 		devices = append(devices, Device{
-			Node:             result.Pool,
 			Pool:             result.Pool,
 			Name:             result.Device,
 			Claim:            claim.UID,
