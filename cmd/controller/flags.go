@@ -1,19 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/component-base/featuregate"
-	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/settings"
 )
 
 // flags are the controller's settings. Each has an environment variable, which the command
@@ -41,25 +37,12 @@ type flags struct {
 	pluginPods                             string
 
 	healthPort, metricsPort int
-	logging                 *logsapi.LoggingConfiguration
-	gates                   featuregate.MutableVersionedFeatureGate
+	logging                 *settings.Logging
 }
 
 func newFlags() (*flags, error) {
-	f := &flags{
-		logging:   logsapi.NewLoggingConfiguration(),
-		gates:     featuregate.NewFeatureGate(),
-		discovery: discoverNodes,
-	}
-	if err := logsapi.AddFeatureGates(f.gates); err != nil {
-		return nil, fmt.Errorf("register the logging feature gates: %w", err)
-	}
-	return f, nil
-}
-
-func (f *flags) addLogging(set *pflag.FlagSet) {
-	logsapi.AddFlags(f.logging, set)
-	f.gates.AddFlag(set)
+	logging, err := settings.NewLogging()
+	return &flags{logging: logging, discovery: discoverNodes}, err
 }
 
 // addCluster adds what is needed to work in a cluster.
@@ -100,26 +83,6 @@ func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of triggers. Empty: triggers with a query are refused.")
 	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
 	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")
-}
-
-// fromEnvironment sets the flags that the command line does not. A flag with a name of one
-// letter has no variable: V is too likely to mean something else.
-func fromEnvironment(set *pflag.FlagSet) error {
-	var failures []error
-	set.VisitAll(func(flag *pflag.Flag) {
-		if flag.Name == "help" || len(flag.Name) == 1 || flag.Changed {
-			return // a shell's HELP is not meant for us
-		}
-		name := strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
-		value := os.Getenv(name)
-		if value == "" {
-			return
-		}
-		if err := set.Set(flag.Name, value); err != nil {
-			failures = append(failures, fmt.Errorf("environment variable %s: %w", name, err))
-		}
-	})
-	return errors.Join(failures...)
 }
 
 // discovery is where node groups are found.

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -22,6 +21,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/pkg/node/timeslice"
 	"github.com/mica-gpu/mica/pkg/release"
+	"github.com/mica-gpu/mica/pkg/settings"
 )
 
 func newCommand() *cobra.Command {
@@ -36,10 +36,10 @@ func newCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := fromEnvironment(command.Flags()); err != nil {
+			if err := settings.FromEnvironment(command.Flags(), environment); err != nil {
 				return err
 			}
-			return logsapi.ValidateAndApply(f.logging, f.gates)
+			return f.logging.Apply()
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -25,6 +25,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
+	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
@@ -146,26 +147,16 @@ func removeHalfHooks(dir string) error {
 	return nil
 }
 
-// installHook copies the hook to where the container runtime finds it. The
-// rename keeps a container that starts meanwhile from running half a file.
+// installHook copies the hook to where the container runtime finds it. A container
+// that starts meanwhile must not run half a file.
 func installHook(from, to string) error {
 	source, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	temp, err := os.CreateTemp(filepath.Dir(to), "."+hookName+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(temp.Name()) }() // fails after the rename, as it should
-	if _, err := io.Copy(temp, source); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err := errors.Join(temp.Chmod(fs.FileMode(0o755)), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), to)
+	draft := filepath.Join(filepath.Dir(to), "."+hookName+"-"+rand.Text())
+	return atomicfile.Write(to, draft, source, 0o755)
 }
 
 func newClients(f *flags) (kubernetes.Interface, driver.Policies, error) {

@@ -27,6 +27,8 @@ var floors = map[string]int{
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
 	"pkg/node/driverroot": 0,
+	// How files are replaced.
+	"pkg/node/atomicfile": 0,
 
 	// pkg/scaleout: which node groups have to grow, in the controller. From the top:
 	// the loop and the cloud; what the cluster is told; the cluster as it is; what is
@@ -53,13 +55,16 @@ var floors = map[string]int{
 	"pkg/elastic/profile":      5,
 
 	// What plugin and controller share: what is published, what is known of boards,
-	// plain values, and what a binary knows of itself.
-	"pkg/policy":  3,
-	"pkg/slice":   2,
-	"pkg/devices": 2,
-	"pkg/catalog": 1,
-	"pkg/gpu":     0,
-	"pkg/release": 0,
+	// plain values, what a binary knows of itself, what the flags of all have in common,
+	// and how texts are shortened.
+	"pkg/policy":   3,
+	"pkg/slice":    2,
+	"pkg/devices":  2,
+	"pkg/catalog":  1,
+	"pkg/gpu":      0,
+	"pkg/release":  0,
+	"pkg/settings": 0,
+	"pkg/excerpt":  0,
 }
 
 // nvmlModule may be imported by these rooms only, because everything else is to

@@ -14,49 +14,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Names of attributes and capacities in the driver's domain. Those that
-// NVIDIA's driver also publishes have its names and meaning, so that CEL
-// written for it selects the same GPUs here.
-const (
-	attrType              = "type"
-	attrUUID              = "uuid"
-	attrProductName       = "productName"
-	attrBrand             = "brand"
-	attrArchitecture      = "architecture"
-	attrComputeCapability = "cudaComputeCapability"
-	attrDriverVersion     = "driverVersion"
-	attrCUDAVersion       = "cudaDriverVersion"
-	attrAddressingMode    = "addressingMode"
-	attrIndex             = "index"
-	attrMinor             = "minor"
-	attrECCEnabled        = "eccEnabled"
-	attrNVLinkGroup       = "nvlinkGroup"
-	attrParentUUID        = "parentUUID"
-	attrProfile           = "profile"
-	attrInterval          = "timeSliceInterval"
-
-	capacityMemory          = CapacityMemory
-	capacityMultiprocessors = "multiprocessors"
-	capacityCopyEngines     = "copyEngines"
-	capacityDecoders        = "decoders"
-	capacityEncoders        = "encoders"
-	capacityJPEGEngines     = "jpegEngines"
-	capacityOFAEngines      = "ofaEngines"
-	// capacityMemorySlice is followed by the slice's number.
-	capacityMemorySlice = "memorySlice"
-)
-
-// Capacities of which a share takes a part, by which a claim's allocation names
-// what it has.
-const (
-	// CapacityMemory is in bytes.
-	CapacityMemory = "memory"
-	// CapacityShares counts the shares of a device that is sliced by time.
-	CapacityShares = "shares"
-	// CapacityCores is in percent of the multiprocessors.
-	CapacityCores = "cores"
-)
-
 // maxStringLength is the API server's limit of a string attribute in bytes
 // (DeviceAttributeMaxValueLength in k8s.io/api/resource/v1).
 const maxStringLength = resourceapi.DeviceAttributeMaxValueLength
@@ -69,7 +26,7 @@ type (
 // device describes a shape of the GPU of which common are the attributes.
 func device(common attributes, shape gpu.Shape) resourceapi.Device {
 	attrs := maps.Clone(common)
-	attrs.text(attrType, shape.Type())
+	attrs.text(AttributeType, shape.Type())
 	capacity := capacities{}
 	described := resourceapi.Device{Name: shape.Name(), Attributes: attrs, Capacity: capacity}
 	switch shape := shape.(type) {
@@ -87,17 +44,17 @@ func device(common attributes, shape gpu.Shape) resourceapi.Device {
 // common is what every shape of a GPU says of the GPU.
 func common(node gpu.Node, g gpu.GPU) attributes {
 	attrs := attributes{}
-	attrs.text(attrProductName, g.ProductName)
-	attrs.text(attrBrand, g.Brand)
-	attrs.text(attrArchitecture, g.Architecture)
-	attrs.text(attrAddressingMode, g.AddressingMode)
+	attrs.text(AttributeProductName, g.ProductName)
+	attrs.text(AttributeBrand, g.Brand)
+	attrs.text(AttributeArchitecture, g.Architecture)
+	attrs.text(AttributeAddressingMode, g.AddressingMode)
 	attrs.text(deviceattribute.StandardDeviceAttributePCIBusID, g.PCIBusID)
 	attrs.text(deviceattribute.StandardDeviceAttributePCIeRoot, g.PCIeRoot)
 	attrs.optionalNumber(deviceattribute.StandardDeviceAttributeNUMANode, g.NUMANode)
 	for name, version := range map[resourceapi.QualifiedName]string{
-		attrComputeCapability: g.ComputeCapability,
-		attrDriverVersion:     node.DriverVersion,
-		attrCUDAVersion:       node.CUDAVersion,
+		AttributeComputeCapability: g.ComputeCapability,
+		AttributeDriverVersion:     node.DriverVersion,
+		AttributeCUDAVersion:       node.CUDAVersion,
 	} {
 		attrs.version(name, version)
 	}
@@ -109,18 +66,18 @@ func identify(shape gpu.Shape, attrs attributes) {
 	switch shape := shape.(type) {
 	case gpu.Whole:
 		g := shape.GPU
-		attrs.text(attrUUID, g.UUID)
-		attrs.number(attrIndex, g.Index)
-		attrs.number(attrMinor, g.Minor)
-		attrs.truth(attrECCEnabled, g.ECCEnabled)
-		attrs.optionalNumber(attrNVLinkGroup, g.NVLinkGroup)
+		attrs.text(AttributeUUID, g.UUID)
+		attrs.number(AttributeIndex, g.Index)
+		attrs.number(AttributeMinor, g.Minor)
+		attrs.truth(AttributeECCEnabled, g.ECCEnabled)
+		attrs.optionalNumber(AttributeNVLinkGroup, g.NVLinkGroup)
 	case gpu.Partition:
-		attrs.text(attrParentUUID, shape.GPU.UUID)
-		attrs.text(attrProfile, shape.Profile.Name)
+		attrs.text(AttributeParentUUID, shape.GPU.UUID)
+		attrs.text(AttributeProfile, shape.Profile.Name)
 	case gpu.Static:
-		attrs.text(attrParentUUID, shape.GPU.UUID)
-		attrs.text(attrProfile, shape.Profile.Name)
-		attrs.text(attrUUID, shape.Device.UUID)
+		attrs.text(AttributeParentUUID, shape.GPU.UUID)
+		attrs.text(AttributeProfile, shape.Profile.Name)
+		attrs.text(AttributeUUID, shape.Device.UUID)
 	}
 }
 
@@ -145,7 +102,7 @@ func describeExclusive(shape gpu.Shape, capacity capacities) {
 func describeWhole(g gpu.GPU, capacity capacities) {
 	// A claim that asks for memory must not match by accident.
 	if g.MemoryBytes != 0 {
-		capacity.bytes(capacityMemory, g.MemoryBytes)
+		capacity.bytes(CapacityMemory, g.MemoryBytes)
 	}
 	if g.MIGSwitchable && len(g.Profiles) > 0 {
 		capacity.engines(g.Room().Engines)
@@ -155,7 +112,7 @@ func describeWhole(g gpu.GPU, capacity capacities) {
 // describePartition says, too, that a partition has none of an engine, for
 // selectors that compare with it.
 func describePartition(p gpu.Profile, capacity capacities) {
-	capacity.bytes(capacityMemory, p.MemoryBytes)
+	capacity.bytes(CapacityMemory, p.MemoryBytes)
 	capacity.engines(p.Engines)
 }
 

@@ -20,7 +20,7 @@ func describeShare(share gpu.Share, attrs attributes, capacity capacities) {
 	count := int64(share.Sharing.Count())
 	switch sharing := share.Sharing.(type) {
 	case gpu.TimeSlicing:
-		attrs.text(attrInterval, string(sharing.Interval))
+		attrs.text(attributeInterval, string(sharing.Interval))
 		capacity.divisible(CapacityShares, count, 1, 1, resource.DecimalSI)
 	case gpu.MPS:
 		capacity.divisible(CapacityCores, allCores, 1, allCores/count, resource.DecimalSI)

@@ -56,7 +56,7 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 	var kept []resourceapi.Device
 	for _, slice := range pool.Slices {
 		for _, device := range slice.Devices {
-			_, partition := device.Attributes[attrProfile]
+			_, partition := device.Attributes[AttributeProfile]
 			shared := device.AllowMultipleAllocations != nil
 			if shared || partition && len(device.ConsumesCounters) > 0 {
 				continue

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
@@ -31,8 +30,9 @@ var (
 	}, []string{"method"})
 )
 
-func init() {
-	metrics.Registry.MustRegister(requests, requestSeconds)
+// Metrics are what a process that serves KEDA counts.
+func Metrics() []prometheus.Collector {
+	return []prometheus.Collector{requests, requestSeconds, cappedTriggers, certificateExpiry}
 }
 
 // calls tells of requests, in metrics and, where they fail, in the log.

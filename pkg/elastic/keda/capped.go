@@ -11,21 +11,19 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// ReasonCapped is the reason of Events on a target that would have more replicas than there can
+// reasonCapped is the reason of Events on a target that would have more replicas than there can
 // be devices for.
-const ReasonCapped = "ScaleCapped"
+const reasonCapped = "ScaleCapped"
 
 var cappedTriggers = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "mica_keda_capped_triggers",
 	Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
 })
-
-func init() { metrics.Registry.MustRegister(cappedTriggers) }
 
 // forgotten is how long after its last question a trigger is taken for gone.
 const forgotten = 5 * time.Minute
@@ -77,11 +75,8 @@ func (c *caps) capped(ctx context.Context, l look, wanted int, may capacity) {
 		"metric", l.trigger.kind.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
 	// Within some minutes the recorder only counts an Event that has all but its note in common
 	// with the one before: the number is in the action, so that a new one is written.
-	c.recorder.Eventf(object(l.target), nil, corev1.EventTypeWarning, ReasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", cut(note, mostNote))
+	c.recorder.Eventf(object(l.target), nil, corev1.EventTypeWarning, reasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", excerpt.Of(note, excerpt.MaxEvent))
 }
-
-// mostNote is what an Event takes.
-const mostNote = 1024
 
 // remember tells whether the cap is to be told of.
 func (c *caps) remember(id identity, may capacity) bool {

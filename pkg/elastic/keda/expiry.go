@@ -8,17 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
 var certificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "mica_keda_certificate_expiry_timestamp_seconds",
 	Help: "When the certificate expires that KEDA is served with (use server), and when the last CA does that certificates of clients are verified with (use clients).",
 }, []string{"use"})
-
-func init() {
-	metrics.Registry.MustRegister(certificateExpiry)
-}
 
 // watchExpiry tells when certificates expire: when they were read, and when it has come to that,
 // each hour from then on.

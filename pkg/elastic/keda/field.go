@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Keys of a trigger.
@@ -139,14 +140,5 @@ func (f fields) selector() (string, error) {
 // quoted shortens what would hide the rest of a sentence.
 func quoted(text string) string {
 	const most = 120
-	return strconv.Quote(cut(text, most))
-}
-
-// cut shortens a text where it is too long, between characters.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	const end = "…"
-	return strings.ToValidUTF8(text[:most-len(end)], "") + end
+	return strconv.Quote(excerpt.Of(text, most))
 }

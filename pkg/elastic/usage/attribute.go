@@ -9,6 +9,8 @@ import (
 // hold is a device, or a share of one, that a claim of the workload holds.
 type hold struct {
 	device workload.Device
+	// node is that of a pod which holds the device: its plugin is asked.
+	node string
 	// idle tells that no pod has started which could use it: nobody was asked for a reading.
 	idle    bool
 	reading Reading
@@ -55,7 +57,7 @@ func (h hold) utilization() (value, weight float64, err error) {
 		return 0, h.part.time, nil
 	}
 	if h.reading.Utilization == nil {
-		return 0, 0, fmt.Errorf("%s does not tell its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", called(h.device))
+		return 0, 0, fmt.Errorf("%s does not tell its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", h)
 	}
 	return *h.reading.Utilization, h.part.time, nil
 }
@@ -66,7 +68,7 @@ func (h hold) memory() (value, weight float64, err error) {
 	}
 	used, total := h.reading.MemoryUsed, h.reading.MemoryTotal
 	if used == nil || total == nil {
-		return 0, 0, fmt.Errorf("%s does not tell its memory: scale the workload by its devices' utilization, or by what it tells of itself", called(h.device))
+		return 0, 0, fmt.Errorf("%s does not tell its memory: scale the workload by its devices' utilization, or by what it tells of itself", h)
 	}
 	return min(1, h.usedBytes()/(h.part.memory**total)), h.part.memory, nil
 }
@@ -77,5 +79,5 @@ func (h hold) usedBytes() float64 {
 	return *h.reading.MemoryUsed * h.part.memory / h.together
 }
 
-// called is a device for people to find.
-func called(d workload.Device) string { return fmt.Sprintf("device %s of node %s", d.Name, d.Node) }
+// String is the device for people to find.
+func (h hold) String() string { return fmt.Sprintf("device %s of node %s", h.device.Name, h.node) }

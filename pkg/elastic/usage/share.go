@@ -37,21 +37,22 @@ func isShare(d workload.Device) bool { return d.ShareID != nil || len(d.Consumed
 
 // divide finds which part of its device a share has, and which part of the device's memory all
 // who hold a share of it have together.
-func (c cluster) divide(ctx context.Context, d workload.Device) (own part, together float64, err error) {
+func (c cluster) divide(ctx context.Context, h hold) (own part, together float64, err error) {
+	d := h.device
 	whole, err := c.capacity(ctx, d.Pool, d.Name)
 	if err != nil {
-		return part{}, 0, fmt.Errorf("find how %s is shared: %w", called(d), err)
+		return part{}, 0, fmt.Errorf("find how %s is shared: %w", h, err)
 	}
 	all, err := c.shares(ctx, d.Pool, d.Name)
 	if err != nil {
-		return part{}, 0, fmt.Errorf("find who shares %s: %w", called(d), err)
+		return part{}, 0, fmt.Errorf("find who shares %s: %w", h, err)
 	}
 	// The workload's pods may have been read before, or after, these claims.
 	all[keyOf(d.Claim, d.ShareID)] = d.ConsumedCapacity
 	for key, consumed := range all {
 		p, err := c.partOf(consumed, whole)
 		if err != nil {
-			return part{}, 0, fmt.Errorf("find which part of %s the claim of UID %s has: %w", called(d), key.claim, err)
+			return part{}, 0, fmt.Errorf("find which part of %s the claim of UID %s has: %w", h, key.claim, err)
 		}
 		together += p.memory
 		if key == keyOf(d.Claim, d.ShareID) {

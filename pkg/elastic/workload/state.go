@@ -158,7 +158,7 @@ func class(claim *resourceapi.ResourceClaim, called string) string {
 	return ""
 }
 
-// devices are those of our driver. Its pools are nodes', and named for them.
+// devices are those of our driver.
 func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 	if claim == nil {
 		return nil
@@ -169,7 +169,6 @@ func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 			continue
 		}
 		own = append(own, Device{
-			Node:             result.Pool,
 			Pool:             result.Pool,
 			Name:             result.Device,
 			Claim:            claim.UID,

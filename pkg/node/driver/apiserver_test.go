@@ -173,8 +173,8 @@ func resources(t testing.TB, gpus int) resourceslice.DriverResources {
 // a slice of whole GPUs, one a GPU, and one of counters for every eight.
 func partitionable(t testing.TB, gpus int) resourceslice.DriverResources {
 	t.Helper()
-	geometry, _ := catalog.GeometryByPCIDeviceID(0x2330)
-	return resourcesOf(t, gpus, gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()})
+	h100, _ := catalog.BoardByName("h100-sxm-80gb")
+	return resourcesOf(t, gpus, gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: h100.MIG.GPUProfiles()})
 }
 
 func resourcesOf(t testing.TB, gpus int, board gpu.GPU) resourceslice.DriverResources {

@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/component-base/metrics"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -52,7 +53,7 @@ func figures(t *testing.T, registry metrics.KubeRegistry) []string {
 	var lines []string
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if family.GetName() != sample.MetricSampled {
+			if family.GetName() != gpu.MetricSampled {
 				lines = append(lines, fmt.Sprintf("%s %s %.2g", m.GetLabel()[0].GetValue(), strings.TrimPrefix(family.GetName(), "mica_device_"), m.GetGauge().GetValue()))
 			}
 		}

@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
 
 // Journal is a directory of records. All methods may be called at any time from
@@ -75,12 +79,9 @@ func (j *Journal) Put(ctx context.Context, r Record) error {
 	return nil
 }
 
-// put replaces a file atomically. It does not sync: a record has to outlive the
-// process, which the page cache does, and not the kernel. After a loss of power
-// the boot ID tells that nothing which a record speaks of is alive any more, and
-// a file that lost its content is quarantined like any other damaged one. A sync
-// would make every pod wait for the node's disk, which is busiest when many pods
-// pull their images.
+// put replaces a file without a sync. After a loss of power the boot ID tells that
+// nothing which a record speaks of is alive any more, and a file that lost its
+// content is quarantined like any other damaged one.
 func (j *Journal) put(ctx context.Context, uid string, data []byte) error {
 	// Shared, so that nobody takes the temporary file for a leftover.
 	release, err := j.guard.shared(ctx)
@@ -88,21 +89,7 @@ func (j *Journal) put(ctx context.Context, uid string, data []byte) error {
 		return err
 	}
 	defer release()
-	temp, err := os.CreateTemp(j.dir, tempPrefix+uid+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = temp.Write(data)
-	if closeErr := temp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), j.path(uid+extension))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp.Name()))
-	}
-	return nil
+	return atomicfile.Write(j.path(uid+extension), j.path(tempPrefix+uid+"-"+rand.Text()), bytes.NewReader(data), 0o600)
 }
 
 // Delete removes the record of a claim. To remove what is not there is no error.

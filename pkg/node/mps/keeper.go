@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
@@ -22,9 +24,6 @@ const (
 	askTimeout   = 5 * time.Second
 	// attempts are how many starts must fail until that is said of the daemon.
 	attempts = 3
-
-	firstBackoff = time.Second
-	maxBackoff   = 30 * time.Second
 	// stable is how long a daemon has to run for its next end to be the first one.
 	stable = time.Minute
 
@@ -33,6 +32,9 @@ const (
 	quitWait = 4 * time.Second
 	termWait = time.Second
 )
+
+// restarts are the waits before a daemon that has ended is started anew.
+var restarts = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
 var errUnwanted = errors.New("nobody wants the daemon any more")
 
@@ -52,7 +54,7 @@ type keeper struct {
 // run returns when ctx ends, which means that the daemon is unwanted, or that the
 // supervisor ends.
 func (k *keeper) run(ctx context.Context) {
-	backoff, failures := firstBackoff, 0
+	backoff, failures := restarts, 0
 	var process Process // nil while none runs
 	for ctx.Err() == nil {
 		var err error
@@ -62,7 +64,7 @@ func (k *keeper) run(ctx context.Context) {
 			k.set(ctx, func(s *Status) { s.State, s.Reason = Ready, "" })
 			err = k.await(ctx, process)
 			if time.Since(since) > stable {
-				backoff = firstBackoff
+				backoff = restarts
 			}
 		} else {
 			failures++
@@ -74,9 +76,8 @@ func (k *keeper) run(ctx context.Context) {
 		process = nil
 		select {
 		case <-ctx.Done():
-		case <-time.After(backoff):
+		case <-time.After(backoff.Step()):
 		}
-		backoff = min(2*backoff, maxBackoff)
 	}
 	k.end(ctx, process)
 }

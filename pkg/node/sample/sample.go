@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// Interval is the time between two samples of a device.
-	Interval = 2 * time.Second
-	// Window is what a mean is about. A device without a sample in it has no metrics.
-	Window = 15 * time.Second
+	// interval is the time between two samples of a device.
+	interval = 2 * time.Second
+	// window is what a mean is about. A device without a sample in it has no metrics.
+	window = 15 * time.Second
 	// leaveAfter is how long Run waits for GPUs that do not answer before it returns.
 	leaveAfter = 5 * time.Second
 )
@@ -127,7 +127,7 @@ func (s *Sampler) Run(ctx context.Context, open func(uuid string) Meter) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(Interval):
+		case <-time.After(interval):
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (s *Sampler) due(ctx context.Context) []*board {
 			due = append(due, b)
 			continue
 		}
-		if waited := now.Sub(b.reading); waited >= Window && !b.silent {
+		if waited := now.Sub(b.reading); waited >= window && !b.silent {
 			b.silent = true
 			klog.FromContext(ctx).Info("A GPU does not answer how busy it is; its devices have no metrics until it does", "gpu", b.uuid, "waited", waited)
 		}

@@ -140,7 +140,7 @@ func (r *rig) shown(t *testing.T) string {
 		short := strings.TrimPrefix(family.GetName(), "mica_device_")
 		for _, m := range family.GetMetric() {
 			value := m.GetGauge().GetValue()
-			if family.GetName() == MetricSampled {
+			if family.GetName() == gpu.MetricSampled {
 				value = time.Since(time.UnixMilli(int64(value * 1000))).Seconds()
 			}
 			lines = append(lines, fmt.Sprintf("%s %s %.4g", m.GetLabel()[0].GetValue(), short, value))

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Where Cluster Autoscaler writes its status unless it is told otherwise.
@@ -123,8 +124,8 @@ func parse(status *corev1.ConfigMap) Status {
 		err = errors.New("it has no time")
 	}
 	if err != nil {
-		a.Problem = fmt.Sprintf("key %s of ConfigMap %s/%s is not the YAML that Cluster Autoscaler writes since 1.30: %.200s",
-			statusKey, status.Namespace, status.Name, err)
+		a.Problem = fmt.Sprintf("key %s of ConfigMap %s/%s is not the YAML that Cluster Autoscaler writes since 1.30: %s",
+			statusKey, status.Namespace, status.Name, excerpt.Of(err.Error(), 200))
 		return a
 	}
 	if t, ok := goTime(read.Time); ok && t.After(a.Updated) {
@@ -145,7 +146,7 @@ func (g writtenGroup) group() Group {
 	}
 	return Group{
 		Backoff: g.ScaleUp.Status == "Backoff",
-		Message: fmt.Sprintf("%.*s", maxMessage, strings.Join(parts, ": ")),
+		Message: excerpt.Of(strings.Join(parts, ": "), maxMessage),
 		Ready:   g.Health.NodeCounts.Registered.Ready,
 		Target:  g.Health.CloudProviderTarget,
 		Max:     g.Health.MaxSize,

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eks/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -179,8 +180,5 @@ func failure(u *types.Update) string {
 // sentence is a code and a text of EKS, the length bounded.
 func sentence(code, text string) string {
 	const most = 300
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return strings.TrimSpace(code + ": " + text)
+	return strings.TrimSpace(code + ": " + excerpt.Of(text, most))
 }

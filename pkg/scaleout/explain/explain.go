@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
@@ -87,7 +88,7 @@ func explanation(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdic
 	shown := verdicts[:min(len(verdicts), maxVerdicts)]
 	return Explanation{
 		Pod: pod.Pod, UID: pod.UID, Kind: kind.ID, Outcome: pod.Outcome,
-		Summary:  cut(summary(kind, pod, verdicts), maxText),
+		Summary:  excerpt.Of(summary(kind, pod, verdicts), excerpt.MaxEvent),
 		Verdicts: shown, More: len(verdicts) - len(shown),
 	}
 }
@@ -126,7 +127,7 @@ func blocked(verdicts []Verdict) string {
 	nearest, others := verdicts[0], verdicts[1:]
 	aside := unknownAside(others)
 	if nearest.Blocker == blockerTemplateUnknown {
-		return cut(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), maxText-len(aside)) + aside
+		return excerpt.Of(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), excerpt.MaxEvent-len(aside)) + aside
 	}
 	where := "a node of group " + nearest.Group
 	switch {
@@ -142,7 +143,7 @@ func blocked(verdicts []Verdict) string {
 	if nearest.Hint != "" {
 		text += " (" + nearest.Hint + ")"
 	}
-	return cut(text+selectorAside(nearest, others), maxText-len(aside)) + aside
+	return excerpt.Of(text+selectorAside(nearest, others), excerpt.MaxEvent-len(aside)) + aside
 }
 
 // selectorAside is about a selector that matches by no means: that is the owner's to mend,
@@ -176,18 +177,6 @@ func unknownAside(others []Verdict) string {
 	last := len(unknown) - 1
 	return fmt.Sprintf("; what nodes of groups %s and %s have is not known: see their condition %s",
 		strings.Join(unknown[:last], ", "), unknown[last], v1alpha1.ConditionReady)
-}
-
-// maxText is what an Event takes.
-const maxText = 1024
-
-// cut shortens a text where it is too long, between characters.
-func cut(text string, room int) string {
-	if len(text) <= room {
-		return text
-	}
-	const end = "…"
-	return strings.ToValidUTF8(text[:max(room-len(end), 0)], "") + end
 }
 
 func nearestFirst(a, b Verdict) int {

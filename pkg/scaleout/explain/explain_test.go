@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -245,18 +245,17 @@ func TestExplanationIsBounded(t *testing.T) {
 	if len(e.Verdicts) != maxVerdicts || e.More != 30-maxVerdicts {
 		t.Errorf("%d verdicts and %d more", len(e.Verdicts), e.More)
 	}
-	long := cut(strings.Repeat("é", maxText), maxText)
-	if len(long) > maxText || !utf8.ValidString(long) || !strings.HasSuffix(long, "…") {
-		t.Errorf("a long text becomes %d bytes, valid %t", len(long), utf8.ValidString(long))
+	if len(e.Summary) > excerpt.MaxEvent {
+		t.Errorf("the summary has %d bytes", len(e.Summary))
 	}
 }
 
 // However long the rest is, the group of which nothing is known is not cut off.
 func TestAnUnknownGroupIsAlwaysMentioned(t *testing.T) {
-	long := claimOf("x", wants(1, `device.attributes["gpu.nvidia.com"].productName == "`+strings.Repeat("é", maxText)+`"`))
+	long := claimOf("x", wants(1, `device.attributes["gpu.nvidia.com"].productName == "`+strings.Repeat("é", excerpt.MaxEvent)+`"`))
 	w := newWorld().unknown("new").group("p5", "96", newMachine().gpus(8, h100, "81152Mi"), nil)
 	e := w.pods("p", 1, long).explain(t, "p-0")
-	if !strings.HasSuffix(e.Summary, "…; what nodes of group new have is not known: see its condition Ready") || len(e.Summary) > maxText {
+	if !strings.HasSuffix(e.Summary, "…; what nodes of group new have is not known: see its condition Ready") || len(e.Summary) > excerpt.MaxEvent {
 		t.Errorf("it says, in %d bytes, %q", len(e.Summary), e.Summary)
 	}
 }

@@ -6,7 +6,6 @@ package headroom
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
@@ -101,9 +101,7 @@ func setReady(status *v1alpha1.GPUHeadroomStatus, h *v1alpha1.GPUHeadroom, c met
 	c.Type = v1alpha1.ConditionReady
 	c.ObservedGeneration = h.Generation
 	c.LastTransitionTime = metav1.NewTime(now)
-	if len(c.Message) > maxMessage {
-		c.Message = strings.ToValidUTF8(c.Message[:maxMessage], "")
-	}
+	c.Message = excerpt.Of(c.Message, maxMessage)
 	meta.SetStatusCondition(&status.Conditions, c)
 }
 

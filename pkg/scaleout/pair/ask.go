@@ -28,7 +28,7 @@ func (d *placing) ask(demand []scaleout.NewNode) {
 			continue
 		}
 		pod := d.pod(demand[i], free())
-		d.creates = append(d.creates, CreatePlaceholder{Pod: pod})
+		d.creates = append(d.creates, createPlaceholder{Pod: pod})
 		d.created = append(d.created, v1alpha1.InFlight{
 			ID: pod.Name, Kind: firstKind(demand[i].Kinds), Nodes: 1, Since: metav1.NewTime(d.s.Now.Truncate(time.Second)),
 		})

@@ -40,8 +40,8 @@ func (a attempt) kinds() []string {
 	return []string{a.pod.Labels[v1alpha1.LabelKind]}
 }
 
-func (a attempt) delete(why string) DeletePlaceholder {
-	return DeletePlaceholder{
+func (a attempt) delete(why string) deletePlaceholder {
+	return deletePlaceholder{
 		Name:  types.NamespacedName{Namespace: a.pod.Namespace, Name: a.pod.Name},
 		UID:   a.pod.UID,
 		Group: a.pod.Labels[v1alpha1.LabelNodeGroup],

@@ -1,12 +1,12 @@
 package pair
 
 import (
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -35,7 +35,7 @@ func fail(previous *v1alpha1.Backoff, now time.Time, reason, message string) *v1
 		Until:    metav1.NewTime(now.Add(backoffWait(failures)).Truncate(time.Second)),
 		Failures: failures,
 		Reason:   reason,
-		Message:  bounded(message, maxMessage),
+		Message:  excerpt.Of(message, maxMessage),
 	}
 }
 
@@ -77,12 +77,4 @@ func remembered(b *v1alpha1.Backoff, now time.Time, timeout time.Duration) *v1al
 		return shorter
 	}
 	return b
-}
-
-// bounded cuts a text at a character's boundary.
-func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
 }

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -141,7 +142,7 @@ func (g *growing) judge(u scaleUp) {
 	case u.ID == IntentID && g.eks.Refused != "":
 		failure = g.eks.Refused
 	case u.ID == UpdateOf(g.group.Object) && g.eks.Failed != "":
-		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, bounded(g.eks.Failed, maxReason), g.remedy(u.Target))
+		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, excerpt.Of(g.eks.Failed, maxReason), g.remedy(u.Target))
 	case u.ID != IntentID && !g.busy() && g.eks.Desired < int(u.Target) && u.left() > 0:
 		failure = fmt.Sprintf("the size was set to %d, and somebody has set it back to %d before %d nodes had come: let one alone set the size, or choose pairing observe", u.Target, g.eks.Desired, u.left())
 	}
@@ -205,7 +206,7 @@ func (g *growing) ask(entry v1alpha1.InFlight) {
 		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 		return
 	}
-	g.calls = append(g.calls, SetDesired{Group: g.group.Object, Entry: entry})
+	g.calls = append(g.calls, setDesired{Group: g.group.Object, Entry: entry})
 	g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 }
 
@@ -232,7 +233,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 	}
 	if g.eks.Desired >= size+n && g.eks.Issue != "" {
 		g.fail(fmt.Sprintf("EKS has been asked for %d nodes already, and %d have come: %s; %s",
-			g.eks.Desired, len(g.group.Nodes), bounded(g.eks.Issue, maxReason), g.remedy(int32(g.eks.Desired))))
+			g.eks.Desired, len(g.group.Nodes), excerpt.Of(g.eks.Issue, maxReason), g.remedy(int32(g.eks.Desired))))
 		return
 	}
 	entry := v1alpha1.InFlight{
@@ -284,7 +285,7 @@ func (g *growing) outcome() outcome {
 		out.status.NotReady, out.status.Message = v1alpha1.ReasonEKSUnavailable, g.unavailable
 	}
 	if g.failed {
-		out.actions = append(out.actions, SetBackoff{Group: g.group.Object, Backoff: *g.backoff})
+		out.actions = append(out.actions, setBackoff{Group: g.group.Object, Backoff: *g.backoff})
 	}
 	out.actions = append(out.actions, g.calls...)
 	out.status.Backoff = g.backoff

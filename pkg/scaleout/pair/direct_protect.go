@@ -32,7 +32,7 @@ func protections(s *Situation) []Action {
 		if why == ours || ours == "" && protected(node.Object) {
 			continue
 		}
-		actions = append(actions, Protect{Node: node.Object.Name, For: why})
+		actions = append(actions, protect{Node: node.Object.Name, For: why})
 	}
 	return actions
 }

@@ -29,7 +29,7 @@ func TestWarmPoolsAreSteeredWhenNothingElseIsToBeDone(t *testing.T) {
 		"EKS is away":    {func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Err = errKilled }) }, Result{}, ""},
 		"not direct":     {func(c *calling) { c.group().Object.Spec.Pairing = v1alpha1.PairingPlaceholder }, Result{}, ""},
 		"no template":    {func(c *calling) { c.group().Template = nil }, Result{}, ""},
-		"growing first":  {func(*calling) {}, Result{Actions: []Action{SetDesired{Group: &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: callingGroup}}}}}, ""},
+		"growing first":  {func(*calling) {}, Result{Status: map[string]GroupStatus{callingGroup: {InFlight: []v1alpha1.InFlight{{ID: IntentID}}}}}, ""},
 		"of other nodes": {func(c *calling) { c.View.Headroom[0].Groups = []string{"others"} }, Result{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

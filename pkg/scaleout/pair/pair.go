@@ -7,7 +7,6 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -60,45 +59,6 @@ type Trigger struct {
 	Message   string
 }
 
-// Action is one thing to do. Each leaves a state in which it may be done again.
-type Action interface{ String() string }
-
-// CreatePlaceholder creates a pod that only a new node of the group has room for.
-type CreatePlaceholder struct{ Pod *corev1.Pod }
-
-// DeletePlaceholder deletes one that has served.
-type DeletePlaceholder struct {
-	Name types.NamespacedName
-	UID  types.UID
-	// Group for which it was.
-	Group string
-	Why   string
-}
-
-// SetDesired records the intent in the group's status, and then sets the size at EKS.
-type SetDesired struct {
-	Group *v1alpha1.GPUNodeGroup
-	Entry v1alpha1.InFlight
-}
-
-// SetWarmPool sets how many stopped machines a group of EKS has at least.
-type SetWarmPool struct {
-	Group *v1alpha1.GPUNodeGroup
-	Size  int
-}
-
-// SetBackoff records that a group has failed, before what it was for is given up.
-type SetBackoff struct {
-	Group   *v1alpha1.GPUNodeGroup
-	Backoff v1alpha1.Backoff
-}
-
-// Protect keeps Cluster Autoscaler from removing a node, or lets it again when For is empty.
-type Protect struct {
-	Node string
-	For  string
-}
-
 // Result is what becomes of the groups.
 type Result struct {
 	Actions []Action
@@ -107,6 +67,9 @@ type Result struct {
 	Status map[string]GroupStatus
 	// Again is when to decide again though nothing has changed; zero: never.
 	Again time.Time
+	// Written has the groups whose status Executor.Do has written: what was read of them
+	// before is outdated.
+	Written map[string]bool
 }
 
 // GroupStatus is a part of a group's status.

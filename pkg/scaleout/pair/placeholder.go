@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -79,7 +80,7 @@ func (d *placing) forgive() {
 			Until:    metav1.NewTime(now.Add(backoffFirst).Truncate(time.Second)),
 			Failures: 1,
 			Reason:   v1alpha1.ReasonAutoscalerBackedOff,
-			Message:  bounded(d.autoscaler.BackedOff(), maxMessage),
+			Message:  excerpt.Of(d.autoscaler.BackedOff(), maxMessage),
 		}
 	case d.backoff != nil && d.backoff.Reason == v1alpha1.ReasonAutoscalerBackedOff:
 		d.backoff = nil
@@ -139,7 +140,7 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 func (d *placing) notNeeded(a attempt) string {
 	for _, kind := range a.kinds() {
 		if miss := d.s.index.misses[d.group.Object.Name][kind]; miss != "" {
-			return "its pods do not fit on a node of the group: " + bounded(miss, maxMessage)
+			return "its pods do not fit on a node of the group: " + excerpt.Of(miss, maxMessage)
 		}
 	}
 	return "no pod waits for its node any more"
@@ -227,7 +228,7 @@ func (d *placing) outcome() outcome {
 		out.again = sooner(out.again, d.backoff.Until.Time)
 	}
 	if d.failed {
-		out.actions = append(out.actions, SetBackoff{Group: d.group.Object, Backoff: *d.backoff})
+		out.actions = append(out.actions, setBackoff{Group: d.group.Object, Backoff: *d.backoff})
 	}
 	out.actions = append(out.actions, d.deletes...)
 	out.actions = append(out.actions, d.creates...)

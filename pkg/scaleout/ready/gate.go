@@ -15,18 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// ReasonIncomplete is that of the Event on a node that does not get through the gate.
-const ReasonIncomplete = "GPUNodeIncomplete"
+// reasonIncomplete is that of the Event on a node that does not get through the gate.
+const reasonIncomplete = "GPUNodeIncomplete"
 
 // glitch is how long a node that is in use may be without all of its pools before it is
 // reported: a plugin that publishes anew does it in several steps.
 const glitch = 2 * time.Minute
-
-// maxMessage is what an Event has room for.
-const maxMessage = 1024
 
 // Recorder tells people, as record.EventRecorder does.
 type Recorder interface {
@@ -113,7 +111,7 @@ func (g *Gate) report(ctx context.Context, p Passage, lacks []string, advice str
 	w.said = text
 	message := sentence(p, text, advice, now)
 	klog.FromContext(ctx).Info("A node does not offer what it should", "node", klog.KObj(p.Node), "group", p.Group, "report", message)
-	g.Recorder.Event(p.Node, corev1.EventTypeWarning, ReasonIncomplete, message)
+	g.Recorder.Event(p.Node, corev1.EventTypeWarning, reasonIncomplete, message)
 }
 
 func sentence(p Passage, lacks, advice string, now time.Time) string {
@@ -123,11 +121,7 @@ func sentence(p Passage, lacks, advice string, now time.Time) string {
 	}
 	age := now.Sub(p.Node.CreationTimestamp.Time).Round(time.Second)
 	frame := fmt.Sprintf("%s after its creation, the node does not offer %s: %%s: %s", age, promised, advice)
-	if room := maxMessage - len(frame) + len("%s"); len(lacks) > room {
-		const cut = "…"
-		lacks = strings.ToValidUTF8(lacks[:max(room-len(cut), 0)], "") + cut
-	}
-	return fmt.Sprintf(frame, lacks)
+	return fmt.Sprintf(frame, excerpt.Of(lacks, excerpt.MaxEvent-len(frame)+len("%s")))
 }
 
 // open removes the startup taint, and nothing else: the patch tests that what it removes is

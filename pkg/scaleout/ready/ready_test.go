@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -322,7 +323,7 @@ func TestReportsFitIntoAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.TrimPrefix((*r.events)[0], "node Warning GPUNodeIncomplete: ")
-	if len(text) > maxMessage || len(text) < maxMessage-10 || !strings.HasSuffix(text, "until it is complete") || !strings.Contains(text, "…: look") {
+	if len(text) > excerpt.MaxEvent || len(text) < excerpt.MaxEvent-10 || !strings.HasSuffix(text, "until it is complete") || !strings.Contains(text, "…: look") {
 		t.Errorf("it has %d bytes: %q", len(text), text)
 	}
 }

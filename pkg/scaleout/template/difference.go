@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // Difference is a sentence about the first thing in which a complete node contradicts its
@@ -78,7 +80,7 @@ func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice)
 				if isWithdrawn(d) {
 					continue
 				}
-				k := kind{text(d, attrType), text(d, attrProductName), text(d, attrProfile)}
+				k := kind{text(d, slice.AttributeType), text(d, slice.AttributeProductName), text(d, slice.AttributeProfile)}
 				o.devices[k] = append(o.devices[k], d)
 			}
 			for _, set := range s.Spec.SharedCounters {
@@ -174,11 +176,13 @@ func (p property) values(devices []resourceapi.Device) []string {
 
 // unlike are attributes in which nodes of a group may differ.
 var unlike = []resourceapi.QualifiedName{
-	attrUUID, attrParentUUID, attrIndex, attrMinor, attrDriverVersion, attrCUDAVersion, attrAddressingMode, attrPCIBusID,
+	slice.AttributeUUID, slice.AttributeParentUUID, slice.AttributeIndex, slice.AttributeMinor,
+	slice.AttributeDriverVersion, slice.AttributeCUDAVersion, slice.AttributeAddressingMode,
+	deviceattribute.StandardDeviceAttributePCIBusID,
 }
 
 // grouping are attributes whose values count groups of GPUs.
-var grouping = []resourceapi.QualifiedName{attrPCIeRoot, attrNVLinkGroup}
+var grouping = []resourceapi.QualifiedName{deviceattribute.StandardDeviceAttributePCIeRoot, slice.AttributeNVLinkGroup}
 
 // properties are all that the devices of a template have: what it does not know is not
 // compared.

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -88,11 +89,11 @@ func TestDifference(t *testing.T) {
 		},
 		"a UUID":          {change: attribute("uuid", resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-1")})},
 		"a version":       {change: attribute("driverVersion", resourceapi.DeviceAttribute{VersionValue: ptr.To("1.2.3")})},
-		"an address":      {change: attribute(attrPCIBusID, resourceapi.DeviceAttribute{StringValue: ptr.To("0000:01:00.0")})},
-		"another root":    {change: attribute(attrPCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:01")})},
+		"an address":      {change: attribute(deviceattribute.StandardDeviceAttributePCIBusID, resourceapi.DeviceAttribute{StringValue: ptr.To("0000:01:00.0")})},
+		"another root":    {change: attribute(deviceattribute.StandardDeviceAttributePCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:01")})},
 		"a fact the more": {change: attribute("serial", resourceapi.DeviceAttribute{StringValue: ptr.To("1")})},
 		"two GPUs below one root": {
-			change: attribute(attrPCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:55")}),
+			change: attribute(deviceattribute.StandardDeviceAttributePCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:55")}),
 			want:   "offers devices gpu NVIDIA H100 80GB HBM3 whose resource.kubernetes.io/pcieRoot is shared by 1, shared by 2, and shared by 1 was expected",
 		},
 		"no NVLink": {
