@@ -16,8 +16,10 @@ var floors = map[string]int{
 	// pkg/node: what only the kubelet plugin has. From the top: what kubelet and the
 	// API server see; what decides; one mechanism each; the machine.
 	"pkg/node/driver":    7,
+	"pkg/node/offer":     4,
 	"pkg/node/prepare":   3,
 	"pkg/node/sample":    3,
+	"pkg/node/publish":   3,
 	"pkg/node/journal":   2,
 	"pkg/node/cdi":       2,
 	"pkg/node/mps":       2,

@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 	"github.com/mica-gpu/mica/test/fleet/plugin"
 )
@@ -132,14 +133,14 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 }
 
 // newClients does not limit itself: it speaks for as many nodes as there are.
-func newClients(kubeconfig string) (kubernetes.Interface, driver.Policies, error) {
+func newClients(kubeconfig string) (kubernetes.Interface, offer.Policies, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read --kubeconfig: %w: name a readable kubeconfig file", err)
 	}
 	config.QPS = -1
 	config.UserAgent = "fleet"
-	policies, err := driver.NewPolicies(config)
+	policies, err := offer.NewPolicies(config)
 	if err != nil {
 		return nil, nil, err
 	}

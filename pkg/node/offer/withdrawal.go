@@ -1,7 +1,8 @@
-package driver
+package offer
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -39,6 +40,25 @@ type nodeOffer struct {
 	passing bool
 	// until is when it changes by itself; zero for never.
 	until time.Time
+}
+
+// identities are what a change of the offer changes: the names of its shapes, how
+// they are shared, which instances those are that somebody else has made, and which
+// are withdrawn.
+func identities(offer nodeOffer) []string {
+	all := make([]string, 0, len(offer.shapes))
+	for _, shape := range offer.shapes {
+		identity := fmt.Sprintf("%s %s %t", shape.Name(), shape.Physical().UUID, offer.withdrawn[shape.Name()])
+		if share, ok := shape.(gpu.Share); ok {
+			identity += fmt.Sprintf(" %+v", share.Sharing)
+			shape = share.Of
+		}
+		if static, ok := shape.(gpu.Static); ok {
+			identity += " " + static.Device.UUID
+		}
+		all = append(all, identity)
+	}
+	return all
 }
 
 // next decides what to publish where policies are to be in force. The shapes that
