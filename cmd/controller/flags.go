@@ -11,8 +11,8 @@ import (
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // flags are the controller's settings. Each has an environment variable, which the command
@@ -63,7 +63,7 @@ func (f *flags) addLogging(set *pflag.FlagSet) {
 
 // addCluster adds what is needed to work in a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
-	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller: of placeholders, and of the lease. Required.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
 	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")

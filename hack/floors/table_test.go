@@ -61,6 +61,13 @@ var floors = map[string]int{
 	"pkg/release": 0,
 }
 
+// anywhere are the commands that run on any machine, and so are built without cgo and
+// link nothing of what speaks to hardware.
+var anywhere = []string{"cmd/controller", "cmd/kubectl-gpu"}
+
+// hardwareModules are what they do not link.
+var hardwareModules = []string{nvmlModule, "github.com/NVIDIA/go-nvlib/", "github.com/NVIDIA/nvidia-container-toolkit/", module + "pkg/node/"}
+
 // nvmlModule may be imported by these rooms only, because everything else is to
 // work without a driver library: pkg/node/nvml wraps it, pkg/node/cdi hands its handle to
 // nvcdi, and the simulator answers its calls.

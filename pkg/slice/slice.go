@@ -12,6 +12,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
+// DefaultDriver is the driver's name in slices, claims and device classes, and the domain
+// of the attributes. It is that of NVIDIA's driver, whose users' manifests work unchanged.
+const DefaultDriver = "gpu.nvidia.com"
+
 // maxCounterSets is the API server's limit of counter sets in a slice.
 const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
 

@@ -30,10 +30,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
-// DefaultName is the driver's name in claims, slices and device classes. It is
-// that of NVIDIA's driver, whose users' manifests work unchanged.
-const DefaultName = "gpu.nvidia.com"
-
 const (
 	// releaseWait must leave room within kubelet's 45 s for the rest.
 	releaseWait = 20 * time.Second
@@ -60,7 +56,7 @@ type Hardware struct {
 // Options configure a Driver. All fields but PodUID, Policies, MPSRoot and CheckMPS
 // are required.
 type Options struct {
-	// Name is the driver's name, normally DefaultName.
+	// Name is the driver's name, normally slice.DefaultDriver.
 	Name string
 	// NodeName is the name of this node and of its pool.
 	NodeName string
