@@ -6,6 +6,7 @@ package publish
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -51,7 +52,8 @@ type Publisher struct {
 	client           kubernetes.Interface
 	driver, nodeName string
 	published        atomic.Bool
-	features         []*feature // belong to what runs the publisher
+	features         []*feature  // belong to what runs the publisher
+	doubted          atomic.Bool // that the API server keeps what it said
 
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
@@ -106,19 +108,33 @@ func (p *Publisher) Run(ctx context.Context) error {
 	stop := view.start(ctx)
 	defer stop()
 	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
-		DriverName: p.driver,
-		KubeClient: p.client,
-		Owner:      &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node},
-		Resources:  resources,
-		ErrorHandler: func(ctx context.Context, err error, msg string) {
-			klog.FromContext(ctx).Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
-		},
+		DriverName:   p.driver,
+		KubeClient:   p.client,
+		Owner:        &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node},
+		Resources:    resources,
+		ErrorHandler: p.handleError,
 	})
 	if err != nil {
 		return fmt.Errorf("start publishing devices: %w", err)
 	}
 	defer controller.Stop()
 	return p.follow(ctx, node, view, controller)
+}
+
+// handleError is told of what the library's controller tries again, and of what the API
+// server has written without some fields, which trying again does not change: it has lost
+// a feature, so it is asked anew what it keeps.
+func (p *Publisher) handleError(ctx context.Context, err error, msg string) {
+	log := klog.FromContext(ctx)
+	var dropped *resourceslice.DroppedFieldsError
+	if !errors.As(err, &dropped) {
+		log.Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
+		return
+	}
+	log.Info("The API server has published a slice without some fields; it is asked which features it supports",
+		"pool", dropped.PoolName, "slice", dropped.SliceIndex, "features", dropped.DisabledFeatures())
+	p.doubted.Store(true)
+	p.wake()
 }
 
 // follow compares desired and seen slices at every change of either.

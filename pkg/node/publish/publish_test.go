@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/pkg/slice"
@@ -100,6 +102,38 @@ func TestPartitionsAreOfferedOnceTheAPIServerKeepsCounters(t *testing.T) {
 		if err := api.has(t, all); err != nil || !p.Published() {
 			t.Errorf("published %t: %v", p.Published(), err)
 		}
+	})
+}
+
+// An API server may lose a feature while the plugin runs. What it drops is not a failed
+// publication, and is left out.
+func TestFieldsThatTheAPIServerBeginsToDropAreLeftOut(t *testing.T) {
+	all := partitionable(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		p := New(api, fixture.Driver, fixture.NodeName)
+		p.Set(all)
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		after(5 * time.Second)
+		check(t, api, p, all, "create", "create", "create", "create")
+		api.dropCounters()
+		fewer := partitionable(t, 1)
+		p.Set(fewer)
+		after(settled)
+		if err := api.has(t, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+			fixture.NodeName: slice.WithoutCounters(fewer.Pools[fixture.NodeName]),
+		}}); err != nil || !p.Published() {
+			t.Errorf("published %t: %v", p.Published(), err)
+		}
+		logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if strings.Contains(logs, "did not succeed") || !strings.Contains(logs, "DRAPartitionableDevices") {
+			t.Errorf("it is said so:\n%s", logs)
+		}
+		cancel()
+		<-done
 	})
 }
 

@@ -65,6 +65,11 @@ func features() []*feature {
 // again for the rest, zero for never. It is nil as long as the API server does not
 // tell: without counters, a GPU would seem free of which claims have parts.
 func (p *Publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) (kept *resourceslice.DriverResources, askAgain time.Time) {
+	if p.doubted.Swap(false) {
+		for _, feature := range p.features {
+			feature.kept = false
+		}
+	}
 	kept = &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
 	for name, pool := range resources.Pools {
 		for _, feature := range p.features {
