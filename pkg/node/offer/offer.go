@@ -264,7 +264,7 @@ func (o *Offer) offer(ctx context.Context, found findings) {
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published
 	}
-	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "withdrawn", len(next.withdrawn))
+	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "tainted", len(next.taints))
 	sayObstacles(ctx, node.GPUs)
-	o.Publisher.Set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{o.NodeName: slice.Pool(node, next.shapes, next.withdrawn)}})
+	o.Publisher.Set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{o.NodeName: slice.Pool(node, next.shapes, next.taints)}})
 }

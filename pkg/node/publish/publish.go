@@ -183,7 +183,7 @@ func (p *Publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSl
 	for _, slice := range slices {
 		err := p.client.ResourceV1().ResourceSlices().Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).Error(err, "A slice of GPUs that are gone could not be removed and will be tried again", "slice", slice.Name)
+			klog.FromContext(ctx).Error(err, "A slice of devices that are gone could not be removed and will be tried again", "slice", slice.Name)
 		}
 	}
 }
