@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/settings"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // flags are the controller's settings. Each has an environment variable, which the command
@@ -47,7 +47,7 @@ func newFlags() (*flags, error) {
 
 // addCluster adds what is needed to work in a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
-	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller: of placeholders, and of the lease. Required.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
 	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")

@@ -22,6 +22,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // options of explain.
@@ -55,7 +56,7 @@ func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 	command.Flags().IntVar(&o.width, "width", 120, "characters in a line of a table")
 	command.Flags().StringVar(&o.autoscaler.Namespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "the namespace of Cluster Autoscaler's status")
 	command.Flags().StringVar(&o.autoscaler.Name, "cluster-autoscaler-status-name", autoscaler.StatusName, "the name of the ConfigMap with Cluster Autoscaler's status")
-	command.Flags().StringVar(&o.driver, "driver-name", "gpu.nvidia.com", "the name under which Mica's driver publishes devices")
+	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
 	return command
 }
 

@@ -33,7 +33,7 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = opened.Close() }() // the process ends here
+			defer func() { _ = opened.library.Close() }() // the process ends here
 			node, unreadable, err := opened.Discover()
 			if err != nil {
 				return err

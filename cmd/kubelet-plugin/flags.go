@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/settings"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // flags are the plugin's settings. Each has an environment variable, which the
@@ -45,7 +45,7 @@ func (f *flags) addHardware(set *pflag.FlagSet) {
 // addCluster adds what is needed to serve a node of a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.nodeName, "node-name", "", "Name under which kubelet registered this node. Required.")
-	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.podUID, "pod-uid", "", "UID of the plugin's pod, which lets two pods overlap during a rolling update.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
 	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 500, "Requests a second to the API server, averaged.")

@@ -29,6 +29,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
+	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
 const (
@@ -93,15 +96,20 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	if bundled {
 		hook = filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), hookName)
 		if err := installer.install(hook); err != nil {
-			return nil, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
+			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
 		}
 	}
 	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Hook: hook, Batch: bundled})
 	if err != nil {
-		return nil, err
+		return driver.Hardware{}, err
 	}
-	opened.timeSlices = newTimeSlices(f)
-	return opened, nil
+	return driver.Hardware{
+		GPUs:  opened,
+		Edits: opened.edits,
+		Tools: prepare.Tools{MIG: opened.library, Modes: opened.library, TimeSlices: newTimeSlices(f)},
+		Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
+		Close: opened.library.Close,
+	}, nil
 }
 
 // hookInstaller installs the hook once: a node without a GPU looks for its driver
@@ -159,14 +167,14 @@ func installHook(from, to string) error {
 	return atomicfile.Write(to, draft, source, 0o755)
 }
 
-func newClients(f *flags) (kubernetes.Interface, driver.Policies, error) {
+func newClients(f *flags) (kubernetes.Interface, offer.Policies, error) {
 	config, err := clientConfig(f.kubeconfig)
 	if err != nil {
 		return nil, nil, err
 	}
 	config.QPS, config.Burst = f.kubeAPIQPS, f.kubeAPIBurst
 	config.UserAgent = "mica-kubelet-plugin/" + version()
-	policies, err := driver.NewPolicies(config)
+	policies, err := offer.NewPolicies(config)
 	if err != nil {
 		return nil, nil, err
 	}

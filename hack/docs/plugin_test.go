@@ -10,8 +10,9 @@ import (
 func TestThePluginsMetricsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/metrics.md")
 	for source, name := range map[string]*regexp.Regexp{
-		"../../pkg/node/driver/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
-		"../../pkg/gpu/usage.go":           regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
+		"../../pkg/node/driver/metrics.go":  regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/node/publish/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/gpu/usage.go":            regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
 	} {
 		names := name.FindAllStringSubmatch(read(t, source), -1)
 		if len(names) == 0 {

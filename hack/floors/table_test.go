@@ -16,8 +16,10 @@ var floors = map[string]int{
 	// pkg/node: what only the kubelet plugin has. From the top: what kubelet and the
 	// API server see; what decides; one mechanism each; the machine.
 	"pkg/node/driver":    7,
+	"pkg/node/offer":     4,
 	"pkg/node/prepare":   3,
 	"pkg/node/sample":    3,
+	"pkg/node/publish":   3,
 	"pkg/node/journal":   2,
 	"pkg/node/cdi":       2,
 	"pkg/node/mps":       2,
@@ -66,6 +68,13 @@ var floors = map[string]int{
 	"pkg/settings": 0,
 	"pkg/excerpt":  0,
 }
+
+// anywhere are the commands that run on any machine, and so are built without cgo and
+// link nothing of what speaks to hardware.
+var anywhere = []string{"cmd/controller", "cmd/kubectl-gpu"}
+
+// hardwareModules are what they do not link.
+var hardwareModules = []string{nvmlModule, "github.com/NVIDIA/go-nvlib/", "github.com/NVIDIA/nvidia-container-toolkit/", module + "pkg/node/"}
 
 // nvmlModule may be imported by these rooms only, because everything else is to
 // work without a driver library: pkg/node/nvml wraps it, pkg/node/cdi hands its handle to

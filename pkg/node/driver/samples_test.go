@@ -14,6 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
@@ -74,7 +75,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 		}
 	}
 	use(0, nil, 80, 20e9)
-	o := options(t, newAPIServer(whole, admin), h)
+	o := options(t, apiserver.New(whole, admin), h)
 	d, stop := run(t, o)
 	registry := metrics.NewKubeRegistry()
 	registry.CustomMustRegister(d.Samples())

@@ -59,12 +59,8 @@ func newLossRig(t *testing.T, lose func(t *testing.T, path string), restarted bo
 // publish lists what the node would offer.
 func (r *lossRig) publish(t *testing.T) []string {
 	t.Helper()
-	node, err := r.p.Discover(testContext(t), r.look)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var names []string
-	for _, shape := range gpu.Shapes(node.GPUs, gpu.ByDefault) {
+	for _, shape := range gpu.Shapes(r.free(t, r.p).GPUs, gpu.ByDefault) {
 		names = append(names, fmt.Sprintf("%T %s", shape, shape.Name()))
 	}
 	return names

@@ -69,11 +69,7 @@ func (r *shareRig) startShares(t testing.TB, around func(Tools) Tools, changes .
 	t.Helper()
 	p := r.start(t, changes...)
 	p.node.Store(nil)
-	node, err := p.Discover(testContext(t), r.look)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shapes := gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return r.policy })
+	shapes := gpu.Shapes(r.free(t, p).GPUs, func(gpu.GPU) gpu.Policy { return r.policy })
 	tools := r.tools()
 	if around != nil {
 		tools = around(tools)

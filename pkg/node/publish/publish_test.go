@@ -1,9 +1,10 @@
-package driver
+package publish
 
 import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/pkg/slice"
@@ -27,14 +29,14 @@ import (
 const settled = 45 * time.Second
 
 // publishing runs the publisher with the real slice controller until the test ends.
-func publishing(t *testing.T, api *apiServer, first resourceslice.DriverResources) *publisher {
+func publishing(t *testing.T, api *apiServer, first resourceslice.DriverResources) *Publisher {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
-	p := newPublisher(api, fixture.Driver, fixture.NodeName)
-	p.set(first)
+	p := New(api, fixture.Driver, fixture.NodeName)
+	p.Set(first)
 	done := make(chan error, 1)
-	go func() { done <- p.run(ctx) }()
+	go func() { done <- p.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -51,12 +53,12 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-func check(t *testing.T, api *apiServer, p *publisher, want resourceslice.DriverResources, writes ...string) {
+func check(t *testing.T, api *apiServer, p *Publisher, want resourceslice.DriverResources, writes ...string) {
 	t.Helper()
 	if err := api.has(t, want); err != nil {
 		t.Error(err)
 	}
-	if !p.published.Load() {
+	if !p.Published() {
 		t.Error("the publisher does not know that the devices are published")
 	}
 	if got := api.writes(); !slices.Equal(got, writes) {
@@ -97,9 +99,41 @@ func TestPartitionsAreOfferedOnceTheAPIServerKeepsCounters(t *testing.T) {
 		}
 		after(askAgainRefused + resyncRetry)
 		after(settled)
-		if err := api.has(t, all); err != nil || !p.published.Load() {
-			t.Errorf("published %t: %v", p.published.Load(), err)
+		if err := api.has(t, all); err != nil || !p.Published() {
+			t.Errorf("published %t: %v", p.Published(), err)
 		}
+	})
+}
+
+// An API server may lose a feature while the plugin runs. What it drops is not a failed
+// publication, and is left out.
+func TestFieldsThatTheAPIServerBeginsToDropAreLeftOut(t *testing.T) {
+	all := partitionable(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+		p := New(api, fixture.Driver, fixture.NodeName)
+		p.Set(all)
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		after(5 * time.Second)
+		check(t, api, p, all, "create", "create", "create", "create")
+		api.dropCounters()
+		fewer := partitionable(t, 1)
+		p.Set(fewer)
+		after(settled)
+		if err := api.has(t, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+			fixture.NodeName: slice.WithoutCounters(fewer.Pools[fixture.NodeName]),
+		}}); err != nil || !p.Published() {
+			t.Errorf("published %t: %v", p.Published(), err)
+		}
+		logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if strings.Contains(logs, "did not succeed") || !strings.Contains(logs, "DRAPartitionableDevices") {
+			t.Errorf("it is said so:\n%s", logs)
+		}
+		cancel()
+		<-done
 	})
 }
 
@@ -114,7 +148,7 @@ func TestSlicesStayAsTheyAreUntilTheAPIServerTellsWhatItKeeps(t *testing.T) {
 		api.failTrials(3)
 		p := publishing(t, api, all) // the plugin's restart
 		after(2 * askAgainUnanswered)
-		if p.published.Load() {
+		if p.Published() {
 			t.Error("it is published although the API server has not told whether it keeps it")
 		}
 		after(2 * askAgainUnanswered)
@@ -128,10 +162,10 @@ func TestTheAPIServerIsNotAskedForWhatIsNotOfferedAnyMore(t *testing.T) {
 		api := newAPIServer()
 		api.dropTrials(2)
 		p := publishing(t, api, partitionable(t, 2))
-		p.set(resources(t, 2))
+		p.Set(resources(t, 2))
 		after(2 * askAgainRefused) // time passes only while the publisher waits
-		if err := api.has(t, resources(t, 2)); err != nil || !p.published.Load() {
-			t.Errorf("published %t: %v", p.published.Load(), err)
+		if err := api.has(t, resources(t, 2)); err != nil || !p.Published() {
+			t.Errorf("published %t: %v", p.Published(), err)
 		}
 	})
 }
@@ -174,7 +208,7 @@ func TestFirstSlicesAreTheControllers(t *testing.T) {
 		defer controller.Stop()
 		defer cancel()
 		after(settled)
-		got, their := ours.slices(t), theirs.slices(t)
+		got, their := ours.Slices(t), theirs.Slices(t)
 		if len(got) != len(their) {
 			t.Fatalf("got %d slices, the controller makes %d", len(got), len(their))
 		}
@@ -219,10 +253,10 @@ func once(t *testing.T, api *apiServer, what resourceslice.DriverResources) (sto
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
-	p := newPublisher(api, fixture.Driver, fixture.NodeName)
-	p.set(what)
+	p := New(api, fixture.Driver, fixture.NodeName)
+	p.Set(what)
 	done := make(chan error, 1)
-	go func() { done <- p.run(ctx) }()
+	go func() { done <- p.Run(ctx) }()
 	after(5 * time.Second)
 	return func() {
 		cancel()
@@ -238,7 +272,7 @@ func TestANewStateIsPublishedAtOnce(t *testing.T) {
 		p := publishing(t, api, resources(t, 8))
 		after(5 * time.Second)
 		want := resources(t, 6)
-		p.set(want)
+		p.Set(want)
 		synctest.Wait()
 		check(t, api, p, want, "create", "update")
 	})
@@ -256,8 +290,8 @@ func TestSlicesThatKubeletWipedAreBackSoon(t *testing.T) {
 			t.Errorf("the slices were back after %s", took)
 		}
 		after(settled)
-		if err := api.has(t, want); err != nil || !p.published.Load() {
-			t.Errorf("published: %t, %v", p.published.Load(), err)
+		if err := api.has(t, want); err != nil || !p.Published() {
+			t.Errorf("published: %t, %v", p.Published(), err)
 		}
 		// The library may find the first slice gone before the second one is, and try to
 		// update that in vain.
@@ -269,12 +303,12 @@ func TestSlicesThatKubeletWipedAreBackSoon(t *testing.T) {
 }
 
 // untilPublished returns how long it takes until the slices are there.
-func untilPublished(t *testing.T, api *apiServer, p *publisher, want resourceslice.DriverResources) time.Duration {
+func untilPublished(t *testing.T, api *apiServer, p *Publisher, want resourceslice.DriverResources) time.Duration {
 	t.Helper()
 	start := time.Now()
-	for api.has(t, want) != nil || !p.published.Load() {
+	for api.has(t, want) != nil || !p.Published() {
 		if time.Since(start) > settled {
-			t.Fatalf("published: %t, %v", p.published.Load(), api.has(t, want))
+			t.Fatalf("published: %t, %v", p.Published(), api.has(t, want))
 		}
 		after(10 * time.Millisecond)
 	}
@@ -286,10 +320,10 @@ func TestWipedSlicesAreNotReady(t *testing.T) {
 		api, want := newAPIServer(), resources(t, 8)
 		p := publishing(t, api, want)
 		after(time.Minute)
-		api.fail("create", "resourceslices", 3)
+		api.Fail("create", "resourceslices", 3)
 		api.wipe(t)
 		synctest.Wait()
-		if p.published.Load() {
+		if p.Published() {
 			t.Error("the publisher says that the devices are published")
 		}
 		untilPublished(t, api, p, want)
@@ -302,7 +336,7 @@ func TestAnIdleNodeHasNoSlices(t *testing.T) {
 		p := publishing(t, api, resourceslice.DriverResources{})
 		check(t, api, p, resourceslice.DriverResources{})
 		want := resources(t, 8) // the driver is loaded
-		p.set(want)
+		p.Set(want)
 		after(2 * time.Second)
 		check(t, api, p, want, "create")
 	})
@@ -342,8 +376,8 @@ func TestTheSelector(t *testing.T) {
 
 func TestANodeThatDoesNotExist(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	p := newPublisher(newAPIServer(), fixture.Driver, "node-z")
-	fixture.Sentence(t, p.run(ctx), `node "node-z" does not exist in this cluster`, "set --node-name to the name under which kubelet registered this node")
+	p := New(newAPIServer(), fixture.Driver, "node-z")
+	fixture.Sentence(t, p.Run(ctx), `node "node-z" does not exist in this cluster`, "set --node-name to the name under which kubelet registered this node")
 }
 
 // Slices of the node that was deleted are garbage; a restart mends it.
@@ -351,10 +385,10 @@ func TestANodeThatIsDeletedAndCreatedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer()
 		_, ctx := ktesting.NewTestContext(t)
-		p := newPublisher(api, fixture.Driver, fixture.NodeName)
-		p.set(resources(t, 8))
+		p := New(api, fixture.Driver, fixture.NodeName)
+		p.Set(resources(t, 8))
 		done := make(chan error, 1)
-		go func() { done <- p.run(ctx) }()
+		go func() { done <- p.Run(ctx) }()
 		after(time.Minute)
 		nodes := api.CoreV1().Nodes()
 		if err := nodes.Delete(ctx, fixture.NodeName, metav1.DeleteOptions{}); err != nil {
@@ -395,10 +429,10 @@ func TestTheAPIServerIsAwayAtFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api, want := newAPIServer(), resources(t, 8)
-				api.fail(fail.verb, fail.resource, fail.times)
+				api.Fail(fail.verb, fail.resource, fail.times)
 				p := publishing(t, api, want)
 				untilPublished(t, api, p, want)
-				if got := len(api.slices(t)); got != 1 {
+				if got := len(api.Slices(t)); got != 1 {
 					t.Errorf("got %d slices", got)
 				}
 			})
@@ -425,8 +459,8 @@ func TestSomebodyElseWritesTheSlices(t *testing.T) {
 			t.Errorf("got %d writes of ours in %d minutes, want at most %d", ours, minutes, most)
 		}
 		after(time.Minute)
-		if err := api.has(t, want); err != nil || !p.published.Load() {
-			t.Errorf("after the rival's end: %v, published: %t", err, p.published.Load())
+		if err := api.has(t, want); err != nil || !p.Published() {
+			t.Errorf("after the rival's end: %v, published: %t", err, p.Published())
 		}
 	})
 }
@@ -443,7 +477,7 @@ func rewrite(ctx context.Context, t *testing.T, api *apiServer, own resourceslic
 		if api.has(t, own) == nil {
 			continue
 		}
-		for _, item := range api.slices(t) {
+		for _, item := range api.Slices(t) {
 			item.Spec.Devices = own.Pools[fixture.NodeName].Slices[0].Devices
 			if _, err := api.ResourceV1().ResourceSlices().Update(context.Background(), &item, metav1.UpdateOptions{}); err != nil {
 				t.Error(err)
@@ -456,7 +490,7 @@ func rewrite(ctx context.Context, t *testing.T, api *apiServer, own resourceslic
 func TestMatches(t *testing.T) {
 	want := partitionable(t, 2) // whole GPUs, partitions of each, counters
 	published := func(change func(all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
-		p := newPublisher(nil, fixture.Driver, fixture.NodeName)
+		p := New(nil, fixture.Driver, fixture.NodeName)
 		var all []*resourceapi.ResourceSlice
 		pool := want.Pools[fixture.NodeName]
 		for i := range pool.Slices {

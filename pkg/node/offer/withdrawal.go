@@ -1,7 +1,8 @@
-package driver
+package offer
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // withdrawalTime is how long a shape that is not offered any more stays published:
@@ -32,8 +34,8 @@ type replaced struct {
 // nodeOffer is what a node publishes.
 type nodeOffer struct {
 	shapes []gpu.Shape
-	// withdrawn are the names of the shapes that no further claim gets.
-	withdrawn map[string]bool
+	// taints are those of the shapes that no further claim gets.
+	taints slice.Taints
 	// passing tells that there are shapes that are only offered because claims hold
 	// them: when those end, it changes.
 	passing bool
@@ -41,13 +43,35 @@ type nodeOffer struct {
 	until time.Time
 }
 
+// identities are what a change of the offer changes: the names of its shapes, how
+// they are shared, which instances those are that somebody else has made, and which
+// are tainted.
+func identities(offer nodeOffer) []string {
+	all := make([]string, 0, len(offer.shapes))
+	for _, shape := range offer.shapes {
+		identity := fmt.Sprintf("%s %s", shape.Name(), shape.Physical().UUID)
+		for _, taint := range offer.taints[shape.Name()] {
+			identity += fmt.Sprintf(" %s=%s:%s", taint.Key, taint.Value, taint.Effect)
+		}
+		if share, ok := shape.(gpu.Share); ok {
+			identity += fmt.Sprintf(" %+v", share.Sharing)
+			shape = share.Of
+		}
+		if static, ok := shape.(gpu.Static); ok {
+			identity += " " + static.Device.UUID
+		}
+		all = append(all, identity)
+	}
+	return all
+}
+
 // next decides what to publish where policies are to be in force. The shapes that
 // they offer come first, then those that are withdrawn.
 func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []journal.Device, now time.Time) (history, nodeOffer) {
 	h = h.replace(gpus, policies, now)
 	next := nodeOffer{
-		shapes:    gpu.Shapes(gpus, func(g gpu.GPU) gpu.Policy { return policies[g.UUID] }),
-		withdrawn: map[string]bool{},
+		shapes: gpu.Shapes(gpus, func(g gpu.GPU) gpu.Policy { return policies[g.UUID] }),
+		taints: slice.Taints{},
 	}
 	known := map[string]bool{}
 	for _, shape := range next.shapes {
@@ -57,7 +81,8 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 	withdraw := func(shapes []gpu.Shape, only func(name string) bool) (added bool) {
 		for _, shape := range shapes {
 			if name := shape.Name(); !known[name] && only(name) {
-				known[name], next.withdrawn[name] = true, true
+				known[name] = true
+				next.taints.Add(name, slice.Withdrawn())
 				leaving = append(leaving, shape)
 				added = true
 			}

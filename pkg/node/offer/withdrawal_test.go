@@ -1,4 +1,4 @@
-package driver
+package offer
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -37,7 +38,7 @@ func (o *ofOne) expect(t *testing.T, want ...string) {
 	var got []string
 	for _, shape := range o.offer.shapes {
 		name := strings.TrimPrefix(shape.Name(), "gpu-")
-		if o.offer.withdrawn[shape.Name()] {
+		if len(o.offer.taints[shape.Name()]) > 0 {
 			name = "-" + name
 		}
 		got = append(got, name)
@@ -171,7 +172,7 @@ func TestIdentitiesTellParametersAndWithdrawalsApart(t *testing.T) {
 		{shapes: shapesOf(g, sliced(2, gpu.DefaultInterval))},
 		{shapes: shapesOf(g, sliced(3, gpu.DefaultInterval))},
 		{shapes: shapesOf(g, sliced(3, gpu.LongInterval))},
-		{shapes: shapesOf(g, sliced(3, gpu.LongInterval)), withdrawn: map[string]bool{"gpu-0-timeslice": true}},
+		{shapes: shapesOf(g, sliced(3, gpu.LongInterval)), taints: slice.Taints{"gpu-0-timeslice": {slice.Withdrawn()}}},
 		{shapes: shapesOf(g, gpu.Policy{MPS: &gpu.MPS{Clients: 3}})},
 	} {
 		identity := strings.Join(identities(offer), "\n")

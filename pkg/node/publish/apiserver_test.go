@@ -1,19 +1,13 @@
-package driver
+package publish
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
@@ -21,44 +15,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
-var (
-	errAway       = errors.New("connection refused")
-	sliceResource = resourceapi.SchemeGroupVersion.WithResource("resourceslices")
-)
+// apiServer is one whose answers and contents the tests of the publisher change.
+type apiServer struct{ *apiserver.Server }
 
-// apiServer is client-go's fake with what the slice controller needs of a real
-// one: generated names and growing resource versions.
-type apiServer struct {
-	*fake.Clientset
-	versions atomic.Int64
-}
-
-func newAPIServer(objects ...runtime.Object) *apiServer {
-	s := &apiServer{Clientset: fake.NewClientset(append([]runtime.Object{&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fixture.NodeName, UID: "uid-node"},
-	}}, objects...)...)}
-	for _, verb := range []string{"create", "update"} {
-		s.PrependReactor(verb, "resourceslices", s.stamp)
-	}
-	s.PrependReactor("create", "resourceslices", tryOnly)
-	return s
-}
-
-func isTrial(action clienttesting.Action) bool {
-	create, ok := action.(clienttesting.CreateActionImpl)
-	return ok && len(create.CreateOptions.DryRun) > 0
-}
-
-// tryOnly answers a dry run, which client-go's fake would store.
-func tryOnly(action clienttesting.Action) (bool, runtime.Object, error) {
-	return isTrial(action), action.(clienttesting.CreateAction).GetObject(), nil
-}
+func newAPIServer() *apiServer { return &apiServer{apiserver.New()} }
 
 // failTrials makes the next dry runs fail.
 func (s *apiServer) failTrials(times int64) {
-	s.changeTrials(times, func(*resourceapi.ResourceSlice) error { return errAway })
+	s.changeTrials(times, func(*resourceapi.ResourceSlice) error { return apiserver.ErrAway })
 }
 
 // dropTrials makes the next dry runs drop counters.
@@ -72,7 +39,7 @@ func (s *apiServer) dropTrials(times int64) {
 func (s *apiServer) changeTrials(times int64, change func(*resourceapi.ResourceSlice) error) {
 	var changed atomic.Int64
 	s.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if !isTrial(action) || changed.Add(1) > times {
+		if !apiserver.IsTrial(action) || changed.Add(1) > times {
 			return false, nil, nil
 		}
 		slice := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
@@ -95,59 +62,21 @@ func (s *apiServer) dropCounters() {
 	s.PrependReactor("update", "resourceslices", drop)
 }
 
-func (s *apiServer) stamp(action clienttesting.Action) (bool, runtime.Object, error) {
-	written, ok := action.(interface{ GetObject() runtime.Object })
-	if !ok {
-		return false, nil, nil
-	}
-	object, err := meta.Accessor(written.GetObject())
-	if err != nil {
-		return true, nil, err
-	}
-	version := s.versions.Add(1)
-	object.SetResourceVersion(strconv.FormatInt(version, 10))
-	if object.GetName() == "" {
-		object.SetName(fmt.Sprintf("%s%05d", object.GetGenerateName(), version))
-	}
-	return false, nil, nil // and on to the store
-}
-
-// fail makes the next calls of a kind fail.
-func (s *apiServer) fail(verb, resource string, times int64) {
-	var failed atomic.Int64
-	s.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-		if failed.Add(1) > times {
-			return false, nil, nil
-		}
-		return true, nil, errAway
-	})
-}
-
 // writes lists the writes of slices until now.
 func (s *apiServer) writes() []string {
 	var verbs []string
 	for _, action := range s.Actions() {
-		if action.GetResource().Resource == "resourceslices" && !isTrial(action) && slices.Contains([]string{"create", "update", "patch", "delete", "delete-collection"}, action.GetVerb()) {
+		if action.GetResource().Resource == "resourceslices" && !apiserver.IsTrial(action) && slices.Contains([]string{"create", "update", "patch", "delete", "delete-collection"}, action.GetVerb()) {
 			verbs = append(verbs, action.GetVerb())
 		}
 	}
 	return verbs
 }
 
-// slices looks into the store itself.
-func (s *apiServer) slices(t testing.TB) []resourceapi.ResourceSlice {
-	t.Helper()
-	list, err := s.Tracker().List(sliceResource, resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list.(*resourceapi.ResourceSliceList).Items
-}
-
 // has tells what of the resources the API server does not have.
 func (s *apiServer) has(t testing.TB, want resourceslice.DriverResources) error {
 	t.Helper()
-	if items := s.slices(t); !matches(ptrs(items), want) {
+	if items := s.Slices(t); !matches(ptrs(items), want) {
 		return fmt.Errorf("the API server has %d slices: %v", len(items), items)
 	}
 	return nil
@@ -156,8 +85,8 @@ func (s *apiServer) has(t testing.TB, want resourceslice.DriverResources) error 
 // wipe removes the node's slices, as kubelet does when it starts.
 func (s *apiServer) wipe(t testing.TB) {
 	t.Helper()
-	for _, item := range s.slices(t) {
-		if err := s.Tracker().Delete(sliceResource, "", item.Name); err != nil {
+	for _, item := range s.Slices(t) {
+		if err := s.Tracker().Delete(apiserver.SliceResource, "", item.Name); err != nil {
 			t.Fatal(err)
 		}
 	}

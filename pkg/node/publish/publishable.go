@@ -1,4 +1,4 @@
-package driver
+package publish
 
 import (
 	"context"
@@ -64,7 +64,12 @@ func features() []*feature {
 // publishable is what the API server can keep of the resources, and when to ask it
 // again for the rest, zero for never. It is nil as long as the API server does not
 // tell: without counters, a GPU would seem free of which claims have parts.
-func (p *publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) (kept *resourceslice.DriverResources, askAgain time.Time) {
+func (p *Publisher) publishable(ctx context.Context, node types.UID, resources *resourceslice.DriverResources) (kept *resourceslice.DriverResources, askAgain time.Time) {
+	if p.doubted.Swap(false) {
+		for _, feature := range p.features {
+			feature.kept = false
+		}
+	}
 	kept = &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
 	for name, pool := range resources.Pools {
 		for _, feature := range p.features {
@@ -93,7 +98,7 @@ func (p *publisher) publishable(ctx context.Context, node types.UID, resources *
 
 // ask lets the API server try a slice that has the feature. One that refuses the
 // trial would refuse the slice.
-func (p *publisher) ask(ctx context.Context, feature *feature, trial *resourceapi.ResourceSlice) {
+func (p *Publisher) ask(ctx context.Context, feature *feature, trial *resourceapi.ResourceSlice) {
 	log := klog.FromContext(ctx)
 	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
 	defer cancel()

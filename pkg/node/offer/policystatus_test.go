@@ -1,4 +1,4 @@
-package driver
+package offer
 
 import (
 	"context"
@@ -14,10 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 // reporting are nodes that go by a policy p and report on it until the test ends.
-func reporting(t *testing.T, api *apiServer, policies *policyServer, count int) (tell func()) {
+func reporting(t *testing.T, api *apiserver.Server, policies *apiserver.Policies, count int) (tell func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
@@ -53,49 +54,41 @@ func reporting(t *testing.T, api *apiServer, policies *policyServer, count int) 
 func TestManyNodesDoNotFloodTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 150
-		api, policies := newAPIServer(), newPolicyServer()
-		policies.beforeWrite = func() { time.Sleep(10 * time.Millisecond) }
+		api, policies := apiserver.New(), apiserver.NewPolicies()
+		policies.BeforeWrite = func() { time.Sleep(10 * time.Millisecond) }
 		tell := reporting(t, api, policies, nodes)
 		for generation, spec := range []string{"{shapes: {whole: {}}}", "{shapes: {mig: {}}}"} {
-			policies.put(t, "p", spec)
+			policies.Put(t, "p", spec)
 			after(time.Second)
-			policies.mu.Lock()
-			policies.writes = 0
-			policies.mu.Unlock()
+			policies.Writes()
 			tell()
 			after(10 * time.Minute)
-			status := policies.status("p")
+			status := policies.Status("p")
 			if len(status.Nodes) != v1alpha1.MaxNodeStatuses || slices.ContainsFunc(status.Nodes, func(n v1alpha1.NodeStatus) bool { return n.ObservedGeneration != int64(generation+1) }) {
 				t.Errorf("generation %d: got %+v", generation, status)
 			}
-			policies.mu.Lock()
-			if policies.writes > 2*nodes {
-				t.Errorf("generation %d: %d writes by %d nodes", generation, policies.writes, nodes)
+			if writes := policies.Writes(); writes > 2*nodes {
+				t.Errorf("generation %d: %d writes by %d nodes", generation, writes, nodes)
 			}
-			policies.mu.Unlock()
 		}
 	})
 }
 
 func TestEntriesOfNodesThatAreGoneAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api, policies := newAPIServer(), newPolicyServer()
-		policies.put(t, "p", "{shapes: {whole: {}}}")
+		api, policies := apiserver.New(), apiserver.NewPolicies()
+		policies.Put(t, "p", "{shapes: {whole: {}}}")
 		tell := reporting(t, api, policies, 3)
 		must(t, api.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-plugin"}}))
-		policies.mu.Lock()
-		changed := policies.policies["p"].DeepCopy()
-		changed.Status.Nodes = []v1alpha1.NodeStatus{{Name: "gone", Message: "it is too old"}, {Name: "without-plugin"}}
-		policies.store(changed)
-		policies.mu.Unlock()
+		policies.SetStatus("p", v1alpha1.GPUPolicyStatus{Nodes: []v1alpha1.NodeStatus{{Name: "gone", Message: "it is too old"}, {Name: "without-plugin"}}})
 		after(time.Second)
 		tell()
 		after(time.Minute)
-		if status := policies.status("p"); len(status.Nodes) != 5 || status.Refused != 1 {
+		if status := policies.Status("p"); len(status.Nodes) != 5 || status.Refused != 1 {
 			t.Errorf("got %+v", status)
 		}
 		after(24 * goneNodeInterval)
-		if status := policies.status("p"); len(status.Nodes) != 4 || status.Applied != 4 || status.Refused != 0 || status.Conditions[0].Status != metav1.ConditionTrue {
+		if status := policies.Status("p"); len(status.Nodes) != 4 || status.Applied != 4 || status.Refused != 0 || status.Conditions[0].Status != metav1.ConditionTrue {
 			t.Errorf("got %+v", status)
 		}
 	})

@@ -1,4 +1,4 @@
-package driver
+package publish
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func TestWhatTheAPIServerDropsIsNotPublished(t *testing.T) {
 	node := fixture.Node(t, "p5.48xlarge")
 	node.GPUs = node.GPUs[:1]
 	policy := gpu.Policy{Whole: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4, Interval: gpu.DefaultInterval}, MPS: &gpu.MPS{Clients: 2}}
-	pool := slice.Pool(node, shapesOf(node.GPUs[0], policy), map[string]bool{"gpu-0-mps": true})
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return policy }), slice.Taints{"gpu-0-mps": {slice.Withdrawn()}})
 	all := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{fixture.NodeName: pool}}
 	for name, test := range map[string]struct {
 		drop func(*resourceapi.ResourceSliceSpec)
@@ -47,7 +47,7 @@ func TestWhatTheAPIServerDropsIsNotPublished(t *testing.T) {
 				test.drop(&answer.Spec)
 				return true, answer, nil
 			})
-			p := newPublisher(api, fixture.Driver, fixture.NodeName)
+			p := New(api, fixture.Driver, fixture.NodeName)
 			var got []string
 			var askAgain time.Time
 			for range 2 {

@@ -1,8 +1,12 @@
-package driver
+// Package publish keeps the ResourceSlices that the API server has of this node as they
+// are to be. It is given pools, whatever their devices are, and owns when and how they are
+// written, and what of them an API server can keep. It never decides what is offered.
+package publish
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -39,50 +43,56 @@ const (
 	concurrentCreates = 4
 )
 
-// publisher keeps the API server's view of the node's devices equal to what
-// the node offers. The library's controller does the work; the publisher adds
+// Publisher keeps the API server's view of the node's devices equal to what
+// the node offers. The library's controller does the work; the Publisher adds
 // what it lacks: a first publication without its one-second poll, a republish
 // as soon as kubelet has wiped the node's slices (the controller waits 30 s),
 // and the knowledge of whether the slices are there.
-type publisher struct {
+type Publisher struct {
 	client           kubernetes.Interface
 	driver, nodeName string
 	published        atomic.Bool
-	features         []*feature // belong to what runs the publisher
+	features         []*feature  // belong to what runs the publisher
+	doubted          atomic.Bool // that the API server keeps what it said
 
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
 	changed chan struct{} // holds a token when desired or the API server's view changed
 }
 
-func newPublisher(client kubernetes.Interface, driver, nodeName string) *publisher {
-	return &publisher{client: client, driver: driver, nodeName: nodeName, features: features(), changed: make(chan struct{}, 1)}
+// New returns the publisher of a driver on a node. It publishes nothing before Run.
+func New(client kubernetes.Interface, driver, nodeName string) *Publisher {
+	return &Publisher{client: client, driver: driver, nodeName: nodeName, features: features(), changed: make(chan struct{}, 1)}
 }
 
-// set replaces what should be published. It never blocks.
-func (p *publisher) set(resources resourceslice.DriverResources) {
+// Set replaces what is to be published: all pools of the driver on this node. It never
+// blocks.
+func (p *Publisher) Set(resources resourceslice.DriverResources) {
 	p.mu.Lock()
 	p.desired = &resources
 	p.mu.Unlock()
 	p.wake()
 }
 
-func (p *publisher) get() *resourceslice.DriverResources {
+// Published tells whether the API server has exactly what is to be published.
+func (p *Publisher) Published() bool { return p.published.Load() }
+
+func (p *Publisher) get() *resourceslice.DriverResources {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.desired
 }
 
-func (p *publisher) wake() {
+func (p *Publisher) wake() {
 	select {
 	case p.changed <- struct{}{}:
 	default: // a wake-up is due already
 	}
 }
 
-// run publishes until ctx ends. It fails only when the node does not exist, or is
+// Run publishes until ctx ends. It fails only when the node does not exist, or is
 // another one of the same name.
-func (p *publisher) run(ctx context.Context) error {
+func (p *Publisher) Run(ctx context.Context) error {
 	node, err := p.findNode(ctx)
 	if err != nil {
 		return err
@@ -98,13 +108,11 @@ func (p *publisher) run(ctx context.Context) error {
 	stop := view.start(ctx)
 	defer stop()
 	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
-		DriverName: p.driver,
-		KubeClient: p.client,
-		Owner:      &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node},
-		Resources:  resources,
-		ErrorHandler: func(ctx context.Context, err error, msg string) {
-			klog.FromContext(ctx).Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
-		},
+		DriverName:   p.driver,
+		KubeClient:   p.client,
+		Owner:        &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node},
+		Resources:    resources,
+		ErrorHandler: p.handleError,
 	})
 	if err != nil {
 		return fmt.Errorf("start publishing devices: %w", err)
@@ -113,8 +121,24 @@ func (p *publisher) run(ctx context.Context) error {
 	return p.follow(ctx, node, view, controller)
 }
 
+// handleError is told of what the library's controller tries again, and of what the API
+// server has written without some fields, which trying again does not change: it has lost
+// a feature, so it is asked anew what it keeps.
+func (p *Publisher) handleError(ctx context.Context, err error, msg string) {
+	log := klog.FromContext(ctx)
+	var dropped *resourceslice.DroppedFieldsError
+	if !errors.As(err, &dropped) {
+		log.Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
+		return
+	}
+	log.Info("The API server has published a slice without some fields; it is asked which features it supports",
+		"pool", dropped.PoolName, "slice", dropped.SliceIndex, "features", dropped.DisabledFeatures())
+	p.doubted.Store(true)
+	p.wake()
+}
+
 // follow compares desired and seen slices at every change of either.
-func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller) error {
+func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
 	for {
 		resources, askAgain := p.publishable(ctx, node, p.get())
@@ -155,11 +179,11 @@ func (p *publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 
 // remove deletes the slices of a node that has nothing to offer any more: the
 // controller, told of no pool, only looks for old ones after its 30 s.
-func (p *publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSlice) {
+func (p *Publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSlice) {
 	for _, slice := range slices {
 		err := p.client.ResourceV1().ResourceSlices().Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).Error(err, "A slice of GPUs that are gone could not be removed and will be tried again", "slice", slice.Name)
+			klog.FromContext(ctx).Error(err, "A slice of devices that are gone could not be removed and will be tried again", "slice", slice.Name)
 		}
 	}
 }
@@ -168,7 +192,7 @@ func (p *publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSl
 // old one are collected as garbage as soon as they are written, and the
 // controller's owner is fixed: only a new process can publish for the new one.
 // A node that is gone or cannot be read is left to the next time.
-func (p *publisher) checkNode(ctx context.Context, uid types.UID) error {
+func (p *Publisher) checkNode(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
 	defer cancel()
 	node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
@@ -182,7 +206,7 @@ func (p *publisher) checkNode(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-func (p *publisher) markPublished(ctx context.Context, resources resourceslice.DriverResources) {
+func (p *Publisher) markPublished(ctx context.Context, resources resourceslice.DriverResources) {
 	devices := 0
 	for _, pool := range resources.Pools {
 		for _, slice := range pool.Slices {
@@ -197,7 +221,7 @@ func (p *publisher) markPublished(ctx context.Context, resources resourceslice.D
 }
 
 // findNode waits for the API server and reads the node's UID.
-func (p *publisher) findNode(ctx context.Context) (types.UID, error) {
+func (p *Publisher) findNode(ctx context.Context) (types.UID, error) {
 	for {
 		node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
 		switch {
@@ -217,7 +241,7 @@ func (p *publisher) findNode(ctx context.Context) (types.UID, error) {
 
 // firstResources waits for what to publish, and for the API server to tell what of
 // it can be kept.
-func (p *publisher) firstResources(ctx context.Context, node types.UID) (*resourceslice.DriverResources, error) {
+func (p *Publisher) firstResources(ctx context.Context, node types.UID) (*resourceslice.DriverResources, error) {
 	for {
 		var ask <-chan time.Time
 		if desired := p.get(); desired != nil {
@@ -239,7 +263,7 @@ func (p *publisher) firstResources(ctx context.Context, node types.UID) (*resour
 // publishFirst creates the slices of a node that has none, as the controller
 // would, who finds them and has nothing left to do. A node that has some, as
 // after a restart of the plugin alone, is the controller's from the start.
-func (p *publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
+func (p *Publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
 	existing, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: sliceSelector(p.driver, p.nodeName).String()})
 	if err != nil {
 		return fmt.Errorf("list this node's slices: %w", err)
@@ -259,7 +283,7 @@ func (p *publisher) publishFirst(ctx context.Context, node types.UID, resources 
 
 // createAll creates several slices at a time: until the last is there, the
 // scheduler does not use any.
-func (p *publisher) createAll(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
+func (p *Publisher) createAll(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrentCreates)
 	for name, pool := range resources.Pools {
@@ -278,7 +302,7 @@ func (p *publisher) createAll(ctx context.Context, node types.UID, resources res
 
 // firstSlice is named as resourceslice.Controller names it (its encodeIndex
 // writes at least five hexadecimal digits); a test holds the two together.
-func (p *publisher) firstSlice(node types.UID, poolName string, pool resourceslice.Pool, index int) *resourceapi.ResourceSlice {
+func (p *Publisher) firstSlice(node types.UID, poolName string, pool resourceslice.Pool, index int) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: fmt.Sprintf("%05x-%s-%s-", index, p.driver, p.nodeName),

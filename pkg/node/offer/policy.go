@@ -1,8 +1,7 @@
-package driver
+package offer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/klog/v2"
@@ -12,11 +11,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/policy"
 )
 
-// reasonRefused is that of the event on a node that cannot do what its policy says.
-const reasonRefused = "PolicyRefused"
+// ReasonRefused is that of the event on a node that cannot do what its policy says.
+const ReasonRefused = "PolicyRefused"
 
 // applied is what became of the policies when they were looked at last. It belongs
-// to what runs watchHardware.
+// to who runs Start and Watch.
 type applied struct {
 	// of names the policy and its generation, empty for none; compiled is what it
 	// says, and failure why it cannot be read.
@@ -33,11 +32,11 @@ type applied struct {
 // policiesFor says what is to be offered of each GPU, by UUID. A policy that cannot
 // be done changes nothing. It is false as long as the API server has not told about
 // policies: what is returned is good for claims that are prepared already.
-func (d *Driver) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.Policy, bool) {
-	all, labels, known := d.policies.get()
+func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.Policy, bool) {
+	all, labels, known := o.policies.get()
 	result := make(map[string]gpu.Policy, len(node.GPUs))
 	for _, g := range node.GPUs {
-		before, offered := d.history.current[g.UUID]
+		before, offered := o.history.current[g.UUID]
 		if !offered {
 			before = gpu.ByDefault(g)
 		}
@@ -47,9 +46,9 @@ func (d *Driver) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu
 		return result, false
 	}
 	selected := policy.Select(all, labels)
-	policies, err := d.rule(ctx, selected, node)
-	d.applied.refused = err != nil
-	d.sayVerdict(ctx, selected, err)
+	policies, err := o.rule(ctx, selected, node)
+	o.applied.refused = err != nil
+	o.sayVerdict(ctx, selected, err)
 	if err == nil {
 		for i, g := range node.GPUs {
 			result[g.UUID] = policies[i]
@@ -59,28 +58,28 @@ func (d *Driver) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu
 }
 
 // rule says what a policy means here, or why that cannot be done.
-func (d *Driver) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu.Node) ([]gpu.Policy, error) {
+func (o *Offer) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu.Node) ([]gpu.Policy, error) {
 	if selected == nil {
-		d.applied.of, d.applied.compiled, d.applied.failure = "", nil, nil
+		o.applied.of, o.applied.compiled, o.applied.failure = "", nil, nil
 		policies := make([]gpu.Policy, len(node.GPUs))
 		for i, g := range node.GPUs {
 			policies[i] = gpu.ByDefault(g)
 		}
 		return policies, nil
 	}
-	if of := identityOf(selected); of != d.applied.of {
-		d.applied.of = of
-		d.applied.compiled, d.applied.failure = policy.Compile(d.Name, selected)
+	if of := identityOf(selected); of != o.applied.of {
+		o.applied.of = of
+		o.applied.compiled, o.applied.failure = policy.Compile(o.Driver, selected)
 	}
-	if d.applied.failure != nil {
-		return nil, d.applied.failure
+	if o.applied.failure != nil {
+		return nil, o.applied.failure
 	}
-	policies, err := d.applied.compiled.For(ctx, node)
+	policies, err := o.applied.compiled.For(ctx, node)
 	if err != nil {
 		return nil, err
 	}
 	if policy.UsesMPS(policies) {
-		if err := d.checkMPS(); err != nil {
+		if err := o.CheckMPS(); err != nil {
 			return nil, fmt.Errorf("GPUPolicy %s offers MPS, which this node cannot serve: %w", selected.Name, err)
 		}
 	}
@@ -91,32 +90,22 @@ func identityOf(p *v1alpha1.GPUPolicy) string {
 	return fmt.Sprintf("%s %s %d", p.Name, p.UID, p.Generation)
 }
 
-func (d *Driver) checkMPS() error {
-	switch {
-	case d.MPSRoot == "":
-		return errors.New("it runs no MPS supervisor: install the chart with mps.enabled=true, or take mps out of the policy")
-	case d.CheckMPS != nil:
-		return d.CheckMPS()
-	}
-	return nil
-}
-
 // sayVerdict makes known once what became of a policy.
-func (d *Driver) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
-	d.reports.set(selected, refusal)
-	verdict := d.applied.of
+func (o *Offer) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
+	o.reports.set(selected, refusal)
+	verdict := o.applied.of
 	if refusal != nil {
 		verdict += ": " + refusal.Error()
 	}
-	if verdict == d.applied.said {
+	if verdict == o.applied.said {
 		return
 	}
-	d.applied.said = verdict
+	o.applied.said = verdict
 	log := klog.FromContext(ctx)
 	switch {
 	case refusal != nil:
 		log.Error(refusal, "The GPUPolicy of this node cannot be done; what was offered stays so")
-		d.events.warnNode(reasonRefused, refusal.Error()+"; the node offers what it did before")
+		o.Events.WarnNode(ReasonRefused, refusal.Error()+"; the node offers what it did before")
 	case selected == nil:
 		log.Info("No GPUPolicy selects this node, so it offers whole GPUs and MIG partitions")
 	default:
