@@ -78,15 +78,11 @@ func printTable(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
 	fmt.Fprintln(table, "DEVICE\tTYPE\tPRODUCT\tMEMORY\tPCI\tNUMA\tNVLINK\tUUID")
 	for _, shape := range shapes {
 		g := shape.Physical()
-		uuid, memory := g.UUID, g.MemoryBytes
-		switch shape := shape.(type) {
-		case gpu.Partition, gpu.Share:
+		if form := shape.Form(); form.Base == gpu.BasePartition || form.Shares > 0 {
 			continue // there are many: further tables have them by profile
-		case gpu.Static:
-			uuid, memory = shape.Device.UUID, shape.Profile.MemoryBytes
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\t%s\n", shape.Name(), shape.Type(),
-			g.ProductName, memory>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), uuid)
+			g.ProductName, shape.MemoryBytes()>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), shape.UUID())
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -46,7 +46,7 @@ func (p Policy) Check(g GPU) error {
 		if err := sharing.check(g); err != nil {
 			return fmt.Errorf("mig.shared of profile %s: %w", name, err)
 		}
-		if slicing, ok := sharing.(TimeSlicing); ok && slicing.Interval != DefaultInterval {
+		if interval := sharing.TimeSlice(); interval != "" && interval != DefaultInterval {
 			return fmt.Errorf("mig.shared of profile %s: the interval of a MIG partition cannot be set: remove interval", name)
 		}
 	}

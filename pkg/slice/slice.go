@@ -56,7 +56,7 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 	var kept []resourceapi.Device
 	for _, slice := range pool.Slices {
 		for _, device := range slice.Devices {
-			_, partition := device.Attributes[attrProfile]
+			_, partition := device.Attributes[gpu.AttrProfile]
 			shared := device.AllowMultipleAllocations != nil
 			if shared || partition && len(device.ConsumesCounters) > 0 {
 				continue
@@ -125,10 +125,10 @@ func describe(node gpu.Node, offered []gpu.Shape, withdrawn map[string]bool) des
 		if withdrawn[device.Name] {
 			device.Taints = []resourceapi.DeviceTaint{{Key: TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 		}
-		if ofPartition(shape) {
-			result.partitions = append(result.partitions, device)
-		} else {
+		if shape.Form().Entire() {
 			result.entire = append(result.entire, device)
+		} else {
+			result.partitions = append(result.partitions, device)
 		}
 	}
 	return result
@@ -137,15 +137,6 @@ func describe(node gpu.Node, offered []gpu.Shape, withdrawn map[string]bool) des
 // TaintWithdrawn is on devices that the node's policy no longer offers and that
 // claims still have.
 const TaintWithdrawn = "mica.gpu/withdrawn"
-
-// ofPartition tells whether a shape is a partition, or one in shares.
-func ofPartition(shape gpu.Shape) bool {
-	if share, ok := shape.(gpu.Share); ok {
-		shape = share.Of
-	}
-	_, entire := shape.(gpu.Whole)
-	return !entire
-}
 
 // inOrder sorts devices as their shapes are, whatever their GPU.
 func inOrder(devices []resourceapi.Device, shapes []gpu.Shape) {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
-	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 type (
@@ -75,8 +75,8 @@ func (c cluster) partOf(consumed consumption, whole capacity) (part, error) {
 		return 0
 	}
 	p := part{
-		time:   first(slice.CapacityShares, slice.CapacityCores, slice.CapacityMemory),
-		memory: first(slice.CapacityMemory, slice.CapacityShares, slice.CapacityCores),
+		time:   first(gpu.CapacityShares, gpu.CapacityCores, gpu.CapacityMemory),
+		memory: first(gpu.CapacityMemory, gpu.CapacityShares, gpu.CapacityCores),
 	}
 	if p.time == 0 {
 		return part{}, errNoPart

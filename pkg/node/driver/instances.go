@@ -41,15 +41,7 @@ func (d *Driver) offerChanges(ctx context.Context, hardware Hardware) error {
 func identities(offer nodeOffer) []string {
 	all := make([]string, 0, len(offer.shapes))
 	for _, shape := range offer.shapes {
-		identity := fmt.Sprintf("%s %s %t", shape.Name(), shape.Physical().UUID, offer.withdrawn[shape.Name()])
-		if share, ok := shape.(gpu.Share); ok {
-			identity += fmt.Sprintf(" %+v", share.Sharing)
-			shape = share.Of
-		}
-		if static, ok := shape.(gpu.Static); ok {
-			identity += " " + static.Device.UUID
-		}
-		all = append(all, identity)
+		all = append(all, fmt.Sprintf("%s %s %t %+v %s", shape.Name(), shape.Physical().UUID, offer.withdrawn[shape.Name()], shape.Form(), shape.UUID()))
 	}
 	return all
 }

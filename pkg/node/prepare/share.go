@@ -9,26 +9,23 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
-	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // takeShare reads how the claim's share of a device is used, and how much of it the
 // scheduler has given to the claim.
 func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult, driver string) {
-	share, ok := a.Shape.(gpu.Share)
-	if !ok || a.Admin {
+	form := a.Shape.Form()
+	if a.Admin || form.Shares == 0 {
 		return
 	}
-	switch sharing := share.Sharing.(type) {
-	case gpu.TimeSlicing:
-		if _, whole := share.Of.(gpu.Whole); whole && sharing.Interval != gpu.DefaultInterval {
-			a.Interval = sharing.Interval
-		}
-	case gpu.MPS:
+	if form.Entire() && form.Interval != gpu.DefaultInterval {
+		a.Interval = form.Interval
+	}
+	if form.Served() {
 		a.MPS = &journal.MPS{
-			Daemon:      share.Name(),
-			MemoryBytes: uint64(consumed(result, driver, slice.CapacityMemory)),
-			Cores:       int(consumed(result, driver, slice.CapacityCores)),
+			Daemon:      a.Shape.Name(),
+			MemoryBytes: uint64(consumed(result, driver, gpu.CapacityMemory)),
+			Cores:       int(consumed(result, driver, gpu.CapacityCores)),
 			MultiUser:   true, // the claims of a namespace know nothing of another's users
 		}
 	}
@@ -48,10 +45,7 @@ func consumed(result resourceapi.DeviceRequestAllocationResult, driver, capacity
 // shares is the number of shares of default size, 0 for a device that the claim has to
 // itself.
 func (a Assignment) shares() int {
-	if share, ok := a.Shape.(gpu.Share); ok {
-		return share.Sharing.Count()
-	}
-	return 0
+	return a.Shape.Form().Shares
 }
 
 // sharedAs is the name under which other claims may have shares of the device, empty
