@@ -188,6 +188,9 @@ func (d *Driver) offer(ctx context.Context, hardware Hardware, look func() (gpu.
 		d.history, d.until = history, next.until
 		d.passing.Store(next.passing)
 	}
+	for _, err := range next.unknown {
+		klog.FromContext(ctx).Error(err, "A device that a claim has is not offered")
+	}
 	offering := identities(next)
 	if !known {
 		offering = append(offering, "unpublished")

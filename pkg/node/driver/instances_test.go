@@ -99,7 +99,7 @@ func TestWhatWasMadeForClaimsChangesNothing(t *testing.T) {
 		must(t, err)
 		must(t, records.Put(t.Context(), journal.Record{
 			ClaimUID: "uid-own", Namespace: "default", Name: "own", BootID: d.BootID, State: journal.Prepared,
-			Devices: []journal.Device{{Device: "gpu-0-mig-2g20gb-14-2", Pool: d.NodeName, UUID: g.UUID, Request: "r", Partition: &journal.Partition{
+			Devices: []journal.Device{{Device: "gpu-0-mig-2g20gb-14-2", Pool: d.NodeName, UUID: g.UUID, Request: "r", Shape: "partition", Partition: journal.Partition{
 				ProfileID: instance.ProfileID, Start: start, Size: instance.Size, UUID: instance.ComputeInstances[0].UUID,
 			}}},
 		}))

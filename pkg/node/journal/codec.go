@@ -9,6 +9,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // A record is written in the oldest schema version whose builds do no harm with it,
@@ -19,7 +21,18 @@ const (
 	// does not know of that takes the others' shares for conflicts, and leaves
 	// daemons and modes behind.
 	sharingSchema = 2
-	newestSchema  = sharingSchema
+	// shapeSchema is of shapes and steps that come after those of earlier builds, which
+	// would take the device for a whole GPU with nothing to undo. Of all others, such
+	// builds conclude the shape from the other fields, which they find as they wrote
+	// them, so that they can follow this one.
+	shapeSchema  = 3
+	newestSchema = shapeSchema
+)
+
+var (
+	earlierShapes   = []string{gpu.BaseWhole, gpu.BasePartition, gpu.BaseStatic}
+	earlierSharings = []string{"", gpu.TimeSlicing{}.Name(), gpu.MPS{}.Name()}
+	earlierSteps    = []Step{DisableMIG, MakePartition, SetTimeSlice, SetComputeMode, RunDaemon}
 )
 
 // maxFileSize bounds what is read into memory. A claim has at most 32 results;
@@ -63,8 +76,19 @@ func encode(r Record) ([]byte, error) {
 
 // schemaOf is the version in which a record is written.
 func schemaOf(r Record) int {
-	shares := func(d Device) bool { return d.Shares != 0 || d.Interval != "" || d.MPS != nil }
-	if slices.ContainsFunc(r.Devices, shares) {
+	schema := firstSchema
+	for _, d := range r.Devices {
+		schema = max(schema, d.schema())
+	}
+	return schema
+}
+
+func (d Device) schema() int {
+	later := func(s Step) bool { return !slices.Contains(earlierSteps, s) }
+	switch {
+	case !slices.Contains(earlierShapes, d.Shape), !slices.Contains(earlierSharings, d.Sharing), slices.ContainsFunc(d.Steps, later):
+		return shapeSchema
+	case d.Shares != 0 || d.Interval != "" || d.Served():
 		return sharingSchema
 	}
 	return firstSchema
@@ -90,6 +114,9 @@ func decode(name string, data []byte) (Record, *fault) {
 	var record Record
 	if err := json.Unmarshal(body, &record); err != nil {
 		return Record{}, faultf(Invalid, "has an intact checksum and a content that cannot be read: %w", err)
+	}
+	for i := range record.Devices {
+		record.Devices[i].complete()
 	}
 	if err := validate(record); err != nil {
 		return Record{}, faultf(Invalid, "has an intact checksum and an impossible content: %w", err)
@@ -138,6 +165,11 @@ func validate(r Record) error {
 	}
 	if r.State != Intent && r.State != Prepared {
 		return fmt.Errorf("the state %q is neither %q nor %q", r.State, Intent, Prepared)
+	}
+	for _, d := range r.Devices {
+		if d.Shape == "" {
+			return fmt.Errorf("device %q has no shape", d.Device)
+		}
 	}
 	return nil
 }

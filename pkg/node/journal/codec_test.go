@@ -18,10 +18,10 @@ func sealed(body string) string {
 }
 
 func TestFileFormatIsStable(t *testing.T) {
-	const want = `{"schemaVersion":1,"crc32c":"a77dc297","record":` +
+	const want = `{"schemaVersion":1,"crc32c":"90ffa7c3","record":` +
 		`{"claimUID":"a","namespace":"team-a","name":"claim-of-a","bootID":"5b1ac1a5-3d2c-4c8e-9a0c-0d6c7c9a3e11","state":"prepared","devices":[` +
-		`{"request":"gpu","pool":"node-1","device":"gpu-0","uuid":"GPU-0","cdiDeviceIDs":["k8s.gpu.nvidia.com/claim=a-gpu-0"]},` +
-		`{"request":"look","pool":"node-1","device":"gpu-1","uuid":"GPU-1","adminAccess":true,"shareID":"share"}]}}` + "\n"
+		`{"request":"gpu","pool":"node-1","device":"gpu-0","uuid":"GPU-0","cdiDeviceIDs":["k8s.gpu.nvidia.com/claim=a-gpu-0"],"shape":"whole","type":"gpu","steps":["disable-mig"]},` +
+		`{"request":"look","pool":"node-1","device":"gpu-1","uuid":"GPU-1","adminAccess":true,"shareID":"share","shape":"whole","type":"gpu"}]}}` + "\n"
 	got, err := encode(record("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestPartitionsInTheFile(t *testing.T) {
 		"foreign":      `{"profileID":9,"start":4,"size":4,"foreign":true,"uuid":"MIG-2","instanceID":2}`,
 		"with a later": `{"profileID":9,"size":4,"later":[1,2.50]}`,
 	} {
-		body := `{"claimUID":"a","state":"intent","devices":[{"device":"gpu-0","partition":` + partition + `}]}`
+		body := `{"claimUID":"a","state":"intent","devices":[{"device":"gpu-0","shape":"partition","partition":` + partition + `}]}`
 		read, bad := decode("a.json", []byte(sealed(body)))
 		if bad != nil {
 			t.Fatalf("%s: %v", name, bad)
@@ -63,14 +63,14 @@ func TestTheSchemaOfShares(t *testing.T) {
 		device string
 		schema int
 	}{
-		"a device for itself":     {`{"device":"gpu-0","uuid":"GPU-0"}`, 1},
-		"one of several shares":   {`{"device":"gpu-0-timeslice","shareID":"s","shares":4}`, 2},
-		"an interval":             {`{"device":"gpu-0","interval":"Long"}`, 2},
-		"a client of MPS":         {`{"device":"gpu-0-mps","shares":4,"mps":{"daemon":"gpu-0-mps","computeMode":"Default","memoryBytes":1048576,"cores":25}}`, 2},
-		"a daemon of the claim's": {`{"device":"gpu-0","mps":{"daemon":"claim-a-0","cores":50,"multiUser":true,"later":{"x":1}}}`, 2},
+		"a device for itself":     {`{"device":"gpu-0","uuid":"GPU-0","shape":"whole"}`, 1},
+		"one of several shares":   {`{"device":"gpu-0-timeslice","shareID":"s","shape":"whole","shares":4,"sharing":"timeslice"}`, 2},
+		"an interval":             {`{"device":"gpu-0","shape":"whole","interval":"Long"}`, 2},
+		"a client of MPS":         {`{"device":"gpu-0-mps","shape":"whole","shares":4,"mps":{"daemon":"gpu-0-mps","computeMode":"Default","memoryBytes":1048576,"cores":25}}`, 2},
+		"a daemon of the claim's": {`{"device":"gpu-0","shape":"whole","mps":{"daemon":"claim-a-0","cores":50,"multiUser":true,"later":{"x":1}}}`, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			body := `{"claimUID":"a","state":"prepared","devices":[{"device":"gpu-1"},` + tc.device + `]}`
+			body := `{"claimUID":"a","state":"prepared","devices":[{"device":"gpu-1","shape":"static"},` + tc.device + `]}`
 			want := strings.Replace(sealed(body), `"schemaVersion":1`, fmt.Sprintf(`"schemaVersion":%d`, tc.schema), 1)
 			read, bad := decode("a.json", []byte(want))
 			if bad != nil {
@@ -151,7 +151,7 @@ func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 
 // A newer version needs its records, and may be running.
 func TestTheRecordOfANewerVersionStays(t *testing.T) {
-	const content = `{"schemaVersion":3,"format":{}}`
+	const content = `{"schemaVersion":4,"format":{}}`
 	j := open(t)
 	writeFile(t, j, "a.json", content)
 	put(t, j, record("good"))
@@ -159,7 +159,7 @@ func TestTheRecordOfANewerVersionStays(t *testing.T) {
 	if !reflect.DeepEqual(uids(records), []string{"good"}) || len(corrupt) != 1 || corrupt[0].Reason != NewerSchema {
 		t.Fatalf("List = %v, %v", uids(records), corrupt)
 	}
-	for _, want := range []string{"was written by a newer version of the plugin (schema version 3, this one knows up to 2)", "left alone: install that version again"} {
+	for _, want := range []string{"was written by a newer version of the plugin (schema version 4, this one knows up to 3)", "left alone: install that version again"} {
 		if !strings.Contains(corrupt[0].Error(), want) {
 			t.Errorf("%v does not say %q", corrupt[0], want)
 		}

@@ -32,10 +32,10 @@ func record(uid string) Record {
 		BootID: "5b1ac1a5-3d2c-4c8e-9a0c-0d6c7c9a3e11", State: Prepared,
 		Devices: []Device{
 			{
-				Request: "gpu", Pool: "node-1", Device: "gpu-0", UUID: "GPU-0",
-				CDIDeviceIDs: []string{"k8s.gpu.nvidia.com/claim=" + uid + "-gpu-0"},
+				Request: "gpu", Pool: "node-1", Device: "gpu-0", UUID: "GPU-0", Shape: "whole", Type: "gpu",
+				CDIDeviceIDs: []string{"k8s.gpu.nvidia.com/claim=" + uid + "-gpu-0"}, Steps: []Step{DisableMIG},
 			},
-			{Request: "look", Pool: "node-1", Device: "gpu-1", UUID: "GPU-1", AdminAccess: true, ShareID: "share"},
+			{Request: "look", Pool: "node-1", Device: "gpu-1", UUID: "GPU-1", AdminAccess: true, ShareID: "share", Shape: "whole", Type: "gpu"},
 		},
 	}
 }
@@ -182,15 +182,17 @@ func TestListDoesNotReadUnchangedFilesAgain(t *testing.T) {
 func TestResultsShareNothingWithTheJournal(t *testing.T) {
 	r := record("a")
 	r.unknown = map[string]json.RawMessage{"x": json.RawMessage("1")}
-	r.Devices[0].Partition = &Partition{UUID: "MIG-1"}
+	r.Devices[0].Partition = Partition{UUID: "MIG-1", unknown: map[string]json.RawMessage{"x": json.RawMessage("1")}}
 	copied := r.Clone()
 	copied.Devices[0].Partition.UUID = "MIG-2"
+	copied.Devices[0].Partition.unknown["x"] = json.RawMessage("2")
+	copied.Devices[0].Steps[0] = "changed"
 	copied.Devices[0].CDIDeviceIDs[0] = "changed"
 	copied.Devices[1].Device = "changed"
 	copied.unknown["x"] = json.RawMessage("2")
 	if want := record("a"); r.Devices[0].CDIDeviceIDs[0] != want.Devices[0].CDIDeviceIDs[0] ||
 		r.Devices[1].Device != want.Devices[1].Device || string(r.unknown["x"]) != "1" ||
-		r.Devices[0].Partition.UUID != "MIG-1" {
+		r.Devices[0].Partition.UUID != "MIG-1" || string(r.Devices[0].Partition.unknown["x"]) != "1" || r.Devices[0].Steps[0] != DisableMIG {
 		t.Errorf("Clone shares memory: %+v", r)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
@@ -26,7 +27,7 @@ type part struct {
 	gpu string
 	// sharedAs is empty unless other claims may have shares of it.
 	sharedAs string
-	*journal.Partition
+	gpu.Placement
 }
 
 // coexists tells whether both are shares of one device.
@@ -35,10 +36,11 @@ func (p part) coexists(other part) bool {
 }
 
 func (p part) overlaps(other part) bool {
-	if p.gpu != other.gpu || p.Partition == nil || other.Partition == nil {
-		return p.gpu == other.gpu
-	}
-	return p.Start < other.Start+other.Size && other.Start < p.Start+p.Size
+	return p.gpu == other.gpu && p.Placement.Overlaps(other.Placement)
+}
+
+func partOf(device journal.Device) part {
+	return part{device.UUID, sharedName(device), device.Form().Placement}
 }
 
 // parts are what a recorded claim holds for itself.
@@ -46,7 +48,7 @@ func parts(record journal.Record) []part {
 	var held []part
 	for _, device := range record.Devices {
 		if !device.AdminAccess {
-			held = append(held, part{device.UUID, sharedName(device), device.Partition})
+			held = append(held, partOf(device))
 		}
 	}
 	return held

@@ -19,7 +19,7 @@ var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet
 
 // ours tells whether a recorded device is a partition that is made and unmade here.
 func ours(device journal.Device) bool {
-	return !device.AdminAccess && device.Partition != nil && !device.Partition.Foreign
+	return device.Shape == gpu.BasePartition && !device.Partition.Foreign
 }
 
 // hasEffects tells whether the record's claim may have left something on a GPU,
@@ -29,10 +29,7 @@ func (p *Preparer) hasEffects(record journal.Record) bool {
 }
 
 // affects tells whether something may be left of what was done for a device.
-func affects(device journal.Device) bool {
-	made := device.Partition != nil && !handedOut(device.Partition)
-	return !device.AdminAccess && (made || device.Interval != "" || device.MPS != nil)
-}
+func affects(device journal.Device) bool { return slices.ContainsFunc(device.Steps, leaves) }
 
 // affected are the GPUs on which something may be left, sorted.
 func affected(record journal.Record) []string {
@@ -83,8 +80,11 @@ func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.
 		return err
 	}
 	timer.phase("intent")
-	w := workOf(record, p.neighbours(ctx, record.ClaimUID))
-	err := doAll(ctx, w.gpus, node.Tools)
+	w, err := workOf(record, p.neighbours(ctx, record.ClaimUID), every)
+	if err != nil {
+		return err
+	}
+	err = doAll(ctx, w.gpus, node.Tools)
 	timer.phase("mig")
 	if err != nil || len(w.daemons) == 0 {
 		return err
@@ -96,7 +96,11 @@ func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.
 
 // serve makes sure that the daemons run whose clients the claim's processes are.
 func (p *Preparer) serve(ctx context.Context, record *journal.Record, node *Node) error {
-	if err := doAll(ctx, workOf(record, p.neighbours(ctx, record.ClaimUID)).daemons, node.Tools); err != nil {
+	w, err := workOf(record, p.neighbours(ctx, record.ClaimUID), every)
+	if err == nil {
+		err = doAll(ctx, w.daemons, node.Tools)
+	}
+	if err != nil {
 		return fmt.Errorf("claim %s, %w", claimIn(*record), err)
 	}
 	return nil
@@ -112,7 +116,11 @@ func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *N
 	// Without what the attempt has learned, whoever undoes the rest would take
 	// what somebody else has made for a part of it.
 	remembered := p.remember(ctx, record)
-	if err := workOf(record, p.neighbours(ctx, record.ClaimUID)).undo(ctx, node.Tools); err != nil {
+	w, err := workOf(record, p.neighbours(ctx, record.ClaimUID), every)
+	if err == nil {
+		err = w.undo(ctx, node.Tools)
+	}
+	if err != nil {
 		err = fmt.Errorf("what was done already is undone later: %w", err)
 		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
 	}
@@ -162,7 +170,11 @@ func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
 		}
 		defer unlock()
 		known := record.Clone()
-		last = workOf(&record, p.neighbours(ctx, record.ClaimUID)).undoOnce(ctx, node.Tools)
+		var w work
+		if w, last = workOf(&record, p.neighbours(ctx, record.ClaimUID), every); last != nil {
+			return last
+		}
+		last = w.undoOnce(ctx, node.Tools)
 		switch {
 		case last == nil:
 			// Under the lock, so that of the last two claims of a GPU one sees
@@ -234,7 +246,7 @@ func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }
 func (p *Preparer) anyNames(records []journal.Record, uuid string, instance gpu.Instance) bool {
 	return slices.ContainsFunc(records, func(record journal.Record) bool {
 		return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, func(d journal.Device) bool {
-			return ours(d) && d.UUID == uuid && names(*d.Partition, instance)
+			return ours(d) && d.UUID == uuid && names(d.Partition, instance)
 		})
 	})
 }

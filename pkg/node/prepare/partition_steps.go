@@ -6,10 +6,86 @@ import (
 	"fmt"
 	"slices"
 
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
+
+// partition is the preparation of a MIG partition, which is made for the claim.
+type partition struct{}
+
+func (partition) steps() []journal.Step { return []journal.Step{journal.MakePartition} }
+
+// inspect adopts the partition of another share where there is one. One
+// that somebody has destroyed is made anew.
+func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, mig MIG) (change bool, err error) {
+	for _, sibling := range siblings {
+		if !ours(sibling) {
+			continue
+		}
+		if sibling.Partition.UUID == "" {
+			return true, nil // it is made for an earlier request of the same claim
+		}
+		there, err := exists(sibling, mig)
+		if err != nil {
+			return false, err
+		}
+		if there {
+			device.Partition = sibling.Partition
+			return false, nil
+		}
+	}
+	return !device.AdminAccess, findPlace(device, mig)
+}
+
+// findPlace finds the place of a partition free. For who only looks at
+// one, it finds the partition that is there, if any.
+func findPlace(device *journal.Device, mig MIG) error {
+	partition := &device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
+		return err
+	}
+	if !device.AdminAccess {
+		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which somebody else has made: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
+	}
+	if len(found.Devices) > 0 {
+		partition.InstanceID, partition.ComputeID, partition.UUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
+	}
+	return nil
+}
+
+func (partition) intact(device journal.Device, mig MIG) (bool, error) { return exists(device, mig) }
+
+func (partition) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	return partitionEdits(device, edits)
+}
+
+// partitionEdits are those of the GPU for who only looks at a partition that nobody has
+// made.
+func partitionEdits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	if device.Partition.UUID == "" {
+		return edits.GPU(device.UUID)
+	}
+	return edits.Partition(device.UUID, device.Partition.InstanceID, device.Partition.ComputeID)
+}
+
+// exists tells whether a MIG device is where its record says. A list, which others
+// change while it is read, is not believed when it lacks the device.
+func exists(device journal.Device, mig MIG) (bool, error) {
+	partition := device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
+		return false, err
+	}
+	if slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID }) {
+		return true, nil
+	}
+	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)
+	return err == nil && uuid == partition.UUID, err
+}
 
 // enableMIG prepares a GPU for its first partition. Undone, it leaves the GPU as
 // whole claims need it, once nobody has a partition of it.
@@ -71,7 +147,7 @@ type makeInstance struct {
 }
 
 func (s *makeInstance) do(ctx context.Context, tools Tools) error {
-	uuid, partition := s.device.UUID, s.device.Partition
+	uuid, partition := s.device.UUID, &s.device.Partition
 	if partition.UUID != "" {
 		return nil // adopted
 	}
@@ -100,10 +176,10 @@ func (s *makeInstance) do(ctx context.Context, tools Tools) error {
 // endStale ends the daemon of other shares whose partition somebody has destroyed: one
 // of that name is needed for the partition that takes its place.
 func (s *makeInstance) endStale(ctx context.Context, tools Tools) error {
-	if s.device.MPS == nil {
+	if !s.device.Served() {
 		return nil
 	}
-	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == s.device.MPS.Daemon })
+	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == s.device.MPS.Daemon })
 	if err != nil || len(clients) == 0 || tools.Daemons == nil {
 		return err
 	}
@@ -125,7 +201,7 @@ func (s *makeInstance) undo(_ context.Context, tools Tools) error {
 		err = s.gone(tools.MIG)
 	}
 	if err == nil {
-		relinquish(s.device.Partition)
+		relinquish(&s.device.Partition)
 	}
 	return err
 }
@@ -155,7 +231,7 @@ type makeCompute struct {
 }
 
 func (s *makeCompute) do(_ context.Context, tools Tools) error {
-	partition := s.device.Partition
+	partition := &s.device.Partition
 	if partition.UUID != "" {
 		return nil // adopted
 	}
@@ -217,7 +293,7 @@ func needed(device journal.Device, instance gpu.Instance, others neighbours) (bo
 		return false, nil
 	}
 	sharing, err := others.some(func(d journal.Device) bool {
-		return ours(d) && d.UUID == device.UUID && names(*d.Partition, instance)
+		return ours(d) && d.UUID == device.UUID && names(d.Partition, instance)
 	})
 	return len(sharing) > 0, err
 }
@@ -227,8 +303,7 @@ func needed(device journal.Device, instance gpu.Instance, others neighbours) (bo
 type adopt struct{ from, to *journal.Device }
 
 func (s adopt) do(context.Context, Tools) error {
-	made := *s.from.Partition
-	s.to.Partition = &made
+	s.to.Partition = s.from.Partition
 	return nil
 }
 
@@ -237,7 +312,7 @@ func (adopt) undo(context.Context, Tools) error { return nil }
 // ownInstance finds what was made for a recorded device, nil when it is gone.
 func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
 	instance, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
-	if err != nil || instance == nil || !names(*device.Partition, *instance) {
+	if err != nil || instance == nil || !names(device.Partition, *instance) {
 		return nil, err
 	}
 	return instance, nil

@@ -42,8 +42,8 @@ type Assignment struct {
 	ShareID types.UID
 	// Interval is the time-slice that the GPU must have, empty for any.
 	Interval gpu.Interval
-	// MPS is whose client the claim's processes are, nil for nobody's.
-	MPS *journal.MPS
+	// MPS is whose client the claim's processes are, zero for nobody's.
+	MPS journal.MPS
 }
 
 // Plan is what must be done to prepare a claim.
@@ -57,26 +57,48 @@ func (p Plan) parts() []part {
 	var parts []part
 	for _, assignment := range p.Assignments {
 		if !assignment.Admin {
-			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.partition()})
+			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.Shape.Form().Placement})
 		}
 	}
 	return parts
 }
 
-// partition is what a record says of the shape's partition, nil for a whole GPU.
-// What is only looked at is never ours.
-func (a Assignment) partition() *journal.Partition {
-	switch shape := shared(a.Shape).(type) {
-	case gpu.Partition:
-		return &journal.Partition{ProfileID: shape.Profile.ID, Start: shape.Start, Size: shape.Profile.Size, Foreign: a.Admin}
-	case gpu.Static:
-		return &journal.Partition{
-			ProfileID: shape.Profile.ID, Start: shape.Instance.Start, Size: shape.Instance.Size, Foreign: true,
-			UUID: shape.Device.UUID, InstanceID: shape.Instance.ID, ComputeID: shape.Device.ComputeID,
-		}
+// partition is what a record says of the shape's partition, zero for an entire GPU. What
+// exists already, or is only looked at, is never ours.
+func (a Assignment) partition() journal.Partition {
+	form := a.Shape.Form()
+	if form.Entire() {
+		return journal.Partition{}
 	}
-	return nil
+	uuid := a.Shape.UUID()
+	return journal.Partition{
+		ProfileID: form.ProfileID, Start: form.Start, Size: form.Size, Foreign: a.Admin || uuid != "",
+		UUID: uuid, InstanceID: form.InstanceID, ComputeID: form.ComputeID,
+	}
 }
+
+// steps are what the preparation does: what the shape takes, and then what its sharing
+// takes. Who only looks at a device changes nothing.
+func (a Assignment) steps() []journal.Step {
+	if a.Admin {
+		return nil
+	}
+	form := a.Shape.Form()
+	steps := slices.Clone(preparations[form.Base].steps())
+	if a.Interval != "" {
+		steps = append(steps, journal.SetTimeSlice)
+	}
+	if a.served() && form.Entire() {
+		steps = append(steps, journal.SetComputeMode)
+	}
+	if a.served() {
+		steps = append(steps, journal.RunDaemon)
+	}
+	return steps
+}
+
+// served tells that the claim's processes are clients of an MPS daemon.
+func (a Assignment) served() bool { return a.MPS.Daemon != "" }
 
 // Exclusive lists the UUIDs of the GPUs of which the claim holds something, sorted.
 func (p Plan) Exclusive() []string {
@@ -135,6 +157,9 @@ func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assi
 	shape, offered := offer.Shapes[result.Device]
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, offer.names())
+	}
+	if _, err := preparationOf(shape.Form().Base); err != nil {
+		return Assignment{}, fmt.Errorf("device %s: %w", result.Device, err)
 	}
 	assignment := Assignment{
 		Request: result.Request,

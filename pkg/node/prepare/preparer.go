@@ -273,6 +273,7 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 		State:     journal.Prepared,
 	}
 	for _, assignment := range plan.Assignments {
+		form := assignment.Shape.Form()
 		record.Devices = append(record.Devices, journal.Device{
 			Request:      assignment.Request,
 			Pool:         pool,
@@ -280,11 +281,15 @@ func (p *Preparer) record(plan Plan, pool string) journal.Record {
 			UUID:         assignment.Shape.Physical().UUID,
 			AdminAccess:  assignment.Admin,
 			ShareID:      string(assignment.ShareID),
+			Shape:        form.Base,
+			Type:         assignment.Shape.Type(),
 			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, nameInClaim(assignment.Shape.Name(), string(assignment.ShareID)))},
 			Partition:    assignment.partition(),
-			Shares:       assignment.shares(),
+			Shares:       form.Shares,
+			Sharing:      form.Sharing,
 			Interval:     string(assignment.Interval),
 			MPS:          assignment.MPS,
+			Steps:        assignment.steps(),
 		})
 	}
 	return record
@@ -333,8 +338,12 @@ func claimIn(record journal.Record) cdi.Claim {
 
 // editsOf are those of the device, and of a client of its daemon.
 func editsOf(device journal.Device, node *Node) (cdispec.ContainerEdits, error) {
-	own, err := deviceEdits(device, node.Edits)
-	if err != nil || device.MPS == nil {
+	prepared, err := preparationOf(device.Shape)
+	if err != nil {
+		return cdispec.ContainerEdits{}, err
+	}
+	own, err := prepared.edits(device, node.Edits)
+	if err != nil || !device.Served() {
 		return own, err
 	}
 	if node.Daemons == nil {
@@ -346,15 +355,6 @@ func editsOf(device journal.Device, node *Node) (cdispec.ContainerEdits, error) 
 	own.Mounts = slices.Concat(own.Mounts, client.Mounts)
 	own.Hooks = slices.Concat(own.Hooks, client.Hooks)
 	return own, nil
-}
-
-// deviceEdits are those of the GPU for who only looks at a partition that nobody
-// has made.
-func deviceEdits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
-	if partition := device.Partition; partition != nil && partition.UUID != "" {
-		return edits.Partition(device.UUID, partition.InstanceID, partition.ComputeID)
-	}
-	return edits.GPU(device.UUID)
 }
 
 // Prepared lists the claims that are prepared on this node.

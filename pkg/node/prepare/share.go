@@ -22,7 +22,7 @@ func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult,
 		a.Interval = form.Interval
 	}
 	if form.Served() {
-		a.MPS = &journal.MPS{
+		a.MPS = journal.MPS{
 			Daemon:      a.Shape.Name(),
 			MemoryBytes: uint64(consumed(result, driver, gpu.CapacityMemory)),
 			Cores:       int(consumed(result, driver, gpu.CapacityCores)),
@@ -62,10 +62,10 @@ func (a Assignment) sharedAs() string {
 func checkDaemons(assignments []Assignment) error {
 	for i, a := range assignments {
 		for _, b := range assignments[:i] {
-			if a.Admin || b.Admin || a.Request != b.Request || a.MPS == nil && b.MPS == nil {
+			if a.Admin || b.Admin || a.Request != b.Request || !a.served() && !b.served() {
 				continue
 			}
-			if a.shares()+b.shares() == 0 && a.MPS != nil && b.MPS != nil && a.MPS.Daemon == b.MPS.Daemon {
+			if a.shares()+b.shares() == 0 && a.MPS.Daemon == b.MPS.Daemon {
 				continue
 			}
 			return fmt.Errorf("request %q: it was given %s and %s, but a container can be the client of one MPS daemon only, with one share: ask for each in a request of its own, and use them in different containers",

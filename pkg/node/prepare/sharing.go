@@ -155,7 +155,7 @@ func (s service) arrange(devices []*Assignment, daemon string) error {
 			return fmt.Errorf("%s is %s, which is more than the %s of %s, which request %q was given: lower it",
 				limits[i].field, bytesText(limits[i].bytes), bytesText(total), device.Shape.Name(), device.Request)
 		}
-		device.MPS = &journal.MPS{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
+		device.MPS = journal.MPS{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
 	}
 	return nil
 }

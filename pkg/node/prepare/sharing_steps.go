@@ -81,7 +81,7 @@ func (s setMode) do(_ context.Context, tools Tools) error {
 
 func (s setMode) undo(_ context.Context, tools Tools) error {
 	clients, err := s.others.some(func(d journal.Device) bool {
-		return d.UUID == s.device.UUID && d.MPS != nil && d.Partition == nil
+		return d.UUID == s.device.UUID && d.Served() && d.Form().Entire()
 	})
 	if err != nil || len(clients) > 0 {
 		return err
@@ -110,26 +110,23 @@ func (s setMode) change(tools Tools, to func(now string) string) error {
 // cannot be read, and compute modes do not outlive a reset, or a kernel driver that let
 // go of the GPU while no process held it.
 func (p *Preparer) keepModes(ctx context.Context, record journal.Record, node *Node) error {
-	var modes work
-	var uuids []string
-	others := p.neighbours(ctx, record.ClaimUID)
-	for i := range record.Devices {
-		device := &record.Devices[i]
-		if device.AdminAccess || device.Partition != nil || device.Interval == "" && device.MPS == nil {
-			continue
-		}
-		modes.addModes(device, others)
-		uuids = append(uuids, device.UUID)
+	fading, err := workOf(&record, p.neighbours(ctx, record.ClaimUID), func(s journal.Step) bool { return steps[s].fades })
+	if err != nil {
+		return fmt.Errorf("claim %s, %w", claimIn(record), err)
 	}
-	if len(uuids) == 0 {
+	if len(fading.gpus) == 0 {
 		return nil
+	}
+	uuids := make([]string, len(fading.gpus))
+	for i, j := range fading.gpus {
+		uuids[i] = j.gpu
 	}
 	unlock, err := p.lockGPUs(ctx, uuids)
 	if err != nil {
 		return fmt.Errorf("claim %s: %w", claimIn(record), err)
 	}
 	defer unlock()
-	if err := doAll(ctx, modes.gpus, node.Tools); err != nil {
+	if err := doAll(ctx, fading.gpus, node.Tools); err != nil {
 		return fmt.Errorf("claim %s, %w", claimIn(record), err)
 	}
 	return nil
@@ -194,7 +191,7 @@ func (s runDaemon) do(ctx context.Context, tools Tools) error {
 // clients of the daemon that other claims have.
 func (s runDaemon) clients() ([]journal.Device, error) {
 	id := s.devices[0].MPS.Daemon
-	return s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == id })
+	return s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == id })
 }
 
 func (s runDaemon) undo(ctx context.Context, tools Tools) error {
@@ -212,14 +209,10 @@ func (s runDaemon) daemon() mps.Daemon {
 	first := s.devices[0]
 	daemon := mps.Daemon{ID: first.MPS.Daemon, MultiUser: first.MPS.MultiUser}
 	for _, device := range s.devices {
-		uuid := device.UUID
-		if device.Partition != nil {
-			uuid = device.Partition.UUID
-		}
-		if slices.Contains(daemon.Devices, uuid) {
+		if slices.Contains(daemon.Devices, device.DeviceUUID()) {
 			continue // another share of it
 		}
-		daemon.Devices = append(daemon.Devices, uuid)
+		daemon.Devices = append(daemon.Devices, device.DeviceUUID())
 		if first.Shares == 0 {
 			daemon.MemoryBytes = append(daemon.MemoryBytes, device.MPS.MemoryBytes)
 		}

@@ -47,24 +47,46 @@ func (j *job) failed(step int, err error) error {
 // that serve them then.
 type work struct{ gpus, daemons []*job }
 
-// workOf makes steps that write what they learn into the record's devices.
-func workOf(record *journal.Record, others neighbours) work {
+// stepKind is what a Step of a record stands for.
+type stepKind struct {
+	// add makes the step for a device of the record, and writes what it learns into it.
+	add func(w *work, record *journal.Record, device int, others neighbours)
+	// nothing tells that it leaves nothing that would have to be undone.
+	nothing bool
+	// fades tells that the effect does not outlive a reset, or a kernel driver that let
+	// go of the GPU while no process held it.
+	fades bool
+}
+
+var steps = map[journal.Step]stepKind{
+	journal.DisableMIG:     {add: (*work).addDisable, nothing: true},
+	journal.MakePartition:  {add: (*work).addPartition},
+	journal.SetTimeSlice:   {add: (*work).addInterval, fades: true},
+	journal.SetComputeMode: {add: (*work).addMode, fades: true},
+	journal.RunDaemon:      {add: (*work).addClient},
+}
+
+// leaves tells whether something may be left of a step. Of one that is unknown, it may.
+func leaves(s journal.Step) bool { return !steps[s].nothing }
+
+func every(journal.Step) bool { return true }
+
+// workOf makes the steps of a record that are wanted. One that is unknown was recorded by
+// a newer build, which alone can undo it.
+func workOf(record *journal.Record, others neighbours, wanted func(journal.Step) bool) (work, error) {
 	var w work
-	for i := range record.Devices {
-		device := &record.Devices[i]
-		switch {
-		case device.AdminAccess:
-			continue
-		case device.Partition == nil:
-			w.addGPU(device, others)
-		case !handedOut(device.Partition):
-			w.addPartition(record, i, others)
-		}
-		if device.MPS != nil {
-			w.addClient(device, others)
+	for i, device := range record.Devices {
+		for _, name := range device.Steps {
+			s, known := steps[name]
+			if !known {
+				return work{}, fmt.Errorf("request %q: %s was prepared with the step %q, which this version of the plugin does not know: install the version again that prepared it", device.Request, device.Device, name)
+			}
+			if wanted(name) {
+				s.add(&w, record, i, others)
+			}
 		}
 	}
-	return w
+	return w, nil
 }
 
 // of is the job on a GPU.
@@ -76,20 +98,19 @@ func (w *work) of(uuid string) *job {
 	return w.gpus[len(w.gpus)-1]
 }
 
-func (w *work) addGPU(device *journal.Device, others neighbours) {
+func (w *work) addDisable(record *journal.Record, i int, _ neighbours) {
+	device := &record.Devices[i]
 	w.of(device.UUID).add(device.Request, disableMIG{device.UUID})
-	w.addModes(device, others)
 }
 
-// addModes is for what is set on a GPU without MIG.
-func (w *work) addModes(device *journal.Device, others neighbours) {
-	j := w.of(device.UUID)
-	if device.Interval != "" {
-		j.add(device.Request, setInterval{device, others})
-	}
-	if device.MPS != nil {
-		j.add(device.Request, setMode{device, others})
-	}
+func (w *work) addInterval(record *journal.Record, i int, others neighbours) {
+	device := &record.Devices[i]
+	w.of(device.UUID).add(device.Request, setInterval{device, others})
+}
+
+func (w *work) addMode(record *journal.Record, i int, others neighbours) {
+	device := &record.Devices[i]
+	w.of(device.UUID).add(device.Request, setMode{device, others})
 }
 
 func (w *work) addPartition(record *journal.Record, i int, others neighbours) {
@@ -107,7 +128,8 @@ func (w *work) addPartition(record *journal.Record, i int, others neighbours) {
 }
 
 // addClient adds the device to those of its daemon.
-func (w *work) addClient(device *journal.Device, others neighbours) {
+func (w *work) addClient(record *journal.Record, i int, others neighbours) {
+	device := &record.Devices[i]
 	for _, j := range w.daemons {
 		if daemon, ok := j.steps[0].(*runDaemon); ok && daemon.devices[0].MPS.Daemon == device.MPS.Daemon {
 			daemon.devices = append(daemon.devices, device)
@@ -117,13 +139,6 @@ func (w *work) addClient(device *journal.Device, others neighbours) {
 	j := &job{gpu: device.UUID}
 	j.add(device.Request, &runDaemon{devices: []*journal.Device{device}, others: others})
 	w.daemons = append(w.daemons, j)
-}
-
-// handedOut tells whether a partition was somebody else's from the beginning. One
-// whose place turned out to be somebody else's has no UUID: MIG may have been
-// enabled for it.
-func handedOut(partition *journal.Partition) bool {
-	return partition != nil && partition.Foreign && partition.UUID != ""
 }
 
 // doAll carries out jobs, in parallel. What can pass is tried again until ctx ends.
