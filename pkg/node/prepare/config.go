@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/json"
 
 	v1beta1 "github.com/mica-gpu/mica/api/resource/v1beta1"
@@ -48,7 +47,8 @@ func (c migConfig) sharing() (sharing, error) {
 
 type vfioConfig struct{ v1beta1.VFIODeviceConfig }
 
-func (vfioConfig) appliesTo(gpu.Form) bool   { return false }
+func (vfioConfig) appliesTo(gpu.Form) bool { return false }
+
 func (vfioConfig) sharing() (sharing, error) { return nil, nil } //nolint:nilnil // it never says
 
 // kinds makes an empty configuration to decode into.
@@ -139,12 +139,6 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 		settings = append(settings, s)
 	}
 	return settings, nil
-}
-
-// names tells whether a configuration's request reference means this
-// assignment: the request, or one of its alternatives.
-func (a Assignment) names(reference string) bool {
-	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
 }
 
 // requestsText names the requests that a configuration is for. The scheduler

@@ -34,23 +34,6 @@ func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Pla
 	return effects, nil
 }
 
-// siblingsOf are the other shares of the device of a record's request: those of the
-// same claim first.
-func siblingsOf(record *journal.Record, i int, others neighbours) ([]journal.Device, error) {
-	device := record.Devices[i]
-	if device.Shares == 0 || device.AdminAccess {
-		return nil, nil
-	}
-	var siblings []journal.Device
-	for _, earlier := range record.Devices[:i] {
-		if sharesWith(earlier, device) {
-			siblings = append(siblings, earlier)
-		}
-	}
-	elsewhere, err := others.some(func(d journal.Device) bool { return sharesWith(d, device) })
-	return append(siblings, elsewhere...), err
-}
-
 func inspectDevice(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	shape, err := preparationOf(device.Shape)
 	if err != nil {
@@ -102,15 +85,6 @@ func inspectTurns(device *journal.Device, siblings []journal.Device, modes Modes
 	return err
 }
 
-// advised adds what to do about an answer of the driver's; what was concluded from
-// its answers says so itself.
-func advised(err error, uuid string) error {
-	if answer, own := new(nvml.Error), (explained{}); errors.As(err, &own) || !errors.As(err, &answer) {
-		return err
-	}
-	return fmt.Errorf("%w: %s", err, advice(err, uuid))
-}
-
 // intact tells whether all partitions that the record's claim was given still
 // exist. Without a driver there is nobody to ask.
 func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bool, err error) {
@@ -138,4 +112,13 @@ func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bo
 		}
 	}
 	return true, nil
+}
+
+// advised adds what to do about an answer of the driver's; what was concluded from
+// its answers says so itself.
+func advised(err error, uuid string) error {
+	if answer, own := new(nvml.Error), (explained{}); errors.As(err, &own) || !errors.As(err, &answer) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice(err, uuid))
 }

@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"context"
 	"fmt"
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
@@ -36,3 +37,17 @@ func (whole) intact(journal.Device, MIG) (bool, error) { return true, nil }
 func (whole) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return edits.GPU(device.UUID)
 }
+
+// disableMIG makes a GPU without partitions usable as a whole, which is how it
+// is left when undone, too.
+type disableMIG struct{ gpu string }
+
+func (s disableMIG) do(_ context.Context, tools Tools) error {
+	enabled, err := tools.MIG.MIGEnabled(s.gpu)
+	if err != nil || !enabled {
+		return err
+	}
+	return tools.MIG.SetMIG(s.gpu, false)
+}
+
+func (disableMIG) undo(context.Context, Tools) error { return nil }

@@ -14,9 +14,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// readLimit bounds one question to the API server.
-const readLimit = 5 * time.Second
-
 // prepareLimit bounds the preparation of one claim, as kubelet's calls are bounded:
 // one GPU that does not answer must not keep Reconcile from the other claims.
 const prepareLimit = 40 * time.Second
@@ -54,6 +51,13 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// ReconcileIn tells when Reconcile should run again, if it left claims that are
+// gone to kubelet for a while.
+func (p *Preparer) ReconcileIn() (wait time.Duration, needed bool) {
+	age, needed := p.gone.longest()
+	return max(0, p.GoneWait-age), needed
 }
 
 // reconcileRecord drops a record whose claim is gone, whose boot is over, or whose
@@ -184,7 +188,7 @@ func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
 	if record, err := p.recorded(ctx, spec.UID); err != nil || record.ClaimUID != "" {
 		return err // it is no orphan any more
 	}
-	if claim != nil && len(p.ours(claim)) > 0 {
+	if claim != nil && len(p.results(claim)) > 0 {
 		if !p.CDI.Has(spec.UID) {
 			return nil // kubelet has unprepared it meanwhile
 		}
