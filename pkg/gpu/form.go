@@ -73,13 +73,6 @@ func Restore(g GPU, f Form) (Shape, error) {
 	return Share{Of: base, Sharing: sharing(f)}, nil
 }
 
-var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
-	BaseWhole: func(g GPU, _ Placement) (Base, bool) { return Whole{GPU: g}, g.OffersWhole() },
-	// In the place of a partition there may be somebody else's by now, and the reverse.
-	BasePartition: GPU.at,
-	BaseStatic:    GPU.at,
-}
-
 var sharings = map[string]func(f Form) Sharing{
 	TimeSlicing{}.Name(): func(f Form) Sharing { return TimeSlicing{Replicas: f.Shares, Interval: f.Interval} },
 	MPS{}.Name():         func(f Form) Sharing { return MPS{Clients: f.Shares} },

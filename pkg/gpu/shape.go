@@ -86,6 +86,34 @@ func (w Whole) sharedType(s Sharing) string { return s.Name() }
 // sharedUses leaves neither the whole GPU nor anything else of it.
 func (w Whole) sharedUses(c Counter) uint64 { return c.shared }
 
+// bases are all bases, and what they are on a GPU.
+var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
+	BaseWhole: func(g GPU, _ Placement) (Base, bool) { return Whole{GPU: g}, g.OffersWhole() },
+	// In the place of a partition there may be somebody else's by now, and the reverse.
+	BasePartition: GPU.at,
+	BaseStatic:    GPU.at,
+}
+
+// Policy is which shapes of a GPU are offered.
+type Policy struct {
+	// Whole offers the entire GPU to one claim at a time.
+	Whole bool
+	// MIG offers partitions, where the board and its mode allow, to one claim each.
+	MIG bool
+	// Profiles are the profiles of which partitions are offered, by name; nil for all.
+	Profiles []string
+	// SharedProfiles are the profiles of which partitions are offered in shares,
+	// by name.
+	SharedProfiles map[string]Sharing
+	// TimeSlicing and MPS offer the entire GPU in shares; nil where they do not.
+	TimeSlicing *TimeSlicing
+	MPS         *MPS
+}
+
+// ByDefault is the policy of nodes for which there is no other: what NVIDIA's
+// driver offers.
+func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
+
 // Shapes lists what a node offers, in the order in which it is published: whole
 // GPUs first and those in shares next, because they are few and the scheduler
 // tries devices in this order, then GPU by GPU its partitions. The GPUs'

@@ -39,7 +39,7 @@ func inspectDevice(device *journal.Device, g gpu.GPU, siblings []journal.Device,
 	if err != nil {
 		return false, err
 	}
-	if change, err = shape.inspect(device, g, siblings, tools.MIG); err != nil {
+	if change, err = shape.inspect(device, g, siblings, tools); err != nil {
 		return false, err
 	}
 	shares, err := inspectSharing(device, siblings, tools)
@@ -101,7 +101,7 @@ func (p *Preparer) intact(ctx context.Context, record journal.Record) (intact bo
 			return false, fmt.Errorf("claim %s, request %q: %w", claimIn(record), device.Request, err)
 		}
 		err = persist(ctx, func() (err error) {
-			intact, err = shape.intact(device, node.MIG)
+			intact, err = shape.intact(device, node.Tools)
 			return err
 		})
 		if err != nil {

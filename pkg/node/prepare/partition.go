@@ -20,7 +20,7 @@ func (partition) steps() []journal.Step { return []journal.Step{journal.MakePart
 
 // inspect adopts the partition of another share where there is one. One
 // that somebody has destroyed is made anew.
-func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, mig MIG) (change bool, err error) {
+func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	for _, sibling := range siblings {
 		if !ours(sibling) {
 			continue
@@ -28,7 +28,7 @@ func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.D
 		if sibling.Partition.UUID == "" {
 			return true, nil // it is made for an earlier request of the same claim
 		}
-		there, err := exists(sibling, mig)
+		there, err := exists(sibling, tools.MIG)
 		if err != nil {
 			return false, err
 		}
@@ -37,7 +37,7 @@ func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.D
 			return false, nil
 		}
 	}
-	return !device.AdminAccess, findPlace(device, mig)
+	return !device.AdminAccess, findPlace(device, tools.MIG)
 }
 
 // findPlace finds the place of a partition free. For who only looks at
@@ -57,7 +57,7 @@ func findPlace(device *journal.Device, mig MIG) error {
 	return nil
 }
 
-func (partition) intact(device journal.Device, mig MIG) (bool, error) { return exists(device, mig) }
+func (partition) intact(device journal.Device, tools Tools) (bool, error) { return exists(device, tools.MIG) }
 
 func (partition) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return partitionEdits(device, edits)

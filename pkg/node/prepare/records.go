@@ -27,7 +27,7 @@ func (p *Preparer) Prepared(ctx context.Context) ([]journal.Record, error) {
 func (p *Preparer) recorded(ctx context.Context, claim types.UID) (journal.Record, error) {
 	record, found, loss := p.Journal.Get(string(claim))
 	var corrupt *journal.Corrupt
-	if found || loss != nil && !errors.As(loss, &corrupt) || newer(corrupt) {
+	if found || loss != nil && !errors.As(loss, &corrupt) || corrupt != nil && corrupt.Newer {
 		return record, loss
 	}
 	record, found, err := p.recalled(claim)
@@ -36,7 +36,8 @@ func (p *Preparer) recorded(ctx context.Context, claim types.UID) (journal.Recor
 		return journal.Record{}, err
 	case !found && loss != nil:
 		p.reportDamage()
-		klog.FromContext(ctx).Error(loss, "A claim's record is unusable, going on without it", "uid", claim)
+		klog.FromContext(ctx).Error(loss, "A claim's record is unusable and is removed", "uid", claim)
+		return journal.Record{}, p.Journal.Delete(string(claim))
 	case found:
 		klog.FromContext(ctx).Error(loss, "A claim's record is lost, putting it back from its CDI file", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
 		if err := p.Journal.Put(ctx, record); err != nil {
@@ -47,25 +48,35 @@ func (p *Preparer) recorded(ctx context.Context, claim types.UID) (journal.Recor
 	return record, nil
 }
 
-// records are all records, those that were lost as their copies have them. It
-// reports damaged ones, which the journal tells of only once, whoever asks first.
+// records are all records, those that were lost as their copies have them.
 func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
+	records, _, err := p.listed(ctx)
+	return records, err
+}
+
+// listed also lists the claims whose record is damaged, which it reports once, whoever
+// asks first.
+func (p *Preparer) listed(ctx context.Context) (records []journal.Record, damaged []types.UID, err error) {
 	// Before the journal: a lost record is put back before its copy goes.
 	specs, err := p.CDI.Claims()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, nil, err
 	}
 	records, corrupt, err := p.Journal.List()
 	for _, bad := range corrupt {
-		if newer(bad) {
+		switch {
+		case bad.Newer && !bad.Known:
 			klog.FromContext(ctx).Error(bad, "A claim is neither prepared nor unprepared")
-			continue
+		case !bad.Newer && !bad.Known:
+			p.reportDamage()
+			klog.FromContext(ctx).Error(bad, "A claim's record is unusable; it is put back from its CDI file, or the claim is prepared anew, where possible")
 		}
-		p.reportDamage()
-		klog.FromContext(ctx).Error(bad, "A claim's record is unusable; it is put back from its CDI file, or the claim is prepared anew, where possible")
+		if !bad.Newer && bad.ClaimUID != "" {
+			damaged = append(damaged, types.UID(bad.ClaimUID))
+		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, claim := range specs {
 		if slices.ContainsFunc(records, func(r journal.Record) bool { return r.ClaimUID == string(claim) }) {
@@ -76,13 +87,13 @@ func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
 			lost, found, err = p.Journal.Get(string(claim))
 		}
 		if corrupt := (*journal.Corrupt)(nil); err != nil && !errors.As(err, &corrupt) {
-			return nil, fmt.Errorf("look for the record of claim %s: %w", claim, err)
+			return nil, nil, fmt.Errorf("look for the record of claim %s: %w", claim, err)
 		}
 		if found {
 			records = append(records, lost)
 		}
 	}
-	return records, nil
+	return records, damaged, nil
 }
 
 // recalled reads the copy of a claim's record. One that is damaged or from another
@@ -108,10 +119,6 @@ func copied(record journal.Record) (string, error) {
 	data, err := journal.Encode(record)
 	return string(data), err
 }
-
-// newer tells that a record is one of a newer version of the plugin, which alone knows
-// what was done for the claim: to go on without it would leave that for ever.
-func newer(bad *journal.Corrupt) bool { return bad != nil && bad.Reason == journal.NewerSchema }
 
 func (p *Preparer) reportDamage() {
 	select {

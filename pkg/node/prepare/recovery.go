@@ -25,15 +25,18 @@ const prepareLimit = 40 * time.Second
 // is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each
 // claim is handled under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
-	records, err := p.records(ctx)
+	records, claims, err := p.listed(ctx) // those with a damaged record, to begin with
 	if err != nil {
 		return err
 	}
-	var failures []error
 	recorded := map[types.UID]bool{}
 	for _, record := range records {
 		recorded[types.UID(record.ClaimUID)] = true
-		if err := p.reconcileRecord(ctx, types.UID(record.ClaimUID)); err != nil {
+		claims = append(claims, types.UID(record.ClaimUID))
+	}
+	var failures []error
+	for _, claim := range claims {
+		if err := p.reconcileRecord(ctx, claim); err != nil {
 			failures = append(failures, err)
 		}
 	}

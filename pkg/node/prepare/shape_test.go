@@ -16,8 +16,9 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// A shape that is not shipped goes all the way. What it takes here, in this file and in
-// addToy, is what it would take to ship it: docs/development.md, "Adding a shape".
+// A shape that is not shipped goes all the way. What it takes to ship one is in
+// docs/development.md, "Adding a shape": what is here before addToy is two of the files,
+// and addToy is preparation.go.
 
 // toyShape is an entire GPU in a toy box.
 type toyShape struct{ gpu.Whole }
@@ -40,9 +41,9 @@ const putIntoBox journal.Step = "put-into-box"
 
 func (toy) steps() []journal.Step { return []journal.Step{putIntoBox} }
 
-func (toy) inspect(*journal.Device, gpu.GPU, []journal.Device, MIG) (bool, error) { return true, nil }
+func (toy) inspect(*journal.Device, gpu.GPU, []journal.Device, Tools) (bool, error) { return true, nil }
 
-func (toy) intact(journal.Device, MIG) (bool, error) { return true, nil }
+func (toy) intact(journal.Device, Tools) (bool, error) { return true, nil }
 
 func (toy) edits(device journal.Device, _ Edits) (cdispec.ContainerEdits, error) {
 	return cdispec.ContainerEdits{Env: []string{"BOX=" + device.UUID}}, nil

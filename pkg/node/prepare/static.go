@@ -16,15 +16,15 @@ type static struct{}
 func (static) steps() []journal.Step { return nil }
 
 // inspect makes sure that the partition is still the one that was published.
-func (static) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, mig MIG) (change bool, err error) {
-	there, err := exists(*device, mig)
+func (static) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, tools Tools) (change bool, err error) {
+	there, err := exists(*device, tools.MIG)
 	if err == nil && !there {
 		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
 	}
 	return false, err
 }
 
-func (static) intact(device journal.Device, mig MIG) (bool, error) { return exists(device, mig) }
+func (static) intact(device journal.Device, tools Tools) (bool, error) { return exists(device, tools.MIG) }
 
 func (static) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return partitionEdits(device, edits)

@@ -17,22 +17,22 @@ func (whole) steps() []journal.Step { return []journal.Step{journal.DisableMIG} 
 
 // inspect tells whether MIG has to be disabled. Where that takes a reset, a GPU with MIG
 // enabled is not offered.
-func (whole) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, mig MIG) (change bool, err error) {
+func (whole) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	if device.AdminAccess || len(siblings) > 0 || !g.MIGSwitchable {
 		return false, nil
 	}
-	enabled, err := mig.MIGEnabled(g.UUID)
+	enabled, err := tools.MIG.MIGEnabled(g.UUID)
 	if err != nil || !enabled {
 		return false, err
 	}
-	instances, err := mig.Instances(g.UUID)
+	instances, err := tools.MIG.Instances(g.UUID)
 	if err == nil && len(instances) > 0 {
 		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: somebody else has made %d MIG instances on it: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID, len(instances))
 	}
 	return true, err
 }
 
-func (whole) intact(journal.Device, MIG) (bool, error) { return true, nil }
+func (whole) intact(journal.Device, Tools) (bool, error) { return true, nil }
 
 func (whole) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return edits.GPU(device.UUID)

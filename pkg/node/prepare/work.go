@@ -11,25 +11,6 @@ import (
 // that serve them then.
 type work struct{ gpus, daemons []*job }
 
-// stepKind is what a Step of a record stands for.
-type stepKind struct {
-	// add makes the step for a device of the record, and writes what it learns into it.
-	add func(w *work, record *journal.Record, device int, others neighbours)
-	// nothing tells that it leaves nothing that would have to be undone.
-	nothing bool
-	// fades tells that the effect does not outlive a reset, or a kernel driver that let
-	// go of the GPU while no process held it.
-	fades bool
-}
-
-var steps = map[journal.Step]stepKind{
-	journal.DisableMIG:     {add: (*work).addDisable, nothing: true},
-	journal.MakePartition:  {add: (*work).addPartition},
-	journal.SetTimeSlice:   {add: (*work).addInterval, fades: true},
-	journal.SetComputeMode: {add: (*work).addMode, fades: true},
-	journal.RunDaemon:      {add: (*work).addClient},
-}
-
 // leaves tells whether something may be left of a step. Of one that is unknown, it may.
 func leaves(s journal.Step) bool { return !steps[s].nothing }
 
