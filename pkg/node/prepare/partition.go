@@ -57,7 +57,9 @@ func findPlace(device *journal.Device, mig MIG) error {
 	return nil
 }
 
-func (partition) intact(device journal.Device, tools Tools) (bool, error) { return exists(device, tools.MIG) }
+func (partition) intact(device journal.Device, tools Tools) (bool, error) {
+	return exists(device, tools.MIG)
+}
 
 func (partition) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return partitionEdits(device, edits)

@@ -24,7 +24,9 @@ func (static) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, too
 	return false, err
 }
 
-func (static) intact(device journal.Device, tools Tools) (bool, error) { return exists(device, tools.MIG) }
+func (static) intact(device journal.Device, tools Tools) (bool, error) {
+	return exists(device, tools.MIG)
+}
 
 func (static) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return partitionEdits(device, edits)
