@@ -115,11 +115,11 @@ func TestDefaultSharesFillADevice(t *testing.T) {
 						t.Errorf("%d bytes in %d: %s of %d does not have %d times %d", bytes, count, name, capacity.Value.Value(), count, byDefault)
 					}
 				}
-				_, counted := described.Capacity[CapacityMemory]
+				_, counted := described.Capacity[gpu.CapacityMemory]
 				if enough := bytes/mebibyte >= uint64(count); counted != enough {
 					t.Errorf("%d bytes in %d: memory is published: %t", bytes, count, counted)
 				}
-				if memory := described.Capacity[CapacityMemory]; counted && uint64(memory.Value.Value()) > bytes {
+				if memory := described.Capacity[gpu.CapacityMemory]; counted && uint64(memory.Value.Value()) > bytes {
 					t.Errorf("%d bytes are published as %s", bytes, &memory.Value)
 				}
 			}

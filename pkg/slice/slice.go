@@ -76,7 +76,7 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 }
 
 func isWhole(device resourceapi.Device) bool {
-	kind := device.Attributes[AttributeType].StringValue
+	kind := device.Attributes[gpu.AttributeType].StringValue
 	return kind != nil && *kind == gpu.Whole{}.Type()
 }
 
@@ -131,22 +131,13 @@ func describe(node gpu.Node, offered []gpu.Shape, taints Taints) described {
 		device := device(common, shape)
 		device.ConsumesCounters = consumption(result.counters.Name, counters, shape)
 		device.Taints = taints.of(device.Name)
-		if ofPartition(shape) {
-			result.partitions = append(result.partitions, device)
-		} else {
+		if shape.Form().Entire() {
 			result.entire = append(result.entire, device)
+		} else {
+			result.partitions = append(result.partitions, device)
 		}
 	}
 	return result
-}
-
-// ofPartition tells whether a shape is a partition, or one in shares.
-func ofPartition(shape gpu.Shape) bool {
-	if share, ok := shape.(gpu.Share); ok {
-		shape = share.Of
-	}
-	_, entire := shape.(gpu.Whole)
-	return !entire
 }
 
 // inOrder sorts devices as their shapes are, whatever their GPU.

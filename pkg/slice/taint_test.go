@@ -56,7 +56,7 @@ func TestAGPUIsTaintedInAllItsShapes(t *testing.T) {
 	for _, s := range Pool(node, shapes, taints).Slices {
 		for _, device := range s.Devices {
 			want := 0
-			switch parent := device.Attributes[AttributeParentUUID].StringValue; {
+			switch parent := device.Attributes[gpu.AttributeParentUUID].StringValue; {
 			case device.Name == "gpu-0-timeslice":
 				want = 2
 			case device.Name == "gpu-0", parent != nil && *parent == node.GPUs[0].UUID:

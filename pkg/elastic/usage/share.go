@@ -11,7 +11,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
-	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 type (
@@ -78,8 +78,8 @@ func (c cluster) partOf(consumed consumption, whole capacity) (part, error) {
 		return 0
 	}
 	p := part{
-		time:   first(slice.CapacityShares, slice.CapacityCores, slice.CapacityMemory),
-		memory: first(slice.CapacityMemory, slice.CapacityShares, slice.CapacityCores),
+		time:   first(gpu.CapacityShares, gpu.CapacityCores, gpu.CapacityMemory),
+		memory: first(gpu.CapacityMemory, gpu.CapacityShares, gpu.CapacityCores),
 	}
 	if p.time == 0 {
 		return part{}, errNoPart

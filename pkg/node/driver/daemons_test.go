@@ -54,7 +54,7 @@ func (s *sharing) record(claim *resourceapi.ResourceClaim, uid types.UID, daemon
 	}
 	if err := records.Put(s.Context(), journal.Record{
 		ClaimUID: string(uid), Namespace: claim.Namespace, Name: claim.Name, BootID: s.options.BootID, State: journal.Prepared,
-		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", MPS: &journal.MPS{Daemon: daemon}}},
+		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", Shape: "whole", MPS: journal.MPS{Daemon: daemon}}},
 	}); err != nil {
 		s.Fatal(err)
 	}

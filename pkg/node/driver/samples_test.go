@@ -19,19 +19,19 @@ import (
 )
 
 func TestWhatIsHeldIsSampled(t *testing.T) {
-	partition := &journal.Partition{UUID: "MIG-a", InstanceID: 7}
+	partition := journal.Partition{UUID: "MIG-a", InstanceID: 7}
 	devices := held([]journal.Record{
 		{ClaimUID: "1", Devices: []journal.Device{
 			{Device: "gpu-0", UUID: "GPU-0"},
 			{Device: "gpu-1", UUID: "GPU-1", AdminAccess: true},
-			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Partition: &journal.Partition{}, AdminAccess: true}, // nobody has made it
+			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Partition: journal.Partition{}, AdminAccess: true}, // nobody has made it
 		}},
 		{ClaimUID: "2", Devices: []journal.Device{
 			{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "x"},
 			{Device: "gpu-2-mig-1g10gb-19-3", UUID: "GPU-2", Partition: partition},
 		}},
 		{ClaimUID: "3", Devices: []journal.Device{{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "y"}}},
-		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Partition: &journal.Partition{UUID: "MIG-b"}, Shares: 2}}},
+		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Partition: journal.Partition{UUID: "MIG-b"}, Shares: 2}}},
 	})
 	want := []sample.Device{
 		{Name: "gpu-0", GPU: "GPU-0", UUID: "GPU-0", Claims: []string{"1"}},

@@ -58,7 +58,7 @@ func TestWhatWasMadeForClaimsChangesNothing(t *testing.T) {
 		must(t, err)
 		must(t, r.records.Put(t.Context(), journal.Record{
 			ClaimUID: "uid-own", Namespace: "default", Name: "own", BootID: thisBoot, State: journal.Prepared,
-			Devices: []journal.Device{{Device: "gpu-0-mig-2g20gb-14-2", Pool: r.NodeName, UUID: g.UUID, Request: "r", Partition: &journal.Partition{
+			Devices: []journal.Device{{Device: "gpu-0-mig-2g20gb-14-2", Pool: r.NodeName, UUID: g.UUID, Request: "r", Shape: "partition", Partition: journal.Partition{
 				ProfileID: instance.ProfileID, Start: start, Size: instance.Size, UUID: instance.ComputeInstances[0].UUID,
 			}}},
 		}))

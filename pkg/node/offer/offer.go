@@ -260,6 +260,9 @@ func (o *Offer) offer(ctx context.Context, found findings) {
 		Tools: o.hardware.Tools,
 	})
 	o.offering = offering
+	for _, err := range next.unknown {
+		klog.FromContext(ctx).Error(err, "A device that a claim has is not offered")
+	}
 	wake(o.changed)
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published

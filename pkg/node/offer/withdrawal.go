@@ -2,6 +2,7 @@ package offer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -41,26 +42,25 @@ type nodeOffer struct {
 	passing bool
 	// until is when it changes by itself; zero for never.
 	until time.Time
+	// unknown are held devices that cannot be offered, because nobody here knows what
+	// they are.
+	unknown []error
 }
 
 // identities are what a change of the offer changes: the names of its shapes, how
-// they are shared, which instances those are that somebody else has made, and which
-// are tainted.
+// they are shared, which instances those are that somebody else has made, which are
+// tainted, and what cannot be offered.
 func identities(offer nodeOffer) []string {
 	all := make([]string, 0, len(offer.shapes))
 	for _, shape := range offer.shapes {
-		identity := fmt.Sprintf("%s %s", shape.Name(), shape.Physical().UUID)
+		identity := fmt.Sprintf("%s %s %+v %s", shape.Name(), shape.Physical().UUID, shape.Form(), shape.UUID())
 		for _, taint := range offer.taints[shape.Name()] {
 			identity += fmt.Sprintf(" %s=%s:%s", taint.Key, taint.Value, taint.Effect)
 		}
-		if share, ok := shape.(gpu.Share); ok {
-			identity += fmt.Sprintf(" %+v", share.Sharing)
-			shape = share.Of
-		}
-		if static, ok := shape.(gpu.Static); ok {
-			identity += " " + static.Device.UUID
-		}
 		all = append(all, identity)
+	}
+	for _, err := range offer.unknown {
+		all = append(all, err.Error())
 	}
 	return all
 }
@@ -96,8 +96,16 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 			}
 		}
 		for _, device := range held {
-			if device.UUID == g.UUID {
-				withdraw(shapesOf(g, policyOf(g, device)), func(name string) bool { return name == device.Device })
+			if device.UUID != g.UUID {
+				continue
+			}
+			// The hardware has its say: what a GPU cannot be any more is not published.
+			shape, err := gpu.Restore(g, device.Form())
+			switch {
+			case err == nil:
+				withdraw([]gpu.Shape{shape}, func(name string) bool { return name == device.Device })
+			case !errors.Is(err, gpu.ErrNotOffered):
+				next.unknown = append(next.unknown, fmt.Errorf("device %s of GPU %s, which a claim has: %w", device.Device, g.UUID, err))
 			}
 		}
 	}
@@ -136,64 +144,25 @@ func shapesOf(g gpu.GPU, policy gpu.Policy) []gpu.Shape {
 	return gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy { return policy })
 }
 
-// policyOf is one that offers what a claim holds, among others. The hardware has
-// its say as always: what a GPU cannot be any more is not published.
-func policyOf(g gpu.GPU, held journal.Device) gpu.Policy {
-	var sharing gpu.Sharing
-	if held.Shares > 0 && held.MPS != nil {
-		sharing = gpu.MPS{Clients: held.Shares}
-	} else if held.Shares > 0 {
-		sharing = gpu.TimeSlicing{Replicas: held.Shares, Interval: intervalOf(held)}
-	}
-	switch {
-	case held.Partition != nil && sharing != nil:
-		return gpu.Policy{SharedProfiles: map[string]gpu.Sharing{profileOf(g, held): sharing}}
-	case held.Partition != nil:
-		return gpu.Policy{MIG: true}
-	}
-	switch sharing := sharing.(type) {
-	case gpu.TimeSlicing:
-		return gpu.Policy{TimeSlicing: &sharing}
-	case gpu.MPS:
-		return gpu.Policy{MPS: &sharing}
-	}
-	return gpu.Policy{Whole: true}
-}
-
-func profileOf(g gpu.GPU, held journal.Device) string {
-	for _, p := range g.Profiles {
-		if p.ID == held.Partition.ProfileID {
-			return p.Name
-		}
-	}
-	return ""
-}
-
-func intervalOf(held journal.Device) gpu.Interval {
-	return cmp.Or(gpu.Interval(held.Interval), gpu.DefaultInterval)
-}
-
 // keepIntervals gives shares of GPUs that claims hold the interval that the GPU
 // has, which changes with the first claim after the last, and tells whether that
 // is another than the policy's.
 func keepIntervals(shapes []gpu.Shape, held []journal.Device) (kept bool) {
 	set := map[string]gpu.Interval{}
 	for _, device := range held {
-		if device.Shares > 0 && device.MPS == nil {
-			set[device.Device] = intervalOf(device)
+		if interval := device.Form().Interval; interval != "" {
+			set[device.Device] = interval
 		}
 	}
 	for i, shape := range shapes {
-		share, shared := shape.(gpu.Share)
-		if !shared {
+		form := shape.Form()
+		interval, inUse := set[shape.Name()]
+		if !inUse || form.Interval == interval {
 			continue
 		}
-		slicing, byTime := share.Sharing.(gpu.TimeSlicing)
-		interval, inUse := set[share.Name()]
-		if byTime && inUse && slicing.Interval != interval {
-			slicing.Interval = interval
-			share.Sharing = slicing
-			shapes[i] = share
+		form.Interval = interval
+		if as, err := gpu.Restore(shape.Physical(), form); err == nil {
+			shapes[i] = as
 			kept = true
 		}
 	}

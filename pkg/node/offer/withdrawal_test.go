@@ -64,7 +64,7 @@ func TestAShapeIsWithdrawnForAMinuteAndUntilNobodyHoldsIt(t *testing.T) {
 	if !o.offer.until.Equal(o.now.Add(withdrawalTime)) {
 		t.Errorf("it changes by itself at %s", o.offer.until)
 	}
-	held := journal.Device{Device: "gpu-0"}
+	held := journal.Device{Device: "gpu-0", Shape: "whole"}
 	o.apply(withdrawalTime-1, sliced(4, gpu.DefaultInterval), held)
 	o.expect(t, "0-timeslice", "-0")
 	o.apply(1, sliced(4, gpu.DefaultInterval), held)
@@ -111,10 +111,10 @@ func TestWhatClaimsHoldIsRebuiltAfterARestart(t *testing.T) {
 		held journal.Device
 		want gpu.Shape
 	}{
-		"shares by time": {journal.Device{Device: "gpu-0-timeslice", Shares: 8, Interval: "Long"}, gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 8, Interval: gpu.LongInterval}}},
-		"MPS":            {journal.Device{Device: "gpu-0-mps", Shares: 6, MPS: &journal.MPS{}}, gpu.Share{Sharing: gpu.MPS{Clients: 6}}},
-		"a partition":    {journal.Device{Device: "gpu-0-mig-1g10gb-19-2", Partition: &journal.Partition{ProfileID: 19, Start: 2, Size: 1}}, gpu.Partition{}},
-		"shares of a partition": {journal.Device{Device: "gpu-0-mig-1g10gb-19-2-timeslice", Shares: 3, Partition: &journal.Partition{ProfileID: 19, Start: 2, Size: 1}},
+		"shares by time": {journal.Device{Device: "gpu-0-timeslice", Shape: "whole", Sharing: "timeslice", Shares: 8, Interval: "Long"}, gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 8, Interval: gpu.LongInterval}}},
+		"MPS":            {journal.Device{Device: "gpu-0-mps", Shape: "whole", Sharing: "mps", Shares: 6}, gpu.Share{Sharing: gpu.MPS{Clients: 6}}},
+		"a partition":    {journal.Device{Device: "gpu-0-mig-1g10gb-19-2", Shape: "partition", Partition: journal.Partition{ProfileID: 19, Start: 2, Size: 1}}, gpu.Partition{}},
+		"shares of a partition": {journal.Device{Device: "gpu-0-mig-1g10gb-19-2-timeslice", Shape: "partition", Sharing: "timeslice", Shares: 3, Partition: journal.Partition{ProfileID: 19, Start: 2, Size: 1}},
 			gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 3, Interval: gpu.DefaultInterval}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,12 +129,23 @@ func TestWhatClaimsHoldIsRebuiltAfterARestart(t *testing.T) {
 	}
 }
 
+// What nobody knows is not taken for the whole GPU, and somebody is told.
+func TestAnUnknownShapeIsNotOfferedAsAWholeGPU(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Shape: "later"})
+	o.expect(t, "0-timeslice")
+	if len(o.offer.unknown) != 1 || !strings.Contains(o.offer.unknown[0].Error(), `device gpu-0 of GPU `+o.gpus[0].UUID) ||
+		!strings.Contains(o.offer.unknown[0].Error(), `shape "later" is unknown`) {
+		t.Errorf("got %v", o.offer.unknown)
+	}
+}
+
 // What the hardware cannot be any more is not published, whoever holds it.
 func TestWhatIsHeldOfAGPUThatIsPartitionedIsNotPublished(t *testing.T) {
 	o := newOfOne(t)
 	o.gpus[0].MIG = gpu.MIGEnabled
 	o.gpus[0].MIGSwitchable = false
-	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0"})
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Shape: "whole"})
 	o.expect(t)
 }
 
@@ -142,7 +153,7 @@ func TestReplicasChangeAtOnceAndTheIntervalWithTheLastShare(t *testing.T) {
 	o := newOfOne(t)
 	sharing := func() gpu.TimeSlicing { return o.offer.shapes[0].(gpu.Share).Sharing.(gpu.TimeSlicing) }
 	o.apply(0, sliced(2, gpu.ShortInterval))
-	held := journal.Device{Device: "gpu-0-timeslice", Shares: 2, Interval: "Short"}
+	held := journal.Device{Device: "gpu-0-timeslice", Shape: "whole", Sharing: "timeslice", Shares: 2, Interval: "Short"}
 	o.apply(0, sliced(8, gpu.LongInterval), held)
 	o.expect(t, "0-timeslice")
 	if want := (gpu.TimeSlicing{Replicas: 8, Interval: gpu.ShortInterval}); sharing() != want || !o.offer.passing {

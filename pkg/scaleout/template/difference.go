@@ -12,7 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/mica-gpu/mica/pkg/devices"
-	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // Difference is a sentence about the first thing in which a complete node contradicts its
@@ -80,7 +80,7 @@ func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice)
 				if isWithdrawn(d) {
 					continue
 				}
-				k := kind{text(d, slice.AttributeType), text(d, slice.AttributeProductName), text(d, slice.AttributeProfile)}
+				k := kind{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}
 				o.devices[k] = append(o.devices[k], d)
 			}
 			for _, set := range s.Spec.SharedCounters {
@@ -176,13 +176,13 @@ func (p property) values(devices []resourceapi.Device) []string {
 
 // unlike are attributes in which nodes of a group may differ.
 var unlike = []resourceapi.QualifiedName{
-	slice.AttributeUUID, slice.AttributeParentUUID, slice.AttributeIndex, slice.AttributeMinor,
-	slice.AttributeDriverVersion, slice.AttributeCUDAVersion, slice.AttributeAddressingMode,
+	gpu.AttributeUUID, gpu.AttributeParentUUID, gpu.AttributeIndex, gpu.AttributeMinor,
+	gpu.AttributeDriverVersion, gpu.AttributeCUDAVersion, gpu.AttributeAddressingMode,
 	deviceattribute.StandardDeviceAttributePCIBusID,
 }
 
 // grouping are attributes whose values count groups of GPUs.
-var grouping = []resourceapi.QualifiedName{deviceattribute.StandardDeviceAttributePCIeRoot, slice.AttributeNVLinkGroup}
+var grouping = []resourceapi.QualifiedName{deviceattribute.StandardDeviceAttributePCIeRoot, gpu.AttributeNVLinkGroup}
 
 // properties are all that the devices of a template have: what it does not know is not
 // compared.

@@ -68,7 +68,7 @@ func TestPredictedSlicesAreThoseThatArePublished(t *testing.T) {
 }
 
 func notKnownOf(machine string) []resourceapi.QualifiedName {
-	names := []resourceapi.QualifiedName{slice.AttributeAddressingMode, slice.AttributeParentUUID, slice.AttributeUUID}
+	names := []resourceapi.QualifiedName{gpu.AttributeAddressingMode, gpu.AttributeParentUUID, gpu.AttributeUUID}
 	switch {
 	case slices.Contains(numaNotCaptured, machine):
 		names = append(names, deviceattribute.StandardDeviceAttributeNUMANode)
@@ -153,7 +153,7 @@ var gpuNumber = regexp.MustCompile(`^gpu-\d+`)
 
 // anonymous are copies without names, UUIDs, and what else is named.
 func anonymous(all []*resourceapi.ResourceSlice, without []resourceapi.QualifiedName) []resourceapi.ResourceSliceSpec {
-	ignored := append([]resourceapi.QualifiedName{slice.AttributeUUID, slice.AttributeParentUUID, slice.AttributeMinor}, without...)
+	ignored := append([]resourceapi.QualifiedName{gpu.AttributeUUID, gpu.AttributeParentUUID, gpu.AttributeMinor}, without...)
 	unnumbered := func(name string) string { return gpuNumber.ReplaceAllString(name, "gpu-N") }
 	specs := make([]resourceapi.ResourceSliceSpec, len(all))
 	for i, s := range all {
@@ -191,9 +191,9 @@ func TestPartitionsOfAPredictedGPUHaveOneParent(t *testing.T) {
 				t.Errorf("two devices are named %s", d.Name)
 			}
 			names[d.Name] = true
-			if parent := text(d, slice.AttributeParentUUID); parent != "" {
+			if parent := text(d, gpu.AttributeParentUUID); parent != "" {
 				parents[parent]++
-			} else if text(d, slice.AttributeUUID) == "" {
+			} else if text(d, gpu.AttributeUUID) == "" {
 				t.Errorf("device %s has no UUID", d.Name)
 			}
 		}
@@ -354,8 +354,8 @@ func TestDescribedGPUs(t *testing.T) {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
 	invented := []resourceapi.QualifiedName{
-		slice.AttributeAddressingMode, slice.AttributeArchitecture, slice.AttributeComputeCapability, slice.AttributeCUDAVersion, slice.AttributeDriverVersion, slice.AttributeECCEnabled, slice.AttributeNVLinkGroup,
-		slice.AttributeParentUUID, deviceattribute.StandardDeviceAttributeNUMANode, deviceattribute.StandardDeviceAttributePCIBusID, deviceattribute.StandardDeviceAttributePCIeRoot, slice.AttributeUUID,
+		gpu.AttributeAddressingMode, gpu.AttributeArchitecture, gpu.AttributeComputeCapability, gpu.AttributeCUDAVersion, gpu.AttributeDriverVersion, gpu.AttributeECCEnabled, gpu.AttributeNVLinkGroup,
+		gpu.AttributeParentUUID, deviceattribute.StandardDeviceAttributeNUMANode, deviceattribute.StandardDeviceAttributePCIBusID, deviceattribute.StandardDeviceAttributePCIeRoot, gpu.AttributeUUID,
 	}
 	slices.Sort(invented)
 	if diff := cmp.Diff(invented, predicted.Invented()); diff != "" {

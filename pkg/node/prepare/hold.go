@@ -11,46 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
 // releasePoll is how often the journal is looked at while another claim still
 // holds a GPU.
 const releasePoll = 50 * time.Millisecond
-
-// takeOverLimit bounds the release of a claim that is gone.
-const takeOverLimit = 5 * time.Second
-
-// part is what a claim holds of a GPU: memory slices, or all of it.
-type part struct {
-	gpu string
-	// sharedAs is empty unless other claims may have shares of it.
-	sharedAs string
-	*journal.Partition
-}
-
-// coexists tells whether both are shares of one device.
-func (p part) coexists(other part) bool {
-	return p.sharedAs != "" && p.sharedAs == other.sharedAs && p.gpu == other.gpu
-}
-
-func (p part) overlaps(other part) bool {
-	if p.gpu != other.gpu || p.Partition == nil || other.Partition == nil {
-		return p.gpu == other.gpu
-	}
-	return p.Start < other.Start+other.Size && other.Start < p.Start+p.Size
-}
-
-// parts are what a recorded claim holds for itself.
-func parts(record journal.Record) []part {
-	var held []part
-	for _, device := range record.Devices {
-		if !device.AdminAccess {
-			held = append(held, part{device.UUID, sharedName(device), device.Partition})
-		}
-	}
-	return held
-}
 
 // hold locks the plan's GPUs and makes sure that no other claim holds a part of
 // them that the plan needs. The driver is the last line of defence against two
@@ -103,13 +70,28 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, rele
 // none is what is asked of neighbours by a claim that holds nothing.
 func none() ([]journal.Device, error) { return nil, nil }
 
-// lockGPUs keeps effects on a GPU in order, among processes too.
-func (p *Preparer) lockGPUs(ctx context.Context, uuids []string) (unlock func(), err error) {
-	keys := make([]string, len(uuids))
-	for i, uuid := range uuids {
-		keys[i] = "gpu-" + uuid
+// holder finds another claim's record that holds something that the plan needs.
+// An intent counts, also one of a share of the same device: its effects may have
+// happened. It also returns all records.
+func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []journal.Record, error) {
+	records, err := p.records(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	return p.Locks.Lock(ctx, keys...)
+	needed := plan.parts()
+	for _, record := range records {
+		if record.ClaimUID == string(plan.Claim.UID) || record.BootID != p.BootID {
+			continue
+		}
+		for _, held := range parts(record) {
+			if slices.ContainsFunc(needed, func(n part) bool {
+				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
+			}) {
+				return &record, nil, nil
+			}
+		}
+	}
+	return nil, records, nil
 }
 
 // takeOver releases a claim that is in the way, if it is gone.
@@ -138,30 +120,6 @@ func (p Plan) sharesWith(record journal.Record) bool {
 	return slices.ContainsFunc(parts(record), func(held part) bool { return slices.ContainsFunc(needed, held.coexists) })
 }
 
-// holder finds another claim's record that holds something that the plan needs.
-// An intent counts, also one of a share of the same device: its effects may have
-// happened. It also returns all records.
-func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []journal.Record, error) {
-	records, err := p.records(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	needed := plan.parts()
-	for _, record := range records {
-		if record.ClaimUID == string(plan.Claim.UID) || record.BootID != p.BootID {
-			continue
-		}
-		for _, held := range parts(record) {
-			if slices.ContainsFunc(needed, func(n part) bool {
-				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
-			}) {
-				return &record, nil, nil
-			}
-		}
-	}
-	return nil, records, nil
-}
-
 // stale tells whether a record's claim no longer exists or no longer has the
 // recorded devices. Only the API server's own word counts.
 func (p *Preparer) stale(ctx context.Context, record journal.Record) (bool, error) {
@@ -183,4 +141,47 @@ func (p *Preparer) claimOf(ctx context.Context, record journal.Record) (*resourc
 		return nil, fmt.Errorf("read claim %s/%s: %w", record.Namespace, record.Name, err)
 	}
 	return claim, nil
+}
+
+// part is what a claim holds of a GPU: memory slices, or all of it.
+type part struct {
+	gpu string
+	// sharedAs is empty unless other claims may have shares of it.
+	sharedAs string
+	gpu.Placement
+}
+
+// coexists tells whether both are shares of one device.
+func (p part) coexists(other part) bool {
+	return p.sharedAs != "" && p.sharedAs == other.sharedAs && p.gpu == other.gpu
+}
+
+func (p part) overlaps(other part) bool {
+	return p.gpu == other.gpu && p.Placement.Overlaps(other.Placement)
+}
+
+// parts are what the claim holds for itself.
+func (p Plan) parts() []part {
+	var parts []part
+	for _, assignment := range p.Assignments {
+		if !assignment.Admin {
+			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.Shape.Form().Placement})
+		}
+	}
+	return parts
+}
+
+func partOf(device journal.Device) part {
+	return part{device.UUID, sharedName(device), device.Form().Placement}
+}
+
+// parts are what a recorded claim holds for itself.
+func parts(record journal.Record) []part {
+	var held []part
+	for _, device := range record.Devices {
+		if !device.AdminAccess {
+			held = append(held, partOf(device))
+		}
+	}
+	return held
 }

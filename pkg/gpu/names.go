@@ -1,4 +1,4 @@
-package slice
+package gpu
 
 // Names of attributes in the driver's domain. Those that NVIDIA's driver also
 // publishes have its names and meaning, so that CEL written for it selects the

@@ -4,69 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
-	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
-
-// explained is an error that says itself what to do about it.
-type explained struct{ error }
-
-func (e explained) Unwrap() error { return e.error }
-
-func explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	return explained{err}
-}
-
-// setInterval sets the time-slice of a GPU. Undone, it leaves the GPU with what another
-// claim on it needs, or with the driver's own.
-type setInterval struct {
-	device *journal.Device
-	others neighbours
-}
-
-func (s setInterval) do(ctx context.Context, tools Tools) error {
-	return s.set(ctx, tools, gpu.Interval(s.device.Interval))
-}
-
-func (s setInterval) undo(ctx context.Context, tools Tools) error {
-	needing, err := s.others.some(func(d journal.Device) bool { return d.UUID == s.device.UUID && d.Interval != "" })
-	if err != nil {
-		return err
-	}
-	interval := gpu.DefaultInterval
-	if len(needing) > 0 {
-		interval = gpu.Interval(needing[0].Interval)
-	}
-	if string(interval) == s.device.Interval {
-		return nil
-	}
-	ctx, cancel := toUndo(ctx, resetLimit)
-	defer cancel()
-	err = s.set(ctx, tools, interval)
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
-		return nil // as it could not be set either, nothing of it is left
-	}
-	if _, reason := tools.Modes.ComputeMode(s.device.UUID); err != nil && lost(reason) {
-		return reason // for whose sake no pod is kept
-	}
-	return err
-}
-
-func (s setInterval) set(ctx context.Context, tools Tools, interval gpu.Interval) error {
-	if tools.TimeSlices == nil {
-		return explained{fmt.Errorf("this plugin cannot set the time-slice of GPU %s to %s: use the interval %s", s.device.UUID, interval, gpu.DefaultInterval)}
-	}
-	return explain(tools.TimeSlices.Set(ctx, s.device.UUID, interval))
-}
 
 // setMode gives a GPU to the server of MPS alone, so that no process uses it past the
 // limits. What the mode was before is in the record before it is changed.
@@ -81,7 +25,7 @@ func (s setMode) do(_ context.Context, tools Tools) error {
 
 func (s setMode) undo(_ context.Context, tools Tools) error {
 	clients, err := s.others.some(func(d journal.Device) bool {
-		return d.UUID == s.device.UUID && d.MPS != nil && d.Partition == nil
+		return d.UUID == s.device.UUID && d.Served() && d.Form().Entire()
 	})
 	if err != nil || len(clients) > 0 {
 		return err
@@ -106,59 +50,12 @@ func (s setMode) change(tools Tools, to func(now string) string) error {
 	return withoutModes(tools.Modes.SetComputeMode(s.device.UUID, mode))
 }
 
-// keepModes sets again what a prepared claim's GPUs are to have: time-slices, which
-// cannot be read, and compute modes do not outlive a reset, or a kernel driver that let
-// go of the GPU while no process held it.
-func (p *Preparer) keepModes(ctx context.Context, record journal.Record, node *Node) error {
-	var modes work
-	var uuids []string
-	others := p.neighbours(ctx, record.ClaimUID)
-	for i := range record.Devices {
-		device := &record.Devices[i]
-		if device.AdminAccess || device.Partition != nil || device.Interval == "" && device.MPS == nil {
-			continue
-		}
-		modes.addModes(device, others)
-		uuids = append(uuids, device.UUID)
-	}
-	if len(uuids) == 0 {
-		return nil
-	}
-	unlock, err := p.lockGPUs(ctx, uuids)
-	if err != nil {
-		return fmt.Errorf("claim %s: %w", claimIn(record), err)
-	}
-	defer unlock()
-	if err := doAll(ctx, modes.gpus, node.Tools); err != nil {
-		return fmt.Errorf("claim %s, %w", claimIn(record), err)
-	}
-	return nil
-}
-
 // withoutModes explains the error of a GPU whose compute mode cannot be changed.
 func withoutModes(err error) error {
 	if errors.Is(err, nvml.ErrNotSupported) {
 		return explained{fmt.Errorf("%w: MPS needs the GPU's compute mode to be changed, which this one does not support: keep MPS from it by a GPUPolicy", err)}
 	}
 	return err
-}
-
-const (
-	// startLimit leaves time, of what kubelet waits, to undo what was done.
-	startLimit = 25 * time.Second
-	// stopLimit is what a daemon gets to end, also when a call's time is up.
-	stopLimit = 10 * time.Second
-	// resetLimit is the same for a time-slice, whose program is slow on a node with many
-	// GPUs that are not kept initialised.
-	resetLimit = 30 * time.Second
-)
-
-// toUndo gives time to what is undone, also to what was waited for in vain.
-func toUndo(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
-	return context.WithTimeout(ctx, limit)
 }
 
 var errNoSupervisor = explained{errors.New("this node runs no supervisor of MPS daemons: install the chart with mps.enabled=true")}
@@ -194,7 +91,7 @@ func (s runDaemon) do(ctx context.Context, tools Tools) error {
 // clients of the daemon that other claims have.
 func (s runDaemon) clients() ([]journal.Device, error) {
 	id := s.devices[0].MPS.Daemon
-	return s.others.some(func(d journal.Device) bool { return d.MPS != nil && d.MPS.Daemon == id })
+	return s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == id })
 }
 
 func (s runDaemon) undo(ctx context.Context, tools Tools) error {
@@ -207,19 +104,22 @@ func (s runDaemon) undo(ctx context.Context, tools Tools) error {
 	return explain(tools.Daemons.Stop(ctx, s.devices[0].MPS.Daemon))
 }
 
+const (
+	// startLimit leaves time, of what kubelet waits, to undo what was done.
+	startLimit = 25 * time.Second
+	// stopLimit is what a daemon gets to end, also when a call's time is up.
+	stopLimit = 10 * time.Second
+)
+
 // daemon is what is wanted. For shares, the limits are each client's own.
 func (s runDaemon) daemon() mps.Daemon {
 	first := s.devices[0]
 	daemon := mps.Daemon{ID: first.MPS.Daemon, MultiUser: first.MPS.MultiUser}
 	for _, device := range s.devices {
-		uuid := device.UUID
-		if device.Partition != nil {
-			uuid = device.Partition.UUID
-		}
-		if slices.Contains(daemon.Devices, uuid) {
+		if slices.Contains(daemon.Devices, device.DeviceUUID()) {
 			continue // another share of it
 		}
-		daemon.Devices = append(daemon.Devices, uuid)
+		daemon.Devices = append(daemon.Devices, device.DeviceUUID())
 		if first.Shares == 0 {
 			daemon.MemoryBytes = append(daemon.MemoryBytes, device.MPS.MemoryBytes)
 		}

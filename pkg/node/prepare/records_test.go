@@ -193,8 +193,8 @@ func TestTheRecordOfANewerVersion(t *testing.T) {
 			claim := r.sharing("c", device)
 			prepare(t, newer, claim)
 			record, copied := read(t, r.record(claim)), read(t, r.spec(claim))
-			write(t, r.record(claim), strings.Replace(record, `"schemaVersion":2`, `"schemaVersion":3`, 1))
-			write(t, r.spec(claim), strings.Replace(copied, `\"schemaVersion\":2`, `\"schemaVersion\":3`, 1))
+			write(t, r.record(claim), strings.Replace(record, `"schemaVersion":2`, `"schemaVersion":4`, 1))
+			write(t, r.spec(claim), strings.Replace(copied, `\"schemaVersion\":2`, `\"schemaVersion\":4`, 1))
 
 			older := r.startShares(t, nil)
 			_, err := older.Prepare(testContext(t), claim)
@@ -206,10 +206,10 @@ func TestTheRecordOfANewerVersion(t *testing.T) {
 			prepare(t, older, r.sharing("other", elsewhere))
 			unprepare(t, older, r.sharing("other", elsewhere))
 
-			if got := read(t, r.spec(claim)); !strings.Contains(got, `\"schemaVersion\":3`) {
+			if got := read(t, r.spec(claim)); !strings.Contains(got, `\"schemaVersion\":4`) {
 				t.Errorf("the CDI file was changed to %s", got)
 			}
-			write(t, r.record(claim), strings.Replace(read(t, r.record(claim)), `"schemaVersion":3`, `"schemaVersion":2`, 1))
+			write(t, r.record(claim), strings.Replace(read(t, r.record(claim)), `"schemaVersion":4`, `"schemaVersion":2`, 1))
 			write(t, r.spec(claim), copied)
 			r.expectShares(t, newer, claim)
 			unprepare(t, newer, claim)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -248,13 +247,32 @@ func TestADamagedRecordIsReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
-			if !strings.Contains(logs, "uid-c.json") || !strings.Contains(logs, "quarantine") {
+			if !strings.Contains(logs, "uid-c.json") {
 				t.Errorf("the damage is not reported: %s", logs)
 			}
-			if moved, err := filepath.Glob(filepath.Join(r.claimsDir(), "quarantine", "uid-c.json.*")); err != nil || len(moved) != 1 {
-				t.Errorf("got %q, %v in quarantine, want one file", moved, err)
+			reconcile(t, r.start(t))
+			if got := read(t, r.record(claim)); got == "damaged" {
+				t.Error("the damaged record stays")
 			}
 		})
+	}
+}
+
+// After a loss of power, files can be empty whose claims nobody asks for any more.
+func TestADamagedRecordOfNobodyIsRemoved(t *testing.T) {
+	r := newRig(t)
+	p := r.start(t)
+	if err := os.WriteFile(r.record(r.claim("c", 0)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reconcile(t, p)
+	r.expect(t)
+	if <-p.Damaged(); len(p.damaged) != 0 {
+		t.Error("it is reported for ever")
+	}
+	reconcile(t, p)
+	if len(p.damaged) != 0 {
+		t.Error("it is reported for ever")
 	}
 }
 

@@ -14,9 +14,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// readLimit bounds one question to the API server.
-const readLimit = 5 * time.Second
-
 // prepareLimit bounds the preparation of one claim, as kubelet's calls are bounded:
 // one GPU that does not answer must not keep Reconcile from the other claims.
 const prepareLimit = 40 * time.Second
@@ -28,15 +25,18 @@ const prepareLimit = 40 * time.Second
 // is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each
 // claim is handled under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
-	records, err := p.records(ctx)
+	records, claims, err := p.listed(ctx) // those with a damaged record, to begin with
 	if err != nil {
 		return err
 	}
-	var failures []error
 	recorded := map[types.UID]bool{}
 	for _, record := range records {
 		recorded[types.UID(record.ClaimUID)] = true
-		if err := p.reconcileRecord(ctx, types.UID(record.ClaimUID)); err != nil {
+		claims = append(claims, types.UID(record.ClaimUID))
+	}
+	var failures []error
+	for _, claim := range claims {
+		if err := p.reconcileRecord(ctx, claim); err != nil {
 			failures = append(failures, err)
 		}
 	}
@@ -54,6 +54,13 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// ReconcileIn tells when Reconcile should run again, if it left claims that are
+// gone to kubelet for a while.
+func (p *Preparer) ReconcileIn() (wait time.Duration, needed bool) {
+	age, needed := p.gone.longest()
+	return max(0, p.GoneWait-age), needed
 }
 
 // reconcileRecord drops a record whose claim is gone, whose boot is over, or whose
@@ -184,7 +191,7 @@ func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
 	if record, err := p.recorded(ctx, spec.UID); err != nil || record.ClaimUID != "" {
 		return err // it is no orphan any more
 	}
-	if claim != nil && len(p.ours(claim)) > 0 {
+	if claim != nil && len(p.results(claim)) > 0 {
 		if !p.CDI.Has(spec.UID) {
 			return nil // kubelet has unprepared it meanwhile
 		}
