@@ -130,13 +130,9 @@ func explainPod(ctx context.Context, reader client.Reader, name types.Namespaced
 	if err != nil {
 		return explain.Explanation{}, err
 	}
-	decision, err := scaleout.Plan(ctx, v.Snapshot)
+	explained, known, err := explain.Pod(ctx, scaleout.NewPlanner(v.Snapshot), name)
 	if err != nil {
 		return explain.Explanation{}, fmt.Errorf("plan for the pending pods: %w", err)
-	}
-	explained, known, err := explain.Pod(ctx, v.Snapshot, decision, name)
-	if err != nil {
-		return explain.Explanation{}, err
 	}
 	if !known {
 		return explain.Explanation{}, fmt.Errorf("pod %s asks for no devices, by a claim or by an extended resource of a DeviceClass: see kubectl describe pod %s -n %s for what it waits for",

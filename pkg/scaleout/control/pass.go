@@ -27,10 +27,10 @@ const planTimeout = time.Minute
 func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	begun := l.Clock.Now()
 	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
-	var count scaleout.Counting
+	var planner *scaleout.Planner
 	situation, err := l.look(ctx, begun)
 	if err == nil {
-		count, err = l.plan(ctx, &situation)
+		planner, err = l.plan(ctx, &situation)
 	}
 	if err != nil {
 		l.Forecast.Failed(err)
@@ -41,9 +41,9 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	v := situation.View
 	done := l.executor.Do(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
-	counted := l.tellRooms(ctx, situation, count)
+	counted := l.tellRooms(ctx, situation, planner)
 	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation))
-	tellAgain, told := l.tellPods(ctx, situation)
+	tellAgain, told := l.tellPods(ctx, situation, planner)
 	failures := []error{done, opened, counted, reported, told}
 	if l.DiscoverNodes {
 		failures = append(failures, l.discover(ctx, v))
@@ -82,25 +82,26 @@ func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error)
 	return pair.Triggers(list.Items), nil
 }
 
-// plan decides what is needed, and gives what counts room besides.
-func (l *Loop) plan(ctx context.Context, s *pair.Situation) (scaleout.Counting, error) {
+// plan decides what is needed, and gives the planner, which tells more of it.
+func (l *Loop) plan(ctx context.Context, s *pair.Situation) (*scaleout.Planner, error) {
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	begun := l.Clock.Now()
-	decision, count, err := scaleout.Decide(ctx, s.View.Snapshot)
+	planner := scaleout.NewPlanner(s.View.Snapshot)
+	decision, err := planner.Decide(ctx)
 	planSeconds.Observe(l.Clock.Since(begun).Seconds())
 	if err != nil {
 		return nil, fmt.Errorf("plan for %d pending pods on %d nodes and %d groups: %w: look for claims with very many requests or constraints",
 			len(s.View.Pending), len(s.View.Nodes), len(s.View.Groups), err)
 	}
 	s.Decision = decision
-	return count, nil
+	return planner, nil
 }
 
 // tellRooms counts room for what is forecast and tells of it. It takes seconds where a claim makes
 // the search exponential, so that pods that wait come first.
-func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, count scaleout.Counting) error {
-	rooms, err := count(ctx)
+func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
+	rooms, err := planner.Rooms(ctx)
 	if err != nil {
 		l.Forecast.Failed(err)
 		return err
@@ -111,10 +112,10 @@ func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, count scaleout.C
 }
 
 // tellPods tells pods what they wait for, and gives the time at which to tell the rest.
-func (l *Loop) tellPods(ctx context.Context, s pair.Situation) (time.Time, error) {
+func (l *Loop) tellPods(ctx context.Context, s pair.Situation, planner *scaleout.Planner) (time.Time, error) {
 	within, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
-	explained, err := explain.Pods(within, s.View.Snapshot, s.Decision)
+	explained, err := explain.Pods(within, planner)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
 	}

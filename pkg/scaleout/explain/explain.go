@@ -49,15 +49,18 @@ type Verdict struct {
 // maxVerdicts bounds an explanation.
 const maxVerdicts = 20
 
-// Pods explains all pods of a decision. Kinds of which every pod fits on a node get no
-// verdicts: there is nothing to explain, and the controller asks each time it plans.
-func Pods(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision) ([]Explanation, error) {
-	e := newExplainer(s)
+// Pods explains all pods of a plan. Kinds of which every pod fits on a node get no verdicts: there
+// is nothing to explain, and the controller asks each time it plans.
+func Pods(ctx context.Context, p *scaleout.Planner) ([]Explanation, error) {
+	d, err := p.Decide(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := newExplainer(p)
 	var explained []Explanation
 	for _, kind := range d.Kinds {
 		var verdicts []Verdict
 		if slices.ContainsFunc(kind.Pods, func(p scaleout.PodDecision) bool { return p.Outcome != scaleout.FitsNode }) {
-			var err error
 			if verdicts, err = e.kind(ctx, kind); err != nil {
 				return nil, err
 			}
@@ -69,14 +72,18 @@ func Pods(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision) ([]Expl
 	return explained, nil
 }
 
-// Pod explains one pod; false where the decision does not know it.
-func Pod(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision, name types.NamespacedName) (Explanation, bool, error) {
+// Pod explains one pod; false where the plan does not know it.
+func Pod(ctx context.Context, p *scaleout.Planner, name types.NamespacedName) (Explanation, bool, error) {
+	d, err := p.Decide(ctx)
+	if err != nil {
+		return Explanation{}, false, err
+	}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
 			if pod.Pod != name {
 				continue
 			}
-			verdicts, err := newExplainer(s).kind(ctx, kind)
+			verdicts, err := newExplainer(p).kind(ctx, kind)
 			return explanation(kind, pod, verdicts), true, err
 		}
 	}

@@ -100,11 +100,8 @@ func (w *world) pods(name string, n int, claim *resourceapi.ResourceClaim) *worl
 
 func (w *world) explain(t *testing.T, pod string) Explanation {
 	t.Helper()
-	d, err := scaleout.Plan(t.Context(), w.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, known, err := Pod(t.Context(), w.Snapshot, d, types.NamespacedName{Namespace: "default", Name: pod})
+	p := scaleout.NewPlanner(w.Snapshot)
+	e, known, err := Pod(t.Context(), p, types.NamespacedName{Namespace: "default", Name: pod})
 	if err != nil || !known {
 		t.Fatalf("pod %s: known %t, error %v", pod, known, err)
 	}
@@ -191,11 +188,8 @@ func TestSummarySaysWhatThePodWaitsFor(t *testing.T) {
 // The owner of one pod has nothing to do with the name of another.
 func TestPodsThatAreAlikeAreToldTheSame(t *testing.T) {
 	w := mixedFleet().pods("train", 3, claimOf("x", wants(2, eighty)))
-	d, err := scaleout.Plan(t.Context(), w.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	explained, err := Pods(t.Context(), w.Snapshot, d)
+	p := scaleout.NewPlanner(w.Snapshot)
+	explained, err := Pods(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,11 +206,8 @@ func TestPodsThatAreAlikeAreToldTheSame(t *testing.T) {
 // The controller explains each time that it plans: pods for the scheduler cost nothing.
 func TestPodsThatFitGetNoVerdicts(t *testing.T) {
 	w := newWorld().node("n1", "", newMachine().gpus(8, h100, "81152Mi")).pods("p", 2, claimOf("x", wants(1)))
-	d, err := scaleout.Plan(t.Context(), w.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	explained, err := Pods(t.Context(), w.Snapshot, d)
+	p := scaleout.NewPlanner(w.Snapshot)
+	explained, err := Pods(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,13 +262,13 @@ func BenchmarkPods(b *testing.B) {
 	for i := range 20 {
 		w.pods(fmt.Sprintf("kind-%02d", i), 500, claimOf("x", wants(int64(1+i%8), eighty)))
 	}
-	d, err := scaleout.Plan(b.Context(), w.Snapshot)
-	if err != nil {
+	p := scaleout.NewPlanner(w.Snapshot)
+	if _, err := p.Decide(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Pods(b.Context(), w.Snapshot, d); err != nil {
+		if _, err := Pods(b.Context(), p); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
@@ -34,21 +33,16 @@ const (
 	distanceNodeAffinity = 55
 )
 
-// explainer explains the kinds of one decision.
+// explainer explains the kinds of one plan.
 type explainer struct {
-	snapshot  scaleout.Snapshot
+	planner   *scaleout.Planner
 	diagnoser *diagnoser
 	groups    map[string]scaleout.Group
-	// live is nil until it is needed.
-	live *scaleout.Live
 }
 
-func newExplainer(s scaleout.Snapshot) *explainer {
-	if s.Selectors == nil {
-		s.Selectors = devices.NewSelectors()
-	}
-	e := &explainer{snapshot: s, diagnoser: newDiagnoser(s.Classes, s.Selectors), groups: map[string]scaleout.Group{}}
-	for _, g := range s.Groups {
+func newExplainer(p *scaleout.Planner) *explainer {
+	e := &explainer{planner: p, diagnoser: newDiagnoser(p.Snapshot.Classes, p.Snapshot.Selectors), groups: map[string]scaleout.Group{}}
+	for _, g := range p.Snapshot.Groups {
 		e.groups[g.Name] = g
 	}
 	return e
@@ -64,10 +58,7 @@ func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, er
 	for _, g := range kind.Groups {
 		verdicts = append(verdicts, e.group(ctx, g, claims))
 	}
-	if e.live == nil {
-		e.live = scaleout.NewLive(e.snapshot)
-	}
-	fits, err := e.live.Fits(ctx, kind.ID)
+	fits, err := e.planner.LiveFits(ctx, kind.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package fit
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,7 @@ type Cluster struct {
 	selectors *devices.Selectors
 	words     vocabulary
 	neighbors neighborhood
-	patience  patience
+	budget    budget
 
 	pods     map[string]*Pod
 	demands  map[string]*demand
@@ -64,7 +65,7 @@ func New(facts Facts) *Cluster {
 		selectors: facts.Selectors,
 		words:     newVocabulary(),
 		neighbors: newNeighborhood(facts.Pods),
-		patience:  patience{longest: searchLimit, endless: map[*demand]int{}},
+		budget:    budget{search: searchSteps, endless: map[*demand]int{}, allowed: math.MaxInt},
 		pods:      map[string]*Pod{},
 		demands:   map[string]*demand{},
 		hosts:     map[string]*host{},
@@ -211,7 +212,7 @@ const (
 )
 
 // Place puts a pod on the machine. Without a miss, the machine that it gives is what is left.
-// The error is of the cluster, not of the pod: the context has ended.
+// The error is of the cluster, not of the pod: the context has ended, or ErrSpent.
 func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
@@ -228,6 +229,9 @@ func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Mis
 		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
 	}
 	m.placed[key] = outcome{next, miss}
+	if c.budget.spent++; c.budget.spent > c.budget.allowed {
+		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, ErrSpent)
+	}
 	return next, miss, nil
 }
 

@@ -79,18 +79,18 @@ func (c *Cluster) search(ctx context.Context, m *Machine, d *demand) (allocation
 	return c.left(m.inventory, results), nil
 }
 
-// ask runs the scheduler's allocator for claims of a demand within the limit.
+// ask runs the scheduler's allocator for claims of a demand, as far as the budget goes.
 func (c *Cluster) ask(ctx context.Context, l *layout, state structured.AllocatedState, d *demand, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	published := c.candidates(ctx, l, state, claims)
-	limited, cancel := context.WithTimeout(ctx, c.patience.limit(d))
-	defer cancel()
-	allocator, err := structured.NewAllocator(limited, features, state, c.classes, published, c.selectors.Compiled())
+	search := &metered{Context: ctx, most: c.budget.of(d)}
+	allocator, err := structured.NewAllocator(search, features, state, c.classes, published, c.selectors.Compiled())
 	if err != nil {
 		return nil, err
 	}
-	results, err := allocator.Allocate(limited, l.node, claims)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		c.patience.lose(d)
+	results, err := allocator.Allocate(search, l.node, claims)
+	c.budget.spent += search.steps + len(l.known.devices)
+	if errors.Is(err, ErrSpent) {
+		c.budget.endless[d]++
 	}
 	return results, err
 }
@@ -115,8 +115,8 @@ func (c *Cluster) left(from *inventory, results []resourceapi.AllocationResult) 
 // missOfError tells what the allocator could not do.
 func missOfError(l *layout, d *demand, err error) *Miss {
 	miss := &Miss{Reason: ReasonDevices, Aborts: !errors.Is(err, structured.ErrFailedAllocationOnNode)}
-	if errors.Is(err, context.DeadlineExceeded) {
-		miss.Text = fmt.Sprintf("whether %s can be allocated was not found out in time: there are too many combinations of devices to try; "+
+	if errors.Is(err, ErrSpent) {
+		miss.Text = fmt.Sprintf("whether %s can be allocated was not found out: there are too many combinations of devices to try; "+
 			"ask for several devices by the count of one request rather than by several requests", d.named())
 		return miss
 	}

@@ -3,14 +3,13 @@ package fit
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // Sixteen requests for one of eight GPUs each have more combinations than can be tried, on
 // every machine.
-func TestEndlessSearchesGetLessAndLessTime(t *testing.T) {
+func TestEndlessSearchesGetSmallerAndSmallerBudgets(t *testing.T) {
 	many := claiming(fixture.Driver, 1)
 	for i := range 15 {
 		another := many.Claim.Spec.Devices.Requests[0]
@@ -27,7 +26,7 @@ func TestEndlessSearchesGetLessAndLessTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.patience.longest = 256 * time.Millisecond
+	c.budget.search = 1 << 12
 	for i := range 3 {
 		name := fmt.Sprintf("node-%d", i)
 		m := c.Machine(Node{Object: large(name), Slices: published(t, "p5.48xlarge", name)})
@@ -38,15 +37,13 @@ func TestEndlessSearchesGetLessAndLessTime(t *testing.T) {
 		if miss == nil || !miss.Aborts {
 			t.Fatalf("got %v, want that it cannot be found out", miss)
 		}
-		if got, want := c.limit(hard, m), 256*time.Millisecond>>(i+1); got != want {
-			t.Errorf("after %d endless searches the next may take %v, want %v", i+1, got, want)
+		if got, want := c.limit(hard, m), 1<<12>>(i+1); got != want {
+			t.Errorf("after %d endless searches the next has %d steps, want %d", i+1, got, want)
 		}
-		if got := c.limit(other, m); got != 256*time.Millisecond {
-			t.Errorf("other pods have %v, want what they had before", got)
+		if got := c.limit(other, m); got != 1<<12 {
+			t.Errorf("other pods have %d, want what they had before", got)
 		}
 	}
 }
 
-func (c *Cluster) limit(p *Pod, m *Machine) time.Duration {
-	return c.patience.limit(c.demand(p, m.host))
-}
+func (c *Cluster) limit(p *Pod, m *Machine) int { return c.budget.of(c.demand(p, m.host)) }
