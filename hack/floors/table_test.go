@@ -56,12 +56,15 @@ var floors = map[string]int{
 	"pkg/elastic/forecast":     5,
 	"pkg/elastic/profile":      5,
 
+	// Of a node's devices, what is published, taken and selected, for pkg/scaleout and
+	// pkg/elastic.
+	"pkg/devices": 2,
+
 	// What plugin and controller share: what is published, what is known of boards,
 	// plain values, what a binary knows of itself, what the flags of all have in common,
 	// and how texts are shortened.
 	"pkg/policy":   3,
 	"pkg/slice":    2,
-	"pkg/devices":  2,
 	"pkg/catalog":  1,
 	"pkg/gpu":      0,
 	"pkg/release":  0,

@@ -56,13 +56,7 @@ func (d *Device) CapacityAt(f Field) *resourceapi.DeviceCapacity {
 
 // Lacks tells that the device has nothing in the field.
 func (d *Device) Lacks(f Field) bool {
-	switch f.Section {
-	case SectionAttributes:
-		return d.AttributeAt(f) == nil
-	case SectionCapacity:
-		return d.CapacityAt(f) == nil
-	}
-	return false
+	return f.Name != "" && d.AttributeAt(f) == nil && d.CapacityAt(f) == nil
 }
 
 // Lookup finds what a device of the driver has by a name in a domain: in its own, a driver may

@@ -88,7 +88,7 @@ func share(memory string) func(*resourceapi.DeviceRequestAllocationResult) {
 func TestUseCountsWhatClaimsHave(t *testing.T) {
 	admin := func(r *resourceapi.DeviceRequestAllocationResult) { r.AdminAccess = ptr.To(true) }
 	claim := &resourceapi.ResourceClaim{}
-	for range Results(claim) {
+	for range Results(claim.Status.Allocation) {
 		t.Error("a claim that is not allocated has a result")
 	}
 	claim.Status.Allocation = &resourceapi.AllocationResult{}
@@ -97,7 +97,7 @@ func TestUseCountsWhatClaimsHave(t *testing.T) {
 		result("bare", func(r *resourceapi.DeviceRequestAllocationResult) { r.ShareID = ptr.To(types.UID("x")) }),
 	}
 	used := Use{}
-	for r := range Results(claim) {
+	for r := range Results(claim.Status.Allocation) {
 		used.Add(Of(r), r)
 	}
 	before := used.Clone()

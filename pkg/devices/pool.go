@@ -27,9 +27,9 @@ type Pool struct {
 	Slices []*resourceapi.ResourceSlice
 }
 
-// Pools are those that the slices are of. They, and the devices in them, are in the order in
-// which the scheduler tries them.
-func Pools(published []*resourceapi.ResourceSlice) []Pool {
+// gather gives the pools that the slices are of. They, and the devices in them, are in the
+// order in which the scheduler tries them.
+func gather(published []*resourceapi.ResourceSlice) []Pool {
 	var pools []Pool
 	at := map[PoolID]int{}
 	for _, slice := range published {
@@ -57,7 +57,7 @@ func OfNode(node string, published []*resourceapi.ResourceSlice) []Pool {
 			own = append(own, slice)
 		}
 	}
-	return Pools(own)
+	return gather(own)
 }
 
 // add keeps the slices of the newest generation.

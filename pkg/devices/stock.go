@@ -10,7 +10,7 @@ import (
 
 // Stock is what a node's pods can reach of devices, and what of it is left.
 type Stock struct {
-	Pools []Pool
+	pools []Pool
 	// Devices are those of the pools that are complete, as the scheduler tries them.
 	Devices  []*Device
 	used     Use
@@ -25,8 +25,8 @@ type counter struct {
 
 // NewStock reads the slices, and what is used of their devices.
 func NewStock(published []*resourceapi.ResourceSlice, used Use) *Stock {
-	s := &Stock{Pools: Pools(published), used: Use{}, counters: map[counter]resource.Quantity{}}
-	for _, p := range s.Pools {
+	s := &Stock{pools: gather(published), used: Use{}, counters: map[counter]resource.Quantity{}}
+	for _, p := range s.pools {
 		if p.Complete() {
 			s.add(p)
 		}
@@ -68,11 +68,11 @@ func (s *Stock) pay(d *Device) {
 
 // Incomplete is the first pool of which slices are missing; nil where there is none.
 func (s *Stock) Incomplete() *Pool {
-	i := slices.IndexFunc(s.Pools, func(p Pool) bool { return !p.Complete() })
+	i := slices.IndexFunc(s.pools, func(p Pool) bool { return !p.Complete() })
 	if i < 0 {
 		return nil
 	}
-	return &s.Pools[i]
+	return &s.pools[i]
 }
 
 // Clone can be taken from without a change to this one.

@@ -12,14 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Results are those of the claim's allocation, if it has one, that take a device or a share of
-// one: with admin access nothing is taken.
-func Results(claim *resourceapi.ResourceClaim) iter.Seq[*resourceapi.DeviceRequestAllocationResult] {
-	return ResultsOf(claim.Status.Allocation)
-}
-
-// ResultsOf are those of an allocation, which may be nil.
-func ResultsOf(allocation *resourceapi.AllocationResult) iter.Seq[*resourceapi.DeviceRequestAllocationResult] {
+// Results are those of an allocation, which may be nil, that take a device or a share of one:
+// with admin access nothing is taken.
+func Results(allocation *resourceapi.AllocationResult) iter.Seq[*resourceapi.DeviceRequestAllocationResult] {
 	return func(yield func(*resourceapi.DeviceRequestAllocationResult) bool) {
 		if allocation == nil {
 			return
@@ -93,12 +88,6 @@ func (u Use) State() structured.AllocatedState {
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 	}
-	u.AddTo(state)
-	return state
-}
-
-// AddTo adds the use to a state.
-func (u Use) AddTo(state structured.AllocatedState) {
 	for id, taken := range u {
 		device := structured.MakeDeviceID(id.Pool.Driver, id.Pool.Name, id.Name)
 		if taken.Whole {
@@ -111,6 +100,7 @@ func (u Use) AddTo(state structured.AllocatedState) {
 			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(device, taken.Consumed))
 		}
 	}
+	return state
 }
 
 var anyShare = types.UID("taken")

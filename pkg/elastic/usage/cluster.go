@@ -57,7 +57,7 @@ func (c cluster) heldDevices(object client.Object) []string {
 		return nil
 	}
 	var keys []string
-	for result := range devices.Results(claim) {
+	for result := range devices.Results(claim.Status.Allocation) {
 		if result.Driver == c.driver {
 			keys = append(keys, deviceKey(result.Pool, result.Device))
 		}
@@ -90,7 +90,7 @@ func (c cluster) shares(ctx context.Context, pool, device string) (map[shareKey]
 	wanted := devices.ID{Pool: devices.PoolID{Driver: c.driver, Name: pool}, Name: device}
 	shares := map[shareKey]consumption{}
 	for i := range claims.Items {
-		for result := range devices.Results(&claims.Items[i]) {
+		for result := range devices.Results(claims.Items[i].Status.Allocation) {
 			if devices.Of(result) == wanted {
 				shares[keyOf(claims.Items[i].UID, result.ShareID)] = result.ConsumedCapacity
 			}

@@ -164,7 +164,7 @@ func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 		return nil
 	}
 	var own []Device
-	for result := range devices.Results(claim) {
+	for result := range devices.Results(claim.Status.Allocation) {
 		if result.Driver != x.driver {
 			continue
 		}

@@ -18,7 +18,8 @@ func (d *diagnosis) constraints(s *devices.Stock, claim podClaim) *finding {
 		var f *finding
 		switch {
 		case c.MatchAttribute != nil:
-			if f = d.match(s, claim, c, attributeField(string(*c.MatchAttribute))); f != nil && d.match(d.unused(), claim, c, attributeField(string(*c.MatchAttribute))) == nil {
+			same := attributeField(string(*c.MatchAttribute))
+			if f = d.match(s, claim, c, same); f != nil && d.match(devices.NewStock(d.offer.slices, nil), claim, c, same) == nil {
 				f.Distance = distanceInUse + f.Distance - distanceConstraint
 				f.Text, f.Hint = f.Text+"; the others are allocated", ""
 			}
@@ -32,11 +33,6 @@ func (d *diagnosis) constraints(s *devices.Stock, claim podClaim) *finding {
 		}
 	}
 	return nil
-}
-
-// unused is the node as it would be if nobody had anything of it.
-func (d *diagnosis) unused() *devices.Stock {
-	return devices.NewStock(d.offer.slices, nil)
 }
 
 func attributeField(name string) devices.Field {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,7 +17,7 @@ import (
 func allocations(claims []*resourceapi.ResourceClaim) map[devices.PoolID][]*resourceapi.DeviceRequestAllocationResult {
 	taken := map[devices.PoolID][]*resourceapi.DeviceRequestAllocationResult{}
 	for _, claim := range claims {
-		for result := range devices.Results(claim) {
+		for result := range devices.Results(claim.Status.Allocation) {
 			pool := devices.Of(result).Pool
 			taken[pool] = append(taken[pool], result)
 		}
@@ -63,10 +64,12 @@ func (c *Cluster) allocate(ctx context.Context, m *Machine, d *demand) (allocati
 
 func (c *Cluster) search(ctx context.Context, m *Machine, d *demand) (allocation, error) {
 	layout := m.inventory.layout
-	state := m.inventory.used.State()
+	used := m.inventory.used
 	if layout.networked {
-		c.network.with(m.takes).AddTo(state)
+		used = used.Clone()
+		maps.Copy(used, c.network.with(m.takes))
 	}
+	state := used.State()
 	results, err := c.ask(ctx, layout, state, d, d.claims)
 	switch {
 	case ctx.Err() != nil:
@@ -100,7 +103,7 @@ func (c *Cluster) left(from *inventory, results []resourceapi.AllocationResult) 
 	used := from.used.Clone()
 	var ofNetwork []resourceapi.DeviceRequestAllocationResult
 	for i := range results {
-		for result := range devices.ResultsOf(&results[i]) {
+		for result := range devices.Results(&results[i]) {
 			id := devices.Of(result)
 			if c.network.pools[id.Pool] {
 				ofNetwork = append(ofNetwork, *result)
