@@ -110,7 +110,7 @@ func (g *Gate) report(ctx context.Context, p Passage, lacks []string, advice str
 	}
 	w.said = text
 	message := sentence(p, text, advice, now)
-	klog.FromContext(ctx).Info("A node does not offer what it should", "node", klog.KObj(p.Node), "group", p.Group, "report", message)
+	klog.FromContext(ctx).Info("Node is incomplete", "node", klog.KObj(p.Node), "group", p.Group, "report", message)
 	g.Recorder.Event(p.Node, corev1.EventTypeWarning, reasonIncomplete, message)
 }
 
@@ -136,11 +136,11 @@ func (g *Gate) open(ctx context.Context, p Passage) error {
 	node.Name = p.Node.Name
 	switch err := g.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch)); {
 	case err == nil:
-		log.Info("A node is complete and open to pods", "node", klog.KObj(p.Node), "group", p.Group)
+		log.Info("Node is complete; removed the startup taint", "node", klog.KObj(p.Node), "group", p.Group)
 		return nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
 		// A test that fails is Invalid to the API server.
-		log.V(2).Info("A node has changed while its startup taint was to be removed; it is looked at again", "node", klog.KObj(p.Node), "err", err)
+		log.V(2).Info("Node changed before its startup taint was removed; checking it again", "node", klog.KObj(p.Node), "err", err)
 		return nil
 	default:
 		return fmt.Errorf("remove the startup taint of node %s, which is complete: %w", p.Node.Name, err)
