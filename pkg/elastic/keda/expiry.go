@@ -55,7 +55,7 @@ func (c *certificates) tell(ctx context.Context, use, file string, expires time.
 	certificateExpiry.WithLabelValues(use).Set(float64(expires.Unix()))
 	left := expires.Sub(c.clock.Now())
 	if left <= 0 {
-		klog.FromContext(ctx).Error(nil, "A certificate has expired, so KEDA gets no answers: renew the Secret that is mounted there", "file", file, "expired", expires)
+		klog.FromContext(ctx).Error(nil, "A certificate has expired, so KEDA cannot connect: renew the mounted Secret", "file", file, "expired", expires)
 		return 0
 	}
 	klog.FromContext(ctx).Info("Read a certificate", "file", file, "expires", expires)

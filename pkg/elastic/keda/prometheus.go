@@ -222,17 +222,17 @@ func (p *prometheusServer) judge(ctx context.Context, err error) error {
 
 // refused makes a sentence of what the server said.
 func refused(told *promv1.Error) error {
-	kind, why := told.Type, told.Msg
+	errorType, why := told.Type, told.Msg
 	// The client leaves unread what comes with a status that a proxy may have set as well.
 	var answer struct {
 		ErrorType promv1.ErrorType `json:"errorType"`
 		Error     string           `json:"error"`
 	}
 	if json.Unmarshal([]byte(told.Detail), &answer) == nil && answer.ErrorType != "" {
-		kind, why = answer.ErrorType, answer.Error
+		errorType, why = answer.ErrorType, answer.Error
 	}
 	why = excerpt.Of(why, 300)
-	switch kind {
+	switch errorType {
 	case promv1.ErrBadData:
 		return invalid(fmt.Errorf("it cannot read the query: %s", why))
 	case promv1.ErrExec:

@@ -115,9 +115,9 @@ func (m *Meter) read(ctx context.Context, h *hold) (err error) {
 			return err
 		}
 	}
-	h.part, h.together = alone, alone.memory
+	h.fraction, h.together = alone, alone.memory
 	if isShare(h.device) {
-		h.part, h.together, err = m.cluster.divide(ctx, *h)
+		h.fraction, h.together, err = m.cluster.divide(ctx, *h)
 	}
 	return err
 }

@@ -94,7 +94,7 @@ func (k *keeper) await(ctx context.Context, process Process) error {
 
 // fail publishes that the daemon does not run, and why.
 func (k *keeper) fail(ctx context.Context, err error, lost bool, failures int) {
-	klog.FromContext(ctx).Error(err, "The MPS control daemon does not run", "clientsLostIt", lost, "failedStarts", failures)
+	klog.FromContext(ctx).Error(err, "MPS control daemon is not running", "clientsLostIt", lost, "failedStarts", failures)
 	k.set(ctx, func(s *Status) {
 		s.State, s.Reason = Starting, err.Error()
 		if failures >= attempts {
@@ -111,7 +111,7 @@ func (k *keeper) start(ctx context.Context) (Process, error) {
 	process, err := k.launch(ctx, !k.daemon.MultiUser)
 	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a daemon does that does not know an option
 		if process, second := k.launch(ctx, true); second == nil {
-			klog.FromContext(ctx).Info("The installed MPS control daemon serves the processes of one user at a time: those of others wait, as in containers with another runAsUser", "reason", err.Error())
+			klog.FromContext(ctx).Info("The installed MPS control daemon serves one user at a time: processes of other users, as in containers with another runAsUser, wait", "reason", err.Error())
 			k.set(ctx, func(s *Status) { s.SingleUser = true })
 			return process, nil
 		}
@@ -274,14 +274,14 @@ func (k *keeper) quit(ctx context.Context, process Process) error {
 		_, err := k.ask(limited, "quit -t 1")
 		cancel()
 		if err != nil || !ended(process, quitWait) {
-			klog.FromContext(ctx).Info("The MPS control daemon does not quit, terminating it", "answer", err)
+			klog.FromContext(ctx).Info("MPS control daemon does not quit; terminating it", "answer", err)
 			process.Terminate()
 			ended(process, termWait)
 		}
 	}
 	err := k.supervisor.sweep(ctx, k.place)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Not every process of the MPS control daemon has ended")
+		klog.FromContext(ctx).Error(err, "Cannot end all processes of the MPS control daemon")
 	}
 	return err
 }
@@ -312,10 +312,10 @@ func (k *keeper) end(ctx context.Context, process Process) {
 		return // who waits for its end, to give the GPU to others, waits on: it is tried again
 	}
 	if err := k.supervisor.root.forget(k.daemon.ID); err != nil {
-		klog.FromContext(ctx).Error(err, "What is left of the MPS control daemon cannot be removed; it is tried again")
+		klog.FromContext(ctx).Error(err, "Cannot remove the files of the MPS control daemon; retrying")
 		return
 	}
-	klog.FromContext(ctx).Info("The MPS control daemon has ended: nobody wants it any more")
+	klog.FromContext(ctx).Info("Stopped the MPS control daemon: no claim uses it any more")
 }
 
 // set publishes a change of the status.

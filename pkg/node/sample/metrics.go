@@ -40,7 +40,7 @@ func (s *Sampler) collect(now time.Time) []metrics.Metric {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []metrics.Metric
-	for _, b := range s.boards {
+	for _, b := range s.gpus {
 		for _, of := range b.series {
 			usage, at, known := of.recent(now)
 			if !known {

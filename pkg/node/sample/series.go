@@ -11,7 +11,7 @@ import (
 // what never changes: of the device, all but its claims.
 type series struct {
 	Device
-	// meter belongs to whoever reads the board.
+	// meter belongs to whoever reads the GPU.
 	meter   Meter
 	samples []sampled // of the last window, the oldest first
 	// said is the error that was told, empty where the last read had none.

@@ -12,9 +12,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// ask creates a placeholder for each node of the demand that Cluster Autoscaler will not
+// create creates a placeholder for each node of the demand that Cluster Autoscaler will not
 // bring by itself.
-func (d *placing) ask(demand []scaleout.NewNode) {
+func (d *placing) create(demand []scaleout.NewNode) {
 	if backedOff(d.backoff, d.s.Now) {
 		return
 	}
@@ -61,7 +61,7 @@ func (d *placing) leftToUs(node scaleout.NewNode) bool {
 		if pod == nil {
 			continue
 		}
-		said, triggered := d.saidOf(pod)
+		said, triggered := d.reactionTo(pod)
 		if triggered {
 			return false
 		}
@@ -70,10 +70,10 @@ func (d *placing) leftToUs(node scaleout.NewNode) bool {
 	return left
 }
 
-// saidOf tells whether Cluster Autoscaler has left a pod to us, or has acted for it. Once it has a
+// reactionTo tells whether Cluster Autoscaler has left a pod to us, or has acted for it. Once it has a
 // live node of the group as its template, it sees what we see, and only what it has said
 // since counts.
-func (d *placing) saidOf(pod *corev1.Pod) (left, triggered bool) {
+func (d *placing) reactionTo(pod *corev1.Pod) (left, triggered bool) {
 	t, said := d.s.trigger(pod)
 	live, hasLive := liveTemplate(d.group)
 	switch {

@@ -53,7 +53,7 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 		timeout: group.Object.ProvisionTimeout(),
 		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
-	g.forgive()
+	g.clearBackoff()
 	ups := scaleUps(group)
 	if g.unavailable = unavailable(s, group); g.unavailable != "" {
 		g.keep(ups)
@@ -61,10 +61,10 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 	}
 	g.eks = s.EKS[group.Object.Name]
 	for _, u := range ups {
-		g.judge(u)
+		g.follow(u)
 	}
 	if i := g.intent(); i != nil {
-		g.ask(i.InFlight)
+		g.setSize(i.InFlight)
 	} else if len(demand) > 0 {
 		g.grow(demand)
 	}
@@ -108,8 +108,8 @@ type growing struct {
 	again  time.Time
 }
 
-// forgive ends a backoff when a node has been completed since it began.
-func (g *growing) forgive() {
+// clearBackoff ends a backoff when a node has been completed since it began.
+func (g *growing) clearBackoff() {
 	if g.backoff == nil {
 		return
 	}
@@ -127,8 +127,8 @@ func (g *growing) keep(ups []scaleUp) {
 	}
 }
 
-// judge keeps a scale-up, drops it because it is done, or takes it for failed.
-func (g *growing) judge(u scaleUp) {
+// follow keeps a scale-up, drops it because it is done, or takes it for failed.
+func (g *growing) follow(u scaleUp) {
 	failure := ""
 	switch {
 	case u.settled(g):
@@ -200,8 +200,8 @@ func (g *growing) intent() *scaleUp {
 	return nil
 }
 
-// ask calls EKS, once it has nothing else to do.
-func (g *growing) ask(entry v1alpha1.InFlight) {
+// setSize calls EKS, once it has nothing else to do.
+func (g *growing) setSize(entry v1alpha1.InFlight) {
 	if g.busy() {
 		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 		return
@@ -248,7 +248,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 	}
 	g.kept = append(g.kept, scaleUp{InFlight: entry})
 	if entry.ID == IntentID {
-		g.ask(entry)
+		g.setSize(entry)
 	}
 }
 

@@ -44,7 +44,7 @@ func (e *Executor) Do(ctx context.Context, result *Result) error {
 			errs = append(errs, fmt.Errorf("%s: %w", action, err))
 			continue
 		}
-		logger.V(2).Info("Done", "action", action.String(), "group", group)
+		logger.V(2).Info("Did the action", "action", action.String(), "group", group)
 	}
 	return errors.Join(errs...)
 }

@@ -27,10 +27,10 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
 	d.autoscaler, d.known = s.Autoscaler.Of(group.Object, s.Now)
-	d.forgive()
+	d.clearBackoff()
 	d.retire(attempts(s.View.Placeholders, group, s.Now))
-	if d.present() {
-		d.ask(demand)
+	if d.autoscalerPresent() {
+		d.create(demand)
 	}
 	return d.outcome()
 }
@@ -64,9 +64,9 @@ type placing struct {
 	absent string
 }
 
-// forgive ends backoffs: a node has been completed since, or Cluster Autoscaler's is over.
+// clearBackoff ends backoffs: a node has been completed since, or Cluster Autoscaler's is over.
 // Its own has no end that it tells; while it lasts, ours is prolonged well before it ends.
-func (d *placing) forgive() {
+func (d *placing) clearBackoff() {
 	now := d.s.Now
 	if d.backoff != nil && d.backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff && succeeded(d.group, d.backoff, d.timeout) {
 		d.backoff = nil
@@ -183,16 +183,16 @@ func (d *placing) fail(message string) {
 	d.failed = d.failed || d.backoff != before
 }
 
-// present tells whether there is a Cluster Autoscaler that a placeholder could move.
-func (d *placing) present() bool {
+// autoscalerPresent tells whether there is a Cluster Autoscaler that a placeholder could move.
+func (d *placing) autoscalerPresent() bool {
 	a, now := d.s.Autoscaler, d.s.Now
-	heard := d.s.index.heard
+	last := d.s.index.lastEvent
 	switch {
 	case a.Counts(now):
 		d.again = sooner(d.again, a.Updated.Add(autoscaler.Fresh+time.Second))
 		return true
-	case !heard.IsZero() && age(now, heard) <= eventsFresh:
-		d.again = sooner(d.again, heard.Add(eventsFresh+time.Second))
+	case !last.IsZero() && age(now, last) <= eventsFresh:
+		d.again = sooner(d.again, last.Add(eventsFresh+time.Second))
 		return true
 	case a.Problem != "":
 		d.absent = "the status of Cluster Autoscaler cannot be read: " + a.Problem

@@ -8,25 +8,25 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// busy tells how busy the target's devices are, in percent of one replica.
-type busy struct {
+// deviceUsage tells how busy the target's devices are, in percent of one replica.
+type deviceUsage struct {
 	polled
-	name string
-	part func(usage.Usage) usage.Mean
+	name   string
+	figure func(usage.Usage) usage.Mean
 }
 
 func readUtilization(fields, string, *workload.Ref) (metric, error) {
-	return busy{name: "utilization", part: func(u usage.Usage) usage.Mean { return u.Utilization }}, nil
+	return deviceUsage{name: "utilization", figure: func(u usage.Usage) usage.Mean { return u.Utilization }}, nil
 }
 
 func readMemory(fields, string, *workload.Ref) (metric, error) {
-	return busy{name: "memory", part: func(u usage.Usage) usage.Mean { return u.Memory }}, nil
+	return deviceUsage{name: "memory", figure: func(u usage.Usage) usage.Mean { return u.Memory }}, nil
 }
 
 // value is 0 where no pod on a node holds anything: there is then nothing that is busy. Pods that
 // wait for a node, as they may while they share a claim that others use, are not in the mean, and
 // would raise the total by each replica that it asks for.
-func (m busy) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
+func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	holding := 0
 	for _, pod := range target.Pods {
 		if pod.Node != "" && len(pod.Devices) > 0 {
@@ -40,7 +40,7 @@ func (m busy) value(ctx context.Context, from *Sources, target *workload.State) 
 	if err == nil && u.Devices == 0 {
 		err = fmt.Errorf("no device was measured, though %d of its pods hold some", holding)
 	}
-	mean := m.part(u)
+	mean := m.figure(u)
 	if err == nil {
 		err = mean.Err
 	}
