@@ -52,6 +52,9 @@ var floors = map[string]int{
 	"pkg/elastic/forecast":     5,
 	"pkg/elastic/profile":      5,
 
+	// What nodes made of GPUPolicies, in the controller.
+	"pkg/verdict": 4,
+
 	// What plugin and controller share: what is published, what is known of boards,
 	// plain values, and what a binary knows of itself.
 	"pkg/policy":  3,
