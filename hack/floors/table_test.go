@@ -59,6 +59,8 @@ var floors = map[string]int{
 	// Of a node's devices, what is published, taken and selected, for pkg/scaleout and
 	// pkg/elastic.
 	"pkg/devices": 2,
+	// What nodes made of GPUPolicies, in the controller.
+	"pkg/verdict": 4,
 
 	// What plugin and controller share: what is published, what is known of boards,
 	// plain values, what a binary knows of itself, what the flags of all have in common,

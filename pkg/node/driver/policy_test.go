@@ -65,15 +65,7 @@ func TestAPolicyIsFollowedWithoutARestart(t *testing.T) {
 	_, err = api.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
 	must(t, err)
 	eventually(t, api, "-gpu-0", "-gpu-0-timeslice")
-	fixture.Eventually(t, "the status of both policies", func() error {
-		if status := policies.Status("train"); status.Applied != 1 || status.Nodes[0].Name != fixture.NodeName {
-			return fmt.Errorf("got %+v", status)
-		}
-		if status := policies.Status("default"); status.Applied != 0 || len(status.Nodes) != 0 {
-			return fmt.Errorf("got %+v", status)
-		}
-		return nil
-	})
+	says(t, policies, "train", 1, "")
 	// What is withdrawn can be prepared: its claim was on its way.
 	k.unprepare(claim)
 	k.prepared(claim)
@@ -92,16 +84,7 @@ func TestARefusedPolicyChangesNothingAndSaysSo(t *testing.T) {
 	run(t, o)
 	eventually(t, api, "gpu-0", "gpu-0-timeslice")
 	policies.Put(t, "p", "{shapes: {mps: {clients: 4}}}")
-	var status v1alpha1.GPUPolicyStatus
-	fixture.Eventually(t, "the refusal", func() error {
-		if status = policies.Status("p"); status.Refused != 1 || status.ObservedGeneration != 2 {
-			return fmt.Errorf("got %+v", status)
-		}
-		return nil
-	})
-	if !strings.Contains(status.Nodes[0].Message, "GPUPolicy p offers MPS, which this node cannot serve: nvidia-cuda-mps-control is not there") || status.Conditions[0].Status != metav1.ConditionFalse {
-		t.Errorf("got %+v", status)
-	}
+	says(t, policies, "p", 2, "GPUPolicy p offers MPS, which this node cannot serve: nvidia-cuda-mps-control is not there")
 	eventually(t, api, "gpu-0", "gpu-0-timeslice")
 	fixture.Eventually(t, "the event", func() error {
 		list, err := api.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
@@ -114,9 +97,16 @@ func TestARefusedPolicyChangesNothingAndSaysSo(t *testing.T) {
 	})
 	policies.Put(t, "p", "{shapes: {whole: {}}}")
 	eventually(t, api, "-gpu-0-timeslice", "gpu-0")
-	fixture.Eventually(t, "the refusal's end", func() error {
-		if status := policies.Status("p"); status.Refused != 0 || status.Applied != 1 {
-			return fmt.Errorf("got %+v", status)
+	says(t, policies, "p", 3, "")
+}
+
+// says waits until the node says that of its policy.
+func says(t *testing.T, policies *apiserver.Policies, name string, generation int64, message string) {
+	t.Helper()
+	want := v1alpha1.NodePolicy{Name: name, UID: "uid-" + name, ObservedGeneration: generation, Message: message}
+	fixture.Eventually(t, "what the node says of its policy", func() error {
+		if said := policies.Node(fixture.NodeName); said == nil || said.Policy == nil || *said.Policy != want {
+			return fmt.Errorf("got %+v, want %+v", said, want)
 		}
 		return nil
 	})
@@ -129,30 +119,4 @@ func TestWithoutTheKindNodesOfferTheDefaults(t *testing.T) {
 	o.Policies = policies
 	run(t, o)
 	eventually(t, api, "gpu-0")
-}
-
-func TestAConflictOfTwoNodesIsTriedAgain(t *testing.T) {
-	api, policies := apiserver.New(), apiserver.NewPolicies()
-	policies.Put(t, "p", "{shapes: {whole: {}}}")
-	others := 0
-	policies.BeforeWrite = func() { // another node writes between our read and our write
-		if others++; others > 1 {
-			return
-		}
-		status := policies.Status("p")
-		status.Nodes = append(status.Nodes, v1alpha1.NodeStatus{Name: "other"})
-		policies.SetStatus("p", status)
-	}
-	o := options(t, api, newHardware(t))
-	o.Policies = policies
-	run(t, o)
-	fixture.Eventually(t, "both entries", func() error {
-		if status := policies.Status("p"); len(status.Nodes) != 2 || status.Applied != 2 {
-			return fmt.Errorf("got %+v", status)
-		}
-		return nil
-	})
-	if writes := policies.Writes(); writes > 3 {
-		t.Errorf("%d writes", writes)
-	}
 }

@@ -85,7 +85,7 @@ type Options struct {
 type Offer struct {
 	Options
 	policies *policyView
-	reports  *policyReports
+	report   *report
 	// reconsider wakes Watch up, as when a policy has changed.
 	reconsider chan struct{}
 	// changed holds a token when claims can be prepared with something else.
@@ -113,12 +113,11 @@ type Offer struct {
 func New(options Options) *Offer {
 	o := &Offer{
 		Options:    options,
-		reports:    newPolicyReports(options.Policies, options.Client, options.NodeName),
+		report:     &report{client: options.Policies, nodeName: options.NodeName, changed: make(chan struct{}, 1)},
 		reconsider: make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 	}
-	o.policies = newPolicyView(options.Policies, options.Client, options.NodeName, func() { wake(o.reconsider) }, o.reports.wake)
-	o.reports.view = o.policies
+	o.policies = newPolicyView(options.Policies, options.Client, options.NodeName, func() { wake(o.reconsider) })
 	return o
 }
 
@@ -129,11 +128,14 @@ func wake(sleeper chan<- struct{}) {
 	}
 }
 
-// Run follows the policies until ctx ends.
+// Run follows the policies, and says what the node makes of them, until ctx ends.
 func (o *Offer) Run(ctx context.Context) error {
+	if o.Policies == nil {
+		return nil
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return o.policies.run(ctx) })
-	group.Go(func() error { return o.reports.run(ctx) })
+	group.Go(func() error { return o.report.run(ctx) })
 	return group.Wait()
 }
 

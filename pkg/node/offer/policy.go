@@ -33,7 +33,7 @@ type applied struct {
 // be done changes nothing. It is false as long as the API server has not told about
 // policies: what is returned is good for claims that are prepared already.
 func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.Policy, bool) {
-	all, labels, known := o.policies.get()
+	all, cluster, known := o.policies.get()
 	result := make(map[string]gpu.Policy, len(node.GPUs))
 	for _, g := range node.GPUs {
 		before, offered := o.history.current[g.UUID]
@@ -45,9 +45,16 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.
 	if !known {
 		return result, false
 	}
+	var labels map[string]string
+	if cluster != nil {
+		labels = cluster.Labels
+	}
 	selected := policy.Select(all, labels)
 	policies, err := o.rule(ctx, selected, node)
 	o.applied.refused = err != nil
+	if cluster != nil {
+		o.report.set(cluster.UID, policy.Verdict(selected, err))
+	}
 	o.sayVerdict(ctx, selected, err)
 	if err == nil {
 		for i, g := range node.GPUs {
@@ -92,7 +99,6 @@ func identityOf(p *v1alpha1.GPUPolicy) string {
 
 // sayVerdict makes known once what became of a policy.
 func (o *Offer) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
-	o.reports.set(selected, refusal)
 	verdict := o.applied.of
 	if refusal != nil {
 		verdict += ": " + refusal.Error()

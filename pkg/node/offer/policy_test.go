@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2/ktesting"
 
@@ -16,6 +15,9 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
+
+// policyRetry is the longest pause of client-go's reflector.
+const policyRetry = time.Minute + time.Second
 
 var (
 	policyKind      = v1alpha1.GroupVersion.WithResource(v1alpha1.PolicyResource).GroupResource()
@@ -30,7 +32,7 @@ func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
 		later, knownIn time.Duration // the API server shows policies later, and they are known in that time
 	}{
 		"not installed":                          {errNotInstalled, true, 24 * time.Hour, policyRetry},
-		"installed with the plugin":              {errNotInstalled, true, time.Second / 2, firstPolicyRetry},
+		"installed with the plugin":              {errNotInstalled, true, time.Second / 2, 2 * time.Second},
 		"not allowed":                            {errNotAllowed, false, 24 * time.Hour, policyRetry},
 		"an API server that has just started":    {errNotAllowed, false, 3 * time.Second, 5 * time.Second},
 		"an API server that is away a long time": {apiserver.ErrAway, false, time.Hour, policyRetry},
@@ -42,8 +44,7 @@ func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
 				policies := apiserver.NewPolicies()
 				policies.Put(t, "p", "{shapes: {whole: {}}}")
 				policies.Refuse(test.refusal)
-				nothing := func() {}
-				view := newPolicyView(policies, apiserver.New(), fixture.NodeName, nothing, nothing)
+				view := newPolicyView(policies, apiserver.New(), fixture.NodeName, func() {})
 				done := make(chan error, 1)
 				go func() { done <- view.run(ctx) }()
 				defer func() {
@@ -84,8 +85,7 @@ func TestNothingIsPublishedBeforePoliciesAreKnown(t *testing.T) {
 	if len(r.changed) != 0 {
 		t.Error("prepared claims are looked through again although nothing has changed")
 	}
-	must(t, r.policies.policies.Replace(nil, ""))
-	must(t, r.policies.node.Replace([]any{&corev1.Node{}}, ""))
+	r.follow(t)
 	must(t, r.offerChanges(ctx))
 	if r.toPublish() == nil {
 		t.Error("nothing is to be published")
@@ -95,13 +95,13 @@ func TestNothingIsPublishedBeforePoliciesAreKnown(t *testing.T) {
 // What a policy lacked may be installed at any time, on nodes without MIG, too.
 func TestARefusedPolicyIsTriedAgain(t *testing.T) {
 	missing := errors.New("nvidia-cuda-mps-control is not there")
+	policies := apiserver.NewPolicies()
+	policies.Put(t, "p", "{shapes: {mps: {clients: 2}}}")
 	r := newRig(t, "p5.48xlarge", func(o *Options) {
-		o.Policies = apiserver.NewPolicies()
+		o.Policies = policies
 		o.CheckMPS = func() error { return missing }
 	})
-	p := v1alpha1.GPUPolicy{Spec: v1alpha1.GPUPolicySpec{Shapes: v1alpha1.Shapes{MPS: &v1alpha1.MPS{Clients: 2}}}}
-	must(t, r.policies.policies.Replace([]any{&p}, ""))
-	must(t, r.policies.node.Replace([]any{&corev1.Node{}}, ""))
+	r.follow(t)
 	ctx, err := r.start(t)
 	must(t, err)
 	nextLook := func() time.Duration { // of a node on which nobody partitions GPUs

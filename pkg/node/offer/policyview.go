@@ -2,11 +2,10 @@ package offer
 
 import (
 	"context"
-	"errors"
 	"maps"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,161 +19,153 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-const (
-	// An API server that has no GPUPolicies, or does not show them, is asked again
-	// after firstPolicyRetry, and then more and more slowly.
-	firstPolicyRetry, policyRetry = time.Second, time.Minute
-	// rolesPatience is how long an API server that has just started may take to know
-	// who may read what: until then it refuses everybody.
-	rolesPatience = 15 * time.Second
-)
+// rolesPatience is how long an API server that has just started may take to know
+// who may read what: until then it refuses everybody.
+const rolesPatience = 15 * time.Second
 
 // policyView has what decides which policy applies to a node: the policies, and
 // the node's labels.
 type policyView struct {
-	client   Policies
-	nodes    kubernetes.Interface
-	nodeName string
-	policies mirror[*v1alpha1.GPUPolicy]
-	node     mirror[*corev1.Node]
+	policies, node cache.SharedIndexInformer
+	started        time.Time
+	decides        func()
+
+	mu sync.Mutex
+	// none tells that the API server has no policies, or shows none: there is no
+	// definition of the kind, or nobody may read it.
+	none bool
+	said string
 }
 
-// newPolicyView calls decides after every change that may change what applies, and
-// reported after every change of a policy, its status included. Without a client
-// there are no policies.
-func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string, decides, reported func()) *policyView {
-	return &policyView{
-		client: client, nodes: nodes, nodeName: nodeName,
-		policies: mirror[*v1alpha1.GPUPolicy]{
-			keep: func(p *v1alpha1.GPUPolicy) *v1alpha1.GPUPolicy {
-				p.ManagedFields = nil // nobody reads them, and they are the larger part
-				return p
-			},
-			changed: func(before, after *v1alpha1.GPUPolicy) {
-				if before == nil || after == nil || before.UID != after.UID || before.Generation != after.Generation {
-					decides()
-				}
-				reported()
-			},
+// newPolicyView calls decides after every change that may change what applies. Without
+// a client there are no policies.
+func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string, decides func()) *policyView {
+	v := &policyView{decides: decides}
+	if client == nil {
+		return v
+	}
+	v.policies = informerOf(&v1alpha1.GPUPolicy{}, client, cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, options)
 		},
-		node: mirror[*corev1.Node]{
-			keep: func(n *corev1.Node) *corev1.Node {
-				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}
-			},
-			changed: func(before, after *corev1.Node) {
-				if before == nil || after == nil || !maps.Equal(before.Labels, after.Labels) {
-					decides()
-				}
-			},
+		WatchFuncWithContext: client.Watch,
+	}, onlySpec, v.policyChanged)
+	_ = v.policies.SetWatchErrorHandlerWithContext(v.notShown) // fails after the start only
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
+	v.node = informerOf(&corev1.Node{}, nodes, cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.FieldSelector = selector
+			return nodes.CoreV1().Nodes().List(ctx, options)
 		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = selector
+			return nodes.CoreV1().Nodes().Watch(ctx, options)
+		},
+	}, onlyLabels, v.nodeChanged)
+	return v
+}
+
+// informerOf calls changed after every change, with nil for an object that was not there
+// or is not any more.
+func informerOf(kind runtime.Object, client any, lists cache.ListWatch, keep cache.TransformFunc, changed func(before, after any)) cache.SharedIndexInformer {
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&lists, client), kind, 0, cache.Indexers{})
+	_ = informer.SetTransform(keep) // these fail after the start only
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { changed(nil, object) },
+		UpdateFunc: changed,
+		DeleteFunc: func(object any) { changed(object, nil) },
+	})
+	return informer
+}
+
+// onlySpec leaves out what grows with the cluster: what nodes made of a policy.
+func onlySpec(object any) (any, error) {
+	if policy, is := object.(*v1alpha1.GPUPolicy); is {
+		policy.ManagedFields, policy.Status = nil, v1alpha1.GPUPolicyStatus{}
+	}
+	return object, nil
+}
+
+func onlyLabels(object any) (any, error) {
+	if node, is := object.(*corev1.Node); is {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}}, nil
+	}
+	return object, nil
+}
+
+func (v *policyView) policyChanged(before, after any) {
+	v.mu.Lock()
+	v.none, v.said = false, "" // there are some
+	v.mu.Unlock()
+	old, was := before.(*v1alpha1.GPUPolicy)
+	now, is := after.(*v1alpha1.GPUPolicy)
+	if !was || !is || old.UID != now.UID || old.Generation != now.Generation {
+		v.decides()
 	}
 }
 
-// get is false until the API server has told about both.
-func (v *policyView) get() (policies []*v1alpha1.GPUPolicy, labels map[string]string, known bool) {
-	if v.client == nil {
+func (v *policyView) nodeChanged(before, after any) {
+	old, was := before.(*corev1.Node)
+	now, is := after.(*corev1.Node)
+	if !was || !is || old.UID != now.UID || !maps.Equal(old.Labels, now.Labels) {
+		v.decides()
+	}
+}
+
+// notShown is told that policies cannot be read, which is tried again. Without the
+// definition there is no policy: the plugin may be there before it. One that may not be
+// read any more stays in force.
+func (v *policyView) notShown(ctx context.Context, r *cache.Reflector, err error) {
+	absent, denied := apierrors.IsNotFound(err), apierrors.IsForbidden(err)
+	if !absent && !denied {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		return
+	}
+	v.mu.Lock()
+	if news := err.Error() != v.said; news {
+		v.said = err.Error()
+		klog.FromContext(ctx).Info("GPUPolicies cannot be read, so this node goes by none that is new: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", v.said)
+	}
+	none := absent || !v.policies.HasSynced() && time.Since(v.started) >= rolesPatience
+	news := none && !v.none
+	v.none = v.none || none
+	v.mu.Unlock()
+	if news {
+		v.decides()
+	}
+}
+
+// get is false until the API server has told about both. The node is nil when it does not
+// exist.
+func (v *policyView) get() (policies []*v1alpha1.GPUPolicy, node *corev1.Node, known bool) {
+	if v.policies == nil {
 		return nil, nil, true
 	}
-	policies, answered := v.policies.list()
-	nodes, found := v.node.list()
-	for _, node := range nodes {
-		labels = node.Labels
+	for _, object := range v.node.GetStore().List() {
+		node, _ = object.(*corev1.Node)
 	}
-	return policies, labels, answered && found
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.none {
+		return nil, node, v.node.HasSynced()
+	}
+	for _, object := range v.policies.GetStore().List() {
+		if policy, is := object.(*v1alpha1.GPUPolicy); is {
+			policies = append(policies, policy)
+		}
+	}
+	return policies, node, v.policies.HasSynced() && v.node.HasSynced()
 }
 
 // run watches until ctx ends.
 func (v *policyView) run(ctx context.Context) error {
-	if v.client == nil {
-		return nil
+	v.started = time.Now()
+	var group sync.WaitGroup
+	group.Go(func() { v.policies.RunWithContext(ctx) })
+	group.Go(func() { v.node.RunWithContext(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), v.policies.HasSynced, v.node.HasSynced) {
+		v.decides() // there may be none, of which no event tells
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		v.watchNode(ctx)
-		return ctx.Err()
-	})
-	group.Go(func() error { return v.watchPolicies(ctx) })
-	return group.Wait()
-}
-
-func (v *policyView) watchNode(ctx context.Context) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, v.nodeName).String()
-	keepMirrored(ctx, &corev1.Node{}, &v.node, v.nodes, cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			return v.nodes.CoreV1().Nodes().List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			return v.nodes.CoreV1().Nodes().Watch(ctx, options)
-		},
-	})
-}
-
-func keepMirrored(ctx context.Context, kind runtime.Object, store cache.ReflectorStore, client any, lists cache.ListWatch) {
-	logger := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(&lists, client), kind, store,
-		cache.ReflectorOptions{Logger: &logger}).RunWithContext(ctx)
-}
-
-// errNoPolicies ends a watch that the API server will not have.
-var errNoPolicies = errors.New("the API server does not show GPUPolicies")
-
-// watchPolicies asks again where there are no policies to watch: the plugin may be
-// there before their definition.
-func (v *policyView) watchPolicies(ctx context.Context) error {
-	said, retry, start := "", firstPolicyRetry, time.Now()
-	for {
-		began := time.Now()
-		err := v.watchPoliciesOnce(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		// Without the definition there is no policy. One that may not be read any more
-		// stays in force.
-		_, answered := v.policies.list()
-		if apierrors.IsNotFound(err) || !answered && time.Since(start) >= rolesPatience {
-			if err := v.policies.Replace(nil, ""); err != nil {
-				return err
-			}
-		}
-		if time.Since(began) > policyRetry { // they could be read meanwhile
-			retry = firstPolicyRetry
-		}
-		if err.Error() != said {
-			said = err.Error()
-			klog.FromContext(ctx).Info("GPUPolicies cannot be read, so this node goes by none that is new: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", said)
-		}
-		if !sleep(ctx, retry) {
-			return ctx.Err()
-		}
-		retry = min(2*retry, policyRetry)
-	}
-}
-
-// watchPoliciesOnce returns when the API server says that it has no policies, or
-// none for us. What may pass is tried again here.
-func (v *policyView) watchPoliciesOnce(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	final := func(err error) error {
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			cancel(err)
-		}
-		return err
-	}
-	keepMirrored(ctx, &v1alpha1.GPUPolicy{}, &v.policies, v.client, cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			list, err := v.client.List(ctx, options)
-			return list, final(err)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			watching, err := v.client.Watch(ctx, options)
-			return watching, final(err)
-		},
-	})
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return errNoPolicies
+	group.Wait()
+	return ctx.Err()
 }

@@ -97,6 +97,26 @@ func (r *rig) watch(t *testing.T) {
 	})
 }
 
+// follow follows the policies until the test ends, and returns when they are known.
+func (r *rig) follow(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), r.logger))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+	fixture.Eventually(t, "the policies", func() error {
+		if _, _, known := r.policies.get(); !known {
+			return errors.New("they are not known")
+		}
+		return nil
+	})
+}
+
 // said is everything that was logged.
 func (r *rig) said() string { return r.logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
 
