@@ -56,5 +56,6 @@ type NodePolicy struct {
 	Message string `json:"message,omitempty"`
 }
 
-// MaxMessageLength is that of a NodePolicy's message in characters.
+// MaxMessageLength is that of a NodePolicy's message: the API server counts characters, and
+// who writes one counts bytes, which are no fewer.
 const MaxMessageLength = 512

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Told is a node with what its plugin says of it.
@@ -29,7 +29,7 @@ func Verdict(selected *v1alpha1.GPUPolicy, refusal error) *v1alpha1.NodePolicy {
 	}
 	said := &v1alpha1.NodePolicy{Name: selected.Name, UID: string(selected.UID), ObservedGeneration: selected.Generation}
 	if refusal != nil {
-		said.Message = bounded(refusal.Error())
+		said.Message = excerpt.Of(strings.ToValidUTF8(refusal.Error(), "�"), v1alpha1.MaxMessageLength)
 	}
 	return said
 }
@@ -96,13 +96,4 @@ func ready(p *v1alpha1.GPUPolicy, status v1alpha1.GPUPolicyStatus) metav1.Condit
 		condition.Message = fmt.Sprintf("%d nodes offer what the policy says", status.Applied)
 	}
 	return condition
-}
-
-// bounded cuts a sentence to what the API takes.
-func bounded(message string) string {
-	message = strings.ToValidUTF8(message, "�")
-	if utf8.RuneCountInString(message) <= v1alpha1.MaxMessageLength {
-		return message
-	}
-	return string([]rune(message)[:v1alpha1.MaxMessageLength-1]) + "…"
 }
