@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,6 +101,17 @@ type GPUNodeGroupSpec struct {
 	// +optional
 	// +kubebuilder:default="30m"
 	ProvisionTimeout metav1.Duration `json:"provisionTimeout,omitempty"`
+}
+
+// DefaultProvisionTimeout is how long a node may take where its group does not say.
+const DefaultProvisionTimeout = 30 * time.Minute
+
+// ProvisionTimeout is how long a node of the group may take.
+func (g *GPUNodeGroup) ProvisionTimeout() time.Duration {
+	if timeout := g.Spec.ProvisionTimeout.Duration; timeout > 0 {
+		return timeout
+	}
+	return DefaultProvisionTimeout
 }
 
 // Pairing is who makes a group grow.
@@ -263,6 +276,11 @@ type GPUNodeGroupStatus struct {
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=100
 	InFlight []InFlight `json:"inFlight,omitempty"`
+	// providerMax is the limit of who makes the group grow, as last seen: maxSize at EKS, or
+	// Cluster Autoscaler's own. The group does not grow beyond it. Unset: not known.
+	//
+	// +optional
+	ProviderMax *int32 `json:"providerMax,omitempty"`
 	// backoff is why and how long the group does not grow.
 	//
 	// +optional

@@ -12,6 +12,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.applied`,description="Nodes that offer what the policy says"
+// +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Nodes that have not said yet"
 // +kubebuilder:printcolumn:name="Refused",type=integer,JSONPath=`.status.refused`,description="Nodes that cannot"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUPolicy struct {
@@ -176,40 +177,38 @@ type MPS struct {
 	Clients int32 `json:"clients"`
 }
 
-// Limits of a policy's status.
-const (
-	// MaxNodeStatuses is how many nodes a status has room for; what further nodes do
-	// is in their logs and events. Every node that changes its entry sends the whole
-	// policy to every other node that watches it.
-	MaxNodeStatuses = 100
-	// MaxMessageLength is in characters.
-	MaxMessageLength = 512
-)
+// MaxRefusals is how many refusals a policy's status lists. The API server sends each
+// status to every node that follows policies.
+const MaxRefusals = 20
 
-// GPUPolicyStatus is what the nodes made of a policy.
+// GPUPolicyStatus is what the nodes made of a policy, as the controller has counted it.
 type GPUPolicyStatus struct {
-	// observedGeneration is the latest that a node has looked at.
+	// observedGeneration is that of the policy when the nodes were counted.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// applied is the number of nodes, of those in nodes, that offer what the policy says.
+	// applied is the number of nodes that offer what the policy says.
 	//
 	// +optional
 	Applied int32 `json:"applied"`
-	// refused is the number of those that cannot. They go on offering what they did.
+	// pending is the number of nodes with the plugin that the policy applies to and that
+	// have not said yet what they made of this generation.
+	//
+	// +optional
+	Pending int32 `json:"pending"`
+	// refused is the number of nodes that cannot do what the policy says. They go on
+	// offering what they did.
 	//
 	// +optional
 	Refused int32 `json:"refused"`
-	// nodes are those that the policy applies to, where they are more than 100 only
-	// some, first of all those that cannot do what it says. Each plugin writes its own
-	// entry.
+	// refusals are those of the first 20 of these nodes, by name. All are in the GPUNodes.
 	//
 	// +optional
 	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=100
-	Nodes []NodeStatus `json:"nodes,omitempty"`
-	// conditions has Ready: no node refuses the policy.
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=20
+	Refusals []Refusal `json:"refusals,omitempty"`
+	// conditions has Ready: all nodes offer what the policy says.
 	//
 	// +optional
 	// +listType=map
@@ -218,30 +217,31 @@ type GPUPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// NodeStatus is what one node made of a policy.
-type NodeStatus struct {
-	// name is the node's.
+// Refusal is why one node cannot do what a policy says.
+type Refusal struct {
+	// node is the node's name.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
-	// observedGeneration is that of the policy when the node looked.
+	Node string `json:"node"`
+	// message says why.
 	//
-	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// message says why the node cannot do what the policy says. Empty: it does.
-	//
-	// +optional
+	// +required
 	// +kubebuilder:validation:MaxLength=512
-	Message string `json:"message,omitempty"`
+	Message string `json:"message"`
 }
 
-// ConditionReady is true while no node refuses a policy.
+// ConditionReady is true when all nodes that a policy applies to offer what it says.
 const ConditionReady = "Ready"
 
 // Reasons of ConditionReady.
 const (
+	// ReasonApplied: all do.
 	ReasonApplied = "Applied"
+	// ReasonPending: some have not said so yet. The condition is Unknown.
+	ReasonPending = "Pending"
+	// ReasonRefused: some cannot. ReasonInvalid is for a policy that selects no node,
+	// because nobody understands its selector.
 	ReasonRefused = "Refused"
 )

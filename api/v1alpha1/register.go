@@ -9,13 +9,17 @@ import (
 // GroupVersion is that of every kind in this package.
 var GroupVersion = schema.GroupVersion{Group: "mica.gpu", Version: "v1alpha1"}
 
-// PolicyResource is how the API server's paths name policies.
-const PolicyResource = "gpupolicies"
+// PolicyResource and NodeResource are how the API server's paths name policies and GPUNodes.
+const (
+	PolicyResource = "gpupolicies"
+	NodeResource   = "gpunodes"
+)
 
 // AddToScheme makes the kinds known to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&GPUPolicy{}, &GPUPolicyList{},
+		&GPUNode{}, &GPUNodeList{},
 		&GPUNodeGroup{}, &GPUNodeGroupList{},
 		&GPUHeadroom{}, &GPUHeadroomList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)

@@ -5,10 +5,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/release"
+	"github.com/mica-gpu/mica/pkg/settings"
 )
 
 func newCommand() *cobra.Command {
@@ -23,10 +23,10 @@ func newCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := fromEnvironment(command.Flags()); err != nil {
+			if err := settings.FromEnvironment(command.Flags(), nil); err != nil {
 				return err
 			}
-			return logsapi.ValidateAndApply(f.logging, f.gates)
+			return f.logging.Apply()
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)
@@ -37,7 +37,7 @@ func newCommand() *cobra.Command {
 	f.addCluster(command.Flags())
 	f.addScaleOut(command.Flags())
 	f.addKEDA(command.Flags())
-	f.addLogging(command.PersistentFlags())
+	f.logging.AddFlags(command.PersistentFlags())
 	command.AddCommand(release.NewCommand(version()), newPauseCommand())
 	return command
 }

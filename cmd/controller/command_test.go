@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/mica-gpu/mica/pkg/settings"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -118,7 +119,7 @@ func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
 	if err := own.Parse([]string{"--namespace=line"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := fromEnvironment(own); err != nil {
+	if err := settings.FromEnvironment(own, nil); err != nil {
 		t.Fatal(err)
 	}
 	if f.namespace != "line" || f.placeholder.Grace != 45*time.Second || f.discovery != discoverOff || f.leaderElect {

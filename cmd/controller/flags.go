@@ -1,18 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/component-base/featuregate"
-	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/settings"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // flags are the controller's settings. Each has an environment variable, which the command
@@ -40,30 +37,17 @@ type flags struct {
 	pluginPods                             string
 
 	healthPort, metricsPort int
-	logging                 *logsapi.LoggingConfiguration
-	gates                   featuregate.MutableVersionedFeatureGate
+	logging                 *settings.Logging
 }
 
 func newFlags() (*flags, error) {
-	f := &flags{
-		logging:   logsapi.NewLoggingConfiguration(),
-		gates:     featuregate.NewFeatureGate(),
-		discovery: discoverNodes,
-	}
-	if err := logsapi.AddFeatureGates(f.gates); err != nil {
-		return nil, fmt.Errorf("register the logging feature gates: %w", err)
-	}
-	return f, nil
-}
-
-func (f *flags) addLogging(set *pflag.FlagSet) {
-	logsapi.AddFlags(f.logging, set)
-	f.gates.AddFlag(set)
+	logging, err := settings.NewLogging()
+	return &flags{logging: logging, discovery: discoverNodes}, err
 }
 
 // addCluster adds what is needed to work in a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
-	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller: of placeholders, and of the lease. Required.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
 	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
@@ -82,8 +66,8 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.StringVar(&f.placeholder.Image, "placeholder-image", "", "Image of placeholders, which is run with the argument pause: that of this controller, or another that then does nothing. Required.")
 	set.StringVar(&f.placeholder.PriorityClass, "placeholder-priority-class", "", "Priority class of placeholders, of a value from -9 to -1. Empty: none is named.")
 	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long Cluster Autoscaler may say nothing of a pod before a placeholder is created for it.")
-	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", pair.AutoscalerNamespace, "Namespace of Cluster Autoscaler's status.")
-	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", pair.AutoscalerStatus, "Name of the ConfigMap with Cluster Autoscaler's status.")
+	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "Namespace of Cluster Autoscaler's status.")
+	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", autoscaler.StatusName, "Name of the ConfigMap with Cluster Autoscaler's status.")
 	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")
@@ -99,26 +83,6 @@ func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of triggers. Empty: triggers with a query are refused.")
 	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
 	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")
-}
-
-// fromEnvironment sets the flags that the command line does not. A flag with a name of one
-// letter has no variable: V is too likely to mean something else.
-func fromEnvironment(set *pflag.FlagSet) error {
-	var failures []error
-	set.VisitAll(func(flag *pflag.Flag) {
-		if flag.Name == "help" || len(flag.Name) == 1 || flag.Changed {
-			return // a shell's HELP is not meant for us
-		}
-		name := strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
-		value := os.Getenv(name)
-		if value == "" {
-			return
-		}
-		if err := set.Set(flag.Name, value); err != nil {
-			failures = append(failures, fmt.Errorf("environment variable %s: %w", name, err))
-		}
-	})
-	return errors.Join(failures...)
 }
 
 // discovery is where node groups are found.

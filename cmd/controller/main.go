@@ -8,6 +8,14 @@ import (
 
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/mica-gpu/mica/pkg/elastic/keda"
+	"github.com/mica-gpu/mica/pkg/scaleout/control"
 )
 
-func main() { os.Exit(cli.Run(newCommand())) }
+func main() {
+	metrics.Registry.MustRegister(control.Metrics()...)
+	metrics.Registry.MustRegister(keda.Metrics()...)
+	os.Exit(cli.Run(newCommand()))
+}

@@ -26,6 +26,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
+	"github.com/mica-gpu/mica/pkg/verdict"
 )
 
 // component is who Events are from.
@@ -148,6 +149,13 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		return err
 	}
 	if err := m.Add(loop); err != nil {
+		return err
+	}
+	verdicts := verdict.New(m.GetClient(), clock.RealClock{})
+	if err := verdicts.Watch(ctx, m.GetCache()); err != nil {
+		return err
+	}
+	if err := m.Add(verdicts); err != nil {
 		return err
 	}
 	return addProbes(m, loop)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/mica-gpu/mica/pkg/settings"
 )
 
 // validate refuses settings with which the controller could not work.
@@ -41,17 +43,10 @@ func (f *flags) validate() error {
 	if f.prometheusSecretDir != "" && f.prometheusAddress == "" {
 		return errors.New("--prometheus-secret-dir is set, but --prometheus-address is not: set it to the URL of Prometheus")
 	}
-	return errors.Join(checkPort("keda-port", f.kedaPort), checkPort("healthcheck-port", f.healthPort), checkPort("metrics-port", f.metricsPort))
+	return errors.Join(settings.CheckPort("keda-port", f.kedaPort), settings.CheckPort("healthcheck-port", f.healthPort), settings.CheckPort("metrics-port", f.metricsPort))
 }
 
 func (f *flags) callsEKS() bool { return f.awsRegion != "" || f.eksEndpoint != "" }
-
-func checkPort(flag string, port int) error {
-	if port > 65535 {
-		return fmt.Errorf("--%s is %d: a TCP port is at most 65535", flag, port)
-	}
-	return nil
-}
 
 // address is as controller-runtime takes it, for which "0" is none.
 func address(port int) string {

@@ -77,16 +77,26 @@ func TestVersionIsPrinted(t *testing.T) {
 // cluster reads the objects of testdata/cluster.yaml.
 func cluster(t *testing.T, failures interceptor.Funcs) client.Reader {
 	t.Helper()
+	return clusterOf(t, "testdata/cluster.yaml").WithInterceptorFuncs(failures).Build()
+}
+
+// clusterOf has the objects of files.
+func clusterOf(t *testing.T, files ...string) *fake.ClientBuilder {
+	t.Helper()
 	scheme, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile("testdata/cluster.yaml")
-	if err != nil {
-		t.Fatal(err)
+	var documents []string
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, strings.Split(string(content), "\n---\n")...)
 	}
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(failures)
-	for _, document := range strings.Split(string(content), "\n---\n") {
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	for _, document := range documents {
 		var header struct{ APIVersion, Kind string }
 		if err := yaml.Unmarshal([]byte(document), &header); err != nil {
 			t.Fatal(err)
@@ -100,7 +110,7 @@ func cluster(t *testing.T, failures interceptor.Funcs) client.Reader {
 		}
 		builder.WithRuntimeObjects(object)
 	}
-	return builder.Build()
+	return builder
 }
 
 var defaults = options{driver: "gpu.nvidia.com", autoscaler: types.NamespacedName{Namespace: "kube-system", Name: "cluster-autoscaler-status"}}

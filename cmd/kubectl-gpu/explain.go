@@ -19,9 +19,10 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
-	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // options of explain.
@@ -53,9 +54,9 @@ func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 	}
 	command.Flags().StringVarP(&o.output, "output", "o", "table", "how to print: table or json")
 	command.Flags().IntVar(&o.width, "width", 120, "characters in a line of a table")
-	command.Flags().StringVar(&o.autoscaler.Namespace, "cluster-autoscaler-namespace", pair.AutoscalerNamespace, "the namespace of Cluster Autoscaler's status")
-	command.Flags().StringVar(&o.autoscaler.Name, "cluster-autoscaler-status-name", pair.AutoscalerStatus, "the name of the ConfigMap with Cluster Autoscaler's status")
-	command.Flags().StringVar(&o.driver, "driver-name", "gpu.nvidia.com", "the name under which Mica's driver publishes devices")
+	command.Flags().StringVar(&o.autoscaler.Namespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "the namespace of Cluster Autoscaler's status")
+	command.Flags().StringVar(&o.autoscaler.Name, "cluster-autoscaler-status-name", autoscaler.StatusName, "the name of the ConfigMap with Cluster Autoscaler's status")
+	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
 	return command
 }
 
@@ -125,26 +126,34 @@ func explainPod(ctx context.Context, reader client.Reader, name types.Namespaced
 	if err := waits(ctx, reader, name); err != nil {
 		return explain.Explanation{}, err
 	}
-	v, err := view.Read(ctx, reader, view.Options{Driver: o.driver, Now: now})
+	v, err := look(ctx, reader, o, now)
 	if err != nil {
-		return explain.Explanation{}, advised(err)
-	}
-	if err := restrict(ctx, reader, o.autoscaler, v, now); err != nil {
 		return explain.Explanation{}, err
 	}
-	decision, err := scaleout.Plan(ctx, v.Snapshot)
+	explained, known, err := explain.Pod(ctx, scaleout.NewPlanner(v.Snapshot), name)
 	if err != nil {
 		return explain.Explanation{}, fmt.Errorf("plan for the pending pods: %w", err)
-	}
-	explained, known, err := explain.Pod(ctx, v.Snapshot, decision, name)
-	if err != nil {
-		return explain.Explanation{}, err
 	}
 	if !known {
 		return explain.Explanation{}, fmt.Errorf("pod %s asks for no devices, by a claim or by an extended resource of a DeviceClass: see kubectl describe pod %s -n %s for what it waits for",
 			name, name.Name, name.Namespace)
 	}
 	return explained, nil
+}
+
+// look reads the cluster as the controller does. Who may not read the status of Cluster Autoscaler
+// is told what the controller has last seen of it, and so is everybody of EKS's limits.
+func look(ctx context.Context, reader client.Reader, o options, now time.Time) (*view.View, error) {
+	read := view.Options{Driver: o.driver, Now: now}
+	said, err := autoscaler.Read(ctx, reader, o.autoscaler)
+	switch {
+	case err == nil:
+		read.Autoscaler = &said
+	case !apierrors.IsForbidden(err):
+		return nil, err
+	}
+	v, err := view.Read(ctx, reader, read)
+	return v, advised(err)
 }
 
 // waits looks whether there is anything to explain, before all of the cluster is read.

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -18,10 +17,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
-	"github.com/mica-gpu/mica/pkg/node/prepare"
-	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/node/timeslice"
 	"github.com/mica-gpu/mica/pkg/release"
+	"github.com/mica-gpu/mica/pkg/settings"
 )
 
 func newCommand() *cobra.Command {
@@ -36,10 +35,10 @@ func newCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := fromEnvironment(command.Flags()); err != nil {
+			if err := settings.FromEnvironment(command.Flags(), environment); err != nil {
 				return err
 			}
-			return logsapi.ValidateAndApply(f.logging, f.gates)
+			return f.logging.Apply()
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)
@@ -58,8 +57,6 @@ type hardware struct {
 	library *nvml.Library
 	sysfs   fs.ReadLinkFS
 	edits   *cdi.Edits
-	// timeSlices is nil for who only looks at the hardware.
-	timeSlices *timeslice.Setter
 }
 
 // newTimeSlices runs the driver's programs with links to its libraries in a directory
@@ -95,24 +92,10 @@ func sysfsRoot(driverRoot string) string {
 	return "/sys"
 }
 
-// Discover implements driver.Hardware.
+// Discover implements offer.GPUs.
 func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Discover(h.sysfs) }
 
-// Refresh implements driver.Hardware.
+// Refresh implements offer.GPUs.
 func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
 
-// Edits implements driver.Hardware.
-func (h *hardware) Edits() prepare.Edits { return h.edits }
-
-// Tools implements driver.Hardware.
-func (h *hardware) Tools() prepare.Tools {
-	return prepare.Tools{MIG: h.library, Modes: h.library, TimeSlices: h.timeSlices}
-}
-
-// Meter implements driver.Hardware.
-func (h *hardware) Meter(uuid string) sample.Meter { return h.library.Meter(uuid) }
-
-// Close implements driver.Hardware.
-func (h *hardware) Close() error { return h.library.Close() }
-
-var _ driver.Hardware = (*hardware)(nil)
+var _ offer.GPUs = (*hardware)(nil)

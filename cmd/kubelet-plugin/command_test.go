@@ -18,6 +18,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/pkg/settings"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -193,7 +194,7 @@ func TestFlagsOverrideTheEnvironment(t *testing.T) {
 			if err := set.Parse(tc.arguments); err != nil {
 				t.Fatal(err)
 			}
-			if err := fromEnvironment(set); err != nil {
+			if err := settings.FromEnvironment(set, environment); err != nil {
 				t.Fatal(err)
 			}
 			got := flags{nodeName: f.nodeName, driverName: f.driverName, metricsPort: f.metricsPort, healthPort: f.healthPort, localDriverRoot: f.localDriverRoot}

@@ -33,7 +33,7 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = opened.Close() }() // the process ends here
+			defer func() { _ = opened.library.Close() }() // the process ends here
 			node, unreadable, err := opened.Discover()
 			if err != nil {
 				return err
@@ -78,15 +78,11 @@ func printTable(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
 	fmt.Fprintln(table, "DEVICE\tTYPE\tPRODUCT\tMEMORY\tPCI\tNUMA\tNVLINK\tUUID")
 	for _, shape := range shapes {
 		g := shape.Physical()
-		uuid, memory := g.UUID, g.MemoryBytes
-		switch shape := shape.(type) {
-		case gpu.Partition, gpu.Share:
+		if form := shape.Form(); form.Base == gpu.BasePartition || form.Shares > 0 {
 			continue // there are many: further tables have them by profile
-		case gpu.Static:
-			uuid, memory = shape.Device.UUID, shape.Profile.MemoryBytes
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\t%s\n", shape.Name(), shape.Type(),
-			g.ProductName, memory>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), uuid)
+			g.ProductName, shape.MemoryBytes()>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), shape.UUID())
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -122,20 +118,18 @@ type partitionLine struct {
 }
 
 func partitionLines(shapes []gpu.Shape) []partitionLine {
-	var lines []partitionLine
-	for rest := shapes; len(rest) > 0; {
-		first, ok := rest[0].(gpu.Partition)
-		if !ok {
-			rest = rest[1:]
-			continue
+	var rest []gpu.Partition // whose profile has the columns of this table
+	for _, shape := range shapes {
+		if p, ok := shape.(gpu.Partition); ok {
+			rest = append(rest, p)
 		}
+	}
+	var lines []partitionLine
+	for len(rest) > 0 {
+		first := rest[0]
 		var placements []string
-		for len(rest) > 0 {
-			p, ok := rest[0].(gpu.Partition)
-			if !ok || p.GPU.Minor != first.GPU.Minor || p.Profile.ID != first.Profile.ID {
-				break
-			}
-			placements = append(placements, memorySlices(p))
+		for len(rest) > 0 && rest[0].GPU.Minor == first.GPU.Minor && rest[0].Profile.ID == first.Profile.ID {
+			placements = append(placements, memorySlices(rest[0]))
 			rest = rest[1:]
 		}
 		lines = addLine(lines, first, strings.Join(placements, " "))

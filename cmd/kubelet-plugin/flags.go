@@ -3,14 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
-	"k8s.io/component-base/featuregate"
-	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/settings"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // flags are the plugin's settings. Each has an environment variable, which the
@@ -26,8 +23,7 @@ type flags struct {
 	hostDriverRoot, localDriverRoot, hookPath string
 	mpsRoot                                   string
 	healthPort, metricsPort                   int
-	logging                                   *logsapi.LoggingConfiguration
-	gates                                     featuregate.MutableVersionedFeatureGate
+	logging                                   *settings.Logging
 }
 
 // environment names variables that do not follow from their flag's name but
@@ -35,28 +31,21 @@ type flags struct {
 var environment = map[string]string{"container-driver-root": "DRIVER_ROOT_CTR_PATH"}
 
 func newFlags() (*flags, error) {
-	f := &flags{
-		logging: logsapi.NewLoggingConfiguration(),
-		gates:   featuregate.NewFeatureGate(),
-	}
-	if err := logsapi.AddFeatureGates(f.gates); err != nil {
-		return nil, fmt.Errorf("register the logging feature gates: %w", err)
-	}
-	return f, nil
+	logging, err := settings.NewLogging()
+	return &flags{logging: logging}, err
 }
 
 // addHardware adds what is needed to look at the hardware.
 func (f *flags) addHardware(set *pflag.FlagSet) {
 	set.StringVar(&f.hostDriverRoot, "nvidia-driver-root", "/", "Root of the NVIDIA driver installation on the host, such as / or /run/nvidia/driver.")
 	set.StringVar(&f.localDriverRoot, "container-driver-root", "/driver-root", "The same installation as this process sees it.")
-	logsapi.AddFlags(f.logging, set)
-	f.gates.AddFlag(set)
+	f.logging.AddFlags(set)
 }
 
 // addCluster adds what is needed to serve a node of a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.nodeName, "node-name", "", "Name under which kubelet registered this node. Required.")
-	set.StringVar(&f.driverName, "driver-name", driver.DefaultName, "Name of the driver in claims, slices and device classes.")
+	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.podUID, "pod-uid", "", "UID of the plugin's pod, which lets two pods overlap during a rolling update.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
 	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 500, "Requests a second to the API server, averaged.")
@@ -70,29 +59,6 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 }
 
-// fromEnvironment sets the flags that the command line does not. A flag with a
-// name of one letter has no variable: V is too likely to mean something else.
-func fromEnvironment(set *pflag.FlagSet) error {
-	var failures []error
-	set.VisitAll(func(flag *pflag.Flag) {
-		if flag.Name == "help" {
-			return // a shell's HELP is not meant for us
-		}
-		name := environment[flag.Name]
-		if name == "" {
-			name = strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
-		}
-		value, present := os.LookupEnv(name)
-		if flag.Changed || len(name) == 1 || !present || value == "" {
-			return
-		}
-		if err := set.Set(flag.Name, value); err != nil {
-			failures = append(failures, fmt.Errorf("environment variable %s: %w", name, err))
-		}
-	})
-	return errors.Join(failures...)
-}
-
 // validate refuses settings with which the plugin could not work.
 func (f *flags) validate() error {
 	if f.nodeName == "" {
@@ -102,16 +68,9 @@ func (f *flags) validate() error {
 		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)
 	}
 	for name, port := range map[string]int{"healthcheck-port": f.healthPort, "metrics-port": f.metricsPort} {
-		if err := checkPort(name, port); err != nil {
+		if err := settings.CheckPort(name, port); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func checkPort(flag string, port int) error {
-	if port > 65535 {
-		return fmt.Errorf("--%s is %d: a TCP port is at most 65535", flag, port)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/settings"
 )
 
 // supervision are the settings of the supervisor of MPS control daemons.
@@ -49,7 +50,7 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 	if s.root == "" {
 		return errors.New("no directory for MPS: set --mps-root or MPS_ROOT to that of the plugin")
 	}
-	if err := checkPort("healthcheck-port", s.healthPort); err != nil {
+	if err := settings.CheckPort("healthcheck-port", s.healthPort); err != nil {
 		return err
 	}
 	log := klog.FromContext(ctx)

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -25,9 +25,13 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
+	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
+	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
 const (
@@ -92,15 +96,20 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	if bundled {
 		hook = filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), hookName)
 		if err := installer.install(hook); err != nil {
-			return nil, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
+			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
 		}
 	}
 	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Hook: hook, Batch: bundled})
 	if err != nil {
-		return nil, err
+		return driver.Hardware{}, err
 	}
-	opened.timeSlices = newTimeSlices(f)
-	return opened, nil
+	return driver.Hardware{
+		GPUs:  opened,
+		Edits: opened.edits,
+		Tools: prepare.Tools{MIG: opened.library, Modes: opened.library, TimeSlices: newTimeSlices(f)},
+		Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
+		Close: opened.library.Close,
+	}, nil
 }
 
 // hookInstaller installs the hook once: a node without a GPU looks for its driver
@@ -146,36 +155,26 @@ func removeHalfHooks(dir string) error {
 	return nil
 }
 
-// installHook copies the hook to where the container runtime finds it. The
-// rename keeps a container that starts meanwhile from running half a file.
+// installHook copies the hook to where the container runtime finds it. A container
+// that starts meanwhile must not run half a file.
 func installHook(from, to string) error {
 	source, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	temp, err := os.CreateTemp(filepath.Dir(to), "."+hookName+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(temp.Name()) }() // fails after the rename, as it should
-	if _, err := io.Copy(temp, source); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err := errors.Join(temp.Chmod(fs.FileMode(0o755)), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), to)
+	draft := filepath.Join(filepath.Dir(to), "."+hookName+"-"+rand.Text())
+	return atomicfile.Write(to, draft, source, 0o755)
 }
 
-func newClients(f *flags) (kubernetes.Interface, driver.Policies, error) {
+func newClients(f *flags) (kubernetes.Interface, offer.Policies, error) {
 	config, err := clientConfig(f.kubeconfig)
 	if err != nil {
 		return nil, nil, err
 	}
 	config.QPS, config.Burst = f.kubeAPIQPS, f.kubeAPIBurst
 	config.UserAgent = "mica-kubelet-plugin/" + version()
-	policies, err := driver.NewPolicies(config)
+	policies, err := offer.NewPolicies(config)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -52,16 +52,15 @@ func shareLines(node gpu.Node, shapes []gpu.Shape) []shareLine {
 	}
 	var lines []shareLine
 	for _, shape := range shapes {
-		share, is := shape.(gpu.Share)
-		if !is {
+		form := shape.Form()
+		if form.Shares == 0 {
 			continue
 		}
-		capacity := published[share.Name()].Capacity
 		of := shareOf{
-			kind: share.Type(), profile: cmp.Or(profileOf(share.Of), "-"), count: share.Sharing.Count(),
-			memory: mebibytes(int64(share.MemoryBytes())), share: defaults(capacity),
+			kind: shape.Type(), profile: cmp.Or(form.Profile, "-"), count: form.Shares,
+			memory: mebibytes(int64(shape.MemoryBytes())), share: defaults(published[shape.Name()].Capacity),
 		}
-		minor := strconv.Itoa(share.Physical().Minor)
+		minor := strconv.Itoa(shape.Physical().Minor)
 		i := slices.IndexFunc(lines, func(l shareLine) bool { return l.shareOf == of })
 		switch {
 		case i < 0:
@@ -73,23 +72,13 @@ func shareLines(node gpu.Node, shapes []gpu.Shape) []shareLine {
 	return lines
 }
 
-func profileOf(shape gpu.Shape) string {
-	switch shape := shape.(type) {
-	case gpu.Partition:
-		return shape.Profile.Name
-	case gpu.Static:
-		return shape.Profile.Name
-	}
-	return ""
-}
-
 // defaults are what a claim takes of capacities that does not say how much.
 func defaults(capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity) string {
 	var parts []string
-	if cores, limited := capacity[slice.CapacityCores]; limited {
+	if cores, limited := capacity[gpu.CapacityCores]; limited {
 		parts = append(parts, fmt.Sprintf("%d%% of the cores", cores.RequestPolicy.Default.Value()))
 	}
-	if memory, counted := capacity[slice.CapacityMemory]; counted {
+	if memory, counted := capacity[gpu.CapacityMemory]; counted {
 		parts = append(parts, mebibytes(memory.RequestPolicy.Default.Value()))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")

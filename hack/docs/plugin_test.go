@@ -2,20 +2,17 @@ package docs
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/mica-gpu/mica/pkg/elastic/usage"
-	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
 // What the plugin counts is explained where users look for it.
 func TestThePluginsMetricsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/metrics.md")
 	for source, name := range map[string]*regexp.Regexp{
-		"../../pkg/node/driver/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
-		"../../pkg/node/sample/metrics.go": regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
+		"../../pkg/node/driver/metrics.go":  regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/node/publish/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/gpu/usage.go":            regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
 	} {
 		names := name.FindAllStringSubmatch(read(t, source), -1)
 		if len(names) == 0 {
@@ -26,15 +23,5 @@ func TestThePluginsMetricsAreDocumented(t *testing.T) {
 				t.Errorf("docs/metrics.md does not explain %s of %s", name[1], source)
 			}
 		}
-	}
-}
-
-// The controller asks for metrics by the names that the plugin gives them. Neither
-// imports the other.
-func TestTheControllerAsksForThePluginsMetrics(t *testing.T) {
-	given := []string{sample.MetricUtilization, sample.MetricMemoryUsed, sample.MetricMemoryTotal, sample.MetricSampled}
-	asked := []string{usage.MetricUtilization, usage.MetricMemoryUsed, usage.MetricMemoryTotal, usage.MetricSampled}
-	if !slices.Equal(given, asked) {
-		t.Errorf("the plugin has %q, the controller asks for %q", given, asked)
 	}
 }

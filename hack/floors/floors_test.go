@@ -5,8 +5,10 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +21,27 @@ func TestImportsPointDown(t *testing.T) {
 	}
 	for _, v := range violations(sources) {
 		t.Error(v)
+	}
+}
+
+// An import of one constant can bring in NVML and cgo.
+func TestWhatRunsAnywhereLinksNoHardware(t *testing.T) {
+	for _, command := range anywhere {
+		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{.ImportPath}} {{if not .Standard}}{{join .CgoFiles \" \"}}{{end}}", module+command)
+		list.Env = append(list.Environ(), "CGO_ENABLED=1")
+		out, err := list.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			path, cgo, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if slices.ContainsFunc(hardwareModules, func(m string) bool { return strings.HasPrefix(path+"/", m) }) {
+				t.Errorf("%s links %s, which is for nodes with GPUs: move what it needs to a room that both share", command, path)
+			}
+			if cgo != "" {
+				t.Errorf("%s needs cgo for %s (%s)", command, path, cgo)
+			}
+		}
 	}
 }
 

@@ -16,8 +16,10 @@ var floors = map[string]int{
 	// pkg/node: what only the kubelet plugin has. From the top: what kubelet and the
 	// API server see; what decides; one mechanism each; the machine.
 	"pkg/node/driver":    7,
+	"pkg/node/offer":     4,
 	"pkg/node/prepare":   3,
 	"pkg/node/sample":    3,
+	"pkg/node/publish":   3,
 	"pkg/node/journal":   2,
 	"pkg/node/cdi":       2,
 	"pkg/node/mps":       2,
@@ -27,18 +29,22 @@ var floors = map[string]int{
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
 	"pkg/node/driverroot": 0,
+	// How files are replaced.
+	"pkg/node/atomicfile": 0,
 
 	// pkg/scaleout: which node groups have to grow, in the controller. From the top:
 	// the loop and the cloud; what the cluster is told; the cluster as it is; what is
-	// to be kept free; what decides about many nodes, from what is known of one.
-	"pkg/scaleout/control":  8,
-	"pkg/scaleout/eks":      8,
-	"pkg/scaleout/pair":     7,
-	"pkg/scaleout/ready":    7,
-	"pkg/scaleout/explain":  7,
-	"pkg/scaleout/view":     6,
-	"pkg/scaleout/headroom": 5,
-	"pkg/scaleout":          4,
+	// to be kept free, and what Cluster Autoscaler says; what decides about many nodes,
+	// from what is known of one.
+	"pkg/scaleout/control":    8,
+	"pkg/scaleout/eks":        8,
+	"pkg/scaleout/pair":       7,
+	"pkg/scaleout/ready":      7,
+	"pkg/scaleout/explain":    7,
+	"pkg/scaleout/view":       6,
+	"pkg/scaleout/headroom":   5,
+	"pkg/scaleout/autoscaler": 5,
+	"pkg/scaleout":            4,
 
 	// pkg/elastic: how many replicas a workload needs, in the controller. From the top:
 	// what KEDA is told; what users are given, and how busy devices are; what is asked
@@ -50,14 +56,30 @@ var floors = map[string]int{
 	"pkg/elastic/forecast":     5,
 	"pkg/elastic/profile":      5,
 
+	// Of a node's devices, what is published, taken and selected, for pkg/scaleout and
+	// pkg/elastic.
+	"pkg/devices": 2,
+	// What nodes made of GPUPolicies, in the controller.
+	"pkg/verdict": 4,
+
 	// What plugin and controller share: what is published, what is known of boards,
-	// plain values, and what a binary knows of itself.
-	"pkg/policy":  3,
-	"pkg/slice":   2,
-	"pkg/catalog": 1,
-	"pkg/gpu":     0,
-	"pkg/release": 0,
+	// plain values, what a binary knows of itself, what the flags of all have in common,
+	// and how texts are shortened.
+	"pkg/policy":   3,
+	"pkg/slice":    2,
+	"pkg/catalog":  1,
+	"pkg/gpu":      0,
+	"pkg/release":  0,
+	"pkg/settings": 0,
+	"pkg/excerpt":  0,
 }
+
+// anywhere are the commands that run on any machine, and so are built without cgo and
+// link nothing of what speaks to hardware.
+var anywhere = []string{"cmd/controller", "cmd/kubectl-gpu"}
+
+// hardwareModules are what they do not link.
+var hardwareModules = []string{nvmlModule, "github.com/NVIDIA/go-nvlib/", "github.com/NVIDIA/nvidia-container-toolkit/", module + "pkg/node/"}
 
 // nvmlModule may be imported by these rooms only, because everything else is to
 // work without a driver library: pkg/node/nvml wraps it, pkg/node/cdi hands its handle to

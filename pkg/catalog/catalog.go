@@ -23,7 +23,6 @@ var data embed.FS
 type tables struct {
 	boards     []Board
 	geometries []Geometry
-	incomplete []incomplete
 	families   []family
 	without    []without
 	instances  map[string]Instance
@@ -42,8 +41,7 @@ var load = sync.OnceValue(func() tables {
 // decode reads and checks the data files.
 func decode(read func(string) ([]byte, error)) (tables, error) {
 	var geometries struct {
-		Incomplete []incomplete `json:"incomplete"`
-		Geometries []Geometry   `json:"geometries"`
+		Geometries []Geometry `json:"geometries"`
 	}
 	if err := decodeFile(read, "geometries.yaml", &geometries); err != nil {
 		return tables{}, err
@@ -54,7 +52,7 @@ func decode(read func(string) ([]byte, error)) (tables, error) {
 	if err := decodeFile(read, "boards.yaml", &boards); err != nil {
 		return tables{}, err
 	}
-	t := tables{boards: boards.Boards, geometries: geometries.Geometries, incomplete: geometries.Incomplete}
+	t := tables{boards: boards.Boards, geometries: geometries.Geometries}
 	for i := range t.geometries {
 		if err := t.geometries[i].validate(); err != nil {
 			return tables{}, err
@@ -133,12 +131,6 @@ func BoardByName(name string) (Board, bool) {
 	return find(func(b Board) bool { return b.Name == name })
 }
 
-// BoardByPCIDeviceID returns the board with NVIDIA's PCI device ID id: the
-// upper half of the pciDeviceId that NVML reports.
-func BoardByPCIDeviceID(id PCIDeviceID) (Board, bool) {
-	return find(func(b Board) bool { return b.PCIDeviceID == id })
-}
-
 // BoardByProductName returns a board that NVML names name. Boards that share
 // their product name share everything else that the catalogue records.
 func BoardByProductName(name string) (Board, bool) {
@@ -161,16 +153,4 @@ func Geometries() []Geometry {
 		geometries = append(geometries, g.clone())
 	}
 	return geometries
-}
-
-// GeometryByPCIDeviceID returns the MIG geometry that boards with PCI device ID
-// id have. It knows more IDs than the list of boards does: for some boards the
-// geometry was captured and the product name or memory total was not.
-func GeometryByPCIDeviceID(id PCIDeviceID) (Geometry, bool) {
-	geometries := load().geometries
-	i := slices.IndexFunc(geometries, func(g Geometry) bool { return slices.Contains(g.PCIDeviceIDs, id) })
-	if i < 0 {
-		return Geometry{}, false
-	}
-	return geometries[i].clone(), true
 }

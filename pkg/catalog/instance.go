@@ -40,6 +40,10 @@ type Slot struct {
 
 // Errors of InstanceByType.
 var (
+	// ErrNotPredicted means that nobody has captured all numbers of a board, so that
+	// only NVML on a node can tell what it offers: a prediction that is nearly right
+	// starts nodes on which the claim does not fit.
+	ErrNotPredicted = errors.New("not predicted")
 	// ErrUnknownInstance means that the catalogue has never heard of a type.
 	ErrUnknownInstance = errors.New("unknown instance type")
 	// ErrNoGPU means that a type has no NVIDIA GPU.
@@ -70,16 +74,6 @@ func InstanceByType(name string) (Instance, error) {
 		return Instance{}, fmt.Errorf("%w %s: of %s, the catalogue has %s", ErrUnknownInstance, name, familyName, strings.Join(f.sizes(), ", "))
 	}
 	return f.machine(f.Sizes[j]), fmt.Errorf("GPUs of instance type %s are %w: %s was never captured", name, ErrNotPredicted, f.Missing)
-}
-
-// InstanceTypes are the names of all types that can be predicted, sorted.
-func InstanceTypes() []string {
-	var names []string
-	for name := range load().instances {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // clone keeps callers from changing the tables.

@@ -47,8 +47,8 @@ func Counters(offered []Shape) []Counter {
 			placements = append(placements, shape)
 		case Static:
 			statics = append(statics, shape.Instance.Start)
-		case Whole:
-			entire++
+		default:
+			entire++ // who is no partition takes the entire GPU
 		}
 	}
 	counters := instances(statics)

@@ -89,8 +89,39 @@ func (p Partition) Type() string { return "mig" }
 // Physical is the GPU that the partition is cut from.
 func (p Partition) Physical() GPU { return p.GPU }
 
+// Form is that of the place in which the partition is made.
+func (p Partition) Form() Form {
+	return Form{Base: BasePartition, Placement: Placement{ProfileID: p.Profile.ID, Profile: p.Profile.Name, Start: p.Start, Size: p.Profile.Size}}
+}
+
+// UUID is empty: the partition has none until it is made.
+func (p Partition) UUID() string { return "" }
+
+// MemoryBytes is the profile's.
+func (p Partition) MemoryBytes() uint64 { return p.Profile.MemoryBytes }
+
 // Uses is the partition's part.
 func (p Partition) Uses(c Counter) uint64 { return c.use(p.Profile, p.Start) }
+
+// Describe tells what the profile has.
+func (p Partition) Describe(d Description) {
+	p.identify(d)
+	p.Profile.describe(d)
+}
+
+func (p Partition) identify(d Description) {
+	d.Text(AttributeParentUUID, p.GPU.UUID)
+	d.Text(AttributeProfile, p.Profile.Name)
+}
+
+func (p Partition) sharedType(s Sharing) string { return p.Type() + "-" + s.Name() }
+
+func (p Partition) sharedUses(c Counter) uint64 { return p.Uses(c) }
+
+func (p Profile) describe(d Description) {
+	d.Bytes(CapacityMemory, p.MemoryBytes)
+	p.Engines.describe(d)
+}
 
 // Static is the shape of a MIG partition that somebody else has made. It is
 // handed to claims as it is, and never destroyed.
@@ -111,6 +142,39 @@ func (s Static) Type() string { return "mig" }
 
 // Physical is the GPU that the partition is cut from.
 func (s Static) Physical() GPU { return s.GPU }
+
+// Form is that of the instance.
+func (s Static) Form() Form {
+	return Form{Base: BaseStatic, Placement: Placement{
+		ProfileID: s.Profile.ID, Profile: s.Profile.Name, Start: s.Instance.Start, Size: s.Instance.Size,
+		InstanceID: s.Instance.ID, ComputeID: s.Device.ComputeID,
+	}}
+}
+
+// UUID is the MIG device's.
+func (s Static) UUID() string { return s.Device.UUID }
+
+// MemoryBytes is the profile's.
+func (s Static) MemoryBytes() uint64 { return s.Profile.MemoryBytes }
+
+// Describe tells what the profile has, and which memory slices it is.
+func (s Static) Describe(d Description) {
+	s.identify(d)
+	s.Profile.describe(d)
+	for i := range s.Instance.Size {
+		d.Pieces(fmt.Sprint(capacityMemorySlice, s.Instance.Start+i), 1)
+	}
+}
+
+func (s Static) identify(d Description) {
+	d.Text(AttributeParentUUID, s.GPU.UUID)
+	d.Text(AttributeProfile, s.Profile.Name)
+	d.Text(AttributeUUID, s.Device.UUID)
+}
+
+func (s Static) sharedType(sharing Sharing) string { return s.Type() + "-" + sharing.Name() }
+
+func (s Static) sharedUses(c Counter) uint64 { return s.Uses(c) }
 
 // Uses is nothing but what tells its claims apart: what the instance has is no
 // part of the Room.

@@ -8,26 +8,6 @@ import (
 	"strings"
 )
 
-// Policy is which shapes of a GPU are offered.
-type Policy struct {
-	// Whole offers the entire GPU to one claim at a time.
-	Whole bool
-	// MIG offers partitions, where the board and its mode allow, to one claim each.
-	MIG bool
-	// Profiles are the profiles of which partitions are offered, by name; nil for all.
-	Profiles []string
-	// SharedProfiles are the profiles of which partitions are offered in shares,
-	// by name.
-	SharedProfiles map[string]Sharing
-	// TimeSlicing and MPS offer the entire GPU in shares; nil where they do not.
-	TimeSlicing *TimeSlicing
-	MPS         *MPS
-}
-
-// ByDefault is the policy of nodes for which there is no other: what NVIDIA's
-// driver offers.
-func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
-
 // Check refuses what a GPU does not support. The error is a sentence without the
 // GPU's name.
 func (p Policy) Check(g GPU) error {
@@ -46,7 +26,7 @@ func (p Policy) Check(g GPU) error {
 		if err := sharing.check(g); err != nil {
 			return fmt.Errorf("mig.shared of profile %s: %w", name, err)
 		}
-		if slicing, ok := sharing.(TimeSlicing); ok && slicing.Interval != DefaultInterval {
+		if interval := sharing.TimeSlice(); interval != "" && interval != DefaultInterval {
 			return fmt.Errorf("mig.shared of profile %s: the interval of a MIG partition cannot be set: remove interval", name)
 		}
 	}

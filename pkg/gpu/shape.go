@@ -11,8 +11,29 @@ type Shape interface {
 	Type() string
 	// Physical is the GPU that the shape is made from.
 	Physical() GPU
+	// Form is the shape without its GPU.
+	Form() Form
+	// UUID is what NVIDIA's tools call the device, or what is shared. It is empty for a
+	// partition that is made when a claim gets it.
+	UUID() string
+	// MemoryBytes is the memory of the device, or of what is shared, 0 where it is not
+	// known.
+	MemoryBytes() uint64
 	// Uses is how much of one of its GPU's Counters the shape takes.
 	Uses(c Counter) uint64
+	// Describe tells what is published of the shape.
+	Describe(d Description)
+}
+
+// Base is a Shape that one claim has to itself and that several can have shares of.
+type Base interface {
+	Shape
+	// identify tells what is published of the base and of its shares.
+	identify(d Description)
+	// sharedType is the Type of shares.
+	sharedType(s Sharing) string
+	// sharedUses is what the base takes once, however many claims have a share of it.
+	sharedUses(c Counter) uint64
 }
 
 // Whole is the shape of an entire GPU, given to one claim at a time.
@@ -27,8 +48,71 @@ func (w Whole) Type() string { return "gpu" }
 // Physical is the GPU itself.
 func (w Whole) Physical() GPU { return w.GPU }
 
+// Form is that of the entire GPU.
+func (w Whole) Form() Form { return Form{Base: BaseWhole} }
+
+// UUID is the GPU's.
+func (w Whole) UUID() string { return w.GPU.UUID }
+
+// MemoryBytes is the GPU's frame buffer.
+func (w Whole) MemoryBytes() uint64 { return w.GPU.MemoryBytes }
+
 // Uses is a part of every memory slice, which leaves no whole one to a partition.
 func (w Whole) Uses(c Counter) uint64 { return c.whole }
+
+// Describe has the engines of the GPU's largest profile where it can be partitioned at
+// once, as in NVIDIA's driver; on boards where that takes a reset, the GPU has more
+// than the largest profile.
+func (w Whole) Describe(d Description) {
+	w.identify(d)
+	if w.GPU.MemoryBytes != 0 { // a claim that asks for memory must not match by accident
+		d.Bytes(CapacityMemory, w.GPU.MemoryBytes)
+	}
+	if w.GPU.MIGSwitchable && len(w.GPU.Profiles) > 0 {
+		w.GPU.Room().Engines.describe(d)
+	}
+}
+
+func (w Whole) identify(d Description) {
+	d.Text(AttributeUUID, w.GPU.UUID)
+	d.Number(AttributeIndex, &w.GPU.Index)
+	d.Number(AttributeMinor, &w.GPU.Minor)
+	d.Truth(AttributeECCEnabled, w.GPU.ECCEnabled)
+	d.Number(AttributeNVLinkGroup, w.GPU.NVLinkGroup)
+}
+
+func (w Whole) sharedType(s Sharing) string { return s.Name() }
+
+// sharedUses leaves neither the whole GPU nor anything else of it.
+func (w Whole) sharedUses(c Counter) uint64 { return c.shared }
+
+// bases are all bases, and what they are on a GPU.
+var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
+	BaseWhole: func(g GPU, _ Placement) (Base, bool) { return Whole{GPU: g}, g.OffersWhole() },
+	// In the place of a partition there may be somebody else's by now, and the reverse.
+	BasePartition: GPU.at,
+	BaseStatic:    GPU.at,
+}
+
+// Policy is which shapes of a GPU are offered.
+type Policy struct {
+	// Whole offers the entire GPU to one claim at a time.
+	Whole bool
+	// MIG offers partitions, where the board and its mode allow, to one claim each.
+	MIG bool
+	// Profiles are the profiles of which partitions are offered, by name; nil for all.
+	Profiles []string
+	// SharedProfiles are the profiles of which partitions are offered in shares,
+	// by name.
+	SharedProfiles map[string]Sharing
+	// TimeSlicing and MPS offer the entire GPU in shares; nil where they do not.
+	TimeSlicing *TimeSlicing
+	MPS         *MPS
+}
+
+// ByDefault is the policy of nodes for which there is no other: what NVIDIA's
+// driver offers.
+func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
 
 // Shapes lists what a node offers, in the order in which it is published: whole
 // GPUs first and those in shares next, because they are few and the scheduler

@@ -2,57 +2,64 @@ package gpu
 
 // Share is the shape of a GPU or partition that several claims have shares of.
 type Share struct {
-	// Of is what is shared: a Whole, a Partition or a Static.
-	Of Shape
+	// Of is what is shared.
+	Of Base
 	// Sharing is a TimeSlicing or MPS.
 	Sharing Sharing
 }
 
 // Name is that of what is shared, and how: gpu-<minor>-timeslice.
-func (s Share) Name() string { return s.Of.Name() + "-" + s.Sharing.kind() }
+func (s Share) Name() string { return s.Of.Name() + "-" + s.Sharing.Name() }
 
 // Type is "timeslice" or "mps" for a GPU, "mig-timeslice" or "mig-mps" for a
 // partition: a claim that wants a device to itself never gets a share.
-func (s Share) Type() string {
-	if _, whole := s.Of.(Whole); whole {
-		return s.Sharing.kind()
-	}
-	return s.Of.Type() + "-" + s.Sharing.kind()
-}
+func (s Share) Type() string { return s.Of.sharedType(s.Sharing) }
 
 // Physical is the GPU that is shared, or that the partition is cut from.
 func (s Share) Physical() GPU { return s.Of.Physical() }
 
-// Uses is what the device takes once, however many claims have a share of it: of
-// a GPU so much that neither the whole GPU nor anything else of it is left.
-func (s Share) Uses(c Counter) uint64 {
-	if _, whole := s.Of.(Whole); whole {
-		return c.shared
-	}
-	return s.Of.Uses(c)
+// Form is that of what is shared, and how.
+func (s Share) Form() Form {
+	f := s.Of.Form()
+	f.Sharing, f.Shares, f.Interval = s.Sharing.Name(), s.Sharing.Count(), s.Sharing.TimeSlice()
+	return f
 }
 
-// MemoryBytes is the memory of what is shared, 0 where it is not known.
-func (s Share) MemoryBytes() uint64 {
-	switch of := s.Of.(type) {
-	case Whole:
-		return of.GPU.MemoryBytes
-	case Partition:
-		return of.Profile.MemoryBytes
-	case Static:
-		return of.Profile.MemoryBytes
+// UUID is that of what is shared.
+func (s Share) UUID() string { return s.Of.UUID() }
+
+// MemoryBytes is the memory of what is shared.
+func (s Share) MemoryBytes() uint64 { return s.Of.MemoryBytes() }
+
+// Uses is what the device takes once, however many claims have a share of it.
+func (s Share) Uses(c Counter) uint64 { return s.Of.sharedUses(c) }
+
+// memoryStep is what requests for memory are rounded up to, and the least.
+const memoryStep = 1 << 20
+
+// Describe tells what a device has for all of its shares, and what a claim takes of it
+// that does not say how much.
+func (s Share) Describe(d Description) {
+	s.Of.identify(d)
+	s.Sharing.describe(d)
+	count := uint64(s.Sharing.Count())
+	// Whole steps, so that as many default shares fit as there are to be.
+	if steps := s.MemoryBytes() / memoryStep; steps >= count {
+		d.Divisible(CapacityMemory, Divisible{Total: steps * memoryStep, Step: memoryStep, Default: steps / count * memoryStep, Bytes: true})
 	}
-	return 0
 }
 
 // Sharing is how claims share a device.
 type Sharing interface {
-	// kind is the last part of the device's name and type.
-	kind() string
+	// Name is the last part of the device's name and type.
+	Name() string
 	// Count is how many shares of default size there are.
 	Count() int
+	// TimeSlice is for how long processes run that take turns, empty where they do not.
+	TimeSlice() Interval
 	// check refuses what g does not support.
 	check(g GPU) error
+	describe(d Description)
 }
 
 // Limits of what can be shared, which a GPUPolicy is held to at admission, too.
@@ -76,10 +83,19 @@ type TimeSlicing struct {
 	Interval Interval
 }
 
-func (TimeSlicing) kind() string { return "timeslice" }
+// Name is "timeslice".
+func (TimeSlicing) Name() string { return "timeslice" }
 
 // Count is the number of replicas.
 func (t TimeSlicing) Count() int { return t.Replicas }
+
+// TimeSlice is the Interval.
+func (t TimeSlicing) TimeSlice() Interval { return t.Interval }
+
+func (t TimeSlicing) describe(d Description) {
+	d.Text(attributeInterval, string(t.Interval))
+	d.Divisible(CapacityShares, Divisible{Total: uint64(t.Replicas), Step: 1, Default: 1})
+}
 
 // MPS lets the processes of all shares run at once, as clients of CUDA's
 // Multi-Process Service, which limits the memory and the cores of each.
@@ -88,10 +104,21 @@ type MPS struct {
 	Clients int
 }
 
-func (MPS) kind() string { return "mps" }
+// Name is "mps".
+func (MPS) Name() string { return "mps" }
 
 // Count is the number of clients.
 func (m MPS) Count() int { return m.Clients }
+
+// TimeSlice is empty: processes run at once.
+func (MPS) TimeSlice() Interval { return "" }
+
+// allCores is all of a device's multiprocessors, in percent.
+const allCores = 100
+
+func (m MPS) describe(d Description) {
+	d.Divisible(CapacityCores, Divisible{Total: allCores, Step: 1, Default: allCores / uint64(m.Clients)})
+}
 
 // Interval is the time-slice of a GPU, by the names of NVIDIA's DRA driver.
 type Interval string

@@ -13,3 +13,12 @@ type MemoryUsage struct {
 	// Used is what processes have; what the driver keeps for itself is only in Total.
 	Used, Total uint64
 }
+
+// Metrics in which a node's plugin tells the Usage of devices that prepared claims hold, and
+// the controller reads it. Each has the label "device": the device's name in the node's pool.
+const (
+	MetricUtilization = "mica_device_utilization_ratio"
+	MetricMemoryUsed  = "mica_device_memory_used_bytes"
+	MetricMemoryTotal = "mica_device_memory_total_bytes"
+	MetricSampled     = "mica_device_sample_timestamp_seconds"
+)

@@ -141,7 +141,7 @@ func UsesMPS(policies []gpu.Policy) bool {
 			return true
 		}
 		for _, sharing := range p.SharedProfiles {
-			if _, mps := sharing.(gpu.MPS); mps {
+			if sharing.Name() == (gpu.MPS{}).Name() {
 				return true
 			}
 		}

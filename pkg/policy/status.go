@@ -5,97 +5,95 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Report is the status with what one node made of the policy: nil for a node that
-// the policy does not apply to any more. Everything but the node's own entry is
-// derived from all entries. It tells whether that is news.
-func Report(status v1alpha1.GPUPolicyStatus, node string, entry *v1alpha1.NodeStatus) (v1alpha1.GPUPolicyStatus, bool) {
-	updated := *status.DeepCopy()
-	at, found := slices.BinarySearchFunc(updated.Nodes, node, func(n v1alpha1.NodeStatus, name string) int { return cmp.Compare(n.Name, name) })
-	if !found { // an older version, or a person, may have sorted them otherwise
-		if i := slices.IndexFunc(updated.Nodes, func(n v1alpha1.NodeStatus) bool { return n.Name == node }); i >= 0 {
-			at, found = i, true
+// Told is a node with what its plugin says of it.
+type Told struct {
+	Node   string
+	Labels map[string]string
+	// Policy is the one that the node goes by; nil when it goes by none.
+	Policy *v1alpha1.NodePolicy
+}
+
+// Verdict is what a node says of the policy that it is to go by, nil for none, and of why
+// it cannot.
+func Verdict(selected *v1alpha1.GPUPolicy, refusal error) *v1alpha1.NodePolicy {
+	if selected == nil {
+		return nil
+	}
+	said := &v1alpha1.NodePolicy{Name: selected.Name, UID: string(selected.UID), ObservedGeneration: selected.Generation}
+	if refusal != nil {
+		said.Message = excerpt.Of(strings.ToValidUTF8(refusal.Error(), "�"), v1alpha1.MaxMessageLength)
+	}
+	return said
+}
+
+// Statuses are those of the policies, by name, after what nodes have told. A node counts for
+// the policy that applies to it by its labels now, and is pending there until it has told
+// of that policy's generation.
+func Statuses(policies []*v1alpha1.GPUPolicy, nodes []Told) map[string]v1alpha1.GPUPolicyStatus {
+	statuses := make(map[string]v1alpha1.GPUPolicyStatus, len(policies))
+	for _, p := range policies {
+		statuses[p.Name] = v1alpha1.GPUPolicyStatus{ObservedGeneration: p.Generation, Conditions: slices.Clone(p.Status.Conditions)}
+	}
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b Told) int { return cmp.Compare(a.Node, b.Node) })
+	for _, node := range nodes {
+		if selected := Select(policies, node.Labels); selected != nil {
+			status := statuses[selected.Name]
+			count(&status, selected, node)
+			statuses[selected.Name] = status
 		}
 	}
-	if entry != nil && !found && len(updated.Nodes) >= v1alpha1.MaxNodeStatuses {
-		if updated.Nodes, at = withRoom(updated.Nodes, at, *entry); at < 0 {
-			return status, false
-		}
+	for _, p := range policies {
+		status := statuses[p.Name]
+		meta.SetStatusCondition(&status.Conditions, ready(p, status))
+		statuses[p.Name] = status
 	}
-	switch {
-	case entry == nil && found:
-		updated.Nodes = slices.Delete(updated.Nodes, at, at+1)
-	case entry == nil:
-		return status, false
+	return statuses
+}
+
+func count(status *v1alpha1.GPUPolicyStatus, selected *v1alpha1.GPUPolicy, node Told) {
+	switch said := node.Policy; {
+	case said == nil || said.Name != selected.Name || said.UID != string(selected.UID) || said.ObservedGeneration != selected.Generation:
+		status.Pending++
+	case said.Message == "":
+		status.Applied++
 	default:
-		own := v1alpha1.NodeStatus{Name: node, ObservedGeneration: entry.ObservedGeneration, Message: bounded(entry.Message)}
-		if found {
-			updated.Nodes[at] = own
-		} else {
-			updated.Nodes = slices.Insert(updated.Nodes, at, own)
-		}
-	}
-	summarize(&updated)
-	return updated, !equality.Semantic.DeepEqual(status, updated)
-}
-
-// withRoom is a full list without a node of which there is nothing to tell, where
-// an entry that is to stand at a place tells something, and the place of that entry,
-// negative where there is no room for it.
-func withRoom(nodes []v1alpha1.NodeStatus, at int, entry v1alpha1.NodeStatus) ([]v1alpha1.NodeStatus, int) {
-	silent := slices.IndexFunc(nodes, func(n v1alpha1.NodeStatus) bool { return n.Message == "" })
-	if entry.Message == "" || silent < 0 {
-		return nodes, -1
-	}
-	if silent < at {
-		at--
-	}
-	return slices.Delete(nodes, silent, silent+1), at
-}
-
-// summarize derives counts and conditions from the entries.
-func summarize(status *v1alpha1.GPUPolicyStatus) {
-	status.Applied, status.Refused = 0, 0
-	var refusals []string
-	for _, node := range status.Nodes {
-		status.ObservedGeneration = max(status.ObservedGeneration, node.ObservedGeneration)
-		if node.Message == "" {
-			status.Applied++
-			continue
-		}
 		status.Refused++
-		if len(refusals) < shownRefusals {
-			refusals = append(refusals, fmt.Sprintf("%s: %s", node.Name, node.Message))
+		if len(status.Refusals) < v1alpha1.MaxRefusals {
+			status.Refusals = append(status.Refusals, v1alpha1.Refusal{Node: node.Node, Message: said.Message})
 		}
 	}
-	ready := metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonApplied, ObservedGeneration: status.ObservedGeneration,
-		Message: fmt.Sprintf("%d nodes offer what the policy says", status.Applied),
-	}
-	if status.Refused > 0 {
-		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
-		ready.Message = fmt.Sprintf("%d of %d nodes cannot do what the policy says and go on as before: %s",
-			status.Refused, len(status.Nodes), strings.Join(refusals, "; "))
-	}
-	meta.SetStatusCondition(&status.Conditions, ready)
 }
 
 // shownRefusals keep a condition readable.
 const shownRefusals = 3
 
-// bounded cuts a sentence to what the status takes.
-func bounded(message string) string {
-	message = strings.ToValidUTF8(message, "�")
-	if utf8.RuneCountInString(message) <= v1alpha1.MaxMessageLength {
-		return message
+func ready(p *v1alpha1.GPUPolicy, status v1alpha1.GPUPolicyStatus) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionReady, ObservedGeneration: p.Generation}
+	all := status.Applied + status.Pending + status.Refused
+	switch err := Check(p); {
+	case err != nil:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, err.Error()
+	case status.Refused > 0:
+		var shown []string
+		for _, refusal := range status.Refusals[:min(len(status.Refusals), shownRefusals)] {
+			shown = append(shown, fmt.Sprintf("%s: %s", refusal.Node, refusal.Message))
+		}
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
+		condition.Message = fmt.Sprintf("%d of %d nodes cannot do what the policy says and go on as before: %s", status.Refused, all, strings.Join(shown, "; "))
+	case status.Pending > 0:
+		condition.Status, condition.Reason = metav1.ConditionUnknown, v1alpha1.ReasonPending
+		condition.Message = fmt.Sprintf("%d of %d nodes have not said yet what they made of generation %d", status.Pending, all, p.Generation)
+	default:
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonApplied
+		condition.Message = fmt.Sprintf("%d nodes offer what the policy says", status.Applied)
 	}
-	return string([]rune(message)[:v1alpha1.MaxMessageLength-1]) + "…"
+	return condition
 }

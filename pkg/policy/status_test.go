@@ -1,93 +1,95 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-func TestEachNodeWritesItsOwnEntryAndTheSum(t *testing.T) {
-	var status v1alpha1.GPUPolicyStatus
-	report := func(node, message string, news bool) {
-		t.Helper()
-		updated, got := Report(status, node, &v1alpha1.NodeStatus{ObservedGeneration: 3, Message: message})
-		if got != news {
-			t.Errorf("%s: news: %t", node, got)
+func named(name string, generation int64, labels map[string]string) *v1alpha1.GPUPolicy {
+	p := &v1alpha1.GPUPolicy{}
+	p.Name, p.Generation, p.UID = name, generation, "uid"
+	p.Spec.NodeSelector.MatchLabels = labels
+	p.Spec.Priority = int32(len(labels))
+	return p
+}
+
+func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
+	train := map[string]string{"pool": "train"}
+	all, special, invalid := named("all", 3, nil), named("train", 1, train), named("invalid", 1, nil)
+	invalid.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Contains"}}
+	again := all.DeepCopy()
+	again.UID = "another"
+	older := all.DeepCopy()
+	older.Generation--
+	sick := errors.New("it is too old")
+	statuses := Statuses([]*v1alpha1.GPUPolicy{all, special, invalid}, []Told{
+		{"g", nil, Verdict(all, nil)},
+		{"f", nil, Verdict(all, sick)},
+		{"e", nil, Verdict(older, nil)},
+		{"d", nil, nil},
+		{"c", nil, Verdict(again, nil)}, // of a policy that was deleted and made again
+		{"b", train, Verdict(all, nil)}, // its labels have changed
+		{"a", train, Verdict(special, nil)},
+	})
+	for name, want := range map[string]v1alpha1.GPUPolicyStatus{
+		"all":     {ObservedGeneration: 3, Applied: 1, Pending: 3, Refused: 1, Refusals: []v1alpha1.Refusal{{Node: "f", Message: "it is too old"}}},
+		"train":   {ObservedGeneration: 1, Applied: 1, Pending: 1},
+		"invalid": {ObservedGeneration: 1},
+	} {
+		got := statuses[name]
+		got.Conditions = nil
+		if !equality.Semantic.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}
-		status = updated
 	}
-	report("b", "", true)
-	report("a", "", true)
-	report("a", "", false)
-	ready := func() *metav1.Condition { return meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady) }
-	if status.Applied != 2 || status.Refused != 0 || ready().Status != metav1.ConditionTrue || ready().ObservedGeneration != 3 {
-		t.Errorf("got %+v", status)
-	}
-	report("c", "it is too old", true)
-	if status.Applied != 2 || status.Refused != 1 || ready().Status != metav1.ConditionFalse || !strings.Contains(ready().Message, "1 of 3 nodes") || !strings.Contains(ready().Message, "c: it is too old") {
-		t.Errorf("got %+v", status)
-	}
-	if names := []string{status.Nodes[0].Name, status.Nodes[1].Name, status.Nodes[2].Name}; !slices.IsSorted(names) {
-		t.Errorf("got %q", names)
-	}
-	before := status.DeepCopy()
-	updated, news := Report(status, "c", nil)
-	if !news || len(updated.Nodes) != 2 || updated.Refused != 0 || meta.FindStatusCondition(updated.Conditions, v1alpha1.ConditionReady).Status != metav1.ConditionTrue {
-		t.Errorf("got %+v", updated)
-	}
-	if len(status.Nodes) != len(before.Nodes) || status.Nodes[2] != before.Nodes[2] {
-		t.Error("what was given is changed")
-	}
-	if _, news := Report(updated, "c", nil); news {
-		t.Error("a node that is not there is removed")
+	for name, want := range map[string]string{
+		"all":     "False Refused 1 of 5 nodes cannot do what the policy says and go on as before: f: it is too old",
+		"train":   "Unknown Pending 1 of 2 nodes have not said yet what they made of generation 1",
+		"invalid": "False Invalid GPUPolicy invalid, spec.nodeSelector: ",
+	} {
+		c := meta.FindStatusCondition(statuses[name].Conditions, v1alpha1.ConditionReady)
+		if got := fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message); !strings.HasPrefix(got, want) || c.ObservedGeneration != statuses[name].ObservedGeneration {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 }
 
-func TestAStatusHasLimits(t *testing.T) {
-	var status v1alpha1.GPUPolicyStatus
-	for i := range v1alpha1.MaxNodeStatuses + 1 {
-		status, _ = Report(status, fmt.Sprintf("node-%04d", i), &v1alpha1.NodeStatus{Message: strings.Repeat("ä", 600)})
+// What is counted again is the same status, so that it need not be written.
+func TestTheSameIsNoNews(t *testing.T) {
+	p := named("all", 1, nil)
+	nodes := []Told{{"a", nil, Verdict(p, nil)}, {"b", nil, Verdict(p, nil)}}
+	p.Status = Statuses([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
+	if c := p.Status.Conditions[0]; c.Status != metav1.ConditionTrue || c.Message != "2 nodes offer what the policy says" {
+		t.Errorf("got %+v", c)
 	}
-	if len(status.Nodes) != v1alpha1.MaxNodeStatuses {
-		t.Errorf("got %d nodes", len(status.Nodes))
-	}
-	if n := utf8.RuneCountInString(status.Nodes[0].Message); n != v1alpha1.MaxMessageLength {
-		t.Errorf("got a message of %d characters", n)
-	}
-	if n := len(status.Conditions[0].Message); n > 32768 {
-		t.Errorf("the condition's message has %d bytes", n)
+	if again := Statuses([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]; !equality.Semantic.DeepEqual(again, p.Status) {
+		t.Errorf("got %+v, had %+v", again, p.Status)
 	}
 }
 
-// A refusal is what a status is read for.
-func TestARefusalHasRoomInAFullStatus(t *testing.T) {
-	var status v1alpha1.GPUPolicyStatus
-	for i := range v1alpha1.MaxNodeStatuses {
-		status, _ = Report(status, fmt.Sprintf("node-%04d", i), &v1alpha1.NodeStatus{})
+func TestCountsAreExactAndRefusalsBounded(t *testing.T) {
+	p := named("all", 1, nil)
+	var nodes []Told
+	for i := range 5000 {
+		nodes = append(nodes, Told{fmt.Sprintf("node-%04d", i), nil, Verdict(p, errors.New(strings.Repeat("ü", 600)))})
 	}
-	if _, news := Report(status, "zone", &v1alpha1.NodeStatus{}); news {
-		t.Error("a node that does what the policy says takes the place of another")
+	status := Statuses([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
+	if status.Refused != 5000 || len(status.Refusals) != v1alpha1.MaxRefusals || status.Refusals[0].Node != "node-0000" {
+		t.Errorf("got %d refused, %d refusals", status.Refused, len(status.Refusals))
 	}
-	for i, node := range []string{"zone", "a", "node-0050a"} {
-		var news bool
-		if status, news = Report(status, node, &v1alpha1.NodeStatus{Message: "it is too old"}); !news || int(status.Refused) != i+1 || len(status.Nodes) != v1alpha1.MaxNodeStatuses {
-			t.Fatalf("got %d refusals of %d nodes", status.Refused, len(status.Nodes))
-		}
-		if !slices.IsSortedFunc(status.Nodes, func(a, b v1alpha1.NodeStatus) int { return strings.Compare(a.Name, b.Name) }) {
-			t.Errorf("%s is not in its place", node)
-		}
+	if got := status.Refusals[0].Message; utf8.RuneCountInString(got) > v1alpha1.MaxMessageLength || !utf8.ValidString(got) || !strings.HasSuffix(got, "ü…") {
+		t.Errorf("the message is %q", got)
 	}
-	for i := range status.Nodes {
-		status.Nodes[i].Message = "it is too old"
-	}
-	if _, news := Report(status, "b", &v1alpha1.NodeStatus{Message: "it is too old"}); news {
-		t.Error("one refusal takes the place of another")
+	if c := status.Conditions[0]; len(c.Message) > 32768 {
+		t.Errorf("the condition's message has %d bytes", len(c.Message))
 	}
 }

@@ -5,43 +5,50 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// countLimit ends the counting of room: pods that wait come first, and their plan is done. It is
-// long enough for thousands of samples; claims for which the search is exponential use it up,
-// but they are counted last.
-const countLimit = 3 * time.Second
+// countSteps ends the counting of room: pods that wait come first, and their plan is done. It is
+// enough for tens of thousands of samples, and takes some seconds; claims for which the search is
+// exponential use it up, but they are counted last.
+const countSteps = 1 << 19
 
-// rooms counts room for the samples as if nothing but the pods had been placed. What headroom
-// has taken since is theirs, too, and told of as kept.
-func (p *planner) rooms(ctx context.Context, kinds []*kind, placed mark) ([]Room, error) {
-	if len(p.samples) == 0 {
-		return nil, nil
+// Rooms counts room for the samples as if nothing but the pods had been placed. What headroom
+// has taken since is theirs, too, and told of as kept. The error is of the context alone. It
+// counts once, and then gives the same again.
+func (p *Planner) Rooms(ctx context.Context) ([]Room, error) {
+	if _, err := p.Decide(ctx); err != nil {
+		return nil, err
 	}
-	p.settle(kinds)
+	if !p.counted && len(p.plan.samples) > 0 {
+		p.rooms, p.uncounted = p.count(ctx)
+		p.counted = true
+	}
+	return p.rooms, p.uncounted
+}
+
+func (p *Planner) count(ctx context.Context) ([]Room, error) {
 	var left []Room
-	if len(p.reserved) > 0 {
-		left = p.countAll(ctx, nil)
+	if len(p.plan.reserved) > 0 {
+		left = p.plan.countAll(ctx, nil)
 	}
-	p.back(placed)
-	counted := p.countAll(ctx, left)
+	p.plan.back(p.placed)
+	counted := p.plan.countAll(ctx, left)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("count room for %d samples: %w", len(counted), err)
 	}
-	all := make([]Room, len(p.asked))
-	for i, s := range p.samples {
+	all := make([]Room, len(p.plan.asked))
+	for i, s := range p.plan.samples {
 		room := counted[i]
 		if left != nil && room.Problem == "" {
 			room.Kept = max(room.Free-left[i].Free, 0)
 		}
 		for _, at := range s.at {
 			all[at] = room
-			all[at].ID = p.asked[at].ID
+			all[at].ID = p.plan.asked[at].ID
 		}
 	}
 	return all, nil
@@ -69,8 +76,8 @@ func (p *planner) settle(kinds []*kind) {
 // countAll counts for each of the samples, in their order; not for those of which known, where
 // it is not nil, has a problem.
 func (p *planner) countAll(ctx context.Context, known []Room) []Room {
-	ctx, cancel := context.WithTimeout(ctx, p.countLimit)
-	defer cancel()
+	p.cluster.Allow(p.countSteps)
+	defer p.cluster.AllowAll()
 	stock := p.stock()
 	all := make([]Room, len(p.samples))
 	for i, s := range p.samples {
@@ -85,7 +92,7 @@ func (p *planner) countAll(ctx context.Context, known []Room) []Room {
 		c := &count{planner: p, sample: s, stock: stock}
 		s.kind.aborts = ""
 		if err := c.run(ctx); err != nil {
-			all[i].Problem = p.uncounted(err)
+			all[i].Problem = uncounted(err)
 			continue
 		}
 		c.room.Why = c.why(ctx)
@@ -95,12 +102,12 @@ func (p *planner) countAll(ctx context.Context, known []Room) []Room {
 }
 
 // uncounted is why there is no count.
-func (p *planner) uncounted(err error) string {
-	if !errors.Is(err, context.DeadlineExceeded) {
+func uncounted(err error) string {
+	if !errors.Is(err, fit.ErrSpent) {
 		return err.Error()
 	}
-	return fmt.Sprintf("for how many more pods there is room was not found out within %s: there are too many samples, "+
-		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests", p.countLimit)
+	return "for how many more pods there is room was not found out: there are too many samples, " +
+		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests"
 }
 
 // stack is a number of hosts that are alike.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -226,8 +225,8 @@ func TestTheSentenceIsBounded(t *testing.T) {
 	}
 }
 
-// Sixteen requests for one of eight GPUs each have more combinations than can be tried.
-func TestASampleThatIsNotCountedInTimeIsAProblemOfItsOwn(t *testing.T) {
+// Sixteen requests for one of eight GPUs each have more combinations than are tried here.
+func TestASampleThatIsTooMuchWorkIsAProblemOfItsOwn(t *testing.T) {
 	w := newWorld(t)
 	w.line("group p5 p5.48xlarge max=2")
 	w.line("template one")
@@ -236,31 +235,40 @@ func TestASampleThatIsNotCountedInTimeIsAProblemOfItsOwn(t *testing.T) {
 	for i := range 16 {
 		w.line(fmt.Sprintf("request gpu-%d gpu.nvidia.com", i))
 	}
+	w.line("headroom warm 1 one")
 	w.line("sample endless templates=endless")
 	w.line("sample one templates=one")
-	p, kinds := newPlanner(w.Snapshot)
-	p.countLimit = time.Second
-	placed := p.mark()
-	p.reserved = []reserve{{}} // so that room is counted twice
-	rooms, err := p.rooms(t.Context(), kinds, placed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if room := rooms[0]; room.Total() != 0 || !strings.Contains(room.Problem, "not found out within 1s") {
-		t.Errorf("got %+v, want that it was not counted in time", room)
-	}
-	if room := rooms[1]; room.Total() != 16 || room.Problem != "" {
-		t.Errorf("got %+v, want room for 16", room)
+	p := NewPlanner(w.Snapshot)
+	p.plan.countSteps = 1 << 16
+	var before []Room
+	for range 2 {
+		rooms, err := p.Rooms(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if room := rooms[0]; room.Total() != 0 || !strings.Contains(room.Problem, "was not found out") {
+			t.Errorf("got %+v, want that it was too much work", room)
+		}
+		if room := rooms[1]; room.Total() != 16 || room.Problem != "" {
+			t.Errorf("got %+v, want room for 16", room)
+		}
+		if before != nil && !slices.Equal(rooms, before) {
+			t.Errorf("counted again, there is room for %+v, not %+v", rooms, before)
+		}
+		before = rooms
 	}
 }
 
 func TestTheEndOfAPlanIsNoProblemOfSamples(t *testing.T) {
 	w := newWorld(t)
 	w.line("sample plain")
-	p, kinds := newPlanner(w.Snapshot)
+	p := NewPlanner(w.Snapshot)
+	if _, err := p.Decide(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := p.rooms(ended, kinds, p.mark()); !errors.Is(err, context.Canceled) {
+	if _, err := p.Rooms(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that the plan has ended", err)
 	}
 }

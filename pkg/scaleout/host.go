@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
 // stage is how far a host is.
@@ -150,7 +151,7 @@ func (g *group) started(node Node, published []*resourceapi.ResourceSlice) fit.N
 	labels[corev1.LabelHostname] = object.Name
 	maps.Copy(labels, object.Labels)
 	object.Labels = labels
-	object.Spec.Taints = slices.DeleteFunc(object.Spec.Taints, func(t corev1.Taint) bool { return passing(t.Key) })
+	object.Spec.Taints = template.WithoutStartup(object.Spec.Taints)
 	allocatable := g.Template.Node.Status.Allocatable.DeepCopy()
 	if allocatable == nil {
 		allocatable = corev1.ResourceList{}
@@ -162,26 +163,6 @@ func (g *group) started(node Node, published []*resourceapi.ResourceSlice) fit.N
 		Slices: g.promised(object.Name, published),
 		Pods:   append(slices.Clone(node.Pods), g.lacking(node.Pods)...),
 	}
-}
-
-// passing taints are on nodes only until they have started.
-func passing(key string) bool {
-	for _, prefix := range []string{
-		// Cluster Autoscaler's, and its built-in one for readiness rules.
-		"startup-taint.cluster-autoscaler.kubernetes.io/",
-		"ignore-taint.cluster-autoscaler.kubernetes.io/",
-		"readiness.k8s.io/",
-	} {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	switch key {
-	case corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeNetworkUnavailable,
-		"node.cloudprovider.kubernetes.io/uninitialized", "node.kubernetes.io/uninitialized":
-		return true
-	}
-	return false
 }
 
 // promised are the slices of the group's template as the node will have them. Its pools are

@@ -232,25 +232,25 @@ func (k *kind) measureClaims() {
 	for _, claim := range k.sample.Claims() {
 		k.size.constraints += len(claim.Spec.Devices.Constraints)
 		for _, request := range claim.Spec.Devices.Requests {
-			k.size.devices += devices(request)
+			k.size.devices += weight(request)
 		}
 	}
 }
 
-// devices counts the devices of a request; of alternatives, the most.
-func devices(request resourceapi.DeviceRequest) int {
-	weight := func(mode resourceapi.DeviceAllocationMode, count int64) int {
+// weight counts the devices of a request; of alternatives, the most.
+func weight(request resourceapi.DeviceRequest) int {
+	counted := func(mode resourceapi.DeviceAllocationMode, count int64) int {
 		if mode == resourceapi.DeviceAllocationModeAll {
 			return wholeNode
 		}
 		return int(max(count, 1))
 	}
 	if request.Exactly != nil {
-		return weight(request.Exactly.AllocationMode, request.Exactly.Count)
+		return counted(request.Exactly.AllocationMode, request.Exactly.Count)
 	}
 	most := 0
 	for _, alternative := range request.FirstAvailable {
-		most = max(most, weight(alternative.AllocationMode, alternative.Count))
+		most = max(most, counted(alternative.AllocationMode, alternative.Count))
 	}
 	return most
 }

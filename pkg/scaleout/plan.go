@@ -3,11 +3,11 @@ package scaleout
 import (
 	"context"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
@@ -19,43 +19,74 @@ import (
 // that could preempt others waits for room like any other: what preemption would free is not
 // counted.
 func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
-	decision, count, err := Decide(ctx, snapshot)
+	p := NewPlanner(snapshot)
+	decision, err := p.Decide(ctx)
 	if err != nil {
 		return Decision{}, err
 	}
-	if decision.Rooms, err = count(ctx); err != nil {
+	if decision.Rooms, err = p.Rooms(ctx); err != nil {
 		return Decision{}, err
 	}
 	return decision, nil
 }
 
-// Counting counts the rooms of a decision, once. The error is of the context alone.
-type Counting func(context.Context) ([]Room, error)
+// Planner is Plan in parts, for those who act on the decision before they ask for the rest. All
+// that it gives are values. It is not safe for concurrent use.
+type Planner struct {
+	// Snapshot is what is planned for.
+	Snapshot Snapshot
 
-// Decide is Plan for those who act on the decision before they count: a sample that takes long,
-// or does not end in time, costs the pods that wait nothing.
-func Decide(ctx context.Context, snapshot Snapshot) (Decision, Counting, error) {
-	p, kinds := newPlanner(snapshot)
-	for _, batch := range batches(kinds) {
-		if err := p.place(ctx, batch); err != nil {
-			return Decision{}, nil, err
+	plan  *planner
+	kinds []*kind
+	// read is the plan before a pod is placed, placed with the pods and without headroom.
+	read, placed mark
+
+	decided, counted bool
+	decision         Decision
+	rooms            []Room
+	// err is of the decision, uncounted of the rooms.
+	err, uncounted error
+}
+
+// NewPlanner reads the snapshot. Nothing is placed yet.
+func NewPlanner(snapshot Snapshot) *Planner {
+	if snapshot.Selectors == nil {
+		snapshot.Selectors = devices.NewSelectors()
+	}
+	plan, kinds := newPlanner(snapshot)
+	return &Planner{Snapshot: snapshot, plan: plan, kinds: kinds, read: plan.mark()}
+}
+
+// Decide is Plan without the rooms. It plans once, and then gives the same again, the error, too.
+func (p *Planner) Decide(ctx context.Context) (Decision, error) {
+	if !p.decided {
+		p.decision, p.err = p.decide(ctx)
+		p.decided = true
+	}
+	return p.decision, p.err
+}
+
+func (p *Planner) decide(ctx context.Context) (Decision, error) {
+	for _, batch := range batches(p.kinds) {
+		if err := p.plan.place(ctx, batch); err != nil {
+			return Decision{}, err
 		}
 	}
-	placed := p.mark()
-	headroom, err := p.headroom(ctx, p.reserved)
+	p.placed = p.plan.mark()
+	headroom, err := p.plan.headroom(ctx, p.plan.reserved)
 	if err != nil {
-		return Decision{}, nil, err
+		return Decision{}, err
 	}
-	decision := Decision{Growth: p.growth(), Headroom: headroom}
-	for _, k := range kinds {
-		reported, err := p.report(ctx, k)
+	decision := Decision{Growth: p.plan.growth(), Headroom: headroom}
+	for _, k := range p.kinds {
+		reported, err := p.plan.report(ctx, k)
 		if err != nil {
-			return Decision{}, nil, err
+			return Decision{}, err
 		}
 		decision.Kinds = append(decision.Kinds, reported)
 	}
-	count := func(ctx context.Context) ([]Room, error) { return p.rooms(ctx, kinds, placed) }
-	return decision, count, nil
+	p.plan.settle(p.kinds)
+	return decision, nil
 }
 
 // planner is a plan in the making.
@@ -73,8 +104,8 @@ type planner struct {
 	// asked are the samples that room is counted for, samples the same without those alike.
 	asked   []Sample
 	samples []*sample
-	// countLimit is the time for counting once.
-	countLimit time.Duration
+	// countSteps is how much work it is to count once, at most.
+	countSteps int
 	// waiting are the kinds of pods that wait.
 	waiting  map[string]bool
 	fillings map[emptied]*filling
@@ -98,13 +129,13 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		}
 	}
 	p := &planner{
-		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods}),
+		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods, Selectors: s.Selectors}),
 		claims:   newClaims(s),
 		fillings: map[emptied]*filling{},
 		rests:    map[*fit.Machine]int{},
 		idle:     map[*group][]*host{},
 
-		countLimit: countLimit,
+		countSteps: countSteps,
 	}
 	kinds := p.kinds(s.Pending)
 	p.waiting = map[string]bool{}

@@ -36,7 +36,7 @@ type Room struct {
 	Provisionable int
 	// Why is a sentence that says what ends the growth. It tells of the first few groups only.
 	Why string
-	// Problem is why the sample cannot be planned with at all, or was not counted in time: a
+	// Problem is why the sample cannot be planned with at all, or was too much work to count: a
 	// sentence for its owner. All numbers are 0 then, and mean nothing.
 	Problem string
 }

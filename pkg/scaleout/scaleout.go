@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
@@ -30,6 +31,9 @@ type Snapshot struct {
 	Headroom []Headroom
 	// Samples are counted after all pods and before headroom.
 	Samples []Sample
+	// Selectors keeps expressions compiled from one plan to the next, and decides nothing; nil:
+	// each plan compiles them.
+	Selectors *devices.Selectors
 }
 
 // Node is a live node.

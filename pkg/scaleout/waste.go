@@ -2,14 +2,16 @@ package scaleout
 
 import (
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/structured"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // part is a device, or what partitions are of: a set of counters.
-type part struct{ driver, pool, name string }
+type part struct {
+	pool devices.PoolID
+	name string
+}
 
 // rest is what is free of a machine, counted once.
 func (p *planner) rest(m *fit.Machine) int {
@@ -24,17 +26,13 @@ func (p *planner) rest(m *fit.Machine) int {
 // free counts the parts of a machine of which nothing is allocated: eight GPUs that are also
 // offered in 200 partitions are eight.
 func free(m *fit.Machine) int {
-	state := m.Allocated()
-	used := sets.New[structured.DeviceID]().Union(state.AllocatedDevices)
-	for shared := range state.AllocatedSharedDeviceIDs {
-		used.Insert(shared.GetDeviceID())
-	}
+	used := m.Used()
 	taken := map[part]bool{}
 	for _, slice := range m.Slices() {
 		for _, device := range slice.Spec.Devices {
-			id := structured.MakeDeviceID(slice.Spec.Driver, slice.Spec.Pool.Name, device.Name)
+			_, inUse := used[devices.ID{Pool: devices.PoolOf(slice), Name: device.Name}]
 			for _, p := range parts(slice, device) {
-				taken[p] = taken[p] || used.Has(id)
+				taken[p] = taken[p] || inUse
 			}
 		}
 	}
@@ -48,19 +46,17 @@ func free(m *fit.Machine) int {
 }
 
 // inUse tells whether anything of a machine is allocated.
-func inUse(m *fit.Machine) bool {
-	state := m.Allocated()
-	return len(state.AllocatedDevices)+len(state.AllocatedSharedDeviceIDs) > 0
-}
+func inUse(m *fit.Machine) bool { return len(m.Used()) > 0 }
 
 // parts are what a device is made of: the sets of counters that it consumes, or itself.
 func parts(slice *resourceapi.ResourceSlice, device resourceapi.Device) []part {
+	pool := devices.PoolOf(slice)
 	if len(device.ConsumesCounters) == 0 {
-		return []part{{slice.Spec.Driver, slice.Spec.Pool.Name, "device/" + device.Name}}
+		return []part{{pool, "device/" + device.Name}}
 	}
 	var sets []part
 	for _, consumed := range device.ConsumesCounters {
-		sets = append(sets, part{slice.Spec.Driver, slice.Spec.Pool.Name, "counters/" + consumed.CounterSet})
+		sets = append(sets, part{pool, "counters/" + consumed.CounterSet})
 	}
 	return sets
 }

@@ -45,7 +45,7 @@ func (c *count) whyOf(ctx context.Context, g *group) (string, bool) {
 	}
 	filling, err := c.filling(ctx, g.empty, c.kind)
 	if err != nil {
-		return fmt.Sprintf("group %s: %s", g.Name, c.uncounted(err)), false
+		return fmt.Sprintf("group %s: %s", g.Name, uncounted(err)), false
 	}
 	switch {
 	case filling.miss != nil:

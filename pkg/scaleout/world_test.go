@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/slice"
@@ -37,8 +38,12 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // typesOfDevices are those for which the chart has classes.
 var typesOfDevices = []string{"gpu", "mig", "timeslice", "mps"}
 
+// compiled are the expressions of all worlds, which are few.
+var compiled = devices.NewSelectors()
+
 func newWorld(t testing.TB) *world {
 	w := &world{t: t}
+	w.Selectors = compiled
 	for _, kind := range typesOfDevices {
 		w.Classes = append(w.Classes, &resourceapi.DeviceClass{
 			ObjectMeta: metav1.ObjectMeta{Name: kind + ".nvidia.com", UID: types.UID("class-" + kind)},

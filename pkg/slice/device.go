@@ -1,7 +1,6 @@
 package slice
 
 import (
-	"fmt"
 	"maps"
 	"strings"
 
@@ -12,49 +11,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
-)
-
-// Names of attributes and capacities in the driver's domain. Those that
-// NVIDIA's driver also publishes have its names and meaning, so that CEL
-// written for it selects the same GPUs here.
-const (
-	attrType              = "type"
-	attrUUID              = "uuid"
-	attrProductName       = "productName"
-	attrBrand             = "brand"
-	attrArchitecture      = "architecture"
-	attrComputeCapability = "cudaComputeCapability"
-	attrDriverVersion     = "driverVersion"
-	attrCUDAVersion       = "cudaDriverVersion"
-	attrAddressingMode    = "addressingMode"
-	attrIndex             = "index"
-	attrMinor             = "minor"
-	attrECCEnabled        = "eccEnabled"
-	attrNVLinkGroup       = "nvlinkGroup"
-	attrParentUUID        = "parentUUID"
-	attrProfile           = "profile"
-	attrInterval          = "timeSliceInterval"
-
-	capacityMemory          = CapacityMemory
-	capacityMultiprocessors = "multiprocessors"
-	capacityCopyEngines     = "copyEngines"
-	capacityDecoders        = "decoders"
-	capacityEncoders        = "encoders"
-	capacityJPEGEngines     = "jpegEngines"
-	capacityOFAEngines      = "ofaEngines"
-	// capacityMemorySlice is followed by the slice's number.
-	capacityMemorySlice = "memorySlice"
-)
-
-// Capacities of which a share takes a part, by which a claim's allocation names
-// what it has.
-const (
-	// CapacityMemory is in bytes.
-	CapacityMemory = "memory"
-	// CapacityShares counts the shares of a device that is sliced by time.
-	CapacityShares = "shares"
-	// CapacityCores is in percent of the multiprocessors.
-	CapacityCores = "cores"
 )
 
 // maxStringLength is the API server's limit of a string attribute in bytes
@@ -68,112 +24,83 @@ type (
 
 // device describes a shape of the GPU of which common are the attributes.
 func device(common attributes, shape gpu.Shape) resourceapi.Device {
-	attrs := maps.Clone(common)
-	attrs.text(attrType, shape.Type())
-	capacity := capacities{}
+	attrs, capacity := maps.Clone(common), capacities{}
+	attrs.text(gpu.AttributeType, shape.Type())
+	shape.Describe(description{attrs, capacity})
 	described := resourceapi.Device{Name: shape.Name(), Attributes: attrs, Capacity: capacity}
-	switch shape := shape.(type) {
-	case gpu.Share:
-		identify(shape.Of, attrs)
-		describeShare(shape, attrs, capacity)
+	if shape.Form().Shares > 0 {
 		described.AllowMultipleAllocations = ptr.To(true)
-	default:
-		identify(shape, attrs)
-		describeExclusive(shape, capacity)
 	}
 	return described
+}
+
+// description writes what a shape says of itself as the API has it.
+type description struct {
+	attributes attributes
+	capacities capacities
+}
+
+// Text implements gpu.Description.
+func (d description) Text(name, value string) {
+	d.attributes.text(resourceapi.QualifiedName(name), value)
+}
+
+// Number implements gpu.Description.
+func (d description) Number(name string, value *int) {
+	d.attributes.number(resourceapi.QualifiedName(name), value)
+}
+
+// Truth implements gpu.Description.
+func (d description) Truth(name string, value *bool) {
+	if value != nil {
+		d.attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{BoolValue: value}
+	}
+}
+
+// Bytes implements gpu.Description.
+func (d description) Bytes(name string, n uint64) { d.capacity(name, n, resource.BinarySI) }
+
+// Pieces implements gpu.Description.
+func (d description) Pieces(name string, n int) { d.capacity(name, uint64(n), resource.DecimalSI) }
+
+func (d description) capacity(name string, n uint64, format resource.Format) {
+	d.capacities[resourceapi.QualifiedName(name)] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(n), format)}
+}
+
+// Divisible implements gpu.Description.
+func (d description) Divisible(name string, of gpu.Divisible) {
+	format := resource.DecimalSI
+	if of.Bytes {
+		format = resource.BinarySI
+	}
+	quantity := func(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), format) }
+	d.capacities[resourceapi.QualifiedName(name)] = resourceapi.DeviceCapacity{
+		Value: *quantity(of.Total),
+		RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default:    quantity(of.Default),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: quantity(of.Step), Max: quantity(of.Total), Step: quantity(of.Step)},
+		},
+	}
 }
 
 // common is what every shape of a GPU says of the GPU.
 func common(node gpu.Node, g gpu.GPU) attributes {
 	attrs := attributes{}
-	attrs.text(attrProductName, g.ProductName)
-	attrs.text(attrBrand, g.Brand)
-	attrs.text(attrArchitecture, g.Architecture)
-	attrs.text(attrAddressingMode, g.AddressingMode)
+	attrs.text(gpu.AttributeProductName, g.ProductName)
+	attrs.text(gpu.AttributeBrand, g.Brand)
+	attrs.text(gpu.AttributeArchitecture, g.Architecture)
+	attrs.text(gpu.AttributeAddressingMode, g.AddressingMode)
 	attrs.text(deviceattribute.StandardDeviceAttributePCIBusID, g.PCIBusID)
 	attrs.text(deviceattribute.StandardDeviceAttributePCIeRoot, g.PCIeRoot)
-	attrs.optionalNumber(deviceattribute.StandardDeviceAttributeNUMANode, g.NUMANode)
+	attrs.number(deviceattribute.StandardDeviceAttributeNUMANode, g.NUMANode)
 	for name, version := range map[resourceapi.QualifiedName]string{
-		attrComputeCapability: g.ComputeCapability,
-		attrDriverVersion:     node.DriverVersion,
-		attrCUDAVersion:       node.CUDAVersion,
+		gpu.AttributeComputeCapability: g.ComputeCapability,
+		gpu.AttributeDriverVersion:     node.DriverVersion,
+		gpu.AttributeCUDAVersion:       node.CUDAVersion,
 	} {
 		attrs.version(name, version)
 	}
 	return attrs
-}
-
-// identify adds what tells a GPU or partition from the others.
-func identify(shape gpu.Shape, attrs attributes) {
-	switch shape := shape.(type) {
-	case gpu.Whole:
-		g := shape.GPU
-		attrs.text(attrUUID, g.UUID)
-		attrs.number(attrIndex, g.Index)
-		attrs.number(attrMinor, g.Minor)
-		attrs.truth(attrECCEnabled, g.ECCEnabled)
-		attrs.optionalNumber(attrNVLinkGroup, g.NVLinkGroup)
-	case gpu.Partition:
-		attrs.text(attrParentUUID, shape.GPU.UUID)
-		attrs.text(attrProfile, shape.Profile.Name)
-	case gpu.Static:
-		attrs.text(attrParentUUID, shape.GPU.UUID)
-		attrs.text(attrProfile, shape.Profile.Name)
-		attrs.text(attrUUID, shape.Device.UUID)
-	}
-}
-
-// describeExclusive adds what a claim gets that has the device to itself.
-func describeExclusive(shape gpu.Shape, capacity capacities) {
-	switch shape := shape.(type) {
-	case gpu.Whole:
-		describeWhole(shape.GPU, capacity)
-	case gpu.Partition:
-		describePartition(shape.Profile, capacity)
-	case gpu.Static:
-		describePartition(shape.Profile, capacity)
-		for i := range shape.Instance.Size {
-			capacity.pieces(resourceapi.QualifiedName(fmt.Sprint(capacityMemorySlice, shape.Instance.Start+i)), 1)
-		}
-	}
-}
-
-// describeWhole has the engines of the GPU's largest profile where it can be
-// partitioned at once, as in NVIDIA's driver; on boards where that takes a reset,
-// the GPU has more than the largest profile.
-func describeWhole(g gpu.GPU, capacity capacities) {
-	// A claim that asks for memory must not match by accident.
-	if g.MemoryBytes != 0 {
-		capacity.bytes(capacityMemory, g.MemoryBytes)
-	}
-	if g.MIGSwitchable && len(g.Profiles) > 0 {
-		capacity.engines(g.Room().Engines)
-	}
-}
-
-// describePartition says, too, that a partition has none of an engine, for
-// selectors that compare with it.
-func describePartition(p gpu.Profile, capacity capacities) {
-	capacity.bytes(capacityMemory, p.MemoryBytes)
-	capacity.engines(p.Engines)
-}
-
-func (c capacities) bytes(name resourceapi.QualifiedName, n uint64) {
-	c[name] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(n), resource.BinarySI)}
-}
-
-func (c capacities) pieces(name resourceapi.QualifiedName, n int) {
-	c[name] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(n), resource.DecimalSI)}
-}
-
-func (c capacities) engines(e gpu.Engines) {
-	c.pieces(capacityMultiprocessors, e.Multiprocessors)
-	c.pieces(capacityCopyEngines, e.CopyEngines)
-	c.pieces(capacityDecoders, e.Decoders)
-	c.pieces(capacityEncoders, e.Encoders)
-	c.pieces(capacityJPEGEngines, e.JPEGEngines)
-	c.pieces(capacityOFAEngines, e.OFAEngines)
 }
 
 // text leaves out what is unknown, and cuts what the API server would refuse.
@@ -187,19 +114,9 @@ func (a attributes) text(name resourceapi.QualifiedName, value string) {
 	a[name] = resourceapi.DeviceAttribute{StringValue: &value}
 }
 
-func (a attributes) number(name resourceapi.QualifiedName, value int) {
-	a[name] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(value))}
-}
-
-func (a attributes) optionalNumber(name resourceapi.QualifiedName, value *int) {
+func (a attributes) number(name resourceapi.QualifiedName, value *int) {
 	if value != nil {
-		a.number(name, *value)
-	}
-}
-
-func (a attributes) truth(name resourceapi.QualifiedName, value *bool) {
-	if value != nil {
-		a[name] = resourceapi.DeviceAttribute{BoolValue: value}
+		a[name] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(*value))}
 	}
 }
 

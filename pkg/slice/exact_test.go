@@ -161,7 +161,7 @@ func TestSchedulerKeepsApartTheClaimsOfAnInstance(t *testing.T) {
 	after := gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy {
 		return gpu.Policy{SharedProfiles: map[string]gpu.Sharing{"1g.1gb": quarters}}
 	})
-	cluster := newClusterOf(Pool(gpu.Node{}, slices.Concat(before[:1], after), map[string]bool{before[0].Name(): true}), 1)
+	cluster := newClusterOf(Pool(gpu.Node{}, slices.Concat(before[:1], after), Taints{before[0].Name(): {Withdrawn()}}), 1)
 	inShares := claimOf(migTimesliceClass, 1, `device.attributes["gpu.nvidia.com"].?uuid.hasValue()`, nil)
 	if got := cluster.allocate(t, inShares); len(got) != 1 {
 		t.Fatalf("got %q of an instance that nobody has", got)

@@ -115,11 +115,11 @@ func TestDefaultSharesFillADevice(t *testing.T) {
 						t.Errorf("%d bytes in %d: %s of %d does not have %d times %d", bytes, count, name, capacity.Value.Value(), count, byDefault)
 					}
 				}
-				_, counted := described.Capacity[CapacityMemory]
+				_, counted := described.Capacity[gpu.CapacityMemory]
 				if enough := bytes/mebibyte >= uint64(count); counted != enough {
 					t.Errorf("%d bytes in %d: memory is published: %t", bytes, count, counted)
 				}
-				if memory := described.Capacity[CapacityMemory]; counted && uint64(memory.Value.Value()) > bytes {
+				if memory := described.Capacity[gpu.CapacityMemory]; counted && uint64(memory.Value.Value()) > bytes {
 					t.Errorf("%d bytes are published as %s", bytes, &memory.Value)
 				}
 			}
@@ -299,7 +299,7 @@ func TestSchedulerGivesNothingThatIsWithdrawn(t *testing.T) {
 	if got := join(cluster.give(t, claimOf(timesliceClass, 1, "", nil))); got != "gpu-0-timeslice" {
 		t.Fatalf("got %q", got)
 	}
-	withdrawn := newClusterOf(Pool(node, shapes, map[string]bool{"gpu-0-timeslice": true, "gpu-2-mps": true}), 1)
+	withdrawn := newClusterOf(Pool(node, shapes, Taints{"gpu-0-timeslice": {Withdrawn()}, "gpu-2-mps": {Withdrawn()}}), 1)
 	withdrawn.state = cluster.state
 	for class, want := range map[string]string{timesliceClass: "gpu-1-timeslice", mpsClass: "gpu-1-mps", fixture.Driver: "gpu-1"} {
 		if got := join(withdrawn.allocate(t, claimOf(class, 1, "", nil))); got != want {
@@ -316,7 +316,7 @@ func TestWithdrawnDevicesAreSplitAtTheirLimit(t *testing.T) {
 	}
 	shapes := gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return gpu.Policy{TimeSlicing: &quarters} })
 	for withdrawn, want := range map[string][]int{"gpu-7-timeslice": {64, 36}, "gpu-7": {100}} {
-		published := Pool(node, shapes, map[string]bool{withdrawn: true})
+		published := Pool(node, shapes, Taints{withdrawn: {Withdrawn()}})
 		checkPool(t, published)
 		var got []int
 		for _, slice := range published.Slices {

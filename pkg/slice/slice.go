@@ -12,6 +12,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
+// DefaultDriver is the driver's name in slices, claims and device classes, and the domain
+// of the attributes. It is that of NVIDIA's driver, whose users' manifests work unchanged.
+const DefaultDriver = "gpu.nvidia.com"
+
 // maxCounterSets is the API server's limit of counter sets in a slice.
 const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
 
@@ -22,13 +26,13 @@ const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
 // apart come last, because a slice with counters may have no devices (KEP-4815).
 // A node whose GPUs are only offered whole needs no counters. A node without
 // devices still has one slice, empty, which tells consumers that the pool is
-// complete. No further claim gets a device of a name in withdrawn.
-func Pool(node gpu.Node, shapes []gpu.Shape, withdrawn map[string]bool) resourceslice.Pool {
+// complete.
+func Pool(node gpu.Node, shapes []gpu.Shape, taints Taints) resourceslice.Pool {
 	var entire []resourceapi.Device
 	var partitions []resourceslice.Slice
 	var sets []resourceapi.CounterSet
 	for _, offered := range group(shapes) {
-		g := describe(node, offered, withdrawn)
+		g := describe(node, offered, taints)
 		entire = append(entire, g.entire...)
 		partitions = append(partitions, devices(g.partitions)...)
 		if len(g.counters.Counters) > 0 {
@@ -50,15 +54,14 @@ func Whole(node gpu.Node, g gpu.GPU) resourceapi.Device {
 }
 
 // WithoutCounters is what can be published of a pool where nothing keeps shapes
-// of one GPU apart: whole GPUs, and partitions that somebody else has made, for
-// one claim each.
+// of one GPU apart: whole GPUs, and devices that take no counter, such as
+// partitions that somebody else has made, for one claim each.
 func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 	var kept []resourceapi.Device
 	for _, slice := range pool.Slices {
 		for _, device := range slice.Devices {
-			_, partition := device.Attributes[attrProfile]
 			shared := device.AllowMultipleAllocations != nil
-			if shared || partition && len(device.ConsumesCounters) > 0 {
+			if shared || !isWhole(device) && len(device.ConsumesCounters) > 0 {
 				continue
 			}
 			device.ConsumesCounters = nil
@@ -72,6 +75,11 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 	return without
 }
 
+func isWhole(device resourceapi.Device) bool {
+	kind := device.Attributes[gpu.AttributeType].StringValue
+	return kind != nil && *kind == gpu.Whole{}.Type()
+}
+
 // WithoutShares is what can be published of a pool where one claim would get all
 // of a device that is meant for several.
 func WithoutShares(pool resourceslice.Pool) resourceslice.Pool {
@@ -81,7 +89,7 @@ func WithoutShares(pool resourceslice.Pool) resourceslice.Pool {
 }
 
 // WithoutTaints is what can be published of a pool where devices cannot be
-// withdrawn.
+// tainted.
 func WithoutTaints(pool resourceslice.Pool) resourceslice.Pool {
 	return edited(pool, func(all []resourceapi.Device) []resourceapi.Device {
 		for i := range all {
@@ -114,7 +122,7 @@ type described struct {
 	counters           resourceapi.CounterSet
 }
 
-func describe(node gpu.Node, offered []gpu.Shape, withdrawn map[string]bool) described {
+func describe(node gpu.Node, offered []gpu.Shape, taints Taints) described {
 	g := offered[0].Physical()
 	common := common(node, g)
 	counters := gpu.Counters(offered)
@@ -122,29 +130,14 @@ func describe(node gpu.Node, offered []gpu.Shape, withdrawn map[string]bool) des
 	for _, shape := range offered {
 		device := device(common, shape)
 		device.ConsumesCounters = consumption(result.counters.Name, counters, shape)
-		if withdrawn[device.Name] {
-			device.Taints = []resourceapi.DeviceTaint{{Key: TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-		}
-		if ofPartition(shape) {
-			result.partitions = append(result.partitions, device)
-		} else {
+		device.Taints = taints.of(device.Name)
+		if shape.Form().Entire() {
 			result.entire = append(result.entire, device)
+		} else {
+			result.partitions = append(result.partitions, device)
 		}
 	}
 	return result
-}
-
-// TaintWithdrawn is on devices that the node's policy no longer offers and that
-// claims still have.
-const TaintWithdrawn = "mica.gpu/withdrawn"
-
-// ofPartition tells whether a shape is a partition, or one in shares.
-func ofPartition(shape gpu.Shape) bool {
-	if share, ok := shape.(gpu.Share); ok {
-		shape = share.Of
-	}
-	_, entire := shape.(gpu.Whole)
-	return !entire
 }
 
 // inOrder sorts devices as their shapes are, whatever their GPU.

@@ -45,11 +45,11 @@ func render(t *testing.T, pool resourceslice.Pool) string {
 	for i := range specs {
 		specs[i].Devices = slices.Clone(specs[i].Devices)
 		for j, device := range specs[i].Devices {
-			profile := device.Attributes[attrProfile].StringValue
-			if profile == nil || device.Attributes[attrUUID].StringValue != nil {
+			profile := device.Attributes[gpu.AttributeProfile].StringValue
+			if profile == nil || device.Attributes[gpu.AttributeUUID].StringValue != nil {
 				continue
 			}
-			kind := *device.Attributes[attrProductName].StringValue + *profile
+			kind := *device.Attributes[gpu.AttributeProductName].StringValue + *profile
 			address := *device.Attributes[deviceattribute.StandardDeviceAttributePCIBusID].StringValue
 			if first, seen := shown[kind]; seen && first != address {
 				specs[i].Devices[j] = resourceapi.Device{Name: device.Name}
@@ -192,7 +192,7 @@ func checkDevice(t *testing.T, device resourceapi.Device) {
 	}
 	for name, capacity := range device.Capacity {
 		checkName(t, name)
-		if sign := capacity.Value.Sign(); sign < 0 || sign == 0 && name == capacityMemory {
+		if sign := capacity.Value.Sign(); sign < 0 || sign == 0 && name == gpu.CapacityMemory {
 			t.Errorf("%s: capacity %s is %s", device.Name, name, &capacity.Value)
 		}
 		if shared := device.AllowMultipleAllocations != nil; shared != (capacity.RequestPolicy != nil) {

@@ -73,7 +73,7 @@ func (n *node) recorded() (devices, claims []string) {
 			switch {
 			case record.State != journal.Prepared:
 				devices = append(devices, "of an intent")
-			case device.Partition != nil:
+			case device.Partition.UUID != "":
 				devices = append(devices, device.Partition.UUID)
 			}
 		}
@@ -140,14 +140,14 @@ func (n *node) orderOf(g model.GPUState, held []journal.Device) error {
 	}
 	asWhole := false
 	for _, device := range held {
-		if device.UUID != g.UUID || device.Partition != nil {
+		if device.UUID != g.UUID || !device.Form().Entire() {
 			continue
 		}
 		asWhole = true
 		if device.Interval != "" {
 			timeSlice = device.Interval
 		}
-		if device.MPS != nil {
+		if device.Served() {
 			mode = "Exclusive_Process"
 		}
 	}
@@ -171,13 +171,10 @@ func (n *node) orderOfDaemons(held []journal.Device) error {
 	n.Helper()
 	want := map[string][]string{}
 	for _, device := range held {
-		if device.MPS == nil {
+		if !device.Served() {
 			continue
 		}
-		uuid := device.UUID
-		if device.Partition != nil {
-			uuid = device.Partition.UUID
-		}
+		uuid := device.DeviceUUID()
 		if id := device.MPS.Daemon; !slices.Contains(want[id], uuid) {
 			want[id] = append(want[id], uuid)
 		}

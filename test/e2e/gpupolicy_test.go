@@ -21,7 +21,10 @@ import (
 
 // The tests of this file change what the node offers, so they run alone.
 
-var gpuPolicies = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpupolicies"}
+var (
+	gpuPolicies = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpupolicies"}
+	gpuNodes    = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpunodes"}
+)
 
 // fields are those of an object that has no type here.
 type fields = map[string]any

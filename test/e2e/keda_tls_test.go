@@ -61,7 +61,7 @@ func TestKEDAWithCertificates(t *testing.T) {
 	known.expectHealthy()
 	// KEDA says why only in its own log, and we in ours.
 	(&scaled{s, "strange"}).expectStatusCondition("Ready", "False", "ScaledObjectCheckFailed")
-	s.expectControllerLog("was refused, or refused our certificate")
+	s.expectControllerLog("TLS handshake with a client of KEDA's external scaler failed")
 }
 
 // helm runs a command of helm on the release of the controller, and waits for what it changes.

@@ -12,6 +12,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -39,6 +42,13 @@ func (in *installation) sliceOf(change func(*resourcev1.ResourceSliceSpec)) *res
 // plugin's pod as kubelet's are, or to nothing.
 func (in *installation) asPlugin(t *testing.T, pod *corev1.Pod) kubernetes.Interface {
 	t.Helper()
+	client, err := kubernetes.NewForConfig(in.configOfPlugin(t, pod))
+	must(t, err, "make a client")
+	return client
+}
+
+func (in *installation) configOfPlugin(t *testing.T, pod *corev1.Pod) *rest.Config {
+	t.Helper()
 	request := &authenticationv1.TokenRequest{}
 	if pod != nil {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
@@ -47,9 +57,7 @@ func (in *installation) asPlugin(t *testing.T, pod *corev1.Pod) kubernetes.Inter
 	must(t, err, "request a token of ServiceAccount %s", in.serviceAccount)
 	config := rest.AnonymousClientConfig(in.config)
 	config.BearerToken = token.Status.Token
-	client, err := kubernetes.NewForConfig(config)
-	must(t, err, "make a client")
-	return client
+	return config
 }
 
 func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
@@ -202,6 +210,26 @@ func (s *scenario) allocateNothing(name, node string) *resourcev1.ResourceClaim 
 	claim, err := s.client.ResourceV1().ResourceClaims(s.namespace).UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
 	must(s, err, "allocate claim %s", name)
 	return claim
+}
+
+// TestPluginWritesItsOwnGPUNodeOnly tries to say something of another node, and of a policy.
+func TestPluginWritesItsOwnGPUNodeOnly(t *testing.T) {
+	t.Parallel()
+	pod, err := under.readyPlugin(t.Context())
+	must(t, err, "find the plugin")
+	client, err := dynamic.NewForConfig(under.configOfPlugin(t, pod))
+	must(t, err, "make a client")
+	apply := func(name string) error {
+		_, err := client.Resource(gpuNodes).Apply(t.Context(), name, &unstructured.Unstructured{Object: fields{
+			"apiVersion": "mica.gpu/v1alpha1", "kind": "GPUNode", "metadata": fields{"name": name},
+		}}, metav1.ApplyOptions{FieldManager: "mica-e2e", DryRun: dryRun})
+		return err
+	}
+	must(t, apply(under.node), "write the GPUNode of the plugin's node")
+	expectForbidden(t, apply(otherNode), "the Mica plugin on the node "+under.node+" may write only the GPUNode of that name, but this one is "+otherNode)
+	expectForbidden(t, client.Resource(gpuNodes).Delete(t.Context(), under.node, metav1.DeleteOptions{DryRun: dryRun}), "gpunodes.mica.gpu")
+	_, err = client.Resource(gpuPolicies).Patch(t.Context(), "any", types.MergePatchType, []byte(`{"status":{"applied":1}}`), metav1.PatchOptions{DryRun: dryRun}, "status")
+	expectForbidden(t, err, "gpupolicies.mica.gpu")
 }
 
 // TestPluginHasNoOtherRights samples what the plugin's ServiceAccount must not do.

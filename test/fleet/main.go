@@ -22,7 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 	"github.com/mica-gpu/mica/test/fleet/plugin"
 )
@@ -60,7 +61,7 @@ func newCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.groups, "groups", "", "a file with node groups to begin with; more come by HTTP")
 	cmd.Flags().StringVar(&f.listen, "listen", "127.0.0.1:8600", "loopback address at which machines are asked for; port 0: any")
 	cmd.Flags().StringVar(&f.addressFile, "address-file", "", "a file to write the server's URL into once it serves")
-	cmd.Flags().StringVar(&f.driver, "driver-name", driver.DefaultName, "the driver's name")
+	cmd.Flags().StringVar(&f.driver, "driver-name", slice.DefaultDriver, "the driver's name")
 	cmd.Flags().IntVar(&f.wholePlugins, "whole-plugins", 16, "how many nodes get the whole plugin at a time; others publish the same without the rest of it")
 	return cmd
 }
@@ -132,14 +133,14 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 }
 
 // newClients does not limit itself: it speaks for as many nodes as there are.
-func newClients(kubeconfig string) (kubernetes.Interface, driver.Policies, error) {
+func newClients(kubeconfig string) (kubernetes.Interface, offer.Policies, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read --kubeconfig: %w: name a readable kubeconfig file", err)
 	}
 	config.QPS = -1
 	config.UserAgent = "fleet"
-	policies, err := driver.NewPolicies(config)
+	policies, err := offer.NewPolicies(config)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -106,7 +106,7 @@ func (c *comparison) compare(t *testing.T, p *pod) {
 			continue
 		}
 		c.misses[miss.Reason]++
-		if want.aborts != miss.Aborts && miss.Reason == fit.ReasonDevices && !strings.Contains(miss.Text, "not found out in time") {
+		if want.aborts != miss.Aborts && miss.Reason == fit.ReasonDevices && !strings.Contains(miss.Text, "was not found out") {
 			t.Fatalf("%s on %s: the scheduler says %q (aborts: %v), fit says %+v", p.object.Name, name, want.reasons, want.aborts, miss)
 		}
 	}

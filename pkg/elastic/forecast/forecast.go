@@ -28,7 +28,7 @@ const (
 	most = 4096
 )
 
-// Forecast is the place where those who ask and the loop meet. It is safe for concurrent use.
+// Forecast holds the questions for the loop and its answers. It is safe for concurrent use.
 type Forecast struct {
 	changed func()
 	clock   clock.PassiveClock

@@ -15,7 +15,7 @@ const invalidSpec = "mica-invalid"
 func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	name, threshold := invalidSpec, 1.0
 	if _, t, err := s.trigger(ref); err == nil {
-		name, threshold = t.kind.spec, t.Threshold
+		name, threshold = t.definition.spec, t.Threshold
 	}
 	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{{
 		MetricName: name, TargetSize: whole(threshold), TargetSizeFloat: threshold,
@@ -25,11 +25,11 @@ func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*
 // Metrics says how much there is to do, in all. It is given for the metric that is asked for: a
 // trigger that was corrected is asked by its former name until KEDA has the new one.
 func (s *Scaler) Metrics(ctx context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
-	l, err := s.look(ctx, request.GetScaledObjectRef())
+	r, err := s.resolve(ctx, request.GetScaledObjectRef())
 	if err != nil {
 		return nil, err
 	}
-	_, allowed, err := s.value(ctx, l)
+	_, allowed, err := s.value(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -40,17 +40,17 @@ func (s *Scaler) Metrics(ctx context.Context, request *externalscaler.GetMetrics
 
 // Active says whether the target is to have replicas at all.
 func (s *Scaler) Active(ctx context.Context, ref *externalscaler.ScaledObjectRef) (bool, error) {
-	l, err := s.look(ctx, ref)
+	r, err := s.resolve(ctx, ref)
 	if err != nil {
 		return false, err
 	}
-	if l.trigger.loading(l.target, s.Clock.Now()) {
+	if r.trigger.loading(r.target, s.Clock.Now()) {
 		return true, nil
 	}
-	wanted, allowed, err := s.value(ctx, l)
+	wanted, allowed, err := s.value(ctx, r)
 	// A cap leaves fewer replicas, and only where there can be none it leaves none: what is
 	// above a threshold that is higher than the cap is active.
-	return wanted > l.trigger.Activation && allowed > 0, err
+	return wanted > r.trigger.Activation && allowed > 0, err
 }
 
 // whole is for who reads the field of a contract before fractions: a little is not nothing.

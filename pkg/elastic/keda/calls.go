@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
@@ -31,8 +30,9 @@ var (
 	}, []string{"method"})
 )
 
-func init() {
-	metrics.Registry.MustRegister(requests, requestSeconds)
+// Metrics are what a process that serves KEDA counts.
+func Metrics() []prometheus.Collector {
+	return []prometheus.Collector{requests, requestSeconds, cappedTriggers, certificateExpiry}
 }
 
 // calls tells of requests, in metrics and, where they fail, in the log.
@@ -65,7 +65,7 @@ func (c *calls) begin(ctx context.Context, method string, ref *externalscaler.Sc
 func (c *call) guard(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(c.ctx).Error(nil, "Bug: an answer to KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			klog.FromContext(c.ctx).Error(nil, "Bug: a request of KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "the controller has a bug that this request meets: its log says where")
 		}
 	}()
@@ -82,7 +82,7 @@ func (c *call) took() {
 // answered says that the trigger works.
 func (c *call) answered() {
 	if c.told.over(c.key()) {
-		klog.FromContext(c.ctx).Info("KEDA gets answers again")
+		klog.FromContext(c.ctx).Info("Answered KEDA again after errors")
 	}
 }
 
@@ -99,7 +99,7 @@ func (c *call) end(err error) error {
 		c.answered()
 	case code == codes.Canceled:
 	case c.told.news(c.key(), err.Error()):
-		klog.FromContext(c.ctx).Error(err, "KEDA gets an error for an answer")
+		klog.FromContext(c.ctx).Error(err, "Answered KEDA with an error")
 	}
 	return answer
 }

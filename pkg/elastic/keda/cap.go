@@ -16,38 +16,38 @@ type capacity struct {
 
 // allowed is what may be reported of a value. A replica beyond that would wait for devices that
 // nobody has and no group may grow.
-func (s *Scaler) allowed(ctx context.Context, l look, wanted float64) (float64, error) {
+func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float64, error) {
 	sample := scaleout.Sample{
-		ID:  l.target.Ref.Namespace + "/" + l.target.Ref.String(),
-		Pod: l.target.Template,
+		ID:  r.target.Ref.Namespace + "/" + r.target.Ref.String(),
+		Pod: r.target.Template,
 	}
-	if placed := l.placed(); wanted <= float64(placed)*l.trigger.Threshold {
+	if placed := r.placed(); wanted <= float64(placed)*r.trigger.Threshold {
 		// Pods that run need no room. The plan is still asked, so that it has the answer when
 		// the load rises.
 		ended, end := context.WithCancel(ctx)
 		end()
 		_, _ = s.Forecast.Room(ended, sample)
-		s.caps.lifted(ctx, l)
+		s.caps.lifted(ctx, r)
 		return wanted, nil
 	}
 	room, err := s.room(ctx, sample)
 	if err != nil {
-		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", l.target.Ref, err)
+		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", r.target.Ref, err)
 	}
-	c := capacity{replicas: s.possible(l, room), why: room.Why}
-	most := float64(c.replicas) * l.trigger.Threshold
+	c := capacity{replicas: s.possible(r, room), why: room.Why}
+	most := float64(c.replicas) * r.trigger.Threshold
 	if wanted <= most {
-		s.caps.lifted(ctx, l)
+		s.caps.lifted(ctx, r)
 		return wanted, nil
 	}
-	s.caps.capped(ctx, l, replicas(wanted, l.trigger.Threshold), c)
+	s.caps.capped(ctx, r, replicas(wanted, r.trigger.Threshold), c)
 	return most, nil
 }
 
 // placed counts the target's pods that have a node.
-func (l look) placed() int {
+func (r resolved) placed() int {
 	n := 0
-	for _, pod := range l.target.Pods {
+	for _, pod := range r.target.Pods {
 		if pod.Node != "" {
 			n++
 		}
@@ -58,14 +58,14 @@ func (l look) placed() int {
 // possible counts the replicas that there can be: those that run, those that wait for what the
 // plan has for them, and as many as there is room for after that. A pod that came after the plan
 // is to take of that room.
-func (s *Scaler) possible(l look, room scaleout.Room) int {
+func (s *Scaler) possible(r resolved, room scaleout.Room) int {
 	planned := 0
-	for _, pod := range l.target.Pods {
+	for _, pod := range r.target.Pods {
 		if s.Forecast.Known(pod.UID) && (pod.Node != "" || !s.Forecast.Blocked(pod.UID)) {
 			planned++
 		}
 	}
-	return max(planned+room.Total(), l.placed())
+	return max(planned+room.Total(), r.placed())
 }
 
 // replicas is for how many the HPA takes a value.

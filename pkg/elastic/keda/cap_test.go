@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
@@ -215,7 +216,7 @@ func TestACapIsToldInWhatAnEventTakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := w.events()
-	if len(told) != 1 || len(told[0]) > len("Warning ScaleCapped ")+mostNote || !strings.HasSuffix(told[0], "…") {
+	if len(told) != 1 || len(told[0]) > len("Warning ScaleCapped ")+excerpt.MaxEvent || !strings.HasSuffix(told[0], "…") {
 		t.Errorf("told %q", told)
 	}
 }

@@ -11,21 +11,19 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// ReasonCapped is the reason of Events on a target that would have more replicas than there can
+// reasonCapped is the reason of Events on a target that would have more replicas than there can
 // be devices for.
-const ReasonCapped = "ScaleCapped"
+const reasonCapped = "ScaleCapped"
 
 var cappedTriggers = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "mica_keda_capped_triggers",
 	Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
 })
-
-func init() { metrics.Registry.MustRegister(cappedTriggers) }
 
 // forgotten is how long after its last question a trigger is taken for gone.
 const forgotten = 5 * time.Minute
@@ -39,12 +37,12 @@ type caps struct {
 	clock    clock.PassiveClock
 
 	mu    sync.Mutex
-	caps  map[identity]lasting
+	caps  map[identity]capRecord
 	swept time.Time
 }
 
-// lasting is a cap since it was first told of.
-type lasting struct {
+// capRecord is a cap since it was first told of.
+type capRecord struct {
 	// told is what was told last, at; nil once that holds no more.
 	told *capacity
 	at   time.Time
@@ -58,30 +56,27 @@ type lasting struct {
 const quiet = time.Minute
 
 func newCaps(recorder events.EventRecorder, c clock.PassiveClock) *caps {
-	return &caps{recorder: recorder, clock: c, caps: map[identity]lasting{}, swept: c.Now()}
+	return &caps{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
 }
 
 // capped tells who looks at the target why it does not grow. How many replicas are wanted
 // changes by the second, and is told as it is when something else has changed.
-func (c *caps) capped(ctx context.Context, l look, wanted int, may capacity) {
-	if !c.remember(l.id, may) {
+func (c *caps) capped(ctx context.Context, r resolved, wanted int, may capacity) {
+	if !c.remember(r.id, may) {
 		return
 	}
 	note := fmt.Sprintf("ScaledObject %s asks by metric %s for %d replicas of %s; there are, or can be, devices for %d",
-		l.ref.GetName(), l.trigger.kind.name, wanted, l.target.Ref, may.replicas)
+		r.ref.GetName(), r.trigger.definition.name, wanted, r.target.Ref, may.replicas)
 	if may.why != "" {
 		note += ": " + may.why
 	}
-	klog.FromContext(ctx).Info("There are not devices for as many replicas as are asked for",
-		"target", klog.KRef(l.target.Ref.Namespace, l.target.Ref.Name), "scaledObject", klog.KRef(l.ref.GetNamespace(), l.ref.GetName()),
-		"metric", l.trigger.kind.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
+	klog.FromContext(ctx).Info("Capped the replicas of a workload: there are no devices for more",
+		"target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name), "scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()),
+		"metric", r.trigger.definition.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
 	// Within some minutes the recorder only counts an Event that has all but its note in common
 	// with the one before: the number is in the action, so that a new one is written.
-	c.recorder.Eventf(object(l.target), nil, corev1.EventTypeWarning, ReasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", cut(note, mostNote))
+	c.recorder.Eventf(object(r.target), nil, corev1.EventTypeWarning, reasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", excerpt.Of(note, excerpt.MaxEvent))
 }
-
-// mostNote is what an Event takes.
-const mostNote = 1024
 
 // remember tells whether the cap is to be told of.
 func (c *caps) remember(id identity, may capacity) bool {
@@ -104,13 +99,13 @@ func (c *caps) remember(id identity, may capacity) bool {
 }
 
 // lifted tells that what was told holds no more.
-func (c *caps) lifted(ctx context.Context, l look) {
-	if !c.lift(l.id) {
+func (c *caps) lifted(ctx context.Context, r resolved) {
+	if !c.lift(r.id) {
 		return
 	}
-	klog.FromContext(ctx).Info("There are devices for as many replicas as are asked for",
-		"target", klog.KRef(l.target.Ref.Namespace, l.target.Ref.Name), "scaledObject", klog.KRef(l.ref.GetNamespace(), l.ref.GetName()),
-		"metric", l.trigger.kind.name)
+	klog.FromContext(ctx).Info("Lifted the cap on the replicas of a workload",
+		"target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name), "scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()),
+		"metric", r.trigger.definition.name)
 }
 
 // lift tells whether something was told that holds no more.
@@ -122,7 +117,7 @@ func (c *caps) lift(id identity) bool {
 	if !known {
 		return false
 	}
-	c.caps[id] = lasting{at: l.at, asked: l.asked}
+	c.caps[id] = capRecord{at: l.at, asked: l.asked}
 	c.count()
 	return l.told != nil
 }

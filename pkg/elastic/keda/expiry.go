@@ -8,17 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
 var certificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "mica_keda_certificate_expiry_timestamp_seconds",
 	Help: "When the certificate expires that KEDA is served with (use server), and when the last CA does that certificates of clients are verified with (use clients).",
 }, []string{"use"})
-
-func init() {
-	metrics.Registry.MustRegister(certificateExpiry)
-}
 
 // watchExpiry tells when certificates expire: when they were read, and when it has come to that,
 // each hour from then on.
@@ -60,7 +55,7 @@ func (c *certificates) tell(ctx context.Context, use, file string, expires time.
 	certificateExpiry.WithLabelValues(use).Set(float64(expires.Unix()))
 	left := expires.Sub(c.clock.Now())
 	if left <= 0 {
-		klog.FromContext(ctx).Error(nil, "A certificate has expired, so KEDA gets no answers: renew the Secret that is mounted there", "file", file, "expired", expires)
+		klog.FromContext(ctx).Error(nil, "A certificate has expired, so KEDA cannot connect: renew the mounted Secret", "file", file, "expired", expires)
 		return 0
 	}
 	klog.FromContext(ctx).Info("Read a certificate", "file", file, "expires", expires)

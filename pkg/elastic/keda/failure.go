@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// failure is an error with the code that it has on the wire. KEDA shows the words and heeds no
-// code but Unimplemented, after which it never asks again: none of ours is that. The codes are for
+// failure is an error with the code that it has on the wire. KEDA shows the words. The only
+// code that it acts on is Unimplemented, after which it never asks again: none of ours is that. The codes are for
 // the metric and for other clients.
 type failure struct {
 	error

@@ -11,7 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Keys of a trigger.
@@ -48,14 +49,14 @@ type fields map[string]string
 
 // check refuses what would be without effect: a misspelt key is the most common mistake, and one
 // that belongs to another metric the second.
-func (f fields) check(k *kind) error {
+func (f fields) check(d *definition) error {
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(f)) {
 		size += len(key) + len(f[key])
 		switch {
 		case slices.Contains(kedas, strings.TrimSuffix(key, fromEnv)):
-		case !slices.Contains(common, key) && !slices.Contains(k.keys, key):
-			return misplaced(key, k)
+		case !slices.Contains(common, key) && !slices.Contains(d.keys, key):
+			return misplaced(key, d)
 		case strings.TrimSpace(f[key]) == "":
 			return fmt.Errorf("%s is empty: give it a value or leave it out", key)
 		}
@@ -66,17 +67,17 @@ func (f fields) check(k *kind) error {
 	return nil
 }
 
-func misplaced(key string, k *kind) error {
+func misplaced(key string, d *definition) error {
 	var owners []string
 	known := slices.Clone(common)
-	for i := range kinds {
-		known = append(known, kinds[i].keys...)
-		if slices.Contains(kinds[i].keys, key) {
-			owners = append(owners, kinds[i].name)
+	for i := range definitions {
+		known = append(known, definitions[i].keys...)
+		if slices.Contains(definitions[i].keys, key) {
+			owners = append(owners, definitions[i].name)
 		}
 	}
 	if len(owners) > 0 {
-		return fmt.Errorf("%s is for metric %s and does nothing for %s: leave it out", key, strings.Join(owners, " or "), k.name)
+		return fmt.Errorf("%s is for metric %s and does nothing for %s: leave it out", key, strings.Join(owners, " or "), d.name)
 	}
 	slices.Sort(known)
 	known = slices.Compact(known)
@@ -130,7 +131,7 @@ func (f fields) selector() (string, error) {
 	if !ok {
 		return "", nil
 	}
-	if err := fit.Check(expression); err != nil {
+	if err := devices.Check(expression); err != nil {
 		return "", fmt.Errorf("%s %s %w", keySelector, quoted(expression), err)
 	}
 	return expression, nil
@@ -139,14 +140,5 @@ func (f fields) selector() (string, error) {
 // quoted shortens what would hide the rest of a sentence.
 func quoted(text string) string {
 	const most = 120
-	return strconv.Quote(cut(text, most))
-}
-
-// cut shortens a text where it is too long, between characters.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	const end = "…"
-	return strings.ToValidUTF8(text[:most-len(end)], "") + end
+	return strconv.Quote(excerpt.Of(text, most))
 }

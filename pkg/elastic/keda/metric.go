@@ -22,8 +22,8 @@ type polled struct{}
 
 func (polled) changes(context.Context, *Sources) (<-chan int, error) { return nil, nil }
 
-// kind is a metric's name in triggers, and what belongs to it.
-type kind struct {
+// definition is a metric's name in triggers, and what belongs to it.
+type definition struct {
 	name string
 	// spec is its name for KEDA and the HPA.
 	spec string
@@ -34,7 +34,7 @@ type kind struct {
 	read     func(f fields, namespace string, target *workload.Ref) (metric, error)
 }
 
-var kinds = []kind{
+var definitions = []definition{
 	{name: "pendingClaims", spec: "mica-pending-claims", keys: []string{keyWorkload, keyDeviceClass}, read: readPending},
 	{name: "freeDevices", spec: "mica-free-devices", keys: []string{keyDeviceClass, keySelector}, read: readFree},
 	{name: "warmDevices", spec: "mica-warm-devices", keys: []string{keyDeviceClass, keySelector}, read: readWarm},
@@ -43,13 +43,13 @@ var kinds = []kind{
 	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, targeted: true, read: readQuery},
 }
 
-func kindNamed(name string) (*kind, error) {
-	names := make([]string, len(kinds))
-	for i := range kinds {
-		if kinds[i].name == name {
-			return &kinds[i], nil
+func definitionOf(name string) (*definition, error) {
+	names := make([]string, len(definitions))
+	for i := range definitions {
+		if definitions[i].name == name {
+			return &definitions[i], nil
 		}
-		names[i] = kinds[i].name
+		names[i] = definitions[i].name
 	}
 	known := strings.Join(names, ", ")
 	if name == "" {

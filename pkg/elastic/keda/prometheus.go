@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/transport"
 	"k8s.io/utils/clock"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // PrometheusOptions say whom to ask. Triggers cannot: the controller reaches what their authors
@@ -184,7 +186,7 @@ func number(value model.Value) (float64, error) {
 		case slices.Contains(v, nil):
 			return 0, refused(&promv1.Error{Type: promv1.ErrBadResponse, Msg: "it has a series without a value"})
 		case len(v) > 1:
-			return 0, invalid(fmt.Errorf("the query gives %d series, such as %s and %s, where one number is needed: aggregate them, by sum() for one", len(v), cut(v[0].Metric.String(), 120), cut(v[1].Metric.String(), 120)))
+			return 0, invalid(fmt.Errorf("the query gives %d series, such as %s and %s, where one number is needed: aggregate them, by sum() for one", len(v), excerpt.Of(v[0].Metric.String(), 120), excerpt.Of(v[1].Metric.String(), 120)))
 		case v[0].Histogram != nil:
 			return 0, invalid(errors.New("the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()"))
 		}
@@ -220,17 +222,17 @@ func (p *prometheusServer) judge(ctx context.Context, err error) error {
 
 // refused makes a sentence of what the server said.
 func refused(told *promv1.Error) error {
-	kind, why := told.Type, told.Msg
+	errorType, why := told.Type, told.Msg
 	// The client leaves unread what comes with a status that a proxy may have set as well.
 	var answer struct {
 		ErrorType promv1.ErrorType `json:"errorType"`
 		Error     string           `json:"error"`
 	}
 	if json.Unmarshal([]byte(told.Detail), &answer) == nil && answer.ErrorType != "" {
-		kind, why = answer.ErrorType, answer.Error
+		errorType, why = answer.ErrorType, answer.Error
 	}
-	why = cut(why, 300)
-	switch kind {
+	why = excerpt.Of(why, 300)
+	switch errorType {
 	case promv1.ErrBadData:
 		return invalid(fmt.Errorf("it cannot read the query: %s", why))
 	case promv1.ErrExec:

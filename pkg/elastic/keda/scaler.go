@@ -116,8 +116,8 @@ func (s *Scaler) remembered() *lru.Cache {
 	return s.known
 }
 
-// look is what one question knows.
-type look struct {
+// resolved is a trigger with the state of its target.
+type resolved struct {
 	ref     *externalscaler.ScaledObjectRef
 	id      identity
 	trigger *Trigger
@@ -125,38 +125,38 @@ type look struct {
 	target *workload.State
 }
 
-func (s *Scaler) look(ctx context.Context, ref *externalscaler.ScaledObjectRef) (look, error) {
+func (s *Scaler) resolve(ctx context.Context, ref *externalscaler.ScaledObjectRef) (resolved, error) {
 	id, t, err := s.trigger(ref)
 	if err != nil {
-		return look{}, err
+		return resolved{}, err
 	}
-	l := look{ref: ref, id: id, trigger: t}
+	r := resolved{ref: ref, id: id, trigger: t}
 	if t.Target != nil {
 		state, err := s.Workloads.Workload(ctx, *t.Target)
 		if err != nil {
-			return look{}, err
+			return resolved{}, err
 		}
-		l.target = &state
+		r.target = &state
 	}
-	return l, nil
+	return r, nil
 }
 
 // value is what the metric says, and what of it may be reported: no more than there can be
 // devices for.
-func (s *Scaler) value(ctx context.Context, l look) (wanted, allowed float64, err error) {
-	wanted, err = l.trigger.metric.value(ctx, &s.Sources, l.target)
+func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64, err error) {
+	wanted, err = r.trigger.metric.value(ctx, &s.Sources, r.target)
 	if err != nil {
 		return 0, 0, err
 	}
 	if math.IsNaN(wanted) || math.IsInf(wanted, 0) {
-		return 0, 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", l.trigger.kind.name, wanted))
+		return 0, 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", r.trigger.definition.name, wanted))
 	}
 	// Less than nothing is asked for by no replica.
 	wanted = max(wanted, 0)
-	if l.target == nil || !l.target.Claims {
+	if r.target == nil || !r.target.Claims {
 		return wanted, wanted, nil
 	}
-	allowed, err = s.allowed(ctx, l, wanted)
+	allowed, err = s.allowed(ctx, r, wanted)
 	return wanted, allowed, err
 }
 

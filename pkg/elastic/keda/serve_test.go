@@ -109,7 +109,7 @@ func TestAnErrorIsLoggedOnceWhileItLasts(t *testing.T) {
 	server := run(t, Files{}, testingclock.NewFakeClock(today), answerer{metrics: func(context.Context) error { return <-answer }})
 	client := server.client(t, nil)
 	down, other := unavailable(errors.New("prometheus is down")), unavailable(errors.New("prometheus is slow"))
-	const told, over = "KEDA gets an error for an answer", "KEDA gets answers again"
+	const told, over = "Answered KEDA with an error", "Answered KEDA again after errors"
 	for i, step := range []struct {
 		name        string
 		answer      error

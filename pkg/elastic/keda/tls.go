@@ -81,7 +81,7 @@ func waitForCertificates(ctx context.Context, f Files, c clock.WithDelayedExecut
 			return loaded, nil
 		}
 		if told.news("", err.Error()) {
-			klog.FromContext(ctx).Error(err, "KEDA is not served until its certificate can be read: see the Secret that is mounted there")
+			klog.FromContext(ctx).Error(err, "Cannot serve KEDA until its certificate can be read: check the mounted Secret")
 		}
 		select {
 		case <-c.After(5 * time.Second):
@@ -149,7 +149,7 @@ func (h handshakes) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthIn
 		host = conn.RemoteAddr().String()
 	}
 	if h.told.news(host, err.Error()) {
-		h.logger.Error(err, "A client of KEDA's external scaler was refused, or refused our certificate", "client", host)
+		h.logger.Error(err, "TLS handshake with a client of KEDA's external scaler failed", "client", host)
 	}
 	return secured, info, err
 }

@@ -220,7 +220,7 @@ func TestClientsAreVerifiedWithTheCAAsItIs(t *testing.T) {
 			}
 		})
 	}
-	if !strings.Contains(server.log.String(), "A client of KEDA's external scaler was refused") {
+	if !strings.Contains(server.log.String(), "TLS handshake with a client of KEDA's external scaler failed") {
 		t.Errorf("the log says nothing of those that were refused:\n%s", server.log)
 	}
 	files.write(t, content(own, later))
@@ -290,7 +290,7 @@ func TestItWaitsForACertificateThatCanBeRead(t *testing.T) {
 	ca := newAuthority(t)
 	files := &secret{dir: t.TempDir()}
 	server := begin(t, files.files(false), testingclock.NewFakeClock(time.Now()), answerer{})
-	const told = "KEDA is not served until its certificate can be read"
+	const told = "Cannot serve KEDA until its certificate can be read"
 	waits := func() error {
 		if !server.clock.HasWaiters() {
 			return fmt.Errorf("nobody waits")

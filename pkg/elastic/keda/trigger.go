@@ -11,8 +11,8 @@ import (
 
 // Trigger is one of a ScaledObject, read and checked.
 type Trigger struct {
-	kind   *kind
-	metric metric
+	definition *definition
+	metric     metric
 	// Target is the workload that is scaled: nil where the trigger does not say, which leaves
 	// it without loading guard and capacity cap.
 	Target *workload.Ref
@@ -43,22 +43,22 @@ func Parse(namespace string, metadata map[string]string, profiles Profiles) (*Tr
 }
 
 func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
-	k, err := kindNamed(f[keyMetric])
+	d, err := definitionOf(f[keyMetric])
 	if err != nil {
 		return nil, err
 	}
-	if err := f.check(k); err != nil {
+	if err := f.check(d); err != nil {
 		return nil, err
 	}
-	t := &Trigger{kind: k}
+	t := &Trigger{definition: d}
 	if text, ok := f[keyTarget]; ok {
 		if t.Target, err = target(namespace, text); err != nil {
 			return nil, err
 		}
-	} else if k.targeted {
-		return nil, fmt.Errorf("%s is missing: metric %s is about the pods of one workload, such as Deployment/vllm", keyTarget, k.name)
+	} else if d.targeted {
+		return nil, fmt.Errorf("%s is missing: metric %s is about the pods of one workload, such as Deployment/vllm", keyTarget, d.name)
 	}
-	if t.metric, err = k.read(f, namespace, t.Target); err != nil {
+	if t.metric, err = d.read(f, namespace, t.Target); err != nil {
 		return nil, err
 	}
 	if err := t.limits(f, profiles); err != nil {
@@ -100,14 +100,14 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 			return fmt.Errorf("%s %s is unknown: there are %s", keyProfile, quoted(name), strings.Join(profiles.Names(), ", "))
 		}
 		if !given {
-			threshold, given = p.Targets[t.kind.name]
-			origin = fmt.Sprintf("the threshold of profile %s for %s,", name, t.kind.name)
+			threshold, given = p.Targets[t.definition.name]
+			origin = fmt.Sprintf("the threshold of profile %s for %s,", name, t.definition.name)
 		}
 		if !activationGiven {
-			activation = p.Activation[t.kind.name]
+			activation = p.Activation[t.definition.name]
 		}
 		if !given {
-			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.kind.name)
+			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.definition.name)
 		}
 	}
 	switch {

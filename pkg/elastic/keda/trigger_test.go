@@ -174,7 +174,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if trigger.metric == nil || trigger.kind == nil || trigger.Threshold < leastThreshold || trigger.Threshold > mostThreshold || trigger.Activation < 0 || trigger.LoadingTimeout <= 0 || trigger.kind.targeted && trigger.Target == nil {
+		if trigger.metric == nil || trigger.definition == nil || trigger.Threshold < leastThreshold || trigger.Threshold > mostThreshold || trigger.Activation < 0 || trigger.LoadingTimeout <= 0 || trigger.definition.targeted && trigger.Target == nil {
 			t.Errorf("read as %+v", trigger)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 
 // WatchActive sends whether the target is to have replicas, at once and when that changes,
 // until ctx ends or the trigger cannot be read. While it is not known nothing is sent: KEDA
-// hears why when it asks.
+// gets the reason when it asks.
 func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error {
 	_, t, err := s.trigger(ref)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObje
 		case status.Code(err) == codes.InvalidArgument:
 			return err
 		case err != nil:
-			klog.FromContext(ctx).V(4).Info("Whether a target is to have replicas is not known", "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName()), "err", err)
+			klog.FromContext(ctx).V(4).Info("Cannot decide whether to activate the target", "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName()), "err", err)
 		case sent == nil || *sent != active:
 			if err := send(active); err != nil {
 				return err

@@ -110,7 +110,7 @@ func scaledObject(metadata map[string]string) *externalscaler.ScaledObjectRef {
 // pod has one device where it has a node.
 func pod(name string, change ...func(*workload.Pod)) workload.Pod {
 	p := workload.Pod{UID: types.UID(name), Name: name, Node: "node-1", Ready: true, Devices: []workload.Device{{
-		Node: "node-1", Pool: "node-1", Name: "gpu-" + name, Claim: types.UID("claim-" + name), Class: "gpu.nvidia.com",
+		Pool: "node-1", Name: "gpu-" + name, Claim: types.UID("claim-" + name), Class: "gpu.nvidia.com",
 	}}}
 	for _, c := range change {
 		c(&p)

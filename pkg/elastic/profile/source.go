@@ -65,7 +65,7 @@ func (s *Source) Start(ctx context.Context) error {
 			said = ""
 		} else if err.Error() != said {
 			said = err.Error()
-			klog.FromContext(ctx).Error(err, "The file with profiles cannot be used, those read before stay", "file", s.path)
+			klog.FromContext(ctx).Error(err, "Cannot use the file with profiles; keeping the profiles that were read before", "file", s.path)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (s *Source) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Profiles have changed", "file", s.path)
+	klog.FromContext(ctx).Info("Read changed profiles", "file", s.path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.set, s.content = set, content

@@ -3,6 +3,7 @@ package scaledobject
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -172,7 +173,7 @@ profiles:
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, names := range MetricNames() {
+	for _, names := range slices.Sorted(maps.Keys(spellings)) {
 		objects := build(t, func(o *Options) {
 			o.Profiles, o.Profile, o.Serving.MetricNames = profiles, "everything", names
 		})

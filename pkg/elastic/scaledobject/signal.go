@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-// Server is how a server of language models names what it tells Prometheus.
-type Server struct {
+// spelling is how a server of language models names its metrics.
+type spelling struct {
 	// modelLabel is the label with the model's name.
 	modelLabel string
 	// kvCache is a gauge from 0 to 1; waiting and running count requests.
@@ -21,9 +21,9 @@ type Server struct {
 	ttft, queueTime string
 }
 
-// servers are vLLM as it names its metrics, and as they are named where something between it
+// spellings are those of vLLM as it names its metrics, and as they are named where something between it
 // and Prometheus allows no colons.
-var servers = map[string]Server{
+var spellings = map[string]spelling{
 	"vllm": {
 		modelLabel: "model_name",
 		kvCache:    "vllm:kv_cache_usage_perc",
@@ -42,12 +42,9 @@ var servers = map[string]Server{
 	},
 }
 
-// MetricNames are the spellings of metrics that there are, sorted.
-func MetricNames() []string { return slices.Sorted(maps.Keys(servers)) }
-
 // Serving says which series of Prometheus are those of the workload.
 type Serving struct {
-	// MetricNames is one of the function of the same name.
+	// MetricNames is the spelling of the metrics: "vllm" or "underscore".
 	MetricNames string
 	// Model is the name under which the model is served; empty where Matchers tell enough.
 	Model string
@@ -61,31 +58,31 @@ var matcher = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)("([^"\\]|\
 type series func(metric string) string
 
 // series is an error where they would be those of all workloads.
-func (s Serving) series() (Server, series, error) {
-	server, ok := servers[s.MetricNames]
+func (s Serving) series() (spelling, series, error) {
+	names, ok := spellings[s.MetricNames]
 	if !ok {
-		return Server{}, nil, fmt.Errorf("there is no spelling %q of metrics: choose one of %s", s.MetricNames, strings.Join(MetricNames(), ", "))
+		return spelling{}, nil, fmt.Errorf("there is no spelling %q of metrics: choose one of %s", s.MetricNames, strings.Join(slices.Sorted(maps.Keys(spellings)), ", "))
 	}
 	var matchers []string
 	if s.Model != "" {
-		matchers = append(matchers, server.modelLabel+"="+strconv.Quote(s.Model))
+		matchers = append(matchers, names.modelLabel+"="+strconv.Quote(s.Model))
 	}
 	for _, m := range s.Matchers {
 		parts := matcher.FindStringSubmatch(m)
 		if parts == nil {
-			return Server{}, nil, fmt.Errorf(`%q is no matcher of series: write it as PromQL does, such as pod=~"llm-.*"`, m)
+			return spelling{}, nil, fmt.Errorf(`%q is no matcher of series: write it as PromQL does, such as pod=~"llm-.*"`, m)
 		}
 		if _, err := strconv.Unquote(parts[2]); err != nil {
-			return Server{}, nil, fmt.Errorf("the value in the matcher %s cannot be read: write a backslash as two", m)
+			return spelling{}, nil, fmt.Errorf("the value in the matcher %s cannot be read: write a backslash as two", m)
 		}
 		matchers = append(matchers, m)
 	}
 	if len(matchers) == 0 {
-		return Server{}, nil, fmt.Errorf("which metrics are those of the workload? name the model, or a label that only its pods have: " +
+		return spelling{}, nil, fmt.Errorf("which metrics are those of the workload? name the model, or a label that only its pods have: " +
 			"otherwise it would be scaled by the load of all")
 	}
 	selector := "{" + strings.Join(matchers, ",") + "}"
-	return server, func(metric string) string { return metric + selector }, nil
+	return names, func(metric string) string { return metric + selector }, nil
 }
 
 // query is what Prometheus is asked for a signal.
@@ -97,14 +94,14 @@ type query struct {
 
 // queries has one for each signal that Prometheus tells, as profiles name them, in the units
 // that profiles have.
-func queries(server Server, of series) map[string]query {
+func queries(names spelling, of series) map[string]query {
 	return map[string]query{
 		// The server tells a part of 1, profiles have percent.
-		profile.KVCache:         {"100 * avg(" + of(server.kvCache) + ")", true},
-		profile.WaitingRequests: {"sum(" + of(server.waiting) + ")", false},
-		profile.RunningRequests: {"sum(" + of(server.running) + ")", false},
-		profile.TTFT:            {quantile(server.ttft, of), true},
-		profile.PromptWait:      {quantile(server.queueTime, of), true},
+		profile.KVCache:         {"100 * avg(" + of(names.kvCache) + ")", true},
+		profile.WaitingRequests: {"sum(" + of(names.waiting) + ")", false},
+		profile.RunningRequests: {"sum(" + of(names.running) + ")", false},
+		profile.TTFT:            {quantile(names.ttft, of), true},
+		profile.PromptWait:      {quantile(names.queueTime, of), true},
 	}
 }
 

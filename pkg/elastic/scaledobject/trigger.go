@@ -42,11 +42,11 @@ func (o Options) signal(p profile.Profile, signal string) (Trigger, error) {
 		// The controller has the thresholds, and tells KEDA when an operator changes them.
 		return o.trigger(signal, map[string]string{"metric": signal, "profile": p.Name}), nil
 	}
-	server, of, err := o.Serving.series()
+	names, of, err := o.Serving.series()
 	if err != nil {
 		return Trigger{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, signal, err)
 	}
-	q := queries(server, of)[signal]
+	q := queries(names, of)[signal]
 	more := map[string]string{"valueWhileNotReady": "0"}
 	if q.average {
 		more["valueType"] = "average"

@@ -9,20 +9,22 @@ import (
 // hold is a device, or a share of one, that a claim of the workload holds.
 type hold struct {
 	device workload.Device
+	// node is that of a pod which holds the device: its plugin is asked.
+	node string
 	// idle tells that no pod has started which could use it: nobody was asked for a reading.
-	idle    bool
-	reading Reading
-	part    part
+	idle     bool
+	reading  Reading
+	fraction fraction
 	// together is the part of the device's memory that all who hold a share of it have; that of
-	// part itself is in it.
+	// fraction itself is in it.
 	together float64
 }
 
-// part is how much of a device a claim holds: of its time, and of its memory. All of it is 1.
-type part struct{ time, memory float64 }
+// fraction is how much of a device a claim holds: of its time, and of its memory. All of it is 1.
+type fraction struct{ time, memory float64 }
 
-// alone is the part of who shares a device with nobody.
-var alone = part{time: 1, memory: 1}
+// alone is the fraction of who shares a device with nobody.
+var alone = fraction{time: 1, memory: 1}
 
 // attribute gives a workload its devices' readings.
 func attribute(holds []hold) Usage {
@@ -52,30 +54,30 @@ func mean(holds []hold, of func(hold) (value, weight float64, err error)) Mean {
 
 func (h hold) utilization() (value, weight float64, err error) {
 	if h.idle {
-		return 0, h.part.time, nil
+		return 0, h.fraction.time, nil
 	}
 	if h.reading.Utilization == nil {
-		return 0, 0, fmt.Errorf("%s does not tell its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", called(h.device))
+		return 0, 0, fmt.Errorf("%s does not tell its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", h)
 	}
-	return *h.reading.Utilization, h.part.time, nil
+	return *h.reading.Utilization, h.fraction.time, nil
 }
 
 func (h hold) memory() (value, weight float64, err error) {
 	if h.idle {
-		return 0, h.part.memory, nil
+		return 0, h.fraction.memory, nil
 	}
 	used, total := h.reading.MemoryUsed, h.reading.MemoryTotal
 	if used == nil || total == nil {
-		return 0, 0, fmt.Errorf("%s does not tell its memory: scale the workload by its devices' utilization, or by what it tells of itself", called(h.device))
+		return 0, 0, fmt.Errorf("%s does not tell its memory: scale the workload by its devices' utilization, or by what it tells of itself", h)
 	}
-	return min(1, h.usedBytes()/(h.part.memory**total)), h.part.memory, nil
+	return min(1, h.usedBytes()/(h.fraction.memory**total)), h.fraction.memory, nil
 }
 
 // usedBytes is what is used of the device's memory, as far as it counts for this hold: over all
 // who hold a share of the device, this sums up to what is used.
 func (h hold) usedBytes() float64 {
-	return *h.reading.MemoryUsed * h.part.memory / h.together
+	return *h.reading.MemoryUsed * h.fraction.memory / h.together
 }
 
-// called is a device for people to find.
-func called(d workload.Device) string { return fmt.Sprintf("device %s of node %s", d.Name, d.Node) }
+// String is the device for people to find.
+func (h hold) String() string { return fmt.Sprintf("device %s of node %s", h.device.Name, h.node) }

@@ -113,10 +113,10 @@ func holdsOf(t *testing.T, r *indexed, state workload.State, readings map[string
 	t.Helper()
 	var holds []hold
 	for _, h := range held(state) {
-		h.reading, h.part, h.together = readings[h.device.Name], alone, 1
+		h.reading, h.fraction, h.together = readings[h.device.Name], alone, 1
 		if isShare(h.device) {
 			var err error
-			if h.part, h.together, err = r.options().cluster().divide(t.Context(), h.device); err != nil {
+			if h.fraction, h.together, err = r.options().cluster().divide(t.Context(), h); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -164,7 +164,7 @@ func TestTheUsedMemoryOfASharedDeviceIsThatOfItsSharers(t *testing.T) {
 
 // A partition of an A100 tells its memory and not its utilization.
 func TestWhatOneDeviceDoesNotTellIsUnknownOfAll(t *testing.T) {
-	whole := hold{device: workload.Device{Node: "n1", Name: "gpu-0"}, reading: reads(0.5, 40, 80), part: alone, together: 1}
+	whole := hold{device: workload.Device{Name: "gpu-0"}, node: "n1", reading: reads(0.5, 40, 80), fraction: alone, together: 1}
 	silent := whole
 	silent.device.Name = "gpu-1-mig-1g5gb-19-0"
 	silent.reading.Utilization = nil

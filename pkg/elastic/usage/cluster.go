@@ -10,8 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Indexes of the cache. Their names are no fields of the objects, so that nobody else's index
@@ -56,25 +57,13 @@ func (c cluster) heldDevices(object client.Object) []string {
 		return nil
 	}
 	var keys []string
-	for _, result := range c.results(claim) {
-		keys = append(keys, deviceKey(result.Pool, result.Device))
+	for result := range devices.Results(claim.Status.Allocation) {
+		if result.Driver == c.driver {
+			keys = append(keys, deviceKey(result.Pool, result.Device))
+		}
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
-}
-
-// results are those of a claim's allocation that take a device, or a part of one, of ours.
-func (c cluster) results(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
-	if claim.Status.Allocation == nil {
-		return nil
-	}
-	var own []resourceapi.DeviceRequestAllocationResult
-	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver == c.driver && !ptr.Deref(result.AdminAccess, false) {
-			own = append(own, result)
-		}
-	}
-	return own
 }
 
 func (c cluster) ownPool(object client.Object) []string {
@@ -98,10 +87,11 @@ func (c cluster) shares(ctx context.Context, pool, device string) (map[shareKey]
 	if err := c.reader.List(ctx, &claims, client.MatchingFields{indexHeld: deviceKey(pool, device)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the claims that hold it: %w", err)
 	}
+	wanted := devices.ID{Pool: devices.PoolID{Driver: c.driver, Name: pool}, Name: device}
 	shares := map[shareKey]consumption{}
 	for i := range claims.Items {
-		for _, result := range c.results(&claims.Items[i]) {
-			if result.Pool == pool && result.Device == device {
+		for result := range devices.Results(claims.Items[i].Status.Allocation) {
+			if devices.Of(result) == wanted {
 				shares[keyOf(claims.Items[i].UID, result.ShareID)] = result.ConsumedCapacity
 			}
 		}
@@ -109,26 +99,17 @@ func (c cluster) shares(ctx context.Context, pool, device string) (map[shareKey]
 	return shares, nil
 }
 
-// capacity is that of a device in the newest slice that has it: while a pool is published anew,
-// there are slices of two generations.
+// capacity is that of a device as it was published last.
 func (c cluster) capacity(ctx context.Context, pool, device string) (capacity, error) {
 	var all resourceapi.ResourceSliceList
 	if err := c.reader.List(ctx, &all, client.MatchingFields{indexPool: pool}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the slices of pool %s: %w", pool, err)
 	}
-	var found capacity
-	generation := int64(-1)
-	for i := range all.Items {
-		spec := &all.Items[i].Spec
-		at := slices.IndexFunc(spec.Devices, func(d resourceapi.Device) bool { return d.Name == device })
-		if at >= 0 && spec.Pool.Generation > generation {
-			found, generation = spec.Devices[at].Capacity, spec.Pool.Generation
-		}
-	}
-	if generation < 0 {
+	found := devices.Last(all.Items, device)
+	if found == nil {
 		return nil, fmt.Errorf("no ResourceSlice of pool %s has it any more: see the log of the node's plugin for why it was withdrawn", pool)
 	}
-	return found, nil
+	return found.Capacity, nil
 }
 
 // metricsPort is the name that the chart gives the port of the plugin's metrics.

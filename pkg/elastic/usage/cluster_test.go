@@ -111,18 +111,18 @@ func TestASharesPartHasToBeKnown(t *testing.T) {
 	slice := poolSlice("s", 1, devices{device: amounts("shares=4", "memory=80Gi")})
 	own := holder("own", devices{device + "/1": amounts("shares=1", "memory=20Gi")})
 	other := holder("other", devices{device + "/2": amounts("cores=5")})
-	d := ofClaims(own).Pods[0].Devices[0]
+	h := held(ofClaims(own))[0]
 
-	_, _, err := newIndexed(t).options().cluster().divide(t.Context(), d)
+	_, _, err := newIndexed(t).options().cluster().divide(t.Context(), h)
 	fixture.Sentence(t, err, "how device gpu-0-timeslice of node n1 is shared", "no ResourceSlice")
-	_, _, err = newIndexed(t, slice, own, other).options().cluster().divide(t.Context(), d)
+	_, _, err = newIndexed(t, slice, own, other).options().cluster().divide(t.Context(), h)
 	fixture.Sentence(t, err, "which part of device gpu-0-timeslice of node n1 the claim of UID other has", "delete its pods")
-	if !errors.Is(err, errNoPart) {
+	if !errors.Is(err, errNoFraction) {
 		t.Errorf("the error is %v", err)
 	}
 	// The cache may have the workload's pods before the allocation of their claim.
-	got, together, err := newIndexed(t, slice).options().cluster().divide(t.Context(), d)
-	if err != nil || got != (part{0.25, 0.25}) || together != 0.25 {
+	got, together, err := newIndexed(t, slice).options().cluster().divide(t.Context(), h)
+	if err != nil || got != (fraction{0.25, 0.25}) || together != 0.25 {
 		t.Errorf("got %v of %v, %v", got, together, err)
 	}
 }

@@ -18,6 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 const (
@@ -109,25 +111,25 @@ type figure struct {
 
 var figures = []figure{
 	{
-		metric: MetricUtilization,
+		metric: gpu.MetricUtilization,
 		check:  func(v float64) bool { return v >= 0 && v <= 1 },
 		set:    func(r *Reading, v float64) { r.Utilization = &v },
 		told:   func(r Reading) bool { return r.Utilization != nil },
 	},
 	{
-		metric: MetricMemoryUsed,
+		metric: gpu.MetricMemoryUsed,
 		check:  func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) },
 		set:    func(r *Reading, v float64) { r.MemoryUsed = &v },
 		told:   func(r Reading) bool { return r.MemoryUsed != nil },
 	},
 	{
-		metric: MetricMemoryTotal,
+		metric: gpu.MetricMemoryTotal,
 		check:  func(v float64) bool { return v > 0 && !math.IsInf(v, 0) },
 		set:    func(r *Reading, v float64) { r.MemoryTotal = &v },
 		told:   func(r Reading) bool { return r.MemoryTotal != nil },
 	},
 	{
-		metric: MetricSampled,
+		metric: gpu.MetricSampled,
 		check:  func(v float64) bool { return v > 0 && v < latestSecond },
 		set: func(r *Reading, v float64) {
 			seconds, rest := math.Modf(v)
@@ -157,7 +159,7 @@ func parse(page io.Reader) (map[string]Reading, error) {
 	}
 	for device, reading := range readings {
 		if reading.At.IsZero() {
-			return nil, fmt.Errorf("device %s is told without %s", device, MetricSampled)
+			return nil, fmt.Errorf("device %s is told without %s", device, gpu.MetricSampled)
 		}
 	}
 	return readings, nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -15,9 +16,9 @@ func TestReadingsAreFetched(t *testing.T) {
 	p := newPlugins(t)
 	lines := append(page(series("gpu-0", 0.25, 1.5e9, 8e9, t0.Add(500*time.Millisecond))),
 		// A partition that tells its memory only.
-		MetricMemoryUsed+`{device="gpu-1-mig-1g5gb-19-0"} 1e+09`,
-		MetricMemoryTotal+`{device="gpu-1-mig-1g5gb-19-0"} 5e+09`,
-		MetricSampled+fmt.Sprintf(`{device="gpu-1-mig-1g5gb-19-0"} %d`, t0.Unix()),
+		gpu.MetricMemoryUsed+`{device="gpu-1-mig-1g5gb-19-0"} 1e+09`,
+		gpu.MetricMemoryTotal+`{device="gpu-1-mig-1g5gb-19-0"} 5e+09`,
+		gpu.MetricSampled+fmt.Sprintf(`{device="gpu-1-mig-1g5gb-19-0"} %d`, t0.Unix()),
 		`mica_device_of_the_future{device="gpu-0"} 7`,
 	)
 	p.tell(lines...)
@@ -42,7 +43,7 @@ func TestWhatIsNoPageOfAPluginIsRefused(t *testing.T) {
 	serve := func(lines ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { servePage(w, lines...) }
 	}
-	const sampled = MetricSampled + `{device="gpu-0"} 1788264000`
+	const sampled = gpu.MetricSampled + `{device="gpu-0"} 1788264000`
 	for name, test := range map[string]struct {
 		answer http.HandlerFunc
 		want   []string
@@ -70,17 +71,17 @@ func TestWhatIsNoPageOfAPluginIsRefused(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			fmt.Fprintln(w, sampled)
 		}, []string{"unexpected EOF"}},
-		"no number":             {serve("# TYPE "+MetricUtilization+" gauge", MetricUtilization+`{device="gpu-0"} much`), []string{`"much"`}},
-		"no end of the labels":  {serve("# TYPE "+MetricUtilization+" gauge", MetricUtilization+`{device="gpu-0" 1`), []string{"text format parsing error in line 2"}},
-		"no device":             {serve("# TYPE "+MetricUtilization+" gauge", MetricUtilization+" 1"), []string{MetricUtilization, `no label "device"`}},
-		"a device twice":        {serve(append(page(series("gpu-0", 0, 0, 1, t0)), MetricUtilization+`{device="gpu-0",more="yes"} 1`)...), []string{MetricUtilization, "gpu-0 is told twice"}},
-		"a counter":             {serve("# TYPE "+MetricUtilization+" counter", MetricUtilization+`{device="gpu-0"} 1`), []string{MetricUtilization, "no gauge"}},
-		"no time":               {serve("# TYPE "+MetricUtilization+" gauge", MetricUtilization+`{device="gpu-0"} 1`), []string{"gpu-0 is told without " + MetricSampled}},
-		"a time in nanoseconds": {serve(page(series("gpu-0", 0, 0, 1, time.UnixMilli(t0.UnixNano())))...), []string{MetricSampled, "cannot be"}},
-		"percent":               {serve(page(series("gpu-0", 70, 0, 1, t0))...), []string{MetricUtilization, "gpu-0: 70 cannot be"}},
-		"less than nothing":     {serve(page(series("gpu-0", 0, -1, 1, t0))...), []string{MetricMemoryUsed, "-1 cannot be"}},
-		"no memory":             {serve(page(series("gpu-0", 0, 0, 0, t0))...), []string{MetricMemoryTotal, "0 cannot be"}},
-		"not a number":          {serve("# TYPE "+MetricUtilization+" gauge", MetricUtilization+`{device="gpu-0"} NaN`), []string{"NaN cannot be"}},
+		"no number":             {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} much`), []string{`"much"`}},
+		"no end of the labels":  {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0" 1`), []string{"text format parsing error in line 2"}},
+		"no device":             {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+" 1"), []string{gpu.MetricUtilization, `no label "device"`}},
+		"a device twice":        {serve(append(page(series("gpu-0", 0, 0, 1, t0)), gpu.MetricUtilization+`{device="gpu-0",more="yes"} 1`)...), []string{gpu.MetricUtilization, "gpu-0 is told twice"}},
+		"a counter":             {serve("# TYPE "+gpu.MetricUtilization+" counter", gpu.MetricUtilization+`{device="gpu-0"} 1`), []string{gpu.MetricUtilization, "no gauge"}},
+		"no time":               {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} 1`), []string{"gpu-0 is told without " + gpu.MetricSampled}},
+		"a time in nanoseconds": {serve(page(series("gpu-0", 0, 0, 1, time.UnixMilli(t0.UnixNano())))...), []string{gpu.MetricSampled, "cannot be"}},
+		"percent":               {serve(page(series("gpu-0", 70, 0, 1, t0))...), []string{gpu.MetricUtilization, "gpu-0: 70 cannot be"}},
+		"less than nothing":     {serve(page(series("gpu-0", 0, -1, 1, t0))...), []string{gpu.MetricMemoryUsed, "-1 cannot be"}},
+		"no memory":             {serve(page(series("gpu-0", 0, 0, 0, t0))...), []string{gpu.MetricMemoryTotal, "0 cannot be"}},
+		"not a number":          {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} NaN`), []string{"NaN cannot be"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlugins(t)
@@ -127,8 +128,8 @@ func TestPluginsAreNotAskedThroughAProxy(t *testing.T) {
 // FuzzParse: whatever a port serves is readings that can be, or an error.
 func FuzzParse(f *testing.F) {
 	f.Add(strings.Join(page(series("gpu-0", 0.5, 1, 2, t0)), "\n") + "\n")
-	f.Add(MetricUtilization + `{device="gpu-0"} 1` + "\n")
-	f.Add("# TYPE " + MetricMemoryUsed + " histogram\n" + MetricMemoryUsed + `_bucket{le="x"} 1` + "\n")
+	f.Add(gpu.MetricUtilization + `{device="gpu-0"} 1` + "\n")
+	f.Add("# TYPE " + gpu.MetricMemoryUsed + " histogram\n" + gpu.MetricMemoryUsed + `_bucket{le="x"} 1` + "\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		lines, err := ownLines(strings.NewReader(text))
 		if err != nil {

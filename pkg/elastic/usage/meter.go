@@ -70,7 +70,7 @@ func (m *Meter) Usage(ctx context.Context, of workload.State) (Usage, error) {
 	// All are asked before one is waited for.
 	for _, h := range holds {
 		if !h.idle {
-			m.scraper.ask(h.device.Node)
+			m.scraper.ask(h.node)
 		}
 	}
 	for i := range holds {
@@ -100,7 +100,7 @@ func held(of workload.State) []hold {
 			if !seen {
 				i = len(holds)
 				at[k] = i
-				holds = append(holds, hold{device: d, idle: true})
+				holds = append(holds, hold{device: d, node: pod.Node, idle: true})
 			}
 			holds[i].idle = holds[i].idle && pod.Unstarted
 		}
@@ -111,34 +111,34 @@ func held(of workload.State) []hold {
 // read finds out how busy the device is, and which part of it is held.
 func (m *Meter) read(ctx context.Context, h *hold) (err error) {
 	if !h.idle {
-		if h.reading, err = m.reading(ctx, h.device); err != nil {
+		if h.reading, err = m.reading(ctx, *h); err != nil {
 			return err
 		}
 	}
-	h.part, h.together = alone, alone.memory
+	h.fraction, h.together = alone, alone.memory
 	if isShare(h.device) {
-		h.part, h.together, err = m.cluster.divide(ctx, h.device)
+		h.fraction, h.together, err = m.cluster.divide(ctx, *h)
 	}
 	return err
 }
 
 // reading is the last one of a device, if it is new enough.
-func (m *Meter) reading(ctx context.Context, d workload.Device) (Reading, error) {
-	known, err := m.scraper.first(ctx, d.Node)
-	if err == nil && m.missing(known, d) {
+func (m *Meter) reading(ctx context.Context, h hold) (Reading, error) {
+	known, err := m.scraper.first(ctx, h.node)
+	if err == nil && m.missing(known, h) {
 		// Its claim may have been prepared since the plugin was asked.
-		known, err = m.scraper.again(ctx, d.Node)
+		known, err = m.scraper.again(ctx, h.node)
 	}
 	if err != nil {
-		return Reading{}, fmt.Errorf("wait for the plugin of node %s to tell of device %s: %w: if this goes on, see the controller's log for plugins that do not answer, as there are at most %d requests at one time", d.Node, d.Name, err, atOnce)
+		return Reading{}, fmt.Errorf("wait for the plugin of node %s to tell of device %s: %w: if this goes on, see the controller's log for plugins that do not answer, as there are at most %d requests at one time", h.node, h.device.Name, err, atOnce)
 	}
-	return m.judge(known, d)
+	return m.judge(known, h)
 }
 
 // missing tells that the plugin has answered a while ago, and not told of the device. Without the
 // while, each question for a device that is never told would be a request.
-func (m *Meter) missing(known scraped, d workload.Device) bool {
-	_, told := known.readings[d.Name]
+func (m *Meter) missing(known scraped, h hold) bool {
+	_, told := known.readings[h.device.Name]
 	return known.err == nil && !told && m.scraper.clock.Since(known.tried) >= askAgainAfter
 }
 
@@ -146,33 +146,33 @@ func (m *Meter) missing(known scraped, d workload.Device) bool {
 const askAgainAfter = time.Second
 
 // judge refuses a reading that is missing, or too old.
-func (m *Meter) judge(known scraped, d workload.Device) (Reading, error) {
+func (m *Meter) judge(known scraped, h hold) (Reading, error) {
 	now := m.scraper.clock.Now()
 	if known.got.IsZero() || now.Sub(known.got) > tooOld {
-		return Reading{}, m.silent(known, d, now)
+		return Reading{}, m.silent(known, h, now)
 	}
-	reading, told := known.readings[d.Name]
+	reading, told := known.readings[h.device.Name]
 	if !told {
 		return Reading{}, fmt.Errorf("the plugin of node %s tells of %d devices, and not of %s: see its log for whether the claim of UID %s was prepared, and for whether the device can be sampled",
-			d.Node, len(known.readings), d.Name, d.Claim)
+			h.node, len(known.readings), h.device.Name, h.device.Claim)
 	}
 	if age := now.Sub(reading.At); age > tooOld {
 		return Reading{}, fmt.Errorf("the plugin of node %s has sampled device %s %s ago (%s) by the controller's clock, which is too old: see its log for why it does not sample the device, and compare the clocks",
-			d.Node, d.Name, age.Round(time.Second), reading.At.UTC().Format(time.RFC3339))
+			h.node, h.device.Name, age.Round(time.Second), reading.At.UTC().Format(time.RFC3339))
 	}
 	return reading, nil
 }
 
 // silent is the error of a node whose plugin has not answered for too long.
-func (m *Meter) silent(known scraped, d workload.Device, now time.Time) error {
+func (m *Meter) silent(known scraped, h hold, now time.Time) error {
 	since := "never answered"
 	if !known.got.IsZero() {
 		since = fmt.Sprintf("not answered for %s", now.Sub(known.got).Round(time.Second))
 	}
 	if known.err == nil {
-		return fmt.Errorf("the plugin of node %s, which has device %s, has %s: see whether this controller was stopped meanwhile", d.Node, d.Name, since)
+		return fmt.Errorf("the plugin of node %s, which has device %s, has %s: see whether this controller was stopped meanwhile", h.node, h.device.Name, since)
 	}
-	return fmt.Errorf("the plugin of node %s, which has device %s, has %s: %w", d.Node, d.Name, since, known.err)
+	return fmt.Errorf("the plugin of node %s, which has device %s, has %s: %w", h.node, h.device.Name, since, known.err)
 }
 
 // fetch asks the plugin of a node.

@@ -140,11 +140,11 @@ func (s *scraper) log(ctx context.Context, node string, before *scraped, err err
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && before.err == nil:
-		logger.Info("A node's plugin does not tell how busy its devices are", "node", node, "why", err.Error())
+		logger.Info("Cannot read the device metrics of a node's plugin; retrying", "node", node, "why", err.Error())
 	case err == nil && before.err != nil:
-		logger.Info("A node's plugin tells again how busy its devices are", "node", node)
+		logger.Info("Read the device metrics of a node's plugin again", "node", node)
 	case err == nil:
-		logger.V(6).Info("A node's plugin has told how busy its devices are", "node", node)
+		logger.V(6).Info("Read the device metrics of a node's plugin", "node", node)
 	}
 }
 

@@ -9,8 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
-	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 type (
@@ -36,21 +37,22 @@ func isShare(d workload.Device) bool { return d.ShareID != nil || len(d.Consumed
 
 // divide finds which part of its device a share has, and which part of the device's memory all
 // who hold a share of it have together.
-func (c cluster) divide(ctx context.Context, d workload.Device) (own part, together float64, err error) {
+func (c cluster) divide(ctx context.Context, h hold) (own fraction, together float64, err error) {
+	d := h.device
 	whole, err := c.capacity(ctx, d.Pool, d.Name)
 	if err != nil {
-		return part{}, 0, fmt.Errorf("find how %s is shared: %w", called(d), err)
+		return fraction{}, 0, fmt.Errorf("find how %s is shared: %w", h, err)
 	}
 	all, err := c.shares(ctx, d.Pool, d.Name)
 	if err != nil {
-		return part{}, 0, fmt.Errorf("find who shares %s: %w", called(d), err)
+		return fraction{}, 0, fmt.Errorf("find who shares %s: %w", h, err)
 	}
 	// The workload's pods may have been read before, or after, these claims.
 	all[keyOf(d.Claim, d.ShareID)] = d.ConsumedCapacity
 	for key, consumed := range all {
-		p, err := c.partOf(consumed, whole)
+		p, err := c.fractionOf(consumed, whole)
 		if err != nil {
-			return part{}, 0, fmt.Errorf("find which part of %s the claim of UID %s has: %w", called(d), key.claim, err)
+			return fraction{}, 0, fmt.Errorf("find which part of %s the claim of UID %s has: %w", h, key.claim, err)
 		}
 		together += p.memory
 		if key == keyOf(d.Claim, d.ShareID) {
@@ -60,35 +62,27 @@ func (c cluster) divide(ctx context.Context, d workload.Device) (own part, toget
 	return own, together, nil
 }
 
-var errNoPart = errors.New("its allocation has none of the shares, cores and memory that the device's slice counts: delete its pods, so that it is allocated anew")
+var errNoFraction = errors.New("its allocation has none of the shares, cores and memory that the device's slice counts: delete its pods, so that it is allocated anew")
 
-// partOf is which part of a device a share has, by capacities that both the share's allocation
+// fractionOf is which part of a device a share has, by capacities that both the share's allocation
 // and the device count.
-func (c cluster) partOf(consumed consumption, whole capacity) (part, error) {
+func (c cluster) fractionOf(consumed consumption, whole capacity) (fraction, error) {
 	first := func(names ...string) float64 {
 		for _, name := range names {
-			has, of := named(consumed, c.driver, name), named(whole, c.driver, name).Value
-			if has.Sign() > 0 && of.Sign() > 0 {
-				return has.AsApproximateFloat64() / of.AsApproximateFloat64()
+			has, _ := devices.Lookup(consumed, c.driver, c.driver, name)
+			of, _ := devices.Lookup(whole, c.driver, c.driver, name)
+			if has.Sign() > 0 && of.Value.Sign() > 0 {
+				return has.AsApproximateFloat64() / of.Value.AsApproximateFloat64()
 			}
 		}
 		return 0
 	}
-	p := part{
-		time:   first(slice.CapacityShares, slice.CapacityCores, slice.CapacityMemory),
-		memory: first(slice.CapacityMemory, slice.CapacityShares, slice.CapacityCores),
+	p := fraction{
+		time:   first(gpu.CapacityShares, gpu.CapacityCores, gpu.CapacityMemory),
+		memory: first(gpu.CapacityMemory, gpu.CapacityShares, gpu.CapacityCores),
 	}
 	if p.time == 0 {
-		return part{}, errNoPart
+		return fraction{}, errNoFraction
 	}
 	return p, nil
-}
-
-// named is what a capacity's name stands for, which the driver's may qualify: the scheduler
-// copies the slice's spelling.
-func named[V any](of map[resourceapi.QualifiedName]V, driver, name string) V {
-	if value, found := of[resourceapi.QualifiedName(name)]; found {
-		return value
-	}
-	return of[resourceapi.QualifiedName(driver+"/"+name)]
 }

@@ -51,12 +51,3 @@ type Mean struct {
 	// on many boards, and tells its memory on all.
 	Err error
 }
-
-// Metrics of the plugin that are asked for. Each has the label "device": the device's name in
-// the node's pool. They exist for devices that a prepared claim holds.
-const (
-	MetricUtilization = "mica_device_utilization_ratio"
-	MetricMemoryUsed  = "mica_device_memory_used_bytes"
-	MetricMemoryTotal = "mica_device_memory_total_bytes"
-	MetricSampled     = "mica_device_sample_timestamp_seconds"
-)

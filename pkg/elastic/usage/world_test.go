@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 const (
@@ -188,7 +189,7 @@ func (p *plugins) at(t testing.TB) (ip string, port int32) {
 // page is what a plugin serves, with the series of its devices.
 func page(devices ...[]string) []string {
 	lines := []string{"# HELP go_goroutines Number of goroutines.", "# TYPE go_goroutines gauge", "go_goroutines 12"}
-	for _, metric := range []string{MetricUtilization, MetricMemoryUsed, MetricMemoryTotal, MetricSampled} {
+	for _, metric := range []string{gpu.MetricUtilization, gpu.MetricMemoryUsed, gpu.MetricMemoryTotal, gpu.MetricSampled} {
 		lines = append(lines, "# HELP "+metric+" Something.", "# TYPE "+metric+" gauge")
 	}
 	return append(lines, slices.Concat(devices...)...)
@@ -197,10 +198,10 @@ func page(devices ...[]string) []string {
 // series are those of one device.
 func series(device string, utilization, used, total float64, at time.Time) []string {
 	return []string{
-		fmt.Sprintf("%s{device=%q} %v", MetricUtilization, device, utilization),
-		fmt.Sprintf("%s{device=%q} %v", MetricMemoryUsed, device, used),
-		fmt.Sprintf("%s{device=%q} %v", MetricMemoryTotal, device, total),
-		fmt.Sprintf("%s{device=%q} %v", MetricSampled, device, float64(at.UnixMilli())/1000),
+		fmt.Sprintf("%s{device=%q} %v", gpu.MetricUtilization, device, utilization),
+		fmt.Sprintf("%s{device=%q} %v", gpu.MetricMemoryUsed, device, used),
+		fmt.Sprintf("%s{device=%q} %v", gpu.MetricMemoryTotal, device, total),
+		fmt.Sprintf("%s{device=%q} %v", gpu.MetricSampled, device, float64(at.UnixMilli())/1000),
 	}
 }
 
@@ -241,7 +242,7 @@ func ofClaims(claims ...*resourceapi.ResourceClaim) workload.State {
 		pod := workload.Pod{Name: fmt.Sprintf("vllm-%d", i), Node: "n1"}
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			pod.Devices = append(pod.Devices, workload.Device{
-				Node: result.Pool, Pool: result.Pool, Name: result.Device,
+				Pool: result.Pool, Name: result.Device,
 				Claim: claim.UID, ShareID: result.ShareID, ConsumedCapacity: result.ConsumedCapacity,
 			})
 		}

@@ -102,7 +102,7 @@ func (x *Index) handler(ctx context.Context, affected func(context.Context, clie
 
 // fail lets questions be answered by the error: a count that missed a change is wrong for ever.
 func (x *Index) fail(ctx context.Context, err error) {
-	klog.FromContext(ctx).Error(err, "Waiting claims are not counted any more")
+	klog.FromContext(ctx).Error(err, "Cannot count pending claims any more; restart the controller")
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.broken == nil {

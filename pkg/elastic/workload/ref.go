@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Kinds of workloads.
+// Kinds of workloads that are known here.
 const (
 	KindDeployment  = "Deployment"
 	KindStatefulSet = "StatefulSet"
@@ -22,12 +22,9 @@ const (
 	KindJob         = "Job"
 )
 
-// Kinds are those of workloads that are known here.
-var Kinds = []string{KindDeployment, KindStatefulSet, KindReplicaSet, KindJob}
-
 // Ref names a workload.
 type Ref struct {
-	// Kind is one of Kinds.
+	// Kind is one of the constants above.
 	Kind, Namespace, Name string
 }
 
@@ -95,9 +92,15 @@ func ParseRef(namespace, text string) (Ref, error) {
 	return Ref{Kind: kinds[i].name, Namespace: namespace, Name: name}, nil
 }
 
-func oneOf() string { return strings.Join(Kinds[:len(Kinds)-1], ", ") + " or " + Kinds[len(Kinds)-1] }
+func oneOf() string {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = k.name
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
 
-// controllerOf is the workload that made an object; false where it is none of Kinds. Others'
+// controllerOf is the workload that made an object; false where it is of no kind known here. Others'
 // kinds may have the same names, in other groups.
 func controllerOf(object metav1.Object) (Ref, bool) {
 	owner := metav1.GetControllerOfNoCopy(object)

@@ -44,13 +44,13 @@ func TestRefusesRefsInWords(t *testing.T) {
 }
 
 func TestEveryKindIsKnownAndOnlyJobsAreNotScaled(t *testing.T) {
-	for _, name := range Kinds {
-		k, err := kindNamed(name)
-		if err != nil || k.template(k.empty()) == nil {
-			t.Errorf("%s: %v", name, err)
+	for _, k := range kinds {
+		known, err := kindNamed(k.name)
+		if err != nil || known.template(known.empty()) == nil {
+			t.Errorf("%s: %v", k.name, err)
 		}
-		if got := (Ref{Kind: name}).Scalable(); got != (name != KindJob) {
-			t.Errorf("%s is scalable: %v", name, got)
+		if got := (Ref{Kind: k.name}).Scalable(); got != (k.name != KindJob) {
+			t.Errorf("%s is scalable: %v", k.name, got)
 		}
 	}
 	if _, err := kindNamed("DaemonSet"); err == nil {

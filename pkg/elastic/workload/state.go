@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // ErrNotFound is that there is no such workload, or class.
@@ -156,19 +158,17 @@ func class(claim *resourceapi.ResourceClaim, called string) string {
 	return ""
 }
 
-// devices are those of our driver. Its pools are nodes', and named for them.
+// devices are those of our driver.
 func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
-	if claim == nil || claim.Status.Allocation == nil {
+	if claim == nil {
 		return nil
 	}
-	var devices []Device
-	for i := range claim.Status.Allocation.Devices.Results {
-		result := &claim.Status.Allocation.Devices.Results[i]
-		if result.Driver != x.driver || ptr.Deref(result.AdminAccess, false) {
+	var own []Device
+	for result := range devices.Results(claim.Status.Allocation) {
+		if result.Driver != x.driver {
 			continue
 		}
-		devices = append(devices, Device{
-			Node:             result.Pool,
+		own = append(own, Device{
 			Pool:             result.Pool,
 			Name:             result.Device,
 			Claim:            claim.UID,
@@ -177,7 +177,7 @@ func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 			ConsumedCapacity: result.ConsumedCapacity,
 		})
 	}
-	return devices
+	return own
 }
 
 // loadingSince is when the last of what the pod waited for came. Where nobody has noted when,

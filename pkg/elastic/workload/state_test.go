@@ -27,7 +27,7 @@ func TestReadsAPod(t *testing.T) {
 	admin.AdminAccess = ptr.To(true)
 	foreign.Driver = "net.example.com"
 	extended := generated("a", "extended", "gpu")
-	held := []Device{{Node: "node-1", Pool: "node-1", Name: "gpu-0", Claim: "uid-a-g", Class: "gpu"}}
+	held := []Device{{Pool: "node-1", Name: "gpu-0", Claim: "uid-a-g", Class: "gpu"}}
 	either, second := generated("a", "g"), device("node-1", "gpu-0")
 	second.Request = "any/second"
 	either.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "any", FirstAvailable: []resourceapi.DeviceSubRequest{
@@ -86,7 +86,7 @@ func TestReadsAPod(t *testing.T) {
 		"a share of a device": {
 			[]client.Object{of(on("node-1")), allocated(generated("a", "g", "gpu"), minutes(1), share)},
 			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{
-				Node: "node-1", Pool: "node-1", Name: "gpu-0-mps", Claim: "uid-a-g", Class: "gpu",
+				Pool: "node-1", Name: "gpu-0-mps", Claim: "uid-a-g", Class: "gpu",
 				ShareID: share.ShareID, ConsumedCapacity: share.ConsumedCapacity,
 			}}},
 		},
@@ -105,11 +105,11 @@ func TestReadsAPod(t *testing.T) {
 				}),
 				allocated(extended, minutes(1), device("node-1", "gpu-0")),
 			},
-			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Node: "node-1", Pool: "node-1", Name: "gpu-0", Claim: "uid-a-extended", Class: "gpu"}}},
+			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Pool: "node-1", Name: "gpu-0", Claim: "uid-a-extended", Class: "gpu"}}},
 		},
 		"an alternative": {
 			[]client.Object{of(on("node-1")), allocated(either, minutes(1), second)},
-			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Node: "node-1", Pool: "node-1", Name: "gpu-0", Claim: "uid-a-g", Class: "small"}}},
+			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Pool: "node-1", Name: "gpu-0", Claim: "uid-a-g", Class: "small"}}},
 		},
 		"no devices": {
 			[]client.Object{newPod("a", "vllm-1", on("node-1"), since(corev1.PodScheduled, minutes(1)))},

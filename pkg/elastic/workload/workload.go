@@ -53,8 +53,8 @@ type Pod struct {
 
 // Device is a device, or a share of one, that a claim holds.
 type Device struct {
-	// Node is the one whose pool the device is of, Name the device's in the pool.
-	Node, Pool, Name string
+	// Name is the device's in the pool.
+	Pool, Name string
 	// Claim is the UID of the claim that holds it, Class the DeviceClass that the claim asks for.
 	Claim types.UID
 	Class string

@@ -5,6 +5,7 @@
 package cdi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
 
 const (
@@ -175,22 +178,9 @@ func (d *Directory) addFiles(claim Claim, device Device) (cdispec.ContainerEdits
 	return edits, nil
 }
 
-// replace needs no fsync: the directory does not survive a reboot, and neither
-// do the containers that use it. On failure, as on a full disk, it leaves
-// nothing behind.
+// replace writes what the runtime and its users read; it holds no secret.
 func replace(path string, content []byte) error {
-	temp := path + tempSuffix
-	err := os.WriteFile(temp, content, 0o644) //nolint:gosec // the runtime and its users read it; it holds no secret
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err == nil {
-		return nil
-	}
-	if removal := os.Remove(temp); removal != nil && !errors.Is(removal, fs.ErrNotExist) {
-		err = errors.Join(err, removal)
-	}
-	return err
+	return atomicfile.Write(path, path+tempSuffix, bytes.NewReader(content), 0o644)
 }
 
 // Remove deletes the claim's specification; a missing one is not an error.

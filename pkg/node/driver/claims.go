@@ -89,9 +89,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	}
 	group.Wait()
 	d.countPrepared(ctx)
-	if d.passing.Load() {
-		d.wakeHardware() // the last claim that held a withdrawn shape may be gone
-	}
+	d.offer.Released()
 	return results, nil
 }
 

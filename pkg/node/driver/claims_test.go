@@ -12,12 +12,13 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/lock"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 // A claim that somebody else is at work on delays no other of the same call.
 func TestClaimsAreUnpreparedInParallel(t *testing.T) {
 	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
-	o := options(t, newAPIServer(one, two), newHardware(t))
+	o := options(t, apiserver.New(one, two), newHardware(t))
 	d := offering(t, o, one, two)
 	locks, err := lock.Open(filepath.Join(DataDir(o.PluginsDir, o.Name), "locks"))
 	if err != nil {

@@ -110,7 +110,7 @@ func (d *Driver) clientsOf(ctx context.Context, daemon string) ([]*resourceapi.R
 
 func usesDaemon(record journal.Record, daemon string) bool {
 	for _, device := range record.Devices {
-		if device.MPS != nil && device.MPS.Daemon == daemon {
+		if device.MPS.Daemon == daemon {
 			return true
 		}
 	}

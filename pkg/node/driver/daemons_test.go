@@ -18,12 +18,13 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 // sharing is a node with one daemon, and the claims that use it.
 type sharing struct {
 	*testing.T
-	api     *apiServer
+	api     *apiserver.Server
 	options Options
 }
 
@@ -33,7 +34,7 @@ func newSharing(t *testing.T, claims ...*resourceapi.ResourceClaim) *sharing {
 	for _, claim := range claims {
 		objects = append(objects, claim)
 	}
-	api := newAPIServer(objects...)
+	api := apiserver.New(objects...)
 	s := &sharing{T: t, api: api, options: options(t, api, newHardware(t))}
 	s.options.MPSRoot = filepath.Join(filepath.Dir(s.options.PluginsDir), "mps")
 	for _, dir := range []string{"status", "gpu-0-mps", "gpu-1-mps"} {
@@ -53,7 +54,7 @@ func (s *sharing) record(claim *resourceapi.ResourceClaim, uid types.UID, daemon
 	}
 	if err := records.Put(s.Context(), journal.Record{
 		ClaimUID: string(uid), Namespace: claim.Namespace, Name: claim.Name, BootID: s.options.BootID, State: journal.Prepared,
-		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", MPS: &journal.MPS{Daemon: daemon}}},
+		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", Shape: "whole", MPS: journal.MPS{Daemon: daemon}}},
 	}); err != nil {
 		s.Fatal(err)
 	}
@@ -154,9 +155,9 @@ func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {
 	d := s.plugin()
 	away := true
 	s.api.PrependReactor("get", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return away, nil, errAway
+		return away, nil, apiserver.ErrAway
 	})
-	fixture.Sentence(t, d.announceRestarts(t.Context()), "read claim "+claim.Namespace+"/mine", "gpu-0-mps", errAway.Error())
+	fixture.Sentence(t, d.announceRestarts(t.Context()), "read claim "+claim.Namespace+"/mine", "gpu-0-mps", apiserver.ErrAway.Error())
 	away = false
 	if err := d.announceRestarts(t.Context()); err != nil {
 		t.Fatal(err)
@@ -173,8 +174,8 @@ func TestARestartIsToldThoughAnotherCannotBe(t *testing.T) {
 	s.restarted("gpu-0-mps", 1)
 	s.restarted("gpu-1-mps", 1)
 	s.api.PrependReactor("get", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return action.(clienttesting.GetAction).GetName() == unreadable.Name, nil, errAway
+		return action.(clienttesting.GetAction).GetName() == unreadable.Name, nil, apiserver.ErrAway
 	})
-	fixture.Sentence(t, s.plugin().announceRestarts(t.Context()), unreadable.Name, errAway.Error())
+	fixture.Sentence(t, s.plugin().announceRestarts(t.Context()), unreadable.Name, apiserver.ErrAway.Error())
 	s.expect(1, "/b/uid-b/")
 }

@@ -1,7 +1,7 @@
 // Package driver is the plugin that kubelet and the API server see: it serves
-// kubelet's DRA calls, publishes the node's devices, and reports whether it is
-// ready. It wires the layers below together and leaves every decision about a
-// claim to pkg/node/prepare and every decision about a slice to pkg/slice.
+// kubelet's DRA calls and reports whether it is ready. It wires the layers below
+// together and leaves every decision about a claim to pkg/node/prepare, what the
+// node offers to pkg/node/offer, and its slices to pkg/node/publish.
 package driver
 
 import (
@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,18 +20,15 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/lock"
 	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/publish"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 )
-
-// DefaultName is the driver's name in claims, slices and device classes. It is
-// that of NVIDIA's driver, whose users' manifests work unchanged.
-const DefaultName = "gpu.nvidia.com"
 
 const (
 	// releaseWait must leave room within kubelet's 45 s for the rest.
@@ -44,28 +40,23 @@ const (
 	drainTimeout = 45 * time.Second
 )
 
-// Hardware is an open NVIDIA driver.
-type Hardware interface {
-	// Discover reads the GPUs. Those that cannot be read are reported in
-	// unreadable and left out.
-	Discover() (node gpu.Node, unreadable []error, err error)
-	// Edits tells what containers need to use the GPUs.
-	Edits() prepare.Edits
-	// Refresh reads of GPUs that were discovered what changes while the driver
-	// is loaded: the MIG mode and the instances.
-	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
+// Hardware is an open NVIDIA driver, in the parts that its users know.
+type Hardware struct {
+	GPUs offer.GPUs
+	// Edits tell what containers need to use the GPUs.
+	Edits prepare.Edits
 	// Tools change how the GPUs are divided and shared. The MPS control daemons are
 	// not the hardware's.
-	Tools() prepare.Tools
+	Tools prepare.Tools
 	// Meter reads how busy a GPU or MIG device is, by its UUID.
-	Meter(uuid string) sample.Meter
-	Close() error
+	Meter func(uuid string) sample.Meter
+	Close func() error
 }
 
 // Options configure a Driver. All fields but PodUID, Policies, MPSRoot and CheckMPS
 // are required.
 type Options struct {
-	// Name is the driver's name, normally DefaultName.
+	// Name is the driver's name, normally slice.DefaultDriver.
 	Name string
 	// NodeName is the name of this node and of its pool.
 	NodeName string
@@ -75,7 +66,7 @@ type Options struct {
 	// Client talks to the API server.
 	Client kubernetes.Interface
 	// Policies are the cluster's; nil where the node is to go by none.
-	Policies Policies
+	Policies offer.Policies
 	// Open opens the NVIDIA driver; it is called again until it succeeds.
 	Open func(context.Context) (Hardware, error)
 	// CDIRoot, PluginsDir and RegistrarDir are paths that this process shares
@@ -100,36 +91,19 @@ type Driver struct {
 	Options
 	preparer  *prepare.Preparer
 	specs     *cdi.Directory
-	publisher *publisher
+	publisher *publish.Publisher
+	offer     *offer.Offer
 	reporter  *reporter
 	events    *events
 	daemons   *mps.Directory // nil without an MPS supervisor
-	policies  *policyView
-	reports   *policyReports
 	calls     calls
 	failed    chan error
 	counting  sync.Mutex
 	samples   *sample.Sampler
-	// offered wakes reconcile up, as when there are GPUs to prepare claims with.
-	offered chan struct{}
-	// reconsider wakes watchHardware up, as when a policy has changed.
-	reconsider chan struct{}
-	// passing tells that shapes are only offered because claims hold them.
-	passing atomic.Bool
+	// restored wakes reconcile up after CDI files were re-made.
+	restored chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
-	// seen is the node as it was read, with every instance, and offering are
-	// the identities of the shapes that are offered of it; both belong to what
-	// runs watchHardware, as do the fields below. unread says which GPUs could not
-	// be read, empty when all could.
-	seen     gpu.Node
-	offering []string
-	unread   string
-	// applied and history are what the policies said, until is when the offer
-	// changes by itself, zero for never.
-	applied applied
-	history history
-	until   time.Time
 }
 
 // New checks what can be checked before anything starts. Every error says what
@@ -137,21 +111,16 @@ type Driver struct {
 func New(options Options) (*Driver, error) {
 	d := &Driver{
 		Options:   options,
-		publisher: newPublisher(options.Client, options.Name, options.NodeName),
+		publisher: publish.New(options.Client, options.Name, options.NodeName),
 		reporter:  newReporter(options.Client, options.Name),
 		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
-		reports:   newPolicyReports(options.Policies, options.Client, options.NodeName),
-		offered:   make(chan struct{}, 1),
+		restored:  make(chan struct{}, 1),
 		samples:   sample.New(),
-
-		reconsider: make(chan struct{}, 1),
 	}
 	if options.MPSRoot != "" {
 		d.daemons = mps.NewDirectory(options.MPSRoot)
 	}
-	d.policies = newPolicyView(options.Policies, options.Client, options.NodeName, d.wakeHardware, d.reports.wake)
-	d.reports.view = d.policies
 	if err := d.checkPaths(); err != nil {
 		return nil, err
 	}
@@ -182,7 +151,28 @@ func New(options Options) (*Driver, error) {
 		ReleaseWait: releaseWait,
 		GoneWait:    goneWait,
 	})
+	d.offer = offer.New(offer.Options{
+		Driver:    options.Name,
+		NodeName:  options.NodeName,
+		Claims:    d.preparer,
+		Publisher: d.publisher,
+		Events:    d.events,
+		Client:    options.Client,
+		Policies:  options.Policies,
+		CheckMPS:  d.checkMPS,
+	})
 	return d, nil
+}
+
+// checkMPS says what the node lacks for MPS.
+func (d *Driver) checkMPS() error {
+	switch {
+	case d.MPSRoot == "":
+		return errors.New("it runs no MPS supervisor: install the chart with mps.enabled=true, or take mps out of the policy")
+	case d.CheckMPS != nil:
+		return d.CheckMPS()
+	}
+	return nil
 }
 
 // maxSocketPath is what fits sun_path of sockaddr_un with its final NUL (unix(7)).
@@ -222,10 +212,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	stopEvents := d.events.start()
 	defer stopEvents()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.publisher.run(ctx) })
+	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(func() error { return d.reporter.run(ctx) })
-	group.Go(func() error { return d.policies.run(ctx) })
-	group.Go(func() error { return d.reports.run(ctx) })
+	group.Go(func() error { return d.offer.Run(ctx) })
 	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
@@ -271,7 +260,7 @@ func (d *Driver) Ready() error {
 	if !d.calls.registered.Load() {
 		return errors.New("kubelet has not registered the plugin yet")
 	}
-	if !d.publisher.published.Load() {
+	if !d.publisher.Published() {
 		return errors.New("the node's devices are not published yet")
 	}
 	return nil
@@ -284,20 +273,6 @@ const (
 	reconcileInterval = 10 * time.Minute
 	reconcileRetry    = time.Minute
 )
-
-func (d *Driver) wakeReconcile() {
-	select {
-	case d.offered <- struct{}{}:
-	default: // reconcile has not yet seen the last one
-	}
-}
-
-func (d *Driver) wakeHardware() {
-	select {
-	case d.reconsider <- struct{}{}:
-	default: // it has not yet seen the last one
-	}
-}
 
 // reconcile repairs what was left behind, at the start, once there are GPUs, without
 // which a claim cannot be prepared anew, and from time to time.
@@ -316,7 +291,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-d.offered:
+		case <-d.offer.Changed():
+		case <-d.restored:
 		case <-d.preparer.Damaged():
 		case <-time.After(interval):
 		}

@@ -31,16 +31,16 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // hardware is a node's NVIDIA driver.
 type hardware struct {
-	fixture.Edits
-	machine  *model.Machine
-	library  *nvml.Library
-	node     gpu.Node
-	problems []error
+	edits   fixture.Edits
+	machine *model.Machine
+	library *nvml.Library
+	node    gpu.Node
 
 	mu     sync.Mutex
 	fails  []error // one for each call of Open, before it succeeds
@@ -64,23 +64,23 @@ func (h *hardware) open(context.Context) (Hardware, error) {
 	if len(h.fails) > 0 {
 		err := h.fails[0]
 		h.fails = h.fails[1:]
-		return nil, err
+		return Hardware{}, err
 	}
 	h.opened++
-	return openHardware{h}, nil
+	return Hardware{
+		GPUs: h, Edits: &h.edits, Tools: prepare.Tools{MIG: h.library, Modes: h.library},
+		Meter: func(uuid string) sample.Meter { return h.library.Meter(uuid) },
+		Close: h.close,
+	}, nil
 }
 
-// openHardware has the methods whose names the fixture's fields have.
-type openHardware struct{ *hardware }
+// Discover implements offer.GPUs.
+func (h *hardware) Discover() (gpu.Node, []error, error) { return h.node, nil, nil }
 
-func (h openHardware) Discover() (gpu.Node, []error, error)      { return h.node, h.problems, nil }
-func (h openHardware) Edits() prepare.Edits                      { return &h.hardware.Edits }
-func (h openHardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
-func (h openHardware) Tools() prepare.Tools                      { return prepare.Tools{MIG: h.library, Modes: h.library} }
+// Refresh implements offer.GPUs.
+func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
 
-func (h openHardware) Meter(uuid string) sample.Meter { return h.library.Meter(uuid) }
-
-func (h openHardware) Close() error {
+func (h *hardware) close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed++
@@ -89,7 +89,7 @@ func (h openHardware) Close() error {
 
 // options are those of a driver on a node of its own. Its paths are short, as
 // sockets need.
-func options(t testing.TB, api *apiServer, h *hardware) Options {
+func options(t testing.TB, api *apiserver.Server, h *hardware) Options {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mica-")
 	if err != nil {
@@ -237,7 +237,7 @@ func TestTheMainJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			one, two := fixture.Claim("one", fixture.Result("a", "gpu-0"), fixture.Result("b", "gpu-5")), fixture.Claim("two", fixture.Result("a", "gpu-3"))
 			broken := fixture.Claim("broken", fixture.Result("a", "gpu-9"))
-			api, h := newAPIServer(one, two, broken), newHardware(t)
+			api, h := apiserver.New(one, two, broken), newHardware(t)
 			o := options(t, api, h)
 			o.PodUID = podUID
 			d, stop := run(t, o)
@@ -246,7 +246,7 @@ func TestTheMainJob(t *testing.T) {
 			}
 			k := register(t, o)
 			fixture.Eventually(t, "readiness", d.Ready)
-			if got := len(api.slices(t)); got != sliceCount {
+			if got := len(api.Slices(t)); got != sliceCount {
 				t.Errorf("got %d slices", got)
 			}
 
@@ -288,7 +288,7 @@ func TestTheMainJob(t *testing.T) {
 // During a rolling update two processes serve the node.
 func TestTwoProcessesOfOneNode(t *testing.T) {
 	claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
-	api, h := newAPIServer(claim), newHardware(t)
+	api, h := apiserver.New(claim), newHardware(t)
 	o := options(t, api, h)
 	o.PodUID = "old"
 	old, stopOld := run(t, o)
@@ -322,7 +322,7 @@ func TestTwoProcessesOfOneNode(t *testing.T) {
 
 func TestANodeWhoseDriverIsLoadedLater(t *testing.T) {
 	claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
-	api, h := newAPIServer(claim), newHardware(t)
+	api, h := apiserver.New(claim), newHardware(t)
 	loaded := make(chan struct{})
 	o := options(t, api, h)
 	o.Open = func(ctx context.Context) (Hardware, error) {
@@ -330,13 +330,13 @@ func TestANodeWhoseDriverIsLoadedLater(t *testing.T) {
 		case <-loaded:
 			return h.open(ctx)
 		default:
-			return nil, errors.New("NVIDIA kernel driver is not loaded")
+			return Hardware{}, errors.New("NVIDIA kernel driver is not loaded")
 		}
 	}
 	d, _ := run(t, o)
 	k := register(t, o)
 	fixture.Eventually(t, "readiness of an idle node", d.Ready)
-	if got := len(api.slices(t)); got != 0 {
+	if got := len(api.Slices(t)); got != 0 {
 		t.Errorf("got %d slices", got)
 	}
 	if text := k.prepare(claim)["uid-one"].GetError(); !strings.Contains(text, "the NVIDIA driver on this node does not answer yet") {
@@ -344,7 +344,7 @@ func TestANodeWhoseDriverIsLoadedLater(t *testing.T) {
 	}
 	close(loaded)
 	fixture.Eventually(t, "slices", func() error {
-		if got := len(api.slices(t)); got != sliceCount {
+		if got := len(api.Slices(t)); got != sliceCount {
 			return fmt.Errorf("got %d slices", got)
 		}
 		return d.Ready()
@@ -356,7 +356,7 @@ func TestANodeWhoseDriverIsLoadedLater(t *testing.T) {
 // last call for its claim.
 func TestCDIFilesThatSomebodyRemoves(t *testing.T) {
 	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
-	o := options(t, newAPIServer(one, two), newHardware(t))
+	o := options(t, apiserver.New(one, two), newHardware(t))
 	run(t, o)
 	k := register(t, o)
 	fixture.Eventually(t, "the first claim", func() error {
@@ -395,7 +395,7 @@ func TestCDIFilesThatSomebodyRemoves(t *testing.T) {
 
 // A mount whose source was removed cannot be mended from within the container.
 func TestACDIDirectoryThatCannotBeMadeAnewEndsTheProcess(t *testing.T) {
-	d, err := New(options(t, newAPIServer(), newHardware(t)))
+	d, err := New(options(t, apiserver.New(), newHardware(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,7 +424,7 @@ func TestACDIDirectoryThatCannotBeMadeAnewEndsTheProcess(t *testing.T) {
 // What a process that was killed left behind is in order soon after the start.
 func TestAStartRepairs(t *testing.T) {
 	vanished, gone := fixture.Claim("vanished", fixture.Result("a", "gpu-0")), fixture.Claim("gone", fixture.Result("a", "gpu-1"))
-	api := newAPIServer(vanished, gone)
+	api := apiserver.New(vanished, gone)
 	o := options(t, api, newHardware(t))
 	_, stop := run(t, o)
 	k := register(t, o)
@@ -482,7 +482,7 @@ func TestNewRefuses(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := options(t, newAPIServer(), newHardware(t))
+			o := options(t, apiserver.New(), newHardware(t))
 			tc.change(t, &o)
 			_, err := New(o)
 			fixture.Sentence(t, err, tc.want...)
@@ -518,7 +518,7 @@ func TestRunEndsWithWhatBroke(t *testing.T) {
 		}, []string{"gRPC server: socket is gone"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := options(t, newAPIServer(), newHardware(t))
+			o := options(t, apiserver.New(), newHardware(t))
 			o.NodeName = tc.nodeName
 			d, err := New(o)
 			if err != nil {
@@ -532,7 +532,7 @@ func TestRunEndsWithWhatBroke(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	o := options(t, newAPIServer(), newHardware(t))
+	o := options(t, apiserver.New(), newHardware(t))
 	d, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -591,5 +591,12 @@ func TestHealthOfDevicesIsNotWatched(t *testing.T) {
 	var d Driver
 	if err := d.WatchHealthStatus(t.Context(), nil); !errors.Is(err, kubeletplugin.ErrHealthNotSupported) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

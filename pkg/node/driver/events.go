@@ -37,9 +37,9 @@ func (e *events) start() (stop func()) {
 	}
 }
 
-// warnNode tells of this node. Kubernetes' own components name a node in the UID
+// WarnNode tells of this node. Kubernetes' own components name a node in the UID
 // of its events, too.
-func (e *events) warnNode(reason, sentence string) {
+func (e *events) WarnNode(reason, sentence string) {
 	e.warn(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}, reason, sentence)
 }
 

@@ -29,20 +29,10 @@ var (
 		Help:           "Claims that are prepared on this node.",
 		StabilityLevel: metrics.ALPHA,
 	})
-	publishedDevices = metrics.NewGauge(&metrics.GaugeOpts{
-		Name:           "mica_published_devices",
-		Help:           "Devices of this node that the API server has.",
-		StabilityLevel: metrics.ALPHA,
-	})
-	lastPublish = metrics.NewGauge(&metrics.GaugeOpts{
-		Name:           "mica_last_successful_publish_timestamp_seconds",
-		Help:           "When the API server last was seen to have exactly the devices that this node offers, in seconds since 1970.",
-		StabilityLevel: metrics.ALPHA,
-	})
 )
 
 func init() {
-	legacyregistry.MustRegister(operationSeconds, phaseSeconds, preparedClaims, publishedDevices, lastPublish)
+	legacyregistry.MustRegister(operationSeconds, phaseSeconds, preparedClaims)
 	// Series exist from the start, so that a rate over the first failure is seen.
 	for _, operation := range []string{"prepare", "unprepare"} {
 		for _, result := range []string{"ok", "error"} {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 // reconciling runs the loop in a bubble of time until the test ends.
@@ -44,7 +45,7 @@ func offering(t *testing.T, o Options, claims ...*resourceapi.ResourceClaim) *Dr
 	if err := d.openHardware(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-d.offered
+	<-d.offer.Changed()
 	for _, claim := range claims {
 		if _, err := d.preparer.Prepare(t.Context(), claim); err != nil {
 			t.Fatal(err)
@@ -53,12 +54,18 @@ func offering(t *testing.T, o Options, claims ...*resourceapi.ResourceClaim) *Dr
 	return d
 }
 
+// after lets that much time pass.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // A claim that was deleted while the plugin was down is left to kubelet for a
 // while, and not until the loop happens to look again.
 func TestAClaimThatIsGoneIsReleasedWithinHalfAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
-		api := newAPIServer(claim)
+		api := apiserver.New(claim)
 		o := options(t, api, newHardware(t))
 		offering(t, o, claim)
 		if err := api.ResourceV1().ResourceClaims(claim.Namespace).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
@@ -79,12 +86,12 @@ func TestAClaimThatIsGoneIsReleasedWithinHalfAMinute(t *testing.T) {
 // The directory of CDI files comes back in full without the API server.
 func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
 	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
-	api := newAPIServer(one, two)
+	api := apiserver.New(one, two)
 	o := options(t, api, newHardware(t))
 	d := offering(t, o, one, two)
 	api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		t.Error("the API server is asked")
-		return true, nil, errAway
+		return true, nil, apiserver.ErrAway
 	})
 	for _, path := range specs(t, o) {
 		if err := os.Remove(path); err != nil {
@@ -95,7 +102,7 @@ func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
 	if got := specs(t, o); len(got) != 2 {
 		t.Errorf("got CDI files %q", got)
 	}
-	if len(d.offered) != 1 {
+	if len(d.restored) != 1 {
 		t.Error("reconcile is not woken up for the rest")
 	}
 }
@@ -109,7 +116,7 @@ func TestADamagedRecordIsRepairedAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
-				o := options(t, newAPIServer(claim), newHardware(t))
+				o := options(t, apiserver.New(claim), newHardware(t))
 				d := offering(t, o, claim)
 				reconciling(t, d)
 				record := filepath.Join(DataDir(o.PluginsDir, o.Name), "claims", string(claim.UID)+".json")

@@ -17,10 +17,7 @@ func held(prepared []journal.Record) []sample.Device {
 			if device.AdminAccess {
 				continue
 			}
-			uuid := device.UUID
-			if device.Partition != nil {
-				uuid = device.Partition.UUID
-			}
+			uuid := device.DeviceUUID()
 			same := func(d sample.Device) bool { return d.Name == device.Device && d.UUID == uuid }
 			i := slices.IndexFunc(devices, same)
 			if i < 0 {

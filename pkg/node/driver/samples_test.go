@@ -10,26 +10,28 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/component-base/metrics"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 func TestWhatIsHeldIsSampled(t *testing.T) {
-	partition := &journal.Partition{UUID: "MIG-a", InstanceID: 7}
+	partition := journal.Partition{UUID: "MIG-a", InstanceID: 7}
 	devices := held([]journal.Record{
 		{ClaimUID: "1", Devices: []journal.Device{
 			{Device: "gpu-0", UUID: "GPU-0"},
 			{Device: "gpu-1", UUID: "GPU-1", AdminAccess: true},
-			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Partition: &journal.Partition{}, AdminAccess: true}, // nobody has made it
+			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Partition: journal.Partition{}, AdminAccess: true}, // nobody has made it
 		}},
 		{ClaimUID: "2", Devices: []journal.Device{
 			{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "x"},
 			{Device: "gpu-2-mig-1g10gb-19-3", UUID: "GPU-2", Partition: partition},
 		}},
 		{ClaimUID: "3", Devices: []journal.Device{{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "y"}}},
-		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Partition: &journal.Partition{UUID: "MIG-b"}, Shares: 2}}},
+		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Partition: journal.Partition{UUID: "MIG-b"}, Shares: 2}}},
 	})
 	want := []sample.Device{
 		{Name: "gpu-0", GPU: "GPU-0", UUID: "GPU-0", Claims: []string{"1"}},
@@ -52,7 +54,7 @@ func figures(t *testing.T, registry metrics.KubeRegistry) []string {
 	var lines []string
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if family.GetName() != sample.MetricSampled {
+			if family.GetName() != gpu.MetricSampled {
 				lines = append(lines, fmt.Sprintf("%s %s %.2g", m.GetLabel()[0].GetValue(), strings.TrimPrefix(family.GetName(), "mica_device_"), m.GetGauge().GetValue()))
 			}
 		}
@@ -73,7 +75,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 		}
 	}
 	use(0, nil, 80, 20e9)
-	o := options(t, newAPIServer(whole, admin), h)
+	o := options(t, apiserver.New(whole, admin), h)
 	d, stop := run(t, o)
 	registry := metrics.NewKubeRegistry()
 	registry.CustomMustRegister(d.Samples())

@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 // socket makes one on which a process listens, or listened until it was killed.
@@ -35,7 +36,7 @@ func socket(t *testing.T, path string, alive bool) string {
 func TestSocketsOfPluginsThatDied(t *testing.T) {
 	const own, dead, alive, lone = "00000000-0000-4000-8000-000000000000", "11111111-0000-4000-8000-000000000000",
 		"22222222-0000-4000-8000-000000000000", "33333333-0000-4000-8000-000000000000"
-	o := options(t, newAPIServer(), newHardware(t))
+	o := options(t, apiserver.New(), newHardware(t))
 	o.PodUID = own
 	d, err := New(o)
 	if err != nil {
@@ -75,7 +76,7 @@ func TestSocketsOfPluginsThatDied(t *testing.T) {
 // A long path makes the helper shorten the names of registration sockets.
 func TestShortenedSocketsOfPluginsThatDied(t *testing.T) {
 	const dead = "11111111-0000-4000-8000-000000000000"
-	o := options(t, newAPIServer(), newHardware(t))
+	o := options(t, apiserver.New(), newHardware(t))
 	o.PodUID = "own"
 	o.RegistrarDir = filepath.Join(o.RegistrarDir, strings.Repeat("r", 60-len(o.RegistrarDir)))
 	if err := os.Mkdir(o.RegistrarDir, 0o700); err != nil {
@@ -103,7 +104,7 @@ func TestShortenedSocketsOfPluginsThatDied(t *testing.T) {
 
 // The helper's names are ours, and a process removes what its predecessor left.
 func TestAStartRemovesDeadSockets(t *testing.T) {
-	o := options(t, newAPIServer(), newHardware(t))
+	o := options(t, apiserver.New(), newHardware(t))
 	o.PodUID = "own"
 	former := o
 	former.PodUID = "11111111-0000-4000-8000-000000000000"

@@ -80,7 +80,10 @@ func (d *Driver) restoreSpecs(ctx context.Context) {
 	if err := d.preparer.RestoreSpecs(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Not every CDI file could be re-made")
 	}
-	d.wakeReconcile()
+	select {
+	case d.restored <- struct{}{}:
+	default: // reconcile has not yet seen the last one
+	}
 }
 
 // restoreSpec does nothing for files that the driver removed itself: their

@@ -55,7 +55,7 @@ func newReporter(client kubernetes.Interface, driver string) *reporter {
 // add is called for every prepared claim and never blocks. A whole GPU's UUID is
 // in its slice already, so claims without a partition cost no request.
 func (r *reporter) add(claim types.NamespacedName, uid types.UID, devices []journal.Device) {
-	if !slices.ContainsFunc(devices, func(d journal.Device) bool { return d.Partition != nil && d.Partition.UUID != "" }) {
+	if !slices.ContainsFunc(devices, func(d journal.Device) bool { return d.DeviceUUID() != d.UUID }) {
 		return
 	}
 	r.mu.Lock()
@@ -167,9 +167,9 @@ type deviceData struct {
 }
 
 func (r *reporter) entry(device journal.Device) (*resourceapply.AllocatedDeviceStatusApplyConfiguration, error) {
-	data := deviceData{UUID: device.UUID}
-	if partition := device.Partition; partition != nil && partition.UUID != "" {
-		data = deviceData{UUID: partition.UUID, ParentUUID: device.UUID}
+	data := deviceData{UUID: device.DeviceUUID()}
+	if data.UUID != device.UUID {
+		data.ParentUUID = device.UUID
 	}
 	raw, err := json.Marshal(data)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 )
 
 // told are the entries of a claim's status.devices, as "device data".
-func told(t *testing.T, api *apiServer, name string) []string {
+func told(t *testing.T, api *apiserver.Server, name string) []string {
 	t.Helper()
 	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -39,8 +40,8 @@ func told(t *testing.T, api *apiServer, name string) []string {
 func TestTheStatusTellsThePartitions(t *testing.T) {
 	one := fixture.Claim("one", fixture.Result("a", partition0), fixture.Result("b", partition1), fixture.Result("c", "gpu-3"))
 	whole := fixture.Claim("whole", fixture.Result("a", "gpu-5"))
-	api, h := newAPIServer(one, whole), newHardware(t)
-	api.fail("patch", "resourceclaims", 1)
+	api, h := apiserver.New(one, whole), newHardware(t)
+	api.Fail("patch", "resourceclaims", 1)
 	o := options(t, api, h)
 	d, stop := run(t, o)
 	k := register(t, o)
@@ -85,8 +86,8 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 
 // What the API server never takes is given up, and so is what came too late.
 func TestReportsAreBounded(t *testing.T) {
-	r := newReporter(newAPIServer(), fixture.Driver)
-	devices := []journal.Device{{Device: partition0, UUID: "GPU-0", Partition: &journal.Partition{UUID: "MIG-0"}}}
+	r := newReporter(apiserver.New(), fixture.Driver)
+	devices := []journal.Device{{Device: partition0, UUID: "GPU-0", Partition: journal.Partition{UUID: "MIG-0"}}}
 	for i := range maxReports + 10 {
 		claim := fixture.Claim(fmt.Sprint("c", i))
 		r.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
@@ -98,8 +99,8 @@ func TestReportsAreBounded(t *testing.T) {
 	if got := len(r.pending); got != maxReports-1 {
 		t.Errorf("%d reports are pending, want one less than %d", got, maxReports)
 	}
-	api := newAPIServer()
-	api.fail("patch", "resourceclaims", 1000)
+	api := apiserver.New()
+	api.Fail("patch", "resourceclaims", 1000)
 	r = newReporter(api, fixture.Driver)
 	claim := fixture.Claim("c")
 	r.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)

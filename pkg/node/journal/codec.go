@@ -9,6 +9,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // A record is written in the oldest schema version whose builds do no harm with it,
@@ -19,7 +21,18 @@ const (
 	// does not know of that takes the others' shares for conflicts, and leaves
 	// daemons and modes behind.
 	sharingSchema = 2
-	newestSchema  = sharingSchema
+	// shapeSchema is of shapes and steps that come after those of earlier builds, which
+	// would take the device for a whole GPU with nothing to undo. Of all others, such
+	// builds conclude the shape from the other fields, which they find as they wrote
+	// them, so that they can follow this one.
+	shapeSchema  = 3
+	newestSchema = shapeSchema
+)
+
+var (
+	earlierShapes   = []string{gpu.BaseWhole, gpu.BasePartition, gpu.BaseStatic}
+	earlierSharings = []string{"", gpu.TimeSlicing{}.Name(), gpu.MPS{}.Name()}
+	earlierSteps    = []Step{DisableMIG, MakePartition, SetTimeSlice, SetComputeMode, RunDaemon}
 )
 
 // maxFileSize bounds what is read into memory. A claim has at most 32 results;
@@ -63,8 +76,19 @@ func encode(r Record) ([]byte, error) {
 
 // schemaOf is the version in which a record is written.
 func schemaOf(r Record) int {
-	shares := func(d Device) bool { return d.Shares != 0 || d.Interval != "" || d.MPS != nil }
-	if slices.ContainsFunc(r.Devices, shares) {
+	schema := firstSchema
+	for _, d := range r.Devices {
+		schema = max(schema, d.schema())
+	}
+	return schema
+}
+
+func (d Device) schema() int {
+	later := func(s Step) bool { return !slices.Contains(earlierSteps, s) }
+	switch {
+	case !slices.Contains(earlierShapes, d.Shape), !slices.Contains(earlierSharings, d.Sharing), slices.ContainsFunc(d.Steps, later):
+		return shapeSchema
+	case d.Shares != 0 || d.Interval != "" || d.Served():
 		return sharingSchema
 	}
 	return firstSchema
@@ -75,13 +99,13 @@ func schemaOf(r Record) int {
 func decode(name string, data []byte) (Record, *fault) {
 	uid := strings.TrimSuffix(name, extension)
 	if !validUID(uid) || uid == name {
-		return Record{}, faultf(WrongName, "has the name of no claim: a claim's UID and %q were expected", extension)
+		return Record{}, faultf("has the name of no claim: a claim's UID and %q were expected", extension)
 	}
 	if len(data) == 0 {
-		return Record{}, faultf(Empty, "is empty")
+		return Record{}, faultf("is empty")
 	}
 	if len(data) > maxFileSize {
-		return Record{}, faultf(TooLarge, "is larger than %d bytes", maxFileSize)
+		return Record{}, faultf("is larger than %d bytes", maxFileSize)
 	}
 	body, bad := openEnvelope(data)
 	if bad != nil {
@@ -89,13 +113,16 @@ func decode(name string, data []byte) (Record, *fault) {
 	}
 	var record Record
 	if err := json.Unmarshal(body, &record); err != nil {
-		return Record{}, faultf(Invalid, "has an intact checksum and a content that cannot be read: %w", err)
+		return Record{}, faultf("has an intact checksum and a content that cannot be read: %w", err)
+	}
+	for i := range record.Devices {
+		record.Devices[i].complete()
 	}
 	if err := validate(record); err != nil {
-		return Record{}, faultf(Invalid, "has an intact checksum and an impossible content: %w", err)
+		return Record{}, faultf("has an intact checksum and an impossible content: %w", err)
 	}
 	if record.ClaimUID != uid {
-		return Record{}, faultf(WrongName, "holds the record of claim %q", record.ClaimUID)
+		return Record{}, faultf("holds the record of claim %q", record.ClaimUID)
 	}
 	return record, nil
 }
@@ -106,28 +133,29 @@ func openEnvelope(data []byte) (json.RawMessage, *fault) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	switch err := decoder.Decode(&envelope); {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return nil, faultf(Truncated, "ends after %d bytes in the middle of its content", len(data))
+		return nil, faultf("ends after %d bytes in the middle of its content", len(data))
 	case err != nil:
-		return nil, faultf(Garbage, "is not a record: %w", err)
+		return nil, faultf("is not a record: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, faultf(Garbage, "has something behind the record")
+		return nil, faultf("has something behind the record")
 	}
 	// The version first: a newer one may have another envelope.
 	var version int
 	if err := json.Unmarshal(envelope["schemaVersion"], &version); err != nil || version < 1 {
-		return nil, faultf(Garbage, "has no schema version")
+		return nil, faultf("has no schema version")
 	}
 	if version > newestSchema {
-		return nil, faultf(NewerSchema, "was written by a newer version of the plugin (schema version %d, this one knows up to %d)",
-			version, newestSchema)
+		newer := faultf("was written by a newer version of the plugin (schema version %d, this one knows up to %d)", version, newestSchema)
+		newer.newer = true
+		return nil, newer
 	}
 	var sum string
 	if err := json.Unmarshal(envelope["crc32c"], &sum); err != nil || len(envelope["record"]) == 0 || len(envelope) != 3 {
-		return nil, faultf(Garbage, `is not a record: exactly "schemaVersion", "crc32c" and "record" were expected`)
+		return nil, faultf(`is not a record: exactly "schemaVersion", "crc32c" and "record" were expected`)
 	}
 	if actual := fmt.Sprintf("%08x", crc32.Checksum(envelope["record"], castagnoli)); sum != actual {
-		return nil, faultf(Checksum, "has been damaged: its checksum is %s where %q is written", actual, sum)
+		return nil, faultf("has been damaged: its checksum is %s where %q is written", actual, sum)
 	}
 	return envelope["record"], nil
 }
@@ -138,6 +166,11 @@ func validate(r Record) error {
 	}
 	if r.State != Intent && r.State != Prepared {
 		return fmt.Errorf("the state %q is neither %q nor %q", r.State, Intent, Prepared)
+	}
+	for _, d := range r.Devices {
+		if d.Shape == "" {
+			return fmt.Errorf("device %q has no shape", d.Device)
+		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,10 +19,10 @@ func sealed(body string) string {
 }
 
 func TestFileFormatIsStable(t *testing.T) {
-	const want = `{"schemaVersion":1,"crc32c":"a77dc297","record":` +
+	const want = `{"schemaVersion":1,"crc32c":"90ffa7c3","record":` +
 		`{"claimUID":"a","namespace":"team-a","name":"claim-of-a","bootID":"5b1ac1a5-3d2c-4c8e-9a0c-0d6c7c9a3e11","state":"prepared","devices":[` +
-		`{"request":"gpu","pool":"node-1","device":"gpu-0","uuid":"GPU-0","cdiDeviceIDs":["k8s.gpu.nvidia.com/claim=a-gpu-0"]},` +
-		`{"request":"look","pool":"node-1","device":"gpu-1","uuid":"GPU-1","adminAccess":true,"shareID":"share"}]}}` + "\n"
+		`{"request":"gpu","pool":"node-1","device":"gpu-0","uuid":"GPU-0","cdiDeviceIDs":["k8s.gpu.nvidia.com/claim=a-gpu-0"],"shape":"whole","type":"gpu","steps":["disable-mig"]},` +
+		`{"request":"look","pool":"node-1","device":"gpu-1","uuid":"GPU-1","adminAccess":true,"shareID":"share","shape":"whole","type":"gpu"}]}}` + "\n"
 	got, err := encode(record("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,7 @@ func TestPartitionsInTheFile(t *testing.T) {
 		"foreign":      `{"profileID":9,"start":4,"size":4,"foreign":true,"uuid":"MIG-2","instanceID":2}`,
 		"with a later": `{"profileID":9,"size":4,"later":[1,2.50]}`,
 	} {
-		body := `{"claimUID":"a","state":"intent","devices":[{"device":"gpu-0","partition":` + partition + `}]}`
+		body := `{"claimUID":"a","state":"intent","devices":[{"device":"gpu-0","shape":"partition","partition":` + partition + `}]}`
 		read, bad := decode("a.json", []byte(sealed(body)))
 		if bad != nil {
 			t.Fatalf("%s: %v", name, bad)
@@ -51,8 +52,8 @@ func TestPartitionsInTheFile(t *testing.T) {
 			t.Errorf("%s: got  %s, %v\nwant %s", name, written, err, sealed(body))
 		}
 	}
-	if _, bad := decode("a.json", []byte(sealed(`{"claimUID":"a","state":"intent","devices":[{"partition":{"start":"2"}}]}`))); bad == nil || bad.reason != Invalid {
-		t.Errorf("got %+v for a start that is a text, want %s", bad, Invalid)
+	if _, bad := decode("a.json", []byte(sealed(`{"claimUID":"a","state":"intent","devices":[{"partition":{"start":"2"}}]}`))); bad == nil || !strings.Contains(bad.detail, `field "start"`) {
+		t.Errorf("got %+v for a start that is a text", bad)
 	}
 }
 
@@ -63,14 +64,14 @@ func TestTheSchemaOfShares(t *testing.T) {
 		device string
 		schema int
 	}{
-		"a device for itself":     {`{"device":"gpu-0","uuid":"GPU-0"}`, 1},
-		"one of several shares":   {`{"device":"gpu-0-timeslice","shareID":"s","shares":4}`, 2},
-		"an interval":             {`{"device":"gpu-0","interval":"Long"}`, 2},
-		"a client of MPS":         {`{"device":"gpu-0-mps","shares":4,"mps":{"daemon":"gpu-0-mps","computeMode":"Default","memoryBytes":1048576,"cores":25}}`, 2},
-		"a daemon of the claim's": {`{"device":"gpu-0","mps":{"daemon":"claim-a-0","cores":50,"multiUser":true,"later":{"x":1}}}`, 2},
+		"a device for itself":     {`{"device":"gpu-0","uuid":"GPU-0","shape":"whole"}`, 1},
+		"one of several shares":   {`{"device":"gpu-0-timeslice","shareID":"s","shape":"whole","shares":4,"sharing":"timeslice"}`, 2},
+		"an interval":             {`{"device":"gpu-0","shape":"whole","interval":"Long"}`, 2},
+		"a client of MPS":         {`{"device":"gpu-0-mps","shape":"whole","shares":4,"mps":{"daemon":"gpu-0-mps","computeMode":"Default","memoryBytes":1048576,"cores":25}}`, 2},
+		"a daemon of the claim's": {`{"device":"gpu-0","shape":"whole","mps":{"daemon":"claim-a-0","cores":50,"multiUser":true,"later":{"x":1}}}`, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			body := `{"claimUID":"a","state":"prepared","devices":[{"device":"gpu-1"},` + tc.device + `]}`
+			body := `{"claimUID":"a","state":"prepared","devices":[{"device":"gpu-1","shape":"static"},` + tc.device + `]}`
 			want := strings.Replace(sealed(body), `"schemaVersion":1`, fmt.Sprintf(`"schemaVersion":%d`, tc.schema), 1)
 			read, bad := decode("a.json", []byte(want))
 			if bad != nil {
@@ -84,43 +85,42 @@ func TestTheSchemaOfShares(t *testing.T) {
 	}
 }
 
-func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
+func TestBadFilesAreReported(t *testing.T) {
 	sound, err := encode(record("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cases := map[string]struct {
 		file, content string
-		reason        Reason
 		text          string // part of the error's
 	}{
-		"empty":            {"a.json", "", Empty, "is empty"},
-		"truncated":        {"a.json", string(sound[:40]), Truncated, "ends after 40 bytes"},
-		"one byte short":   {"a.json", strings.TrimSuffix(string(sound), "}\n"), Truncated, "ends after"},
-		"blank":            {"a.json", "\n\n", Truncated, "ends after 2 bytes"},
-		"zeroes":           {"a.json", strings.Repeat("\x00", 4096), Garbage, "is not a record"},
-		"binary":           {"a.json", "\xff\xfe\x00\x01", Garbage, "is not a record"},
-		"not an object":    {"a.json", "[1,2]", Garbage, "is not a record"},
-		"null":             {"a.json", "null", Garbage, "has no schema version"},
-		"no version":       {"a.json", `{"crc32c":"0","record":{}}`, Garbage, "has no schema version"},
-		"version zero":     {"a.json", `{"schemaVersion":0,"crc32c":"0","record":{}}`, Garbage, "has no schema version"},
-		"textual version":  {"a.json", `{"schemaVersion":"1","crc32c":"0","record":{}}`, Garbage, "has no schema version"},
-		"no checksum":      {"a.json", `{"schemaVersion":1,"record":{}}`, Garbage, "were expected"},
-		"no record":        {"a.json", `{"schemaVersion":1,"crc32c":"00000000"}`, Garbage, "were expected"},
-		"more fields":      {"a.json", `{"schemaVersion":1,"crc32c":"0","record":{},"more":1}`, Garbage, "were expected"},
-		"text behind":      {"a.json", string(sound) + "{}", Garbage, "something behind"},
-		"flipped bit":      {"a.json", strings.Replace(string(sound), "gpu-0", "gpu-1", 1), Checksum, "has been damaged"},
-		"other white":      {"a.json", strings.Replace(string(sound), `{"claimUID"`, `{ "claimUID"`, 1), Checksum, "has been damaged"},
-		"wrong type":       {"a.json", sealed(`{"claimUID":7}`), Invalid, `field "claimUID"`},
-		"null record":      {"a.json", sealed(`null`), Invalid, "found null"},
-		"list for record":  {"a.json", sealed(`[]`), Invalid, "cannot be read"},
-		"null device":      {"a.json", sealed(`{"claimUID":"a","state":"intent","devices":[7]}`), Invalid, `field "devices"`},
-		"unknown state":    {"a.json", sealed(`{"claimUID":"a","state":"half"}`), Invalid, `the state "half"`},
-		"path as UID":      {"a.json", sealed(`{"claimUID":"../a","state":"intent"}`), Invalid, `"../a" is not the UID`},
-		"other claim":      {"b.json", string(sound), WrongName, `holds the record of claim "a"`},
-		"name of no claim": {"what is this.json", string(sound), WrongName, "has the name of no claim"},
-		"longest name":     {strings.Repeat("x", 250) + ".json", "", WrongName, "has the name of no claim"},
-		"too large":        {"a.json", string(sound) + strings.Repeat(" ", maxFileSize), TooLarge, "larger than 65536 bytes"},
+		"empty":            {"a.json", "", "is empty"},
+		"truncated":        {"a.json", string(sound[:40]), "ends after 40 bytes"},
+		"one byte short":   {"a.json", strings.TrimSuffix(string(sound), "}\n"), "ends after"},
+		"blank":            {"a.json", "\n\n", "ends after 2 bytes"},
+		"zeroes":           {"a.json", strings.Repeat("\x00", 4096), "is not a record"},
+		"binary":           {"a.json", "\xff\xfe\x00\x01", "is not a record"},
+		"not an object":    {"a.json", "[1,2]", "is not a record"},
+		"null":             {"a.json", "null", "has no schema version"},
+		"no version":       {"a.json", `{"crc32c":"0","record":{}}`, "has no schema version"},
+		"version zero":     {"a.json", `{"schemaVersion":0,"crc32c":"0","record":{}}`, "has no schema version"},
+		"textual version":  {"a.json", `{"schemaVersion":"1","crc32c":"0","record":{}}`, "has no schema version"},
+		"no checksum":      {"a.json", `{"schemaVersion":1,"record":{}}`, "were expected"},
+		"no record":        {"a.json", `{"schemaVersion":1,"crc32c":"00000000"}`, "were expected"},
+		"more fields":      {"a.json", `{"schemaVersion":1,"crc32c":"0","record":{},"more":1}`, "were expected"},
+		"text behind":      {"a.json", string(sound) + "{}", "something behind"},
+		"flipped bit":      {"a.json", strings.Replace(string(sound), "gpu-0", "gpu-1", 1), "has been damaged"},
+		"other white":      {"a.json", strings.Replace(string(sound), `{"claimUID"`, `{ "claimUID"`, 1), "has been damaged"},
+		"wrong type":       {"a.json", sealed(`{"claimUID":7}`), `field "claimUID"`},
+		"null record":      {"a.json", sealed(`null`), "found null"},
+		"list for record":  {"a.json", sealed(`[]`), "cannot be read"},
+		"null device":      {"a.json", sealed(`{"claimUID":"a","state":"intent","devices":[7]}`), `field "devices"`},
+		"unknown state":    {"a.json", sealed(`{"claimUID":"a","state":"half"}`), `the state "half"`},
+		"path as UID":      {"a.json", sealed(`{"claimUID":"../a","state":"intent"}`), `"../a" is not the UID`},
+		"other claim":      {"b.json", string(sound), `holds the record of claim "a"`},
+		"name of no claim": {"what is this.json", string(sound), "has the name of no claim"},
+		"longest name":     {strings.Repeat("x", 250) + ".json", "", "has the name of no claim"},
+		"too large":        {"a.json", string(sound) + strings.Repeat(" ", maxFileSize), "larger than 65536 bytes"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -132,18 +132,27 @@ func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 				t.Fatalf("List = %v, %v", uids(records), corrupt)
 			}
 			got := corrupt[0]
-			if got.Reason != tc.reason || !strings.Contains(got.Error(), tc.text) {
-				t.Errorf("reported as %q: %v; want %q and %q", got.Reason, got, tc.reason, tc.text)
+			if got.Newer || got.Known || !strings.Contains(got.Error(), tc.text) {
+				t.Errorf("reported as %+v: %v; want %q", *got, got, tc.text)
 			}
 			if got.ClaimUID != "" && !strings.Contains(got.Error(), "claim "+got.ClaimUID+" will be prepared again") {
 				t.Errorf("the text does not say what happens now: %v", got)
 			}
-			if moved, err := os.ReadFile(got.QuarantinedTo); err != nil || string(moved) != tc.content {
-				t.Errorf("the file in quarantine: %v, %d bytes of %d", err, len(moved), len(tc.content))
+			assertFiles(t, j, slices.Sorted(slices.Values([]string{tc.file, "good.json"}))...)
+			if _, again := list(t, j); len(again) != 1 || !again[0].Known {
+				t.Errorf("the second time: %v", again)
 			}
-			assertFiles(t, j, "good.json", quarantineDir)
-			if _, again := list(t, j); len(again) != 0 {
-				t.Errorf("reported again: %v", again)
+			if got.ClaimUID == "" {
+				return
+			}
+			for range 2 {
+				if _, found, err := j.Get(got.ClaimUID); found || !errors.As(err, &got) {
+					t.Errorf("Get = %v, %v", found, err)
+				}
+			}
+			put(t, j, record(got.ClaimUID))
+			if records, corrupt := list(t, j); len(records) != 2 || len(corrupt) != 0 {
+				t.Errorf("after Put: %v, %v", records, corrupt)
 			}
 		})
 	}
@@ -151,25 +160,25 @@ func TestBadFilesAreQuarantinedAndReportedOnce(t *testing.T) {
 
 // A newer version needs its records, and may be running.
 func TestTheRecordOfANewerVersionStays(t *testing.T) {
-	const content = `{"schemaVersion":3,"format":{}}`
+	const content = `{"schemaVersion":4,"format":{}}`
 	j := open(t)
 	writeFile(t, j, "a.json", content)
 	put(t, j, record("good"))
 	records, corrupt := list(t, j)
-	if !reflect.DeepEqual(uids(records), []string{"good"}) || len(corrupt) != 1 || corrupt[0].Reason != NewerSchema {
+	if !reflect.DeepEqual(uids(records), []string{"good"}) || len(corrupt) != 1 || !corrupt[0].Newer {
 		t.Fatalf("List = %v, %v", uids(records), corrupt)
 	}
-	for _, want := range []string{"was written by a newer version of the plugin (schema version 3, this one knows up to 2)", "left alone: install that version again"} {
+	for _, want := range []string{"was written by a newer version of the plugin (schema version 4, this one knows up to 3)", "left alone: install that version again"} {
 		if !strings.Contains(corrupt[0].Error(), want) {
 			t.Errorf("%v does not say %q", corrupt[0], want)
 		}
 	}
-	if _, again := list(t, j); len(again) != 0 {
-		t.Errorf("reported again: %v", again)
+	if _, again := list(t, j); len(again) != 1 || !again[0].Known {
+		t.Errorf("the second time: %v", again)
 	}
 	var bad *Corrupt
 	for range 2 {
-		if _, found, err := j.Get("a"); found || !errors.As(err, &bad) || bad.Reason != NewerSchema || bad.ClaimUID != "a" {
+		if _, found, err := j.Get("a"); found || !errors.As(err, &bad) || !bad.Newer || bad.ClaimUID != "a" {
 			t.Errorf("Get = %v, %v", found, err)
 		}
 	}
@@ -231,7 +240,7 @@ func FuzzDecode(f *testing.F) {
 func checkDecode(t *testing.T, name string, data []byte) {
 	first, bad := decode(name, data)
 	if bad != nil {
-		if bad.reason == "" || bad.detail == "" {
+		if bad.detail == "" {
 			t.Errorf("a fault without a text: %+v", bad)
 		}
 		return

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -51,8 +52,7 @@ func (id identity) same(other identity) bool {
 }
 
 // entry returns what the file of that name is, from memory if it has not changed.
-// known is true for a corrupt file that was reported before and could not be
-// moved away.
+// known is true for what was listed before.
 func (j *Journal) entry(name string) (entry listed, known bool, err error) {
 	before, seen := j.listed[name]
 	if seen {
@@ -69,24 +69,20 @@ func (j *Journal) entry(name string) (entry listed, known bool, err error) {
 	return entry, false, err
 }
 
-// read reads a file and moves it to quarantine when it is bad, but not when it is a newer
-// version's. What it was before
-// spares decoding the same again.
+// read reads a file. What it was before spares decoding the same again.
 func (j *Journal) read(name string, before listed) (listed, error) {
 	found, bad, err := j.load(name, before)
-	switch {
-	case err != nil || bad == nil:
+	if err != nil || bad == nil {
 		return found, err
-	case bad.reason == NewerSchema:
-		// That version may run beside this one, and knows alone what was done for the
-		// claim.
-		found.corrupt = j.reported(name, bad)
-		return found, nil
 	}
-	return j.quarantine(name)
+	found.corrupt = &Corrupt{Path: j.path(name), Detail: bad.detail, Newer: bad.newer}
+	if uid := strings.TrimSuffix(name, extension); validUID(uid) {
+		found.corrupt.ClaimUID = uid
+	}
+	return found, nil
 }
 
-// load reads and decodes a file, and changes nothing. The identity is that of
+// load reads and decodes a file. The identity is that of
 // the file whose bytes were decoded.
 func (j *Journal) load(name string, before listed) (listed, *fault, error) {
 	path := j.path(name)
@@ -96,7 +92,7 @@ func (j *Journal) load(name string, before listed) (listed, *fault, error) {
 		return listed{}, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return listed{identity: identify(info, time.Now())}, faultf(NotAFile, "is not a regular file"), nil
+		return listed{identity: identify(info, time.Now())}, faultf("is not a regular file"), nil
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -109,7 +105,7 @@ func (j *Journal) load(name string, before listed) (listed, *fault, error) {
 	found := listed{identity: identify(info, time.Now())}
 	data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
 	if errors.Is(err, syscall.EIO) {
-		return found, faultf(Unreadable, "cannot be read from the disk: %w", err), nil
+		return found, faultf("cannot be read from the disk: %w", err), nil
 	}
 	if err != nil {
 		return listed{}, nil, err

@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,13 +12,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
 
 // Journal is a directory of records. All methods may be called at any time from
 // any goroutine; see the package comment for who may write which claim.
 type Journal struct {
-	dir   string
-	guard guard
+	dir string
 
 	listMu sync.Mutex
 	listed map[string]listed // by file name; what List has decoded
@@ -24,13 +28,17 @@ type Journal struct {
 
 const tempPrefix = ".put-"
 
+// deadAfter is how old a temporary file is whose writer has died: a writer needs it for
+// less than a millisecond.
+const deadAfter = time.Minute
+
 // Open returns the journal in dir, which is created with mode 0700 when missing.
 // It removes the files of writers that died in the middle of a Put.
 func Open(dir string) (*Journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the journal directory %s cannot be made: %w; mount a writable directory there", dir, err)
 	}
-	j := &Journal{dir: dir, guard: guard{dir: dir}, listed: map[string]listed{}}
+	j := &Journal{dir: dir, listed: map[string]listed{}}
 	if err := j.checkWritable(); err != nil {
 		return nil, fmt.Errorf("the journal directory %s cannot be written: %w; mount a writable directory there", dir, err)
 	}
@@ -40,10 +48,10 @@ func Open(dir string) (*Journal, error) {
 	return j, nil
 }
 
-// Get reads the record of a claim from disk. It reports false when there is none.
-// A file that cannot be used is moved to quarantine; Get then reports false and
-// the error is a *Corrupt, which callers report and otherwise treat as no record,
-// except one of a NewerSchema, which stays: its claim is none of theirs.
+// Get reads the record of a claim from disk. It reports false when there is none. Of a
+// file that cannot be used, the error is a *Corrupt, which callers report and otherwise
+// treat as no record: Put replaces the file, and Delete removes it. A Newer one has to
+// stay: its claim is none of theirs.
 func (j *Journal) Get(uid string) (Record, bool, error) {
 	if !validUID(uid) {
 		return Record{}, false, fmt.Errorf("%q is not the UID of a claim", uid)
@@ -75,34 +83,14 @@ func (j *Journal) Put(ctx context.Context, r Record) error {
 	return nil
 }
 
-// put replaces a file atomically. It does not sync: a record has to outlive the
-// process, which the page cache does, and not the kernel. After a loss of power
-// the boot ID tells that nothing which a record speaks of is alive any more, and
-// a file that lost its content is quarantined like any other damaged one. A sync
-// would make every pod wait for the node's disk, which is busiest when many pods
-// pull their images.
+// put replaces a file without a sync. After a loss of power the boot ID tells that
+// nothing which a record speaks of is alive any more, and a file that lost its
+// content is one of the damaged ones.
 func (j *Journal) put(ctx context.Context, uid string, data []byte) error {
-	// Shared, so that nobody takes the temporary file for a leftover.
-	release, err := j.guard.shared(ctx)
-	if err != nil {
-		return err
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	defer release()
-	temp, err := os.CreateTemp(j.dir, tempPrefix+uid+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = temp.Write(data)
-	if closeErr := temp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), j.path(uid+extension))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp.Name()))
-	}
-	return nil
+	return atomicfile.Write(j.path(uid+extension), j.path(tempPrefix+uid+"-"+rand.Text()), bytes.NewReader(data), 0o600)
 }
 
 // Delete removes the record of a claim. To remove what is not there is no error.
@@ -117,8 +105,8 @@ func (j *Journal) Delete(uid string) error {
 }
 
 // List returns all records, sorted by UID, as the disk has them: what another
-// process wrote is seen. Files that cannot be used are moved to quarantine and
-// reported, each once. Files that have not changed are not read again.
+// process wrote is seen, and the files that cannot be used. Files that have not changed
+// are not read again.
 func (j *Journal) List() ([]Record, []*Corrupt, error) {
 	names, err := j.names()
 	if err != nil {
@@ -137,11 +125,12 @@ func (j *Journal) List() ([]Record, []*Corrupt, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("the journal file %s cannot be read: %w", j.path(name), err)
 		}
-		switch bad := entry.corrupt; {
-		case bad == nil:
+		if entry.corrupt == nil {
 			records = append(records, entry.record.Clone())
-		case !known:
-			corrupt = append(corrupt, bad)
+		} else {
+			told := *entry.corrupt
+			told.Known = known
+			corrupt = append(corrupt, &told)
 		}
 		current[name] = entry
 	}
@@ -179,25 +168,18 @@ func (j *Journal) checkWritable() error {
 	return probe.Close()
 }
 
-// sweep removes temporary files. Writers hold the guard shared while theirs
-// exist, so what is there under the exclusive guard has no writer any more. When
-// the guard is not to be had, another plugin is at work and the leftovers stay
-// until the next start.
+// sweep removes temporary files that died with their writers.
 func (j *Journal) sweep() error {
-	release, err := j.guard.exclusive()
-	if errors.Is(err, errBusy) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer release()
 	leftovers, err := filepath.Glob(filepath.Join(j.dir, tempPrefix+"*"))
 	if err != nil {
 		return err
 	}
 	for _, path := range leftovers {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		info, err := os.Lstat(path)
+		if err == nil && time.Since(info.ModTime()) > deadAfter {
+			err = os.Remove(path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

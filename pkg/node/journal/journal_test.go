@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/mica-gpu/mica/pkg/node/lock"
 )
 
 func open(t testing.TB) *Journal {
@@ -32,10 +30,10 @@ func record(uid string) Record {
 		BootID: "5b1ac1a5-3d2c-4c8e-9a0c-0d6c7c9a3e11", State: Prepared,
 		Devices: []Device{
 			{
-				Request: "gpu", Pool: "node-1", Device: "gpu-0", UUID: "GPU-0",
-				CDIDeviceIDs: []string{"k8s.gpu.nvidia.com/claim=" + uid + "-gpu-0"},
+				Request: "gpu", Pool: "node-1", Device: "gpu-0", UUID: "GPU-0", Shape: "whole", Type: "gpu",
+				CDIDeviceIDs: []string{"k8s.gpu.nvidia.com/claim=" + uid + "-gpu-0"}, Steps: []Step{DisableMIG},
 			},
-			{Request: "look", Pool: "node-1", Device: "gpu-1", UUID: "GPU-1", AdminAccess: true, ShareID: "share"},
+			{Request: "look", Pool: "node-1", Device: "gpu-1", UUID: "GPU-1", AdminAccess: true, ShareID: "share", Shape: "whole", Type: "gpu"},
 		},
 	}
 }
@@ -182,15 +180,17 @@ func TestListDoesNotReadUnchangedFilesAgain(t *testing.T) {
 func TestResultsShareNothingWithTheJournal(t *testing.T) {
 	r := record("a")
 	r.unknown = map[string]json.RawMessage{"x": json.RawMessage("1")}
-	r.Devices[0].Partition = &Partition{UUID: "MIG-1"}
+	r.Devices[0].Partition = Partition{UUID: "MIG-1", unknown: map[string]json.RawMessage{"x": json.RawMessage("1")}}
 	copied := r.Clone()
 	copied.Devices[0].Partition.UUID = "MIG-2"
+	copied.Devices[0].Partition.unknown["x"] = json.RawMessage("2")
+	copied.Devices[0].Steps[0] = "changed"
 	copied.Devices[0].CDIDeviceIDs[0] = "changed"
 	copied.Devices[1].Device = "changed"
 	copied.unknown["x"] = json.RawMessage("2")
 	if want := record("a"); r.Devices[0].CDIDeviceIDs[0] != want.Devices[0].CDIDeviceIDs[0] ||
 		r.Devices[1].Device != want.Devices[1].Device || string(r.unknown["x"]) != "1" ||
-		r.Devices[0].Partition.UUID != "MIG-1" {
+		r.Devices[0].Partition.UUID != "MIG-1" || string(r.Devices[0].Partition.unknown["x"]) != "1" || r.Devices[0].Steps[0] != DisableMIG {
 		t.Errorf("Clone shares memory: %+v", r)
 	}
 }
@@ -269,6 +269,7 @@ func TestOpenRemovesWhatDeadWritersLeft(t *testing.T) {
 	j := open(t)
 	put(t, j, record("a"))
 	writeFile(t, j, tempPrefix+"a-123", `{"schemaVersion":1,"crc`)
+	age(t, j, tempPrefix+"a-123")
 	writeFile(t, j, "notes.txt", "not ours")
 	if _, err := Open(j.dir); err != nil {
 		t.Fatal(err)
@@ -281,37 +282,25 @@ func TestOpenRemovesWhatDeadWritersLeft(t *testing.T) {
 
 func TestOpenLeavesTheFilesOfALiveWriterAlone(t *testing.T) {
 	j := open(t)
-	release, err := j.guard.shared(context.Background()) // as in the middle of a Put
-	if err != nil {
-		t.Fatal(err)
-	}
 	temp := tempPrefix + "a-123"
 	writeFile(t, j, temp, "half")
 	if _, err := Open(j.dir); err != nil {
 		t.Fatal(err)
 	}
 	assertFiles(t, j, temp)
-	release()
+	age(t, j, temp)
 	if _, err := Open(j.dir); err != nil {
 		t.Fatal(err)
 	}
 	assertFiles(t, j)
 }
 
-func TestPutGivesUpWhenItsContextEnds(t *testing.T) {
-	j := open(t)
-	dir, err := os.Open(j.dir)
-	if err != nil {
+// age makes a file one that a dead writer has left.
+func age(t *testing.T, j *Journal, name string) {
+	t.Helper()
+	past := time.Now().Add(-2 * deadAfter)
+	if err := os.Chtimes(j.path(name), past, past); err != nil {
 		t.Fatal(err)
-	}
-	defer dir.Close()
-	if err := lock.File(context.Background(), dir, lock.Exclusive); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	if err := j.Put(ctx, record("a")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Put = %v", err)
 	}
 }
 
@@ -348,12 +337,15 @@ func TestConcurrentUse(t *testing.T) {
 				}
 			}
 		})
-		wg.Go(func() { // a writer of garbage keeps the quarantine busy
+		wg.Go(func() { // a writer of garbage, which is removed as it is met
 			for round := range 10 {
 				name := fmt.Sprintf("bad-%d-%d.json", worker, round)
 				writeFile(t, mine, name, "garbage")
-				if _, found, err := mine.Get(strings.TrimSuffix(name, extension)); found || errors.Is(err, errBusy) {
+				if _, found, err := mine.Get(strings.TrimSuffix(name, extension)); found || !errors.As(err, new(*Corrupt)) {
 					t.Errorf("Get = %v, %v", found, err)
+				}
+				if err := mine.Delete(strings.TrimSuffix(name, extension)); err != nil {
+					t.Error(err)
 				}
 			}
 		})
@@ -396,11 +388,11 @@ func TestNotAFileIsNotWaitedFor(t *testing.T) {
 		t.Fatalf("List = %v, %v", records, corrupt)
 	}
 	for _, c := range corrupt {
-		if c.Reason != NotAFile || c.QuarantinedTo == "" {
+		if c.Detail != "is not a regular file" {
 			t.Errorf("%v", c)
 		}
 	}
-	assertFiles(t, j, quarantineDir)
+	assertFiles(t, j, "a.json", "b.json", "c.json")
 }
 
 // A file that changes again at once, to the same size, is still seen.

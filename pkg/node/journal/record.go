@@ -2,11 +2,14 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // State says how far the preparation of a claim has come.
@@ -45,20 +48,61 @@ type Device struct {
 	AdminAccess  bool
 	ShareID      string // empty unless the device allows multiple allocations
 	CDIDeviceIDs []string
-	Partition    *Partition // nil for a whole GPU
+	// Shape is the Base of the device's gpu.Form, and Type what was published as its type.
+	Shape, Type string
+	// Partition is zero for an entire GPU.
+	Partition Partition
 	// Shares is how many shares of default size the device is offered in; 0 for a
-	// device that the claim has to itself.
-	Shares int
+	// device that the claim has to itself. Sharing is how it is shared.
+	Shares  int
+	Sharing string
 	// Interval is the time-slice of the GPU that the claim needs, by its name in a
 	// GpuConfig; empty for the NVIDIA driver's own, which nobody has to set.
 	Interval string
-	// MPS is nil where the claim's processes are no clients of MPS.
-	MPS *MPS
+	// MPS is zero where the claim's processes are no clients of MPS.
+	MPS MPS
+	// Steps are what the preparation does, in this order, and what has to be undone. Of
+	// a device that is only looked at there are none.
+	Steps []Step
 
 	unknown map[string]json.RawMessage
 }
 
-// MPS is the control daemon whose clients a claim's processes are.
+// Step is the name of something that is done to prepare a device.
+type Step string
+
+// Steps. Their parameters are in the device.
+const (
+	DisableMIG     Step = "disable-mig"
+	MakePartition  Step = "make-partition"
+	SetTimeSlice   Step = "set-time-slice"
+	SetComputeMode Step = "set-compute-mode"
+	RunDaemon      Step = "run-daemon"
+)
+
+// Form is what the device is a shape of, for whatever GPU has its UUID.
+func (d Device) Form() gpu.Form {
+	form := gpu.Form{
+		Base: d.Shape, Sharing: d.Sharing, Shares: d.Shares,
+		Placement: gpu.Placement{
+			ProfileID: d.Partition.ProfileID, Start: d.Partition.Start, Size: d.Partition.Size,
+			InstanceID: d.Partition.InstanceID, ComputeID: d.Partition.ComputeID,
+		},
+	}
+	if d.Shares > 0 && !form.Served() {
+		form.Interval = cmp.Or(gpu.Interval(d.Interval), gpu.DefaultInterval)
+	}
+	return form
+}
+
+// DeviceUUID is what NVIDIA's tools and CUDA call the device: a MIG device's UUID, or the
+// GPU's.
+func (d Device) DeviceUUID() string { return cmp.Or(d.Partition.UUID, d.UUID) }
+
+// Served tells that the claim's processes are clients of an MPS daemon.
+func (d Device) Served() bool { return d.MPS.Daemon != "" }
+
+// MPS is the control daemon whose clients a claim's processes are, if any.
 type MPS struct {
 	// Daemon is its ID. Shares of one device, and the devices of one
 	// configuration in a claim, have one daemon.
@@ -77,7 +121,7 @@ type MPS struct {
 	unknown map[string]json.RawMessage
 }
 
-// Partition is the MIG partition that a claim has of a GPU. What is intended is
+// Partition is the MIG partition that a claim has of a GPU, if any. What is intended is
 // known before it is made: everything that is found there later, while nothing
 // says otherwise, is what the intent was about.
 type Partition struct {
@@ -100,17 +144,10 @@ func (r Record) Clone() Record {
 	r.Devices = slices.Clone(r.Devices)
 	for i := range r.Devices {
 		r.Devices[i].CDIDeviceIDs = slices.Clone(r.Devices[i].CDIDeviceIDs)
+		r.Devices[i].Steps = slices.Clone(r.Devices[i].Steps)
 		r.Devices[i].unknown = maps.Clone(r.Devices[i].unknown)
-		if partition := r.Devices[i].Partition; partition != nil {
-			copied := *partition
-			copied.unknown = maps.Clone(copied.unknown)
-			r.Devices[i].Partition = &copied
-		}
-		if mps := r.Devices[i].MPS; mps != nil {
-			copied := *mps
-			copied.unknown = maps.Clone(copied.unknown)
-			r.Devices[i].MPS = &copied
-		}
+		r.Devices[i].Partition.unknown = maps.Clone(r.Devices[i].Partition.unknown)
+		r.Devices[i].MPS.unknown = maps.Clone(r.Devices[i].MPS.unknown)
 	}
 	return r
 }
@@ -183,10 +220,14 @@ func (d *Device) fields() []field {
 		{"adminAccess", &d.AdminAccess},
 		{"shareID", &d.ShareID},
 		{"cdiDeviceIDs", &d.CDIDeviceIDs},
+		{"shape", &d.Shape},
+		{"type", &d.Type},
 		{"partition", &d.Partition},
 		{"shares", &d.Shares},
+		{"sharing", &d.Sharing},
 		{"interval", &d.Interval},
 		{"mps", &d.MPS},
+		{"steps", &d.Steps},
 	}
 }
 

@@ -3,9 +3,12 @@ package lock
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Mode says whether a file lock may be held by several at once.
@@ -18,13 +21,10 @@ const (
 	Exclusive Mode = syscall.LOCK_EX
 )
 
-// The wait between two attempts grows from firstPause to lastPause. Another
-// process holds a lock for the millisecond or so that a prepare takes, hence the
-// short start; it may hang for long, hence the growth.
-const (
-	firstPause = 500 * time.Microsecond
-	lastPause  = 20 * time.Millisecond
-)
+// pauses are between two attempts. Another process holds a lock for the
+// millisecond or so that a prepare takes, hence the short start; it may hang for
+// long, hence the growth.
+var pauses = wait.Backoff{Duration: 500 * time.Microsecond, Factor: 2, Cap: 20 * time.Millisecond, Steps: math.MaxInt}
 
 // File takes a flock(2) of the open file or directory f, waiting until ctx ends.
 //
@@ -34,17 +34,11 @@ const (
 // closing f. The error wraps the context's cause when the wait was cut short.
 func File(ctx context.Context, f *os.File, mode Mode) error {
 	// Blocking flock would pin a thread and could not be cancelled.
-	pause := firstPause
-	for {
-		held, err := tryFile(f, mode)
-		if err != nil || held {
-			return err
-		}
-		if err := sleep(ctx, pause); err != nil {
-			return err
-		}
-		pause = min(2*pause, lastPause)
+	err := pauses.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) { return tryFile(f, mode) })
+	if wait.Interrupted(err) {
+		return context.Cause(ctx)
 	}
+	return err
 }
 
 // Unlock gives up what File took. Closing f alone would not do while a child of
@@ -83,15 +77,4 @@ func flock(f *os.File, how int) error {
 		return &os.PathError{Op: "flock", Path: f.Name(), Err: lockErr}
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

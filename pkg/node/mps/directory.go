@@ -5,27 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/mica-gpu/mica/pkg/node/lock"
 )
 
-// Waiting for the supervisor, whose answers are files: the first look is soon, as
-// a daemon that is asked for takes some 100 ms.
-const (
-	firstLook = 5 * time.Millisecond
-	lastLook  = 100 * time.Millisecond
-	// supervisorWait is how long a supervisor that is away is waited for, as while
-	// its container is started again.
-	supervisorWait = 5 * time.Second
-)
+// supervisorWait is how long a supervisor that is away is waited for, as while its
+// container is started again.
+const supervisorWait = 5 * time.Second
 
-// ErrNoSupervisor: nobody starts daemons on this node.
-var ErrNoSupervisor = errors.New("no MPS supervisor runs on this node")
+// looks are for waiting for the supervisor, whose answers are files: the first is
+// soon, as a daemon that is asked for takes some 100 ms.
+var looks = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Cap: 100 * time.Millisecond, Steps: math.MaxInt}
+
+// errNoSupervisor: nobody starts daemons on this node.
+var errNoSupervisor = errors.New("no MPS supervisor runs on this node")
 
 // ErrOther: a daemon of the name is wanted that is not the same.
 var ErrOther = errors.New("there is one of that name already")
@@ -57,9 +58,9 @@ func (d *Directory) Start(ctx context.Context, daemon Daemon) error {
 			return false, err
 		}
 		if !supervised {
-			last = ErrNoSupervisor.Error()
+			last = errNoSupervisor.Error()
 			if away.exhausted() {
-				return false, fmt.Errorf("%w: %s", ErrNoSupervisor, noSupervisorAdvice)
+				return false, fmt.Errorf("%w: %s", errNoSupervisor, noSupervisorAdvice)
 			}
 			return false, nil
 		}
@@ -256,19 +257,11 @@ func tryLock(path string, mode lock.Mode) (release func(), held bool, err error)
 
 // poll asks, less and less often, until it is done, an error or the end of ctx.
 func poll(ctx context.Context, ask func() (done bool, err error)) error {
-	pause := firstLook
-	for {
-		done, err := ask()
-		if done || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, lastLook)
+	err := looks.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) { return ask() })
+	if ctx.Err() != nil && wait.Interrupted(err) {
+		return context.Cause(ctx)
 	}
+	return err
 }
 
 // patience measures how long something lasts without a break.

@@ -20,7 +20,7 @@ func TestWithoutASupervisor(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		err := d.Start(t.Context(), wanted())
 		fixture.Sentence(t, err, "gpu-0-mps", "no MPS supervisor runs on this node", "mps.enabled=true")
-		if !errors.Is(err, ErrNoSupervisor) {
+		if !errors.Is(err, errNoSupervisor) {
 			t.Errorf("got %v", err)
 		}
 		// What a supervisor has left that was killed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
@@ -22,9 +24,6 @@ const (
 	askTimeout   = 5 * time.Second
 	// attempts are how many starts must fail until that is said of the daemon.
 	attempts = 3
-
-	firstBackoff = time.Second
-	maxBackoff   = 30 * time.Second
 	// stable is how long a daemon has to run for its next end to be the first one.
 	stable = time.Minute
 
@@ -33,6 +32,9 @@ const (
 	quitWait = 4 * time.Second
 	termWait = time.Second
 )
+
+// restarts are the waits before a daemon that has ended is started anew.
+var restarts = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
 var errUnwanted = errors.New("nobody wants the daemon any more")
 
@@ -52,7 +54,7 @@ type keeper struct {
 // run returns when ctx ends, which means that the daemon is unwanted, or that the
 // supervisor ends.
 func (k *keeper) run(ctx context.Context) {
-	backoff, failures := firstBackoff, 0
+	backoff, failures := restarts, 0
 	var process Process // nil while none runs
 	for ctx.Err() == nil {
 		var err error
@@ -62,7 +64,7 @@ func (k *keeper) run(ctx context.Context) {
 			k.set(ctx, func(s *Status) { s.State, s.Reason = Ready, "" })
 			err = k.await(ctx, process)
 			if time.Since(since) > stable {
-				backoff = firstBackoff
+				backoff = restarts
 			}
 		} else {
 			failures++
@@ -74,9 +76,8 @@ func (k *keeper) run(ctx context.Context) {
 		process = nil
 		select {
 		case <-ctx.Done():
-		case <-time.After(backoff):
+		case <-time.After(backoff.Step()):
 		}
-		backoff = min(2*backoff, maxBackoff)
 	}
 	k.end(ctx, process)
 }
@@ -93,7 +94,7 @@ func (k *keeper) await(ctx context.Context, process Process) error {
 
 // fail publishes that the daemon does not run, and why.
 func (k *keeper) fail(ctx context.Context, err error, lost bool, failures int) {
-	klog.FromContext(ctx).Error(err, "The MPS control daemon does not run", "clientsLostIt", lost, "failedStarts", failures)
+	klog.FromContext(ctx).Error(err, "MPS control daemon is not running", "clientsLostIt", lost, "failedStarts", failures)
 	k.set(ctx, func(s *Status) {
 		s.State, s.Reason = Starting, err.Error()
 		if failures >= attempts {
@@ -110,7 +111,7 @@ func (k *keeper) start(ctx context.Context) (Process, error) {
 	process, err := k.launch(ctx, !k.daemon.MultiUser)
 	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a daemon does that does not know an option
 		if process, second := k.launch(ctx, true); second == nil {
-			klog.FromContext(ctx).Info("The installed MPS control daemon serves the processes of one user at a time: those of others wait, as in containers with another runAsUser", "reason", err.Error())
+			klog.FromContext(ctx).Info("The installed MPS control daemon serves one user at a time: processes of other users, as in containers with another runAsUser, wait", "reason", err.Error())
 			k.set(ctx, func(s *Status) { s.SingleUser = true })
 			return process, nil
 		}
@@ -273,14 +274,14 @@ func (k *keeper) quit(ctx context.Context, process Process) error {
 		_, err := k.ask(limited, "quit -t 1")
 		cancel()
 		if err != nil || !ended(process, quitWait) {
-			klog.FromContext(ctx).Info("The MPS control daemon does not quit, terminating it", "answer", err)
+			klog.FromContext(ctx).Info("MPS control daemon does not quit; terminating it", "answer", err)
 			process.Terminate()
 			ended(process, termWait)
 		}
 	}
 	err := k.supervisor.sweep(ctx, k.place)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Not every process of the MPS control daemon has ended")
+		klog.FromContext(ctx).Error(err, "Cannot end all processes of the MPS control daemon")
 	}
 	return err
 }
@@ -311,10 +312,10 @@ func (k *keeper) end(ctx context.Context, process Process) {
 		return // who waits for its end, to give the GPU to others, waits on: it is tried again
 	}
 	if err := k.supervisor.root.forget(k.daemon.ID); err != nil {
-		klog.FromContext(ctx).Error(err, "What is left of the MPS control daemon cannot be removed; it is tried again")
+		klog.FromContext(ctx).Error(err, "Cannot remove the files of the MPS control daemon; retrying")
 		return
 	}
-	klog.FromContext(ctx).Info("The MPS control daemon has ended: nobody wants it any more")
+	klog.FromContext(ctx).Info("Stopped the MPS control daemon: no claim uses it any more")
 }
 
 // set publishes a change of the status.

@@ -2,6 +2,7 @@ package mps
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
 
 const (
@@ -124,7 +127,7 @@ func read(path string, into any, strict bool) error {
 	return nil
 }
 
-// write replaces a file. It needs no fsync: a reboot ends the daemons, too.
+// write replaces a file of the root.
 func write(path string, value any) error {
 	content, err := json.Marshal(value)
 	if err != nil {
@@ -133,19 +136,8 @@ func write(path string, value any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), draftPrefix(path)+"*"+tempSuffix)
-	if err != nil {
-		return err
-	}
-	_, err = temp.Write(append(content, '\n'))
-	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp.Name()))
-	}
-	return nil
+	draft := filepath.Join(filepath.Dir(path), draftPrefix(path)+rand.Text()+tempSuffix)
+	return atomicfile.Write(path, draft, bytes.NewReader(append(content, '\n')), 0o644)
 }
 
 // draftPrefix begins the names of what is to become the file.

@@ -80,7 +80,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		return err
 	}
 	if stays, err := outlivesReboot(string(s.root)); err != nil || stays {
-		klog.FromContext(ctx).Info("The directory for MPS outlives a reboot, which the daemons do not: put it on a tmpfs, such as /run", "directory", string(s.root), "err", err)
+		klog.FromContext(ctx).Info("The MPS directory survives a reboot and the daemons do not: put it on a tmpfs such as /run", "directory", string(s.root), "err", err)
 	}
 	changes, err := watch(ctx, s.root.wishes())
 	if err != nil {
@@ -121,7 +121,7 @@ func hold(ctx context.Context, path string) (release func(), err error) {
 }
 
 func (s *Supervisor) supervise(ctx context.Context, changes <-chan struct{}) error {
-	klog.FromContext(ctx).V(2).Info("Waiting until no other MPS supervisor runs on this node", "lock", s.root.lock())
+	klog.FromContext(ctx).V(2).Info("Waiting for another MPS supervisor on this node to end", "lock", s.root.lock())
 	release, err := hold(ctx, s.root.lock())
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (s *Supervisor) loop(ctx context.Context, changes <-chan struct{}) {
 	// An earlier supervisor's control daemons died with it, but maybe not their servers,
 	// of which nobody may know any more.
 	if err := s.sweep(ctx, Place(s.root)); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Not every process of an earlier supervisor has ended")
+		klog.FromContext(ctx).Error(err, "Cannot end all processes of an earlier supervisor")
 	}
 	for ctx.Err() == nil {
 		s.look(ctx)
@@ -194,7 +194,7 @@ func (s *Supervisor) inherit() error {
 func (s *Supervisor) look(ctx context.Context) {
 	wanted, err := ids(s.root.wishes())
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "It is not known which MPS control daemons are wanted; those that run are kept")
+		klog.FromContext(ctx).Error(err, "Cannot list the requested MPS control daemons; keeping those that run")
 		return
 	}
 	for _, id := range wanted {
@@ -213,7 +213,7 @@ func (s *Supervisor) look(ctx context.Context) {
 	if s.used && len(wanted) == 0 && len(s.keepers) == 0 {
 		err := clearDir(s.root.shm())
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "What clients have left in the shared memory stays there until the next look")
+			klog.FromContext(ctx).Error(err, "Cannot clear the shared memory of ended clients; retrying")
 		}
 		s.used = err != nil
 	}
@@ -237,7 +237,7 @@ func (s *Supervisor) lookAt(ctx context.Context, id string) {
 	k := s.keepers[id]
 	switch {
 	case err != nil && k != nil:
-		klog.FromContext(ctx).Error(err, "The daemon runs as it was wanted before")
+		klog.FromContext(ctx).Error(err, "Cannot read the request for an MPS control daemon; keeping it as it runs")
 	case err != nil:
 		s.publish(ctx, Status{Daemon: Daemon{ID: id}, State: Failed, Reason: err.Error()})
 	case wish == nil: // removed since
@@ -279,7 +279,7 @@ func (s *Supervisor) keep(ctx context.Context, wish Daemon) {
 func (s *Supervisor) removeRemains(ctx context.Context, wanted []string) {
 	known, err := ids(s.root.statuses())
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "What is left of ended daemons stays")
+		klog.FromContext(ctx).Error(err, "Cannot list the files of ended daemons; retrying")
 		return
 	}
 	remains := slices.DeleteFunc(known, func(id string) bool { return slices.Contains(wanted, id) || s.keepers[id] != nil })
@@ -292,7 +292,7 @@ func (s *Supervisor) removeRemains(ctx context.Context, wanted []string) {
 			err = s.root.forget(id)
 		}
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "What is left of an ended daemon cannot be removed", "daemon", id)
+			klog.FromContext(ctx).Error(err, "Cannot remove the files of an ended daemon; retrying", "daemon", id)
 		}
 	}
 }
@@ -309,7 +309,7 @@ func (s *Supervisor) publish(ctx context.Context, status Status) {
 		return
 	}
 	if err := write(s.root.status(status.Daemon.ID), status); err != nil {
-		klog.FromContext(ctx).Error(err, "The status of a daemon cannot be written, so that claims wait for it", "daemon", status.Daemon.ID)
+		klog.FromContext(ctx).Error(err, "Cannot write the status of a daemon; claims wait for it", "daemon", status.Daemon.ID)
 	}
 }
 
@@ -322,7 +322,7 @@ func boundLogs(ctx context.Context, place Place) {
 	for _, entry := range entries {
 		path := filepath.Join(place.Log(), entry.Name())
 		if err := boundLog(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errDamaged) {
-			klog.FromContext(ctx).Error(err, "A log cannot be emptied", "log", path)
+			klog.FromContext(ctx).Error(err, "Cannot empty a log file", "log", path)
 		}
 	}
 }

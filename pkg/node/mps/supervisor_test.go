@@ -98,7 +98,7 @@ func TestADaemonThatCannotBeStartedSaysWhyAndIsTriedFurther(t *testing.T) {
 			t.Errorf("it was tried %d times in 10 minutes", tries)
 		}
 		works.Store(true)
-		time.Sleep(maxBackoff)
+		time.Sleep(restarts.Cap)
 		start(t, d, wanted())
 	})
 }

@@ -32,7 +32,7 @@ func watch(ctx context.Context, dir string) (<-chan struct{}, error) {
 			case <-ctx.Done():
 				return
 			case err := <-watcher.Errors:
-				klog.FromContext(ctx).V(2).Info("Events of a directory are lost", "directory", dir, "err", err)
+				klog.FromContext(ctx).V(2).Info("Lost events of a directory", "directory", dir, "err", err)
 			case <-watcher.Events:
 			}
 			select {

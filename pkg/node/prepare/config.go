@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/json"
 
 	v1beta1 "github.com/mica-gpu/mica/api/resource/v1beta1"
@@ -18,7 +17,7 @@ import (
 // config is a decoded opaque configuration.
 type config interface {
 	// appliesTo tells whether the kind is meant for such a device.
-	appliesTo(gpu.Shape) bool
+	appliesTo(gpu.Form) bool
 	// sharing is how the claim's pods share its devices, nil where it does not say.
 	// What cannot be honoured on any device is an error.
 	sharing() (sharing, error)
@@ -26,10 +25,7 @@ type config interface {
 
 type gpuConfig struct{ v1beta1.GPUConfig }
 
-func (gpuConfig) appliesTo(shape gpu.Shape) bool {
-	_, whole := shared(shape).(gpu.Whole)
-	return whole
-}
+func (gpuConfig) appliesTo(f gpu.Form) bool { return f.Base == gpu.BaseWhole }
 
 func (c gpuConfig) sharing() (sharing, error) {
 	if c.Sharing == nil {
@@ -40,9 +36,7 @@ func (c gpuConfig) sharing() (sharing, error) {
 
 type migConfig struct{ v1beta1.MIGDeviceConfig }
 
-func (migConfig) appliesTo(shape gpu.Shape) bool {
-	return shared(shape).Type() == gpu.Partition{}.Type()
-}
+func (migConfig) appliesTo(f gpu.Form) bool { return !f.Entire() }
 
 func (c migConfig) sharing() (sharing, error) {
 	if c.Sharing == nil {
@@ -53,16 +47,9 @@ func (c migConfig) sharing() (sharing, error) {
 
 type vfioConfig struct{ v1beta1.VFIODeviceConfig }
 
-func (vfioConfig) appliesTo(gpu.Shape) bool  { return false }
-func (vfioConfig) sharing() (sharing, error) { return nil, nil } //nolint:nilnil // it never says
+func (vfioConfig) appliesTo(gpu.Form) bool { return false }
 
-// shared is what a share is of, or the shape itself.
-func shared(shape gpu.Shape) gpu.Shape {
-	if share, ok := shape.(gpu.Share); ok {
-		return share.Of
-	}
-	return shape
-}
+func (vfioConfig) sharing() (sharing, error) { return nil, nil } //nolint:nilnil // it never says
 
 // kinds makes an empty configuration to decode into.
 var kinds = map[string]func() config{
@@ -87,7 +74,7 @@ func (s setting) wrong(assignments []Assignment, err error) error {
 // isFor tells whether the configuration is for an assignment: one for all requests is
 // for those that it fits.
 func (s setting) isFor(a Assignment) bool {
-	return s.appliesTo(a.Shape) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.names))
+	return s.appliesTo(a.Shape.Form()) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.names))
 }
 
 // configure gives to the assignments what the claim's configurations ask for. Of those
@@ -138,12 +125,12 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 			return nil, s.wrong(assignments, err)
 		}
 		for _, assignment := range assignments {
-			if !s.appliesTo(assignment.Shape) && slices.ContainsFunc(entry.Requests, assignment.names) {
+			if !s.appliesTo(assignment.Shape.Form()) && slices.ContainsFunc(entry.Requests, assignment.names) {
 				return nil, fmt.Errorf("config[%d] (%s) is a %s, but request %q was given the device %s of type %s: use the kind for that type",
 					i, entry.Source, kindOf(entry.Opaque.Parameters), assignment.Request, assignment.Shape.Name(), assignment.Shape.Type())
 			}
 		}
-		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return s.appliesTo(a.Shape) }) {
+		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return s.appliesTo(a.Shape.Form()) }) {
 			continue
 		}
 		if s.sharing, err = s.config.sharing(); err != nil {
@@ -152,12 +139,6 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 		settings = append(settings, s)
 	}
 	return settings, nil
-}
-
-// names tells whether a configuration's request reference means this
-// assignment: the request, or one of its alternatives.
-func (a Assignment) names(reference string) bool {
-	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
 }
 
 // requestsText names the requests that a configuration is for. The scheduler

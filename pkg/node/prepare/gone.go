@@ -56,10 +56,3 @@ func (g *gone) longest() (age time.Duration, any bool) {
 	}
 	return age, any
 }
-
-// ReconcileIn tells when Reconcile should run again, if it left claims that are
-// gone to kubelet for a while.
-func (p *Preparer) ReconcileIn() (wait time.Duration, needed bool) {
-	age, needed := p.gone.longest()
-	return max(0, p.GoneWait-age), needed
-}

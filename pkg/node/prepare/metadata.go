@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,7 +33,7 @@ func metadataOf(record journal.Record, driver string) (map[string][]cdi.File, er
 		}
 		seen[request] = true
 		given := slices.DeleteFunc(slices.Clone(record.Devices), func(d journal.Device) bool { return d.Request != device.Request })
-		if !slices.ContainsFunc(given, func(d journal.Device) bool { return d.Partition != nil && d.Partition.UUID != "" }) {
+		if !slices.ContainsFunc(given, func(d journal.Device) bool { return d.DeviceUUID() != d.UUID }) {
 			continue
 		}
 		content, err := describeRequest(record, driver, given)
@@ -77,23 +76,11 @@ func attributesOf(device journal.Device) map[resourceapi.QualifiedName]resourcea
 	text := func(value string) resourceapi.DeviceAttribute {
 		return resourceapi.DeviceAttribute{StringValue: ptr.To(value)}
 	}
-	if partition := device.Partition; partition != nil && partition.UUID != "" {
-		return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			"type": text(typeOf(device.Device)), "uuid": text(partition.UUID), "parentUUID": text(device.UUID),
-		}
+	uuid := device.DeviceUUID()
+	if uuid == device.UUID {
+		return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{gpu.AttributeUUID: text(uuid)}
 	}
-	return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": text(device.UUID)}
-}
-
-// typeOf is the type of a partition or a share of one, whose name ends as the share's
-// type does.
-func typeOf(name string) string {
-	partition := gpu.Partition{}
-	for _, sharing := range []gpu.Sharing{gpu.TimeSlicing{}, gpu.MPS{}} {
-		share := gpu.Share{Of: partition, Sharing: sharing}
-		if strings.HasSuffix(name, strings.TrimPrefix(share.Name(), partition.Name())) {
-			return share.Type()
-		}
+	return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		gpu.AttributeType: text(device.Type), gpu.AttributeUUID: text(uuid), gpu.AttributeParentUUID: text(device.UUID),
 	}
-	return partition.Type()
 }

@@ -1,253 +1,329 @@
 package prepare
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again")
+// partition is the preparation of a MIG partition, which is made for the claim.
+type partition struct{}
 
-// ours tells whether a recorded device is a partition that is made and unmade here.
-func ours(device journal.Device) bool {
-	return !device.AdminAccess && device.Partition != nil && !device.Partition.Foreign
-}
+func (partition) steps() []journal.Step { return []journal.Step{journal.MakePartition} }
 
-// hasEffects tells whether the record's claim may have left something on a GPU,
-// be it only the mode.
-func (p *Preparer) hasEffects(record journal.Record) bool {
-	return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, affects)
-}
-
-// affects tells whether something may be left of what was done for a device.
-func affects(device journal.Device) bool {
-	made := device.Partition != nil && !handedOut(device.Partition)
-	return !device.AdminAccess && (made || device.Interval != "" || device.MPS != nil)
-}
-
-// affected are the GPUs on which something may be left, sorted.
-func affected(record journal.Record) []string {
-	var uuids []string
-	for _, device := range record.Devices {
-		if affects(device) {
-			uuids = append(uuids, device.UUID)
+// inspect adopts the partition of another share where there is one. One
+// that somebody has destroyed is made anew.
+func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
+	for _, sibling := range siblings {
+		if !ours(sibling) {
+			continue
+		}
+		if sibling.Partition.UUID == "" {
+			return true, nil // it is made for an earlier request of the same claim
+		}
+		there, err := exists(sibling, tools.MIG)
+		if err != nil {
+			return false, err
+		}
+		if there {
+			device.Partition = sibling.Partition
+			return false, nil
 		}
 	}
-	slices.Sort(uuids)
-	return slices.Compact(uuids)
+	return !device.AdminAccess, findPlace(device, tools.MIG)
 }
 
-// carryOut does what the plan takes, with the locks of its claim and GPUs held.
-// A plan with effects on a GPU is recorded as an intent before the first of
-// them, and when it fails they are undone.
-func (p *Preparer) carryOut(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node, others neighbours) error {
-	effects, err := p.inspect(ctx, record, plan, node, others)
-	if err != nil {
+// findPlace finds the place of a partition free. For who only looks at
+// one, it finds the partition that is there, if any.
+func findPlace(device *journal.Device, mig MIG) error {
+	partition := &device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
 		return err
 	}
-	if effects {
-		if err := p.make(ctx, timer, record, node); err != nil {
-			return p.rollBack(ctx, record, node, fmt.Errorf("claim %s, %w", plan.Claim, err))
-		}
-	} else if err := p.serve(ctx, record, node); err != nil {
-		return err
+	if !device.AdminAccess {
+		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which somebody else has made: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
 	}
-	err = p.writeSpec(*record, node)
-	timer.phase("cdi")
-	if err == nil {
-		record.State = journal.Prepared
-		if err = p.Journal.Put(ctx, *record); err != nil {
-			err = errors.Join(fmt.Errorf("claim %s: %w", plan.Claim, err), p.CDI.Remove(plan.Claim.UID))
-		}
-		timer.phase("record")
-	}
-	if err != nil && effects {
-		return p.rollBack(ctx, record, node, err)
-	}
-	return err
-}
-
-// make records the intent and does the steps.
-func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.Record, node *Node) error {
-	record.State = journal.Intent
-	if err := p.Journal.Put(ctx, *record); err != nil {
-		return err
-	}
-	timer.phase("intent")
-	w := workOf(record, p.neighbours(ctx, record.ClaimUID))
-	err := doAll(ctx, w.gpus, node.Tools)
-	timer.phase("mig")
-	if err != nil || len(w.daemons) == 0 {
-		return err
-	}
-	err = doAll(ctx, w.daemons, node.Tools)
-	timer.phase("mps")
-	return err
-}
-
-// serve makes sure that the daemons run whose clients the claim's processes are.
-func (p *Preparer) serve(ctx context.Context, record *journal.Record, node *Node) error {
-	if err := doAll(ctx, workOf(record, p.neighbours(ctx, record.ClaimUID)).daemons, node.Tools); err != nil {
-		return fmt.Errorf("claim %s, %w", claimIn(*record), err)
+	if len(found.Devices) > 0 {
+		partition.InstanceID, partition.ComputeID, partition.UUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
 	}
 	return nil
 }
 
-// rollBack undoes what was done of a plan that failed. What it cannot undo stays
-// recorded as an intent, so that the next attempt or Reconcile does.
-func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, node *Node, failure error) error {
-	uid := types.UID(record.ClaimUID)
-	if err := p.CDI.Remove(uid); err != nil {
-		return inOneLine([]error{failure, err})
-	}
-	// Without what the attempt has learned, whoever undoes the rest would take
-	// what somebody else has made for a part of it.
-	remembered := p.remember(ctx, record)
-	if err := workOf(record, p.neighbours(ctx, record.ClaimUID)).undo(ctx, node.Tools); err != nil {
-		err = fmt.Errorf("what was done already is undone later: %w", err)
-		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
-	}
-	if err := p.Journal.Delete(record.ClaimUID); err != nil {
-		return inOneLine([]error{failure, err})
-	}
-	return failure
+func (partition) intact(device journal.Device, tools Tools) (bool, error) {
+	return exists(device, tools.MIG)
 }
 
-// remember writes down as an intent what is left of a record. Its budget is its
-// own: that of the call may be used up.
-func (p *Preparer) remember(ctx context.Context, record *journal.Record) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
-	defer cancel()
-	record.State = journal.Intent
-	return p.Journal.Put(ctx, *record)
+func (partition) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	return partitionEdits(device, edits)
 }
 
-// announceRelease makes an intent of a record whose effects are about to be undone.
-func (p *Preparer) announceRelease(ctx context.Context, record journal.Record) error {
-	if !p.hasEffects(record) || record.State == journal.Intent {
+// partitionEdits are those of the GPU for who only looks at a partition that nobody has
+// made.
+func partitionEdits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	if device.Partition.UUID == "" {
+		return edits.GPU(device.UUID)
+	}
+	return edits.Partition(device.UUID, device.Partition.InstanceID, device.Partition.ComputeID)
+}
+
+// exists tells whether a MIG device is where its record says. A list, which others
+// change while it is read, is not believed when it lacks the device.
+func exists(device journal.Device, mig MIG) (bool, error) {
+	partition := device.Partition
+	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || found == nil {
+		return false, err
+	}
+	if slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID }) {
+		return true, nil
+	}
+	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)
+	return err == nil && uuid == partition.UUID, err
+}
+
+// ours tells whether a recorded device is a partition that is made and unmade here.
+func ours(device journal.Device) bool {
+	return device.Shape == gpu.BasePartition && !device.Partition.Foreign
+}
+
+// names tells whether a record's partition is this instance, which is on the
+// GPU of the record: by the MIG device's UUID once it is known, else by the
+// place. An instance without a device is one that is being made or unmade.
+func names(partition journal.Partition, instance gpu.Instance) bool {
+	if partition.ProfileID != instance.ProfileID || partition.Start != instance.Start {
+		return false
+	}
+	return partition.UUID == "" || len(instance.Devices) == 0 ||
+		slices.ContainsFunc(instance.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID })
+}
+
+// Made tells whether an instance on a GPU was made here for a recorded device of this
+// boot, or may have been.
+func Made(device journal.Device, uuid string, instance gpu.Instance) bool {
+	return ours(device) && device.UUID == uuid && names(device.Partition, instance)
+}
+
+// enableMIG prepares a GPU for its first partition. Undone, it leaves the GPU as
+// whole claims need it, once nobody has a partition of it.
+type enableMIG struct {
+	gpu    string
+	others neighbours
+}
+
+func (s enableMIG) do(_ context.Context, tools Tools) error {
+	enabled, err := tools.MIG.MIGEnabled(s.gpu)
+	if err != nil || enabled {
+		return err
+	}
+	return tools.MIG.SetMIG(s.gpu, true)
+}
+
+func (s enableMIG) undo(_ context.Context, tools Tools) error {
+	partitions, err := s.others.some(func(d journal.Device) bool { return ours(d) && d.UUID == s.gpu })
+	if err != nil || len(partitions) > 0 {
+		return err
+	}
+	if enabled, err := tools.MIG.MIGEnabled(s.gpu); err != nil || !enabled {
+		return err
+	}
+	if instances, err := tools.MIG.Instances(s.gpu); err != nil || len(instances) > 0 {
+		return err
+	}
+	err = tools.MIG.SetMIG(s.gpu, false)
+	if errors.Is(err, nvml.ErrResetRequired) || errors.Is(err, nvml.ErrInUse) {
+		// The mode of such a board is the administrator's, and one that a
+		// monitor keeps in use costs nobody anything: the next whole claim
+		// switches it, or says why it cannot.
 		return nil
 	}
-	record.State = journal.Intent
-	return p.Journal.Put(ctx, record)
+	return err
 }
 
-// unmake undoes the effects that a record speaks of, if any, and deletes it then.
-// The caller holds the claim's lock and no GPU's.
-func (p *Preparer) unmake(ctx context.Context, record journal.Record) error {
-	if !p.hasEffects(record) {
-		return nil
+// makeInstance makes the GPU instance of a partition, unless that of another share was
+// adopted. The last of the shares unmakes it.
+type makeInstance struct {
+	device *journal.Device
+	others neighbours
+	// tried tells that what is found in the place may be what was made.
+	tried bool
+}
+
+func (s *makeInstance) do(ctx context.Context, tools Tools) error {
+	uuid, partition := s.device.UUID, &s.device.Partition
+	if partition.UUID != "" {
+		return nil // adopted
 	}
-	node := p.node.Load()
-	if node == nil {
-		return errNoDriver
-	}
-	record = record.Clone()
-	uuids := affected(record)
-	// What a process uses may stay so for as long as ctx lasts, so the other claims
-	// of the GPU have their turn between two attempts.
-	var last error
-	return persist(ctx, func() error {
-		unlock, err := p.lockGPUs(ctx, uuids)
+	if s.tried {
+		found, err := tools.MIG.InstanceAt(uuid, partition.ProfileID, partition.Start)
 		if err != nil {
-			return cmp.Or(last, err)
+			return err
 		}
-		defer unlock()
-		known := record.Clone()
-		last = workOf(&record, p.neighbours(ctx, record.ClaimUID)).undoOnce(ctx, node.Tools)
-		switch {
-		case last == nil:
-			// Under the lock, so that of the last two claims of a GPU one sees
-			// that it is the last, and disables MIG.
-			last = p.Journal.Delete(record.ClaimUID)
-		case !reflect.DeepEqual(known, record):
-			last = inOneLine([]error{last, p.remember(ctx, &record)})
-		}
-		return last
-	})
-}
-
-// Discover looks at the GPUs and leaves out the instances that were made here:
-// they are no obstacle to what is offered, because claims hold them. Claims may
-// be prepared and unprepared meanwhile, also by another process. An instance
-// has its record before it is made and until it is gone, so one that is seen
-// both before and after the records are read, and that none of them names, is
-// somebody else's. Looks that contradict each other are taken again.
-func (p *Preparer) Discover(ctx context.Context, look func() (gpu.Node, error)) (node gpu.Node, err error) {
-	for range lookAttempts {
-		var sure bool
-		if node, sure, err = p.lookTwice(ctx, look); sure || err != nil {
-			break
+		if found != nil {
+			partition.InstanceID = found.ID
+			return nil
 		}
 	}
-	return node, err
-}
-
-// lookAttempts bounds how often looks may contradict each other.
-const lookAttempts = 3
-
-// lookTwice is not sure when an instance had other devices the second time, as when a
-// list was read while another claim's device came or went.
-func (p *Preparer) lookTwice(ctx context.Context, look func() (gpu.Node, error)) (node gpu.Node, sure bool, err error) {
-	node, err = look()
-	if err != nil || !slices.ContainsFunc(node.GPUs, hasInstances) {
-		return node, true, err
-	}
-	records, err := p.records(ctx)
+	err := s.endStale(ctx, tools)
 	if err != nil {
-		return gpu.Node{}, false, err
+		return err
 	}
-	before := node.GPUs
-	for i, g := range before {
-		before[i] = g.Without(func(instance gpu.Instance) bool { return p.anyNames(records, g.UUID, instance) })
+	s.tried = true
+	partition.InstanceID, err = tools.MIG.CreateInstance(uuid, partition.ProfileID, partition.Start, partition.Size)
+	if errors.Is(err, nvml.ErrInsufficientResources) {
+		partition.Foreign = true // whatever is there, so that undo leaves it alone
 	}
-	if !slices.ContainsFunc(before, hasInstances) {
-		return node, true, nil
-	}
-	node, err = look()
-	if err != nil {
-		return node, false, err
-	}
-	sure = true
-	for i, g := range node.GPUs {
-		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool {
-			there, same := seen(before, g.UUID, instance)
-			sure = sure && there == same
-			return !same
-		})
-	}
-	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
-	return node, sure, nil
+	return err
 }
 
-func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }
-
-// anyNames tells whether an instance on a GPU is one of those that were made here.
-func (p *Preparer) anyNames(records []journal.Record, uuid string, instance gpu.Instance) bool {
-	return slices.ContainsFunc(records, func(record journal.Record) bool {
-		return record.BootID == p.BootID && slices.ContainsFunc(record.Devices, func(d journal.Device) bool {
-			return ours(d) && d.UUID == uuid && names(*d.Partition, instance)
-		})
-	})
+// endStale ends the daemon of other shares whose partition somebody has destroyed: one
+// of that name is needed for the partition that takes its place.
+func (s *makeInstance) endStale(ctx context.Context, tools Tools) error {
+	if !s.device.Served() {
+		return nil
+	}
+	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == s.device.MPS.Daemon })
+	if err != nil || len(clients) == 0 || tools.Daemons == nil {
+		return err
+	}
+	return explain(tools.Daemons.Stop(ctx, s.device.MPS.Daemon))
 }
 
-// seen tells whether an instance in the same place is among those of the GPUs, and
-// whether it is the very same one, with the same devices.
-func seen(gpus []gpu.GPU, uuid string, instance gpu.Instance) (there, same bool) {
-	for _, g := range gpus {
-		for _, other := range g.Instances {
-			if g.UUID == uuid && other.ID == instance.ID && other.ProfileID == instance.ProfileID && other.Start == instance.Start {
-				return true, slices.Equal(other.Devices, instance.Devices)
-			}
+func (s *makeInstance) undo(_ context.Context, tools Tools) error {
+	if s.device.Partition.Foreign {
+		return nil
+	}
+	instance, err := ownInstance(tools.MIG, s.device)
+	if err == nil && instance != nil {
+		if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
+			return err
+		}
+		err = tools.MIG.DestroyInstance(s.device.UUID, instance.ID)
+	}
+	if err == nil {
+		err = s.gone(tools.MIG)
+	}
+	if err == nil {
+		relinquish(&s.device.Partition)
+	}
+	return err
+}
+
+// relinquish notes that nothing of ours is in the place of a partition any more:
+// what is found there later is somebody else's.
+func relinquish(partition *journal.Partition) {
+	partition.Foreign, partition.UUID, partition.InstanceID, partition.ComputeID = true, "", 0, 0
+}
+
+// gone makes sure of it: an instance that is forgotten would never be found again.
+func (s *makeInstance) gone(mig MIG) error {
+	instance, err := ownInstance(mig, s.device)
+	if err == nil && instance != nil {
+		return fmt.Errorf("GPU instance %d on %s is still there after it was destroyed: %w", instance.ID, s.device.UUID, nvml.ErrTransient)
+	}
+	return err
+}
+
+// makeCompute makes the compute instance in the GPU instance that was just made,
+// which together are the MIG device of a container.
+type makeCompute struct {
+	device *journal.Device
+	others neighbours
+	// tried tells that what is found in the GPU instance may be what was made.
+	tried bool
+}
+
+func (s *makeCompute) do(_ context.Context, tools Tools) error {
+	partition := &s.device.Partition
+	if partition.UUID != "" {
+		return nil // adopted
+	}
+	var made gpu.MIGDevice
+	if s.tried {
+		found, err := s.find(tools.MIG)
+		if err != nil {
+			return err
+		}
+		made = found
+	}
+	s.tried = true
+	if made.UUID == "" {
+		var err error
+		if made, err = tools.MIG.CreateComputeInstance(s.device.UUID, partition.InstanceID); err != nil {
+			return err
 		}
 	}
-	return false, false
+	partition.ComputeID, partition.UUID = made.ComputeID, made.UUID
+	return nil
+}
+
+// find looks for what an earlier attempt has made after all.
+func (s *makeCompute) find(mig MIG) (gpu.MIGDevice, error) {
+	instance, err := mig.InstanceAt(s.device.UUID, s.device.Partition.ProfileID, s.device.Partition.Start)
+	switch {
+	case err != nil:
+		return gpu.MIGDevice{}, err
+	case instance == nil:
+		return gpu.MIGDevice{}, fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
+	case len(instance.Devices) == 0:
+		return gpu.MIGDevice{}, nil
+	}
+	return instance.Devices[0], nil
+}
+
+func (s *makeCompute) undo(_ context.Context, tools Tools) error {
+	if s.device.Partition.Foreign {
+		return nil
+	}
+	instance, err := ownInstance(tools.MIG, s.device)
+	if err != nil || instance == nil {
+		return err
+	}
+	if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
+		return err
+	}
+	for _, made := range instance.Devices {
+		if err := tools.MIG.DestroyComputeInstance(s.device.UUID, instance.ID, made.ComputeID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needed tells whether another claim has a share of the same instance.
+func needed(device journal.Device, instance gpu.Instance, others neighbours) (bool, error) {
+	if device.Shares == 0 {
+		return false, nil
+	}
+	sharing, err := others.some(func(d journal.Device) bool {
+		return ours(d) && d.UUID == device.UUID && names(d.Partition, instance)
+	})
+	return len(sharing) > 0, err
+}
+
+// adopt takes over the partition that was made for an earlier share of the same claim,
+// with which it is unmade.
+type adopt struct{ from, to *journal.Device }
+
+func (s adopt) do(context.Context, Tools) error {
+	s.to.Partition = s.from.Partition
+	return nil
+}
+
+func (adopt) undo(context.Context, Tools) error { return nil }
+
+// ownInstance finds what was made for a recorded device, nil when it is gone.
+func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
+	instance, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
+	if err != nil || instance == nil || !names(device.Partition, *instance) {
+		return nil, err
+	}
+	return instance, nil
 }

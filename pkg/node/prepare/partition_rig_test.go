@@ -46,10 +46,7 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 	t.Helper()
 	p := r.start(t, changes...)
 	p.node.Store(nil)
-	node, err := p.Discover(testContext(t), r.look)
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := r.free(t, p)
 	mig := MIG(r.library)
 	if around != nil {
 		mig = around(mig)
@@ -58,9 +55,23 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 	return p
 }
 
-func (r *migRig) look() (gpu.Node, error) {
+// free is the node without the instances that were made for claims.
+func (r *migRig) free(t testing.TB, p *Preparer) gpu.Node {
+	t.Helper()
 	node, unreadable, err := r.library.Discover(fixture.Sysfs(r.sysfs))
-	return node, errors.Join(append(unreadable, err)...)
+	if err := errors.Join(append(unreadable, err)...); err != nil {
+		t.Fatal(err)
+	}
+	held, err := p.Held(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, g := range node.GPUs {
+		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool {
+			return slices.ContainsFunc(held, func(d journal.Device) bool { return Made(d, g.UUID, instance) })
+		})
+	}
+	return node
 }
 
 func (r *migRig) uuid(index int) string { return r.machine.GPUs()[index].UUID }

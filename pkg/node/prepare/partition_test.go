@@ -12,7 +12,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -471,75 +470,6 @@ func TestAdminAccessToPartitions(t *testing.T) {
 	r.expectMIG(t, p, nil, holder, admin)
 	unprepare(t, p, admin)
 	r.expectMIG(t, p, nil, holder)
-}
-
-// Our own instances are never published as somebody else's, whatever happens
-// between looking and reading the records.
-func TestDiscoverTellsOwnFromForeign(t *testing.T) {
-	for name, tc := range map[string]struct {
-		between func(t *testing.T, r *migRig, p *Preparer, claim *resourceapi.ResourceClaim)
-	}{
-		"unprepared while it looks": {func(t *testing.T, _ *migRig, p *Preparer, claim *resourceapi.ResourceClaim) { unprepare(t, p, claim) }},
-		"prepared again": {func(t *testing.T, _ *migRig, p *Preparer, claim *resourceapi.ResourceClaim) {
-			unprepare(t, p, claim)
-			prepare(t, p, claim)
-		}},
-		"its record is lost": {func(t *testing.T, r *migRig, _ *Preparer, claim *resourceapi.ResourceClaim) {
-			remove(t, r.record(claim))
-		}},
-		"its record is lost, and it is unprepared": {func(t *testing.T, r *migRig, p *Preparer, claim *resourceapi.ResourceClaim) {
-			remove(t, r.record(claim))
-			unprepare(t, p, claim)
-		}},
-		"nothing": {func(*testing.T, *migRig, *Preparer, *resourceapi.ResourceClaim) {}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newMIGRig(t)
-			r.foreign(t, 1, "2g.20gb", 0)
-			p := r.startMIG(t, nil)
-			claim := r.allocated("c", big0)
-			prepare(t, p, claim)
-			looked := 0
-			node, err := p.Discover(testContext(t), func() (gpu.Node, error) {
-				node, err := r.look()
-				if looked++; looked == 1 {
-					tc.between(t, r, p, claim)
-				}
-				return node, err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, g := range node.GPUs {
-				if want := g.Index == 1; len(g.Instances) > 0 != want {
-					t.Errorf("GPU %d has %+v of somebody else", g.Index, g.Instances)
-				}
-			}
-		})
-	}
-}
-
-// A list that lacked a device once does not withdraw it.
-func TestDiscoverLooksAgain(t *testing.T) {
-	for lacking := 1; lacking <= 2; lacking++ {
-		r := newMIGRig(t)
-		r.foreign(t, 1, "2g.20gb", 0)
-		p := r.startMIG(t, nil)
-		looked := 0
-		node, err := p.Discover(testContext(t), func() (gpu.Node, error) {
-			node, err := r.look()
-			if looked++; looked == lacking {
-				node.GPUs[1].Instances[0].Devices = nil
-			}
-			return node, err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := node.GPUs[1].Instances; len(got) != 1 || len(got[0].Devices) != 1 {
-			t.Errorf("look %d: got the instances %+v, want somebody else's with its device", lacking, got)
-		}
-	}
 }
 
 func TestAClaimWhoseSecondDeviceFails(t *testing.T) {

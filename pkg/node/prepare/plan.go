@@ -15,79 +15,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// Offer is what this node offers to claims.
-type Offer struct {
-	// Driver and Pool select the results that are ours.
-	Driver, Pool string
-	// Shapes are keyed by device name.
-	Shapes map[string]gpu.Shape
-}
-
-// NewOffer indexes shapes by device name.
-func NewOffer(driver, pool string, shapes []gpu.Shape) Offer {
-	offer := Offer{Driver: driver, Pool: pool, Shapes: make(map[string]gpu.Shape, len(shapes))}
-	for _, shape := range shapes {
-		offer.Shapes[shape.Name()] = shape
-	}
-	return offer
-}
-
-// Assignment is one allocation result: a device for a request.
-type Assignment struct {
-	// Request is the request's name, or request/alternative.
-	Request string
-	Shape   gpu.Shape
-	// Admin results look at a device without holding it.
-	Admin   bool
-	ShareID types.UID
-	// Interval is the time-slice that the GPU must have, empty for any.
-	Interval gpu.Interval
-	// MPS is whose client the claim's processes are, nil for nobody's.
-	MPS *journal.MPS
-}
-
 // Plan is what must be done to prepare a claim.
 type Plan struct {
 	Claim       cdi.Claim
 	Assignments []Assignment
-}
-
-// parts are what the claim holds for itself.
-func (p Plan) parts() []part {
-	var parts []part
-	for _, assignment := range p.Assignments {
-		if !assignment.Admin {
-			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.partition()})
-		}
-	}
-	return parts
-}
-
-// partition is what a record says of the shape's partition, nil for a whole GPU.
-// What is only looked at is never ours.
-func (a Assignment) partition() *journal.Partition {
-	switch shape := shared(a.Shape).(type) {
-	case gpu.Partition:
-		return &journal.Partition{ProfileID: shape.Profile.ID, Start: shape.Start, Size: shape.Profile.Size, Foreign: a.Admin}
-	case gpu.Static:
-		return &journal.Partition{
-			ProfileID: shape.Profile.ID, Start: shape.Instance.Start, Size: shape.Instance.Size, Foreign: true,
-			UUID: shape.Device.UUID, InstanceID: shape.Instance.ID, ComputeID: shape.Device.ComputeID,
-		}
-	}
-	return nil
-}
-
-// Exclusive lists the UUIDs of the GPUs of which the claim holds something, sorted.
-func (p Plan) Exclusive() []string {
-	var uuids []string
-	for _, assignment := range p.Assignments {
-		if !assignment.Admin {
-			uuids = append(uuids, assignment.Shape.Physical().UUID)
-		}
-	}
-	slices.Sort(uuids)
-	return slices.Compact(uuids)
 }
 
 // NewPlan reads a claim's allocation. Results of other drivers are none of our
@@ -136,6 +67,9 @@ func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assi
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, offer.names())
 	}
+	if _, err := preparationOf(shape.Form().Base); err != nil {
+		return Assignment{}, fmt.Errorf("device %s: %w", result.Device, err)
+	}
 	assignment := Assignment{
 		Request: result.Request,
 		Shape:   shape,
@@ -144,6 +78,23 @@ func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assi
 	}
 	assignment.takeShare(result, offer.Driver)
 	return assignment, nil
+}
+
+// Offer is what this node offers to claims.
+type Offer struct {
+	// Driver and Pool select the results that are ours.
+	Driver, Pool string
+	// Shapes are keyed by device name.
+	Shapes map[string]gpu.Shape
+}
+
+// NewOffer indexes shapes by device name.
+func NewOffer(driver, pool string, shapes []gpu.Shape) Offer {
+	offer := Offer{Driver: driver, Pool: pool, Shapes: make(map[string]gpu.Shape, len(shapes))}
+	for _, shape := range shapes {
+		offer.Shapes[shape.Name()] = shape
+	}
+	return offer
 }
 
 // namesShown keep an error readable on a node with hundreds of partitions.
@@ -158,4 +109,66 @@ func (o Offer) names() string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// checkDaemons refuses what no container can use: MPS finds its daemon, and a client's
+// limits, in the environment, of which a container has one.
+func checkDaemons(assignments []Assignment) error {
+	for i, a := range assignments {
+		for _, b := range assignments[:i] {
+			if a.Admin || b.Admin || a.Request != b.Request || !a.served() && !b.served() {
+				continue
+			}
+			if a.shares()+b.shares() == 0 && a.MPS.Daemon == b.MPS.Daemon {
+				continue
+			}
+			return fmt.Errorf("request %q: it was given %s and %s, but a container can be the client of one MPS daemon only, with one share: ask for each in a request of its own, and use them in different containers",
+				a.Request, b.Shape.Name(), a.Shape.Name())
+		}
+	}
+	return nil
+}
+
+// Exclusive lists the UUIDs of the GPUs of which the claim holds something, sorted.
+func (p Plan) Exclusive() []string {
+	var uuids []string
+	for _, assignment := range p.Assignments {
+		if !assignment.Admin {
+			uuids = append(uuids, assignment.Shape.Physical().UUID)
+		}
+	}
+	slices.Sort(uuids)
+	return slices.Compact(uuids)
+}
+
+// record is what will be remembered of the plan.
+func (p *Preparer) record(plan Plan, pool string) journal.Record {
+	record := journal.Record{
+		ClaimUID:  string(plan.Claim.UID),
+		Namespace: plan.Claim.Namespace,
+		Name:      plan.Claim.Name,
+		BootID:    p.BootID,
+		State:     journal.Prepared,
+	}
+	for _, assignment := range plan.Assignments {
+		form := assignment.Shape.Form()
+		record.Devices = append(record.Devices, journal.Device{
+			Request:      assignment.Request,
+			Pool:         pool,
+			Device:       assignment.Shape.Name(),
+			UUID:         assignment.Shape.Physical().UUID,
+			AdminAccess:  assignment.Admin,
+			ShareID:      string(assignment.ShareID),
+			Shape:        form.Base,
+			Type:         assignment.Shape.Type(),
+			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, nameInClaim(assignment.Shape.Name(), string(assignment.ShareID)))},
+			Partition:    assignment.partition(),
+			Shares:       form.Shares,
+			Sharing:      form.Sharing,
+			Interval:     string(assignment.Interval),
+			MPS:          assignment.MPS,
+			Steps:        assignment.steps(),
+		})
+	}
+	return record
 }

@@ -72,16 +72,16 @@ func (r *shareRig) expectOneServed(t *testing.T, device journal.Device) {
 	if device.Interval != "" && string(r.intervals.all()[device.UUID]) != device.Interval {
 		t.Errorf("%s: its GPU has the interval %q", device.Device, r.intervals.all()[device.UUID])
 	}
-	if device.Partition != nil && !r.migDeviceExists(device.Partition.UUID) {
+	if device.Partition.UUID != "" && !r.migDeviceExists(device.Partition.UUID) {
 		t.Errorf("%s: its partition %s is gone", device.Device, device.Partition.UUID)
 	}
-	if device.MPS == nil {
+	if !device.Served() {
 		return
 	}
 	if _, runs := r.daemons.all()[device.MPS.Daemon]; !runs {
 		t.Errorf("%s: its daemon does not run", device.Device)
 	}
-	if mode, err := r.library.ComputeMode(device.UUID); device.Partition == nil && (err != nil || mode != nvml.ExclusiveProcess) {
+	if mode, err := r.library.ComputeMode(device.UUID); device.Form().Entire() && (err != nil || mode != nvml.ExclusiveProcess) {
 		t.Errorf("%s: its GPU has the compute mode %s, %v", device.Device, mode, err)
 	}
 }

@@ -69,11 +69,7 @@ func (r *shareRig) startShares(t testing.TB, around func(Tools) Tools, changes .
 	t.Helper()
 	p := r.start(t, changes...)
 	p.node.Store(nil)
-	node, err := p.Discover(testContext(t), r.look)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shapes := gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return r.policy })
+	shapes := gpu.Shapes(r.free(t, p).GPUs, func(gpu.GPU) gpu.Policy { return r.policy })
 	tools := r.tools()
 	if around != nil {
 		tools = around(tools)
@@ -120,9 +116,9 @@ func (r *shareRig) expectShares(t testing.TB, p *Preparer, claims ...*resourceap
 		if device.Interval != "" {
 			wantIntervals[device.UUID] = gpu.Interval(device.Interval)
 		}
-		if device.MPS != nil {
+		if device.Served() {
 			wantDaemons[device.MPS.Daemon] = r.wanted(held, device.MPS.Daemon)
-			if device.Partition == nil {
+			if device.Form().Entire() {
 				wantModes[device.UUID] = nvml.ExclusiveProcess
 			}
 		}
@@ -149,13 +145,10 @@ func (r *shareRig) expectShares(t testing.TB, p *Preparer, claims ...*resourceap
 func (r *shareRig) wanted(held []journal.Device, id string) mps.Daemon {
 	daemon := mps.Daemon{ID: id, MultiUser: true}
 	for _, device := range held {
-		if device.MPS == nil || device.MPS.Daemon != id {
+		if device.MPS.Daemon != id {
 			continue
 		}
-		uuid := device.UUID
-		if device.Partition != nil {
-			uuid = device.Partition.UUID
-		}
+		uuid := device.DeviceUUID()
 		if !slices.Contains(daemon.Devices, uuid) {
 			daemon.Devices = append(daemon.Devices, uuid)
 		}
@@ -168,7 +161,7 @@ func (r *shareRig) oneShape(t testing.TB, held []journal.Device) {
 	t.Helper()
 	for i, a := range held {
 		for _, b := range held[:i] {
-			one, other := part{a.UUID, sharedName(a), a.Partition}, part{b.UUID, sharedName(b), b.Partition}
+			one, other := partOf(a), partOf(b)
 			if one.overlaps(other) && !one.coexists(other) {
 				t.Errorf("both %s and %s are given to claims", a.Device, b.Device)
 			}

@@ -47,7 +47,7 @@ func (s setting) arrange(claim types.UID, devices []*Assignment) error {
 		return nil
 	}
 	for _, device := range devices {
-		if _, share := device.Shape.(gpu.Share); share {
+		if device.shares() > 0 {
 			return fmt.Errorf("sharing is set, but request %q was given a share, %s of type %s: the node's policy says how it is shared, and the claim's capacity requests how much of it there is; remove sharing, or name the requests that it is for",
 				device.Request, device.Shape.Name(), device.Shape.Type())
 		}
@@ -151,11 +151,11 @@ func (s service) arrange(devices []*Assignment, daemon string) error {
 			return fmt.Errorf("sharing.strategy is %s, but request %q was given %s, a %s (compute capability %s), which cannot limit the clients of MPS: use %s",
 				v1beta1.MPSStrategy, device.Request, device.Shape.Name(), g.ProductName, g.ComputeCapability, v1beta1.TimeSlicingStrategy)
 		}
-		if total := (gpu.Share{Of: device.Shape}).MemoryBytes(); total > 0 && limits[i].bytes > total {
+		if total := device.Shape.MemoryBytes(); total > 0 && limits[i].bytes > total {
 			return fmt.Errorf("%s is %s, which is more than the %s of %s, which request %q was given: lower it",
 				limits[i].field, bytesText(limits[i].bytes), bytesText(total), device.Shape.Name(), device.Request)
 		}
-		device.MPS = &journal.MPS{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
+		device.MPS = journal.MPS{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
 	}
 	return nil
 }
@@ -192,24 +192,13 @@ func find(devices []*Assignment, key string) (int, error) {
 	if i, err := strconv.Atoi(key); err == nil && i >= 0 && i < len(devices) {
 		return i, nil
 	}
-	if i := slices.IndexFunc(devices, func(a *Assignment) bool { return uuidOf(a.Shape) == key }); i >= 0 && key != "" {
+	if i := slices.IndexFunc(devices, func(a *Assignment) bool { return a.Shape.UUID() == key }); i >= 0 && key != "" {
 		return i, nil
 	}
 	if len(devices) == 1 {
 		return 0, errors.New("but the configuration is for one device: use the key 0, or the UUID of a device that exists already")
 	}
 	return 0, fmt.Errorf("but the configuration is for %d devices: use a key of 0 to %d, or the UUID of a device that exists already", len(devices), len(devices)-1)
-}
-
-// uuidOf is empty for a partition, which has none until it is made.
-func uuidOf(shape gpu.Shape) string {
-	switch shape := shape.(type) {
-	case gpu.Whole:
-		return shape.GPU.UUID
-	case gpu.Static:
-		return shape.Device.UUID
-	}
-	return ""
 }
 
 func bytesText(n uint64) string {

@@ -133,7 +133,7 @@ func TestWhatConfigsAskFor(t *testing.T) {
 
 func sharingText(a Assignment) string {
 	switch {
-	case a.MPS != nil:
+	case a.served():
 		text := fmt.Sprint(a.MPS.Daemon, " ", a.MPS.MemoryBytes>>20, " ", a.MPS.Cores)
 		if a.MPS.MultiUser {
 			text += " multi-user"
@@ -271,9 +271,7 @@ func TestADaemonOfAClaim(t *testing.T) {
 			want := mps.Daemon{ID: "claim-uid-c-1", ThreadPercentage: 50, MemoryBytes: []uint64{4 << 30, 5 << 30}}
 			for i, device := range prepare(t, p, claim) {
 				want.Devices = append(want.Devices, device.UUID)
-				if device.Partition != nil {
-					want.Devices[i] = device.Partition.UUID
-				}
+				want.Devices[i] = device.DeviceUUID()
 			}
 			if got := r.daemons.all(); !reflect.DeepEqual(got, map[string]mps.Daemon{want.ID: want}) {
 				t.Errorf("got %+v, want %+v", got, want)

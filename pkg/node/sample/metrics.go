@@ -4,22 +4,15 @@ import (
 	"time"
 
 	"k8s.io/component-base/metrics"
-)
 
-// The metrics, of which the controller's usage room has the same names. Each has the
-// label "device": the device's name in the node's pool.
-const (
-	MetricUtilization = "mica_device_utilization_ratio"
-	MetricMemoryUsed  = "mica_device_memory_used_bytes"
-	MetricMemoryTotal = "mica_device_memory_total_bytes"
-	MetricSampled     = "mica_device_sample_timestamp_seconds"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 var (
-	utilization = describe(MetricUtilization, "Part of the last 15 seconds in which something ran on a device that a prepared claim holds, 0 to 1; absent where the device does not tell.")
-	memoryUsed  = describe(MetricMemoryUsed, "Memory that is taken of a device that a prepared claim holds; absent where the device does not tell.")
-	memoryTotal = describe(MetricMemoryTotal, "Memory of a device that a prepared claim holds; absent where the device does not tell.")
-	lastSample  = describe(MetricSampled, "When a device that a prepared claim holds was sampled last, in seconds since 1970.")
+	utilization = describe(gpu.MetricUtilization, "Part of the last 15 seconds in which something ran on a device that a prepared claim holds, 0 to 1; absent where the device does not tell.")
+	memoryUsed  = describe(gpu.MetricMemoryUsed, "Memory that is taken of a device that a prepared claim holds; absent where the device does not tell.")
+	memoryTotal = describe(gpu.MetricMemoryTotal, "Memory of a device that a prepared claim holds; absent where the device does not tell.")
+	lastSample  = describe(gpu.MetricSampled, "When a device that a prepared claim holds was sampled last, in seconds since 1970.")
 )
 
 func describe(name, help string) *metrics.Desc {
@@ -47,7 +40,7 @@ func (s *Sampler) collect(now time.Time) []metrics.Metric {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []metrics.Metric
-	for _, b := range s.boards {
+	for _, b := range s.gpus {
 		for _, of := range b.series {
 			usage, at, known := of.recent(now)
 			if !known {

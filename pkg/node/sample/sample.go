@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// Interval is the time between two samples of a device.
-	Interval = 2 * time.Second
-	// Window is what a mean is about. A device without a sample in it has no metrics.
-	Window = 15 * time.Second
+	// interval is the time between two samples of a device.
+	interval = 2 * time.Second
+	// window is what a mean is about. A device without a sample in it has no metrics.
+	window = 15 * time.Second
 	// leaveAfter is how long Run waits for GPUs that do not answer before it returns.
 	leaveAfter = 5 * time.Second
 )
@@ -50,13 +50,13 @@ type Sampler struct {
 	// changed holds a token when the devices have changed.
 	changed chan struct{}
 
-	mu     sync.Mutex
-	boards map[string]*board // by UUID
+	mu   sync.Mutex
+	gpus map[string]*sampledGPU // by UUID
 }
 
-// board is a GPU, whose devices are read one after the other. The Sampler's mu guards
+// sampledGPU is a GPU whose devices are read one after the other. The Sampler's mu guards
 // the fields.
-type board struct {
+type sampledGPU struct {
 	uuid   string
 	series []*series
 	// dropped are those whose meter is to be closed.
@@ -69,7 +69,7 @@ type board struct {
 
 // New returns a sampler of no device.
 func New() *Sampler {
-	return &Sampler{changed: make(chan struct{}, 1), boards: map[string]*board{}}
+	return &Sampler{changed: make(chan struct{}, 1), gpus: map[string]*sampledGPU{}}
 }
 
 // Set replaces the devices that are sampled. It never waits for a GPU. What was sampled
@@ -84,10 +84,10 @@ func (s *Sampler) Set(devices []Device) {
 			continue
 		}
 		named[device.Name] = true
-		b := s.boards[device.GPU]
+		b := s.gpus[device.GPU]
 		if b == nil {
-			b = &board{uuid: device.GPU}
-			s.boards[device.GPU] = b
+			b = &sampledGPU{uuid: device.GPU}
+			s.gpus[device.GPU] = b
 		}
 		i := slices.IndexFunc(b.series, func(of *series) bool { return of.continues(device) })
 		if i < 0 {
@@ -97,7 +97,7 @@ func (s *Sampler) Set(devices []Device) {
 		b.series[i].Claims = device.Claims
 		kept[b.series[i]] = true
 	}
-	for _, b := range s.boards {
+	for _, b := range s.gpus {
 		for _, of := range b.series {
 			if !kept[of] {
 				b.dropped = append(b.dropped, of)
@@ -127,7 +127,7 @@ func (s *Sampler) Run(ctx context.Context, open func(uuid string) Meter) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(Interval):
+		case <-time.After(interval):
 		}
 	}
 }
@@ -141,7 +141,7 @@ func awaitReaders(ctx context.Context, readers *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-time.After(leaveAfter):
-		klog.FromContext(ctx).Info("Stopping although a GPU has not yet answered how busy it is", "waited", leaveAfter)
+		klog.FromContext(ctx).Info("Stopping before a GPU has answered a request for its usage", "waited", leaveAfter)
 	}
 }
 
@@ -149,7 +149,7 @@ func awaitReaders(ctx context.Context, readers *sync.WaitGroup) {
 func (s *Sampler) awaitDevices(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		some := len(s.boards) > 0
+		some := len(s.gpus) > 0
 		s.mu.Unlock()
 		if some {
 			return ctx.Err()
@@ -162,29 +162,29 @@ func (s *Sampler) awaitDevices(ctx context.Context) error {
 	}
 }
 
-// due are the boards to read now, which are marked as being read: those that have
+// due are the GPUs to read now, which are marked as being read: those that have
 // answered the last time.
-func (s *Sampler) due(ctx context.Context) []*board {
+func (s *Sampler) due(ctx context.Context) []*sampledGPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var due []*board
+	var due []*sampledGPU
 	now := time.Now()
-	for _, b := range s.boards {
+	for _, b := range s.gpus {
 		if b.reading.IsZero() {
 			b.reading = now
 			due = append(due, b)
 			continue
 		}
-		if waited := now.Sub(b.reading); waited >= Window && !b.silent {
+		if waited := now.Sub(b.reading); waited >= window && !b.silent {
 			b.silent = true
-			klog.FromContext(ctx).Info("A GPU does not answer how busy it is; its devices have no metrics until it does", "gpu", b.uuid, "waited", waited)
+			klog.FromContext(ctx).Info("GPU does not answer requests for its usage; its devices have no metrics until it does", "gpu", b.uuid, "waited", waited)
 		}
 	}
 	return due
 }
 
-// read reads the devices of a board once.
-func (s *Sampler) read(ctx context.Context, b *board, open func(uuid string) Meter) {
+// read reads the devices of a GPU once.
+func (s *Sampler) read(ctx context.Context, b *sampledGPU, open func(uuid string) Meter) {
 	s.mu.Lock()
 	all := slices.Clone(b.series)
 	s.mu.Unlock()
@@ -204,13 +204,13 @@ func (s *Sampler) record(ctx context.Context, of *series, usage gpu.Usage, err e
 	say := of.failed(err)
 	s.mu.Unlock()
 	if say {
-		klog.FromContext(ctx).Error(err, "How busy a device is cannot be read; the plugin keeps trying", "device", of.Name, "gpu", of.GPU)
+		klog.FromContext(ctx).Error(err, "Cannot read the usage of a device; retrying", "device", of.Name, "gpu", of.GPU)
 	}
 }
 
-// finish closes the meters of devices that no claim holds any more and lets the board be
-// read again. A board without devices goes.
-func (s *Sampler) finish(ctx context.Context, b *board) {
+// finish closes the meters of devices that no claim holds any more and lets the GPU be
+// read again. A GPU without devices goes.
+func (s *Sampler) finish(ctx context.Context, b *sampledGPU) {
 	for {
 		s.mu.Lock()
 		dropped := b.dropped
@@ -218,7 +218,7 @@ func (s *Sampler) finish(ctx context.Context, b *board) {
 		if len(dropped) == 0 {
 			b.reading, b.silent = time.Time{}, false
 			if len(b.series) == 0 {
-				delete(s.boards, b.uuid)
+				delete(s.gpus, b.uuid)
 			}
 			s.mu.Unlock()
 			return
@@ -229,7 +229,7 @@ func (s *Sampler) finish(ctx context.Context, b *board) {
 				continue
 			}
 			if err := of.meter.Close(); err != nil {
-				klog.FromContext(ctx).V(2).Info("Closing the meter of a device did not work", "device", of.Name, "err", err)
+				klog.FromContext(ctx).V(2).Info("Cannot close the meter of a device", "device", of.Name, "err", err)
 			}
 		}
 	}

@@ -140,7 +140,7 @@ func (r *rig) shown(t *testing.T) string {
 		short := strings.TrimPrefix(family.GetName(), "mica_device_")
 		for _, m := range family.GetMetric() {
 			value := m.GetGauge().GetValue()
-			if family.GetName() == MetricSampled {
+			if family.GetName() == gpu.MetricSampled {
 				value = time.Since(time.UnixMilli(int64(value * 1000))).Seconds()
 			}
 			lines = append(lines, fmt.Sprintf("%s %s %.4g", m.GetLabel()[0].GetValue(), short, value))
@@ -171,7 +171,7 @@ func TestTheMeanOfTheLastSeconds(t *testing.T) {
 		r.wantShown(t, "after a while", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 20", "gpu-0 sample_timestamp_seconds 1", "gpu-0 utilization_ratio 0.5")
 		after(14 * time.Second)
 		r.wantShown(t, "after the window", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 20", "gpu-0 sample_timestamp_seconds 1", "gpu-0 utilization_ratio 1")
-		if n := len(r.boards["GPU-a"].series[0].samples); n > 9 {
+		if n := len(r.gpus["GPU-a"].series[0].samples); n > 9 {
 			t.Errorf("%d samples are kept", n)
 		}
 	})
@@ -211,8 +211,8 @@ func TestNothingIsReadWhileNothingIsHeld(t *testing.T) {
 		after(10 * time.Second)
 		n := r.count()
 		after(time.Hour)
-		if open := r.opened(); r.count() != n || len(open) != 0 || len(r.boards) != 0 {
-			t.Errorf("%d more reads, open meters %q, %d GPUs", r.count()-n, open, len(r.boards))
+		if open := r.opened(); r.count() != n || len(open) != 0 || len(r.gpus) != 0 {
+			t.Errorf("%d more reads, open meters %q, %d GPUs", r.count()-n, open, len(r.gpus))
 		}
 	})
 }
@@ -304,7 +304,7 @@ func TestTheEndDoesNotWaitForAGPUThatDoesNotAnswer(t *testing.T) {
 		if took := time.Since(start); took != leaveAfter {
 			t.Errorf("it took %s to end, want %s", took, leaveAfter)
 		}
-		if logs := r.logs(); !strings.Contains(logs, "Stopping although") {
+		if logs := r.logs(); !strings.Contains(logs, "Stopping before") {
 			t.Errorf("it is not said:\n%s", logs)
 		}
 		close(hangs)

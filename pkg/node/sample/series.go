@@ -11,9 +11,9 @@ import (
 // what never changes: of the device, all but its claims.
 type series struct {
 	Device
-	// meter belongs to whoever reads the board.
+	// meter belongs to whoever reads the GPU.
 	meter   Meter
-	samples []sampled // of the last Window, the oldest first
+	samples []sampled // of the last window, the oldest first
 	// said is the error that was told, empty where the last read had none.
 	said string
 }
@@ -35,7 +35,7 @@ func (s *series) add(usage gpu.Usage, at time.Time) {
 	if usage == (gpu.Usage{}) {
 		return
 	}
-	s.samples = append(slices.DeleteFunc(s.samples, func(old sampled) bool { return at.Sub(old.at) > Window }), sampled{usage, at})
+	s.samples = append(slices.DeleteFunc(s.samples, func(old sampled) bool { return at.Sub(old.at) > window }), sampled{usage, at})
 }
 
 // failed remembers the error, and tells whether it is to be said: each once while it lasts.
@@ -47,12 +47,12 @@ func (s *series) failed(err error) bool {
 	return err != nil && s.said != before
 }
 
-// recent is what is known of the last Window: the mean utilization, the last memory, and
+// recent is what is known of the last window: the mean utilization, the last memory, and
 // when the last sample was taken. It is false where there is none.
 func (s *series) recent(now time.Time) (usage gpu.Usage, at time.Time, known bool) {
 	var sum, count float64
 	for _, sample := range s.samples {
-		if now.Sub(sample.at) > Window {
+		if now.Sub(sample.at) > window {
 			continue
 		}
 		at, known = sample.at, true

@@ -19,9 +19,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
-// ErrNotSupported: this GPU, as it is configured now, has no time-slice to set. It
+// errNotSupported: this GPU, as it is configured now, has no time-slice to set. It
 // is a kind of errors.ErrUnsupported.
-var ErrNotSupported error = notSupported{}
+var errNotSupported error = notSupported{}
 
 type notSupported struct{}
 
@@ -57,7 +57,7 @@ type Setter struct{ tools Tools }
 func NewSetter(tools Tools) *Setter { return &Setter{tools: tools} }
 
 // Set gives the GPU a time-slice, which lasts until it is given another one or the
-// kernel driver lets go of the GPU. The error is ErrNotSupported where the GPU has
+// kernel driver lets go of the GPU. The error is errors.ErrUnsupported where the GPU has
 // none, as before Volta and with MIG.
 func (s *Setter) Set(ctx context.Context, uuid string, interval gpu.Interval) error {
 	if err := s.set(ctx, uuid, interval); err != nil {
@@ -114,7 +114,7 @@ func judge(path string, err error, output string) error {
 	}
 	switch {
 	case code == exitNotSupported, code == exitNotImplemented, strings.Contains(strings.ToLower(output), "not supported"):
-		return fmt.Errorf("%w: %s said %q: offer its shares with the interval %s", ErrNotSupported, path, said, gpu.DefaultInterval)
+		return fmt.Errorf("%w: %s said %q: offer its shares with the interval %s", errNotSupported, path, said, gpu.DefaultInterval)
 	case err != nil:
 		return fmt.Errorf("run %s: %w: it said %q", path, err, said)
 	}

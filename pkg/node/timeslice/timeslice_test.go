@@ -68,7 +68,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := installed(t, tc.script).Set(t.Context(), uuid, tc.interval)
 			fixture.Sentence(t, err, tc.want...)
-			if errors.Is(err, ErrNotSupported) != tc.notSupported || errors.Is(err, errors.ErrUnsupported) != tc.notSupported {
+			if errors.Is(err, errNotSupported) != tc.notSupported || errors.Is(err, errors.ErrUnsupported) != tc.notSupported {
 				t.Errorf("not supported is %v: %v", !tc.notSupported, err)
 			}
 		})

@@ -112,10 +112,3 @@ func (r groupReport) template(before *v1alpha1.TemplateStatus) (*v1alpha1.Templa
 
 // maxConditionMessage is less than the API's limit of 32768 bytes: people read it.
 const maxConditionMessage = 1024
-
-func bounded(text string) string {
-	if len(text) <= maxConditionMessage {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxConditionMessage-len("…")], "") + "…"
-}

@@ -17,31 +17,24 @@ const (
 	eksAtOnce = 4
 )
 
-// askEKS asks for the groups that grow by calls of EKS.
-func (l *Loop) askEKS(ctx context.Context, groups []view.Group) map[string]pair.Nodegroup {
-	if l.Nodegroups == nil {
-		return nil
-	}
+// askEKS asks for groups, a few at a time.
+func (l *Loop) askEKS(ctx context.Context, groups []*v1alpha1.GPUNodeGroup) map[string]view.Nodegroup {
 	ctx, cancel := context.WithTimeout(ctx, eksTimeout)
 	defer cancel()
 	var (
 		lock    sync.Mutex
 		running sync.WaitGroup
-		answers = map[string]pair.Nodegroup{}
+		answers = map[string]view.Nodegroup{}
 		places  = make(chan struct{}, eksAtOnce)
 	)
 	for _, group := range groups {
-		object := group.Object
-		if object.Spec.Pairing != v1alpha1.PairingDirect || object.Spec.Provider.EKS == nil || group.Refused != "" {
-			continue
-		}
 		places <- struct{}{}
 		running.Go(func() {
 			defer func() { <-places }()
-			answer := l.Nodegroups.Describe(ctx, *object.Spec.Provider.EKS, pair.UpdateOf(object))
+			answer := l.Nodegroups.Describe(ctx, *group.Spec.Provider.EKS, pair.UpdateOf(group))
 			lock.Lock()
 			defer lock.Unlock()
-			answers[object.Name] = answer
+			answers[group.Name] = answer
 		})
 	}
 	running.Wait()

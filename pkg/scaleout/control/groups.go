@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -35,11 +36,10 @@ func (l *Loop) reportGroups(ctx context.Context, s pair.Situation, result pair.R
 	for _, growth := range s.Decision.Growth {
 		demand[growth.Group] += len(growth.Nodes)
 	}
-	written := statusWriters(result.Actions)
 	var problems []error
 	for i, group := range s.View.GroupStates {
 		name := group.Object.Name
-		before, err := l.current(ctx, group.Object, written[name])
+		before, err := l.current(ctx, group.Object, result.Written[name])
 		if apierrors.IsNotFound(err) {
 			continue // it was deleted meanwhile
 		}
@@ -78,20 +78,6 @@ func failures(backoff *v1alpha1.Backoff) int32 {
 		return 0
 	}
 	return backoff.Failures
-}
-
-// statusWriters are the groups whose status the executor has written.
-func statusWriters(actions []pair.Action) map[string]bool {
-	written := map[string]bool{}
-	for _, action := range actions {
-		switch action := action.(type) {
-		case pair.SetDesired:
-			written[action.Group.Name] = true
-		case pair.SetBackoff:
-			written[action.Group.Name] = true
-		}
-	}
-	return written
 }
 
 // current is the group as it is after the actions.
@@ -202,6 +188,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		Nodes:              int32(len(r.group.Nodes)),
 		Demand:             int32(r.demand),
 		InFlight:           r.pairing.InFlight[:min(len(r.pairing.InFlight), v1alpha1.MaxInFlight)],
+		ProviderMax:        r.group.ProviderMax,
 		Backoff:            r.pairing.Backoff,
 	}
 	for _, state := range r.group.Nodes {
@@ -215,7 +202,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 	for _, condition := range []metav1.Condition{r.ready(), r.templateValid(before.Conditions), r.inBackoff()} {
 		condition.ObservedGeneration = status.ObservedGeneration
 		condition.LastTransitionTime = metav1.NewTime(r.now.Truncate(time.Second))
-		condition.Message = bounded(condition.Message)
+		condition.Message = excerpt.Of(condition.Message, maxConditionMessage)
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	if r.group.Refused != "" {

@@ -120,11 +120,11 @@ func TestWhatGoesOnIsNotToldAgain(t *testing.T) {
 
 // nodegroups is an EKS that does what it is asked for.
 type nodegroups struct {
-	pair.Nodegroup
+	view.Nodegroup
 	asked []string
 }
 
-func (n *nodegroups) Describe(_ context.Context, _ v1alpha1.EKSNodegroup, update string) pair.Nodegroup {
+func (n *nodegroups) Describe(_ context.Context, _ v1alpha1.EKSNodegroup, update string) view.Nodegroup {
 	n.asked = append(n.asked, update)
 	return n.Nodegroup
 }
@@ -144,7 +144,7 @@ func byEKS(g *v1alpha1.GPUNodeGroup) {
 
 func TestAScaleUpByEKSIsTold(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6", byEKS))...)
-	w.loop.Nodegroups = &nodegroups{Nodegroup: pair.Nodegroup{Max: 5, Status: "ACTIVE"}}
+	w.loop.Nodegroups = &nodegroups{Nodegroup: view.Nodegroup{Max: 5, Status: "ACTIVE"}}
 	w.loop.executor.Nodegroups = w.loop.Nodegroups
 	w.pass()
 	w.pass()
@@ -166,7 +166,7 @@ func TestEKSIsAskedForTheLastUpdateOfOurs(t *testing.T) {
 	w.loop.Nodegroups = eks
 	object := group("g6", byEKS)
 	object.Status.InFlight = []v1alpha1.InFlight{{ID: "update-1", Nodes: 1, Target: 1}, {ID: "size-2-at-1", Nodes: 1, Target: 2}}
-	w.loop.askEKS(t.Context(), []view.Group{{Object: object}})
+	w.loop.askEKS(t.Context(), []*v1alpha1.GPUNodeGroup{object})
 	if len(eks.asked) != 1 || eks.asked[0] != "update-1" {
 		t.Errorf("EKS was asked for %q, want update-1", eks.asked)
 	}

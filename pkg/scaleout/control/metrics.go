@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
@@ -50,8 +49,9 @@ var (
 	}, []string{"group", "reason"})
 )
 
-func init() {
-	metrics.Registry.MustRegister(planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, templateErrors)
+// Metrics are what a process with a Loop counts.
+func Metrics() []prometheus.Collector {
+	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, templateErrors}
 }
 
 // measure sets what is counted in each pass anew, so that a group that is gone has no series.

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -27,11 +27,10 @@ const planTimeout = time.Minute
 func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	begun := l.Clock.Now()
 	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
-	var count scaleout.Counting
+	var planner *scaleout.Planner
 	situation, err := l.look(ctx, begun)
 	if err == nil {
-		situation.View.Samples = l.Forecast.Samples()
-		count, err = l.plan(ctx, &situation)
+		planner, err = l.plan(ctx, &situation)
 	}
 	if err != nil {
 		l.Forecast.Failed(err)
@@ -42,9 +41,9 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	v := situation.View
 	done := l.executor.Do(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
-	counted := l.tellRooms(ctx, situation, count)
+	counted := l.tellRooms(ctx, situation, planner)
 	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation))
-	tellAgain, told := l.tellPods(ctx, situation)
+	tellAgain, told := l.tellPods(ctx, situation, planner)
 	failures := []error{done, opened, counted, reported, told}
 	if l.DiscoverNodes {
 		failures = append(failures, l.discover(ctx, v))
@@ -55,7 +54,7 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 
 // look reads all that a decision depends on.
 func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) {
-	v, err := view.Read(ctx, l.Client, view.Options{Driver: l.Driver, Now: now, Memo: l.memo})
+	said, err := autoscaler.Read(ctx, l.Client, l.Autoscaler)
 	if err != nil {
 		return pair.Situation{}, err
 	}
@@ -63,35 +62,15 @@ func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) 
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	autoscaler, err := l.autoscaler(ctx)
+	o := view.Options{Driver: l.Driver, Now: now, Autoscaler: &said, Samples: l.Forecast.Samples(), Memo: l.memo}
+	if l.Nodegroups != nil {
+		o.AskEKS = l.askEKS
+	}
+	v, err := view.Read(ctx, l.Client, o)
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	asked := l.askEKS(ctx, v.GroupStates)
-	for i := range v.Groups {
-		restrict(&v.Groups[i], v.GroupStates[i], autoscaler, now)
-		// By its limit at EKS, the plan takes another group where this one cannot grow.
-		if answer, found := asked[v.Groups[i].Name]; found {
-			v.Groups[i].Max = answer.Limit(v.Groups[i].Max)
-		}
-	}
-	return pair.Situation{
-		Now:         now,
-		View:        v,
-		Triggers:    triggers,
-		Autoscaler:  autoscaler,
-		EKS:         asked,
-		Placeholder: l.Placeholder,
-	}, nil
-}
-
-// restrict adds what Cluster Autoscaler says of a group to what its spec says.
-func restrict(group *scaleout.Group, state view.Group, autoscaler pair.Autoscaler, now time.Time) {
-	if state.Refused != "" {
-		return
-	}
-	group.Closed = pair.Closed(state.Object, autoscaler, now)
-	group.Max = pair.Max(state.Object, autoscaler, now)
+	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.EKS, Placeholder: l.Placeholder}, nil
 }
 
 // triggers is what Cluster Autoscaler has said of pods.
@@ -103,37 +82,26 @@ func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error)
 	return pair.Triggers(list.Items), nil
 }
 
-func (l *Loop) autoscaler(ctx context.Context) (pair.Autoscaler, error) {
-	var status corev1.ConfigMap
-	err := l.Client.Get(ctx, l.Autoscaler, &status)
-	if apierrors.IsNotFound(err) {
-		return pair.ReadAutoscaler(nil), nil
-	}
-	if err != nil {
-		return pair.Autoscaler{}, fmt.Errorf("read the status of Cluster Autoscaler in ConfigMap %s: %w", l.Autoscaler, err)
-	}
-	return pair.ReadAutoscaler(&status), nil
-}
-
-// plan decides what is needed, and gives what counts room besides.
-func (l *Loop) plan(ctx context.Context, s *pair.Situation) (scaleout.Counting, error) {
+// plan decides what is needed, and gives the planner, which tells more of it.
+func (l *Loop) plan(ctx context.Context, s *pair.Situation) (*scaleout.Planner, error) {
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	begun := l.Clock.Now()
-	decision, count, err := scaleout.Decide(ctx, s.View.Snapshot)
+	planner := scaleout.NewPlanner(s.View.Snapshot)
+	decision, err := planner.Decide(ctx)
 	planSeconds.Observe(l.Clock.Since(begun).Seconds())
 	if err != nil {
 		return nil, fmt.Errorf("plan for %d pending pods on %d nodes and %d groups: %w: look for claims with very many requests or constraints",
 			len(s.View.Pending), len(s.View.Nodes), len(s.View.Groups), err)
 	}
 	s.Decision = decision
-	return count, nil
+	return planner, nil
 }
 
 // tellRooms counts room for what is forecast and tells of it. It takes seconds where a claim makes
 // the search exponential, so that pods that wait come first.
-func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, count scaleout.Counting) error {
-	rooms, err := count(ctx)
+func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
+	rooms, err := planner.Rooms(ctx)
 	if err != nil {
 		l.Forecast.Failed(err)
 		return err
@@ -144,10 +112,10 @@ func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, count scaleout.C
 }
 
 // tellPods tells pods what they wait for, and gives the time at which to tell the rest.
-func (l *Loop) tellPods(ctx context.Context, s pair.Situation) (time.Time, error) {
+func (l *Loop) tellPods(ctx context.Context, s pair.Situation, planner *scaleout.Planner) (time.Time, error) {
 	within, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
-	explained, err := explain.Pods(within, s.View.Snapshot, s.Decision)
+	explained, err := explain.Pods(within, planner)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
 	}
@@ -204,7 +172,7 @@ func nextTimeout(v *view.View, now time.Time) time.Time {
 		}
 		for _, state := range group.Nodes {
 			if group.Starting(state, now) {
-				next = earliest(next, state.Object.CreationTimestamp.Add(group.ProvisionTimeout()+time.Second))
+				next = earliest(next, state.Object.CreationTimestamp.Add(group.Object.ProvisionTimeout()+time.Second))
 			}
 		}
 	}

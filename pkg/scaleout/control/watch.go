@@ -76,6 +76,9 @@ func matters(before, after any) bool {
 	case *corev1.Node:
 		before, same := before.(*corev1.Node)
 		return !same || nodeChanged(before, after)
+	case *v1alpha1.GPUPolicy: // what nodes made of it decides nothing
+		before, same := before.(*v1alpha1.GPUPolicy)
+		return !same || before.UID != after.UID || before.Generation != after.Generation
 	default:
 		return true
 	}

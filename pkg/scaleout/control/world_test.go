@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -64,7 +65,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
 		}}}},
 	})
-	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: pair.AutoscalerNamespace, Name: pair.AutoscalerStatus}})
+	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName}})
 	for _, object := range objects {
 		w.create(object)
 	}
@@ -131,7 +132,7 @@ func (w *world) restart() {
 		Recorder:      w.recorder,
 		Clock:         w.clock,
 		Placeholder:   pair.PlaceholderOptions{Namespace: "mica", Image: "pause"},
-		Autoscaler:    types.NamespacedName{Namespace: pair.AutoscalerNamespace, Name: pair.AutoscalerStatus},
+		Autoscaler:    types.NamespacedName{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName},
 		DiscoverNodes: true,
 	})
 }
@@ -189,7 +190,7 @@ func (w *world) updateStatus(object client.Object) {
 func (w *world) autoscale() {
 	w.t.Helper()
 	var status corev1.ConfigMap
-	key := types.NamespacedName{Namespace: pair.AutoscalerNamespace, Name: pair.AutoscalerStatus}
+	key := types.NamespacedName{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName}
 	if err := w.client.Get(w.t.Context(), key, &status); err != nil {
 		w.t.Fatal(err)
 	}

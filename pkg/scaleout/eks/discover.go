@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -16,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -105,17 +105,13 @@ var effects = map[types.TaintEffect]corev1.TaintEffect{
 	types.TaintEffectPreferNoSchedule: corev1.TaintEffectPreferNoSchedule,
 }
 
-// startupTaint are keys of taints that new nodes lose.
-var startupTaint = regexp.MustCompile(`^(startup-taint|ignore-taint)\.cluster-autoscaler\.kubernetes\.io/`)
-
+// taints are those that nodes keep, in order.
 func taints(of []types.Taint) []corev1.Taint {
 	var kept []corev1.Taint
 	for _, t := range of {
-		if startupTaint.MatchString(aws.ToString(t.Key)) {
-			continue
-		}
 		kept = append(kept, corev1.Taint{Key: aws.ToString(t.Key), Value: aws.ToString(t.Value), Effect: effects[t.Effect]})
 	}
+	kept = template.WithoutStartup(kept)
 	slices.SortFunc(kept, func(a, b corev1.Taint) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(string(a.Effect), string(b.Effect)))
 	})

@@ -24,6 +24,7 @@ func TestGroupsWithGPUsAreDiscovered(t *testing.T) {
 		Taints: []ekssim.Taint{
 			{Key: "team", Value: "a", Effect: "NO_SCHEDULE"},
 			{Key: v1alpha1.TaintStartup, Value: "true", Effect: "NO_SCHEDULE"},
+			{Key: "node.cilium.io/agent-not-ready", Value: "true", Effect: "NO_EXECUTE"},
 			{Key: "drain", Value: "b", Effect: "NO_EXECUTE"},
 		},
 	})

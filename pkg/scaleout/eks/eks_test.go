@@ -17,6 +17,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 	"github.com/mica-gpu/mica/test/ekssim"
 )
 
@@ -87,7 +88,7 @@ func (b *bench) intent(target int) v1alpha1.InFlight {
 	return v1alpha1.InFlight{ID: pair.IntentID, Target: int32(target), Nodes: int32(target), Since: metav1.NewTime(b.clock.Now())}
 }
 
-func (b *bench) describe(update string) pair.Nodegroup {
+func (b *bench) describe(update string) view.Nodegroup {
 	return b.client.Describe(context.Background(), gpus, update)
 }
 
@@ -106,13 +107,13 @@ func TestAnUpdateIsFollowedToItsEnd(t *testing.T) {
 	if err != nil || id == "" {
 		t.Fatalf("SetDesired gives %q, %v", id, err)
 	}
-	want := pair.Nodegroup{Max: 5, Status: "UPDATING", Update: id}
-	if diff := cmp.Diff(want, b.describe(id), cmpopts.IgnoreFields(pair.Nodegroup{}, "AskedAt")); diff != "" {
+	want := view.Nodegroup{Max: 5, Status: "UPDATING", Update: id}
+	if diff := cmp.Diff(want, b.describe(id), cmpopts.IgnoreFields(view.Nodegroup{}, "AskedAt")); diff != "" {
 		t.Errorf("during the update (-want +got):\n%s", diff)
 	}
 	b.clock.Step(takes)
-	want = pair.Nodegroup{Max: 5, Desired: 2, Status: "ACTIVE"}
-	if diff := cmp.Diff(want, b.describe(id), cmpopts.IgnoreFields(pair.Nodegroup{}, "AskedAt")); diff != "" {
+	want = view.Nodegroup{Max: 5, Desired: 2, Status: "ACTIVE"}
+	if diff := cmp.Diff(want, b.describe(id), cmpopts.IgnoreFields(view.Nodegroup{}, "AskedAt")); diff != "" {
 		t.Errorf("after the update (-want +got):\n%s", diff)
 	}
 }

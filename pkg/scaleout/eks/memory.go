@@ -9,7 +9,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eks/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // issues are texts of complaints about a node group before a scale-up, which the token names.
@@ -42,20 +43,20 @@ var launching = map[types.NodegroupIssueCode]bool{
 func key(group v1alpha1.EKSNodegroup) string { return group.Cluster + "/" + group.Nodegroup }
 
 // fresh is an answer that still counts, for the same update.
-func (c *Client) fresh(group v1alpha1.EKSNodegroup, update string) (pair.Nodegroup, bool) {
+func (c *Client) fresh(group v1alpha1.EKSNodegroup, update string) (view.Nodegroup, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, found := c.answers[key(group)]
 	now := c.options.Now()
 	// An answer of the future was given before the clock was set back.
 	if !found || a.update != update || !now.Before(a.until) || now.Before(a.nodegroup.AskedAt) {
-		return pair.Nodegroup{}, false
+		return view.Nodegroup{}, false
 	}
 	return a.nodegroup, true
 }
 
 // keep keeps an answer. That EKS is left alone is none, and ends when that does.
-func (c *Client) keep(group v1alpha1.EKSNodegroup, update string, n pair.Nodegroup) {
+func (c *Client) keep(group v1alpha1.EKSNodegroup, update string, n view.Nodegroup) {
 	if errors.Is(n.Err, ErrThrottled) {
 		return
 	}
@@ -179,8 +180,5 @@ func failure(u *types.Update) string {
 // sentence is a code and a text of EKS, the length bounded.
 func sentence(code, text string) string {
 	const most = 300
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return strings.TrimSpace(code + ": " + text)
+	return strings.TrimSpace(code + ": " + excerpt.Of(text, most))
 }

@@ -14,19 +14,20 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // answer is what EKS said, and for which update it was asked.
 type answer struct {
 	update    string
-	nodegroup pair.Nodegroup
+	nodegroup view.Nodegroup
 	// until is when EKS may be asked again.
 	until time.Time
 }
 
 // Describe tells what EKS says of a node group, and of our update of it, which may be empty.
 // An answer counts for a while. Errors are in the result.
-func (c *Client) Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) pair.Nodegroup {
+func (c *Client) Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup {
 	if !pair.IsUpdateID(update) {
 		update = ""
 	}
@@ -42,17 +43,17 @@ func (c *Client) Describe(ctx context.Context, group v1alpha1.EKSNodegroup, upda
 }
 
 // ask asks for the update first: when it is over, the group is as it has made it.
-func (c *Client) ask(ctx context.Context, group v1alpha1.EKSNodegroup, update string) pair.Nodegroup {
+func (c *Client) ask(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup {
 	var u *types.Update
 	if update != "" {
 		var err error
 		if u, err = c.describeUpdate(ctx, group, update); err != nil {
-			return pair.Nodegroup{Err: err}
+			return view.Nodegroup{Err: err}
 		}
 	}
 	described, err := c.describe(ctx, group)
 	if err != nil {
-		return pair.Nodegroup{Err: err}
+		return view.Nodegroup{Err: err}
 	}
 	n := facts(described)
 	n.Refused = c.refusal(group)
@@ -69,8 +70,8 @@ func (c *Client) ask(ctx context.Context, group v1alpha1.EKSNodegroup, update st
 }
 
 // facts of a node group that do not depend on an update.
-func facts(g *types.Nodegroup) pair.Nodegroup {
-	n := pair.Nodegroup{Status: string(g.Status)}
+func facts(g *types.Nodegroup) view.Nodegroup {
+	n := view.Nodegroup{Status: string(g.Status)}
 	if s := g.ScalingConfig; s != nil {
 		n.Min, n.Max, n.Desired = int(aws.ToInt32(s.MinSize)), int(aws.ToInt32(s.MaxSize)), int(aws.ToInt32(s.DesiredSize))
 	}
@@ -192,7 +193,7 @@ func (c *Client) update(ctx context.Context, group v1alpha1.EKSNodegroup, in *ek
 
 // within refuses a size that EKS would refuse, with what to do, and one that is lower than
 // the present: EKS would choose itself which machines to end.
-func within(group v1alpha1.EKSNodegroup, n pair.Nodegroup, target int) error {
+func within(group v1alpha1.EKSNodegroup, n view.Nodegroup, target int) error {
 	switch {
 	case target > n.Max:
 		return fmt.Errorf("node group %s of cluster %s cannot grow to %d: its maxSize at EKS is %d; raise maxSize, or set spec.max of the GPUNodeGroup to %d",

@@ -214,10 +214,10 @@ func (f *fleet) situation(ctx context.Context) (pair.Situation, error) {
 		}
 	}
 	v.GroupStates = []view.Group{state}
-	s := pair.Situation{Now: f.clock.Now(), View: v, EKS: map[string]pair.Nodegroup{
+	s := pair.Situation{Now: f.clock.Now(), View: v, EKS: map[string]view.Nodegroup{
 		group.Name: f.client.Describe(ctx, gpus, pair.UpdateOf(&group)),
 	}}
-	if missing := f.needs - len(f.nodes) - upcoming(&group, f.nodes); missing > 0 && pair.Closed(&group, s.Autoscaler, f.clock.Now()) == "" {
+	if missing := f.needs - len(f.nodes) - upcoming(&group, f.nodes); missing > 0 && view.Closed(&group, nil, f.clock.Now()) == "" {
 		s.Decision.Growth = []scaleout.Growth{{Group: group.Name, Nodes: make([]scaleout.NewNode, missing)}}
 	}
 	return s, nil

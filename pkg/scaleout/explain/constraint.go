@@ -6,18 +6,20 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // constraints looks whether the devices that each request could have can be alike, or
 // different, as the claim wants them. Constraints are looked at one by one.
-func (d *diagnosis) constraints(s *stock, claim Claim) *Finding {
+func (d *diagnosis) constraints(s *devices.Stock, claim podClaim) *finding {
 	for _, c := range claim.Spec.Devices.Constraints {
-		var f *Finding
+		var f *finding
 		switch {
 		case c.MatchAttribute != nil:
-			if f = d.match(s, claim, c, attributeField(string(*c.MatchAttribute))); f != nil && d.match(d.unused(), claim, c, attributeField(string(*c.MatchAttribute))) == nil {
+			same := attributeField(string(*c.MatchAttribute))
+			if f = d.match(s, claim, c, same); f != nil && d.match(devices.NewStock(d.offer.slices, nil), claim, c, same) == nil {
 				f.Distance = distanceInUse + f.Distance - distanceConstraint
 				f.Text, f.Hint = f.Text+"; the others are allocated", ""
 			}
@@ -25,7 +27,7 @@ func (d *diagnosis) constraints(s *stock, claim Claim) *Finding {
 			f = d.distinct(s, claim, c, attributeField(string(*c.DistinctAttribute)))
 		}
 		if f != nil {
-			f.Blocker = BlockerConstraint
+			f.Blocker = blockerConstraint
 			f.Text = claim.Called + ": " + f.Text
 			return f
 		}
@@ -33,20 +35,13 @@ func (d *diagnosis) constraints(s *stock, claim Claim) *Finding {
 	return nil
 }
 
-// unused is the node as it would be if nobody had anything of it.
-func (d *diagnosis) unused() *stock {
-	o := d.offer
-	o.Allocated = structured.AllocatedState{}
-	return newStock(o)
-}
-
-func attributeField(name string) field {
+func attributeField(name string) devices.Field {
 	domain, id, _ := strings.Cut(name, "/")
-	return field{section: sectionAttributes, domain: domain, name: id}
+	return devices.Field{Section: devices.SectionAttributes, Domain: domain, Name: id}
 }
 
 // bound are the claim's requests that the constraint is about.
-func bound(claim Claim, c resourceapi.DeviceConstraint) []resourceapi.DeviceRequest {
+func bound(claim podClaim, c resourceapi.DeviceConstraint) []resourceapi.DeviceRequest {
 	if len(c.Requests) == 0 {
 		return claim.Spec.Devices.Requests
 	}
@@ -64,20 +59,20 @@ func bound(claim Claim, c resourceapi.DeviceConstraint) []resourceapi.DeviceRequ
 }
 
 // tied sums up what requests get together when they may have only some of the devices.
-func (d *diagnosis) tied(s *stock, requests []resourceapi.DeviceRequest, may func(*device) bool) (got, wanted int) {
-	left := s.clone()
+func (d *diagnosis) tied(s *devices.Stock, requests []resourceapi.DeviceRequest, may func(*devices.Device) bool) (got, wanted int) {
+	left := s.Clone()
 	for _, r := range requests {
 		most, of := 0, 0
-		var after *stock
+		var after *devices.Stock
 		for _, alternative := range alternatives(r) {
 			all := d.eligible(left, alternative)
-			from := slices.DeleteFunc(slices.Clone(all), func(dev *device) bool { return !may(dev) })
-			need := alternative.devices
-			if alternative.all {
+			from := slices.DeleteFunc(slices.Clone(all), func(dev *devices.Device) bool { return !may(dev) })
+			need := alternative.least()
+			if alternative.all() {
 				need = len(all)
 			}
-			trial := left.clone()
-			if n := len(alternative.draw(trial, from)); after == nil || n*max(of, 1) > most*need {
+			trial := left.Clone()
+			if n := alternative.draw(trial, from); after == nil || n*max(of, 1) > most*need {
 				most, of, after = n, need, trial
 			}
 		}
@@ -90,12 +85,12 @@ func (d *diagnosis) tied(s *stock, requests []resourceapi.DeviceRequest, may fun
 }
 
 // match looks for the value that most devices have.
-func (d *diagnosis) match(s *stock, claim Claim, c resourceapi.DeviceConstraint, f field) *Finding {
+func (d *diagnosis) match(s *devices.Stock, claim podClaim, c resourceapi.DeviceConstraint, f devices.Field) *finding {
 	requests := bound(claim, c)
 	values := d.attributeValues(s, requests, f)
 	best, bestOf, value := 0, 0, ""
 	for _, v := range values {
-		got, wanted := d.tied(s, requests, func(dev *device) bool { return slices.Contains(elements(dev.attribute(f)), v) })
+		got, wanted := d.tied(s, requests, func(dev *devices.Device) bool { return slices.Contains(elements(dev.AttributeAt(f)), v) })
 		if got >= wanted {
 			return nil
 		}
@@ -106,46 +101,46 @@ func (d *diagnosis) match(s *stock, claim Claim, c resourceapi.DeviceConstraint,
 	if len(values) == 0 {
 		return unpublished(f, "the same")
 	}
-	return &Finding{
+	return &finding{
 		Distance: distanceConstraint + 1 - float64(best)/float64(bestOf),
 		Text: fmt.Sprintf("%s wanted with the same %s/%s, and the most that can be had with one value (%s) are %d of %d",
-			count(bestOf, "device"), f.domain, f.name, value, best, bestOf),
+			count(bestOf, "device"), f.Domain, f.Name, value, best, bestOf),
 		Hint: fmt.Sprintf("ask for at most %d, or leave the constraint out", max(best, 1)),
 	}
 }
 
 // distinct counts the values that there are.
-func (d *diagnosis) distinct(s *stock, claim Claim, c resourceapi.DeviceConstraint, f field) *Finding {
+func (d *diagnosis) distinct(s *devices.Stock, claim podClaim, c resourceapi.DeviceConstraint, f devices.Field) *finding {
 	requests := bound(claim, c)
 	values := d.attributeValues(s, requests, f)
 	if len(values) == 0 {
 		return unpublished(f, "different")
 	}
-	_, wanted := d.tied(s, requests, func(*device) bool { return true })
+	_, wanted := d.tied(s, requests, func(*devices.Device) bool { return true })
 	if len(values) >= wanted {
 		return nil
 	}
-	return &Finding{
+	return &finding{
 		Distance: distanceConstraint + 1 - float64(len(values))/float64(wanted),
-		Text:     fmt.Sprintf("%s wanted with different %s/%s, and there are %d values of it", count(wanted, "device"), f.domain, f.name, len(values)),
+		Text:     fmt.Sprintf("%s wanted with different %s/%s, and there are %d values of it", count(wanted, "device"), f.Domain, f.Name, len(values)),
 		Hint:     fmt.Sprintf("ask for at most %d, or leave the constraint out", len(values)),
 	}
 }
 
-func unpublished(f field, how string) *Finding {
-	return &Finding{
+func unpublished(f devices.Field, how string) *finding {
+	return &finding{
 		Distance: distanceConstraint + 1,
-		Text:     fmt.Sprintf("devices wanted with %s %s/%s, and none of those that match has that attribute", how, f.domain, f.name),
+		Text:     fmt.Sprintf("devices wanted with %s %s/%s, and none of those that match has that attribute", how, f.Domain, f.Name),
 	}
 }
 
 // attributeValues are those of the devices that the requests could have, in their order.
-func (d *diagnosis) attributeValues(s *stock, requests []resourceapi.DeviceRequest, f field) []string {
+func (d *diagnosis) attributeValues(s *devices.Stock, requests []resourceapi.DeviceRequest, f devices.Field) []string {
 	var values []string
 	for _, r := range requests {
 		for _, alternative := range alternatives(r) {
 			for _, dev := range d.eligible(s, alternative) {
-				for _, v := range elements(dev.attribute(f)) {
+				for _, v := range elements(dev.AttributeAt(f)) {
 					if !slices.Contains(values, v) {
 						values = append(values, v)
 					}

@@ -1,39 +1,42 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// Finding is the first thing that blocks claims on a node.
-type Finding struct {
-	// Blocker is one of the constants, or a fit.Reason.
-	Blocker string
+// finding is the first thing that blocks claims on a node.
+type finding struct {
+	// Blocker is a word for programs: one of the constants, or a fit.Reason.
+	Blocker string `json:"blocker,omitempty"`
 	// Text is a sentence with the numbers, Hint what to do, or empty.
-	Text, Hint string
+	Text string `json:"text,omitempty"`
+	Hint string `json:"hint,omitempty"`
 	// Distance orders findings: the smaller, the nearer the claims were to a fit.
-	Distance float64
+	Distance float64 `json:"-"`
 }
 
 // Blockers: what findings are of, beside the reasons of package fit.
 const (
-	BlockerNoDevices      = "NoDevices"
-	BlockerPoolIncomplete = "PoolIncomplete"
-	BlockerClass          = "Class"
-	BlockerSelector       = "Selector"
-	BlockerSelectorError  = "SelectorError"
-	BlockerCapacity       = "Capacity"
-	BlockerTaint          = "DeviceTaint"
-	BlockerInUse          = "InUse"
-	BlockerCounters       = "Counters"
-	BlockerCount          = "Count"
-	BlockerConstraint     = "Constraint"
-	BlockerTogether       = "Together"
+	blockerNoDevices      = "NoDevices"
+	blockerPoolIncomplete = "PoolIncomplete"
+	blockerClass          = "Class"
+	blockerSelector       = "Selector"
+	blockerSelectorError  = "SelectorError"
+	blockerCapacity       = "Capacity"
+	blockerTaint          = "DeviceTaint"
+	blockerInUse          = "InUse"
+	blockerCounters       = "Counters"
+	blockerCount          = "Count"
+	blockerConstraint     = "Constraint"
+	blockerTogether       = "Together"
 )
 
 // Distances: what has only to become free is nearer than what has to be made otherwise, and
@@ -52,19 +55,26 @@ const (
 	distanceNoDevices  = 70
 )
 
-// Claim is one of a pod.
-type Claim struct {
+// podClaim is one of a pod.
+type podClaim struct {
 	*resourceapi.ResourceClaim
 	// Called is how the pod's owner calls it: claim "gpus", extended resource nvidia.com/gpu.
 	Called string
 }
 
-// Diagnoser finds out why claims do not fit. It keeps what it has compiled and evaluated.
+// offer is what a node has for claims.
+type offer struct {
+	slices []*resourceapi.ResourceSlice
+	used   devices.Use
+	// imagined tells that the node does not exist: what only a node knows is not there.
+	imagined bool
+}
+
+// diagnoser finds out why claims do not fit. It keeps what it has evaluated.
 // It is not safe for concurrent use.
-type Diagnoser struct {
+type diagnoser struct {
 	classes   map[string]*resourceapi.DeviceClass
-	compiled  *cel.Cache
-	split     map[string][]conjunct
+	selectors *devices.Selectors
 	evaluated map[evaluation]result
 }
 
@@ -79,33 +89,24 @@ type result struct {
 	err     error
 }
 
-// compiledSelectors bounds what is kept of compiled expressions.
-const compiledSelectors = 1000
-
-// NewDiagnoser knows the classes.
-func NewDiagnoser(classes []*resourceapi.DeviceClass) *Diagnoser {
-	d := &Diagnoser{
-		classes:   make(map[string]*resourceapi.DeviceClass, len(classes)),
-		compiled:  cel.NewCache(compiledSelectors, cel.Features{EnableConsumableCapacity: true}),
-		split:     map[string][]conjunct{},
-		evaluated: map[evaluation]result{},
-	}
+func newDiagnoser(classes []*resourceapi.DeviceClass, selectors *devices.Selectors) *diagnoser {
+	d := &diagnoser{classes: map[string]*resourceapi.DeviceClass{}, selectors: selectors, evaluated: map[evaluation]result{}}
 	for _, class := range classes {
 		d.classes[class.Name] = class
 	}
 	return d
 }
 
-// Diagnose finds the first thing that blocks claims which do not fit on what a node offers.
+// diagnose finds the first thing that blocks claims which do not fit on what a node offers.
 // It takes devices as they come and does not search: where it can give each claim what it
 // asks for, the finding is that they do not fit together.
-func (d *Diagnoser) Diagnose(ctx context.Context, o Offer, claims []Claim) Finding {
-	s := newStock(o)
-	if len(s.devices) == 0 {
+func (d *diagnoser) diagnose(ctx context.Context, o offer, claims []podClaim) finding {
+	s := devices.NewStock(o.slices, o.used)
+	if len(s.Devices) == 0 {
 		return nothing(s)
 	}
-	diagnosis := &diagnosis{Diagnoser: d, ctx: ctx, offer: o}
-	left := s.clone()
+	diagnosis := &diagnosis{diagnoser: d, ctx: ctx, offer: o}
+	left := s.Clone()
 	for i, claim := range claims {
 		if f := diagnosis.claim(s, claim); f != nil {
 			return *f
@@ -114,28 +115,34 @@ func (d *Diagnoser) Diagnose(ctx context.Context, o Offer, claims []Claim) Findi
 			return together(names(claims[:i]), claim.Called)
 		}
 	}
-	return Finding{
-		Blocker: BlockerTogether, Distance: distanceTogether,
+	return finding{
+		Blocker: blockerTogether, Distance: distanceTogether,
 		Text: fmt.Sprintf("the devices for %s are there, but no choice of them satisfies everything at once", names(claims)),
 		Hint: "ask for fewer devices, or for fewer that have to be alike",
 	}
 }
 
 // nothing is said of a node without devices.
-func nothing(s *stock) Finding {
-	for _, p := range s.pools {
-		if !p.complete() {
-			return Finding{
-				Blocker: BlockerPoolIncomplete, Distance: distanceIncomplete,
-				Text: fmt.Sprintf("of pool %s of driver %s %d of %d slices are published", p.name, p.driver, len(p.slices), p.want),
-				Hint: "see the log of the driver's plugin on the node, if this stays",
-			}
+func nothing(s *devices.Stock) finding {
+	if missing := missingSlices(s); missing != "" {
+		return finding{
+			Blocker: blockerPoolIncomplete, Distance: distanceIncomplete, Text: missing,
+			Hint: "see the log of the driver's plugin on the node, if this stays",
 		}
 	}
-	return Finding{Blocker: BlockerNoDevices, Distance: distanceNoDevices, Text: "no driver offers any device there"}
+	return finding{Blocker: blockerNoDevices, Distance: distanceNoDevices, Text: "no driver offers any device there"}
 }
 
-func names(claims []Claim) string {
+// missingSlices counts those of the first pool that is not complete, if there is one.
+func missingSlices(s *devices.Stock) string {
+	p := s.Incomplete()
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprintf("of pool %s of driver %s %d of %d slices are published", p.ID.Name, p.ID.Driver, len(p.Slices), p.Announced())
+}
+
+func names(claims []podClaim) string {
 	var called []string
 	for _, claim := range claims {
 		called = append(called, claim.Called)
@@ -143,9 +150,9 @@ func names(claims []Claim) string {
 	return strings.Join(called, " and ")
 }
 
-func together(others, one string) Finding {
-	return Finding{
-		Blocker: BlockerTogether, Distance: distanceTogether,
+func together(others, one string) finding {
+	return finding{
+		Blocker: blockerTogether, Distance: distanceTogether,
 		Text: fmt.Sprintf("%s fits by itself, but not beside %s: too few devices are left for it", one, others),
 		Hint: "ask for fewer devices, or spread them over several pods",
 	}
@@ -153,13 +160,13 @@ func together(others, one string) Finding {
 
 // diagnosis is of one node.
 type diagnosis struct {
-	*Diagnoser
+	*diagnoser
 	ctx   context.Context
-	offer Offer
+	offer offer
 }
 
 // claim looks at one claim alone.
-func (d *diagnosis) claim(s *stock, claim Claim) *Finding {
+func (d *diagnosis) claim(s *devices.Stock, claim podClaim) *finding {
 	for _, r := range claim.Spec.Devices.Requests {
 		if f := d.request(s, claim, r); f != nil {
 			return f
@@ -168,7 +175,7 @@ func (d *diagnosis) claim(s *stock, claim Claim) *Finding {
 	if f := d.constraints(s, claim); f != nil {
 		return f
 	}
-	left := s.clone()
+	left := s.Clone()
 	for i, r := range claim.Spec.Devices.Requests {
 		if d.drawRequest(left, r) {
 			continue
@@ -185,7 +192,7 @@ func (d *diagnosis) claim(s *stock, claim Claim) *Finding {
 }
 
 // draw takes what the claim gets of the stock, and tells whether that is all it asks for.
-func (d *diagnosis) draw(s *stock, claim Claim) bool {
+func (d *diagnosis) draw(s *devices.Stock, claim podClaim) bool {
 	for _, r := range claim.Spec.Devices.Requests {
 		if !d.drawRequest(s, r) {
 			return false
@@ -194,11 +201,11 @@ func (d *diagnosis) draw(s *stock, claim Claim) bool {
 	return true
 }
 
-func (d *diagnosis) drawRequest(s *stock, r resourceapi.DeviceRequest) bool {
+func (d *diagnosis) drawRequest(s *devices.Stock, r resourceapi.DeviceRequest) bool {
 	for _, alternative := range alternatives(r) {
 		matching := d.eligible(s, alternative)
-		trial := s.clone()
-		if alternative.enough(len(alternative.draw(trial, matching)), len(matching)) {
+		trial := s.Clone()
+		if alternative.enough(alternative.draw(trial, matching), len(matching)) {
 			*s = *trial
 			return true
 		}
@@ -207,44 +214,42 @@ func (d *diagnosis) drawRequest(s *stock, r resourceapi.DeviceRequest) bool {
 }
 
 // eligible are the devices that the request could have of an unused node.
-func (d *diagnosis) eligible(s *stock, r request) []*device {
-	class := d.classes[r.class]
+func (d *diagnosis) eligible(s *devices.Stock, r request) []*devices.Device {
+	class := d.classes[r.DeviceClassName]
 	if class == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(s.devices), func(dev *device) bool {
-		return !d.passes(class.Spec.Selectors, dev) || !d.passes(r.selectors, dev) || r.never(dev) != "" || r.repelled(dev) != nil
+	return slices.DeleteFunc(slices.Clone(s.Devices), func(dev *devices.Device) bool {
+		return !d.passes(class.Spec.Selectors, dev) || !d.passes(r.Selectors, dev) || r.never(dev) != "" || dev.Repels(r.Tolerations) != nil
 	})
 }
 
-func (d *diagnosis) passes(selectors []resourceapi.DeviceSelector, dev *device) bool {
+func (d *diagnosis) passes(selectors []resourceapi.DeviceSelector, dev *devices.Device) bool {
 	for _, selector := range selectors {
-		if selector.CEL != nil {
-			if got := d.evaluate(d.ctx, selector.CEL.Expression, dev); !got.matches {
-				return false
-			}
+		if !d.evaluate(d.ctx, selector.CEL.Expression, dev).matches {
+			return false
 		}
 	}
 	return true
 }
 
 // request looks at one request alone: all its alternatives have to be blocked.
-func (d *diagnosis) request(s *stock, claim Claim, r resourceapi.DeviceRequest) *Finding {
-	var found []Finding
+func (d *diagnosis) request(s *devices.Stock, claim podClaim, r resourceapi.DeviceRequest) *finding {
+	var found []finding
 	for _, alternative := range alternatives(r) {
 		f := d.funnel(s, alternative)
 		if f == nil {
 			return nil
 		}
 		if len(r.FirstAvailable) > 0 {
-			f.Text = "alternative " + alternative.name + ": " + f.Text
+			f.Text = "alternative " + alternative.Name + ": " + f.Text
 		}
 		found = append(found, *f)
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	nearest := slices.MinFunc(found, byDistance)
+	nearest := slices.MinFunc(found, func(a, b finding) int { return cmp.Compare(a.Distance, b.Distance) })
 	if len(found) > 1 {
 		texts := make([]string, len(found))
 		for i, f := range found {
@@ -256,40 +261,16 @@ func (d *diagnosis) request(s *stock, claim Claim, r resourceapi.DeviceRequest) 
 	return &nearest
 }
 
-func byDistance(a, b Finding) int {
-	switch {
-	case a.Distance < b.Distance:
-		return -1
-	case a.Distance > b.Distance:
-		return 1
-	}
-	return 0
-}
-
 // evaluate says whether the device passes.
-func (d *Diagnoser) evaluate(ctx context.Context, expression string, dev *device) result {
+func (d *diagnoser) evaluate(ctx context.Context, expression string, dev *devices.Device) result {
 	key := evaluation{expression, dev.Device}
 	if known, ok := d.evaluated[key]; ok {
 		return known
 	}
-	compiled := d.compiled.GetOrCompile(expression)
-	if compiled.Error != nil {
-		return result{err: fmt.Errorf("it does not compile: %s", compiled.Error.Detail)}
-	}
-	matches, _, err := compiled.DeviceMatches(ctx, dev.input())
+	matches, err := d.selectors.Get(expression).Matches(ctx, dev.Input())
 	if ctx.Err() != nil {
 		return result{err: ctx.Err()}
 	}
 	d.evaluated[key] = result{matches, err}
 	return result{matches, err}
-}
-
-// conjuncts are those of the expression.
-func (d *Diagnoser) conjuncts(expression string) []conjunct {
-	known, ok := d.split[expression]
-	if !ok {
-		known = conjuncts(expression)
-		d.split[expression] = known
-	}
-	return known
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -31,10 +31,10 @@ func one(c *resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
 	return []*resourceapi.ResourceClaim{c}
 }
 
-func named(claims []*resourceapi.ResourceClaim) []Claim {
-	var all []Claim
+func named(claims []*resourceapi.ResourceClaim) []podClaim {
+	var all []podClaim
 	for _, claim := range claims {
-		all = append(all, Claim{claim, fmt.Sprintf("claim %q", claim.Name)})
+		all = append(all, podClaim{claim, fmt.Sprintf("claim %q", claim.Name)})
 	}
 	return all
 }
@@ -42,60 +42,60 @@ func named(claims []*resourceapi.ResourceClaim) []Claim {
 func blockedCases() map[string]blockedCase {
 	h100s := func(n int) *machine { return newMachine().gpus(n, h100, "81152Mi") }
 	return map[string]blockedCase{
-		"round number": {h100s(8), one(claimOf("x", wants(8, eighty))), BlockerSelector},
+		"round number": {h100s(8), one(claimOf("x", wants(8, eighty))), blockerSelector},
 		"round number behind another condition": {h100s(2), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].productName.startsWith("NVIDIA") && `+eighty))), BlockerSelector},
+			`device.attributes["gpu.nvidia.com"].productName.startsWith("NVIDIA") && `+eighty))), blockerSelector},
 		"round number in a binding": {h100s(1), one(claimOf("x", wants(1,
-			`cel.bind(c, device.capacity["gpu.nvidia.com"], c.memory.isGreaterThan(quantity("1Gi")) && c.memory.compareTo(quantity("80Gi")) >= 0)`))), BlockerSelector},
-		"far too little memory": {newMachine().gpus(4, "NVIDIA A10G", "23028Mi"), one(claimOf("x", wants(1, eighty))), BlockerSelector},
+			`cel.bind(c, device.capacity["gpu.nvidia.com"], c.memory.isGreaterThan(quantity("1Gi")) && c.memory.compareTo(quantity("80Gi")) >= 0)`))), blockerSelector},
+		"far too little memory": {newMachine().gpus(4, "NVIDIA A10G", "23028Mi"), one(claimOf("x", wants(1, eighty))), blockerSelector},
 		"part of a product name": {h100s(8), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].productName == "H100"`))), BlockerSelector},
+			`device.attributes["gpu.nvidia.com"].productName == "H100"`))), blockerSelector},
 		"second selector": {h100s(8), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].index >= 4`, `device.attributes["gpu.nvidia.com"].index == 2`))), BlockerSelector},
-		"some pass": {h100s(8), one(claimOf("x", wants(4, `device.attributes["gpu.nvidia.com"].index >= 6`))), BlockerCount},
+			`device.attributes["gpu.nvidia.com"].index >= 4`, `device.attributes["gpu.nvidia.com"].index == 2`))), blockerSelector},
+		"some pass": {h100s(8), one(claimOf("x", wants(4, `device.attributes["gpu.nvidia.com"].index >= 6`))), blockerCount},
 		"attribute of a driver not known yet": {h100s(8).imagined(), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("550.0.0")) >= 0`))), BlockerSelectorError},
+			`device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("550.0.0")) >= 0`))), blockerSelectorError},
 		"attribute that only a node knows": {h100s(8).imagined(), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].uuid == "GPU-1"`))), BlockerSelectorError},
+			`device.attributes["gpu.nvidia.com"].uuid == "GPU-1"`))), blockerSelectorError},
 		"attribute that nobody publishes": {h100s(8), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].colour == "red"`))), BlockerSelectorError},
+			`device.attributes["gpu.nvidia.com"].colour == "red"`))), blockerSelectorError},
 		"attribute asked for with care": {h100s(8), one(claimOf("x", wants(1,
-			`device.attributes["gpu.nvidia.com"].?colour.orValue("none") == "red"`))), BlockerSelector},
-		"no device of the class":                           {h100s(8).share(), one(claimOf("x", ofClass("mig.nvidia.com", 1))), BlockerClass},
-		"too few of the class, and none passes":            {newMachine().gpus(1, "NVIDIA A10G", "23028Mi"), one(claimOf("x", wants(2, eighty))), BlockerSelector},
-		"too few of the class, and all pass":               {h100s(1), one(claimOf("x", wants(2, `device.attributes["gpu.nvidia.com"].index == 0`))), BlockerCount},
-		"unknown class":                                    {h100s(8), one(claimOf("x", ofClass("tpu.google.com", 1))), BlockerClass},
-		"too few of the class":                             {h100s(8), one(claimOf("x", wants(9))), BlockerCount},
-		"tainted":                                          {h100s(8).taint(3), one(claimOf("x", wants(6))), BlockerTaint},
-		"allocated":                                        {h100s(8).taken("gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"), one(claimOf("x", wants(4))), BlockerInUse},
-		"all, and one allocated":                           {h100s(4).taken("gpu-2"), one(claimOf("x", every)), BlockerInUse},
-		"all of an incomplete pool, beside a complete one": {withSecondPool(h100s(1)), one(claimOf("x", every)), BlockerPoolIncomplete},
-		"pool incomplete":                                  {h100s(8).halfPublished(), one(claimOf("x", wants(1))), BlockerPoolIncomplete},
-		"no slices":                                        {&machine{}, one(claimOf("x", wants(1))), BlockerNoDevices},
-		"whole GPU that is cut":                            {h100s(1).partitions(2).taken("gpu-0-mig-1"), one(claimOf("x", wants(1))), BlockerCounters},
-		"more partitions than fit":                         {h100s(1).partitions(4), one(claimOf("x", ofClass("mig.nvidia.com", 3))), BlockerCount},
-		"share that is too large":                          {newMachine().share(), one(claimOf("x", memoryOf("timeslice.nvidia.com", "48Gi"))), BlockerCapacity},
-		"share that has too much used":                     {newMachine().share().consumed("gpu-0-timeslice", "35Gi"), one(claimOf("x", memoryOf("timeslice.nvidia.com", "5500Mi"))), BlockerCapacity},
+			`device.attributes["gpu.nvidia.com"].?colour.orValue("none") == "red"`))), blockerSelector},
+		"no device of the class":                           {h100s(8).share(), one(claimOf("x", ofClass("mig.nvidia.com", 1))), blockerClass},
+		"too few of the class, and none passes":            {newMachine().gpus(1, "NVIDIA A10G", "23028Mi"), one(claimOf("x", wants(2, eighty))), blockerSelector},
+		"too few of the class, and all pass":               {h100s(1), one(claimOf("x", wants(2, `device.attributes["gpu.nvidia.com"].index == 0`))), blockerCount},
+		"unknown class":                                    {h100s(8), one(claimOf("x", ofClass("tpu.google.com", 1))), blockerClass},
+		"too few of the class":                             {h100s(8), one(claimOf("x", wants(9))), blockerCount},
+		"tainted":                                          {h100s(8).taint(3), one(claimOf("x", wants(6))), blockerTaint},
+		"allocated":                                        {h100s(8).taken("gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"), one(claimOf("x", wants(4))), blockerInUse},
+		"all, and one allocated":                           {h100s(4).taken("gpu-2"), one(claimOf("x", every)), blockerInUse},
+		"all of an incomplete pool, beside a complete one": {withSecondPool(h100s(1)), one(claimOf("x", every)), blockerPoolIncomplete},
+		"pool incomplete":                                  {h100s(8).halfPublished(), one(claimOf("x", wants(1))), blockerPoolIncomplete},
+		"no slices":                                        {&machine{}, one(claimOf("x", wants(1))), blockerNoDevices},
+		"whole GPU that is cut":                            {h100s(1).partitions(2).taken("gpu-0-mig-1"), one(claimOf("x", wants(1))), blockerCounters},
+		"more partitions than fit":                         {h100s(1).partitions(4), one(claimOf("x", ofClass("mig.nvidia.com", 3))), blockerCount},
+		"share that is too large":                          {newMachine().share(), one(claimOf("x", memoryOf("timeslice.nvidia.com", "48Gi"))), blockerCapacity},
+		"share that has too much used":                     {newMachine().share().consumed("gpu-0-timeslice", "35Gi"), one(claimOf("x", memoryOf("timeslice.nvidia.com", "5500Mi"))), blockerCapacity},
 		"capacity that there is not": {newMachine().share(), one(claimOf("x", func(r *resourceapi.ExactDeviceRequest) {
 			memoryOf("timeslice.nvidia.com", "1Gi")(r)
 			r.Capacity.Requests["cores"] = r.Capacity.Requests["memory"]
-		})), BlockerCapacity},
-		"alike":                           {h100s(8), one(alike(claimOf("x", wants(4)), numa)), BlockerConstraint},
-		"alike, while some are allocated": {h100s(4).taken("gpu-0", "gpu-2"), one(alike(claimOf("x", wants(2)), numa)), BlockerConstraint},
-		"alike in what is not published":  {h100s(8), one(alike(claimOf("x", wants(2)), driver+"/colour")), BlockerConstraint},
-		"different":                       {h100s(4), one(different(claimOf("x", wants(3)), numa)), BlockerConstraint},
-		"requests that fit one by one":    {h100s(4), one(claimOf("x", wants(3), wants(2))), BlockerTogether},
+		})), blockerCapacity},
+		"alike":                           {h100s(8), one(alike(claimOf("x", wants(4)), numa)), blockerConstraint},
+		"alike, while some are allocated": {h100s(4).taken("gpu-0", "gpu-2"), one(alike(claimOf("x", wants(2)), numa)), blockerConstraint},
+		"alike in what is not published":  {h100s(8), one(alike(claimOf("x", wants(2)), driver+"/colour")), blockerConstraint},
+		"different":                       {h100s(4), one(different(claimOf("x", wants(3)), numa)), blockerConstraint},
+		"requests that fit one by one":    {h100s(4), one(claimOf("x", wants(3), wants(2))), blockerTogether},
 		"claims that fit one by one": {h100s(4), []*resourceapi.ResourceClaim{
-			claimOf("x", wants(3)), claimOf("y", wants(2))}, BlockerTogether},
-		"alternatives": {h100s(2), one(firstOf(claimOf("x", wants(4), ofClass("mig.nvidia.com", 1)))), BlockerCount},
+			claimOf("x", wants(3)), claimOf("y", wants(2))}, blockerTogether},
+		"alternatives": {h100s(2), one(firstOf(claimOf("x", wants(4), ofClass("mig.nvidia.com", 1)))), blockerCount},
 	}
 }
 
 // withSecondPool adds a pool of which a slice is missing.
 func withSecondPool(m *machine) *machine {
-	second := m.offer.Slices[0].DeepCopy()
+	second := m.offer.slices[0].DeepCopy()
 	second.Spec.Pool.Name, second.Spec.Pool.ResourceSliceCount = "other", 2
-	m.offer.Slices = append(m.offer.Slices, second)
+	m.offer.slices = append(m.offer.slices, second)
 	return m
 }
 
@@ -104,7 +104,7 @@ func TestDiagnosisNamesTheFirstBlocker(t *testing.T) {
 	cases := blockedCases()
 	for _, name := range sortedKeys(cases) {
 		tc := cases[name]
-		f := NewDiagnoser(classes()).Diagnose(t.Context(), tc.machine.offer, named(tc.claims))
+		f := newDiagnoser(classes(), devices.NewSelectors()).diagnose(t.Context(), tc.machine.offer, named(tc.claims))
 		if f.Blocker != tc.blocker {
 			t.Errorf("%s: blocked by %s, want %s: %s", name, f.Blocker, tc.blocker, f.Text)
 		}
@@ -121,10 +121,10 @@ func TestDiagnosisNamesTheFirstBlocker(t *testing.T) {
 func TestSchedulerRefusesWhatIsDiagnosed(t *testing.T) {
 	for name, tc := range blockedCases() {
 		t.Run(name, func(t *testing.T) {
-			if tc.machine.offer.Node == nil || name == "unknown class" {
+			if tc.machine.node == nil || name == "unknown class" {
 				t.Skip("the allocator is not asked without slices or class")
 			}
-			if allocates(t, tc.machine.offer, tc.claims) {
+			if allocates(t, tc.machine, tc.claims) {
 				t.Error("the scheduler's allocator finds devices")
 			}
 		})
@@ -156,16 +156,17 @@ func TestFunnelAgreesWithScheduler(t *testing.T) {
 		"too large share": memoryOf("timeslice.nvidia.com", "41Gi"), "memory of a whole": memoryOf("gpu.nvidia.com", "80Gi"),
 	}
 	agreed := map[bool]int{}
+	selectors := devices.NewSelectors()
 	for on, build := range machines {
 		for what, request := range requests {
 			claim := claimOf("x", request)
 			if strings.HasPrefix(what, "twice") {
 				claim = claimOf("x", request, request)
 			}
-			offer := build().offer
-			d := &diagnosis{Diagnoser: NewDiagnoser(classes()), ctx: t.Context(), offer: offer}
-			finding := d.claim(newStock(offer), named(one(claim))[0])
-			fits := allocates(t, offer, one(claim))
+			m := build()
+			d := &diagnosis{diagnoser: newDiagnoser(classes(), selectors), ctx: t.Context(), offer: m.offer}
+			finding := d.claim(devices.NewStock(m.offer.slices, m.offer.used), named(one(claim))[0])
+			fits := allocates(t, m, one(claim))
 			if fits != (finding == nil) {
 				t.Errorf("%s of %s: the scheduler says %t, the diagnosis %+v", what, on, fits, finding)
 			}
@@ -178,18 +179,18 @@ func TestFunnelAgreesWithScheduler(t *testing.T) {
 }
 
 // allocates asks the scheduler's allocator with the features of a stock 1.37 cluster.
-func allocates(t *testing.T, o Offer, claims []*resourceapi.ResourceClaim) bool {
+func allocates(t *testing.T, m *machine, claims []*resourceapi.ResourceClaim) bool {
 	t.Helper()
 	features := structured.Features{
 		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true,
 		DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
 	}
-	allocator, err := structured.NewAllocator(t.Context(), features, o.Allocated, lister(classes()), o.Slices,
-		cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}))
+	allocator, err := structured.NewAllocator(t.Context(), features, m.offer.used.State(), lister(classes()), m.offer.slices,
+		devices.NewSelectors().Compiled())
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := allocator.Allocate(t.Context(), o.Node, claims)
+	results, err := allocator.Allocate(t.Context(), m.node, claims)
 	if err != nil {
 		t.Logf("allocator: %v", err)
 	}
@@ -215,7 +216,7 @@ func TestDistanceOrdersFindings(t *testing.T) {
 	last := -1.0
 	for _, name := range nearestFirst {
 		tc := cases[name]
-		f := NewDiagnoser(classes()).Diagnose(t.Context(), tc.machine.offer, named(tc.claims))
+		f := newDiagnoser(classes(), devices.NewSelectors()).diagnose(t.Context(), tc.machine.offer, named(tc.claims))
 		if f.Distance <= last {
 			t.Errorf("%s is at %v, not behind what comes before at %v", name, f.Distance, last)
 		}

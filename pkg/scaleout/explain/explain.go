@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
@@ -41,26 +42,25 @@ type Verdict struct {
 	// Example is one of the nodes.
 	Example string `json:"example,omitempty"`
 	Fits    bool   `json:"fits"`
-	// Blocker is a word for programs, Text a sentence with the numbers, Hint what to do.
-	Blocker string `json:"blocker,omitempty"`
-	Text    string `json:"text,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-	// Distance orders misses: the smaller, the nearer.
-	Distance float64 `json:"-"`
+	// finding is what blocks the pod, or where it fits, a text alone.
+	finding
 }
 
 // maxVerdicts bounds an explanation.
 const maxVerdicts = 20
 
-// Pods explains all pods of a decision. Kinds of which every pod fits on a node get no
-// verdicts: there is nothing to explain, and the controller asks each time it plans.
-func Pods(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision) ([]Explanation, error) {
-	e := newExplainer(s)
+// Pods explains all pods of a plan. Kinds of which every pod fits on a node get no verdicts: there
+// is nothing to explain, and the controller asks each time it plans.
+func Pods(ctx context.Context, p *scaleout.Planner) ([]Explanation, error) {
+	d, err := p.Decide(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := newExplainer(p)
 	var explained []Explanation
 	for _, kind := range d.Kinds {
 		var verdicts []Verdict
 		if slices.ContainsFunc(kind.Pods, func(p scaleout.PodDecision) bool { return p.Outcome != scaleout.FitsNode }) {
-			var err error
 			if verdicts, err = e.kind(ctx, kind); err != nil {
 				return nil, err
 			}
@@ -72,14 +72,18 @@ func Pods(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision) ([]Expl
 	return explained, nil
 }
 
-// Pod explains one pod; false where the decision does not know it.
-func Pod(ctx context.Context, s scaleout.Snapshot, d scaleout.Decision, name types.NamespacedName) (Explanation, bool, error) {
+// Pod explains one pod; false where the plan does not know it.
+func Pod(ctx context.Context, p *scaleout.Planner, name types.NamespacedName) (Explanation, bool, error) {
+	d, err := p.Decide(ctx)
+	if err != nil {
+		return Explanation{}, false, err
+	}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
 			if pod.Pod != name {
 				continue
 			}
-			verdicts, err := newExplainer(s).kind(ctx, kind)
+			verdicts, err := newExplainer(p).kind(ctx, kind)
 			return explanation(kind, pod, verdicts), true, err
 		}
 	}
@@ -91,7 +95,7 @@ func explanation(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdic
 	shown := verdicts[:min(len(verdicts), maxVerdicts)]
 	return Explanation{
 		Pod: pod.Pod, UID: pod.UID, Kind: kind.ID, Outcome: pod.Outcome,
-		Summary:  cut(summary(kind, pod, verdicts), maxText),
+		Summary:  excerpt.Of(summary(kind, pod, verdicts), excerpt.MaxEvent),
 		Verdicts: shown, More: len(verdicts) - len(shown),
 	}
 }
@@ -129,8 +133,8 @@ func aNode(group string) string {
 func blocked(verdicts []Verdict) string {
 	nearest, others := verdicts[0], verdicts[1:]
 	aside := unknownAside(others)
-	if nearest.Blocker == BlockerTemplateUnknown {
-		return cut(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), maxText-len(aside)) + aside
+	if nearest.Blocker == blockerTemplateUnknown {
+		return excerpt.Of(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), excerpt.MaxEvent-len(aside)) + aside
 	}
 	where := "a node of group " + nearest.Group
 	switch {
@@ -146,14 +150,14 @@ func blocked(verdicts []Verdict) string {
 	if nearest.Hint != "" {
 		text += " (" + nearest.Hint + ")"
 	}
-	return cut(text+selectorAside(nearest, others), maxText-len(aside)) + aside
+	return excerpt.Of(text+selectorAside(nearest, others), excerpt.MaxEvent-len(aside)) + aside
 }
 
 // selectorAside is about a selector that matches by no means: that is the owner's to mend,
 // however near other nodes are.
 func selectorAside(nearest Verdict, others []Verdict) string {
 	for _, v := range others {
-		if v.Blocker == BlockerSelector && v.Hint != "" && v.Hint != nearest.Hint {
+		if v.Blocker == blockerSelector && v.Hint != "" && v.Hint != nearest.Hint {
 			return "; mind the selector: " + v.Hint
 		}
 	}
@@ -165,7 +169,7 @@ func unknownAside(others []Verdict) string {
 	const most = 3
 	var unknown []string
 	for _, v := range others {
-		if v.Blocker == BlockerTemplateUnknown {
+		if v.Blocker == blockerTemplateUnknown {
 			unknown = append(unknown, v.Group)
 		}
 	}
@@ -180,18 +184,6 @@ func unknownAside(others []Verdict) string {
 	last := len(unknown) - 1
 	return fmt.Sprintf("; what nodes of groups %s and %s have is not known: see their condition %s",
 		strings.Join(unknown[:last], ", "), unknown[last], v1alpha1.ConditionReady)
-}
-
-// maxText is what an Event takes.
-const maxText = 1024
-
-// cut shortens a text where it is too long, between characters.
-func cut(text string, room int) string {
-	if len(text) <= room {
-		return text
-	}
-	const end = "…"
-	return strings.ToValidUTF8(text[:max(room-len(end), 0)], "") + end
 }
 
 func nearestFirst(a, b Verdict) int {

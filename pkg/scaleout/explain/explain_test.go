@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -33,7 +33,7 @@ func allocatable(cpu string) corev1.ResourceList {
 // renamed has a machine's slices as those of another node.
 func renamed(m *machine, name string) []*resourceapi.ResourceSlice {
 	var all []*resourceapi.ResourceSlice
-	for i, slice := range m.offer.Slices {
+	for i, slice := range m.offer.slices {
 		own := slice.DeepCopy()
 		own.Name = fmt.Sprintf("%s-%d", name, i)
 		own.Spec.NodeName, own.Spec.Pool.Name = ptr.To(name), name
@@ -100,11 +100,8 @@ func (w *world) pods(name string, n int, claim *resourceapi.ResourceClaim) *worl
 
 func (w *world) explain(t *testing.T, pod string) Explanation {
 	t.Helper()
-	d, err := scaleout.Plan(t.Context(), w.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, known, err := Pod(t.Context(), w.Snapshot, d, types.NamespacedName{Namespace: "default", Name: pod})
+	p := scaleout.NewPlanner(w.Snapshot)
+	e, known, err := Pod(t.Context(), p, types.NamespacedName{Namespace: "default", Name: pod})
 	if err != nil || !known {
 		t.Fatalf("pod %s: known %t, error %v", pod, known, err)
 	}
@@ -191,11 +188,8 @@ func TestSummarySaysWhatThePodWaitsFor(t *testing.T) {
 // The owner of one pod has nothing to do with the name of another.
 func TestPodsThatAreAlikeAreToldTheSame(t *testing.T) {
 	w := mixedFleet().pods("train", 3, claimOf("x", wants(2, eighty)))
-	d, err := scaleout.Plan(t.Context(), w.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	explained, err := Pods(t.Context(), w.Snapshot, d)
+	p := scaleout.NewPlanner(w.Snapshot)
+	explained, err := Pods(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,11 +206,8 @@ func TestPodsThatAreAlikeAreToldTheSame(t *testing.T) {
 // The controller explains each time that it plans: pods for the scheduler cost nothing.
 func TestPodsThatFitGetNoVerdicts(t *testing.T) {
 	w := newWorld().node("n1", "", newMachine().gpus(8, h100, "81152Mi")).pods("p", 2, claimOf("x", wants(1)))
-	d, err := scaleout.Plan(t.Context(), w.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	explained, err := Pods(t.Context(), w.Snapshot, d)
+	p := scaleout.NewPlanner(w.Snapshot)
+	explained, err := Pods(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,18 +236,17 @@ func TestExplanationIsBounded(t *testing.T) {
 	if len(e.Verdicts) != maxVerdicts || e.More != 30-maxVerdicts {
 		t.Errorf("%d verdicts and %d more", len(e.Verdicts), e.More)
 	}
-	long := cut(strings.Repeat("é", maxText), maxText)
-	if len(long) > maxText || !utf8.ValidString(long) || !strings.HasSuffix(long, "…") {
-		t.Errorf("a long text becomes %d bytes, valid %t", len(long), utf8.ValidString(long))
+	if len(e.Summary) > excerpt.MaxEvent {
+		t.Errorf("the summary has %d bytes", len(e.Summary))
 	}
 }
 
 // However long the rest is, the group of which nothing is known is not cut off.
 func TestAnUnknownGroupIsAlwaysMentioned(t *testing.T) {
-	long := claimOf("x", wants(1, `device.attributes["gpu.nvidia.com"].productName == "`+strings.Repeat("é", maxText)+`"`))
+	long := claimOf("x", wants(1, `device.attributes["gpu.nvidia.com"].productName == "`+strings.Repeat("é", excerpt.MaxEvent)+`"`))
 	w := newWorld().unknown("new").group("p5", "96", newMachine().gpus(8, h100, "81152Mi"), nil)
 	e := w.pods("p", 1, long).explain(t, "p-0")
-	if !strings.HasSuffix(e.Summary, "…; what nodes of group new have is not known: see its condition Ready") || len(e.Summary) > maxText {
+	if !strings.HasSuffix(e.Summary, "…; what nodes of group new have is not known: see its condition Ready") || len(e.Summary) > excerpt.MaxEvent {
 		t.Errorf("it says, in %d bytes, %q", len(e.Summary), e.Summary)
 	}
 }
@@ -272,13 +262,13 @@ func BenchmarkPods(b *testing.B) {
 	for i := range 20 {
 		w.pods(fmt.Sprintf("kind-%02d", i), 500, claimOf("x", wants(int64(1+i%8), eighty)))
 	}
-	d, err := scaleout.Plan(b.Context(), w.Snapshot)
-	if err != nil {
+	p := scaleout.NewPlanner(w.Snapshot)
+	if _, err := p.Decide(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Pods(b.Context(), w.Snapshot, d); err != nil {
+		if _, err := Pods(b.Context(), p); err != nil {
 			b.Fatal(err)
 		}
 	}

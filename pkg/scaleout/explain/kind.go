@@ -11,11 +11,11 @@ import (
 
 // Blockers of groups that would fit, or may.
 const (
-	BlockerTemplateUnknown = "TemplateUnknown"
-	BlockerGroupClosed     = "GroupClosed"
-	BlockerGroupAtMax      = "GroupAtMax"
-	// BlockerAborted is of claims of which the scheduler's allocator cannot say whether they fit.
-	BlockerAborted = "Aborted"
+	blockerTemplateUnknown = "TemplateUnknown"
+	blockerGroupClosed     = "GroupClosed"
+	blockerGroupAtMax      = "GroupAtMax"
+	// blockerAborted is of claims of which the scheduler's allocator cannot say whether they fit.
+	blockerAborted = "Aborted"
 )
 
 // Distances of what package fit finds, and of groups.
@@ -33,18 +33,16 @@ const (
 	distanceNodeAffinity = 55
 )
 
-// explainer explains the kinds of one decision.
+// explainer explains the kinds of one plan.
 type explainer struct {
-	snapshot  scaleout.Snapshot
-	diagnoser *Diagnoser
+	planner   *scaleout.Planner
+	diagnoser *diagnoser
 	groups    map[string]scaleout.Group
-	// live is nil until it is needed.
-	live *scaleout.Live
 }
 
-func newExplainer(s scaleout.Snapshot) *explainer {
-	e := &explainer{snapshot: s, diagnoser: NewDiagnoser(s.Classes), groups: map[string]scaleout.Group{}}
-	for _, g := range s.Groups {
+func newExplainer(p *scaleout.Planner) *explainer {
+	e := &explainer{planner: p, diagnoser: newDiagnoser(p.Snapshot.Classes, p.Snapshot.Selectors), groups: map[string]scaleout.Group{}}
+	for _, g := range p.Snapshot.Groups {
 		e.groups[g.Name] = g
 	}
 	return e
@@ -60,10 +58,7 @@ func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, er
 	for _, g := range kind.Groups {
 		verdicts = append(verdicts, e.group(ctx, g, claims))
 	}
-	if e.live == nil {
-		e.live = scaleout.NewLive(e.snapshot)
-	}
-	fits, err := e.live.Fits(ctx, kind.ID)
+	fits, err := e.planner.LiveFits(ctx, kind.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -74,33 +69,33 @@ func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, er
 	return verdicts, ctx.Err()
 }
 
-func claimsOf(pod *fit.Pod) []Claim {
+func claimsOf(pod *fit.Pod) []podClaim {
 	called := pod.ClaimNames()
-	var claims []Claim
+	var claims []podClaim
 	for i, claim := range pod.Claims() {
-		claims = append(claims, Claim{claim, called[i]})
+		claims = append(claims, podClaim{claim, called[i]})
 	}
 	return claims
 }
 
 // group is the verdict on an empty new node of a group.
-func (e *explainer) group(ctx context.Context, g scaleout.GroupFit, claims []Claim) Verdict {
+func (e *explainer) group(ctx context.Context, g scaleout.GroupFit, claims []podClaim) Verdict {
 	v := Verdict{Group: g.Group}
 	of := e.groups[g.Group]
 	switch {
 	case g.Miss != nil:
-		v.set(e.miss(ctx, *g.Miss, claims, false, func() Offer {
+		v.finding = e.miss(ctx, *g.Miss, claims, false, func() offer {
 			if of.Template == nil {
-				return Offer{Imagined: true}
+				return offer{imagined: true}
 			}
-			return Offer{Node: of.Template.Node, Slices: of.Template.Slices, Imagined: true}
-		}))
+			return offer{slices: of.Template.Slices, imagined: true}
+		})
 	case of.Template == nil:
-		v.set(Finding{Blocker: BlockerTemplateUnknown, Distance: distanceUnknown, Text: cmp.Or(g.Blocked, of.Unknown)})
+		v.finding = finding{Blocker: blockerTemplateUnknown, Distance: distanceUnknown, Text: cmp.Or(g.Blocked, of.Unknown)}
 	case g.Blocked != "" && of.Closed != "":
-		v.set(Finding{Blocker: BlockerGroupClosed, Distance: distanceGroup, Text: "would fit, but " + g.Blocked})
+		v.finding = finding{Blocker: blockerGroupClosed, Distance: distanceGroup, Text: "would fit, but " + g.Blocked}
 	case g.Blocked != "":
-		v.set(Finding{Blocker: BlockerGroupAtMax, Distance: distanceGroup, Text: "would fit, but " + g.Blocked, Hint: "raise max, or wait until devices are free"})
+		v.finding = finding{Blocker: blockerGroupAtMax, Distance: distanceGroup, Text: "would fit, but " + g.Blocked, Hint: "raise max, or wait until devices are free"}
 	default:
 		v.Fits = true
 		v.Text = "a new node has room for " + count(g.PerNode, "such pod")
@@ -109,32 +104,28 @@ func (e *explainer) group(ctx context.Context, g scaleout.GroupFit, claims []Cla
 }
 
 // onNodes is the verdict on live nodes.
-func (e *explainer) onNodes(ctx context.Context, found scaleout.LiveFit, claims []Claim) Verdict {
+func (e *explainer) onNodes(ctx context.Context, found scaleout.LiveFit, claims []podClaim) Verdict {
 	v := Verdict{Group: found.Group, Live: true, Nodes: len(found.Nodes), Example: found.Nodes[0]}
 	if found.Miss == nil {
 		v.Fits = true
 		v.Text = "has room"
 		return v
 	}
-	v.set(e.miss(ctx, *found.Miss, claims, true, func() Offer {
-		return Offer{Node: found.Machine.Object(), Slices: found.Machine.Slices(), Allocated: found.Machine.Allocated()}
-	}))
+	v.finding = e.miss(ctx, *found.Miss, claims, true, func() offer {
+		return offer{slices: found.Machine.Slices(), used: found.Machine.Used()}
+	})
 	return v
 }
 
-func (v *Verdict) set(f Finding) {
-	v.Blocker, v.Text, v.Hint, v.Distance = f.Blocker, f.Text, f.Hint, f.Distance
-}
-
 // miss finds out more where the devices are too few, and else says what package fit says.
-func (e *explainer) miss(ctx context.Context, m fit.Miss, claims []Claim, live bool, offer func() Offer) Finding {
-	f := Finding{Blocker: string(m.Reason), Text: m.Text}
+func (e *explainer) miss(ctx context.Context, m fit.Miss, claims []podClaim, live bool, offer func() offer) finding {
+	f := finding{Blocker: string(m.Reason), Text: m.Text}
 	switch m.Reason {
 	case fit.ReasonDevices:
-		found := e.diagnoser.Diagnose(ctx, offer(), claims)
-		if m.Aborts && found.Blocker != BlockerSelectorError {
+		found := e.diagnoser.diagnose(ctx, offer(), claims)
+		if m.Aborts && found.Blocker != blockerSelectorError {
 			// The search, or what it met, was too much for the allocator: it says so itself.
-			found = Finding{Blocker: BlockerAborted, Text: m.Text, Distance: distanceError}
+			found = finding{Blocker: blockerAborted, Text: m.Text, Distance: distanceError}
 		}
 		return found
 	case fit.ReasonUnschedulable:

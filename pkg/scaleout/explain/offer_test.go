@@ -7,10 +7,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 const (
@@ -18,9 +17,10 @@ const (
 	nodeName = "node-a"
 )
 
-// machine builds an offer.
+// machine builds a node with an offer.
 type machine struct {
-	offer Offer
+	node  *corev1.Node
+	offer offer
 	spec  *resourceapi.ResourceSliceSpec
 }
 
@@ -30,16 +30,9 @@ func newMachine() *machine {
 		Pool: resourceapi.ResourcePool{Name: nodeName, Generation: 1, ResourceSliceCount: 1},
 	}}
 	return &machine{
-		offer: Offer{
-			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}},
-			Slices: []*resourceapi.ResourceSlice{slice},
-			Allocated: structured.AllocatedState{
-				AllocatedDevices:         sets.New[structured.DeviceID](),
-				AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-				AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-			},
-		},
-		spec: &slice.Spec,
+		node:  &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}},
+		offer: offer{slices: []*resourceapi.ResourceSlice{slice}, used: devices.Use{}},
+		spec:  &slice.Spec,
 	}
 }
 
@@ -65,14 +58,14 @@ func (m *machine) gpus(n int, product, memory string) *machine {
 // partitions adds MIG devices that share a GPU's slices with the first whole GPU: each takes
 // one of two. Counters have a slice of their own, or the scheduler does not take the pool.
 func (m *machine) partitions(n int) *machine {
-	counters := m.offer.Slices[0].DeepCopy()
+	counters := m.offer.slices[0].DeepCopy()
 	counters.Spec.Devices = nil
 	counters.Spec.SharedCounters = []resourceapi.CounterSet{{
 		Name:     "gpu-0-counter-set",
 		Counters: map[string]resourceapi.Counter{"memory-slice-0": {Value: resource.MustParse("2")}},
 	}}
-	m.offer.Slices = append(m.offer.Slices, counters)
-	for _, slice := range m.offer.Slices {
+	m.offer.slices = append(m.offer.slices, counters)
+	for _, slice := range m.offer.slices {
 		slice.Spec.Pool.ResourceSliceCount = 2
 	}
 	takes := func(amount string) []resourceapi.DeviceCounterConsumption {
@@ -129,21 +122,25 @@ func (m *machine) taint(n int) *machine {
 // taken allocates devices by name.
 func (m *machine) taken(names ...string) *machine {
 	for _, name := range names {
-		m.offer.Allocated.AllocatedDevices.Insert(structured.MakeDeviceID(driver, nodeName, name))
+		m.offer.used[deviceID(name)] = devices.Taken{Whole: true}
 	}
 	return m
 }
 
 // consumed allocates memory of a shared device.
 func (m *machine) consumed(name, memory string) *machine {
-	id := structured.MakeDeviceID(driver, nodeName, name)
-	m.offer.Allocated.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, ptr.To(types.UID("share"))))
-	m.offer.Allocated.AggregatedCapacity[id] = structured.ConsumedCapacity{"memory": ptr.To(resource.MustParse(memory))}
+	m.offer.used[deviceID(name)] = devices.Taken{
+		Shared: true, Consumed: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)},
+	}
 	return m
 }
 
+func deviceID(name string) devices.ID {
+	return devices.ID{Pool: devices.PoolID{Driver: driver, Name: nodeName}, Name: name}
+}
+
 func (m *machine) imagined() *machine {
-	m.offer.Imagined = true
+	m.offer.imagined = true
 	return m
 }
 

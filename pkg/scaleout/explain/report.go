@@ -23,12 +23,12 @@ import (
 
 // Reasons of Events and of the condition.
 const (
-	ReasonFits    = "GPUFitsNode"
-	ReasonWaiting = "GPUWaitingForNode"
-	ReasonPlanned = "GPUScaleUpPlanned"
-	ReasonAdvised = "GPUScaleUpAdvised"
-	ReasonBlocked = "GPUScaleUpBlocked"
-	ReasonNoFit   = "GPUNoFit"
+	reasonFits    = "GPUFitsNode"
+	reasonWaiting = "GPUWaitingForNode"
+	reasonPlanned = "GPUScaleUpPlanned"
+	reasonAdvised = "GPUScaleUpAdvised"
+	reasonBlocked = "GPUScaleUpBlocked"
+	reasonNoFit   = "GPUNoFit"
 )
 
 // action is what the controller was doing when it told a pod of its plan.
@@ -153,17 +153,17 @@ func condition(e Explanation, now time.Time) corev1.PodCondition {
 	}
 	switch e.Outcome {
 	case scaleout.FitsNode:
-		c.Reason = ReasonFits
+		c.Reason = reasonFits
 	case scaleout.FitsStarting:
-		c.Reason = ReasonWaiting
+		c.Reason = reasonWaiting
 	case scaleout.NeedsNode:
-		c.Reason = ReasonPlanned
+		c.Reason = reasonPlanned
 	case scaleout.Advised:
-		c.Status, c.Reason = corev1.ConditionFalse, ReasonAdvised
+		c.Status, c.Reason = corev1.ConditionFalse, reasonAdvised
 	default:
-		c.Status, c.Reason = corev1.ConditionFalse, ReasonNoFit
+		c.Status, c.Reason = corev1.ConditionFalse, reasonNoFit
 		if mayGrow(e.Verdicts) {
-			c.Reason = ReasonBlocked
+			c.Reason = reasonBlocked
 		}
 	}
 	return c
@@ -185,9 +185,9 @@ func isRefusal(err error) bool {
 func mayGrow(verdicts []Verdict) bool {
 	for i, v := range verdicts {
 		switch v.Blocker {
-		case BlockerGroupClosed, BlockerGroupAtMax:
+		case blockerGroupClosed, blockerGroupAtMax:
 			return true
-		case BlockerTemplateUnknown:
+		case blockerTemplateUnknown:
 			return i == 0
 		}
 	}

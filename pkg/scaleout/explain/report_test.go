@@ -235,17 +235,17 @@ func TestAPodThatCannotBeToldKeepsNobodyElseFromIt(t *testing.T) {
 }
 
 func TestReasonTellsBlockedGroupsFromNoFit(t *testing.T) {
-	near := Verdict{Group: "g5", Blocker: BlockerSelector}
-	unknown := Verdict{Group: "new", Blocker: BlockerTemplateUnknown}
+	near := Verdict{Group: "g5", finding: finding{Blocker: blockerSelector}}
+	unknown := Verdict{Group: "new", finding: finding{Blocker: blockerTemplateUnknown}}
 	for name, test := range map[string]struct {
 		verdicts []Verdict
 		want     string
 	}{
-		"a group at its maximum":             {[]Verdict{{Group: "p5", Blocker: BlockerGroupAtMax}, near}, ReasonBlocked},
-		"a group that is left alone":         {[]Verdict{{Group: "p5", Blocker: BlockerGroupClosed}, near}, ReasonBlocked},
-		"a group that does not fit":          {[]Verdict{near}, ReasonNoFit},
-		"one of which nothing is known":      {[]Verdict{unknown}, ReasonBlocked},
-		"one that is nearer than an unknown": {[]Verdict{near, unknown}, ReasonNoFit},
+		"a group at its maximum":             {[]Verdict{{Group: "p5", finding: finding{Blocker: blockerGroupAtMax}}, near}, reasonBlocked},
+		"a group that is left alone":         {[]Verdict{{Group: "p5", finding: finding{Blocker: blockerGroupClosed}}, near}, reasonBlocked},
+		"a group that does not fit":          {[]Verdict{near}, reasonNoFit},
+		"one of which nothing is known":      {[]Verdict{unknown}, reasonBlocked},
+		"one that is nearer than an unknown": {[]Verdict{near, unknown}, reasonNoFit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := tells("a", scaleout.Blocked, "x")

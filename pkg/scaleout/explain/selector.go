@@ -1,31 +1,34 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // near is the device that came nearest to passing a selector.
 type near struct {
-	device *device
+	device *devices.Device
 	// condition is the first that it fails, of fails.
-	condition conjunct
+	condition devices.Condition
 	fails     int
 	distance  float64
 }
 
 // nearest looks for the device that fails the fewest conditions, and of those the one whose
 // capacity comes nearest to what is asked.
-func (d *diagnosis) nearest(expression string, failed []*device) near {
-	parts := d.conjuncts(expression)
+func (d *diagnosis) nearest(expression string, failed []*devices.Device) near {
+	parts := d.selectors.Get(expression).Conditions
 	var best near
 	for _, dev := range failed {
-		n := near{device: dev, condition: conjunct{text: expression, expression: expression}}
+		n := near{device: dev, condition: devices.Condition{Text: expression, Expression: expression}}
 		for _, part := range parts {
-			if got := d.evaluate(d.ctx, part.expression, dev); got.matches {
+			if got := d.evaluate(d.ctx, part.Expression, dev); got.matches {
 				continue
 			}
 			if n.fails == 0 {
@@ -33,7 +36,7 @@ func (d *diagnosis) nearest(expression string, failed []*device) near {
 			}
 			n.fails++
 		}
-		n.distance = min(float64(n.fails)-n.condition.ratio(dev), distanceError-distanceSelector-1)
+		n.distance = min(float64(n.fails)-ratio(n.condition, dev), distanceError-distanceSelector-1)
 		if best.device == nil || n.distance < best.distance {
 			best = n
 		}
@@ -42,12 +45,12 @@ func (d *diagnosis) nearest(expression string, failed []*device) near {
 }
 
 // compared is the one capacity and the one quantity that a condition is about.
-func (c conjunct) compared(d *device) (have, want resource.Quantity, ok bool) {
-	if len(c.reads) != 1 || c.reads[0].section != sectionCapacity || len(c.quantities) != 1 {
+func compared(c devices.Condition, d *devices.Device) (have, want resource.Quantity, ok bool) {
+	if len(c.Reads) != 1 || len(c.Quantities) != 1 {
 		return have, want, false
 	}
-	capacity := d.capacity(c.reads[0])
-	want, err := resource.ParseQuantity(c.quantities[0])
+	capacity := d.CapacityAt(c.Reads[0])
+	want, err := resource.ParseQuantity(c.Quantities[0])
 	if capacity == nil || err != nil || want.Sign() <= 0 || capacity.Value.Sign() <= 0 {
 		return have, want, false
 	}
@@ -55,8 +58,8 @@ func (c conjunct) compared(d *device) (have, want resource.Quantity, ok bool) {
 }
 
 // ratio is how near the device comes to what the condition asks, below 1; 0: that is not known.
-func (c conjunct) ratio(d *device) float64 {
-	have, want, ok := c.compared(d)
+func ratio(c devices.Condition, d *devices.Device) float64 {
+	have, want, ok := compared(c, d)
 	if !ok {
 		return 0
 	}
@@ -72,12 +75,12 @@ func (n near) values(failed int) string {
 	}
 	const most = 3
 	var parts []string
-	for i, f := range n.condition.reads {
+	for i, f := range n.condition.Reads {
 		if i == most {
 			parts = append(parts, "…")
 			break
 		}
-		parts = append(parts, f.say(n.device))
+		parts = append(parts, say(n.device, f))
 	}
 	if len(parts) == 0 {
 		return strings.TrimSuffix(who, " has ") + " does not"
@@ -94,19 +97,19 @@ func (d *diagnosis) selectorHint(n near) string {
 	if hint := d.roundNumber(n); hint != "" {
 		return hint
 	}
-	for _, word := range n.condition.words {
-		for _, f := range n.condition.reads {
-			a := n.device.attribute(f)
-			if f.section != sectionAttributes || a == nil || a.StringValue == nil || *a.StringValue == word {
+	for _, word := range n.condition.Words {
+		for _, f := range n.condition.Reads {
+			a := n.device.AttributeAt(f)
+			if a == nil || a.StringValue == nil || *a.StringValue == word {
 				continue
 			}
 			if word != "" && strings.Contains(strings.ToLower(*a.StringValue), strings.ToLower(word)) {
-				return fmt.Sprintf("%s is compared as a whole: write %q, or use matches or lowerAscii().contains()", f.name, *a.StringValue)
+				return fmt.Sprintf("%s is compared as a whole: write %q, or use matches or lowerAscii().contains()", f.Name, *a.StringValue)
 			}
 		}
 	}
-	for _, f := range n.condition.reads {
-		if d.offer.Imagined && f.lackedBy(n.device) {
+	for _, f := range n.condition.Reads {
+		if d.offer.imagined && n.device.Lacks(f) {
 			return d.missing(f, n.device)
 		}
 	}
@@ -116,12 +119,12 @@ func (d *diagnosis) selectorHint(n near) string {
 // roundNumber names a quantity that is just above what the GPU has, and the one to write,
 // which has been tried.
 func (d *diagnosis) roundNumber(n near) string {
-	have, want, ok := n.condition.compared(n.device)
+	have, want, ok := compared(n.condition, n.device)
 	if !ok || have.Cmp(want) >= 0 || have.AsApproximateFloat64() < trap*want.AsApproximateFloat64() {
 		return ""
 	}
-	written, better := n.condition.quantities[0], rounded(have)
-	trial := strings.Replace(n.condition.expression, strconv.Quote(written), strconv.Quote(better), 1)
+	written, better := n.condition.Quantities[0], rounded(have)
+	trial := strings.Replace(n.condition.Expression, strconv.Quote(written), strconv.Quote(better), 1)
 	if got := d.evaluate(d.ctx, trial, n.device); !got.matches {
 		return ""
 	}
@@ -129,44 +132,40 @@ func (d *diagnosis) roundNumber(n near) string {
 }
 
 // product is what people call the device.
-func product(d *device) string {
-	name := d.attribute(field{sectionAttributes, d.driver(), "productName"})
-	if name == nil || name.StringValue == nil {
-		return d.Name
-	}
-	return *name.StringValue
+func product(d *devices.Device) string {
+	return cmp.Or(ownText(d, "productName"), d.Name)
 }
 
 // supplied are attributes that a group's template can have although no node exists.
 var supplied = map[string]bool{"driverVersion": true, "cudaDriverVersion": true}
 
 // missing says what can be done about what a device does not publish.
-func (d *diagnosis) missing(f field, dev *device) string {
+func (d *diagnosis) missing(f devices.Field, dev *devices.Device) string {
 	switch {
-	case d.offer.Imagined && supplied[f.name]:
-		return fmt.Sprintf("before the node exists its %s is only known if the GPUNodeGroup says it in spec.template.%s", f.name, f.name)
-	case d.offer.Imagined && f.domain == dev.driver():
-		return fmt.Sprintf("%s is not known before the node exists: select by what is, such as productName or memory", f.name)
+	case d.offer.imagined && supplied[f.Name]:
+		return fmt.Sprintf("before the node exists its %s is only known if the GPUNodeGroup says it in spec.template.%s", f.Name, f.Name)
+	case d.offer.imagined && f.Domain == dev.ID.Pool.Driver:
+		return fmt.Sprintf("%s is not known before the node exists: select by what is, such as productName or memory", f.Name)
 	default:
-		return fmt.Sprintf("a device without %s is passed over by device.%s[%q].?%s", f.name, f.section, f.domain, f.name)
+		return fmt.Sprintf("a device without %s is passed over by device.%s[%q].?%s", f.Name, f.Section, f.Domain, f.Name)
 	}
 }
 
 // broken is said of an expression that cannot be evaluated on a device.
-func (d *diagnosis) broken(expression string, dev *device, err error, whose string) *Finding {
-	f := &Finding{
-		Blocker: BlockerSelectorError, Distance: distanceError,
+func (d *diagnosis) broken(expression string, dev *devices.Device, err error, whose string) *finding {
+	f := &finding{
+		Blocker: blockerSelectorError, Distance: distanceError,
 		Text: fmt.Sprintf("%s `%s` cannot be evaluated on %s: %s", whose, oneLine(expression), dev.Name, oneLine(err.Error())),
 	}
-	for _, part := range d.conjuncts(expression) {
-		if d.evaluate(d.ctx, part.expression, dev).err == nil {
+	for _, part := range d.selectors.Get(expression).Conditions {
+		if d.evaluate(d.ctx, part.Expression, dev).err == nil {
 			continue
 		}
-		for _, read := range part.reads {
-			if read.lackedBy(dev) {
-				f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: %s publishes no %s", whose, part.text, dev.Name, read.name)
-				if d.offer.Imagined {
-					f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: of %s no %s is known", whose, part.text, dev.Name, read.name)
+		for _, read := range part.Reads {
+			if dev.Lacks(read) {
+				f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: %s publishes no %s", whose, part.Text, dev.Name, read.Name)
+				if d.offer.imagined {
+					f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: of %s no %s is known", whose, part.Text, dev.Name, read.Name)
 				}
 				f.Hint = d.missing(read, dev)
 				return f

@@ -9,6 +9,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 const (
@@ -49,33 +52,31 @@ func rounded(q resource.Quantity) string {
 }
 
 // say is what a device has in a field.
-func (f field) say(d *device) string {
-	switch f.section {
-	case sectionAttributes:
-		if attribute := d.attribute(f); attribute != nil {
-			return f.name + " " + attributeText(*attribute)
+func say(d *devices.Device, f devices.Field) string {
+	switch f.Section {
+	case devices.SectionAttributes:
+		if attribute := d.AttributeAt(f); attribute != nil {
+			return f.Name + " " + attributeText(*attribute)
 		}
-	case sectionCapacity:
-		if capacity := d.capacity(f); capacity != nil {
-			return f.name + " " + amount(capacity.Value)
+	case devices.SectionCapacity:
+		if capacity := d.CapacityAt(f); capacity != nil {
+			return f.Name + " " + amount(capacity.Value)
 		}
-	case "driver":
-		return "driver " + strconv.Quote(d.driver())
+	case devices.SectionDriver:
+		return "driver " + strconv.Quote(d.ID.Pool.Driver)
 	default:
-		return fmt.Sprintf("%s %t", f.section, d.shared())
+		return fmt.Sprintf("%s %t", f.Section, d.Shared())
 	}
-	return "no " + f.name
+	return "no " + f.Name
 }
 
-// lackedBy tells that a device does not have the field.
-func (f field) lackedBy(d *device) bool {
-	switch f.section {
-	case sectionAttributes:
-		return d.attribute(f) == nil
-	case sectionCapacity:
-		return d.capacity(f) == nil
+// ownText is a text that the device's driver publishes; empty where it does not.
+func ownText(d *devices.Device, name string) string {
+	a := d.AttributeAt(devices.Field{Section: devices.SectionAttributes, Domain: d.ID.Pool.Driver, Name: name})
+	if a == nil {
+		return ""
 	}
-	return false
+	return ptr.Deref(a.StringValue, "")
 }
 
 // attributeText writes the value as it is written in CEL.

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // BenchmarkMachines makes the machines of live nodes with eight GPUs each, in all shapes. The
@@ -22,7 +24,7 @@ func BenchmarkMachines(b *testing.B) {
 				live = append(live, Node{Object: large(name), Slices: slices, Pods: []*corev1.Pod{requesting("daemon", map[string]string{"cpu": "1"})}})
 				all = append(all, slices...)
 			}
-			facts := Facts{Classes: deviceClasses(), Slices: all}
+			facts := Facts{Classes: deviceClasses(), Slices: all, Selectors: devices.NewSelectors()}
 			for b.Loop() {
 				c := New(facts)
 				if _, err := c.Pod(requesting("pod", map[string]string{"cpu": "1"}), []PodClaim{claiming(migClass, 1, `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`)}); err != nil {
@@ -47,10 +49,11 @@ func BenchmarkFill(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			node := Node{Object: large("node"), Slices: published(b, "p5.48xlarge", "node")}
+			selectors := devices.NewSelectors()
 			placed := 0
 			for b.Loop() {
 				placed = 0
-				c := New(Facts{Classes: deviceClasses(), Slices: node.Slices})
+				c := New(Facts{Classes: deviceClasses(), Slices: node.Slices, Selectors: selectors})
 				p, err := c.Pod(requesting("pod", map[string]string{"cpu": "1"}), []PodClaim{claim})
 				if err != nil {
 					b.Fatal(err)

@@ -5,9 +5,10 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // candidates knows which devices of a layout expressions select. The allocator evaluates them
@@ -24,19 +25,18 @@ type candidates struct {
 	selectors map[string]*selector
 }
 
-// candidate is a device, by the names under which it is taken.
+// candidate is a device, with the names under which the allocator's state has it.
 type candidate struct {
+	devices.Device
 	id     structured.DeviceID
 	shared structured.SharedDeviceID
-	driver string
-	object *resourceapi.Device
 	// alike is equal for devices that no expression tells apart.
 	alike int
 }
 
 // selector is an expression with its answer for devices that are alike, once one was asked.
 type selector struct {
-	program dracel.CompilationResult
+	program *devices.Selector
 	answers []answer
 }
 
@@ -53,10 +53,10 @@ const (
 func (c *Cluster) newCandidates(published []*resourceapi.ResourceSlice) *candidates {
 	known := &candidates{selectors: map[string]*selector{}}
 	alikes := map[uint64]int{}
-	counters := map[poolID]map[string]map[string]resourceapi.Counter{}
-	names := map[slot]bool{}
+	counters := map[devices.PoolID]map[string]map[string]resourceapi.Counter{}
+	names := map[devices.ID]bool{}
 	for _, slice := range published {
-		id := poolOf(slice)
+		id := devices.PoolOf(slice)
 		if counters[id] == nil {
 			counters[id] = map[string]map[string]resourceapi.Counter{}
 		}
@@ -65,15 +65,15 @@ func (c *Cluster) newCandidates(published []*resourceapi.ResourceSlice) *candida
 		}
 	}
 	for _, slice := range published {
-		id := poolOf(slice)
+		id := devices.PoolOf(slice)
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
-			at := slot{pool: id, device: device.Name}
+			at := devices.ID{Pool: id, Name: device.Name}
 			known.all = known.all || names[at] || device.BindingConditions != nil || !provided(device, counters[id])
 			names[at] = true
-			made := candidate{id: structured.MakeDeviceID(id.driver, id.name, device.Name), driver: id.driver, object: device}
-			made.shared = structured.MakeSharedDeviceID(made.id, &anyShare)
-			content := c.readHash(id.driver, device)
+			made := candidate{Device: devices.Device{Device: device, ID: at}, id: structured.MakeDeviceID(id.Driver, id.Name, device.Name)}
+			made.shared = devices.SharesOf(made.id)
+			content := c.readHash(id.Driver, device)
 			if _, met := alikes[content]; !met {
 				alikes[content] = len(alikes)
 			}
@@ -160,10 +160,10 @@ func (k *candidates) taken(state structured.AllocatedState, device int) bool {
 }
 
 // selector finds an expression's answers.
-func (k *candidates) selector(expression string) *selector {
+func (c *Cluster) selector(k *candidates, expression string) *selector {
 	known := k.selectors[expression]
 	if known == nil {
-		known = &selector{program: compiled.GetOrCompile(expression), answers: make([]answer, k.alikes)}
+		known = &selector{program: c.selectors.Get(expression), answers: make([]answer, k.alikes)}
 		k.selectors[expression] = known
 	}
 	return known
@@ -184,7 +184,7 @@ func (c *Cluster) selections(k *candidates, claims []*resourceapi.ResourceClaim)
 				if selector.CEL == nil {
 					return false
 				}
-				found = append(found, k.selector(selector.CEL.Expression))
+				found = append(found, c.selector(k, selector.CEL.Expression))
 			}
 		}
 		all = append(all, found)
@@ -227,14 +227,10 @@ func (s *selector) ask(ctx context.Context, device candidate, known *answer) ans
 	if *known != unasked {
 		return *known
 	}
-	*known = failed
-	if s.program.Error != nil {
-		return *known
-	}
-	matches, _, err := s.program.DeviceMatches(ctx, dracel.Device{Driver: device.driver,
-		AllowMultipleAllocations: device.object.AllowMultipleAllocations, Attributes: device.object.Attributes, Capacity: device.object.Capacity})
+	matches, err := s.program.Matches(ctx, device.Input())
 	switch {
 	case err != nil:
+		*known = failed
 	case matches:
 		*known = yes
 	default:

@@ -134,11 +134,11 @@ func (c *Cluster) readSelectors(selectors []resourceapi.DeviceSelector) error {
 		if selector.CEL == nil {
 			return fmt.Errorf("selector %d is of a type that is not known here: it has no CEL expression", i)
 		}
-		r := read(selector.CEL.Expression)
-		if r.err != nil {
-			return fmt.Errorf("the expression %q %w", selector.CEL.Expression, r.err)
+		r := c.selectors.Get(selector.CEL.Expression)
+		if r.Err != nil {
+			return fmt.Errorf("the expression %q %w", selector.CEL.Expression, r.Err)
 		}
-		c.words.reading(r.names, r.everything)
+		c.words.reading(r.Names, r.Everything)
 	}
 	return nil
 }

@@ -3,11 +3,13 @@ package fit
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Facts are what all placements share.
@@ -20,6 +22,8 @@ type Facts struct {
 	// Pods are all of the cluster, those on nodes and those that wait: their required affinity
 	// to pods decides which labels of pods tell kinds and machines apart.
 	Pods []*corev1.Pod
+	// Selectors are those that were compiled before, for other facts; nil: none.
+	Selectors *devices.Selectors
 }
 
 // Cluster places pods on machines. It is not safe for concurrent use.
@@ -28,11 +32,12 @@ type Facts struct {
 // decides what tells machines apart.
 type Cluster struct {
 	classes   classes
-	taken     map[poolID][]*resourceapi.DeviceRequestAllocationResult
+	taken     map[devices.PoolID][]*resourceapi.DeviceRequestAllocationResult
 	network   network
+	selectors *devices.Selectors
 	words     vocabulary
 	neighbors neighborhood
-	patience  patience
+	budget    budget
 
 	pods     map[string]*Pod
 	demands  map[string]*demand
@@ -50,13 +55,17 @@ type Cluster struct {
 
 // New reads the facts.
 func New(facts Facts) *Cluster {
+	if facts.Selectors == nil {
+		facts.Selectors = devices.NewSelectors()
+	}
 	c := &Cluster{
 		classes:   newClasses(facts.Classes),
 		taken:     allocations(facts.Claims),
 		network:   newNetwork(facts.Slices),
+		selectors: facts.Selectors,
 		words:     newVocabulary(),
 		neighbors: newNeighborhood(facts.Pods),
-		patience:  patience{longest: searchLimit, endless: map[*demand]int{}},
+		budget:    budget{search: searchSteps, endless: map[*demand]int{}, allowed: math.MaxInt},
 		pods:      map[string]*Pod{},
 		demands:   map[string]*demand{},
 		hosts:     map[string]*host{},
@@ -65,7 +74,7 @@ func New(facts Facts) *Cluster {
 	}
 	for _, pool := range c.network.ids {
 		for _, result := range c.taken[pool] {
-			c.network.base.add(slot{pool: pool, device: result.Device}, result)
+			c.network.base.Add(devices.Of(result), result)
 		}
 	}
 	return c
@@ -87,7 +96,7 @@ type Machine struct {
 type origin struct {
 	object *corev1.Node
 	slices []*resourceapi.ResourceSlice
-	pools  []poolID
+	pools  []devices.PoolID
 }
 
 // machineKey is equal for machines on which every pod fares alike.
@@ -128,20 +137,20 @@ type Node struct {
 func (c *Cluster) Machine(n Node) *Machine {
 	c.words.sealed = true
 	pools := localPools(n, &c.network)
-	devices := c.layout(n, pools)
-	used := use{}
-	ids := make([]poolID, len(pools))
+	layout := c.layout(n, pools)
+	used := devices.Use{}
+	ids := make([]devices.PoolID, len(pools))
 	for i, pool := range pools {
-		ids[i] = pool.id
-		for _, result := range c.taken[pool.id] {
-			used.add(slot{pool: devices.pools[i], device: result.Device}, result)
+		ids[i] = pool.ID
+		for _, result := range c.taken[pool.ID] {
+			used.Add(devices.ID{Pool: layout.pools[i], Name: result.Device}, result)
 		}
 	}
 	c.meet(n.Pods)
 	return c.machine(Machine{
 		host:      c.host(n.Object),
 		load:      c.load(n),
-		inventory: devices.inventory(used),
+		inventory: layout.inventory(used),
 		origin:    &origin{object: n.Object, slices: c.visible(n, pools), pools: ids},
 	})
 }
@@ -166,14 +175,14 @@ func (m *Machine) Object() *corev1.Node { return m.origin.object }
 // Slices are those of Object, and those of the network that it reaches.
 func (m *Machine) Slices() []*resourceapi.ResourceSlice { return m.origin.slices }
 
-// Allocated is what of the slices is taken. A device in shares has one share, whatever their
-// number: only what they consume together counts.
-func (m *Machine) Allocated() structured.AllocatedState {
-	names := make(map[poolID]poolID, len(m.origin.pools))
-	for i, pool := range m.inventory.layout.pools {
-		names[pool] = m.origin.pools[i]
+// Used is what of the devices in Slices is taken.
+func (m *Machine) Used() devices.Use {
+	used := make(devices.Use, len(m.inventory.used))
+	for id, taken := range m.inventory.used {
+		id.Pool = m.origin.pools[slices.Index(m.inventory.layout.pools, id.Pool)]
+		used[id] = taken
 	}
-	return m.inventory.used.state(func(pool poolID) poolID { return names[pool] })
+	return used
 }
 
 // Miss is why a pod does not fit.
@@ -203,7 +212,7 @@ const (
 )
 
 // Place puts a pod on the machine. Without a miss, the machine that it gives is what is left.
-// The error is of the cluster, not of the pod: the context has ended.
+// The error is of the cluster, not of the pod: the context has ended, or ErrSpent.
 func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
@@ -220,6 +229,9 @@ func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Mis
 		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
 	}
 	m.placed[key] = outcome{next, miss}
+	if c.budget.spent++; c.budget.spent > c.budget.allowed {
+		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, ErrSpent)
+	}
 	return next, miss, nil
 }
 

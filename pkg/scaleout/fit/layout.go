@@ -1,39 +1,21 @@
 package fit
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
-
-// poolID names a pool.
-type poolID struct {
-	driver, name string
-}
-
-func (p poolID) compare(other poolID) int {
-	return cmp.Or(cmp.Compare(p.driver, other.driver), cmp.Compare(p.name, other.name))
-}
-
-func poolOf(slice *resourceapi.ResourceSlice) poolID {
-	return poolID{driver: slice.Spec.Driver, name: slice.Spec.Pool.Name}
-}
-
-// pool is what a node has of a pool, at its newest generation and in the allocator's order.
-type pool struct {
-	id     poolID
-	slices []*resourceapi.ResourceSlice
-}
 
 // layout is the devices of nodes that are alike, by the names of the first of them.
 type layout struct {
 	node   *corev1.Node
 	slices []*resourceapi.ResourceSlice
-	pools  []poolID
+	pools  []devices.PoolID
 	// networked tells that devices of the network are within reach.
 	networked   bool
 	inventories map[string]*inventory
@@ -41,42 +23,12 @@ type layout struct {
 }
 
 // localPools are the pools that are the node's alone, in the allocator's order.
-func localPools(n Node, network *network) []pool {
-	var pools []pool
-	for _, slice := range n.Slices {
-		id := poolOf(slice)
-		if ptr.Deref(slice.Spec.NodeName, "") != n.Object.Name || network.pools[id] {
-			continue
-		}
-		i := slices.IndexFunc(pools, func(p pool) bool { return p.id == id })
-		if i < 0 {
-			i = len(pools)
-			pools = append(pools, pool{id: id})
-		}
-		pools[i].add(slice)
-	}
-	slices.SortFunc(pools, func(a, b pool) int { return a.id.compare(b.id) })
-	for _, p := range pools {
-		slices.SortStableFunc(p.slices, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
-	}
-	return pools
-}
-
-// add keeps the slices of the newest generation.
-func (p *pool) add(slice *resourceapi.ResourceSlice) {
-	if len(p.slices) > 0 {
-		switch known := p.slices[0].Spec.Pool.Generation; {
-		case slice.Spec.Pool.Generation < known:
-			return
-		case slice.Spec.Pool.Generation > known:
-			p.slices = nil
-		}
-	}
-	p.slices = append(p.slices, slice)
+func localPools(n Node, network *network) []devices.Pool {
+	return slices.DeleteFunc(devices.OfNode(n.Object.Name, n.Slices), func(p devices.Pool) bool { return network.pools[p.ID] })
 }
 
 // layout is the one of all nodes on which every claim fares alike.
-func (c *Cluster) layout(n Node, pools []pool) *layout {
+func (c *Cluster) layout(n Node, pools []devices.Pool) *layout {
 	reach := c.network.reach(n.Object)
 	s := c.layoutSignature(pools, reach)
 	if known := c.layouts[string(s)]; known != nil && !c.separate {
@@ -88,8 +40,8 @@ func (c *Cluster) layout(n Node, pools []pool) *layout {
 	}
 	l := &layout{node: n.Object, networked: len(reach) > 0, inventories: map[string]*inventory{}}
 	for _, pool := range pools {
-		l.pools = append(l.pools, pool.id)
-		l.slices = append(l.slices, pool.slices...)
+		l.pools = append(l.pools, pool.ID)
+		l.slices = append(l.slices, pool.Slices...)
 	}
 	l.slices = append(l.slices, c.network.slices...)
 	c.layouts[key] = l
@@ -97,10 +49,10 @@ func (c *Cluster) layout(n Node, pools []pool) *layout {
 }
 
 // visible are the slices with devices that a node's pods can get.
-func (c *Cluster) visible(n Node, pools []pool) []*resourceapi.ResourceSlice {
+func (c *Cluster) visible(n Node, pools []devices.Pool) []*resourceapi.ResourceSlice {
 	var all []*resourceapi.ResourceSlice
 	for _, pool := range pools {
-		all = append(all, pool.slices...)
+		all = append(all, pool.Slices...)
 	}
 	for _, reached := range c.network.reach(n.Object) {
 		all = append(all, reached.slice)
@@ -112,7 +64,7 @@ func (c *Cluster) visible(n Node, pools []pool) []*resourceapi.ResourceSlice {
 // node's pools count only for their order among those of the network, and of attributes only
 // what somebody reads or compares; what is compared with devices of the network counts by its
 // value. The next call overwrites it.
-func (c *Cluster) layoutSignature(pools []pool, reach []reached) signature {
+func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signature {
 	s := c.scratch[:0]
 	defer func() { c.scratch = s }()
 	var compared comparison
@@ -120,12 +72,12 @@ func (c *Cluster) layoutSignature(pools []pool, reach []reached) signature {
 		compared = comparison{}
 	}
 	for _, pool := range pools {
-		for len(reach) > 0 && reach[0].id.compare(pool.id) < 0 {
+		for len(reach) > 0 && reach[0].id.Compare(pool.ID) < 0 {
 			reach = s.reached(reach)
 		}
-		s.text(pool.id.driver)
-		s.number(int64(len(pool.slices)))
-		for _, slice := range pool.slices {
+		s.text(pool.ID.Driver)
+		s.number(int64(len(pool.Slices)))
+		for _, slice := range pool.Slices {
 			c.sliceSignature(&s, slice, compared)
 		}
 	}

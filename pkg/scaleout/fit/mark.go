@@ -1,11 +1,15 @@
 package fit
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/mica-gpu/mica/pkg/devices"
+)
 
 // Mark is what was committed at a moment.
 type Mark struct {
 	epoch     int
-	base      use
+	base      devices.Use
 	committed map[*take]bool
 	somewhere map[*neighbor]bool
 }
@@ -14,7 +18,7 @@ type Mark struct {
 func (c *Cluster) Mark() Mark {
 	return Mark{
 		epoch:     c.epoch,
-		base:      c.network.base.clone(),
+		base:      c.network.base.Clone(),
 		committed: maps.Clone(c.network.committed),
 		somewhere: maps.Clone(c.neighbors.somewhere),
 	}
@@ -23,7 +27,7 @@ func (c *Cluster) Mark() Mark {
 // Return takes back what was committed since the mark, which can be returned to again.
 func (c *Cluster) Return(to Mark) {
 	c.epoch = to.epoch
-	c.network.base = to.base.clone()
+	c.network.base = to.base.Clone()
 	c.network.committed = maps.Clone(to.committed)
 	c.neighbors.somewhere = maps.Clone(to.somewhere)
 }

@@ -9,6 +9,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // features are those that a stock Kubernetes 1.37 has on: see AllocatorFeatures of the
@@ -24,11 +26,11 @@ var features = structured.Features{
 
 // network has the pools that are not one node's alone.
 type network struct {
-	ids    []poolID
-	pools  map[poolID]bool
+	ids    []devices.PoolID
+	pools  map[devices.PoolID]bool
 	slices []*resourceapi.ResourceSlice
 	// base is what claims have of them, and what was committed.
-	base      use
+	base      devices.Use
 	committed map[*take]bool
 	takes     int
 }
@@ -39,12 +41,18 @@ type take struct {
 	results []resourceapi.DeviceRequestAllocationResult
 }
 
+func (t *take) addTo(used devices.Use) {
+	for i := range t.results {
+		used.Add(devices.Of(&t.results[i]), &t.results[i])
+	}
+}
+
 // newNetwork finds the pools whose slices are not all of one node.
 func newNetwork(all []*resourceapi.ResourceSlice) network {
-	n := network{pools: map[poolID]bool{}, base: use{}, committed: map[*take]bool{}}
-	owner := map[poolID]string{}
+	n := network{pools: map[devices.PoolID]bool{}, base: devices.Use{}, committed: map[*take]bool{}}
+	owner := map[devices.PoolID]string{}
 	for _, slice := range all {
-		id, node := poolOf(slice), ptr.Deref(slice.Spec.NodeName, "")
+		id, node := devices.PoolOf(slice), ptr.Deref(slice.Spec.NodeName, "")
 		if known, ok := owner[id]; node == "" || ok && known != node {
 			n.pools[id] = true
 		}
@@ -54,16 +62,16 @@ func newNetwork(all []*resourceapi.ResourceSlice) network {
 		return n
 	}
 	for _, slice := range all {
-		if n.pools[poolOf(slice)] {
+		if n.pools[devices.PoolOf(slice)] {
 			n.slices = append(n.slices, slice)
 		}
 	}
 	for id := range n.pools {
 		n.ids = append(n.ids, id)
 	}
-	slices.SortFunc(n.ids, poolID.compare)
+	slices.SortFunc(n.ids, devices.PoolID.Compare)
 	slices.SortStableFunc(n.slices, func(a, b *resourceapi.ResourceSlice) int {
-		if order := poolOf(a).compare(poolOf(b)); order != 0 {
+		if order := devices.PoolOf(a).Compare(devices.PoolOf(b)); order != 0 {
 			return order
 		}
 		return strings.Compare(a.Name, b.Name)
@@ -73,7 +81,7 @@ func newNetwork(all []*resourceapi.ResourceSlice) network {
 
 // reached is a slice of the network with devices that a node's pods can get.
 type reached struct {
-	id    poolID
+	id    devices.PoolID
 	index int
 	slice *resourceapi.ResourceSlice
 	// devices tells for each whether it is among them, where that differs.
@@ -85,7 +93,7 @@ type reached struct {
 func (n *network) reach(node *corev1.Node) []reached {
 	var all []reached
 	for i, slice := range n.slices {
-		r := reached{id: poolOf(slice), index: i, slice: slice}
+		r := reached{id: devices.PoolOf(slice), index: i, slice: slice}
 		spec := &slice.Spec
 		if !ptr.Deref(spec.PerDeviceNodeSelection, false) {
 			if matches(node, spec.NodeName, spec.AllNodes, spec.NodeSelector) {
@@ -139,17 +147,17 @@ func (n *network) commit(t *take) bool {
 		return false
 	}
 	n.committed[t] = true
-	n.base.take(t)
+	t.addTo(n.base)
 	return true
 }
 
 // with is what is taken besides, for a machine whose own takes may not be committed.
-func (n *network) with(takes []*take) use {
+func (n *network) with(takes []*take) devices.Use {
 	all := n.base
 	for _, t := range takes {
 		if !n.committed[t] {
-			all = all.clone()
-			all.take(t)
+			all = all.Clone()
+			t.addTo(all)
 		}
 	}
 	return all

@@ -3,11 +3,15 @@ package fit
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"maps"
 	"math/bits"
+	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // signature is a text that is equal for what is alike, and differs for what is not: each part
@@ -39,6 +43,27 @@ func (s *signature) message(m interface{ Marshal() ([]byte, error) }) {
 		wire = []byte(err.Error())
 	}
 	s.text(string(wire))
+}
+
+// useKey is equal where the same is taken of the same devices.
+func useKey(used devices.Use) string {
+	s := make(signature, 0, 64*len(used))
+	for _, id := range slices.SortedFunc(maps.Keys(used), devices.ID.Compare) {
+		s.text(id.Pool.Driver)
+		s.text(id.Pool.Name)
+		s.text(id.Name)
+		taken := used[id]
+		s.flag(taken.Whole)
+		s.flag(taken.Shared)
+		s.flag(taken.Consumed != nil)
+		s.number(int64(len(taken.Consumed)))
+		for _, name := range sortedKeys(taken.Consumed) {
+			s.text(string(name))
+			quantity := taken.Consumed[name]
+			s.text(quantity.String())
+		}
+	}
+	return string(s)
 }
 
 // seed is of this process: hashes are compared, never kept.

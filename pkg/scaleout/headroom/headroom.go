@@ -6,26 +6,26 @@ package headroom
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	dracel "k8s.io/dynamic-resource-allocation/cel"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
 // Demand is what a headroom asks the planner for at a time, and when that may change next;
 // zero is never. The error is a sentence for who wrote the headroom.
-func Demand(h *v1alpha1.GPUHeadroom, now time.Time) (scaleout.Headroom, time.Time, error) {
+func Demand(h *v1alpha1.GPUHeadroom, selectors *devices.Selectors, now time.Time) (scaleout.Headroom, time.Time, error) {
 	wanted, next, err := Wanted(&h.Spec, now)
 	if err != nil {
 		return scaleout.Headroom{}, time.Time{}, err
 	}
-	claim, err := claimOf(&h.Spec)
+	claim, err := claimOf(&h.Spec, selectors)
 	if err != nil {
 		return scaleout.Headroom{}, time.Time{}, err
 	}
@@ -37,19 +37,16 @@ func Demand(h *v1alpha1.GPUHeadroom, now time.Time) (scaleout.Headroom, time.Tim
 	}, next, nil
 }
 
-// compiled expressions, which are the same at every look.
-var compiled = dracel.NewCache(100, dracel.Features{EnableConsumableCapacity: true})
-
 // claimOf asks for one device.
-func claimOf(spec *v1alpha1.GPUHeadroomSpec) (resourceapi.ResourceClaimSpec, error) {
+func claimOf(spec *v1alpha1.GPUHeadroomSpec, selectors *devices.Selectors) (resourceapi.ResourceClaimSpec, error) {
 	request := resourceapi.ExactDeviceRequest{
 		DeviceClassName: spec.DeviceClassName,
 		AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
 		Count:           1,
 	}
 	for i, s := range spec.Selectors {
-		if result := compiled.GetOrCompile(string(s)); result.Error != nil {
-			return resourceapi.ResourceClaimSpec{}, fmt.Errorf("selector %d does not compile: %w", i, result.Error)
+		if err := selectors.Get(string(s)).Err; err != nil {
+			return resourceapi.ResourceClaimSpec{}, fmt.Errorf("selector %d %w", i, err)
 		}
 		request.Selectors = append(request.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: string(s)}})
 	}
@@ -104,9 +101,7 @@ func setReady(status *v1alpha1.GPUHeadroomStatus, h *v1alpha1.GPUHeadroom, c met
 	c.Type = v1alpha1.ConditionReady
 	c.ObservedGeneration = h.Generation
 	c.LastTransitionTime = metav1.NewTime(now)
-	if len(c.Message) > maxMessage {
-		c.Message = strings.ToValidUTF8(c.Message[:maxMessage], "")
-	}
+	c.Message = excerpt.Of(c.Message, maxMessage)
 	meta.SetStatusCondition(&status.Conditions, c)
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
@@ -28,7 +29,7 @@ func big(devices int32) *v1alpha1.GPUHeadroom {
 }
 
 func TestDemandIsForOneDeviceAtATime(t *testing.T) {
-	got, next, err := Demand(big(4), noon)
+	got, next, err := Demand(big(4), devices.NewSelectors(), noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +55,12 @@ func TestDemandIsForOneDeviceAtATime(t *testing.T) {
 func TestASelectorThatDoesNotCompileIsExplained(t *testing.T) {
 	h := big(1)
 	h.Spec.Selectors = append(h.Spec.Selectors, "device.memory >= 80Gi")
-	if _, _, err := Demand(h, noon); err == nil || !strings.HasPrefix(err.Error(), "selector 1 does not compile: ") {
+	if _, _, err := Demand(h, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "selector 1 does not compile: ") {
 		t.Errorf("the error is %v", err)
 	}
 	h = big(1)
 	h.Spec.Schedule = []v1alpha1.Window{entry("soon", "1h", "", 1)}
-	if _, _, err := Demand(h, noon); err == nil || !strings.HasPrefix(err.Error(), "entry 0 of the schedule: ") {
+	if _, _, err := Demand(h, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "entry 0 of the schedule: ") {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -12,24 +12,23 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// ask creates a placeholder for each node of the demand that Cluster Autoscaler will not
+// create creates a placeholder for each node of the demand that Cluster Autoscaler will not
 // bring by itself.
-func (d *placing) ask(demand []scaleout.NewNode) {
+func (d *placing) create(demand []scaleout.NewNode) {
 	if backedOff(d.backoff, d.s.Now) {
 		return
 	}
 	size, coming := d.size(), d.coming()
-	limit := Max(d.group.Object, d.s.Autoscaler, d.s.Now)
 	free := d.ordinals()
 	for i := range demand {
-		if limit != nil && size >= *limit || coming >= v1alpha1.MaxInFlight {
+		if d.group.Max != nil && size >= *d.group.Max || coming >= v1alpha1.MaxInFlight {
 			return
 		}
 		if d.unfinished(demand[i].Kinds) || !d.leftToUs(demand[i]) {
 			continue
 		}
 		pod := d.pod(demand[i], free())
-		d.creates = append(d.creates, CreatePlaceholder{Pod: pod})
+		d.creates = append(d.creates, createPlaceholder{Pod: pod})
 		d.created = append(d.created, v1alpha1.InFlight{
 			ID: pod.Name, Kind: firstKind(demand[i].Kinds), Nodes: 1, Since: metav1.NewTime(d.s.Now.Truncate(time.Second)),
 		})
@@ -62,7 +61,7 @@ func (d *placing) leftToUs(node scaleout.NewNode) bool {
 		if pod == nil {
 			continue
 		}
-		said, triggered := d.saidOf(pod)
+		said, triggered := d.reactionTo(pod)
 		if triggered {
 			return false
 		}
@@ -71,10 +70,10 @@ func (d *placing) leftToUs(node scaleout.NewNode) bool {
 	return left
 }
 
-// saidOf tells whether Cluster Autoscaler has left a pod to us, or has acted for it. Once it has a
+// reactionTo tells whether Cluster Autoscaler has left a pod to us, or has acted for it. Once it has a
 // live node of the group as its template, it sees what we see, and only what it has said
 // since counts.
-func (d *placing) saidOf(pod *corev1.Pod) (left, triggered bool) {
+func (d *placing) reactionTo(pod *corev1.Pod) (left, triggered bool) {
 	t, said := d.s.trigger(pod)
 	live, hasLive := liveTemplate(d.group)
 	switch {

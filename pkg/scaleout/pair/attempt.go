@@ -27,8 +27,11 @@ func (a attempt) ended() bool {
 	return a.pod.Status.Phase == corev1.PodFailed || a.pod.Status.Phase == corev1.PodSucceeded
 }
 
+// going tells that the node is being deleted, whatever it offers yet.
+func (a attempt) going() bool { return a.node != nil && a.node.Object.DeletionTimestamp != nil }
+
 // complete tells that the node offers all that it should.
-func (a attempt) complete() bool { return a.node != nil && complete(a.node) }
+func (a attempt) complete() bool { return a.node != nil && a.node.Complete() }
 
 func (a attempt) kinds() []string {
 	if all := a.pod.Annotations[v1alpha1.AnnotationKinds]; all != "" {
@@ -37,8 +40,8 @@ func (a attempt) kinds() []string {
 	return []string{a.pod.Labels[v1alpha1.LabelKind]}
 }
 
-func (a attempt) delete(why string) DeletePlaceholder {
-	return DeletePlaceholder{
+func (a attempt) delete(why string) deletePlaceholder {
+	return deletePlaceholder{
 		Name:  types.NamespacedName{Namespace: a.pod.Namespace, Name: a.pod.Name},
 		UID:   a.pod.UID,
 		Group: a.pod.Labels[v1alpha1.LabelNodeGroup],
@@ -112,8 +115,6 @@ func firstAfter(pod *corev1.Pod, group *view.Group, taken map[string]bool) *view
 	return nil
 }
 
-func complete(node *view.NodeState) bool { return node.Ready && len(node.Missing) == 0 }
-
 // completeSince is about when a complete node became so: what it publishes is not dated, but
 // the objects in which it does are.
 func completeSince(node *view.NodeState) time.Time {
@@ -136,7 +137,7 @@ func liveTemplate(group *view.Group) (time.Time, bool) {
 	var first time.Time
 	found := false
 	for i := range group.Nodes {
-		if node := &group.Nodes[i]; complete(node) {
+		if node := &group.Nodes[i]; node.Complete() {
 			if since := completeSince(node); !found || since.Before(first) {
 				first, found = since, true
 			}

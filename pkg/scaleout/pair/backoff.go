@@ -1,13 +1,12 @@
 package pair
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -36,7 +35,7 @@ func fail(previous *v1alpha1.Backoff, now time.Time, reason, message string) *v1
 		Until:    metav1.NewTime(now.Add(backoffWait(failures)).Truncate(time.Second)),
 		Failures: failures,
 		Reason:   reason,
-		Message:  bounded(message, maxMessage),
+		Message:  excerpt.Of(message, maxMessage),
 	}
 }
 
@@ -54,7 +53,7 @@ func succeeded(group *view.Group, b *v1alpha1.Backoff, timeout time.Duration) bo
 	begun := b.Until.Add(-backoffWait(b.Failures))
 	for i := range group.Nodes {
 		node := &group.Nodes[i]
-		if complete(node) && completeSince(node).After(begun) && node.Object.CreationTimestamp.After(begun.Add(-timeout)) {
+		if node.Complete() && completeSince(node).After(begun) && node.Object.CreationTimestamp.After(begun.Add(-timeout)) {
 			return true
 		}
 	}
@@ -78,42 +77,4 @@ func remembered(b *v1alpha1.Backoff, now time.Time, timeout time.Duration) *v1al
 		return shorter
 	}
 	return b
-}
-
-// Closed is why a group may not grow now: a failure of its own, or of Cluster Autoscaler's,
-// not long ago. Empty: it may.
-func Closed(group *v1alpha1.GPUNodeGroup, autoscaler Autoscaler, now time.Time) string {
-	if b := group.Status.Backoff; backedOff(b, now) && b.Reason != v1alpha1.ReasonAutoscalerBackedOff {
-		return fmt.Sprintf("is left alone until %s after %s: %s", b.Until.UTC().Format(time.RFC3339), failures(b.Failures), b.Message)
-	}
-	if modeOf(group.Spec.Pairing) != (placeholders{}) {
-		return ""
-	}
-	if g, ok := autoscaler.of(group, now); ok && g.Backoff {
-		return autoscalerBackoff(g)
-	}
-	return ""
-}
-
-func failures(n int32) string {
-	if n == 1 {
-		return "a failure"
-	}
-	return fmt.Sprintf("%d failures in a row", n)
-}
-
-// autoscalerBackoff says that Cluster Autoscaler has backed off, and why.
-func autoscalerBackoff(g AutoscalerGroup) string {
-	if g.Message == "" {
-		return "Cluster Autoscaler has backed off from the group after a scale-up that failed"
-	}
-	return "Cluster Autoscaler has backed off from the group: " + g.Message
-}
-
-// bounded cuts a text at a character's boundary.
-func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
 }

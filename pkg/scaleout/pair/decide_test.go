@@ -11,13 +11,21 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
+
+func eksGroup(name, nodegroup string) *v1alpha1.GPUNodeGroup {
+	g := &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	g.Spec.Provider.EKS = &v1alpha1.EKSNodegroup{Nodegroup: nodegroup}
+	return g
+}
 
 // onePod is a pod of a minute ago that needs a node of group p5, of which there is none.
 func onePod() *Situation {
@@ -37,7 +45,7 @@ func onePod() *Situation {
 			Growth: []scaleout.Growth{{Group: "p5", Nodes: []scaleout.NewNode{{Pods: []types.NamespacedName{name}, Kinds: []string{"k1"}}}}},
 			Kinds:  []scaleout.Kind{{ID: "k1", Pods: []scaleout.PodDecision{{Pod: name, UID: "train-uid", Outcome: scaleout.NeedsNode, Group: "p5"}}}},
 		},
-		Autoscaler:  Autoscaler{Updated: epoch},
+		Autoscaler:  autoscaler.Status{Updated: epoch},
 		Triggers:    map[types.UID]Trigger{},
 		Placeholder: PlaceholderOptions{Namespace: "mica"},
 	}
@@ -54,6 +62,11 @@ func (s *Situation) liveNode(ready, slices time.Duration) {
 		Ready:  true, ReadySince: s.Now.Add(-ready),
 		Slices: []*resourceapi.ResourceSlice{{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(s.Now.Add(-slices))}}},
 	})
+}
+
+// deleteLive has the live node go.
+func (s *Situation) deleteLive() {
+	s.View.GroupStates[0].Nodes[0].Object.DeletionTimestamp = &metav1.Time{Time: s.Now}
 }
 
 // placeholder is one of the group, of some time ago.
@@ -106,13 +119,16 @@ func TestWhenAPlaceholderIsCreated(t *testing.T) {
 		"group backs off": {func(s *Situation) {
 			s.View.GroupStates[0].Object.Status.Backoff = &v1alpha1.Backoff{Until: metav1.NewTime(s.Now.Add(time.Minute)), Failures: 1, Reason: v1alpha1.ReasonScaleUpFailed}
 		}, nil},
-		"autoscaler backs off": {func(s *Situation) { s.Autoscaler.Groups = map[string]AutoscalerGroup{"p5": {Backoff: true}} }, nil},
-		"autoscaler is ahead":  {func(s *Situation) { s.Autoscaler.Groups = map[string]AutoscalerGroup{"p5": {Target: 2, Max: 2}} }, nil},
-		"at maximum":           {func(s *Situation) { s.View.GroupStates[0].Object.Spec.Max = new(int32) }, nil},
-		"autoscaler is gone":   {func(s *Situation) { s.Autoscaler.Updated = s.Now.Add(-4 * time.Minute) }, nil},
-		"it writes no status":  {func(s *Situation) { s.Autoscaler = Autoscaler{}; s.said(false, time.Second) }, []string{creates}},
-		"observed only":        {func(s *Situation) { s.View.GroupStates[0].Object.Spec.Pairing = v1alpha1.PairingObserve }, nil},
-		"labels of another":    {func(s *Situation) { s.View.GroupStates[0].Refused = "it has the labels of p6" }, nil},
+		"autoscaler backs off": {func(s *Situation) { s.Autoscaler.Groups = map[string]autoscaler.Group{"p5": {Backoff: true}} }, nil},
+		"autoscaler is ahead": {func(s *Situation) {
+			s.Autoscaler.Groups = map[string]autoscaler.Group{"p5": {Target: 2}}
+			s.View.GroupStates[0].Max = ptr.To(2)
+		}, nil},
+		"at maximum":          {func(s *Situation) { s.View.GroupStates[0].Max = new(int) }, nil},
+		"autoscaler is gone":  {func(s *Situation) { s.Autoscaler.Updated = s.Now.Add(-4 * time.Minute) }, nil},
+		"it writes no status": {func(s *Situation) { s.Autoscaler = autoscaler.Status{}; s.said(false, time.Second) }, []string{creates}},
+		"observed only":       {func(s *Situation) { s.View.GroupStates[0].Object.Spec.Pairing = v1alpha1.PairingObserve }, nil},
+		"labels of another":   {func(s *Situation) { s.View.GroupStates[0].Refused = "it has the labels of p6" }, nil},
 		"headroom": {func(s *Situation) {
 			s.Decision.Growth[0].Nodes[0] = scaleout.NewNode{Kinds: []string{"headroom/night"}}
 			s.liveNode(time.Hour, time.Hour)
@@ -144,6 +160,12 @@ func TestWhenAPlaceholderIsDeleted(t *testing.T) {
 		"it was evicted": {func(s *Situation) { s.placeholder(time.Minute).Status.Phase = corev1.PodFailed }, gone("it has ended (Failed)")},
 		"node is complete": {func(s *Situation) { s.placeholder(time.Minute).Spec.NodeName = "live"; s.liveNode(time.Minute, 0) },
 			gone("its node live offers all that it should")},
+		"node is going": {func(s *Situation) {
+			s.placeholder(time.Minute).Spec.NodeName = "live"
+			s.liveNode(time.Minute, 0)
+			s.deleteLive()
+		},
+			gone("its node live is being deleted")},
 		"node is no more": {func(s *Situation) { s.placeholder(2 * time.Minute).Spec.NodeName = "was" }, gone("its node was is no more")},
 		"node is not seen yet": {func(s *Situation) {
 			pod := s.placeholder(10 * time.Minute)
@@ -162,7 +184,7 @@ func TestWhenAPlaceholderIsDeleted(t *testing.T) {
 		"group is gone": {func(s *Situation) { s.placeholder(time.Minute); s.View.GroupStates = nil }, gone("group p5 does not grow by placeholders")},
 		"autoscaler backs off": {func(s *Situation) {
 			s.placeholder(time.Minute)
-			s.Autoscaler.Groups = map[string]AutoscalerGroup{"p5": {Backoff: true, Message: "ICE"}}
+			s.Autoscaler.Groups = map[string]autoscaler.Group{"p5": {Backoff: true, Message: "ICE"}}
 		}, gone("Cluster Autoscaler has backed off from the group: ICE")},
 		"expired": {func(s *Situation) { s.placeholder(31 * time.Minute) },
 			append([]string{"leave p5 alone until 12:05:00: ScaleUpFailed"}, gone("it has expired")...)},
@@ -208,12 +230,12 @@ func TestDecideDoesNotDependOnOrder(t *testing.T) {
 
 func TestAbsentAutoscalerIsTold(t *testing.T) {
 	for name, test := range map[string]struct {
-		autoscaler Autoscaler
+		autoscaler autoscaler.Status
 		want       string
 	}{
-		"never there":    {Autoscaler{}, "Cluster Autoscaler has written no status, and no Event about a pod: "},
-		"gone":           {Autoscaler{Updated: epoch.Add(-10 * time.Minute)}, "Cluster Autoscaler wrote its last status at 2026-03-01T11:50:00Z: "},
-		"not understood": {Autoscaler{Problem: "it is a poem"}, "the status of Cluster Autoscaler cannot be read: it is a poem: "},
+		"never there":    {autoscaler.Status{}, "Cluster Autoscaler has written no status, and no Event about a pod: "},
+		"gone":           {autoscaler.Status{Updated: epoch.Add(-10 * time.Minute)}, "Cluster Autoscaler wrote its last status at 2026-03-01T11:50:00Z: "},
+		"not understood": {autoscaler.Status{Problem: "it is a poem"}, "the status of Cluster Autoscaler cannot be read: it is a poem: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onePod()
@@ -242,7 +264,7 @@ func TestAgain(t *testing.T) {
 		"backoff ends": {func(s *Situation) {
 			s.View.GroupStates[0].Object.Status.Backoff = &v1alpha1.Backoff{Until: metav1.NewTime(s.Now.Add(time.Minute)), Failures: 1, Reason: v1alpha1.ReasonScaleUpFailed}
 		}, time.Minute},
-		"status is old": {func(s *Situation) { s.waits() }, statusFresh + time.Second},
+		"status is old": {func(s *Situation) { s.waits() }, autoscaler.Fresh + time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onePod()
@@ -257,12 +279,13 @@ func TestAgain(t *testing.T) {
 func TestACompleteNodeEndsABackoff(t *testing.T) {
 	for name, test := range map[string]struct {
 		complete, created time.Duration
-		ends              bool
+		going, ends       bool
 	}{
-		"of since it began":                        {time.Minute, 3 * time.Minute, true},
-		"of before it began, late":                 {time.Minute, 20 * time.Minute, true},
-		"of before it began":                       {time.Hour, time.Hour, false},
-		"that is old, and was not Ready meanwhile": {time.Minute, 24 * time.Hour, false},
+		"of since it began":                        {time.Minute, 3 * time.Minute, false, true},
+		"of before it began, late":                 {time.Minute, 20 * time.Minute, false, true},
+		"of before it began":                       {time.Hour, time.Hour, false, false},
+		"that is old, and was not Ready meanwhile": {time.Minute, 24 * time.Hour, false, false},
+		"of since it began that is being deleted":  {time.Minute, 3 * time.Minute, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onePod()
@@ -271,6 +294,9 @@ func TestACompleteNodeEndsABackoff(t *testing.T) {
 			}
 			s.liveNode(test.complete, test.complete)
 			s.View.GroupStates[0].Nodes[0].Object.CreationTimestamp = metav1.NewTime(s.Now.Add(-test.created))
+			if test.going {
+				s.deleteLive()
+			}
 			if got := Decide(*s).Status["p5"].Backoff; (got == nil) != test.ends {
 				t.Errorf("backoff %v, want it to end: %v", got, test.ends)
 			}
@@ -280,7 +306,7 @@ func TestACompleteNodeEndsABackoff(t *testing.T) {
 
 func TestTheAutoscalersBackoffIsItsOwn(t *testing.T) {
 	s := onePod()
-	s.Autoscaler.Groups = map[string]AutoscalerGroup{"p5": {Backoff: true, Message: "ICE"}}
+	s.Autoscaler.Groups = map[string]autoscaler.Group{"p5": {Backoff: true, Message: "ICE"}}
 	first := Decide(*s).Status["p5"].Backoff
 	if first == nil || first.Reason != v1alpha1.ReasonAutoscalerBackedOff {
 		t.Fatalf("backoff %v", first)

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -35,16 +36,6 @@ func UpdateOf(group *v1alpha1.GPUNodeGroup) string {
 	return id
 }
 
-// Limit is the most nodes that a group may have by EKS, too; limit is what else bounds it,
-// nil where nothing does.
-func (n Nodegroup) Limit(limit *int) *int {
-	if n.Err != nil || limit != nil && *limit <= n.Max {
-		return limit
-	}
-	most := n.Max
-	return &most
-}
-
 // How often EKS is asked while something is expected of it.
 const (
 	pollUpdate = 15 * time.Second
@@ -59,10 +50,10 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 	g := &growing{
 		s:       s,
 		group:   group,
-		timeout: provisionTimeout(group.Object),
-		backoff: remembered(group.Object.Status.Backoff, s.Now, provisionTimeout(group.Object)),
+		timeout: group.Object.ProvisionTimeout(),
+		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
-	g.forgive()
+	g.clearBackoff()
 	ups := scaleUps(group)
 	if g.unavailable = unavailable(s, group); g.unavailable != "" {
 		g.keep(ups)
@@ -70,10 +61,10 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 	}
 	g.eks = s.EKS[group.Object.Name]
 	for _, u := range ups {
-		g.judge(u)
+		g.follow(u)
 	}
 	if i := g.intent(); i != nil {
-		g.ask(i.InFlight)
+		g.setSize(i.InFlight)
 	} else if len(demand) > 0 {
 		g.grow(demand)
 	}
@@ -105,7 +96,7 @@ func unavailable(s *Situation, group *view.Group) string {
 type growing struct {
 	s           *Situation
 	group       *view.Group
-	eks         Nodegroup
+	eks         view.Nodegroup
 	unavailable string
 	timeout     time.Duration
 
@@ -117,8 +108,8 @@ type growing struct {
 	again  time.Time
 }
 
-// forgive ends a backoff when a node has been completed since it began.
-func (g *growing) forgive() {
+// clearBackoff ends a backoff when a node has been completed since it began.
+func (g *growing) clearBackoff() {
 	if g.backoff == nil {
 		return
 	}
@@ -136,8 +127,8 @@ func (g *growing) keep(ups []scaleUp) {
 	}
 }
 
-// judge keeps a scale-up, drops it because it is done, or takes it for failed.
-func (g *growing) judge(u scaleUp) {
+// follow keeps a scale-up, drops it because it is done, or takes it for failed.
+func (g *growing) follow(u scaleUp) {
 	failure := ""
 	switch {
 	case u.settled(g):
@@ -151,7 +142,7 @@ func (g *growing) judge(u scaleUp) {
 	case u.ID == IntentID && g.eks.Refused != "":
 		failure = g.eks.Refused
 	case u.ID == UpdateOf(g.group.Object) && g.eks.Failed != "":
-		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, bounded(g.eks.Failed, maxReason), g.remedy(u.Target))
+		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, excerpt.Of(g.eks.Failed, maxReason), g.remedy(u.Target))
 	case u.ID != IntentID && !g.busy() && g.eks.Desired < int(u.Target) && u.left() > 0:
 		failure = fmt.Sprintf("the size was set to %d, and somebody has set it back to %d before %d nodes had come: let one alone set the size, or choose pairing observe", u.Target, g.eks.Desired, u.left())
 	}
@@ -209,13 +200,13 @@ func (g *growing) intent() *scaleUp {
 	return nil
 }
 
-// ask calls EKS, once it has nothing else to do.
-func (g *growing) ask(entry v1alpha1.InFlight) {
+// setSize calls EKS, once it has nothing else to do.
+func (g *growing) setSize(entry v1alpha1.InFlight) {
 	if g.busy() {
 		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 		return
 	}
-	g.calls = append(g.calls, SetDesired{Group: g.group.Object, Entry: entry})
+	g.calls = append(g.calls, setDesired{Group: g.group.Object, Entry: entry})
 	g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
 }
 
@@ -242,7 +233,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 	}
 	if g.eks.Desired >= size+n && g.eks.Issue != "" {
 		g.fail(fmt.Sprintf("EKS has been asked for %d nodes already, and %d have come: %s; %s",
-			g.eks.Desired, len(g.group.Nodes), bounded(g.eks.Issue, maxReason), g.remedy(int32(g.eks.Desired))))
+			g.eks.Desired, len(g.group.Nodes), excerpt.Of(g.eks.Issue, maxReason), g.remedy(int32(g.eks.Desired))))
 		return
 	}
 	entry := v1alpha1.InFlight{
@@ -257,7 +248,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 	}
 	g.kept = append(g.kept, scaleUp{InFlight: entry})
 	if entry.ID == IntentID {
-		g.ask(entry)
+		g.setSize(entry)
 	}
 }
 
@@ -294,7 +285,7 @@ func (g *growing) outcome() outcome {
 		out.status.NotReady, out.status.Message = v1alpha1.ReasonEKSUnavailable, g.unavailable
 	}
 	if g.failed {
-		out.actions = append(out.actions, SetBackoff{Group: g.group.Object, Backoff: *g.backoff})
+		out.actions = append(out.actions, setBackoff{Group: g.group.Object, Backoff: *g.backoff})
 	}
 	out.actions = append(out.actions, g.calls...)
 	out.status.Backoff = g.backoff

@@ -32,7 +32,7 @@ func protections(s *Situation) []Action {
 		if why == ours || ours == "" && protected(node.Object) {
 			continue
 		}
-		actions = append(actions, Protect{Node: node.Object.Name, For: why})
+		actions = append(actions, protect{Node: node.Object.Name, For: why})
 	}
 	return actions
 }
@@ -80,10 +80,10 @@ func (s *Situation) fresh(group *view.Group, node *view.NodeState, asked bool) b
 	if !asked && node.Object.Annotations[v1alpha1.AnnotationProtected] != forClaim {
 		return false
 	}
-	if complete(node) {
+	if node.Complete() {
 		return age(s.Now, completeSince(node)) < unclaimed && !allocated(s, node)
 	}
-	return age(s.Now, node.Object.CreationTimestamp.Time) <= provisionTimeout(group.Object)
+	return age(s.Now, node.Object.CreationTimestamp.Time) <= group.Object.ProvisionTimeout()
 }
 
 // allocated tells whether any claim has a device of the node.

@@ -48,7 +48,7 @@ func (u scaleUp) settled(g *growing) bool {
 		return false
 	}
 	for _, node := range u.nodes {
-		if !complete(node) || g.s.fresh(g.group, node, true) && !protected(node.Object) {
+		if !node.Complete() || g.s.fresh(g.group, node, true) && !protected(node.Object) {
 			return false
 		}
 	}
@@ -61,7 +61,7 @@ func (u scaleUp) expiry(g *growing) string {
 		return fmt.Sprintf("of %d nodes that EKS was asked for %d have not come within %s; its desired size is %d: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more", u.Nodes, left, g.timeout, g.eks.Desired)
 	}
 	for _, node := range u.nodes {
-		if complete(node) {
+		if node.Complete() {
 			continue
 		}
 		lacks := "it is not Ready"

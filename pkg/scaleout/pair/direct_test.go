@@ -37,7 +37,7 @@ func newCalling() *calling {
 	return &calling{Situation{
 		Now:  epoch,
 		View: &view.View{GroupStates: []view.Group{{Object: group, Template: &template.Template{Source: v1alpha1.SourceLearned}}}},
-		EKS:  map[string]Nodegroup{callingGroup: {Max: 5, Status: "ACTIVE"}},
+		EKS:  map[string]view.Nodegroup{callingGroup: {Max: 5, Status: "ACTIVE"}},
 	}}
 }
 
@@ -55,7 +55,7 @@ func (c *calling) demand(nodes int) {
 }
 
 // eks changes what EKS says.
-func (c *calling) eks(change func(*Nodegroup)) {
+func (c *calling) eks(change func(*view.Nodegroup)) {
 	n := c.EKS[callingGroup]
 	change(&n)
 	c.EKS[callingGroup] = n
@@ -120,7 +120,7 @@ func TestDirectGrows(t *testing.T) {
 		"no demand":    {func(c *calling) {}, ""},
 		"beside nodes": {func(c *calling) {
 			c.node(time.Hour, true)
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 			c.demand(1)
 		}, "set the size of gpus to 2\nin flight: intent 1 to 2\n"},
 		"up to EKS's max": {func(c *calling) { c.demand(9) }, "set the size of gpus to 5\nin flight: intent 5 to 5\n"},
@@ -133,23 +133,23 @@ func TestDirectGrows(t *testing.T) {
 			c.demand(1)
 		}, ""},
 		"EKS wants more already": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Desired = 3 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 3 })
 			c.demand(1)
 		}, "in flight: size-3-at-1772366400 1 to 3\n"},
 		"EKS wants more, and some": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 			c.node(time.Hour, true)
 			c.asked("u1", 1, 2, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Desired = 2 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 			c.demand(2)
 		}, "set the size of gpus to 4\nin flight: u1 1 to 2\nin flight: intent 2 to 4\n"},
 		"while EKS updates": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Status = "UPDATING" })
+			c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" })
 			c.demand(1)
 		}, ""},
 		"on a prediction, one after the other": {func(c *calling) {
 			c.group().Template.Source = v1alpha1.SourceCatalogue
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 			c.asked("u1", 1, 1, time.Minute)
 			c.demand(1)
 		}, "in flight: u1 1 to 1\n"},
@@ -162,22 +162,22 @@ func TestDirectGrows(t *testing.T) {
 			c.demand(1)
 		}, "set the size of gpus to 1\nin flight: intent 1 to 1\nbackoff 1: no capacity\n"},
 		"beyond EKS's max": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Max, n.Desired = 1, 1 })
+			c.eks(func(n *view.Nodegroup) { n.Max, n.Desired = 1, 1 })
 			c.node(time.Hour, true)
 			c.demand(1)
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: the group has 1 nodes, or will have, and its maxSize at EKS is 1: raise maxSize\n"},
 		"EKS cannot bring what it wants": {func(c *calling) {
-			c.eks(func(n *Nodegroup) {
+			c.eks(func(n *view.Nodegroup) {
 				n.Desired, n.Issue, n.Status = 1, "AsgInstanceLaunchFailures: none left", "DEGRADED"
 			})
 			c.demand(1)
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS has been asked for 1 nodes already, and 0 have come: AsgInstanceLaunchFailures: none left; mend that, or where AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays 1: lower it if they are not wanted any more\n"},
 		"an old complaint": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Issue, n.Status = "AsgInstanceLaunchFailures: none left", "DEGRADED" })
+			c.eks(func(n *view.Nodegroup) { n.Issue, n.Status = "AsgInstanceLaunchFailures: none left", "DEGRADED" })
 			c.demand(1)
 		}, "set the size of gpus to 1\nin flight: intent 1 to 1\n"},
 		"never on doubt": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Err = errors.New("AWS denies eks:DescribeNodegroup") })
+			c.eks(func(n *view.Nodegroup) { n.Err = errors.New("AWS denies eks:DescribeNodegroup") })
 			c.asked("u1", 1, 1, time.Hour)
 			c.demand(1)
 		}, "in flight: u1 1 to 1\nEKSUnavailable: AWS denies eks:DescribeNodegroup\n"},
@@ -190,7 +190,7 @@ func TestDirectGrows(t *testing.T) {
 			c.demand(1)
 		}, "EKSUnavailable: pairing direct calls EKS, and spec.provider.eks.cluster does not name the cluster: give it, or choose pairing placeholder or observe\n"},
 		"a group that goes": {func(c *calling) {
-			c.eks(func(n *Nodegroup) { n.Status = "DELETING" })
+			c.eks(func(n *view.Nodegroup) { n.Status = "DELETING" })
 			c.demand(1)
 		}, "EKSUnavailable: node group gpus of cluster one is DELETING at EKS: see what is wrong with it there\n"},
 	} {
@@ -216,86 +216,86 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 			"set the size of gpus to 2\nin flight: intent 2 to 2\n"},
 		"an intent waits for an update": {func(c *calling) {
 			c.asked(IntentID, 2, 2, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Status = "UPDATING" })
+			c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" })
 		}, "in flight: intent 2 to 2\n"},
 		"an intent that EKS has met": {func(c *calling) {
 			c.asked(IntentID, 2, 2, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Desired = 2 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 		}, "in flight: size-2-at-1772366340 2 to 2\n"},
 		"an intent that EKS refuses": {func(c *calling) {
 			c.asked(IntentID, 2, 2, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Refused = "AWS denies eks:UpdateNodegroupConfig" })
+			c.eks(func(n *view.Nodegroup) { n.Refused = "AWS denies eks:UpdateNodegroupConfig" })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: AWS denies eks:UpdateNodegroupConfig\n"},
 		"an intent nobody remembers": {func(c *calling) { c.asked(IntentID, 2, 2, time.Hour) }, ""},
 		"an update in progress": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Update, n.Status = "u1", "UPDATING" })
+			c.eks(func(n *view.Nodegroup) { n.Update, n.Status = "u1", "UPDATING" })
 		}, "in flight: u1 1 to 1\n"},
 		"an update that failed": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Failed = "InsufficientFreeAddresses: none" })
+			c.eks(func(n *view.Nodegroup) { n.Failed = "InsufficientFreeAddresses: none" })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS was asked for a size of 1: InsufficientFreeAddresses: none; mend that at EKS; the size is as it was, and is asked for again after a while\n"},
 		"EC2 has no machine": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Failed, n.Desired = strings.Repeat("x", 600), 1 })
+			c.eks(func(n *view.Nodegroup) { n.Failed, n.Desired = strings.Repeat("x", 600), 1 })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS was asked for a size of 1: " + strings.Repeat("x", 253) +
 			"…; mend that, or where AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays 1: lower it if they are not wanted any more\n"},
 		"the second update failed": {func(c *calling) {
 			c.asked("u1", 1, 1, 2*time.Minute)
 			c.asked("u2", 1, 2, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Failed, n.Desired = "none", 1 })
+			c.eks(func(n *view.Nodegroup) { n.Failed, n.Desired = "none", 1 })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nin flight: u1 1 to 1\nbackoff 1: EKS was asked for a size of 2: none; mend that at EKS; the size is as it was, and is asked for again after a while\n"},
 		"fails once more": {func(c *calling) {
 			c.status().Backoff = fail(nil, c.Now.Add(-10*time.Minute), v1alpha1.ReasonScaleUpFailed, "first")
 			c.asked("u1", 1, 1, time.Minute)
-			c.eks(func(n *Nodegroup) { n.Failed = "again" })
+			c.eks(func(n *view.Nodegroup) { n.Failed = "again" })
 		}, "leave gpus alone until 12:10:00: ScaleUpFailed\nbackoff 2: EKS was asked for a size of 1: again; mend that at EKS; the size is as it was, and is asked for again after a while\n"},
 		"no node in time": {func(c *calling) {
 			c.asked("u1", 2, 2, 21*time.Minute)
 			c.node(10*time.Minute, true)
-			c.eks(func(n *Nodegroup) { n.Desired = 2 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: of 2 nodes that EKS was asked for 1 have not come within 20m0s; its desired size is 2: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more\n"},
 		"no slices in time": {func(c *calling) {
 			c.asked("u1", 1, 1, 21*time.Minute)
 			c.node(15*time.Minute, false)
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nkeep node node-0 for claim\nbackoff 1: node node-0 does not offer within 20m0s what it should: pool gpus has 0 of 8 devices\n"},
 		"somebody lowers the size": {func(c *calling) { c.asked("u1", 2, 2, time.Minute) },
 			"leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: the size was set to 2, and somebody has set it back to 0 before 2 nodes had come: let one alone set the size, or choose pairing observe\n"},
 		"asked in the future": {func(c *calling) {
 			c.asked("u1", 1, 1, -24*time.Hour)
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, "in flight: u1 1 to 1\n"},
 		"the node comes": {func(c *calling) {
 			c.asked("u1", 1, 1, 10*time.Minute)
 			c.node(time.Minute, false)
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, "keep node node-0 for claim\nin flight: u1 1 to 1\n"},
 		"complete, and not protected yet": {func(c *calling) {
 			c.asked("u1", 1, 1, 10*time.Minute)
 			c.node(time.Minute, true)
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, "keep node node-0 for claim\nin flight: u1 1 to 1\n"},
 		"complete": {func(c *calling) {
 			c.asked("u1", 1, 1, 10*time.Minute)
 			protect(c.node(time.Minute, true))
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, ""},
 		"complete and claimed": {func(c *calling) {
 			c.asked("u1", 1, 1, 10*time.Minute)
 			protect(c.node(time.Minute, true))
 			c.View.Claims = []*resourceapi.ResourceClaim{{}, allocatedOn("node-0")}
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, "let node node-0 be removed again\n"},
 		"an older node is none of it": {func(c *calling) {
 			c.node(time.Hour, true)
 			c.asked("u1", 1, 2, 10*time.Minute)
-			c.eks(func(n *Nodegroup) { n.Desired = 2 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 		}, "in flight: u1 1 to 2\n"},
 		"success ends the backoff": {func(c *calling) {
 			c.status().Backoff = fail(nil, c.Now.Add(-10*time.Minute), v1alpha1.ReasonScaleUpFailed, "no capacity")
 			protect(c.node(time.Minute, true))
-			c.eks(func(n *Nodegroup) { n.Desired = 1 })
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, ""},
 		"placeholders of before": {func(c *calling) { c.asked("mica-gpus-k1-0", 1, 0, time.Minute) }, ""},
 	} {
@@ -312,27 +312,9 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 func TestBackoffOfDirectClosesTheGroup(t *testing.T) {
 	c := newCalling()
 	c.asked("u1", 1, 1, time.Minute)
-	c.eks(func(n *Nodegroup) { n.Failed = "InsufficientInstanceCapacity" })
+	c.eks(func(n *view.Nodegroup) { n.Failed = "InsufficientInstanceCapacity" })
 	c.status().Backoff = c.decide().Status[callingGroup].Backoff
-	if why := Closed(c.group().Object, Autoscaler{}, c.Now); !strings.Contains(why, "InsufficientInstanceCapacity") {
+	if why := view.Closed(c.group().Object, nil, c.Now); !strings.Contains(why, "InsufficientInstanceCapacity") {
 		t.Errorf("the group is closed because of %q", why)
-	}
-}
-
-func TestLimitIsTheLesser(t *testing.T) {
-	three, seven := 3, 7
-	for name, test := range map[string]struct {
-		n    Nodegroup
-		spec *int
-		want int
-	}{
-		"only EKS":  {Nodegroup{Max: 5}, nil, 5},
-		"spec less": {Nodegroup{Max: 5}, &three, 3},
-		"EKS less":  {Nodegroup{Max: 5}, &seven, 5},
-		"no answer": {Nodegroup{Err: errors.New("no")}, &seven, 7},
-	} {
-		if got := test.n.Limit(test.spec); got == nil || *got != test.want {
-			t.Errorf("%s: the limit is %v, want %d", name, got, test.want)
-		}
 	}
 }

@@ -2,11 +2,13 @@ package pair
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
@@ -17,7 +19,7 @@ import (
 // first: EKS does one thing at a time with a group.
 func warmPools(s *Situation, result Result) []Action {
 	return steer(s, result, func(group *view.Group, h scaleout.Headroom) int {
-		return devicesOf(s.View.Classes, group, h)
+		return devicesOf(s.View, group, h)
 	})
 }
 
@@ -46,22 +48,17 @@ func steer(s *Situation, result Result, devices func(*view.Group, scaleout.Headr
 	for _, pool := range pools {
 		size, told := sizes[pool.Group]
 		n := s.EKS[pool.Group]
-		if !told || size == *n.WarmPool || n.Refused != "" || n.Update != "" || n.Status == "UPDATING" || calls(result.Actions, pool.Group) {
+		if !told || size == *n.WarmPool || n.Refused != "" || n.Update != "" || n.Status == "UPDATING" || intends(result.Status[pool.Group]) {
 			continue
 		}
-		actions = append(actions, SetWarmPool{Group: states[pool.Group].Object, Size: size})
+		actions = append(actions, setWarmPool{Group: states[pool.Group].Object, Size: size})
 	}
 	return actions
 }
 
-// calls tells whether EKS is to be called for a group in any case.
-func calls(actions []Action, group string) bool {
-	for _, a := range actions {
-		if c, is := a.(SetDesired); is && c.Group.Name == group {
-			return true
-		}
-	}
-	return false
+// intends tells whether EKS is to be called for a group in any case.
+func intends(status GroupStatus) bool {
+	return slices.ContainsFunc(status.InFlight, func(e v1alpha1.InFlight) bool { return e.ID == IntentID })
 }
 
 // perNode finds the headroom of that name.
@@ -76,8 +73,8 @@ func perNode(s *Situation, group *view.Group, name string, devices func(*view.Gr
 
 // devicesOf is how many devices of a headroom an empty node of the group has, as many as are
 // wanted at most. What cannot be told counts as none.
-func devicesOf(classes []*resourceapi.DeviceClass, group *view.Group, h scaleout.Headroom) int {
-	cluster := fit.New(fit.Facts{Classes: classes})
+func devicesOf(v *view.View, group *view.Group, h scaleout.Headroom) int {
+	cluster := fit.New(fit.Facts{Classes: v.Classes, Selectors: v.Selectors})
 	machine := cluster.Machine(fit.Node{Object: group.Template.Node, Slices: group.Template.Slices})
 	sample, err := cluster.Pod(deviceUser(h))
 	if err != nil {

@@ -19,23 +19,23 @@ func TestWarmPoolsAreSteeredWhenNothingElseIsToBeDone(t *testing.T) {
 		want   string
 	}{
 		"to be larger":   {func(*calling) {}, Result{}, "set the warm pool of gpus to 2"},
-		"as it is":       {func(c *calling) { c.eks(func(n *Nodegroup) { *n.WarmPool = 2 }) }, Result{}, ""},
-		"to be smaller":  {func(c *calling) { c.eks(func(n *Nodegroup) { *n.WarmPool = 3 }) }, Result{}, "set the warm pool of gpus to 2"},
-		"to be empty":    {func(c *calling) { c.View.Headroom[0].Devices = 0; c.eks(func(n *Nodegroup) { *n.WarmPool = 3 }) }, Result{}, "set the warm pool of gpus to 0"},
-		"there is none":  {func(c *calling) { c.eks(func(n *Nodegroup) { n.WarmPool = nil }) }, Result{}, ""},
+		"as it is":       {func(c *calling) { c.eks(func(n *view.Nodegroup) { *n.WarmPool = 2 }) }, Result{}, ""},
+		"to be smaller":  {func(c *calling) { c.eks(func(n *view.Nodegroup) { *n.WarmPool = 3 }) }, Result{}, "set the warm pool of gpus to 2"},
+		"to be empty":    {func(c *calling) { c.View.Headroom[0].Devices = 0; c.eks(func(n *view.Nodegroup) { *n.WarmPool = 3 }) }, Result{}, "set the warm pool of gpus to 0"},
+		"there is none":  {func(c *calling) { c.eks(func(n *view.Nodegroup) { n.WarmPool = nil }) }, Result{}, ""},
 		"nobody says":    {func(c *calling) { c.View.Headrooms[0].Spec.WarmPool = nil }, Result{}, ""},
-		"EKS updates":    {func(c *calling) { c.eks(func(n *Nodegroup) { n.Status = "UPDATING" }) }, Result{}, ""},
-		"EKS refuses":    {func(c *calling) { c.eks(func(n *Nodegroup) { n.Refused = "denied" }) }, Result{}, ""},
-		"EKS is away":    {func(c *calling) { c.eks(func(n *Nodegroup) { n.Err = errKilled }) }, Result{}, ""},
+		"EKS updates":    {func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" }) }, Result{}, ""},
+		"EKS refuses":    {func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Refused = "denied" }) }, Result{}, ""},
+		"EKS is away":    {func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Err = errKilled }) }, Result{}, ""},
 		"not direct":     {func(c *calling) { c.group().Object.Spec.Pairing = v1alpha1.PairingPlaceholder }, Result{}, ""},
 		"no template":    {func(c *calling) { c.group().Template = nil }, Result{}, ""},
-		"growing first":  {func(*calling) {}, Result{Actions: []Action{SetDesired{Group: &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: callingGroup}}}}}, ""},
+		"growing first":  {func(*calling) {}, Result{Status: map[string]GroupStatus{callingGroup: {InFlight: []v1alpha1.InFlight{{ID: IntentID}}}}}, ""},
 		"of other nodes": {func(c *calling) { c.View.Headroom[0].Groups = []string{"others"} }, Result{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCalling()
 			empty := 0
-			c.eks(func(n *Nodegroup) { n.WarmPool = &empty })
+			c.eks(func(n *view.Nodegroup) { n.WarmPool = &empty })
 			c.View.Headrooms = []*v1alpha1.GPUHeadroom{{
 				ObjectMeta: metav1.ObjectMeta{Name: "h"},
 				Spec:       v1alpha1.GPUHeadroomSpec{WarmPool: &v1alpha1.WarmPool{Max: 9}},

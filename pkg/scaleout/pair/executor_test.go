@@ -51,7 +51,7 @@ func TestCreateTwiceIsOnce(t *testing.T) {
 	owner := true
 	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUNodeGroup", Name: "p5", Controller: &owner}}
 	for range 2 {
-		if err := do(t, c, CreatePlaceholder{Pod: pod}); err != nil {
+		if err := do(t, c, createPlaceholder{Pod: pod}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +66,7 @@ func TestAPlaceholderThatIsRefusedIsNotInFlight(t *testing.T) {
 		return apierrors.NewForbidden(corev1.Resource("pods"), "mica-p5-0", errors.New("exceeded quota"))
 	}})
 	result := &Result{
-		Actions: []Action{CreatePlaceholder{Pod: placeholderOf("p5", "mica-p5-0")}, CreatePlaceholder{Pod: placeholderOf("p5", "mica-p5-1")}},
+		Actions: []Action{createPlaceholder{Pod: placeholderOf("p5", "mica-p5-0")}, createPlaceholder{Pod: placeholderOf("p5", "mica-p5-1")}},
 		Status:  map[string]GroupStatus{"p5": {InFlight: []v1alpha1.InFlight{{ID: "mica-p5-7"}, {ID: "mica-p5-0"}, {ID: "mica-p5-1"}}}},
 	}
 	if err := (&Executor{Client: c}).Do(t.Context(), result); !apierrors.IsForbidden(err) {
@@ -85,7 +85,7 @@ func TestCreateSaysWhoHasTheName(t *testing.T) {
 	squatter := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "mica", Name: "mica-p5-0", Labels: map[string]string{v1alpha1.LabelNodeGroup: "p5"}, // anyone's to set
 	}}
-	err := do(t, apiWith(t, interceptor.Funcs{}, squatter), CreatePlaceholder{Pod: placeholderOf("p5", "mica-p5-0")})
+	err := do(t, apiWith(t, interceptor.Funcs{}, squatter), createPlaceholder{Pod: placeholderOf("p5", "mica-p5-0")})
 	if err == nil || !strings.Contains(err.Error(), "mica/mica-p5-0 that is no placeholder has its name: delete that pod") {
 		t.Errorf("error %v", err)
 	}
@@ -99,7 +99,7 @@ func TestDelete(t *testing.T) {
 		preconditions = options.Preconditions
 		return answer
 	}})
-	action := DeletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "a"}, UID: "the-one", Group: "p5"}
+	action := deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "a"}, UID: "the-one", Group: "p5"}
 	for name, test := range map[string]struct {
 		answer error
 		fails  bool
@@ -128,9 +128,9 @@ func TestOneGroupsFailureIsItsOwn(t *testing.T) {
 		return errors.New("no connection")
 	}}, eksGroup("a", "a"), placeholderOf("a", "of-a"), placeholderOf("b", "of-b"))
 	err := do(t, c,
-		SetBackoff{Group: eksGroup("a", "a"), Backoff: v1alpha1.Backoff{Reason: "Failed", Failures: 1}},
-		DeletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "of-a"}, UID: "uid-of-a", Group: "a"},
-		DeletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "of-b"}, UID: "uid-of-b", Group: "b"},
+		setBackoff{Group: eksGroup("a", "a"), Backoff: v1alpha1.Backoff{Reason: "Failed", Failures: 1}},
+		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "of-a"}, UID: "uid-of-a", Group: "a"},
+		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "of-b"}, UID: "uid-of-b", Group: "b"},
 	)
 	if err == nil || !strings.Contains(err.Error(), "no connection") {
 		t.Errorf("error %v", err)
@@ -178,7 +178,7 @@ func TestSetDesiredRecordsTheIntentFirst(t *testing.T) {
 		}
 	}}
 	result := &Result{
-		Actions: []Action{SetDesired{Group: group, Entry: entry}},
+		Actions: []Action{setDesired{Group: group, Entry: entry}},
 		Status:  map[string]GroupStatus{"p5": {InFlight: []v1alpha1.InFlight{entry}}},
 	}
 	if err := (&Executor{Client: c, Nodegroups: eks}).Do(ctx, result); err != nil {
@@ -203,7 +203,7 @@ func TestSetDesiredKeepsTheIntent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			group := eksGroup("p5", "p5")
 			c := apiWith(t, interceptor.Funcs{}, group)
-			result := &Result{Actions: []Action{SetDesired{Group: group, Entry: entry}}, Status: map[string]GroupStatus{}}
+			result := &Result{Actions: []Action{setDesired{Group: group, Entry: entry}}, Status: map[string]GroupStatus{}}
 			if err := (&Executor{Client: c, Nodegroups: eks}).Do(context.Background(), result); !errors.Is(err, eks.err) {
 				t.Fatal(err)
 			}
@@ -235,7 +235,7 @@ func TestProtect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := apiWith(t, interceptor.Funcs{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: test.has}})
 			for range 2 {
-				if err := do(t, c, Protect{Node: "n", For: test.For}, Protect{Node: "gone", For: test.For}); err != nil {
+				if err := do(t, c, protect{Node: "n", For: test.For}, protect{Node: "gone", For: test.For}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -254,7 +254,7 @@ func TestStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	cancel()
 	c := apiWith(t, interceptor.Funcs{})
-	err := (&Executor{Client: c}).Do(ctx, &Result{Actions: []Action{CreatePlaceholder{Pod: placeholderOf("p5", "a")}}})
+	err := (&Executor{Client: c}).Do(ctx, &Result{Actions: []Action{createPlaceholder{Pod: placeholderOf("p5", "a")}}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}

@@ -22,8 +22,8 @@ type index struct {
 	// counts on any.
 	coming    map[string]bool
 	comingAll bool
-	// heard is when Cluster Autoscaler last said anything of a pod.
-	heard time.Time
+	// lastEvent is when Cluster Autoscaler last said anything of a pod.
+	lastEvent time.Time
 }
 
 // waiting pods of a kind, and how many of them a new node has room for.
@@ -48,8 +48,8 @@ func newIndex(s *Situation) *index {
 	}
 	x.addHeadroom(s)
 	for _, t := range s.Triggers {
-		if t.At.After(x.heard) {
-			x.heard = t.At
+		if t.At.After(x.lastEvent) {
+			x.lastEvent = t.At
 		}
 	}
 	return x

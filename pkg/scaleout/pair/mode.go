@@ -53,14 +53,3 @@ func sooner(a, b time.Time) time.Time {
 // age is how long ago something was. What is from the future, because a clock was set, is
 // no time ago: nothing is too old by a clock that nobody can trust.
 func age(now, then time.Time) time.Duration { return max(now.Sub(then), 0) }
-
-// provisionTimeout is how long a node of the group may take.
-func provisionTimeout(group *v1alpha1.GPUNodeGroup) time.Duration {
-	if d := group.Spec.ProvisionTimeout.Duration; d > 0 {
-		return d
-	}
-	return defaultProvisionTimeout
-}
-
-// defaultProvisionTimeout is that of the CRD, for objects that did not pass the API server.
-const defaultProvisionTimeout = 30 * time.Minute

@@ -7,11 +7,11 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -22,9 +22,9 @@ type Situation struct {
 	Decision scaleout.Decision
 	// Triggers is what Cluster Autoscaler last said of pods.
 	Triggers   map[types.UID]Trigger
-	Autoscaler Autoscaler
+	Autoscaler autoscaler.Status
 	// EKS has groups of pairing direct by name; one that is not there was not asked yet.
-	EKS map[string]Nodegroup
+	EKS map[string]view.Nodegroup
 	// Placeholder is how placeholders are made.
 	Placeholder PlaceholderOptions
 
@@ -59,84 +59,6 @@ type Trigger struct {
 	Message   string
 }
 
-// Autoscaler is what Cluster Autoscaler's status says.
-type Autoscaler struct {
-	// Updated is when it last wrote; zero where it never did.
-	Updated time.Time
-	// Groups by the autoscaler's own names.
-	Groups map[string]AutoscalerGroup
-	// Problem is a sentence about a status that cannot be read.
-	Problem string
-}
-
-// AutoscalerGroup is one group of the status.
-type AutoscalerGroup struct {
-	Backoff bool
-	// Message is why.
-	Message            string
-	Ready, Target, Max int
-}
-
-// Nodegroup is what EKS says of a node group.
-type Nodegroup struct {
-	Min, Max, Desired int
-	Status            string
-	// Update is the one in progress, empty where there is none.
-	Update string
-	// Failed is why the last update of ours failed, empty where it did not.
-	Failed string
-	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
-	// it did, or may have.
-	Refused string
-	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
-	// scale-up succeeds, and so may be old.
-	Issue string
-	// Err is why EKS could not be asked; then nothing else counts.
-	Err     error
-	AskedAt time.Time
-	// WarmPool is its least size, nil where the group has none.
-	WarmPool *int
-}
-
-// Action is one thing to do. Each leaves a state in which it may be done again.
-type Action interface{ String() string }
-
-// CreatePlaceholder creates a pod that only a new node of the group has room for.
-type CreatePlaceholder struct{ Pod *corev1.Pod }
-
-// DeletePlaceholder deletes one that has served.
-type DeletePlaceholder struct {
-	Name types.NamespacedName
-	UID  types.UID
-	// Group for which it was.
-	Group string
-	Why   string
-}
-
-// SetDesired records the intent in the group's status, and then sets the size at EKS.
-type SetDesired struct {
-	Group *v1alpha1.GPUNodeGroup
-	Entry v1alpha1.InFlight
-}
-
-// SetWarmPool sets how many stopped machines a group of EKS has at least.
-type SetWarmPool struct {
-	Group *v1alpha1.GPUNodeGroup
-	Size  int
-}
-
-// SetBackoff records that a group has failed, before what it was for is given up.
-type SetBackoff struct {
-	Group   *v1alpha1.GPUNodeGroup
-	Backoff v1alpha1.Backoff
-}
-
-// Protect keeps Cluster Autoscaler from removing a node, or lets it again when For is empty.
-type Protect struct {
-	Node string
-	For  string
-}
-
 // Result is what becomes of the groups.
 type Result struct {
 	Actions []Action
@@ -145,6 +67,9 @@ type Result struct {
 	Status map[string]GroupStatus
 	// Again is when to decide again though nothing has changed; zero: never.
 	Again time.Time
+	// Written has the groups whose status Executor.Do has written: what was read of them
+	// before is outdated.
+	Written map[string]bool
 }
 
 // GroupStatus is a part of a group's status.
@@ -158,7 +83,7 @@ type GroupStatus struct {
 // Nodegroups is EKS.
 type Nodegroups interface {
 	// Describe asks for a node group and its update of that ID, which may be empty.
-	Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) Nodegroup
+	Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup
 	// SetDesired sets the desired size to the intent's target and gives the update's ID.
 	// The same intent, by target and since, is the same update, however often it is sent.
 	// The ID is empty, without an error, where EKS has another update in progress.

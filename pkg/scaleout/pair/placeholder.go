@@ -9,7 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -21,14 +23,14 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 	d := &placing{
 		s:       s,
 		group:   group,
-		timeout: provisionTimeout(group.Object),
-		backoff: remembered(group.Object.Status.Backoff, s.Now, provisionTimeout(group.Object)),
+		timeout: group.Object.ProvisionTimeout(),
+		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
-	d.autoscaler, d.known = s.Autoscaler.of(group.Object, s.Now)
-	d.forgive()
+	d.autoscaler, d.known = s.Autoscaler.Of(group.Object, s.Now)
+	d.clearBackoff()
 	d.retire(attempts(s.View.Placeholders, group, s.Now))
-	if d.present() {
-		d.ask(demand)
+	if d.autoscalerPresent() {
+		d.create(demand)
 	}
 	return d.outcome()
 }
@@ -37,13 +39,17 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 // of its own, until that counts as a failure.
 const refusedAfter = 2 * time.Minute
 
+// eventsFresh is how long Events show that Cluster Autoscaler lives, where it writes no status. Of
+// a pod that waits, the same Event is let through once in five minutes.
+const eventsFresh = 10 * time.Minute
+
 // placing is one decision about the placeholders of one group.
 type placing struct {
 	s       *Situation
 	group   *view.Group
 	timeout time.Duration
 	// autoscaler is what Cluster Autoscaler says of the group, where it knows it.
-	autoscaler AutoscalerGroup
+	autoscaler autoscaler.Group
 	known      bool
 
 	backoff *v1alpha1.Backoff
@@ -58,9 +64,9 @@ type placing struct {
 	absent string
 }
 
-// forgive ends backoffs: a node has been completed since, or Cluster Autoscaler's is over.
+// clearBackoff ends backoffs: a node has been completed since, or Cluster Autoscaler's is over.
 // Its own has no end that it tells; while it lasts, ours is prolonged well before it ends.
-func (d *placing) forgive() {
+func (d *placing) clearBackoff() {
 	now := d.s.Now
 	if d.backoff != nil && d.backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff && succeeded(d.group, d.backoff, d.timeout) {
 		d.backoff = nil
@@ -74,7 +80,7 @@ func (d *placing) forgive() {
 			Until:    metav1.NewTime(now.Add(backoffFirst).Truncate(time.Second)),
 			Failures: 1,
 			Reason:   v1alpha1.ReasonAutoscalerBackedOff,
-			Message:  bounded(autoscalerBackoff(d.autoscaler), maxMessage),
+			Message:  excerpt.Of(d.autoscaler.BackedOff(), maxMessage),
 		}
 	case d.backoff != nil && d.backoff.Reason == v1alpha1.ReasonAutoscalerBackedOff:
 		d.backoff = nil
@@ -113,6 +119,8 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 		return fmt.Sprintf("it has ended (%s)", a.pod.Status.Phase), ""
 	case a.lost:
 		return fmt.Sprintf("its node %s is no more", a.pod.Spec.NodeName), ""
+	case a.going():
+		return fmt.Sprintf("its node %s is being deleted", a.node.Object.Name), ""
 	case a.complete():
 		return fmt.Sprintf("its node %s offers all that it should", a.node.Object.Name), ""
 	case !needed:
@@ -120,7 +128,7 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 	case age(now, a.pod.CreationTimestamp.Time) > d.timeout:
 		return "it has expired", d.expiry(a)
 	case a.node == nil && d.known && d.autoscaler.Backoff:
-		return autoscalerBackoff(d.autoscaler), ""
+		return d.autoscaler.BackedOff(), ""
 	case isRefused:
 		return "Cluster Autoscaler refuses it", refused
 	}
@@ -132,7 +140,7 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 func (d *placing) notNeeded(a attempt) string {
 	for _, kind := range a.kinds() {
 		if miss := d.s.index.misses[d.group.Object.Name][kind]; miss != "" {
-			return "its pods do not fit on a node of the group: " + bounded(miss, maxMessage)
+			return "its pods do not fit on a node of the group: " + excerpt.Of(miss, maxMessage)
 		}
 	}
 	return "no pod waits for its node any more"
@@ -175,16 +183,16 @@ func (d *placing) fail(message string) {
 	d.failed = d.failed || d.backoff != before
 }
 
-// present tells whether there is a Cluster Autoscaler that a placeholder could move.
-func (d *placing) present() bool {
+// autoscalerPresent tells whether there is a Cluster Autoscaler that a placeholder could move.
+func (d *placing) autoscalerPresent() bool {
 	a, now := d.s.Autoscaler, d.s.Now
-	heard := d.s.index.heard
+	last := d.s.index.lastEvent
 	switch {
-	case a.fresh(now):
-		d.again = sooner(d.again, a.Updated.Add(statusFresh+time.Second))
+	case a.Counts(now):
+		d.again = sooner(d.again, a.Updated.Add(autoscaler.Fresh+time.Second))
 		return true
-	case !heard.IsZero() && age(now, heard) <= eventsFresh:
-		d.again = sooner(d.again, heard.Add(eventsFresh+time.Second))
+	case !last.IsZero() && age(now, last) <= eventsFresh:
+		d.again = sooner(d.again, last.Add(eventsFresh+time.Second))
 		return true
 	case a.Problem != "":
 		d.absent = "the status of Cluster Autoscaler cannot be read: " + a.Problem
@@ -220,7 +228,7 @@ func (d *placing) outcome() outcome {
 		out.again = sooner(out.again, d.backoff.Until.Time)
 	}
 	if d.failed {
-		out.actions = append(out.actions, SetBackoff{Group: d.group.Object, Backoff: *d.backoff})
+		out.actions = append(out.actions, setBackoff{Group: d.group.Object, Backoff: *d.backoff})
 	}
 	out.actions = append(out.actions, d.deletes...)
 	out.actions = append(out.actions, d.creates...)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -23,8 +24,6 @@ const (
 	// annotationSafeToEvict keeps Cluster Autoscaler from removing the node on which a
 	// placeholder waits for the node's slices.
 	annotationSafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-	// startupTaints are left on purpose: while a node has one, no placeholder is put on it.
-	startupTaints = "startup-taint.cluster-autoscaler.kubernetes.io/"
 
 	maxPodsText = 1024
 	maxKinds    = 32
@@ -161,13 +160,11 @@ func otherNodes(group *view.Group) corev1.NodeSelectorTerm {
 	return term
 }
 
-// tolerations are for what a started node of the group has.
+// tolerations are for what a started node of the group has: while a node has a startup taint, no
+// placeholder is put on it.
 func tolerations(group *view.Group) []corev1.Toleration {
 	var tolerated []corev1.Toleration
-	for _, taint := range templateTaints(group) {
-		if strings.HasPrefix(taint.Key, startupTaints) {
-			continue
-		}
+	for _, taint := range template.WithoutStartup(templateTaints(group)) {
 		tolerated = append(tolerated, corev1.Toleration{
 			Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: taint.Value, Effect: taint.Effect,
 		})

@@ -5,12 +5,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // What Cluster Autoscaler says of pods. Watches of Events select by these reasons.
 const (
-	EventTriggered    = "TriggeredScaleUp"
-	EventNotTriggered = "NotTriggerScaleUp"
+	eventTriggered    = "TriggeredScaleUp"
+	eventNotTriggered = "NotTriggerScaleUp"
 )
 
 const (
@@ -28,9 +30,9 @@ func Triggers(events []corev1.Event) map[types.UID]Trigger {
 		}
 		t := Trigger{
 			Pod:       types.NamespacedName{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name},
-			Triggered: e.Reason == EventTriggered,
+			Triggered: e.Reason == eventTriggered,
 			At:        eventTime(e),
-			Message:   bounded(e.Message, maxTriggerMessage),
+			Message:   excerpt.Of(e.Message, maxTriggerMessage),
 		}
 		if before, ok := last[e.InvolvedObject.UID]; !ok || t.supersedes(before) {
 			last[e.InvolvedObject.UID] = t
@@ -46,7 +48,7 @@ func (t Trigger) supersedes(before Trigger) bool {
 }
 
 func aboutScaleUp(e *corev1.Event) bool {
-	return (e.Reason == EventTriggered || e.Reason == EventNotTriggered) &&
+	return (e.Reason == eventTriggered || e.Reason == eventNotTriggered) &&
 		(e.Source.Component == autoscalerComponent || e.ReportingController == autoscalerComponent) &&
 		e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.UID != ""
 }

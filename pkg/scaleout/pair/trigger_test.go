@@ -25,19 +25,19 @@ func TestTriggers(t *testing.T) {
 		return func(e *corev1.Event) { e.LastTimestamp = at(seconds) }
 	}
 	got := Triggers([]corev1.Event{
-		event("refused-later", EventTriggered, last(10)),
-		event("refused-later", EventNotTriggered, last(20)),
-		event("same-second", EventNotTriggered, last(10)),
-		event("same-second", EventTriggered, last(10)),
-		event("same-second", EventNotTriggered, last(10)),
-		event("series", EventNotTriggered, func(e *corev1.Event) {
+		event("refused-later", eventTriggered, last(10)),
+		event("refused-later", eventNotTriggered, last(20)),
+		event("same-second", eventNotTriggered, last(10)),
+		event("same-second", eventTriggered, last(10)),
+		event("same-second", eventNotTriggered, last(10)),
+		event("series", eventNotTriggered, func(e *corev1.Event) {
 			e.Source.Component, e.ReportingController = "", "cluster-autoscaler"
 			e.EventTime = metav1.NewMicroTime(at(5).Time)
 			e.Series = &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(at(30).Time)}
 		}),
-		event("only-created", EventNotTriggered, func(e *corev1.Event) { e.CreationTimestamp = at(7) }),
-		event("forged", EventNotTriggered, func(e *corev1.Event) { e.Source.Component = "me" }),
-		event("node", EventTriggered, func(e *corev1.Event) { e.InvolvedObject.Kind = "Node" }),
+		event("only-created", eventNotTriggered, func(e *corev1.Event) { e.CreationTimestamp = at(7) }),
+		event("forged", eventNotTriggered, func(e *corev1.Event) { e.Source.Component = "me" }),
+		event("node", eventTriggered, func(e *corev1.Event) { e.InvolvedObject.Kind = "Node" }),
 		event("other", "FailedScheduling", last(10)),
 	})
 	pod := func(name string, triggered bool, seconds int) Trigger {

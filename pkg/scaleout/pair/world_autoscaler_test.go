@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
 // scan is what the real Cluster Autoscaler was seen to do: it knows the devices of a group that
@@ -33,9 +35,9 @@ func (w *world) scan() {
 			return p.Labels[v1alpha1.LabelNodeGroup] != g.name
 		}))
 	}
-	w.autoscaler = Autoscaler{Updated: w.now, Groups: map[string]AutoscalerGroup{}}
+	w.autoscaler = autoscaler.Status{Updated: w.now, Groups: map[string]autoscaler.Group{}}
 	for _, g := range w.groups {
-		w.autoscaler.Groups[g.autoscalerName()] = AutoscalerGroup{
+		w.autoscaler.Groups[g.autoscalerName()] = autoscaler.Group{
 			Backoff: w.now.Before(g.backoffUntil), Message: "InsufficientInstanceCapacity: no such machines",
 			Target: len(g.nodes) + len(g.asked), Max: g.caMax,
 		}
@@ -57,7 +59,7 @@ func (w *world) scanPods() {
 		group := w.knownGroup(p)
 		switch {
 		case group == nil:
-			w.event(p.object, EventNotTriggered, "pod didn't trigger scale-up: 1 cannot allocate all claims")
+			w.event(p.object, eventNotTriggered, "pod didn't trigger scale-up: 1 cannot allocate all claims")
 		case room[group] >= p.needs:
 			room[group] -= p.needs
 		default:
@@ -94,7 +96,7 @@ func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod) {
 		case w.mayGrow(g):
 			w.grow(g, p)
 		default:
-			w.event(p, EventNotTriggered, "pod didn't trigger scale-up: 1 max node group size reached")
+			w.event(p, eventNotTriggered, "pod didn't trigger scale-up: 1 max node group size reached")
 		}
 	}
 }
@@ -103,7 +105,7 @@ func (w *world) grow(g *simGroup, p *corev1.Pod) {
 	size := len(g.nodes) + len(g.asked)
 	g.asked = append(g.asked, w.now.Add(g.boot+time.Duration(len(g.asked))*g.stagger))
 	w.logf("Cluster Autoscaler grows %s from %d to %d for %s", g.name, size, size+1, p.Name)
-	w.event(p, EventTriggered, fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", g.autoscalerName(), size, size+1, g.caMax))
+	w.event(p, eventTriggered, fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", g.autoscalerName(), size, size+1, g.caMax))
 }
 
 func (w *world) event(p *corev1.Pod, reason, message string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -46,7 +48,7 @@ type world struct {
 
 	// autoscalerDown stops scans.
 	autoscalerDown bool
-	autoscaler     Autoscaler
+	autoscaler     autoscaler.Status
 	nextScan       time.Time
 
 	// killBefore and killAfter count down writes of the controller to the one at which it dies:
@@ -385,13 +387,13 @@ func (w *world) situation() Situation {
 	}
 	for _, g := range w.groups {
 		object := w.groupObject(g.name)
-		state := view.Group{Object: object, Template: g.template()}
+		state := view.Group{Object: object, Template: g.template(), Max: w.most(object)}
 		for _, n := range g.nodes {
 			state.Nodes = append(state.Nodes, w.nodeState(n))
 		}
 		v.GroupStates = append(v.GroupStates, state)
 		v.Groups = append(v.Groups, scaleout.Group{
-			Name: g.name, Closed: Closed(object, w.autoscaler, w.now), Max: Max(object, w.autoscaler, w.now),
+			Name: g.name, Closed: view.Closed(object, &w.autoscaler, w.now), Max: state.Max,
 			Upcoming: w.upcoming(g),
 		})
 	}
@@ -399,6 +401,18 @@ func (w *world) situation() Situation {
 		Now: w.now, View: v, Decision: w.plan(v), Triggers: Triggers(w.events), Autoscaler: w.autoscaler,
 		Placeholder: PlaceholderOptions{Namespace: "mica", Image: "pause"},
 	}
+}
+
+// most is the most nodes that the group may have.
+func (w *world) most(group *v1alpha1.GPUNodeGroup) *int {
+	most := math.MaxInt
+	if limit := group.Spec.Max; limit != nil {
+		most = int(*limit)
+	}
+	if g, known := w.autoscaler.Of(group, w.now); known && g.Max > 0 {
+		most = min(most, g.Max)
+	}
+	return &most
 }
 
 func (g *simGroup) template() *template.Template {

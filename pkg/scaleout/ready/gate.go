@@ -15,18 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// ReasonIncomplete is that of the Event on a node that does not get through the gate.
-const ReasonIncomplete = "GPUNodeIncomplete"
+// reasonIncomplete is that of the Event on a node that does not get through the gate.
+const reasonIncomplete = "GPUNodeIncomplete"
 
-// glitch is how long a node that is in use may be without all of its pools before it is
+// republishGrace is how long a node that is in use may be without all of its pools before it is
 // reported: a plugin that publishes anew does it in several steps.
-const glitch = 2 * time.Minute
-
-// maxMessage is what an Event has room for.
-const maxMessage = 1024
+const republishGrace = 2 * time.Minute
 
 // Recorder tells people, as record.EventRecorder does.
 type Recorder interface {
@@ -41,33 +39,34 @@ type Gate struct {
 	Client   client.Client
 	Recorder Recorder
 
-	waiting map[types.UID]waiting
+	incomplete map[types.UID]incompleteNode
 }
 
-// waiting is a node that lacks something.
-type waiting struct {
+// incompleteNode is a node that lacks something.
+type incompleteNode struct {
 	since time.Time
-	said  string
+	// reported is what the last Event said that it lacks.
+	reported string
 }
 
 // Act opens the nodes that are complete, or need not be any more, and reports those that are overdue, once for each
 // thing that they lack. again is when to look again though nothing has changed, zero for
 // never. What another has changed meanwhile is left to the next look.
 func (g *Gate) Act(ctx context.Context, v *view.View, now time.Time) (again time.Time, err error) {
-	before := g.waiting
-	g.waiting = map[types.UID]waiting{}
+	before := g.incomplete
+	g.incomplete = map[types.UID]incompleteNode{}
 	var failures []error
-	for _, p := range Passages(g.Driver, v) {
-		if len(p.Lacks) > 0 {
-			look := g.wait(ctx, p, before[p.Node.UID], now)
+	for _, c := range candidates(g.Driver, v) {
+		if len(c.Lacks) > 0 {
+			look := g.wait(ctx, c, before[c.Node.UID], now)
 			if !look.IsZero() && (again.IsZero() || look.Before(again)) {
 				again = look
 			}
 			continue
 		}
-		if p.Closed() {
-			g.waive(ctx, p, before[p.Node.UID], now)
-			failures = append(failures, g.open(ctx, p))
+		if c.Closed() {
+			g.waive(ctx, c, before[c.Node.UID], now)
+			failures = append(failures, g.open(ctx, c))
 		}
 	}
 	return again, errors.Join(failures...)
@@ -75,80 +74,76 @@ func (g *Gate) Act(ctx context.Context, v *view.View, now time.Time) (again time
 
 // wait remembers a node that lacks something, and reports it when it is overdue. It gives
 // the time when that will be.
-func (g *Gate) wait(ctx context.Context, p Passage, w waiting, now time.Time) (due time.Time) {
+func (g *Gate) wait(ctx context.Context, c candidate, w incompleteNode, now time.Time) (due time.Time) {
 	if w.since.IsZero() {
 		w.since = now
 	}
-	defer func() { g.waiting[p.Node.UID] = w }()
-	due = p.Deadline
-	if patience := w.since.Add(glitch); !p.Closed() && due.Before(patience) {
+	defer func() { g.incomplete[c.Node.UID] = w }()
+	due = c.Deadline
+	if patience := w.since.Add(republishGrace); !c.Closed() && due.Before(patience) {
 		due = patience
 	}
 	if now.Before(due) {
 		return due
 	}
-	advice := "look at the events of the node, and at the pods that publish its devices"
-	if p.Closed() {
-		advice += "; it keeps the taint " + v1alpha1.TaintStartup + " until it is complete"
+	advice := "see the Events of the node, and the pods that publish its devices"
+	if c.Closed() {
+		advice += "; the node keeps the taint " + v1alpha1.TaintStartup + " until it is complete"
 	}
-	g.report(ctx, p, p.Lacks, advice, now, &w)
+	g.report(ctx, c, c.Lacks, advice, now, &w)
 	return time.Time{}
 }
 
 // waive reports a node that is opened without what other drivers were to publish.
-func (g *Gate) waive(ctx context.Context, p Passage, w waiting, now time.Time) {
-	if len(p.Waived) == 0 {
+func (g *Gate) waive(ctx context.Context, c candidate, w incompleteNode, now time.Time) {
+	if len(c.Waived) == 0 {
 		return
 	}
-	g.report(ctx, p, p.Waived, "it is opened to pods without that; new nodes are expected to be as most of the live ones are", now, &w)
-	g.waiting[p.Node.UID] = w
+	g.report(ctx, c, c.Waived, "its startup taint is removed without that; new nodes are expected to be like most of the live ones", now, &w)
+	g.incomplete[c.Node.UID] = w
 }
 
 // report says what a node lacks, if that was not what was said of it last.
-func (g *Gate) report(ctx context.Context, p Passage, lacks []string, advice string, now time.Time, w *waiting) {
+func (g *Gate) report(ctx context.Context, c candidate, lacks []string, advice string, now time.Time, w *incompleteNode) {
 	text := strings.Join(lacks, "; ")
-	if text == w.said {
+	if text == w.reported {
 		return
 	}
-	w.said = text
-	message := sentence(p, text, advice, now)
-	klog.FromContext(ctx).Info("A node does not offer what it should", "node", klog.KObj(p.Node), "group", p.Group, "report", message)
-	g.Recorder.Event(p.Node, corev1.EventTypeWarning, ReasonIncomplete, message)
+	w.reported = text
+	message := sentence(c, text, advice, now)
+	klog.FromContext(ctx).Info("Node is incomplete", "node", klog.KObj(c.Node), "group", c.Group, "report", message)
+	g.Recorder.Event(c.Node, corev1.EventTypeWarning, reasonIncomplete, message)
 }
 
-func sentence(p Passage, lacks, advice string, now time.Time) string {
-	promised := "what a node with the startup taint has to"
-	if p.Group != "" {
-		promised = "what nodes of GPUNodeGroup " + p.Group + " do"
+func sentence(c candidate, lacks, advice string, now time.Time) string {
+	promised := "removes its startup taint"
+	if c.Group != "" {
+		promised = "nodes of GPUNodeGroup " + c.Group + " offer"
 	}
-	age := now.Sub(p.Node.CreationTimestamp.Time).Round(time.Second)
-	frame := fmt.Sprintf("%s after its creation, the node does not offer %s: %%s: %s", age, promised, advice)
-	if room := maxMessage - len(frame) + len("%s"); len(lacks) > room {
-		const cut = "…"
-		lacks = strings.ToValidUTF8(lacks[:max(room-len(cut), 0)], "") + cut
-	}
-	return fmt.Sprintf(frame, lacks)
+	age := now.Sub(c.Node.CreationTimestamp.Time).Round(time.Second)
+	frame := fmt.Sprintf("%s after its creation, the node lacks what %s: %%s: %s", age, promised, advice)
+	return fmt.Sprintf(frame, excerpt.Of(lacks, excerpt.MaxEvent-len(frame)+len("%s")))
 }
 
 // open removes the startup taint, and nothing else: the patch tests that what it removes is
 // what was seen.
-func (g *Gate) open(ctx context.Context, p Passage) error {
-	patch, err := removal(p.Node.Spec.Taints)
+func (g *Gate) open(ctx context.Context, c candidate) error {
+	patch, err := removal(c.Node.Spec.Taints)
 	if err != nil {
-		return fmt.Errorf("remove the startup taint of node %s: %w", p.Node.Name, err)
+		return fmt.Errorf("remove the startup taint of node %s: %w", c.Node.Name, err)
 	}
 	log := klog.FromContext(ctx)
 	node := &corev1.Node{}
-	node.Name = p.Node.Name
+	node.Name = c.Node.Name
 	switch err := g.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch)); {
 	case err == nil:
-		log.Info("A node is complete and open to pods", "node", klog.KObj(p.Node), "group", p.Group)
+		log.Info("Node is complete; removed the startup taint", "node", klog.KObj(c.Node), "group", c.Group)
 		return nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
 		// A test that fails is Invalid to the API server.
-		log.V(2).Info("A node has changed while its startup taint was to be removed; it is looked at again", "node", klog.KObj(p.Node), "err", err)
+		log.V(2).Info("Node changed before its startup taint was removed; checking it again", "node", klog.KObj(c.Node), "err", err)
 		return nil
 	default:
-		return fmt.Errorf("remove the startup taint of node %s, which is complete: %w", p.Node.Name, err)
+		return fmt.Errorf("remove the startup taint of node %s, which is complete: %w", c.Node.Name, err)
 	}
 }

@@ -4,7 +4,6 @@
 package ready
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -16,11 +15,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// defaultTimeout is that of groups which name none, and of nodes without a group.
-const defaultTimeout = 30 * time.Minute
-
-// Passage is a node on its way through the gate.
-type Passage struct {
+// candidate is a node that is or was to get through the gate.
+type candidate struct {
 	Node *corev1.Node
 	// Group is empty for a node that is of none.
 	Group string
@@ -33,40 +29,39 @@ type Passage struct {
 }
 
 // Closed tells whether the node has the startup taint.
-func (p Passage) Closed() bool { return slices.ContainsFunc(p.Node.Spec.Taints, isStartup) }
+func (c candidate) Closed() bool { return slices.ContainsFunc(c.Node.Spec.Taints, isStartup) }
 
 func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintStartup }
 
-// Passages are the nodes of all groups, and those of none that have the startup taint; of
+// candidates are the nodes of all groups, and those of none that have the startup taint; of
 // these, the driver's own pool has to be complete. Nodes that are being deleted are left out.
-func Passages(driver string, v *view.View) []Passage {
-	var passages []Passage
+func candidates(driver string, v *view.View) []candidate {
+	var found []candidate
 	for _, g := range v.GroupStates {
-		timeout := cmp.Or(g.Object.Spec.ProvisionTimeout.Duration, defaultTimeout)
 		for _, n := range g.Nodes {
 			if n.Object.DeletionTimestamp != nil {
 				continue
 			}
-			passages = append(passages, Passage{
+			found = append(found, candidate{
 				Node: n.Object, Group: g.Object.Name, Lacks: lacks(n.Missing, n.Ready), Waived: n.Waived,
-				Deadline: n.Object.CreationTimestamp.Add(timeout),
+				Deadline: n.Object.CreationTimestamp.Add(g.Object.ProvisionTimeout()),
 			})
 		}
 	}
-	return append(passages, ofNoGroup(driver, v)...)
+	return append(found, ofNoGroup(driver, v)...)
 }
 
-func ofNoGroup(driver string, v *view.View) []Passage {
-	var passages []Passage
+func ofNoGroup(driver string, v *view.View) []candidate {
+	var found []candidate
 	for _, n := range v.Nodes {
-		p := Passage{Node: n.Object, Deadline: n.Object.CreationTimestamp.Add(defaultTimeout)}
-		if n.Group != "" || n.Object.DeletionTimestamp != nil || !p.Closed() {
+		c := candidate{Node: n.Object, Deadline: n.Object.CreationTimestamp.Add(v1alpha1.DefaultProvisionTimeout)}
+		if n.Group != "" || n.Object.DeletionTimestamp != nil || !c.Closed() {
 			continue
 		}
-		p.Lacks = lacks(template.Missing(driver, nil, n.Object, slicesOf(n.Object, v.Slices)), isReady(n.Object))
-		passages = append(passages, p)
+		c.Lacks = lacks(template.Missing(driver, nil, n.Object, slicesOf(n.Object, v.Slices)), isReady(n.Object))
+		found = append(found, c)
 	}
-	return passages
+	return found
 }
 
 func lacks(missing []string, ready bool) []string {

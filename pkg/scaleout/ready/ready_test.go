@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -220,18 +221,18 @@ func TestNodesOfNoGroup(t *testing.T) {
 		}
 		return again
 	}
-	if again := look(0); !again.Equal(created.Add(defaultTimeout)) || len(r.taints(t, "node")) != 1 {
+	if again := look(0); !again.Equal(created.Add(v1alpha1.DefaultProvisionTimeout)) || len(r.taints(t, "node")) != 1 {
 		t.Errorf("it is looked at again at %v", again)
 	}
-	look(defaultTimeout)
-	want := "node Warning GPUNodeIncomplete: 30m0s after its creation, the node does not offer what a node with the startup taint has to: " +
-		"driver gpu.example.com has published 1 of the 2 slices of pool node: look at the events of the node, and at the pods that publish its devices; " +
-		"it keeps the taint startup-taint.cluster-autoscaler.kubernetes.io/mica until it is complete"
+	look(v1alpha1.DefaultProvisionTimeout)
+	want := "node Warning GPUNodeIncomplete: 30m0s after its creation, the node lacks what removes its startup taint: " +
+		"driver gpu.example.com has published 1 of the 2 slices of pool node: see the Events of the node, and the pods that publish its devices; " +
+		"the node keeps the taint startup-taint.cluster-autoscaler.kubernetes.io/mica until it is complete"
 	if len(*r.events) != 1 || (*r.events)[0] != want {
 		t.Errorf("got %q, want %q", *r.events, want)
 	}
 	slice.Spec.Pool.ResourceSliceCount = 1
-	if again := look(defaultTimeout); !again.IsZero() || len(r.taints(t, "node")) != 0 {
+	if again := look(v1alpha1.DefaultProvisionTimeout); !again.IsZero() || len(r.taints(t, "node")) != 0 {
 		t.Errorf("it has %v", r.taints(t, "node"))
 	}
 }
@@ -246,7 +247,7 @@ func TestOverdueNodesAreReportedOnceAChange(t *testing.T) {
 		"closed":                       {taints: []corev1.Taint{startup}, reported: 10 * time.Minute},
 		"closed, by a new controller":  {taints: []corev1.Taint{startup}, first: time.Hour, reported: time.Hour},
 		"never closed":                 {reported: 10 * time.Minute},
-		"in use, and publishing again": {first: time.Hour, reported: time.Hour + glitch},
+		"in use, and publishing again": {first: time.Hour, reported: time.Hour + republishGrace},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := nodeWith("node", test.taints...)
@@ -278,7 +279,7 @@ func TestOverdueNodesAreReportedOnceAChange(t *testing.T) {
 					t.Errorf("step %d: %d events, want %d, again at %v", i, n, step.events, again)
 				}
 			}
-			if last := (*r.events)[2]; !strings.Contains(last, "GPUNodeGroup group do: it is not Ready; y: look") {
+			if last := (*r.events)[2]; !strings.Contains(last, "GPUNodeGroup group offer: it is not Ready; y: see") {
 				t.Errorf("it says %q", last)
 			}
 		})
@@ -308,8 +309,8 @@ func TestANodeIsOpenedWithoutWhatIsWaived(t *testing.T) {
 	if left := r.taints(t, "node"); len(left) > 0 {
 		t.Errorf("it kept %v", left)
 	}
-	want := "node Warning GPUNodeIncomplete: 10m0s after its creation, the node does not offer what nodes of GPUNodeGroup group do: " +
-		"driver dra.net has published no slice: it is opened to pods without that; new nodes are expected to be as most of the live ones are"
+	want := "node Warning GPUNodeIncomplete: 10m0s after its creation, the node lacks what nodes of GPUNodeGroup group offer: " +
+		"driver dra.net has published no slice: its startup taint is removed without that; new nodes are expected to be like most of the live ones"
 	if len(*r.events) != 1 || (*r.events)[0] != want {
 		t.Errorf("got %q, want %q", *r.events, want)
 	}
@@ -322,7 +323,7 @@ func TestReportsFitIntoAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.TrimPrefix((*r.events)[0], "node Warning GPUNodeIncomplete: ")
-	if len(text) > maxMessage || len(text) < maxMessage-10 || !strings.HasSuffix(text, "until it is complete") || !strings.Contains(text, "…: look") {
+	if len(text) > excerpt.MaxEvent || len(text) < excerpt.MaxEvent-10 || !strings.HasSuffix(text, "until it is complete") || !strings.Contains(text, "…: see") {
 		t.Errorf("it has %d bytes: %q", len(text), text)
 	}
 }

@@ -7,13 +7,15 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // alike tells quickly that two nodes offer the same, device by device in the same order, as
 // most nodes of a group do. That it is false says nothing.
-func alike(a, b []*pool) bool {
-	return slices.EqualFunc(a, b, func(a, b *pool) bool {
-		return slices.EqualFunc(a.slices, b.slices, func(a, b *resourceapi.ResourceSlice) bool {
+func alike(a, b []devices.Pool) bool {
+	return slices.EqualFunc(a, b, func(a, b devices.Pool) bool {
+		return slices.EqualFunc(a.Slices, b.Slices, func(a, b *resourceapi.ResourceSlice) bool {
 			return slices.EqualFunc(a.Spec.Devices, b.Spec.Devices, devicesAlike) &&
 				slices.EqualFunc(a.Spec.SharedCounters, b.Spec.SharedCounters, func(a, b resourceapi.CounterSet) bool {
 					return a.Name == b.Name && maps.EqualFunc(a.Counters, b.Counters, countersAlike)

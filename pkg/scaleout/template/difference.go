@@ -9,6 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+
+	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // Difference is a sentence about the first thing in which a complete node contradicts its
@@ -27,7 +31,7 @@ func Difference(driver string, t *Template, node *corev1.Node, all []*resourceap
 }
 
 func offersDiffer(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) string {
-	if alike(ofDriver(poolsOf(t.Node, t.Slices), driver), ofDriver(poolsOf(node, all), driver)) {
+	if alike(ofDriver(devices.OfNode(t.Node.Name, t.Slices), driver), ofDriver(devices.OfNode(node.Name, all), driver)) {
 		return ""
 	}
 	promised, offered := offerOf(driver, t.Node, t.Slices), offerOf(driver, node, all)
@@ -70,13 +74,13 @@ type offer struct {
 
 func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice) offer {
 	o := offer{devices: map[kind][]resourceapi.Device{}}
-	for _, p := range ofDriver(poolsOf(node, all), driver) {
-		for _, s := range p.slices {
+	for _, p := range ofDriver(devices.OfNode(node.Name, all), driver) {
+		for _, s := range p.Slices {
 			for _, d := range s.Spec.Devices {
 				if isWithdrawn(d) {
 					continue
 				}
-				k := kind{text(d, attrType), text(d, attrProductName), text(d, attrProfile)}
+				k := kind{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}
 				o.devices[k] = append(o.devices[k], d)
 			}
 			for _, set := range s.Spec.SharedCounters {
@@ -172,11 +176,13 @@ func (p property) values(devices []resourceapi.Device) []string {
 
 // unlike are attributes in which nodes of a group may differ.
 var unlike = []resourceapi.QualifiedName{
-	attrUUID, attrParentUUID, attrIndex, attrMinor, attrDriverVersion, attrCUDAVersion, attrAddressingMode, attrPCIBusID,
+	gpu.AttributeUUID, gpu.AttributeParentUUID, gpu.AttributeIndex, gpu.AttributeMinor,
+	gpu.AttributeDriverVersion, gpu.AttributeCUDAVersion, gpu.AttributeAddressingMode,
+	deviceattribute.StandardDeviceAttributePCIBusID,
 }
 
 // grouping are attributes whose values count groups of GPUs.
-var grouping = []resourceapi.QualifiedName{attrPCIeRoot, attrNVLinkGroup}
+var grouping = []resourceapi.QualifiedName{deviceattribute.StandardDeviceAttributePCIeRoot, gpu.AttributeNVLinkGroup}
 
 // properties are all that the devices of a template have: what it does not know is not
 // compared.

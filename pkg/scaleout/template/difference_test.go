@@ -6,9 +6,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Every simulated machine is what was predicted for it: facts that are not known, and those
@@ -87,11 +89,11 @@ func TestDifference(t *testing.T) {
 		},
 		"a UUID":          {change: attribute("uuid", resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-1")})},
 		"a version":       {change: attribute("driverVersion", resourceapi.DeviceAttribute{VersionValue: ptr.To("1.2.3")})},
-		"an address":      {change: attribute(attrPCIBusID, resourceapi.DeviceAttribute{StringValue: ptr.To("0000:01:00.0")})},
-		"another root":    {change: attribute(attrPCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:01")})},
+		"an address":      {change: attribute(deviceattribute.StandardDeviceAttributePCIBusID, resourceapi.DeviceAttribute{StringValue: ptr.To("0000:01:00.0")})},
+		"another root":    {change: attribute(deviceattribute.StandardDeviceAttributePCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:01")})},
 		"a fact the more": {change: attribute("serial", resourceapi.DeviceAttribute{StringValue: ptr.To("1")})},
 		"two GPUs below one root": {
-			change: attribute(attrPCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:55")}),
+			change: attribute(deviceattribute.StandardDeviceAttributePCIeRoot, resourceapi.DeviceAttribute{StringValue: ptr.To("pci0000:55")}),
 			want:   "offers devices gpu NVIDIA H100 80GB HBM3 whose resource.kubernetes.io/pcieRoot is shared by 1, shared by 2, and shared by 1 was expected",
 		},
 		"no NVLink": {
@@ -139,10 +141,10 @@ func TestTheQuickWayAgrees(t *testing.T) {
 	node, other := liveNode(), liveNode()
 	other.Name = "other"
 	for _, machine := range []string{"p5.48xlarge", "g5.12xlarge", "mig-static", "mixed"} {
-		a := poolsOf(node, liveSlices(t, machine, node))
+		a := devices.OfNode(node.Name, liveSlices(t, machine, node))
 		for _, against := range []string{"p5.48xlarge", "p5e.48xlarge", "g5.12xlarge", "mig-static", "mixed"} {
 			all := liveSlices(t, against, other)
-			b := poolsOf(other, all)
+			b := devices.OfNode(other.Name, all)
 			if got := alike(a, b); got != (machine == against) {
 				t.Errorf("%s and %s are alike: %t", machine, against, got)
 			}
@@ -151,7 +153,7 @@ func TestTheQuickWayAgrees(t *testing.T) {
 			for name, before := range attributes {
 				attributes[name] = resourceapi.DeviceAttribute{StringValue: ptr.To("changed")}
 				promised, offered := offerOf(driver, learned.Node, learned.Slices), offerOf(driver, other, all)
-				if difference := countsDiffer(promised, offered) + devicesDiffer(promised, offered); alike(a, poolsOf(other, all)) && difference != "" {
+				if difference := countsDiffer(promised, offered) + devicesDiffer(promised, offered); alike(a, devices.OfNode(other.Name, all)) && difference != "" {
 					t.Errorf("%s and %s are alike and differ: %s", machine, against, difference)
 				}
 				attributes[name] = before

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 const (
@@ -154,20 +155,19 @@ func (e encoded) check() error {
 	if e.Source != v1alpha1.SourceLearned && e.Source != v1alpha1.SourceLiveNode && e.Source != v1alpha1.SourceCatalogue {
 		return fmt.Errorf("its source is %q", e.Source)
 	}
-	type pool struct{ driver, name string }
-	seen, announced := map[pool]int64{}, map[pool]int64{}
+	seen, announced := map[devices.PoolID]int64{}, map[devices.PoolID]int64{}
 	names := map[string]bool{}
 	for _, s := range e.Slices {
-		p := pool{s.Spec.Driver, s.Spec.Pool.Name}
+		p := devices.PoolID{Driver: s.Spec.Driver, Name: s.Spec.Pool.Name}
 		switch {
 		case s.Name == "" || names[s.Name]:
 			return fmt.Errorf("two slices are named %q, or one has no name", s.Name)
-		case p.driver == "" || p.name == "" || s.Spec.NodeName == nil || *s.Spec.NodeName != e.Node.Name:
+		case p.Driver == "" || p.Name == "" || s.Spec.NodeName == nil || *s.Spec.NodeName != e.Node.Name:
 			return fmt.Errorf("slice %s is not of node %s, or lacks its driver or pool", s.Name, e.Node.Name)
 		case len(s.Spec.Devices) > resourceapi.ResourceSliceMaxDevices:
 			return fmt.Errorf("slice %s has %d devices, and a slice has at most %d", s.Name, len(s.Spec.Devices), resourceapi.ResourceSliceMaxDevices)
 		case seen[p] > 0 && announced[p] != s.Spec.Pool.ResourceSliceCount:
-			return fmt.Errorf("pool %s of driver %s has two numbers of slices", p.name, p.driver)
+			return fmt.Errorf("pool %s of driver %s has two numbers of slices", p.Name, p.Driver)
 		}
 		names[s.Name] = true
 		seen[p]++
@@ -175,7 +175,7 @@ func (e encoded) check() error {
 	}
 	for p, n := range seen {
 		if n != announced[p] {
-			return fmt.Errorf("pool %s of driver %s has %d of its %d slices", p.name, p.driver, n, announced[p])
+			return fmt.Errorf("pool %s of driver %s has %d of its %d slices", p.Name, p.Driver, n, announced[p])
 		}
 	}
 	return nil

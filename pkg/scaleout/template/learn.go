@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/policy"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -24,7 +25,7 @@ func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1al
 	t := &Template{
 		Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: commonLabels(node, name)},
-			Spec:       corev1.NodeSpec{Taints: lastingTaints(node.Spec.Taints)},
+			Spec:       corev1.NodeSpec{Taints: lasting(node.Spec.Taints)},
 			Status:     corev1.NodeStatus{Allocatable: node.Status.Allocatable.DeepCopy(), Capacity: node.Status.Capacity.DeepCopy()},
 		},
 		Source:      v1alpha1.SourceLearned,
@@ -33,8 +34,8 @@ func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1al
 		Policy:      identity(policy.Select(policies, node.Labels)),
 		invented:    slices.Clone(ofEveryNode),
 	}
-	for _, p := range poolsOf(node, all) {
-		for _, s := range p.slices {
+	for _, p := range devices.OfNode(node.Name, all) {
+		for _, s := range p.Slices {
 			t.Slices = append(t.Slices, likeNew(s, node.Name, name))
 		}
 	}
@@ -81,29 +82,3 @@ func commonLabels(node *corev1.Node, name string) map[string]string {
 // labelsOfOneNode are prefixes of labels whose values differ from node to node: where in the
 // network it is, and when NVIDIA's feature discovery looked at it.
 var labelsOfOneNode = []string{"topology.k8s.aws/network-node-layer-", "nvidia.com/gfd.timestamp"}
-
-// passingTaints are prefixes of taints that a node has while it starts, ends or is ill.
-var passingTaints = []string{
-	"node.kubernetes.io/",
-	"node.cloudprovider.kubernetes.io/",
-	"node.eks.amazonaws.com/not-ready",
-	"startup-taint.cluster-autoscaler.kubernetes.io/",
-	"status-taint.cluster-autoscaler.kubernetes.io/",
-	"ignore-taint.cluster-autoscaler.kubernetes.io/",
-	"readiness.k8s.io/",
-	"ToBeDeletedByClusterAutoscaler",
-	"DeletionCandidateOfClusterAutoscaler",
-	"aws-node-termination-handler/",
-	"ebs.csi.aws.com/agent-not-ready",
-	"efs.csi.aws.com/agent-not-ready",
-	"node.cilium.io/agent-not-ready",
-}
-
-// IsPassing tells whether a node has the taint only while it starts, ends or is ill.
-func IsPassing(taint corev1.Taint) bool {
-	return slices.ContainsFunc(passingTaints, func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) })
-}
-
-func lastingTaints(taints []corev1.Taint) []corev1.Taint {
-	return slices.DeleteFunc(slices.Clone(taints), IsPassing)
-}

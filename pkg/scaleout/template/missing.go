@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // Missing is what a node lacks of the pools that the template promises, and of its own pools
@@ -13,14 +15,14 @@ import (
 // own pool of the node lacks. A driver's pools are told apart by no more than their number:
 // they may be named for the node.
 func Missing(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) []string {
-	pools := poolsOf(node, all)
+	pools := devices.OfNode(node.Name, all)
 	var missing []string
 	for _, p := range pools {
-		if t == nil && p.driver != driver {
+		if t == nil && p.ID.Driver != driver {
 			continue
 		}
-		if !p.complete() {
-			missing = append(missing, fmt.Sprintf("driver %s has published %d of the %d slices of pool %s", p.driver, len(p.slices), p.announced(), p.name))
+		if !p.Complete() {
+			missing = append(missing, fmt.Sprintf("driver %s has published %d of the %d slices of pool %s", p.ID.Driver, len(p.Slices), p.Announced(), p.ID.Name))
 		}
 	}
 	if t == nil {
@@ -29,7 +31,7 @@ func Missing(driver string, t *Template, node *corev1.Node, all []*resourceapi.R
 		}
 		return missing
 	}
-	promised := poolsOf(t.Node, t.Slices)
+	promised := devices.OfNode(t.Node.Name, t.Slices)
 	for _, name := range driversOf(promised) {
 		missing = append(missing, lacking(name, ofDriver(promised, name), ofDriver(pools, name))...)
 	}
@@ -37,7 +39,7 @@ func Missing(driver string, t *Template, node *corev1.Node, all []*resourceapi.R
 }
 
 // lacking compares the pools of one driver. Those that are not complete were named before.
-func lacking(driver string, promised, published []*pool) []string {
+func lacking(driver string, promised, published []devices.Pool) []string {
 	switch {
 	case len(published) == 0:
 		return []string{noSlice(driver)}
@@ -46,13 +48,13 @@ func lacking(driver string, promised, published []*pool) []string {
 	}
 	has, had := 0, 0
 	for _, p := range promised {
-		had += p.devices()
+		had += claimable(p)
 	}
 	for _, p := range published {
-		if !p.complete() {
+		if !p.Complete() {
 			return nil
 		}
-		has += p.devices()
+		has += claimable(p)
 	}
 	if has == 0 && had > 0 {
 		return []string{fmt.Sprintf("driver %s has published its pool without a device, and nodes of the group have %d", driver, had)}
@@ -64,10 +66,10 @@ func noSlice(driver string) string {
 	return fmt.Sprintf("driver %s has published no slice: look whether its plugin runs on the node", driver)
 }
 
-func driversOf(pools []*pool) []string {
+func driversOf(pools []devices.Pool) []string {
 	var drivers []string
 	for _, p := range pools {
-		drivers = append(drivers, p.driver)
+		drivers = append(drivers, p.ID.Driver)
 	}
 	return slices.Compact(drivers) // they are sorted
 }

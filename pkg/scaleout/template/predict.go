@@ -43,7 +43,7 @@ func Predict(driver string, group *v1alpha1.GPUNodeGroup, instanceType string, p
 	name := group.Name + "-new"
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(group, name, hardware.instance)},
-		Spec:       corev1.NodeSpec{Taints: slices.Clone(group.Spec.Template.Taints)},
+		Spec:       corev1.NodeSpec{Taints: WithoutStartup(group.Spec.Template.Taints)},
 		Status:     corev1.NodeStatus{Allocatable: allocatable, Capacity: allocatable.DeepCopy()},
 	}
 	selected := policy.Select(policies, node.Labels)

@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -67,12 +68,12 @@ func TestPredictedSlicesAreThoseThatArePublished(t *testing.T) {
 }
 
 func notKnownOf(machine string) []resourceapi.QualifiedName {
-	names := []resourceapi.QualifiedName{attrAddressingMode, attrParentUUID, attrUUID}
+	names := []resourceapi.QualifiedName{gpu.AttributeAddressingMode, gpu.AttributeParentUUID, gpu.AttributeUUID}
 	switch {
 	case slices.Contains(numaNotCaptured, machine):
-		names = append(names, attrNUMANode)
+		names = append(names, deviceattribute.StandardDeviceAttributeNUMANode)
 	case machine == "pascal": // described by its board alone
-		names = append(names, attrNUMANode, attrPCIBusID, attrPCIeRoot)
+		names = append(names, deviceattribute.StandardDeviceAttributeNUMANode, deviceattribute.StandardDeviceAttributePCIBusID, deviceattribute.StandardDeviceAttributePCIeRoot)
 	}
 	slices.Sort(names)
 	return names
@@ -152,7 +153,7 @@ var gpuNumber = regexp.MustCompile(`^gpu-\d+`)
 
 // anonymous are copies without names, UUIDs, and what else is named.
 func anonymous(all []*resourceapi.ResourceSlice, without []resourceapi.QualifiedName) []resourceapi.ResourceSliceSpec {
-	ignored := append([]resourceapi.QualifiedName{attrUUID, attrParentUUID, attrMinor}, without...)
+	ignored := append([]resourceapi.QualifiedName{gpu.AttributeUUID, gpu.AttributeParentUUID, gpu.AttributeMinor}, without...)
 	unnumbered := func(name string) string { return gpuNumber.ReplaceAllString(name, "gpu-N") }
 	specs := make([]resourceapi.ResourceSliceSpec, len(all))
 	for i, s := range all {
@@ -190,9 +191,9 @@ func TestPartitionsOfAPredictedGPUHaveOneParent(t *testing.T) {
 				t.Errorf("two devices are named %s", d.Name)
 			}
 			names[d.Name] = true
-			if parent := text(d, attrParentUUID); parent != "" {
+			if parent := text(d, gpu.AttributeParentUUID); parent != "" {
 				parents[parent]++
-			} else if text(d, attrUUID) == "" {
+			} else if text(d, gpu.AttributeUUID) == "" {
 				t.Errorf("device %s has no UUID", d.Name)
 			}
 		}
@@ -206,7 +207,10 @@ func TestLabelsAndPolicyOfAPrediction(t *testing.T) {
 	group := groupOf(t, "g5.12xlarge")
 	group.Spec.CapacityType = "SPOT"
 	group.Spec.Template.Labels = map[string]string{"team": "a"}
-	group.Spec.Template.Taints = []corev1.Taint{{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
+	group.Spec.Template.Taints = []corev1.Taint{
+		{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "node.cilium.io/agent-not-ready", Value: "true", Effect: corev1.TaintEffectNoExecute},
+	}
 	everywhere := policyFor("everywhere", nil)
 	spot := policyFor("spot", map[string]string{"eks.amazonaws.com/capacityType": "SPOT", "team": "a"})
 	spot.Spec.Priority = 1
@@ -350,8 +354,8 @@ func TestDescribedGPUs(t *testing.T) {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
 	invented := []resourceapi.QualifiedName{
-		attrAddressingMode, attrArchitecture, attrCapability, attrCUDAVersion, attrDriverVersion, attrECCEnabled, attrNVLinkGroup,
-		attrParentUUID, attrNUMANode, attrPCIBusID, attrPCIeRoot, attrUUID,
+		gpu.AttributeAddressingMode, gpu.AttributeArchitecture, gpu.AttributeComputeCapability, gpu.AttributeCUDAVersion, gpu.AttributeDriverVersion, gpu.AttributeECCEnabled, gpu.AttributeNVLinkGroup,
+		gpu.AttributeParentUUID, deviceattribute.StandardDeviceAttributeNUMANode, deviceattribute.StandardDeviceAttributePCIBusID, deviceattribute.StandardDeviceAttributePCIeRoot, gpu.AttributeUUID,
 	}
 	slices.Sort(invented)
 	if diff := cmp.Diff(invented, predicted.Invented()); diff != "" {

@@ -7,6 +7,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // maxSummaries is how many entries a group's status takes.
@@ -24,9 +26,9 @@ func (t *Template) Summary() []v1alpha1.DeviceSummary {
 	summaries := map[row]*v1alpha1.DeviceSummary{}
 	for _, s := range t.Slices {
 		for _, d := range s.Spec.Devices {
-			r := row{kind: kind{text(d, attrType), text(d, attrProductName), text(d, attrProfile)}}
+			r := row{kind: kind{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}}
 			r.form = cmp.Or(r.form, s.Spec.Driver)
-			capacity, has := d.Capacity[capacityMemory]
+			capacity, has := d.Capacity[gpu.CapacityMemory]
 			if has {
 				r.memory = capacity.Value.Value()
 			}

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,14 +10,14 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
-
-// defaultProvisionTimeout is that of the API, for objects that did not go through it.
-const defaultProvisionTimeout = 30 * time.Minute
 
 // group works out what is known of a group.
 func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
 	group := Group{Object: object, Refused: r.members.refused[object.Name]}
+	group.ProviderMax = r.providerMax(object)
+	group.Max = group.most()
 	if group.Refused != "" {
 		return group
 	}
@@ -42,12 +41,12 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		UpcomingFor:  askedFor(group.InFlight),
 		PricePerHour: object.Spec.PricePerHour,
 		Advised:      object.Spec.Pairing == v1alpha1.PairingObserve,
-		Closed:       r.closed(group),
+		Max:          group.Max,
+		Closed:       group.Refused,
 	}
 	out.Size = len(group.Nodes) + out.Upcoming
-	if object.Spec.Max != nil {
-		limit := int(*object.Spec.Max)
-		out.Max = &limit
+	if out.Closed == "" {
+		out.Closed = Closed(object, r.Autoscaler, r.Now)
 	}
 	if group.Template == nil {
 		out.Unknown = r.unknown(group)
@@ -55,25 +54,6 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 	}
 	out.Pods = daemonPods(r.daemons, group.Template.Node)
 	return out
-}
-
-// closed is why the group may not grow now.
-func (r *reading) closed(group Group) string {
-	if group.Refused != "" {
-		return group.Refused
-	}
-	backoff := group.Object.Status.Backoff
-	if backoff == nil || !backoff.Until.After(r.Now) {
-		return ""
-	}
-	text := fmt.Sprintf("left alone until %s after %d failures in a row", backoff.Until.UTC().Format(time.RFC3339), backoff.Failures)
-	if backoff.Failures == 1 {
-		text = fmt.Sprintf("left alone until %s after a failure", backoff.Until.UTC().Format(time.RFC3339))
-	}
-	if why := strings.TrimSuffix(backoff.Message, "."); why != "" {
-		text += ": " + why
-	}
-	return text
 }
 
 // unknown is why the group has no template.
@@ -117,24 +97,18 @@ func (s NodeState) Complete() bool {
 	return s.Ready && len(s.Missing) == 0 && s.Object.DeletionTimestamp == nil
 }
 
-// Starting tells that the node is on its way: it counts as its template. A node that was not
+// Starting tells that the node is on its way, also if all that it lacks is another agent on it: it
+// counts as its template. A node that was not
 // complete within the time that the group's nodes are given, or is not ready any more, counts
 // as what it offers, which is less: waiting for it for ever would keep pods waiting for ever.
 func (g Group) Starting(state NodeState, now time.Time) bool {
-	if state.Object.DeletionTimestamp != nil || now.Sub(state.Object.CreationTimestamp.Time) > g.ProvisionTimeout() {
+	if state.Object.DeletionTimestamp != nil || now.Sub(state.Object.CreationTimestamp.Time) > g.Object.ProvisionTimeout() {
 		return false
 	}
-	return !state.Complete() || hasStartupTaint(state.Object)
+	return !state.Complete() || slices.ContainsFunc(state.Object.Spec.Taints, template.IsStartup)
 }
 
-// ProvisionTimeout is how long a node may take.
-func (g Group) ProvisionTimeout() time.Duration {
-	if timeout := g.Object.Spec.ProvisionTimeout.Duration; timeout > 0 {
-		return timeout
-	}
-	return defaultProvisionTimeout
-}
-
+// hasStartupTaint tells whether the node is behind Mica's own gate.
 func hasStartupTaint(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
 }

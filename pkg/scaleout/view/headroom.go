@@ -19,7 +19,7 @@ func (r *reading) addHeadroom(v *View) {
 		if object.DeletionTimestamp != nil {
 			continue
 		}
-		demand, next, err := headroom.Demand(object, r.Now)
+		demand, next, err := headroom.Demand(object, r.Memo.selectors, r.Now)
 		if err == nil {
 			err = r.checkGroups(demand)
 		}

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
@@ -19,10 +20,12 @@ type Memo struct {
 	decoded     table[[sha256.Size]byte, *template.Template]
 	learned     table[learnKey, *template.Template]
 	comparisons table[compareKey, comparison]
+	// selectors are forgotten when there are too many.
+	selectors *devices.Selectors
 }
 
 // NewMemo is empty.
-func NewMemo() *Memo { return &Memo{} }
+func NewMemo() *Memo { return &Memo{selectors: devices.NewSelectors()} }
 
 // turn ends a Read.
 func (m *Memo) turn() {

@@ -44,7 +44,7 @@ func (r *reading) chooseTemplate(group *Group) {
 // driver publishes, as long as no pool of another is there in part.
 func (r *reading) judge(group *Group, t *template.Template, state *NodeState) {
 	state.Missing = r.compare(t, state).missing
-	deadline := state.Object.CreationTimestamp.Add(group.ProvisionTimeout())
+	deadline := state.Object.CreationTimestamp.Add(group.Object.ProvisionTimeout())
 	if t == nil || len(state.Missing) == 0 || !hasStartupTaint(state.Object) || r.Now.Before(deadline) {
 		return
 	}

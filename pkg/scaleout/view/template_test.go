@@ -88,8 +88,12 @@ func withoutSlices(_ *corev1.Node, slices []*resourceapi.ResourceSlice) {
 
 func notReady(node *corev1.Node, _ []*resourceapi.ResourceSlice) { node.Status.Conditions = nil }
 
-func tainted(node *corev1.Node, _ []*resourceapi.ResourceSlice) {
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintStartup, Effect: corev1.TaintEffectNoSchedule})
+var tainted = taintedBy(v1alpha1.TaintStartup)
+
+func taintedBy(key string) func(*corev1.Node, []*resourceapi.ResourceSlice) {
+	return func(node *corev1.Node, _ []*resourceapi.ResourceSlice) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+	}
 }
 
 func TestTheBestTemplateCounts(t *testing.T) {
@@ -232,6 +236,8 @@ func TestANodeThatIsNotCompleteIsStartingForAWhile(t *testing.T) {
 		"not ready":                     {time.Minute, notReady, true},
 		"ready long before its slices":  {29 * time.Minute, withoutSlices, true},
 		"complete, with startup taint":  {time.Minute, tainted, true},
+		"complete, without storage yet": {time.Minute, taintedBy("ebs.csi.aws.com/agent-not-ready"), true},
+		"complete, and about to go":     {time.Minute, taintedBy("ToBeDeletedByClusterAutoscaler"), false},
 		"never gets there":              {31 * time.Minute, withoutSlices, false},
 		"not ready any more":            {24 * time.Hour, notReady, false},
 		"from the future, not complete": {-time.Hour, withoutSlices, true},

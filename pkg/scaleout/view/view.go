@@ -1,6 +1,7 @@
 // Package view reads the cluster: it makes the Snapshot that the planner decides by, from a
-// cache or directly, for the controller and for kubectl-gpu alike. It knows which nodes are
-// of which group and which template counts. It writes nothing.
+// cache or directly, for the controller and for kubectl-gpu alike, and nobody changes it after
+// that. It knows which nodes are of which group, which template counts, and what bounds a group.
+// It writes nothing.
 package view
 
 import (
@@ -12,7 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
@@ -21,6 +24,13 @@ type Options struct {
 	// Driver is our driver's name.
 	Driver string
 	Now    time.Time
+	// Autoscaler is what Cluster Autoscaler says; nil where that cannot be known.
+	Autoscaler *autoscaler.Status
+	// AskEKS asks EKS for groups of pairing direct, and gives its answers by their names; nil
+	// where nobody may.
+	AskEKS func(context.Context, []*v1alpha1.GPUNodeGroup) map[string]Nodegroup
+	// Samples are counted room for.
+	Samples []scaleout.Sample
 	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
 	// once has none.
 	Memo *Memo
@@ -39,6 +49,8 @@ type View struct {
 	RefusedHeadrooms []*v1alpha1.GPUHeadroom
 	// Again is when a schedule begins or ends next; zero: never.
 	Again time.Time
+	// EKS has what it says of groups that were asked for, by name.
+	EKS map[string]Nodegroup
 	// Placeholders are the pods that the controller has made, whatever their phase.
 	Placeholders []*corev1.Pod
 }
@@ -52,6 +64,10 @@ type Group struct {
 	Template, Predicted *template.Template
 	// Nodes are live ones, by creation.
 	Nodes []NodeState
+	// ProviderMax is the limit of who makes the group grow, nil where it is not known. Max is the
+	// most nodes that it may have, by spec or by that, nil where there is no limit.
+	ProviderMax *int32
+	Max         *int
 	// Refused says why the group is not planned with at all: its labels are another group's.
 	Refused string
 	// InFlight is what was asked for and is no node yet.
@@ -78,7 +94,7 @@ type NodeState struct {
 	version string
 }
 
-// Read looks at the cluster. The error names what could not be listed.
+// Read looks at the cluster, and at EKS where it may. The error names what could not be listed.
 func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
 	all, err := list(ctx, reader)
 	if err != nil {
@@ -88,7 +104,9 @@ func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
 		o.Memo = NewMemo()
 	}
 	defer o.Memo.turn()
-	return newReading(all, o).view(), nil
+	r := newReading(all, o)
+	r.eks = r.askEKS(ctx)
+	return r.view(), nil
 }
 
 // reading is one look.
@@ -102,6 +120,8 @@ type reading struct {
 	policyKey string
 	members   membership
 	daemons   []daemon
+	// eks has answers of EKS by the group's name.
+	eks map[string]Nodegroup
 }
 
 func newReading(all *objects, o Options) *reading {
@@ -121,8 +141,11 @@ func (r *reading) view() *View {
 			Claims:         pointers(r.claims.Items),
 			ClaimTemplates: pointers(r.claimTemplates.Items),
 			Classes:        pointers(r.classes.Items),
-			Slices:         withTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
+			Slices:         devices.WithTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
+			Selectors:      r.Memo.selectors,
+			Samples:        r.Samples,
 		},
+		EKS:          r.eks,
 		Placeholders: r.pods.placeholders,
 	}
 	starting := map[string]bool{}

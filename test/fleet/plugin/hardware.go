@@ -27,7 +27,7 @@ type hardware struct {
 
 // open boots the ready-made machine. Identities, such as its GPUs' UUIDs, are those of
 // the node, as two machines of one type have none in common.
-func open(machine, node string) (driver.Hardware, error) {
+func open(machine, node string) (*hardware, error) {
 	file, err := nodes.Load(machine)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", node, err)
@@ -46,23 +46,13 @@ func open(machine, node string) (driver.Hardware, error) {
 	return &hardware{library: library, session: session, sysfs: fixture.Sysfs(file)}, nil
 }
 
-// Discover implements driver.Hardware.
+// Discover implements offer.GPUs.
 func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Discover(h.sysfs) }
 
-// Refresh implements driver.Hardware.
+// Refresh implements offer.GPUs.
 func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
 
-// Edits implements driver.Hardware.
-func (h *hardware) Edits() prepare.Edits { return noContainers{} }
-
-// Tools implements driver.Hardware.
-func (h *hardware) Tools() prepare.Tools { return prepare.Tools{MIG: h.library, Modes: h.library} }
-
-// Meter implements driver.Hardware.
-func (h *hardware) Meter(uuid string) sample.Meter { return h.library.Meter(uuid) }
-
-// Close implements driver.Hardware.
-func (h *hardware) Close() error {
+func (h *hardware) close() error {
 	defer h.session.Close()
 	return h.library.Close()
 }
@@ -87,5 +77,15 @@ func (noContainers) Partition(string, int, int) (cdispec.ContainerEdits, error) 
 
 // opener is Options.Open of the driver.
 func opener(machine, node string) func(context.Context) (driver.Hardware, error) {
-	return func(context.Context) (driver.Hardware, error) { return open(machine, node) }
+	return func(context.Context) (driver.Hardware, error) {
+		opened, err := open(machine, node)
+		if err != nil {
+			return driver.Hardware{}, err
+		}
+		return driver.Hardware{
+			GPUs: opened, Edits: noContainers{}, Tools: prepare.Tools{MIG: opened.library, Modes: opened.library},
+			Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
+			Close: opened.close,
+		}, nil
+	}
 }

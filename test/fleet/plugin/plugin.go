@@ -26,6 +26,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 	Driver string
 	Client kubernetes.Interface
 	// Policies are the cluster's GPUPolicies.
-	Policies driver.Policies
+	Policies offer.Policies
 	// Whole is how many nodes get the whole plugin.
 	Whole int
 	// Dir is for the plugins' state. Sockets lie below it: at most 40 bytes.

@@ -148,7 +148,7 @@ func uuids(t *testing.T, node string) map[string]bool {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := opened.Close(); err != nil {
+		if err := opened.close(); err != nil {
 			t.Error(err)
 		}
 	}()

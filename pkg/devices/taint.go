@@ -1,0 +1,62 @@
+package devices
+
+import (
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+)
+
+// Repels is the first taint that keeps new claims with these tolerations from the device; nil
+// where there is none.
+func (d *Device) Repels(tolerations []resourceapi.DeviceToleration) *resourceapi.DeviceTaint {
+	for i, taint := range d.Taints {
+		if taint.Effect != resourceapi.DeviceTaintEffectNoSchedule && taint.Effect != resourceapi.DeviceTaintEffectNoExecute {
+			continue
+		}
+		tolerated := slices.ContainsFunc(tolerations, func(t resourceapi.DeviceToleration) bool {
+			return resourceclaim.ToleratesTaint(t, taint)
+		})
+		if !tolerated {
+			return &d.Taints[i]
+		}
+	}
+	return nil
+}
+
+// WithTaintRules gives the slices with the taints that DeviceTaintRules put on their devices,
+// as the scheduler sees them. A slice that no rule changes is the same pointer.
+func WithTaintRules(published []*resourceapi.ResourceSlice, rules []resourceapi.DeviceTaintRule) []*resourceapi.ResourceSlice {
+	if len(rules) == 0 {
+		return published
+	}
+	out := make([]*resourceapi.ResourceSlice, len(published))
+	for i, slice := range published {
+		out[i] = withRules(slice, rules)
+	}
+	return out
+}
+
+func withRules(slice *resourceapi.ResourceSlice, rules []resourceapi.DeviceTaintRule) *resourceapi.ResourceSlice {
+	tainted := slice
+	for i := range rules {
+		// A rule without a selector selects nothing.
+		selector := rules[i].Spec.DeviceSelector
+		if selector == nil || !selects(selector.Driver, slice.Spec.Driver) || !selects(selector.Pool, slice.Spec.Pool.Name) {
+			continue
+		}
+		for d := range slice.Spec.Devices {
+			if !selects(selector.Device, slice.Spec.Devices[d].Name) {
+				continue
+			}
+			if tainted == slice {
+				tainted = slice.DeepCopy()
+			}
+			device := &tainted.Spec.Devices[d]
+			device.Taints = append(device.Taints, rules[i].Spec.Taint)
+		}
+	}
+	return tainted
+}
+
+func selects(want *string, name string) bool { return want == nil || *want == name }

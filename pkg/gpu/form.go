@@ -1,0 +1,95 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Form is a shape without its GPU: plain values, which a record keeps, and from which
+// Restore makes the shape again.
+type Form struct {
+	// Base is what one claim has to itself or several have shares of, such as BaseWhole.
+	Base string
+	// Placement is that of a partition, zero for a base that is the entire GPU.
+	Placement
+	// Sharing is the name of a Sharing, Shares its Count and Interval its TimeSlice; they
+	// are zero for a device that one claim has to itself.
+	Sharing  string
+	Shares   int
+	Interval Interval
+}
+
+// Served tells that the processes of all shares are clients of one daemon.
+func (f Form) Served() bool { return f.Sharing == MPS{}.Name() }
+
+// Bases of shapes. Records have these names.
+const (
+	BaseWhole     = "whole"
+	BasePartition = "partition"
+	BaseStatic    = "static"
+)
+
+// Placement is the part of a GPU that is a partition.
+type Placement struct {
+	// ProfileID is the ID of its Profile, whose name Profile is. It is empty where a
+	// record is all that is known.
+	ProfileID int
+	Profile   string
+	// Start and Size are its memory slices.
+	Start, Size int
+	// InstanceID and ComputeID are NVML's, of a partition that exists already.
+	InstanceID, ComputeID int
+}
+
+// Entire tells that it is no partition but all of the GPU.
+func (p Placement) Entire() bool { return p.Size == 0 }
+
+// Overlaps tells whether two placements on one GPU have a memory slice in common.
+func (p Placement) Overlaps(o Placement) bool {
+	return p.Entire() || o.Entire() || p.Start < o.Start+o.Size && o.Start < p.Start+p.Size
+}
+
+// ErrNotOffered is the error of Restore for what a GPU cannot be at present.
+var ErrNotOffered = errors.New("the GPU cannot be given in this shape at present")
+
+// Restore makes the shape of a form that is remembered. A form that this build does not
+// know is an error: nobody may take it for another shape.
+func Restore(g GPU, f Form) (Shape, error) {
+	restore, known := bases[f.Base]
+	if !known {
+		return nil, fmt.Errorf("shape %q is unknown to this version", f.Base)
+	}
+	sharing, known := sharings[f.Sharing]
+	if !known && f.Sharing != "" {
+		return nil, fmt.Errorf("sharing %q is unknown to this version", f.Sharing)
+	}
+	base, offered := restore(g, f.Placement)
+	switch {
+	case !offered:
+		return nil, ErrNotOffered
+	case !known:
+		return base, nil
+	}
+	return Share{Of: base, Sharing: sharing(f)}, nil
+}
+
+var sharings = map[string]func(f Form) Sharing{
+	TimeSlicing{}.Name(): func(f Form) Sharing { return TimeSlicing{Replicas: f.Shares, Interval: f.Interval} },
+	MPS{}.Name():         func(f Form) Sharing { return MPS{Clients: f.Shares} },
+}
+
+// at is the partition of a placement, whether it exists or can be made.
+func (g GPU) at(p Placement) (Base, bool) {
+	statics, _ := g.Statics()
+	for _, s := range statics {
+		if s.Profile.ID == p.ProfileID && s.Instance.Start == p.Start {
+			return s, true
+		}
+	}
+	for _, made := range g.Partitions() {
+		if made.Profile.ID == p.ProfileID && made.Start == p.Start {
+			return made, true
+		}
+	}
+	return nil, false
+}

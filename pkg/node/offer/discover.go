@@ -1,0 +1,132 @@
+package offer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+)
+
+// sight is what one look at the GPUs shows.
+type sight struct {
+	// node has every instance.
+	node gpu.Node
+	// unreadable says which GPUs could not be read, nil when all could.
+	unreadable error
+}
+
+// look is one look at the GPUs, after one that showed the node so.
+type look func(before gpu.Node) (sight, error)
+
+// lookAtAll reads everything. GPUs that cannot be read are left out.
+func (o *Offer) lookAtAll(gpu.Node) (sight, error) {
+	node, unreadable, err := o.hardware.GPUs.Discover()
+	failures := errors.Join(unreadable...)
+	if err == nil && len(node.GPUs) == 0 {
+		err = fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
+		if failures != nil {
+			err = fmt.Errorf("%w: %s", err, strings.ReplaceAll(failures.Error(), "\n", "; "))
+		}
+	}
+	return sight{node, failures}, err
+}
+
+// lookAgain reads the modes and instances of MIG. GPUs that cannot be read stay as they
+// were.
+func (o *Offer) lookAgain(before gpu.Node) (sight, error) {
+	node := before
+	var err error
+	node.GPUs, err = o.hardware.GPUs.Refresh(before.GPUs)
+	return sight{node, err}, nil
+}
+
+// findings are what was found out about a node.
+type findings struct {
+	sight
+	// free is the node without the instances that were made here: they are no obstacle to
+	// what is offered, because claims hold them.
+	free gpu.Node
+	// held are the devices that claims have, or may have.
+	held []journal.Device
+}
+
+// lookAttempts bounds how often looks may contradict each other.
+const lookAttempts = 3
+
+// discover looks at the GPUs and tells the instances that were made here from others.
+// Claims may be prepared and unprepared meanwhile, also by another process. An instance
+// has its record before it is made and until it is gone, so one that is seen both before
+// and after the records are read, and that none of them names, is somebody else's. Looks
+// that contradict each other are taken again.
+func (o *Offer) discover(ctx context.Context, look look) (found findings, err error) {
+	found.node = o.seen
+	for range lookAttempts {
+		var sure bool
+		if found, sure, err = o.lookTwice(ctx, look, found.node); sure || err != nil {
+			break
+		}
+	}
+	return found, err
+}
+
+// lookTwice is not sure when an instance had other devices the second time, as when a
+// list was read while another claim's device came or went.
+func (o *Offer) lookTwice(ctx context.Context, look look, before gpu.Node) (found findings, sure bool, err error) {
+	first, err := look(before)
+	if err != nil {
+		return findings{}, false, err
+	}
+	held, err := o.Claims.Held(ctx)
+	if err != nil {
+		return findings{}, false, err
+	}
+	others := without(first.node, func(g gpu.GPU, instance gpu.Instance) bool {
+		return slices.ContainsFunc(held, func(d journal.Device) bool { return prepare.Made(d, g.UUID, instance) })
+	})
+	if !slices.ContainsFunc(others.GPUs, hasInstances) {
+		return findings{first, others, held}, true, nil
+	}
+	second, err := look(first.node)
+	if err != nil {
+		return findings{}, false, err
+	}
+	sure = true
+	free := without(second.node, func(g gpu.GPU, instance gpu.Instance) bool {
+		there, same := seen(others.GPUs, g.UUID, instance)
+		sure = sure && there == same
+		return !same
+	})
+	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
+	return findings{second, free, held}, sure, nil
+}
+
+func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }
+
+// without is the node without some instances.
+func without(node gpu.Node, some func(gpu.GPU, gpu.Instance) bool) gpu.Node {
+	node.GPUs = slices.Clone(node.GPUs)
+	for i, g := range node.GPUs {
+		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool { return some(g, instance) })
+	}
+	return node
+}
+
+// seen tells whether an instance in the same place is among those of the GPUs, and
+// whether it is the very same one, with the same devices.
+func seen(gpus []gpu.GPU, uuid string, instance gpu.Instance) (there, same bool) {
+	for _, g := range gpus {
+		for _, other := range g.Instances {
+			if g.UUID == uuid && other.ID == instance.ID && other.ProfileID == instance.ProfileID && other.Start == instance.Start {
+				return true, slices.Equal(other.Devices, instance.Devices)
+			}
+		}
+	}
+	return false, false
+}

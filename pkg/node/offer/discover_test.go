@@ -1,0 +1,102 @@
+package offer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+const (
+	ownDevice = "gpu-0-mig-3g40gb-9-0"
+	foreign   = 1 // the GPU with an instance of somebody else
+)
+
+// newShared is a started node where somebody else has made an instance.
+func newShared(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, "p5.48xlarge")
+	must(t, r.machine.SetMIGMode(foreign, true))
+	start := 0
+	_, err := r.machine.CreateInstance(foreign, "2g.20gb", &start)
+	must(t, err)
+	_, err = r.start(t)
+	must(t, err)
+	return r
+}
+
+// looking takes real looks at the instances, and does something after each.
+func (r *rig) looking(then func(looked int, seen *gpu.Node)) look {
+	looked := 0
+	return func(gpu.Node) (sight, error) {
+		node, unreadable, err := r.library.Discover(fixture.Sysfs(r.file))
+		looked++
+		then(looked, &node)
+		return sight{node: node}, errors.Join(append(unreadable, err)...)
+	}
+}
+
+// Our own instances are never offered as somebody else's, whatever happens
+// between looking and reading the records.
+func TestDiscoverTellsOwnFromForeign(t *testing.T) {
+	prepared := func(t *testing.T, r *rig, claim *resourceapi.ResourceClaim) {
+		t.Helper()
+		_, err := r.preparer.Prepare(t.Context(), claim)
+		must(t, err)
+	}
+	unprepared := func(t *testing.T, r *rig, claim *resourceapi.ResourceClaim) {
+		t.Helper()
+		must(t, r.preparer.Unprepare(t.Context(), claim.UID))
+	}
+	lost := func(t *testing.T, r *rig, claim *resourceapi.ResourceClaim) {
+		t.Helper()
+		must(t, os.Remove(filepath.Join(r.dir, "claims", string(claim.UID)+".json")))
+	}
+	for name, between := range map[string][]func(*testing.T, *rig, *resourceapi.ResourceClaim){
+		"unprepared while it looks":                {unprepared},
+		"prepared again":                           {unprepared, prepared},
+		"its record is lost":                       {lost},
+		"its record is lost, and it is unprepared": {lost, unprepared},
+		"nothing": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newShared(t)
+			claim := fixture.Claim("c", fixture.Result("r", ownDevice))
+			prepared(t, r, claim)
+			found, err := r.discover(t.Context(), r.looking(func(looked int, _ *gpu.Node) {
+				for _, do := range between {
+					if looked == 1 {
+						do(t, r, claim)
+					}
+				}
+			}))
+			must(t, err)
+			for _, g := range found.free.GPUs {
+				if want := g.Index == foreign; len(g.Instances) > 0 != want {
+					t.Errorf("GPU %d has %+v of somebody else", g.Index, g.Instances)
+				}
+			}
+		})
+	}
+}
+
+// A list that lacked a device once does not withdraw it.
+func TestDiscoverLooksAgain(t *testing.T) {
+	for lacking := 1; lacking <= 2; lacking++ {
+		r := newShared(t)
+		found, err := r.discover(t.Context(), r.looking(func(looked int, seen *gpu.Node) {
+			if looked == lacking {
+				seen.GPUs[foreign].Instances[0].Devices = nil
+			}
+		}))
+		must(t, err)
+		if got := found.free.GPUs[foreign].Instances; len(got) != 1 || len(got[0].Devices) != 1 {
+			t.Errorf("look %d: got the instances %+v, want somebody else's with its device", lacking, got)
+		}
+	}
+}

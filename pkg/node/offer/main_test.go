@@ -1,0 +1,9 @@
+package offer
+
+import (
+	"testing"
+
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
+)
+
+func TestMain(m *testing.M) { apiserver.Main(m) }

@@ -1,0 +1,71 @@
+package offer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+func TestUnreadableGPUsAreReportedAndTheOthersOffered(t *testing.T) {
+	r := newRig(t, "p5.48xlarge")
+	r.discovers(r.node.GPUs[1:], errors.New("GPU 0 is lost"))
+	_, err := r.start(t)
+	must(t, err)
+	if !strings.Contains(r.said(), "GPU 0 is lost") {
+		t.Errorf("it is not reported:\n%s", r.said())
+	}
+	if got := len(r.toPublish().Pools[fixture.NodeName].Slices[0].Devices); got != 7 {
+		t.Errorf("got %d devices, want 7", got)
+	}
+}
+
+func TestANodeWithoutAReadableGPUSaysWhy(t *testing.T) {
+	r := newRig(t, "p5.48xlarge")
+	r.discovers(nil, errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))
+	_, err := r.start(t)
+	fixture.Sentence(t, err, "is loaded but has no usable GPU", "GPU 0 is lost", "GPU 1 timed out")
+	if r.toPublish() != nil {
+		t.Error("something is to be published")
+	}
+}
+
+// A GPU that was busy or lost at the start is offered when it can be read, and
+// nothing is published meanwhile.
+func TestAnUnreadableGPUIsOfferedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "p5.48xlarge")
+		devices := func() int { return len(r.toPublish().Pools[fixture.NodeName].Slices[0].Devices) }
+		all := r.node.GPUs
+		r.discovers(all[2:], errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))
+		r.watch(t)
+		synctest.Wait()
+		first := r.toPublish()
+		after(time.Hour)
+		if r.toPublish() != first || devices() != 6 {
+			t.Errorf("got %d devices; published again: %t", devices(), r.toPublish() != first)
+		}
+		if strings.Count(r.said(), "GPU 0 is lost") != 1 {
+			t.Errorf("it is not reported once:\n%s", r.said())
+		}
+		for _, step := range []struct {
+			gpus     []gpu.GPU
+			problems []error
+			want     int
+		}{
+			{all[1:], []error{errors.New("GPU 0 is lost")}, 7},
+			{nil, nil, 7}, // for a moment, nothing can be read
+			{all, nil, 8},
+		} {
+			r.discovers(step.gpus, step.problems...)
+			after(maxRereadRetry)
+			if devices() != step.want {
+				t.Errorf("got %d devices, want %d", devices(), step.want)
+			}
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package offer
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/policy"
+)
+
+// ReasonRefused is that of the event on a node that cannot do what its policy says.
+const ReasonRefused = "PolicyRefused"
+
+// applied is what became of the policies when they were looked at last. It belongs
+// to who runs Start and Watch.
+type applied struct {
+	// of names the policy and its generation, empty for none; compiled is what it
+	// says, and failure why it cannot be read.
+	of       string
+	compiled *policy.Compiled
+	failure  error
+	// refused tells that it cannot be done here, which what is installed on the node
+	// may change without a word.
+	refused bool
+	// said is the verdict that was made known last.
+	said string
+}
+
+// policiesFor says what is to be offered of each GPU, by UUID. A policy that cannot
+// be done changes nothing. It is false as long as the API server has not told about
+// policies: what is returned is good for claims that are prepared already.
+func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.Policy, bool) {
+	all, cluster, known := o.policies.get()
+	result := make(map[string]gpu.Policy, len(node.GPUs))
+	for _, g := range node.GPUs {
+		before, offered := o.history.current[g.UUID]
+		if !offered {
+			before = gpu.ByDefault(g)
+		}
+		result[g.UUID] = before
+	}
+	if !known {
+		return result, false
+	}
+	var labels map[string]string
+	if cluster != nil {
+		labels = cluster.Labels
+	}
+	selected := policy.Select(all, labels)
+	policies, err := o.rule(ctx, selected, node)
+	o.applied.refused = err != nil
+	if cluster != nil {
+		o.report.set(cluster.UID, policy.Verdict(selected, err))
+	}
+	o.sayVerdict(ctx, selected, err)
+	if err == nil {
+		for i, g := range node.GPUs {
+			result[g.UUID] = policies[i]
+		}
+	}
+	return result, true
+}
+
+// rule says what a policy means here, or why that cannot be done.
+func (o *Offer) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu.Node) ([]gpu.Policy, error) {
+	if selected == nil {
+		o.applied.of, o.applied.compiled, o.applied.failure = "", nil, nil
+		policies := make([]gpu.Policy, len(node.GPUs))
+		for i, g := range node.GPUs {
+			policies[i] = gpu.ByDefault(g)
+		}
+		return policies, nil
+	}
+	if of := identityOf(selected); of != o.applied.of {
+		o.applied.of = of
+		o.applied.compiled, o.applied.failure = policy.Compile(o.Driver, selected)
+	}
+	if o.applied.failure != nil {
+		return nil, o.applied.failure
+	}
+	policies, err := o.applied.compiled.For(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	if policy.UsesMPS(policies) {
+		if err := o.CheckMPS(); err != nil {
+			return nil, fmt.Errorf("GPUPolicy %s offers MPS, which this node cannot serve: %w", selected.Name, err)
+		}
+	}
+	return policies, nil
+}
+
+func identityOf(p *v1alpha1.GPUPolicy) string {
+	return fmt.Sprintf("%s %s %d", p.Name, p.UID, p.Generation)
+}
+
+// sayVerdict makes known once what became of a policy.
+func (o *Offer) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
+	verdict := o.applied.of
+	if refusal != nil {
+		verdict += ": " + refusal.Error()
+	}
+	if verdict == o.applied.said {
+		return
+	}
+	o.applied.said = verdict
+	log := klog.FromContext(ctx)
+	switch {
+	case refusal != nil:
+		log.Error(refusal, "The GPUPolicy of this node cannot be done; what was offered stays so")
+		o.Events.WarnNode(ReasonRefused, refusal.Error()+"; the node offers what it did before")
+	case selected == nil:
+		log.Info("No GPUPolicy selects this node, so it offers whole GPUs and MIG partitions")
+	default:
+		log.Info("A GPUPolicy applies to this node", "policy", selected.Name, "generation", selected.Generation)
+	}
+}

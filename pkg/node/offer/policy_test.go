@@ -1,0 +1,122 @@
+package offer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
+)
+
+// policyRetry is the longest pause of client-go's reflector.
+const policyRetry = time.Minute + time.Second
+
+var (
+	policyKind      = v1alpha1.GroupVersion.WithResource(v1alpha1.PolicyResource).GroupResource()
+	errNotInstalled = apierrors.NewNotFound(policyKind, "")
+	errNotAllowed   = apierrors.NewForbidden(policyKind, "", nil)
+)
+
+func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		refusal        error
+		known          bool          // at once
+		later, knownIn time.Duration // the API server shows policies later, and they are known in that time
+	}{
+		"not installed":                          {errNotInstalled, true, 24 * time.Hour, policyRetry},
+		"installed with the plugin":              {errNotInstalled, true, time.Second / 2, 2 * time.Second},
+		"not allowed":                            {errNotAllowed, false, 24 * time.Hour, policyRetry},
+		"an API server that has just started":    {errNotAllowed, false, 3 * time.Second, 5 * time.Second},
+		"an API server that is away a long time": {apiserver.ErrAway, false, time.Hour, policyRetry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, ctx := ktesting.NewTestContext(t)
+				ctx, cancel := context.WithCancel(ctx)
+				policies := apiserver.NewPolicies()
+				policies.Put(t, "p", "{shapes: {whole: {}}}")
+				policies.Refuse(test.refusal)
+				view := newPolicyView(policies, apiserver.New(), fixture.NodeName, func() {})
+				done := make(chan error, 1)
+				go func() { done <- view.run(ctx) }()
+				defer func() {
+					cancel()
+					if err := <-done; !errors.Is(err, context.Canceled) {
+						t.Errorf("the view ended with %v", err)
+					}
+				}()
+				after(0)
+				if all, _, known := view.get(); known != test.known || len(all) != 0 {
+					t.Errorf("known at once: %t, %d policies", known, len(all))
+				}
+				after(test.later)
+				_, _, known := view.get()
+				if want := !errors.Is(test.refusal, apiserver.ErrAway) && (test.known || test.later > rolesPatience); known != want {
+					t.Errorf("known after %s: %t", test.later, known)
+				}
+				policies.Refuse(nil)
+				after(test.knownIn)
+				if all, _, known := view.get(); !known || len(all) != 1 {
+					t.Errorf("known: %t, %d policies", known, len(all))
+				}
+			})
+		})
+	}
+}
+
+// A restart must not publish the defaults for a moment.
+func TestNothingIsPublishedBeforePoliciesAreKnown(t *testing.T) {
+	r := newRig(t, "p5.48xlarge", func(o *Options) { o.Policies = apiserver.NewPolicies() })
+	ctx, err := r.start(t)
+	must(t, err)
+	if r.toPublish() != nil || len(r.history.current) != 0 {
+		t.Error("something is to be published")
+	}
+	<-r.Changed()
+	must(t, r.offerChanges(ctx))
+	if len(r.changed) != 0 {
+		t.Error("prepared claims are looked through again although nothing has changed")
+	}
+	r.follow(t)
+	must(t, r.offerChanges(ctx))
+	if r.toPublish() == nil {
+		t.Error("nothing is to be published")
+	}
+}
+
+// What a policy lacked may be installed at any time, on nodes without MIG, too.
+func TestARefusedPolicyIsTriedAgain(t *testing.T) {
+	missing := errors.New("nvidia-cuda-mps-control is not there")
+	policies := apiserver.NewPolicies()
+	policies.Put(t, "p", "{shapes: {mps: {clients: 2}}}")
+	r := newRig(t, "p5.48xlarge", func(o *Options) {
+		o.Policies = policies
+		o.CheckMPS = func() error { return missing }
+	})
+	r.follow(t)
+	ctx, err := r.start(t)
+	must(t, err)
+	nextLook := func() time.Duration { // of a node on which nobody partitions GPUs
+		for i := range r.seen.GPUs {
+			r.seen.GPUs[i].MIG = gpu.MIGUnsupported
+		}
+		return r.nextLook()
+	}
+	if wait := nextLook(); wait != lookInterval {
+		t.Errorf("the next look is in %s", wait)
+	}
+	missing = nil
+	must(t, r.offerChanges(ctx))
+	r.passing.Store(false) // what was offered meanwhile is withdrawn
+	if wait := nextLook(); wait <= lookInterval {
+		t.Errorf("after it could be done, the next look is in %s", wait)
+	}
+}

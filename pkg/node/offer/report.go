@@ -1,0 +1,105 @@
+package offer
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+const (
+	// reportSpread is over how long the nodes of a policy that has changed spread what they
+	// say of it: 5,000 nodes make 1,000 small writes a second, each sent to the controller
+	// alone.
+	reportSpread = 5 * time.Second
+	// reportAgain is how soon a node says again what has not changed, for when somebody has
+	// removed it.
+	reportAgain       = 30 * time.Minute
+	reportCallTimeout = 10 * time.Second
+	firstReportRetry  = time.Second
+	maxReportRetry    = 2 * time.Minute
+)
+
+// report writes the node's GPUNode: what the node made of its policy. It is for whoever
+// reads; nothing waits for it.
+type report struct {
+	client   Policies
+	nodeName string
+
+	mu      sync.Mutex
+	said    *v1alpha1.GPUNode // what is to be written, nil until the node has looked at policies
+	changed chan struct{}     // holds a token when said has changed
+}
+
+// set says what the node with this UID made of its policy, nil for none. It never blocks.
+func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy) {
+	said := &v1alpha1.GPUNode{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUNode"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            r.nodeName,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: r.nodeName, UID: node}},
+		},
+		Policy: verdict,
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !equality.Semantic.DeepEqual(said, r.said) {
+		r.said = said
+		wake(r.changed)
+	}
+}
+
+func (r *report) get() *v1alpha1.GPUNode {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said
+}
+
+// run writes until ctx ends.
+func (r *report) run(ctx context.Context) error {
+	retry := firstReportRetry
+	for {
+		wait := reportAgain + rand.N(reportAgain)
+		if said := r.get(); said != nil {
+			if !sleep(ctx, rand.N(reportSpread)) {
+				return ctx.Err()
+			}
+			if err := r.write(ctx); err != nil {
+				klog.FromContext(ctx).V(2).Info("This node's GPUNode does not say yet what the node made of its policy", "err", err, "retryIn", retry)
+				wait = retry + rand.N(retry)
+				retry = min(2*retry, maxReportRetry)
+			} else {
+				retry = firstReportRetry
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.changed:
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (r *report) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reportCallTimeout)
+	defer cancel()
+	return r.client.Report(ctx, r.get())
+}
+
+// sleep is false when ctx ends first.
+func sleep(ctx context.Context, duration time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(duration):
+		return true
+	}
+}

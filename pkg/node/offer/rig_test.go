@@ -1,0 +1,186 @@
+package offer
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/lock"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+const thisBoot = "boot-1"
+
+// rig is a node with simulated GPUs and real records of claims.
+type rig struct {
+	*Offer
+	file     model.File
+	machine  *model.Machine
+	library  *nvml.Library
+	dir      string
+	records  *journal.Journal
+	preparer *prepare.Preparer
+	logger   klog.Logger
+
+	mu sync.Mutex
+	// What is discovered, and what cannot be read of it.
+	node     gpu.Node
+	problems []error
+	// set is what is to be published, nil for nothing yet.
+	set *resourceslice.DriverResources
+}
+
+func newRig(t testing.TB, machine string, changes ...func(*Options)) *rig {
+	t.Helper()
+	r := &rig{file: fixture.File(t, machine), node: fixture.Node(t, machine), dir: t.TempDir()}
+	r.machine = fixture.Machine(t, r.file)
+	r.library = fixture.Library(t, r.machine)
+	r.logger = ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	var err error
+	r.records, err = journal.Open(filepath.Join(r.dir, "claims"))
+	must(t, err)
+	locks, err := lock.Open(filepath.Join(r.dir, "locks"))
+	must(t, err)
+	specs, err := cdi.NewDirectory(filepath.Join(r.dir, "cdi"), fixture.Driver)
+	must(t, err)
+	r.preparer = prepare.New(prepare.Options{
+		Journal: r.records, CDI: specs, Locks: locks, Claims: noClaims{}, Phases: noClaims{},
+		Driver: fixture.Driver, Pool: fixture.NodeName, BootID: thisBoot, ReleaseWait: time.Millisecond,
+	})
+	options := Options{
+		Driver: fixture.Driver, NodeName: fixture.NodeName, Claims: r.preparer, Publisher: r, Events: r, Client: apiserver.New(),
+		CheckMPS: func() error { return nil },
+	}
+	for _, change := range changes {
+		change(&options)
+	}
+	r.Offer = New(options)
+	return r
+}
+
+// start is Start with what the log says.
+func (r *rig) start(t testing.TB) (context.Context, error) {
+	ctx := klog.NewContext(t.Context(), r.logger)
+	return ctx, r.Start(ctx, Hardware{GPUs: r, Edits: &fixture.Edits{}, Tools: prepare.Tools{MIG: r.library, Modes: r.library}})
+}
+
+// watch starts the offer and keeps it right until the test ends, in a bubble of time.
+func (r *rig) watch(t *testing.T) {
+	t.Helper()
+	ctx, err := r.start(t)
+	must(t, err)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- r.Watch(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// follow follows the policies until the test ends, and returns when they are known.
+func (r *rig) follow(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), r.logger))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+	fixture.Eventually(t, "the policies", func() error {
+		if _, _, known := r.policies.get(); !known {
+			return errors.New("they are not known")
+		}
+		return nil
+	})
+}
+
+// said is everything that was logged.
+func (r *rig) said() string { return r.logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
+
+// Discover implements GPUs.
+func (r *rig) Discover() (gpu.Node, []error, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.node, r.problems, nil
+}
+
+// Refresh implements GPUs.
+func (r *rig) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return r.library.Refresh(gpus) }
+
+// discovers changes what is discovered.
+func (r *rig) discovers(gpus []gpu.GPU, problems ...error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.node.GPUs, r.problems = gpus, problems
+}
+
+// Set implements Publisher.
+func (r *rig) Set(resources resourceslice.DriverResources) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.set = &resources
+}
+
+// WarnNode implements Events.
+func (r *rig) WarnNode(string, string) {}
+
+func (r *rig) toPublish() *resourceslice.DriverResources {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.set
+}
+
+// offered are the names of the devices that are to be published.
+func (r *rig) offered() []string {
+	var names []string
+	for _, slice := range r.toPublish().Pools[fixture.NodeName].Slices {
+		for _, device := range slice.Devices {
+			names = append(names, device.Name)
+		}
+	}
+	return names
+}
+
+// noClaims are an API server's and a clock of phases for who prepares none.
+type noClaims struct{}
+
+func (noClaims) Get(context.Context, types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	return nil, apiserver.ErrAway
+}
+func (noClaims) ObservePhase(string, string, time.Duration) {}
+
+// after lets that much time pass.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,170 @@
+package offer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/slice"
+)
+
+// withdrawalTime is how long a shape that is not offered any more stays published:
+// the scheduler may have given it to a claim before it saw the taint, and kubelet
+// takes its time to ask for it.
+const withdrawalTime = time.Minute
+
+// history is what was offered of a node's GPUs, by UUID. The zero value is that of a
+// process that has not offered anything yet.
+type history struct {
+	current map[string]gpu.Policy
+	past    map[string][]replaced // oldest first
+}
+
+// replaced is a policy in whose shapes claims may still come.
+type replaced struct {
+	policy gpu.Policy
+	until  time.Time
+}
+
+// nodeOffer is what a node publishes.
+type nodeOffer struct {
+	shapes []gpu.Shape
+	// taints are those of the shapes that no further claim gets.
+	taints slice.Taints
+	// passing tells that there are shapes that are only offered because claims hold
+	// them: when those end, it changes.
+	passing bool
+	// until is when it changes by itself; zero for never.
+	until time.Time
+	// unknown are held devices that cannot be offered, because nobody here knows what
+	// they are.
+	unknown []error
+}
+
+// identities are what a change of the offer changes: the names of its shapes, how
+// they are shared, which instances those are that somebody else has made, which are
+// tainted, and what cannot be offered.
+func identities(offer nodeOffer) []string {
+	all := make([]string, 0, len(offer.shapes))
+	for _, shape := range offer.shapes {
+		identity := fmt.Sprintf("%s %s %+v %s", shape.Name(), shape.Physical().UUID, shape.Form(), shape.UUID())
+		for _, taint := range offer.taints[shape.Name()] {
+			identity += fmt.Sprintf(" %s=%s:%s", taint.Key, taint.Value, taint.Effect)
+		}
+		all = append(all, identity)
+	}
+	for _, err := range offer.unknown {
+		all = append(all, err.Error())
+	}
+	return all
+}
+
+// next decides what to publish where policies are to be in force. The shapes that
+// they offer come first, then those that are withdrawn.
+func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []journal.Device, now time.Time) (history, nodeOffer) {
+	h = h.replace(gpus, policies, now)
+	next := nodeOffer{
+		shapes: gpu.Shapes(gpus, func(g gpu.GPU) gpu.Policy { return policies[g.UUID] }),
+		taints: slice.Taints{},
+	}
+	known := map[string]bool{}
+	for _, shape := range next.shapes {
+		known[shape.Name()] = true
+	}
+	var leaving []gpu.Shape
+	withdraw := func(shapes []gpu.Shape, only func(name string) bool) (added bool) {
+		for _, shape := range shapes {
+			if name := shape.Name(); !known[name] && only(name) {
+				known[name] = true
+				next.taints.Add(name, slice.Withdrawn())
+				leaving = append(leaving, shape)
+				added = true
+			}
+		}
+		return added
+	}
+	for _, g := range gpus {
+		for _, past := range slices.Backward(h.past[g.UUID]) {
+			if withdraw(shapesOf(g, past.policy), func(string) bool { return true }) && (next.until.IsZero() || past.until.Before(next.until)) {
+				next.until = past.until
+			}
+		}
+		for _, device := range held {
+			if device.UUID != g.UUID {
+				continue
+			}
+			// The hardware has its say: what a GPU cannot be any more is not published.
+			shape, err := gpu.Restore(g, device.Form())
+			switch {
+			case err == nil:
+				withdraw([]gpu.Shape{shape}, func(name string) bool { return name == device.Device })
+			case !errors.Is(err, gpu.ErrNotOffered):
+				next.unknown = append(next.unknown, fmt.Errorf("device %s of GPU %s, which a claim has: %w", device.Device, g.UUID, err))
+			}
+		}
+	}
+	// By name, so that it does not matter why a shape is still there.
+	slices.SortFunc(leaving, func(a, b gpu.Shape) int { return cmp.Compare(a.Name(), b.Name()) })
+	next.shapes = append(next.shapes, leaving...)
+	kept := keepIntervals(next.shapes, held)
+	next.passing = kept || len(leaving) > 0
+	return h, next
+}
+
+// replace notes which policies are not in force any more. A GPU that is not there
+// for the moment keeps its history.
+func (h history) replace(gpus []gpu.GPU, policies map[string]gpu.Policy, now time.Time) history {
+	updated := history{current: maps.Clone(h.current), past: map[string][]replaced{}}
+	if updated.current == nil {
+		updated.current = map[string]gpu.Policy{}
+	}
+	for uuid, past := range h.past {
+		if fresh := slices.DeleteFunc(slices.Clone(past), func(r replaced) bool { return !now.Before(r.until) }); len(fresh) > 0 {
+			updated.past[uuid] = fresh
+		}
+	}
+	for _, g := range gpus {
+		if before, known := h.current[g.UUID]; known && !reflect.DeepEqual(before, policies[g.UUID]) {
+			// Once, however often it comes and goes.
+			others := slices.DeleteFunc(updated.past[g.UUID], func(r replaced) bool { return reflect.DeepEqual(r.policy, before) })
+			updated.past[g.UUID] = append(others, replaced{policy: before, until: now.Add(withdrawalTime)})
+		}
+		updated.current[g.UUID] = policies[g.UUID]
+	}
+	return updated
+}
+
+func shapesOf(g gpu.GPU, policy gpu.Policy) []gpu.Shape {
+	return gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy { return policy })
+}
+
+// keepIntervals gives shares of GPUs that claims hold the interval that the GPU
+// has, which changes with the first claim after the last, and tells whether that
+// is another than the policy's.
+func keepIntervals(shapes []gpu.Shape, held []journal.Device) (kept bool) {
+	set := map[string]gpu.Interval{}
+	for _, device := range held {
+		if interval := device.Form().Interval; interval != "" {
+			set[device.Device] = interval
+		}
+	}
+	for i, shape := range shapes {
+		form := shape.Form()
+		interval, inUse := set[shape.Name()]
+		if !inUse || form.Interval == interval {
+			continue
+		}
+		form.Interval = interval
+		if as, err := gpu.Restore(shape.Physical(), form); err == nil {
+			shapes[i] = as
+			kept = true
+		}
+	}
+	return kept
+}

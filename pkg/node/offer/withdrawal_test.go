@@ -1,0 +1,195 @@
+package offer
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// ofOne offers a policy's shapes of the first GPU of a node with H100s.
+type ofOne struct {
+	gpus    []gpu.GPU
+	history history
+	now     time.Time
+	offer   nodeOffer
+}
+
+func newOfOne(t *testing.T) *ofOne {
+	return &ofOne{gpus: fixture.Node(t, "p5.48xlarge").GPUs[:1], now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+func (o *ofOne) apply(after time.Duration, policy gpu.Policy, held ...journal.Device) {
+	for i := range held {
+		held[i].UUID = o.gpus[0].UUID
+	}
+	o.now = o.now.Add(after)
+	o.history, o.offer = o.history.next(o.gpus, map[string]gpu.Policy{o.gpus[0].UUID: policy}, held, o.now)
+}
+
+// expect lists what is published, withdrawn shapes with a minus sign.
+func (o *ofOne) expect(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for _, shape := range o.offer.shapes {
+		name := strings.TrimPrefix(shape.Name(), "gpu-")
+		if len(o.offer.taints[shape.Name()]) > 0 {
+			name = "-" + name
+		}
+		got = append(got, name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+var (
+	wholeOnly = gpu.Policy{Whole: true}
+	sliced    = func(replicas int, interval gpu.Interval) gpu.Policy {
+		return gpu.Policy{TimeSlicing: &gpu.TimeSlicing{Replicas: replicas, Interval: interval}}
+	}
+)
+
+func TestAShapeIsWithdrawnForAMinuteAndUntilNobodyHoldsIt(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, wholeOnly)
+	o.expect(t, "0")
+	o.apply(time.Hour, sliced(4, gpu.DefaultInterval))
+	o.expect(t, "0-timeslice", "-0")
+	if !o.offer.until.Equal(o.now.Add(withdrawalTime)) {
+		t.Errorf("it changes by itself at %s", o.offer.until)
+	}
+	held := journal.Device{Device: "gpu-0", Shape: "whole"}
+	o.apply(withdrawalTime-1, sliced(4, gpu.DefaultInterval), held)
+	o.expect(t, "0-timeslice", "-0")
+	o.apply(1, sliced(4, gpu.DefaultInterval), held)
+	o.expect(t, "0-timeslice", "-0")
+	if !o.offer.passing || !o.offer.until.IsZero() {
+		t.Errorf("got %+v", o.offer)
+	}
+	o.apply(1, sliced(4, gpu.DefaultInterval))
+	o.expect(t, "0-timeslice")
+	if o.offer.passing {
+		t.Error("nothing is withdrawn, and it is looked at for ever")
+	}
+}
+
+func TestAPolicyThatComesBackWithdrawsOnlyWhatCameBetween(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, wholeOnly)
+	o.apply(time.Second, gpu.Policy{MPS: &gpu.MPS{Clients: 2}})
+	o.expect(t, "0-mps", "-0")
+	o.apply(time.Second, wholeOnly)
+	o.expect(t, "0", "-0-mps")
+	o.apply(withdrawalTime, wholeOnly)
+	o.expect(t, "0")
+}
+
+// Whoever writes policies faster than withdrawals end makes no plugin grow.
+func TestPoliciesThatTakeTurnsAreRememberedOnce(t *testing.T) {
+	o := newOfOne(t)
+	for range 100 {
+		o.apply(time.Second/10, wholeOnly)
+		o.apply(time.Second/10, sliced(4, gpu.DefaultInterval))
+	}
+	o.expect(t, "0-timeslice", "-0")
+	if !o.offer.until.Equal(o.now.Add(withdrawalTime)) {
+		t.Errorf("it changes by itself at %s", o.offer.until)
+	}
+	if past := o.history.past[o.gpus[0].UUID]; len(past) != 2 {
+		t.Errorf("%d policies are remembered", len(past))
+	}
+}
+
+func TestWhatClaimsHoldIsRebuiltAfterARestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		held journal.Device
+		want gpu.Shape
+	}{
+		"shares by time": {journal.Device{Device: "gpu-0-timeslice", Shape: "whole", Sharing: "timeslice", Shares: 8, Interval: "Long"}, gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 8, Interval: gpu.LongInterval}}},
+		"MPS":            {journal.Device{Device: "gpu-0-mps", Shape: "whole", Sharing: "mps", Shares: 6}, gpu.Share{Sharing: gpu.MPS{Clients: 6}}},
+		"a partition":    {journal.Device{Device: "gpu-0-mig-1g10gb-19-2", Shape: "partition", Partition: journal.Partition{ProfileID: 19, Start: 2, Size: 1}}, gpu.Partition{}},
+		"shares of a partition": {journal.Device{Device: "gpu-0-mig-1g10gb-19-2-timeslice", Shape: "partition", Sharing: "timeslice", Shares: 3, Partition: journal.Partition{ProfileID: 19, Start: 2, Size: 1}},
+			gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 3, Interval: gpu.DefaultInterval}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOfOne(t)
+			o.apply(0, wholeOnly, test.held)
+			o.expect(t, "0", "-"+strings.TrimPrefix(test.held.Device, "gpu-"))
+			got := o.offer.shapes[len(o.offer.shapes)-1]
+			if want, ok := test.want.(gpu.Share); ok && got.(gpu.Share).Sharing != want.Sharing {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
+// What nobody knows is not taken for the whole GPU, and somebody is told.
+func TestAnUnknownShapeIsNotOfferedAsAWholeGPU(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Shape: "later"})
+	o.expect(t, "0-timeslice")
+	if len(o.offer.unknown) != 1 || !strings.Contains(o.offer.unknown[0].Error(), `device gpu-0 of GPU `+o.gpus[0].UUID) ||
+		!strings.Contains(o.offer.unknown[0].Error(), `shape "later" is unknown`) {
+		t.Errorf("got %v", o.offer.unknown)
+	}
+}
+
+// What the hardware cannot be any more is not published, whoever holds it.
+func TestWhatIsHeldOfAGPUThatIsPartitionedIsNotPublished(t *testing.T) {
+	o := newOfOne(t)
+	o.gpus[0].MIG = gpu.MIGEnabled
+	o.gpus[0].MIGSwitchable = false
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Shape: "whole"})
+	o.expect(t)
+}
+
+func TestReplicasChangeAtOnceAndTheIntervalWithTheLastShare(t *testing.T) {
+	o := newOfOne(t)
+	sharing := func() gpu.TimeSlicing { return o.offer.shapes[0].(gpu.Share).Sharing.(gpu.TimeSlicing) }
+	o.apply(0, sliced(2, gpu.ShortInterval))
+	held := journal.Device{Device: "gpu-0-timeslice", Shape: "whole", Sharing: "timeslice", Shares: 2, Interval: "Short"}
+	o.apply(0, sliced(8, gpu.LongInterval), held)
+	o.expect(t, "0-timeslice")
+	if want := (gpu.TimeSlicing{Replicas: 8, Interval: gpu.ShortInterval}); sharing() != want || !o.offer.passing {
+		t.Errorf("got %+v, want %+v; passing: %t", sharing(), want, o.offer.passing)
+	}
+	o.apply(0, sliced(8, gpu.LongInterval))
+	if want := (gpu.TimeSlicing{Replicas: 8, Interval: gpu.LongInterval}); sharing() != want {
+		t.Errorf("got %+v, want %+v", sharing(), want)
+	}
+}
+
+func TestAGPUThatIsAwayKeepsItsHistory(t *testing.T) {
+	o := newOfOne(t)
+	all := o.gpus
+	o.apply(0, wholeOnly)
+	o.history, o.offer = o.history.next(nil, nil, nil, o.now)
+	o.expect(t)
+	o.gpus = all
+	o.apply(time.Second, sliced(2, gpu.DefaultInterval))
+	o.expect(t, "0-timeslice", "-0")
+}
+
+func TestIdentitiesTellParametersAndWithdrawalsApart(t *testing.T) {
+	seen := map[string]bool{}
+	g := fixture.Node(t, "p5.48xlarge").GPUs[0]
+	for _, offer := range []nodeOffer{
+		{shapes: shapesOf(g, sliced(2, gpu.DefaultInterval))},
+		{shapes: shapesOf(g, sliced(3, gpu.DefaultInterval))},
+		{shapes: shapesOf(g, sliced(3, gpu.LongInterval))},
+		{shapes: shapesOf(g, sliced(3, gpu.LongInterval)), taints: slice.Taints{"gpu-0-timeslice": {slice.Withdrawn()}}},
+		{shapes: shapesOf(g, gpu.Policy{MPS: &gpu.MPS{Clients: 3}})},
+	} {
+		identity := strings.Join(identities(offer), "\n")
+		if seen[identity] {
+			t.Errorf("%q is that of two offers", identity)
+		}
+		seen[identity] = true
+	}
+}

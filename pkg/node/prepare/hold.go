@@ -1,0 +1,187 @@
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+)
+
+// releasePoll is how often the journal is looked at while another claim still
+// holds a GPU.
+const releasePoll = 50 * time.Millisecond
+
+// hold locks the plan's GPUs and makes sure that no other claim holds a part of
+// them that the plan needs. The driver is the last line of defence against two
+// workloads on one exclusive device: a pod that was deleted by force can leave
+// the API server before kubelet has stopped its containers
+// (kubernetes/kubernetes#141471).
+//
+// It gives kubelet time to unprepare the other claim, for which that claim needs
+// the locks. When the time is up and the API server confirms that the other
+// claim no longer has the device, kubelet has lost track of it, and it is
+// released here. What the other claims have then is returned.
+func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, release func(), err error) {
+	uuids := plan.Exclusive()
+	if len(uuids) == 0 {
+		return none, func() {}, nil // admin access changes nothing, so it excludes nobody
+	}
+	patience := time.NewTimer(p.ReleaseWait)
+	defer patience.Stop()
+	over := false
+	for {
+		unlock, err := p.lockGPUs(ctx, uuids)
+		if err != nil {
+			return nil, nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
+		}
+		holder, records, err := p.holder(ctx, plan)
+		if err == nil && holder == nil {
+			held := p.heldBeside(string(plan.Claim.UID), records)
+			return func() ([]journal.Device, error) { return held, nil }, unlock, nil
+		}
+		unlock()
+		if err != nil {
+			return nil, nil, err
+		}
+		if over {
+			if err := p.takeOver(ctx, plan, *holder); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			over = true
+		case <-patience.C:
+			over = true
+		case <-time.After(releasePoll):
+		}
+	}
+}
+
+// none is what is asked of neighbours by a claim that holds nothing.
+func none() ([]journal.Device, error) { return nil, nil }
+
+// holder finds another claim's record that holds something that the plan needs.
+// An intent counts, also one of a share of the same device: its effects may have
+// happened. It also returns all records.
+func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []journal.Record, error) {
+	records, err := p.records(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	needed := plan.parts()
+	for _, record := range records {
+		if record.ClaimUID == string(plan.Claim.UID) || record.BootID != p.BootID {
+			continue
+		}
+		for _, held := range parts(record) {
+			if slices.ContainsFunc(needed, func(n part) bool {
+				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
+			}) {
+				return &record, nil, nil
+			}
+		}
+	}
+	return nil, records, nil
+}
+
+// takeOver releases a claim that is in the way, if it is gone.
+func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Record) error {
+	stale, err := p.stale(ctx, holder)
+	if err != nil {
+		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", plan.Claim, holder.Namespace, holder.Name, err)
+	}
+	if !stale && holder.State == journal.Intent && plan.sharesWith(holder) {
+		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
+	}
+	if !stale {
+		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
+	}
+	klog.FromContext(ctx).Info("Releasing a claim that is gone and that kubelet did not unprepare", "claim", klog.KRef(holder.Namespace, holder.Name), "uid", holder.ClaimUID)
+	// Bounded, because the other claim may be waiting for this one.
+	unprepare, cancel := context.WithTimeout(ctx, takeOverLimit)
+	defer cancel()
+	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
+}
+
+// sharesWith tells whether the record's claim has a share of a device of which the plan
+// has one, too.
+func (p Plan) sharesWith(record journal.Record) bool {
+	needed := p.parts()
+	return slices.ContainsFunc(parts(record), func(held part) bool { return slices.ContainsFunc(needed, held.coexists) })
+}
+
+// stale tells whether a record's claim no longer exists or no longer has the
+// recorded devices. Only the API server's own word counts.
+func (p *Preparer) stale(ctx context.Context, record journal.Record) (bool, error) {
+	claim, err := p.claimOf(ctx, record)
+	if err != nil {
+		return false, err
+	}
+	return claim == nil || !p.recordsAllocation(record, claim), nil
+}
+
+// claimOf reads the claim of a record, nil when it is gone or another claim
+// has taken its name.
+func (p *Preparer) claimOf(ctx context.Context, record journal.Record) (*resourceapi.ResourceClaim, error) {
+	claim, err := p.Claims.Get(ctx, types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
+	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != record.ClaimUID {
+		return nil, nil //nolint:nilnil // gone is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read claim %s/%s: %w", record.Namespace, record.Name, err)
+	}
+	return claim, nil
+}
+
+// part is what a claim holds of a GPU: memory slices, or all of it.
+type part struct {
+	gpu string
+	// sharedAs is empty unless other claims may have shares of it.
+	sharedAs string
+	gpu.Placement
+}
+
+// coexists tells whether both are shares of one device.
+func (p part) coexists(other part) bool {
+	return p.sharedAs != "" && p.sharedAs == other.sharedAs && p.gpu == other.gpu
+}
+
+func (p part) overlaps(other part) bool {
+	return p.gpu == other.gpu && p.Placement.Overlaps(other.Placement)
+}
+
+// parts are what the claim holds for itself.
+func (p Plan) parts() []part {
+	var parts []part
+	for _, assignment := range p.Assignments {
+		if !assignment.Admin {
+			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.Shape.Form().Placement})
+		}
+	}
+	return parts
+}
+
+func partOf(device journal.Device) part {
+	return part{device.UUID, sharedName(device), device.Form().Placement}
+}
+
+// parts are what a recorded claim holds for itself.
+func parts(record journal.Record) []part {
+	var held []part
+	for _, device := range record.Devices {
+		if !device.AdminAccess {
+			held = append(held, partOf(device))
+		}
+	}
+	return held
+}

@@ -1,0 +1,33 @@
+package prepare
+
+import (
+	"fmt"
+
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+)
+
+// static is the preparation of a partition that somebody else has made: there is nothing
+// to do.
+type static struct{}
+
+func (static) steps() []journal.Step { return nil }
+
+// inspect makes sure that the partition is still the one that was published.
+func (static) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, tools Tools) (change bool, err error) {
+	there, err := exists(*device, tools.MIG)
+	if err == nil && !there {
+		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
+	}
+	return false, err
+}
+
+func (static) intact(device journal.Device, tools Tools) (bool, error) {
+	return exists(device, tools.MIG)
+}
+
+func (static) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	return partitionEdits(device, edits)
+}

@@ -1,0 +1,53 @@
+package prepare
+
+import (
+	"context"
+	"fmt"
+
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+)
+
+// whole is the preparation of an entire GPU, on which MIG has to be disabled.
+type whole struct{}
+
+func (whole) steps() []journal.Step { return []journal.Step{journal.DisableMIG} }
+
+// inspect tells whether MIG has to be disabled. Where that takes a reset, a GPU with MIG
+// enabled is not offered.
+func (whole) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
+	if device.AdminAccess || len(siblings) > 0 || !g.MIGSwitchable {
+		return false, nil
+	}
+	enabled, err := tools.MIG.MIGEnabled(g.UUID)
+	if err != nil || !enabled {
+		return false, err
+	}
+	instances, err := tools.MIG.Instances(g.UUID)
+	if err == nil && len(instances) > 0 {
+		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: somebody else has made %d MIG instances on it: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID, len(instances))
+	}
+	return true, err
+}
+
+func (whole) intact(journal.Device, Tools) (bool, error) { return true, nil }
+
+func (whole) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	return edits.GPU(device.UUID)
+}
+
+// disableMIG makes a GPU without partitions usable as a whole, which is how it
+// is left when undone, too.
+type disableMIG struct{ gpu string }
+
+func (s disableMIG) do(_ context.Context, tools Tools) error {
+	enabled, err := tools.MIG.MIGEnabled(s.gpu)
+	if err != nil || !enabled {
+		return err
+	}
+	return tools.MIG.SetMIG(s.gpu, false)
+}
+
+func (disableMIG) undo(context.Context, Tools) error { return nil }

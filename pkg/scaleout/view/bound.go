@@ -1,0 +1,118 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
+)
+
+// Nodegroup is what EKS says of a node group.
+type Nodegroup struct {
+	Min, Max, Desired int
+	Status            string
+	// Update is the one in progress, empty where there is none.
+	Update string
+	// Failed is why the last update of ours failed, empty where it did not.
+	Failed string
+	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
+	// it did, or may have.
+	Refused string
+	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
+	// scale-up succeeds, and so may be old.
+	Issue string
+	// Err is why EKS could not be asked; then nothing else counts.
+	Err     error
+	AskedAt time.Time
+	// WarmPool is its least size, nil where the group has none.
+	WarmPool *int
+}
+
+// askEKS asks for the groups that grow by calls of EKS.
+func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
+	if r.AskEKS == nil {
+		return nil
+	}
+	var groups []*v1alpha1.GPUNodeGroup
+	for _, group := range r.members.groups {
+		if group.Spec.Pairing == v1alpha1.PairingDirect && group.Spec.Provider.EKS != nil && r.members.refused[group.Name] == "" {
+			groups = append(groups, group)
+		}
+	}
+	return r.AskEKS(ctx, groups)
+}
+
+// byAutoscaler tells whether Cluster Autoscaler makes the group grow.
+func byAutoscaler(group *v1alpha1.GPUNodeGroup) bool {
+	return group.Spec.Pairing == v1alpha1.PairingPlaceholder || group.Spec.Pairing == ""
+}
+
+// providerMax is the limit of who makes the group grow, nil where it is not known. Where nobody
+// can say it now, it is what the controller has last seen: who only looks, without a right to ask,
+// then sees the group as the controller does.
+func (r *reading) providerMax(group *v1alpha1.GPUNodeGroup) *int32 {
+	switch {
+	case byAutoscaler(group) && r.Autoscaler != nil:
+		if g, known := r.Autoscaler.Of(group, r.Now); known && g.Max > 0 {
+			return limit(g.Max)
+		}
+		return nil
+	case group.Spec.Pairing == v1alpha1.PairingDirect:
+		if answer, asked := r.eks[group.Name]; asked && answer.Err == nil {
+			return limit(answer.Max)
+		}
+	case !byAutoscaler(group):
+		return nil
+	}
+	return group.Status.ProviderMax
+}
+
+func limit(nodes int) *int32 {
+	n := int32(nodes)
+	return &n
+}
+
+// most is the most nodes that the group may have, by its spec or by who makes it grow, whichever
+// is less; nil where neither is known.
+func (g *Group) most() *int {
+	var most *int
+	for _, limit := range []*int32{g.Object.Spec.Max, g.ProviderMax} {
+		if limit != nil && (most == nil || int(*limit) < *most) {
+			n := int(*limit)
+			most = &n
+		}
+	}
+	return most
+}
+
+// Closed is why a group may not grow now: a failure of its own, or of Cluster Autoscaler's, not
+// long ago. Empty: it may. Without the autoscaler's status, which is nil, what the controller has
+// last seen of its backoff counts.
+func Closed(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Time) string {
+	backoff := group.Status.Backoff
+	if backoff != nil && !now.Before(backoff.Until.Time) {
+		backoff = nil
+	}
+	switch {
+	case backoff != nil && backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff:
+		return fmt.Sprintf("is left alone until %s after %s: %s", backoff.Until.UTC().Format(time.RFC3339), failures(backoff.Failures), backoff.Message)
+	case !byAutoscaler(group):
+		return ""
+	case status != nil:
+		if g, known := status.Of(group, now); known && g.Backoff {
+			return g.BackedOff()
+		}
+	case backoff != nil:
+		return backoff.Message
+	}
+	return ""
+}
+
+func failures(n int32) string {
+	if n == 1 {
+		return "a failure"
+	}
+	return fmt.Sprintf("%d failures in a row", n)
+}

@@ -1,0 +1,71 @@
+// Package settings owns what the flags of all commands have in common: the environment
+// variables that stand for them, those of the log, and the range of a port. It knows no
+// command's own flags.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+)
+
+// FromEnvironment sets the flags that the command line does not, from variables with the
+// flag's name in capitals and underscores. variables has those that are called otherwise, by
+// flag. A flag of one letter has no variable: V is too likely to mean something else.
+func FromEnvironment(set *pflag.FlagSet, variables map[string]string) error {
+	var failures []error
+	set.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "help" || len(flag.Name) == 1 || flag.Changed {
+			return // a shell's HELP is not meant for us
+		}
+		name, special := variables[flag.Name]
+		if !special {
+			name = strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		}
+		value := os.Getenv(name)
+		if value == "" {
+			return
+		}
+		if err := set.Set(flag.Name, value); err != nil {
+			failures = append(failures, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(failures...)
+}
+
+// CheckPort refuses what is no port. A negative one means that none is opened.
+func CheckPort(flag string, port int) error {
+	if port > 65535 {
+		return fmt.Errorf("--%s is %d: a TCP port is at most 65535", flag, port)
+	}
+	return nil
+}
+
+// Logging is how a process logs.
+type Logging struct {
+	configuration *logsapi.LoggingConfiguration
+	gates         featuregate.MutableVersionedFeatureGate
+}
+
+// NewLogging returns the defaults.
+func NewLogging() (*Logging, error) {
+	l := &Logging{configuration: logsapi.NewLoggingConfiguration(), gates: featuregate.NewFeatureGate()}
+	if err := logsapi.AddFeatureGates(l.gates); err != nil {
+		return nil, fmt.Errorf("register the logging feature gates: %w", err)
+	}
+	return l, nil
+}
+
+// AddFlags adds the flags of the log and of its feature gates.
+func (l *Logging) AddFlags(set *pflag.FlagSet) {
+	logsapi.AddFlags(l.configuration, set)
+	l.gates.AddFlag(set)
+}
+
+// Apply makes the process log as the flags say. It works once in a process.
+func (l *Logging) Apply() error { return logsapi.ValidateAndApply(l.configuration, l.gates) }

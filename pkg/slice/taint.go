@@ -1,0 +1,49 @@
+package slice
+
+import (
+	"cmp"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// TaintWithdrawn is on devices that the node's policy no longer offers and that
+// claims still have.
+const TaintWithdrawn = "mica.gpu/withdrawn"
+
+// Withdrawn is the taint of a device that no further claim gets.
+func Withdrawn() resourceapi.DeviceTaint {
+	return resourceapi.DeviceTaint{Key: TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+}
+
+// Taints are those of a node's devices, by the device's name. A nil map has none. A taint
+// without TimeAdded gets it from the API server, and keeps it while its device stays in its
+// slice; one that must outlive a wipe of the slices, because a toleration counts from it,
+// comes with its own.
+type Taints map[string][]resourceapi.DeviceTaint
+
+// Add taints a device. It replaces a taint of the same key and effect.
+func (t Taints) Add(device string, taint resourceapi.DeviceTaint) {
+	others := slices.DeleteFunc(slices.Clone(t[device]), func(other resourceapi.DeviceTaint) bool {
+		return other.Key == taint.Key && other.Effect == taint.Effect
+	})
+	t[device] = append(others, taint)
+}
+
+// AddGPU taints all shapes of a GPU.
+func (t Taints) AddGPU(uuid string, shapes []gpu.Shape, taint resourceapi.DeviceTaint) {
+	for _, shape := range shapes {
+		if shape.Physical().UUID == uuid {
+			t.Add(shape.Name(), taint)
+		}
+	}
+}
+
+// of are the taints of a device in an order that does not depend on who tainted it first.
+func (t Taints) of(device string) []resourceapi.DeviceTaint {
+	return slices.SortedFunc(slices.Values(t[device]), func(a, b resourceapi.DeviceTaint) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Effect, b.Effect))
+	})
+}

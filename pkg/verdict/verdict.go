@@ -1,0 +1,175 @@
+// Package verdict writes into the status of GPUPolicies what nodes made of them: it is the
+// one writer, in the controller, of what each node's plugin says in a GPUNode. It decides
+// nothing; package policy counts.
+package verdict
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/policy"
+)
+
+const (
+	// settle gathers changes that come together.
+	settle = 500 * time.Millisecond
+	// pause is the least between two counts: the API server sends each status to every
+	// node, so a change of a policy of 5,000 nodes costs it 1,000 small messages a second
+	// while they follow.
+	pause = 5 * time.Second
+)
+
+// Writer counts whenever something has changed. One controller of a cluster runs it.
+type Writer struct {
+	Client client.Client
+	Clock  clock.WithTicker
+	dirty  chan struct{}
+}
+
+// New prepares a Writer; nothing happens before Start.
+func New(c client.Client, clock clock.WithTicker) *Writer {
+	return &Writer{Client: c, Clock: clock, dirty: make(chan struct{}, 1)}
+}
+
+// NeedLeaderElection tells the manager that one replica writes.
+func (*Writer) NeedLeaderElection() bool { return true }
+
+// Watch lets changes of policies, of what nodes say, and of their labels begin a count.
+func (w *Writer) Watch(ctx context.Context, informers cache.Informers) error {
+	for _, kind := range []client.Object{&v1alpha1.GPUPolicy{}, &v1alpha1.GPUNode{}, &corev1.Node{}} {
+		informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w: install Mica's CRDs", kind, err)
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { w.mark() },
+			UpdateFunc: func(before, after any) {
+				if matters(before, after) {
+					w.mark()
+				}
+			},
+			DeleteFunc: func(any) { w.mark() },
+		}); err != nil {
+			return fmt.Errorf("watch %T: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// matters leaves out our own writes, and what nodes say of themselves all the time.
+func matters(before, after any) bool {
+	switch now := after.(type) {
+	case *v1alpha1.GPUPolicy:
+		old, same := before.(*v1alpha1.GPUPolicy)
+		return !same || old.UID != now.UID || old.Generation != now.Generation
+	case *corev1.Node:
+		old, same := before.(*corev1.Node)
+		return !same || !maps.Equal(old.Labels, now.Labels)
+	}
+	return true
+}
+
+func (w *Writer) mark() {
+	select {
+	case w.dirty <- struct{}{}:
+	default: // a count is due already
+	}
+}
+
+// Start counts until ctx ends. The first count is at once.
+func (w *Writer) Start(ctx context.Context) error {
+	w.mark()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.dirty:
+		}
+		if !w.sleep(ctx, settle) {
+			return nil
+		}
+		if err := w.Write(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The status of a GPUPolicy is not up to date and will be written again", "retryIn", pause)
+			w.mark()
+		}
+		if !w.sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+func (w *Writer) sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-w.Clock.After(d):
+		return true
+	}
+}
+
+// Write counts once, and writes the statuses that are not so.
+func (w *Writer) Write(ctx context.Context) error {
+	var policies v1alpha1.GPUPolicyList
+	if err := w.Client.List(ctx, &policies); err != nil {
+		return fmt.Errorf("list GPUPolicies: %w", err)
+	}
+	nodes, err := w.told(ctx)
+	if err != nil {
+		return err
+	}
+	all := make([]*v1alpha1.GPUPolicy, len(policies.Items))
+	for i := range policies.Items {
+		all[i] = &policies.Items[i]
+	}
+	var failures []error
+	statuses := policy.Statuses(all, nodes)
+	for _, p := range all {
+		status := statuses[p.Name]
+		if equality.Semantic.DeepEqual(p.Status, status) {
+			continue
+		}
+		p.Status = status
+		// From the version that was read: a change of the policy meanwhile is counted next.
+		if err := w.Client.Status().Update(ctx, p); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			failures = append(failures, fmt.Errorf("write the status of GPUPolicy %s: %w", p.Name, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// told are the nodes that exist and have a plugin that has told something.
+func (w *Writer) told(ctx context.Context) ([]policy.Told, error) {
+	var nodes corev1.NodeList
+	// Nothing of the cache is changed, and a cluster has many nodes.
+	if err := w.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	labels := make(map[string]map[string]string, len(nodes.Items))
+	for i := range nodes.Items {
+		labels[nodes.Items[i].Name] = nodes.Items[i].Labels
+	}
+	var said v1alpha1.GPUNodeList
+	if err := w.Client.List(ctx, &said, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list GPUNodes: %w", err)
+	}
+	var told []policy.Told
+	for i := range said.Items {
+		if own, exists := labels[said.Items[i].Name]; exists {
+			told = append(told, policy.Told{Node: said.Items[i].Name, Labels: own, Policy: said.Items[i].Policy})
+		}
+	}
+	return told, nil
+}
