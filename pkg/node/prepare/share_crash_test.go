@@ -100,7 +100,7 @@ func TestACrashAtEachEffectOfAShare(t *testing.T) {
 			seen := map[string]bool{}
 			for at := 1; ; at++ {
 				moment := ""
-				for _, next := range []string{"reconcile", "prepare", "unprepare", "another", "gone", "the other goes"} {
+				for _, next := range afterwards("reconcile", "prepare", "unprepare", "another", "the other goes", "gone") {
 					if next == "the other goes" && !c.further {
 						continue
 					}

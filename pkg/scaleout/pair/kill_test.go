@@ -94,7 +94,11 @@ func history(t *testing.T, groups []string, pods [][2]int, kill int, after bool)
 // Whatever happens, a group never exceeds its maximum, which the world checks at every step,
 // pods that fit a group that works get their nodes, and no placeholder stays behind.
 func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(40) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 5))
 			w := newWorld(t, randomGroups(t, random)...)
