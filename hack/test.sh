@@ -11,6 +11,8 @@ cd "$(dirname "$0")/.."
 
 # Of a package: its crash tests take minutes, and several times that on a busy machine.
 patience=30m
+# What the tests that are to give way to others are run with.
+gentle=()
 
 format=(--format pkgname --format-hide-empty-pkg --hide-summary skipped)
 
@@ -19,7 +21,7 @@ tests() {
 	local report=$logs/$1.json
 	shift
 	# Compilers are spared the collection of garbage; tests are not.
-	GOGC=off GOMEMLIMIT=2GiB "$gotestsum" "${format[@]}" --jsonfile "$report" -- \
+	GOGC=off GOMEMLIMIT=2GiB "${gentle[@]}" "$gotestsum" "${format[@]}" --jsonfile "$report" -- \
 		-exec "env -u GOGC -u GOMEMLIMIT" -timeout "$patience" "$@"
 }
 
@@ -57,7 +59,38 @@ unit() {
 }
 
 e2e() {
-	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh "$@"
+	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh
+}
+
+# The end-to-end tests wait for the cluster most of the time, and leave two thirds of two processors
+# to the unit tests, which have no clock to meet.
+unit_beside_e2e() {
+	rm -f "$logs/e2e.status"
+	set -m
+	{
+		local status=0
+		bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh >"$logs/e2e.log" 2>&1 </dev/null || status=$?
+		echo "$status" >"$logs/e2e.status"
+	} &
+	beside=$!
+	set +m
+	trap end_beside EXIT
+	gentle=(nice -n 10)
+	unit
+	show "end-to-end tests, beside the above" report_beside
+	trap - EXIT
+}
+
+# report_beside shows what the tests that run beside say, until they end.
+report_beside() {
+	tail --pid="$beside" --lines=+1 --follow "$logs/e2e.log"
+	return "$(<"$logs/e2e.status")"
+}
+
+# end_beside ends them when the others have failed or were interrupted.
+end_beside() {
+	kill -TERM -- "-$beside" 2>/dev/null || true
+	wait "$beside" 2>/dev/null || true
 }
 
 bench() {
@@ -110,7 +143,11 @@ if [[ $* == unit ]]; then
 else
 	step "Mica, its images and what plays its surroundings" make --silent e2e-parts
 fi
-for part in "$@"; do "$part"; done
+if [[ $* == "unit e2e" ]]; then
+	unit_beside_e2e
+else
+	"$1"
+fi
 for part in "${extra[@]}"; do
 	case $part in
 	bare) show "README's first command, in a bare environment" hack/bare.sh demo ;;
