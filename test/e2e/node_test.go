@@ -163,20 +163,6 @@ func (m machine) mpsDaemons(ctx context.Context) ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// expectQuarantined looks for a damaged record of the claim that was moved aside.
-func (m machine) expectQuarantined(ctx context.Context, uid string) error {
-	root, err := m.pluginRoot(ctx)
-	if err != nil {
-		return err
-	}
-	directory := filepath.Join(root, m.pluginsDirectory, m.driver, "claims", "quarantine")
-	found, err := filepath.Glob(filepath.Join(directory, uid+"*"))
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("%s has no file of claim %s", directory, uid)
-	}
-	return err
-}
-
 // filesByClaim fails for a file that is the plugin's and has no claim's name, and for what
 // was beside a claim's file and is left.
 func filesByClaim(directory string, ours func(name string) bool) (map[string]string, error) {
