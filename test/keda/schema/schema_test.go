@@ -18,7 +18,7 @@ var files = []struct {
 	pattern string
 	objects int
 }{
-	{filepath.Join(root, "pkg", "scaleout", "scaledobject", "testdata", "*.yaml"), 14},
+	{filepath.Join(root, "pkg", "elastic", "scaledobject", "testdata", "*.yaml"), 14},
 	{filepath.Join(root, "examples", "*", "*.yaml"), 5},
 }
 
@@ -105,7 +105,7 @@ func asTheWebhook(t *testing.T, path, document string) {
 // What judges has to be able to refuse.
 func TestMistakesAreFound(t *testing.T) {
 	known := kinds(t)
-	good := strings.Join(kedas(t, filepath.Join(root, "pkg", "scaleout", "scaledobject", "testdata", "realtime.yaml")), "")
+	good := strings.Join(kedas(t, filepath.Join(root, "pkg", "elastic", "scaledobject", "testdata", "realtime.yaml")), "")
 	for name, test := range map[string]struct{ from, to, want string }{
 		"a misspelt field":           {"cooldownPeriod:", "coolDownPeriod:", "there is no field spec.coolDownPeriod"},
 		"a misspelt field of HPA":    {"stabilizationWindowSeconds: 300", "stabilisationWindowSeconds: 300", "stabilisationWindowSeconds"},
