@@ -120,7 +120,7 @@ func TestSelectorsThatCannotBeUsed(t *testing.T) {
 
 func TestSelectorsAreCompiledOnce(t *testing.T) {
 	s := NewSelectors()
-	if s.Get(`true`) != s.Get(`true`) {
+	if once := s.Get(`true`); s.Get(`true`) != once {
 		t.Error("an expression is compiled twice")
 	}
 	first := s.Get(`device.driver == "0"`)

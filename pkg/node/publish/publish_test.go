@@ -133,7 +133,9 @@ func TestFieldsThatTheAPIServerBeginsToDropAreLeftOut(t *testing.T) {
 			t.Errorf("it is said so:\n%s", logs)
 		}
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }
 
