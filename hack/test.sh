@@ -119,9 +119,13 @@ gotestsum=$PWD/bin/gotestsum
 read -ra hardware <<<"${CLUSTER_HARDWARE}"
 
 if [[ $name == test-fast ]]; then
-	begin "$name" 3
+	begin "$name" 5
 	step "machine" hack/check.sh --no-cluster
+	step "cluster tool" make --silent bin/cluster
+	step "helm, for the chart's tests" bin/cluster build helm
 	step "test runner" go build -modfile hack/tools/go.mod -o "$gotestsum" gotest.tools/gotestsum
+	HELM=$(bin/cluster tool helm)
+	export HELM
 	# What did not change is taken from go test's cache.
 	show "unit tests" "$gotestsum" "${format[@]}" --jsonfile "$logs/fast.json" -- -short ./...
 	finished
