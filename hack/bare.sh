@@ -38,8 +38,8 @@ fi
 	exit 2
 }
 
-mkdir "$scratch"/{bin,sbin,home,tmp,empty}
-clean=(env -i "HOME=$scratch/home" "PATH=$(go env GOROOT)/bin:/usr/bin" "TMPDIR=$scratch/tmp" MICA_CLUSTER_DIR=/var/lib/mica-bare)
+mkdir "$scratch"/{bin,sbin,home,empty}
+clean=(env -i "HOME=$scratch/home" "PATH=$(go env GOROOT)/bin:/usr/bin" MICA_CLUSTER_DIR=/var/lib/mica-bare)
 # How to reach the proxy is the machine's, not the user's.
 for name in GOPROXY GOSUMDB GONOSUMDB; do clean+=("$name=$(go env $name)"); done
 for name in HTTPS_PROXY HTTP_PROXY NO_PROXY https_proxy http_proxy no_proxy SSL_CERT_FILE NODE GPU; do
