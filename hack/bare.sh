@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs make targets as a machine does that has nothing but what the README names: an empty home,
-# and of programs only Go, gcc, make, git, bash, coreutils, and mount, umount and setpriv of
-# util-linux. Containers find the machine's /sbin/ldconfig, as every one with glibc has it.
+# and of programs only Go, gcc, make, git, bash, coreutils, and mount, umount, setpriv and
+# unshare of util-linux. Containers find the machine's /sbin/ldconfig, as every one with glibc has it.
 #
 #   hack/bare.sh TARGET...          with this checkout, and the caches that there are
 #   hack/bare.sh --cold TARGET...   with a fresh clone of the last commit and empty caches
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-programs=(gcc as ld ar make git bash sh mount umount setpriv
+programs=(gcc as ld ar make git bash sh mount umount setpriv unshare
 	base64 basename cat chgrp chmod chown cksum comm cp cut date dd df dirname du echo env expand expr false fold
 	head hostname id install join ln ls md5sum mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste printenv
 	printf pwd readlink realpath rm rmdir seq sha256sum shuf sleep sort split stat sync tac tail tee test timeout

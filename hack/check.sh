@@ -164,6 +164,7 @@ if [[ ${cluster} == true ]]; then
 	need_program mount "is how kubelet mounts volumes" "apt-get install mount"
 	need_program umount "is how kubelet unmounts volumes" "apt-get install mount"
 	need_program setpriv "ends what tests start together with them" "apt-get install util-linux"
+	need_program unshare "keeps the mounts of tests to themselves" "apt-get install util-linux"
 	# NVIDIA's CDI hook runs it for every container that gets a GPU.
 	[[ -x ${root}/sbin/ldconfig ]] || lacks "/sbin/ldconfig: makes the driver's libraries known in containers" "apt-get install libc-bin; a machine without glibc cannot run the cluster"
 	[[ ${gpu} == host ]] && check_driver

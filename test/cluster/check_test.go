@@ -20,7 +20,7 @@ type machine struct {
 func capable(t *testing.T) machine {
 	t.Helper()
 	m := machine{programs: t.TempDir(), root: t.TempDir()}
-	for _, name := range []string{"bash", "sort", "tail", "head", "cat", "timeout", "make", "git", "gcc", "mount", "umount", "setpriv", "dirname"} {
+	for _, name := range []string{"bash", "sort", "tail", "head", "cat", "timeout", "make", "git", "gcc", "mount", "umount", "setpriv", "unshare", "dirname"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Skip(err)
