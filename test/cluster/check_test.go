@@ -260,6 +260,16 @@ step broken fails`)
 	}
 }
 
+func TestAdviceOnBuildsIsNotGivenForTests(t *testing.T) {
+	seen, _, err := steps(t, `
+fails() { echo "dial tcp 127.0.0.1:1: connection refused"; return 1; }
+begin demo 1
+show tests fails`)
+	if err == nil || strings.Contains(seen, "HTTPS_PROXY") || !strings.Contains(seen, "make demo` again") {
+		t.Errorf("%v: %s", err, seen)
+	}
+}
+
 func TestAStepEndsAtTheFirstCommandThatFails(t *testing.T) {
 	seen, log, err := steps(t, `
 broken() { false; echo "never reached"; }
