@@ -71,6 +71,42 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/*
+The directory that has the driver root, which is what is mounted. A mount of the driver root
+itself would show the driver container that ran first for ever: what is unmounted and mounted
+anew is propagated into mounts of what is above it, and not into copies of itself.
+*/}}
+{{- define "mica.driverRootParent" -}}
+{{- dir (clean .Values.nvidiaDriverRoot) -}}
+{{- end -}}
+
+{{/* The driver root in the plugin's and the supervisor's container. */}}
+{{- define "mica.driverRootInContainer" -}}
+{{- clean (printf "/driver-root/%s" (base (clean .Values.nvidiaDriverRoot))) -}}
+{{- end -}}
+
+{{/*
+The affinity of whatever keeps the NVIDIA driver in use: kubeletPlugin.affinity, and labels by
+which others ask for the driver, as k8s-driver-manager does before it unloads it, NVIDIA's MIG
+manager, and an operator of GPUs by hand. Of NVIDIA's GPU Operator 26.7, GPUCluster has the
+first label and ClusterPolicy the second; older ones have none, so that its absence has to do.
+*/}}
+{{- define "mica.affinity" -}}
+{{- $undisturbed := list -}}
+{{- range $label := list "nvidia.com/gpu.deploy.dra-driver" "nvidia.com/gpu.deploy.client" -}}
+{{- $undisturbed = append $undisturbed (dict "key" $label "operator" "NotIn" "values" (list "false" "paused-for-driver-upgrade" "paused-for-mig-change")) -}}
+{{- end -}}
+{{- $affinity := deepCopy (default dict .Values.kubeletPlugin.affinity) -}}
+{{- $nodes := default dict $affinity.nodeAffinity -}}
+{{- $required := default dict $nodes.requiredDuringSchedulingIgnoredDuringExecution -}}
+{{- $terms := list -}}
+{{- range $term := default (list dict) $required.nodeSelectorTerms -}}
+{{- $terms = append $terms (set $term "matchExpressions" (concat (default list $term.matchExpressions) $undisturbed)) -}}
+{{- end -}}
+{{- $nodes = set $nodes "requiredDuringSchedulingIgnoredDuringExecution" (set $required "nodeSelectorTerms" $terms) -}}
+{{- set $affinity "nodeAffinity" $nodes | toYaml -}}
+{{- end -}}
+
 {{- define "mica.image" -}}
 {{- $image := .Values.image -}}
 {{- $name := printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) -}}
