@@ -176,6 +176,15 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 		}
 	}
 
+	run("latency", "--contention", "1ms")
+	run("latency", "*", "1ms")
+	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "take 1ms longer for each other one") || !strings.Contains(out, "* takes 1ms") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+	run("clear")
+	if out, err := d.sim("calls"); err != nil || !strings.Contains(out, "1  nvmlInit_v2\n") || !strings.Contains(out, "  in all") {
+		t.Errorf("calls: %v\n%s", err, out)
+	}
 	run("fail", "nvmlDeviceGetName", "GPU_IS_LOST", "--times", "1", "--gpu", "2")
 	for i, want := range []nvml.Return{nvml.SUCCESS, nvml.SUCCESS, nvml.ERROR_GPU_IS_LOST, nvml.SUCCESS} {
 		_, ret := gpu(t, lib, i).GetName()

@@ -2,8 +2,10 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +45,21 @@ func (s suite) lostGPU(t *testing.T) {
 	gives(t, "the compute mode of a returned GPU", nvml.COMPUTEMODE_DEFAULT)(d.GetComputeMode())
 }
 
+func (s suite) callsAreCounted(t *testing.T) {
+	lib := s.open(t)
+	before := s.state(t).Calls
+	d := device(t, lib, 0)
+	uuid(t, d)
+	uuid(t, d)
+	refuses(t, "a GPU past the end", nvml.ERROR_INVALID_ARGUMENT)(lib.DeviceGetHandleByIndex(len(s.node.GPUs)))
+	refuses(t, "a function that is not modelled", nvml.ERROR_NOT_SUPPORTED)(d.GetFanSpeed())
+	want := model.Calls{"nvmlDeviceGetHandleByIndex_v2": 2, "nvmlDeviceGetUUID": 2, "nvmlDeviceGetFanSpeed": 1}
+	calls := s.state(t).Calls.Since(before)
+	if !maps.Equal(calls, want) || calls.Total() != 5 {
+		t.Errorf("%d calls were counted: %v, want %v", calls.Total(), calls, want)
+	}
+}
+
 func (s suite) latency(t *testing.T) {
 	lib := s.open(t)
 	d := device(t, lib, 0)
@@ -66,6 +83,50 @@ func (s suite) latency(t *testing.T) {
 	act(t, s.control.Clear())
 	if state := s.state(t); len(state.Latencies) != 0 {
 		t.Errorf("the machine's state lists latencies %v after they were cleared", state.Latencies)
+	}
+}
+
+// contention: look-ups by UUID are slow only beside each other.
+func (s suite) contention(t *testing.T) {
+	const each, others, contention = 20 * time.Millisecond, 4, 50 * time.Millisecond
+	lib := s.open(t)
+	d := device(t, lib, 0)
+	id := uuid(t, d)
+	act(t, s.control.SetLatency(model.AnyFunction, each))
+	act(t, s.control.SetContention(contention))
+	lookup := func() time.Duration {
+		start := time.Now()
+		_, ret := lib.DeviceGetHandleByUUID(id)
+		returns(t, "DeviceGetHandleByUUID", nvml.SUCCESS, ret)
+		return time.Since(start)
+	}
+	var slowest time.Duration
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range others + 1 {
+		all.Go(func() {
+			took := lookup()
+			mu.Lock()
+			defer mu.Unlock()
+			slowest = max(slowest, took)
+		})
+	}
+	all.Wait()
+	// Whether all of them meet is the scheduler's to say; that two do is sure.
+	if slowest < each+contention {
+		t.Errorf("the slowest of %d look-ups at once took %s", others+1, slowest)
+	}
+	start := time.Now()
+	uuid(t, d)
+	if took := time.Since(start); took < each {
+		t.Errorf("a function without a latency of its own took %s, less than that of all of %s", took, each)
+	}
+	if state := s.state(t); state.Contention != contention {
+		t.Errorf("the machine's state says that the contention is %s", state.Contention)
+	}
+	act(t, s.control.Clear())
+	if state := s.state(t); state.Contention != 0 {
+		t.Errorf("a contention of %s is left after it was cleared", state.Contention)
 	}
 }
 
@@ -116,6 +177,8 @@ func (s suite) wrongControl(t *testing.T) {
 		"a failure of no GPU":          s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, GPU: &none}),
 		"a failure after no effect":    s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, After: true}),
 		"a latency after no effect":    s.control.SetLatencyAfter("nvmlDeviceGetUUID", time.Second),
+		"a negative contention":        s.control.SetContention(-time.Second),
+		"a failure of all functions":   s.control.Fail(model.Failure{Function: model.AnyFunction, Return: nvml.ERROR_UNKNOWN}),
 		"no latency profile":           s.control.SetLatencyProfile("slow"),
 		"the MIG mode of no GPU":       s.control.SetMIGMode(none, true),
 		"a reset of no GPU":            s.control.Reset(none),

@@ -6,8 +6,6 @@ import (
 	"path"
 	"strings"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
@@ -27,9 +25,7 @@ func (t *Tree) sys(machine *model.Machine) {
 	t.dir("sys/bus/pci/drivers/nvidia")
 	t.numa(file)
 	for _, gpu := range machine.GPUs() {
-		bar1, err := bar1Bytes(machine, gpu.Index)
-		t.fail(err)
-		t.gpu(file, gpu, bar1)
+		t.gpu(file, gpu)
 	}
 	t.nvSwitches(file)
 }
@@ -63,7 +59,7 @@ const (
 
 const noIOMMUGroup = -1
 
-func (t *Tree) gpu(file model.File, gpu model.GPUInfo, bar1 uint64) {
+func (t *Tree) gpu(file model.File, gpu model.GPUInfo) {
 	dir := path.Join("devices", gpu.PCIRoot)
 	for _, bridge := range gpu.PCIBridges {
 		dir = path.Join(dir, strings.ToLower(bridge))
@@ -77,8 +73,8 @@ func (t *Tree) gpu(file model.File, gpu model.GPUInfo, bar1 uint64) {
 		numaNode: gpu.NUMANode, cpus: cpusOf(file, gpu.NUMANode),
 		bars: []bar{
 			{0, 0x80000000 + uint64(gpu.Index)<<24, 16 << 20, barMemory},
-			{1, window, bar1, barPrefetchable},
-			{3, window + bar1, 32 << 20, barPrefetchable},
+			{1, window, gpu.BAR1Bytes, barPrefetchable},
+			{3, window + gpu.BAR1Bytes, 32 << 20, barPrefetchable},
 		},
 		driver: "nvidia", iommuGroup: gpu.IOMMUGroup,
 	})
@@ -180,22 +176,4 @@ func configSpace(f pciFunction) []byte {
 	config[capabilities] = expressOffset
 	config[expressOffset] = expressID
 	return config
-}
-
-// bar1Bytes asks the simulated NVML, so that both tell the same.
-func bar1Bytes(machine *model.Machine, index int) (uint64, error) {
-	session := machine.NewSession()
-	defer session.Close()
-	if r := session.Init(); r != nvml.SUCCESS {
-		return 0, fmt.Errorf("initialise the simulated NVML: %w", r)
-	}
-	device, r := session.DeviceGetHandleByIndex(index)
-	if r != nvml.SUCCESS {
-		return 0, fmt.Errorf("find GPU %d in the simulated NVML: %w", index, r)
-	}
-	memory, r := device.GetBAR1MemoryInfo()
-	if r != nvml.SUCCESS {
-		return 0, fmt.Errorf("read the size of BAR1 of GPU %d: %w", index, r)
-	}
-	return memory.Bar1Total, nil
 }

@@ -23,11 +23,15 @@ type Control interface {
 	// Return brings a lost GPU back.
 	Return(gpu int) error
 	// SetLatency makes every call of a function take at least that long before
-	// it does anything. Zero removes the latency.
+	// it does anything. AnyFunction stands for every function that has no latency
+	// of its own. Zero removes the latency.
 	SetLatency(function string, latency time.Duration) error
 	// SetLatencyAfter makes the calls of a function that changes a GPU take that
 	// long after they have changed it.
 	SetLatencyAfter(function string, latency time.Duration) error
+	// SetContention makes look-ups of devices by UUID and walks over MIG devices take
+	// that much longer for each other one that is under way, see Latency.
+	SetContention(latency time.Duration) error
 	// SetLatencyProfile sets the latencies of many functions: "realistic".
 	SetLatencyProfile(name string) error
 	// Fail makes calls of a function return an error.
@@ -109,9 +113,36 @@ type State struct {
 	GPUs              []GPUState     `json:"gpus"`
 	Sessions          int            `json:"sessions"`
 	Latencies         []LatencyState `json:"latencies,omitempty"`
+	Contention        time.Duration  `json:"contention,omitempty"`
 	Failures          []Failure      `json:"failures,omitempty"`
 	// SlowCalls are the calls that a latency keeps waiting now.
 	SlowCalls []SlowCall `json:"slowCalls,omitempty"`
+	// Calls counts the calls since the machine was loaded.
+	Calls Calls `json:"calls,omitempty"`
+}
+
+// Calls counts the calls of NVML functions by C name, over all clients. A call
+// that was refused counts; nvmlErrorString, which asks no driver, does not.
+type Calls map[string]int
+
+// Since is what was called after the earlier count.
+func (c Calls) Since(earlier Calls) Calls {
+	since := Calls{}
+	for function, count := range c {
+		if more := count - earlier[function]; more > 0 {
+			since[function] = more
+		}
+	}
+	return since
+}
+
+// Total is the number of all calls.
+func (c Calls) Total() int {
+	total := 0
+	for _, count := range c {
+		total += count
+	}
+	return total
 }
 
 // GPUState is what one GPU looks like at one moment.

@@ -12,8 +12,9 @@ import (
 
 // faults are the latencies and failures that a test asked for. Machine.mu guards it.
 type faults struct {
-	latencies map[moment]time.Duration
-	failures  []Failure
+	latencies  map[moment]time.Duration
+	contention time.Duration
+	failures   []Failure
 }
 
 // moment is when in a call of a function something happens.
@@ -24,6 +25,9 @@ type moment struct {
 
 // recordable says whether a fault of function, after its effect or before, can be asked for.
 func recordable(function string, after bool) error {
+	if function == AnyFunction && !after {
+		return nil
+	}
 	if err := known(function); err != nil || !after {
 		return err
 	}
@@ -76,7 +80,18 @@ func (f *faults) setLatency(function string, latency time.Duration, after bool) 
 	return nil
 }
 
+func (f *faults) setContention(latency time.Duration) error {
+	if latency < 0 {
+		return fmt.Errorf("contention %s is negative", latency)
+	}
+	f.contention = latency
+	return nil
+}
+
 func (f *faults) add(failure Failure) error {
+	if err := known(failure.Function); err != nil {
+		return err
+	}
 	if err := recordable(failure.Function, failure.After); err != nil {
 		return err
 	}
@@ -97,7 +112,7 @@ func (f *faults) latency(function string, after bool) time.Duration {
 			return d
 		}
 	}
-	return 0
+	return f.latencies[moment{AnyFunction, after}]
 }
 
 // failure returns what a call of function on gpu (nil for a call on none) fails

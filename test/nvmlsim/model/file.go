@@ -28,6 +28,8 @@ type File struct {
 	NVSwitches []NVSwitch `json:"nvSwitches,omitempty"`
 	// Latencies names the latency profile that the machine starts with.
 	Latencies string `json:"latencies,omitempty"`
+	// Habits are ways of real machines that are off unless they are described.
+	Habits Habits `json:"habits,omitzero"`
 	// GPUs in the order in which NVML enumerates them.
 	GPUs []GPU `json:"gpus"`
 }

@@ -64,6 +64,11 @@ func TestParseFileRefuses(t *testing.T) {
 		{"a switch address without device ID", `pciDeviceID: "22a3", `, "", "or neither"},
 		{"a UUID that is none", "minor: 0,", "minor: 0, uuid: GPU-1,", "hexadecimal"},
 		{"an IOMMU group below none", "iommuGroup: 3", "iommuGroup: -2", "use -1"},
+		{"the latency of no function", "gpus:", "habits: {latency: {functions: {nvmlFly: 1ms}}}\ngpus:", "declares no function"},
+		{"a latency without unit", "gpus:", "habits: {latency: {default: 5}}\ngpus:", "Latency"},
+		{"a negative latency", "gpus:", "habits: {latency: {default: -5ms}}\ngpus:", "habits.latency: latency -5ms"},
+		{"a negative contention", "gpus:", "habits: {latency: {contention: -5ms}}\ngpus:", "contention -5ms"},
+		{"an unknown habit", "gpus:", "habits: {sleep: true}\ngpus:", "sleep"},
 		{"a negative module", "moduleID: 2", "moduleID: -2", "negative"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

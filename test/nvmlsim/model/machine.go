@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -22,7 +23,11 @@ type Machine struct {
 	sessions map[*Session]struct{}
 	faults   faults
 	// slow are the calls that an injected latency keeps waiting.
-	slow     map[*SlowCall]struct{}
+	slow map[*SlowCall]struct{}
+	// searching counts the calls under way that contend with each other.
+	searching int
+	// calls counts the calls of each function.
+	calls    map[string]int
 	contexts map[*Contexts]struct{}
 	watchers []func(gpu int, instances []InstanceState)
 }
@@ -41,6 +46,7 @@ func Load(f File) (*Machine, error) {
 	}
 	m := &Machine{
 		file: f, sessions: map[*Session]struct{}{}, slow: map[*SlowCall]struct{}{}, contexts: map[*Contexts]struct{}{},
+		calls: map[string]int{},
 	}
 	for i := range f.GPUs {
 		g, err := newGPU(f, i)
@@ -48,6 +54,10 @@ func Load(f File) (*Machine, error) {
 			return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
 		}
 		m.gpus = append(m.gpus, g)
+	}
+	var err error
+	if m.faults, err = f.Habits.Latency.faults(); err != nil {
+		return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
 	}
 	if f.Latencies != "" {
 		if err := m.SetLatencyProfile(f.Latencies); err != nil {
@@ -68,7 +78,7 @@ func (m *Machine) Library() nvml.Interface { return m.NewSession() }
 func (m *Machine) GPUs() []GPUInfo {
 	infos := make([]GPUInfo, 0, len(m.gpus))
 	for _, g := range m.gpus {
-		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Serial: g.serial, VBIOS: vbiosVersion})
+		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Serial: g.serial, VBIOS: vbiosVersion, BAR1Bytes: g.bar1Bytes()})
 	}
 	return infos
 }
@@ -82,6 +92,8 @@ type GPUInfo struct {
 	Board   catalog.Board
 	Serial  string
 	VBIOS   string
+	// BAR1Bytes is the size of the second region of its address space.
+	BAR1Bytes uint64
 }
 
 // Inject implements Control.
@@ -158,8 +170,10 @@ func (m *Machine) State() (State, error) {
 		CUDADriverVersion: m.file.CUDADriverVersion,
 		Sessions:          len(m.sessions),
 		Latencies:         m.faults.latencyStates(),
+		Contention:        m.faults.contention,
 		Failures:          m.faults.failureStates(),
 		SlowCalls:         m.slowCalls(),
+		Calls:             maps.Clone(m.calls),
 	}
 	for _, g := range m.gpus {
 		of := g.state()

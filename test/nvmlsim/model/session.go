@@ -113,6 +113,7 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 	m := s.machine
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.calls[function]++
 	if s.inits == 0 {
 		return nvml.ERROR_UNINITIALIZED
 	}
@@ -133,6 +134,11 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 func (s *Session) lag(function string, g *gpu, after bool) {
 	m := s.machine
 	latency := m.faults.latency(function, after)
+	if slices.Contains(searches, function) {
+		latency += time.Duration(m.searching) * m.faults.contention
+		m.searching++
+		defer func() { m.searching-- }()
+	}
 	if latency == 0 {
 		return
 	}
@@ -163,6 +169,7 @@ func (s *Session) init(function string) nvml.Return {
 	m := s.machine
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.calls[function]++
 	s.lag(function, nil, false)
 	if _, open := m.sessions[s]; !open {
 		return nvml.ERROR_DRIVER_NOT_LOADED

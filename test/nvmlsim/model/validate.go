@@ -22,7 +22,7 @@ var (
 
 // Validate says in sentences what is wrong with the description, everything at once.
 func (f File) Validate() error {
-	errs := []error{f.validateSystem()}
+	errs := []error{f.validateSystem(), f.Habits.validate()}
 	seen := map[string]string{}
 	for i, s := range f.NVSwitches {
 		errs = append(errs, f.validateSwitch(i, s, seen))

@@ -19,6 +19,7 @@ type controlRequest struct {
 	Return     *int                `json:"return,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
 	Latencies  *string             `json:"latencies,omitempty"`
+	Contention *time.Duration      `json:"contention,omitempty"`
 	Fail       *model.Failure      `json:"fail,omitempty"`
 	Clear      *struct{}           `json:"clear,omitempty"`
 	MIG        *migRequest         `json:"mig,omitempty"`
@@ -90,6 +91,8 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.SetLatency(r.SetLatency.Function, r.SetLatency.Latency)
 	case r.Latencies != nil:
 		err = control.SetLatencyProfile(*r.Latencies)
+	case r.Contention != nil:
+		err = control.SetContention(*r.Contention)
 	case r.Fail != nil:
 		err = control.Fail(*r.Fail)
 	case r.Clear != nil:
@@ -179,6 +182,11 @@ func (c Client) SetLatencyAfter(function string, latency time.Duration) error {
 
 // SetLatencyProfile implements model.Control.
 func (c Client) SetLatencyProfile(name string) error { return c.do(controlRequest{Latencies: &name}) }
+
+// SetContention implements model.Control.
+func (c Client) SetContention(latency time.Duration) error {
+	return c.do(controlRequest{Contention: &latency})
+}
 
 // Fail implements model.Control.
 func (c Client) Fail(f model.Failure) error { return c.do(controlRequest{Fail: &f}) }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -44,6 +45,7 @@ func newCommand() *cobra.Command {
 		serveCommand(&socket),
 		nodesCommand(),
 		statusCommand(client),
+		callsCommand(client),
 		xidCommand(client),
 		loseCommand(client),
 		returnCommand(client),
@@ -90,17 +92,30 @@ func statusCommand(client connect) *cobra.Command {
 		Use:   "status",
 		Short: "Show the machine, its GPUs and what is injected",
 		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := client()
-			if err != nil {
-				return err
-			}
+		RunE:  printing(client, printState),
+	}
+}
+
+func callsCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:   "calls",
+		Short: "Count the calls of each NVML function since the start",
+		Args:  exactly(),
+		RunE: printing(client, func(to io.Writer, state model.State) error {
+			return printCalls(to, state.Calls)
+		}),
+	}
+}
+
+func printing(client connect, print func(io.Writer, model.State) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		return run(client, func(c wire.Client) error {
 			state, err := c.State()
 			if err != nil {
 				return err
 			}
-			return printState(cmd.OutOrStdout(), state)
-		},
+			return print(cmd.OutOrStdout(), state)
+		})
 	}
 }
 

@@ -11,19 +11,24 @@ import (
 )
 
 func latencyCommand(client connect) *cobra.Command {
-	after, profile := false, ""
+	after, profile, contention := false, "", time.Duration(0)
 	cmd := &cobra.Command{
-		Use:   "latency FUNCTION DURATION | latency --profile NAME",
+		Use:   "latency FUNCTION DURATION | latency --profile NAME | latency --contention DURATION",
 		Short: "Make a function slow; a duration of 0 makes it fast again",
 		Example: "  nvml-sim latency nvmlDeviceGetName 50ms\n" +
-			"  nvml-sim latency --profile realistic",
+			"  nvml-sim latency '*' 1ms    # all functions without a latency of their own\n" +
+			"  nvml-sim latency --profile realistic\n" +
+			"  nvml-sim latency --contention 200ms",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if profile != "" {
+			if profile != "" || cmd.Flags().Changed("contention") {
 				return exactly()(cmd, args)
 			}
 			return exactly("FUNCTION", "DURATION")(cmd, args)
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("contention") {
+				return run(client, func(c wire.Client) error { return c.SetContention(contention) })
+			}
 			if profile != "" {
 				return run(client, func(c wire.Client) error { return c.SetLatencyProfile(profile) })
 			}
@@ -41,6 +46,9 @@ func latencyCommand(client connect) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&after, "after", after, "let the function do its work first and take its time then")
 	cmd.Flags().StringVar(&profile, "profile", profile, "set the latencies of many functions: realistic")
+	cmd.Flags().DurationVar(&contention, "contention", contention,
+		"let look-ups by UUID and walks over MIG devices take that much longer for each other one under way")
+	cmd.MarkFlagsMutuallyExclusive("profile", "contention", "after")
 	return cmd
 }
 

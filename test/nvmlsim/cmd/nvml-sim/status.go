@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"text/tabwriter"
 
@@ -37,6 +39,19 @@ func printState(to io.Writer, state model.State) error {
 	return nil
 }
 
+// printCalls shows the function that was called most first.
+func printCalls(to io.Writer, calls model.Calls) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	functions := slices.SortedFunc(maps.Keys(calls), func(a, b string) int {
+		return cmp.Or(cmp.Compare(calls[b], calls[a]), cmp.Compare(a, b))
+	})
+	for _, function := range functions {
+		fmt.Fprintf(w, "%d\t%s\n", calls[function], function)
+	}
+	fmt.Fprintf(w, "%d\tin all\n", calls.Total())
+	return w.Flush()
+}
+
 func printProcesses(to io.Writer, state model.State) {
 	if slices.ContainsFunc(state.GPUs, func(g model.GPUState) bool { return len(g.Processes) > 0 }) {
 		fmt.Fprintln(to)
@@ -57,8 +72,11 @@ func migMode(gpu model.GPUState) string {
 
 func printInjected(to io.Writer, state model.State) {
 	when := map[bool]string{false: "", true: " after its effect"}
-	if len(state.Latencies)+len(state.Failures) > 0 {
+	if len(state.Latencies)+len(state.Failures) > 0 || state.Contention > 0 {
 		fmt.Fprintln(to)
+	}
+	if state.Contention > 0 {
+		fmt.Fprintf(to, "look-ups by UUID and walks over MIG devices take %s longer for each other one\n", state.Contention)
 	}
 	for _, l := range state.Latencies {
 		fmt.Fprintf(to, "%s takes %s%s\n", l.Function, l.Latency, when[l.After])
