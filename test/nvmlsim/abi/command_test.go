@@ -35,7 +35,7 @@ func TestCommandLineErrors(t *testing.T) {
 		{append(socket, "xid", "1", "79"), "has no GPU 1"},
 		{append(socket, "xid", "0", "79", "--gi", "-7"), "--gi -7 is not the ID"},
 		{append(socket, "lose", "9"), "has no GPU 9"},
-		{append(socket, "return", "0"), "is present already"},
+		{append(socket, "return", "0"), "is present, so that it cannot become present"},
 		{append(socket, "latency", "nvmlInit", "soon"), `DURATION "soon"`},
 		{append(socket, "latency", "nvmlFly", "1s"), "declares no function"},
 		{append(socket, "fail", "nvmlInit", "EXPLODED"), `RETURN "EXPLODED"`},

@@ -218,6 +218,32 @@ func TestMIGMinorsAreTheDrivers(t *testing.T) {
 	}
 }
 
+// The tree has what the kernel and udev show of a GPU that comes and goes.
+func TestTreeFollowsGPUs(t *testing.T) {
+	t.Parallel()
+	d := start(t, "p5.48xlarge")
+	of := []string{"dev/nvidia7", "proc/driver/nvidia/gpus/0000:ca:00.0/information", "proc/driver/nvidia/capabilities/gpu7/mig",
+		"sys/bus/pci/devices/0000:ca:00.0/vendor", "sys/bus/pci/drivers/nvidia/0000:ca:00.0/class"}
+	here := func(want bool) {
+		t.Helper()
+		for _, name := range of {
+			if _, err := os.Stat(filepath.Join(d.root, name)); (err == nil) != want {
+				t.Errorf("/%s: %v, want it to be there: %t", name, err, want)
+			}
+		}
+	}
+	here(true)
+	for _, command := range []string{"detach", "attach"} {
+		if out, err := d.sim(command, "7"); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		here(command == "attach")
+	}
+	if out, err := d.sim("attach", "7"); err == nil || !strings.Contains(out, "is present, so that it cannot become present") {
+		t.Errorf("attach once more: %v\n%s", err, out)
+	}
+}
+
 func TestStopRemovesTheTree(t *testing.T) {
 	t.Parallel()
 	d := start(t, "g6.xlarge")

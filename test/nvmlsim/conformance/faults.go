@@ -45,6 +45,42 @@ func (s suite) lostGPU(t *testing.T) {
 	gives(t, "the compute mode of a returned GPU", nvml.COMPUTEMODE_DEFAULT)(d.GetComputeMode())
 }
 
+// attachments: the enumeration follows, and handles of GPUs that stay are good.
+func (s suite) attachments(t *testing.T) {
+	lib := s.open(t)
+	idle := slices.IndexFunc(s.node.GPUs, func(g model.GPU) bool { return g.MIG == nil })
+	if idle < 0 {
+		return
+	}
+	all := len(s.node.GPUs)
+	d, last := device(t, lib, idle), device(t, lib, all-1)
+	id, lastID := uuid(t, d), uuid(t, last)
+	act(t, s.control.Detach(idle))
+	gives(t, "the number of GPUs with one detached", all-1)(lib.DeviceGetCount())
+	refuses(t, "DeviceGetHandleByUUID of a detached GPU", nvml.ERROR_NOT_FOUND)(lib.DeviceGetHandleByUUID(id))
+	refuses(t, "DeviceGetHandleByPciBusId of a detached GPU", nvml.ERROR_NOT_FOUND)(lib.DeviceGetHandleByPciBusId(s.node.GPUs[idle].PCIBusID))
+	refuses(t, "the index past the GPUs that are there", nvml.ERROR_INVALID_ARGUMENT)(lib.DeviceGetHandleByIndex(all - 1))
+	refuses(t, "GetUUID of a detached GPU", nvml.ERROR_GPU_IS_LOST)(d.GetUUID())
+	if idle < all-1 {
+		gives(t, "the UUID of another", lastID)(last.GetUUID())
+		gives(t, "the index of one behind it", all-2)(last.GetIndex())
+	}
+	if state := s.state(t); !state.GPUs[idle].Absent || state.GPUs[idle].Lost {
+		t.Errorf("the machine's state says %+v of a detached GPU", state.GPUs[idle])
+	}
+	for what, err := range map[string]error{"lost": s.control.Lose(idle), "detached": s.control.Detach(idle), "reset": s.control.Reset(idle)} {
+		if err == nil {
+			t.Errorf("an absent GPU was %s", what)
+		}
+	}
+	act(t, s.control.Attach(idle))
+	gives(t, "the number of GPUs again", all)(lib.DeviceGetCount())
+	gives(t, "the UUID of an attached GPU", id)(device(t, lib, idle).GetUUID())
+	if err := s.control.Attach(idle); err == nil {
+		t.Error("a GPU was attached twice")
+	}
+}
+
 func (s suite) callsAreCounted(t *testing.T) {
 	lib := s.open(t)
 	before := s.state(t).Calls

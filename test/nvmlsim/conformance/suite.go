@@ -79,6 +79,7 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"shutdown during a wait", s.shutdownDuringWait},
 		{"lost GPU during a wait", s.lostDuringWait},
 		{"lost GPU", s.lostGPU},
+		{"GPUs that come and go", s.attachments},
 		{"calls are counted", s.callsAreCounted},
 		{"latency", s.latency},
 		{"contention", s.contention},
@@ -105,6 +106,11 @@ func (s suite) restore(t *testing.T) {
 		if g.Lost {
 			if err := s.control.Return(g.Index); err != nil {
 				t.Errorf("return GPU %d: %v", g.Index, err)
+			}
+		}
+		if g.Absent {
+			if err := s.control.Attach(g.Index); err != nil {
+				t.Errorf("attach GPU %d: %v", g.Index, err)
 			}
 		}
 	}

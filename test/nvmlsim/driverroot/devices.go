@@ -29,9 +29,6 @@ const (
 )
 
 func (t *Tree) devices(machine *model.Machine) {
-	for _, gpu := range machine.GPUs() {
-		t.device(fmt.Sprintf("dev/nvidia%d", gpu.Minor), nvidiaMajor, gpu.Minor, 0o666)
-	}
 	t.device("dev/nvidiactl", nvidiaMajor, nvidiaCtlMinor, 0o666)
 	t.device("dev/nvidia-modeset", nvidiaMajor, nvidiaModeset, 0o666)
 	t.device("dev/nvidia-uvm", nvidiaUVMMajor, 0, 0o666)

@@ -41,20 +41,25 @@ func (t *Tree) instances(machine *model.Machine) {
 		return
 	}
 	machine.WatchInstances(func(gpu int, instances []model.InstanceState) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.removed || t.err != nil {
-			return
-		}
-		if _, err := os.Lstat(filepath.Join(t.root, marker)); errors.Is(err, fs.ErrNotExist) {
-			t.removed = true // by somebody else; it is not ours to make it again
-			return
-		}
-		t.show(shown[gpu], capabilitiesOf(machine.GPUs()[gpu].Minor, instances))
-		if t.err != nil {
-			t.failed <- t.err
-		}
+		t.follow(func() { t.show(shown[gpu], capabilitiesOf(machine.GPUs()[gpu].Minor, instances)) })
 	})
+}
+
+// follow changes the emitted tree as the machine has changed.
+func (t *Tree) follow(change func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.removed || t.err != nil {
+		return
+	}
+	if _, err := os.Lstat(filepath.Join(t.root, marker)); errors.Is(err, fs.ErrNotExist) {
+		t.removed = true // by somebody else; it is not ours to make it again
+		return
+	}
+	change()
+	if t.err != nil {
+		t.failed <- t.err
+	}
 }
 
 // Failed delivers the error that the tree could not follow the machine for. The

@@ -18,9 +18,6 @@ func (t *Tree) proc(machine *model.Machine) {
 	t.file("proc/devices", fmt.Sprintf("Character devices:\n"+
 		"%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-uvm\n%3d nvidia-caps\n\nBlock devices:\n",
 		nvidiaMajor, nvidiaMajor, nvidiaMajor, nvidiaUVMMajor, nvidiaCapsMajor))
-	for _, gpu := range machine.GPUs() {
-		t.information(gpu, file.DriverVersion)
-	}
 	if migCapable(machine) {
 		t.capabilities(machine)
 	}
@@ -43,11 +40,16 @@ func (t *Tree) information(gpu model.GPUInfo, driverVersion string) {
 	} {
 		fmt.Fprintf(&text, "%s\t %s\n", line.name, line.value)
 	}
-	t.file("proc/driver/nvidia/gpus/"+gpu.Address.String()+"/information", text.String())
+	t.file(informationFile(gpu), text.String())
+}
+
+func informationFile(gpu model.GPUInfo) string {
+	return "proc/driver/nvidia/gpus/" + gpu.Address.String() + "/information"
 }
 
 // capabilities shows the devices that guard MIG. Instances add theirs when there
-// are any; a GPU without instances has an empty directory.
+// are any; a GPU without instances has an empty directory. The minors are told of
+// all GPUs that the machine can have.
 func (t *Tree) capabilities(machine *model.Machine) {
 	t.file("proc/driver/nvidia/capabilities/mig/config", access(model.ConfigCapability, configMode))
 	t.file("proc/driver/nvidia/capabilities/mig/monitor", access(model.MonitorCapability, monitorMode))
@@ -57,7 +59,6 @@ func (t *Tree) capabilities(machine *model.Machine) {
 		if gpu.Board.MIG == nil {
 			continue
 		}
-		t.dir(instancesDir(gpu.Minor))
 		writeMIGMinors(&minors, gpu.Minor)
 	}
 	t.file("proc/driver/nvidia-caps/mig-minors", minors.String())

@@ -64,6 +64,7 @@ func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	t.devices(machine)
 	t.proc(machine)
 	t.sys(machine)
+	t.gpus(machine)
 	t.instances(machine)
 	if t.err != nil {
 		return nil, errors.Join(t.err, t.Remove())

@@ -24,9 +24,6 @@ func (t *Tree) sys(machine *model.Machine) {
 	t.file("sys/module/nvidia/initstate", "live\n")
 	t.dir("sys/bus/pci/drivers/nvidia")
 	t.numa(file)
-	for _, gpu := range machine.GPUs() {
-		t.gpu(file, gpu)
-	}
 	t.nvSwitches(file)
 }
 
@@ -65,19 +62,26 @@ func (t *Tree) gpu(file model.File, gpu model.GPUInfo) {
 		dir = path.Join(dir, strings.ToLower(bridge))
 		t.bridge(file, dir, gpu.NUMANode)
 	}
+	f := gpuFunction(gpu)
+	f.cpus = cpusOf(file, gpu.NUMANode)
+	t.function(f)
+}
+
+func gpuFunction(gpu model.GPUInfo) pciFunction {
+	above := append([]string{"devices", gpu.PCIRoot}, gpu.PCIBridges...)
 	// Regions are apart from those of other GPUs and aligned to their size.
 	window := uint64(gpu.Index+1) << 40
-	t.function(pciFunction{
-		dir: path.Join(dir, gpu.Address.String()), class: class3DController,
+	return pciFunction{
+		dir: path.Join(strings.ToLower(path.Join(above...)), gpu.Address.String()), class: class3DController,
 		vendor: nvidiaVendor, device: uint16(gpu.Board.PCIDeviceID),
-		numaNode: gpu.NUMANode, cpus: cpusOf(file, gpu.NUMANode),
+		numaNode: gpu.NUMANode,
 		bars: []bar{
 			{0, 0x80000000 + uint64(gpu.Index)<<24, 16 << 20, barMemory},
 			{1, window, gpu.BAR1Bytes, barPrefetchable},
 			{3, window + gpu.BAR1Bytes, 32 << 20, barPrefetchable},
 		},
 		driver: "nvidia", iommuGroup: gpu.IOMMUGroup,
-	})
+	}
 }
 
 func (t *Tree) bridge(file model.File, dir string, numaNode int) {
@@ -110,7 +114,6 @@ func (t *Tree) nvSwitches(file model.File) {
 
 func (t *Tree) function(f pciFunction) {
 	dir := path.Join("sys", f.dir)
-	address := path.Base(f.dir)
 	for name, content := range map[string]string{
 		"vendor":           fmt.Sprintf("0x%04x", f.vendor),
 		"device":           fmt.Sprintf("0x%04x", f.device),
@@ -127,14 +130,30 @@ func (t *Tree) function(f pciFunction) {
 		t.file(path.Join(dir, name), content+"\n")
 	}
 	t.file(path.Join(dir, "config"), string(configSpace(f)))
-	t.link(path.Join(PCIDevices, address), "/"+dir)
 	t.link(path.Join(dir, "driver"), "/sys/bus/pci/drivers/"+f.driver)
-	t.link(path.Join("sys/bus/pci/drivers", f.driver, address), "/"+dir)
 	if f.iommuGroup != noIOMMUGroup {
-		group := fmt.Sprintf("/sys/kernel/iommu_groups/%d", f.iommuGroup)
-		t.link(path.Join(dir, "iommu_group"), group)
-		t.link(path.Join(group[1:], "devices", address), "/"+dir)
+		t.link(path.Join(dir, "iommu_group"), fmt.Sprintf("/sys/kernel/iommu_groups/%d", f.iommuGroup))
 	}
+	for _, link := range f.links() {
+		t.link(link, "/"+dir)
+	}
+}
+
+// links lead to the function from elsewhere.
+func (f pciFunction) links() []string {
+	address := path.Base(f.dir)
+	links := []string{path.Join(PCIDevices, address), path.Join("sys/bus/pci/drivers", f.driver, address)}
+	if f.iommuGroup != noIOMMUGroup {
+		links = append(links, fmt.Sprintf("sys/kernel/iommu_groups/%d/devices/%s", f.iommuGroup, address))
+	}
+	return links
+}
+
+func (t *Tree) removeFunction(f pciFunction) {
+	for _, link := range f.links() {
+		t.remove(link)
+	}
+	t.remove(path.Join("sys", f.dir))
 }
 
 // resourceFile lists the regions: six, the ROM's and six of virtual functions.

@@ -73,7 +73,7 @@ func (m *Machine) OpenContexts(p Process) (*Contexts, error) {
 func (m *Machine) admits(at place, pid int) error {
 	g := at.gpu
 	switch {
-	case g.lost:
+	case !g.reachable():
 		return fmt.Errorf("CUDA_ERROR_DEVICE_UNAVAILABLE: GPU %d is lost", g.index)
 	case g.computeMode == nvml.COMPUTEMODE_PROHIBITED:
 		return fmt.Errorf("CUDA_ERROR_DEVICE_UNAVAILABLE: the compute mode of GPU %d prohibits contexts", g.index)
@@ -95,7 +95,7 @@ func (m *Machine) visiblePlaces(visible *string) ([]place, error) {
 	var places []place
 	if visible == nil {
 		for _, g := range m.gpus {
-			if !g.migEnabled() {
+			if !g.migEnabled() && g.presence != Absent {
 				places = append(places, place{gpu: g})
 			}
 		}
@@ -125,6 +125,9 @@ func (m *Machine) visiblePlaces(visible *string) ([]place, error) {
 func (m *Machine) find(entry string) (place, bool) {
 	index, err := strconv.Atoi(entry)
 	for _, g := range m.gpus {
+		if g.presence == Absent {
+			continue
+		}
 		if g.migEnabled() {
 			for _, i := range g.instances.byID {
 				for _, c := range i.compute {

@@ -22,6 +22,11 @@ type Control interface {
 	Lose(gpu int) error
 	// Return brings a lost GPU back.
 	Return(gpu int) error
+	// Attach adds a GPU that is absent, as a hot-plug or the end of its initialisation does.
+	Attach(gpu int) error
+	// Detach takes a GPU from the driver, as sysfs's unbind does. It is an error if the GPU
+	// is in use.
+	Detach(gpu int) error
 	// SetLatency makes every call of a function take at least that long before
 	// it does anything. AnyFunction stands for every function that has no latency
 	// of its own. Zero removes the latency.
@@ -153,6 +158,7 @@ type GPUState struct {
 	ProductName string `json:"productName"`
 	PCIBusID    string `json:"pciBusID"`
 	Lost        bool   `json:"lost"`
+	Absent      bool   `json:"absent,omitempty"`
 	ComputeMode string `json:"computeMode"`
 	// Timeslice is "N/A" where it cannot be chosen.
 	Timeslice       string `json:"timeslice"`

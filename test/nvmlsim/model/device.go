@@ -2,6 +2,7 @@ package model
 
 import (
 	"reflect"
+	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -57,11 +58,7 @@ func (d *device) GetMinorNumber() (int, nvml.Return) {
 
 // GetIndex implements nvml.Device: the position among the GPUs that the session sees.
 func (d *device) GetIndex() (int, nvml.Return) {
-	index := 0
-	for d.session.devices[index] != d {
-		index++
-	}
-	return constant(d, "nvmlDeviceGetIndex", index)
+	return constant(d, "nvmlDeviceGetIndex", slices.Index(d.session.attached(), d))
 }
 
 // GetBrand implements nvml.Device.

@@ -160,7 +160,7 @@ func (set *eventSet) next() (data nvml.EventData, ret nvml.Return, changed <-cha
 		return data, nvml.SUCCESS, nil
 	}
 	for g := range set.masks {
-		if g.lost {
+		if !g.reachable() {
 			return data, nvml.ERROR_GPU_IS_LOST, nil
 		}
 	}

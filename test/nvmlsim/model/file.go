@@ -74,6 +74,9 @@ type GPU struct {
 	IOMMUGroup int `json:"iommuGroup"`
 	// UUID overrides the identity derived from the machine's name.
 	UUID string `json:"uuid,omitempty"`
+	// Presence is how the GPU is there when the machine starts: "present", "lost" or
+	// "absent", from where Control brings it. Unset: present.
+	Presence Presence `json:"presence,omitempty"`
 	// MIG is how the GPU is partitioned at the start; nil for MIG disabled.
 	MIG *MIGSetup `json:"mig,omitempty"`
 }

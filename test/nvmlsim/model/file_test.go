@@ -1,10 +1,13 @@
 package model
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 const twoGPUs = `
@@ -69,6 +72,7 @@ func TestParseFileRefuses(t *testing.T) {
 		{"a negative latency", "gpus:", "habits: {latency: {default: -5ms}}\ngpus:", "habits.latency: latency -5ms"},
 		{"a negative contention", "gpus:", "habits: {latency: {contention: -5ms}}\ngpus:", "contention -5ms"},
 		{"an unknown habit", "gpus:", "habits: {sleep: true}\ngpus:", "sleep"},
+		{"a presence that is none", "minor: 0,", "minor: 0, presence: late,", `presence "late"`},
 		{"a negative module", "moduleID: 2", "moduleID: -2", "negative"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -188,5 +192,29 @@ func TestMachineKeepsItsDescription(t *testing.T) {
 	f.GPUs[0].Minor, f.NVSwitches[0].PCIBusID = 99, ""
 	if !reflect.DeepEqual(m.File(), want) {
 		t.Errorf("the machine's description is %+v, want %+v", m.File(), want)
+	}
+}
+
+func TestPresenceAtTheStart(t *testing.T) {
+	m := load(t, strings.NewReplacer("minor: 1,", "minor: 1, presence: absent,", "minor: 0,", "minor: 0, presence: lost,").Replace(twoGPUs))
+	s := initialised(t, m)
+	if count, ret := s.DeviceGetCount(); count != 1 || ret != nvml.SUCCESS {
+		t.Errorf("there are %d GPUs (%v), want the lost one alone", count, ret)
+	}
+	if _, ret := s.DeviceGetHandleByIndex(0); ret != nvml.ERROR_GPU_IS_LOST {
+		t.Errorf("the lost GPU answers %v", ret)
+	}
+	if err := errors.Join(m.Attach(0), m.Return(1)); err != nil {
+		t.Fatal(err)
+	}
+	for index, want := range m.GPUs() {
+		if id, _ := handle(t, s, index).GetUUID(); id != want.UUID {
+			t.Errorf("GPU %d is %s, want %s", index, id, want.UUID)
+		}
+	}
+	if contexts, err := m.OpenContexts(Process{PID: 1}); err != nil || m.Detach(0) == nil {
+		t.Errorf("a GPU was detached under a process (%v)", err)
+	} else {
+		contexts.Close()
 	}
 }

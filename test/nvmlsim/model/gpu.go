@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -33,7 +34,7 @@ type gpu struct {
 	// changing holds a token while a call changes the instances or the MIG mode.
 	changing chan struct{}
 
-	lost        bool
+	presence    Presence
 	persistence nvml.EnableState
 	computeMode nvml.ComputeMode
 	timeslice   Timeslice
@@ -104,6 +105,7 @@ func newGPU(f File, index int) (*gpu, error) {
 		links:        f.links(board),
 		cpus:         cpus,
 		changing:     make(chan struct{}, 1),
+		presence:     cmp.Or(spec.Presence, Present),
 		instances:    newInstances(board),
 	}
 	if err := g.setUp(); err != nil {
@@ -204,7 +206,8 @@ func (g *gpu) state() GPUState {
 		UUID:            g.spec.UUID,
 		ProductName:     g.board.ProductName,
 		PCIBusID:        g.address.String(),
-		Lost:            g.lost,
+		Lost:            g.presence == Lost,
+		Absent:          g.presence == Absent,
 		ComputeMode:     computeModes[g.computeMode],
 		Timeslice:       g.timesliceText(),
 		PersistenceMode: g.persistence == nvml.FEATURE_ENABLED,

@@ -30,6 +30,8 @@ type Machine struct {
 	calls    map[string]int
 	contexts map[*Contexts]struct{}
 	watchers []func(gpu int, instances []InstanceState)
+	// attachments are told of GPUs that come and go.
+	attachments []func(gpu int, attached bool)
 }
 
 var _ Control = (*Machine)(nil)
@@ -78,7 +80,7 @@ func (m *Machine) Library() nvml.Interface { return m.NewSession() }
 func (m *Machine) GPUs() []GPUInfo {
 	infos := make([]GPUInfo, 0, len(m.gpus))
 	for _, g := range m.gpus {
-		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Serial: g.serial, VBIOS: vbiosVersion, BAR1Bytes: g.bar1Bytes()})
+		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Serial: g.serial, VBIOS: vbiosVersion, BAR1Bytes: g.bar1Bytes(), Attached: g.spec.Presence != Absent})
 	}
 	return infos
 }
@@ -92,6 +94,8 @@ type GPUInfo struct {
 	Board   catalog.Board
 	Serial  string
 	VBIOS   string
+	// Attached says that the driver has the GPU when the machine starts.
+	Attached bool
 	// BAR1Bytes is the size of the second region of its address space.
 	BAR1Bytes uint64
 }
@@ -125,41 +129,6 @@ func (m *Machine) validateEvent(e Event) error {
 	return nil
 }
 
-// Lose implements Control.
-func (m *Machine) Lose(gpu int) error { return m.setLost(gpu, true) }
-
-// Return implements Control.
-func (m *Machine) Return(gpu int) error { return m.setLost(gpu, false) }
-
-func (m *Machine) setLost(index int, lost bool) error {
-	g, err := m.gpu(index)
-	if err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if g.lost == lost {
-		return fmt.Errorf("GPU %d of machine %q is %s already", index, m.file.Name, presence(lost))
-	}
-	g.lost = lost
-	if lost {
-		m.endContexts(g)
-	}
-	for s := range m.sessions {
-		for set := range s.sets {
-			set.wake()
-		}
-	}
-	return nil
-}
-
-func presence(lost bool) string {
-	if lost {
-		return "lost"
-	}
-	return "present"
-}
-
 // State implements Control.
 func (m *Machine) State() (State, error) {
 	m.mu.Lock()
@@ -183,7 +152,22 @@ func (m *Machine) State() (State, error) {
 	return state, nil
 }
 
+// gpu is a GPU that the driver has.
 func (m *Machine) gpu(index int) (*gpu, error) {
+	g, err := m.slot(index)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g.presence == Absent {
+		return nil, fmt.Errorf("GPU %d of machine %q is absent; attach it first", index, m.file.Name)
+	}
+	return g, nil
+}
+
+// slot is where a GPU is, or would be.
+func (m *Machine) slot(index int) (*gpu, error) {
 	if index < 0 || index >= len(m.gpus) {
 		return nil, fmt.Errorf("machine %q has no GPU %d; it has %d GPUs, counted from 0", m.file.Name, index, len(m.gpus))
 	}

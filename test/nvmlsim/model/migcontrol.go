@@ -78,7 +78,7 @@ func (m *Machine) Occupy(index int, instance *int, inUse bool) error {
 // Reset implements Control.
 func (m *Machine) Reset(index int) error {
 	return m.changeMIG(index, func(g *gpu) error {
-		if g.lost {
+		if !g.reachable() {
 			return fmt.Errorf("GPU %d is lost and cannot be reset; return it first", index)
 		}
 		if g.inUse() || slices.ContainsFunc(slices.Collect(maps.Values(g.instances.byID)), (*gpuInstance).inUse) {
@@ -129,7 +129,10 @@ func (g *gpu) reboot() {
 		g.migMode.pending = nvml.DEVICE_MIG_DISABLE
 	}
 	g.migMode.current, g.occupied = g.migMode.pending, false
-	g.lost, g.persistence = false, nvml.FEATURE_DISABLED
+	if g.presence == Lost {
+		g.presence = Present
+	}
+	g.persistence = nvml.FEATURE_DISABLED
 	g.computeMode, g.timeslice, g.work = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault, work{}
 }
 

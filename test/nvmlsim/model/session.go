@@ -19,6 +19,8 @@ import (
 type Session struct {
 	unsupportedLibrary
 	machine *Machine
+	// devices are the handles of all GPUs that the process may see, those that are
+	// absent too.
 	devices []*device
 	// confined is set for a process that sees only some of the machine; then
 	// capabilities are the minors of the capability devices that it has.
@@ -123,7 +125,7 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 	if ret := m.faults.failure(function, g, false); ret != nvml.SUCCESS {
 		return ret
 	}
-	if g != nil && g.lost {
+	if g != nil && !g.reachable() {
 		return nvml.ERROR_GPU_IS_LOST
 	}
 	return nvml.SUCCESS

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,14 +72,14 @@ func (s *Session) DeviceGetCount() (int, nvml.Return) {
 	if ret := s.enter("nvmlDeviceGetCount_v2", nil); ret != nvml.SUCCESS {
 		return 0, ret
 	}
-	return len(s.devices), nvml.SUCCESS
+	return len(s.attached()), nvml.SUCCESS
 }
 
 // DeviceGetHandleByIndex implements nvml.Interface.
 func (s *Session) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	var found *device
-	if index >= 0 && index < len(s.devices) {
-		found = s.devices[index]
+	if attached := s.attached(); index >= 0 && index < len(attached) {
+		found = attached[index]
 	}
 	return s.handle("nvmlDeviceGetHandleByIndex_v2", found, nvml.ERROR_INVALID_ARGUMENT)
 }
@@ -105,6 +106,9 @@ func (s *Session) findMIGDevice(uuid string) *computeInstance {
 	s.machine.mu.Lock()
 	defer s.machine.mu.Unlock()
 	for _, d := range s.devices {
+		if d.gpu.presence == Absent {
+			continue
+		}
 		for _, c := range s.visibleDevices(d.gpu) {
 			if c != nil && c.uuid == uuid {
 				return c
@@ -174,17 +178,24 @@ func (s *Session) handle(function string, found *device, missing nvml.Return) (n
 	return found, nvml.SUCCESS
 }
 
+// find finds a GPU that the driver has.
 func (s *Session) find(match func(*gpu) bool) *device {
-	for _, d := range s.devices {
-		if match(d.gpu) {
-			return d
-		}
+	attached := s.attached()
+	if i := slices.IndexFunc(attached, func(d *device) bool { return match(d.gpu) }); i >= 0 {
+		return attached[i]
 	}
 	return nil
+}
+
+// attached are the GPUs that the process sees now, at their index.
+func (s *Session) attached() []*device {
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.devices), func(d *device) bool { return d.gpu.presence == Absent })
 }
 
 // device returns the session's handle of g. It exists for every GPU that the
 // session has ever named.
 func (s *Session) device(g *gpu) *device {
-	return s.find(func(other *gpu) bool { return other == g })
+	return s.devices[slices.IndexFunc(s.devices, func(d *device) bool { return d.gpu == g })]
 }

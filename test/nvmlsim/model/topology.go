@@ -45,7 +45,7 @@ func (d *device) pair(function string, other nvml.Device) (*gpu, nvml.Return) {
 	}
 	d.session.machine.mu.Lock()
 	defer d.session.machine.mu.Unlock()
-	if peer.gpu.lost {
+	if !peer.gpu.reachable() {
 		return nil, nvml.ERROR_GPU_IS_LOST
 	}
 	return peer.gpu, nvml.SUCCESS

@@ -98,6 +98,9 @@ func (f File) validateGPU(i int, g GPU, seen map[string]string) error {
 	if g.IOMMUGroup < noIOMMU {
 		errs = append(errs, fmt.Errorf("%s has iommuGroup %d; use -1 for a machine without IOMMU", what, g.IOMMUGroup))
 	}
+	if err := g.Presence.validate(); err != nil {
+		errs = append(errs, fmt.Errorf("%s has %w", what, err))
+	}
 	if g.ModuleID < 0 {
 		errs = append(errs, fmt.Errorf("%s has moduleID %d, which is negative", what, g.ModuleID))
 	}

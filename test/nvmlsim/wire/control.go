@@ -17,6 +17,8 @@ type controlRequest struct {
 	Inject     *model.Event        `json:"inject,omitempty"`
 	Lose       *int                `json:"lose,omitempty"`
 	Return     *int                `json:"return,omitempty"`
+	Attach     *int                `json:"attach,omitempty"`
+	Detach     *int                `json:"detach,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
 	Latencies  *string             `json:"latencies,omitempty"`
 	Contention *time.Duration      `json:"contention,omitempty"`
@@ -85,6 +87,10 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.Lose(*r.Lose)
 	case r.Return != nil:
 		err = control.Return(*r.Return)
+	case r.Attach != nil:
+		err = control.Attach(*r.Attach)
+	case r.Detach != nil:
+		err = control.Detach(*r.Detach)
 	case r.SetLatency != nil && r.SetLatency.After:
 		err = control.SetLatencyAfter(r.SetLatency.Function, r.SetLatency.Latency)
 	case r.SetLatency != nil:
@@ -169,6 +175,12 @@ func (c Client) Lose(gpu int) error { return c.do(controlRequest{Lose: &gpu}) }
 
 // Return implements model.Control.
 func (c Client) Return(gpu int) error { return c.do(controlRequest{Return: &gpu}) }
+
+// Attach implements model.Control.
+func (c Client) Attach(gpu int) error { return c.do(controlRequest{Attach: &gpu}) }
+
+// Detach implements model.Control.
+func (c Client) Detach(gpu int) error { return c.do(controlRequest{Detach: &gpu}) }
 
 // SetLatency implements model.Control.
 func (c Client) SetLatency(function string, latency time.Duration) error {

@@ -47,8 +47,6 @@ func newCommand() *cobra.Command {
 		statusCommand(client),
 		callsCommand(client),
 		xidCommand(client),
-		loseCommand(client),
-		returnCommand(client),
 		latencyCommand(client),
 		failCommand(client),
 		clearCommand(client),
@@ -57,6 +55,7 @@ func newCommand() *cobra.Command {
 		resetCommand(client),
 		rebootCommand(client),
 	)
+	root.AddCommand(presenceCommands(client)...)
 	return root
 }
 
@@ -159,22 +158,21 @@ func instance(flag string, id int64) (uint32, error) {
 	return uint32(id), nil
 }
 
-func loseCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:   "lose GPU",
-		Short: "Let a GPU fall off the bus",
-		Args:  exactly("GPU"),
-		RunE:  onGPU(client, wire.Client.Lose),
+// presenceCommands change whether a GPU is there.
+func presenceCommands(client connect) []*cobra.Command {
+	var commands []*cobra.Command
+	for _, c := range []struct {
+		name, short string
+		do          func(wire.Client, int) error
+	}{
+		{"lose", "Let a GPU fall off the bus", wire.Client.Lose},
+		{"return", "Bring a lost GPU back", wire.Client.Return},
+		{"attach", "Add a GPU that is absent", wire.Client.Attach},
+		{"detach", "Take a GPU that is not in use from the driver", wire.Client.Detach},
+	} {
+		commands = append(commands, &cobra.Command{Use: c.name + " GPU", Short: c.short, Args: exactly("GPU"), RunE: onGPU(client, c.do)})
 	}
-}
-
-func returnCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:   "return GPU",
-		Short: "Bring a lost GPU back",
-		Args:  exactly("GPU"),
-		RunE:  onGPU(client, wire.Client.Return),
-	}
+	return commands
 }
 
 func onGPU(client connect, do func(wire.Client, int) error) func(*cobra.Command, []string) error {

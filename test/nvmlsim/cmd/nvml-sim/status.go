@@ -17,9 +17,12 @@ func printState(to io.Writer, state model.State) error {
 		state.Machine, state.DriverVersion, state.CUDADriverVersion, state.Sessions)
 	fmt.Fprintln(w, "GPU\tMINOR\tPRODUCT\tPCI BUS ID\tUUID\tCOMPUTE MODE\tTIME SLICE\tMIG\tSTATE")
 	for _, gpu := range state.GPUs {
-		presence := "present"
-		if gpu.Lost {
-			presence = "lost"
+		presence := model.Present
+		switch {
+		case gpu.Lost:
+			presence = model.Lost
+		case gpu.Absent:
+			presence = model.Absent
 		}
 		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpu.Index, gpu.Minor, gpu.ProductName,
 			gpu.PCIBusID, gpu.UUID, gpu.ComputeMode, gpu.Timeslice, migMode(gpu), presence)

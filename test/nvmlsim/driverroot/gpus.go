@@ -1,0 +1,46 @@
+package driverroot
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// gpus shows the GPUs that the driver has and, from then on, each one that comes or goes.
+func (t *Tree) gpus(machine *model.Machine) {
+	gpus, file := machine.GPUs(), machine.File()
+	for _, gpu := range gpus {
+		if gpu.Attached {
+			t.attach(file, gpu)
+		}
+	}
+	machine.WatchAttachments(func(index int, attached bool) {
+		t.follow(func() {
+			if attached {
+				t.attach(file, gpus[index])
+			} else {
+				t.detach(gpus[index])
+			}
+		})
+	})
+}
+
+func (t *Tree) attach(file model.File, gpu model.GPUInfo) {
+	t.device(gpuDevice(gpu), nvidiaMajor, gpu.Minor, 0o666)
+	t.information(gpu, file.DriverVersion)
+	if gpu.Board.MIG != nil {
+		t.dir(instancesDir(gpu.Minor))
+	}
+	t.gpu(file, gpu)
+}
+
+// detach removes what attach made; the bridges above the GPU stay.
+func (t *Tree) detach(gpu model.GPUInfo) {
+	t.remove(gpuDevice(gpu))
+	t.remove(path.Dir(informationFile(gpu)))
+	t.remove(path.Dir(instancesDir(gpu.Minor)))
+	t.removeFunction(gpuFunction(gpu))
+}
+
+func gpuDevice(gpu model.GPUInfo) string { return fmt.Sprintf("dev/nvidia%d", gpu.Minor) }
