@@ -47,6 +47,7 @@ func TestCommandLineErrors(t *testing.T) {
 		{append(socket, "latency", "nvmlInit", "1s", "--profile", "realistic"), "latency takes no arguments"},
 		{append(socket, "latency", "--contention", "-1s"), "contention -1s is negative"},
 		{append(socket, "latency", "nvmlInit", "1s", "--contention", "1s"), "latency takes no arguments"},
+		{append(socket, "fabric", "completed"), "has no NVSwitch"},
 		{append(socket, "mig", "fly"), `there is no command "fly"`},
 		{append(socket, "mig", "mode", "0", "on"), "cannot be partitioned"},
 		{append(socket, "mig", "mode", "0", "perhaps"), "neither on nor off"},

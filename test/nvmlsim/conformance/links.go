@@ -89,6 +89,43 @@ func (s suite) fabric(t *testing.T) {
 	})
 }
 
+// lateFabric: links and peers come only when the fabric manager is done.
+func (s suite) lateFabric(t *testing.T) {
+	if len(s.node.NVSwitches) == 0 {
+		if err := s.control.SetFabric(model.FabricInProgress); err == nil {
+			t.Error("a machine without NVSwitches has a fabric manager")
+		}
+		return
+	}
+	t.Cleanup(func() { act(t, s.control.SetFabric(model.FabricCompleted)) })
+	lib := s.open(t)
+	first, second := device(t, lib, 0), device(t, lib, 1)
+	for number, state := range []model.Fabric{model.FabricNotStarted, model.FabricInProgress, model.FabricCompleted} {
+		act(t, s.control.SetFabric(state))
+		if got := s.state(t).Fabric; got != state {
+			t.Errorf("the machine's state says that the fabric is %s, want %s", got, state)
+		}
+		active, remote, peers := nvml.FEATURE_DISABLED, nvml.ERROR_NOT_SUPPORTED, nvml.P2P_STATUS_NOT_SUPPORTED
+		if state == model.FabricCompleted {
+			active, remote, peers = nvml.FEATURE_ENABLED, nvml.SUCCESS, nvml.P2P_STATUS_OK
+		}
+		gives(t, "the state of a link", active)(first.GetNvLinkState(0))
+		gives(t, "whether the link is valid", uint32(1))(first.GetNvLinkCapability(0, nvml.NVLINK_CAP_VALID))
+		gives(t, "peer to peer over NVLink", peers)(first.GetP2PStatus(second, nvml.P2P_CAPS_INDEX_NVLINK))
+		_, ret := first.GetNvLinkRemoteDeviceType(0)
+		returns(t, "GetNvLinkRemoteDeviceType", remote, ret)
+		info, ret := first.GetGpuFabricInfo()
+		v3, _ := versioned(first).fabricV3()
+		want := uint8(number + 1) // NVML_GPU_FABRIC_STATE_NOT_STARTED is 1
+		if ret != nvml.ERROR_NOT_SUPPORTED && (info.State != want || v3.State != want || (v3.HealthMask != 0) != (state == model.FabricCompleted)) {
+			t.Errorf("while the fabric is %s, its states are %d and %d with health %#x, want %d", state, info.State, v3.State, v3.HealthMask, want)
+		}
+	}
+	if err := s.control.SetFabric("done"); err == nil {
+		t.Error("a state that is none was accepted")
+	}
+}
+
 func (s suite) topology(t *testing.T) {
 	lib := s.open(t)
 	for i, a := range s.node.GPUs {

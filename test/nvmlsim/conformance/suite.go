@@ -68,6 +68,7 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"field values", s.fieldValues},
 		{"NVLink", s.nvLink},
 		{"fabric", s.fabric},
+		{"late fabric manager", s.lateFabric},
 		{"topology", s.topology},
 		{"peer to peer", s.peerToPeer},
 		{"event registration", s.eventRegistration},

@@ -75,6 +75,8 @@ func (m *Machine) admits(at place, pid int) error {
 	switch {
 	case !g.reachable():
 		return fmt.Errorf("CUDA_ERROR_DEVICE_UNAVAILABLE: GPU %d is lost", g.index)
+	case g.switched() && m.fabric != FabricCompleted:
+		return fmt.Errorf("CUDA_ERROR_SYSTEM_NOT_READY: the fabric manager is not done with GPU %d", g.index)
 	case g.computeMode == nvml.COMPUTEMODE_PROHIBITED:
 		return fmt.Errorf("CUDA_ERROR_DEVICE_UNAVAILABLE: the compute mode of GPU %d prohibits contexts", g.index)
 	case g.computeMode != nvml.COMPUTEMODE_EXCLUSIVE_PROCESS:

@@ -27,6 +27,9 @@ type Control interface {
 	// Detach takes a GPU from the driver, as sysfs's unbind does. It is an error if the GPU
 	// is in use.
 	Detach(gpu int) error
+	// SetFabric says how far the fabric manager has come. It is an error on a machine
+	// without NVSwitches.
+	SetFabric(Fabric) error
 	// SetLatency makes every call of a function take at least that long before
 	// it does anything. AnyFunction stands for every function that has no latency
 	// of its own. Zero removes the latency.
@@ -115,6 +118,7 @@ type State struct {
 	Machine           string         `json:"machine"`
 	DriverVersion     string         `json:"driverVersion"`
 	CUDADriverVersion string         `json:"cudaDriverVersion"`
+	Fabric            Fabric         `json:"fabric,omitempty"` // empty without NVSwitches
 	GPUs              []GPUState     `json:"gpus"`
 	Sessions          int            `json:"sessions"`
 	Latencies         []LatencyState `json:"latencies,omitempty"`

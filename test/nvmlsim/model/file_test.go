@@ -73,6 +73,7 @@ func TestParseFileRefuses(t *testing.T) {
 		{"a negative contention", "gpus:", "habits: {latency: {contention: -5ms}}\ngpus:", "contention -5ms"},
 		{"an unknown habit", "gpus:", "habits: {sleep: true}\ngpus:", "sleep"},
 		{"a presence that is none", "minor: 0,", "minor: 0, presence: late,", `presence "late"`},
+		{"a fabric that is none", "gpus:", "habits: {fabric: done}\ngpus:", `fabric "done"`},
 		{"a negative module", "moduleID: 2", "moduleID: -2", "negative"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -192,6 +193,24 @@ func TestMachineKeepsItsDescription(t *testing.T) {
 	f.GPUs[0].Minor, f.NVSwitches[0].PCIBusID = 99, ""
 	if !reflect.DeepEqual(m.File(), want) {
 		t.Errorf("the machine's description is %+v, want %+v", m.File(), want)
+	}
+}
+
+func TestFabricAtTheStart(t *testing.T) {
+	late := strings.Replace(twoGPUs, "gpus:", "habits: {fabric: inProgress}\ngpus:", 1)
+	m := load(t, late)
+	if _, err := m.OpenContexts(Process{PID: 1}); err == nil || !strings.HasPrefix(err.Error(), "CUDA_ERROR_SYSTEM_NOT_READY") {
+		t.Errorf("CUDA before the fabric manager: %v", err)
+	}
+	if err := m.SetFabric(FabricCompleted); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.OpenContexts(Process{PID: 1}); err != nil {
+		t.Error(err)
+	}
+	_, err := ParseFile([]byte(strings.Replace(late, "nvSwitches:\n- {pciBusID: \"0000:c0:00.0\", pciDeviceID: \"22a3\", linksPerGPU: 2}\n", "", 1)))
+	if err == nil || !strings.Contains(err.Error(), "without nvSwitches") {
+		t.Errorf("a fabric without switches: %v", err)
 	}
 }
 

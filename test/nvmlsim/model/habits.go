@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,9 @@ import (
 type Habits struct {
 	// Latency is how long NVML's functions take; nothing if unset.
 	Latency Latency `json:"latency,omitzero"`
+	// Fabric is how far the fabric manager has come when the machine starts:
+	// "notStarted", "inProgress" or "completed". Unset: completed.
+	Fabric Fabric `json:"fabric,omitempty"`
 }
 
 // Latency is how long NVML's functions take, before their effect.
@@ -45,10 +49,14 @@ var searches = []string{
 }
 
 func (h Habits) validate() error {
+	var errs []error
 	if _, err := h.Latency.faults(); err != nil {
-		return fmt.Errorf("habits.latency: %w", err)
+		errs = append(errs, fmt.Errorf("habits.latency: %w", err))
 	}
-	return nil
+	if err := cmp.Or(h.Fabric, FabricCompleted).validate(); err != nil {
+		errs = append(errs, fmt.Errorf("habits: %w", err))
+	}
+	return errors.Join(errs...)
 }
 
 // faults are those of a machine that starts with the latencies.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +21,7 @@ type Machine struct {
 	// queues of every event set. Nothing blocks while holding it.
 	mu       sync.Mutex
 	gpus     []*gpu
+	fabric   Fabric
 	sessions map[*Session]struct{}
 	faults   faults
 	// slow are the calls that an injected latency keeps waiting.
@@ -48,7 +50,7 @@ func Load(f File) (*Machine, error) {
 	}
 	m := &Machine{
 		file: f, sessions: map[*Session]struct{}{}, slow: map[*SlowCall]struct{}{}, contexts: map[*Contexts]struct{}{},
-		calls: map[string]int{},
+		calls: map[string]int{}, fabric: cmp.Or(f.Habits.Fabric, FabricCompleted),
 	}
 	for i := range f.GPUs {
 		g, err := newGPU(f, i)
@@ -143,6 +145,9 @@ func (m *Machine) State() (State, error) {
 		Failures:          m.faults.failureStates(),
 		SlowCalls:         m.slowCalls(),
 		Calls:             maps.Clone(m.calls),
+	}
+	if len(m.file.NVSwitches) > 0 {
+		state.Fabric = m.fabric
 	}
 	for _, g := range m.gpus {
 		of := g.state()

@@ -11,8 +11,18 @@ var nvlinkVersions = map[string]nvml.NvlinkVersion{
 	"5.0": nvml.NVLINK_VERSION_5_0,
 }
 
-// port enters a function about one NVLink port.
+// port enters a function about one NVLink port. It leads nowhere until the fabric
+// manager is done.
 func (d *device) port(function string, number int) (link, nvml.Return) {
+	l, ret := d.wiring(function, number)
+	if d.session.machine.fabricState() != FabricCompleted {
+		l.remote = nil
+	}
+	return l, ret
+}
+
+// wiring enters a function about what one NVLink port is soldered to.
+func (d *device) wiring(function string, number int) (link, nvml.Return) {
 	if ret := d.enter(function); ret != nvml.SUCCESS {
 		return link{}, ret
 	}
@@ -28,7 +38,8 @@ func (d *device) port(function string, number int) (link, nvml.Return) {
 	return d.gpu.links[number], nvml.SUCCESS
 }
 
-// GetNvLinkState implements nvml.Device: a port is active when it is wired.
+// GetNvLinkState implements nvml.Device: a port is active when it is wired
+// and the fabric manager is done.
 func (d *device) GetNvLinkState(number int) (nvml.EnableState, nvml.Return) {
 	l, ret := d.port("nvmlDeviceGetNvLinkState", number)
 	if ret != nvml.SUCCESS || l.remote == nil {
@@ -76,7 +87,7 @@ func (d *device) GetNvLinkRemotePciInfo(number int) (nvml.PciInfo, nvml.Return) 
 
 // GetNvLinkCapability implements nvml.Device.
 func (d *device) GetNvLinkCapability(number int, capability nvml.NvLinkCapability) (uint32, nvml.Return) {
-	l, ret := d.port("nvmlDeviceGetNvLinkCapability", number)
+	l, ret := d.wiring("nvmlDeviceGetNvLinkCapability", number)
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
@@ -91,47 +102,47 @@ func (d *device) GetNvLinkCapability(number int, capability nvml.NvLinkCapabilit
 }
 
 // fabric enters a function about the NVLink fabric.
-func (d *device) fabric(function string) nvml.Return {
+func (d *device) fabric(function string) (fabricInfo, nvml.Return) {
 	if ret := d.enter(function); ret != nvml.SUCCESS {
-		return ret
+		return fabricInfo{}, ret
 	}
 	if !d.gpu.fabricCapable() {
-		return nvml.ERROR_NOT_SUPPORTED
+		return fabricInfo{}, nvml.ERROR_NOT_SUPPORTED
 	}
-	return nvml.SUCCESS
+	state := d.session.machine.fabricState()
+	info := fabricInfo{state: fabricStates[state]}
+	if state == FabricCompleted {
+		info.healthMask, info.healthSummary = healthyFabric, nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
+	}
+	return info, nvml.SUCCESS
+}
+
+// fabricInfo is what all versions of the function tell. Zero health is not supported.
+type fabricInfo struct {
+	state, healthSummary uint8
+	healthMask           uint32
 }
 
 // GetGpuFabricInfo implements nvml.Device. A fabric within one machine reports
 // no cluster: its UUID and clique are zero.
 func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
-	if ret := d.fabric("nvmlDeviceGetGpuFabricInfo"); ret != nvml.SUCCESS {
-		return nvml.GpuFabricInfo{}, ret
-	}
-	return nvml.GpuFabricInfo{Status: uint32(nvml.SUCCESS), State: nvml.GPU_FABRIC_STATE_COMPLETED}, nvml.SUCCESS
+	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfo")
+	return nvml.GpuFabricInfo{Status: uint32(nvml.SUCCESS), State: fabric.state}, ret
 }
 
 // GpuFabricInfoV2 implements VersionedDevice.
 func (d *device) GpuFabricInfoV2() (nvml.GpuFabricInfo_v2, nvml.Return) {
-	var info nvml.GpuFabricInfo_v2
+	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
+	info := nvml.GpuFabricInfo_v2{State: fabric.state, HealthMask: fabric.healthMask}
 	info.Version = nvml.STRUCT_VERSION(info, 2)
-	ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
-	if ret == nvml.SUCCESS {
-		info.State = nvml.GPU_FABRIC_STATE_COMPLETED
-		info.HealthMask = healthyFabric
-	}
 	return info, ret
 }
 
 // GpuFabricInfoV3 implements VersionedDevice.
 func (d *device) GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return) {
-	var info nvml.GpuFabricInfo_v3
+	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
+	info := nvml.GpuFabricInfo_v3{State: fabric.state, HealthMask: fabric.healthMask, HealthSummary: fabric.healthSummary}
 	info.Version = nvml.STRUCT_VERSION(info, 3)
-	ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
-	if ret == nvml.SUCCESS {
-		info.State = nvml.GPU_FABRIC_STATE_COMPLETED
-		info.HealthMask = healthyFabric
-		info.HealthSummary = nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
-	}
 	return info, ret
 }
 

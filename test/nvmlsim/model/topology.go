@@ -23,7 +23,8 @@ func (d *device) GetP2PStatus(other nvml.Device, index nvml.GpuP2PCapsIndex) (nv
 	if index < 0 || index >= nvml.P2P_CAPS_INDEX_UNKNOWN {
 		return nvml.P2P_STATUS_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
 	}
-	linked := d.gpu == peer || d.gpu.switched() && peer.switched()
+	switched := d.gpu.switched() && peer.switched() && d.session.machine.fabricState() == FabricCompleted
+	linked := d.gpu == peer || switched
 	switch {
 	case linked && index != nvml.P2P_CAPS_INDEX_PCI:
 		return nvml.P2P_STATUS_OK, nvml.SUCCESS

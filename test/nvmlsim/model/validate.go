@@ -27,6 +27,9 @@ func (f File) Validate() error {
 	for i, s := range f.NVSwitches {
 		errs = append(errs, f.validateSwitch(i, s, seen))
 	}
+	if f.Habits.Fabric != "" && len(f.NVSwitches) == 0 {
+		errs = append(errs, errors.New("habits have a fabric, which a machine without nvSwitches does not have"))
+	}
 	for i, g := range f.GPUs {
 		errs = append(errs, f.validateGPU(i, g, seen))
 	}

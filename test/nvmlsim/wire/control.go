@@ -19,6 +19,7 @@ type controlRequest struct {
 	Return     *int                `json:"return,omitempty"`
 	Attach     *int                `json:"attach,omitempty"`
 	Detach     *int                `json:"detach,omitempty"`
+	Fabric     *model.Fabric       `json:"fabric,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
 	Latencies  *string             `json:"latencies,omitempty"`
 	Contention *time.Duration      `json:"contention,omitempty"`
@@ -91,6 +92,8 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.Attach(*r.Attach)
 	case r.Detach != nil:
 		err = control.Detach(*r.Detach)
+	case r.Fabric != nil:
+		err = control.SetFabric(*r.Fabric)
 	case r.SetLatency != nil && r.SetLatency.After:
 		err = control.SetLatencyAfter(r.SetLatency.Function, r.SetLatency.Latency)
 	case r.SetLatency != nil:
@@ -181,6 +184,9 @@ func (c Client) Attach(gpu int) error { return c.do(controlRequest{Attach: &gpu}
 
 // Detach implements model.Control.
 func (c Client) Detach(gpu int) error { return c.do(controlRequest{Detach: &gpu}) }
+
+// SetFabric implements model.Control.
+func (c Client) SetFabric(state model.Fabric) error { return c.do(controlRequest{Fabric: &state}) }
 
 // SetLatency implements model.Control.
 func (c Client) SetLatency(function string, latency time.Duration) error {

@@ -47,6 +47,7 @@ func newCommand() *cobra.Command {
 		statusCommand(client),
 		callsCommand(client),
 		xidCommand(client),
+		fabricCommand(client),
 		latencyCommand(client),
 		failCommand(client),
 		clearCommand(client),
@@ -173,6 +174,17 @@ func presenceCommands(client connect) []*cobra.Command {
 		commands = append(commands, &cobra.Command{Use: c.name + " GPU", Short: c.short, Args: exactly("GPU"), RunE: onGPU(client, c.do)})
 	}
 	return commands
+}
+
+func fabricCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:   "fabric STATE",
+		Short: "Say how far the fabric manager has come: notStarted, inProgress or completed",
+		Args:  exactly("STATE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return run(client, func(c wire.Client) error { return c.SetFabric(model.Fabric(args[0])) })
+		},
+	}
 }
 
 func onGPU(client connect, do func(wire.Client, int) error) func(*cobra.Command, []string) error {

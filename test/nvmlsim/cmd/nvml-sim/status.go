@@ -13,8 +13,12 @@ import (
 
 func printState(to io.Writer, state model.State) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "simulated machine %s, driver %s, CUDA %s, %d clients\n\n",
+	fmt.Fprintf(w, "simulated machine %s, driver %s, CUDA %s, %d clients\n",
 		state.Machine, state.DriverVersion, state.CUDADriverVersion, state.Sessions)
+	if state.Fabric != "" {
+		fmt.Fprintf(w, "fabric manager: %s\n", state.Fabric)
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintln(w, "GPU\tMINOR\tPRODUCT\tPCI BUS ID\tUUID\tCOMPUTE MODE\tTIME SLICE\tMIG\tSTATE")
 	for _, gpu := range state.GPUs {
 		presence := model.Present
