@@ -15,23 +15,23 @@ func board(g Geometry) gpu.GPU {
 
 // visit calls see with every set of partitions that fit a GPU together, the
 // empty one included: their indices in all, and which others fit beside them.
-func visit(room gpu.Room, all []gpu.Partition, see func(set []int, fits []bool)) {
-	var extend func(from int, room gpu.Room, set []int)
-	extend = func(from int, room gpu.Room, set []int) {
+func visit(free gpu.Resources, all []gpu.Partition, see func(set []int, fits []bool)) {
+	var extend func(from int, free gpu.Resources, set []int)
+	extend = func(from int, free gpu.Resources, set []int) {
 		fits := make([]bool, len(all))
 		for i := range all {
-			fits[i] = room.Fits(all[i].Profile, all[i].Start)
+			fits[i] = free.Fits(all[i].Profile, all[i].Start)
 			if fits[i] && i >= from {
-				extend(i+1, room.Take(all[i].Profile, all[i].Start), append(set[:len(set):len(set)], i))
+				extend(i+1, free.Take(all[i].Profile, all[i].Start), append(set[:len(set):len(set)], i))
 			}
 		}
 		see(set, fits)
 	}
-	extend(0, room, nil)
+	extend(0, free, nil)
 }
 
-func sets(room gpu.Room, all []gpu.Partition) (valid, maximal int) {
-	visit(room, all, func(_ []int, fits []bool) {
+func sets(free gpu.Resources, all []gpu.Partition) (valid, maximal int) {
+	visit(free, all, func(_ []int, fits []bool) {
 		valid++
 		if !slices.Contains(fits, true) {
 			maximal++
@@ -66,8 +66,8 @@ func TestGeometryCounts(t *testing.T) {
 			}
 		}
 		got := counts{placements: len(all)}
-		got.valid, got.maximal = sets(gpu.Room(), all)
-		_, got.maximalPlain = sets(gpu.Room(), basic)
+		got.valid, got.maximal = sets(gpu.FreeResources(), all)
+		_, got.maximalPlain = sets(gpu.FreeResources(), basic)
 		if got != want[g.Name] {
 			t.Errorf("geometry %s counts %+v, want %+v", g.Name, got, want[g.Name])
 		}
@@ -79,11 +79,11 @@ func TestGeometryCounts(t *testing.T) {
 func TestMaximumFollows(t *testing.T) {
 	for _, g := range Geometries() {
 		for _, p := range g.Profiles {
-			room := board(g).Room()
+			free := board(g).FreeResources()
 			count := 0
 			for _, start := range p.Starts {
-				if room.Fits(p.GPU(), start) {
-					room = room.Take(p.GPU(), start)
+				if free.Fits(p.GPU(), start) {
+					free = free.Take(p.GPU(), start)
 					count++
 				}
 			}
@@ -118,7 +118,7 @@ func TestCountersAreTheFewestThatDecide(t *testing.T) {
 		}
 		uses := usesOf(board, counters)
 		if wrong := undecided(board, uses); wrong != "" {
-			t.Errorf("%s: room and counters differ about %s", g.Name, wrong)
+			t.Errorf("%s: resources and counters differ about %s", g.Name, wrong)
 		}
 		for i := range counters {
 			if undecided(board, slices.Delete(slices.Clone(uses), i, i+1)) == "" {
@@ -145,11 +145,11 @@ func usesOf(g gpu.GPU, counters []gpu.Counter) []uses {
 	return all
 }
 
-// undecided is a set about which counters and room differ: one that fits, with
+// undecided is a set about which counters and resources differ: one that fits, with
 // one partition more.
 func undecided(g gpu.GPU, counters []uses) (wrong string) {
 	all := g.Partitions()
-	visit(g.Room(), all, func(set []int, fits []bool) {
+	visit(g.FreeResources(), all, func(set []int, fits []bool) {
 		for i := range all {
 			if wrong == "" && admits(counters, set, i) != fits[i] {
 				wrong = all[i].Name() + " beside"

@@ -9,7 +9,7 @@ import (
 type Counter struct {
 	// Name is that of the counter in NVIDIA's driver.
 	Name string
-	// Total is how much there is: bytes of memory, memory slices in parts, else
+	// Total is how much there is: bytes of memory, memory slices in sliceUnits, else
 	// pieces.
 	Total uint64
 	// whole is what the whole GPU takes, and shared what it takes in shares.
@@ -21,15 +21,15 @@ type Counter struct {
 	start       int
 }
 
-// parts is how many parts a memory slice is counted in. A partition takes all of
+// sliceUnits is how many units a memory slice is counted in. A partition takes all of
 // them, as a GPU in shares does, and the whole GPU one, which keeps them apart. The
 // others are for claims with admin access, which look at a GPU that another claim
 // has: the scheduler asks for free counters for them, too
 // (kubernetes/kubernetes#140729).
-const parts = 32
+const sliceUnits = 32
 
 // Counters are what keeps apart the shapes that are offered of one GPU: the
-// fewest that admit exactly the sets of partitions that fit its Room together,
+// fewest that admit exactly the sets of partitions that fit its FreeResources together,
 // and nothing beside a whole GPU. A counter that never decides only costs the
 // scheduler time, which compares every counter of a node for each candidate.
 // Where a GPU is not partitioned, one counter stands for it. There are none where
@@ -55,9 +55,9 @@ func Counters(offered []Shape) []Counter {
 	switch {
 	case len(placements) > 0:
 		counters = append(counters, bindingSlices(placements, entire)...)
-		counters = append(counters, bindingAmounts(distinct(placements), placements[0].GPU.Room())...)
+		counters = append(counters, bindingAmounts(distinct(placements), placements[0].GPU.FreeResources())...)
 	case entire > 1:
-		counters = append(counters, Counter{Name: "gpu", Total: parts, whole: 1, shared: parts})
+		counters = append(counters, Counter{Name: "gpu", Total: sliceUnits, whole: 1, shared: sliceUnits})
 	}
 	return counters
 }
@@ -117,9 +117,9 @@ func bindingSlices(partitions []Partition, entire int) []Counter {
 		if bit := uint64(1) << slice; kept&bit != 0 {
 			counters = append(counters, Counter{
 				Name:  fmt.Sprintf("memory-slice-%d", slice),
-				Total: parts,
-				whole: 1, shared: parts,
-				use: func(p Profile, start int) uint64 { return parts * (sliceBits(start, p.Size) >> slice & 1) },
+				Total: sliceUnits,
+				whole: 1, shared: sliceUnits,
+				use: func(p Profile, start int) uint64 { return sliceUnits * (sliceBits(start, p.Size) >> slice & 1) },
 			})
 		}
 	}
@@ -154,9 +154,9 @@ var amounts = [len(amountValues{})]struct {
 }
 
 // bindingAmounts are the amounts that it takes to refuse every set of
-// partitions that do not overlap but need more than the room has.
-func bindingAmounts(partitions []Partition, room Room) []Counter {
-	refused := refusals(partitions, room)
+// partitions that do not overlap but need more than there is.
+func bindingAmounts(partitions []Partition, free Resources) []Counter {
+	refused := refusals(partitions, free)
 	kept := uint(1)<<len(amounts) - 1
 	for i := range amounts {
 		without := kept &^ (1 << i)
@@ -169,7 +169,7 @@ func bindingAmounts(partitions []Partition, room Room) []Counter {
 		if kept&(1<<i) != 0 {
 			counters = append(counters, Counter{
 				Name:  amount.name,
-				Total: amount.of(room.memory, room.Engines),
+				Total: amount.of(free.memory, free.Engines),
 				use:   func(p Profile, _ int) uint64 { return amount.of(p.MemoryBytes, p.Engines) },
 			})
 		}
@@ -180,8 +180,8 @@ func bindingAmounts(partitions []Partition, room Room) []Counter {
 // refusals are the sets of amounts, as bits, any of which refuses some set of
 // partitions that do not overlap. Sets that contain a refused one are not
 // looked at: what refuses the smaller set refuses them.
-func refusals(partitions []Partition, room Room) []uint {
-	totals := amountsOf(room.memory, room.Engines)
+func refusals(partitions []Partition, free Resources) []uint {
+	totals := amountsOf(free.memory, free.Engines)
 	taken := make([]uint64, len(partitions))
 	used := make([]amountValues, len(partitions))
 	for n, p := range partitions {

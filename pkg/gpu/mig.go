@@ -177,7 +177,7 @@ func (s Static) sharedType(sharing Sharing) string { return s.Type() + "-" + sha
 func (s Static) sharedUses(c Counter) uint64 { return s.Uses(c) }
 
 // Uses is nothing but what tells its claims apart: what the instance has is no
-// part of the Room.
+// part of the FreeResources.
 func (s Static) Uses(c Counter) uint64 {
 	if c.ofInstances && c.start == s.Instance.Start {
 		return c.Total

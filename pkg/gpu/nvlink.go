@@ -12,7 +12,7 @@ type Link struct {
 // GroupByNVLink returns the GPUs with NVLinkGroup set from their links, which
 // are keyed by UUID. A GPU without links, or linked only to itself, has no group.
 func GroupByNVLink(gpus []GPU, links map[string]Link) []GPU {
-	groups := newPartition(len(gpus))
+	groups := newDisjointSets(len(gpus))
 	byUUID := make(map[string]int, len(gpus))
 	for i, g := range gpus {
 		byUUID[g.UUID] = i
@@ -55,22 +55,22 @@ func GroupByNVLink(gpus []GPU, links map[string]Link) []GPU {
 	return grouped
 }
 
-// partition is a disjoint-set forest over 0..n-1.
-type partition []int
+// disjointSets is a disjoint-set forest over 0..n-1.
+type disjointSets []int
 
-func newPartition(n int) partition {
-	p := make(partition, n)
-	for i := range p {
-		p[i] = i
+func newDisjointSets(n int) disjointSets {
+	s := make(disjointSets, n)
+	for i := range s {
+		s[i] = i
 	}
-	return p
+	return s
 }
 
-func (p partition) root(i int) int {
-	for p[i] != i {
-		i = p[i]
+func (s disjointSets) root(i int) int {
+	for s[i] != i {
+		i = s[i]
 	}
 	return i
 }
 
-func (p partition) join(i, j int) { p[p.root(i)] = p.root(j) }
+func (s disjointSets) join(i, j int) { s[s.root(i)] = s.root(j) }

@@ -69,7 +69,7 @@ func (w Whole) Describe(d Description) {
 		d.Bytes(CapacityMemory, w.GPU.MemoryBytes)
 	}
 	if w.GPU.MIGSwitchable && len(w.GPU.Profiles) > 0 {
-		w.GPU.Room().Engines.describe(d)
+		w.GPU.FreeResources().Engines.describe(d)
 	}
 }
 
@@ -192,15 +192,15 @@ func (g GPU) Partitions() []Partition {
 	if g.MIG == MIGUnsupported || g.MIG == MIGDisabled && !g.MIGSwitchable {
 		return nil
 	}
-	room := g.Room()
+	free := g.FreeResources()
 	var partitions []Partition
 	for _, p := range g.Profiles {
 		for _, start := range p.Starts {
-			if room.Fits(p, start) {
+			if free.Fits(p, start) {
 				partitions = append(partitions, Partition{GPU: g, Profile: p, Start: start})
 			}
 		}
 	}
-	sortForRoom(partitions)
+	sortForPublication(partitions)
 	return partitions
 }

@@ -241,18 +241,18 @@ func TestAnInstanceOfferedInTwoWaysIsCounted(t *testing.T) {
 }
 
 func TestAPlacementThatNoBoardHasFitsNowhere(t *testing.T) {
-	room := Room{slices: ^uint64(0), memory: 1 << 40}
+	free := Resources{slices: ^uint64(0), memory: 1 << 40}
 	for _, p := range []Profile{{Size: 0}, {Size: -1}, {Size: 65}, {Size: 1 << 40}} {
-		if room.Fits(p, 0) {
+		if free.Fits(p, 0) {
 			t.Errorf("a placement of size %d fits", p.Size)
 		}
 	}
 	for _, start := range []int{-1, 64, 1 << 40} {
-		if room.Fits(Profile{Size: 1}, start) {
+		if free.Fits(Profile{Size: 1}, start) {
 			t.Errorf("a placement at %d fits", start)
 		}
 	}
-	if !room.Fits(Profile{Size: 64}, 0) || !room.Fits(Profile{Size: 1}, 63) {
+	if !free.Fits(Profile{Size: 64}, 0) || !free.Fits(Profile{Size: 1}, 63) {
 		t.Error("the largest placement does not fit")
 	}
 }

@@ -135,10 +135,10 @@ func fitTogether(a, b gpu.Shape) bool {
 	}
 	p, divided := partition(a)
 	q, alsoDivided := partition(b)
-	if !divided || !alsoDivided || !p.GPU.Room().Fits(p.Profile, p.Start) {
+	if !divided || !alsoDivided || !p.GPU.FreeResources().Fits(p.Profile, p.Start) {
 		return false
 	}
-	return p.GPU.Room().Take(p.Profile, p.Start).Fits(q.Profile, q.Start)
+	return p.GPU.FreeResources().Take(p.Profile, p.Start).Fits(q.Profile, q.Start)
 }
 
 func partition(shape gpu.Shape) (gpu.Partition, bool) {
@@ -250,20 +250,20 @@ func checkExact(t *testing.T, g gpu.GPU, policy gpu.Policy) *exact {
 	t.Helper()
 	e := newExact(t, g, policy)
 	partitions := g.Partitions()
-	var extend func(from int, room gpu.Room, set []int)
-	extend = func(from int, room gpu.Room, set []int) {
+	var extend func(from int, free gpu.Resources, set []int)
+	extend = func(from int, free gpu.Resources, set []int) {
 		for i, p := range partitions {
-			fits := room.Fits(p.Profile, p.Start)
+			fits := free.Fits(p.Profile, p.Start)
 			switch {
 			case fits && i >= from:
 				e.check(p.Name(), names(partitions, set), true)
-				extend(i+1, room.Take(p.Profile, p.Start), append(set[:len(set):len(set)], i))
+				extend(i+1, free.Take(p.Profile, p.Start), append(set[:len(set):len(set)], i))
 			case !fits && !slices.Contains(set, i) && fitsBesideParts(g, partitions, set, i):
 				e.check(p.Name(), names(partitions, set), false)
 			}
 		}
 	}
-	extend(0, g.Room(), nil)
+	extend(0, g.FreeResources(), nil)
 	if g.OffersWhole() {
 		whole := gpu.Whole{GPU: g}.Name()
 		e.check(whole, nil, true)
@@ -286,13 +286,13 @@ func names(partitions []gpu.Partition, set []int) []string {
 // fitsBesideParts tells whether a partition fits beside every smaller part of a set.
 func fitsBesideParts(g gpu.GPU, partitions []gpu.Partition, set []int, more int) bool {
 	for leave := range set {
-		room := g.Room()
+		free := g.FreeResources()
 		for k, i := range set {
 			if k != leave {
-				room = room.Take(partitions[i].Profile, partitions[i].Start)
+				free = free.Take(partitions[i].Profile, partitions[i].Start)
 			}
 		}
-		if !room.Fits(partitions[more].Profile, partitions[more].Start) {
+		if !free.Fits(partitions[more].Profile, partitions[more].Start) {
 			return false
 		}
 	}

@@ -206,14 +206,14 @@ func (s stream) run(starts [][]int) (placed int) {
 // first is the first fit, GPU by GPU, as the allocator finds it.
 func (s stream) first(holding []held, profile int, starts []int) (held, bool) {
 	for n := range gpusPerNode {
-		room := s.board.Room()
+		free := s.board.FreeResources()
 		for _, h := range holding {
 			if h.gpu == n {
-				room = room.Take(s.board.Profiles[h.profile], h.start)
+				free = free.Take(s.board.Profiles[h.profile], h.start)
 			}
 		}
 		for _, start := range starts {
-			if room.Fits(s.board.Profiles[profile], start) {
+			if free.Fits(s.board.Profiles[profile], start) {
 				return held{gpu: n, profile: profile, start: start}, true
 			}
 		}

@@ -1,44 +1,44 @@
 package gpu
 
-// maxSlices is how many memory slices fit the bits of a Room; boards have 4, 8 or 12.
+// maxSlices is how many memory slices fit the bits of Resources; boards have 4, 8 or 12.
 const maxSlices = 64
 
-// Room is what is free of a GPU for partitions. The zero value has no room.
-type Room struct {
-	slices uint64 // one bit a memory slice
+// Resources are what partitions take of a GPU. Of the zero value nothing can be taken.
+type Resources struct {
+	slices uint64 // one bit per memory slice
 	memory uint64 // bytes
 	Engines
 }
 
-// Room is what the GPU's profiles can own of it, less what its Instances have:
+// FreeResources are what the GPU's profiles can own of it, less what its Instances have:
 // of memory and of each engine there is as much as the largest profile owns.
-func (g GPU) Room() Room {
-	var room Room
+func (g GPU) FreeResources() Resources {
+	var free Resources
 	for _, p := range g.Profiles {
 		for _, start := range p.Starts {
-			room.slices |= sliceBits(start, p.Size)
+			free.slices |= sliceBits(start, p.Size)
 		}
-		room.memory = max(room.memory, p.MemoryBytes)
-		room.Engines = room.Engines.atLeast(p.Engines)
+		free.memory = max(free.memory, p.MemoryBytes)
+		free.Engines = free.Engines.atLeast(p.Engines)
 	}
 	for _, i := range g.Instances {
-		room.slices &^= sliceBits(i.Start, i.Size)
+		free.slices &^= sliceBits(i.Start, i.Size)
 		if p, known := g.profile(i.ProfileID); known {
-			room.memory -= min(room.memory, p.MemoryBytes)
-			room.Engines = room.Engines.less(p.Engines)
+			free.memory -= min(free.memory, p.MemoryBytes)
+			free.Engines = free.Engines.less(p.Engines)
 		}
 	}
-	return room
+	return free
 }
 
-// Fits tells whether a partition can be made in the room.
-func (r Room) Fits(p Profile, start int) bool {
+// Fits tells whether a partition can be made of them.
+func (r Resources) Fits(p Profile, start int) bool {
 	bits := sliceBits(start, p.Size)
 	return bits != 0 && r.slices&bits == bits && p.MemoryBytes <= r.memory && p.Engines.within(r.Engines)
 }
 
-// Take is the room that a partition leaves. It must fit.
-func (r Room) Take(p Profile, start int) Room {
+// Take is what a partition leaves. It must fit.
+func (r Resources) Take(p Profile, start int) Resources {
 	r.slices &^= sliceBits(start, p.Size)
 	r.memory -= p.MemoryBytes
 	r.Engines = r.Engines.less(p.Engines)
