@@ -26,16 +26,16 @@ func printShares(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "TYPE\tPROFILE\tSHARES\tMEMORY\tONE SHARE\tGPUS")
 	for _, line := range lines {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", line.kind, line.profile, line.count, line.memory, line.share, strings.Join(line.gpus, ","))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", line.deviceType, line.profile, line.count, line.memory, line.share, strings.Join(line.gpus, ","))
 	}
 	return table.Flush()
 }
 
 // shareOf is what the lines of a table are told apart by.
 type shareOf struct {
-	kind, profile string
-	count         int
-	memory, share string
+	deviceType, profile string
+	count               int
+	memory, share       string
 }
 
 type shareLine struct {
@@ -57,7 +57,7 @@ func shareLines(node gpu.Node, shapes []gpu.Shape) []shareLine {
 			continue
 		}
 		of := shareOf{
-			kind: shape.Type(), profile: cmp.Or(form.Profile, "-"), count: form.Shares,
+			deviceType: shape.Type(), profile: cmp.Or(form.Profile, "-"), count: form.Shares,
 			memory: mebibytes(int64(shape.MemoryBytes())), share: defaults(published[shape.Name()].Capacity),
 		}
 		minor := strconv.Itoa(shape.Physical().Minor)

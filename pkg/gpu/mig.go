@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Profile is one kind of MIG partition that a board offers.
+// Profile is a size of MIG partition that a board offers.
 type Profile struct {
 	// ID is the profile ID that NVML's placement and creation calls take. It
 	// means different profiles on different boards.

@@ -76,8 +76,8 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 }
 
 func isWhole(device resourceapi.Device) bool {
-	kind := device.Attributes[gpu.AttributeType].StringValue
-	return kind != nil && *kind == gpu.Whole{}.Type()
+	typ := device.Attributes[gpu.AttributeType].StringValue
+	return typ != nil && *typ == gpu.Whole{}.Type()
 }
 
 // WithoutShares is what can be published of a pool where one claim would get all

@@ -72,12 +72,12 @@ var podUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 // belong to the name of another driver.
 func (d *Driver) formerPods(ctx context.Context) []types.UID {
 	found := map[types.UID]bool{"": true}
-	for _, name := range names(ctx, DataDir(d.PluginsDir, d.Name)) {
+	for _, name := range fileNames(ctx, DataDir(d.PluginsDir, d.Name)) {
 		if pod, isOurs := middle(name, "dra-", ".sock"); isOurs {
 			found[types.UID(pod)] = true
 		}
 	}
-	for _, name := range names(ctx, d.RegistrarDir) {
+	for _, name := range fileNames(ctx, d.RegistrarDir) {
 		if pod, isOurs := middle(name, d.Name+"-", "-reg.sock"); isOurs && podUID.MatchString(pod) {
 			found[types.UID(pod)] = true
 		}
@@ -90,7 +90,7 @@ func (d *Driver) formerPods(ctx context.Context) []types.UID {
 	return pods
 }
 
-func names(ctx context.Context, dir string) []string {
+func fileNames(ctx context.Context, dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Sockets of plugins that died cannot be looked for")

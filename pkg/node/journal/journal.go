@@ -108,16 +108,16 @@ func (j *Journal) Delete(uid string) error {
 // process wrote is seen, and the files that cannot be used. Files that have not changed
 // are not read again.
 func (j *Journal) List() ([]Record, []*Corrupt, error) {
-	names, err := j.names()
+	files, err := j.fileNames()
 	if err != nil {
 		return nil, nil, fmt.Errorf("the journal directory %s cannot be read: %w", j.dir, err)
 	}
 	j.listMu.Lock()
 	defer j.listMu.Unlock()
-	records := make([]Record, 0, len(names))
+	records := make([]Record, 0, len(files))
 	var corrupt []*Corrupt
-	current := make(map[string]listed, len(names))
-	for _, name := range names {
+	current := make(map[string]listed, len(files))
+	for _, name := range files {
 		entry, known, err := j.entry(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // deleted since the directory was read
@@ -139,8 +139,8 @@ func (j *Journal) List() ([]Record, []*Corrupt, error) {
 	return records, corrupt, nil
 }
 
-// names returns the files that are or claim to be records.
-func (j *Journal) names() ([]string, error) {
+// fileNames are the files that are or claim to be records.
+func (j *Journal) fileNames() ([]string, error) {
 	dir, err := os.Open(j.dir)
 	if err != nil {
 		return nil, err

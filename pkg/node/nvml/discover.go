@@ -189,10 +189,10 @@ func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, e
 		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
 			continue
 		}
-		switch kind, ret := handle.GetNvLinkRemoteDeviceType(number); {
-		case ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:
+		switch remote, ret := handle.GetNvLinkRemoteDeviceType(number); {
+		case ret == nvml.SUCCESS && remote == nvml.NVLINK_DEVICE_TYPE_SWITCH:
 			return gpu.Link{Switched: true}, nil
-		case ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_GPU:
+		case ret == nvml.SUCCESS && remote == nvml.NVLINK_DEVICE_TYPE_GPU:
 			link.Peers = append(link.Peers, linkPeer(api, handle, number)...)
 		}
 	}

@@ -56,8 +56,8 @@ func readInstancesNow(handle nvml.Device, name string, mode gpu.MIGMode) ([]gpu.
 // readProfiles lists the GPU instance profiles, each once, in NVML's order.
 func readProfiles(handle nvml.Device, name string, total uint64) ([]gpu.Profile, error) {
 	var profiles []gpu.Profile
-	for kind := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		info, ret := handle.GetGpuInstanceProfileInfo(kind)
+	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		info, ret := handle.GetGpuInstanceProfileInfo(number)
 		if absent(ret) {
 			continue // a profile of other boards, or newer than the driver
 		}
@@ -74,7 +74,7 @@ func readProfiles(handle nvml.Device, name string, total uint64) ([]gpu.Profile,
 		if ret != nvml.SUCCESS {
 			return nil, check(ret, fmt.Sprintf("read the placements of MIG profile %d", info.Id), name)
 		}
-		profiles = append(profiles, profileOf(kind, info, placements, total))
+		profiles = append(profiles, profileOf(number, info, placements, total))
 	}
 	return profiles, nil
 }
@@ -83,10 +83,10 @@ func absent(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
 
-func profileOf(kind int, info nvml.GpuInstanceProfileInfo, placements []nvml.GpuInstancePlacement, total uint64) gpu.Profile {
+func profileOf(number int, info nvml.GpuInstanceProfileInfo, placements []nvml.GpuInstancePlacement, total uint64) gpu.Profile {
 	p := gpu.Profile{
 		ID:          int(info.Id),
-		Name:        profileName(int(info.SliceCount), info.MemorySizeMB<<20, total) + profileSuffixes[kind],
+		Name:        profileName(int(info.SliceCount), info.MemorySizeMB<<20, total) + profileSuffixes[number],
 		Slices:      int(info.SliceCount),
 		Size:        int(placements[0].Size),
 		MemoryBytes: info.MemorySizeMB << 20, // NVML's MB are MiB

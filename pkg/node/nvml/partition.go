@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// maxInstances is more than the instances of one kind that any board has: at
+// maxInstances is more than the instances of one profile that any board has: at
 // most one a slice. NVML's own count is wrong for A30
 // (github.com/NVIDIA/mig-parted, pkg/mig/discovery).
 const maxInstances = 32
@@ -80,8 +80,8 @@ func (l *Library) Instances(uuid string) ([]gpu.Instance, error) {
 // readInstances reads all instances of a GPU, which errors call by the name.
 func readInstances(handle nvml.Device, name string) ([]gpu.Instance, error) {
 	var instances []gpu.Instance
-	for kind := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		profile, ret := handle.GetGpuInstanceProfileInfo(kind)
+	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		profile, ret := handle.GetGpuInstanceProfileInfo(number)
 		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
 			continue // a profile of other boards, or newer than the driver
 		}
@@ -320,8 +320,8 @@ func (l *Library) CreateComputeInstance(uuid string, instance int) (gpu.MIGDevic
 // first of those with equally many is the plain one.
 func largestCompute(handle nvml.GpuInstance, name string) (nvml.ComputeInstanceProfileInfo, error) {
 	var largest nvml.ComputeInstanceProfileInfo
-	for kind := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
-		profile, ret := handle.GetComputeInstanceProfileInfo(kind, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+	for number := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
+		profile, ret := handle.GetComputeInstanceProfileInfo(number, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
 		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
 			continue
 		}

@@ -100,8 +100,8 @@ type Offer struct {
 	// its GPUs could not be read, empty when all could.
 	seen   gpu.Node
 	unread string
-	// offering are the identities of the shapes that are offered.
-	offering []string
+	// offered are the identities of the shapes that are offered.
+	offered []string
 	// applied and history are what the policies said, until is when the offer
 	// changes by itself, zero for never.
 	applied applied
@@ -223,7 +223,7 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	}
 	o.seen, o.unread = found.node, unread
 	sayPredictions(ctx, o.seen.GPUs)
-	o.offer(ctx, found)
+	o.offerFound(ctx, found)
 	return nil
 }
 
@@ -235,13 +235,13 @@ func (o *Offer) offerChanges(ctx context.Context) error {
 		return err
 	}
 	o.seen = found.node
-	o.offer(ctx, found)
+	o.offerFound(ctx, found)
 	return found.unreadable
 }
 
-// offer offers what was found and the policies say. It does nothing when the same is
+// offerFound offers what was found and the policies say. It does nothing when the same is
 // offered already.
-func (o *Offer) offer(ctx context.Context, found findings) {
+func (o *Offer) offerFound(ctx context.Context, found findings) {
 	node := found.free
 	policies, known := o.policiesFor(ctx, node)
 	history, next := o.history.next(node.GPUs, policies, found.held, time.Now())
@@ -249,19 +249,19 @@ func (o *Offer) offer(ctx context.Context, found findings) {
 		o.history, o.until = history, next.until
 		o.passing.Store(next.passing)
 	}
-	offering := identities(next)
+	offered := identities(next)
 	if !known {
-		offering = append(offering, "unpublished")
+		offered = append(offered, "unpublished")
 	}
-	if o.offering != nil && slices.Equal(offering, o.offering) {
+	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}
 	o.Claims.SetNode(prepare.Node{
-		Offer: prepare.NewOffer(o.Driver, o.NodeName, next.shapes),
+		Pool:  prepare.NewPool(o.Driver, o.NodeName, next.shapes),
 		Edits: o.hardware.Edits,
 		Tools: o.hardware.Tools,
 	})
-	o.offering = offering
+	o.offered = offered
 	for _, err := range next.unknown {
 		klog.FromContext(ctx).Error(err, "A device that a claim has is not offered")
 	}

@@ -67,8 +67,8 @@ func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string,
 
 // informerOf calls changed after every change, with nil for an object that was not there
 // or is not any more.
-func informerOf(kind runtime.Object, client any, lists cache.ListWatch, keep cache.TransformFunc, changed func(before, after any)) cache.SharedIndexInformer {
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&lists, client), kind, 0, cache.Indexers{})
+func informerOf(object runtime.Object, client any, lists cache.ListWatch, keep cache.TransformFunc, changed func(before, after any)) cache.SharedIndexInformer {
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&lists, client), object, 0, cache.Indexers{})
 	_ = informer.SetTransform(keep) // these fail after the start only
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { changed(nil, object) },

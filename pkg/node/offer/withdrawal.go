@@ -32,8 +32,8 @@ type replaced struct {
 	until  time.Time
 }
 
-// nodeOffer is what a node publishes.
-type nodeOffer struct {
+// desired is what a node is to publish.
+type desired struct {
 	shapes []gpu.Shape
 	// taints are those of the shapes that no further claim gets.
 	taints slice.Taints
@@ -50,16 +50,16 @@ type nodeOffer struct {
 // identities are what a change of the offer changes: the names of its shapes, how
 // they are shared, which instances those are that somebody else has made, which are
 // tainted, and what cannot be offered.
-func identities(offer nodeOffer) []string {
-	all := make([]string, 0, len(offer.shapes))
-	for _, shape := range offer.shapes {
+func identities(d desired) []string {
+	all := make([]string, 0, len(d.shapes))
+	for _, shape := range d.shapes {
 		identity := fmt.Sprintf("%s %s %+v %s", shape.Name(), shape.Physical().UUID, shape.Form(), shape.UUID())
-		for _, taint := range offer.taints[shape.Name()] {
+		for _, taint := range d.taints[shape.Name()] {
 			identity += fmt.Sprintf(" %s=%s:%s", taint.Key, taint.Value, taint.Effect)
 		}
 		all = append(all, identity)
 	}
-	for _, err := range offer.unknown {
+	for _, err := range d.unknown {
 		all = append(all, err.Error())
 	}
 	return all
@@ -67,9 +67,9 @@ func identities(offer nodeOffer) []string {
 
 // next decides what to publish where policies are to be in force. The shapes that
 // they offer come first, then those that are withdrawn.
-func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []journal.Device, now time.Time) (history, nodeOffer) {
+func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []journal.Device, now time.Time) (history, desired) {
 	h = h.replace(gpus, policies, now)
-	next := nodeOffer{
+	next := desired{
 		shapes: gpu.Shapes(gpus, func(g gpu.GPU) gpu.Policy { return policies[g.UUID] }),
 		taints: slice.Taints{},
 	}

@@ -17,7 +17,7 @@ type ofOne struct {
 	gpus    []gpu.GPU
 	history history
 	now     time.Time
-	offer   nodeOffer
+	offer   desired
 }
 
 func newOfOne(t *testing.T) *ofOne {
@@ -179,7 +179,7 @@ func TestAGPUThatIsAwayKeepsItsHistory(t *testing.T) {
 func TestIdentitiesTellParametersAndWithdrawalsApart(t *testing.T) {
 	seen := map[string]bool{}
 	g := fixture.Node(t, "p5.48xlarge").GPUs[0]
-	for _, offer := range []nodeOffer{
+	for _, offer := range []desired{
 		{shapes: shapesOf(g, sliced(2, gpu.DefaultInterval))},
 		{shapes: shapesOf(g, sliced(3, gpu.DefaultInterval))},
 		{shapes: shapesOf(g, sliced(3, gpu.LongInterval))},

@@ -25,9 +25,9 @@ type Assignment struct {
 	MPS journal.MPS
 }
 
-// names tells whether a configuration's request reference means this
+// isOf tells whether a configuration's request reference means this
 // assignment: the request, or one of its alternatives.
-func (a Assignment) names(reference string) bool {
+func (a Assignment) isOf(reference string) bool {
 	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
 }
 

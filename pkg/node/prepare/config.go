@@ -74,7 +74,7 @@ func (s setting) wrong(assignments []Assignment, err error) error {
 // isFor tells whether the configuration is for an assignment: one for all requests is
 // for those that it fits.
 func (s setting) isFor(a Assignment) bool {
-	return s.appliesTo(a.Shape.Form()) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.names))
+	return s.appliesTo(a.Shape.Form()) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.isOf))
 }
 
 // configure gives to the assignments what the claim's configurations ask for. Of those
@@ -125,7 +125,7 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 			return nil, s.wrong(assignments, err)
 		}
 		for _, assignment := range assignments {
-			if !s.appliesTo(assignment.Shape.Form()) && slices.ContainsFunc(entry.Requests, assignment.names) {
+			if !s.appliesTo(assignment.Shape.Form()) && slices.ContainsFunc(entry.Requests, assignment.isOf) {
 				return nil, fmt.Errorf("config[%d] (%s) is a %s, but request %q was given the device %s of type %s: use the kind for that type",
 					i, entry.Source, kindOf(entry.Opaque.Parameters), assignment.Request, assignment.Shape.Name(), assignment.Shape.Type())
 			}

@@ -78,13 +78,13 @@ func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []jo
 	if err != nil {
 		return nil, nil, err
 	}
-	needed := plan.parts()
+	needed := plan.holdings()
 	for _, record := range records {
 		if record.ClaimUID == string(plan.Claim.UID) || record.BootID != p.BootID {
 			continue
 		}
-		for _, held := range parts(record) {
-			if slices.ContainsFunc(needed, func(n part) bool {
+		for _, held := range holdings(record) {
+			if slices.ContainsFunc(needed, func(n holding) bool {
 				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
 			}) {
 				return &record, nil, nil
@@ -100,7 +100,7 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	if err != nil {
 		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", plan.Claim, holder.Namespace, holder.Name, err)
 	}
-	if !stale && holder.State == journal.Intent && plan.sharesWith(holder) {
+	if !stale && holder.State == journal.Intent && plan.sharesDevicesWith(holder) {
 		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
 	}
 	if !stale {
@@ -113,11 +113,11 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
-// sharesWith tells whether the record's claim has a share of a device of which the plan
+// sharesDevicesWith tells whether the record's claim has a share of a device of which the plan
 // has one, too.
-func (p Plan) sharesWith(record journal.Record) bool {
-	needed := p.parts()
-	return slices.ContainsFunc(parts(record), func(held part) bool { return slices.ContainsFunc(needed, held.coexists) })
+func (p Plan) sharesDevicesWith(record journal.Record) bool {
+	needed := p.holdings()
+	return slices.ContainsFunc(holdings(record), func(held holding) bool { return slices.ContainsFunc(needed, held.coexists) })
 }
 
 // stale tells whether a record's claim no longer exists or no longer has the
@@ -143,8 +143,8 @@ func (p *Preparer) claimOf(ctx context.Context, record journal.Record) (*resourc
 	return claim, nil
 }
 
-// part is what a claim holds of a GPU: memory slices, or all of it.
-type part struct {
+// holding is what a claim holds of a GPU: memory slices, or all of it.
+type holding struct {
 	gpu string
 	// sharedAs is empty unless other claims may have shares of it.
 	sharedAs string
@@ -152,35 +152,35 @@ type part struct {
 }
 
 // coexists tells whether both are shares of one device.
-func (p part) coexists(other part) bool {
-	return p.sharedAs != "" && p.sharedAs == other.sharedAs && p.gpu == other.gpu
+func (h holding) coexists(other holding) bool {
+	return h.sharedAs != "" && h.sharedAs == other.sharedAs && h.gpu == other.gpu
 }
 
-func (p part) overlaps(other part) bool {
-	return p.gpu == other.gpu && p.Placement.Overlaps(other.Placement)
+func (h holding) overlaps(other holding) bool {
+	return h.gpu == other.gpu && h.Placement.Overlaps(other.Placement)
 }
 
-// parts are what the claim holds for itself.
-func (p Plan) parts() []part {
-	var parts []part
+// holdings are what the claim holds for itself.
+func (p Plan) holdings() []holding {
+	var held []holding
 	for _, assignment := range p.Assignments {
 		if !assignment.Admin {
-			parts = append(parts, part{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.Shape.Form().Placement})
+			held = append(held, holding{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.Shape.Form().Placement})
 		}
 	}
-	return parts
+	return held
 }
 
-func partOf(device journal.Device) part {
-	return part{device.UUID, sharedName(device), device.Form().Placement}
+func holdingOf(device journal.Device) holding {
+	return holding{device.UUID, sharedName(device), device.Form().Placement}
 }
 
-// parts are what a recorded claim holds for itself.
-func parts(record journal.Record) []part {
-	var held []part
+// holdings are what a recorded claim holds for itself.
+func holdings(record journal.Record) []holding {
+	var held []holding
 	for _, device := range record.Devices {
 		if !device.AdminAccess {
-			held = append(held, partOf(device))
+			held = append(held, holdingOf(device))
 		}
 	}
 	return held

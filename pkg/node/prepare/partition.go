@@ -13,14 +13,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-// partition is the preparation of a MIG partition, which is made for the claim.
-type partition struct{}
+// dynamicMIG is the preparation of a MIG partition, which is made for the claim.
+type dynamicMIG struct{}
 
-func (partition) steps() []journal.Step { return []journal.Step{journal.MakePartition} }
+func (dynamicMIG) steps() []journal.Step { return []journal.Step{journal.MakePartition} }
 
 // inspect adopts the partition of another share where there is one. One
 // that somebody has destroyed is made anew.
-func (partition) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
+func (dynamicMIG) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	for _, sibling := range siblings {
 		if !ours(sibling) {
 			continue
@@ -57,11 +57,11 @@ func findPlace(device *journal.Device, mig MIG) error {
 	return nil
 }
 
-func (partition) intact(device journal.Device, tools Tools) (bool, error) {
+func (dynamicMIG) intact(device journal.Device, tools Tools) (bool, error) {
 	return exists(device, tools.MIG)
 }
 
-func (partition) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+func (dynamicMIG) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return partitionEdits(device, edits)
 }
 
@@ -94,10 +94,10 @@ func ours(device journal.Device) bool {
 	return device.Shape == gpu.BasePartition && !device.Partition.Foreign
 }
 
-// names tells whether a record's partition is this instance, which is on the
+// isInstance tells whether a record's partition is this instance, which is on the
 // GPU of the record: by the MIG device's UUID once it is known, else by the
 // place. An instance without a device is one that is being made or unmade.
-func names(partition journal.Partition, instance gpu.Instance) bool {
+func isInstance(partition journal.Partition, instance gpu.Instance) bool {
 	if partition.ProfileID != instance.ProfileID || partition.Start != instance.Start {
 		return false
 	}
@@ -108,7 +108,7 @@ func names(partition journal.Partition, instance gpu.Instance) bool {
 // Made tells whether an instance on a GPU was made here for a recorded device of this
 // boot, or may have been.
 func Made(device journal.Device, uuid string, instance gpu.Instance) bool {
-	return ours(device) && device.UUID == uuid && names(device.Partition, instance)
+	return ours(device) && device.UUID == uuid && isInstance(device.Partition, instance)
 }
 
 // enableMIG prepares a GPU for its first partition. Undone, it leaves the GPU as
@@ -303,7 +303,7 @@ func needed(device journal.Device, instance gpu.Instance, others neighbours) (bo
 		return false, nil
 	}
 	sharing, err := others.some(func(d journal.Device) bool {
-		return ours(d) && d.UUID == device.UUID && names(d.Partition, instance)
+		return ours(d) && d.UUID == device.UUID && isInstance(d.Partition, instance)
 	})
 	return len(sharing) > 0, err
 }
@@ -322,7 +322,7 @@ func (adopt) undo(context.Context, Tools) error { return nil }
 // ownInstance finds what was made for a recorded device, nil when it is gone.
 func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
 	instance, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
-	if err != nil || instance == nil || !names(device.Partition, *instance) {
+	if err != nil || instance == nil || !isInstance(device.Partition, *instance) {
 		return nil, err
 	}
 	return instance, nil

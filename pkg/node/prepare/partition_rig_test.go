@@ -51,7 +51,7 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 	if around != nil {
 		mig = around(mig)
 	}
-	p.SetNode(Node{Offer: NewOffer(fixture.Driver, fixture.NodeName, gpu.Shapes(node.GPUs, gpu.ByDefault)), Edits: r.edits, Tools: Tools{MIG: mig, Modes: r.library}})
+	p.SetNode(Node{Pool: NewPool(fixture.Driver, fixture.NodeName, gpu.Shapes(node.GPUs, gpu.ByDefault)), Edits: r.edits, Tools: Tools{MIG: mig, Modes: r.library}})
 	return p
 }
 

@@ -24,26 +24,26 @@ type Plan struct {
 // NewPlan reads a claim's allocation. Results of other drivers are none of our
 // business. Every error names the claim and the request or configuration that
 // is at fault.
-func NewPlan(claim *resourceapi.ResourceClaim, offer Offer) (Plan, error) {
+func NewPlan(claim *resourceapi.ResourceClaim, pool Pool) (Plan, error) {
 	plan := Plan{Claim: identify(claim)}
 	if claim.Status.Allocation == nil {
 		return Plan{}, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", plan.Claim)
 	}
 	devices := claim.Status.Allocation.Devices
 	for _, result := range devices.Results {
-		if result.Driver != offer.Driver {
+		if result.Driver != pool.Driver {
 			continue
 		}
-		assignment, err := assign(result, offer)
+		assignment, err := assign(result, pool)
 		if err != nil {
 			return Plan{}, fmt.Errorf("claim %s, request %q: %w", plan.Claim, result.Request, err)
 		}
 		plan.Assignments = append(plan.Assignments, assignment)
 	}
 	if len(plan.Assignments) == 0 {
-		return Plan{}, fmt.Errorf("claim %s has no device of driver %s", plan.Claim, offer.Driver)
+		return Plan{}, fmt.Errorf("claim %s has no device of driver %s", plan.Claim, pool.Driver)
 	}
-	if err := configure(claim.UID, devices.Config, offer.Driver, plan.Assignments); err != nil {
+	if err := configure(claim.UID, devices.Config, pool.Driver, plan.Assignments); err != nil {
 		return Plan{}, fmt.Errorf("claim %s, %w", plan.Claim, err)
 	}
 	if err := checkDaemons(plan.Assignments); err != nil {
@@ -59,13 +59,13 @@ func identify(claim *resourceapi.ResourceClaim) cdi.Claim {
 	}
 }
 
-func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assignment, error) {
-	if result.Pool != offer.Pool {
-		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, offer.Pool)
+func assign(result resourceapi.DeviceRequestAllocationResult, pool Pool) (Assignment, error) {
+	if result.Pool != pool.Name {
+		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, pool.Name)
 	}
-	shape, offered := offer.Shapes[result.Device]
+	shape, offered := pool.Shapes[result.Device]
 	if !offered {
-		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, offer.names())
+		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
 	}
 	if _, err := preparationOf(shape.Form().Base); err != nil {
 		return Assignment{}, fmt.Errorf("device %s: %w", result.Device, err)
@@ -76,35 +76,35 @@ func assign(result resourceapi.DeviceRequestAllocationResult, offer Offer) (Assi
 		Admin:   ptr.Deref(result.AdminAccess, false),
 		ShareID: ptr.Deref(result.ShareID, ""),
 	}
-	assignment.takeShare(result, offer.Driver)
+	assignment.takeShare(result, pool.Driver)
 	return assignment, nil
 }
 
-// Offer is what this node offers to claims.
-type Offer struct {
-	// Driver and Pool select the results that are ours.
-	Driver, Pool string
+// Pool is what this node offers to claims.
+type Pool struct {
+	// Driver and Name select the results that are ours.
+	Driver, Name string
 	// Shapes are keyed by device name.
 	Shapes map[string]gpu.Shape
 }
 
-// NewOffer indexes shapes by device name.
-func NewOffer(driver, pool string, shapes []gpu.Shape) Offer {
-	offer := Offer{Driver: driver, Pool: pool, Shapes: make(map[string]gpu.Shape, len(shapes))}
+// NewPool indexes shapes by device name.
+func NewPool(driver, name string, shapes []gpu.Shape) Pool {
+	pool := Pool{Driver: driver, Name: name, Shapes: make(map[string]gpu.Shape, len(shapes))}
 	for _, shape := range shapes {
-		offer.Shapes[shape.Name()] = shape
+		pool.Shapes[shape.Name()] = shape
 	}
-	return offer
+	return pool
 }
 
 // namesShown keep an error readable on a node with hundreds of partitions.
 const namesShown = 10
 
-func (o Offer) names() string {
-	if len(o.Shapes) == 0 {
+func (p Pool) deviceNames() string {
+	if len(p.Shapes) == 0 {
 		return "none"
 	}
-	names := slices.Sorted(maps.Keys(o.Shapes))
+	names := slices.Sorted(maps.Keys(p.Shapes))
 	if more := len(names) - namesShown; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
 	}

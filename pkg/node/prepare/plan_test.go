@@ -65,7 +65,7 @@ func TestNewPlan(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan, err := NewPlan(fixture.Claim("c", tc.results...), offer())
+			plan, err := NewPlan(fixture.Claim("c", tc.results...), pool())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,32 +100,32 @@ func TestNewPlanRefuses(t *testing.T) {
 	unallocated.Status.Allocation = nil
 	for name, tc := range map[string]struct {
 		claim *resourceapi.ResourceClaim
-		offer Offer
+		pool  Pool
 		want  []string
 	}{
 		"a claim that is not allocated": {
-			claim: unallocated, offer: offer(),
+			claim: unallocated, pool: pool(),
 			want: []string{"claim default/c is not allocated", "after the scheduler has placed a pod"},
 		},
 		"another node's pool": {
-			claim: fixture.Claim("c", elsewhere), offer: offer(),
+			claim: fixture.Claim("c", elsewhere), pool: pool(),
 			want: []string{`claim default/c, request "r": device gpu-0 was allocated from pool "node-b"`, `this node's pool is "node-a"`, "delete the pod so that it is scheduled again"},
 		},
 		"a device that is not there": {
-			claim: fixture.Claim("c", fixture.Result("r", "gpu-0"), fixture.Result("s", "gpu-9")), offer: offer(),
+			claim: fixture.Claim("c", fixture.Result("r", "gpu-0"), fixture.Result("s", "gpu-9")), pool: pool(),
 			want: []string{`claim default/c, request "s": device gpu-9 is not on this node, which offers gpu-0, gpu-1`, "if its GPU was lost, repair it; else delete the pod"},
 		},
 		"any device of a node without GPUs": {
-			claim: fixture.Claim("c", fixture.Result("r", "gpu-0")), offer: NewOffer(fixture.Driver, fixture.NodeName, nil),
+			claim: fixture.Claim("c", fixture.Result("r", "gpu-0")), pool: NewPool(fixture.Driver, fixture.NodeName, nil),
 			want: []string{"which offers none"},
 		},
 		"a claim of other drivers alone": {
-			claim: fixture.Claim("c", resourceapi.DeviceRequestAllocationResult{Request: "nic", Driver: "nic.example.com"}), offer: offer(),
+			claim: fixture.Claim("c", resourceapi.DeviceRequestAllocationResult{Request: "nic", Driver: "nic.example.com"}), pool: pool(),
 			want: []string{"claim default/c has no device of driver gpu.nvidia.com"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := NewPlan(tc.claim, tc.offer)
+			_, err := NewPlan(tc.claim, tc.pool)
 			fixture.Sentence(t, err, tc.want...)
 		})
 	}

@@ -25,9 +25,9 @@ type preparation interface {
 
 // preparations are by the Base of a gpu.Form.
 var preparations = map[string]preparation{
-	gpu.BaseWhole:     whole{},
-	gpu.BasePartition: partition{},
-	gpu.BaseStatic:    static{},
+	gpu.BaseWhole:     wholeGPU{},
+	gpu.BasePartition: dynamicMIG{},
+	gpu.BaseStatic:    staticMIG{},
 }
 
 // preparationOf refuses what it does not know: taken for a whole GPU, it would be given to
@@ -40,8 +40,8 @@ func preparationOf(base string) (preparation, error) {
 	return p, nil
 }
 
-// stepKind is what a Step of a record stands for.
-type stepKind struct {
+// stepType is what a Step of a record stands for.
+type stepType struct {
 	// add makes the step for a device of the record, and writes what it learns into it.
 	add func(w *work, record *journal.Record, device int, others neighbours)
 	// nothing tells that it leaves nothing that would have to be undone.
@@ -52,7 +52,7 @@ type stepKind struct {
 }
 
 // steps are by the name that a record has.
-var steps = map[journal.Step]stepKind{
+var steps = map[journal.Step]stepType{
 	journal.DisableMIG:     {add: (*work).addDisable, nothing: true},
 	journal.MakePartition:  {add: (*work).addPartition},
 	journal.SetTimeSlice:   {add: (*work).addInterval, fades: true},

@@ -41,7 +41,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	if node == nil {
 		return nil, fmt.Errorf("claim %s: %w", identify(claim), errNoDriver)
 	}
-	plan, err := NewPlan(claim, node.Offer)
+	plan, err := NewPlan(claim, node.Pool)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	defer release()
 	timer.phase("lock-gpus")
 
-	record := p.record(plan, node.Offer.Pool)
+	record := p.record(plan, node.Pool.Name)
 	record.PodClaim = claim.Annotations[resourceapi.PodResourceClaimAnnotation]
 	if err := p.transact(ctx, timer, &record, plan, node, others); err != nil {
 		return nil, err

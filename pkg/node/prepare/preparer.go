@@ -52,7 +52,7 @@ type Phases interface {
 
 // Node is what the driver knows of its node at one time.
 type Node struct {
-	Offer Offer
+	Pool  Pool
 	Edits Edits
 	Tools
 }

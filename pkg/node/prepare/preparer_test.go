@@ -164,7 +164,7 @@ func TestAFailedPrepareLeavesNothing(t *testing.T) {
 		},
 		"the record cannot be written": {
 			spoil: func(_ *testing.T, r *rig, p *Preparer) {
-				p.SetNode(Node{Offer: offer(), Edits: hook{r.edits, func() error { return os.RemoveAll(r.claimsDir()) }}})
+				p.SetNode(Node{Pool: pool(), Edits: hook{r.edits, func() error { return os.RemoveAll(r.claimsDir()) }}})
 			},
 			want: []string{"claim default/c", "could not be written to the journal"},
 		},

@@ -222,7 +222,7 @@ func TestReconcileBeforeTheDriverAnswers(t *testing.T) {
 	if err := p.Reconcile(testContext(t)); err == nil || !strings.Contains(err.Error(), "the NVIDIA driver on this node does not answer yet") {
 		t.Errorf("got %v", err)
 	}
-	p.SetNode(Node{Offer: offer(), Edits: r.edits})
+	p.SetNode(Node{Pool: pool(), Edits: r.edits})
 	reconcile(t, p)
 	r.expect(t, vanished, orphan)
 }

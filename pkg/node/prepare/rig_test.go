@@ -67,7 +67,7 @@ func (r *rig) start(t testing.TB, changes ...func(*Options)) *Preparer {
 		change(&options)
 	}
 	preparer := New(options)
-	preparer.SetNode(Node{Offer: offer(), Edits: r.edits})
+	preparer.SetNode(Node{Pool: pool(), Edits: r.edits})
 	return preparer
 }
 
@@ -148,12 +148,12 @@ func (r *rig) claim(name string, minors ...int) *resourceapi.ResourceClaim {
 func device(minor int) string { return fmt.Sprint("gpu-", minor) }
 func uuid(minor int) string   { return fmt.Sprint("GPU-", minor) }
 
-func offer() Offer {
+func pool() Pool {
 	var shapes []gpu.Shape
 	for minor := range gpuCount {
 		shapes = append(shapes, gpu.Whole{GPU: gpu.GPU{Minor: minor, UUID: uuid(minor)}})
 	}
-	return NewOffer(fixture.Driver, fixture.NodeName, shapes)
+	return NewPool(fixture.Driver, fixture.NodeName, shapes)
 }
 
 func testContext(t testing.TB) context.Context {

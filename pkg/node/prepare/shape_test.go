@@ -75,7 +75,7 @@ func addToy(t *testing.T) (all *boxes, remove func()) {
 	t.Helper()
 	all = &boxes{full: map[string]bool{}}
 	preparations["toy"] = toy{}
-	steps[putIntoBox] = stepKind{add: func(w *work, record *journal.Record, i int, _ neighbours) {
+	steps[putIntoBox] = stepType{add: func(w *work, record *journal.Record, i int, _ neighbours) {
 		device := record.Devices[i]
 		w.of(device.UUID).add(device.Request, box{all, device.UUID})
 	}}
@@ -92,8 +92,8 @@ func startToys(t *testing.T, r *migRig) *Preparer {
 	t.Helper()
 	p := r.startMIG(t, nil)
 	node := *p.node.Load()
-	toy := toyShape{gpu.Whole{GPU: node.Offer.Shapes["gpu-0"].Physical()}}
-	node.Offer.Shapes[toy.Name()] = toy
+	toy := toyShape{gpu.Whole{GPU: node.Pool.Shapes["gpu-0"].Physical()}}
+	node.Pool.Shapes[toy.Name()] = toy
 	p.SetNode(node)
 	return p
 }

@@ -46,7 +46,7 @@ type shareHistory struct {
 
 type historyClaim struct {
 	*resourceapi.ResourceClaim
-	parts  []part
+	holds  []holding
 	exists bool
 }
 
@@ -89,13 +89,13 @@ func (h *shareHistory) create(t *testing.T) {
 	t.Helper()
 	device := placed[h.random.IntN(len(placed))]
 	c := &historyClaim{ResourceClaim: h.sharing(fmt.Sprint("c", len(h.claims)), device), exists: true}
-	plan, err := NewPlan(c.ResourceClaim, h.preparer.node.Load().Offer)
+	plan, err := NewPlan(c.ResourceClaim, h.preparer.node.Load().Pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.parts = plan.parts()
+	c.holds = plan.holdings()
 	for _, other := range h.claims {
-		if other.exists && other.parts[0].overlaps(c.parts[0]) && !other.parts[0].coexists(c.parts[0]) {
+		if other.exists && other.holds[0].overlaps(c.holds[0]) && !other.holds[0].coexists(c.holds[0]) {
 			h.api.remove(c.ResourceClaim)
 			return
 		}

@@ -74,7 +74,7 @@ func (r *shareRig) startShares(t testing.TB, around func(Tools) Tools, changes .
 	if around != nil {
 		tools = around(tools)
 	}
-	p.SetNode(Node{Offer: NewOffer(fixture.Driver, fixture.NodeName, shapes), Edits: r.edits, Tools: tools})
+	p.SetNode(Node{Pool: NewPool(fixture.Driver, fixture.NodeName, shapes), Edits: r.edits, Tools: tools})
 	return p
 }
 
@@ -161,7 +161,7 @@ func (r *shareRig) oneShape(t testing.TB, held []journal.Device) {
 	t.Helper()
 	for i, a := range held {
 		for _, b := range held[:i] {
-			one, other := partOf(a), partOf(b)
+			one, other := holdingOf(a), holdingOf(b)
 			if one.overlaps(other) && !one.coexists(other) {
 				t.Errorf("both %s and %s are given to claims", a.Device, b.Device)
 			}

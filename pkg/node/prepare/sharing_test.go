@@ -16,10 +16,10 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// sharedOffer has gpu-0 and gpu-1 in each coarse shape, two partitions of gpu-0, one of
+// sharedPool has gpu-0 and gpu-1 in each coarse shape, two partitions of gpu-0, one of
 // them in shares, a partition of gpu-1 that somebody else has made, and gpu-2, which is
 // older than Volta.
-func sharedOffer() Offer {
+func sharedPool() Pool {
 	var shapes []gpu.Shape
 	for minor := range 2 {
 		whole := gpu.Whole{GPU: gpu.GPU{Minor: minor, UUID: uuid(minor), ComputeCapability: "9.0", MemoryBytes: 80 << 30}}
@@ -38,7 +38,7 @@ func sharedOffer() Offer {
 	shapes = append(shapes, partition, gpu.Partition{GPU: parent, Profile: profile, Start: 1},
 		gpu.Share{Of: partition, Sharing: gpu.TimeSlicing{Replicas: 2, Interval: gpu.DefaultInterval}},
 		gpu.Share{Of: partition, Sharing: gpu.MPS{Clients: 2}}, made, gpu.Whole{GPU: old})
-	return NewOffer(fixture.Driver, fixture.NodeName, shapes)
+	return NewPool(fixture.Driver, fixture.NodeName, shapes)
 }
 
 // requesting has a request for each device, named a, b and so on.
@@ -116,7 +116,7 @@ func TestWhatConfigsAskFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := requesting(tc.devices...)
 			claim.Status.Allocation.Devices.Config = tc.configs
-			plan, err := NewPlan(claim, sharedOffer())
+			plan, err := NewPlan(claim, sharedPool())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +192,7 @@ func TestSharingThatIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := requesting(tc.device)
 			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{tc.config}
-			_, err := NewPlan(claim, sharedOffer())
+			_, err := NewPlan(claim, sharedPool())
 			fixture.Sentence(t, err, append(tc.want, "claim default/c, config[0] (")...)
 		})
 	}
@@ -219,7 +219,7 @@ func TestARequestIsTheClientOfOneDaemon(t *testing.T) {
 			for i := range claim.Status.Allocation.Devices.Results {
 				claim.Status.Allocation.Devices.Results[i].Request = "a"
 			}
-			_, err := NewPlan(claim, sharedOffer())
+			_, err := NewPlan(claim, sharedPool())
 			if !tc.refused && err != nil {
 				t.Error(err)
 			}
@@ -229,7 +229,7 @@ func TestARequestIsTheClientOfOneDaemon(t *testing.T) {
 			}
 		})
 	}
-	if _, err := NewPlan(requesting("gpu-0-mps", "gpu-1-mps"), sharedOffer()); err != nil {
+	if _, err := NewPlan(requesting("gpu-0-mps", "gpu-1-mps"), sharedPool()); err != nil {
 		t.Errorf("two requests: %v", err)
 	}
 }
@@ -245,7 +245,7 @@ func TestTheLimitsOfAShare(t *testing.T) {
 	} {
 		claim := requesting("gpu-0-mps")
 		claim.Status.Allocation.Devices.Results[0].ConsumedCapacity = capacity
-		plan, err := NewPlan(claim, sharedOffer())
+		plan, err := NewPlan(claim, sharedPool())
 		if err != nil {
 			t.Fatal(err)
 		}

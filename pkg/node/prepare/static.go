@@ -9,14 +9,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// static is the preparation of a partition that somebody else has made: there is nothing
+// staticMIG is the preparation of a partition that somebody else has made: there is nothing
 // to do.
-type static struct{}
+type staticMIG struct{}
 
-func (static) steps() []journal.Step { return nil }
+func (staticMIG) steps() []journal.Step { return nil }
 
 // inspect makes sure that the partition is still the one that was published.
-func (static) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, tools Tools) (change bool, err error) {
+func (staticMIG) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, tools Tools) (change bool, err error) {
 	there, err := exists(*device, tools.MIG)
 	if err == nil && !there {
 		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
@@ -24,10 +24,10 @@ func (static) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, too
 	return false, err
 }
 
-func (static) intact(device journal.Device, tools Tools) (bool, error) {
+func (staticMIG) intact(device journal.Device, tools Tools) (bool, error) {
 	return exists(device, tools.MIG)
 }
 
-func (static) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+func (staticMIG) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return partitionEdits(device, edits)
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// whole is the preparation of an entire GPU, on which MIG has to be disabled.
-type whole struct{}
+// wholeGPU is the preparation of an entire GPU, on which MIG has to be disabled.
+type wholeGPU struct{}
 
-func (whole) steps() []journal.Step { return []journal.Step{journal.DisableMIG} }
+func (wholeGPU) steps() []journal.Step { return []journal.Step{journal.DisableMIG} }
 
 // inspect tells whether MIG has to be disabled. Where that takes a reset, a GPU with MIG
 // enabled is not offered.
-func (whole) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
+func (wholeGPU) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	if device.AdminAccess || len(siblings) > 0 || !g.MIGSwitchable {
 		return false, nil
 	}
@@ -32,9 +32,9 @@ func (whole) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Devic
 	return true, err
 }
 
-func (whole) intact(journal.Device, Tools) (bool, error) { return true, nil }
+func (wholeGPU) intact(journal.Device, Tools) (bool, error) { return true, nil }
 
-func (whole) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+func (wholeGPU) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
 	return edits.GPU(device.UUID)
 }
 
