@@ -34,7 +34,7 @@ func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
 		"not installed":                          {errNotInstalled, true, 24 * time.Hour, policyRetry},
 		"installed with the plugin":              {errNotInstalled, true, time.Second / 2, 2 * time.Second},
 		"not allowed":                            {errNotAllowed, false, 24 * time.Hour, policyRetry},
-		"an API server that has just started":    {errNotAllowed, false, 3 * time.Second, 5 * time.Second},
+		"an API server that has just started":    {errNotAllowed, false, 3 * time.Second, 7 * time.Second}, // the reflector waits up to 6.4 s
 		"an API server that is away a long time": {apiserver.ErrAway, false, time.Hour, policyRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
