@@ -71,13 +71,26 @@ func (a Assignment) shares() int {
 	return a.Shape.Form().Shares
 }
 
-// sharedAs is the name under which other claims may have shares of the device, empty
-// for one that the claim has to itself.
-func (a Assignment) sharedAs() string {
-	if a.shares() > 0 {
-		return a.Shape.Name()
-	}
-	return ""
+// record is what will be remembered of the device.
+func (a Assignment) record(pool Pool) (journal.Device, error) {
+	steps, err := a.steps()
+	form := a.Shape.Form()
+	return journal.Device{
+		Request:     a.Request,
+		Pool:        pool.Name,
+		Device:      a.Shape.Name(),
+		UUID:        a.Shape.Physical().UUID,
+		AdminAccess: a.Admin,
+		ShareID:     string(a.ShareID),
+		Shape:       form.Base,
+		Type:        a.Shape.Type(),
+		Partition:   a.partition(),
+		Shares:      form.Shares,
+		Sharing:     form.Sharing,
+		Interval:    string(a.Interval),
+		MPS:         a.MPS,
+		Steps:       steps,
+	}, err
 }
 
 // partition is what a record says of the shape's partition, zero for an entire GPU. What
@@ -96,12 +109,13 @@ func (a Assignment) partition() journal.Partition {
 
 // steps are what the preparation does: what the shape takes, and then what its sharing
 // takes. Who only looks at a device changes nothing.
-func (a Assignment) steps() []journal.Step {
-	if a.Admin {
-		return nil
-	}
+func (a Assignment) steps() ([]journal.Step, error) {
 	form := a.Shape.Form()
-	steps := slices.Clone(preparations[form.Base].steps())
+	shape, err := preparationOf(form.Base)
+	if err != nil || a.Admin {
+		return nil, err
+	}
+	steps := slices.Clone(shape.steps())
 	if a.Interval != "" {
 		steps = append(steps, journal.SetTimeSlice)
 	}
@@ -111,5 +125,5 @@ func (a Assignment) steps() []journal.Step {
 	if a.served() {
 		steps = append(steps, journal.RunDaemon)
 	}
-	return steps
+	return steps, nil
 }

@@ -53,7 +53,7 @@ func TestConfigsThatAreAccepted(t *testing.T) {
 		"nothing opaque":                     {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := NewPlan(twoRequests(config), pool()); err != nil {
+			if _, err := assign(twoRequests(config), pool()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -167,7 +167,7 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := NewPlan(twoRequests(tc.config), pool())
+			_, err := assign(twoRequests(tc.config), pool())
 			fixture.Sentence(t, err, append(tc.want, "claim default/c, config[0] (")...)
 		})
 	}
@@ -175,6 +175,6 @@ func TestConfigsThatAreRefused(t *testing.T) {
 
 func TestTheConfigAtFaultIsNumbered(t *testing.T) {
 	good := configured(object("GpuConfig", ""))
-	_, err := NewPlan(twoRequests(good, good, configured(object("Gpu", ""))), pool())
+	_, err := assign(twoRequests(good, good, configured(object("Gpu", ""))), pool())
 	fixture.Sentence(t, err, "claim default/c, config[2] (")
 }

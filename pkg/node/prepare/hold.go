@@ -19,8 +19,8 @@ import (
 // holds a GPU.
 const releasePoll = 50 * time.Millisecond
 
-// hold locks the plan's GPUs and makes sure that no other claim holds a part of
-// them that the plan needs. The driver is the last line of defence against two
+// hold locks the GPUs of a claim that is to be prepared, and makes sure that no other
+// claim holds a part of them that it needs. The driver is the last line of defence against two
 // workloads on one exclusive device: a pod that was deleted by force can leave
 // the API server before kubelet has stopped its containers
 // (kubernetes/kubernetes#141471).
@@ -29,8 +29,8 @@ const releasePoll = 50 * time.Millisecond
 // the locks. When the time is up and the API server confirms that the other
 // claim no longer has the device, kubelet has lost track of it, and it is
 // released here. What the other claims have then is returned.
-func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, release func(), err error) {
-	uuids := plan.Exclusive()
+func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neighbours, release func(), err error) {
+	uuids := gpusHeldBy(wanted)
 	if len(uuids) == 0 {
 		return none, func() {}, nil // admin access changes nothing, so it excludes nobody
 	}
@@ -40,11 +40,11 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, rele
 	for {
 		unlock, err := p.lockGPUs(ctx, uuids)
 		if err != nil {
-			return nil, nil, fmt.Errorf("claim %s: %w", plan.Claim, err)
+			return nil, nil, fmt.Errorf("claim %s: %w", claimIn(wanted), err)
 		}
-		holder, records, err := p.holder(ctx, plan)
+		holder, records, err := p.holder(ctx, wanted)
 		if err == nil && holder == nil {
-			held := p.heldBeside(string(plan.Claim.UID), records)
+			held := p.heldBeside(wanted.ClaimUID, records)
 			return func() ([]journal.Device, error) { return held, nil }, unlock, nil
 		}
 		unlock()
@@ -52,7 +52,7 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, rele
 			return nil, nil, err
 		}
 		if over {
-			if err := p.takeOver(ctx, plan, *holder); err != nil {
+			if err := p.takeOver(ctx, wanted, *holder); err != nil {
 				return nil, nil, err
 			}
 			continue
@@ -70,17 +70,17 @@ func (p *Preparer) hold(ctx context.Context, plan Plan) (others neighbours, rele
 // none is what is asked of neighbours by a claim that holds nothing.
 func none() ([]journal.Device, error) { return nil, nil }
 
-// holder finds another claim's record that holds something that the plan needs.
+// holder finds another claim's record that holds something that the wanted one needs.
 // An intent counts, also one of a share of the same device: its effects may have
 // happened. It also returns all records.
-func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []journal.Record, error) {
+func (p *Preparer) holder(ctx context.Context, wanted journal.Record) (*journal.Record, []journal.Record, error) {
 	records, err := p.records(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	needed := plan.holdings()
+	needed := holdings(wanted)
 	for _, record := range records {
-		if record.ClaimUID == string(plan.Claim.UID) || record.BootID != p.BootID {
+		if record.ClaimUID == wanted.ClaimUID || record.BootID != p.BootID {
 			continue
 		}
 		for _, held := range holdings(record) {
@@ -95,16 +95,17 @@ func (p *Preparer) holder(ctx context.Context, plan Plan) (*journal.Record, []jo
 }
 
 // takeOver releases a claim that is in the way, if it is gone.
-func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Record) error {
+func (p *Preparer) takeOver(ctx context.Context, wanted, holder journal.Record) error {
+	claim, uuids := claimIn(wanted), gpusHeldBy(wanted)
 	stale, err := p.stale(ctx, holder)
 	if err != nil {
-		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", plan.Claim, holder.Namespace, holder.Name, err)
+		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", claim, holder.Namespace, holder.Name, err)
 	}
-	if !stale && holder.State == journal.Intent && plan.sharesDevicesWith(holder) {
-		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
+	if !stale && holder.State == journal.Intent && shareDevices(wanted, holder) {
+		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", claim, uuids, holder.Namespace, holder.Name, holder.ClaimUID)
 	}
 	if !stale {
-		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", plan.Claim, plan.Exclusive(), holder.Namespace, holder.Name, holder.ClaimUID)
+		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", claim, uuids, holder.Namespace, holder.Name, holder.ClaimUID)
 	}
 	klog.FromContext(ctx).Info("Releasing a claim that is gone and that kubelet did not unprepare", "claim", klog.KRef(holder.Namespace, holder.Name), "uid", holder.ClaimUID)
 	// Bounded, because the other claim may be waiting for this one.
@@ -113,11 +114,10 @@ func (p *Preparer) takeOver(ctx context.Context, plan Plan, holder journal.Recor
 	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
-// sharesDevicesWith tells whether the record's claim has a share of a device of which the plan
-// has one, too.
-func (p Plan) sharesDevicesWith(record journal.Record) bool {
-	needed := p.holdings()
-	return slices.ContainsFunc(holdings(record), func(held holding) bool { return slices.ContainsFunc(needed, held.coexists) })
+// shareDevices tells whether both claims have shares of one device.
+func shareDevices(a, b journal.Record) bool {
+	needed := holdings(a)
+	return slices.ContainsFunc(holdings(b), func(held holding) bool { return slices.ContainsFunc(needed, held.coexists) })
 }
 
 // stale tells whether a record's claim no longer exists or no longer has the
@@ -160,17 +160,6 @@ func (h holding) overlaps(other holding) bool {
 	return h.gpu == other.gpu && h.Placement.Overlaps(other.Placement)
 }
 
-// holdings are what the claim holds for itself.
-func (p Plan) holdings() []holding {
-	var held []holding
-	for _, assignment := range p.Assignments {
-		if !assignment.Admin {
-			held = append(held, holding{assignment.Shape.Physical().UUID, assignment.sharedAs(), assignment.Shape.Form().Placement})
-		}
-	}
-	return held
-}
-
 func holdingOf(device journal.Device) holding {
 	return holding{device.UUID, sharedName(device), device.Form().Placement}
 }
@@ -184,4 +173,14 @@ func holdings(record journal.Record) []holding {
 		}
 	}
 	return held
+}
+
+// gpusHeldBy are the UUIDs of the GPUs of which a recorded claim holds something, sorted.
+func gpusHeldBy(record journal.Record) []string {
+	var uuids []string
+	for _, held := range holdings(record) {
+		uuids = append(uuids, held.gpu)
+	}
+	slices.Sort(uuids)
+	return slices.Compact(uuids)
 }

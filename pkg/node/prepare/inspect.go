@@ -11,11 +11,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-// inspect compares the plan with the GPUs before anything is done to them. It
+// inspect compares what is planned with the GPUs before anything is done to them. It
 // tells whether they have to be changed. What a share of the same device has already
 // is taken over into the record.
-func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Plan, node *Node, others neighbours) (effects bool, err error) {
-	for i, assignment := range plan.Assignments {
+func (p *Preparer) inspect(ctx context.Context, record *journal.Record, node *Node, others neighbours) (effects bool, err error) {
+	for i := range record.Devices {
 		device := &record.Devices[i]
 		var change bool
 		err := persist(ctx, func() (err error) {
@@ -23,11 +23,11 @@ func (p *Preparer) inspect(ctx context.Context, record *journal.Record, plan Pla
 			if err != nil {
 				return err
 			}
-			change, err = inspectDevice(device, assignment.Shape.Physical(), siblings, node.Tools)
+			change, err = inspectDevice(device, node.Pool.Shapes[device.Device].Physical(), siblings, node.Tools)
 			return err
 		})
 		if err != nil {
-			return false, fmt.Errorf("claim %s, request %q: %w", plan.Claim, assignment.Request, advised(err, device.UUID))
+			return false, fmt.Errorf("claim %s, request %q: %w", claimIn(*record), device.Request, advised(err, device.UUID))
 		}
 		effects = effects || change
 	}

@@ -15,41 +15,61 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// Plan is what must be done to prepare a claim.
-type Plan struct {
-	Claim       cdi.Claim
-	Assignments []Assignment
+// plan says what is to be done for a claim, as the record of it that will be kept.
+func (p *Preparer) plan(claim *resourceapi.ResourceClaim, pool Pool) (journal.Record, error) {
+	assignments, err := assign(claim, pool)
+	if err != nil {
+		return journal.Record{}, err
+	}
+	record := journal.Record{
+		ClaimUID:  string(claim.UID),
+		Namespace: claim.Namespace,
+		Name:      claim.Name,
+		PodClaim:  claim.Annotations[resourceapi.PodResourceClaimAnnotation],
+		BootID:    p.BootID,
+		State:     journal.Prepared,
+	}
+	for _, assignment := range assignments {
+		device, err := assignment.record(pool)
+		if err != nil {
+			return journal.Record{}, fmt.Errorf("claim %s, request %q: device %s: %w", identify(claim), assignment.Request, assignment.Shape.Name(), err)
+		}
+		device.CDIDeviceIDs = []string{p.CDI.DeviceID(claim.UID, nameInClaim(device.Device, device.ShareID))}
+		record.Devices = append(record.Devices, device)
+	}
+	return record, nil
 }
 
-// NewPlan reads a claim's allocation. Results of other drivers are none of our
+// assign reads a claim's allocation. Results of other drivers are none of our
 // business. Every error names the claim and the request or configuration that
 // is at fault.
-func NewPlan(claim *resourceapi.ResourceClaim, pool Pool) (Plan, error) {
-	plan := Plan{Claim: identify(claim)}
+func assign(claim *resourceapi.ResourceClaim, pool Pool) ([]Assignment, error) {
+	name := identify(claim)
 	if claim.Status.Allocation == nil {
-		return Plan{}, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", plan.Claim)
+		return nil, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", name)
 	}
 	devices := claim.Status.Allocation.Devices
+	var assignments []Assignment
 	for _, result := range devices.Results {
 		if result.Driver != pool.Driver {
 			continue
 		}
-		assignment, err := assign(result, pool)
+		assignment, err := assignmentOf(result, pool)
 		if err != nil {
-			return Plan{}, fmt.Errorf("claim %s, request %q: %w", plan.Claim, result.Request, err)
+			return nil, fmt.Errorf("claim %s, request %q: %w", name, result.Request, err)
 		}
-		plan.Assignments = append(plan.Assignments, assignment)
+		assignments = append(assignments, assignment)
 	}
-	if len(plan.Assignments) == 0 {
-		return Plan{}, fmt.Errorf("claim %s has no device of driver %s", plan.Claim, pool.Driver)
+	if len(assignments) == 0 {
+		return nil, fmt.Errorf("claim %s has no device of driver %s", name, pool.Driver)
 	}
-	if err := configure(claim.UID, devices.Config, pool.Driver, plan.Assignments); err != nil {
-		return Plan{}, fmt.Errorf("claim %s, %w", plan.Claim, err)
+	if err := configure(claim.UID, devices.Config, pool.Driver, assignments); err != nil {
+		return nil, fmt.Errorf("claim %s, %w", name, err)
 	}
-	if err := checkDaemons(plan.Assignments); err != nil {
-		return Plan{}, fmt.Errorf("claim %s, %w", plan.Claim, err)
+	if err := checkDaemons(assignments); err != nil {
+		return nil, fmt.Errorf("claim %s, %w", name, err)
 	}
-	return plan, nil
+	return assignments, nil
 }
 
 func identify(claim *resourceapi.ResourceClaim) cdi.Claim {
@@ -59,16 +79,13 @@ func identify(claim *resourceapi.ResourceClaim) cdi.Claim {
 	}
 }
 
-func assign(result resourceapi.DeviceRequestAllocationResult, pool Pool) (Assignment, error) {
+func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (Assignment, error) {
 	if result.Pool != pool.Name {
 		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, pool.Name)
 	}
 	shape, offered := pool.Shapes[result.Device]
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
-	}
-	if _, err := preparationOf(shape.Form().Base); err != nil {
-		return Assignment{}, fmt.Errorf("device %s: %w", result.Device, err)
 	}
 	assignment := Assignment{
 		Request: result.Request,
@@ -127,48 +144,4 @@ func checkDaemons(assignments []Assignment) error {
 		}
 	}
 	return nil
-}
-
-// Exclusive lists the UUIDs of the GPUs of which the claim holds something, sorted.
-func (p Plan) Exclusive() []string {
-	var uuids []string
-	for _, assignment := range p.Assignments {
-		if !assignment.Admin {
-			uuids = append(uuids, assignment.Shape.Physical().UUID)
-		}
-	}
-	slices.Sort(uuids)
-	return slices.Compact(uuids)
-}
-
-// record is what will be remembered of the plan.
-func (p *Preparer) record(plan Plan, pool string) journal.Record {
-	record := journal.Record{
-		ClaimUID:  string(plan.Claim.UID),
-		Namespace: plan.Claim.Namespace,
-		Name:      plan.Claim.Name,
-		BootID:    p.BootID,
-		State:     journal.Prepared,
-	}
-	for _, assignment := range plan.Assignments {
-		form := assignment.Shape.Form()
-		record.Devices = append(record.Devices, journal.Device{
-			Request:      assignment.Request,
-			Pool:         pool,
-			Device:       assignment.Shape.Name(),
-			UUID:         assignment.Shape.Physical().UUID,
-			AdminAccess:  assignment.Admin,
-			ShareID:      string(assignment.ShareID),
-			Shape:        form.Base,
-			Type:         assignment.Shape.Type(),
-			CDIDeviceIDs: []string{p.CDI.DeviceID(plan.Claim.UID, nameInClaim(assignment.Shape.Name(), string(assignment.ShareID)))},
-			Partition:    assignment.partition(),
-			Shares:       form.Shares,
-			Sharing:      form.Sharing,
-			Interval:     string(assignment.Interval),
-			MPS:          assignment.MPS,
-			Steps:        assignment.steps(),
-		})
-	}
-	return record
 }

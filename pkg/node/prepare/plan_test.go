@@ -8,10 +8,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-func TestNewPlan(t *testing.T) {
+func TestPlan(t *testing.T) {
+	preparer := newRig(t).start(t)
 	share := types.UID("share-1")
 	shared := fixture.Result("r", "gpu-3")
 	shared.ShareID = &share
@@ -65,35 +67,35 @@ func TestNewPlan(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan, err := NewPlan(fixture.Claim("c", tc.results...), pool())
+			record, err := preparer.plan(fixture.Claim("c", tc.results...), pool())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan.Claim.String() != "default/c" || plan.Claim.UID != "uid-c" {
-				t.Errorf("the plan is for claim %s (%s)", plan.Claim, plan.Claim.UID)
+			if claim := claimIn(record); claim.String() != "default/c" || claim.UID != "uid-c" {
+				t.Errorf("the plan is for claim %s (%s)", claim, claim.UID)
 			}
 			var got []string
-			for _, a := range plan.Assignments {
-				text := fmt.Sprint(a.Request, " ", a.Shape.Name())
-				if a.Admin {
+			for _, d := range record.Devices {
+				text := fmt.Sprint(d.Request, " ", d.Device)
+				if d.AdminAccess {
 					text += " admin"
 				}
-				if a.ShareID != "" {
-					text += " " + string(a.ShareID)
+				if d.ShareID != "" {
+					text += " " + d.ShareID
 				}
 				got = append(got, text)
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("got assignments %q, want %q", got, tc.want)
 			}
-			if exclusive := plan.Exclusive(); !slices.Equal(exclusive, tc.exclusive) {
+			if exclusive := gpusHeldBy(record); !slices.Equal(exclusive, tc.exclusive) {
 				t.Errorf("got exclusive GPUs %q, want %q", exclusive, tc.exclusive)
 			}
 		})
 	}
 }
 
-func TestNewPlanRefuses(t *testing.T) {
+func TestARefusedPlanSaysWhy(t *testing.T) {
 	elsewhere := fixture.Result("r", "gpu-0")
 	elsewhere.Pool = "node-b"
 	unallocated := fixture.Claim("c")
@@ -125,8 +127,17 @@ func TestNewPlanRefuses(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := NewPlan(tc.claim, tc.pool)
+			_, err := assign(tc.claim, tc.pool)
 			fixture.Sentence(t, err, tc.want...)
 		})
+	}
+}
+
+// Nothing but the steps of a shape says how it is undone.
+func TestStepsOfAnUnknownShapeAreRefused(t *testing.T) {
+	steps, err := Assignment{Shape: toyShape{gpu.Whole{}}}.steps()
+	fixture.Sentence(t, err, `the shape "toy" is unknown to this version of the plugin`)
+	if steps != nil {
+		t.Errorf("got %v", steps)
 	}
 }

@@ -41,7 +41,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	if node == nil {
 		return nil, fmt.Errorf("claim %s: %w", identify(claim), errNoDriver)
 	}
-	plan, err := NewPlan(claim, node.Pool)
+	record, err := p.plan(claim, node.Pool)
 	if err != nil {
 		return nil, err
 	}
@@ -49,22 +49,20 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	// neither is the copy of its record.
 	if p.hasEffects(before) {
 		if err := p.release(ctx, claim.UID); err != nil {
-			return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", plan.Claim, err)
+			return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", identify(claim), err)
 		}
 	}
-	others, release, err := p.hold(ctx, plan)
+	others, release, err := p.hold(ctx, record)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	timer.phase("lock-gpus")
 
-	record := p.record(plan, node.Pool.Name)
-	record.PodClaim = claim.Annotations[resourceapi.PodResourceClaimAnnotation]
-	if err := p.transact(ctx, timer, &record, plan, node, others); err != nil {
+	if err := p.transact(ctx, timer, &record, node, others); err != nil {
 		return nil, err
 	}
-	klog.FromContext(ctx).V(2).Info("Prepared claim", "claim", plan.Claim.String(), "uid", claim.UID, "gpus", plan.Exclusive())
+	klog.FromContext(ctx).V(2).Info("Prepared claim", "claim", klog.KObj(claim), "uid", claim.UID, "gpus", gpusHeldBy(record))
 	return record.Devices, nil
 }
 

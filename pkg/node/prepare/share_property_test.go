@@ -89,11 +89,11 @@ func (h *shareHistory) create(t *testing.T) {
 	t.Helper()
 	device := placed[h.random.IntN(len(placed))]
 	c := &historyClaim{ResourceClaim: h.sharing(fmt.Sprint("c", len(h.claims)), device), exists: true}
-	plan, err := NewPlan(c.ResourceClaim, h.preparer.node.Load().Pool)
+	record, err := h.preparer.plan(c.ResourceClaim, h.preparer.node.Load().Pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.holds = plan.holdings()
+	c.holds = holdings(record)
 	for _, other := range h.claims {
 		if other.exists && other.holds[0].overlaps(c.holds[0]) && !other.holds[0].coexists(c.holds[0]) {
 			h.api.remove(c.ResourceClaim)

@@ -116,12 +116,12 @@ func TestWhatConfigsAskFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := requesting(tc.devices...)
 			claim.Status.Allocation.Devices.Config = tc.configs
-			plan, err := NewPlan(claim, sharedPool())
+			plan, err := assign(claim, sharedPool())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, a := range plan.Assignments {
+			for _, a := range plan {
 				got = append(got, sharingText(a))
 			}
 			if !slices.Equal(got, tc.want) {
@@ -192,7 +192,7 @@ func TestSharingThatIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := requesting(tc.device)
 			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{tc.config}
-			_, err := NewPlan(claim, sharedPool())
+			_, err := assign(claim, sharedPool())
 			fixture.Sentence(t, err, append(tc.want, "claim default/c, config[0] (")...)
 		})
 	}
@@ -219,7 +219,7 @@ func TestARequestIsTheClientOfOneDaemon(t *testing.T) {
 			for i := range claim.Status.Allocation.Devices.Results {
 				claim.Status.Allocation.Devices.Results[i].Request = "a"
 			}
-			_, err := NewPlan(claim, sharedPool())
+			_, err := assign(claim, sharedPool())
 			if !tc.refused && err != nil {
 				t.Error(err)
 			}
@@ -229,7 +229,7 @@ func TestARequestIsTheClientOfOneDaemon(t *testing.T) {
 			}
 		})
 	}
-	if _, err := NewPlan(requesting("gpu-0-mps", "gpu-1-mps"), sharedPool()); err != nil {
+	if _, err := assign(requesting("gpu-0-mps", "gpu-1-mps"), sharedPool()); err != nil {
 		t.Errorf("two requests: %v", err)
 	}
 }
@@ -245,11 +245,11 @@ func TestTheLimitsOfAShare(t *testing.T) {
 	} {
 		claim := requesting("gpu-0-mps")
 		claim.Status.Allocation.Devices.Results[0].ConsumedCapacity = capacity
-		plan, err := NewPlan(claim, sharedPool())
+		plan, err := assign(claim, sharedPool())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := sharingText(plan.Assignments[0]); got != "gpu-0-mps "+strings.TrimSuffix(want, " else")+" multi-user" {
+		if got := sharingText(plan[0]); got != "gpu-0-mps "+strings.TrimSuffix(want, " else")+" multi-user" {
 			t.Errorf("%v: got %q, want %q", capacity, got, want)
 		}
 	}

@@ -12,17 +12,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// transact does what the plan takes, with the locks of its claim and GPUs held, and
-// publishes the result. A plan with effects on a GPU is recorded as an intent before the
+// transact does what the record plans, with the locks of its claim and GPUs held, and
+// publishes the result. What has effects on a GPU is recorded as an intent before the
 // first of them, and when it fails they are undone.
-func (p *Preparer) transact(ctx context.Context, timer *phaseTimer, record *journal.Record, plan Plan, node *Node, others neighbours) error {
-	effects, err := p.inspect(ctx, record, plan, node, others)
+func (p *Preparer) transact(ctx context.Context, timer *phaseTimer, record *journal.Record, node *Node, others neighbours) error {
+	effects, err := p.inspect(ctx, record, node, others)
 	if err != nil {
 		return err
 	}
 	if effects {
 		if err := p.make(ctx, timer, record, node); err != nil {
-			return p.rollBack(ctx, record, node, fmt.Errorf("claim %s, %w", plan.Claim, err))
+			return p.rollBack(ctx, record, node, fmt.Errorf("claim %s, %w", claimIn(*record), err))
 		}
 	} else if err := p.serve(ctx, record, node); err != nil {
 		return err
