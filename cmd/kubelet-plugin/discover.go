@@ -118,7 +118,9 @@ type partitionLine struct {
 }
 
 func partitionLines(shapes []gpu.Shape) []partitionLine {
-	var rest []gpu.Partition // whose profile has the columns of this table
+	// A shape says nothing of its engines but to who publishes it; the profile of a
+	// partition has them, as the columns of this table.
+	var rest []gpu.Partition
 	for _, shape := range shapes {
 		if p, ok := shape.(gpu.Partition); ok {
 			rest = append(rest, p)

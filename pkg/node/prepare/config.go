@@ -2,7 +2,9 @@ package prepare
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,8 +20,12 @@ import (
 type config interface {
 	// appliesTo tells whether the kind is meant for such a device.
 	appliesTo(gpu.Form) bool
-	// sharing is how the claim's pods share its devices, nil where it does not say.
-	// What cannot be honoured on any device is an error.
+}
+
+// sharingConfig is a config that can say how the claim's pods share its devices.
+type sharingConfig interface {
+	// sharing is nil where it does not say. What cannot be honoured on any device is an
+	// error.
 	sharing() (sharing, error)
 }
 
@@ -48,8 +54,6 @@ func (c migConfig) sharing() (sharing, error) {
 type vfioConfig struct{ v1beta1.VFIODeviceConfig }
 
 func (vfioConfig) appliesTo(gpu.Form) bool { return false }
-
-func (vfioConfig) sharing() (sharing, error) { return nil, nil } //nolint:nilnil // it never says
 
 // kinds makes an empty configuration to decode into.
 var kinds = map[string]func() config{
@@ -133,8 +137,10 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return s.appliesTo(a.Shape.Form()) }) {
 			continue
 		}
-		if s.sharing, err = s.config.sharing(); err != nil {
-			return nil, s.wrong(assignments, err)
+		if shared, can := s.config.(sharingConfig); can {
+			if s.sharing, err = shared.sharing(); err != nil {
+				return nil, s.wrong(assignments, err)
+			}
 		}
 		settings = append(settings, s)
 	}
@@ -164,7 +170,10 @@ func decodeConfig(parameters runtime.RawExtension) (config, error) {
 	}
 	empty, known := kinds[meta.Kind]
 	if !known {
-		return nil, fmt.Errorf("kind is %q, this driver understands %s, %s and %s", meta.Kind, v1beta1.GPUConfigKind, v1beta1.MIGDeviceConfigKind, v1beta1.VFIODeviceConfigKind)
+		all := slices.Sorted(maps.Keys(kinds))
+		last := len(all) - 1
+		return nil, fmt.Errorf("kind is %q, this driver understands %s and %s: change the manifest or the driver's version",
+			meta.Kind, strings.Join(all[:last], ", "), all[last])
 	}
 	decoded := empty()
 	strict, err := json.UnmarshalStrict(parameters.Raw, decoded)

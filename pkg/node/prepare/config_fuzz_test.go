@@ -37,8 +37,10 @@ func FuzzDecodeConfig(f *testing.F) {
 		if kind := kindOf(runtime.RawExtension{Raw: raw}); kinds[kind] == nil {
 			t.Errorf("decoded %s although its kind %q is unknown", raw, kind)
 		}
-		if asked, err := decoded.sharing(); err != nil && asked != nil { // may refuse, must not panic
-			t.Errorf("got %v beside error %q", asked, err)
+		if shared, can := decoded.(sharingConfig); can {
+			if asked, err := shared.sharing(); err != nil && asked != nil { // may refuse, must not panic
+				t.Errorf("got %v beside error %q", asked, err)
+			}
 		}
 	})
 }

@@ -51,8 +51,8 @@ func features() []*feature {
 			},
 			without: slice.WithoutShares,
 		}, {
-			// Without them a device is better offered too long than not known to be in use.
-			lost: "shapes that a GPUPolicy does not offer any more go on being given to claims until nobody has one", gate: "DRADeviceTaints, on since Kubernetes 1.36",
+			// A device is better offered too long than not known to be in use.
+			lost: "devices with a taint, such as those that a GPUPolicy does not offer any more, go on being given to claims", gate: "DRADeviceTaints, on since Kubernetes 1.36",
 			has: func(devices []resourceapi.Device, _ []resourceapi.CounterSet) bool {
 				return slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
 			},
