@@ -3,9 +3,11 @@ package driver
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -14,10 +16,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
-const (
-	firstHardwareRetry = time.Second
-	maxHardwareRetry   = 15 * time.Second
-)
+// hardwareRetries are between two looks for an NVIDIA driver.
+var hardwareRetries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time.Second, Steps: math.MaxInt}
 
 // watchHardware offers the GPUs, and samples those that are held, from when there are
 // any until ctx ends.
@@ -35,29 +35,22 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 // driver or GPU is not an error: the plugin says so once, publishes nothing,
 // and looks again. It fails where only a new process can find the driver.
 func (d *Driver) awaitHardware(ctx context.Context) error {
-	log := klog.FromContext(ctx)
-	retry := firstHardwareRetry
 	said := ""
-	for {
+	return hardwareRetries.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := d.openHardware(ctx)
 		if err == nil {
-			return nil
+			return true, nil
 		}
 		if errors.Is(err, nvml.ErrReplaced) {
-			return err
+			return false, err
 		}
 		if err.Error() != said {
 			said = err.Error()
-			log.Info("This node offers no GPU for now; the plugin keeps looking", "reason", said)
+			klog.FromContext(ctx).Info("This node offers no GPU for now; the plugin keeps looking", "reason", said)
 			d.publisher.Set(resourceslice.DriverResources{})
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(retry):
-		}
-		retry = min(2*retry, maxHardwareRetry)
-	}
+		return false, nil
+	})
 }
 
 // openHardware opens the driver, offers what it finds, and keeps it open until

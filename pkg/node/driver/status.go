@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	resourceapply "k8s.io/client-go/applyconfigurations/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -22,12 +24,13 @@ import (
 const (
 	// maxReports bounds the memory for reports that the API server does not take.
 	maxReports = 256
-	// reportAttempts, a second and then twice as long apart, outlast a restart
-	// of the API server.
+	// reportAttempts outlast, with reportRetries between them, a restart of the API
+	// server.
 	reportAttempts    = 8
-	firstReportRetry  = time.Second
 	reportCallTimeout = 10 * time.Second
 )
+
+var reportRetries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
 // reporter writes into claims which partition they were given (KEP-4817): its
 // UUID is not known before. It is for whoever reads; nothing waits for it, and
@@ -82,14 +85,13 @@ func (r *reporter) wake() {
 
 // run writes reports until ctx ends.
 func (r *reporter) run(ctx context.Context) error {
-	retry := firstReportRetry
+	retry := reportRetries.DelayFunc()
 	for {
 		var again <-chan time.Time
 		if r.writeAll(ctx) {
-			retry = firstReportRetry
+			retry = reportRetries.DelayFunc()
 		} else {
-			again = time.After(retry)
-			retry = min(2*retry, time.Minute)
+			again = time.After(retry())
 		}
 		select {
 		case <-ctx.Done():

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -21,14 +22,13 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-const (
-	firstRereadRetry = time.Second
-	// maxRereadRetry is long: a GPU that is broken for good is asked for ever.
-	maxRereadRetry = time.Minute
-	// lookInterval is how long what somebody else does to MIG may go unseen. A claim
-	// that meets it in between is told by NVML.
-	lookInterval = 10 * time.Second
-)
+// rereads are between two looks at GPUs that cannot be read. They get long: one that is
+// broken for good is asked for ever.
+var rereads = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
+
+// lookInterval is how long what somebody else does to MIG may go unseen. A claim
+// that meets it in between is told by NVML.
+const lookInterval = 10 * time.Second
 
 // GPUs are a node's, as its open NVIDIA driver tells of them.
 type GPUs interface {
@@ -160,20 +160,21 @@ func (o *Offer) Released() {
 // not be read, until all can be, at what somebody else does to MIG, at policies that
 // change, and at shapes that are withdrawn.
 func (o *Offer) Watch(ctx context.Context) error {
-	retry := firstRereadRetry
+	next := rereads.DelayFunc()
+	reread := next()
 	said := ""
 	for {
-		wait, look := o.nextLook(), o.offerChanges
-		if o.unread != "" && retry < wait {
-			wait, look = retry, o.offerAll
-			retry = min(2*retry, maxRereadRetry)
+		pause, look := o.nextLook(), o.offerChanges
+		if o.unread != "" && reread < pause {
+			pause, look = reread, o.offerAll
+			reread = next()
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-o.reconsider:
 			look = o.offerChanges
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
 		err := look(ctx)
 		switch {
@@ -192,16 +193,16 @@ const never = time.Duration(math.MaxInt64)
 // nextLook is how long the offer may be left alone. GPUs that cannot be read are
 // asked for by all of them, and more slowly.
 func (o *Offer) nextLook() time.Duration {
-	wait := never
+	pause := never
 	// Another process may have released what was passing, and somebody may have
 	// installed what a policy lacked.
 	if o.unread == "" && (partitionable(o.seen) || o.passing.Load() || o.applied.refused) {
-		wait = lookInterval
+		pause = lookInterval
 	}
 	if !o.until.IsZero() {
-		wait = min(wait, max(time.Until(o.until), 0))
+		pause = min(pause, max(time.Until(o.until), 0))
 	}
-	return wait
+	return pause
 }
 
 // partitionable tells whether somebody may do something to MIG on a node.

@@ -62,7 +62,7 @@ func TestAnUnreadableGPUIsOfferedLater(t *testing.T) {
 			{all, nil, 8},
 		} {
 			r.discovers(step.gpus, step.problems...)
-			after(maxRereadRetry)
+			after(rereads.Cap)
 			if devices() != step.want {
 				t.Errorf("got %d devices, want %d", devices(), step.want)
 			}

@@ -2,6 +2,7 @@ package offer
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -23,9 +25,10 @@ const (
 	// removed it.
 	reportAgain       = 30 * time.Minute
 	reportCallTimeout = 10 * time.Second
-	firstReportRetry  = time.Second
-	maxReportRetry    = 2 * time.Minute
 )
+
+// reportRetries are spread, because all nodes meet an API server that is away.
+var reportRetries = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Cap: 2 * time.Minute, Steps: math.MaxInt}
 
 // report writes the node's GPUNode: what the node made of its policy. It is for whoever
 // reads; nothing waits for it.
@@ -64,26 +67,25 @@ func (r *report) get() *v1alpha1.GPUNode {
 
 // run writes until ctx ends.
 func (r *report) run(ctx context.Context) error {
-	retry := firstReportRetry
+	retry := reportRetries.DelayFunc()
 	for {
-		wait := reportAgain + rand.N(reportAgain)
+		pause := reportAgain + rand.N(reportAgain)
 		if said := r.get(); said != nil {
 			if !sleep(ctx, rand.N(reportSpread)) {
 				return ctx.Err()
 			}
 			if err := r.write(ctx); err != nil {
-				klog.FromContext(ctx).V(2).Info("This node's GPUNode does not say yet what the node made of its policy", "err", err, "retryIn", retry)
-				wait = retry + rand.N(retry)
-				retry = min(2*retry, maxReportRetry)
+				pause = retry()
+				klog.FromContext(ctx).V(2).Info("This node's GPUNode does not say yet what the node made of its policy", "err", err, "retryIn", pause)
 			} else {
-				retry = firstReportRetry
+				retry = reportRetries.DelayFunc()
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.changed:
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
 	}
 }

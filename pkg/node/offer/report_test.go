@@ -69,7 +69,7 @@ func TestAnAPIServerThatTakesNoReportIsAskedSlowly(t *testing.T) {
 			t.Errorf("%d writes in an hour", writes)
 		}
 		policies.Refuse(nil)
-		after(2*maxReportRetry + reportSpread)
+		after(2*reportRetries.Cap + reportSpread)
 		if policies.Node(fixture.NodeName) == nil {
 			t.Error("it says nothing")
 		}

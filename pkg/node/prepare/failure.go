@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/nvml"
@@ -56,26 +58,20 @@ func inOneLine(errs []error) error {
 	return joined
 }
 
-const (
-	firstPause = 20 * time.Millisecond
-	lastPause  = time.Second
-)
+// pauses are between two attempts to change a GPU.
+var pauses = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Cap: time.Second, Steps: math.MaxInt}
 
 // persist repeats what may succeed later until ctx ends. It tries once in any
 // case: a budget that is used up must not keep an effect from being undone.
 func persist(ctx context.Context, do func() error) error {
-	pause := firstPause
-	for {
-		err := do()
-		if !errors.Is(err, nvml.ErrInUse) && !errors.Is(err, nvml.ErrTransient) {
-			return err
+	var last error
+	_ = pauses.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
+		last = do()
+		passes := errors.Is(last, nvml.ErrInUse) || errors.Is(last, nvml.ErrTransient)
+		if passes {
+			klog.FromContext(ctx).V(4).Info("A change of a GPU is tried again", "reason", last.Error())
 		}
-		klog.FromContext(ctx).V(4).Info("A change of a GPU is tried again", "reason", err.Error(), "in", pause)
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, lastPause)
-	}
+		return !passes, nil
+	})
+	return last // whose end was waited for in vain
 }
