@@ -16,7 +16,9 @@ import (
 
 	"github.com/spf13/pflag"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/pkg/settings"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -25,6 +27,7 @@ import (
 func TestMain(m *testing.M) {
 	// The commands of all tests set up the logging of one process.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	driver.RegisterMetrics(legacyregistry.MustRegister)
 	os.Exit(m.Run())
 }
 

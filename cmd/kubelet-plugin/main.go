@@ -8,6 +8,9 @@ import (
 
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/mica-gpu/mica/pkg/node/driver"
 )
 
 // gcPercent trades a little processor time, of which the plugin needs next to
@@ -18,5 +21,6 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	driver.RegisterMetrics(legacyregistry.MustRegister)
 	os.Exit(cli.Run(newCommand()))
 }

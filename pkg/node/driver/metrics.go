@@ -4,7 +4,8 @@ import (
 	"time"
 
 	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/mica-gpu/mica/pkg/node/publish"
 )
 
 // durationBuckets start at 1 ms: kubelet's own histogram of the same calls
@@ -31,8 +32,10 @@ var (
 	})
 )
 
-func init() {
-	legacyregistry.MustRegister(operationSeconds, phaseSeconds, preparedClaims)
+// RegisterMetrics is called once by a process that serves metrics; without it they count
+// nothing.
+func RegisterMetrics(register func(...metrics.Registerable)) {
+	register(append(publish.Metrics(), operationSeconds, phaseSeconds, preparedClaims)...)
 	// Series exist from the start, so that a rate over the first failure is seen.
 	for _, operation := range []string{"prepare", "unprepare"} {
 		for _, result := range []string{"ok", "error"} {

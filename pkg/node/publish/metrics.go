@@ -1,9 +1,6 @@
 package publish
 
-import (
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
-)
+import "k8s.io/component-base/metrics"
 
 var (
 	publishedDevices = metrics.NewGauge(&metrics.GaugeOpts{
@@ -18,4 +15,5 @@ var (
 	})
 )
 
-func init() { legacyregistry.MustRegister(publishedDevices, lastPublish) }
+// Metrics are what a Publisher counts.
+func Metrics() []metrics.Registerable { return []metrics.Registerable{publishedDevices, lastPublish} }
