@@ -14,7 +14,7 @@ func TestClientInC(t *testing.T) {
 	d := start(t, "p5.48xlarge")
 	client := filepath.Join(t.TempDir(), "client")
 	sources := []string{"testdata/client.c"}
-	for _, name := range []string{"nvml", "marshal", "connection", "address"} {
+	for _, name := range []string{"nvml", "marshal", "connection", "nodes", "address"} {
 		sources = append(sources, "../shim/"+name+".c")
 	}
 	arguments := append([]string{

@@ -34,6 +34,7 @@ func play(role string) int {
 		return 1
 	}
 	switch verb {
+	case "lookup":
 	case "set":
 		ret = device.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	case "wait":

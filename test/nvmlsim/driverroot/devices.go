@@ -11,35 +11,30 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// Device numbers. The first major is registered to NVIDIA; the others a kernel
-// assigns when the modules load, and /proc/devices tells.
-const (
-	nvidiaMajor     = 195
-	nvidiaCtlMinor  = 255
-	nvidiaModeset   = 254
-	nvidiaUVMMajor  = 510
-	nvidiaCapsMajor = 511
-)
+// Nodes that NVML has nothing to do with.
+var otherNodes = []model.DeviceNode{
+	{Name: "nvidia-modeset", Major: model.NVIDIAMajor, Minor: 254, Mode: 0o666},
+	{Name: "nvidia-uvm", Major: model.NVIDIAUVMMajor, Minor: 0, Mode: 0o666},
+	{Name: "nvidia-uvm-tools", Major: model.NVIDIAUVMMajor, Minor: 1, Mode: 0o666},
+}
 
-// Modes of the capability devices.
+// Modes of the capability devices that are there without an instance.
 const (
-	configMode   = 0o400
-	monitorMode  = 0o444
-	instanceMode = 0o444
+	configMode  = 0o400
+	monitorMode = 0o444
 )
 
 func (t *Tree) devices(machine *model.Machine) {
-	t.device("dev/nvidiactl", nvidiaMajor, nvidiaCtlMinor, 0o666)
-	t.device("dev/nvidia-modeset", nvidiaMajor, nvidiaModeset, 0o666)
-	t.device("dev/nvidia-uvm", nvidiaUVMMajor, 0, 0o666)
-	t.device("dev/nvidia-uvm-tools", nvidiaUVMMajor, 1, 0o666)
+	t.dir("dev")
+	t.device(model.ControlNode())
+	for _, node := range otherNodes {
+		t.device(node)
+	}
 	if migCapable(machine) {
-		t.device(capabilityDevice(model.ConfigCapability), nvidiaCapsMajor, model.ConfigCapability, configMode)
-		t.device(capabilityDevice(model.MonitorCapability), nvidiaCapsMajor, model.MonitorCapability, monitorMode)
+		t.device(model.CapabilityNode(model.ConfigCapability, configMode))
+		t.device(model.CapabilityNode(model.MonitorCapability, monitorMode))
 	}
 }
-
-func capabilityDevice(minor int) string { return fmt.Sprintf("dev/nvidia-caps/nvidia-cap%d", minor) }
 
 func migCapable(machine *model.Machine) bool {
 	for _, gpu := range machine.GPUs() {
@@ -50,12 +45,13 @@ func migCapable(machine *model.Machine) bool {
 	return false
 }
 
-func (t *Tree) device(name string, major uint32, minor int, mode os.FileMode) {
-	if t.err != nil {
+// device makes a node, unless the machine is one whose nodes its clients make.
+func (t *Tree) device(node model.DeviceNode) {
+	if t.err != nil || t.nodes == model.NodesOnOpen {
 		return
 	}
-	path := t.path(name)
-	err := unix.Mknod(path, unix.S_IFCHR|uint32(mode), int(unix.Mkdev(major, uint32(minor))))
+	path := t.path(nodePath(node))
+	err := unix.Mknod(path, unix.S_IFCHR|uint32(node.Mode), int(unix.Mkdev(uint32(node.Major), uint32(node.Minor))))
 	if errors.Is(err, unix.EPERM) {
 		t.fail(fmt.Errorf("make the character device %s: this user may not: "+
 			"run as root with CAP_MKNOD, on a file system that is not mounted for a user namespace", path))
@@ -66,11 +62,14 @@ func (t *Tree) device(name string, major uint32, minor int, mode os.FileMode) {
 		return
 	}
 	// The process's umask does not apply to what a driver makes.
-	t.fail(os.Chmod(path, mode))
+	t.fail(os.Chmod(path, node.Mode))
 	if err := t.openable(path); err != nil {
 		t.fail(err)
 	}
 }
+
+// nodePath is below the root.
+func nodePath(node model.DeviceNode) string { return "dev/" + node.Name }
 
 // openable notices a file system that is mounted without devices: everything
 // that is given one of these nodes from there could not open it. That there is

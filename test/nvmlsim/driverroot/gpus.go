@@ -1,7 +1,6 @@
 package driverroot
 
 import (
-	"fmt"
 	"path"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -27,7 +26,7 @@ func (t *Tree) gpus(machine *model.Machine) {
 }
 
 func (t *Tree) attach(file model.File, gpu model.GPUInfo) {
-	t.device(gpuDevice(gpu), nvidiaMajor, gpu.Minor, 0o666)
+	t.device(model.GPUNode(gpu.Minor))
 	t.information(gpu, file.DriverVersion)
 	if gpu.Board.MIG != nil {
 		t.dir(instancesDir(gpu.Minor))
@@ -37,10 +36,8 @@ func (t *Tree) attach(file model.File, gpu model.GPUInfo) {
 
 // detach removes what attach made; the bridges above the GPU stay.
 func (t *Tree) detach(gpu model.GPUInfo) {
-	t.remove(gpuDevice(gpu))
+	t.remove(nodePath(model.GPUNode(gpu.Minor)))
 	t.remove(path.Dir(informationFile(gpu)))
 	t.remove(path.Dir(instancesDir(gpu.Minor)))
 	t.removeFunction(gpuFunction(gpu))
 }
-
-func gpuDevice(gpu model.GPUInfo) string { return fmt.Sprintf("dev/nvidia%d", gpu.Minor) }

@@ -71,7 +71,7 @@ func (t *Tree) show(shown, want capabilitySet) {
 	for dir, minor := range shown {
 		if want[dir] != minor {
 			t.remove(dir)
-			t.remove(capabilityDevice(minor))
+			t.remove(nodePath(model.CapabilityNode(minor, model.InstanceCapabilityMode)))
 		}
 	}
 	maps.DeleteFunc(shown, func(dir string, minor int) bool { return want[dir] != minor })
@@ -79,8 +79,8 @@ func (t *Tree) show(shown, want capabilitySet) {
 		if _, known := shown[dir]; known {
 			continue
 		}
-		t.file(path.Join(dir, "access"), access(minor, instanceMode))
-		t.device(capabilityDevice(minor), nvidiaCapsMajor, minor, instanceMode)
+		t.file(path.Join(dir, "access"), access(minor, model.InstanceCapabilityMode))
+		t.device(model.CapabilityNode(minor, model.InstanceCapabilityMode))
 		shown[dir] = minor
 	}
 }

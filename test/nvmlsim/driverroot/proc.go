@@ -17,7 +17,7 @@ func (t *Tree) proc(machine *model.Machine) {
 		"DeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n")
 	t.file("proc/devices", fmt.Sprintf("Character devices:\n"+
 		"%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-uvm\n%3d nvidia-caps\n\nBlock devices:\n",
-		nvidiaMajor, nvidiaMajor, nvidiaMajor, nvidiaUVMMajor, nvidiaCapsMajor))
+		model.NVIDIAMajor, model.NVIDIAMajor, model.NVIDIAMajor, model.NVIDIAUVMMajor, model.NVIDIACapsMajor))
 	if migCapable(machine) {
 		t.capabilities(machine)
 	}

@@ -39,6 +39,8 @@ type Tree struct {
 	root string
 	// made is set if the directory was not there before.
 	made bool
+	// nodes says who makes device nodes.
+	nodes model.DeviceNodes
 
 	// mu guards the rest once the tree is emitted.
 	mu      sync.Mutex
@@ -56,7 +58,7 @@ func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the driver root's absolute path: %w", err)
 	}
-	t := &Tree{root: root, failed: make(chan error, 1)}
+	t := &Tree{root: root, nodes: machine.File().Habits.DeviceNodes, failed: make(chan error, 1)}
 	if err := t.claim(); err != nil {
 		return nil, err
 	}

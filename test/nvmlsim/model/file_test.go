@@ -74,6 +74,7 @@ func TestParseFileRefuses(t *testing.T) {
 		{"an unknown habit", "gpus:", "habits: {sleep: true}\ngpus:", "sleep"},
 		{"a presence that is none", "minor: 0,", "minor: 0, presence: late,", `presence "late"`},
 		{"a fabric that is none", "gpus:", "habits: {fabric: done}\ngpus:", `fabric "done"`},
+		{"device nodes of nobody", "gpus:", "habits: {deviceNodes: none}\ngpus:", `deviceNodes "none"`},
 		{"a negative module", "moduleID: 2", "moduleID: -2", "negative"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

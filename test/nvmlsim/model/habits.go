@@ -20,6 +20,9 @@ type Habits struct {
 	// Fabric is how far the fabric manager has come when the machine starts:
 	// "notStarted", "inProgress" or "completed". Unset: completed.
 	Fabric Fabric `json:"fabric,omitempty"`
+	// DeviceNodes says who makes the device nodes: "present" for whoever made them before,
+	// "onOpen" for root's clients of NVML. Unset: present.
+	DeviceNodes DeviceNodes `json:"deviceNodes,omitempty"`
 }
 
 // Latency is how long NVML's functions take, before their effect.
@@ -54,6 +57,9 @@ func (h Habits) validate() error {
 		errs = append(errs, fmt.Errorf("habits.latency: %w", err))
 	}
 	if err := cmp.Or(h.Fabric, FabricCompleted).validate(); err != nil {
+		errs = append(errs, fmt.Errorf("habits: %w", err))
+	}
+	if err := h.DeviceNodes.validate(); err != nil {
 		errs = append(errs, fmt.Errorf("habits: %w", err))
 	}
 	return errors.Join(errs...)

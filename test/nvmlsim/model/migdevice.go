@@ -44,6 +44,7 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return)
 		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
 	if visible := d.session.visibleDevices(d.gpu); index < len(visible) && visible[index] != nil {
+		d.session.opened.migDevice(visible[index])
 		return d.session.migDevice(visible[index]), nvml.SUCCESS
 	}
 	return nil, nvml.ERROR_NOT_FOUND

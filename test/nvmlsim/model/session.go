@@ -31,6 +31,7 @@ type Session struct {
 
 	// Machine.mu guards the fields below.
 	inits  int
+	opened opened
 	sets   map[*eventSet]struct{}
 	closed chan struct{}
 }
@@ -97,6 +98,7 @@ func (s *Session) Close() {
 	delete(m.sessions, s)
 	close(s.closed)
 	s.inits = 0
+	s.opened = opened{}
 	s.freeSets()
 }
 
@@ -179,6 +181,9 @@ func (s *Session) init(function string) nvml.Return {
 	if ret := m.faults.failure(function, nil, false); ret != nvml.SUCCESS {
 		return ret
 	}
+	if m.file.Habits.DeviceNodes == NodesOnOpen && s.unprivileged && !s.confined {
+		return nvml.ERROR_DRIVER_NOT_LOADED
+	}
 	s.inits++
 	return nvml.SUCCESS
 }
@@ -197,6 +202,7 @@ func (s *Session) Shutdown() nvml.Return {
 	s.inits--
 	if s.inits == 0 {
 		s.freeSets()
+		s.opened = opened{}
 	}
 	return nvml.SUCCESS
 }

@@ -97,7 +97,11 @@ func (s *Session) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) 
 func (s *Session) handleByUUID(function, uuid string, missing nvml.Return) (nvml.Device, nvml.Return) {
 	if c := s.findMIGDevice(uuid); c != nil {
 		d := s.migDevice(c)
-		return answer[nvml.Device](d.refuser, function, d)
+		found, ret := answer[nvml.Device](d.refuser, function, d)
+		if ret == nvml.SUCCESS {
+			s.open(func(o *opened) { o.migDevice(c) })
+		}
+		return found, ret
 	}
 	return s.handle(function, s.find(func(g *gpu) bool { return g.spec.UUID == uuid }), missing)
 }
@@ -175,7 +179,17 @@ func (s *Session) handle(function string, found *device, missing nvml.Return) (n
 	if ret := s.enter(function, found.gpu); ret != nvml.SUCCESS {
 		return nil, ret
 	}
+	s.open(func(o *opened) { o.gpu(found.gpu) })
 	return found, nvml.SUCCESS
+}
+
+// open notes what the session has opened, which it keeps until it is shut down.
+func (s *Session) open(note func(*opened)) {
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	if s.inits > 0 {
+		note(&s.opened)
+	}
 }
 
 // find finds a GPU that the driver has.

@@ -139,7 +139,7 @@ static int numbered(DIR *dir, const char *prefix, uint32_t *minors, int max)
 	return count;
 }
 
-static const char *device_directory(void)
+const char *sim_device_directory(void)
 {
 	const char *root = getenv("NVML_SIM_DEV");
 
@@ -149,15 +149,16 @@ static const char *device_directory(void)
 /*
  * The rule is the real library's: a process that has a /dev/nvidiactl sees the
  * GPUs whose /dev/nvidiaN it has. Without one, as on the simulated machine
- * itself, whose devices live under the driver root, it sees them all.
+ * itself, whose devices live under the driver root, it sees them all. One that
+ * this process made restricts nothing.
  */
 int sim_visible_minors(uint32_t *minors, int max)
 {
-	DIR *dir = opendir(device_directory());
+	DIR *dir = opendir(sim_device_directory());
 
 	if (!dir)
 		return -1;
-	if (!character_device(dirfd(dir), "nvidiactl")) {
+	if (sim_made_control() || !character_device(dirfd(dir), "nvidiactl")) {
 		closedir(dir);
 		return -1;
 	}
@@ -169,7 +170,7 @@ int sim_visible_capabilities(uint32_t *minors, int max)
 	char path[PATH_MAX];
 	DIR *dir;
 
-	if (snprintf(path, sizeof path, "%s/nvidia-caps", device_directory()) >= (int)sizeof path)
+	if (snprintf(path, sizeof path, "%s/nvidia-caps", sim_device_directory()) >= (int)sizeof path)
 		return 0;
 	dir = opendir(path);
 	return dir ? numbered(dir, "nvidia-cap", minors, max) : 0;

@@ -290,6 +290,7 @@ int sim_init(const struct function *f, const uint64_t *v)
 		pthread_mutex_lock(&lock);
 		inits++;
 		pthread_mutex_unlock(&lock);
+		sim_make_nodes(true);
 	}
 	return result;
 }

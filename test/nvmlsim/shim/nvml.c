@@ -19,6 +19,7 @@
 
 #define FORWARD(...) FORWARD_BY(sim_call, __VA_ARGS__)
 #define FORWARD_INIT(...) FORWARD_BY(sim_init, __VA_ARGS__)
+#define FORWARD_OPEN(...) FORWARD_BY(sim_open, __VA_ARGS__)
 #define FORWARD_SHUTDOWN(...) FORWARD_BY(sim_shutdown, __VA_ARGS__)
 
 /*

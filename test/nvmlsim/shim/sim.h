@@ -1,10 +1,11 @@
 /*
  * The shared declarations of the NVML shim: how a function's arguments are
- * described, and the three layers that carry a call to the daemon.
+ * described, and the layers that carry a call to the daemon.
  *
  *   nvml.c        the exported symbols, one line each in the generated table
  *   marshal.c     arguments to request bytes, reply bytes to arguments
  *   connection.c  sockets, the session, threads and forks
+ *   nodes.c       device nodes that the process makes
  *
  * The wire format is documented in ../wire/doc.go; PROTOCOL_VERSION changes
  * with it.
@@ -96,6 +97,15 @@ int sim_init(const struct function *f, const uint64_t *v);
 /* As sim_call, but succeeds when there is no daemon left to tell. */
 int sim_shutdown(const struct function *f, const uint64_t *v);
 
+/* nodes.c */
+
+/* As sim_call, for functions that open the device nodes of a GPU or MIG device. */
+int sim_open(const struct function *f, const uint64_t *v);
+/* Makes the device nodes that the session needs; first says that it is a new one. */
+void sim_make_nodes(bool first);
+/* Says whether this process made the node that restricts what it sees. */
+bool sim_made_control(void);
+
 /* address.c */
 
 /* Connects to the daemon; -1 if none answers at any of the known places. */
@@ -105,6 +115,8 @@ int sim_connect(void);
  * many, at most max, or -1 if it may use all of the machine's.
  */
 int sim_visible_minors(uint32_t *minors, int max);
+/* The directory of the device nodes: /dev, but in tests. */
+const char *sim_device_directory(void);
 /* Lists the minor numbers of the capability devices that this process has. */
 int sim_visible_capabilities(uint32_t *minors, int max);
 

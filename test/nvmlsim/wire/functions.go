@@ -17,9 +17,11 @@ func Functions() []Function {
 }
 
 // Extensions lists functions that travel likewise and that no header declares: the
-// stand-ins for tools call them where the real ones call what NVML does not publish.
+// stand-ins for tools, and the library itself, call them where the real ones do what NVML
+// does not publish.
 func Extensions() []Function {
 	return []Function{
+		fn("nvmlSimDeviceNodes", "DeviceNodes", buffer(1), u32).answering(serveDeviceNodes),
 		fn("nvmlSimDeviceGetTimeslice", "GetTimeslice", handle, out32).answering(serveGetTimeslice),
 		fn("nvmlSimDeviceSetTimeslice", "SetTimeslice", handle, u32).answering(serveSetTimeslice),
 	}

@@ -33,6 +33,19 @@ func serveEventSetFree(c *call) nvml.Return {
 	return r
 }
 
+// serveDeviceNodes answers for a library that makes device nodes.
+func serveDeviceNodes(c *call) nvml.Return {
+	session, ok := c.session.library.(interface{ DeviceNodes() (string, nvml.Return) })
+	if !ok {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	text, r := session.DeviceNodes()
+	if r != nvml.SUCCESS {
+		return r
+	}
+	return c.answerOne(0, reflect.ValueOf(text))
+}
+
 func serveRefusal(c *call) nvml.Return {
 	if len(c.args) == 0 {
 		return c.session.library.Refuse(c.f.Name, nil)

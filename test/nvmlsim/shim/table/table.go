@@ -81,6 +81,8 @@ func macro(name string) string {
 	switch {
 	case strings.HasPrefix(name, "nvmlInit"):
 		return "FORWARD_INIT"
+	case strings.HasPrefix(name, "nvmlDeviceGetHandleBy"), name == "nvmlDeviceGetMigDeviceHandleByIndex":
+		return "FORWARD_OPEN"
 	case name == "nvmlShutdown":
 		return "FORWARD_SHUTDOWN"
 	}
