@@ -92,7 +92,7 @@ func simulate(t *testing.T, file model.File) (root string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := wire.NewServer(func(wire.Visible) wire.Library { return machine.NewSession() }, machine, machine)
+	server := wire.NewServer(wire.Sessions(machine), machine, machine)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener, false) }()

@@ -48,6 +48,8 @@ func TestCommandLineErrors(t *testing.T) {
 		{append(socket, "latency", "--contention", "-1s"), "contention -1s is negative"},
 		{append(socket, "latency", "nvmlInit", "1s", "--contention", "1s"), "latency takes no arguments"},
 		{append(socket, "fabric", "completed"), "has no NVSwitch"},
+		{append(socket, "driver"), "set --library, --module or both"},
+		{append(socket, "driver", "--module", "new"), `driver.module "new" is neither`},
 		{append(socket, "mig", "fly"), `there is no command "fly"`},
 		{append(socket, "mig", "mode", "0", "on"), "cannot be partitioned"},
 		{append(socket, "mig", "mode", "0", "perhaps"), "neither on nor off"},

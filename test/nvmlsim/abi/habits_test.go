@@ -1,12 +1,14 @@
 package abi_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -95,4 +97,99 @@ func TestDeviceNodesThatClientsMake(t *testing.T) {
 	if err := list(host, 65534); err != nil {
 		t.Errorf("another user with device nodes: %v", err)
 	}
+}
+
+// The driver arrives after everything else, is upgraded under a client, and goes.
+func TestDriverComesAndGoes(t *testing.T) {
+	t.Parallel()
+	d := start(t, withHabits(t, "g6.xlarge", "{driver: {library: none, module: none}}"))
+	library := filepath.Join(d.root, "usr/lib64/libnvidia-ml.so.1")
+	driver := func(arguments ...string) {
+		t.Helper()
+		if out, err := d.sim(append([]string{"driver"}, arguments...)...); err != nil {
+			t.Fatalf("driver %q: %v\n%s", arguments, err, out)
+		}
+	}
+	client := func(want string) {
+		t.Helper()
+		out, err := output(roleCommand(d, "lookup"))
+		if (err == nil) != (want == "") || !strings.Contains(out, want) {
+			t.Errorf("a client ended with %v and %q, want %q", err, out, want)
+		}
+	}
+	for _, name := range []string{library, filepath.Join(d.root, "usr/bin/nvidia-smi"), filepath.Join(d.root, "proc/driver/nvidia/version")} {
+		if _, err := os.Stat(name); !os.IsNotExist(err) {
+			t.Errorf("%s is there before the driver: %v", name, err)
+		}
+	}
+
+	driver("--library", "580.95.05")
+	client("Driver Not Loaded")
+	driver("--module", "580.95.05")
+	client("")
+	release := holdNVML(t, d)
+	if out, err := d.sim("driver", "--module", "none"); err == nil || !strings.Contains(out, "is in use by 1 processes") {
+		t.Errorf("the module was unloaded under a client: %v\n%s", err, out)
+	}
+
+	before, err := os.Stat(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"580.95.05", "590.44.01"} {
+		driver("--library", version)
+		after, err := os.Stat(library)
+		if err != nil || os.SameFile(before, after) {
+			t.Errorf("version %s was installed into the same file (%v)", version, err)
+		}
+		before = after
+	}
+	if _, err := os.Stat(filepath.Join(d.root, "usr/lib64/libnvidia-ml.so.580.95.05")); !os.IsNotExist(err) {
+		t.Errorf("the old library is still there: %v", err)
+	}
+	client("Driver/library version mismatch")
+	release()
+	driver("--module", "590.44.01")
+	client("")
+	if version, err := os.ReadFile(filepath.Join(d.root, "sys/module/nvidia/version")); err != nil || string(version) != "590.44.01\n" {
+		t.Errorf("the kernel says that the driver is %q (%v)", version, err)
+	}
+
+	driver("--module", "none", "--library", "none")
+	if _, err := os.Lstat(library); !os.IsNotExist(err) {
+		t.Errorf("the library is still there: %v", err)
+	}
+	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "driver none") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+}
+
+// holdNVML starts a process that has NVML and GPU 0 open until it is ended.
+func holdNVML(t *testing.T, d *daemon) (end func()) {
+	t.Helper()
+	cmd := roleCommand(d, "wait")
+	out := &lockedBuffer{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Wait()
+		eventually(t, "its session ends", func() error {
+			state, err := d.control().State()
+			if err == nil && state.Sessions != 0 {
+				err = fmt.Errorf("%d sessions are open", state.Sessions)
+			}
+			return err
+		})
+	})
+	t.Cleanup(end)
+	eventually(t, "the client waits", func() error {
+		if !strings.Contains(out.String(), "waiting") {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	return end
 }

@@ -213,6 +213,7 @@ func (s suite) wrongControl(t *testing.T) {
 		"a failure of no GPU":          s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, GPU: &none}),
 		"a failure after no effect":    s.control.Fail(model.Failure{Function: "nvmlDeviceGetUUID", Return: nvml.ERROR_UNKNOWN, After: true}),
 		"a latency after no effect":    s.control.SetLatencyAfter("nvmlDeviceGetUUID", time.Second),
+		"a driver that is no version":  s.control.SetDriver(model.Driver{Library: "new"}),
 		"a negative contention":        s.control.SetContention(-time.Second),
 		"a failure of all functions":   s.control.Fail(model.Failure{Function: model.AnyFunction, Return: nvml.ERROR_UNKNOWN}),
 		"no latency profile":           s.control.SetLatencyProfile("slow"),

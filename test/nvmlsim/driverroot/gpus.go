@@ -26,16 +26,15 @@ func (t *Tree) gpus(machine *model.Machine) {
 }
 
 func (t *Tree) attach(file model.File, gpu model.GPUInfo) {
+	t.attached[gpu.Index] = true
 	t.device(model.GPUNode(gpu.Minor))
-	t.information(gpu, file.DriverVersion)
-	if gpu.Board.MIG != nil {
-		t.dir(instancesDir(gpu.Minor))
-	}
+	t.information(gpu)
 	t.gpu(file, gpu)
 }
 
 // detach removes what attach made; the bridges above the GPU stay.
 func (t *Tree) detach(gpu model.GPUInfo) {
+	t.attached[gpu.Index] = false
 	t.remove(nodePath(model.GPUNode(gpu.Minor)))
 	t.remove(path.Dir(informationFile(gpu)))
 	t.remove(path.Dir(instancesDir(gpu.Minor)))

@@ -9,10 +9,9 @@ import (
 )
 
 func (t *Tree) proc(machine *model.Machine) {
-	file := machine.File()
 	t.file("proc/driver/nvidia/version", fmt.Sprintf(
 		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  (nvml-sim: simulated, there is no kernel module)\n",
-		file.DriverVersion))
+		t.module))
 	t.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n"+
 		"DeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n")
 	t.file("proc/devices", fmt.Sprintf("Character devices:\n"+
@@ -23,7 +22,14 @@ func (t *Tree) proc(machine *model.Machine) {
 	}
 }
 
-func (t *Tree) information(gpu model.GPUInfo, driverVersion string) {
+// information is what the kernel module, if it is loaded, shows of a GPU.
+func (t *Tree) information(gpu model.GPUInfo) {
+	if t.module == model.NoDriver {
+		return
+	}
+	if gpu.Board.MIG != nil {
+		t.dir(instancesDir(gpu.Minor))
+	}
 	var text strings.Builder
 	for _, line := range []struct{ name, value string }{
 		{"Model: \t", gpu.Board.ProductName},
@@ -35,7 +41,7 @@ func (t *Tree) information(gpu model.GPUInfo, driverVersion string) {
 		{"DMA Mask: ", "0x7fffffffffff"},
 		{"Bus Location: ", gpu.Address.String()},
 		{"Device Minor: ", fmt.Sprint(gpu.Minor)},
-		{"GPU Firmware: ", driverVersion},
+		{"GPU Firmware: ", t.module},
 		{"GPU Excluded:", "No"},
 	} {
 		fmt.Fprintf(&text, "%s\t %s\n", line.name, line.value)

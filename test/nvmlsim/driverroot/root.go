@@ -41,12 +41,17 @@ type Tree struct {
 	made bool
 	// nodes says who makes device nodes.
 	nodes model.DeviceNodes
+	// binaries is where the driver's files come from.
+	binaries string
 
 	// mu guards the rest once the tree is emitted.
-	mu      sync.Mutex
-	err     error
-	removed bool
-	failed  chan error
+	mu sync.Mutex
+	// module is the version of the kernel module, attached are the GPUs that it has.
+	module   string
+	attached map[int]bool
+	err      error
+	removed  bool
+	failed   chan error
 }
 
 // Emit writes the tree for the machine. binaries is the directory that holds
@@ -58,13 +63,15 @@ func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the driver root's absolute path: %w", err)
 	}
-	t := &Tree{root: root, nodes: machine.File().Habits.DeviceNodes, failed: make(chan error, 1)}
+	t := &Tree{
+		root: root, binaries: binaries, nodes: machine.File().Habits.DeviceNodes,
+		attached: map[int]bool{}, failed: make(chan error, 1),
+	}
 	if err := t.claim(); err != nil {
 		return nil, err
 	}
-	t.driver(binaries, machine)
+	t.driver(machine)
 	t.devices(machine)
-	t.proc(machine)
 	t.sys(machine)
 	t.gpus(machine)
 	t.instances(machine)
@@ -165,9 +172,20 @@ func (t *Tree) copy(name, from string) {
 		return
 	}
 	t.fail(err)
-	if t.err == nil {
-		t.fail(os.WriteFile(t.path(name), content, 0o755))
+	t.replace(name, func(draft string) error { return os.WriteFile(draft, content, 0o755) })
+}
+
+// replace puts a new file in the place of one that may be there.
+func (t *Tree) replace(name string, create func(draft string) error) {
+	if t.err != nil {
+		return
 	}
+	path := t.path(name)
+	if err := create(path + ".new"); err != nil {
+		t.fail(err)
+		return
+	}
+	t.fail(os.Rename(path+".new", path))
 }
 
 // link makes a symbolic link. A target that names a place in the tree (it
@@ -182,5 +200,5 @@ func (t *Tree) link(name, target string) {
 		t.fail(err)
 		target = relative
 	}
-	t.fail(os.Symlink(target, t.path(name)))
+	t.replace(name, func(draft string) error { return os.Symlink(target, draft) })
 }

@@ -20,8 +20,6 @@ const (
 
 func (t *Tree) sys(machine *model.Machine) {
 	file := machine.File()
-	t.file("sys/module/nvidia/version", file.DriverVersion+"\n")
-	t.file("sys/module/nvidia/initstate", "live\n")
 	t.dir("sys/bus/pci/drivers/nvidia")
 	t.numa(file)
 	t.nvSwitches(file)

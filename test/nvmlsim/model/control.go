@@ -27,6 +27,10 @@ type Control interface {
 	// Detach takes a GPU from the driver, as sysfs's unbind does. It is an error if the GPU
 	// is in use.
 	Detach(gpu int) error
+	// SetDriver installs, upgrades, removes, loads or unloads the NVIDIA driver. It is an
+	// error if a kernel module would have to be unloaded that is in use. A module that is
+	// loaded anew finds the GPUs as a reboot leaves them.
+	SetDriver(Driver) error
 	// SetFabric says how far the fabric manager has come. It is an error on a machine
 	// without NVSwitches.
 	SetFabric(Fabric) error
@@ -116,7 +120,7 @@ type Failure struct {
 // State is what a machine looks like at one moment.
 type State struct {
 	Machine           string         `json:"machine"`
-	DriverVersion     string         `json:"driverVersion"`
+	Driver            Driver         `json:"driver"`
 	CUDADriverVersion string         `json:"cudaDriverVersion"`
 	Fabric            Fabric         `json:"fabric,omitempty"` // empty without NVSwitches
 	GPUs              []GPUState     `json:"gpus"`

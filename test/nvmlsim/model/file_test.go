@@ -75,6 +75,7 @@ func TestParseFileRefuses(t *testing.T) {
 		{"a presence that is none", "minor: 0,", "minor: 0, presence: late,", `presence "late"`},
 		{"a fabric that is none", "gpus:", "habits: {fabric: done}\ngpus:", `fabric "done"`},
 		{"device nodes of nobody", "gpus:", "habits: {deviceNodes: none}\ngpus:", `deviceNodes "none"`},
+		{"a driver in words", "gpus:", "habits: {driver: {module: latest}}\ngpus:", `driver.module "latest"`},
 		{"a negative module", "moduleID: 2", "moduleID: -2", "negative"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -236,5 +237,51 @@ func TestPresenceAtTheStart(t *testing.T) {
 		t.Errorf("a GPU was detached under a process (%v)", err)
 	} else {
 		contexts.Close()
+	}
+}
+
+func TestDriverThatIsReplaced(t *testing.T) {
+	m := load(t, strings.Replace(twoGPUs, "gpus:", "habits: {driver: {module: none}}\ngpus:", 1))
+	begins := func(library string, want nvml.Return) *Session {
+		t.Helper()
+		s := m.NewSession(LibraryVersion(library))
+		t.Cleanup(s.Close)
+		if ret := s.Init(); ret != want {
+			t.Errorf("Init with library %q returned %v, want %v", library, ret, want)
+		}
+		return s
+	}
+	set := func(d Driver) {
+		t.Helper()
+		if err := m.SetDriver(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begins("580.95.05", nvml.ERROR_DRIVER_NOT_LOADED)
+	set(Driver{Module: "580.95.05"})
+	begins("590.44.01", nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+	begins("", nvml.SUCCESS).Close() // its file is not named for a version
+	s := begins("580.95.05", nvml.SUCCESS)
+	if ret := s.devices[1].SetPersistenceMode(nvml.FEATURE_ENABLED); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if err := m.SetDriver(Driver{Module: "590.44.01"}); err == nil || !strings.Contains(err.Error(), "is in use by 1 processes") {
+		t.Errorf("a module was replaced under a client: %v", err)
+	}
+	set(Driver{Library: "590.44.01"})
+	if ret := s.Shutdown(); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if ret := s.Init(); ret != nvml.SUCCESS {
+		t.Errorf("the client that loaded the old library gets %v", ret)
+	}
+	s.Close()
+	set(Driver{Module: "590.44.01"})
+	s = begins("590.44.01", nvml.SUCCESS)
+	if version, _ := s.SystemGetDriverVersion(); version != "590.44.01" {
+		t.Errorf("the driver is %s", version)
+	}
+	if mode, ret := s.devices[1].GetPersistenceMode(); mode != nvml.FEATURE_DISABLED {
+		t.Errorf("the persistence mode outlives the module: %v (%v)", mode, ret)
 	}
 }

@@ -23,6 +23,9 @@ type Habits struct {
 	// DeviceNodes says who makes the device nodes: "present" for whoever made them before,
 	// "onOpen" for root's clients of NVML. Unset: present.
 	DeviceNodes DeviceNodes `json:"deviceNodes,omitempty"`
+	// Driver is what of the driver there is when the machine starts. Unset: all of the
+	// driverVersion.
+	Driver Driver `json:"driver,omitzero"`
 }
 
 // Latency is how long NVML's functions take, before their effect.
@@ -56,11 +59,10 @@ func (h Habits) validate() error {
 	if _, err := h.Latency.faults(); err != nil {
 		errs = append(errs, fmt.Errorf("habits.latency: %w", err))
 	}
-	if err := cmp.Or(h.Fabric, FabricCompleted).validate(); err != nil {
-		errs = append(errs, fmt.Errorf("habits: %w", err))
-	}
-	if err := h.DeviceNodes.validate(); err != nil {
-		errs = append(errs, fmt.Errorf("habits: %w", err))
+	for _, err := range []error{cmp.Or(h.Fabric, FabricCompleted).validate(), h.DeviceNodes.validate(), h.Driver.validate()} {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("habits: %w", err))
+		}
 	}
 	return errors.Join(errs...)
 }

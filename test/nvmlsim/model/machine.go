@@ -22,6 +22,7 @@ type Machine struct {
 	mu       sync.Mutex
 	gpus     []*gpu
 	fabric   Fabric
+	driver   Driver
 	sessions map[*Session]struct{}
 	faults   faults
 	// slow are the calls that an injected latency keeps waiting.
@@ -32,6 +33,8 @@ type Machine struct {
 	calls    map[string]int
 	contexts map[*Contexts]struct{}
 	watchers []func(gpu int, instances []InstanceState)
+	// driverWatchers are told of changes of the driver.
+	driverWatchers []func(now Driver, installed bool)
 	// attachments are told of GPUs that come and go.
 	attachments []func(gpu int, attached bool)
 }
@@ -50,7 +53,8 @@ func Load(f File) (*Machine, error) {
 	}
 	m := &Machine{
 		file: f, sessions: map[*Session]struct{}{}, slow: map[*SlowCall]struct{}{}, contexts: map[*Contexts]struct{}{},
-		calls: map[string]int{}, fabric: cmp.Or(f.Habits.Fabric, FabricCompleted),
+		driver: f.Habits.Driver.or(Driver{Library: f.DriverVersion, Module: f.DriverVersion}),
+		calls:  map[string]int{}, fabric: cmp.Or(f.Habits.Fabric, FabricCompleted),
 	}
 	for i := range f.GPUs {
 		g, err := newGPU(f, i)
@@ -137,7 +141,7 @@ func (m *Machine) State() (State, error) {
 	defer m.mu.Unlock()
 	state := State{
 		Machine:           m.file.Name,
-		DriverVersion:     m.file.DriverVersion,
+		Driver:            m.driver,
 		CUDADriverVersion: m.file.CUDADriverVersion,
 		Sessions:          len(m.sessions),
 		Latencies:         m.faults.latencyStates(),

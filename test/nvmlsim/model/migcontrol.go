@@ -93,21 +93,13 @@ func (m *Machine) Reset(index int) error {
 
 // Reboot implements Control.
 func (m *Machine) Reboot() error {
-	var releases []func()
-	defer func() {
-		for _, release := range releases {
-			release()
-		}
-	}()
 	ctx, cancel := context.WithTimeout(context.Background(), ControlPatience)
 	defer cancel()
-	for _, g := range m.gpus {
-		release, err := m.reserve(ctx, g)
-		if err != nil {
-			return err
-		}
-		releases = append(releases, release)
+	release, err := m.reserveAll(ctx)
+	if err != nil {
+		return err
 	}
+	defer release()
 	m.mu.Lock()
 	for s := range m.sessions {
 		for set := range s.sets {
@@ -115,10 +107,33 @@ func (m *Machine) Reboot() error {
 		}
 	}
 	m.mu.Unlock()
+	m.restartGPUs()
+	return nil
+}
+
+// reserveAll waits for the right to change all GPUs, until ctx ends.
+func (m *Machine) reserveAll(ctx context.Context) (release func(), err error) {
+	var releases []func()
+	release = func() {
+		for _, one := range releases {
+			one()
+		}
+	}
+	for _, g := range m.gpus {
+		one, err := m.reserve(ctx, g)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		releases = append(releases, one)
+	}
+	return release, nil
+}
+
+func (m *Machine) restartGPUs() {
 	for _, g := range m.gpus {
 		_ = m.apply(g, func() nvml.Return { m.endContexts(g); g.reboot(); return nvml.SUCCESS })
 	}
-	return nil
 }
 
 // reboot leaves a GPU as it is after the machine has started. Ampere keeps its

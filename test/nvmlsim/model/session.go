@@ -28,6 +28,8 @@ type Session struct {
 	capabilities map[int]bool
 	// unprivileged is set for a process that is not root's.
 	unprivileged bool
+	// library is the version of the driver that the process's library is of, if known.
+	library string
 
 	// Machine.mu guards the fields below.
 	inits  int
@@ -179,6 +181,9 @@ func (s *Session) init(function string) nvml.Return {
 		return nvml.ERROR_DRIVER_NOT_LOADED
 	}
 	if ret := m.faults.failure(function, nil, false); ret != nvml.SUCCESS {
+		return ret
+	}
+	if ret := s.meetsModule(); ret != nvml.SUCCESS {
 		return ret
 	}
 	if m.file.Habits.DeviceNodes == NodesOnOpen && s.unprivileged && !s.confined {

@@ -11,12 +11,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// SystemGetDriverVersion implements nvml.Interface.
+// SystemGetDriverVersion implements nvml.Interface: the kernel module's.
 func (s *Session) SystemGetDriverVersion() (string, nvml.Return) {
 	if ret := s.enter("nvmlSystemGetDriverVersion", nil); ret != nvml.SUCCESS {
 		return "", ret
 	}
-	return s.machine.file.DriverVersion, nvml.SUCCESS
+	return s.machine.Driver().Module, nvml.SUCCESS
 }
 
 // SystemGetNVMLVersion implements nvml.Interface: the CUDA major version and the
@@ -26,7 +26,7 @@ func (s *Session) SystemGetNVMLVersion() (string, nvml.Return) {
 		return "", ret
 	}
 	major, _, _ := strings.Cut(s.machine.file.CUDADriverVersion, ".")
-	return major + "." + s.machine.file.DriverVersion + "-simulated", nvml.SUCCESS
+	return major + "." + s.machine.Driver().Library + "-simulated", nvml.SUCCESS
 }
 
 // SystemGetCudaDriverVersion implements nvml.Interface: 13.0 is 13000.

@@ -96,6 +96,21 @@ static int connect_beside(void)
 	return connect_in(file, "nvml-sim.sock");
 }
 
+/* A driver's library is named libnvidia-ml.so.580.95.05; anything with a dot is a version. */
+void sim_library_version(char *version, size_t size)
+{
+	static const char name[] = "/libnvidia-ml.so.";
+	char file[PATH_MAX], *found;
+	Dl_info self;
+
+	memset(version, 0, size);
+	if (dladdr((void *)(uintptr_t)sim_connect, &self) == 0 || !realpath(self.dli_fname, file))
+		return;
+	found = strstr(file, name);
+	if (found && strchr(found += strlen(name), '.'))
+		snprintf(version, size, "%s", found);
+}
+
 int sim_connect(void)
 {
 	const char *path = getenv("NVML_SIM_SOCKET");

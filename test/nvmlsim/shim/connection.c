@@ -27,6 +27,8 @@ static uint8_t session_id[SESSION_ID_SIZE];
 static unsigned int generation; /* counts sessions; an older connection is stale */
 static unsigned int inits;      /* successful nvmlInit calls not shut down yet */
 static struct connection *connections;
+/* As it was when the library was loaded: its file may be replaced meanwhile. */
+static char library_version[LIBRARY_VERSION_SIZE];
 
 enum { MAX_VISIBLE = 256, MAX_CAPABILITIES = 8192, ALL_VISIBLE = 0xffff };
 
@@ -38,6 +40,7 @@ struct hello {
 	uint32_t pid;
 	uint8_t session[SESSION_ID_SIZE];
 	uint32_t capabilities;
+	char library[LIBRARY_VERSION_SIZE];
 	uint32_t minors[MAX_VISIBLE + MAX_CAPABILITIES]; /* of GPUs, then of capabilities */
 };
 
@@ -100,6 +103,7 @@ static int introduce(int fd, bool opens)
 	int visible;
 
 	memcpy(hello.session, session_id, sizeof session_id);
+	memcpy(hello.library, library_version, sizeof library_version);
 	visible = sim_visible_minors(hello.minors, MAX_VISIBLE);
 	if (visible >= 0) {
 		hello.visible = (uint16_t)visible;
@@ -335,5 +339,6 @@ static void after_fork_in_child(void)
 
 __attribute__((constructor)) static void loaded(void)
 {
+	sim_library_version(library_version, sizeof library_version);
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }

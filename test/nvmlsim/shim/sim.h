@@ -20,11 +20,12 @@
 #define SIM_API __attribute__((visibility("default")))
 
 enum {
-	PROTOCOL_VERSION = 2,
+	PROTOCOL_VERSION = 3,
 	MAX_ARGS = 6,
 	MAX_FRAME = 64 * 1024,
 	MAX_ROOM = MAX_FRAME / 2, /* of one array to write */
 	SESSION_ID_SIZE = 16,
+	LIBRARY_VERSION_SIZE = 32,
 };
 
 /* The return codes the shim itself can give; the daemon gives the others. */
@@ -115,6 +116,8 @@ int sim_connect(void);
  * many, at most max, or -1 if it may use all of the machine's.
  */
 int sim_visible_minors(uint32_t *minors, int max);
+/* Writes the version that the library's file is named for, links resolved; "" if for none. */
+void sim_library_version(char *version, size_t size);
 /* The directory of the device nodes: /dev, but in tests. */
 const char *sim_device_directory(void);
 /* Lists the minor numbers of the capability devices that this process has. */

@@ -19,6 +19,7 @@ type controlRequest struct {
 	Return     *int                `json:"return,omitempty"`
 	Attach     *int                `json:"attach,omitempty"`
 	Detach     *int                `json:"detach,omitempty"`
+	Driver     *model.Driver       `json:"driver,omitempty"`
 	Fabric     *model.Fabric       `json:"fabric,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
 	Latencies  *string             `json:"latencies,omitempty"`
@@ -92,6 +93,8 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.Attach(*r.Attach)
 	case r.Detach != nil:
 		err = control.Detach(*r.Detach)
+	case r.Driver != nil:
+		err = control.SetDriver(*r.Driver)
 	case r.Fabric != nil:
 		err = control.SetFabric(*r.Fabric)
 	case r.SetLatency != nil && r.SetLatency.After:
@@ -184,6 +187,9 @@ func (c Client) Attach(gpu int) error { return c.do(controlRequest{Attach: &gpu}
 
 // Detach implements model.Control.
 func (c Client) Detach(gpu int) error { return c.do(controlRequest{Detach: &gpu}) }
+
+// SetDriver implements model.Control.
+func (c Client) SetDriver(change model.Driver) error { return c.do(controlRequest{Driver: &change}) }
 
 // SetFabric implements model.Control.
 func (c Client) SetFabric(state model.Fabric) error { return c.do(controlRequest{Fabric: &state}) }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 
 // ProtocolVersion is raised with every change of the format or of a signature
 // in Functions; library and daemon refuse each other if they differ.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 const (
 	libraryMagic = "NVMLSIM\x00"
@@ -21,11 +22,14 @@ const (
 // allVisible is the count of visible GPUs that stands for all of them.
 const allVisible = 0xffff
 
+const libraryVersionSize = 32
+
 type sessionID [16]byte
 
 // hello introduces a connection: the magic, u8 protocol version, u8 opens,
 // u16 number of visible minors, u32 process ID, the session's 16 random bytes,
-// u32 number of capability devices, and a u32 for the minor of each of both.
+// u32 number of capability devices, 32 bytes of the library's version with zeros at the
+// end, and a u32 for the minor of each of both.
 type hello struct {
 	version uint8
 	// opens asks for a new session; else the session must exist.
@@ -49,6 +53,7 @@ func decodeHello(frame []byte) (hello, error) {
 	h.pid = r.u32()
 	copy(h.session[:], r.take(len(h.session)))
 	capabilities := r.u32()
+	h.visible.Library = string(bytes.TrimRight(r.take(libraryVersionSize), "\x00"))
 	h.visible.All = visible == allVisible
 	if !h.visible.All {
 		h.visible.Minors = r.minors(uint32(visible))

@@ -103,8 +103,8 @@ func FuzzDecodeRequest(f *testing.F) {
 }
 
 func FuzzDecodeHello(f *testing.F) {
-	f.Add([]byte(libraryMagic + "\x01\x01\xff\xff\x01\x00\x00\x000123456789abcdef"))
-	f.Add([]byte(libraryMagic + "\x01\x01\x01\x00\x01\x00\x00\x000123456789abcdef\x07\x00\x00\x00"))
+	f.Add([]byte(libraryMagic + "\x03\x01\xff\xff\x01\x00\x00\x000123456789abcdef"))
+	f.Add([]byte(libraryMagic + "\x03\x01\x01\x00\x01\x00\x00\x000123456789abcdef\x07\x00\x00\x00"))
 	f.Add([]byte(controlMagic))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		h, err := decodeHello(frame)

@@ -35,6 +35,23 @@ type Visible struct {
 	// Unprivileged is set for a process that is not root's. The kernel says so of
 	// its connection, whatever the process says of itself.
 	Unprivileged bool
+	// Library is the version of the driver that the client's library is of, empty if
+	// its file is not named for one.
+	Library string
+}
+
+// Sessions gives each client a session of the machine that is restricted as it is.
+func Sessions(machine *model.Machine) func(Visible) Library {
+	return func(v Visible) Library {
+		options := []model.SessionOption{model.LibraryVersion(v.Library)}
+		if !v.All {
+			options = append(options, model.VisibleMinors(v.Minors...), model.VisibleCapabilities(v.Capabilities...))
+		}
+		if v.Unprivileged {
+			options = append(options, model.Unprivileged())
+		}
+		return machine.NewSession(options...)
+	}
 }
 
 // Server answers NVML clients and, on the sockets that allow it, the control

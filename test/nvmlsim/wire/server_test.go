@@ -119,7 +119,8 @@ func helloFrame(version, opens uint8, session string) []byte {
 	frame = binary.NativeEndian.AppendUint32(frame, 1)
 	id := sessionID{}
 	copy(id[:], session)
-	return binary.NativeEndian.AppendUint32(append(frame, id[:]...), 0)
+	frame = binary.NativeEndian.AppendUint32(append(frame, id[:]...), 0)
+	return append(frame, make([]byte, libraryVersionSize)...)
 }
 
 func hungUp(t *testing.T, conn net.Conn) {

@@ -47,6 +47,7 @@ func newCommand() *cobra.Command {
 		statusCommand(client),
 		callsCommand(client),
 		xidCommand(client),
+		driverCommand(client),
 		fabricCommand(client),
 		latencyCommand(client),
 		failCommand(client),
@@ -174,6 +175,26 @@ func presenceCommands(client connect) []*cobra.Command {
 		commands = append(commands, &cobra.Command{Use: c.name + " GPU", Short: c.short, Args: exactly("GPU"), RunE: onGPU(client, c.do)})
 	}
 	return commands
+}
+
+func driverCommand(client connect) *cobra.Command {
+	var change model.Driver
+	cmd := &cobra.Command{
+		Use:   "driver",
+		Short: "Install, upgrade, remove, load or unload the NVIDIA driver",
+		Example: "  nvml-sim driver --module none --library none               # take it away\n" +
+			"  nvml-sim driver --library 590.44.01                        # upgrade it; the module follows after a reboot",
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			if change == (model.Driver{}) {
+				return errors.New("nothing is to be changed: set --library, --module or both")
+			}
+			return run(client, func(c wire.Client) error { return c.SetDriver(change) })
+		},
+	}
+	cmd.Flags().StringVar(&change.Library, "library", "", "version of libraries and tools, or none; also to install the same version anew")
+	cmd.Flags().StringVar(&change.Module, "module", "", "version of the kernel module, or none")
+	return cmd
 }
 
 func fabricCommand(client connect) *cobra.Command {

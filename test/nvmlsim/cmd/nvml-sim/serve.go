@@ -108,16 +108,7 @@ func (o *serveOptions) doors() []door {
 }
 
 func (o *serveOptions) answer(ctx context.Context, machine *model.Machine, tree *driverroot.Tree) error {
-	server := wire.NewServer(func(v wire.Visible) wire.Library {
-		var options []model.SessionOption
-		if !v.All {
-			options = append(options, model.VisibleMinors(v.Minors...), model.VisibleCapabilities(v.Capabilities...))
-		}
-		if v.Unprivileged {
-			options = append(options, model.Unprivileged())
-		}
-		return machine.NewSession(options...)
-	}, machine, machine)
+	server := wire.NewServer(wire.Sessions(machine), machine, machine)
 	defer server.Close()
 
 	doors := o.doors()

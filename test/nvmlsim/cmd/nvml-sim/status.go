@@ -14,7 +14,10 @@ import (
 func printState(to io.Writer, state model.State) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "simulated machine %s, driver %s, CUDA %s, %d clients\n",
-		state.Machine, state.DriverVersion, state.CUDADriverVersion, state.Sessions)
+		state.Machine, state.Driver.Library, state.CUDADriverVersion, state.Sessions)
+	if state.Driver.Module != state.Driver.Library {
+		fmt.Fprintf(w, "kernel module: %s\n", state.Driver.Module)
+	}
 	if state.Fabric != "" {
 		fmt.Fprintf(w, "fabric manager: %s\n", state.Fabric)
 	}
