@@ -28,7 +28,7 @@ const (
 
 // addKEDA serves KEDA's external scaler from the replica that leads. What it says of room
 // is forecast by the loop.
-func addKEDA(ctx context.Context, f *flags, m manager.Manager, room *forecast.Forecast) error {
+func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.Forecast) error {
 	profiles, err := profile.NewSource(f.kedaProfiles, clock.RealClock{})
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, room *forecast.Fo
 	if err != nil {
 		return err
 	}
-	sources := keda.Sources{Workloads: workloads, Usages: usages, Forecast: room}
+	sources := keda.Sources{Workloads: workloads, Usages: usages, Forecast: plans}
 	if f.prometheusAddress != "" {
 		sources.Prometheus, err = newPrometheus(f)
 		if err != nil {

@@ -180,7 +180,7 @@ func (f *scaledFleet) plan(ctx context.Context, known cache.Cache, room *forecas
 		if err != nil {
 			return err
 		}
-		seen.Samples = room.Samples()
+		seen.Replicas = room.Replicas()
 		began := time.Now()
 		decision, err := scaleout.Plan(ctx, seen.Snapshot)
 		f.planning.Store(int64(time.Since(began)))

@@ -138,9 +138,9 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	}
 	var loop *control.Loop
 	if f.kedaPort >= 0 {
-		room := forecast.New(func() { loop.Mark() }, clock.RealClock{})
-		options.Forecast = room
-		if err := addKEDA(ctx, f, m, room); err != nil {
+		plans := forecast.New(func() { loop.Enqueue() }, clock.RealClock{})
+		options.Forecast = plans
+		if err := addKEDA(ctx, f, m, plans); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ import (
 // planned keeps what the controller's plan was made of.
 type planned struct{ snapshot scaleout.Snapshot }
 
-func (*planned) Samples() []scaleout.Sample                      { return nil }
+func (*planned) Replicas() []scaleout.Replica                    { return nil }
 func (p *planned) Tell(s scaleout.Snapshot, _ scaleout.Decision) { p.snapshot = s }
 func (*planned) Failed(error)                                    {}
 

@@ -16,8 +16,8 @@ func TestTheControllersNamesAreDocumented(t *testing.T) {
 	}{
 		{"metric", "../../pkg/scaleout/control/metrics.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
 		{"metric", "../../pkg/elastic/keda/calls.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"metric", "../../pkg/elastic/keda/capped.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"reason", "../../pkg/elastic/keda/capped.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/capevents.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"reason", "../../pkg/elastic/keda/capevents.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
 		{"metric", "../../pkg/elastic/keda/expiry.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
 		{"flag", "../../cmd/controller/flags.go", "../../docs/configuration.md", regexp.MustCompile(`Var\((?:&f\.\w+(?:\.\w+)*), "([\w-]+)"`)},
 		{"reason", "../../pkg/scaleout/explain/report.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},

@@ -25,7 +25,7 @@ func TestWhatTriggersHaveIsDocumented(t *testing.T) {
 	}{
 		{"key", "../../pkg/elastic/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
 		{"metric", "../../pkg/elastic/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
-		{"reason", "../../pkg/elastic/keda/capped.go", regexp.MustCompile(`[rR]eason\w+ = "(\w+)"`)},
+		{"reason", "../../pkg/elastic/keda/capevents.go", regexp.MustCompile(`[rR]eason\w+ = "(\w+)"`)},
 		{"flag", "../../cmd/kubectl-gpu/scaledobject.go", regexp.MustCompile(`Var\(&s\.[\w.]+, "([\w-]+)"`)},
 	} {
 		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)

@@ -37,13 +37,13 @@ func BenchmarkPlanWhileStarting(b *testing.B) {
 	f.plan(b, w)
 }
 
-// BenchmarkPlanWithSamples is of 1,000 samples of 20 kinds, of which half are like pods that wait.
+// BenchmarkPlanWithSamples is of 1,000 replicas of 20 kinds, of which half are like pods that wait.
 func BenchmarkPlanWithSamples(b *testing.B) {
 	for name, f := range map[string]fleet{"small": {100, 5, 5, 20}, "large": {10_000, 20, 50, 1_000}} {
 		b.Run(name, func(b *testing.B) {
 			w := f.world(b)
 			for i := range 1_000 {
-				w.line(fmt.Sprintf("sample sample-%d templates=%s cpu=%d memory=8Gi", i, benchmarkTemplates[i%len(benchmarkTemplates)], 2+i%20/10*5))
+				w.line(fmt.Sprintf("replica sample-%d templates=%s cpu=%d memory=8Gi", i, benchmarkTemplates[i%len(benchmarkTemplates)], 2+i%20/10*5))
 			}
 			f.plan(b, w)
 		})
@@ -100,7 +100,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// watchHeap samples the heap until the function that it gives is called, which tells the most.
+// watchHeap replicas the heap until the function that it gives is called, which tells the most.
 func watchHeap() func() uint64 {
 	runtime.GC()
 	done, most := make(chan struct{}), make(chan uint64)
@@ -108,11 +108,11 @@ func watchHeap() func() uint64 {
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
 		// Unlike ReadMemStats it does not stop the world.
-		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		replica := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 		var peak uint64
 		for {
-			metrics.Read(sample)
-			peak = max(peak, sample[0].Value.Uint64())
+			metrics.Read(replica)
+			peak = max(peak, replica[0].Value.Uint64())
 			select {
 			case <-done:
 				most <- peak

@@ -125,7 +125,7 @@ func (c claims) claim(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*reso
 	name, own, err := resourceclaim.Name(pod, podClaim)
 	switch {
 	case errors.Is(err, resourceclaim.ErrClaimNotFound):
-		return c.imagine(pod, podClaim)
+		return c.fromTemplate(pod, podClaim)
 	case err != nil:
 		return nil, fmt.Errorf("claim %q of the pod cannot be read: %w", podClaim.Name, err)
 	case name == nil:
@@ -135,7 +135,7 @@ func (c claims) claim(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*reso
 	switch {
 	case claim == nil && own:
 		// The claim is newer than the snapshot, or about to be made again.
-		return c.imagine(pod, podClaim)
+		return c.fromTemplate(pod, podClaim)
 	case claim == nil:
 		return nil, fmt.Errorf("the pod names claim %s/%s, which does not exist: create it, or name another in spec.resourceClaims", pod.Namespace, *name)
 	case own && resourceclaim.IsForPod(pod, claim, true) != nil:
@@ -146,8 +146,8 @@ func (c claims) claim(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*reso
 	return claim, nil
 }
 
-// imagine makes what a template will make.
-func (c claims) imagine(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
+// fromTemplate makes what a template will make.
+func (c claims) fromTemplate(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
 	template := c.templates[types.NamespacedName{Namespace: pod.Namespace, Name: *podClaim.ResourceClaimTemplateName}]
 	if template == nil {
 		return nil, fmt.Errorf("the pod names claim template %s/%s, which does not exist: create it, or name another in spec.resourceClaims",

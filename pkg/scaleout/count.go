@@ -12,51 +12,51 @@ import (
 )
 
 // countSteps ends the counting of room: pods that wait come first, and their plan is done. It is
-// enough for tens of thousands of samples, and takes some seconds; claims for which the search is
+// enough for tens of thousands of replicas, and takes some seconds; claims for which the search is
 // exponential use it up, but they are counted last.
 const countSteps = 1 << 19
 
-// Rooms counts room for the samples as if nothing but the pods had been placed. What headroom
+// Supplies counts room for the replicas as if nothing but the pods had been placed. What headroom
 // has taken since is theirs, too, and told of as kept. The error is of the context alone. It
 // counts once, and then gives the same again.
-func (p *Planner) Rooms(ctx context.Context) ([]Room, error) {
+func (p *Planner) Supplies(ctx context.Context) ([]Supply, error) {
 	if _, err := p.Decide(ctx); err != nil {
 		return nil, err
 	}
-	if !p.counted && len(p.plan.samples) > 0 {
-		p.rooms, p.uncounted = p.count(ctx)
+	if !p.counted && len(p.plan.distinct) > 0 {
+		p.supplies, p.uncounted = p.count(ctx)
 		p.counted = true
 	}
-	return p.rooms, p.uncounted
+	return p.supplies, p.uncounted
 }
 
-func (p *Planner) count(ctx context.Context) ([]Room, error) {
-	var left []Room
+func (p *Planner) count(ctx context.Context) ([]Supply, error) {
+	var left []Supply
 	if len(p.plan.reserved) > 0 {
 		left = p.plan.countAll(ctx, nil)
 	}
-	p.plan.back(p.placed)
+	p.plan.restore(p.afterPods)
 	counted := p.plan.countAll(ctx, left)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("count room for %d samples: %w", len(counted), err)
 	}
-	all := make([]Room, len(p.plan.asked))
-	for i, s := range p.plan.samples {
-		room := counted[i]
-		if left != nil && room.Problem == "" {
-			room.Kept = max(room.Free-left[i].Free, 0)
+	all := make([]Supply, len(p.plan.replicas))
+	for i, s := range p.plan.distinct {
+		supply := counted[i]
+		if left != nil && supply.Problem == "" {
+			supply.Kept = max(supply.Free-left[i].Free, 0)
 		}
 		for _, at := range s.at {
-			all[at] = room
-			all[at].ID = p.plan.asked[at].ID
+			all[at] = supply
+			all[at].ID = p.plan.replicas[at].ID
 		}
 	}
 	return all, nil
 }
 
-// settle notes of claims that one pod alone names where they are: in the plan they were like the
-// pod's own, but pods like a sample would share them.
-func (p *planner) settle(kinds []*kind) {
+// noteClaims notes of claims that one pod alone names where they are: in the plan they were like the
+// pod's own, but pods like a replica would share them.
+func (p *planner) noteClaims(kinds []*kind) {
 	for _, k := range kinds {
 		if len(k.named) > 0 {
 			continue
@@ -73,15 +73,15 @@ func (p *planner) settle(kinds []*kind) {
 	}
 }
 
-// countAll counts for each of the samples, in their order; not for those of which known, where
+// countAll counts for each of the replicas, in their order; not for those of which known, where
 // it is not nil, has a problem.
-func (p *planner) countAll(ctx context.Context, known []Room) []Room {
+func (p *planner) countAll(ctx context.Context, known []Supply) []Supply {
 	p.cluster.Allow(p.countSteps)
 	defer p.cluster.AllowAll()
-	stock := p.stock()
-	all := make([]Room, len(p.samples))
-	for i, s := range p.samples {
-		if s.kind.sample == nil {
+	available := p.available()
+	all := make([]Supply, len(p.distinct))
+	for i, s := range p.distinct {
+		if s.kind.example == nil {
 			all[i].Problem = s.kind.problem
 			continue
 		}
@@ -89,14 +89,14 @@ func (p *planner) countAll(ctx context.Context, known []Room) []Room {
 			all[i].Problem = known[i].Problem
 			continue
 		}
-		c := &count{planner: p, sample: s, stock: stock}
+		c := &count{planner: p, replica: s, available: available}
 		s.kind.aborts = ""
 		if err := c.run(ctx); err != nil {
 			all[i].Problem = uncounted(err)
 			continue
 		}
-		c.room.Why = c.why(ctx)
-		all[i] = c.room
+		c.supply.Why = c.why(ctx)
+		all[i] = c.supply
 	}
 	return all
 }
@@ -110,47 +110,47 @@ func uncounted(err error) string {
 		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests"
 }
 
-// stack is a number of hosts that are alike.
-type stack struct {
+// hostClass is a number of hosts that are alike.
+type hostClass struct {
 	machine *fit.Machine
 	// first is one of them.
 	first *host
 	hosts int
 }
 
-// stock is what there is to put pods on. What is advised is not: it may never be.
-type stock struct{ live, coming []stack }
+// available is what there is to put pods on. What is advised is not: it may never be.
+type available struct{ live, coming []hostClass }
 
-func (p *planner) stock() *stock {
+func (p *planner) available() *available {
 	coming := slices.Clone(p.used)
 	coming = append(coming, p.idle[nil]...)
 	for _, g := range p.groups {
 		coming = append(coming, p.idle[g]...)
 	}
-	return &stock{live: stacks(p.live), coming: stacks(coming)}
+	return &available{live: hostClasses(p.live), coming: hostClasses(coming)}
 }
 
-func stacks(hosts []*host) []stack {
-	var all []stack
+func hostClasses(hosts []*host) []hostClass {
+	var all []hostClass
 	at := map[*fit.Machine]int{}
 	for _, h := range hosts {
 		i, known := at[h.machine]
 		if !known {
 			i = len(all)
 			at[h.machine] = i
-			all = append(all, stack{machine: h.machine, first: h})
+			all = append(all, hostClass{machine: h.machine, first: h})
 		}
 		all[i].hosts++
 	}
 	return all
 }
 
-// count is the counting of room for a sample.
+// count is the counting of room for a replica.
 type count struct {
 	*planner
-	*sample
-	stock *stock
-	room  Room
+	*replica
+	available *available
+	supply    Supply
 	// entangled tells that a pod which is put on one host changes what others have for the next.
 	entangled bool
 	// because is why there is no more room, where groups are not the cause.
@@ -194,36 +194,36 @@ func unusableMore(k *kind) string {
 
 // mostSharers is how many more pods can use the claims that they share.
 func mostSharers(k *kind) int {
-	most := MostRoom
+	most := MaxSupply
 	for _, claim := range k.named {
 		most = min(most, resourceapi.ResourceClaimReservedForMaxSize-claim.users)
 	}
 	return most
 }
 
-// bound takes from the room what is more than can be used, that which is furthest off first.
+// bound takes from the supply what is more than can be used, that which is furthest off first.
 func (c *count) bound(most int) {
-	if len(c.kind.named) > 0 && c.room.Total() > most {
+	if len(c.kind.named) > 0 && c.supply.Total() > most {
 		c.because = fmt.Sprintf("no more than %d pods may share claim %s", resourceapi.ResourceClaimReservedForMaxSize, c.kind.named[0].name)
 	}
-	c.room.Free = min(c.room.Free, most)
-	c.room.Coming = min(c.room.Coming, most-c.room.Free)
-	c.room.Provisionable = min(c.room.Provisionable, most-c.room.Free-c.room.Coming)
+	c.supply.Free = min(c.supply.Free, most)
+	c.supply.Coming = min(c.supply.Coming, most-c.supply.Free)
+	c.supply.Provisionable = min(c.supply.Provisionable, most-c.supply.Free-c.supply.Coming)
 }
 
 // anywhere counts host by host, and group by group.
 func (c *count) anywhere(ctx context.Context) error {
-	for _, s := range c.stock.live {
-		end, err := c.add(ctx, s.machine, s.hosts, &c.room.Free)
+	for _, s := range c.available.live {
+		end, err := c.add(ctx, s.machine, s.hosts, &c.supply.Free)
 		if err != nil {
 			return err
 		}
 		if end != nil {
-			c.kind.heed(s.first, end)
+			c.kind.noteAbort(s.first, end)
 		}
 	}
-	for _, s := range c.stock.coming {
-		if _, err := c.add(ctx, s.machine, s.hosts, &c.room.Coming); err != nil {
+	for _, s := range c.available.coming {
+		if _, err := c.add(ctx, s.machine, s.hosts, &c.supply.Coming); err != nil {
 			return err
 		}
 	}
@@ -231,7 +231,7 @@ func (c *count) anywhere(ctx context.Context) error {
 		return nil
 	}
 	for _, g := range c.groups {
-		if _, err := c.add(ctx, g.empty, g.growth(), &c.room.Provisionable); err != nil {
+		if _, err := c.add(ctx, g.empty, g.growth(), &c.supply.Provisionable); err != nil {
 			return err
 		}
 	}
@@ -244,9 +244,9 @@ func (g *group) growth() int {
 	case g.barred() != "", g.Advised, g.full():
 		return 0
 	case g.Max == nil:
-		return MostRoom
+		return MaxSupply
 	}
-	return min(*g.Max-g.Size-g.opened, MostRoom)
+	return min(*g.Max-g.Size-g.opened, MaxSupply)
 }
 
 // add adds the room of hosts that are alike, and gives what ends it on each of them.
@@ -258,25 +258,25 @@ func (c *count) add(ctx context.Context, m *fit.Machine, hosts int, to *int) (*f
 	if err != nil {
 		return nil, err
 	}
-	full := filling.machines[filling.room()]
-	c.entangled = c.entangled || filling.room() > 0 && !full.Apart(m, c.kind.sample)
-	*to = min(*to+hosts*filling.room(), MostRoom)
+	full := filling.machines[filling.pods()]
+	c.entangled = c.entangled || filling.pods() > 0 && !full.Apart(m, c.kind.example)
+	*to = min(*to+hosts*filling.pods(), MaxSupply)
 	return filling.end, nil
 }
 
 // oneByOne counts by putting pods on hosts as the plan would, and takes them back.
 func (c *count) oneByOne(ctx context.Context) error {
-	before := c.mark()
-	defer c.back(before)
-	c.room = Room{}
+	before := c.checkpoint()
+	defer c.restore(before)
+	c.supply = Supply{}
 	c.kind.aborts = ""
-	search, err := c.search(ctx, c.kind, MostRoom)
+	search, err := c.search(ctx, c.kind, MaxSupply)
 	if err != nil {
 		return err
 	}
 	search.usable = c.usable
-	for c.room.Total() < MostRoom {
-		h, left, err := search.next(ctx, MostRoom-c.room.Total())
+	for c.supply.Total() < MaxSupply {
+		h, left, err := search.next(ctx, MaxSupply-c.supply.Total())
 		if err != nil {
 			return err
 		}
@@ -285,7 +285,7 @@ func (c *count) oneByOne(ctx context.Context) error {
 		}
 		c.cluster.Commit(left)
 		h.machine = left
-		*c.part(h, before)++
+		*c.numberFor(h, before)++
 	}
 	if slices.ContainsFunc(c.groups, func(g *group) bool { return g.growth() > 0 }) {
 		c.because = "no further node helps: what the pods need has an end elsewhere, such as devices that nodes share, or the one node on which pods have to be with each other"
@@ -293,23 +293,23 @@ func (c *count) oneByOne(ctx context.Context) error {
 	return nil
 }
 
-// part is the part of the room that a host's is.
-func (c *count) part(h *host, before mark) *int {
+// numberFor is the part of the room that a host's is.
+func (c *count) numberFor(h *host, before checkpoint) *int {
 	if _, known := before.machines[h]; !known {
-		return &c.room.Provisionable
+		return &c.supply.Provisionable
 	}
 	if h.stage == live {
-		return &c.room.Free
+		return &c.supply.Free
 	}
-	return &c.room.Coming
+	return &c.supply.Coming
 }
 
 // together counts for pods that share a claim which is nowhere yet: they will be on one host.
 func (c *count) together(ctx context.Context) error {
-	before := c.mark()
-	defer c.back(before)
+	before := c.checkpoint()
+	defer c.restore(before)
 	most := mostSharers(c.kind)
-	h, err := c.roomiest(ctx, c.kind, most)
+	h, err := c.bestHost(ctx, c.kind, most)
 	if err == nil && h == nil {
 		h, err = c.openFor(ctx, c.kind, most, grown)
 	}
@@ -320,8 +320,8 @@ func (c *count) together(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	*c.part(h, before) = filling.room()
-	c.ends(fmt.Sprintf("the pods share claim %s, and so are on one node: %s", c.kind.named[0].name, h.called()), filling.end)
+	*c.numberFor(h, before) = filling.pods()
+	c.ends(fmt.Sprintf("the pods share claim %s, and so are on one node: %s", c.kind.named[0].name, h.describe()), filling.end)
 	c.bound(most)
 	return nil
 }
@@ -330,7 +330,7 @@ func (c *count) together(ctx context.Context) error {
 func (c *count) beside(ctx context.Context, claim *namedClaim) error {
 	h := claim.host
 	if h.outcome() == Advised {
-		c.because = fmt.Sprintf("claim %s is on %s, and nobody makes the group grow by itself", claim.name, h.called())
+		c.because = fmt.Sprintf("claim %s is on %s, and nobody makes the group grow by itself", claim.name, h.describe())
 		return nil
 	}
 	variant, err := c.variant(c.kind)
@@ -338,17 +338,17 @@ func (c *count) beside(ctx context.Context, claim *namedClaim) error {
 		c.because = err.Error()
 		return nil
 	}
-	filling, err := c.filling(ctx, h.machine, &kind{sample: variant})
+	filling, err := c.filling(ctx, h.machine, &kind{example: variant})
 	if err != nil {
 		return err
 	}
 	switch h.stage {
 	case live:
-		c.room.Free = filling.room()
+		c.supply.Free = filling.pods()
 	default:
-		c.room.Coming = filling.room()
+		c.supply.Coming = filling.pods()
 	}
-	c.ends(fmt.Sprintf("claim %s is on %s", claim.name, h.called()), filling.end)
+	c.ends(fmt.Sprintf("claim %s is on %s", claim.name, h.describe()), filling.end)
 	c.bound(mostSharers(c.kind))
 	return nil
 }

@@ -17,27 +17,27 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// One pod more than a sample has room for is added to those that wait, behind all of them: the
+// One pod more than a replica has room for is added to those that wait, behind all of them: the
 // plan finds room for all but this one, and where the count said.
 func TestRoomIsWhatThePlanPlaces(t *testing.T) {
 	counted := 0
 	for seed := range uint64(200) {
-		w := sampledWorld(t, seed)
+		w := replicaWorld(t, seed)
 		decision := plan(t, w)
-		for i, room := range decision.Rooms {
-			sample := w.Samples[i]
-			if room.Problem != "" {
-				t.Fatalf("seed %d: sample %s: %s", seed, sample.ID, room.Problem)
+		for i, supply := range decision.Supplies {
+			replica := w.Replicas[i]
+			if supply.Problem != "" {
+				t.Fatalf("seed %d: replica %s: %s", seed, replica.ID, supply.Problem)
 			}
-			got := placedOf(t, w, nodesOf(decision), sample, room.Total()+1)
-			want := Room{ID: room.ID, Free: room.Free, Coming: room.Coming, Provisionable: room.Provisionable}
+			got := placedOf(t, w, nodesOf(decision), replica, supply.Total()+1)
+			want := Supply{ID: supply.ID, Free: supply.Free, Coming: supply.Coming, Provisionable: supply.Provisionable}
 			if got != want {
-				t.Fatalf("seed %d: sample %s (%s): room is %+v, and the plan places %+v", seed, sample.ID, room.Why, want, got)
+				t.Fatalf("seed %d: replica %s (%s): room is %+v, and the plan places %+v", seed, replica.ID, supply.Why, want, got)
 			}
-			if room.Why == "" {
-				t.Errorf("seed %d: sample %s: nothing says what ends the room %+v", seed, sample.ID, room)
+			if supply.Why == "" {
+				t.Errorf("seed %d: replica %s: nothing says what ends the room %+v", seed, replica.ID, supply)
 			}
-			counted += room.Total()
+			counted += supply.Total()
 		}
 	}
 	if counted < 1000 {
@@ -45,14 +45,14 @@ func TestRoomIsWhatThePlanPlaces(t *testing.T) {
 	}
 }
 
-// placedOf is where a plan puts so many pods like a sample; asked has the nodes of the plan without.
-func placedOf(t *testing.T, w *world, asked map[string]int, sample Sample, number int) Room {
+// placedOf is where a plan puts so many pods like a replica; asked has the nodes of the plan without.
+func placedOf(t *testing.T, w *world, asked map[string]int, replica Replica, number int) Supply {
 	t.Helper()
 	s := w.Snapshot
-	s.Samples = nil
+	s.Replicas = nil
 	s.Pending = slices.Clone(s.Pending)
 	for i := range number {
-		pod := sample.Pod.DeepCopy()
+		pod := replica.Pod.DeepCopy()
 		pod.Name = fmt.Sprintf("more-%d", i)
 		pod.UID = types.UID(pod.Name)
 		pod.Spec.Priority = ptr.To(int32(-1000))
@@ -62,14 +62,14 @@ func placedOf(t *testing.T, w *world, asked map[string]int, sample Sample, numbe
 	if err != nil {
 		t.Fatal(err)
 	}
-	room := Room{ID: sample.ID}
+	supply := Supply{ID: replica.ID}
 	for _, growth := range after.Growth {
 		for i, node := range growth.Nodes {
 			more := slices.DeleteFunc(slices.Clone(node.Pods), func(name types.NamespacedName) bool { return !strings.HasPrefix(name.Name, "more-") })
 			if i < asked[growth.Group] {
-				room.Coming += len(more)
+				supply.Coming += len(more)
 			} else {
-				room.Provisionable += len(more)
+				supply.Provisionable += len(more)
 			}
 		}
 	}
@@ -78,13 +78,13 @@ func placedOf(t *testing.T, w *world, asked map[string]int, sample Sample, numbe
 			switch {
 			case !strings.HasPrefix(pod.Pod.Name, "more-"):
 			case pod.Outcome == FitsNode:
-				room.Free++
+				supply.Free++
 			case pod.Outcome == FitsStarting:
-				room.Coming++
+				supply.Coming++
 			}
 		}
 	}
-	return room
+	return supply
 }
 
 // nodesOf are how many nodes are asked for, by group.
@@ -98,32 +98,32 @@ func nodesOf(d Decision) map[string]int {
 
 func TestSamplesChangeNothingElse(t *testing.T) {
 	for seed := range uint64(100) {
-		w := sampledWorld(t, seed)
+		w := replicaWorld(t, seed)
 		w.headroom([]string{"warm", "2", "toy"}, options{})
 		with := plan(t, w)
-		w.Samples = nil
+		w.Replicas = nil
 		without := plan(t, w)
-		if len(with.Rooms) == 0 {
+		if len(with.Supplies) == 0 {
 			t.Fatalf("seed %d: no room is counted", seed)
 		}
-		with.Rooms = nil
+		with.Supplies = nil
 		if diff := cmp.Diff(without, with, cmpopts.IgnoreTypes(&fit.Pod{})); diff != "" {
-			t.Fatalf("seed %d: (-without samples +with)\n%s", seed, diff)
+			t.Fatalf("seed %d: (-without replicas +with)\n%s", seed, diff)
 		}
 	}
 }
 
-// The order of samples, and others that are counted besides, change nothing.
+// The order of replicas, and others that are counted besides, change nothing.
 func TestEachSampleIsCountedAlone(t *testing.T) {
 	for seed := range uint64(100) {
-		w := sampledWorld(t, seed)
+		w := replicaWorld(t, seed)
 		w.headroom([]string{"warm", "2", "toy"}, options{})
-		all := w.Samples
-		together := plan(t, w).Rooms
+		all := w.Replicas
+		together := plan(t, w).Supplies
 		for i := range all {
-			w.Samples = all[i : i+1]
-			if diff := cmp.Diff(plan(t, w).Rooms, together[i:i+1]); diff != "" {
-				t.Fatalf("seed %d: sample %s: (-alone +among others)\n%s", seed, all[i].ID, diff)
+			w.Replicas = all[i : i+1]
+			if diff := cmp.Diff(plan(t, w).Supplies, together[i:i+1]); diff != "" {
+				t.Fatalf("seed %d: replica %s: (-alone +among others)\n%s", seed, all[i].ID, diff)
 			}
 		}
 	}
@@ -133,17 +133,17 @@ func TestEachSampleIsCountedAlone(t *testing.T) {
 func TestHeadroomTakesNoRoom(t *testing.T) {
 	kept := 0
 	for seed := range uint64(100) {
-		w := sampledWorld(t, seed)
-		want := plan(t, w).Rooms
+		w := replicaWorld(t, seed)
+		want := plan(t, w).Supplies
 		w.headroom([]string{"warm", "2", "toy"}, options{})
-		for i, room := range plan(t, w).Rooms {
-			if room.Kept > room.Free {
-				t.Errorf("seed %d: sample %s: %d of %d free are kept", seed, room.ID, room.Kept, room.Free)
+		for i, supply := range plan(t, w).Supplies {
+			if supply.Kept > supply.Free {
+				t.Errorf("seed %d: replica %s: %d of %d free are kept", seed, supply.ID, supply.Kept, supply.Free)
 			}
-			kept += room.Kept
-			room.Kept = 0
-			if room != want[i] {
-				t.Errorf("seed %d: with headroom, room is %+v, want %+v", seed, room, want[i])
+			kept += supply.Kept
+			supply.Kept = 0
+			if supply != want[i] {
+				t.Errorf("seed %d: with headroom, room is %+v, want %+v", seed, supply, want[i])
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func TestHeadroomTakesNoRoom(t *testing.T) {
 	}
 }
 
-// Samples are made of pods that name devices which all nodes share.
+// Replicas are made of pods that name devices which all nodes share.
 func TestDevicesOfTheNetworkAreCountedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.Classes = append(w.Classes, toyClass())
@@ -161,8 +161,8 @@ func TestDevicesOfTheNetworkAreCountedOnce(t *testing.T) {
 		"node n1 g6.xlarge group=small", "node n2 g6.xlarge group=small",
 		"template fabric", "request link toy cel=`device.attributes['gpu.nvidia.com'].type == 'link'`",
 		"template one", "request gpu gpu.nvidia.com",
-		"pods waits 1 templates=fabric", "sample linked templates=fabric", "sample local templates=one",
-		"sample both templates=fabric,one",
+		"pods waits 1 templates=fabric", "replica linked templates=fabric", "replica local templates=one",
+		"replica both templates=fabric,one",
 	} {
 		w.line(line)
 	}
@@ -178,17 +178,17 @@ func TestDevicesOfTheNetworkAreCountedOnce(t *testing.T) {
 	}
 	w.Slices = append(w.Slices, fabric)
 	decision := plan(t, w)
-	rooms := decision.Rooms
-	for i, want := range []Room{
+	supplies := decision.Supplies
+	for i, want := range []Supply{
 		{ID: "linked", Free: 4},
 		{ID: "local", Free: 2, Provisionable: 1},
 		{ID: "both", Free: 2, Provisionable: 1},
 	} {
-		rooms[i].Why = ""
-		if rooms[i] != want {
-			t.Errorf("room is %+v, want %+v", rooms[i], want)
+		supplies[i].Why = ""
+		if supplies[i] != want {
+			t.Errorf("room is %+v, want %+v", supplies[i], want)
 		}
-		if got := placedOf(t, w, nodesOf(decision), w.Samples[i], want.Total()+1); got != want {
+		if got := placedOf(t, w, nodesOf(decision), w.Replicas[i], want.Total()+1); got != want {
 			t.Errorf("the plan places %+v, want %+v", got, want)
 		}
 	}
@@ -199,17 +199,17 @@ func TestGrowthWithoutEndIsCountedToTheMost(t *testing.T) {
 	w.line("group p5 p5.48xlarge")
 	w.line("template one")
 	w.line("request gpu gpu.nvidia.com")
-	w.line("sample a templates=one")
-	if room := plan(t, w).Rooms[0]; room.Total() != MostRoom || !strings.Contains(room.Why, "no maximum") {
-		t.Errorf("got %+v, want room for %d", room, MostRoom)
+	w.line("replica a templates=one")
+	if supply := plan(t, w).Supplies[0]; supply.Total() != MaxSupply || !strings.Contains(supply.Why, "no maximum") {
+		t.Errorf("got %+v, want room for %d", supply, MaxSupply)
 	}
 }
 
 func TestASampleOfNothingIsAProblem(t *testing.T) {
 	w := newWorld(t)
-	w.Samples = []Sample{{ID: "empty"}}
-	if room := plan(t, w).Rooms[0]; room.ID != "empty" || room.Problem == "" {
-		t.Errorf("got %+v, want a problem", room)
+	w.Replicas = []Replica{{ID: "empty"}}
+	if supply := plan(t, w).Supplies[0]; supply.ID != "empty" || supply.Problem == "" {
+		t.Errorf("got %+v, want a problem", supply)
 	}
 }
 
@@ -218,10 +218,10 @@ func TestTheSentenceIsBounded(t *testing.T) {
 	for i := range 40 {
 		w.line(fmt.Sprintf("group g%d p5.48xlarge closed=`%s`", i, strings.Repeat("in backoff ", 100)))
 	}
-	w.line("sample plain")
-	room := plan(t, w).Rooms[0]
-	if len(room.Why) > mostReasons*(longestReason+10)+50 || !strings.HasSuffix(room.Why, "and 36 other groups") {
-		t.Errorf("the sentence has %d bytes: %s", len(room.Why), room.Why)
+	w.line("replica plain")
+	supply := plan(t, w).Supplies[0]
+	if len(supply.Why) > mostReasons*(longestReason+10)+50 || !strings.HasSuffix(supply.Why, "and 36 other groups") {
+		t.Errorf("the sentence has %d bytes: %s", len(supply.Why), supply.Why)
 	}
 }
 
@@ -236,39 +236,39 @@ func TestASampleThatIsTooMuchWorkIsAProblemOfItsOwn(t *testing.T) {
 		w.line(fmt.Sprintf("request gpu-%d gpu.nvidia.com", i))
 	}
 	w.line("headroom warm 1 one")
-	w.line("sample endless templates=endless")
-	w.line("sample one templates=one")
+	w.line("replica endless templates=endless")
+	w.line("replica one templates=one")
 	p := NewPlanner(w.Snapshot)
 	p.plan.countSteps = 1 << 16
-	var before []Room
+	var before []Supply
 	for range 2 {
-		rooms, err := p.Rooms(t.Context())
+		supplies, err := p.Supplies(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if room := rooms[0]; room.Total() != 0 || !strings.Contains(room.Problem, "was not found out") {
-			t.Errorf("got %+v, want that it was too much work", room)
+		if supply := supplies[0]; supply.Total() != 0 || !strings.Contains(supply.Problem, "was not found out") {
+			t.Errorf("got %+v, want that it was too much work", supply)
 		}
-		if room := rooms[1]; room.Total() != 16 || room.Problem != "" {
-			t.Errorf("got %+v, want room for 16", room)
+		if supply := supplies[1]; supply.Total() != 16 || supply.Problem != "" {
+			t.Errorf("got %+v, want room for 16", supply)
 		}
-		if before != nil && !slices.Equal(rooms, before) {
-			t.Errorf("counted again, there is room for %+v, not %+v", rooms, before)
+		if before != nil && !slices.Equal(supplies, before) {
+			t.Errorf("counted again, there is room for %+v, not %+v", supplies, before)
 		}
-		before = rooms
+		before = supplies
 	}
 }
 
 func TestTheEndOfAPlanIsNoProblemOfSamples(t *testing.T) {
 	w := newWorld(t)
-	w.line("sample plain")
+	w.line("replica plain")
 	p := NewPlanner(w.Snapshot)
 	if _, err := p.Decide(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := p.Rooms(ended); !errors.Is(err, context.Canceled) {
+	if _, err := p.Supplies(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that the plan has ended", err)
 	}
 }

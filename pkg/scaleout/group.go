@@ -79,12 +79,12 @@ type filling struct {
 // mostPerNode bounds a filling: kubelet takes fewer pods, but a template may not know.
 const mostPerNode = 1024
 
-func (f *filling) room() int { return len(f.machines) - 1 }
+func (f *filling) pods() int { return len(f.machines) - 1 }
 
 // filling fills a machine with pods of a kind. What is known is right as long as the first
 // pod fares as before: devices that nodes share may be gone since.
 func (p *planner) filling(ctx context.Context, m *fit.Machine, k *kind) (*filling, error) {
-	left, miss, err := p.cluster.Place(ctx, m, k.sample)
+	left, miss, err := p.cluster.Place(ctx, m, k.example)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (p *planner) filling(ctx context.Context, m *fit.Machine, k *kind) (*fillin
 	if err != nil {
 		return f, nil // the pod cannot be read with its claims placed, but one fits
 	}
-	for f.room() < mostPerNode {
+	for f.pods() < mostPerNode {
 		if left, f.end, err = p.cluster.Place(ctx, left, next); err != nil || f.end != nil {
 			break
 		}
@@ -120,7 +120,7 @@ func (p *planner) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, er
 	if err != nil {
 		return GroupFit{}, err
 	}
-	found.Miss, found.PerNode = filling.miss, filling.room()
+	found.Miss, found.PerNode = filling.miss, filling.pods()
 	if found.Blocked == "" && k.full[g] {
 		found.Blocked = fmt.Sprintf("at its maximum of %s, %d of which this plan asks for", nodes(*g.Max), g.opened)
 	}
@@ -143,7 +143,7 @@ func (p *planner) offer(ctx context.Context, g *group, k *kind, count int) (offe
 	if err != nil {
 		return offer{}, err
 	}
-	takes := min(filling.room(), count)
+	takes := min(filling.pods(), count)
 	rest := func() int { return p.rest(filling.machines[takes]) }
 	return offer{group: g, takes: takes, rest: rest, together: len(k.named) > 0}, nil
 }

@@ -55,15 +55,15 @@ type host struct {
 	ask NewNode
 }
 
-// note notes a kind for which the node is.
-func (h *host) note(kind string) {
+// noteKind notes a kind for which the node is.
+func (h *host) noteKind(kind string) {
 	if h.stage == opened && !slices.Contains(h.ask.Kinds, kind) {
 		h.ask.Kinds = append(h.ask.Kinds, kind)
 	}
 }
 
-// called is how a host is called in a sentence.
-func (h *host) called() string {
+// describe is how a host is called in a sentence.
+func (h *host) describe() string {
 	switch {
 	case h.stage == live:
 		return "node " + h.name

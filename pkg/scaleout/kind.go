@@ -19,8 +19,8 @@ import (
 // kind is a number of pods that are alike.
 type kind struct {
 	id string
-	// sample is nil where problem says why.
-	sample  *fit.Pod
+	// example is nil where problem says why.
+	example *fit.Pod
 	problem string
 	pods    []*pending
 	// named are the claims that the pods may share, the same for all of them.
@@ -79,7 +79,7 @@ func (p *planner) kinds(pods []*corev1.Pod) []*kind {
 		k.measure()
 	}
 	slices.SortFunc(kinds, func(a, b *kind) int {
-		return cmp.Or(falseFirst(a.sample == nil, b.sample == nil), byNeed(a.pods[0], b.pods[0]))
+		return cmp.Or(falseFirst(a.example == nil, b.example == nil), byNeed(a.pods[0], b.pods[0]))
 	})
 	return kinds
 }
@@ -90,17 +90,17 @@ func (p *planner) kindOf(pod *corev1.Pod, more int) *kind {
 	if err != nil {
 		return unplanned(err)
 	}
-	sample, err := p.cluster.Pod(pod, claims)
+	example, err := p.cluster.Pod(pod, claims)
 	if err != nil {
 		return unplanned(err)
 	}
-	k := &kind{id: sample.Kind(), sample: sample, named: named, claims: claims}
+	k := &kind{id: example.Kind(), example: example, named: named, claims: claims}
 	if len(named) > 0 {
-		parts := []string{sample.Kind()}
+		names := []string{example.Kind()}
 		for _, claim := range named {
-			parts = append(parts, claim.name.String())
+			names = append(names, claim.name.String())
 		}
-		k.id = short(parts...)
+		k.id = short(names...)
 	}
 	return k
 }
@@ -127,7 +127,7 @@ func gated(pod *corev1.Pod) string {
 func batches(kinds []*kind) []batch {
 	var all []batch
 	for _, k := range kinds {
-		if k.sample == nil {
+		if k.example == nil {
 			continue
 		}
 		for _, pod := range k.pods {
@@ -208,7 +208,7 @@ const wholeNode = 1 << 16
 
 // measure finds out how large the pods are.
 func (k *kind) measure() {
-	if k.sample == nil {
+	if k.example == nil {
 		return
 	}
 	k.requests = corev1.ResourceList{}
@@ -229,7 +229,7 @@ func (k *kind) measure() {
 
 // measureClaims finds out how much the pods ask for of devices.
 func (k *kind) measureClaims() {
-	for _, claim := range k.sample.Claims() {
+	for _, claim := range k.example.Claims() {
 		k.size.constraints += len(claim.Spec.Devices.Constraints)
 		for _, request := range claim.Spec.Devices.Requests {
 			k.size.devices += weight(request)
@@ -255,8 +255,8 @@ func weight(request resourceapi.DeviceRequest) int {
 	return most
 }
 
-// short is a name of 16 digits for what the parts say.
-func short(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+// short is a name of 16 digits for what the texts say.
+func short(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
 	return hex.EncodeToString(sum[:8])
 }

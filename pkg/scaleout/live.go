@@ -24,17 +24,17 @@ type LiveFit struct {
 // templates. It is for those who explain a decision: Decide does not need it. The error is of the
 // context alone.
 func (p *Planner) LiveFits(ctx context.Context, id string) ([]LiveFit, error) {
-	at := slices.IndexFunc(p.kinds, func(k *kind) bool { return k.id == id && k.sample != nil })
+	at := slices.IndexFunc(p.kinds, func(k *kind) bool { return k.id == id && k.example != nil })
 	if at < 0 {
 		return nil, nil
 	}
 	cluster := p.plan.cluster
-	now := cluster.Mark()
-	cluster.Return(p.read.cluster)
-	defer cluster.Return(now)
+	now := cluster.Checkpoint()
+	cluster.Restore(p.start.cluster)
+	defer cluster.Restore(now)
 	fits := p.liveClasses()
 	for i := range fits {
-		_, miss, err := cluster.Place(ctx, fits[i].Machine, p.kinds[at].sample)
+		_, miss, err := cluster.Place(ctx, fits[i].Machine, p.kinds[at].example)
 		if err != nil {
 			return nil, fmt.Errorf("trying a pod of kind %s on node %s: %w", id, fits[i].Nodes[0], err)
 		}
@@ -45,8 +45,8 @@ func (p *Planner) LiveFits(ctx context.Context, id string) ([]LiveFit, error) {
 
 // liveClasses sorts the live nodes by what they are before anything is placed on them.
 func (p *Planner) liveClasses() []LiveFit {
-	hosts := make(map[string]*host, len(p.read.live))
-	for _, h := range p.read.live {
+	hosts := make(map[string]*host, len(p.start.live))
+	for _, h := range p.start.live {
 		hosts[h.name] = h
 	}
 	type class struct {
@@ -60,7 +60,7 @@ func (p *Planner) liveClasses() []LiveFit {
 		if h == nil {
 			continue // it is starting
 		}
-		c := class{node.Group, p.read.machines[h]}
+		c := class{node.Group, p.start.machines[h]}
 		i, met := known[c]
 		if !met {
 			i = len(classes)

@@ -170,15 +170,15 @@ func (n *naive) first(pod *corev1.Pod, like int) *naiveNode {
 		var best *naiveNode
 		most := 0
 		for _, node := range n.nodes {
-			room := 0
+			supply := 0
 			if step(node) {
-				room = min(n.room(node, pod), like)
+				supply = min(n.room(node, pod), like)
 			}
 			switch {
-			case room == 0:
-			case best == nil, n.sharedOf(pod) != nil && room > most,
-				n.sharedOf(pod) == nil && node.idle && n.cost(node, room) < n.cost(best, most):
-				best, most = node, room
+			case supply == 0:
+			case best == nil, n.sharedOf(pod) != nil && supply > most,
+				n.sharedOf(pod) == nil && node.idle && n.cost(node, supply) < n.cost(best, most):
+				best, most = node, supply
 			}
 		}
 		if best == nil {

@@ -24,7 +24,7 @@ func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	if decision.Rooms, err = p.Rooms(ctx); err != nil {
+	if decision.Supplies, err = p.Supplies(ctx); err != nil {
 		return Decision{}, err
 	}
 	return decision, nil
@@ -38,13 +38,13 @@ type Planner struct {
 
 	plan  *planner
 	kinds []*kind
-	// read is the plan before a pod is placed, placed with the pods and without headroom.
-	read, placed mark
+	// start is the plan before a pod is placed, placed with the pods and without headroom.
+	start, afterPods checkpoint
 
 	decided, counted bool
 	decision         Decision
-	rooms            []Room
-	// err is of the decision, uncounted of the rooms.
+	supplies         []Supply
+	// err is of the decision, uncounted of the supplies.
 	err, uncounted error
 }
 
@@ -54,10 +54,10 @@ func NewPlanner(snapshot Snapshot) *Planner {
 		snapshot.Selectors = devices.NewSelectors()
 	}
 	plan, kinds := newPlanner(snapshot)
-	return &Planner{Snapshot: snapshot, plan: plan, kinds: kinds, read: plan.mark()}
+	return &Planner{Snapshot: snapshot, plan: plan, kinds: kinds, start: plan.checkpoint()}
 }
 
-// Decide is Plan without the rooms. It plans once, and then gives the same again, the error, too.
+// Decide is Plan without the supplies. It plans once, and then gives the same again, the error, too.
 func (p *Planner) Decide(ctx context.Context) (Decision, error) {
 	if !p.decided {
 		p.decision, p.err = p.decide(ctx)
@@ -72,7 +72,7 @@ func (p *Planner) decide(ctx context.Context) (Decision, error) {
 			return Decision{}, err
 		}
 	}
-	p.placed = p.plan.mark()
+	p.afterPods = p.plan.checkpoint()
 	headroom, err := p.plan.headroom(ctx, p.plan.reserved)
 	if err != nil {
 		return Decision{}, err
@@ -85,7 +85,7 @@ func (p *Planner) decide(ctx context.Context) (Decision, error) {
 		}
 		decision.Kinds = append(decision.Kinds, reported)
 	}
-	p.plan.settle(p.kinds)
+	p.plan.noteClaims(p.kinds)
 	return decision, nil
 }
 
@@ -101,9 +101,9 @@ type planner struct {
 	live, used, advised []*host
 	idle                map[*group][]*host
 	reserved            []reserve
-	// asked are the samples that room is counted for, samples the same without those alike.
-	asked   []Sample
-	samples []*sample
+	// replicas are those that room is counted for, distinct the same without those alike.
+	replicas []Replica
+	distinct []*replica
 	// countSteps is how much work it is to count once, at most.
 	countSteps int
 	// waiting are the kinds of pods that wait.
@@ -123,8 +123,8 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 	for _, group := range s.Groups {
 		pods = append(pods, group.Pods...)
 	}
-	for i := range s.Samples {
-		if pod := s.Samples[i].Pod; pod != nil {
+	for i := range s.Replicas {
+		if pod := s.Replicas[i].Pod; pod != nil {
 			pods = append(pods, pod)
 		}
 	}
@@ -143,7 +143,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		p.waiting[k.id] = true
 	}
 	p.reserved = p.reserves(s.Headroom)
-	p.asked, p.samples = s.Samples, p.readSamples(s.Samples)
+	p.replicas, p.distinct = s.Replicas, p.readReplicas(s.Replicas)
 	p.groups = p.readGroups(s.Groups)
 	p.readHosts(s)
 	return p, kinds
@@ -184,7 +184,7 @@ func (p *planner) put(h *host, pod *pending, left *fit.Machine) {
 	}
 	h.ask.Pods = append(h.ask.Pods, types.NamespacedName{Namespace: pod.pod.Namespace, Name: pod.pod.Name})
 	h.ask.Requests = total(h.ask.Requests, pod.kind.requests)
-	h.note(pod.kind.id)
+	h.noteKind(pod.kind.id)
 }
 
 // growth are the nodes that were opened, the most urgent groups first.
@@ -208,11 +208,11 @@ func (p *planner) growth() []Growth {
 
 // report is what became of a kind.
 func (p *planner) report(ctx context.Context, k *kind) (Kind, error) {
-	reported := Kind{ID: k.id, Sample: k.sample, Problem: k.problem}
+	reported := Kind{ID: k.id, Example: k.example, Problem: k.problem}
 	for _, pod := range k.pods {
 		reported.Pods = append(reported.Pods, pod.decision())
 	}
-	if k.sample == nil {
+	if k.example == nil {
 		return reported, nil
 	}
 	reported.Groups = make([]GroupFit, len(p.groups))

@@ -29,8 +29,8 @@ type Snapshot struct {
 	Groups []Group
 	// Headroom is planned after all pods.
 	Headroom []Headroom
-	// Samples are counted after all pods and before headroom.
-	Samples []Sample
+	// Replicas are counted after all pods and before headroom.
+	Replicas []Replica
 	// Selectors keeps expressions compiled from one plan to the next, and decides nothing; nil:
 	// each plan compiles them.
 	Selectors *devices.Selectors
@@ -94,8 +94,8 @@ type Decision struct {
 	Kinds []Kind
 	// Headroom is in the snapshot's order.
 	Headroom []HeadroomDecision
-	// Rooms are in the order of the snapshot's samples.
-	Rooms []Room
+	// Supplies are in the order of the snapshot's replicas.
+	Supplies []Supply
 }
 
 // Growth is what a group needs.
@@ -119,9 +119,9 @@ type NewNode struct {
 type Kind struct {
 	// ID is the same as long as the pods are.
 	ID string
-	// Sample stands for all; nil where Problem is not empty.
-	Sample *fit.Pod
-	Pods   []PodDecision
+	// Example stands for all; nil where Problem is not empty.
+	Example *fit.Pod
+	Pods    []PodDecision
 	// Problem is why the pods cannot be planned at all: a sentence for their owner.
 	Problem string
 	// Groups is what the kind finds in an empty node of each group, in the snapshot's order.

@@ -57,7 +57,7 @@ func log(d Decision) string {
 			fmt.Fprintf(&b, "  %s\n", h.Problem)
 		}
 	}
-	for _, r := range d.Rooms {
+	for _, r := range d.Supplies {
 		fmt.Fprintf(&b, "room for %s: free %d (%d kept), coming %d, provisionable %d\n", r.ID, r.Free, r.Kept, r.Coming, r.Provisionable)
 		for _, text := range []string{r.Why, r.Problem} {
 			if text != "" {

@@ -56,11 +56,11 @@ func (p *planner) search(ctx context.Context, k *kind, count int) (*search, erro
 // may never be, comes last.
 func (s *search) next(ctx context.Context, count int) (*host, *fit.Machine, error) {
 	for _, find := range []func() (*host, *fit.Machine, error){
-		func() (*host, *fit.Machine, error) { return s.among(ctx, s.order, &s.tried) },
-		func() (*host, *fit.Machine, error) { return s.among(ctx, s.used, &s.reused) },
-		func() (*host, *fit.Machine, error) { return s.wake(ctx, count) },
+		func() (*host, *fit.Machine, error) { return s.firstFit(ctx, s.order, &s.tried) },
+		func() (*host, *fit.Machine, error) { return s.firstFit(ctx, s.used, &s.reused) },
+		func() (*host, *fit.Machine, error) { return s.nextComing(ctx, count) },
 		func() (*host, *fit.Machine, error) { return s.grow(ctx, count, grown) },
-		func() (*host, *fit.Machine, error) { return s.among(ctx, s.advised, &s.wished) },
+		func() (*host, *fit.Machine, error) { return s.firstFit(ctx, s.advised, &s.wished) },
 		func() (*host, *fit.Machine, error) { return s.grow(ctx, count, advised) },
 	} {
 		if h, left, err := find(); h != nil || err != nil {
@@ -70,8 +70,8 @@ func (s *search) next(ctx context.Context, count int) (*host, *fit.Machine, erro
 	return nil, nil, nil
 }
 
-// among finds the first host with room, of which those before tried have none.
-func (s *search) among(ctx context.Context, hosts []*host, tried *int) (*host, *fit.Machine, error) {
+// firstFit finds the first host with room, of which those before tried have none.
+func (s *search) firstFit(ctx context.Context, hosts []*host, tried *int) (*host, *fit.Machine, error) {
 	for ; *tried < len(hosts); *tried++ {
 		if left, err := s.try(ctx, hosts[*tried]); left != nil || err != nil {
 			return hosts[*tried], left, err
@@ -98,20 +98,20 @@ func (s *search) try(ctx context.Context, h *host) (*fit.Machine, error) {
 	if !s.allowed(h.group) || !s.usable(h.object) {
 		return nil, nil
 	}
-	left, miss, err := s.cluster.Place(ctx, h.machine, s.kind.sample)
+	left, miss, err := s.cluster.Place(ctx, h.machine, s.kind.example)
 	if err != nil {
 		return nil, err
 	}
 	if miss != nil {
-		s.kind.heed(h, miss)
+		s.kind.noteAbort(h, miss)
 		return nil, nil
 	}
 	return left, nil
 }
 
-// wake takes a host that is coming and that nobody is on: one that was asked for pods like these,
+// nextComing takes a host that is coming and that nobody is on: one that was asked for pods like these,
 // or else for none that wait, or else any.
-func (s *search) wake(ctx context.Context, count int) (*host, *fit.Machine, error) {
+func (s *search) nextComing(ctx context.Context, count int) (*host, *fit.Machine, error) {
 	if len(s.idle) == 0 {
 		return nil, nil, nil
 	}
@@ -119,9 +119,9 @@ func (s *search) wake(ctx context.Context, count int) (*host, *fit.Machine, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, suits := range s.suits(s.kind) {
+	for _, prefers := range s.preferences(s.kind) {
 		for _, g := range append(ranked, nil) {
-			if h, left, err := s.wakeOf(ctx, g, suits); h != nil || err != nil {
+			if h, left, err := s.comingOf(ctx, g, prefers); h != nil || err != nil {
 				return h, left, err
 			}
 		}
@@ -129,8 +129,8 @@ func (s *search) wake(ctx context.Context, count int) (*host, *fit.Machine, erro
 	return nil, nil, nil
 }
 
-// suits are the nodes that are coming which pods of a kind take first, second and last.
-func (p *planner) suits(k *kind) []func(*host) bool {
+// preferences are the nodes that are coming which pods of a kind take first, second and last.
+func (p *planner) preferences(k *kind) []func(*host) bool {
 	return []func(*host) bool{
 		func(h *host) bool { return h.intended == k.id },
 		func(h *host) bool { return !p.waiting[h.intended] },
@@ -138,8 +138,8 @@ func (p *planner) suits(k *kind) []func(*host) bool {
 	}
 }
 
-// wakeOf takes one of a group that suits.
-func (s *search) wakeOf(ctx context.Context, g *group, suits func(*host) bool) (*host, *fit.Machine, error) {
+// comingOf takes one of a group that prefers accepts.
+func (s *search) comingOf(ctx context.Context, g *group, prefers func(*host) bool) (*host, *fit.Machine, error) {
 	if s.exhausted[g] {
 		return nil, nil, nil
 	}
@@ -149,8 +149,8 @@ func (s *search) wakeOf(ctx context.Context, g *group, suits func(*host) bool) (
 		if err != nil {
 			return nil, nil, err
 		}
-		if left != nil && suits(h) {
-			s.rouse(g, i)
+		if left != nil && prefers(h) {
+			s.takeIdle(g, i)
 			return h, left, nil
 		}
 		fits = fits || left != nil
@@ -159,8 +159,8 @@ func (s *search) wakeOf(ctx context.Context, g *group, suits func(*host) bool) (
 	return nil, nil, nil
 }
 
-// rouse moves an idle host to those that are used.
-func (p *planner) rouse(g *group, i int) {
+// takeIdle moves an idle host to those that are used.
+func (p *planner) takeIdle(g *group, i int) {
 	p.used = append(p.used, p.idle[g][i])
 	p.idle[g] = slices.Delete(p.idle[g], i, i+1)
 	if len(p.idle[g]) == 0 {
@@ -196,8 +196,8 @@ func (p *planner) ranked(ctx context.Context, k *kind, count int) ([]*group, err
 	return append(ranked, others...), nil
 }
 
-// heed notes a miss on a node that exists which keeps the scheduler from looking at any other.
-func (k *kind) heed(h *host, miss *fit.Miss) {
+// noteAbort notes a miss on a node that exists which keeps the scheduler from looking at any other.
+func (k *kind) noteAbort(h *host, miss *fit.Miss) {
 	if miss.Aborts && h.stage == live && k.aborts == "" {
 		k.aborts = fmt.Sprintf("node %s: %s; the scheduler gives up on the pod for this, so that no further node would help it", h.name, miss.Text)
 	}

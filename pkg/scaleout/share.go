@@ -43,7 +43,7 @@ func unusable(pod *pending) string {
 		}
 		if at != nil && at.host != claim.host {
 			return fmt.Sprintf("claim %s is on %s and claim %s on %s: a pod that needs both has no node",
-				at.name, at.host.called(), claim.name, claim.host.called())
+				at.name, at.host.describe(), claim.name, claim.host.describe())
 		}
 		at = claim
 	}
@@ -78,9 +78,9 @@ func (p *planner) placeSharer(ctx context.Context, pod *pending, count int) erro
 // advised comes last, as in a search.
 func (p *planner) hostForSharers(ctx context.Context, k *kind, count int) (*host, error) {
 	for _, find := range []func() (*host, error){
-		func() (*host, error) { return p.roomiest(ctx, k, count) },
+		func() (*host, error) { return p.bestHost(ctx, k, count) },
 		func() (*host, error) { return p.openFor(ctx, k, count, grown) },
-		func() (*host, error) { return p.roomiestOf(ctx, p.advised, k, count) },
+		func() (*host, error) { return p.bestHostOf(ctx, p.advised, k, count) },
 		func() (*host, error) { return p.openFor(ctx, k, count, advised) },
 	} {
 		if h, err := find(); h != nil || err != nil {
@@ -111,26 +111,26 @@ func (p *planner) join(ctx context.Context, pod *pending, claim *namedClaim) err
 		return err
 	}
 	if miss != nil {
-		pod.why = fmt.Sprintf("claim %s is on %s, which has no room for the pod: %s", claim.name, claim.host.called(), miss.Text)
+		pod.why = fmt.Sprintf("claim %s is on %s, which has no room for the pod: %s", claim.name, claim.host.describe(), miss.Text)
 		return nil
 	}
 	p.put(claim.host, pod, left)
 	return nil
 }
 
-// roomiest is the host that takes the most pods of the kind, of the earliest stage of which one
+// bestHost is the host that takes the most pods of the kind, of the earliest stage of which one
 // takes any: the scheduler does not wait for a node where there is room now.
-func (p *planner) roomiest(ctx context.Context, k *kind, count int) (*host, error) {
+func (p *planner) bestHost(ctx context.Context, k *kind, count int) (*host, error) {
 	idle := slices.Clone(p.idle[nil])
 	for _, g := range p.groups {
 		idle = append(idle, p.idle[g]...)
 	}
 	stages := [][]*host{p.live, p.used}
-	for _, suits := range p.suits(k) {
-		stages = append(stages, slices.DeleteFunc(slices.Clone(idle), func(h *host) bool { return !suits(h) }))
+	for _, prefers := range p.preferences(k) {
+		stages = append(stages, slices.DeleteFunc(slices.Clone(idle), func(h *host) bool { return !prefers(h) }))
 	}
 	for _, stage := range stages {
-		best, err := p.roomiestOf(ctx, stage, k, count)
+		best, err := p.bestHostOf(ctx, stage, k, count)
 		if err != nil {
 			return nil, err
 		}
@@ -138,15 +138,15 @@ func (p *planner) roomiest(ctx context.Context, k *kind, count int) (*host, erro
 			continue
 		}
 		if i := slices.Index(p.idle[best.group], best); i >= 0 {
-			p.rouse(best.group, i)
+			p.takeIdle(best.group, i)
 		}
 		return best, nil
 	}
 	return nil, ctx.Err()
 }
 
-// roomiestOf is the first host that takes the most pods; nil where none takes any.
-func (p *planner) roomiestOf(ctx context.Context, hosts []*host, k *kind, count int) (*host, error) {
+// bestHostOf is the first host that takes the most pods; nil where none takes any.
+func (p *planner) bestHostOf(ctx context.Context, hosts []*host, k *kind, count int) (*host, error) {
 	var best *host
 	most := 0
 	for _, h := range hosts {
@@ -155,10 +155,10 @@ func (p *planner) roomiestOf(ctx context.Context, hosts []*host, k *kind, count 
 			return nil, err
 		}
 		if filling.miss != nil {
-			k.heed(h, filling.miss)
+			k.noteAbort(h, filling.miss)
 		}
-		if room := min(filling.room(), count); room > most {
-			best, most = h, room
+		if pods := min(filling.pods(), count); pods > most {
+			best, most = h, pods
 		}
 	}
 	return best, nil
@@ -172,7 +172,7 @@ func (p *planner) variant(k *kind) (*fit.Pod, error) {
 // follower is a pod of the kind that comes to where another is.
 func (p *planner) follower(k *kind) (*fit.Pod, error) {
 	if len(k.named) == 0 {
-		return k.sample, nil
+		return k.example, nil
 	}
 	return p.placed(k, func(*namedClaim) bool { return true })
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// part is a device, or what partitions are of: a set of counters.
-type part struct {
+// unit is a device, or what partitions are of: a set of counters.
+type unit struct {
 	pool devices.PoolID
 	name string
 }
@@ -23,15 +23,15 @@ func (p *planner) rest(m *fit.Machine) int {
 	return count
 }
 
-// free counts the parts of a machine of which nothing is allocated: eight GPUs that are also
+// free counts the units of a machine of which nothing is allocated: eight GPUs that are also
 // offered in 200 partitions are eight.
 func free(m *fit.Machine) int {
 	used := m.Used()
-	taken := map[part]bool{}
+	taken := map[unit]bool{}
 	for _, slice := range m.Slices() {
 		for _, device := range slice.Spec.Devices {
 			_, inUse := used[devices.ID{Pool: devices.PoolOf(slice), Name: device.Name}]
-			for _, p := range parts(slice, device) {
+			for _, p := range units(slice, device) {
 				taken[p] = taken[p] || inUse
 			}
 		}
@@ -48,15 +48,15 @@ func free(m *fit.Machine) int {
 // inUse tells whether anything of a machine is allocated.
 func inUse(m *fit.Machine) bool { return len(m.Used()) > 0 }
 
-// parts are what a device is made of: the sets of counters that it consumes, or itself.
-func parts(slice *resourceapi.ResourceSlice, device resourceapi.Device) []part {
+// units are what a device is made of: the sets of counters that it consumes, or itself.
+func units(slice *resourceapi.ResourceSlice, device resourceapi.Device) []unit {
 	pool := devices.PoolOf(slice)
 	if len(device.ConsumesCounters) == 0 {
-		return []part{{pool, "device/" + device.Name}}
+		return []unit{{pool, "device/" + device.Name}}
 	}
-	var sets []part
+	var sets []unit
 	for _, consumed := range device.ConsumesCounters {
-		sets = append(sets, part{pool, "counters/" + consumed.CounterSet})
+		sets = append(sets, unit{pool, "counters/" + consumed.CounterSet})
 	}
 	return sets
 }

@@ -51,7 +51,7 @@ func (c *count) whyOf(ctx context.Context, g *group) (string, bool) {
 	case filling.miss != nil:
 		return fmt.Sprintf("group %s does not fit: %s", g.Name, filling.miss.Text), false
 	case !c.usable(g.empty.Object()):
-		return fmt.Sprintf("group %s does not fit: %s", g.Name, repellent(g.empty.Object())), false
+		return fmt.Sprintf("group %s does not fit: %s", g.Name, systemTaint(g.empty.Object())), false
 	case g.Max != nil && g.Size >= *g.Max:
 		return fmt.Sprintf("group %s is at its maximum of %s", g.Name, nodes(*g.Max)), true
 	case g.Closed != "":
@@ -61,7 +61,7 @@ func (c *count) whyOf(ctx context.Context, g *group) (string, bool) {
 	case g.full():
 		return fmt.Sprintf("group %s is at its maximum of %s, %d of which this plan asks for", g.Name, nodes(*g.Max), g.opened), true
 	case g.Max == nil:
-		return fmt.Sprintf("group %s has no maximum, and room is counted up to %d", g.Name, MostRoom), true
+		return fmt.Sprintf("group %s has no maximum, and room is counted up to %d", g.Name, MaxSupply), true
 	}
 	return fmt.Sprintf("group %s may grow to its maximum of %s", g.Name, nodes(*g.Max)), true
 }

@@ -100,7 +100,7 @@ var commands = map[string]struct {
 	"distinct": {1, (*world).distinct},
 	"pods":     {2, (*world).pods},
 	"headroom": {3, (*world).headroom},
-	"sample":   {1, (*world).sample},
+	"replica":  {1, (*world).replica},
 	"devices":  {2, (*world).devices},
 }
 

@@ -1,6 +1,6 @@
-// Package forecast keeps what is asked of the plan: for how many more pods like a sample there
+// Package forecast keeps what is asked of the plan: for how many more pods like a replica there
 // is room, now and after all growth. Who asks is answered from the last plan; the loop takes
-// the samples along in the next one. It plans nothing itself.
+// the replicas along in the next one. It plans nothing itself.
 package forecast
 
 import (
@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// forgotten is a sample for which nobody has asked that long.
+	// forgotten is a replica for which nobody has asked that long.
 	forgotten = 5 * time.Minute
 	// stale is an answer that old. The loop passes every minute at least: it is broken then.
 	stale = 3 * time.Minute
-	// most is how many samples there may be: counting for them has to end.
+	// most is how many replicas there may be: counting for them has to end.
 	most = 4096
 )
 
@@ -46,15 +46,15 @@ type Forecast struct {
 	failure error
 }
 
-// question is a sample that somebody asks for.
+// question is a replica that somebody asks for.
 type question struct {
-	sample scaleout.Sample
-	last   time.Time
+	replica scaleout.Replica
+	last    time.Time
 	// waiting counts those who wait for the first answer: they keep the question.
 	waiting int
-	// room is nil before the first answer, which was given at.
-	room *scaleout.Room
-	at   time.Time
+	// supply is nil before the first answer, which was given at.
+	supply *scaleout.Supply
+	at     time.Time
 }
 
 // New makes a forecast for which nothing was planned yet. It calls changed when a plan is
@@ -63,43 +63,43 @@ func New(changed func(), clock clock.PassiveClock) *Forecast {
 	return &Forecast{changed: changed, clock: clock, asked: map[string]*question{}, told: make(chan struct{})}
 }
 
-// Room is what the last plan has counted for the sample. For one that is new, or of another
-// content than before, it waits for the first plan that has it, until ctx ends. The sample is
-// kept, and not to be changed. A room is never older than three minutes: there is an error then,
-// and where ctx ends or too many samples are asked for.
-func (f *Forecast) Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
-	key, err := identify(sample)
+// Supply is what the last plan has counted for the replica. For one that is new, or of another
+// content than before, it waits for the first plan that has it, until ctx ends. The replica is
+// kept, and not to be changed. A supply is never older than three minutes: there is an error then,
+// and where ctx ends or too many replicas are asked for.
+func (f *Forecast) Supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
+	key, err := identify(replica)
 	if err != nil {
-		return scaleout.Room{}, err
+		return scaleout.Supply{}, err
 	}
-	q, isNew, err := f.ask(key, sample)
+	q, isNew, err := f.ask(key, replica)
 	if err != nil {
-		return scaleout.Room{}, err
+		return scaleout.Supply{}, err
 	}
 	defer f.leave(q)
 	if isNew {
 		f.changed()
 	}
 	for {
-		room, next, err := f.answer(q)
+		supply, next, err := f.answer(q)
 		if err != nil {
-			return scaleout.Room{}, fmt.Errorf("room for more pods like %s: %w", sample.ID, err)
+			return scaleout.Supply{}, fmt.Errorf("room for more pods like %s: %w", replica.ID, err)
 		}
-		if room != nil {
-			answer := *room
-			answer.ID = sample.ID
+		if supply != nil {
+			answer := *supply
+			answer.ID = replica.ID
 			return answer, nil
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return scaleout.Room{}, fmt.Errorf("room for more pods like %s: no plan has counted it yet%s: %w", sample.ID, f.because(), ctx.Err())
+			return scaleout.Supply{}, fmt.Errorf("room for more pods like %s: no plan has counted it yet%s: %w", replica.ID, f.because(), ctx.Err())
 		}
 	}
 }
 
 // ask finds a question, or notes a new one, and keeps it until its asker leaves.
-func (f *Forecast) ask(key string, sample scaleout.Sample) (q *question, isNew bool, err error) {
+func (f *Forecast) ask(key string, replica scaleout.Replica) (q *question, isNew bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q, known := f.asked[key]
@@ -109,10 +109,10 @@ func (f *Forecast) ask(key string, sample scaleout.Sample) (q *question, isNew b
 		}
 		if len(f.asked) >= most {
 			return nil, false, fmt.Errorf("room for more pods like %s: room is counted for %d other samples already, which is the most: "+
-				"let fewer workloads be scaled by it", sample.ID, most)
+				"let fewer workloads be scaled by it", replica.ID, most)
 		}
-		sample.ID = key
-		q = &question{sample: sample}
+		replica.ID = key
+		q = &question{replica: replica}
 		f.asked[key] = q
 	}
 	q.last = f.clock.Now()
@@ -128,18 +128,18 @@ func (f *Forecast) leave(q *question) {
 	q.last = f.clock.Now()
 }
 
-// answer gives the room, or the channel that is closed when there is a new plan.
-func (f *Forecast) answer(q *question) (*scaleout.Room, <-chan struct{}, error) {
+// answer gives the supply, or the channel that is closed when there is a new plan.
+func (f *Forecast) answer(q *question) (*scaleout.Supply, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if q.room == nil {
+	if q.supply == nil {
 		return nil, f.told, nil
 	}
 	if age := f.clock.Since(q.at); age > stale {
 		return nil, nil, fmt.Errorf("the last plan is %s old, so that it is not known any more%s: look at the controller's log",
 			age.Truncate(time.Second), f.becauseLocked())
 	}
-	return q.room, nil, nil
+	return q.supply, nil, nil
 }
 
 // because is why there is no new plan, as far as that is known.
@@ -164,28 +164,28 @@ func (f *Forecast) forget() {
 	})
 }
 
-// Samples are those that the next plan is asked for, with IDs of the forecast's own.
-func (f *Forecast) Samples() []scaleout.Sample {
+// Replicas are those that the next plan is asked for, with IDs of the forecast's own.
+func (f *Forecast) Replicas() []scaleout.Replica {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget()
-	samples := make([]scaleout.Sample, 0, len(f.asked))
+	replicas := make([]scaleout.Replica, 0, len(f.asked))
 	for _, key := range slices.Sorted(maps.Keys(f.asked)) {
-		samples = append(samples, f.asked[key].sample)
+		replicas = append(replicas, f.asked[key].replica)
 	}
-	return samples
+	return replicas
 }
 
-// Tell tells of a plan that had samples of the forecast, and of what it was made of.
+// Tell tells of a plan that had replicas of the forecast, and of what it was made of.
 func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
 	known := pods(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Now()
 	f.known = known
-	for i := range d.Rooms {
-		if q := f.asked[d.Rooms[i].ID]; q != nil {
-			q.room, q.at = &d.Rooms[i], now
+	for i := range d.Supplies {
+		if q := f.asked[d.Supplies[i].ID]; q != nil {
+			q.supply, q.at = &d.Supplies[i], now
 		}
 	}
 	f.planned, f.failure = now, nil
@@ -209,7 +209,7 @@ func (f *Forecast) Failed(err error) {
 }
 
 // Blocked tells of a pending pod that the last plan found no room for, or only in a group that
-// nobody makes grow, which is no room for a sample either. It is false where the plan is so old
+// nobody makes grow, which is no room for a replica either. It is false where the plan is so old
 // that it is not known.
 func (f *Forecast) Blocked(pod types.UID) bool {
 	f.mu.Lock()
@@ -218,7 +218,7 @@ func (f *Forecast) Blocked(pod types.UID) bool {
 }
 
 // Known tells whether the last plan had the pod, on a node or pending. What a pod takes that it
-// had not is still in the rooms, and is counted twice by who counts both.
+// had not is still in the supplies, and is counted twice by who counts both.
 func (f *Forecast) Known(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,24 +239,24 @@ func pods(s scaleout.Snapshot) map[types.UID]bool {
 	return known
 }
 
-// identify is a name for a sample's ID and content.
-func identify(sample scaleout.Sample) (string, error) {
+// identify is a name for a replica's ID and content.
+func identify(replica scaleout.Replica) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%q", sample.ID)
+	fmt.Fprintf(sum, "%q", replica.ID)
 	for _, part := range []struct {
 		name  string
 		there bool
 		write func() ([]byte, error)
 	}{
-		{"pod", sample.Pod != nil, sample.Pod.Marshal},
-		{"claim", sample.Claim != nil, sample.Claim.Marshal},
+		{"pod", replica.Pod != nil, replica.Pod.Marshal},
+		{"claim", replica.Claim != nil, replica.Claim.Marshal},
 	} {
 		if !part.there {
 			continue
 		}
 		wire, err := part.write()
 		if err != nil {
-			return "", fmt.Errorf("room for more pods like %s: its %s cannot be written down to be told from others: %w", sample.ID, part.name, err)
+			return "", fmt.Errorf("room for more pods like %s: its %s cannot be written down to be told from others: %w", replica.ID, part.name, err)
 		}
 		fmt.Fprintf(sum, "%s %d %s", part.name, len(wire), wire)
 	}

@@ -35,38 +35,38 @@ func newLoop() *loop {
 
 func (l *loop) step(d time.Duration) { l.clock.SetTime(l.clock.Now().Add(d)) }
 
-// plan finds so much room for each of the samples.
-func (l *loop) plan(samples []scaleout.Sample, free int) {
+// plan finds so much room for each of the replicas.
+func (l *loop) plan(replicas []scaleout.Replica, free int) {
 	var d scaleout.Decision
-	for _, s := range samples {
-		d.Rooms = append(d.Rooms, scaleout.Room{ID: s.ID, Free: free, Why: "of " + s.ID})
+	for _, s := range replicas {
+		d.Supplies = append(d.Supplies, scaleout.Supply{ID: s.ID, Free: free, Why: "of " + s.ID})
 	}
 	l.Tell(scaleout.Snapshot{}, d)
 }
 
-func (l *loop) pass(free int) { l.plan(l.Samples(), free) }
+func (l *loop) pass(free int) { l.plan(l.Replicas(), free) }
 
-// podSample is a pod that is known by its image.
-func podSample(id, image string) scaleout.Sample {
+// podReplica is a pod that is known by its image.
+func podReplica(id, image string) scaleout.Replica {
 	pod := &corev1.Pod{}
 	pod.Namespace = "default"
 	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: image}}
-	return scaleout.Sample{ID: id, Pod: pod}
+	return scaleout.Replica{ID: id, Pod: pod}
 }
 
 // asking is a question that is under way.
 type asking struct {
-	room scaleout.Room
-	err  error
-	done chan struct{}
+	supply scaleout.Supply
+	err    error
+	done   chan struct{}
 }
 
 // ask asks, and returns once the asker waits or has an answer.
-func (l *loop) ask(ctx context.Context, s scaleout.Sample) *asking {
+func (l *loop) ask(ctx context.Context, s scaleout.Replica) *asking {
 	a := &asking{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
-		a.room, a.err = l.Room(ctx, s)
+		a.supply, a.err = l.Supply(ctx, s)
 	}()
 	synctest.Wait()
 	return a
@@ -87,35 +87,35 @@ func (a *asking) expect(t *testing.T, free int) {
 	if a.waits() {
 		t.Fatal("there is no answer")
 	}
-	if a.err != nil || a.room.Free != free {
-		t.Fatalf("the answer is %+v, %v; want %d free", a.room, a.err, free)
+	if a.err != nil || a.supply.Free != free {
+		t.Fatalf("the answer is %+v, %v; want %d free", a.supply, a.err, free)
 	}
 }
 
 func TestTheFirstQuestionWaitsForAPlanThatHasIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
-		running := l.Samples() // by a pass that runs already
-		first := l.ask(t.Context(), podSample("a", "v1"))
+		running := l.Replicas() // by a pass that runs already
+		first := l.ask(t.Context(), podReplica("a", "v1"))
 		if got := l.marked.Load(); got != 1 {
 			t.Fatalf("the loop is marked %d times, want once", got)
 		}
-		second := l.ask(t.Context(), podSample("a", "v1"))
+		second := l.ask(t.Context(), podReplica("a", "v1"))
 		l.plan(running, 7)
 		if !first.waits() || !second.waits() {
 			t.Fatal("a plan without the sample answers")
 		}
-		if got := len(l.Samples()); got != 1 {
+		if got := len(l.Replicas()); got != 1 {
 			t.Fatalf("the next plan has %d samples, want one", got)
 		}
 		l.pass(3)
 		first.expect(t, 3)
 		second.expect(t, 3)
-		if first.room.ID != "a" {
-			t.Errorf("the room is of %q, want the ID under which was asked", first.room.ID)
+		if first.supply.ID != "a" {
+			t.Errorf("the room is of %q, want the ID under which was asked", first.supply.ID)
 		}
 		l.pass(4)
-		l.ask(t.Context(), podSample("a", "v1")).expect(t, 4)
+		l.ask(t.Context(), podReplica("a", "v1")).expect(t, 4)
 		if got := l.marked.Load(); got != 1 {
 			t.Errorf("the loop is marked %d times, though the question was known", got)
 		}
@@ -123,15 +123,15 @@ func TestTheFirstQuestionWaitsForAPlanThatHasIt(t *testing.T) {
 }
 
 func TestAnotherContentIsAnotherQuestion(t *testing.T) {
-	claim := func(class string) scaleout.Sample {
+	claim := func(class string) scaleout.Replica {
 		spec := &resourceapi.ResourceClaimSpec{}
 		spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
-		return scaleout.Sample{ID: "a", Claim: spec}
+		return scaleout.Replica{ID: "a", Claim: spec}
 	}
-	samples := []scaleout.Sample{podSample("a", "v1"), podSample("a", "v2"), podSample("b", "v1"), claim("x"), claim("y"), {ID: "a"}}
+	replicas := []scaleout.Replica{podReplica("a", "v1"), podReplica("a", "v2"), podReplica("b", "v1"), claim("x"), claim("y"), {ID: "a"}}
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
-		for i, s := range samples {
+		for i, s := range replicas {
 			a := l.ask(t.Context(), s)
 			if !a.waits() {
 				t.Fatalf("sample %d is answered by what was asked before", i)
@@ -139,8 +139,8 @@ func TestAnotherContentIsAnotherQuestion(t *testing.T) {
 			l.pass(i)
 			a.expect(t, i)
 		}
-		if got := len(l.Samples()); got != len(samples) {
-			t.Errorf("there are %d samples, want %d", got, len(samples))
+		if got := len(l.Replicas()); got != len(replicas) {
+			t.Errorf("there are %d replicas, want %d", got, len(replicas))
 		}
 	})
 }
@@ -148,16 +148,16 @@ func TestAnotherContentIsAnotherQuestion(t *testing.T) {
 func TestAnAnswerIsNeverStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
-		a := l.ask(t.Context(), podSample("a", "v1"))
+		a := l.ask(t.Context(), podReplica("a", "v1"))
 		l.pass(3)
 		a.expect(t, 3)
 		l.step(stale)
-		l.ask(t.Context(), podSample("a", "v1")).expect(t, 3)
+		l.ask(t.Context(), podReplica("a", "v1")).expect(t, 3)
 		l.Failed(errors.New("list pods: forbidden"))
 		l.step(time.Second)
-		late := l.ask(t.Context(), podSample("a", "v1"))
+		late := l.ask(t.Context(), podReplica("a", "v1"))
 		if late.waits() || late.err == nil {
-			t.Fatalf("the answer is %+v, want an error", late.room)
+			t.Fatalf("the answer is %+v, want an error", late.supply)
 		}
 		for _, word := range []string{"3m1s old", "list pods: forbidden", "like a"} {
 			if !strings.Contains(late.err.Error(), word) {
@@ -165,7 +165,7 @@ func TestAnAnswerIsNeverStale(t *testing.T) {
 			}
 		}
 		l.pass(5)
-		l.ask(t.Context(), podSample("a", "v1")).expect(t, 5)
+		l.ask(t.Context(), podReplica("a", "v1")).expect(t, 5)
 	})
 }
 
@@ -173,7 +173,7 @@ func TestWhoWaitsIsToldAtTheEndWhyThereIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
 		ctx, cancel := context.WithCancel(t.Context())
-		a := l.ask(ctx, podSample("a", "v1"))
+		a := l.ask(ctx, podReplica("a", "v1"))
 		l.Failed(errors.New("list pods: forbidden"))
 		if !a.waits() {
 			t.Fatal("one pass that fails ends the waiting")
@@ -189,22 +189,22 @@ func TestSamplesThatNobodyAsksForAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
 		for _, id := range []string{"a", "b"} {
-			asked := l.ask(t.Context(), podSample(id, "v1"))
+			asked := l.ask(t.Context(), podReplica(id, "v1"))
 			l.pass(1)
 			asked.expect(t, 1)
 		}
-		waiting := l.ask(t.Context(), podSample("c", "v1"))
+		waiting := l.ask(t.Context(), podReplica("c", "v1"))
 		l.step(forgotten)
-		l.plan(l.Samples()[:0], 0)
-		if got := len(l.Samples()); got != 3 {
-			t.Fatalf("there are %d samples after %s, want all 3", got, forgotten)
+		l.plan(l.Replicas()[:0], 0)
+		if got := len(l.Replicas()); got != 3 {
+			t.Fatalf("there are %d replicas after %s, want all 3", got, forgotten)
 		}
-		if stale := l.ask(t.Context(), podSample("b", "v1")); stale.err == nil {
-			t.Fatalf("plans without the sample keep its answer %+v fresh", stale.room)
+		if stale := l.ask(t.Context(), podReplica("b", "v1")); stale.err == nil {
+			t.Fatalf("plans without the sample keep its answer %+v fresh", stale.supply)
 		}
 		l.step(time.Second)
-		if got := len(l.Samples()); got != 2 {
-			t.Errorf("there are %d samples, want the one that was asked for and the one that is waited for", got)
+		if got := len(l.Replicas()); got != 2 {
+			t.Errorf("there are %d replicas, want the one that was asked for and the one that is waited for", got)
 		}
 		l.pass(2)
 		waiting.expect(t, 2)
@@ -217,18 +217,18 @@ func TestThereAreOnlySoManySamples(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		for i := range most {
-			if _, err := l.Room(ended, podSample(fmt.Sprint(i), "v1")); !errors.Is(err, context.Canceled) {
+			if _, err := l.Supply(ended, podReplica(fmt.Sprint(i), "v1")); !errors.Is(err, context.Canceled) {
 				t.Fatalf("sample %d: %v, want the end of the context", i, err)
 			}
 		}
-		if _, err := l.Room(ended, podSample("more", "v1")); err == nil || !strings.Contains(err.Error(), "4096 other samples") {
+		if _, err := l.Supply(ended, podReplica("more", "v1")); err == nil || !strings.Contains(err.Error(), "4096 other samples") {
 			t.Fatalf("one more is not refused in words: %v", err)
 		}
-		if got := len(l.Samples()); got != most {
-			t.Errorf("there are %d samples, want %d", got, most)
+		if got := len(l.Replicas()); got != most {
+			t.Errorf("there are %d replicas, want %d", got, most)
 		}
 		l.step(forgotten + time.Second)
-		again := l.ask(t.Context(), podSample("more", "v1"))
+		again := l.ask(t.Context(), podReplica("more", "v1"))
 		l.pass(1)
 		again.expect(t, 1)
 	})
@@ -304,8 +304,8 @@ func TestManyAskAtOnce(t *testing.T) {
 			case <-dirty:
 			}
 			var d scaleout.Decision
-			for _, s := range f.Samples() {
-				d.Rooms = append(d.Rooms, scaleout.Room{ID: s.ID, Why: s.Pod.Spec.Containers[0].Image})
+			for _, s := range f.Replicas() {
+				d.Supplies = append(d.Supplies, scaleout.Supply{ID: s.ID, Why: s.Pod.Spec.Containers[0].Image})
 			}
 			f.Tell(scaleout.Snapshot{}, d)
 		}
@@ -314,9 +314,9 @@ func TestManyAskAtOnce(t *testing.T) {
 		askers.Go(func() {
 			for j := range 20 {
 				image := fmt.Sprintf("v%d", (i+j)%10)
-				room, err := f.Room(ctx, podSample("a", image))
-				if err != nil || room.Why != image {
-					t.Errorf("asked for %s, got %+v, %v", image, room, err)
+				supply, err := f.Supply(ctx, podReplica("a", image))
+				if err != nil || supply.Why != image {
+					t.Errorf("asked for %s, got %+v, %v", image, supply, err)
 				}
 				f.Blocked("nobody")
 			}

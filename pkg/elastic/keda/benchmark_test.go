@@ -48,14 +48,14 @@ func dial(b *testing.B, w *world) externalscaler.ExternalScalerClient {
 func manyObjects(w *world) []*externalscaler.ScaledObjectRef {
 	w.pods = pods(4)
 	w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.9}, Memory: usage.Mean{Value: 0.5}, Devices: 4}
-	w.rooms[h100s] = scaleout.Room{Free: 10}
+	w.supplies[h100s] = scaleout.Supply{Free: 10}
 	w.answers["sum(waiting)"] = 1000
 	bases := []map[string]string{classTrigger, freeTrigger, warmTrigger, busyTrigger, memoryTrigger, queryTrigger}
 	all := make([]*externalscaler.ScaledObjectRef, 1000)
 	for i := range all {
 		name := fmt.Sprint("llm-", i)
 		metadata := with(bases[i%len(bases)], "target", "Deployment/"+name)
-		w.rooms["default/Deployment/"+name] = scaleout.Room{Free: 3, Provisionable: 5, Why: atMaximum}
+		w.supplies["default/Deployment/"+name] = scaleout.Supply{Free: 3, Provisionable: 5, Why: atMaximum}
 		all[i] = &externalscaler.ScaledObjectRef{Namespace: "default", Name: name, ScalerMetadata: metadata}
 	}
 	return all

@@ -15,38 +15,38 @@ import (
 // holds count as well: else each replica would take from the number that keeps it.
 type freeDevices struct {
 	polled
-	sample scaleout.Sample
-	class  string
+	replica scaleout.Replica
+	class   string
 }
 
 // warmDevices counts the free devices that headroom keeps.
 type warmDevices struct {
 	polled
-	sample scaleout.Sample
+	replica scaleout.Replica
 }
 
 func readFree(f fields, _ string, _ *workload.Ref) (metric, error) {
-	sample, err := readSample(f)
-	return freeDevices{sample: sample, class: f[keyDeviceClass]}, err
+	replica, err := readReplica(f)
+	return freeDevices{replica: replica, class: f[keyDeviceClass]}, err
 }
 
 func readWarm(f fields, _ string, _ *workload.Ref) (metric, error) {
-	sample, err := readSample(f)
-	return warmDevices{sample: sample}, err
+	replica, err := readReplica(f)
+	return warmDevices{replica: replica}, err
 }
 
-// readSample is a claim of one device: room for one is one device.
-func readSample(f fields) (scaleout.Sample, error) {
+// readReplica is a claim of one device: room for one is one device.
+func readReplica(f fields) (scaleout.Replica, error) {
 	class, err := f.class()
 	if err != nil {
-		return scaleout.Sample{}, err
+		return scaleout.Replica{}, err
 	}
 	if class == "" {
-		return scaleout.Sample{}, fmt.Errorf("%s is missing: it says which devices are counted", keyDeviceClass)
+		return scaleout.Replica{}, fmt.Errorf("%s is missing: it says which devices are counted", keyDeviceClass)
 	}
 	selector, err := f.selector()
 	if err != nil {
-		return scaleout.Sample{}, err
+		return scaleout.Replica{}, err
 	}
 	request := resourceapi.ExactDeviceRequest{
 		DeviceClassName: class,
@@ -56,7 +56,7 @@ func readSample(f fields) (scaleout.Sample, error) {
 	if selector != "" {
 		request.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}}
 	}
-	return scaleout.Sample{
+	return scaleout.Replica{
 		ID: "DeviceClass/" + class + "/" + selector,
 		Claim: &resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 			Requests: []resourceapi.DeviceRequest{{Name: "device", Exactly: &request}},
@@ -65,11 +65,11 @@ func readSample(f fields) (scaleout.Sample, error) {
 }
 
 func (m freeDevices) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
-	room, err := from.devices(ctx, m.sample)
+	supply, err := from.devices(ctx, m.replica)
 	if err != nil || target == nil {
-		return float64(room.Free), err
+		return float64(supply.Free), err
 	}
-	return float64(room.Free + from.held(target, m.class)), nil
+	return float64(supply.Free + from.held(target, m.class)), nil
 }
 
 // held counts the devices of a class that pods hold of which the plan knew: what others hold was
@@ -94,16 +94,16 @@ func (s *Sources) held(target *workload.State, class string) int {
 }
 
 func (m warmDevices) value(ctx context.Context, from *Sources, _ *workload.State) (float64, error) {
-	room, err := from.devices(ctx, m.sample)
-	return float64(room.Kept), err
+	supply, err := from.devices(ctx, m.replica)
+	return float64(supply.Kept), err
 }
 
-// devices counts those that a sample of one stands for.
-func (s *Sources) devices(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
-	room, err := s.room(ctx, sample)
+// devices counts those that a replica of one stands for.
+func (s *Sources) devices(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
+	supply, err := s.supply(ctx, replica)
 	if err != nil {
-		request := sample.Claim.Devices.Requests[0].Exactly
-		return scaleout.Room{}, fmt.Errorf("how many devices of DeviceClass %s are free is not known: %w", request.DeviceClassName, err)
+		request := replica.Claim.Devices.Requests[0].Exactly
+		return scaleout.Supply{}, fmt.Errorf("how many devices of DeviceClass %s are free is not known: %w", request.DeviceClassName, err)
 	}
-	return room, nil
+	return supply, nil
 }

@@ -35,13 +35,13 @@ type Usages interface {
 
 // Forecast knows for how many more pods there is room: package forecast.
 type Forecast interface {
-	// Room waits for the first plan that has the sample, until ctx ends. A ctx that has ended
-	// has the sample planned for who asks next.
-	Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error)
+	// Supply waits for the first plan that has the replica, until ctx ends. A ctx that has ended
+	// has the replica planned for who asks next.
+	Supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error)
 	// Blocked tells of a pending pod that the last plan found no room for.
 	Blocked(pod types.UID) bool
 	// Known tells whether the last plan had the pod, on a node or pending. What a pod takes
-	// that it had not is still in the rooms.
+	// that it had not is still in the supplies.
 	Known(pod types.UID) bool
 }
 

@@ -106,8 +106,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// answer is what became of a query.
-type answer struct {
+// queryResponse is what became of a query.
+type queryResponse struct {
 	value float64
 	err   error
 	// bug is with what the asking panicked: in the goroutine of singleflight nobody would recover
@@ -115,7 +115,7 @@ type answer struct {
 	bug any
 }
 
-func (a answer) get() (float64, error) {
+func (a queryResponse) get() (float64, error) {
 	if a.bug != nil {
 		panic(a.bug)
 	}
@@ -128,13 +128,13 @@ func (a answer) get() (float64, error) {
 func (p *prometheusServer) Query(ctx context.Context, query string) (float64, error) {
 	key := sha256.Sum256([]byte(query))
 	if known, ok := p.answers.Get(key); ok {
-		return known.(answer).get()
+		return known.(queryResponse).get()
 	}
 	asked := p.asking.DoChan(query, func() (any, error) {
 		// Who has asked first may go while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
 		defer cancel()
-		a := p.answer(ctx, query)
+		a := p.get(ctx, query)
 		p.answers.Add(key, a, fresh)
 		return a, nil
 	})
@@ -142,21 +142,21 @@ func (p *prometheusServer) Query(ctx context.Context, query string) (float64, er
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case result := <-asked:
-		return result.Val.(answer).get()
+		return result.Val.(queryResponse).get()
 	}
 }
 
-func (p *prometheusServer) answer(ctx context.Context, query string) (a answer) {
+func (p *prometheusServer) get(ctx context.Context, query string) (a queryResponse) {
 	defer func() {
 		if bug := recover(); bug != nil {
-			a = answer{bug: fmt.Sprintf("%v, in\n%s", bug, debug.Stack())}
+			a = queryResponse{bug: fmt.Sprintf("%v, in\n%s", bug, debug.Stack())}
 		}
 	}()
 	value, err := p.ask(ctx, query)
 	if err != nil {
 		err = fmt.Errorf("query %s of Prometheus at %s: %w", quoted(query), p.address, err)
 	}
-	return answer{value: value, err: err}
+	return queryResponse{value: value, err: err}
 }
 
 func (p *prometheusServer) ask(ctx context.Context, query string) (float64, error) {

@@ -44,7 +44,7 @@ type ScalerOptions struct {
 // Scaler answers what KEDA asks of triggers.
 type Scaler struct {
 	ScalerOptions
-	caps *caps
+	capEvents *capEvents
 
 	mu sync.Mutex
 	// known are triggers that were read, or why they could not be, by what they say: KEDA sends
@@ -63,7 +63,7 @@ func NewScaler(o ScalerOptions) *Scaler {
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
 	}
-	return &Scaler{ScalerOptions: o, caps: newCaps(o.Recorder, o.Clock)}
+	return &Scaler{ScalerOptions: o, capEvents: newCapEvents(o.Recorder, o.Clock)}
 }
 
 // identity is the same for what says the same.
@@ -163,15 +163,15 @@ func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64
 // patience is how long a question waits for a plan.
 const patience = 10 * time.Second
 
-func (s *Sources) room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
+func (s *Sources) supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	room, err := s.Forecast.Room(ctx, sample)
+	supply, err := s.Forecast.Supply(ctx, replica)
 	if err != nil {
-		return scaleout.Room{}, unavailable(err)
+		return scaleout.Supply{}, unavailable(err)
 	}
-	if room.Problem != "" {
-		return scaleout.Room{}, failure{fmt.Errorf("nothing can be planned with it: %s", room.Problem), codes.FailedPrecondition}
+	if supply.Problem != "" {
+		return scaleout.Supply{}, failure{fmt.Errorf("nothing can be planned with it: %s", supply.Problem), codes.FailedPrecondition}
 	}
-	return room, nil
+	return supply, nil
 }

@@ -153,13 +153,13 @@ func TestAStreamEndsWhereNobodyListens(t *testing.T) {
 
 func TestWhereNothingCanRunNothingIsActivated(t *testing.T) {
 	w := newWorld()
-	w.rooms[vllm] = scaleout.Room{Why: atMaximum}
+	w.supplies[vllm] = scaleout.Supply{Why: atMaximum}
 	w.pending["default/Job/train"] = 1
 	s := watchActive(t, w, with(pendingTrigger, "target", "Deployment/vllm"))
 	if s.next(t) {
 		t.Fatal("a target was activated that can have no device")
 	}
-	w.change(func() { w.rooms[vllm] = scaleout.Room{Free: 1} })
+	w.change(func() { w.supplies[vllm] = scaleout.Supply{Free: 1} })
 	w.poll(t)
 	if !s.next(t) {
 		t.Fatal("there is a device, and that is not told")

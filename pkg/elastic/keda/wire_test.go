@@ -89,7 +89,7 @@ type running struct {
 }
 
 // run starts a server and waits until it listens; the test's end stops it.
-func run(t *testing.T, files Files, clock *testingclock.FakeClock, a answers) *running {
+func run(t *testing.T, files Files, clock *testingclock.FakeClock, a scaler) *running {
 	t.Helper()
 	r := begin(t, files, clock, a)
 	select {
@@ -108,7 +108,7 @@ type beginning struct {
 	ended   chan error
 }
 
-func begin(t *testing.T, files Files, clock *testingclock.FakeClock, a answers) *beginning {
+func begin(t *testing.T, files Files, clock *testingclock.FakeClock, a scaler) *beginning {
 	t.Helper()
 	r := &beginning{listens: make(chan net.Addr, 1), ended: make(chan error, 1)}
 	r.log, r.clock = &record{}, clock

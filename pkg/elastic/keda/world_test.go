@@ -25,22 +25,22 @@ var began = time.Date(2026, 9, 1, 8, 0, 0, 0, time.UTC)
 
 // world is what the sources know. They share its lock, since streams ask while tests change it.
 type world struct {
-	mu       sync.Mutex
-	pods     []workload.Pod
-	pending  map[string]int
-	changes  []chan int
-	noClaims bool
-	usage    usage.Usage
-	usageErr error
-	rooms    map[string]scaleout.Room
-	asked    map[string]int
-	roomErr  error
-	blocked  map[types.UID]bool
-	unknown  map[types.UID]bool
-	answers  map[string]float64
-	queryErr error
-	profiles map[string]profile.Profile
-	changed  chan struct{}
+	mu        sync.Mutex
+	pods      []workload.Pod
+	pending   map[string]int
+	changes   []chan int
+	noClaims  bool
+	usage     usage.Usage
+	usageErr  error
+	supplies  map[string]scaleout.Supply
+	asked     map[string]int
+	supplyErr error
+	blocked   map[types.UID]bool
+	unknown   map[types.UID]bool
+	answers   map[string]float64
+	queryErr  error
+	profiles  map[string]profile.Profile
+	changed   chan struct{}
 
 	clock    *clocktesting.FakeClock
 	recorder *events.FakeRecorder
@@ -51,12 +51,12 @@ const vllm = "default/Deployment/vllm"
 
 func newWorld() *world {
 	w := &world{
-		pending: map[string]int{},
-		rooms:   map[string]scaleout.Room{vllm: {Free: 100}},
-		asked:   map[string]int{},
-		blocked: map[types.UID]bool{},
-		unknown: map[types.UID]bool{},
-		answers: map[string]float64{},
+		pending:  map[string]int{},
+		supplies: map[string]scaleout.Supply{vllm: {Free: 100}},
+		asked:    map[string]int{},
+		blocked:  map[types.UID]bool{},
+		unknown:  map[types.UID]bool{},
+		answers:  map[string]float64{},
 		profiles: map[string]profile.Profile{"realtime": {
 			Name:       "realtime",
 			Targets:    map[string]float64{"gpuUtilization": 70},
@@ -176,18 +176,18 @@ func (w usages) Usage(context.Context, workload.State) (usage.Usage, error) {
 
 type plans struct{ *world }
 
-func (w plans) Room(ctx context.Context, sample scaleout.Sample) (scaleout.Room, error) {
+func (w plans) Supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked[sample.ID]++
+	w.asked[replica.ID]++
 	if ctx.Err() != nil {
-		return scaleout.Room{}, ctx.Err()
+		return scaleout.Supply{}, ctx.Err()
 	}
-	room, ok := w.rooms[sample.ID]
-	if w.roomErr == nil && !ok {
-		return scaleout.Room{}, fmt.Errorf("no room for sample %s", sample.ID)
+	supply, ok := w.supplies[replica.ID]
+	if w.supplyErr == nil && !ok {
+		return scaleout.Supply{}, fmt.Errorf("no supply for replica %s", replica.ID)
 	}
-	return room, w.roomErr
+	return supply, w.supplyErr
 }
 
 func (w plans) Blocked(uid types.UID) bool {

@@ -35,7 +35,7 @@ type Meter struct {
 // New is a Meter that answers once Start runs.
 func New(o Options) *Meter {
 	m := &Meter{cluster: o.cluster(), http: newHTTPClient()}
-	m.scraper = newScraper(o.Clock, m.fetch)
+	m.scraper = newScraper(o.Clock, m.scrapeNode)
 	return m
 }
 
@@ -175,11 +175,11 @@ func (m *Meter) silent(known scraped, h hold, now time.Time) error {
 	return fmt.Errorf("the plugin of node %s, which has device %s, has %s: %w", h.node, h.device.Name, since, known.err)
 }
 
-// fetch asks the plugin of a node.
-func (m *Meter) fetch(ctx context.Context, node string) (map[string]Reading, error) {
+// scrapeNode asks the plugin of a node.
+func (m *Meter) scrapeNode(ctx context.Context, node string) (map[string]Reading, error) {
 	at, err := m.cluster.target(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	return fetch(ctx, m.http, at)
+	return scrape(ctx, m.http, at)
 }

@@ -27,8 +27,8 @@ const (
 
 // scraper keeps the readings of the nodes that somebody asks for.
 type scraper struct {
-	clock clock.WithTicker
-	fetch func(ctx context.Context, node string) (map[string]Reading, error)
+	clock  clock.WithTicker
+	scrape func(ctx context.Context, node string) (map[string]Reading, error)
 
 	mu    sync.Mutex
 	nodes map[string]*scraped
@@ -50,11 +50,11 @@ type scraped struct {
 	next chan struct{}
 }
 
-func newScraper(c clock.WithTicker, fetch func(context.Context, string) (map[string]Reading, error)) *scraper {
+func newScraper(c clock.WithTicker, scrape func(context.Context, string) (map[string]Reading, error)) *scraper {
 	return &scraper{
-		clock: c,
-		fetch: fetch,
-		nodes: map[string]*scraped{},
+		clock:  c,
+		scrape: scrape,
+		nodes:  map[string]*scraped{},
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *scraper) work(ctx context.Context, queue workqueue.TypedDelayingInterfa
 		return true
 	}
 	began := s.clock.Now()
-	readings, err := s.fetch(ctx, node)
+	readings, err := s.scrape(ctx, node)
 	queue.AddAfter(node, s.keep(ctx, node, began, readings, err))
 	return true
 }

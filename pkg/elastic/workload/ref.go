@@ -34,8 +34,8 @@ func (r Ref) String() string { return r.Kind + "/" + r.Name }
 // Scalable tells that the workload has replicas to add: a Job can be waited for, not scaled.
 func (r Ref) Scalable() bool { return r.Kind != KindJob }
 
-// kind is a kind of workload.
-type kind struct {
+// apiKind is a kind of workload.
+type apiKind struct {
 	name, group string
 	// spellings are what users write for it, in lower case.
 	spellings []string
@@ -43,7 +43,7 @@ type kind struct {
 	template  func(client.Object) *corev1.PodTemplateSpec
 }
 
-var kinds = []kind{
+var apiKinds = []apiKind{
 	{
 		name: KindDeployment, group: appsv1.GroupName, spellings: []string{"deployment", "deployments", "deploy"},
 		empty:    func() client.Object { return &appsv1.Deployment{} },
@@ -66,13 +66,13 @@ var kinds = []kind{
 	},
 }
 
-func kindNamed(name string) (kind, error) {
-	for _, k := range kinds {
+func kindNamed(name string) (apiKind, error) {
+	for _, k := range apiKinds {
 		if k.name == name {
 			return k, nil
 		}
 	}
-	return kind{}, fmt.Errorf("workloads of kind %q are not known: name one of %s", name, oneOf())
+	return apiKind{}, fmt.Errorf("workloads of kind %q are not known: name one of %s", name, oneOf())
 }
 
 // ParseRef reads Kind/name, where the kind may be written as kubectl takes it: deploy/vllm,
@@ -82,19 +82,19 @@ func ParseRef(namespace, text string) (Ref, error) {
 	if !found {
 		return Ref{}, fmt.Errorf("%q names no workload: write Kind/name, as in Deployment/vllm; kinds are %s", text, oneOf())
 	}
-	i := slices.IndexFunc(kinds, func(k kind) bool { return slices.Contains(k.spellings, strings.ToLower(word)) })
+	i := slices.IndexFunc(apiKinds, func(k apiKind) bool { return slices.Contains(k.spellings, strings.ToLower(word)) })
 	if i < 0 {
 		return Ref{}, fmt.Errorf("%q names a workload of kind %q, which is not known: the kind is to be one of %s", text, word, oneOf())
 	}
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return Ref{}, fmt.Errorf("%q: no %s can have the name %q: %s", text, kinds[i].name, name, problems[0])
+		return Ref{}, fmt.Errorf("%q: no %s can have the name %q: %s", text, apiKinds[i].name, name, problems[0])
 	}
-	return Ref{Kind: kinds[i].name, Namespace: namespace, Name: name}, nil
+	return Ref{Kind: apiKinds[i].name, Namespace: namespace, Name: name}, nil
 }
 
 func oneOf() string {
-	names := make([]string, len(kinds))
-	for i, k := range kinds {
+	names := make([]string, len(apiKinds))
+	for i, k := range apiKinds {
 		names[i] = k.name
 	}
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
@@ -111,6 +111,6 @@ func controllerOf(object metav1.Object) (Ref, bool) {
 	if err != nil {
 		return Ref{}, false
 	}
-	known := slices.ContainsFunc(kinds, func(k kind) bool { return k.name == owner.Kind && k.group == group.Group })
+	known := slices.ContainsFunc(apiKinds, func(k apiKind) bool { return k.name == owner.Kind && k.group == group.Group })
 	return Ref{Kind: owner.Kind, Namespace: object.GetNamespace(), Name: owner.Name}, known
 }

@@ -44,7 +44,7 @@ func TestRefusesRefsInWords(t *testing.T) {
 }
 
 func TestEveryKindIsKnownAndOnlyJobsAreNotScaled(t *testing.T) {
-	for _, k := range kinds {
+	for _, k := range apiKinds {
 		known, err := kindNamed(k.name)
 		if err != nil || known.template(known.empty()) == nil {
 			t.Errorf("%s: %v", k.name, err)

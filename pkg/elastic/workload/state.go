@@ -55,10 +55,10 @@ func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 	return state, nil
 }
 
-func (x *Index) object(ctx context.Context, ref Ref) (client.Object, kind, error) {
+func (x *Index) object(ctx context.Context, ref Ref) (client.Object, apiKind, error) {
 	k, err := kindNamed(ref.Kind)
 	if err != nil {
-		return nil, kind{}, err
+		return nil, apiKind{}, err
 	}
 	object := k.empty()
 	found, err := x.get(ctx, ref.Namespace, ref.Name, object)

@@ -52,8 +52,8 @@ type Options struct {
 
 // Forecast is what is asked of the plan besides what it is made for: package forecast.
 type Forecast interface {
-	// Samples are those that the next plan counts room for.
-	Samples() []scaleout.Sample
+	// Replicas are those that the next plan counts room for.
+	Replicas() []scaleout.Replica
 	// Tell tells of the plan and what it was made of, Failed of a pass that had none.
 	Tell(scaleout.Snapshot, scaleout.Decision)
 	Failed(error)
@@ -62,7 +62,7 @@ type Forecast interface {
 // nobody asks for nothing.
 type nobody struct{}
 
-func (nobody) Samples() []scaleout.Sample                { return nil }
+func (nobody) Replicas() []scaleout.Replica              { return nil }
 func (nobody) Tell(scaleout.Snapshot, scaleout.Decision) {}
 func (nobody) Failed(error)                              {}
 
@@ -101,8 +101,8 @@ func New(o Options) *Loop {
 // NeedLeaderElection tells the manager that one replica runs the loop.
 func (*Loop) NeedLeaderElection() bool { return true }
 
-// Mark says that something has changed. It does not block.
-func (l *Loop) Mark() {
+// Enqueue says that something has changed. It does not block.
+func (l *Loop) Enqueue() {
 	select {
 	case l.dirty <- struct{}{}:
 	default: // a pass is due already
@@ -141,7 +141,7 @@ const (
 
 // Start runs until ctx ends. The first pass is at once.
 func (l *Loop) Start(ctx context.Context) error {
-	l.Mark()
+	l.Enqueue()
 	next := l.Clock.Now().Add(idle)
 	for {
 		if !l.await(ctx, next) {

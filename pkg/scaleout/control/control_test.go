@@ -46,10 +46,10 @@ func TestChangesThatComeTogetherMakeOnePass(t *testing.T) {
 		l := &Loop{Options: Options{Clock: clock.RealClock{}}, dirty: make(chan struct{}, 1)}
 		begun := time.Now()
 		go func() {
-			l.Mark()
-			l.Mark()
+			l.Enqueue()
+			l.Enqueue()
 			time.Sleep(settle / 2)
-			l.Mark()
+			l.Enqueue()
 		}()
 		if !l.await(t.Context(), begun.Add(time.Hour)) {
 			t.Fatal("the loop has ended")

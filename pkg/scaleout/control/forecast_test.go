@@ -17,17 +17,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// asker asks for the same samples in each pass, and keeps what it is told.
+// asker asks for the same replicas in each pass, and keeps what it is told.
 type asker struct {
-	samples []scaleout.Sample
-	told    []scaleout.Decision
-	failed  []error
+	replicas []scaleout.Replica
+	told     []scaleout.Decision
+	failed   []error
 	// telling is called before it is told, where it is set.
 	telling func()
 }
 
-func (a *asker) Samples() []scaleout.Sample { return a.samples }
-func (a *asker) Failed(err error)           { a.failed = append(a.failed, err) }
+func (a *asker) Replicas() []scaleout.Replica { return a.replicas }
+func (a *asker) Failed(err error)             { a.failed = append(a.failed, err) }
 func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision) {
 	if a.telling != nil {
 		a.telling()
@@ -36,24 +36,24 @@ func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision) {
 }
 
 // rooms are those of the last plan.
-func (a *asker) rooms() []scaleout.Room { return a.told[len(a.told)-1].Rooms }
+func (a *asker) rooms() []scaleout.Supply { return a.told[len(a.told)-1].Supplies }
 
 func TestEachPassCountsRoomAndTellsOfIt(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Max = ptr.To(int32(3)) }))...)
 	claim := &resourceapi.ResourceClaimSpec{}
 	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: driverName}}}
-	asks := &asker{samples: []scaleout.Sample{{ID: "devices", Claim: claim}}}
+	asks := &asker{replicas: []scaleout.Replica{{ID: "devices", Claim: claim}}}
 	w.loop.Forecast = asks
 	w.pass()
 	// Five GPUs wait, two nodes of four are asked for: the third is growth.
-	want := scaleout.Room{ID: "devices", Coming: 3, Provisionable: 4, Why: "group g6 may grow to its maximum of 3 nodes"}
-	if diff := cmp.Diff([]scaleout.Room{want}, asks.rooms()); diff != "" {
+	want := scaleout.Supply{ID: "devices", Coming: 3, Provisionable: 4, Why: "group g6 may grow to its maximum of 3 nodes"}
+	if diff := cmp.Diff([]scaleout.Supply{want}, asks.rooms()); diff != "" {
 		t.Errorf("(-want +told)\n%s", diff)
 	}
 	w.run(4 * time.Minute)
 	expectServed(t, w, 5, 2)
 	want.Free, want.Coming = 3, 0
-	if diff := cmp.Diff([]scaleout.Room{want}, asks.rooms()); diff != "" {
+	if diff := cmp.Diff([]scaleout.Supply{want}, asks.rooms()); diff != "" {
 		t.Errorf("once the nodes are there: (-want +told)\n%s", diff)
 	}
 	if len(asks.failed) > 0 {
@@ -104,12 +104,12 @@ func TestSamplesDoNotChangeWhatPodsAreTold(t *testing.T) {
 		}
 		return all
 	}
-	sample := &corev1.Pod{}
-	sample.Namespace = "default"
-	sample.Spec.NodeSelector = map[string]string{"zone": "nowhere"}
-	with := events(&asker{samples: []scaleout.Sample{{ID: "pod", Pod: sample}}})
+	replica := &corev1.Pod{}
+	replica.Namespace = "default"
+	replica.Spec.NodeSelector = map[string]string{"zone": "nowhere"}
+	with := events(&asker{replicas: []scaleout.Replica{{ID: "pod", Pod: replica}}})
 	without := events(nil)
 	if diff := cmp.Diff(without, with); diff != "" || len(without) == 0 {
-		t.Errorf("%d events (-without samples +with)\n%s", len(without), diff)
+		t.Errorf("%d events (-without replicas +with)\n%s", len(without), diff)
 	}
 }

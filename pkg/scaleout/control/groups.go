@@ -106,7 +106,7 @@ func (l *Loop) writeGroup(ctx context.Context, planned, before *v1alpha1.GPUNode
 	after.Status = *status
 	err := l.Client.Status().Update(ctx, after)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		l.Mark()
+		l.Enqueue()
 		return failure
 	}
 	if err != nil {

@@ -35,7 +35,7 @@ func (l *Loop) writeHeadroom(ctx context.Context, object *v1alpha1.GPUHeadroom, 
 	after.Status = status
 	err := l.Client.Status().Update(ctx, after)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		l.Mark()
+		l.Enqueue()
 		return nil
 	}
 	if err != nil {

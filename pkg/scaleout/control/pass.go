@@ -41,7 +41,7 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	v := situation.View
 	done := l.executor.Do(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
-	counted := l.tellRooms(ctx, situation, planner)
+	counted := l.tellSupplies(ctx, situation, planner)
 	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation))
 	tellAgain, told := l.tellPods(ctx, situation, planner)
 	failures := []error{done, opened, counted, reported, told}
@@ -62,7 +62,7 @@ func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) 
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	o := view.Options{Driver: l.Driver, Now: now, Autoscaler: &said, Samples: l.Forecast.Samples(), Memo: l.memo}
+	o := view.Options{Driver: l.Driver, Now: now, Autoscaler: &said, Replicas: l.Forecast.Replicas(), Memo: l.memo}
 	if l.Nodegroups != nil {
 		o.AskEKS = l.askEKS
 	}
@@ -98,15 +98,15 @@ func (l *Loop) plan(ctx context.Context, s *pair.Situation) (*scaleout.Planner, 
 	return planner, nil
 }
 
-// tellRooms counts room for what is forecast and tells of it. It takes seconds where a claim makes
+// tellSupplies counts room for what is forecast and tells of it. It takes seconds where a claim makes
 // the search exponential, so that pods that wait come first.
-func (l *Loop) tellRooms(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
-	rooms, err := planner.Rooms(ctx)
+func (l *Loop) tellSupplies(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
+	supplies, err := planner.Supplies(ctx)
 	if err != nil {
 		l.Forecast.Failed(err)
 		return err
 	}
-	s.Decision.Rooms = rooms
+	s.Decision.Supplies = supplies
 	l.Forecast.Tell(s.View.Snapshot, s.Decision)
 	return nil
 }

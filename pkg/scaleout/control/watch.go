@@ -18,7 +18,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// Watch lets changes of all that a pass reads mark the loop. It starts the informers, also in
+// Watch lets changes of all that a pass reads run the loop again. It starts the informers, also in
 // a replica that does not lead, so that one that begins to lead knows the cluster.
 func (l *Loop) Watch(ctx context.Context, informers cache.Informers) error {
 	for _, kind := range []struct {
@@ -56,13 +56,13 @@ func (l *Loop) Watch(ctx context.Context, informers cache.Informers) error {
 
 func (l *Loop) handler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { l.Mark() },
+		AddFunc: func(any) { l.Enqueue() },
 		UpdateFunc: func(before, after any) {
 			if matters(before, after) {
-				l.Mark()
+				l.Enqueue()
 			}
 		},
-		DeleteFunc: func(any) { l.Mark() },
+		DeleteFunc: func(any) { l.Enqueue() },
 	}
 }
 

@@ -50,10 +50,10 @@ func newExplainer(p *scaleout.Planner) *explainer {
 
 // kind gives the verdicts on a kind, the nearest miss first.
 func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, error) {
-	if kind.Sample == nil {
+	if kind.Example == nil {
 		return nil, nil
 	}
-	claims := claimsOf(kind.Sample)
+	claims := claimsOf(kind.Example)
 	var verdicts []Verdict
 	for _, g := range kind.Groups {
 		verdicts = append(verdicts, e.group(ctx, g, claims))

@@ -46,4 +46,4 @@ func TestEndlessSearchesGetSmallerAndSmallerBudgets(t *testing.T) {
 	}
 }
 
-func (c *Cluster) limit(p *Pod, m *Machine) int { return c.budget.of(c.demand(p, m.host)) }
+func (c *Cluster) limit(p *Pod, m *Machine) int { return c.budget.of(c.demand(p, m.traits)) }

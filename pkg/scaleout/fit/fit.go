@@ -41,7 +41,7 @@ type Cluster struct {
 
 	pods     map[string]*Pod
 	demands  map[string]*demand
-	hosts    map[string]*host
+	traits   map[string]*traits
 	layouts  map[string]*layout
 	machines map[machineKey]*Machine
 
@@ -68,7 +68,7 @@ func New(facts Facts) *Cluster {
 		budget:    budget{search: searchSteps, endless: map[*demand]int{}, allowed: math.MaxInt},
 		pods:      map[string]*Pod{},
 		demands:   map[string]*demand{},
-		hosts:     map[string]*host{},
+		traits:    map[string]*traits{},
 		layouts:   map[string]*layout{},
 		machines:  map[machineKey]*Machine{},
 	}
@@ -83,7 +83,7 @@ func New(facts Facts) *Cluster {
 // Machine is a node in one state of use. It does not change: placing a pod gives another.
 // Machines on which every pod fares alike, whatever their names, are one pointer.
 type Machine struct {
-	host      *host
+	traits    *traits
 	load      load
 	inventory *inventory
 	// takes are devices of the network that pods on this machine were given.
@@ -101,7 +101,7 @@ type origin struct {
 
 // machineKey is equal for machines on which every pod fares alike.
 type machineKey struct {
-	host        *host
+	traits      *traits
 	inventory   *inventory
 	load, takes string
 	// serial is of machines that share nothing.
@@ -146,9 +146,9 @@ func (c *Cluster) Machine(n Node) *Machine {
 			used.Add(devices.ID{Pool: layout.pools[i], Name: result.Device}, result)
 		}
 	}
-	c.meet(n.Pods)
+	c.notePods(n.Pods)
 	return c.machine(Machine{
-		host:      c.host(n.Object),
+		traits:    c.traitsOf(n.Object),
 		load:      c.load(n),
 		inventory: layout.inventory(used),
 		origin:    &origin{object: n.Object, slices: c.visible(n, pools), pools: ids},
@@ -157,7 +157,7 @@ func (c *Cluster) Machine(n Node) *Machine {
 
 // machine is the one of all that are alike.
 func (c *Cluster) machine(m Machine) *Machine {
-	key := machineKey{host: m.host, inventory: m.inventory, load: m.load.key(), takes: takesKey(m.takes)}
+	key := machineKey{traits: m.traits, inventory: m.inventory, load: m.load.key(), takes: takesKey(m.takes)}
 	if c.separate {
 		key.serial = len(c.machines) + 1
 	}
@@ -236,21 +236,21 @@ func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Mis
 }
 
 func (c *Cluster) place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
-	if miss := m.host.miss(p); miss != nil {
+	if miss := m.traits.miss(p); miss != nil {
 		return nil, miss, nil
 	}
 	if miss := c.pastNeighbors(m, p); miss != nil {
 		return nil, miss, nil
 	}
-	left, miss := m.load.with(p, m.host)
+	left, miss := m.load.with(p, m.traits)
 	if miss != nil {
 		return nil, miss, nil
 	}
-	if miss := m.host.missOfClaims(p); miss != nil {
+	if miss := m.traits.missOfClaims(p); miss != nil {
 		return nil, miss, nil
 	}
-	next := Machine{host: m.host, load: left, inventory: m.inventory, takes: m.takes, origin: m.origin}
-	if d := c.demand(p, m.host); len(d.claims) > 0 {
+	next := Machine{traits: m.traits, load: left, inventory: m.inventory, takes: m.takes, origin: m.origin}
+	if d := c.demand(p, m.traits); len(d.claims) > 0 {
 		got, err := c.allocate(ctx, m, d)
 		if err != nil || got.miss != nil {
 			return nil, got.miss, err
@@ -269,12 +269,12 @@ func (c *Cluster) place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Mis
 func (c *Cluster) Commit(m *Machine) {
 	for _, t := range m.takes {
 		if c.network.commit(t) {
-			c.turn()
+			c.newEpoch()
 		}
 	}
 	for _, n := range m.load.neighbors {
 		if c.neighbors.note(n) {
-			c.turn()
+			c.newEpoch()
 		}
 	}
 }

@@ -159,7 +159,7 @@ func (l *load) missOfPorts(p *Pod) *Miss {
 }
 
 // with is what the pod leaves.
-func (l *load) with(p *Pod, h *host) (load, *Miss) {
+func (l *load) with(p *Pod, h *traits) (load, *Miss) {
 	if l.pods < 1 {
 		return load{}, &Miss{Reason: ReasonResources, Text: "the node has as many pods as it may have"}
 	}

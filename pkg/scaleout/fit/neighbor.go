@@ -41,13 +41,13 @@ type term struct {
 func newNeighborhood(pods []*corev1.Pod) neighborhood {
 	n := neighborhood{labels: map[string]bool{}, known: map[string]*neighbor{}, somewhere: map[*neighbor]bool{}}
 	for _, pod := range pods {
-		n.hear(pod)
+		n.readTerms(pod)
 	}
 	return n
 }
 
-// hear learns which labels the pod's terms name.
-func (n *neighborhood) hear(pod *corev1.Pod) {
+// readTerms learns which labels the pod's terms name.
+func (n *neighborhood) readTerms(pod *corev1.Pod) {
 	for _, t := range slices.Concat(required(pod), repelled(pod)) {
 		n.asked = true
 		if t.LabelSelector == nil {
@@ -115,11 +115,11 @@ func (n *neighborhood) note(which *neighbor) bool {
 	return true
 }
 
-// meet notes the pods of a node.
-func (c *Cluster) meet(pods []*corev1.Pod) {
+// notePods notes the pods of a node.
+func (c *Cluster) notePods(pods []*corev1.Pod) {
 	for _, pod := range pods {
 		if which := c.neighbors.of(pod); which != nil && !ended(pod) && c.neighbors.note(which) {
-			c.turn()
+			c.newEpoch()
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (c *Cluster) pastNeighbors(m *Machine, p *Pod) *Miss {
 	if len(p.affinity) > 0 && !c.attracted(m, p) {
 		return &Miss{Reason: ReasonPods, Text: fmt.Sprintf("the pod has to be on a node with a pod that matches %s, and this has none", p.affinity[0].text)}
 	}
-	if !m.host.named() {
+	if !m.traits.named() {
 		return nil // the node counts for no affinity
 	}
 	for _, n := range m.load.neighbors {
@@ -209,7 +209,7 @@ func (c *Cluster) pastNeighbors(m *Machine, p *Pod) *Miss {
 // attracted tells whether a pod that the pod has to be with is on the machine. The first of
 // pods that have to be with each other may be anywhere.
 func (c *Cluster) attracted(m *Machine, p *Pod) bool {
-	if !m.host.named() {
+	if !m.traits.named() {
 		return false
 	}
 	for _, n := range m.load.neighbors {

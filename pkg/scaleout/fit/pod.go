@@ -49,7 +49,7 @@ type Pod struct {
 	// extended are the requests for devices that stand for resources.
 	extended map[corev1.ResourceName][]resourceapi.DeviceRequest
 	// demands are what is to be allocated, by which resources devices stand for.
-	demands map[*host]*demand
+	demands map[*traits]*demand
 }
 
 // boundClaim is a claim that is allocated on some nodes.
@@ -72,7 +72,7 @@ func (c *Cluster) Pod(pod *corev1.Pod, claims []PodClaim) (*Pod, error) {
 		tolerations:  pod.Spec.Tolerations,
 		nodeSelector: pod.Spec.NodeSelector,
 		ports:        portsOf(pod),
-		demands:      map[*host]*demand{},
+		demands:      map[*traits]*demand{},
 	}
 	for _, read := range []func() error{
 		func() error { return c.readPlacement(p) },
@@ -121,7 +121,7 @@ func (c *Cluster) readPlacement(p *Pod) error {
 
 // readNeighbors reads what the pod has for and against other pods.
 func (c *Cluster) readNeighbors(p *Pod) error {
-	c.neighbors.hear(p.object)
+	c.neighbors.readTerms(p.object)
 	p.self = c.neighbors.of(p.object)
 	for _, kind := range []struct {
 		name  string
@@ -215,7 +215,7 @@ func (p *Pod) Claims() []*resourceapi.ResourceClaim {
 
 // demand is what is to be allocated on the host: on one that has a resource itself, no devices
 // stand for it.
-func (c *Cluster) demand(p *Pod, h *host) *demand {
+func (c *Cluster) demand(p *Pod, h *traits) *demand {
 	if known := p.demands[h]; known != nil {
 		return known
 	}

@@ -76,13 +76,13 @@ func perNode(s *Situation, group *view.Group, name string, devices func(*view.Gr
 func devicesOf(v *view.View, group *view.Group, h scaleout.Headroom) int {
 	cluster := fit.New(fit.Facts{Classes: v.Classes, Selectors: v.Selectors})
 	machine := cluster.Machine(fit.Node{Object: group.Template.Node, Slices: group.Template.Slices})
-	sample, err := cluster.Pod(deviceUser(h))
+	user, err := cluster.Pod(deviceUser(h))
 	if err != nil {
 		return 0
 	}
 	most := max(h.Devices, 1) // whether it has any at all is told even while none is wanted
 	for n := range most {
-		left, miss, err := cluster.Place(context.Background(), machine, sample)
+		left, miss, err := cluster.Place(context.Background(), machine, user)
 		if miss != nil || err != nil {
 			return n
 		}

@@ -190,8 +190,8 @@ func (d *placing) requests(wanted corev1.ResourceList) corev1.ResourceList {
 		if !ok {
 			continue
 		}
-		if room, known := d.room(name); known && room.Cmp(quantity) < 0 {
-			quantity = room
+		if allocatable, known := d.allocatable(name); known && allocatable.Cmp(quantity) < 0 {
+			quantity = allocatable
 		}
 		if quantity.Sign() > 0 {
 			requests[name] = quantity.DeepCopy()
@@ -200,21 +200,21 @@ func (d *placing) requests(wanted corev1.ResourceList) corev1.ResourceList {
 	return requests
 }
 
-// room is what a new node has besides its DaemonSets.
-func (d *placing) room(name corev1.ResourceName) (resource.Quantity, bool) {
+// allocatable is what a new node has besides its DaemonSets.
+func (d *placing) allocatable(name corev1.ResourceName) (resource.Quantity, bool) {
 	if d.group.Template == nil || d.group.Template.Node == nil {
 		return resource.Quantity{}, false
 	}
-	room, ok := d.group.Template.Node.Status.Allocatable[name]
+	allocatable, ok := d.group.Template.Node.Status.Allocatable[name]
 	if !ok {
 		return resource.Quantity{}, false
 	}
-	room = room.DeepCopy()
+	allocatable = allocatable.DeepCopy()
 	for _, daemon := range d.s.index.daemons[d.group.Object.Name] {
 		used := resourcehelper.PodRequests(daemon, resourcehelper.PodResourcesOptions{})
-		room.Sub(used[name])
+		allocatable.Sub(used[name])
 	}
-	return room, true
+	return allocatable, true
 }
 
 // podsText names the pods for which a node is, as far as there is room.

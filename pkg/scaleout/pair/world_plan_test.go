@@ -15,8 +15,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// room is a machine of the simple planner.
-type room struct {
+// machine is a machine of the simple planner.
+type machine struct {
 	group, node string
 	free        int
 	live        bool
@@ -26,7 +26,7 @@ type room struct {
 // plan puts each pod, the largest first, on the first machine with room, and grows the cheapest
 // group where there is none.
 func (w *world) plan(v *view.View) scaleout.Decision {
-	rooms := w.rooms(v)
+	machines := w.machines(v)
 	growth := map[string][]scaleout.NewNode{}
 	kinds := map[int]*scaleout.Kind{}
 	pods := w.pending()
@@ -44,7 +44,7 @@ func (w *world) plan(v *view.View) scaleout.Decision {
 			}
 			kinds[p.needs] = kind
 		}
-		kind.Pods = append(kind.Pods, w.place(p, kind.ID, &rooms, v, growth))
+		kind.Pods = append(kind.Pods, w.place(p, kind.ID, &machines, v, growth))
 	}
 	var d scaleout.Decision
 	for _, g := range w.groups {
@@ -66,28 +66,28 @@ func (w *world) known(g *simGroup) int {
 	return g.promised
 }
 
-func (w *world) rooms(v *view.View) []room {
-	var live, starting []room
+func (w *world) machines(v *view.View) []machine {
+	var live, starting []machine
 	for i, g := range w.groups {
 		for _, n := range g.nodes {
 			switch {
 			case n.complete(w.now):
-				live = append(live, room{group: g.name, node: n.name, free: w.free(n), live: true})
+				live = append(live, machine{group: g.name, node: n.name, free: w.free(n), live: true})
 			case w.now.Sub(n.created) <= g.timeout:
-				starting = append(starting, room{group: g.name, free: w.known(g)})
+				starting = append(starting, machine{group: g.name, free: w.known(g)})
 			}
 		}
 		for range v.Groups[i].Upcoming {
-			starting = append(starting, room{group: g.name, free: w.known(g)})
+			starting = append(starting, machine{group: g.name, free: w.known(g)})
 		}
 	}
 	return append(live, starting...)
 }
 
-func (w *world) place(p *simPod, kind string, rooms *[]room, v *view.View, growth map[string][]scaleout.NewNode) scaleout.PodDecision {
+func (w *world) place(p *simPod, kind string, machines *[]machine, v *view.View, growth map[string][]scaleout.NewNode) scaleout.PodDecision {
 	d := scaleout.PodDecision{Pod: client.ObjectKeyFromObject(p.object), UID: p.object.UID, Outcome: scaleout.Blocked}
-	for i := range *rooms {
-		r := &(*rooms)[i]
+	for i := range *machines {
+		r := &(*machines)[i]
 		if r.free < p.needs {
 			continue
 		}
@@ -122,7 +122,7 @@ func (w *world) place(p *simPod, kind string, rooms *[]room, v *view.View, growt
 	g := w.groups[best]
 	growth[g.name] = append(growth[g.name], scaleout.NewNode{Pods: []types.NamespacedName{d.Pod}, Kinds: []string{kind},
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("12")}})
-	*rooms = append(*rooms, room{group: g.name, free: w.known(g) - p.needs, grown: len(growth[g.name])})
+	*machines = append(*machines, machine{group: g.name, free: w.known(g) - p.needs, grown: len(growth[g.name])})
 	d.Outcome, d.Group = scaleout.NeedsNode, g.name
 	return d
 }

@@ -41,15 +41,15 @@ func offersDiffer(driver string, t *Template, node *corev1.Node, all []*resource
 	return devicesDiffer(promised, offered)
 }
 
-// kind is what devices are called together.
-type kind struct{ form, product, profile string }
+// model is what devices are called together.
+type model struct{ form, product, profile string }
 
-func (k kind) String() string {
+func (k model) String() string {
 	return strings.Join(slices.DeleteFunc([]string{k.form, k.product, k.profile}, func(s string) bool { return s == "" }), " ")
 }
 
 // entireFirst orders kinds for people: whole GPUs are what they know.
-func entireFirst(a, b kind) int {
+func entireFirst(a, b model) int {
 	return cmp.Or(
 		-cmpBool(a.form == "gpu", b.form == "gpu"),
 		cmp.Compare(a.form, b.form), cmp.Compare(a.product, b.product), cmp.Compare(a.profile, b.profile),
@@ -68,19 +68,19 @@ func cmpBool(a, b bool) int {
 
 // offer is what a node offers to new claims by our driver.
 type offer struct {
-	devices  map[kind][]resourceapi.Device
+	devices  map[model][]resourceapi.Device
 	counters []string
 }
 
 func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice) offer {
-	o := offer{devices: map[kind][]resourceapi.Device{}}
+	o := offer{devices: map[model][]resourceapi.Device{}}
 	for _, p := range ofDriver(devices.OfNode(node.Name, all), driver) {
 		for _, s := range p.Slices {
 			for _, d := range s.Spec.Devices {
 				if isWithdrawn(d) {
 					continue
 				}
-				k := kind{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}
+				k := model{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}
 				o.devices[k] = append(o.devices[k], d)
 			}
 			for _, set := range s.Spec.SharedCounters {
@@ -99,22 +99,22 @@ func text(d resourceapi.Device, name resourceapi.QualifiedName) string {
 	return ""
 }
 
-func (o offer) kinds() []kind {
-	kinds := make([]kind, 0, len(o.devices))
+func (o offer) models() []model {
+	models := make([]model, 0, len(o.devices))
 	for k := range o.devices {
-		kinds = append(kinds, k)
+		models = append(models, k)
 	}
-	slices.SortFunc(kinds, entireFirst)
-	return kinds
+	slices.SortFunc(models, entireFirst)
+	return models
 }
 
 func countsDiffer(promised, offered offer) string {
-	for _, k := range promised.kinds() {
+	for _, k := range promised.models() {
 		if has, had := len(offered.devices[k]), len(promised.devices[k]); has != had {
 			return fmt.Sprintf("offers %s %s, and %d were expected%s", count(has, "device"), k, had, instead(promised, offered, k.form))
 		}
 	}
-	for _, k := range offered.kinds() {
+	for _, k := range offered.models() {
 		if len(promised.devices[k]) == 0 {
 			return fmt.Sprintf("offers %s %s, and none were expected", count(len(offered.devices[k]), "device"), k)
 		}
@@ -124,7 +124,7 @@ func countsDiffer(promised, offered offer) string {
 
 // instead says what of a form is offered that was not promised.
 func instead(promised, offered offer, form string) string {
-	for _, k := range offered.kinds() {
+	for _, k := range offered.models() {
 		if k.form == form && len(promised.devices[k]) == 0 {
 			return fmt.Sprintf("; it offers %s %s", count(len(offered.devices[k]), "device"), k)
 		}
@@ -133,7 +133,7 @@ func instead(promised, offered offer, form string) string {
 }
 
 func devicesDiffer(promised, offered offer) string {
-	for _, k := range promised.kinds() {
+	for _, k := range promised.models() {
 		had, has := promised.devices[k], offered.devices[k]
 		for _, p := range properties(had) {
 			if expected, found := p.values(had), p.values(has); !slices.Equal(expected, found) {

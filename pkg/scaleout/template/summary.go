@@ -19,14 +19,14 @@ const maxSummaries = 32
 // them can be had at once.
 func (t *Template) Summary() []v1alpha1.DeviceSummary {
 	type row struct {
-		kind
+		model
 		memory int64
 	}
 	var rows []row
 	summaries := map[row]*v1alpha1.DeviceSummary{}
 	for _, s := range t.Slices {
 		for _, d := range s.Spec.Devices {
-			r := row{kind: kind{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}}
+			r := row{model: model{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}}
 			r.form = cmp.Or(r.form, s.Spec.Driver)
 			capacity, has := d.Capacity[gpu.CapacityMemory]
 			if has {
@@ -34,12 +34,12 @@ func (t *Template) Summary() []v1alpha1.DeviceSummary {
 			}
 			if summaries[r] == nil {
 				rows = append(rows, r)
-				summaries[r] = summarize(r.kind, capacity, has)
+				summaries[r] = summarize(r.model, capacity, has)
 			}
 			summaries[r].Count++
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Or(entireFirst(a.kind, b.kind), cmp.Compare(a.memory, b.memory)) })
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Or(entireFirst(a.model, b.model), cmp.Compare(a.memory, b.memory)) })
 	var result []v1alpha1.DeviceSummary
 	for _, r := range rows[:min(len(rows), maxSummaries)] {
 		result = append(result, *summaries[r])
@@ -47,7 +47,7 @@ func (t *Template) Summary() []v1alpha1.DeviceSummary {
 	return result
 }
 
-func summarize(k kind, memory resourceapi.DeviceCapacity, has bool) *v1alpha1.DeviceSummary {
+func summarize(k model, memory resourceapi.DeviceCapacity, has bool) *v1alpha1.DeviceSummary {
 	s := &v1alpha1.DeviceSummary{Type: k.form, ProductName: k.product, Profile: k.profile}
 	if has {
 		quantity := memory.Value.DeepCopy()

@@ -27,12 +27,12 @@ type Memo struct {
 // NewMemo is empty.
 func NewMemo() *Memo { return &Memo{selectors: devices.NewSelectors()} }
 
-// turn ends a Read.
-func (m *Memo) turn() {
-	m.predictions.turn()
-	m.decoded.turn()
-	m.learned.turn()
-	m.comparisons.turn()
+// endRead ends a Read.
+func (m *Memo) endRead() {
+	m.predictions.dropUnread()
+	m.decoded.dropUnread()
+	m.learned.dropUnread()
+	m.comparisons.dropUnread()
 }
 
 type predictionKey struct{ group, instanceType, policies string }
@@ -83,7 +83,7 @@ func (t *table[K, V]) put(key K, value V) {
 	t.now[key] = value
 }
 
-func (t *table[K, V]) turn() { t.now, t.last = nil, t.now }
+func (t *table[K, V]) dropUnread() { t.now, t.last = nil, t.now }
 
 // versionOf changes with the object.
 func versionOf(o client.Object) string {

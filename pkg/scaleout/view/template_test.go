@@ -329,7 +329,7 @@ func TestWhatWasWorkedOutIsKeptForTheNextLook(t *testing.T) {
 	o.groups.Items = append(o.groups.Items, *g)
 	memo := NewMemo()
 	at := func(now time.Time) *template.Template {
-		defer memo.turn()
+		defer memo.endRead()
 		return newReading(&o, Options{Driver: testDriver, Now: now, Memo: memo}).view().GroupStates[0].Template
 	}
 	first := at(t0)

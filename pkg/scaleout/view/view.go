@@ -29,8 +29,8 @@ type Options struct {
 	// AskEKS asks EKS for groups of pairing direct, and gives its answers by their names; nil
 	// where nobody may.
 	AskEKS func(context.Context, []*v1alpha1.GPUNodeGroup) map[string]Nodegroup
-	// Samples are counted room for.
-	Samples []scaleout.Sample
+	// Replicas are counted room for.
+	Replicas []scaleout.Replica
 	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
 	// once has none.
 	Memo *Memo
@@ -103,7 +103,7 @@ func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
 	if o.Memo == nil {
 		o.Memo = NewMemo()
 	}
-	defer o.Memo.turn()
+	defer o.Memo.endRead()
 	r := newReading(all, o)
 	r.eks = r.askEKS(ctx)
 	return r.view(), nil
@@ -143,7 +143,7 @@ func (r *reading) view() *View {
 			Classes:        pointers(r.classes.Items),
 			Slices:         devices.WithTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
 			Selectors:      r.Memo.selectors,
-			Samples:        r.Samples,
+			Replicas:       r.Replicas,
 		},
 		EKS:          r.eks,
 		Placeholders: r.pods.placeholders,

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// fetchTimeout bounds a request with its answer: a plugin answers from memory.
-	fetchTimeout = 2 * time.Second
+	// scrapeTimeout bounds a request with its answer: a plugin answers from memory.
+	scrapeTimeout = 2 * time.Second
 	// maxPage bounds what is read of an answer, in bytes. A plugin's is some ten thousand.
 	maxPage = 4 << 20
 	// maxHeader bounds an answer's headers, in bytes.
@@ -35,7 +35,7 @@ const (
 // because those of a thousand nodes need more memory than opening them anew needs time.
 func newHTTPClient() *http.Client {
 	return &http.Client{
-		Timeout: fetchTimeout,
+		Timeout: scrapeTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
@@ -46,8 +46,8 @@ func newHTTPClient() *http.Client {
 	}
 }
 
-// fetch asks a plugin for its devices' readings, by the devices' names.
-func fetch(ctx context.Context, c *http.Client, at target) (map[string]Reading, error) {
+// scrape asks a plugin for its devices' readings, by the devices' names.
+func scrape(ctx context.Context, c *http.Client, at target) (map[string]Reading, error) {
 	address := url.URL{Scheme: "http", Host: net.JoinHostPort(at.address, strconv.Itoa(int(at.port))), Path: "/metrics"}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), http.NoBody)
 	if err != nil {

@@ -50,7 +50,7 @@ func (p *planner) headroom(ctx context.Context, all []reserve) ([]HeadroomDecisi
 	}
 	slices.SortFunc(turns, func(a, b int) int { return cmp.Compare(all[a].Name, all[b].Name) })
 	for _, i := range turns {
-		d, err := p.keep(ctx, all[i])
+		d, err := p.keepFree(ctx, all[i])
 		if err != nil {
 			return nil, err
 		}
@@ -70,21 +70,21 @@ func (p *planner) busyFirst() {
 	slices.SortStableFunc(p.live, func(a, b *host) int { return falseFirst(idle[a.machine], idle[b.machine]) })
 }
 
-// keep keeps the devices of one headroom.
-func (p *planner) keep(ctx context.Context, h reserve) (HeadroomDecision, error) {
+// keepFree keeps the devices of one headroom.
+func (p *planner) keepFree(ctx context.Context, h reserve) (HeadroomDecision, error) {
 	d := HeadroomDecision{Name: h.Name, Problem: h.problem}
 	if h.kind == nil {
 		return d, nil
 	}
 	search := &search{planner: p, kind: h.kind, order: p.live, exhausted: map[*group]bool{},
-		allowed: h.allows, usable: func(node *corev1.Node) bool { return repellent(node) == "" }}
+		allowed: h.allows, usable: func(node *corev1.Node) bool { return systemTaint(node) == "" }}
 	for i := range h.Devices {
 		host, left, err := search.next(ctx, h.Devices-i)
 		if err != nil {
 			return d, err
 		}
 		if host == nil {
-			d.Problem, err = p.lack(ctx, h, h.Devices-i)
+			d.Problem, err = p.whyLacking(ctx, h, h.Devices-i)
 			return d, err
 		}
 		p.cluster.Commit(left)
@@ -112,22 +112,22 @@ func (d *HeadroomDecision) count(h *host, k *kind) {
 		d.Coming++
 	case opened:
 		d.Demanded++
-		h.note(k.id)
+		h.noteKind(k.id)
 	}
 }
 
 // headroomKind is a pod that asks for one of the devices.
 func (p *planner) headroomKind(h Headroom) (*kind, error) {
-	sample, err := p.claimant(h.Name, h.Claim)
+	example, err := p.claimPod(h.Name, h.Claim)
 	if err != nil {
 		return nil, err
 	}
-	return &kind{id: "headroom/" + h.Name, sample: sample}, nil
+	return &kind{id: "headroom/" + h.Name, example: example}, nil
 }
 
-// claimant is a pod that asks for a claim and nothing else. It tolerates what pods of the devices
+// claimPod is a pod that asks for a claim and nothing else. It tolerates what pods of the devices
 // may: taints of nodes are there to keep others away.
-func (p *planner) claimant(name string, spec resourceapi.ResourceClaimSpec) (*fit.Pod, error) {
+func (p *planner) claimPod(name string, spec resourceapi.ResourceClaimSpec) (*fit.Pod, error) {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.UID = "headroom", name, types.UID("headroom/"+name)
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -138,9 +138,9 @@ func (p *planner) claimant(name string, spec resourceapi.ResourceClaimSpec) (*fi
 	return p.cluster.Pod(pod, []fit.PodClaim{{Name: request, Claim: claim}})
 }
 
-// repellent says why a node takes no pods at all, or nothing: those taints that Kubernetes itself
+// systemTaint says why a node takes no pods at all, or nothing: those taints that Kubernetes itself
 // puts on nodes are no pod's to tolerate.
-func repellent(node *corev1.Node) string {
+func systemTaint(node *corev1.Node) string {
 	if node.Spec.Unschedulable {
 		return "the node is cordoned"
 	}
@@ -153,8 +153,8 @@ func repellent(node *corev1.Node) string {
 	return ""
 }
 
-// lack says why the rest of a headroom cannot be had.
-func (p *planner) lack(ctx context.Context, h reserve, rest int) (string, error) {
+// whyLacking says why the rest of a headroom cannot be had.
+func (p *planner) whyLacking(ctx context.Context, h reserve, rest int) (string, error) {
 	k := h.kind
 	var whys []string
 	if k.aborts != "" {
@@ -172,8 +172,8 @@ func (p *planner) lack(ctx context.Context, h reserve, rest int) (string, error)
 			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, found.Miss.Text))
 		case found.Blocked != "":
 			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, found.Blocked))
-		case repellent(g.Template.Node) != "":
-			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, repellent(g.Template.Node)))
+		case systemTaint(g.Template.Node) != "":
+			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, systemTaint(g.Template.Node)))
 		}
 	}
 	for _, name := range h.Groups {

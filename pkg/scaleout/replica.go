@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// sample is a number of Samples that are alike, for which room is counted once.
-type sample struct {
+// replica is a number of Replicas that are alike, for which room is counted once.
+type replica struct {
 	// kind has one pod, which stands for any number. It is never one of the kinds that wait:
 	// what is found out in counting is no news of those.
 	kind *kind
@@ -22,25 +22,25 @@ type sample struct {
 	at []int
 }
 
-// anyNumber is of pods like a sample: more than one, so that the claims which it names are shared.
+// anyNumber is of pods like a replica: more than one, so that the claims which it names are shared.
 const anyNumber = 2
 
-// readSamples tells the samples apart, those first that are easy to count.
-func (p *planner) readSamples(all []Sample) []*sample {
-	known := map[string]*sample{}
+// readReplicas tells the replicas apart, those first that are easy to count.
+func (p *planner) readReplicas(all []Replica) []*replica {
+	known := map[string]*replica{}
 	for i := range all {
-		read := p.readSample(&all[i])
+		read := p.readReplica(&all[i])
 		if known[read.kind.id] == nil {
 			known[read.kind.id] = read
 		}
 		known[read.kind.id].at = append(known[read.kind.id].at, i)
 	}
-	return slices.SortedFunc(maps.Values(known), func(a, b *sample) int {
+	return slices.SortedFunc(maps.Values(known), func(a, b *replica) int {
 		return cmp.Or(a.kind.size.compare(b.kind.size), cmp.Compare(a.kind.id, b.kind.id))
 	})
 }
 
-func (p *planner) readSample(s *Sample) *sample {
+func (p *planner) readReplica(s *Replica) *replica {
 	everywhere := func(*corev1.Node) bool { return true }
 	switch {
 	case s.Pod != nil:
@@ -48,32 +48,32 @@ func (p *planner) readSample(s *Sample) *sample {
 		k := p.kindOf(s.Pod, anyNumber)
 		k.pods = []*pending{{pod: s.Pod, kind: k}}
 		k.measure()
-		return &sample{kind: k, usable: everywhere}
+		return &replica{kind: k, usable: everywhere}
 	case s.Claim != nil:
-		made, err := p.claimant(s.ID, *s.Claim)
+		made, err := p.claimPod(s.ID, *s.Claim)
 		if err != nil {
-			return &sample{kind: unplanned(err), usable: everywhere}
+			return &replica{kind: unplanned(err), usable: everywhere}
 		}
-		k := &kind{id: "claim/" + made.Kind(), sample: made}
+		k := &kind{id: "claim/" + made.Kind(), example: made}
 		k.measureClaims()
-		return &sample{kind: k, usable: func(node *corev1.Node) bool { return repellent(node) == "" }}
+		return &replica{kind: k, usable: func(node *corev1.Node) bool { return systemTaint(node) == "" }}
 	}
-	return &sample{kind: unplanned(fmt.Errorf("there is neither a pod nor a claim to count room for")), usable: everywhere}
+	return &replica{kind: unplanned(fmt.Errorf("there is neither a pod nor a claim to count room for")), usable: everywhere}
 }
 
-// mark is a plan as it was at a moment.
-type mark struct {
-	cluster             fit.Mark
+// checkpoint is a plan as it was at a moment.
+type checkpoint struct {
+	cluster             fit.Checkpoint
 	live, used, advised []*host
 	idle                map[*group][]*host
 	machines            map[*host]*fit.Machine
 	opened              map[*group]int
 }
 
-// mark notes where the plan is, so that it can be returned to.
-func (p *planner) mark() mark {
-	m := mark{
-		cluster: p.cluster.Mark(),
+// checkpoint notes where the plan is, so that it can be returned to.
+func (p *planner) checkpoint() checkpoint {
+	m := checkpoint{
+		cluster: p.cluster.Checkpoint(),
 		live:    slices.Clone(p.live), used: slices.Clone(p.used), advised: slices.Clone(p.advised),
 		idle:     make(map[*group][]*host, len(p.idle)),
 		machines: make(map[*host]*fit.Machine, len(p.live)+len(p.used)),
@@ -94,10 +94,10 @@ func (p *planner) mark() mark {
 	return m
 }
 
-// back returns to a mark. Pods stay on the hosts on which they were put since: who returns has
+// restore returns to a mark. Pods stay on the hosts on which they were put since: who returns has
 // told of them already, or has put none.
-func (p *planner) back(to mark) {
-	p.cluster.Return(to.cluster)
+func (p *planner) restore(to checkpoint) {
+	p.cluster.Restore(to.cluster)
 	p.live, p.used, p.advised = slices.Clone(to.live), slices.Clone(to.used), slices.Clone(to.advised)
 	p.idle = make(map[*group][]*host, len(to.idle))
 	for g, hosts := range to.idle {

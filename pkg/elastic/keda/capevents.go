@@ -31,8 +31,8 @@ const forgotten = 5 * time.Minute
 // mostCaps are told of at a time: a client chooses how many triggers there are.
 const mostCaps = 4096
 
-// caps tells of triggers that are capped, once for each cap that is not over at once.
-type caps struct {
+// capEvents tells of triggers that are capped, once for each cap that is not over at once.
+type capEvents struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 
@@ -44,7 +44,7 @@ type caps struct {
 // capRecord is a cap since it was first told of.
 type capRecord struct {
 	// told is what was told last, at; nil once that holds no more.
-	told *capacity
+	told *replicaCap
 	at   time.Time
 	// bites is false once the load is below the cap; asked is when it last was not.
 	bites bool
@@ -55,13 +55,13 @@ type capRecord struct {
 // have another cap with each device that is taken, and a load may be about its cap.
 const quiet = time.Minute
 
-func newCaps(recorder events.EventRecorder, c clock.PassiveClock) *caps {
-	return &caps{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
+func newCapEvents(recorder events.EventRecorder, c clock.PassiveClock) *capEvents {
+	return &capEvents{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
 }
 
-// capped tells who looks at the target why it does not grow. How many replicas are wanted
+// report tells who looks at the target why it does not grow. How many replicas are wanted
 // changes by the second, and is told as it is when something else has changed.
-func (c *caps) capped(ctx context.Context, r resolved, wanted int, may capacity) {
+func (c *capEvents) report(ctx context.Context, r resolved, wanted int, may replicaCap) {
 	if !c.remember(r.id, may) {
 		return
 	}
@@ -79,7 +79,7 @@ func (c *caps) capped(ctx context.Context, r resolved, wanted int, may capacity)
 }
 
 // remember tells whether the cap is to be told of.
-func (c *caps) remember(id identity, may capacity) bool {
+func (c *capEvents) remember(id identity, may replicaCap) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweep()
@@ -98,9 +98,9 @@ func (c *caps) remember(id identity, may capacity) bool {
 	return tell
 }
 
-// lifted tells that what was told holds no more.
-func (c *caps) lifted(ctx context.Context, r resolved) {
-	if !c.lift(r.id) {
+// lift tells that what was told holds no more.
+func (c *capEvents) lift(ctx context.Context, r resolved) {
+	if !c.forget(r.id) {
 		return
 	}
 	klog.FromContext(ctx).Info("Lifted the cap on the replicas of a workload",
@@ -108,8 +108,8 @@ func (c *caps) lifted(ctx context.Context, r resolved) {
 		"metric", r.trigger.definition.name)
 }
 
-// lift tells whether something was told that holds no more.
-func (c *caps) lift(id identity) bool {
+// forget tells whether something was told that holds no more.
+func (c *capEvents) forget(id identity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweep()
@@ -122,7 +122,7 @@ func (c *caps) lift(id identity) bool {
 	return l.told != nil
 }
 
-func (c *caps) count() {
+func (c *capEvents) count() {
 	biting := 0
 	for _, l := range c.caps {
 		if l.bites {
@@ -133,7 +133,7 @@ func (c *caps) count() {
 }
 
 // sweep drops the triggers that nobody asks about.
-func (c *caps) sweep() {
+func (c *capEvents) sweep() {
 	if now := c.clock.Now(); now.Sub(c.swept) >= forgotten {
 		c.swept = now
 		for id, l := range c.caps {

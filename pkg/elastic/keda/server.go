@@ -60,18 +60,18 @@ type Options struct {
 // Server serves KEDA's external scaler. It is a Runnable of controller-runtime's manager.
 type Server struct {
 	options Options
-	answers answers
+	scaler  scaler
 }
 
 // NewServer is an error where the options cannot work. It does not listen yet.
-func NewServer(options Options, a answers) (*Server, error) {
+func NewServer(options Options, a scaler) (*Server, error) {
 	if _, _, err := net.SplitHostPort(options.Address); err != nil {
 		return nil, fmt.Errorf("serve KEDA on %q: %w: give host:port or :port", options.Address, err)
 	}
 	if err := options.TLS.validate(); err != nil {
 		return nil, err
 	}
-	return &Server{options: options, answers: a}, nil
+	return &Server{options: options, scaler: a}, nil
 }
 
 // NeedLeaderElection is true: of the addresses of a Service, KEDA's client uses those that accept
@@ -99,7 +99,7 @@ func (s *Server) Start(ctx context.Context) error {
 		options = append(options, grpc.Creds(certificates.credentials(ctx)))
 	}
 	server := grpc.NewServer(options...)
-	externalscaler.RegisterExternalScalerServer(server, newService(ctx, s.answers, s.options.Clock))
+	externalscaler.RegisterExternalScalerServer(server, newGRPCService(ctx, s.scaler, s.options.Clock))
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.options.Address)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestAnswersOfWhatIsTakenBackAreForgotten(t *testing.T) {
 		pods[device] = pod
 	}
 	a, b := c.Machine(Node{Object: large("a")}), c.Machine(Node{Object: large("b")})
-	start := c.Mark()
+	start := c.Checkpoint()
 	for _, taken := range []string{"gpu-0", "gpu-1", "gpu-0"} {
 		if put(t, c, a, pods[taken]) == nil {
 			t.Fatalf("%s is not free", taken)
@@ -53,7 +53,7 @@ func TestAnswersOfWhatIsTakenBackAreForgotten(t *testing.T) {
 				t.Errorf("with %s taken, %s is free: %v", taken, device, miss == nil)
 			}
 		}
-		c.Return(start)
+		c.Restore(start)
 	}
 }
 
@@ -65,13 +65,13 @@ func TestWhatIsTakenBackIsFreeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := c.Machine(Node{Object: large("a")}), c.Machine(Node{Object: large("b")})
-	start := c.Mark()
+	start := c.Checkpoint()
 	for round, first := range []*Machine{a, b, a} {
 		one := put(t, c, first, pod)
 		if one == nil || one.Apart(first, pod) {
 			t.Fatalf("round %d: the first pod does not take a device that both nodes share", round)
 		}
-		middle := c.Mark()
+		middle := c.Checkpoint()
 		for range 2 {
 			if put(t, c, b, pod) == nil {
 				t.Fatalf("round %d: the second device is not free", round)
@@ -79,9 +79,9 @@ func TestWhatIsTakenBackIsFreeAgain(t *testing.T) {
 			if put(t, c, a, pod) != nil {
 				t.Fatalf("round %d: a third pod fits on two devices", round)
 			}
-			c.Return(middle)
+			c.Restore(middle)
 		}
-		c.Return(start)
+		c.Restore(start)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestAPodThatIsTakenBackAttractsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := c.Machine(Node{Object: large("a")})
-	start := c.Mark()
+	start := c.Checkpoint()
 	for range 2 {
 		with := put(t, c, a, pod)
 		if with == nil || with.Apart(a, pod) {
@@ -106,7 +106,7 @@ func TestAPodThatIsTakenBackAttractsNobody(t *testing.T) {
 		if put(t, c, a, pod) != nil {
 			t.Fatal("the second pod fits on a node without the first")
 		}
-		c.Return(start)
+		c.Restore(start)
 	}
 }
 

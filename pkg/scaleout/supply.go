@@ -5,13 +5,13 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// Sample is a pod that somebody might add. The plan counts for how many of them there is room
+// Replica is a pod that somebody might add. The plan counts for how many of them there is room
 // once all pending pods are placed; it never grows a group for one.
 //
-// One thing a sample shares with a pod that waits: labels of pods that its required affinity to
+// One thing a replica shares with a pod that waits: labels of pods that its required affinity to
 // others names tell kinds of pods apart.
-type Sample struct {
-	// ID names the sample's Room. Two may have the same.
+type Replica struct {
+	// ID names the replica's Supply. Two may have the same.
 	ID string
 	// Pod as it would be created, with a namespace and without a node. Its claims are made of
 	// the snapshot's templates; a claim that it names itself is shared by all pods like it.
@@ -22,9 +22,9 @@ type Sample struct {
 	Claim *resourceapi.ResourceClaimSpec
 }
 
-// Room is for how many more pods like a sample there is room. Each sample is counted as if it
+// Supply is for how many more pods like a replica there is room. Each replica is counted as if it
 // were the only one: two of them may count the same devices.
-type Room struct {
+type Supply struct {
 	ID string
 	// Free are on live nodes. Kept is how many of them headroom keeps, which is part of Free: a
 	// pod gets those, too.
@@ -36,13 +36,13 @@ type Room struct {
 	Provisionable int
 	// Why is a sentence that says what ends the growth. It tells of the first few groups only.
 	Why string
-	// Problem is why the sample cannot be planned with at all, or was too much work to count: a
+	// Problem is why the replica cannot be planned with at all, or was too much work to count: a
 	// sentence for its owner. All numbers are 0 then, and mean nothing.
 	Problem string
 }
 
-// MostRoom is where counting ends: a group without a maximum has room without an end.
-const MostRoom = 10000
+// MaxSupply is where counting ends: a group without a maximum has room without an end.
+const MaxSupply = 10000
 
 // Total is for how many more pods there is, or can be, room.
-func (r Room) Total() int { return min(r.Free+r.Coming+r.Provisionable, MostRoom) }
+func (r Supply) Total() int { return min(r.Free+r.Coming+r.Provisionable, MaxSupply) }

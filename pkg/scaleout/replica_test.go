@@ -12,11 +12,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// sample NAME: a pod that somebody might add.
-func (w *world) sample(names []string, o options) {
+// replica NAME: a pod that somebody might add.
+func (w *world) replica(names []string, o options) {
 	pod := w.pod(names[0], o)
 	pod.UID, pod.CreationTimestamp = "", metav1.Time{}
-	w.Samples = append(w.Samples, Sample{ID: names[0], Pod: pod})
+	w.Replicas = append(w.Replicas, Replica{ID: names[0], Pod: pod})
 }
 
 // devices NAME CLASS: a device that somebody might ask for.
@@ -24,7 +24,7 @@ func (w *world) devices(names []string, o options) {
 	claim := &resourceapi.ResourceClaimSpec{}
 	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "device", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: names[1], Selectors: selectors(o["cel"])}}}
-	w.Samples = append(w.Samples, Sample{ID: names[0], Claim: claim})
+	w.Replicas = append(w.Replicas, Replica{ID: names[0], Claim: claim})
 }
 
 // spread adds what a pod has for and against pods of its application.
@@ -45,8 +45,8 @@ func (w *world) spread(pod *corev1.Pod, o options) {
 	}
 }
 
-// sampledWorld has samples of all sorts, and no group without an end.
-func sampledWorld(t *testing.T, seed uint64) *world {
+// replicaWorld has replicas of all sorts, and no group without an end.
+func replicaWorld(t *testing.T, seed uint64) *world {
 	w := randomWorld(t, seed)
 	random := rand.New(rand.NewPCG(seed, 7))
 	for i := range w.Groups {
@@ -64,14 +64,14 @@ func sampledWorld(t *testing.T, seed uint64) *world {
 	}
 	for range 3 {
 		kind := random.IntN(len(toyPods))
-		name := fmt.Sprintf("s%d-%d", kind, len(w.Samples))
-		w.line(fmt.Sprintf("sample %s %s cpu=%d", name, toyPods[kind], 1+random.IntN(3)))
+		name := fmt.Sprintf("s%d-%d", kind, len(w.Replicas))
+		w.line(fmt.Sprintf("replica %s %s cpu=%d", name, toyPods[kind], 1+random.IntN(3)))
 	}
-	w.line("sample plain cpu=2")
+	w.line("replica plain cpu=2")
 	if alone := countNaming(w, "common"); alone == 1 {
 		// As the only one that names the claim it is put like a pod with a claim of its own; with
 		// others, like pods that share: the plans are of different pods.
-		w.Samples = slices.DeleteFunc(w.Samples, func(s Sample) bool { return names(s.Pod, "common") })
+		w.Replicas = slices.DeleteFunc(w.Replicas, func(s Replica) bool { return names(s.Pod, "common") })
 	}
 	return w
 }

@@ -25,27 +25,29 @@ func TestNoMoreReplicasAreAskedForThanCanHaveDevices(t *testing.T) {
 		active bool
 		event  string
 	}{
-		{"there is room", 500, func(w *world) { w.rooms[vllm] = scaleout.Room{Free: 20, Coming: 10, Provisionable: 20} }, 500, true, ""},
-		{"there is room for fewer", 500, func(w *world) { w.rooms[vllm] = scaleout.Room{Free: 1, Coming: 3, Provisionable: 4, Why: atMaximum} }, 80, true,
+		{"there is room", 500, func(w *world) { w.supplies[vllm] = scaleout.Supply{Free: 20, Coming: 10, Provisionable: 20} }, 500, true, ""},
+		{"there is room for fewer", 500, func(w *world) {
+			w.supplies[vllm] = scaleout.Supply{Free: 1, Coming: 3, Provisionable: 4, Why: atMaximum}
+		}, 80, true,
 			"Warning ScaleCapped ScaledObject llm asks by metric prometheus for 50 replicas of Deployment/vllm; there are, or can be, devices for 8: " + atMaximum},
-		{"those that run count", 500, func(w *world) { w.pods = pods(3); w.rooms[vllm] = scaleout.Room{Provisionable: 5} }, 80, true,
+		{"those that run count", 500, func(w *world) { w.pods = pods(3); w.supplies[vllm] = scaleout.Supply{Provisionable: 5} }, 80, true,
 			"Warning ScaleCapped ScaledObject llm asks by metric prometheus for 50 replicas of Deployment/vllm; there are, or can be, devices for 8"},
 		{"those that wait for what is planned count", 500, func(w *world) {
 			w.pods = append(pods(3), pod("late", waiting), pod("never", waiting))
 			w.blocked["never"] = true
-			w.rooms[vllm] = scaleout.Room{Provisionable: 4, Why: atMaximum}
+			w.supplies[vllm] = scaleout.Supply{Provisionable: 4, Why: atMaximum}
 		}, 80, true, "Warning ScaleCapped ScaledObject llm asks by metric prometheus for 50 replicas of Deployment/vllm; there are, or can be, devices for 8: " + atMaximum},
 		{"those that came after the plan take of its room", 500, func(w *world) {
 			w.pods = append(pods(3), pod("late", waiting), pod("later"))
 			w.unknown["late"], w.unknown["later"] = true, true
-			w.rooms[vllm] = scaleout.Room{Free: 5, Why: atMaximum}
+			w.supplies[vllm] = scaleout.Supply{Free: 5, Why: atMaximum}
 		}, 80, true, "Warning ScaleCapped ScaledObject llm asks by metric prometheus for 50 replicas of Deployment/vllm; there are, or can be, devices for 8: " + atMaximum},
-		{"nothing can run", 500, func(w *world) { w.rooms[vllm] = scaleout.Room{Why: atMaximum} }, 0, false,
+		{"nothing can run", 500, func(w *world) { w.supplies[vllm] = scaleout.Supply{Why: atMaximum} }, 0, false,
 			"Warning ScaleCapped ScaledObject llm asks by metric prometheus for 50 replicas of Deployment/vllm; there are, or can be, devices for 0: " + atMaximum},
-		{"nothing more can run", 500, func(w *world) { w.pods = pods(2); w.rooms[vllm] = scaleout.Room{Why: atMaximum} }, 20, true,
+		{"nothing more can run", 500, func(w *world) { w.pods = pods(2); w.supplies[vllm] = scaleout.Supply{Why: atMaximum} }, 20, true,
 			"Warning ScaleCapped ScaledObject llm asks by metric prometheus for 50 replicas of Deployment/vllm; there are, or can be, devices for 2: " + atMaximum},
-		{"what runs is enough, and no plan is needed", 19, func(w *world) { w.pods = pods(2); w.roomErr = fmt.Errorf("the loop is broken") }, 19, true, ""},
-		{"nothing is wanted, and no plan is needed", 0, func(w *world) { w.roomErr = fmt.Errorf("the loop is broken") }, 0, false, ""},
+		{"what runs is enough, and no plan is needed", 19, func(w *world) { w.pods = pods(2); w.supplyErr = fmt.Errorf("the loop is broken") }, 19, true, ""},
+		{"nothing is wanted, and no plan is needed", 0, func(w *world) { w.supplyErr = fmt.Errorf("the loop is broken") }, 0, false, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld()
@@ -73,7 +75,7 @@ func TestNoMoreReplicasAreAskedForThanCanHaveDevices(t *testing.T) {
 func TestACapDoesNotMakeALoadIdle(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
-	w.rooms[vllm] = scaleout.Room{Free: 1}
+	w.supplies[vllm] = scaleout.Supply{Free: 1}
 	active, err := w.scaler.Active(t.Context(), scaledObject(with(queryTrigger, "activationThreshold", "50")))
 	if err != nil || !active {
 		t.Errorf("active %v, %v", active, err)
@@ -85,7 +87,7 @@ func TestPodsWithoutDevicesAreNotCapped(t *testing.T) {
 	w := newWorld()
 	w.noClaims = true
 	w.answers["sum(waiting)"] = 500
-	w.rooms[vllm] = scaleout.Room{Free: 8}
+	w.supplies[vllm] = scaleout.Supply{Free: 8}
 	if value, err := w.metrics(t, queryTrigger); err != nil || value != 500 || len(w.events()) > 0 {
 		t.Errorf("value %v, %v", value, err)
 	}
@@ -104,7 +106,7 @@ func TestACapIsWholeReplicasToTheHPA(t *testing.T) {
 		for _, possible := range []int{1, 3, 7, 8, 49, 1000} {
 			w := newWorld()
 			w.answers["sum(waiting)"] = 1e15
-			w.rooms[vllm] = scaleout.Room{Free: possible}
+			w.supplies[vllm] = scaleout.Supply{Free: possible}
 			metadata := with(queryTrigger, "threshold", threshold)
 			value, err := w.metrics(t, metadata)
 			if err != nil {
@@ -136,7 +138,7 @@ func TestACapIsToldOnce(t *testing.T) {
 			t.Errorf("%v triggers are capped, %v, want %d", m.GetGauge().GetValue(), err, triggers)
 		}
 	}
-	w.rooms[vllm] = scaleout.Room{Free: 8, Why: atMaximum}
+	w.supplies[vllm] = scaleout.Supply{Free: 8, Why: atMaximum}
 	if told := ask(500); len(told) != 1 {
 		t.Errorf("told %q", told)
 	}
@@ -146,17 +148,17 @@ func TestACapIsToldOnce(t *testing.T) {
 	}
 	// A thousand triggers that share their devices have another cap with each that is taken.
 	w.clock.Step(quiet - time.Second)
-	w.rooms[vllm] = scaleout.Room{Free: 10, Why: atMaximum}
+	w.supplies[vllm] = scaleout.Supply{Free: 10, Why: atMaximum}
 	if told := ask(700); len(told) != 0 {
 		t.Errorf("told %q so soon", told)
 	}
 	w.clock.Step(time.Second)
-	w.rooms[vllm] = scaleout.Room{Free: 9, Why: atMaximum}
+	w.supplies[vllm] = scaleout.Supply{Free: 9, Why: atMaximum}
 	if told := ask(700); len(told) != 1 || !strings.Contains(told[0], "for 70 replicas") || !strings.Contains(told[0], "devices for 9") {
 		t.Errorf("told %q", told)
 	}
 	w.clock.Step(quiet)
-	w.rooms[vllm] = scaleout.Room{Free: 9, Why: "group h100 is in backoff"}
+	w.supplies[vllm] = scaleout.Supply{Free: 9, Why: "group h100 is in backoff"}
 	if told := ask(700); len(told) != 1 {
 		t.Errorf("the reason is another, and it was told %q", told)
 	}
@@ -190,13 +192,13 @@ func TestACapIsToldOnce(t *testing.T) {
 func TestCapsThatAreRememberedHaveAnEnd(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
-	w.rooms[vllm] = scaleout.Room{Why: atMaximum}
+	w.supplies[vllm] = scaleout.Supply{Why: atMaximum}
 	for i := range mostCaps + 10 {
 		if value, err := w.metrics(t, with(queryTrigger, "threshold", fmt.Sprint(1+i))); err != nil || value != 0 {
 			t.Fatalf("value %v, %v", value, err)
 		}
 	}
-	if n := len(w.scaler.caps.caps); n != mostCaps {
+	if n := len(w.scaler.capEvents.caps); n != mostCaps {
 		t.Errorf("%d caps are remembered", n)
 	}
 	if n := len(w.events()); n != mostCaps {
@@ -211,7 +213,7 @@ func TestCapsThatAreRememberedHaveAnEnd(t *testing.T) {
 func TestACapIsToldInWhatAnEventTakes(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
-	w.rooms[vllm] = scaleout.Room{Why: strings.Repeat("größer ", 500)}
+	w.supplies[vllm] = scaleout.Supply{Why: strings.Repeat("größer ", 500)}
 	if _, err := w.metrics(t, queryTrigger); err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
 
-// answers are those to the questions about one trigger of one ScaledObject. Errors are shown to
+// scaler are those to the questions about one trigger of one ScaledObject. Errors are shown to
 // the user, and failure says how to give them a code. Calls are concurrent.
-type answers interface {
+type scaler interface {
 	Spec(context.Context, *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error)
 	Metrics(context.Context, *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error)
 	Active(context.Context, *externalscaler.ScaledObjectRef) (bool, error)
@@ -23,50 +23,50 @@ type answers interface {
 	WatchSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(*externalscaler.GetMetricSpecResponse) error) error
 }
 
-// service is the answers on the wire.
-type service struct {
+// grpcService is the answers on the wire.
+type grpcService struct {
 	externalscaler.UnimplementedExternalScalerServer
-	answers answers
-	calls   *calls
-	clock   clock.WithDelayedExecution
+	scaler scaler
+	calls  *calls
+	clock  clock.WithDelayedExecution
 	// serving ends when the server is to stop.
 	serving context.Context
 }
 
-func newService(serving context.Context, a answers, c clock.WithDelayedExecution) *service {
-	return &service{answers: a, calls: newCalls(c, klog.FromContext(serving)), clock: c, serving: serving}
+func newGRPCService(serving context.Context, a scaler, c clock.WithDelayedExecution) *grpcService {
+	return &grpcService{scaler: a, calls: newCalls(c, klog.FromContext(serving)), clock: c, serving: serving}
 }
 
-func (s *service) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
+func (s *grpcService) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
 	return ask(ctx, s, "IsActive", ref, func(ctx context.Context) (*externalscaler.IsActiveResponse, error) {
-		active, err := s.answers.Active(ctx, ref)
+		active, err := s.scaler.Active(ctx, ref)
 		return &externalscaler.IsActiveResponse{Result: active}, err
 	})
 }
 
-func (s *service) GetMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
+func (s *grpcService) GetMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	return ask(ctx, s, "GetMetricSpec", ref, func(ctx context.Context) (*externalscaler.GetMetricSpecResponse, error) {
-		return s.answers.Spec(ctx, ref)
+		return s.scaler.Spec(ctx, ref)
 	})
 }
 
-func (s *service) GetMetrics(ctx context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
+func (s *grpcService) GetMetrics(ctx context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
 	return ask(ctx, s, "GetMetrics", request.GetScaledObjectRef(), func(ctx context.Context) (*externalscaler.GetMetricsResponse, error) {
-		return s.answers.Metrics(ctx, request)
+		return s.scaler.Metrics(ctx, request)
 	})
 }
 
-func (s *service) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamIsActiveServer) error {
+func (s *grpcService) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamIsActiveServer) error {
 	return s.watch(stream.Context(), "StreamIsActive", ref, func(ctx context.Context, sent func()) error {
-		return s.answers.WatchActive(ctx, ref, func(active bool) error {
+		return s.scaler.WatchActive(ctx, ref, func(active bool) error {
 			return after(stream.Send(&externalscaler.IsActiveResponse{Result: active}), sent)
 		})
 	})
 }
 
-func (s *service) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamMetricSpecServer) error {
+func (s *grpcService) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamMetricSpecServer) error {
 	return s.watch(stream.Context(), "StreamMetricSpec", ref, func(ctx context.Context, sent func()) error {
-		return s.answers.WatchSpec(ctx, ref, func(spec *externalscaler.GetMetricSpecResponse) error {
+		return s.scaler.WatchSpec(ctx, ref, func(spec *externalscaler.GetMetricSpecResponse) error {
 			return after(stream.Send(spec), sent)
 		})
 	})
@@ -81,7 +81,7 @@ func after(err error, next func()) error {
 }
 
 // ask has one answer, in time.
-func ask[Answer any](ctx context.Context, s *service, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (*Answer, error) {
+func ask[Answer any](ctx context.Context, s *grpcService, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (*Answer, error) {
 	ctx, call := s.calls.begin(ctx, method, ref)
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -105,7 +105,7 @@ var errStreamOver = errors.New("the stream has ended")
 
 // watch ends a stream in good order when it is of age and when the server stops, because KEDA
 // comes back sooner then: see streamAge.
-func (s *service) watch(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, watch func(ctx context.Context, sent func()) error) error {
+func (s *grpcService) watch(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, watch func(ctx context.Context, sent func()) error) error {
 	ctx, call := s.calls.begin(ctx, method, ref)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

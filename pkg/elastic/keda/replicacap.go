@@ -8,8 +8,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// capacity is for how many replicas of a target there are, or can be, devices.
-type capacity struct {
+// replicaCap is for how many replicas of a target there are, or can be, devices.
+type replicaCap struct {
 	replicas int
 	why      string
 }
@@ -17,7 +17,7 @@ type capacity struct {
 // allowed is what may be reported of a value. A replica beyond that would wait for devices that
 // nobody has and no group may grow.
 func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float64, error) {
-	sample := scaleout.Sample{
+	replica := scaleout.Replica{
 		ID:  r.target.Ref.Namespace + "/" + r.target.Ref.String(),
 		Pod: r.target.Template,
 	}
@@ -26,21 +26,21 @@ func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float
 		// the load rises.
 		ended, end := context.WithCancel(ctx)
 		end()
-		_, _ = s.Forecast.Room(ended, sample)
-		s.caps.lifted(ctx, r)
+		_, _ = s.Forecast.Supply(ended, replica)
+		s.capEvents.lift(ctx, r)
 		return wanted, nil
 	}
-	room, err := s.room(ctx, sample)
+	supply, err := s.supply(ctx, replica)
 	if err != nil {
 		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", r.target.Ref, err)
 	}
-	c := capacity{replicas: s.possible(r, room), why: room.Why}
+	c := replicaCap{replicas: s.possible(r, supply), why: supply.Why}
 	most := float64(c.replicas) * r.trigger.Threshold
 	if wanted <= most {
-		s.caps.lifted(ctx, r)
+		s.capEvents.lift(ctx, r)
 		return wanted, nil
 	}
-	s.caps.capped(ctx, r, replicas(wanted, r.trigger.Threshold), c)
+	s.capEvents.report(ctx, r, replicas(wanted, r.trigger.Threshold), c)
 	return most, nil
 }
 
@@ -57,15 +57,15 @@ func (r resolved) placed() int {
 
 // possible counts the replicas that there can be: those that run, those that wait for what the
 // plan has for them, and as many as there is room for after that. A pod that came after the plan
-// is to take of that room.
-func (s *Scaler) possible(r resolved, room scaleout.Room) int {
+// is to take of that supply.
+func (s *Scaler) possible(r resolved, supply scaleout.Supply) int {
 	planned := 0
 	for _, pod := range r.target.Pods {
 		if s.Forecast.Known(pod.UID) && (pod.Node != "" || !s.Forecast.Blocked(pod.UID)) {
 			planned++
 		}
 	}
-	return max(planned+room.Total(), r.placed())
+	return max(planned+supply.Total(), r.placed())
 }
 
 // replicas is for how many the HPA takes a value.

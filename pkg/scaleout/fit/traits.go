@@ -12,9 +12,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// host is what pods ask of nodes, besides devices and room: labels, taints, whether the node
+// traits is what pods ask of nodes, besides devices and room: labels, taints, whether the node
 // is cordoned. It does not change.
-type host struct {
+type traits struct {
 	node *corev1.Node
 	// offers are the resources, of those that devices can stand for, that the node itself has.
 	offers map[corev1.ResourceName]bool
@@ -22,20 +22,20 @@ type host struct {
 	misses, claimMisses map[*Pod]*Miss
 }
 
-// host is the one of all nodes that are alike to every pod.
-func (c *Cluster) host(node *corev1.Node) *host {
-	key := string(c.hostSignature(node))
+// traitsOf is the one of all nodes that are alike to every pod.
+func (c *Cluster) traitsOf(node *corev1.Node) *traits {
+	key := string(c.traitsSignature(node))
 	if c.separate {
-		key = strconv.Itoa(len(c.hosts))
+		key = strconv.Itoa(len(c.traits))
 	}
-	if known := c.hosts[key]; known != nil {
+	if known := c.traits[key]; known != nil {
 		return known
 	}
-	h := &host{node: node, offers: map[corev1.ResourceName]bool{}, misses: map[*Pod]*Miss{}, claimMisses: map[*Pod]*Miss{}}
+	h := &traits{node: node, offers: map[corev1.ResourceName]bool{}, misses: map[*Pod]*Miss{}, claimMisses: map[*Pod]*Miss{}}
 	for _, name := range c.words.extended {
 		h.offers[name] = offers(node, name)
 	}
-	c.hosts[key] = h
+	c.traits[key] = h
 	return h
 }
 
@@ -45,7 +45,7 @@ func offers(node *corev1.Node, name corev1.ResourceName) bool {
 	return quantity.Value() > 0
 }
 
-func (c *Cluster) hostSignature(node *corev1.Node) signature {
+func (c *Cluster) traitsSignature(node *corev1.Node) signature {
 	s := make(signature, 0, 256)
 	if c.words.names[node.Name] {
 		s.text(node.Name)
@@ -86,13 +86,13 @@ func repels(taint *corev1.Taint) bool {
 }
 
 // named tells whether the node has the label that affinity to pods on one node needs.
-func (h *host) named() bool {
+func (h *traits) named() bool {
 	_, ok := h.node.Labels[corev1.LabelHostname]
 	return ok
 }
 
 // miss is what of the node repels the pod.
-func (h *host) miss(p *Pod) *Miss {
+func (h *traits) miss(p *Pod) *Miss {
 	if known, ok := h.misses[p]; ok {
 		return known
 	}
@@ -101,7 +101,7 @@ func (h *host) miss(p *Pod) *Miss {
 	return miss
 }
 
-func (h *host) missOfNode(p *Pod) *Miss {
+func (h *traits) missOfNode(p *Pod) *Miss {
 	if h.node.Spec.Unschedulable && !tolerates(p.tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
 		return &Miss{Reason: ReasonUnschedulable, Text: "the node is cordoned"}
 	}
@@ -122,7 +122,7 @@ func tolerates(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
 	return schedulinghelper.TolerationsTolerateTaint(klog.Logger{}, tolerations, taint, false)
 }
 
-func (h *host) missOfAffinity(p *Pod) string {
+func (h *traits) missOfAffinity(p *Pod) string {
 	for _, key := range slices.Sorted(maps.Keys(p.nodeSelector)) {
 		want := p.nodeSelector[key]
 		switch value, ok := h.node.Labels[key]; {
@@ -153,7 +153,7 @@ func terms(all []corev1.NodeSelectorTerm) string {
 }
 
 // missOfClaims tells that a claim of the pod is allocated elsewhere.
-func (h *host) missOfClaims(p *Pod) *Miss {
+func (h *traits) missOfClaims(p *Pod) *Miss {
 	if len(p.bound) == 0 {
 		return nil
 	}

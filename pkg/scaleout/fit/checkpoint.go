@@ -6,17 +6,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// Mark is what was committed at a moment.
-type Mark struct {
+// Checkpoint is what was committed at a moment.
+type Checkpoint struct {
 	epoch     int
 	base      devices.Use
 	committed map[*take]bool
 	somewhere map[*neighbor]bool
 }
 
-// Mark notes what is committed, so that a placement can be tried to its end and taken back.
-func (c *Cluster) Mark() Mark {
-	return Mark{
+// Checkpoint notes what is committed, so that a placement can be tried to its end and taken back.
+func (c *Cluster) Checkpoint() Checkpoint {
+	return Checkpoint{
 		epoch:     c.epoch,
 		base:      c.network.base.Clone(),
 		committed: maps.Clone(c.network.committed),
@@ -24,17 +24,17 @@ func (c *Cluster) Mark() Mark {
 	}
 }
 
-// Return takes back what was committed since the mark, which can be returned to again.
-func (c *Cluster) Return(to Mark) {
+// Restore takes back what was committed since the mark, which can be returned to again.
+func (c *Cluster) Restore(to Checkpoint) {
 	c.epoch = to.epoch
 	c.network.base = to.base.Clone()
 	c.network.committed = maps.Clone(to.committed)
 	c.neighbors.somewhere = maps.Clone(to.somewhere)
 }
 
-// turn begins an epoch. Its number was never used, not even by one that was taken back: what
+// newEpoch begins an epoch. Its number was never used, not even by one that was taken back: what
 // was found out in that one is not true now.
-func (c *Cluster) turn() {
+func (c *Cluster) newEpoch() {
 	c.epochs++
 	c.epoch = c.epochs
 }
