@@ -100,7 +100,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// watchHeap replicas the heap until the function that it gives is called, which tells the most.
+// watchHeap samples the heap until the function that it gives is called, which tells the most.
 func watchHeap() func() uint64 {
 	runtime.GC()
 	done, most := make(chan struct{}), make(chan uint64)
@@ -108,11 +108,11 @@ func watchHeap() func() uint64 {
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
 		// Unlike ReadMemStats it does not stop the world.
-		replica := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 		var peak uint64
 		for {
-			metrics.Read(replica)
-			peak = max(peak, replica[0].Value.Uint64())
+			metrics.Read(heap)
+			peak = max(peak, heap[0].Value.Uint64())
 			select {
 			case <-done:
 				most <- peak

@@ -33,10 +33,10 @@ func (p *Planner) Supplies(ctx context.Context) ([]Supply, error) {
 func (p *Planner) count(ctx context.Context) ([]Supply, error) {
 	var left []Supply
 	if len(p.plan.reserved) > 0 {
-		left = p.plan.countAll(ctx, nil)
+		left = p.plan.countAll(ctx, p.countSteps, nil)
 	}
 	p.plan.restore(p.afterPods)
-	counted := p.plan.countAll(ctx, left)
+	counted := p.plan.countAll(ctx, p.countSteps, left)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("count room for %d samples: %w", len(counted), err)
 	}
@@ -73,10 +73,10 @@ func (p *planner) noteClaims(kinds []*kind) {
 	}
 }
 
-// countAll counts for each of the replicas, in their order; not for those of which known, where
-// it is not nil, has a problem.
-func (p *planner) countAll(ctx context.Context, known []Supply) []Supply {
-	p.cluster.Allow(p.countSteps)
+// countAll counts for each of the replicas, in their order, within so many steps of work; not for
+// those of which known, where it is not nil, has a problem.
+func (p *planner) countAll(ctx context.Context, steps int, known []Supply) []Supply {
+	p.cluster.Allow(steps)
 	defer p.cluster.AllowAll()
 	available := p.available()
 	all := make([]Supply, len(p.distinct))
@@ -311,7 +311,7 @@ func (c *count) together(ctx context.Context) error {
 	most := mostSharers(c.kind)
 	h, err := c.bestHost(ctx, c.kind, most)
 	if err == nil && h == nil {
-		h, err = c.openFor(ctx, c.kind, most, grown)
+		h, err = c.open(ctx, c.kind, most, grown)
 	}
 	if h == nil || err != nil {
 		return err

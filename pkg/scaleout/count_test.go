@@ -239,7 +239,7 @@ func TestASampleThatIsTooMuchWorkIsAProblemOfItsOwn(t *testing.T) {
 	w.line("replica endless templates=endless")
 	w.line("replica one templates=one")
 	p := NewPlanner(w.Snapshot)
-	p.plan.countSteps = 1 << 16
+	p.countSteps = 1 << 16
 	var before []Supply
 	for range 2 {
 		supplies, err := p.Supplies(t.Context())

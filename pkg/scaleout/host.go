@@ -129,18 +129,6 @@ func (p *planner) readHost(node Node, g *group, published []*resourceapi.Resourc
 	return h
 }
 
-// open asks for a node of the group.
-func (p *planner) open(g *group) *host {
-	g.opened++
-	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty}
-	if g.Advised {
-		p.advised = append(p.advised, h)
-	} else {
-		p.used = append(p.used, h)
-	}
-	return h
-}
-
 // started is what a node that is starting will be.
 func (g *group) started(node Node, published []*resourceapi.ResourceSlice) fit.Node {
 	object := node.Object.DeepCopy()

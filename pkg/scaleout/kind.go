@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
@@ -43,13 +41,6 @@ type pending struct {
 	// host is where the plan puts it; nil: why, or its kind's groups, say why not.
 	host *host
 	why  string
-}
-
-// batch is a number of pods that are alike and equally urgent.
-type batch struct {
-	kind     *kind
-	priority int32
-	pods     []*pending
 }
 
 // waits tells whether the pod is one for the scheduler.
@@ -120,139 +111,6 @@ func gated(pod *corev1.Pod) string {
 		names = append(names, gate.Name)
 	}
 	return fmt.Sprintf("the pod is not to be scheduled before its scheduling gates are removed: %s", strings.Join(names, ", "))
-}
-
-// batches are the pods in the order in which they are put on hosts, without those that are
-// not to be scheduled yet.
-func batches(kinds []*kind) []batch {
-	var all []batch
-	for _, k := range kinds {
-		if k.example == nil {
-			continue
-		}
-		for _, pod := range k.pods {
-			if pod.why != "" {
-				continue
-			}
-			last := len(all) - 1
-			if last < 0 || all[last].kind != k || all[last].priority != priority(pod.pod) {
-				all = append(all, batch{kind: k, priority: priority(pod.pod)})
-				last++
-			}
-			all[last].pods = append(all[last].pods, pod)
-		}
-	}
-	slices.SortFunc(all, func(a, b batch) int { return byNeed(a.pods[0], b.pods[0]) })
-	return all
-}
-
-func priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority == nil {
-		return 0
-	}
-	return *pod.Spec.Priority
-}
-
-// byUrgency orders pods that are alike.
-func byUrgency(a, b *pending) int {
-	return cmp.Or(
-		cmp.Compare(priority(b.pod), priority(a.pod)),
-		a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
-		cmp.Compare(a.pod.Namespace, b.pod.Namespace),
-		cmp.Compare(a.pod.Name, b.pod.Name),
-		cmp.Compare(a.pod.UID, b.pod.UID),
-	)
-}
-
-// byNeed orders the first pods of batches: who is hard to place comes before those who could
-// take its place.
-func byNeed(a, b *pending) int {
-	return cmp.Or(
-		cmp.Compare(priority(b.pod), priority(a.pod)),
-		b.kind.size.compare(a.kind.size),
-		byUrgency(a, b),
-		cmp.Compare(a.kind.id, b.kind.id),
-	)
-}
-
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
-// size is how hard it is to find room for a pod.
-type size struct {
-	devices, constraints int
-	// narrow counts what the pod asks of a node's labels.
-	narrow      int
-	cpu, memory int64
-}
-
-func (s size) compare(other size) int {
-	return cmp.Or(
-		cmp.Compare(s.devices, other.devices),
-		cmp.Compare(s.constraints, other.constraints),
-		cmp.Compare(s.narrow, other.narrow),
-		cmp.Compare(s.cpu, other.cpu),
-		cmp.Compare(s.memory, other.memory),
-	)
-}
-
-// wholeNode is the weight of a request for all devices of a node.
-const wholeNode = 1 << 16
-
-// measure finds out how large the pods are.
-func (k *kind) measure() {
-	if k.example == nil {
-		return
-	}
-	k.requests = corev1.ResourceList{}
-	for name, quantity := range resourcehelper.PodRequests(k.pods[0].pod, resourcehelper.PodResourcesOptions{}) {
-		switch name {
-		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
-			k.requests[name] = quantity
-		}
-	}
-	k.size = size{cpu: k.requests.Cpu().MilliValue(), memory: k.requests.Memory().Value()}
-	spec := k.pods[0].pod.Spec
-	k.size.narrow = len(spec.NodeSelector)
-	if spec.Affinity != nil && spec.Affinity.NodeAffinity != nil && spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		k.size.narrow++
-	}
-	k.measureClaims()
-}
-
-// measureClaims finds out how much the pods ask for of devices.
-func (k *kind) measureClaims() {
-	for _, claim := range k.example.Claims() {
-		k.size.constraints += len(claim.Spec.Devices.Constraints)
-		for _, request := range claim.Spec.Devices.Requests {
-			k.size.devices += weight(request)
-		}
-	}
-}
-
-// weight counts the devices of a request; of alternatives, the most.
-func weight(request resourceapi.DeviceRequest) int {
-	counted := func(mode resourceapi.DeviceAllocationMode, count int64) int {
-		if mode == resourceapi.DeviceAllocationModeAll {
-			return wholeNode
-		}
-		return int(max(count, 1))
-	}
-	if request.Exactly != nil {
-		return counted(request.Exactly.AllocationMode, request.Exactly.Count)
-	}
-	most := 0
-	for _, alternative := range request.FirstAvailable {
-		most = max(most, counted(alternative.AllocationMode, alternative.Count))
-	}
-	return most
 }
 
 // short is a name of 16 digits for what the texts say.

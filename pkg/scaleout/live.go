@@ -24,6 +24,9 @@ type LiveFit struct {
 // templates. It is for those who explain a decision: Decide does not need it. The error is of the
 // context alone.
 func (p *Planner) LiveFits(ctx context.Context, id string) ([]LiveFit, error) {
+	if _, err := p.Decide(ctx); err != nil {
+		return nil, err
+	}
 	at := slices.IndexFunc(p.kinds, func(k *kind) bool { return k.id == id && k.example != nil })
 	if at < 0 {
 		return nil, nil

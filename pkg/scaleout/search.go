@@ -82,13 +82,12 @@ func (s *search) firstFit(ctx context.Context, hosts []*host, tried *int) (*host
 
 // grow opens a host in the best of the groups.
 func (s *search) grow(ctx context.Context, count int, groups func(*group) bool) (*host, *fit.Machine, error) {
-	g, err := s.choose(ctx, s.kind, count, func(g *group) bool {
+	h, err := s.open(ctx, s.kind, count, func(g *group) bool {
 		return groups(g) && s.allowed(g) && s.usable(g.Template.Node)
 	})
-	if err != nil || g == nil {
+	if err != nil || h == nil {
 		return nil, nil, err
 	}
-	h := s.open(g)
 	left, err := s.try(ctx, h)
 	return h, left, err
 }
@@ -166,34 +165,6 @@ func (p *planner) takeIdle(g *group, i int) {
 	if len(p.idle[g]) == 0 {
 		delete(p.idle, g)
 	}
-}
-
-// ranked are the groups in the order in which they would grow for count pods, those last that
-// do not fit or of which it is not known.
-func (p *planner) ranked(ctx context.Context, k *kind, count int) ([]*group, error) {
-	offers := make([]offer, 0, len(p.groups))
-	var others []*group
-	for _, g := range p.groups {
-		if g.empty == nil {
-			others = append(others, g)
-			continue
-		}
-		offered, err := p.offer(ctx, g, k, count)
-		if err != nil {
-			return nil, err
-		}
-		if offered.takes == 0 {
-			others = append(others, g)
-			continue
-		}
-		offers = append(offers, offered)
-	}
-	slices.SortFunc(offers, offer.compare)
-	ranked := make([]*group, 0, len(p.groups)+1)
-	for _, offered := range offers {
-		ranked = append(ranked, offered.group)
-	}
-	return append(ranked, others...), nil
 }
 
 // noteAbort notes a miss on a node that exists which keeps the scheduler from looking at any other.

@@ -8,27 +8,48 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// placeSharing puts pods on hosts that name claims which others may name, too: the first pod
-// takes the claim somewhere, and those after it have to go there.
-func (p *planner) placeSharing(ctx context.Context, b batch) error {
-	for i, pod := range b.pods {
-		if pod.why = unusable(pod); pod.why != "" {
-			continue
-		}
-		if err := p.placeSharer(ctx, pod, len(b.pods)-i); err != nil {
-			return err
-		}
-		if pod.host == nil {
-			continue
-		}
-		for _, claim := range b.kind.named {
-			claim.use(pod.pod)
-			if !claim.allocated() {
-				claim.host = pod.host
-			}
+// hostForSharer finds the host where the pod's claims are, or where there is the most room for
+// its like, and what is left of it with the pod; nil: the pod notes why.
+func (p *planner) hostForSharer(ctx context.Context, pod *pending, count int) (*host, *fit.Machine, error) {
+	k := pod.kind
+	if pod.why = unusable(pod); pod.why != "" {
+		return nil, nil, nil
+	}
+	for _, claim := range k.named {
+		if claim.host != nil {
+			left, err := p.join(ctx, pod, claim)
+			return claim.host, left, err
 		}
 	}
-	return nil
+	h, err := p.hostForFirst(ctx, k, count)
+	if err != nil {
+		return nil, nil, err
+	}
+	if h == nil {
+		pod.why = k.aborts
+		return nil, nil, nil
+	}
+	filling, err := p.filling(ctx, h.machine, k)
+	if err != nil {
+		return nil, nil, err
+	}
+	return h, filling.machines[1], nil
+}
+
+// hostForFirst finds, or opens, the host for the first of the pods; nil: there is none. What is
+// advised comes last, as in a search.
+func (p *planner) hostForFirst(ctx context.Context, k *kind, count int) (*host, error) {
+	for _, find := range []func() (*host, error){
+		func() (*host, error) { return p.bestHost(ctx, k, count) },
+		func() (*host, error) { return p.open(ctx, k, count, grown) },
+		func() (*host, error) { return p.bestHostOf(ctx, p.advised, k, count) },
+		func() (*host, error) { return p.open(ctx, k, count, advised) },
+	} {
+		if h, err := find(); h != nil || err != nil {
+			return h, err
+		}
+	}
+	return nil, nil
 }
 
 // unusable says why one of the pod's claims cannot be used by it, or nothing.
@@ -50,72 +71,21 @@ func unusable(pod *pending) string {
 	return ""
 }
 
-// placeSharer puts a pod where its claims are, or where there is the most room for its like.
-func (p *planner) placeSharer(ctx context.Context, pod *pending, count int) error {
-	k := pod.kind
-	for _, claim := range k.named {
-		if claim.host != nil {
-			return p.join(ctx, pod, claim)
-		}
-	}
-	h, err := p.hostForSharers(ctx, k, count)
-	if err != nil {
-		return err
-	}
-	if h == nil {
-		pod.why = k.aborts
-		return nil
-	}
-	filling, err := p.filling(ctx, h.machine, k)
-	if err != nil {
-		return err
-	}
-	p.put(h, pod, filling.machines[1])
-	return nil
-}
-
-// hostForSharers finds, or opens, the host for the first of the pods; nil: there is none. What is
-// advised comes last, as in a search.
-func (p *planner) hostForSharers(ctx context.Context, k *kind, count int) (*host, error) {
-	for _, find := range []func() (*host, error){
-		func() (*host, error) { return p.bestHost(ctx, k, count) },
-		func() (*host, error) { return p.openFor(ctx, k, count, grown) },
-		func() (*host, error) { return p.bestHostOf(ctx, p.advised, k, count) },
-		func() (*host, error) { return p.openFor(ctx, k, count, advised) },
-	} {
-		if h, err := find(); h != nil || err != nil {
-			return h, err
-		}
-	}
-	return nil, nil
-}
-
-// openFor opens a host in the best of the groups.
-func (p *planner) openFor(ctx context.Context, k *kind, count int, groups func(*group) bool) (*host, error) {
-	g, err := p.choose(ctx, k, count, groups)
-	if err != nil || g == nil {
-		return nil, err
-	}
-	return p.open(g), nil
-}
-
-// join puts a pod where its claim is.
-func (p *planner) join(ctx context.Context, pod *pending, claim *namedClaim) error {
+// join is what is left of the host of a pod's claim with the pod; nil: the pod notes why.
+func (p *planner) join(ctx context.Context, pod *pending, claim *namedClaim) (*fit.Machine, error) {
 	variant, err := p.variant(pod.kind)
 	if err != nil {
 		pod.why = err.Error()
-		return nil
+		return nil, nil
 	}
 	left, miss, err := p.cluster.Place(ctx, claim.host.machine, variant)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if miss != nil {
 		pod.why = fmt.Sprintf("claim %s is on %s, which has no room for the pod: %s", claim.name, claim.host.describe(), miss.Text)
-		return nil
 	}
-	p.put(claim.host, pod, left)
-	return nil
+	return left, nil
 }
 
 // bestHost is the host that takes the most pods of the kind, of the earliest stage of which one

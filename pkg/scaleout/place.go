@@ -1,0 +1,126 @@
+package scaleout
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+)
+
+// place puts the pods of all kinds on hosts, and opens hosts for them.
+func (p *planner) place(ctx context.Context, kinds []*kind) error {
+	for _, b := range batches(kinds) {
+		place := p.placeBatch
+		if len(b.kind.named) > 0 {
+			place = p.placeSharing
+		}
+		if err := place(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batch is a number of pods that are alike and equally urgent.
+type batch struct {
+	kind     *kind
+	priority int32
+	pods     []*pending
+}
+
+// batches are the pods in the order in which they are put on hosts, without those that are
+// not to be scheduled yet.
+func batches(kinds []*kind) []batch {
+	var all []batch
+	for _, k := range kinds {
+		if k.example == nil {
+			continue
+		}
+		for _, pod := range k.pods {
+			if pod.why != "" {
+				continue
+			}
+			last := len(all) - 1
+			if last < 0 || all[last].kind != k || all[last].priority != priority(pod.pod) {
+				all = append(all, batch{kind: k, priority: priority(pod.pod)})
+				last++
+			}
+			all[last].pods = append(all[last].pods, pod)
+		}
+	}
+	slices.SortFunc(all, func(a, b batch) int { return byNeed(a.pods[0], b.pods[0]) })
+	return all
+}
+
+// placeBatch puts the pods of a batch on hosts, and opens hosts for them.
+func (p *planner) placeBatch(ctx context.Context, b batch) error {
+	search, err := p.search(ctx, b.kind, len(b.pods))
+	if err != nil {
+		return err
+	}
+	for i, pod := range b.pods {
+		h, left, err := search.next(ctx, len(b.pods)-i)
+		if err != nil {
+			return err
+		}
+		if h == nil {
+			for _, rest := range b.pods[i:] {
+				rest.why = b.kind.aborts
+			}
+			return nil
+		}
+		p.put(h, pod, left)
+	}
+	return nil
+}
+
+// placeSharing puts pods on hosts that name claims which others may name, too: the first pod
+// takes the claim somewhere, and those after it have to go there.
+func (p *planner) placeSharing(ctx context.Context, b batch) error {
+	for i, pod := range b.pods {
+		h, left, err := p.hostForSharer(ctx, pod, len(b.pods)-i)
+		if err != nil {
+			return err
+		}
+		if left == nil {
+			continue
+		}
+		p.put(h, pod, left)
+		for _, claim := range b.kind.named {
+			claim.use(pod.pod)
+			if !claim.allocated() {
+				claim.host = pod.host
+			}
+		}
+	}
+	return nil
+}
+
+// put puts a pod on the host, of which left is left.
+func (p *planner) put(h *host, pod *pending, left *fit.Machine) {
+	p.cluster.Commit(left)
+	h.machine = left
+	pod.host = h
+	if h.stage != opened {
+		return
+	}
+	h.ask.Pods = append(h.ask.Pods, types.NamespacedName{Namespace: pod.pod.Namespace, Name: pod.pod.Name})
+	h.ask.Requests = total(h.ask.Requests, pod.kind.requests)
+	h.noteKind(pod.kind.id)
+}
+
+// total adds up requests.
+func total(sum, more corev1.ResourceList) corev1.ResourceList {
+	if sum == nil {
+		sum = corev1.ResourceList{}
+	}
+	for name, quantity := range more {
+		have := sum[name]
+		have.Add(quantity)
+		sum[name] = have
+	}
+	return sum
+}

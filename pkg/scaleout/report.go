@@ -1,0 +1,96 @@
+package scaleout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// growth are the nodes that were opened, the most urgent groups first.
+func (p *planner) growth() []Growth {
+	var growth []Growth
+	at := map[*group]int{}
+	for _, h := range slices.Concat(p.used, p.advised) {
+		if h.stage != opened {
+			continue
+		}
+		i, known := at[h.group]
+		if !known {
+			i = len(growth)
+			at[h.group] = i
+			growth = append(growth, Growth{Group: h.group.Name})
+		}
+		growth[i].Nodes = append(growth[i].Nodes, h.ask)
+	}
+	return growth
+}
+
+// report is what became of the kinds.
+func (p *planner) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
+	var all []Kind
+	for _, k := range kinds {
+		reported, err := p.reportKind(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, reported)
+	}
+	return all, nil
+}
+
+func (p *planner) reportKind(ctx context.Context, k *kind) (Kind, error) {
+	reported := Kind{ID: k.id, Example: k.example, Problem: k.problem}
+	for _, pod := range k.pods {
+		reported.Pods = append(reported.Pods, pod.decision())
+	}
+	if k.example == nil {
+		return reported, nil
+	}
+	reported.Groups = make([]GroupFit, len(p.groups))
+	for _, g := range p.groups {
+		found, err := p.groupFit(ctx, g, k)
+		if err != nil {
+			return Kind{}, err
+		}
+		reported.Groups[g.index] = found
+	}
+	return reported, nil
+}
+
+// groupFit is what a kind finds in a group.
+func (p *planner) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, error) {
+	found := GroupFit{Group: g.Name, Blocked: g.barred()}
+	if g.empty == nil {
+		return found, nil
+	}
+	filling, err := p.filling(ctx, g.empty, k)
+	if err != nil {
+		return GroupFit{}, err
+	}
+	found.Miss, found.PerNode = filling.miss, filling.pods()
+	if found.Blocked == "" && k.full[g] {
+		found.Blocked = fmt.Sprintf("at its maximum of %s, %d of which this plan asks for", nodes(*g.Max), g.opened)
+	}
+	return found, nil
+}
+
+// decision is where the pod goes.
+func (p *pending) decision() PodDecision {
+	d := PodDecision{
+		Pod: types.NamespacedName{Namespace: p.pod.Namespace, Name: p.pod.Name}, UID: p.pod.UID,
+		Outcome: Blocked, Why: p.why,
+	}
+	if p.host == nil {
+		return d
+	}
+	d.Outcome = p.host.outcome()
+	if p.host.stage == live {
+		d.Node = p.host.name
+	}
+	if p.host.group != nil {
+		d.Group = p.host.group.Name
+	}
+	return d
+}
