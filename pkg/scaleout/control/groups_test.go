@@ -119,13 +119,9 @@ func TestWhatGoesOnIsNotToldAgain(t *testing.T) {
 }
 
 // nodegroups is an EKS that does what it is asked for.
-type nodegroups struct {
-	view.Nodegroup
-	asked []string
-}
+type nodegroups struct{ view.Nodegroup }
 
-func (n *nodegroups) Describe(_ context.Context, _ v1alpha1.EKSNodegroup, update string) view.Nodegroup {
-	n.asked = append(n.asked, update)
+func (n *nodegroups) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Nodegroup {
 	return n.Nodegroup
 }
 
@@ -156,19 +152,6 @@ func TestAScaleUpByEKSIsTold(t *testing.T) {
 	}
 	if inFlight := w.status("g6").InFlight; told != 1 || len(inFlight) != 1 || inFlight[0].ID != "update-1" {
 		t.Errorf("told %d times, in flight are %v; want once, and update-1", told, inFlight)
-	}
-}
-
-// Of what EKS wanted anyhow there is no update, and the one before is still to be watched.
-func TestEKSIsAskedForTheLastUpdateOfOurs(t *testing.T) {
-	w := newWorld(t)
-	eks := &nodegroups{}
-	w.loop.Nodegroups = eks
-	object := group("g6", byEKS)
-	object.Status.InFlight = []v1alpha1.InFlight{{ID: "update-1", Nodes: 1, Target: 1}, {ID: "size-2-at-1", Nodes: 1, Target: 2}}
-	w.loop.askEKS(t.Context(), []*v1alpha1.GPUNodeGroup{object})
-	if len(eks.asked) != 1 || eks.asked[0] != "update-1" {
-		t.Errorf("EKS was asked for %q, want update-1", eks.asked)
 	}
 }
 

@@ -64,13 +64,13 @@ func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) 
 	}
 	o := view.Options{Driver: l.Driver, Now: now, Autoscaler: &said, Replicas: l.Forecast.Replicas(), Memo: l.memo}
 	if l.Nodegroups != nil {
-		o.AskEKS = l.askEKS
+		o.EKS = l.Nodegroups
 	}
 	v, err := view.Read(ctx, l.Client, o)
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.EKS, Placeholder: l.Placeholder}, nil
+	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.Nodegroups, Placeholder: l.Placeholder}, nil
 }
 
 // triggers is what Cluster Autoscaler has said of pods.

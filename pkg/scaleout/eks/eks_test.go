@@ -88,8 +88,16 @@ func (b *bench) intent(target int) v1alpha1.InFlight {
 	return v1alpha1.InFlight{ID: pair.IntentID, Target: int32(target), Nodes: int32(target), Since: metav1.NewTime(b.clock.Now())}
 }
 
+// groupOf is a group with an update of ours.
+func groupOf(nodegroup v1alpha1.EKSNodegroup, update string) *v1alpha1.GPUNodeGroup {
+	group := &v1alpha1.GPUNodeGroup{}
+	group.Spec.Provider.EKS = &nodegroup
+	group.Status.InFlight = []v1alpha1.InFlight{{ID: update, Target: 1}}
+	return group
+}
+
 func (b *bench) describe(update string) view.Nodegroup {
-	return b.client.Describe(context.Background(), gpus, update)
+	return b.client.Describe(context.Background(), groupOf(gpus, update))
 }
 
 func (b *bench) desired(t *testing.T) int {
@@ -200,7 +208,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			if test.fault != (ekssim.Fault{}) {
 				b.Inject(test.fault)
 			}
-			got := b.client.Describe(context.Background(), test.group, "")
+			got := b.client.Describe(context.Background(), groupOf(test.group, ""))
 			if got.Err == nil {
 				t.Fatalf("Describe gives %+v without an error", got)
 			}
@@ -314,7 +322,7 @@ func TestThrottlingLetsAllCallsPause(t *testing.T) {
 		{time.Second, 4, true},
 	} {
 		b.clock.Step(step.after)
-		got := b.client.Describe(context.Background(), []v1alpha1.EKSNodegroup{gpus, other}[i%2], "")
+		got := b.client.Describe(context.Background(), groupOf([]v1alpha1.EKSNodegroup{gpus, other}[i%2], ""))
 		if works := got.Err == nil; works != step.works {
 			t.Errorf("step %d: the error is %v", i, got.Err)
 		}

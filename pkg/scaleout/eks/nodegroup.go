@@ -25,12 +25,10 @@ type answer struct {
 	until time.Time
 }
 
-// Describe tells what EKS says of a node group, and of our update of it, which may be empty.
-// An answer counts for a while. Errors are in the result.
-func (c *Client) Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup {
-	if !pair.IsUpdateID(update) {
-		update = ""
-	}
+// Describe tells what EKS says of a group's node group, and of our last update of that. An answer
+// counts for a while. Errors are in the result.
+func (c *Client) Describe(ctx context.Context, of *v1alpha1.GPUNodeGroup) view.Nodegroup {
+	group, update := *of.Spec.Provider.EKS, pair.UpdateOf(of)
 	if a, found := c.fresh(group, update); found {
 		return a
 	}

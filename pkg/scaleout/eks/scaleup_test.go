@@ -215,7 +215,7 @@ func (f *fleet) situation(ctx context.Context) (pair.Situation, error) {
 	}
 	v.GroupStates = []view.Group{state}
 	s := pair.Situation{Now: f.clock.Now(), View: v, EKS: map[string]view.Nodegroup{
-		group.Name: f.client.Describe(ctx, gpus, pair.UpdateOf(&group)),
+		group.Name: f.client.Describe(ctx, &group),
 	}}
 	if missing := f.needs - len(f.nodes) - upcoming(&group, f.nodes); missing > 0 && view.Closed(&group, nil, f.clock.Now()) == "" {
 		s.Decision.Growth = []scaleout.Growth{{Group: group.Name, Nodes: make([]scaleout.NewNode, missing)}}

@@ -19,8 +19,8 @@ const IntentID = "intent"
 // wantedPrefix begins the IDs of what EKS wants anyhow, by an update whose ID is not known.
 const wantedPrefix = "size-"
 
-// IsUpdateID tells whether the ID of what is in flight is that of an update at EKS.
-func IsUpdateID(id string) bool {
+// isUpdateID tells whether the ID of what is in flight is that of an update at EKS.
+func isUpdateID(id string) bool {
 	return id != "" && id != IntentID && !strings.HasPrefix(id, wantedPrefix)
 }
 
@@ -29,7 +29,7 @@ func IsUpdateID(id string) bool {
 func UpdateOf(group *v1alpha1.GPUNodeGroup) string {
 	id := ""
 	for _, e := range group.Status.InFlight {
-		if e.Target > 0 && IsUpdateID(e.ID) {
+		if e.Target > 0 && isUpdateID(e.ID) {
 			id = e.ID
 		}
 	}

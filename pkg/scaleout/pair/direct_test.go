@@ -204,6 +204,15 @@ func TestDirectGrows(t *testing.T) {
 	}
 }
 
+// Of what EKS wanted anyhow there is no update, and the one before is still to be watched.
+func TestUpdateOfIsTheLastOneOfOurs(t *testing.T) {
+	group := &v1alpha1.GPUNodeGroup{}
+	group.Status.InFlight = []v1alpha1.InFlight{{ID: "update-1", Nodes: 1, Target: 1}, {ID: wantedPrefix + "2-at-1", Nodes: 1, Target: 2}}
+	if got := UpdateOf(group); got != "update-1" {
+		t.Errorf("the update is %q, want update-1", got)
+	}
+}
+
 func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 	protect := func(n *view.NodeState) {
 		n.Object.Annotations = map[string]string{v1alpha1.AnnotationScaleDownDisabled: "true", v1alpha1.AnnotationProtected: forClaim}

@@ -82,8 +82,7 @@ type GroupStatus struct {
 
 // Nodegroups is EKS.
 type Nodegroups interface {
-	// Describe asks for a node group and its update of that ID, which may be empty.
-	Describe(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup
+	view.EKS
 	// SetDesired sets the desired size to the intent's target and gives the update's ID.
 	// The same intent, by target and since, is the same update, however often it is sent.
 	// The ID is empty, without an error, where EKS has another update in progress.

@@ -1,48 +1,12 @@
 package view
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
-
-// Nodegroup is what EKS says of a node group.
-type Nodegroup struct {
-	Min, Max, Desired int
-	Status            string
-	// Update is the one in progress, empty where there is none.
-	Update string
-	// Failed is why the last update of ours failed, empty where it did not.
-	Failed string
-	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
-	// it did, or may have.
-	Refused string
-	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
-	// scale-up succeeds, and so may be old.
-	Issue string
-	// Err is why EKS could not be asked; then nothing else counts.
-	Err     error
-	AskedAt time.Time
-	// WarmPool is its least size, nil where the group has none.
-	WarmPool *int
-}
-
-// askEKS asks for the groups that grow by calls of EKS.
-func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
-	if r.AskEKS == nil {
-		return nil
-	}
-	var groups []*v1alpha1.GPUNodeGroup
-	for _, group := range r.members.groups {
-		if group.Spec.Pairing == v1alpha1.PairingDirect && group.Spec.Provider.EKS != nil && r.members.refused[group.Name] == "" {
-			groups = append(groups, group)
-		}
-	}
-	return r.AskEKS(ctx, groups)
-}
 
 // byAutoscaler tells whether Cluster Autoscaler makes the group grow.
 func byAutoscaler(group *v1alpha1.GPUNodeGroup) bool {

@@ -3,6 +3,8 @@ package view
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,12 +79,7 @@ func TestTheLeastLimitCounts(t *testing.T) {
 		return func(group *v1alpha1.GPUNodeGroup) { group.Spec.Max, group.Status.ProviderMax = spec, seen }
 	}
 	three, seven := ptr.To(int32(3)), ptr.To(int32(7))
-	five := func(context.Context, []*v1alpha1.GPUNodeGroup) map[string]Nodegroup {
-		return map[string]Nodegroup{"g": {Max: 5}}
-	}
-	away := func(context.Context, []*v1alpha1.GPUNodeGroup) map[string]Nodegroup {
-		return map[string]Nodegroup{"g": {Err: errors.New("no")}}
-	}
+	five, away := saidByEKS{Max: 5}, saidByEKS{Err: errors.New("no")}
 	of := says(autoscaler.Group{Max: 5})
 	for name, test := range map[string]struct {
 		group   *v1alpha1.GPUNodeGroup
@@ -95,13 +92,13 @@ func TestTheLeastLimitCounts(t *testing.T) {
 		"the autoscaler, less":   {paired(v1alpha1.PairingPlaceholder, limited(seven, three)), Options{Autoscaler: of}, 5},
 		"the autoscaler forgets": {paired(v1alpha1.PairingPlaceholder, limited(nil, three)), Options{Autoscaler: says(autoscaler.Group{})}, 0},
 		"the autoscaler, seen":   {paired(v1alpha1.PairingPlaceholder, limited(seven, three)), Options{}, 3},
-		"EKS alone":              {paired(v1alpha1.PairingDirect), Options{AskEKS: five}, 5},
-		"the spec, less":         {paired(v1alpha1.PairingDirect, limited(three, nil)), Options{AskEKS: five}, 3},
-		"EKS, less":              {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{AskEKS: five}, 5},
-		"EKS does not answer":    {paired(v1alpha1.PairingDirect, limited(seven, nil)), Options{AskEKS: away}, 7},
-		"EKS, seen":              {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{AskEKS: away}, 3},
+		"EKS alone":              {paired(v1alpha1.PairingDirect), Options{EKS: five}, 5},
+		"the spec, less":         {paired(v1alpha1.PairingDirect, limited(three, nil)), Options{EKS: five}, 3},
+		"EKS, less":              {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{EKS: five}, 5},
+		"EKS does not answer":    {paired(v1alpha1.PairingDirect, limited(seven, nil)), Options{EKS: away}, 7},
+		"EKS, seen":              {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{EKS: away}, 3},
 		"EKS is not asked":       {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{Autoscaler: of}, 3},
-		"nobody makes it grow":   {paired(v1alpha1.PairingObserve, limited(seven, three)), Options{Autoscaler: of, AskEKS: five}, 7},
+		"nobody makes it grow":   {paired(v1alpha1.PairingObserve, limited(seven, three)), Options{Autoscaler: of, EKS: five}, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _ := bounded(test.group, test.options)
@@ -111,6 +108,11 @@ func TestTheLeastLimitCounts(t *testing.T) {
 		})
 	}
 }
+
+// saidByEKS is an EKS that says the same of each group.
+type saidByEKS Nodegroup
+
+func (s saidByEKS) Describe(context.Context, *v1alpha1.GPUNodeGroup) Nodegroup { return Nodegroup(s) }
 
 func TestEKSIsAskedForGroupsThatGrowByItAlone(t *testing.T) {
 	all := &objects{}
@@ -123,13 +125,9 @@ func TestEKSIsAskedForGroupsThatGrowByItAlone(t *testing.T) {
 		all.groups.Items = append(all.groups.Items, *group)
 	}
 	all.nodes.Items = []corev1.Node{*testNode("n", time.Minute, map[string]string{v1alpha1.LabelEKSNodegroup: "alone"})}
-	var asked []string
-	newReading(all, Options{AskEKS: func(_ context.Context, groups []*v1alpha1.GPUNodeGroup) map[string]Nodegroup {
-		for _, group := range groups {
-			asked = append(asked, group.Name)
-		}
-		return nil
-	}}).askEKS(t.Context())
+	r := newReading(all, Options{EKS: saidByEKS{}})
+	r.eks = r.askEKS(t.Context())
+	asked := slices.Sorted(maps.Keys(r.eks))
 	if len(asked) != 1 || asked[0] != "alone" {
 		t.Errorf("EKS is asked for %v, want alone: two others have the same nodes", asked)
 	}

@@ -1,13 +1,13 @@
-package control
+package view
 
 import (
 	"context"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/scaleout/pair"
-	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 const (
@@ -17,26 +17,57 @@ const (
 	eksAtOnce = 4
 )
 
-// askEKS asks for groups, a few at a time.
-func (l *Loop) askEKS(ctx context.Context, groups []*v1alpha1.GPUNodeGroup) map[string]view.Nodegroup {
+// EKS is asked what it says of a group's node group, and of our last update of that.
+type EKS interface {
+	Describe(ctx context.Context, group *v1alpha1.GPUNodeGroup) Nodegroup
+}
+
+// Nodegroup is what EKS says of a node group.
+type Nodegroup struct {
+	Min, Max, Desired int
+	Status            string
+	// Update is the one in progress, empty where there is none.
+	Update string
+	// Failed is why the last update of ours failed, empty where it did not.
+	Failed string
+	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
+	// it did, or may have.
+	Refused string
+	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
+	// scale-up succeeds, and so may be old.
+	Issue string
+	// Err is why EKS could not be asked; then nothing else counts.
+	Err     error
+	AskedAt time.Time
+	// WarmPool is its least size, nil where the group has none.
+	WarmPool *int
+}
+
+// askEKS asks for the groups that grow by calls of EKS, a few at a time.
+func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
+	if r.EKS == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, eksTimeout)
 	defer cancel()
 	var (
+		asking  errgroup.Group
 		lock    sync.Mutex
-		running sync.WaitGroup
-		answers = map[string]view.Nodegroup{}
-		places  = make(chan struct{}, eksAtOnce)
+		answers = map[string]Nodegroup{}
 	)
-	for _, group := range groups {
-		places <- struct{}{}
-		running.Go(func() {
-			defer func() { <-places }()
-			answer := l.Nodegroups.Describe(ctx, *group.Spec.Provider.EKS, pair.UpdateOf(group))
+	asking.SetLimit(eksAtOnce)
+	for _, group := range r.members.groups {
+		if group.Spec.Pairing != v1alpha1.PairingDirect || group.Spec.Provider.EKS == nil || r.members.refused[group.Name] != "" {
+			continue
+		}
+		asking.Go(func() error {
+			answer := r.EKS.Describe(ctx, group)
 			lock.Lock()
 			defer lock.Unlock()
 			answers[group.Name] = answer
+			return nil
 		})
 	}
-	running.Wait()
+	_ = asking.Wait() // errors are in the answers
 	return answers
 }

@@ -26,9 +26,8 @@ type Options struct {
 	Now    time.Time
 	// Autoscaler is what Cluster Autoscaler says; nil where that cannot be known.
 	Autoscaler *autoscaler.Status
-	// AskEKS asks EKS for groups of pairing direct, and gives its answers by their names; nil
-	// where nobody may.
-	AskEKS func(context.Context, []*v1alpha1.GPUNodeGroup) map[string]Nodegroup
+	// EKS is asked for groups of pairing direct; nil where nobody may.
+	EKS EKS
 	// Replicas are counted room for.
 	Replicas []scaleout.Replica
 	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
@@ -49,8 +48,8 @@ type View struct {
 	RefusedHeadrooms []*v1alpha1.GPUHeadroom
 	// Again is when a schedule begins or ends next; zero: never.
 	Again time.Time
-	// EKS has what it says of groups that were asked for, by name.
-	EKS map[string]Nodegroup
+	// Nodegroups has what EKS says of groups that were asked for, by name.
+	Nodegroups map[string]Nodegroup
 	// Placeholders are the pods that the controller has made, whatever their phase.
 	Placeholders []*corev1.Pod
 }
@@ -145,7 +144,7 @@ func (r *reading) view() *View {
 			Selectors:      r.Memo.selectors,
 			Replicas:       r.Replicas,
 		},
-		EKS:          r.eks,
+		Nodegroups:   r.eks,
 		Placeholders: r.pods.placeholders,
 	}
 	starting := map[string]bool{}
