@@ -2,23 +2,17 @@ package keda
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
-	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
 // Sources are what knows the figures.
@@ -53,9 +47,6 @@ type Scaler struct {
 	stale <-chan struct{}
 }
 
-// remembered is of how many triggers is kept what they mean.
-const remembered = 4096
-
 const defaultPoll = 5 * time.Second
 
 // NewScaler does nothing yet.
@@ -66,54 +57,35 @@ func NewScaler(o ScalerOptions) *Scaler {
 	return &Scaler{ScalerOptions: o, capEvents: newCapEvents(o.Recorder, o.Clock)}
 }
 
-// identity is the same for what says the same.
-type identity [sha256.Size]byte
+// invalidSpec is the metric of a trigger that cannot be read. KEDA only logs an error of this
+// question; it shows that of a question for the metric, which it asks where there is one.
+const invalidSpec = "mica-invalid"
 
-func identify(ref *externalscaler.ScaledObjectRef) identity {
-	var text []byte
-	add := func(s string) { text = append(binary.AppendUvarint(text, uint64(len(s))), s...) }
-	add(ref.GetNamespace())
-	add(ref.GetName())
-	for _, key := range slices.Sorted(maps.Keys(ref.GetScalerMetadata())) {
-		add(key)
-		add(ref.GetScalerMetadata()[key])
+// Spec says by what KEDA has the target scaled.
+func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
+	name, threshold := invalidSpec, 1.0
+	if _, t, err := s.trigger(ref); err == nil {
+		name, threshold = t.definition.spec, t.Threshold
 	}
-	return sha256.Sum256(text)
+	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{{
+		MetricName: name, TargetSize: whole(threshold), TargetSizeFloat: threshold,
+	}}}, nil
 }
 
-// parsed is what became of a trigger's text.
-type parsed struct {
-	trigger *Trigger
-	err     error
-}
-
-// trigger reads one, or remembers it.
-func (s *Scaler) trigger(ref *externalscaler.ScaledObjectRef) (identity, *Trigger, error) {
-	id := identify(ref)
-	known := s.remembered()
-	if p, ok := known.Get(id); ok {
-		return id, p.(parsed).trigger, p.(parsed).err
+// Metrics says how much there is to do, in all. It is given for the metric that is asked for: a
+// trigger that was corrected is asked by its former name until KEDA has the new one.
+func (s *Scaler) Metrics(ctx context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
+	r, err := s.resolve(ctx, request.GetScaledObjectRef())
+	if err != nil {
+		return nil, err
 	}
-	t, err := Parse(ref.GetNamespace(), ref.GetScalerMetadata(), s.Profiles)
-	known.Add(id, parsed{t, err})
-	return id, t, err
-}
-
-// remembered forgets all when the profiles are others.
-func (s *Scaler) remembered() *lru.Cache {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.stale:
-		s.known = nil
-	default:
+	_, allowed, err := s.value(ctx, r)
+	if err != nil {
+		return nil, err
 	}
-	if s.known == nil {
-		// In this order: what is read after the channel was taken is no older than it.
-		s.stale = s.Profiles.Changed()
-		s.known = lru.New(remembered)
-	}
-	return s.known
+	return &externalscaler.GetMetricsResponse{MetricValues: []*externalscaler.MetricValue{{
+		MetricName: request.GetMetricName(), MetricValue: whole(allowed), MetricValueFloat: allowed,
+	}}}, nil
 }
 
 // resolved is a trigger with the state of its target.
@@ -160,18 +132,20 @@ func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64
 	return wanted, allowed, err
 }
 
-// patience is how long a question waits for a plan.
-const patience = 10 * time.Second
-
-func (s *Sources) supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	supply, err := s.Forecast.Supply(ctx, replica)
+// Active says whether the target is to have replicas at all.
+func (s *Scaler) Active(ctx context.Context, ref *externalscaler.ScaledObjectRef) (bool, error) {
+	r, err := s.resolve(ctx, ref)
 	if err != nil {
-		return scaleout.Supply{}, unavailable(err)
+		return false, err
 	}
-	if supply.Problem != "" {
-		return scaleout.Supply{}, failure{fmt.Errorf("nothing can be planned with it: %s", supply.Problem), codes.FailedPrecondition}
+	if r.trigger.loading(r.target, s.Clock.Now()) {
+		return true, nil
 	}
-	return supply, nil
+	wanted, allowed, err := s.value(ctx, r)
+	// A cap leaves fewer replicas, and only where there can be none it leaves none: what is
+	// above a threshold that is higher than the cap is active.
+	return wanted > r.trigger.Activation && allowed > 0, err
 }
+
+// whole is for who reads the field of a contract before fractions: a little is not nothing.
+func whole(value float64) int64 { return int64(min(math.Ceil(value), math.MaxInt32)) }

@@ -1,11 +1,18 @@
 package keda
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/utils/lru"
+
+	"github.com/mica-gpu/mica/api/externalscaler"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
@@ -21,6 +28,59 @@ type Trigger struct {
 	Threshold, Activation float64
 	// LoadingTimeout is how long a pod that has its devices may take to become Ready.
 	LoadingTimeout time.Duration
+}
+
+// parsed is what became of a trigger's text.
+type parsed struct {
+	trigger *Trigger
+	err     error
+}
+
+// trigger reads one, or remembers it.
+func (s *Scaler) trigger(ref *externalscaler.ScaledObjectRef) (identity, *Trigger, error) {
+	id := identify(ref)
+	known := s.remembered()
+	if p, ok := known.Get(id); ok {
+		return id, p.(parsed).trigger, p.(parsed).err
+	}
+	t, err := Parse(ref.GetNamespace(), ref.GetScalerMetadata(), s.Profiles)
+	known.Add(id, parsed{t, err})
+	return id, t, err
+}
+
+// identity is the same for what says the same.
+type identity [sha256.Size]byte
+
+func identify(ref *externalscaler.ScaledObjectRef) identity {
+	var text []byte
+	add := func(s string) { text = append(binary.AppendUvarint(text, uint64(len(s))), s...) }
+	add(ref.GetNamespace())
+	add(ref.GetName())
+	for _, key := range slices.Sorted(maps.Keys(ref.GetScalerMetadata())) {
+		add(key)
+		add(ref.GetScalerMetadata()[key])
+	}
+	return sha256.Sum256(text)
+}
+
+// mostTriggers are remembered.
+const mostTriggers = 4096
+
+// remembered forgets all when the profiles are others.
+func (s *Scaler) remembered() *lru.Cache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.stale:
+		s.known = nil
+	default:
+	}
+	if s.known == nil {
+		// In this order: what is read after the channel was taken is no older than it.
+		s.stale = s.Profiles.Changed()
+		s.known = lru.New(mostTriggers)
+	}
+	return s.known
 }
 
 const defaultLoadingTimeout = 30 * time.Minute

@@ -3,7 +3,6 @@ package usage
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -29,14 +28,12 @@ type Options struct {
 type Meter struct {
 	cluster cluster
 	scraper *scraper
-	http    *http.Client
 }
 
 // New is a Meter that answers once Start runs.
 func New(o Options) *Meter {
-	m := &Meter{cluster: o.cluster(), http: newHTTPClient()}
-	m.scraper = newScraper(o.Clock, m.scrapeNode)
-	return m
+	c := o.cluster()
+	return &Meter{cluster: c, scraper: newScraper(o.Clock, nodePlugins{c, newHTTPClient()}.scrape)}
 }
 
 func (o Options) cluster() cluster {
@@ -173,13 +170,4 @@ func (m *Meter) silent(known scraped, h hold, now time.Time) error {
 		return fmt.Errorf("the plugin of node %s, which has device %s, has %s: see whether this controller was stopped meanwhile", h.node, h.device.Name, since)
 	}
 	return fmt.Errorf("the plugin of node %s, which has device %s, has %s: %w", h.node, h.device.Name, since, known.err)
-}
-
-// scrapeNode asks the plugin of a node.
-func (m *Meter) scrapeNode(ctx context.Context, node string) (map[string]Reading, error) {
-	at, err := m.cluster.target(ctx, node)
-	if err != nil {
-		return nil, err
-	}
-	return scrape(ctx, m.http, at)
 }

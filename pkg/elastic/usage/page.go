@@ -46,8 +46,22 @@ func newHTTPClient() *http.Client {
 	}
 }
 
-// scrape asks a plugin for its devices' readings, by the devices' names.
-func scrape(ctx context.Context, c *http.Client, at target) (map[string]Reading, error) {
+// nodePlugins are asked for their devices' readings.
+type nodePlugins struct {
+	cluster cluster
+	http    *http.Client
+}
+
+// scrape asks the plugin of a node, and gives readings by the devices' names.
+func (p nodePlugins) scrape(ctx context.Context, node string) (map[string]Reading, error) {
+	at, err := p.cluster.target(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return get(ctx, p.http, at)
+}
+
+func get(ctx context.Context, c *http.Client, at target) (map[string]Reading, error) {
 	address := url.URL{Scheme: "http", Host: net.JoinHostPort(at.address, strconv.Itoa(int(at.port))), Path: "/metrics"}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), http.NoBody)
 	if err != nil {

@@ -23,7 +23,7 @@ func TestReadingsAreFetched(t *testing.T) {
 	)
 	p.tell(lines...)
 	ip, port := p.at(t)
-	got, err := scrape(t.Context(), newHTTPClient(), target{pod: "mica/a", address: ip, port: port})
+	got, err := get(t.Context(), newHTTPClient(), target{pod: "mica/a", address: ip, port: port})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestWhatIsNoPageOfAPluginIsRefused(t *testing.T) {
 			p := newPlugins(t)
 			p.respond(test.answer)
 			ip, port := p.at(t)
-			_, err := scrape(t.Context(), newHTTPClient(), target{pod: "mica/a", address: ip, port: port})
+			_, err := get(t.Context(), newHTTPClient(), target{pod: "mica/a", address: ip, port: port})
 			fixture.Sentence(t, err, append(test.want, "pod mica/a")...)
 			if p.requests() != 1 {
 				t.Errorf("%d requests were made", p.requests())
@@ -105,7 +105,7 @@ func TestAPluginThatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 		t.Errorf("it is waited for %s", c.Timeout)
 	}
 	c.Timeout = 20 * time.Millisecond
-	_, err := scrape(t.Context(), c, target{pod: "mica/a", address: ip, port: port})
+	_, err := get(t.Context(), c, target{pod: "mica/a", address: ip, port: port})
 	fixture.Sentence(t, err, "pod mica/a", "Client.Timeout", "NetworkPolicy")
 }
 
@@ -114,7 +114,7 @@ func TestAPluginThatIsNotThereIsAnError(t *testing.T) {
 	p := &plugins{Server: closed}
 	ip, port := p.at(t)
 	closed.Close()
-	_, err := scrape(t.Context(), newHTTPClient(), target{pod: "mica/a", address: ip, port: port})
+	_, err := get(t.Context(), newHTTPClient(), target{pod: "mica/a", address: ip, port: port})
 	fixture.Sentence(t, err, "pod mica/a", "connection refused", "NetworkPolicy")
 }
 

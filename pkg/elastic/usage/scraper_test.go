@@ -26,7 +26,7 @@ func newNodes() *nodes {
 	return &nodes{asked: map[string]int{}, now: map[string]int{}, most: map[string]int{}}
 }
 
-func (n *nodes) fetch(ctx context.Context, node string) (map[string]Reading, error) {
+func (n *nodes) scrape(ctx context.Context, node string) (map[string]Reading, error) {
 	n.count(node, 1)
 	defer n.count(node, -1)
 	if n.hold != nil {
@@ -85,7 +85,7 @@ func running(t testing.TB, s *scraper) {
 func TestTheFirstQuestionWaitsForAnAnswer(t *testing.T) {
 	n := newNodes()
 	n.began, n.hold = make(chan struct{}), make(chan struct{})
-	s := newScraper(testclock.NewFakeClock(t0), n.fetch)
+	s := newScraper(testclock.NewFakeClock(t0), n.scrape)
 	answers := make(chan error, 3)
 	for range 3 { // the first before it runs
 		go func() {
@@ -115,7 +115,7 @@ func TestTheFirstQuestionWaitsForAnAnswer(t *testing.T) {
 }
 
 func TestAQuestionEndsWithItsContext(t *testing.T) {
-	s := newScraper(testclock.NewFakeClock(t0), newNodes().fetch) // does not run
+	s := newScraper(testclock.NewFakeClock(t0), newNodes().scrape) // does not run
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if _, err := s.first(ctx, "n1"); !errors.Is(err, context.Canceled) {
@@ -126,7 +126,7 @@ func TestAQuestionEndsWithItsContext(t *testing.T) {
 func TestANodeIsAskedWhileSomebodyAsks(t *testing.T) {
 	n := newNodes()
 	clock := testclock.NewFakeClock(t0)
-	s := newScraper(clock, n.fetch)
+	s := newScraper(clock, n.scrape)
 	running(t, s)
 	if _, err := s.first(t.Context(), "n1"); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestANodeIsAskedWhileSomebodyAsks(t *testing.T) {
 
 func TestANodeThatIsSilentForLongIsAskedLessOften(t *testing.T) {
 	clock := testclock.NewFakeClock(t0)
-	s := newScraper(clock, newNodes().fetch)
+	s := newScraper(clock, newNodes().scrape)
 	s.ask("n1")
 	fail := errors.New("no")
 	if got := s.keep(t.Context(), "n1", t0, nil, fail); got != refreshEvery {
@@ -194,7 +194,7 @@ func TestANodeThatIsSilentForLongIsAskedLessOften(t *testing.T) {
 func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 	clock := testclock.NewFakeClock(t0)
 	n := newNodes()
-	s := newScraper(clock, n.fetch)
+	s := newScraper(clock, n.scrape)
 	running(t, s)
 	if known, err := s.first(t.Context(), "n1"); err != nil || known.err != nil || known.readings == nil {
 		t.Fatalf("got %+v, %v", known, err)
@@ -209,7 +209,7 @@ func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 func TestNoMoreThanSixteenNodesAreAskedAtOnceAndEachOnce(t *testing.T) {
 	n := newNodes()
 	n.began, n.hold = make(chan struct{}), make(chan struct{})
-	s := newScraper(testclock.NewFakeClock(t0), n.fetch)
+	s := newScraper(testclock.NewFakeClock(t0), n.scrape)
 	running(t, s)
 	const many = 50
 	var questions sync.WaitGroup

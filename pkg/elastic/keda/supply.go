@@ -1,0 +1,27 @@
+package keda
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+// patience is how long a question waits for a plan.
+const patience = 10 * time.Second
+
+func (s *Sources) supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	supply, err := s.Forecast.Supply(ctx, replica)
+	if err != nil {
+		return scaleout.Supply{}, unavailable(err)
+	}
+	if supply.Problem != "" {
+		return scaleout.Supply{}, failure{fmt.Errorf("nothing can be planned with it: %s", supply.Problem), codes.FailedPrecondition}
+	}
+	return supply, nil
+}
