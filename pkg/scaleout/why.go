@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 const (
@@ -70,9 +72,7 @@ func (c *count) whyOf(ctx context.Context, g *group) (string, bool) {
 func sentence(reasons []string) string {
 	told := reasons[:min(len(reasons), mostReasons)]
 	for i, reason := range told {
-		if len(reason) > longestReason {
-			told[i] = strings.ToValidUTF8(reason[:longestReason], "") + "..."
-		}
+		told[i] = excerpt.Of(reason, longestReason)
 	}
 	text := strings.Join(told, "; ")
 	switch more := len(reasons) - len(told); more {

@@ -97,7 +97,7 @@ func TestAPanicCostsItsOwnRequestOnly(t *testing.T) {
 	if _, err := client.IsActive(t.Context(), trigger("vllm")); err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	for _, part := range []string{"no such luck", "serve_test.go"} {
+	for _, part := range []string{"no such luck", "server_test.go"} {
 		if !strings.Contains(server.log.String(), part) {
 			t.Errorf("the log does not have %q:\n%s", part, server.log)
 		}

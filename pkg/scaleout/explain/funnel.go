@@ -8,6 +8,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // funnel narrows the devices of a node down to those that a request can have, and says
@@ -87,7 +88,7 @@ func classHint(o offer, class string) string {
 func typesOf(of []*devices.Device) []string {
 	var words []string
 	for _, d := range of {
-		words = append(words, cmp.Or(ownText(d, "type"), "of "+d.ID.Pool.Driver))
+		words = append(words, cmp.Or(ownText(d, gpu.AttributeType), "of "+d.ID.Pool.Driver))
 	}
 	return words
 }
