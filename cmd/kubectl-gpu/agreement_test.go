@@ -32,7 +32,7 @@ func (*planned) Failed(error)                                    {}
 // fullEKS has a node group that has all the machines that it may have.
 type fullEKS struct{ pair.Nodegroups }
 
-func (fullEKS) Describe(context.Context, v1alpha1.EKSNodegroup, string) view.Nodegroup {
+func (fullEKS) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Nodegroup {
 	return view.Nodegroup{Max: 1, Desired: 1, Status: "ACTIVE"}
 }
 
