@@ -193,3 +193,40 @@ func holdNVML(t *testing.T, d *daemon) (end func()) {
 	})
 	return end
 }
+
+func TestCharLinks(t *testing.T) {
+	t.Parallel()
+	d := start(t, withHabits(t, "mig-static", "{charLinks: true}"))
+	links := filepath.Join(d.root, "dev/char")
+	count := 0
+	for _, device := range devices(t, filepath.Join(d.root, "dev")) {
+		name, rest, _ := strings.Cut(device, " ")
+		number, _, _ := strings.Cut(rest, " ")
+		if target, err := filepath.EvalSymlinks(filepath.Join(links, number)); err != nil || target != filepath.Join(d.root, "dev", name) {
+			t.Errorf("/dev/char/%s leads to %s (%v), want %s", number, target, err, name)
+		}
+		count++
+	}
+	if entries, err := os.ReadDir(links); err != nil || len(entries) != count {
+		t.Errorf("/dev/char has %d entries (%v), want %d", len(entries), err, count)
+	}
+}
+
+// A metrics exporter in another process keeps an administrator from resetting a GPU.
+func TestExporterHoldsAGPU(t *testing.T) {
+	t.Parallel()
+	d := start(t, withHabits(t, "p4d.24xlarge", "{clientsHold: true}"))
+	release := holdNVML(t, d)
+	for _, command := range []string{"mig mode 0 on", "reset 0", "detach 0"} {
+		if out, err := d.sim(strings.Fields(command)...); err == nil || !strings.Contains(strings.ToLower(out), "client") {
+			t.Errorf("%s under an exporter: %v\n%s", command, err, out)
+		}
+	}
+	release()
+	if out, err := d.sim("reset", "0"); err != nil {
+		t.Errorf("reset: %v\n%s", err, out)
+	}
+	if state, err := d.control().State(); err != nil || state.GPUs[0].MIGMode != "Enabled" {
+		t.Errorf("the pending MIG mode was not activated: %+v (%v)", state.GPUs[0], err)
+	}
+}

@@ -35,7 +35,7 @@ func (t *Tree) attach(file model.File, gpu model.GPUInfo) {
 // detach removes what attach made; the bridges above the GPU stay.
 func (t *Tree) detach(gpu model.GPUInfo) {
 	t.attached[gpu.Index] = false
-	t.remove(nodePath(model.GPUNode(gpu.Minor)))
+	t.removeDevice(model.GPUNode(gpu.Minor))
 	t.remove(path.Dir(informationFile(gpu)))
 	t.remove(path.Dir(instancesDir(gpu.Minor)))
 	t.removeFunction(gpuFunction(gpu))

@@ -71,7 +71,7 @@ func (t *Tree) show(shown, want capabilitySet) {
 	for dir, minor := range shown {
 		if want[dir] != minor {
 			t.remove(dir)
-			t.remove(nodePath(model.CapabilityNode(minor, model.InstanceCapabilityMode)))
+			t.removeDevice(model.CapabilityNode(minor, model.InstanceCapabilityMode))
 		}
 	}
 	maps.DeleteFunc(shown, func(dir string, minor int) bool { return want[dir] != minor })

@@ -178,6 +178,8 @@ type GPUState struct {
 	InUse bool `json:"inUse,omitempty"`
 	// Use is what SetUse has set of the GPU as a whole.
 	Use UseState `json:"use,omitzero"`
+	// Clients counts the processes that have a handle of the GPU from NVML.
+	Clients int `json:"clients,omitempty"`
 	// Processes are those with a context on the GPU or on a MIG device of it.
 	Processes []ProcessState `json:"processes,omitempty"`
 	// Instances are ordered by their ID.

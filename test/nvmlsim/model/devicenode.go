@@ -73,7 +73,8 @@ func CapabilityNode(minor int, mode fs.FileMode) DeviceNode {
 // InstanceCapabilityMode is that of the capability nodes of MIG instances.
 const InstanceCapabilityMode = 0o444
 
-// opened are the device nodes that a session has needed so far. Machine.mu guards it.
+// opened is what a session has got handles of, and has the device nodes of open until it
+// is shut down. Machine.mu guards it.
 type opened struct {
 	gpus         map[*gpu]bool
 	capabilities map[int]bool
@@ -92,6 +93,31 @@ func (o *opened) migDevice(c *computeInstance) {
 		o.capabilities = map[int]bool{}
 	}
 	o.capabilities[c.parent.capability()], o.capabilities[c.capability()] = true, true
+}
+
+// held says whether a process other than the session's has a handle of the GPU that
+// stands in others' way. It is called with Machine.mu held.
+func (m *Machine) held(g *gpu, except *Session) bool {
+	if !m.file.Habits.ClientsHold {
+		return false
+	}
+	for s := range m.sessions {
+		if s != except && s.opened.gpus[g] {
+			return true
+		}
+	}
+	return false
+}
+
+// clients counts the processes with a handle of the GPU. It is called with Machine.mu held.
+func (m *Machine) clients(g *gpu) int {
+	count := 0
+	for s := range m.sessions {
+		if s.opened.gpus[g] {
+			count++
+		}
+	}
+	return count
 }
 
 // DeviceNodes are the nodes that the session's process makes where it lacks them, a line

@@ -285,3 +285,50 @@ func TestDriverThatIsReplaced(t *testing.T) {
 		t.Errorf("the persistence mode outlives the module: %v (%v)", mode, ret)
 	}
 }
+
+// A metrics exporter holds handles. What of this others notice is the habit's to say.
+func TestClientsThatHoldGPUs(t *testing.T) {
+	ampere := strings.Replace(strings.Replace(twoGPUs, "h100-sxm-80gb", "a100-sxm-40gb", 1), "linksPerGPU: 2", "linksPerGPU: 1", 1)
+	for _, test := range []struct {
+		name, text string
+		held       bool
+		activation nvml.Return
+		pending    int
+	}{
+		{"before Hopper", ampere, true, nvml.ERROR_IN_USE, nvml.DEVICE_MIG_ENABLE},
+		{"from Hopper on", twoGPUs, true, nvml.SUCCESS, nvml.DEVICE_MIG_ENABLE},
+		{"without the habit", ampere, false, nvml.ERROR_RESET_REQUIRED, nvml.DEVICE_MIG_ENABLE},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			text := test.text
+			if test.held {
+				text = strings.Replace(text, "gpus:", "habits: {clientsHold: true}\ngpus:", 1)
+			}
+			m := load(t, text)
+			admin, exporter := initialised(t, m), initialised(t, m)
+			d := handle(t, admin, 0)
+			if state, _ := m.State(); state.GPUs[0].Clients != 1 || state.GPUs[1].Clients != 0 {
+				t.Errorf("clients are %d and %d", state.GPUs[0].Clients, state.GPUs[1].Clients)
+			}
+			handle(t, exporter, 0)
+			activation, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+			if ret != nvml.SUCCESS || activation != test.activation {
+				t.Errorf("SetMigMode returned %v and %v, want %v", activation, ret, test.activation)
+			}
+			if _, pending, _ := d.GetMigMode(); pending != test.pending {
+				t.Errorf("the pending mode is %d, want %d", pending, test.pending)
+			}
+			_ = admin.Shutdown()
+			if err := m.Reset(0); (err != nil) != test.held {
+				t.Errorf("a reset under an exporter: %v", err)
+			}
+			if test.held && m.Detach(0) == nil {
+				t.Error("a GPU was detached under an exporter")
+			}
+			_ = exporter.Shutdown()
+			if err := m.Reset(0); err != nil {
+				t.Errorf("a reset after the exporter: %v", err)
+			}
+		})
+	}
+}

@@ -155,7 +155,7 @@ func (m *Machine) State() (State, error) {
 	}
 	for _, g := range m.gpus {
 		of := g.state()
-		of.Processes = m.processStates(g)
+		of.Processes, of.Clients = m.processStates(g), m.clients(g)
 		state.GPUs = append(state.GPUs, of)
 	}
 	return state, nil

@@ -16,8 +16,8 @@ func (m *Machine) SetMIGMode(index int, enabled bool) error {
 		mode = nvml.DEVICE_MIG_ENABLE
 	}
 	return m.changeMIG(index, func(g *gpu) error {
-		if g.setMIGMode(mode) == nvml.ERROR_IN_USE {
-			return fmt.Errorf("GPU %d is in use, by its instances or by a process, so that MIG cannot be switched to %q now; it is %q and %q is pending",
+		if g.setMIGMode(mode, m.held(g, nil)) == nvml.ERROR_IN_USE {
+			return fmt.Errorf("GPU %d is in use, by its instances, by a process or by a client of NVML, so that MIG cannot be switched to %q now; it is %q and %q is pending",
 				index, g.migModeText(mode), g.migModeText(g.migMode.current), g.migModeText(g.migMode.pending))
 		}
 		return nil
@@ -83,6 +83,9 @@ func (m *Machine) Reset(index int) error {
 		}
 		if g.inUse() || slices.ContainsFunc(slices.Collect(maps.Values(g.instances.byID)), (*gpuInstance).inUse) {
 			return fmt.Errorf("GPU %d is in use by a process and cannot be reset", index)
+		}
+		if m.held(g, nil) {
+			return fmt.Errorf("GPU %d is held by a client of NVML and cannot be reset", index)
 		}
 		g.endInstances()
 		g.migMode.current = g.migMode.pending

@@ -27,15 +27,16 @@ func (g *gpu) resetless() bool { return g.architecture >= nvml.DEVICE_ARCH_HOPPE
 func (g *gpu) busy() bool { return g.inUse() || len(g.instances.byID) > 0 }
 
 // setMIGMode asks for a mode and returns what became of it, which is not the
-// return code of nvmlDeviceSetMigMode: the call succeeds all the same.
-func (g *gpu) setMIGMode(mode int) (activation nvml.Return) {
+// return code of nvmlDeviceSetMigMode: the call succeeds all the same. held says that
+// somebody else has the GPU open, which matters if the change needs a reset.
+func (g *gpu) setMIGMode(mode int, held bool) (activation nvml.Return) {
 	switch {
 	case mode == g.migMode.current:
 		g.migMode.pending = mode
 		return nvml.SUCCESS
 	case g.busy() && g.resetless():
 		return nvml.ERROR_IN_USE
-	case g.busy():
+	case g.busy(), held && !g.resetless():
 		g.migMode.pending = mode
 		return nvml.ERROR_IN_USE
 	case g.resetless():
@@ -57,7 +58,7 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 		case mode != nvml.DEVICE_MIG_DISABLE && mode != nvml.DEVICE_MIG_ENABLE:
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
-		activation = d.gpu.setMIGMode(mode)
+		activation = d.gpu.setMIGMode(mode, d.session.machine.held(d.gpu, d.session))
 		return nvml.SUCCESS
 	})
 	return activation, ret

@@ -54,8 +54,8 @@ func (m *Machine) setPresence(index int, want Presence, from ...Presence) error 
 	switch {
 	case !slices.Contains(from, g.presence):
 		return fmt.Errorf("GPU %d of machine %q is %s, so that it cannot become %s", index, m.file.Name, g.presence, want)
-	case want == Absent && g.busy():
-		return fmt.Errorf("GPU %d of machine %q is in use and cannot be detached: end its processes and MIG instances", index, m.file.Name)
+	case want == Absent && (g.busy() || m.held(g, nil)):
+		return fmt.Errorf("GPU %d of machine %q is in use and cannot be detached: end its processes, MIG instances and clients of NVML", index, m.file.Name)
 	}
 	was := g.presence
 	g.presence = want
