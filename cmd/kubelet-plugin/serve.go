@@ -108,6 +108,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 		Edits: opened.edits,
 		Tools: prepare.Tools{MIG: opened.library, Modes: opened.library, TimeSlices: newTimeSlices(f)},
 		Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
+		Check: opened.library.CheckFile,
 		Close: opened.library.Close,
 	}, nil
 }

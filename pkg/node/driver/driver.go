@@ -50,6 +50,9 @@ type Hardware struct {
 	Tools prepare.Tools
 	// Meter reads how busy a GPU or MIG device is, by its UUID.
 	Meter func(uuid string) sample.Meter
+	// Check tells why only a new process can go on with the driver that is installed now,
+	// nil while this one can. It is asked every few seconds.
+	Check func() error
 	Close func() error
 }
 

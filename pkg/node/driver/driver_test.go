@@ -46,6 +46,8 @@ type hardware struct {
 	fails  []error // one for each call of Open, before it succeeds
 	opened int
 	closed int
+	// replaced is why the process cannot go on.
+	replaced error
 }
 
 // sliceCount is the whole GPUs', the counters', and one for the partitions of each GPU.
@@ -70,7 +72,7 @@ func (h *hardware) open(context.Context) (Hardware, error) {
 	return Hardware{
 		GPUs: h, Edits: &h.edits, Tools: prepare.Tools{MIG: h.library, Modes: h.library},
 		Meter: func(uuid string) sample.Meter { return h.library.Meter(uuid) },
-		Close: h.close,
+		Check: h.check, Close: h.close,
 	}, nil
 }
 
@@ -79,6 +81,13 @@ func (h *hardware) Discover() (gpu.Node, []error, error) { return h.node, nil, n
 
 // Refresh implements offer.GPUs.
 func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
+
+// check says that the driver was replaced, from when it was.
+func (h *hardware) check() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.replaced
+}
 
 func (h *hardware) close() error {
 	h.mu.Lock()

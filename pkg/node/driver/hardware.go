@@ -19,8 +19,11 @@ import (
 // hardwareRetries are between two looks for an NVIDIA driver.
 var hardwareRetries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time.Second, Steps: math.MaxInt}
 
+// checkInterval is how long a driver may be gone unseen.
+const checkInterval = 5 * time.Second
+
 // watchHardware offers the GPUs, and samples those that are held, from when there are
-// any until ctx ends.
+// any until ctx ends. It fails where only a new process can go on.
 func (d *Driver) watchHardware(ctx context.Context) error {
 	if err := d.awaitHardware(ctx); err != nil {
 		return err
@@ -28,7 +31,25 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.samples.Run(ctx, d.hardware.Meter) })
 	group.Go(func() error { return d.offer.Watch(ctx) })
+	group.Go(func() error { return d.watchReplacement(ctx) })
 	return group.Wait()
+}
+
+// watchReplacement ends the process when the driver is replaced or taken away: another
+// one's library does not get into a process that has loaded one.
+func (d *Driver) watchReplacement(ctx context.Context) error {
+	ticker := time.NewTicker(checkInterval)
+	defer ticker.Stop()
+	for {
+		if err := d.hardware.Check(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
 }
 
 // awaitHardware opens the NVIDIA driver and offers its GPUs. A node without a

@@ -62,6 +62,33 @@ func TestALibraryThatWasReplacedEndsTheProcess(t *testing.T) {
 	}
 }
 
+// A driver container was unmounted, or packages were upgraded, while GPUs were offered.
+func TestADriverThatIsReplacedEndsTheProcess(t *testing.T) {
+	h := newHardware(t)
+	d, err := New(options(t, apiserver.New(), h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		if err := d.openHardware(ctx); err != nil {
+			t.Fatal(err)
+		}
+		start, replaced := time.Now(), 10*checkInterval
+		time.AfterFunc(replaced, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.replaced = fmt.Errorf("%w: the plugin ends", nvml.ErrReplaced)
+		})
+		fixture.Sentence(t, d.watchReplacement(ctx), "the NVML library was replaced", "the plugin ends")
+		if took := time.Since(start); took < replaced || took > replaced+checkInterval {
+			t.Errorf("it ended after %s", took)
+		}
+	})
+	_, ctx := ktesting.NewTestContext(t)
+	fixture.Sentence(t, d.watchHardware(ctx), "the NVML library was replaced")
+}
+
 func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {
 	h := newHardware(t)
 	h.node = gpu.Node{DriverVersion: "580.95.05"}

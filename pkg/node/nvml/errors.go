@@ -12,7 +12,7 @@ import (
 var (
 	// ErrLibrary means that libnvidia-ml.so.1 is absent or is not NVML.
 	ErrLibrary = errors.New("no usable NVML library")
-	// ErrReplaced means that the library's file was replaced since this process
+	// ErrReplaced means that the library's file was replaced or removed since this process
 	// loaded it. The loader hands out the old one for as long as it is mapped,
 	// so that only a new process gets the new one.
 	ErrReplaced = errors.New("the NVML library was replaced")

@@ -6,8 +6,6 @@ package nvml
 
 import (
 	"fmt"
-	"os"
-	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -79,10 +77,9 @@ var requiredSymbols = []string{
 type Library struct {
 	api  nvml.Interface
 	path string
+	// root is where the library is looked for.
+	root string
 }
-
-// loaded are the files that this process has loaded, as they were then, by path.
-var loaded sync.Map
 
 // Open finds NVML below driverRoot, loads and initialises it. The error is
 // ErrLibrary or ErrDriverNotLoaded where waiting for the driver can help, and
@@ -98,14 +95,12 @@ func Open(driverRoot string) (*Library, error) {
 	if err := checkSymbols(path); err != nil {
 		return nil, err
 	}
-	if file, err := os.Stat(path); err == nil {
-		loaded.LoadOrStore(path, file)
-	}
+	remember(path)
 	library, err := New(nvml.New(nvml.WithLibraryPath(path)))
 	if err != nil {
 		return nil, fmt.Errorf("initialise NVML from %s: %w", path, err)
 	}
-	library.path = path
+	library.path, library.root = path, driverRoot
 	return library, nil
 }
 
@@ -134,21 +129,6 @@ func findLibrary(driverRoot string) (string, error) {
 	}
 	return "", fmt.Errorf("%w: %s is in none of the library directories below %s: install the NVIDIA driver there or set --nvidia-driver-root (and the chart's nvidiaDriverRoot) to where it is installed",
 		ErrLibrary, soname, driverRoot)
-}
-
-// checkReplaced looks whether the path still leads to the file that was loaded
-// first: a driver that is installed anew brings another.
-func checkReplaced(path string) error {
-	first, known := loaded.Load(path)
-	if !known {
-		return nil
-	}
-	before, isFile := first.(os.FileInfo)
-	now, err := os.Stat(path)
-	if err != nil || !isFile || os.SameFile(before, now) {
-		return nil // a file that vanished now is found missing next time
-	}
-	return fmt.Errorf("%w: %s is not the file that this process has loaded, as after the installation of another driver: restart the plugin to load the new one", ErrReplaced, path)
 }
 
 // checkSymbols proves that the file is NVML without calling into it.

@@ -85,6 +85,7 @@ func opener(machine, node string) func(context.Context) (driver.Hardware, error)
 		return driver.Hardware{
 			GPUs: opened, Edits: noContainers{}, Tools: prepare.Tools{MIG: opened.library, Modes: opened.library},
 			Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
+			Check: opened.library.CheckFile,
 			Close: opened.close,
 		}, nil
 	}
