@@ -68,8 +68,14 @@ func newTimeSlices(f *flags) *timeslice.Setter {
 
 func openHardware(ctx context.Context, roots cdi.Roots) (*hardware, error) {
 	library, err := nvml.Open(roots.Local)
-	if err != nil {
+	hint := driverroot.Hint(roots.Host, roots.Local, "/proc")
+	switch {
+	case err != nil && hint != "":
+		return nil, fmt.Errorf("%w: %s", err, hint)
+	case err != nil:
 		return nil, err
+	case hint != "":
+		klog.FromContext(ctx).Info("The NVIDIA driver is opened, but it may not be the one that is meant", "driverRoot", roots.Host, "hint", hint)
 	}
 	sysfs, ok := os.DirFS(sysfsRoot(roots.Local)).(fs.ReadLinkFS)
 	if !ok {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -38,6 +40,29 @@ func TestDiscover(t *testing.T) {
 	}
 	if yaml != published.String() {
 		t.Errorf("discover differs from what is published:\n%s", yaml)
+	}
+	expectNoticed(t, root)
+}
+
+// expectNoticed takes the library away that the process has loaded. It is no test of its own:
+// a process loads the library of one machine.
+func expectNoticed(t *testing.T, root string) {
+	t.Helper()
+	opened, err := openHardware(t.Context(), cdi.Roots{Host: "/", Local: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.library.Close()
+	if err := opened.library.CheckFile(); err != nil {
+		t.Error(err)
+	}
+	path := opened.library.Path()
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Sentence(t, opened.library.CheckFile(), path, "is gone", "the plugin ends, and starts anew")
+	if err := os.Rename(path+".old", path); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -111,4 +136,15 @@ func simulate(t *testing.T, file model.File) (root string) {
 		}
 	})
 	return root
+}
+
+// A plugin that looks in the wrong place says where the driver is.
+func TestADriverInAnotherPlace(t *testing.T) {
+	host := t.TempDir()
+	library := filepath.Join(host, "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(library), 0o755), os.WriteFile(library, nil, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := execute(t, "discover", "--container-driver-root="+host)
+	fixture.Sentence(t, err, "no usable NVML library", "the NVIDIA driver is at /run/nvidia/driver: set nvidiaDriverRoot=/run/nvidia/driver")
 }
