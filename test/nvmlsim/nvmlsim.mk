@@ -10,7 +10,7 @@ NVMLSIM_CFLAGS ?= -std=gnu11 -O2 -g -Wall -Wextra -Werror
 nvmlsim_shim := test/nvmlsim/shim
 nvmlsim_headers := $(nvmlsim_shim)/sim.h $(nvmlsim_shim)/zz_generated.functions.inc
 nvmlsim_library := $(addprefix $(nvmlsim_shim)/,nvml.c marshal.c connection.c nodes.c address.c)
-nvmlsim_files := $(addprefix $(NVMLSIM_BIN)/,libnvidia-ml.so.1 libcuda.so.1 nvidia-smi)
+nvmlsim_files := $(addprefix $(NVMLSIM_BIN)/,libnvidia-ml.so.1 libcuda.so.1 libnvidia-sandboxutils.so.1 nvidia-smi)
 # One program under two names, without a C library: it runs in any container.
 nvmlsim_mps := $(addprefix $(NVMLSIM_BIN)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
 
@@ -35,6 +35,10 @@ $(NVMLSIM_BIN)/libnvidia-ml.so.1: $(nvmlsim_library) $(nvmlsim_headers)
 $(NVMLSIM_BIN)/libcuda.so.1: $(nvmlsim_shim)/cuda.c $(nvmlsim_shim)/sim.h
 	@mkdir -p $(@D)
 	$(nvmlsim_shared) -o $@ $< -ldl
+
+$(NVMLSIM_BIN)/libnvidia-sandboxutils.so.1: $(nvmlsim_shim)/sandboxutils.c $(nvmlsim_shim)/sim.h
+	@mkdir -p $(@D)
+	$(nvmlsim_shared) -o $@ $<
 
 $(NVMLSIM_BIN)/nvidia-smi: $(nvmlsim_shim)/nvidia-smi.c
 	@mkdir -p $(@D)

@@ -151,6 +151,9 @@ func (e *Edits) generator() (nvcdi.Interface, error) {
 		nvcdi.WithNVIDIACDIHookPath(e.roots.Hook),
 		nvcdi.WithDeviceNamers(namer),
 		nvcdi.WithLogger(logAdapter{e.log}),
+		// nvcdi initialises that library for each call, and it crashes in the end:
+		// NVIDIA/nvidia-container-toolkit#935.
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to derive CDI edits: %w", err)

@@ -9,7 +9,10 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/node/cdi"
 )
 
 // spec lets nvcdi write the specification of one GPU of a simulated machine.
@@ -29,6 +32,7 @@ func generate(library nvml.Interface, root, id string) (*specs.Spec, error) {
 		nvcdi.WithDriverRoot(root),
 		nvcdi.WithDevRoot(root),
 		nvcdi.WithNVIDIACDIHookPath("/usr/bin/nvidia-cdi-hook"),
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
 	if err != nil {
 		return nil, err
@@ -50,6 +54,49 @@ func printNodes(library nvml.Interface, root, id string) error {
 		fmt.Println(n.Path)
 	}
 	return nil
+}
+
+// deriveEdits lets Mica derive the edits of all GPUs, as the role of another process.
+func deriveEdits(library nvml.Interface, root string) error {
+	edits := cdi.NewEdits(library, cdi.Roots{Host: "/", Local: root, Hook: "/usr/bin/nvidia-cdi-hook"}, klog.Background())
+	if _, err := edits.Common(); err != nil {
+		return err
+	}
+	count, ret := library.DeviceGetCount()
+	for i := 0; i < count && ret == nvml.SUCCESS; i++ {
+		var device nvml.Device
+		var uuid string
+		if device, ret = library.DeviceGetHandleByIndex(i); ret != nvml.SUCCESS {
+			break
+		}
+		if uuid, ret = device.GetUUID(); ret != nvml.SUCCESS {
+			break
+		}
+		derived, err := edits.GPU(uuid)
+		if err != nil {
+			return err
+		}
+		fmt.Println(derived.DeviceNodes[0].Path)
+	}
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	return nil
+}
+
+// libnvidia-sandboxutils, which every driver since R560 has, crashes the process
+// that initialises it more than once.
+func TestMicaLeavesSandboxUtilsAlone(t *testing.T) {
+	t.Parallel()
+	d := start(t, "g5.12xlarge")
+	cmd := roleCommand(d, "edits")
+	log := &lockedBuffer{} // nvcdi tells of all that a simulated driver lacks
+	cmd.Stderr = log
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, log)
+	}
+	same(t, "device nodes of all GPUs", strings.Fields(string(out)), []string{"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3"})
 }
 
 func TestNVCDIGeneratesASpec(t *testing.T) {
@@ -75,6 +122,7 @@ func TestNVCDIGeneratesASpec(t *testing.T) {
 		"/usr/bin/nvidia-smi from /usr/bin/nvidia-smi " + files,
 		"/usr/lib64/libcuda.so.580.95.05 from /usr/lib64/libcuda.so.580.95.05 " + files,
 		"/usr/lib64/libnvidia-ml.so.580.95.05 from /usr/lib64/libnvidia-ml.so.580.95.05 " + files,
+		"/usr/lib64/libnvidia-sandboxutils.so.580.95.05 from /usr/lib64/libnvidia-sandboxutils.so.580.95.05 " + files,
 	})
 	for _, h := range raw.ContainerEdits.Hooks {
 		links := h.Args[2:]
@@ -82,9 +130,10 @@ func TestNVCDIGeneratesASpec(t *testing.T) {
 		hooks = append(hooks, h.HookName+" "+strings.Join(append(h.Args[:2:2], links...), " "))
 	}
 	same(t, "hooks", hooks, []string{
-		"createContainer nvidia-cdi-hook create-symlinks --link --link --link --link" +
+		"createContainer nvidia-cdi-hook create-symlinks --link --link --link --link --link --link" +
 			" libcuda.so.1::/usr/lib64/libcuda.so libcuda.so.580.95.05::/usr/lib64/libcuda.so.1" +
-			" libnvidia-ml.so.1::/usr/lib64/libnvidia-ml.so libnvidia-ml.so.580.95.05::/usr/lib64/libnvidia-ml.so.1",
+			" libnvidia-ml.so.1::/usr/lib64/libnvidia-ml.so libnvidia-ml.so.580.95.05::/usr/lib64/libnvidia-ml.so.1" +
+			" libnvidia-sandboxutils.so.1::/usr/lib64/libnvidia-sandboxutils.so libnvidia-sandboxutils.so.580.95.05::/usr/lib64/libnvidia-sandboxutils.so.1",
 		"createContainer nvidia-cdi-hook disable-device-node-modification",
 		"createContainer nvidia-cdi-hook enable-cuda-compat --host-driver-version=580.95.05",
 		"createContainer nvidia-cdi-hook update-application-profile",

@@ -46,6 +46,11 @@ func play(role string) int {
 			fmt.Println("generate a CDI specification:", err)
 			return 1
 		}
+	case "edits":
+		if err := deriveEdits(lib, root); err != nil {
+			fmt.Println("derive CDI edits:", err)
+			return 1
+		}
 	default:
 		fmt.Println("there is no role", verb)
 		return 1

@@ -9,7 +9,7 @@ import (
 // programs are the tools of the driver.
 var programs = []string{"nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
 
-var libraries = []string{"libnvidia-ml.so", "libcuda.so"}
+var libraries = []string{"libnvidia-ml.so", "libcuda.so", "libnvidia-sandboxutils.so"}
 
 // driver shows what of the driver is there and, from then on, its changes.
 func (t *Tree) driver(machine *model.Machine) {

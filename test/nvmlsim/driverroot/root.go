@@ -57,7 +57,7 @@ type Tree struct {
 }
 
 // Emit writes the tree for the machine. binaries is the directory that holds
-// libnvidia-ml.so.1, libcuda.so.1 and the programs of the simulator. A tree that an
+// the libraries and the programs of the simulator. A tree that an
 // earlier run left behind is replaced; any other directory must be empty. The
 // tree follows the machine until it is removed.
 func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {

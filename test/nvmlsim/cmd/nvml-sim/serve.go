@@ -41,7 +41,7 @@ func serveCommand(socket *string) *cobra.Command {
 	cmd.Flags().StringVar(&o.node, "node", "", "the machine: a file with its description, or the name of a ready-made one")
 	cmd.Flags().StringVar(&o.root, "root", "", "directory to emit the driver root into")
 	cmd.Flags().StringVar(&o.libraryDir, "library-dir", "",
-		"directory with libnvidia-ml.so.1, libcuda.so.1 and nvidia-smi; default is that of this program")
+		"directory with the libraries and programs of the driver root; default is that of this program")
 	return cmd
 }
 
