@@ -21,6 +21,7 @@ type flags struct {
 
 	cdiRoot, registrarDir, pluginsDir         string
 	hostDriverRoot, localDriverRoot, hookPath string
+	hostRoot                                  string
 	mpsRoot                                   string
 	healthPort, metricsPort                   int
 	logging                                   *settings.Logging
@@ -39,6 +40,7 @@ func newFlags() (*flags, error) {
 func (f *flags) addHardware(set *pflag.FlagSet) {
 	set.StringVar(&f.hostDriverRoot, "nvidia-driver-root", "/", "Root of the NVIDIA driver installation on the host, such as / or /run/nvidia/driver.")
 	set.StringVar(&f.localDriverRoot, "container-driver-root", "/driver-root", "The same installation as this process sees it.")
+	set.StringVar(&f.hostRoot, "host-root", "", "Directory in which this process sees the host's /dev as dev, for driver installations that have no /dev of their own. Empty: it sees none.")
 	f.logging.AddFlags(set)
 }
 

@@ -99,7 +99,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
 		}
 	}
-	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Hook: hook, Batch: bundled})
+	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: f.hostRoot, Hook: hook, Batch: bundled})
 	if err != nil {
 		return driver.Hardware{}, err
 	}

@@ -24,7 +24,7 @@ func (e *Edits) Partition(uuid string, instance, compute int) (cdispec.Container
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
-	minor, err := minorOf(parent, uuid)
+	minor, err := minorOf(parent, uuid, e.roots.hostDev())
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
@@ -42,13 +42,13 @@ func (e *Edits) Partition(uuid string, instance, compute int) (cdispec.Container
 }
 
 // minorOf is the number in the GPU's device node.
-func minorOf(edits cdispec.ContainerEdits, uuid string) (int, error) {
+func minorOf(edits cdispec.ContainerEdits, uuid, root string) (int, error) {
 	for _, node := range edits.DeviceNodes {
 		if minor, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(node.Path), "nvidia")); err == nil {
 			return minor, nil
 		}
 	}
-	return 0, fmt.Errorf("GPU %s has no device node /dev/nvidia<minor> among its own: let the NVIDIA driver create it (nvidia-smi does)", uuid)
+	return 0, fmt.Errorf("GPU %s has no device node /dev/nvidia<minor> below %s: let the NVIDIA driver create it (nvidia-smi does)", uuid, root)
 }
 
 // capability is the device node that a file of the kernel driver speaks of. Its

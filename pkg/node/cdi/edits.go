@@ -13,6 +13,8 @@ import (
 	"k8s.io/klog/v2"
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
 // Roots tells where the NVIDIA driver is, as the host and as this process see it.
@@ -21,6 +23,9 @@ type Roots struct {
 	Host string
 	// Local is the same tree in this process' file system, such as "/driver-root".
 	Local string
+	// Machine is the host's root as this process sees it, of which only dev is
+	// needed; empty where it is not mounted.
+	Machine string
 	// Hook is the path of nvidia-cdi-hook on the host.
 	Hook string
 	// Batch tells that Hook is this repository's, which can run several hooks
@@ -28,14 +33,8 @@ type Roots struct {
 	Batch bool
 }
 
-// localDev is the root below which this process finds /dev/nvidiactl: a
-// driver container brings its own /dev, a driver on the host has the host's.
-func (r Roots) localDev() string {
-	if _, err := os.Stat(filepath.Join(r.Local, "dev/nvidiactl")); err == nil {
-		return r.Local
-	}
-	return "/"
-}
+// localDev is the root below which this process finds the device nodes.
+func (r Roots) localDev() string { return driverroot.Devices(r.Local, r.Machine) }
 
 func (r Roots) hostDev() string {
 	if r.localDev() == r.Local {
@@ -72,6 +71,10 @@ func NewEdits(api nvml.Interface, roots Roots, log klog.Logger) *Edits {
 	return &Edits{api: api, roots: roots, log: log, byUUID: map[string]cdispec.ContainerEdits{}}
 }
 
+// controlDevices are those without which no CUDA program starts. The driver makes
+// the last at the first use of CUDA on the host.
+var controlDevices = []string{"nvidiactl", "nvidia-uvm"}
+
 // Common are the edits that every GPU container shares: driver libraries,
 // control devices, hooks.
 func (e *Edits) Common() (cdispec.ContainerEdits, error) {
@@ -84,11 +87,7 @@ func (e *Edits) Common() (cdispec.ContainerEdits, error) {
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
-	// The driver makes this node last, at the first use of CUDA on the host.
-	// Edits without it serve nothing but this claim.
-	if hasDeviceNode(common, "nvidia-uvm") {
-		e.common = &common
-	}
+	e.common = &common
 	return common, nil
 }
 
@@ -117,8 +116,10 @@ func (e *Edits) deriveCommon() (cdispec.ContainerEdits, error) {
 		return cdispec.ContainerEdits{}, fmt.Errorf("find the NVIDIA driver's files below %s: %w", e.roots.Host, err)
 	}
 	common := *edits.ContainerEdits
-	if !hasDeviceNode(common, "nvidiactl") {
-		return cdispec.ContainerEdits{}, fmt.Errorf("device node /dev/nvidiactl is missing below %s: load the NVIDIA driver and let it create its device nodes (nvidia-modprobe -u -c=0)", e.roots.hostDev())
+	for _, name := range controlDevices {
+		if !hasDeviceNode(common, name) {
+			return cdispec.ContainerEdits{}, fmt.Errorf("device node /dev/%s is missing below %s: load the NVIDIA driver and let it create its device nodes (nvidia-modprobe -u -c=0)", name, e.roots.hostDev())
+		}
 	}
 	return e.forHost(common)
 }
@@ -132,8 +133,12 @@ func (e *Edits) deriveGPU(uuid string) (cdispec.ContainerEdits, error) {
 	if err != nil {
 		return cdispec.ContainerEdits{}, fmt.Errorf("find the device nodes of GPU %s below %s: %w", uuid, e.roots.hostDev(), err)
 	}
-	if len(devices) == 0 || len(devices[0].ContainerEdits.DeviceNodes) == 0 {
-		return cdispec.ContainerEdits{}, fmt.Errorf("GPU %s has no device node below %s: let the NVIDIA driver create it (nvidia-smi does)", uuid, e.roots.hostDev())
+	if len(devices) == 0 {
+		return cdispec.ContainerEdits{}, fmt.Errorf("nvcdi finds no device for GPU %s: see the plugin's log with -v=4", uuid)
+	}
+	// Where nodes of the GPU's display engine are, its own may still be missing.
+	if _, err := minorOf(devices[0].ContainerEdits, uuid, e.roots.hostDev()); err != nil {
+		return cdispec.ContainerEdits{}, err
 	}
 	return e.forHost(devices[0].ContainerEdits)
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/yaml"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
@@ -121,27 +123,88 @@ func (r rig) mounts(t *testing.T, library string) bool {
 	})
 }
 
-// The driver makes nvidia-uvm at the first use of CUDA: edits without it must
-// not be remembered.
-func TestEditsFollowTheLastDeviceNode(t *testing.T) {
+// The driver makes nvidia-uvm at the first use of CUDA: a container without it
+// would start, and its CUDA fail.
+func TestEditsWaitForTheLastDeviceNode(t *testing.T) {
 	r := newRig(t, "g6.xlarge", "/")
 	node := filepath.Join(r.root, "dev/nvidia-uvm")
 	if err := os.Rename(node, node+".later"); err != nil {
 		t.Fatal(err)
 	}
-	for _, made := range []bool{false, true} {
-		if made {
-			if err := os.Rename(node+".later", node); err != nil {
-				t.Fatal(err)
-			}
+	_, err := r.edits.Common()
+	fixture.Sentence(t, err, "/dev/nvidia-uvm is missing below /", "nvidia-modprobe")
+	if err := os.Rename(node+".later", node); err != nil {
+		t.Fatal(err)
+	}
+	common, err := r.edits.Common()
+	if err != nil || !hasDeviceNode(common, "nvidia-uvm") {
+		t.Errorf("edits with nvidia-uvm: %t (%v), although it is there", hasDeviceNode(common, "nvidia-uvm"), err)
+	}
+}
+
+// A driver root without device nodes, as on COS, has them in the host's /dev.
+func TestEditsOfDeviceNodesOfTheHost(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/home/kubernetes/bin/nvidia")
+	r.edits.roots.Machine = t.TempDir()
+	if err := os.Rename(filepath.Join(r.root, "dev"), filepath.Join(r.edits.roots.Machine, "dev")); err != nil {
+		t.Fatal(err)
+	}
+	common, err := r.edits.Common()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := r.edits.GPU(r.uuid(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range append(common.DeviceNodes, own.DeviceNodes...) {
+		if path := hostPath(node); path != filepath.Join("/dev", filepath.Base(path)) {
+			t.Errorf("%s is brought from %s, which is not on the host", node.Path, path)
 		}
-		common, err := r.edits.Common()
-		if err != nil {
-			t.Fatal(err)
+	}
+}
+
+// The driver's library makes device nodes in the private /dev of the plugin's
+// container. The runtime would look for them on the host, for ever.
+func TestEditsDoNotTakePrivateDeviceNodes(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/")
+	private := filepath.Join(t.TempDir(), "dev")
+	if err := os.Rename(filepath.Join(r.root, "dev"), private); err != nil {
+		t.Fatal(err)
+	}
+	inContainerWith(t, private, func() {
+		if !exists("/dev/nvidiactl") {
+			t.Error("the private /dev has no nodes: this tests nothing")
 		}
-		if got := hasDeviceNode(common, "nvidia-uvm"); got != made {
-			t.Errorf("edits have nvidia-uvm: %t; it is there: %t", got, made)
+		_, err := r.edits.Common()
+		fixture.Sentence(t, err, "/dev/nvidiactl is missing below /", "nvidia-modprobe")
+		_, err = r.edits.GPU(r.uuid(0))
+		fixture.Sentence(t, err, r.uuid(0), "below /", "nvidia-smi")
+	})
+}
+
+// inContainerWith runs f where the directory is /dev, in a mount namespace that
+// ends with f.
+func inContainerWith(t *testing.T, dev string, f func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for ever: no other goroutine may get this thread
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 		}
+		if err == nil {
+			err = unix.Mount(dev, "/dev", "", unix.MS_BIND, "")
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal("enter a mount namespace: ", err)
 	}
 }
 
@@ -155,7 +218,7 @@ func TestEditsOfAGPUWithoutItsDeviceNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.edits.GPU(r.uuid(1))
-	fixture.Sentence(t, err, r.uuid(1), "below /")
+	fixture.Sentence(t, err, r.uuid(1), "below /", "nvidia-smi")
 	if _, err := r.edits.GPU(r.uuid(2)); err != nil {
 		t.Errorf("another GPU: %v", err)
 	}
@@ -168,11 +231,7 @@ func TestEditsOfAGPUThatIsNotThere(t *testing.T) {
 }
 
 // Without /dev/nvidiactl no CUDA program starts, so the claim must not, either.
-// A driver root without device nodes uses those of the host.
 func TestEditsNeedTheControlDevice(t *testing.T) {
-	if exists("/dev/nvidiactl") {
-		t.Skip("this machine has an NVIDIA driver of its own")
-	}
 	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
 	if err := os.Remove(filepath.Join(r.root, "dev/nvidiactl")); err != nil {
 		t.Fatal(err)

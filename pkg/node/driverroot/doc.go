@@ -36,6 +36,17 @@ var programDirs = []string{
 	"home/kubernetes/bin/nvidia/bin",
 }
 
+// Devices is the root below which the device nodes are: a driver container brings a
+// /dev of its own, a driver on the host has the machine's. It is never that of this
+// process' container, where the driver's library makes nodes of which the host has
+// none. machine is the host's root as this process sees it, empty where it is not.
+func Devices(root, machine string) string {
+	if _, err := os.Stat(filepath.Join(root, "dev/nvidiactl")); err == nil || machine == "" {
+		return root
+	}
+	return machine
+}
+
 // Library finds a shared library below a driver root.
 func Library(root, name string) (path string, found bool) { return find(root, libraryDirs, name) }
 
