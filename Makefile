@@ -56,9 +56,16 @@ cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
 ##@ Build
 
 .PHONY: build
-build: ## Build the plugin with the CDI hook of its image, the controller and kubectl-gpu
+build: cdi-hook ## Build the plugin with the CDI hook of its image, the controller and kubectl-gpu
 	@mkdir -p bin
-	$(COMPILE) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	$(COMPILE) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/kubelet-plugin ./cmd/controller ./cmd/kubectl-gpu
+
+# The hook runs on the host, with a C library of any age or none. It is static although its
+# modules need cgo: they link NVML's loader, which no hook uses and the linker warns of.
+CDI_HOOK ?= bin/nvidia-cdi-hook
+.PHONY: cdi-hook
+cdi-hook:
+	$(COMPILE) go build -ldflags '-s -w -linkmode external -extldflags "-static"' -o $(CDI_HOOK) ./cmd/nvidia-cdi-hook
 
 .PHONY: image
 image: build $(CLUSTER) ## Assemble the images for the local cluster, without a container engine

@@ -82,6 +82,9 @@ check_compiler() {
 	command -v gcc >/dev/null || return
 	echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 ||
 		lacks "the C library's headers: gcc does not find stdio.h" "apt-get install libc6-dev"
+	# gcc prints a path only of what it finds. The CDI hook is static.
+	[[ $(gcc -print-file-name=libc.a) == */* ]] ||
+		lacks "the static C library: gcc does not find libc.a" "apt-get install libc6-dev; dnf install glibc-static"
 }
 
 # A first build writes this much, a later one a fifth of it.

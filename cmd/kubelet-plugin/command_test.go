@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/metrics/legacyregistry"
 
@@ -252,6 +253,17 @@ func TestInstallHook(t *testing.T) {
 	if err := installHook(from, filepath.Join(from, "below-a-file")); err == nil {
 		t.Error("installed below a file")
 	}
+}
+
+// Pods would fail one by one, each with an error of the container runtime.
+func TestTheHookIsNotInstalledWhereNothingRuns(t *testing.T) {
+	from, dir := write(t, "hook", "new"), t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {
+		t.Skip("mounting needs root: ", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	err := (&hookInstaller{from: from}).install(filepath.Join(dir, hookName))
+	fixture.Sentence(t, err, dir, "is mounted noexec", "nvidiaCDIHookDirectory")
 }
 
 func TestTheHookIsInstalledOnce(t *testing.T) {

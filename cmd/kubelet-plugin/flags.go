@@ -21,7 +21,7 @@ type flags struct {
 
 	cdiRoot, registrarDir, pluginsDir         string
 	hostDriverRoot, localDriverRoot, hookPath string
-	hostRoot                                  string
+	hostRoot, hookDir                         string
 	mpsRoot                                   string
 	healthPort, metricsPort                   int
 	logging                                   *settings.Logging
@@ -55,7 +55,8 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.cdiRoot, "cdi-root", "/var/run/cdi", "Directory that the container runtime reads CDI specifications from.")
 	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.StringVar(&f.pluginsDir, "kubelet-plugins-directory-path", "/var/lib/kubelet/plugins", "Directory below which the driver keeps its socket and state.")
-	set.StringVar(&f.hookPath, "nvidia-cdi-hook-path", "", "Path of nvidia-cdi-hook on the host. Empty: the one in the plugin's image is copied to the driver's state directory.")
+	set.StringVar(&f.hookPath, "nvidia-cdi-hook-path", "", "Path of nvidia-cdi-hook on the host. Empty: the one in the plugin's image is copied to the host.")
+	set.StringVar(&f.hookDir, "nvidia-cdi-hook-directory", "", "Directory on the host, mounted at the same path, that gets the copy of nvidia-cdi-hook. Empty: the driver's state directory.")
 	set.StringVar(&f.mpsRoot, "mps-root", "", "Directory shared with this node's MPS supervisor, at the same path on the host. Empty: the node has none.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -94,9 +95,13 @@ func checkMPS(f *flags) error {
 func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (driver.Hardware, error) {
 	hook, bundled := f.hookPath, f.hookPath == ""
 	if bundled {
-		hook = filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), hookName)
+		dir := f.hookDir
+		if dir == "" {
+			dir = driver.DataDir(f.pluginsDir, f.driverName)
+		}
+		hook = filepath.Join(dir, hookName)
 		if err := installer.install(hook); err != nil {
-			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
+			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w", err)
 		}
 	}
 	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: f.hostRoot, Hook: hook, Batch: bundled})
@@ -128,9 +133,25 @@ func (h *hookInstaller) install(to string) error {
 		return err
 	}
 	if err := installHook(h.from, to); err != nil {
+		return fmt.Errorf("%w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
+	}
+	if err := checkExecutable(filepath.Dir(to)); err != nil {
 		return err
 	}
 	h.done = true
+	return nil
+}
+
+// checkExecutable refuses a file system from which the container runtime could not
+// start the hook: every pod with a GPU would fail. A bind mount inherits the flag.
+func checkExecutable(dir string) error {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return fmt.Errorf("look at the file system of %s: %w", dir, err)
+	}
+	if stat.Flags&unix.ST_NOEXEC != 0 {
+		return fmt.Errorf("%s is mounted noexec, so the container runtime cannot start a hook from it: set --nvidia-cdi-hook-directory (the chart's nvidiaCDIHookDirectory) to a directory on the host from which programs run", dir)
+	}
 	return nil
 }
 
