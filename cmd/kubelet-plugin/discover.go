@@ -29,7 +29,7 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 			if !known {
 				return fmt.Errorf("output format %q is unknown: use -o table or -o yaml", output)
 			}
-			opened, err := openHardware(command.Context(), cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: f.hostRoot})
+			opened, err := openHardware(command.Context(), cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot})
 			if err != nil {
 				return err
 			}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/devnode"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/offer"
@@ -104,7 +105,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w", err)
 		}
 	}
-	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: f.hostRoot, Hook: hook, Batch: bundled})
+	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: hook, Batch: bundled})
 	if err != nil {
 		return driver.Hardware{}, err
 	}

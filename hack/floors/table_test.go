@@ -26,6 +26,7 @@ var floors = map[string]int{
 	"pkg/node/timeslice": 2,
 	"pkg/node/nvml":      1,
 	"pkg/node/lock":      1,
+	"pkg/node/devnode":   1,
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
 	"pkg/node/driverroot": 0,

@@ -52,8 +52,9 @@ func minorOf(edits cdispec.ContainerEdits, uuid, root string) (int, error) {
 }
 
 // capability is the device node that a file of the kernel driver speaks of. Its
-// numbers are all that the runtime needs: the node itself may be missing on the
-// host, where only nvidia-modprobe, which this process does not have, makes it.
+// numbers are all that the runtime needs, except for a container with a user
+// namespace of its own, into which it binds the host's node. nvidia-modprobe makes
+// that, which this process does not have.
 func (e *Edits) capability(file string) (*cdispec.DeviceNode, error) {
 	path := filepath.Join(e.roots.localProc(), file)
 	minor, err := number(path, "DeviceFileMinor:", 1)
@@ -74,8 +75,21 @@ func (e *Edits) capability(file string) (*cdispec.DeviceNode, error) {
 	}
 	if mode, err := number(path, "DeviceFileMode:", 1); err == nil {
 		node.FileMode = ptr.To(os.FileMode(mode))
+		e.makeCapability(path, node)
 	}
 	return node, nil
+}
+
+// makeCapability makes the node on the host, unless the driver is told to make none.
+func (e *Edits) makeCapability(file string, node *cdispec.DeviceNode) {
+	if modify, err := number(file, "DeviceFileModify:", 1); err != nil || modify == 0 {
+		return
+	}
+	if err := e.roots.Machine.Make(node.Path, node.Major, node.Minor, *node.FileMode); err != nil {
+		e.log.Error(err, "Pods with hostUsers: false cannot use this MIG partition: let the plugin write to /dev/nvidia-caps of the host, as the chart does")
+		return
+	}
+	e.link(node)
 }
 
 // number reads the number in a column of the line that has the word.

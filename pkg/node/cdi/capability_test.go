@@ -1,12 +1,14 @@
 package cdi
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
 
+	"github.com/mica-gpu/mica/pkg/node/devnode"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -49,6 +51,79 @@ func TestEditsOfAPartition(t *testing.T) {
 	}
 	if again, err := r.edits.GPU(r.uuid(1)); err != nil || !reflect.DeepEqual(again, gpu) {
 		t.Errorf("the whole GPU's edits became %+v, %v", again, err)
+	}
+}
+
+// systemd drops devices that have no link when it reloads, and the runtime binds those
+// of the host into a container that has a user namespace.
+func TestDevicesAreOnTheHost(t *testing.T) {
+	r, instance := partitioned(t)
+	machine := t.TempDir()
+	r.edits.roots.Machine = devnode.Host(machine)
+	for _, dir := range []string{"dev/char", "dev/nvidia-caps"} {
+		if err := os.MkdirAll(filepath.Join(machine, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.edits.Common(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.edits.Partition(r.uuid(1), instance, 0); err != nil {
+		t.Fatal(err)
+	}
+	state, minor := r.machine.Instances(1)[0], r.machine.GPUs()[1].Minor
+	want := map[string]string{
+		fmt.Sprint("195:", minor): fmt.Sprint("/run/nvidia/driver/dev/nvidia", minor),
+		"195:254":                 "/run/nvidia/driver/dev/nvidia-modeset",
+		"195:255":                 "/run/nvidia/driver/dev/nvidiactl",
+		"510:0":                   "/run/nvidia/driver/dev/nvidia-uvm",
+		"510:1":                   "/run/nvidia/driver/dev/nvidia-uvm-tools",
+	}
+	for _, minor := range []int{state.Capability, state.ComputeInstances[0].Capability} {
+		path := fmt.Sprint("/dev/nvidia-caps/nvidia-cap", minor)
+		want[fmt.Sprint("511:", minor)] = path
+		if info, err := os.Lstat(filepath.Join(machine, path)); err != nil || info.Mode() != os.ModeDevice|os.ModeCharDevice|0o444 {
+			t.Errorf("%s is %v (%v)", path, info, err)
+		}
+	}
+	got := map[string]string{}
+	links, err := os.ReadDir(filepath.Join(machine, "dev/char"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if got[link.Name()], err = os.Readlink(filepath.Join(machine, "dev/char", link.Name())); err != nil {
+			t.Error(err)
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got the links %v, want %v", got, want)
+	}
+}
+
+// An administrator can forbid that programs make device nodes.
+func TestCapabilityDevicesAreNotMadeAgainstTheDriversWord(t *testing.T) {
+	r, instance := partitioned(t)
+	machine := t.TempDir()
+	r.edits.roots.Machine = devnode.Host(machine)
+	if err := os.MkdirAll(filepath.Join(machine, "dev/nvidia-caps"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(r.root, "proc/driver/nvidia/capabilities", fmt.Sprintf("gpu%d/mig/gi%d", r.machine.GPUs()[1].Minor, instance))
+	for _, file := range []string{"access", "ci0/access"} {
+		content, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), bytes.Replace(content, []byte("Modify: 1"), []byte("Modify: 0"), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.edits.Partition(r.uuid(1), instance, 0); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(machine, "dev/nvidia-caps")); err != nil || len(entries) > 0 {
+		t.Errorf("there are %v (%v)", entries, err)
 	}
 }
 

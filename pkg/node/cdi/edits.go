@@ -10,10 +10,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	transform "github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/mica-gpu/mica/pkg/node/devnode"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
@@ -23,9 +25,9 @@ type Roots struct {
 	Host string
 	// Local is the same tree in this process' file system, such as "/driver-root".
 	Local string
-	// Machine is the host's root as this process sees it, of which only dev is
-	// needed; empty where it is not mounted.
-	Machine string
+	// Machine is the host's root as this process sees it; empty where it is not
+	// mounted.
+	Machine devnode.Host
 	// Hook is the path of nvidia-cdi-hook on the host.
 	Hook string
 	// Batch tells that Hook is this repository's, which can run several hooks
@@ -34,7 +36,7 @@ type Roots struct {
 }
 
 // localDev is the root below which this process finds the device nodes.
-func (r Roots) localDev() string { return driverroot.Devices(r.Local, r.Machine) }
+func (r Roots) localDev() string { return driverroot.Devices(r.Local, string(r.Machine)) }
 
 func (r Roots) hostDev() string {
 	if r.localDev() == r.Local {
@@ -188,7 +190,25 @@ func (e *Edits) forHost(edits cdispec.ContainerEdits) (cdispec.ContainerEdits, e
 		}
 		spec.ContainerEdits.Hooks = hooks
 	}
+	for _, node := range spec.ContainerEdits.DeviceNodes {
+		e.link(node)
+	}
 	return spec.ContainerEdits, nil
+}
+
+// link lets systemd find a device. A container can be started without.
+func (e *Edits) link(node *cdispec.DeviceNode) {
+	path, major, minor := hostPath(node), node.Major, node.Minor
+	if node.Type == "" { // the runtime looks at the device
+		var stat unix.Stat_t
+		if err := unix.Stat(e.local(path, e.roots.hostDev(), e.roots.localDev()), &stat); err != nil {
+			return // it is missed where it is looked for
+		}
+		major, minor = int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev))
+	}
+	if err := e.roots.Machine.Link(path, major, minor); err != nil {
+		e.log.Error(err, "A container can lose its GPU when systemd reloads: let the plugin write to /dev/char of the host, as the chart does")
+	}
 }
 
 // complete tells whether every file that the edits name is still there.

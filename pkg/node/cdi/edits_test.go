@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/mica-gpu/mica/pkg/node/devnode"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -145,8 +146,9 @@ func TestEditsWaitForTheLastDeviceNode(t *testing.T) {
 // A driver root without device nodes, as on COS, has them in the host's /dev.
 func TestEditsOfDeviceNodesOfTheHost(t *testing.T) {
 	r := newRig(t, "g6.xlarge", "/home/kubernetes/bin/nvidia")
-	r.edits.roots.Machine = t.TempDir()
-	if err := os.Rename(filepath.Join(r.root, "dev"), filepath.Join(r.edits.roots.Machine, "dev")); err != nil {
+	machine := t.TempDir()
+	r.edits.roots.Machine = devnode.Host(machine)
+	if err := os.Rename(filepath.Join(r.root, "dev"), filepath.Join(machine, "dev")); err != nil {
 		t.Fatal(err)
 	}
 	common, err := r.edits.Common()
