@@ -49,6 +49,10 @@ func (t *Tools) Find(program string) (string, error) {
 		ErrMissing, program, t.root)
 }
 
+// Devices is the directory of the device nodes that programs of the driver need. The
+// /dev of this process must be the host's.
+func (t *Tools) Devices() string { return filepath.Join(Devices(t.root, "/"), "dev") }
+
 // Environment is that of this process, changed so that a program of the driver
 // finds the driver's libraries and the driver's other programs. The directory of
 // the libraries itself is not named: it is also that of the C library of the

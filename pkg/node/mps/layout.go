@@ -74,6 +74,9 @@ type Place string
 // Pipe is where its clients find it.
 func (p Place) Pipe() string { return filepath.Join(string(p), "pipe") }
 
+// shm is what the servers and clients of all daemons have as /dev/shm.
+func (p Place) shm() string { return root(filepath.Dir(string(p))).shm() }
+
 // Log is where it writes what it does.
 func (p Place) Log() string { return filepath.Join(string(p), "log") }
 

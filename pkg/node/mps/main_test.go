@@ -2,6 +2,7 @@ package mps
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,12 @@ func TestMain(m *testing.M) {
 }
 
 // controlTools has this binary as the control program.
-type controlTools struct{ old bool }
+type controlTools struct {
+	old bool
+	dev string // empty for /dev
+}
+
+func (c controlTools) Devices() string { return cmp.Or(c.dev, "/dev") }
 
 // binVariable names the directory with links to this binary, whose names the kernel
 // shows.

@@ -34,6 +34,9 @@ const (
 type Tools interface {
 	Find(program string) (string, error)
 	Environment() ([]string, error)
+	// Devices is the directory with the device nodes that the plugin gives to
+	// containers, which is not always this process' /dev.
+	Devices() string
 }
 
 // Programs are those of an installed driver.
@@ -75,7 +78,7 @@ func (p *Programs) Run(daemon Daemon, place Place, singleUser bool) (Process, er
 	if err != nil {
 		return nil, err
 	}
-	child := &child{command: command, ended: make(chan struct{})}
+	child := &child{command: command, devices: p.tools.Devices(), shm: place.shm(), ended: make(chan struct{})}
 	command.Env = append(command.Env, "CUDA_VISIBLE_DEVICES="+strings.Join(daemon.Devices, ","))
 	command.Stdout, command.Stderr = &child.output, &child.output
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -90,17 +93,24 @@ func (p *Programs) Run(daemon Daemon, place Place, singleUser bool) (Process, er
 // child is a control daemon that was started as a child of this process.
 type child struct {
 	command *exec.Cmd
-	output  driverroot.Output
-	ended   chan struct{}
-	end     error // of the process, once ended is closed
+	// devices becomes the process' /dev, and shm what is in it as shm.
+	devices, shm string
+	output       driverroot.Output
+	ended        chan struct{}
+	end          error // of the process, once ended is closed
 }
 
 func (c *child) run(started chan<- error) {
 	// The kernel takes the end of this thread for the end of the parent (prctl(2),
 	// PR_SET_PDEATHSIG), and Go ends threads that are idle.
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := c.command.Start()
+	entered, err := enterDevices(c.devices, c.shm)
+	if !entered {
+		defer runtime.UnlockOSThread()
+	}
+	if err == nil {
+		err = c.command.Start()
+	}
 	started <- err
 	if err != nil {
 		return

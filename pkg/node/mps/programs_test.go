@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -119,6 +122,39 @@ func parent(t *testing.T, pid int) int {
 	return 0
 }
 
+// A driver container has device nodes of its own, which are those that the plugin gives
+// to clients.
+func TestADaemonHasTheDeviceNodesOfItsClients(t *testing.T) {
+	dev := t.TempDir()
+	for _, err := range []error{
+		os.Mkdir(filepath.Join(dev, "shm"), 0o755),
+		os.WriteFile(filepath.Join(dev, "nvidiactl"), nil, 0o600),
+		unix.Mknod(filepath.Join(dev, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := run(t, controlTools{dev: dev})
+	start(t, d, wanted())
+	shm, err := os.Stat(d.root.shm())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range processes(t, d.root.place("gpu-0-mps")) {
+		own := fmt.Sprintf("/proc/%d/root/dev/", pid)
+		if _, err := os.Stat(own + "nvidiactl"); err != nil {
+			t.Errorf("process %d: %v", pid, err)
+		}
+		if seen, err := os.Stat(own + "shm"); err != nil || !os.SameFile(seen, shm) {
+			t.Errorf("process %d has other shared memory than clients (%v)", pid, err)
+		}
+	}
+	if own, err := os.Stat("/dev/shm"); err != nil || os.SameFile(own, shm) {
+		t.Errorf("the /dev of this process is another now (%v)", err)
+	}
+}
+
 func TestAnOldDaemonServesOneUser(t *testing.T) {
 	d := run(t, controlTools{old: true})
 	start(t, d, wanted())
@@ -217,6 +253,7 @@ var errMissing = errors.New("nvidia-cuda-mps-control is missing: install it")
 
 func (missingTools) Find(string) (string, error)    { return "", errMissing }
 func (missingTools) Environment() ([]string, error) { return nil, nil }
+func (missingTools) Devices() string                { return "/dev" }
 
 func TestADriverWithoutMPS(t *testing.T) {
 	d := run(t, missingTools{})

@@ -32,7 +32,7 @@ func TestDeviceNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[string][2]uint32{"nvidiactl": {195, 255}, "nvidia-modeset": {195, 254}, "nvidia-uvm": {510, 0}, "nvidia-uvm-tools": {510, 1}}
+			want := map[string][2]uint32{"null": {1, 3}, "nvidiactl": {195, 255}, "nvidia-modeset": {195, 254}, "nvidia-uvm": {510, 0}, "nvidia-uvm-tools": {510, 1}}
 			for _, g := range node.GPUs {
 				want[fmt.Sprintf("nvidia%d", g.Minor)] = [2]uint32{195, uint32(g.Minor)}
 			}
@@ -52,7 +52,7 @@ func TestDeviceNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range entries {
-				if _, known := want[e.Name()]; !known && e.Name() != "nvidia-caps" {
+				if _, known := want[e.Name()]; !known && e.Name() != "nvidia-caps" && e.Name() != "shm" {
 					t.Errorf("/dev/%s should not be there", e.Name())
 				}
 			}

@@ -13,6 +13,7 @@ import (
 
 // Nodes that NVML has nothing to do with.
 var otherNodes = []model.DeviceNode{
+	{Name: "null", Major: 1, Minor: 3, Mode: 0o666},
 	{Name: "nvidia-modeset", Major: model.NVIDIAMajor, Minor: 254, Mode: 0o666},
 	{Name: "nvidia-uvm", Major: model.NVIDIAUVMMajor, Minor: 0, Mode: 0o666},
 	{Name: "nvidia-uvm-tools", Major: model.NVIDIAUVMMajor, Minor: 1, Mode: 0o666},
@@ -25,7 +26,7 @@ const (
 )
 
 func (t *Tree) devices(machine *model.Machine) {
-	t.dir("dev")
+	t.dir("dev/shm") // as in the root of a driver container, in which programs run
 	t.device(model.ControlNode())
 	for _, node := range otherNodes {
 		t.device(node)
