@@ -30,8 +30,9 @@ var floors = map[string]int{
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
 	"pkg/node/driverroot": 0,
-	// How files are replaced.
+	// How files are replaced, and what lets containers use them.
 	"pkg/node/atomicfile": 0,
+	"pkg/node/selinux":    0,
 
 	// pkg/scaleout: which node groups have to grow, in the controller. From the top:
 	// the loop and the cloud; what the cluster is told; the cluster as it is; what is

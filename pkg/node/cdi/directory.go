@@ -21,6 +21,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/pkg/node/atomicfile"
+	"github.com/mica-gpu/mica/pkg/node/selinux"
 )
 
 const (
@@ -73,6 +74,7 @@ type File struct {
 type Directory struct {
 	path   string
 	vendor string
+	share  func(paths ...string) error // lets containers use files; a test has its own
 }
 
 // NewDirectory creates the directory where it is missing and proves that it
@@ -82,7 +84,7 @@ func NewDirectory(path, driverName string) (*Directory, error) {
 		return nil, fmt.Errorf("driver name %q cannot be a CDI vendor: %w", driverName, err)
 	}
 	// Clean, as the paths of its files are in the kernel's events.
-	directory := &Directory{path: filepath.Clean(path), vendor: driverName}
+	directory := &Directory{path: filepath.Clean(path), vendor: driverName, share: selinux.Share}
 	if err := directory.Make(); err != nil {
 		return nil, err
 	}
@@ -169,6 +171,9 @@ func (d *Directory) addFiles(claim Claim, device Device) (cdispec.ContainerEdits
 		err := os.MkdirAll(d.files(claim.UID), 0o755)
 		if err == nil {
 			err = replace(path, file.Content)
+		}
+		if err == nil {
+			err = d.share(d.files(claim.UID), path)
 		}
 		if err != nil {
 			return edits, fmt.Errorf("write %s of claim %s: %w: check that --cdi-root is writable and not full", file.Name, claim, err)

@@ -3,6 +3,7 @@ package cdi
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,6 +147,27 @@ func TestTheFileIsAValidSpecification(t *testing.T) {
 	}
 	if info.Mode().Perm() != 0o644 {
 		t.Errorf("got mode %s, want one that the runtime can read", info.Mode())
+	}
+}
+
+// SELinux keeps containers from what has the type of a file in /var/run/cdi.
+func TestContainersMayReadAClaimsFiles(t *testing.T) {
+	directory := open(t, t.TempDir(), driverName)
+	shared := map[string]bool{}
+	directory.share = func(paths ...string) error {
+		for _, path := range paths {
+			if _, err := os.Stat(path); err != nil {
+				t.Error(err)
+			}
+			shared[path] = true
+		}
+		return nil
+	}
+	one := claim("one")
+	write(t, directory, one, Device{Name: "gpu-0", Edits: env("A=1"), Files: []File{{Name: "metadata.json", ContainerPath: "/run/metadata.json", Content: []byte("{}")}}})
+	dir := directory.files(one.UID)
+	if want := map[string]bool{dir: true, filepath.Join(dir, "metadata.json"): true}; !maps.Equal(shared, want) {
+		t.Errorf("containers may read %v, want %v", shared, want)
 	}
 }
 

@@ -156,6 +156,9 @@ func (k *keeper) prepare(ctx context.Context) error {
 	if err := errors.Join(os.Chmod(k.place.Pipe(), 0o777|os.ModeSticky), os.Chmod(k.place.Log(), 0o777|os.ModeSticky)); err != nil {
 		return fmt.Errorf("make the directories of the daemon: %w", err)
 	}
+	if err := k.supervisor.share(k.place.Pipe()); err != nil {
+		return err
+	}
 	if err := clearDir(k.place.Pipe()); err != nil {
 		return fmt.Errorf("remove what an earlier daemon has left: %w", err)
 	}

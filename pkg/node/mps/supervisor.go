@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/lock"
+	"github.com/mica-gpu/mica/pkg/node/selinux"
 )
 
 const (
@@ -53,6 +54,7 @@ type Process interface {
 type Supervisor struct {
 	root    root
 	runner  Runner
+	share   func(paths ...string) error // lets containers use directories; a test has its own
 	keepers map[string]*keeper
 	ended   chan *keeper
 	// used: there may be something in the shared memory.
@@ -64,7 +66,7 @@ type Supervisor struct {
 
 // NewSupervisor has no effects. Path must be the same on the host.
 func NewSupervisor(path string, runner Runner) *Supervisor {
-	return &Supervisor{root: root(filepath.Clean(path)), runner: runner, keepers: map[string]*keeper{}, ended: make(chan *keeper)}
+	return &Supervisor{root: root(filepath.Clean(path)), runner: runner, share: selinux.Share, keepers: map[string]*keeper{}, ended: make(chan *keeper)}
 }
 
 // Alive tells whether the supervisor supervises, which it does not while another
@@ -104,7 +106,7 @@ func (s *Supervisor) makeDirectories() error {
 			return fmt.Errorf("make the directories of MPS: %w: choose a writable --mps-root", err)
 		}
 	}
-	return nil
+	return s.share(s.root.shm())
 }
 
 // hold waits for a lock of the root.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -199,6 +200,33 @@ func TestWhatIsWantedAgainIsNotStopped(t *testing.T) {
 		time.Sleep(3 * resync)
 		if got := status(t, d, "gpu-0-mps"); runner.started() != 1 || got.State != Ready {
 			t.Errorf("started %d times, status is %+v", runner.started(), got)
+		}
+	})
+}
+
+// SELinux keeps containers from what has the type of a directory in /run.
+func TestContainersMayUseWhatTheyShare(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		s := NewSupervisor(d.Path(), &fakeRunner{})
+		var shared []string
+		s.share = func(paths ...string) error {
+			shared = append(shared, paths...)
+			return nil
+		}
+		if err := s.makeDirectories(); err != nil {
+			t.Fatal(err)
+		}
+		place := d.root.place("gpu-0-mps")
+		k := &keeper{supervisor: s, daemon: wanted(), place: place}
+		if err := k.prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{d.root.shm(), place.Pipe()}; !slices.Equal(shared, want) {
+			t.Errorf("containers may use %q, want %q", shared, want)
+		}
+		s.share = func(...string) error { return errMissing }
+		if err := k.prepare(t.Context()); !errors.Is(err, errMissing) {
+			t.Errorf("got %v for a directory that no container may use", err)
 		}
 	})
 }
