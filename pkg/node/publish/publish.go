@@ -226,6 +226,10 @@ func (p *Publisher) findNode(ctx context.Context) (types.UID, error) {
 		node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
 		switch {
 		case err == nil:
+			reported := node.Status.NodeInfo.ContainerRuntimeVersion
+			if advice := runtimeAdvice(reported); advice != "" {
+				klog.FromContext(ctx).Info(advice, "containerRuntime", reported)
+			}
 			return node.UID, nil
 		case apierrors.IsNotFound(err):
 			return "", fmt.Errorf("node %q does not exist in this cluster: set --node-name to the name under which kubelet registered this node", p.nodeName)

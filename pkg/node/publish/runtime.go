@@ -1,0 +1,22 @@
+package publish
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// runtimeAdvice is what an operator must know of a node's container runtime, whose name
+// and version kubelet reports such as containerd://1.7.27; empty for those that use CDI by
+// themselves. A runtime without CDI starts containers without their GPUs, and says nothing.
+func runtimeAdvice(reported string) string {
+	number, isContainerd := strings.CutPrefix(reported, "containerd://")
+	release, err := version.ParseGeneric(strings.TrimPrefix(number, "v"))
+	switch {
+	case !isContainerd || err != nil || release.AtLeast(version.MajorMinor(2, 0)):
+		return ""
+	case release.AtLeast(version.MajorMinor(1, 7)):
+		return `CDI is off in containerd 1.7 unless its configuration switches it on, and containers start without their GPUs: set enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"] in config.toml and restart containerd, or upgrade it to 2.0`
+	}
+	return "This containerd knows no CDI, and containers start without their GPUs: upgrade it to 2.0"
+}
