@@ -60,6 +60,8 @@ type GPU struct {
 	// over NVLink, nil for a GPU with no active link. Two GPUs of a node are
 	// connected exactly when their groups are equal.
 	NVLinkGroup *int
+	// Fabric is the GPU's state in the NVLink fabric.
+	Fabric FabricState
 }
 
 // MIGMode tells whether a GPU is cut into MIG partitions.

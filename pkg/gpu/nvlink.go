@@ -74,3 +74,17 @@ func (s disjointSets) root(i int) int {
 }
 
 func (s disjointSets) join(i, j int) { s[s.root(i)] = s.root(j) }
+
+// FabricState is what a GPU's way into the NVLink fabric of its machine lacks, into which the
+// fabric manager brings it (nvmlGpuFabricState_t in nvml.h).
+type FabricState string
+
+const (
+	// FabricReady: nothing, or the GPU needs no fabric.
+	FabricReady FabricState = ""
+	// FabricNotStarted: the fabric manager has not begun. CUDA does not start on the GPU, with
+	// CUDA_ERROR_SYSTEM_NOT_READY (802), nor in the next state.
+	FabricNotStarted FabricState = "NotStarted"
+	// FabricInProgress: the fabric manager has begun.
+	FabricInProgress FabricState = "InProgress"
+)

@@ -24,19 +24,19 @@ const (
 var computeModes = []string{DefaultComputeMode, ExclusiveThread, Prohibited, ExclusiveProcess}
 
 // ComputeMode is the compute mode of a GPU, by its name.
-func (l *Library) ComputeMode(uuid string) (string, error) {
-	handle, err := l.open(uuid)
-	if err != nil {
-		return "", err
-	}
-	mode, ret := handle.GetComputeMode()
-	if ret != nvml.SUCCESS {
-		return "", check(ret, "read the compute mode", uuid)
-	}
-	if mode < 0 || int(mode) >= len(computeModes) {
-		return "", fmt.Errorf("GPU %s has the compute mode %d, and only %s are known", uuid, mode, strings.Join(computeModes, ", "))
-	}
-	return computeModes[mode], nil
+func (l *Library) ComputeMode(uuid string) (name string, err error) {
+	err = l.on(uuid, func(d *device) error {
+		mode, ret := d.GetComputeMode()
+		if ret != nvml.SUCCESS {
+			return check(ret, "read the compute mode", uuid)
+		}
+		if mode < 0 || int(mode) >= len(computeModes) {
+			return fmt.Errorf("GPU %s has the compute mode %d, and only %s are known", uuid, mode, strings.Join(computeModes, ", "))
+		}
+		name = computeModes[mode]
+		return nil
+	})
+	return name, err
 }
 
 // SetComputeMode sets the compute mode of a GPU for processes that start later. It
@@ -46,9 +46,7 @@ func (l *Library) SetComputeMode(uuid, mode string) error {
 	if number < 0 {
 		return fmt.Errorf("GPU %s cannot have the compute mode %q: choose one of %s", uuid, mode, strings.Join(computeModes, ", "))
 	}
-	handle, err := l.open(uuid)
-	if err != nil {
-		return err
-	}
-	return check(handle.SetComputeMode(nvml.ComputeMode(number)), "set the compute mode "+mode, uuid)
+	return l.on(uuid, func(d *device) error {
+		return check(d.SetComputeMode(nvml.ComputeMode(number)), "set the compute mode "+mode, uuid)
+	})
 }

@@ -1,11 +1,12 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 
-	"github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
+	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
@@ -14,40 +15,47 @@ import (
 )
 
 // Discover reads the driver and every GPU. sysfs is the file system of the
-// machine's /sys, from which the PCIe root and the NUMA node come.
+// machine's /sys, from which the PCIe root and the NUMA node come. After the loss of a GPU it
+// initialises NVML anew, which finds GPUs only then.
 //
 // A GPU that cannot be read is left out and reported in unreadable; the others
 // are returned all the same. err is set only when nothing could be read.
 func (l *Library) Discover(sysfs fs.ReadLinkFS) (node gpu.Node, unreadable []error, err error) {
-	node, err = l.system()
+	if err := l.sessions.renew(); err != nil {
+		return gpu.Node{}, nil, err
+	}
+	in, leave, err := l.sessions.enter()
 	if err != nil {
 		return gpu.Node{}, nil, err
 	}
-	count, ret := l.api.DeviceGetCount()
+	defer leave()
+	if node, err = in.system(); err != nil {
+		return gpu.Node{}, nil, err
+	}
+	count, ret := in.api.DeviceGetCount()
 	if err := check(ret, "count the GPUs", ""); err != nil {
 		return gpu.Node{}, nil, err
 	}
-	links := map[string]gpu.Link{}
-	reader := deviceReader{lib: device.New(l.api), sysfs: sysfs}
+	in.counted(count)
+	reader := deviceReader{session: in, lib: nvlib.New(in.api), sysfs: sysfs}
 	for index := range count {
-		g, link, err := reader.read(l.api, index)
+		g, err := reader.read(index)
 		if err != nil {
 			unreadable = append(unreadable, err)
 			continue
 		}
-		links[g.UUID] = link
 		node.GPUs = append(node.GPUs, g)
 	}
-	node.GPUs = gpu.GroupByNVLink(node.GPUs, links)
+	node.GPUs = in.group(node.GPUs)
 	return node, unreadable, nil
 }
 
-func (l *Library) system() (gpu.Node, error) {
-	driver, ret := l.api.SystemGetDriverVersion()
+func (s *session) system() (gpu.Node, error) {
+	driver, ret := s.api.SystemGetDriverVersion()
 	if err := check(ret, "read the driver version", ""); err != nil {
 		return gpu.Node{}, err
 	}
-	cuda, ret := l.api.SystemGetCudaDriverVersion_v2()
+	cuda, ret := s.api.SystemGetCudaDriverVersion_v2()
 	if err := check(ret, "read the CUDA version", ""); err != nil {
 		return gpu.Node{}, err
 	}
@@ -57,35 +65,45 @@ func (l *Library) system() (gpu.Node, error) {
 
 // deviceReader reads one GPU after the other.
 type deviceReader struct {
-	lib   device.Interface
-	sysfs fs.ReadLinkFS
+	session *session
+	lib     nvlib.Interface
+	sysfs   fs.ReadLinkFS
 }
 
-func (r deviceReader) read(api nvml.Interface, index int) (gpu.GPU, gpu.Link, error) {
+func (r deviceReader) read(index int) (gpu.GPU, error) {
 	name := fmt.Sprintf("GPU %d", index)
-	handle, ret := api.DeviceGetHandleByIndex(index)
+	handle, ret := r.session.api.DeviceGetHandleByIndex(index)
 	if err := check(ret, "open", name); err != nil {
-		return gpu.GPU{}, gpu.Link{}, err
+		return gpu.GPU{}, r.session.judge(nil, err)
 	}
 	g := gpu.GPU{Index: index}
 	if err := readIdentity(handle, name, &g); err != nil {
-		return gpu.GPU{}, gpu.Link{}, err
+		return gpu.GPU{}, r.session.judge(nil, err)
 	}
-	if err := r.readNames(handle, name, &g); err != nil {
-		return gpu.GPU{}, gpu.Link{}, err
+	d := r.session.keep(g.UUID, handle)
+	if err := r.readRest(d, name, &g); err != nil {
+		return gpu.GPU{}, r.session.judge(d, callIt(name, g.UUID, err))
 	}
-	if err := readModes(handle, name, &g); err != nil {
-		return gpu.GPU{}, gpu.Link{}, err
+	return g, nil
+}
+
+// callIt names a GPU in an error as all others of a discovery do.
+func callIt(name, uuid string, err error) error {
+	if answer := new(Error); errors.As(err, &answer) && answer.Device == uuid {
+		answer.Device = name
 	}
-	if err := readMIG(handle, name, &g); err != nil {
-		return gpu.GPU{}, gpu.Link{}, err
+	return err
+}
+
+func (r deviceReader) readRest(d *device, name string, g *gpu.GPU) error {
+	if err := r.readNames(d.Device, name, g); err != nil {
+		return err
 	}
-	r.readLocality(&g)
-	link, err := readLinks(api, handle, name)
-	if err != nil {
-		return gpu.GPU{}, gpu.Link{}, err
+	if err := readECC(d.Device, name, g); err != nil {
+		return err
 	}
-	return g, link, nil
+	r.readLocality(g)
+	return d.discover(g)
 }
 
 func readIdentity(handle nvml.Device, name string, g *gpu.GPU) error {
@@ -145,11 +163,7 @@ func orUnknown(read func() (string, error)) string {
 	return text
 }
 
-func readModes(handle nvml.Device, name string, g *gpu.GPU) error {
-	var err error
-	if g.MIG, err = readMIGMode(handle, name); err != nil {
-		return err
-	}
+func readECC(handle nvml.Device, name string, g *gpu.GPU) error {
 	switch current, _, ret := handle.GetEccMode(); {
 	case ret == nvml.ERROR_GPU_IS_LOST:
 		return check(ret, "read the ECC mode", name)
@@ -171,51 +185,6 @@ func (r deviceReader) readLocality(g *gpu.GPU) {
 	if err == nil && numa.Value.IntValue != nil {
 		g.NUMANode = ptr.To(int(*numa.Value.IntValue))
 	}
-}
-
-// readLinks stops at the first link into a switch: all of a GPU's links then
-// end in the same fabric. A link that cannot be read counts as none: only a GPU
-// that is lost is no GPU.
-func readLinks(api nvml.Interface, handle nvml.Device, name string) (gpu.Link, error) {
-	var link gpu.Link
-	for number := range nvml.NVLINK_MAX_LINKS {
-		state, ret := handle.GetNvLinkState(number)
-		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
-			return link, nil // past the board's last link, or no NVLink at all
-		}
-		if ret == nvml.ERROR_GPU_IS_LOST {
-			return gpu.Link{}, check(ret, fmt.Sprintf("read NVLink %d", number), name)
-		}
-		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
-			continue
-		}
-		switch remote, ret := handle.GetNvLinkRemoteDeviceType(number); {
-		case ret == nvml.SUCCESS && remote == nvml.NVLINK_DEVICE_TYPE_SWITCH:
-			return gpu.Link{Switched: true}, nil
-		case ret == nvml.SUCCESS && remote == nvml.NVLINK_DEVICE_TYPE_GPU:
-			link.Peers = append(link.Peers, linkPeer(api, handle, number)...)
-		}
-	}
-	return link, nil
-}
-
-// linkPeer is the UUID of the GPU at the other end of a link, or nothing when
-// that GPU is not visible here, as in a virtual machine that has only some, or
-// does not answer: that is its own fault and no reason to withdraw this one.
-func linkPeer(api nvml.Interface, handle nvml.Device, number int) []string {
-	remote, ret := handle.GetNvLinkRemotePciInfo(number)
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	peer, ret := api.DeviceGetHandleByPciBusId(sysfsBusID(remote))
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	uuid, ret := peer.GetUUID()
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	return []string{uuid}
 }
 
 // sysfsBusID turns NVML's "00000000:53:00.0" into sysfs' "0000:53:00.0".

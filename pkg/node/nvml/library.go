@@ -52,6 +52,7 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetGpuInstanceProfileInfo",
 	"nvmlDeviceGetGpuInstancePossiblePlacements_v2",
 	"nvmlDeviceGetGpuInstances",
+	"nvmlDeviceGetGpuInstanceRemainingCapacity",
 	"nvmlDeviceGetAttributes_v2",
 	"nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
 	"nvmlDeviceGetGpuInstanceById",
@@ -73,11 +74,12 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetNvLinkRemoteDeviceType",
 }
 
-// Library is an initialised NVML. It is safe for concurrent use. Close it to
-// let the kernel driver be unloaded.
+// Library is an NVML, which is initialised when it is needed. It is safe for concurrent use.
+// Handles are learned once: they are forgotten when an answer makes them doubtful, when NVML
+// rests, and with the process.
 type Library struct {
-	api  nvml.Interface
-	path string
+	sessions sessions
+	path     string
 	// root is where the library is looked for.
 	root string
 }
@@ -119,22 +121,18 @@ func remedy(err error) string {
 
 // New initialises the given NVML, which may be an in-process stand-in.
 func New(api nvml.Interface) (*Library, error) {
-	if err := check(api.Init(), "initialise", ""); err != nil {
-		return nil, err
-	}
-	return &Library{api: api}, nil
+	l := &Library{sessions: sessions{api: api}}
+	return l, l.sessions.begin()
 }
 
-// Close releases NVML. The library must not be used afterwards.
-func (l *Library) Close() error {
-	return check(l.api.Shutdown(), "shut down", "")
-}
+// Close releases NVML. Calls that come later are refused.
+func (l *Library) Close() error { return l.sessions.close() }
 
 // Path is the file that was loaded, empty for an in-process stand-in.
 func (l *Library) Path() string { return l.path }
 
 // API is the handle that nvcdi wants. Nothing but pkg/node/cdi may use it.
-func (l *Library) API() nvml.Interface { return l.api }
+func (l *Library) API() nvml.Interface { return l.sessions.api }
 
 func findLibrary(driverRoot string) (string, error) {
 	if path, found := driverroot.Library(driverRoot, soname); found {

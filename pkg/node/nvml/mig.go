@@ -1,7 +1,6 @@
 package nvml
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -27,60 +26,38 @@ var profileSuffixes = map[int]string{
 	nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
 }
 
-// readMIG reads what can be made of a GPU and what is made of it. A board that
-// cannot be partitioned has none of it. Old drivers (R535) list no profiles
-// while MIG is disabled.
-func readMIG(handle nvml.Device, name string, g *gpu.GPU) error {
+// readBoard reads what can be made of a GPU. A board that cannot be partitioned has none of it.
+// Old drivers (R535) list no profiles while MIG is disabled.
+func (d *device) readBoard(g *gpu.GPU) error {
 	if g.MIG == gpu.MIGUnsupported {
 		return nil
 	}
 	var err error
-	if g.MIGSwitchable, err = resetless(handle, name); err != nil {
+	if g.MIGSwitchable, err = d.switchable(); err != nil {
 		return err
 	}
-	if g.Profiles, err = readProfiles(handle, name, g.MemoryBytes); err != nil {
-		return err
-	}
-	g.Instances, err = readInstancesNow(handle, name, g.MIG)
+	g.Profiles, err = d.readProfiles(g.MemoryBytes)
 	return err
 }
 
-// readInstancesNow spares a GPU on which nothing can be the questions.
-func readInstancesNow(handle nvml.Device, name string, mode gpu.MIGMode) ([]gpu.Instance, error) {
-	if mode != gpu.MIGEnabled {
-		return nil, nil
+// readProfiles lists the GPU instance profiles that have a place, in NVML's order.
+func (d *device) readProfiles(total uint64) ([]gpu.Profile, error) {
+	listed, err := d.listProfiles()
+	if err != nil {
+		return nil, err
 	}
-	return readInstances(handle, name)
-}
-
-// readProfiles lists the GPU instance profiles, each once, in NVML's order.
-func readProfiles(handle nvml.Device, name string, total uint64) ([]gpu.Profile, error) {
 	var profiles []gpu.Profile
-	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		info, ret := handle.GetGpuInstanceProfileInfo(number)
-		if absent(ret) {
-			continue // a profile of other boards, or newer than the driver
-		}
-		if ret != nvml.SUCCESS {
-			return nil, check(ret, "read a MIG profile", name)
-		}
-		if slices.ContainsFunc(profiles, func(p gpu.Profile) bool { return p.ID == int(info.Id) }) {
-			continue // one profile under two constants
-		}
-		placements, ret := handle.GetGpuInstancePossiblePlacements(&info)
+	for _, p := range listed {
+		placements, ret := d.GetGpuInstancePossiblePlacements(&p.info)
 		if absent(ret) || ret == nvml.SUCCESS && len(placements) == 0 {
 			continue
 		}
 		if ret != nvml.SUCCESS {
-			return nil, check(ret, fmt.Sprintf("read the placements of MIG profile %d", info.Id), name)
+			return nil, check(ret, fmt.Sprintf("read the placements of MIG profile %d", p.info.Id), d.uuid)
 		}
-		profiles = append(profiles, profileOf(number, info, placements, total))
+		profiles = append(profiles, profileOf(p.number, p.info, placements, total))
 	}
 	return profiles, nil
-}
-
-func absent(ret nvml.Return) bool {
-	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
 
 func profileOf(number int, info nvml.GpuInstanceProfileInfo, placements []nvml.GpuInstancePlacement, total uint64) gpu.Profile {
@@ -121,49 +98,12 @@ func profileName(computeSlices int, memory, total uint64) string {
 	return fmt.Sprintf("%dg.%dgb", computeSlices, int(gb))
 }
 
-// Refresh reads the MIG mode and the instances of GPUs anew, which is all that
-// changes while the driver is loaded. It is cheap enough to be called every few
-// seconds. A GPU that has no MIG, or cannot be read, is returned as it was.
-func (l *Library) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
-	var failures []error
-	refreshed := slices.Clone(gpus)
-	for i := range refreshed {
-		g := &refreshed[i]
-		if g.MIG == gpu.MIGUnsupported {
-			continue
-		}
-		before := *g
-		if err := l.refresh(g); err != nil {
-			*g = before
-			failures = append(failures, err)
-		}
-	}
-	return refreshed, errors.Join(failures...)
-}
-
-func (l *Library) refresh(g *gpu.GPU) error {
-	handle, err := l.open(g.UUID)
-	if err != nil {
-		return err
-	}
-	if g.MIG, err = readMIGMode(handle, g.UUID); err != nil {
-		return err
-	}
-	if len(g.Profiles) == 0 && g.MIG == gpu.MIGEnabled {
-		if g.Profiles, err = readProfiles(handle, g.UUID, g.MemoryBytes); err != nil {
-			return err
-		}
-	}
-	g.Instances, err = readInstancesNow(handle, g.UUID, g.MIG)
-	return err
-}
-
-func readMIGMode(handle nvml.Device, name string) (gpu.MIGMode, error) {
-	switch current, _, ret := handle.GetMigMode(); {
+func (d *device) migMode() (gpu.MIGMode, error) {
+	switch current, _, ret := d.GetMigMode(); {
 	case ret == nvml.ERROR_NOT_SUPPORTED:
 		return gpu.MIGUnsupported, nil
 	case ret != nvml.SUCCESS:
-		return gpu.MIGUnsupported, check(ret, "read the MIG mode", name)
+		return gpu.MIGUnsupported, check(ret, "read the MIG mode", d.uuid)
 	case current == nvml.DEVICE_MIG_ENABLE:
 		return gpu.MIGEnabled, nil
 	}

@@ -106,13 +106,14 @@ func TestRefreshSeesWhatSomebodyElseDoes(t *testing.T) {
 
 func TestRefreshNamesTheCallThatFailed(t *testing.T) {
 	for function, asked := range map[string]string{
-		"nvmlDeviceGetHandleByUUID":           "open",
-		"nvmlDeviceGetMigMode":                "read the MIG mode",
-		"nvmlDeviceGetGpuInstances":           "list the GPU instances",
-		"nvmlGpuInstanceGetInfo":              "read a GPU instance",
-		"nvmlDeviceGetMaxMigDeviceCount":      "count the MIG devices",
-		"nvmlDeviceGetMigDeviceHandleByIndex": "open a MIG device",
-		"nvmlDeviceGetAttributes_v2":          "read a MIG device",
+		"nvmlDeviceGetHandleByUUID":                 "open",
+		"nvmlDeviceGetMigMode":                      "read the MIG mode",
+		"nvmlDeviceGetGpuInstanceRemainingCapacity": "count the room for GPU instances",
+		"nvmlDeviceGetGpuInstances":                 "list the GPU instances",
+		"nvmlGpuInstanceGetInfo":                    "read a GPU instance",
+		"nvmlGpuInstanceGetComputeInstanceById":     "read the MIG device of compute instance 0",
+		"nvmlComputeInstanceGetInfo_v2":             "read the MIG device of compute instance 0",
+		"nvmlDeviceGetAttributes_v2":                "read the MIG device of compute instance 0",
 	} {
 		t.Run(function, func(t *testing.T) {
 			file := fixture.File(t, "mig-static")
@@ -121,7 +122,7 @@ func TestRefreshNamesTheCallThatFailed(t *testing.T) {
 			node, _, err := library.Discover(fixture.Sysfs(file))
 			must(t, err)
 			must(t, machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_TIMEOUT}))
-			_, err = library.Refresh(node.GPUs)
+			_, err = fixture.Library(t, machine).Refresh(node.GPUs) // which knows nothing yet
 			var failure *nvml.Error
 			if !errors.As(err, &failure) || failure.Call != asked {
 				t.Errorf("got %v, want an error of %q", err, asked)

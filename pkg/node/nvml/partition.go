@@ -1,32 +1,26 @@
 package nvml
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// maxInstances is more than the instances of one profile that any board has: at
-// most one a slice. NVML's own count is wrong for A30
-// (github.com/NVIDIA/mig-parted, pkg/mig/discovery).
-const maxInstances = 32
-
 // MIGEnabled tells whether MIG is in force on a GPU now. It is not on a board
 // without MIG.
-func (l *Library) MIGEnabled(uuid string) (bool, error) {
-	handle, err := l.open(uuid)
-	if err != nil {
-		return false, err
-	}
-	current, _, ret := handle.GetMigMode()
-	if ret == nvml.ERROR_NOT_SUPPORTED {
-		return false, nil
-	}
-	return current == nvml.DEVICE_MIG_ENABLE, check(ret, "read the MIG mode", uuid)
+func (l *Library) MIGEnabled(uuid string) (enabled bool, err error) {
+	err = l.on(uuid, func(d *device) error {
+		mode, err := d.migMode()
+		enabled = mode == gpu.MIGEnabled
+		return err
+	})
+	return enabled, err
 }
 
 // SetMIG switches the MIG mode of a board where that takes effect at once. On
@@ -34,91 +28,137 @@ func (l *Library) MIGEnabled(uuid string) (bool, error) {
 // would come with a later reset that nobody expects it from. It is ErrInUse
 // while instances exist or a process has the GPU open.
 func (l *Library) SetMIG(uuid string, enabled bool) error {
-	handle, err := l.open(uuid)
-	if err != nil {
-		return err
-	}
 	call, mode := "disable MIG", nvml.DEVICE_MIG_DISABLE
 	if enabled {
 		call, mode = "enable MIG", nvml.DEVICE_MIG_ENABLE
 	}
-	switch resetless, err := resetless(handle, uuid); {
-	case err != nil:
-		return err
-	case !resetless:
-		return &Error{Call: call, Device: uuid, Return: nvml.ERROR_RESET_REQUIRED}
-	}
-	activation, ret := handle.SetMigMode(mode)
-	if ret != nvml.SUCCESS {
-		return check(ret, call, uuid)
-	}
-	return check(activation, call, uuid)
+	return l.on(uuid, func(d *device) error {
+		switch resetless, err := d.switchable(); {
+		case err != nil:
+			return err
+		case !resetless:
+			return &Error{Call: call, Device: uuid, Return: nvml.ERROR_RESET_REQUIRED}
+		}
+		activation, ret := d.SetMigMode(mode)
+		if ret != nvml.SUCCESS {
+			return check(ret, call, uuid)
+		}
+		return check(activation, call, uuid)
+	})
 }
 
-// resetless tells whether the MIG mode changes without a reset of the GPU.
+// switchable tells whether the MIG mode changes without a reset of the GPU.
 // Drivers that do not know the question are asked for the architecture:
 // Hopper was the first.
-func resetless(handle nvml.Device, name string) (bool, error) {
-	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_IS_RESETLESS_MIG_SUPPORTED}}
-	if ret := handle.GetFieldValues(values); ret == nvml.SUCCESS && nvml.Return(values[0].NvmlReturn) == nvml.SUCCESS {
-		return binary.NativeEndian.Uint32(values[0].Value[:]) != 0, nil
+func (d *device) switchable() (bool, error) {
+	d.mu.Lock()
+	known := d.resetless
+	d.mu.Unlock()
+	if known != nil {
+		return *known, nil
 	}
-	architecture, ret := handle.GetArchitecture()
-	return architecture >= nvml.DEVICE_ARCH_HOPPER && architecture != nvml.DEVICE_ARCH_UNKNOWN, check(ret, "read the architecture", name)
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_IS_RESETLESS_MIG_SUPPORTED}}
+	resetless := false
+	if ret := d.GetFieldValues(values); ret == nvml.SUCCESS && nvml.Return(values[0].NvmlReturn) == nvml.SUCCESS {
+		resetless = binary.NativeEndian.Uint32(values[0].Value[:]) != 0
+	} else {
+		architecture, ret := d.GetArchitecture()
+		if ret != nvml.SUCCESS {
+			return false, check(ret, "read the architecture", d.uuid)
+		}
+		resetless = architecture >= nvml.DEVICE_ARCH_HOPPER && architecture != nvml.DEVICE_ARCH_UNKNOWN
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.resetless = &resetless
+	return resetless, nil
 }
 
 // Instances are all GPU instances of a GPU, whoever made them; none where MIG
 // is not enabled.
-func (l *Library) Instances(uuid string) ([]gpu.Instance, error) {
-	handle, err := l.open(uuid)
-	if err != nil {
-		return nil, err
-	}
-	return readInstances(handle, uuid)
+func (l *Library) Instances(uuid string) (instances []gpu.Instance, err error) {
+	err = l.on(uuid, func(d *device) error {
+		instances, _, err = d.readInstances()
+		return err
+	})
+	return instances, err
 }
 
-// readInstances reads all instances of a GPU, which errors call by the name.
-func readInstances(handle nvml.Device, name string) ([]gpu.Instance, error) {
-	var instances []gpu.Instance
-	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		profile, ret := handle.GetGpuInstanceProfileInfo(number)
-		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
-			continue // a profile of other boards, or newer than the driver
-		}
-		if ret != nvml.SUCCESS {
-			return nil, check(ret, "read a MIG profile", name)
-		}
-		found, err := instancesOf(handle, int(profile.Id), name)
+// HasInstances tells whether there is any GPU instance on a GPU, whoever made it. It is
+// ErrNotSupported where MIG is not enabled.
+func (l *Library) HasInstances(uuid string) (some bool, err error) {
+	err = l.on(uuid, func(d *device) error {
+		profiles, err := d.listProfiles()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		instances = append(instances, found...)
+		if len(profiles) == 0 {
+			return &Error{Call: "list the MIG profiles", Device: uuid, Return: nvml.ERROR_NOT_SUPPORTED}
+		}
+		// Next to one that takes all slices there is room for no other.
+		largest := slices.MaxFunc(profiles, func(a, b listedProfile) int { return int(a.info.SliceCount) - int(b.info.SliceCount) })
+		room, ret := d.GetGpuInstanceRemainingCapacity(&largest.info)
+		some = room == 0
+		return check(ret, "count the room for GPU instances", uuid)
+	})
+	return some, err
+}
+
+// readInstances reads all instances of a GPU, and their handles by the ID of the profile.
+func (d *device) readInstances() ([]gpu.Instance, map[int][]nvml.GpuInstance, error) {
+	profiles, err := d.listProfiles()
+	if err != nil {
+		return nil, nil, err
 	}
-	return withDevices(handle, instances, name)
+	var instances []gpu.Instance
+	handles := map[int][]nvml.GpuInstance{}
+	for _, profile := range profiles {
+		id := int(profile.info.Id)
+		listed, found, err := d.instancesOf(id)
+		if err != nil {
+			return nil, nil, err
+		}
+		handles[id] = listed
+		for i, instance := range found {
+			if instance.Devices, err = d.devicesIn(listed[i], instance); err != nil {
+				return nil, nil, err
+			}
+			instances = append(instances, instance)
+		}
+	}
+	return instances, handles, nil
 }
 
 // InstanceAt finds the GPU instance of a profile that begins at a memory slice,
 // nil where there is none.
-func (l *Library) InstanceAt(uuid string, profileID, start int) (*gpu.Instance, error) {
-	handle, err := l.open(uuid)
+func (l *Library) InstanceAt(uuid string, profileID, start int) (found *gpu.Instance, err error) {
+	err = l.on(uuid, func(d *device) error {
+		for range listAttempts {
+			listed, instances, err := d.instancesOf(profileID)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(instances, func(instance gpu.Instance) bool { return instance.Start == start })
+			if i < 0 {
+				return nil
+			}
+			instance, ret := d.readInfo(listed[i]) // who is told of it may destroy it
+			if gone(ret) || ret == nvml.SUCCESS && (instance.Start != start || instance.ProfileID != profileID) {
+				d.forgetInstances()
+				continue
+			}
+			if ret == nvml.SUCCESS {
+				instance.Devices, err = d.devicesIn(listed[i], instance)
+				found = &instance
+			}
+			return cmp.Or(check(ret, "read a GPU instance", uuid), err)
+		}
+		return check(nvml.ERROR_NOT_FOUND, "read a GPU instance", uuid)
+	})
 	if err != nil {
 		return nil, err
 	}
-	instances, err := instancesOf(handle, profileID, uuid)
-	if err != nil {
-		return nil, err
-	}
-	for _, instance := range instances {
-		if instance.Start != start {
-			continue
-		}
-		found, err := withDevices(handle, []gpu.Instance{instance}, uuid)
-		if err != nil {
-			return nil, err
-		}
-		return &found[0], nil
-	}
-	return nil, nil //nolint:nilnil // none is an answer
+	return found, nil
 }
 
 // listAttempts bounds how often a list is read again in which an instance was
@@ -128,138 +168,120 @@ const listAttempts = 3
 // instancesOf reads the GPU instances of one profile, without their devices. To
 // overlook one that is there would be to forget it, so answers that contradict
 // each other are errors.
-func instancesOf(handle nvml.Device, profileID int, name string) ([]gpu.Instance, error) {
+func (d *device) instancesOf(profileID int) ([]nvml.GpuInstance, []gpu.Instance, error) {
 	var ret nvml.Return
 	for range listAttempts {
-		var handles []nvml.GpuInstance
-		handles, ret = handle.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(profileID), InstanceCount: maxInstances})
+		var listed []nvml.GpuInstance
+		listed, ret = d.list(profileID)
 		if ret == nvml.ERROR_NOT_SUPPORTED {
-			return nil, confirmDisabled(handle, name)
+			return nil, nil, d.confirmDisabled()
 		}
 		if ret != nvml.SUCCESS {
-			return nil, check(ret, "list the GPU instances", name)
+			return nil, nil, check(ret, "list the GPU instances", d.uuid)
 		}
+		d.keepListed(profileID, listed)
 		var instances []gpu.Instance
-		if instances, ret = readInfos(handles); ret == nvml.SUCCESS {
-			return instances, nil
+		if instances, ret = d.infos(listed); ret == nvml.SUCCESS {
+			return listed, instances, nil
 		}
 		if !gone(ret) {
 			break
 		}
 	}
-	return nil, check(ret, "read a GPU instance", name)
+	return nil, nil, check(ret, "read a GPU instance", d.uuid)
 }
 
-// confirmDisabled makes sure that there can be no instances.
-func confirmDisabled(handle nvml.Device, name string) error {
-	current, _, ret := handle.GetMigMode()
-	switch {
-	case ret == nvml.ERROR_NOT_SUPPORTED, ret == nvml.SUCCESS && current != nvml.DEVICE_MIG_ENABLE:
-		return nil
-	case ret != nvml.SUCCESS:
-		return check(ret, "read the MIG mode", name)
-	}
-	return &Error{Call: "list the GPU instances", Device: name, Return: nvml.ERROR_NOT_SUPPORTED}
-}
-
-func readInfos(handles []nvml.GpuInstance) ([]gpu.Instance, nvml.Return) {
-	instances := make([]gpu.Instance, 0, len(handles))
-	for _, handle := range handles {
-		info, ret := handle.GetInfo()
-		if ret != nvml.SUCCESS {
+func (d *device) infos(handles []nvml.GpuInstance) ([]gpu.Instance, nvml.Return) {
+	instances := make([]gpu.Instance, len(handles))
+	for i, handle := range handles {
+		var ret nvml.Return
+		if instances[i], ret = d.info(handle); ret != nvml.SUCCESS {
 			return nil, ret
 		}
-		instances = append(instances, gpu.Instance{
-			ID:        int(info.Id),
-			ProfileID: int(info.ProfileId),
-			Start:     int(info.Placement.Start),
-			Size:      int(info.Placement.Size),
-		})
 	}
 	return instances, nvml.SUCCESS
 }
 
-// gone is what NVML answers about a handle whose instance was destroyed.
-func gone(ret nvml.Return) bool {
-	return ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT
+// confirmDisabled makes sure that there can be no instances.
+func (d *device) confirmDisabled() error {
+	mode, err := d.migMode()
+	if err == nil && mode == gpu.MIGEnabled {
+		err = &Error{Call: "list the GPU instances", Device: d.uuid, Return: nvml.ERROR_NOT_SUPPORTED}
+	}
+	return err
 }
 
-// withDevices adds the MIG devices of instances, one a compute instance.
-func withDevices(handle nvml.Device, instances []gpu.Instance, name string) ([]gpu.Instance, error) {
-	if len(instances) == 0 {
-		return nil, nil
-	}
-	count, ret := handle.GetMaxMigDeviceCount()
-	if ret != nvml.SUCCESS {
-		return nil, check(ret, "count the MIG devices", name)
-	}
-	byID := map[int]*gpu.Instance{}
-	for i := range instances {
-		byID[instances[i].ID] = &instances[i]
-	}
-	for index := range count {
-		mig, ret := handle.GetMigDeviceHandleByIndex(index)
-		if gone(ret) {
-			continue // indices have holes
+// maxComputeInstances is how many compute instances a GPU instance has room for, whose IDs
+// count from 0: NVIDIA's kernel driver keeps that many capability devices for each.
+const maxComputeInstances = 8
+
+// devicesIn reads the MIG devices in a GPU instance, one a compute instance. Where those that
+// are known fill it, they are asked whether they are still there, and nothing else.
+func (d *device) devicesIn(handle nvml.GpuInstance, instance gpu.Instance) ([]gpu.MIGDevice, error) {
+	slices, known := d.slicesOf(instance.ProfileID), []gpu.MIGDevice(nil)
+	for _, mig := range d.knownIn(instance.ID) {
+		there, err := d.confirm(mig)
+		if err != nil {
+			return nil, err
 		}
-		if ret != nvml.SUCCESS {
-			return nil, check(ret, "open a MIG device", name)
+		if there {
+			known = append(known, mig.told)
 		}
-		parent, device, err := readMIGDevice(mig, name)
+	}
+	if slices > 0 && slicesIn(known) == slices {
+		return known, nil
+	}
+	var devices []gpu.MIGDevice
+	for id := range maxComputeInstances {
+		if slices > 0 && slicesIn(devices) == slices {
+			break
+		}
+		mig, err := d.readMIG(handle, instance.ID, id)
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if instance := byID[parent]; instance != nil {
-			instance.Devices = append(instance.Devices, device)
-		}
+		devices = append(devices, mig.told)
 	}
-	return instances, nil
+	return devices, nil
 }
 
-// readMIGDevice reads a MIG device and the ID of its GPU instance. It is
-// ErrNotFound when the device was destroyed in the meantime.
-func readMIGDevice(mig nvml.Device, name string) (parent int, device gpu.MIGDevice, err error) {
-	parent, ret := mig.GetGpuInstanceId()
-	if ret == nvml.SUCCESS {
-		device.ComputeID, ret = mig.GetComputeInstanceId()
+func slicesIn(devices []gpu.MIGDevice) (sum int) {
+	for _, device := range devices {
+		sum += device.Slices
+	}
+	return sum
+}
+
+// readMIG reads a MIG device by its IDs. It is ErrNotFound where there is none.
+func (d *device) readMIG(instance nvml.GpuInstance, instanceID, computeID int) (migHandles, error) {
+	mig := migHandles{instanceID: instanceID, instance: instance, told: gpu.MIGDevice{ComputeID: computeID}}
+	var ret nvml.Return
+	if mig.compute, ret = instance.GetComputeInstanceById(computeID); ret == nvml.SUCCESS {
+		ret = mig.read()
 	}
 	if ret == nvml.SUCCESS {
-		device.UUID, ret = mig.GetUUID()
-	}
-	if ret == nvml.SUCCESS {
-		device.Slices, ret = computeSlices(mig)
+		mig.told.Slices, ret = computeSlices(mig.device)
 	}
 	if gone(ret) {
 		ret = nvml.ERROR_NOT_FOUND
 	}
-	return parent, device, check(ret, "read a MIG device", name)
+	if ret == nvml.SUCCESS {
+		d.keepMIG(mig)
+	}
+	return mig, check(ret, fmt.Sprintf("read the MIG device of compute instance %d", computeID), d.instanceName(instanceID))
 }
 
-// DeviceAt is the UUID of the MIG device that is a compute instance, empty where
-// there is none. Unlike a list, which is read while others change it, it overlooks
-// nothing.
-func (l *Library) DeviceAt(uuid string, instance, compute int) (string, error) {
-	handle, err := l.openInstance(uuid, instance)
-	if err != nil {
-		return "", ignoreGone(err)
-	}
-	name := fmt.Sprintf("compute instance %d of %s", compute, instanceName(uuid, instance))
-	opened, ret := handle.GetComputeInstanceById(compute)
-	var info nvml.ComputeInstanceInfo
+// read reads what a compute instance is a MIG device as.
+func (m *migHandles) read() nvml.Return {
+	info, ret := m.compute.GetInfo()
 	if ret == nvml.SUCCESS {
-		info, ret = opened.GetInfo()
+		m.device, m.told.ComputeID = info.Device, int(info.Id)
+		m.told.UUID, ret = m.device.GetUUID()
 	}
-	device := ""
-	if ret == nvml.SUCCESS {
-		device, ret = info.Device.GetUUID()
-	}
-	if gone(ret) {
-		return "", nil
-	}
-	return device, ignoreGone(check(ret, "read the MIG device", name))
+	return ret
 }
 
 // computeSlices are none where NVML does not tell.
@@ -271,49 +293,108 @@ func computeSlices(mig nvml.Device) (int, nvml.Return) {
 	return int(attributes.ComputeInstanceSliceCount), ret
 }
 
+// DeviceAt is the UUID of the MIG device that is a compute instance, empty where
+// there is none. Unlike a list, which is read while others change it, it overlooks
+// nothing.
+func (l *Library) DeviceAt(uuid string, instance, compute int) (mig string, err error) {
+	err = l.on(uuid, func(d *device) error {
+		for _, known := range d.knownIn(instance) {
+			if known.told.ComputeID != compute {
+				continue
+			}
+			if there, err := d.confirm(known); err != nil || there {
+				mig = known.told.UUID
+				return err
+			}
+		}
+		opened, ret := d.GetGpuInstanceById(instance)
+		if gone(ret) || ret == nvml.ERROR_NOT_SUPPORTED {
+			return nil
+		}
+		if ret != nvml.SUCCESS {
+			return check(ret, "open", d.instanceName(instance))
+		}
+		read, err := d.readMIG(opened, instance, compute)
+		mig = read.told.UUID
+		return ignoreGone(err)
+	})
+	if err != nil {
+		return "", err
+	}
+	return mig, nil
+}
+
 // CreateInstance makes a GPU instance of a profile at a placement of memory
 // slices and returns its ID. It is ErrInsufficientResources where another
 // instance is in the way. After any other error the instance may exist all the
 // same.
 func (l *Library) CreateInstance(uuid string, profileID, start, size int) (instance int, err error) {
-	handle, err := l.open(uuid)
-	if err != nil {
-		return 0, err
-	}
-	created, ret := handle.CreateGpuInstanceWithPlacement(
-		&nvml.GpuInstanceProfileInfo{Id: uint32(profileID)},
-		&nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(size)},
-	)
-	if ret != nvml.SUCCESS {
-		return 0, check(ret, fmt.Sprintf("create a GPU instance of profile %d at memory slice %d", profileID, start), uuid)
-	}
-	info, ret := created.GetInfo()
-	return int(info.Id), check(ret, "read the new GPU instance", uuid)
+	err = l.on(uuid, func(d *device) error {
+		created, ret := d.CreateGpuInstanceWithPlacement(
+			&nvml.GpuInstanceProfileInfo{Id: uint32(profileID)},
+			&nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(size)},
+		)
+		if ret == nvml.ERROR_INSUFFICIENT_RESOURCES {
+			d.forgetInstances() // or their handles would not have told that the place is free
+		}
+		if ret != nvml.SUCCESS {
+			return check(ret, fmt.Sprintf("create a GPU instance of profile %d at memory slice %d", profileID, start), uuid)
+		}
+		info, ret := d.readInfo(created)
+		instance = info.ID
+		return check(ret, "read the new GPU instance", uuid)
+	})
+	return instance, err
 }
 
 // CreateComputeInstance makes the compute instance that takes all of a GPU
 // instance, which is a MIG device. After an error it may exist all the same.
-func (l *Library) CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error) {
-	handle, err := l.openInstance(uuid, instance)
-	if err != nil {
-		return gpu.MIGDevice{}, err
-	}
-	name := instanceName(uuid, instance)
-	profile, err := largestCompute(handle, name)
-	if err != nil {
-		return gpu.MIGDevice{}, err
-	}
-	created, ret := handle.CreateComputeInstance(&profile)
+func (l *Library) CreateComputeInstance(uuid string, instance int) (made gpu.MIGDevice, err error) {
+	err = l.on(uuid, func(d *device) error {
+		handle, known := d.handleOf(instance)
+		if !known {
+			var ret nvml.Return
+			if handle, ret = d.GetGpuInstanceById(instance); ret != nvml.SUCCESS {
+				return check(ret, "open", d.instanceName(instance))
+			}
+		}
+		profile, err := d.fillerOf(handle, instance)
+		if err != nil {
+			return err
+		}
+		mig := migHandles{instanceID: instance, instance: handle}
+		var ret nvml.Return
+		if mig.compute, ret = handle.CreateComputeInstance(&profile); ret != nvml.SUCCESS {
+			d.forgetInstance(instance)
+			return check(ret, "create the compute instance", d.instanceName(instance))
+		}
+		if ret = mig.read(); ret != nvml.SUCCESS {
+			return check(ret, "read the new MIG device", d.instanceName(instance))
+		}
+		mig.told.Slices = int(profile.SliceCount)
+		d.keepMIG(mig)
+		made = mig.told
+		return nil
+	})
+	return made, err
+}
+
+// fillerOf is the profile of a compute instance that takes all of a GPU instance. The boards of
+// a session have it in common, where they have that of the GPU instance.
+func (d *device) fillerOf(handle nvml.GpuInstance, id int) (nvml.ComputeInstanceProfileInfo, error) {
+	of, ret := d.info(handle)
 	if ret != nvml.SUCCESS {
-		return gpu.MIGDevice{}, check(ret, "create the compute instance", name)
+		return nvml.ComputeInstanceProfileInfo{}, check(ret, "read a GPU instance", d.uuid)
 	}
-	info, ret := created.GetInfo()
-	if ret != nvml.SUCCESS {
-		return gpu.MIGDevice{}, check(ret, "read the new compute instance", name)
+	profile := d.profile(of.ProfileID)
+	if filler, known := d.session.filler(profile); known {
+		return filler, nil
 	}
-	device := gpu.MIGDevice{ComputeID: int(info.Id), Slices: int(profile.SliceCount)}
-	device.UUID, ret = info.Device.GetUUID()
-	return device, check(ret, "read the UUID of the new MIG device", name)
+	filler, err := largestCompute(handle, d.instanceName(id))
+	if err == nil {
+		d.session.keepFiller(profile, filler)
+	}
+	return filler, err
 }
 
 // largestCompute is the profile of a compute instance with all slices. The
@@ -322,7 +403,7 @@ func largestCompute(handle nvml.GpuInstance, name string) (nvml.ComputeInstanceP
 	var largest nvml.ComputeInstanceProfileInfo
 	for number := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		profile, ret := handle.GetComputeInstanceProfileInfo(number, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT {
+		if absent(ret) {
 			continue
 		}
 		if ret != nvml.SUCCESS {
@@ -338,29 +419,46 @@ func largestCompute(handle nvml.GpuInstance, name string) (nvml.ComputeInstanceP
 	return largest, nil
 }
 
-// DestroyComputeInstance ends a MIG device. One that is gone already is no
-// error; one that a process uses is ErrInUse.
+// DestroyComputeInstance ends a MIG device, which DeviceAt or a list has just told of. One that
+// is gone already is no error; one that a process uses is ErrInUse.
 func (l *Library) DestroyComputeInstance(uuid string, instance, compute int) error {
-	handle, err := l.openInstance(uuid, instance)
-	if err != nil {
-		return ignoreGone(err)
-	}
-	name := instanceName(uuid, instance)
-	device, ret := handle.GetComputeInstanceById(compute)
-	if ret == nvml.SUCCESS {
-		ret = device.Destroy()
-	}
-	return ignoreGone(check(ret, fmt.Sprintf("destroy compute instance %d", compute), name))
+	return ignoreGone(l.on(uuid, func(d *device) error {
+		ret := nvml.ERROR_NOT_FOUND
+		for _, mig := range d.knownIn(instance) {
+			if mig.told.ComputeID == compute {
+				if ret = mig.compute.Destroy(); ret == nvml.SUCCESS || gone(ret) {
+					d.forgetMIG(mig.told.UUID)
+				}
+			}
+		}
+		if gone(ret) {
+			ret = d.onInstance(instance, func(handle nvml.GpuInstance) nvml.Return {
+				opened, ret := handle.GetComputeInstanceById(compute)
+				if ret == nvml.SUCCESS {
+					ret = opened.Destroy()
+				}
+				return ret
+			})
+		}
+		return check(ret, fmt.Sprintf("destroy compute instance %d", compute), d.instanceName(instance))
+	}))
 }
 
-// DestroyInstance ends a GPU instance. One that is gone already is no error;
-// one with compute instances is ErrInUse.
+// DestroyInstance ends a GPU instance, and makes sure that it is gone: one that is forgotten
+// would never be found again. One that is gone already is no error; one with compute instances
+// is ErrInUse.
 func (l *Library) DestroyInstance(uuid string, instance int) error {
-	handle, err := l.openInstance(uuid, instance)
-	if err != nil {
-		return ignoreGone(err)
-	}
-	return ignoreGone(check(handle.Destroy(), "destroy the instance", instanceName(uuid, instance)))
+	return ignoreGone(l.on(uuid, func(d *device) error {
+		ret := d.onInstance(instance, func(handle nvml.GpuInstance) nvml.Return { return handle.Destroy() })
+		d.forgetInstance(instance)
+		if ret != nvml.SUCCESS && !gone(ret) {
+			return check(ret, "destroy the instance", d.instanceName(instance))
+		}
+		if _, ret = d.GetGpuInstanceById(instance); ret == nvml.SUCCESS {
+			ret = nvml.ERROR_UNKNOWN
+		}
+		return check(ret, "make sure of the end", d.instanceName(instance))
+	}))
 }
 
 // ignoreGone forgives that what should go is not there, or that MIG, without
@@ -370,25 +468,4 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
-}
-
-func (l *Library) open(uuid string) (nvml.Device, error) {
-	handle, ret := l.api.DeviceGetHandleByUUID(uuid)
-	if ret == nvml.ERROR_NOT_FOUND {
-		return nil, &Error{Call: "open", Device: uuid, Return: ret, unknownGPU: true}
-	}
-	return handle, check(ret, "open", uuid)
-}
-
-func (l *Library) openInstance(uuid string, instance int) (nvml.GpuInstance, error) {
-	handle, err := l.open(uuid)
-	if err != nil {
-		return nil, err
-	}
-	opened, ret := handle.GetGpuInstanceById(instance)
-	return opened, check(ret, "open", instanceName(uuid, instance))
-}
-
-func instanceName(uuid string, instance int) string {
-	return fmt.Sprintf("GPU instance %d on %s", instance, uuid)
 }

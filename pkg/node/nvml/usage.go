@@ -14,15 +14,15 @@ import (
 )
 
 // Meter reads how busy one GPU or MIG device is. It is for one goroutine at a time;
-// meters of different devices do not wait for each other. It is worth nothing once the
-// library is closed, which frees what it holds.
+// meters of different devices do not wait for each other.
 type Meter struct {
 	library *Library
 	uuid    string
-	// gpu is the handle of a GPU that has answered the last time, else nil. NVML may look
-	// at all GPUs for a UUID, and fail where any of them is lost. It is never that of a MIG
-	// device, which another one may get when it is gone.
-	gpu nvml.Device
+	// in is the session that what follows belongs to, which goes with it.
+	in *session
+	// mig is the handle of a MIG device once it is known. NVML is not asked for a UUID again:
+	// it may look at all GPUs for it, and fail where any of them is lost.
+	mig nvml.Device
 	// counters are nil until a MIG device is read, and for a GPU.
 	counters *counters
 }
@@ -38,43 +38,76 @@ func (l *Library) Meter(uuid string) *Meter { return &Meter{library: l, uuid: uu
 // cannot be read, the other is returned beside the error. It is ErrGPULost where the
 // GPU is, and ErrNotFound where the MIG device is gone.
 func (m *Meter) Read() (gpu.Usage, error) {
-	handle, err := m.open()
+	in, leave, err := m.library.sessions.enter()
+	if err != nil {
+		return gpu.Usage{}, err
+	}
+	defer leave()
+	if m.in != in {
+		m.in, m.mig, m.counters = in, nil, nil
+	}
+	if m.isMIG() {
+		return m.readMIG()
+	}
+	d, err := in.device(m.uuid)
 	if err != nil {
 		return gpu.Usage{}, err
 	}
 	var usage gpu.Usage
 	var memory, utilization error
-	usage.Memory, memory = readMemory(handle, m.uuid)
-	if m.isMIG() {
-		usage.Utilization, utilization = m.readCounters(handle)
-	} else {
-		usage.Utilization, utilization = readRates(handle, m.uuid)
-	}
+	usage.Memory, memory = readMemory(d.Device, m.uuid)
+	usage.Utilization, utilization = readRates(d.Device, m.uuid)
 	err = errors.Join(memory, utilization)
-	if m.gpu = nil; err == nil && !m.isMIG() {
-		m.gpu = handle
-	}
+	_ = in.judge(d, memory)
+	_ = in.judge(d, utilization)
 	return usage, err
 }
 
-func (m *Meter) open() (nvml.Device, error) {
-	if m.gpu != nil {
-		return m.gpu, nil
+func (m *Meter) readMIG() (gpu.Usage, error) {
+	if err := m.open(); err != nil {
+		return gpu.Usage{}, err
 	}
-	handle, ret := m.library.api.DeviceGetHandleByUUID(m.uuid)
+	var usage gpu.Usage
+	var memory, utilization error
+	usage.Memory, memory = readMemory(m.mig, m.uuid)
+	usage.Utilization, utilization = m.readCounters(m.mig)
+	return usage, errors.Join(memory, utilization)
+}
+
+// open makes sure that the handle is that of the MIG device: another one may get it when this
+// one is gone.
+func (m *Meter) open() error {
+	if m.mig == nil {
+		known, found := m.in.migHandle(m.uuid)
+		if !found {
+			opened, ret := m.in.api.DeviceGetHandleByUUID(m.uuid)
+			m.mig = opened
+			return m.failed("open", ret)
+		}
+		m.mig = known
+	}
+	uuid, ret := m.mig.GetUUID()
+	if ret == nvml.SUCCESS && uuid != m.uuid {
+		ret = nvml.ERROR_NOT_FOUND
+	}
+	return m.failed("read the UUID", goneAs(ret))
+}
+
+func (m *Meter) failed(call string, ret nvml.Return) error {
 	if ret != nvml.SUCCESS {
-		return nil, &Error{Call: "open", Device: m.uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND && !m.isMIG()}
+		m.mig = nil
 	}
-	return handle, nil
+	return check(ret, call, m.uuid)
 }
 
 // Close gives back what the meter holds in NVML.
 func (m *Meter) Close() error {
-	if m.counters == nil {
+	held := m.counters
+	m.counters = nil
+	if held == nil {
 		return nil
 	}
-	defer func() { m.counters = nil }()
-	return m.counters.free(m.uuid)
+	return m.library.sessions.within(m.in, func() error { return held.free(m.uuid) })
 }
 
 func (m *Meter) isMIG() bool { return strings.HasPrefix(m.uuid, "MIG-") }
@@ -136,7 +169,7 @@ type counters struct {
 
 func (m *Meter) readCounters(handle nvml.Device) (*float64, error) {
 	if m.counters == nil {
-		opened, ret := openCounters(m.library.api, handle)
+		opened, ret := openCounters(m.in.api, handle)
 		if ret != nvml.SUCCESS {
 			return nil, check(goneAs(ret), "open the counters", m.uuid)
 		}

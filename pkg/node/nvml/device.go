@@ -1,0 +1,254 @@
+package nvml
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// device is a GPU of a session, and the handles on it that are known. A handle is only a hint:
+// what it stands for may be destroyed, and NVML may use it again. So an instance is only
+// changed by its handle right after its MIG device has answered with the UUID that was read
+// together with it: a device that is still there was never destroyed, nor what it lies in.
+type device struct {
+	nvml.Device
+	uuid    string
+	session *session
+
+	mu sync.Mutex
+	// instances are what the handles of GPU instances stood for when they were read.
+	instances map[nvml.GpuInstance]gpu.Instance
+	// migs are MIG devices by UUID.
+	migs map[string]migHandles
+	// What follows is the board's and does not change.
+	profiles  []listedProfile
+	resetless *bool
+
+	// looking is held while somebody looks at the GPU; it guards sight.
+	looking sync.Mutex
+	sight   *sight
+}
+
+// migHandles are those that make up a MIG device.
+type migHandles struct {
+	instanceID int
+	instance   nvml.GpuInstance
+	compute    nvml.ComputeInstance
+	device     nvml.Device
+	told       gpu.MIGDevice
+}
+
+func newDevice(in *session, uuid string, handle nvml.Device) *device {
+	return &device{
+		Device: handle, uuid: uuid, session: in,
+		instances: map[nvml.GpuInstance]gpu.Instance{},
+		migs:      map[string]migHandles{},
+	}
+}
+
+// maxInstances is more than the instances of one profile that any board has: at
+// most one a slice. NVML's own count is wrong for A30
+// (github.com/NVIDIA/mig-parted, pkg/mig/discovery).
+const maxInstances = 32
+
+// list reads the handles of the instances of a profile.
+func (d *device) list(profileID int) ([]nvml.GpuInstance, nvml.Return) {
+	return d.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(profileID), InstanceCount: maxInstances})
+}
+
+// info is what a handle of an instance stands for, or did when it was read.
+func (d *device) info(handle nvml.GpuInstance) (gpu.Instance, nvml.Return) {
+	d.mu.Lock()
+	known, found := d.instances[handle]
+	d.mu.Unlock()
+	if found {
+		return known, nvml.SUCCESS
+	}
+	return d.readInfo(handle)
+}
+
+func (d *device) readInfo(handle nvml.GpuInstance) (gpu.Instance, nvml.Return) {
+	info, ret := handle.GetInfo()
+	if ret != nvml.SUCCESS {
+		return gpu.Instance{}, ret
+	}
+	read := gpu.Instance{
+		ID: int(info.Id), ProfileID: int(info.ProfileId), Start: int(info.Placement.Start), Size: int(info.Placement.Size),
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.instances[handle] = read
+	return read, nvml.SUCCESS
+}
+
+// keepListed forgets the instances of a profile that are not in the list any more.
+func (d *device) keepListed(profileID int, listed []nvml.GpuInstance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.instances, func(handle nvml.GpuInstance, of gpu.Instance) bool {
+		return of.ProfileID == profileID && !slices.Contains(listed, handle)
+	})
+	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool {
+		_, known := d.instances[mig.instance]
+		return !known
+	})
+}
+
+// onInstance makes a call of the instance with that ID: by its handle where that is known, and
+// else, or where that stands for nothing any more, by one that NVML is asked for.
+func (d *device) onInstance(id int, call func(nvml.GpuInstance) nvml.Return) nvml.Return {
+	if known, found := d.handleOf(id); found {
+		if ret := call(known); !gone(ret) {
+			return ret
+		}
+		d.forgetInstance(id)
+	}
+	opened, ret := d.GetGpuInstanceById(id)
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	return call(opened)
+}
+
+func (d *device) handleOf(id int) (nvml.GpuInstance, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for handle, of := range d.instances {
+		if of.ID == id {
+			return handle, true
+		}
+	}
+	return nil, false
+}
+
+// forgetInstance forgets an instance and what is in it.
+func (d *device) forgetInstance(id int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.instances, func(_ nvml.GpuInstance, of gpu.Instance) bool { return of.ID == id })
+	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool { return mig.instanceID == id })
+}
+
+// forgetInstances forgets them all, as when the driver says of one what cannot be.
+func (d *device) forgetInstances() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.instances)
+	clear(d.migs)
+}
+
+// knownIn are the MIG devices in a GPU instance that are known, in the order of their IDs.
+func (d *device) knownIn(id int) []migHandles {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var known []migHandles
+	for _, mig := range d.migs {
+		if mig.instanceID == id {
+			known = append(known, mig)
+		}
+	}
+	slices.SortFunc(known, func(a, b migHandles) int { return a.told.ComputeID - b.told.ComputeID })
+	return known
+}
+
+// mig are the handles of a MIG device, if they are known.
+func (d *device) mig(uuid string) (migHandles, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known, found := d.migs[uuid]
+	return known, found
+}
+
+func (d *device) keepMIG(mig migHandles) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.migs[mig.told.UUID] = mig
+}
+
+func (d *device) forgetMIG(uuid string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.migs, uuid)
+}
+
+// confirm asks a MIG device whether it is still the one that its handles were read with. They
+// are forgotten where it is not.
+func (d *device) confirm(mig migHandles) (bool, error) {
+	uuid, ret := mig.device.GetUUID()
+	if ret == nvml.SUCCESS && uuid == mig.told.UUID {
+		return true, nil
+	}
+	d.forgetMIG(mig.told.UUID)
+	if ret == nvml.SUCCESS || gone(ret) || ret == nvml.ERROR_NOT_SUPPORTED {
+		return false, nil
+	}
+	return false, check(ret, "read the UUID of "+mig.told.UUID, d.uuid)
+}
+
+// listedProfile is a profile of GPU instances that the driver lists for the board.
+type listedProfile struct {
+	number int // NVML's constant
+	info   nvml.GpuInstanceProfileInfo
+}
+
+// listProfiles lists the profiles, each once, in NVML's order. Old drivers (R535) list none
+// while MIG is disabled.
+func (d *device) listProfiles() ([]listedProfile, error) {
+	d.mu.Lock()
+	known := d.profiles
+	d.mu.Unlock()
+	if len(known) > 0 {
+		return known, nil
+	}
+	var listed []listedProfile
+	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		info, ret := d.GetGpuInstanceProfileInfo(number)
+		if absent(ret) {
+			continue // a profile of other boards, or newer than the driver
+		}
+		if ret != nvml.SUCCESS {
+			return nil, check(ret, "read a MIG profile", d.uuid)
+		}
+		if !slices.ContainsFunc(listed, func(p listedProfile) bool { return p.info.Id == info.Id }) { // one can be under two constants
+			listed = append(listed, listedProfile{number, info})
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.profiles = listed
+	return listed, nil
+}
+
+// profile is the profile with that ID, zero where it is not known.
+func (d *device) profile(id int) nvml.GpuInstanceProfileInfo {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.profiles {
+		if int(p.info.Id) == id {
+			return p.info
+		}
+	}
+	return nvml.GpuInstanceProfileInfo{}
+}
+
+// slicesOf is how many compute slices an instance of a profile has, 0 where that is not known.
+func (d *device) slicesOf(profileID int) int { return int(d.profile(profileID).SliceCount) }
+
+// absent tells that a board or driver has no such profile.
+func absent(ret nvml.Return) bool {
+	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
+}
+
+func (d *device) instanceName(id int) string {
+	return fmt.Sprintf("GPU instance %d on %s", id, d.uuid)
+}
+
+// gone is what NVML answers about a handle whose instance was destroyed.
+func gone(ret nvml.Return) bool {
+	return ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT
+}

@@ -1,0 +1,235 @@
+package nvml
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// session is what was learned between an initialisation of NVML and its shutdown, after which
+// no handle means anything.
+type session struct {
+	api nvml.Interface
+
+	mu   sync.Mutex
+	gpus map[string]*device // by UUID
+	// count is how many GPUs there were at the last discovery, 0 before the first.
+	count int
+	// looks counts those of Refresh, which is called by one goroutine at a time.
+	looks int
+	// outdated tells that a GPU was lost: NVML finds one that is back, or another in its
+	// place, when it is initialised anew.
+	outdated bool
+	// fillers are the profiles of compute instances that take all of a GPU instance.
+	fillers map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo
+}
+
+func newSession(api nvml.Interface) *session {
+	return &session{
+		api: api, gpus: map[string]*device{},
+		fillers: map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo{},
+	}
+}
+
+func (s *session) filler(of nvml.GpuInstanceProfileInfo) (filler nvml.ComputeInstanceProfileInfo, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	filler, known = s.fillers[of]
+	return filler, known
+}
+
+// keepFiller remembers one of a profile that is known.
+func (s *session) keepFiller(of nvml.GpuInstanceProfileInfo, filler nvml.ComputeInstanceProfileInfo) {
+	if of.SliceCount == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fillers[of] = filler
+}
+
+// sessions are those of a Library, one at a time. A call begins one where there is none.
+type sessions struct {
+	api nvml.Interface
+	// use is held for reading by calls, and for writing while a session begins or ends.
+	use     sync.RWMutex
+	current atomic.Pointer[session]
+	closed  atomic.Bool
+}
+
+// enter begins a call. leave ends it.
+func (s *sessions) enter() (in *session, leave func(), err error) {
+	for {
+		s.use.RLock()
+		if in := s.current.Load(); in != nil {
+			return in, s.use.RUnlock, nil
+		}
+		s.use.RUnlock()
+		if err := s.begin(); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+func (s *sessions) begin() error {
+	s.use.Lock()
+	defer s.use.Unlock()
+	if s.closed.Load() {
+		return &Error{Call: "use NVML after it was closed", Return: nvml.ERROR_UNINITIALIZED}
+	}
+	if s.current.Load() != nil {
+		return nil
+	}
+	if err := check(s.api.Init(), "initialise", ""); err != nil {
+		return err
+	}
+	s.current.Store(newSession(s.api))
+	return nil
+}
+
+// end ends the session, unless a call is under way.
+func (s *sessions) end() (ended bool, err error) {
+	if !s.use.TryLock() {
+		return false, nil
+	}
+	defer s.use.Unlock()
+	if s.current.Swap(nil) == nil {
+		return true, nil
+	}
+	return true, check(s.api.Shutdown(), "shut down", "")
+}
+
+// within makes a call if the session goes on.
+func (s *sessions) within(in *session, call func() error) error {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.current.Load() != in {
+		return nil
+	}
+	return call()
+}
+
+// renew ends a session that does not show all GPUs. One that is in use goes on.
+func (s *sessions) renew() error {
+	in := s.current.Load()
+	if in == nil || !in.isOutdated() {
+		return nil
+	}
+	_, err := s.end()
+	return err
+}
+
+// close ends the last session, whether or not a GPU owes an answer to a call.
+func (s *sessions) close() error {
+	twice := s.closed.Swap(true)
+	if s.use.TryLock() {
+		defer s.use.Unlock()
+	}
+	if s.current.Swap(nil) == nil && !twice {
+		return nil
+	}
+	return check(s.api.Shutdown(), "shut down", "")
+}
+
+func (s *session) isOutdated() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outdated
+}
+
+// counted remembers how many GPUs a discovery has counted.
+func (s *session) counted(count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count = count
+}
+
+// device returns what is known of a GPU, whose handle NVML is asked for once: to find a UUID
+// it may look at all GPUs and MIG devices, and take seconds.
+func (s *session) device(uuid string) (*device, error) {
+	if known := s.known(uuid); known != nil {
+		return known, nil
+	}
+	handle, ret := s.api.DeviceGetHandleByUUID(uuid)
+	if ret != nvml.SUCCESS {
+		return nil, &Error{Call: "open", Device: uuid, Return: ret, unknownGPU: ret == nvml.ERROR_NOT_FOUND}
+	}
+	return s.keep(uuid, handle), nil
+}
+
+// known is what is known of a GPU, nil for nothing.
+func (s *session) known(uuid string) *device {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gpus[uuid]
+}
+
+// migHandle is that of a MIG device of any GPU, if it is known.
+func (s *session) migHandle(uuid string) (nvml.Device, bool) {
+	s.mu.Lock()
+	gpus := slices.Collect(maps.Values(s.gpus))
+	s.mu.Unlock()
+	for _, d := range gpus {
+		if mig, found := d.mig(uuid); found {
+			return mig.device, true
+		}
+	}
+	return nil, false
+}
+
+// keep remembers the handle of a GPU. What is known of the GPU stays as long as that is the
+// same.
+func (s *session) keep(uuid string, handle nvml.Device) *device {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.gpus[uuid]; known != nil && known.Device == handle {
+		return known
+	}
+	kept := newDevice(s, uuid, handle)
+	s.gpus[uuid] = kept
+	return kept
+}
+
+// judge forgets what is known of a GPU, if anything is, when an answer tells that it may not be
+// the same any more, and returns the answer.
+func (s *session) judge(d *device, err error) error {
+	answer := new(Error)
+	if !errors.As(err, &answer) {
+		return err
+	}
+	switch answer.Return {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_FOUND, nvml.ERROR_IN_USE, nvml.ERROR_INSUFFICIENT_RESOURCES,
+		nvml.ERROR_RESET_REQUIRED, nvml.ERROR_NO_PERMISSION:
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d != nil && s.gpus[d.uuid] == d {
+		delete(s.gpus, d.uuid)
+	}
+	s.outdated = s.outdated || answer.Return == nvml.ERROR_GPU_IS_LOST
+	return err
+}
+
+// on makes calls of one GPU.
+func (l *Library) on(uuid string, call func(*device) error) error {
+	in, leave, err := l.sessions.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	d, err := in.device(uuid)
+	if err != nil {
+		return err
+	}
+	return in.judge(d, call(d))
+}
+
+// Rest shuts NVML down unless a call is under way, and tells whether it is. While it rests, the
+// kernel driver can be unloaded and a GPU be reset. The next call initialises it again, and
+// learns every handle anew.
+func (l *Library) Rest() (resting bool, err error) { return l.sessions.end() }
