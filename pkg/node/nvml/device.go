@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -19,6 +20,9 @@ type device struct {
 	nvml.Device
 	uuid    string
 	session *session
+
+	// disabled tells that MIG was not enabled when the mode was last asked for.
+	disabled atomic.Bool
 
 	mu sync.Mutex
 	// instances are what the handles of GPU instances stood for when they were read.
@@ -82,6 +86,9 @@ func (d *device) readInfo(handle nvml.GpuInstance) (gpu.Instance, nvml.Return) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// Another one of that ID is no more: what NVML has told of it is about this one now.
+	maps.DeleteFunc(d.instances, func(other nvml.GpuInstance, of gpu.Instance) bool { return of.ID == read.ID && other != handle })
+	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool { return mig.instanceID == read.ID && mig.instance != handle })
 	d.instances[handle] = read
 	return read, nvml.SUCCESS
 }

@@ -98,14 +98,18 @@ func profileName(computeSlices int, memory, total uint64) string {
 	return fmt.Sprintf("%dg.%dgb", computeSlices, int(gb))
 }
 
+// migMode is the mode in force.
 func (d *device) migMode() (gpu.MIGMode, error) {
-	switch current, _, ret := d.GetMigMode(); {
+	current, _, ret := d.GetMigMode()
+	mode := gpu.MIGDisabled
+	switch {
 	case ret == nvml.ERROR_NOT_SUPPORTED:
-		return gpu.MIGUnsupported, nil
+		mode = gpu.MIGUnsupported
 	case ret != nvml.SUCCESS:
 		return gpu.MIGUnsupported, check(ret, "read the MIG mode", d.uuid)
 	case current == nvml.DEVICE_MIG_ENABLE:
-		return gpu.MIGEnabled, nil
+		mode = gpu.MIGEnabled
 	}
-	return gpu.MIGDisabled, nil
+	d.disabled.Store(mode != gpu.MIGEnabled)
+	return mode, nil
 }

@@ -169,6 +169,11 @@ const listAttempts = 3
 // overlook one that is there would be to forget it, so answers that contradict
 // each other are errors.
 func (d *device) instancesOf(profileID int) ([]nvml.GpuInstance, []gpu.Instance, error) {
+	if d.disabled.Load() { // when it was last asked
+		if mode, err := d.migMode(); err != nil || mode != gpu.MIGEnabled {
+			return nil, nil, err
+		}
+	}
 	var ret nvml.Return
 	for range listAttempts {
 		var listed []nvml.GpuInstance
@@ -451,7 +456,7 @@ func (l *Library) DestroyInstance(uuid string, instance int) error {
 	return ignoreGone(l.on(uuid, func(d *device) error {
 		ret := d.onInstance(instance, func(handle nvml.GpuInstance) nvml.Return { return handle.Destroy() })
 		d.forgetInstance(instance)
-		if ret != nvml.SUCCESS && !gone(ret) {
+		if ret != nvml.SUCCESS && !gone(ret) && ret != nvml.ERROR_NOT_SUPPORTED {
 			return check(ret, "destroy the instance", d.instanceName(instance))
 		}
 		if _, ret = d.GetGpuInstanceById(instance); ret == nvml.SUCCESS {

@@ -74,16 +74,12 @@ func partitionEdits(device journal.Device, edits Edits) (cdispec.ContainerEdits,
 	return edits.Partition(device.UUID, device.Partition.InstanceID, device.Partition.ComputeID)
 }
 
-// exists tells whether a MIG device is where its record says. A list, which others
-// change while it is read, is not believed when it lacks the device.
+// exists tells whether a MIG device is where its record says. Its UUID is enough: it is never
+// given again.
 func exists(device journal.Device, mig MIG) (bool, error) {
 	partition := device.Partition
-	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
-	if err != nil || found == nil {
-		return false, err
-	}
-	if slices.ContainsFunc(found.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID }) {
-		return true, nil
+	if partition.UUID == "" {
+		return false, nil
 	}
 	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)
 	return err == nil && uuid == partition.UUID, err
@@ -131,10 +127,11 @@ func (s enableMIG) undo(_ context.Context, tools Tools) error {
 	if err != nil || len(partitions) > 0 {
 		return err
 	}
-	if enabled, err := tools.MIG.MIGEnabled(s.gpu); err != nil || !enabled {
-		return err
+	some, err := tools.MIG.HasInstances(s.gpu)
+	if errors.Is(err, nvml.ErrNotSupported) {
+		return nil // MIG is not enabled
 	}
-	if instances, err := tools.MIG.Instances(s.gpu); err != nil || len(instances) > 0 {
+	if err != nil || some {
 		return err
 	}
 	err = tools.MIG.SetMIG(s.gpu, false)
@@ -147,45 +144,73 @@ func (s enableMIG) undo(_ context.Context, tools Tools) error {
 	return err
 }
 
-// makeInstance makes the GPU instance of a partition, unless that of another share was
-// adopted. The last of the shares unmakes it.
-type makeInstance struct {
+// makePartition makes the GPU instance of a partition and the compute instance in it, which
+// together are the MIG device of a container, unless that of another share was adopted. The
+// last of the shares unmakes it.
+type makePartition struct {
 	device *journal.Device
 	others neighbours
-	// tried tells that what is found in the place may be what was made.
-	tried bool
+	// triedInstance and triedCompute tell that what is found may be what was made.
+	triedInstance, triedCompute bool
 }
 
-func (s *makeInstance) do(ctx context.Context, tools Tools) error {
-	uuid, partition := s.device.UUID, &s.device.Partition
+func (s *makePartition) do(ctx context.Context, tools Tools) error {
+	partition := &s.device.Partition
 	if partition.UUID != "" {
 		return nil // adopted
 	}
-	if s.tried {
-		found, err := tools.MIG.InstanceAt(uuid, partition.ProfileID, partition.Start)
-		if err != nil {
-			return err
-		}
-		if found != nil {
-			partition.InstanceID = found.ID
-			return nil
-		}
-	}
-	err := s.endStale(ctx, tools)
+	found, err := s.findInstance(tools.MIG)
 	if err != nil {
 		return err
 	}
-	s.tried = true
-	partition.InstanceID, err = tools.MIG.CreateInstance(uuid, partition.ProfileID, partition.Start, partition.Size)
+	if found == nil {
+		if found, err = s.createInstance(ctx, tools); err != nil {
+			return err
+		}
+	}
+	partition.InstanceID = found.ID
+	made := gpu.MIGDevice{}
+	if s.triedCompute && len(found.Devices) > 0 {
+		made = found.Devices[0]
+	}
+	s.triedCompute = true
+	if made.UUID == "" {
+		if made, err = tools.MIG.CreateComputeInstance(s.device.UUID, partition.InstanceID); err != nil {
+			return err
+		}
+	}
+	partition.ComputeID, partition.UUID = made.ComputeID, made.UUID
+	return nil
+}
+
+// findInstance looks for what an earlier attempt has made after all.
+func (s *makePartition) findInstance(mig MIG) (*gpu.Instance, error) {
+	if !s.triedInstance {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	found, err := mig.InstanceAt(s.device.UUID, s.device.Partition.ProfileID, s.device.Partition.Start)
+	if err == nil && found == nil && s.triedCompute {
+		err = fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
+	}
+	return found, err
+}
+
+func (s *makePartition) createInstance(ctx context.Context, tools Tools) (*gpu.Instance, error) {
+	if err := s.endStale(ctx, tools); err != nil {
+		return nil, err
+	}
+	s.triedInstance = true
+	partition := &s.device.Partition
+	id, err := tools.MIG.CreateInstance(s.device.UUID, partition.ProfileID, partition.Start, partition.Size)
 	if errors.Is(err, nvml.ErrInsufficientResources) {
 		partition.Foreign = true // whatever is there, so that undo leaves it alone
 	}
-	return err
+	return &gpu.Instance{ID: id}, err
 }
 
 // endStale ends the daemon of other shares whose partition somebody has destroyed: one
 // of that name is needed for the partition that takes its place.
-func (s *makeInstance) endStale(ctx context.Context, tools Tools) error {
+func (s *makePartition) endStale(ctx context.Context, tools Tools) error {
 	if !s.device.Served() {
 		return nil
 	}
@@ -196,105 +221,35 @@ func (s *makeInstance) endStale(ctx context.Context, tools Tools) error {
 	return explain(tools.Daemons.Stop(ctx, s.device.MPS.Daemon))
 }
 
-func (s *makeInstance) undo(_ context.Context, tools Tools) error {
+func (s *makePartition) undo(_ context.Context, tools Tools) error {
 	if s.device.Partition.Foreign {
 		return nil
 	}
 	instance, err := ownInstance(tools.MIG, s.device)
-	if err == nil && instance != nil {
+	if err != nil {
+		return err
+	}
+	if instance != nil {
 		if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
 			return err
 		}
-		err = tools.MIG.DestroyInstance(s.device.UUID, instance.ID)
+		for _, made := range instance.Devices {
+			if err := tools.MIG.DestroyComputeInstance(s.device.UUID, instance.ID, made.ComputeID); err != nil {
+				return err
+			}
+		}
+		if err := tools.MIG.DestroyInstance(s.device.UUID, instance.ID); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = s.gone(tools.MIG)
-	}
-	if err == nil {
-		relinquish(&s.device.Partition)
-	}
-	return err
+	relinquish(&s.device.Partition)
+	return nil
 }
 
 // relinquish notes that nothing of ours is in the place of a partition any more:
 // what is found there later is somebody else's.
 func relinquish(partition *journal.Partition) {
 	partition.Foreign, partition.UUID, partition.InstanceID, partition.ComputeID = true, "", 0, 0
-}
-
-// gone makes sure of it: an instance that is forgotten would never be found again.
-func (s *makeInstance) gone(mig MIG) error {
-	instance, err := ownInstance(mig, s.device)
-	if err == nil && instance != nil {
-		return fmt.Errorf("GPU instance %d on %s is still there after it was destroyed: %w", instance.ID, s.device.UUID, nvml.ErrTransient)
-	}
-	return err
-}
-
-// makeCompute makes the compute instance in the GPU instance that was just made,
-// which together are the MIG device of a container.
-type makeCompute struct {
-	device *journal.Device
-	others neighbours
-	// tried tells that what is found in the GPU instance may be what was made.
-	tried bool
-}
-
-func (s *makeCompute) do(_ context.Context, tools Tools) error {
-	partition := &s.device.Partition
-	if partition.UUID != "" {
-		return nil // adopted
-	}
-	var made gpu.MIGDevice
-	if s.tried {
-		found, err := s.find(tools.MIG)
-		if err != nil {
-			return err
-		}
-		made = found
-	}
-	s.tried = true
-	if made.UUID == "" {
-		var err error
-		if made, err = tools.MIG.CreateComputeInstance(s.device.UUID, partition.InstanceID); err != nil {
-			return err
-		}
-	}
-	partition.ComputeID, partition.UUID = made.ComputeID, made.UUID
-	return nil
-}
-
-// find looks for what an earlier attempt has made after all.
-func (s *makeCompute) find(mig MIG) (gpu.MIGDevice, error) {
-	instance, err := mig.InstanceAt(s.device.UUID, s.device.Partition.ProfileID, s.device.Partition.Start)
-	switch {
-	case err != nil:
-		return gpu.MIGDevice{}, err
-	case instance == nil:
-		return gpu.MIGDevice{}, fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
-	case len(instance.Devices) == 0:
-		return gpu.MIGDevice{}, nil
-	}
-	return instance.Devices[0], nil
-}
-
-func (s *makeCompute) undo(_ context.Context, tools Tools) error {
-	if s.device.Partition.Foreign {
-		return nil
-	}
-	instance, err := ownInstance(tools.MIG, s.device)
-	if err != nil || instance == nil {
-		return err
-	}
-	if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
-		return err
-	}
-	for _, made := range instance.Devices {
-		if err := tools.MIG.DestroyComputeInstance(s.device.UUID, instance.ID, made.ComputeID); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // needed tells whether another claim has a share of the same instance.
@@ -319,10 +274,23 @@ func (s adopt) do(context.Context, Tools) error {
 
 func (adopt) undo(context.Context, Tools) error { return nil }
 
-// ownInstance finds what was made for a recorded device, nil when it is gone.
+// ownInstance finds what was made for a recorded device, nil when it is gone. Its MIG device is
+// asked for by its IDs. Where that is not there, there may be an instance without one, which is
+// looked for in the place.
 func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
-	instance, err := mig.InstanceAt(device.UUID, device.Partition.ProfileID, device.Partition.Start)
-	if err != nil || instance == nil || !isInstance(device.Partition, *instance) {
+	partition := device.Partition
+	there, err := exists(*device, mig)
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		return &gpu.Instance{
+			ID: partition.InstanceID, ProfileID: partition.ProfileID, Start: partition.Start, Size: partition.Size,
+			Devices: []gpu.MIGDevice{{ComputeID: partition.ComputeID, UUID: partition.UUID}},
+		}, nil
+	}
+	instance, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	if err != nil || instance == nil || !isInstance(partition, *instance) {
 		return nil, err
 	}
 	return instance, nil

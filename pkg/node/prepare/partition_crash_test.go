@@ -182,8 +182,8 @@ func TestEachErrorAtEachCall(t *testing.T) {
 	}
 	questions := []string{
 		"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMigMode", "nvmlDeviceGetFieldValues", "nvmlDeviceGetGpuInstances", "nvmlGpuInstanceGetInfo",
-		"nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlDeviceGetMaxMigDeviceCount",
-		"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId", "nvmlDeviceGetUUID",
+		"nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlDeviceGetGpuInstanceRemainingCapacity",
+		"nvmlComputeInstanceGetInfo_v2", "nvmlDeviceGetAttributes_v2", "nvmlDeviceGetUUID",
 		"nvmlDeviceGetGpuInstanceProfileInfo", "nvmlGpuInstanceGetComputeInstanceById",
 	}
 	for _, times := range []int{1, 0} {

@@ -296,7 +296,8 @@ func TestAPartitionOnALostGPU(t *testing.T) {
 		"unknown to the driver": func(r *migRig) (func() error, error) {
 			failure := model.Failure{Function: "nvmlDeviceGetHandleByUUID", GPU: new(int)}
 			set(&failure.Return, nvmlNotFound)
-			return r.machine.Clear, r.machine.Fail(failure)
+			_, err := r.library.Rest() // as after its loss: until then, NVML knows it
+			return r.machine.Clear, errors.Join(err, r.machine.Fail(failure))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -565,7 +566,11 @@ func TestQuestionsAreRepeated(t *testing.T) {
 			nvmlTimeout: {"NVML answered", "kubelet tries again"},
 			nvmlLost:    {"NVML answered", "reset or replace it"},
 		} {
-			for _, function := range []string{"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetGpuInstances"} {
+			asked := "nvmlDeviceGetGpuInstances"
+			if prepared {
+				asked = "nvmlDeviceGetUUID"
+			}
+			for _, function := range []string{"nvmlDeviceGetHandleByUUID", asked} {
 				t.Run(fmt.Sprintf("%s answers %d, prepared=%t", function, code, prepared), func(t *testing.T) {
 					r := newMIGRig(t)
 					p := r.startMIG(t, nil)
@@ -578,7 +583,8 @@ func TestQuestionsAreRepeated(t *testing.T) {
 					}
 					failure := model.Failure{Function: function}
 					set(&failure.Return, code)
-					if err := r.machine.Fail(failure); err != nil {
+					_, err := r.library.Rest() // or the handle would be known
+					if err := errors.Join(err, r.machine.Fail(failure)); err != nil {
 						t.Fatal(err)
 					}
 					synctest.Test(t, func(t *testing.T) {

@@ -28,13 +28,17 @@ type MIG interface {
 	SetMIG(uuid string, enabled bool) error
 	// Instances are all GPU instances, whoever made them.
 	Instances(uuid string) ([]gpu.Instance, error)
+	// HasInstances tells in one question whether there is a GPU instance. It is
+	// nvml.ErrNotSupported where MIG is not enabled.
+	HasInstances(uuid string) (bool, error)
 	// InstanceAt is nil where there is none.
 	InstanceAt(uuid string, profileID, start int) (*gpu.Instance, error)
 	// DeviceAt is the UUID of a MIG device, empty where there is none.
 	DeviceAt(uuid string, instance, compute int) (string, error)
 	CreateInstance(uuid string, profileID, start, size int) (instance int, err error)
 	CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error)
-	// What is to be destroyed may be gone already.
+	// What is to be destroyed may be gone already. Nothing is left of an instance that was
+	// destroyed.
 	DestroyComputeInstance(uuid string, instance, compute int) error
 	DestroyInstance(uuid string, instance int) error
 }

@@ -25,8 +25,11 @@ func (wholeGPU) inspect(device *journal.Device, g gpu.GPU, siblings []journal.De
 	if err != nil || !enabled {
 		return false, err
 	}
+	if some, err := tools.MIG.HasInstances(g.UUID); err != nil || !some {
+		return true, err
+	}
 	instances, err := tools.MIG.Instances(g.UUID)
-	if err == nil && len(instances) > 0 {
+	if err == nil {
 		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: somebody else has made %d MIG instances on it: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID, len(instances))
 	}
 	return true, err

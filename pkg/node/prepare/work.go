@@ -68,8 +68,7 @@ func (w *work) addPartition(record *journal.Record, i int, others neighbours) {
 	if len(j.steps) == 0 {
 		j.add(device.Request, enableMIG{device.UUID, others})
 	}
-	j.add(device.Request, &makeInstance{device: device, others: others})
-	j.add(device.Request, &makeCompute{device: device, others: others})
+	j.add(device.Request, &makePartition{device: device, others: others})
 }
 
 // addClient adds the device to those of its daemon.
