@@ -18,6 +18,15 @@ func Withdrawn() resourceapi.DeviceTaint {
 	return resourceapi.DeviceTaint{Key: TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 }
 
+// TaintFabric is on the devices of a GPU on which CUDA does not start because the fabric
+// manager is not done with it. Its value is the GPU's gpu.FabricState.
+const TaintFabric = "mica.gpu/fabric"
+
+// FabricPending is the taint of a device that gets claims when the fabric manager is done.
+func FabricPending(state gpu.FabricState) resourceapi.DeviceTaint {
+	return resourceapi.DeviceTaint{Key: TaintFabric, Value: string(state), Effect: resourceapi.DeviceTaintEffectNoSchedule}
+}
+
 // Taints are those of a node's devices, by the device's name. A nil map has none. A taint
 // without TimeAdded gets it from the API server, and keeps it while its device stays in its
 // slice; one that must outlive a wipe of the slices, because a toleration counts from it,

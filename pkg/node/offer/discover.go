@@ -25,20 +25,23 @@ type sight struct {
 // look is one look at the GPUs, after one that showed the node so.
 type look func(before gpu.Node) (sight, error)
 
-// lookAtAll reads everything. GPUs that cannot be read are left out.
+// lookAtAll reads everything. GPUs that cannot be read are left out. It fails where there is
+// none, unless those that were offered are unreadable now.
 func (o *Offer) lookAtAll(gpu.Node) (sight, error) {
 	node, unreadable, err := o.hardware.GPUs.Discover()
 	failures := errors.Join(unreadable...)
-	if err == nil && len(node.GPUs) == 0 {
+	if err == nil && len(node.GPUs) == 0 && (failures == nil || o.offered == nil) {
 		err = fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
 		if failures != nil {
-			err = fmt.Errorf("%w: %s", err, strings.ReplaceAll(failures.Error(), "\n", "; "))
+			err = fmt.Errorf("%w: %s", err, inOneLine(failures))
 		}
 	}
 	return sight{node, failures}, err
 }
 
-// lookAgain reads the modes and instances of MIG. GPUs that cannot be read stay as they
+func inOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// lookAgain sees what changes while the driver is loaded. GPUs that cannot be read stay as they
 // were.
 func (o *Offer) lookAgain(before gpu.Node) (sight, error) {
 	node := before
@@ -67,11 +70,14 @@ const lookAttempts = 3
 // that contradict each other are taken again.
 func (o *Offer) discover(ctx context.Context, look look) (found findings, err error) {
 	found.node = o.seen
+	var sure bool
 	for range lookAttempts {
-		var sure bool
 		if found, sure, err = o.lookTwice(ctx, look, found.node); sure || err != nil {
 			break
 		}
+	}
+	if sure {
+		o.foreign = found.free.GPUs
 	}
 	return found, err
 }
@@ -90,7 +96,11 @@ func (o *Offer) lookTwice(ctx context.Context, look look, before gpu.Node) (foun
 	others := without(first.node, func(g gpu.GPU, instance gpu.Instance) bool {
 		return slices.ContainsFunc(held, func(d journal.Device) bool { return prepare.Made(d, g.UUID, instance) })
 	})
-	if !slices.ContainsFunc(others.GPUs, hasInstances) {
+	doubtful := without(others, func(g gpu.GPU, instance gpu.Instance) bool {
+		_, same := seen(o.foreign, g.UUID, instance) // MIG devices of others never become ours
+		return same && len(instance.Devices) > 0
+	})
+	if !slices.ContainsFunc(doubtful.GPUs, hasInstances) {
 		return findings{first, others, held}, true, nil
 	}
 	second, err := look(first.node)

@@ -2,11 +2,14 @@ package offer
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // sayPredictions tells once a product in what its GPUs are not as predicted.
@@ -26,6 +29,35 @@ func sayPredictions(ctx context.Context, gpus []gpu.GPU) {
 			log.Info("The MIG profiles of this board are not those in the catalogue; what NVML lists is offered", "product", g.ProductName, "gpu", g.UUID, "differences", differences)
 		}
 	}
+}
+
+// Reasons of Events on the node.
+const (
+	// ReasonUnreadable: a GPU does not answer, or not as one that can be offered.
+	ReasonUnreadable = "GPUUnreadable"
+	// ReasonFabricPending: a GPU waits for the fabric manager.
+	ReasonFabricPending = "NVLinkFabricPending"
+)
+
+// sayFabric tells, when that changes, which GPUs get no claims until the fabric manager is done.
+func (o *Offer) sayFabric(ctx context.Context, gpus []gpu.GPU) {
+	var waiting []string
+	for _, g := range gpus {
+		if g.Fabric != gpu.FabricReady {
+			waiting = append(waiting, fmt.Sprintf("gpu-%d (%s)", g.Minor, g.Fabric))
+		}
+	}
+	said := strings.Join(waiting, ", ")
+	if said == o.fabric {
+		return
+	}
+	o.fabric = said
+	if said == "" {
+		klog.FromContext(ctx).Info("The fabric manager is done with all GPUs")
+		return
+	}
+	klog.FromContext(ctx).Info("GPUs are tainted until the fabric manager is done with them", "taint", slice.TaintFabric, "gpus", said)
+	o.Events.WarnNode(ReasonFabricPending, "CUDA does not start on "+said+" yet, which get no claims until the NVLink fabric is complete: see that the fabric manager runs on this node (systemctl status nvidia-fabricmanager)")
 }
 
 // sayObstacles tells of instances that are in the way and not for claims.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 func TestWhatSomebodyElseMakesIsOfferedAsItIs(t *testing.T) {
@@ -74,7 +75,8 @@ func TestInstancesThatCannotBeReadAreSaidOnce(t *testing.T) {
 		r := newRig(t, "p5.48xlarge")
 		r.watch(t)
 		before := r.offered()
-		must(t, r.machine.Lose(5))
+		busy := 5
+		must(t, r.machine.Fail(model.Failure{Function: "nvmlDeviceGetMigMode", Return: 10 /* NVML_ERROR_TIMEOUT */, GPU: &busy}))
 		after(time.Minute)
 		if got := strings.Count(r.said(), "cannot be read"); got != 1 {
 			t.Errorf("it is said %d times:\n%s", got, r.said())

@@ -5,6 +5,7 @@ package offer
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -26,8 +28,8 @@ import (
 // broken for good is asked for ever.
 var rereads = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
-// lookInterval is how long what somebody else does to MIG may go unseen. A claim
-// that meets it in between is told by NVML.
+// lookInterval is how long it may go unseen that a GPU is lost, or what somebody else
+// does to MIG, whose partitions NVML is asked for when a claim gets them.
 const lookInterval = 10 * time.Second
 
 // GPUs are a node's, as its open NVIDIA driver tells of them.
@@ -36,8 +38,9 @@ type GPUs interface {
 	// unreadable and left out.
 	Discover() (node gpu.Node, unreadable []error, err error)
 	// Refresh reads of GPUs that were discovered what changes while the driver
-	// is loaded: the MIG mode and the instances. GPUs that cannot be read are
-	// returned as they were given.
+	// is loaded: the MIG mode, the instances, and the NVLinks. GPUs that cannot be read
+	// are returned as they were given. The error is nvml.ErrGPULost or
+	// nvml.ErrGPUsChanged where they have to be discovered anew.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
 }
 
@@ -100,6 +103,10 @@ type Offer struct {
 	// its GPUs could not be read, empty when all could.
 	seen   gpu.Node
 	unread string
+	// foreign are the GPUs with the instances that somebody else has surely made.
+	foreign []gpu.GPU
+	// fabric is what was last said of GPUs that wait for the fabric manager.
+	fabric string
 	// offered are the identities of the shapes that are offered.
 	offered []string
 	// applied and history are what the policies said, until is when the offer
@@ -156,18 +163,21 @@ func (o *Offer) Released() {
 	}
 }
 
-// Watch keeps right what was started, until ctx ends: it looks again at GPUs that could
-// not be read, until all can be, at what somebody else does to MIG, at policies that
-// change, and at shapes that are withdrawn.
+// Watch keeps right what was started, until ctx ends: it looks again at the GPUs, and at those
+// that could not be read until all can be, at policies that change, and at shapes that are
+// withdrawn.
 func (o *Offer) Watch(ctx context.Context) error {
 	next := rereads.DelayFunc()
-	reread := next()
+	again := time.Now().Add(next())
 	said := ""
 	for {
 		pause, look := o.nextLook(), o.offerChanges
-		if o.unread != "" && reread < pause {
-			pause, look = reread, o.offerAll
-			reread = next()
+		if o.unread == "" {
+			next = rereads.DelayFunc()
+			again = time.Now().Add(next())
+		} else if due := max(time.Until(again), 0); due <= pause {
+			pause, look = due, o.offerAll
+			again = time.Now().Add(due + next())
 		}
 		select {
 		case <-ctx.Done():
@@ -187,27 +197,12 @@ func (o *Offer) Watch(ctx context.Context) error {
 	}
 }
 
-// never is a wait that something else ends.
-const never = time.Duration(math.MaxInt64)
-
-// nextLook is how long the offer may be left alone. GPUs that cannot be read are
-// asked for by all of them, and more slowly.
+// nextLook is how long the offer may be left alone.
 func (o *Offer) nextLook() time.Duration {
-	pause := never
-	// Another process may have released what was passing, and somebody may have
-	// installed what a policy lacked.
-	if o.unread == "" && (partitionable(o.seen) || o.passing.Load() || o.applied.refused) {
-		pause = lookInterval
+	if o.until.IsZero() {
+		return lookInterval
 	}
-	if !o.until.IsZero() {
-		pause = min(pause, max(time.Until(o.until), 0))
-	}
-	return pause
-}
-
-// partitionable tells whether somebody may do something to MIG on a node.
-func partitionable(node gpu.Node) bool {
-	return slices.ContainsFunc(node.GPUs, func(g gpu.GPU) bool { return g.MIG != gpu.MIGUnsupported })
+	return min(lookInterval, max(time.Until(o.until), 0))
 }
 
 // offerAll reads everything and offers it.
@@ -220,6 +215,7 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	if err := found.unreadable; err != nil {
 		if unread = err.Error(); unread != o.unread {
 			klog.FromContext(ctx).Error(err, "A GPU cannot be read and is not offered; the plugin keeps looking")
+			o.Events.WarnNode(ReasonUnreadable, inOneLine(err)+": the GPU is not offered until it answers; see the kernel's log for messages of NVRM, and reset or replace it")
 		}
 	}
 	o.seen, o.unread = found.node, unread
@@ -228,12 +224,15 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	return nil
 }
 
-// offerChanges reads what can change of GPUs that have been read: the modes and
-// instances of MIG, of which NVML tells nobody.
+// offerChanges reads what can change of GPUs that have been read, of which NVML tells nobody.
+// After the loss or the arrival of a GPU it reads everything.
 func (o *Offer) offerChanges(ctx context.Context) error {
 	found, err := o.discover(ctx, o.lookAgain)
 	if err != nil {
 		return err
+	}
+	if errors.Is(found.unreadable, nvml.ErrGPULost) || errors.Is(found.unreadable, nvml.ErrGPUsChanged) {
+		return o.offerAll(ctx)
 	}
 	o.seen = found.node
 	o.offerFound(ctx, found)
@@ -270,6 +269,7 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published
 	}
+	o.sayFabric(ctx, node.GPUs)
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "tainted", len(next.taints))
 	sayObstacles(ctx, node.GPUs)
 	o.Publisher.Set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{o.NodeName: slice.Pool(node, next.shapes, next.taints)}})

@@ -22,9 +22,6 @@ type applied struct {
 	of       string
 	compiled *policy.Compiled
 	failure  error
-	// refused tells that it cannot be done here, which what is installed on the node
-	// may change without a word.
-	refused bool
 	// said is the verdict that was made known last.
 	said string
 }
@@ -51,7 +48,6 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.
 	}
 	selected := policy.Select(all, labels)
 	policies, err := o.rule(ctx, selected, node)
-	o.applied.refused = err != nil
 	if cluster != nil {
 		o.report.set(cluster.UID, policy.Verdict(selected, err))
 	}

@@ -3,6 +3,8 @@ package offer
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +13,6 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
@@ -104,19 +105,15 @@ func TestARefusedPolicyIsTriedAgain(t *testing.T) {
 	r.follow(t)
 	ctx, err := r.start(t)
 	must(t, err)
-	nextLook := func() time.Duration { // of a node on which nobody partitions GPUs
-		for i := range r.seen.GPUs {
-			r.seen.GPUs[i].MIG = gpu.MIGUnsupported
-		}
-		return r.nextLook()
+	shared := func() bool {
+		return slices.ContainsFunc(r.offered(), func(device string) bool { return strings.Contains(device, "-mps") })
 	}
-	if wait := nextLook(); wait != lookInterval {
-		t.Errorf("the next look is in %s", wait)
+	if shared() {
+		t.Errorf("got %v, which cannot be done", r.offered())
 	}
 	missing = nil
-	must(t, r.offerChanges(ctx))
-	r.passing.Store(false) // what was offered meanwhile is withdrawn
-	if wait := nextLook(); wait <= lookInterval {
-		t.Errorf("after it could be done, the next look is in %s", wait)
+	must(t, r.offerChanges(ctx)) // as every look does
+	if !shared() {
+		t.Errorf("got %v, without what can be done now", r.offered())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,11 +41,14 @@ type rig struct {
 	logger   klog.Logger
 
 	mu sync.Mutex
-	// What is discovered, and what cannot be read of it.
+	// live tells that the machine itself is discovered.
+	live bool
+	// What is discovered else, and what cannot be read of it.
 	node     gpu.Node
 	problems []error
 	// set is what is to be published, nil for nothing yet.
-	set *resourceslice.DriverResources
+	set      *resourceslice.DriverResources
+	warnings []string
 }
 
 func newRig(t testing.TB, machine string, changes ...func(*Options)) *rig {
@@ -124,6 +128,9 @@ func (r *rig) said() string { return r.logger.GetSink().(ktesting.Underlier).Get
 func (r *rig) Discover() (gpu.Node, []error, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.live {
+		return r.library.Discover(fixture.Sysfs(r.file))
+	}
 	return r.node, r.problems, nil
 }
 
@@ -145,7 +152,27 @@ func (r *rig) Set(resources resourceslice.DriverResources) {
 }
 
 // WarnNode implements Events.
-func (r *rig) WarnNode(string, string) {}
+func (r *rig) WarnNode(reason, sentence string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.warnings = append(r.warnings, reason+": "+sentence)
+}
+
+// warned is what was told of the node.
+func (r *rig) warned() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.warnings, "\n")
+}
+
+// devices are those that are to be published.
+func (r *rig) devices() []resourceapi.Device {
+	var all []resourceapi.Device
+	for _, slice := range r.toPublish().Pools[fixture.NodeName].Slices {
+		all = append(all, slice.Devices...)
+	}
+	return all
+}
 
 func (r *rig) toPublish() *resourceslice.DriverResources {
 	r.mu.Lock()
@@ -156,10 +183,8 @@ func (r *rig) toPublish() *resourceslice.DriverResources {
 // offered are the names of the devices that are to be published.
 func (r *rig) offered() []string {
 	var names []string
-	for _, slice := range r.toPublish().Pools[fixture.NodeName].Slices {
-		for _, device := range slice.Devices {
-			names = append(names, device.Name)
-		}
+	for _, device := range r.devices() {
+		names = append(names, device.Name)
 	}
 	return names
 }

@@ -112,6 +112,11 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 	// By name, so that it does not matter why a shape is still there.
 	slices.SortFunc(leaving, func(a, b gpu.Shape) int { return cmp.Compare(a.Name(), b.Name()) })
 	next.shapes = append(next.shapes, leaving...)
+	for _, g := range gpus {
+		if g.Fabric != gpu.FabricReady {
+			next.taints.AddGPU(g.UUID, next.shapes, slice.FabricPending(g.Fabric))
+		}
+	}
 	kept := keepIntervals(next.shapes, held)
 	next.passing = kept || len(leaving) > 0
 	return h, next
