@@ -1,6 +1,6 @@
 // Package verdict writes into the status of GPUPolicies what nodes made of them: it is the
-// one writer, in the controller, of what each node's plugin says in a GPUNode. Which policy a
-// node is to go by is for package policy to say.
+// one writer, in the controller, of what each node's plugin says in a GPUNode. It decides
+// nothing; package policy counts.
 package verdict
 
 import (
@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/policy"
 )
 
 const (
@@ -125,7 +126,7 @@ func (w *Writer) Write(ctx context.Context) error {
 	if err := w.Client.List(ctx, &policies); err != nil {
 		return fmt.Errorf("list GPUPolicies: %w", err)
 	}
-	reports, err := w.reports(ctx)
+	nodes, err := w.told(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (w *Writer) Write(ctx context.Context) error {
 		all[i] = &policies.Items[i]
 	}
 	var failures []error
-	statuses := statusesOf(all, reports)
+	statuses := policy.Statuses(all, nodes)
 	for _, p := range all {
 		status := statuses[p.Name]
 		if equality.Semantic.DeepEqual(p.Status, status) {
@@ -149,8 +150,8 @@ func (w *Writer) Write(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// reports are those of the nodes that exist and have a plugin that has said something.
-func (w *Writer) reports(ctx context.Context) ([]nodeReport, error) {
+// told are the nodes that exist and have a plugin that has told something.
+func (w *Writer) told(ctx context.Context) ([]policy.Told, error) {
 	var nodes corev1.NodeList
 	// Nothing of the cache is changed, and a cluster has many nodes.
 	if err := w.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -164,11 +165,11 @@ func (w *Writer) reports(ctx context.Context) ([]nodeReport, error) {
 	if err := w.Client.List(ctx, &said, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list GPUNodes: %w", err)
 	}
-	var reports []nodeReport
+	var told []policy.Told
 	for i := range said.Items {
 		if own, exists := labels[said.Items[i].Name]; exists {
-			reports = append(reports, nodeReport{node: said.Items[i].Name, labels: own, policy: said.Items[i].Policy})
+			told = append(told, policy.Told{Node: said.Items[i].Name, Labels: own, Policy: said.Items[i].Policy})
 		}
 	}
-	return reports, nil
+	return told, nil
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -58,7 +57,7 @@ func TestPluginKilledDuringPrepares(t *testing.T) {
 	for _, name := range all {
 		s.createPod(s.podFromTemplate(name, "one"))
 	}
-	m.waitForPreparations(t, len(s.devices))
+	m.waitForPreparations(t)
 	m.killAnyPlugin(t)
 	release()
 	const maxKills = 4
@@ -141,17 +140,14 @@ func (m machine) holdGPUs(t *testing.T, devices []device) (release func()) {
 	return release
 }
 
-// waitForPreparations waits until the plugin works on a claim and holds its lock, where the
-// test holds so many.
-func (m machine) waitForPreparations(t *testing.T, own int) {
+// waitForPreparations waits until the plugin works on a claim and holds its lock.
+func (m machine) waitForPreparations(t *testing.T) {
 	t.Helper()
-	var file syscall.Stat_t
-	must(t, syscall.Stat(filepath.Join(m.lockDirectory(t), "keys.lock"), &file), "find the plugin's locks")
-	inode := fmt.Sprintf(":%d ", file.Ino)
+	directory := m.lockDirectory(t)
 	eventually(t, startTimeout, "the plugin prepares a claim", func(context.Context) error {
-		locks, err := os.ReadFile("/proc/locks")
-		if held := strings.Count(string(locks), inode); err == nil && held <= own {
-			err = fmt.Errorf("%d locks are held, %d of them by the test", held, own)
+		held, err := filepath.Glob(filepath.Join(directory, "claim-*.lock"))
+		if err == nil && len(held) == 0 {
+			err = errors.New("no claim is locked")
 		}
 		return err
 	})

@@ -42,7 +42,9 @@ func (p *Preparer) release(ctx context.Context, claim types.UID) error {
 	if err != nil {
 		return fmt.Errorf("release claim %s: %w", claim, err)
 	}
-	p.announceRelease(ctx, record)
+	if err := p.announceRelease(ctx, record); err != nil {
+		return err
+	}
 	// Before the partition goes: its capability devices may soon be another's.
 	if err := p.CDI.Remove(claim); err != nil {
 		return err
