@@ -2,14 +2,17 @@ package pair
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -143,7 +146,7 @@ func (g *growing) follow(u scaleUp) {
 		failure = g.eks.Refused
 	case u.ID == UpdateOf(g.group.Object) && g.eks.Failed != "":
 		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, excerpt.Of(g.eks.Failed, maxReason), g.remedy(u.Target))
-	case u.ID != IntentID && !g.busy() && g.eks.Desired < int(u.Target) && u.left() > 0:
+	case u.ID != IntentID && !g.busy() && u.left() > 0 && g.eks.Desired < g.staying()+g.coming()+u.left():
 		failure = fmt.Sprintf("the size was set to %d, and somebody has set it back to %d before %d nodes had come: let one alone set the size, or choose pairing observe", u.Target, g.eks.Desired, u.left())
 	}
 	if failure == "" && age(g.s.Now, u.Since.Time) > g.timeout {
@@ -222,7 +225,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 		// The first node shows whether the prediction holds. Another could be as wrong.
 		return
 	}
-	size := len(g.group.Nodes) + g.coming()
+	size := g.size()
 	n := min(len(demand), g.eks.Max-size)
 	if limit := g.group.Object.Spec.Max; limit != nil {
 		n = min(n, int(*limit)-size)
@@ -264,6 +267,35 @@ func (g *growing) atMax() {
 // predicted tells that nobody has seen a node of the group yet.
 func (g *growing) predicted() bool {
 	return g.group.Template == nil || g.group.Template.Source == v1alpha1.SourceCatalogue
+}
+
+// size counts the nodes that there will be: those that stay, those that come, and those that Cluster
+// Autoscaler is about to end, as long as EKS still wants them: it will want as many less then.
+func (g *growing) size() int {
+	size := g.staying() + g.coming()
+	leaving := 0
+	for i := range g.group.Nodes {
+		if node := g.group.Nodes[i].Object; node.DeletionTimestamp == nil && isLeaving(node) {
+			leaving++
+		}
+	}
+	return size + max(0, min(leaving, g.eks.Desired-size))
+}
+
+// staying counts the nodes that nobody ends.
+func (g *growing) staying() int {
+	n := 0
+	for i := range g.group.Nodes {
+		if node := g.group.Nodes[i].Object; node.DeletionTimestamp == nil && !isLeaving(node) {
+			n++
+		}
+	}
+	return n
+}
+
+// isLeaving tells a node that Cluster Autoscaler is about to end.
+func isLeaving(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == template.TaintToBeDeleted })
 }
 
 // coming counts the nodes that were asked for and have not come.

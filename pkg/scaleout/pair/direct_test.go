@@ -78,6 +78,11 @@ func (c *calling) node(ago time.Duration, isComplete bool) *view.NodeState {
 	return &c.group().Nodes[len(c.group().Nodes)-1]
 }
 
+// leaving is a node that Cluster Autoscaler is about to end.
+func leaving(node *view.NodeState) {
+	node.Object.Spec.Taints = []corev1.Taint{{Key: template.TaintToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
+}
+
 // asked has something in flight since so long ago.
 func (c *calling) asked(id string, nodes, target int32, ago time.Duration) {
 	c.status().InFlight = append(c.status().InFlight, v1alpha1.InFlight{ID: id, Kind: "k1", Nodes: nodes, Target: target, Since: metav1.NewTime(c.Now.Add(-ago))})
@@ -143,6 +148,25 @@ func TestDirectGrows(t *testing.T) {
 			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 			c.demand(2)
 		}, "set the size of gpus to 4\nin flight: u1 1 to 2\nin flight: intent 2 to 4\n"},
+		"beside a node that ends": {func(c *calling) {
+			c.node(time.Hour, true).Object.DeletionTimestamp = &metav1.Time{Time: c.Now}
+			c.eks(func(n *view.Nodegroup) { n.Max = 1 })
+			c.demand(1)
+		}, "set the size of gpus to 1\nin flight: intent 1 to 1\n"},
+		"beside a node that ends and is replaced": {func(c *calling) {
+			c.node(time.Hour, true).Object.DeletionTimestamp = &metav1.Time{Time: c.Now}
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
+			c.demand(1)
+		}, "in flight: size-1-at-1772366400 1 to 1\n"},
+		"beside a node that is about to end": {func(c *calling) {
+			leaving(c.node(time.Hour, true))
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
+			c.demand(1)
+		}, "set the size of gpus to 2\nin flight: intent 1 to 2\n"},
+		"beside a node that EKS wants no more": {func(c *calling) {
+			leaving(c.node(time.Hour, true))
+			c.demand(1)
+		}, "set the size of gpus to 1\nin flight: intent 1 to 1\n"},
 		"while EKS updates": {func(c *calling) {
 			c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" })
 			c.demand(1)
@@ -221,6 +245,16 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 		given func(*calling)
 		want  string
 	}{
+		"another node ends meanwhile": {func(c *calling) {
+			c.asked("u1", 1, 3, time.Minute) // beside two, of which one has gone
+			c.node(time.Hour, true)
+			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
+		}, "in flight: u1 1 to 3\n"},
+		"another node is about to end": {func(c *calling) {
+			c.asked("u1", 1, 2, time.Minute)
+			leaving(c.node(time.Hour, true))
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
+		}, "in flight: u1 1 to 2\n"},
 		"an intent is sent again": {func(c *calling) { c.asked(IntentID, 2, 2, time.Minute) },
 			"set the size of gpus to 2\nin flight: intent 2 to 2\n"},
 		"an intent waits for an update": {func(c *calling) {

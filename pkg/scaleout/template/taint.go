@@ -25,12 +25,15 @@ var startupTaints = []string{
 // a node until their own pod runs there.
 const agentNotReady = "/agent-not-ready"
 
+// TaintToBeDeleted is on a node that Cluster Autoscaler is about to end.
+const TaintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
 // failingTaints are prefixes of taints that a node has while it ends or is ill.
 var failingTaints = []string{
 	"node.kubernetes.io/",
 	"node.cloudprovider.kubernetes.io/",
 	"status-taint.cluster-autoscaler.kubernetes.io/",
-	"ToBeDeletedByClusterAutoscaler",
+	TaintToBeDeleted,
 	"DeletionCandidateOfClusterAutoscaler",
 	"aws-node-termination-handler/",
 }
