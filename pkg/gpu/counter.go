@@ -5,6 +5,13 @@ import (
 	"slices"
 )
 
+// memoryCounter is the counter of memory, in bytes, that quotas charge.
+const memoryCounter = "memory"
+
+// partitionMemory is the counter of memory where it decides which partitions fit. The
+// whole GPU takes none, so it cannot be the one that quotas charge.
+const partitionMemory = "partition-memory"
+
 // Counter is one thing that the shapes of a GPU compete for.
 type Counter struct {
 	// Name is that of the counter in NVIDIA's driver.
@@ -16,10 +23,15 @@ type Counter struct {
 	whole, shared uint64
 	// use is what a partition takes.
 	use func(Profile, int) uint64
+	// charged marks the counter that never decides: quotas read it.
+	charged bool
 	// ofInstances marks the counter of the instance of somebody else at start.
 	ofInstances bool
 	start       int
 }
+
+// Bytes tells that the counter counts bytes, not pieces.
+func (c Counter) Bytes() bool { return c.Name == memoryCounter || c.Name == partitionMemory }
 
 // sliceUnits is how many units a memory slice is counted in. A partition takes all of
 // them, as a GPU in shares does, and the whole GPU one, which keeps them apart. The
@@ -33,8 +45,39 @@ const sliceUnits = 32
 // and nothing beside a whole GPU. A counter that never decides only costs the
 // scheduler time, which compares every counter of a node for each candidate.
 // Where a GPU is not partitioned, one counter stands for it. There are none where
-// no two of the shapes can meet.
+// no two of the shapes can meet. Beside counters that decide there is one that does
+// not, for those who charge a quota what a device takes of it.
 func Counters(offered []Shape) []Counter {
+	counters := deciding(offered)
+	if memory := charged(offered); len(counters) > 0 && memory.Total > 0 {
+		counters = append(counters, memory)
+	}
+	return counters
+}
+
+// charged is the memory that a device for one claim has, in bytes, under the name that it
+// has in NVIDIA's driver. Kueue charges a claim the most that any device takes which the
+// claim could get (its counter sources), and looks at no total. There is as much as
+// sliceUnits of the largest devices take: no GPU is given away more often at once, so this counter
+// refuses nothing that the others admit. What is in shares takes none, because each of its
+// claims would be charged for all of it, and neither does an instance of somebody else,
+// because claims with admin access look at it without limit.
+func charged(offered []Shape) Counter {
+	memory := Counter{Name: memoryCounter, charged: true, use: func(p Profile, _ int) uint64 { return p.MemoryBytes }}
+	for _, shape := range offered {
+		switch shape := shape.(type) {
+		case Whole:
+			memory.whole = shape.MemoryBytes()
+		case Partition:
+		default:
+			continue
+		}
+		memory.Total = max(memory.Total, sliceUnits*shape.MemoryBytes())
+	}
+	return memory
+}
+
+func deciding(offered []Shape) []Counter {
 	var placements []Partition
 	var statics []int
 	entire := 0 // shapes of the entire GPU
@@ -144,7 +187,7 @@ var amounts = [len(amountValues{})]struct {
 	name string
 	of   func(memory uint64, e Engines) uint64
 }{
-	{"memory", func(memory uint64, _ Engines) uint64 { return memory }},
+	{partitionMemory, func(memory uint64, _ Engines) uint64 { return memory }},
 	{"multiprocessors", func(_ uint64, e Engines) uint64 { return uint64(e.Multiprocessors) }},
 	{"copy-engines", func(_ uint64, e Engines) uint64 { return uint64(e.CopyEngines) }},
 	{"encoders", func(_ uint64, e Engines) uint64 { return uint64(e.Encoders) }},

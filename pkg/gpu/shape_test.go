@@ -173,9 +173,9 @@ func TestCounters(t *testing.T) {
 		want string
 	}{
 		"none for what is only whole":       {halves(0, MIGDisabled, false), ""},
-		"slices, and the engine":            {halves(0, MIGDisabled, true), "memory-slice-0 memory-slice-1 ofa-engines"},
+		"slices, and the engine":            {halves(0, MIGDisabled, true), "memory-slice-0 memory-slice-1 ofa-engines memory"},
 		"no engine that is gone":            {halves(0, MIGEnabled, true, instance(2, 1, 1, 1)), ""},
-		"one slice keeps two apart":         {halves(0, MIGEnabled, true, instance(1, 0, 1, 1)), "memory-slice-1"},
+		"one slice keeps two apart":         {halves(0, MIGEnabled, true, instance(1, 0, 1, 1)), "memory-slice-1 memory"},
 		"none where all is somebody else's": {halves(0, MIGEnabled, true, instance(3, 0, 2, 2)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,19 +194,20 @@ func TestCounters(t *testing.T) {
 func TestCountersOfAPolicy(t *testing.T) {
 	slicing, mps := TimeSlicing{Replicas: 4}, MPS{Clients: 4}
 	shared := map[string]Sharing{"1g.1gb": slicing}
-	board, bare := halves(0, MIGDisabled, true), GPU{}
+	board, bare := halves(0, MIGDisabled, true), GPU{MemoryBytes: 1 << 30}
 	for name, tc := range map[string]struct {
 		policy Policy
 		gpu    GPU
 		want   string
 	}{
 		"one shape of the entire GPU":          {Policy{TimeSlicing: &slicing}, board, ""},
-		"two shapes of the entire GPU":         {Policy{TimeSlicing: &slicing, Whole: true}, bare, "gpu"},
+		"two shapes of the entire GPU":         {Policy{TimeSlicing: &slicing, Whole: true}, bare, "gpu memory"},
 		"three of a board that can be divided": {Policy{TimeSlicing: &slicing, Whole: true, MPS: &mps}, board, "gpu"},
-		"shares beside partitions":             {Policy{TimeSlicing: &slicing, MIG: true}, board, "memory-slice-0 memory-slice-1 ofa-engines"},
+		"shares beside partitions":             {Policy{TimeSlicing: &slicing, MIG: true}, board, "memory-slice-0 memory-slice-1 ofa-engines memory"},
 		"places that never meet":               {Policy{MIG: true, Profiles: []string{"1g.1gb"}}, board, ""},
 		"places in shares that never meet":     {Policy{SharedProfiles: shared}, board, ""},
-		"a place for one claim or in shares":   {Policy{MIG: true, Profiles: []string{"1g.1gb"}, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1"},
+		"a place for one claim or in shares":   {Policy{MIG: true, Profiles: []string{"1g.1gb"}, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1 memory"},
+		"of unknown memory":                    {Policy{TimeSlicing: &slicing, Whole: true}, GPU{}, "gpu"},
 		"places beside the entire GPU":         {Policy{Whole: true, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1"},
 		"an engine of which there is one":      {Policy{SharedProfiles: map[string]Sharing{"1g.1gb+me": mps}}, board, "ofa-engines"},
 	} {
@@ -219,6 +220,31 @@ func TestCountersOfAPolicy(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// Quotas charge a claim what a device for it alone takes of the memory: all of it,
+// though the GPU offers it several times. Shares of a device take none, or each would be
+// charged for all of it.
+func TestDevicesForOneClaimTakeTheirMemory(t *testing.T) {
+	g := halves(0, MIGEnabled, true, instance(1, 0, 1, 1))
+	g.MemoryBytes = 3 << 30
+	statics, _ := g.Statics()
+	partition := g.Partitions()[0]
+	slicing := TimeSlicing{Replicas: 4}
+	offered := []Shape{
+		Whole{GPU: g}, Share{Of: Whole{GPU: g}, Sharing: slicing},
+		partition, Share{Of: partition, Sharing: slicing}, statics[0],
+	}
+	counters := Counters(offered)
+	memory := counters[len(counters)-1]
+	if memory.Name != memoryCounter || !memory.Bytes() {
+		t.Fatalf("got %+v", counters)
+	}
+	for i, want := range []uint64{3 << 30, 0, 1 << 30, 0, 0} {
+		if got := offered[i].Uses(memory); got != want {
+			t.Errorf("%s of type %s uses %d, want %d", offered[i].Name(), offered[i].Type(), got, want)
+		}
 	}
 }
 

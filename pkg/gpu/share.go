@@ -32,7 +32,12 @@ func (s Share) UUID() string { return s.Of.UUID() }
 func (s Share) MemoryBytes() uint64 { return s.Of.MemoryBytes() }
 
 // Uses is what the device takes once, however many claims have a share of it.
-func (s Share) Uses(c Counter) uint64 { return s.Of.sharedUses(c) }
+func (s Share) Uses(c Counter) uint64 {
+	if c.charged {
+		return 0
+	}
+	return s.Of.sharedUses(c)
+}
 
 // memoryStep is what requests for memory are rounded up to, and the least.
 const memoryStep = 1 << 20

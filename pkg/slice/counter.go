@@ -9,9 +9,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// memoryCounter is the counter that is written in bytes.
-const memoryCounter = "memory"
-
 // counterSet has the name that it has in NVIDIA's driver.
 func counterSet(g gpu.GPU, counters []gpu.Counter) resourceapi.CounterSet {
 	set := resourceapi.CounterSet{
@@ -40,7 +37,7 @@ func consumption(set string, counters []gpu.Counter, shape gpu.Shape) []resource
 
 func counter(c gpu.Counter, n uint64) resourceapi.Counter {
 	format := resource.DecimalSI
-	if c.Name == memoryCounter {
+	if c.Bytes() {
 		format = resource.BinarySI
 	}
 	return resourceapi.Counter{Value: *resource.NewQuantity(int64(n), format)}

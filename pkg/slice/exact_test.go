@@ -30,7 +30,7 @@ func TestSchedulerAdmitsExactlyWhatFits(t *testing.T) {
 	checked := map[string]string{}
 	for _, geometry := range catalog.Geometries() {
 		t.Run(geometry.Name, func(t *testing.T) {
-			g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
+			g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles(), MemoryBytes: 1 << 40}
 			signature := consumptions(pool(t, gpu.Node{GPUs: []gpu.GPU{g}}))
 			if same, seen := checked[signature]; seen {
 				t.Logf("consumes counters exactly as %s", same)
@@ -300,10 +300,11 @@ func fitsBesideParts(g gpu.GPU, partitions []gpu.Partition, set []int, more int)
 }
 
 // A claim with admin access gets a GPU that another claim has whole, though the
-// scheduler counts it like any other, and not one that is divided.
+// scheduler counts it like any other, and not one that is divided: as many as a memory
+// slice has parts, whatever quotas count.
 func TestSchedulerLetsAdminsLookAtUsedGPUs(t *testing.T) {
 	geometry := catalog.Geometries()[0]
-	g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
+	g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles(), MemoryBytes: 1 << 40}
 	whole := gpu.Whole{GPU: g}.Name()
 	e := newExact(t, g, gpu.ByDefault(g))
 	e.claims[whole].Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
@@ -311,5 +312,13 @@ func TestSchedulerLetsAdminsLookAtUsedGPUs(t *testing.T) {
 	e.check(whole, []string{whole}, true)
 	for _, p := range g.Partitions() {
 		e.check(whole, []string{p.Name()}, false)
+	}
+	e.cluster.take(whole)
+	for claims, fit := range map[int]bool{31: true, 32: false} {
+		looking := slices.Repeat([]*resourceapi.ResourceClaim{e.claims[whole]}, claims)
+		results, err := e.cluster.allocator(t).Allocate(t.Context(), e.cluster.nodes[0], looking)
+		if err != nil || (len(results) == claims) != fit {
+			t.Errorf("%d claims look at once at a GPU that another has: %d results, %v; want that they fit: %t", claims, len(results), err, fit)
+		}
 	}
 }
