@@ -30,6 +30,7 @@ golangci() {
 	fi
 	"${binary}" run ./... && (cd test/cluster && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/scheduler && "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd test/kueue && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/keda && CGO_ENABLED=0 "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd hack/tools && "${binary}" run --config ../../.golangci.yaml ./...)
 }
