@@ -38,7 +38,7 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 		})
 	}
 	group.Wait()
-	d.countPrepared(ctx)
+	d.claimsChanged()
 	return results, nil
 }
 
@@ -88,7 +88,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 		})
 	}
 	group.Wait()
-	d.countPrepared(ctx)
+	d.claimsChanged()
 	d.offer.Released()
 	return results, nil
 }
@@ -102,20 +102,6 @@ func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.Namespa
 		klog.FromContext(ctx).Error(err, "Unpreparing a claim did not work", "claim", klog.KRef(claim.Namespace, claim.Name))
 	}
 	return err
-}
-
-// countPrepared reads the journal, which other plugin processes change too, and samples
-// what it says is held. One at a time, so that no older count replaces a newer one.
-func (d *Driver) countPrepared(ctx context.Context) {
-	d.counting.Lock()
-	defer d.counting.Unlock()
-	prepared, err := d.preparer.Prepared(ctx)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
-		return
-	}
-	preparedClaims.Set(float64(len(prepared)))
-	d.samples.Set(held(prepared))
 }
 
 // HandleError implements kubeletplugin.DRAPlugin: a server that cannot serve

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/metrics"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/mps"
@@ -99,8 +97,9 @@ type Driver struct {
 	daemons   *mps.Directory // nil without an MPS supervisor
 	calls     calls
 	failed    chan error
-	counting  sync.Mutex
 	samples   *sample.Sampler
+	// counted wakes countClaims up when claims have come or gone.
+	counted chan struct{}
 	// restored wakes reconcile up after CDI files were re-made.
 	restored chan struct{}
 	// hardware is written by watchHardware and read after it has returned.
@@ -117,6 +116,7 @@ func New(options Options) (*Driver, error) {
 		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
 		restored:  make(chan struct{}, 1),
+		counted:   make(chan struct{}, 1),
 		samples:   sample.New(),
 	}
 	if options.MPSRoot != "" {
@@ -196,6 +196,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	group.Go(func() error { return d.watchHardware(ctx) })
 	group.Go(func() error { return d.watchSpecs(ctx) })
 	group.Go(func() error { return d.reconcile(ctx) })
+	group.Go(func() error { return d.countClaims(ctx) })
 	group.Go(func() error { return d.removeDeadSockets(ctx) })
 	group.Go(func() error { return d.watchDaemons(ctx) })
 	group.Go(func() error {
@@ -246,33 +247,3 @@ func (d *Driver) Ready() error {
 
 // Samples are how busy the devices are that prepared claims hold, as metrics.
 func (d *Driver) Samples() metrics.StableCollector { return d.samples }
-
-const (
-	reconcileInterval = 10 * time.Minute
-	reconcileRetry    = time.Minute
-)
-
-// reconcile repairs what was left behind, at the start, once there are GPUs, without
-// which a claim cannot be prepared anew, and from time to time.
-func (d *Driver) reconcile(ctx context.Context) error {
-	d.reportAll(ctx)
-	for {
-		interval := reconcileInterval
-		if err := d.preparer.Reconcile(ctx); err != nil && ctx.Err() == nil {
-			interval = reconcileRetry
-			klog.FromContext(ctx).Error(err, "Not every prepared claim could be checked", "retryIn", interval)
-		}
-		if wait, needed := d.preparer.ReconcileIn(); needed {
-			interval = min(interval, wait)
-		}
-		d.countPrepared(ctx)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.offer.Changed():
-		case <-d.restored:
-		case <-d.preparer.Damaged():
-		case <-time.After(interval):
-		}
-	}
-}

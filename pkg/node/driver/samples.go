@@ -1,11 +1,46 @@
 package driver
 
 import (
+	"context"
 	"slices"
+
+	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 )
+
+// countClaims counts the claims that are prepared, and samples what they hold, until ctx
+// ends. Nobody waits for it: kubelet has its answer, and a burst of claims is counted once.
+func (d *Driver) countClaims(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.counted:
+			d.countPrepared(ctx)
+		}
+	}
+}
+
+// claimsChanged lets countClaims count.
+func (d *Driver) claimsChanged() {
+	select {
+	case d.counted <- struct{}{}:
+	default: // it has not yet begun
+	}
+}
+
+// countPrepared reads the journal, which other plugin processes change too.
+func (d *Driver) countPrepared(ctx context.Context) {
+	prepared, err := d.preparer.Prepared(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
+		return
+	}
+	preparedClaims.Set(float64(len(prepared)))
+	d.samples.Set(held(prepared))
+}
 
 // held are the devices that prepared claims hold, each once, however many claims share
 // it. Who only looks at a device does not hold it. The figures of a share are those of
