@@ -64,13 +64,13 @@ type Edits struct {
 	log   klog.Logger
 
 	mu     sync.Mutex
-	common *cdispec.ContainerEdits
-	byUUID map[string]cdispec.ContainerEdits
+	common *remembered
+	byUUID map[string]*remembered
 }
 
 // NewEdits derives nothing yet.
 func NewEdits(api nvml.Interface, roots Roots, log klog.Logger) *Edits {
-	return &Edits{api: api, roots: roots, log: log, byUUID: map[string]cdispec.ContainerEdits{}}
+	return &Edits{api: api, roots: roots, log: log, byUUID: map[string]*remembered{}}
 }
 
 // controlDevices are those without which no CUDA program starts. The driver makes
@@ -82,14 +82,14 @@ var controlDevices = []string{"nvidiactl", "nvidia-uvm"}
 func (e *Edits) Common() (cdispec.ContainerEdits, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.common != nil && e.complete(*e.common) {
-		return *e.common, nil
+	if e.common != nil && e.common.complete() {
+		return e.common.edits, nil
 	}
 	common, err := e.deriveCommon()
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
-	e.common = &common
+	e.common = e.remember(common)
 	return common, nil
 }
 
@@ -97,14 +97,14 @@ func (e *Edits) Common() (cdispec.ContainerEdits, error) {
 func (e *Edits) GPU(uuid string) (cdispec.ContainerEdits, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if edits, known := e.byUUID[uuid]; known && e.complete(edits) {
-		return edits, nil
+	if edits, known := e.byUUID[uuid]; known && edits.complete() {
+		return edits.edits, nil
 	}
 	edits, err := e.deriveGPU(uuid)
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
-	e.byUUID[uuid] = edits
+	e.byUUID[uuid] = e.remember(edits)
 	return edits, nil
 }
 
@@ -209,21 +209,6 @@ func (e *Edits) link(node *cdispec.DeviceNode) {
 	if err := e.roots.Machine.Link(path, major, minor); err != nil {
 		e.log.Error(err, "A container can lose its GPU when systemd reloads: let the plugin write to /dev/char of the host, as the chart does")
 	}
-}
-
-// complete tells whether every file that the edits name is still there.
-func (e *Edits) complete(edits cdispec.ContainerEdits) bool {
-	for _, node := range edits.DeviceNodes {
-		if !exists(e.local(hostPath(node), e.roots.hostDev(), e.roots.localDev())) {
-			return false
-		}
-	}
-	for _, mount := range edits.Mounts {
-		if !exists(e.local(mount.HostPath, e.roots.Host, e.roots.Local)) {
-			return false
-		}
-	}
-	return true
 }
 
 // local is a path of the host in this process' file system.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2/ktesting"
@@ -108,6 +109,55 @@ func TestEditsAreDerivedAnewWhenAFileVanishes(t *testing.T) {
 	if err := os.Remove(installed); err != nil {
 		t.Fatal(err)
 	}
+	if r.mounts(t, compiler) {
+		t.Errorf("%s is mounted although it is gone", installed)
+	}
+}
+
+// Nothing but the directory tells that a file is gone, once the directory is left alone.
+func TestEditsAreDerivedAnewWhenASettledDirectoryChanges(t *testing.T) {
+	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
+	const compiler = "usr/lib64/libnvidia-ptxjitcompiler.so"
+	installed := filepath.Join(r.root, compiler+"."+r.machine.File().DriverVersion)
+	if err := os.WriteFile(installed, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if !r.mounts(t, compiler) {
+		t.Fatalf("%s is not mounted", installed)
+	}
+	settle := func(ago time.Duration) {
+		t.Helper()
+		before := time.Now().Add(-ago)
+		for _, path := range r.edits.common.directories {
+			if err := os.Chtimes(path, before, before); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	settle(3 * settled)
+	if !r.mounts(t, compiler) || r.edits.common.seen == nil {
+		t.Error("the directories are not remembered")
+	}
+	if err := os.Rename(filepath.Dir(installed), filepath.Dir(installed)+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.edits.Common(); err == nil && r.mounts(t, compiler) {
+		t.Errorf("%s is mounted although its directory is gone", installed)
+	}
+	if err := os.Rename(filepath.Dir(installed)+".old", filepath.Dir(installed)); err != nil {
+		t.Fatal(err)
+	}
+	if !r.mounts(t, compiler) {
+		t.Fatalf("%s is not mounted", installed)
+	}
+	settle(3 * settled)
+	if !r.mounts(t, compiler) || r.edits.common.seen == nil {
+		t.Error("the directories are not remembered")
+	}
+	if err := os.Remove(installed); err != nil {
+		t.Fatal(err)
+	}
+	settle(2 * settled) // it was long ago
 	if r.mounts(t, compiler) {
 		t.Errorf("%s is mounted although it is gone", installed)
 	}
