@@ -106,7 +106,8 @@ func (j *Journal) Delete(uid string) error {
 
 // List returns all records, sorted by UID, as the disk has them: what another
 // process wrote is seen, and the files that cannot be used. Files that have not changed
-// are not read again.
+// are not read again, so the devices of a record are shared with later lists: change those
+// of a Clone.
 func (j *Journal) List() ([]Record, []*Corrupt, error) {
 	files, err := j.fileNames()
 	if err != nil {
@@ -126,7 +127,7 @@ func (j *Journal) List() ([]Record, []*Corrupt, error) {
 			return nil, nil, fmt.Errorf("the journal file %s cannot be read: %w", j.path(name), err)
 		}
 		if entry.corrupt == nil {
-			records = append(records, entry.record.Clone())
+			records = append(records, entry.record)
 		} else {
 			told := *entry.corrupt
 			told.Known = known

@@ -157,11 +157,13 @@ func TestListDoesNotReadUnchangedFilesAgain(t *testing.T) {
 	entry.identity.settled = true
 	j.listed["a.json"] = entry
 	first, _ := list(t, j)
-	first[0].Devices[0].Device = "scribbled"
-	first[0].Devices[0].CDIDeviceIDs[0] = "scribbled"
+	changed := first[0].Clone()
+	changed.Devices[0].Device = "scribbled"
+	changed.Devices[0].CDIDeviceIDs[0] = "scribbled"
+	changed.Devices[0].Steps[0] = "scribbled"
 	second, _ := list(t, j)
 	if !reflect.DeepEqual(second[0], record("a")) {
-		t.Errorf("a caller's change reached the journal's own copy: %+v", second[0])
+		t.Errorf("a change of a clone reached the journal's own copy: %+v", second[0])
 	}
 	entry = j.listed["a.json"]
 	entry.record.Name, entry.data = "from memory", nil
