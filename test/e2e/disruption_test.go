@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestPluginKilledDuringPrepares(t *testing.T) {
 	for _, name := range all {
 		s.createPod(s.podFromTemplate(name, "one"))
 	}
-	m.waitForPreparations(t)
+	m.waitForPreparations(t, len(s.devices))
 	m.killAnyPlugin(t)
 	release()
 	const maxKills = 4
@@ -140,14 +141,17 @@ func (m machine) holdGPUs(t *testing.T, devices []device) (release func()) {
 	return release
 }
 
-// waitForPreparations waits until the plugin works on a claim and holds its lock.
-func (m machine) waitForPreparations(t *testing.T) {
+// waitForPreparations waits until the plugin works on a claim and holds its lock, where the
+// test holds so many.
+func (m machine) waitForPreparations(t *testing.T, own int) {
 	t.Helper()
-	directory := m.lockDirectory(t)
+	var file syscall.Stat_t
+	must(t, syscall.Stat(filepath.Join(m.lockDirectory(t), "keys.lock"), &file), "find the plugin's locks")
+	inode := fmt.Sprintf(":%d ", file.Ino)
 	eventually(t, startTimeout, "the plugin prepares a claim", func(context.Context) error {
-		held, err := filepath.Glob(filepath.Join(directory, "claim-*.lock"))
-		if err == nil && len(held) == 0 {
-			err = errors.New("no claim is locked")
+		locks, err := os.ReadFile("/proc/locks")
+		if held := strings.Count(string(locks), inode); err == nil && held <= own {
+			err = fmt.Errorf("%d locks are held, %d of them by the test", held, own)
 		}
 		return err
 	})

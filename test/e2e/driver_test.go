@@ -1,0 +1,119 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// deployLabel is how k8s-driver-manager asks for the driver: what keeps it in use leaves
+// the node while the label is one of its values for a pause.
+const (
+	deployLabel = "nvidia.com/gpu.deploy.dra-driver"
+	paused      = "paused-for-driver-upgrade"
+)
+
+// TestDriverThatComesLateIsReplacedAndGoes takes the NVIDIA driver from the node, lets it
+// come back under a plugin that waits for it, upgrades it while a pod runs, and takes it
+// away again. It runs alone.
+func TestDriverThatComesLateIsReplacedAndGoes(t *testing.T) {
+	sim := under.onSimulator(t)
+	s := newScenario(t, len(under.devices))
+	state, err := sim.control.State()
+	must(t, err, "ask the simulator")
+	version := state.Driver.Library
+	const upgraded = "590.44.01"
+	t.Cleanup(func() {
+		s.replaceDriver(sim, model.Driver{Library: version, Module: version})
+		s.expectPublished(len(under.published()))
+	})
+
+	s.replaceDriver(sim, model.Driver{Library: model.NoDriver, Module: model.NoDriver})
+	s.expectPublished(0)
+	s.createTemplate("one", s.claimFor(1))
+	s.createPod(s.podFromTemplate("first", "one"))
+	s.expectUnschedulable("first")
+	sim.set(model.Driver{Library: version})
+	sim.set(model.Driver{Module: version})
+	s.waitRunningWithin(retryTimeout, "first")
+	first := s.expectOwnDevices("first")
+	before := s.waitRunning("first")
+
+	// The packages are upgraded, and the kernel module is not: no new pod gets a GPU.
+	sim.set(model.Driver{Library: upgraded})
+	s.expectPublished(0)
+	s.createPod(s.podFromTemplate("second", "one"))
+	s.expectUnschedulable("second")
+	sim.set(model.Driver{Module: upgraded})
+	s.waitRunningWithin(retryTimeout, "second")
+	s.expectDistinct(map[string][]device{"first": first, "second": s.expectOwnDevices("second")})
+	if now := s.waitRunning("first"); containerRun(now) != containerRun(before) {
+		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))
+	}
+	s.deletePod("first")
+
+	s.replaceDriver(sim, model.Driver{Library: model.NoDriver, Module: model.NoDriver})
+	s.expectPublished(0)
+	s.deletePod("second")
+}
+
+// set changes the driver, as soon as nobody has a kernel module open that has to go.
+func (sim simulator) set(d model.Driver) {
+	sim.Helper()
+	lasting(sim, fmt.Sprintf("the driver becomes %+v", d), func(context.Context) error { return sim.control.SetDriver(d) })
+}
+
+// lasting is eventually, in clean-ups too.
+func lasting(t testing.TB, what string, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), retryTimeout)
+	defer cancel()
+	must(t, until(ctx, check), "%s", what)
+}
+
+// replaceDriver does so while the plugin is away, as k8s-driver-manager does.
+func (s *scenario) replaceDriver(sim simulator, d model.Driver) {
+	s.Helper()
+	s.labelNode(deployLabel, paused)
+	sim.set(d)
+	s.labelNode(deployLabel, nil)
+}
+
+// labelNode sets a label of the node, nil for none.
+func (s *scenario) labelNode(key string, value any) {
+	s.Helper()
+	patch, err := mergePatch(map[string]any{"metadata": map[string]any{"labels": map[string]any{key: value}}})
+	must(s, err, "encode a label")
+	lasting(s, "node "+s.node+" has its label", func(ctx context.Context) error {
+		_, err := s.client.CoreV1().Nodes().Patch(ctx, s.node, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
+// expectPublished waits until the node offers that many devices.
+func (s *scenario) expectPublished(devices int) {
+	s.Helper()
+	lasting(s, fmt.Sprintf("node %s offers %d devices", s.node, devices), func(ctx context.Context) error {
+		published, err := s.publishedDevices(ctx)
+		if err != nil {
+			return err
+		}
+		if now := published[s.node]; len(now) != devices {
+			names := []string{}
+			for _, d := range now {
+				names = append(names, d.name)
+			}
+			slices.Sort(names)
+			return fmt.Errorf("it offers %d: %v", len(now), names)
+		}
+		return nil
+	})
+}
