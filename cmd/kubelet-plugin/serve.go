@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -95,13 +94,18 @@ func checkMPS(f *flags) error {
 
 // openForClaims opens the NVIDIA driver with a CDI hook that containers can run.
 func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (driver.Hardware, error) {
-	roots := f.roots()
-	if roots.Batch {
-		if err := installer.install(roots.Hook); err != nil {
+	hook, bundled := f.hookPath, f.hookPath == ""
+	if bundled {
+		dir := f.hookDir
+		if dir == "" {
+			dir = driver.DataDir(f.pluginsDir, f.driverName)
+		}
+		hook = filepath.Join(dir, hookName)
+		if err := installer.install(hook); err != nil {
 			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w", err)
 		}
 	}
-	opened, err := openHardware(ctx, roots)
+	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: hook, Batch: bundled})
 	if err != nil {
 		return driver.Hardware{}, err
 	}
@@ -113,17 +117,6 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 		Check: opened.library.CheckFile,
 		Close: opened.library.Close,
 	}, nil
-}
-
-// roots are the driver's, with the hook that containers run: the one that this plugin installs,
-// or one that is on the host already.
-func (f *flags) roots() cdi.Roots {
-	roots := cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: f.hookPath}
-	if f.hookPath == "" {
-		roots.Hook = filepath.Join(cmp.Or(f.hookDir, driver.DataDir(f.pluginsDir, f.driverName)), hookName)
-		roots.Batch = true
-	}
-	return roots
 }
 
 // hookInstaller installs the hook once: a node without a GPU looks for its driver

@@ -1,6 +1,6 @@
 // Package verdict writes into the status of GPUPolicies what nodes made of them: it is the
-// one writer, in the controller, of what each node's plugin says in a GPUNode. It decides
-// nothing; package policy counts.
+// one writer, in the controller, of what each node's plugin says in a GPUNode. Which policy a
+// node is to go by is for package policy to say.
 package verdict
 
 import (
@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/policy"
 )
 
 const (
@@ -126,7 +125,7 @@ func (w *Writer) Write(ctx context.Context) error {
 	if err := w.Client.List(ctx, &policies); err != nil {
 		return fmt.Errorf("list GPUPolicies: %w", err)
 	}
-	nodes, err := w.told(ctx)
+	reports, err := w.reports(ctx)
 	if err != nil {
 		return err
 	}
@@ -135,7 +134,7 @@ func (w *Writer) Write(ctx context.Context) error {
 		all[i] = &policies.Items[i]
 	}
 	var failures []error
-	statuses := policy.Statuses(all, nodes)
+	statuses := statusesOf(all, reports)
 	for _, p := range all {
 		status := statuses[p.Name]
 		if equality.Semantic.DeepEqual(p.Status, status) {
@@ -150,8 +149,8 @@ func (w *Writer) Write(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// told are the nodes that exist and have a plugin that has told something.
-func (w *Writer) told(ctx context.Context) ([]policy.Told, error) {
+// reports are those of the nodes that exist and have a plugin that has said something.
+func (w *Writer) reports(ctx context.Context) ([]nodeReport, error) {
 	var nodes corev1.NodeList
 	// Nothing of the cache is changed, and a cluster has many nodes.
 	if err := w.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -165,11 +164,11 @@ func (w *Writer) told(ctx context.Context) ([]policy.Told, error) {
 	if err := w.Client.List(ctx, &said, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list GPUNodes: %w", err)
 	}
-	var told []policy.Told
+	var reports []nodeReport
 	for i := range said.Items {
 		if own, exists := labels[said.Items[i].Name]; exists {
-			told = append(told, policy.Told{Node: said.Items[i].Name, Labels: own, Policy: said.Items[i].Policy})
+			reports = append(reports, nodeReport{node: said.Items[i].Name, labels: own, policy: said.Items[i].Policy})
 		}
 	}
-	return told, nil
+	return reports, nil
 }

@@ -1,12 +1,14 @@
 // Package crash_test kills the real plugin, on a real simulator daemon, wherever
-// it can be killed, and finds the node in order after the next start. It builds
-// both, and stands in for kubelet and for the API server.
+// it can be killed, and finds the node in order after the next start; and it runs the
+// plugin on machines with the habits of real ones. It builds both, and stands in for
+// kubelet and for the API server.
 package crash_test
 
 import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +24,18 @@ var binaries string
 // that sets a GPU's compute mode.
 const administrator = "MICA_CRASH_ADMINISTRATOR"
 
+// exporter names the driver root of a process of this test that holds NVML until its
+// input ends.
+const exporter = "MICA_CRASH_EXPORTER"
+
 func TestMain(m *testing.M) {
+	if root := os.Getenv(exporter); root != "" {
+		if err := holdNVML(root); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if root := os.Getenv(administrator); root != "" {
 		if err := setComputeMode(root, os.Getenv("UUID"), os.Getenv("MODE")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -44,6 +57,23 @@ func setComputeMode(root, uuid, mode string) error {
 		return err
 	}
 	return errors.Join(library.SetComputeMode(uuid, mode), library.Close())
+}
+
+// holdNVML has handles of all GPUs, as a metrics exporter has.
+func holdNVML(root string) error {
+	library, err := nvml.Open(root)
+	if err != nil {
+		return err
+	}
+	api := library.API()
+	count, _ := api.DeviceGetCount()
+	for index := range count {
+		if _, ret := api.DeviceGetHandleByIndex(index); ret != 0 {
+			return ret
+		}
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, library.Close())
 }
 
 func runTests(m *testing.M) (code int, err error) {

@@ -41,6 +41,12 @@ type node struct {
 
 func newNode(t testing.TB, policies ...runtime.Object) *node {
 	t.Helper()
+	return newMachine(t, "p5.48xlarge", policies...)
+}
+
+// newMachine is the machine that the simulator knows by that name, or that a file describes.
+func newMachine(t testing.TB, description string, policies ...runtime.Object) *node {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "mica-crash-") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +64,7 @@ func newNode(t testing.TB, policies ...runtime.Object) *node {
 	if err := os.WriteFile(n.path("kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.run("nvml-sim", "serve", "--node", "p5.48xlarge", "--root", n.path("root"))
+	n.run("nvml-sim", "serve", "--node", description, "--root", n.path("root"))
 	fixture.Eventually(t, "the simulator", func() error {
 		_, err := n.gpu.State()
 		return err
@@ -145,12 +151,31 @@ func (n *node) mpsArguments() []string {
 // start starts a plugin process and waits until it answers.
 func (n *node) start(arguments ...string) *plugin {
 	n.Helper()
-	p := &plugin{process: n.run("kubelet-plugin", append([]string{
+	p := n.reach(n.run("kubelet-plugin", append(n.arguments("root"), arguments...)...), arguments...)
+	fixture.Eventually(n, "the plugin", func() error {
+		_, err := p.kubelet.NodePrepareResources(n.Context(), &drapb.NodePrepareResourcesRequest{})
+		if err == nil && !n.isAway() && !strings.Contains(p.log.String(), "Offering GPUs") {
+			return errors.New("it has not found its GPUs")
+		}
+		return err
+	})
+	return p
+}
+
+// arguments are those of a plugin whose driver is in that directory of the node.
+func (n *node) arguments(driverRoot string) []string {
+	return append([]string{
 		"--node-name=" + fixture.NodeName, "--kubeconfig=" + n.path("kubeconfig"), "--cdi-root=" + n.path("cdi"),
 		"--kubelet-plugins-directory-path=" + n.path("plugins"), "--kubelet-registrar-directory-path=" + n.path("registry"),
-		"--nvidia-driver-root=" + n.path("root"), "--container-driver-root=" + n.path("root"), "--nvidia-cdi-hook-path=/hook",
+		"--nvidia-driver-root=" + n.path(driverRoot), "--container-driver-root=" + n.path(driverRoot), "--nvidia-cdi-hook-path=/hook",
 		"--healthcheck-port=-1", "--metrics-port=-1",
-	}, append(n.mpsArguments(), arguments...)...)...)}
+	}, n.mpsArguments()...)
+}
+
+// reach connects to the plugin's socket as kubelet does, when there is one.
+func (n *node) reach(process *process, arguments ...string) *plugin {
+	n.Helper()
+	p := &plugin{process: process}
 	socket := "dra.sock"
 	if len(arguments) > 0 {
 		socket = "dra-" + strings.TrimPrefix(arguments[0], "--pod-uid=") + ".sock"
@@ -162,13 +187,6 @@ func (n *node) start(arguments ...string) *plugin {
 	}
 	n.Cleanup(func() { connection.Close() })
 	p.kubelet = drapb.NewDRAPluginClient(connection)
-	fixture.Eventually(n, "the plugin", func() error {
-		_, err := p.kubelet.NodePrepareResources(n.Context(), &drapb.NodePrepareResourcesRequest{})
-		if err == nil && !n.isAway() && !strings.Contains(p.log.String(), "Offering GPUs") {
-			return errors.New("it has not found its GPUs")
-		}
-		return err
-	})
 	return p
 }
 

@@ -192,8 +192,7 @@ func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
 	f.blocked = map[types.UID]bool{}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
-			switch pod.Outcome {
-			case scaleout.Blocked, scaleout.Advised, scaleout.Held:
+			if pod.Outcome == scaleout.Blocked || pod.Outcome == scaleout.Advised {
 				f.blocked[pod.UID] = true
 			}
 		}

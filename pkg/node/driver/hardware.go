@@ -65,6 +65,7 @@ func (d *Driver) awaitHardware(ctx context.Context) error {
 		if errors.Is(err, nvml.ErrReplaced) {
 			return false, err
 		}
+		d.preparer.NoDriver()
 		if err.Error() != said {
 			said = err.Error()
 			klog.FromContext(ctx).Info("This node offers no GPU for now; the plugin keeps looking", "reason", said)

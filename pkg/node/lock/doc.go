@@ -3,6 +3,6 @@
 // plugin pods work on the same GPUs and the same claims, and sync.Mutex ends at
 // the border of a process.
 //
-// It never knows what a key stands for, never writes anything into a lock file
-// and never decides for how long to wait: the caller's context does.
+// It never knows what a key stands for, never writes anything into a lock file, makes
+// none after its start, and never decides for how long to wait: the caller's context does.
 package lock

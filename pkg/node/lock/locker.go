@@ -4,33 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Locker holds locks by key. Within the process a key is a channel, which is
-// fair and costs nothing to wait on; between processes it is a flock of a file
-// of that name. All Lockers on one directory exclude each other.
+// fair and costs nothing to wait on; between processes it is a byte of a file
+// that is there from the start, so that a lock needs nothing of a disk that is
+// full. All Lockers on one directory exclude each other.
 type Locker struct {
-	dir   string
+	path  string
 	local local
+
+	mu   sync.Mutex
+	file *os.File
 }
 
-const suffix = ".lock"
+const fileName = "keys.lock"
 
 // Open returns a Locker on dir, which is created with mode 0700 when missing.
-// Lock files left by processes that died are removed.
 func Open(dir string) (*Locker, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the lock directory %s cannot be made: %w; mount a writable directory there", dir, err)
 	}
-	l := &Locker{dir: dir, local: local{gates: map[string]*gate{}}}
-	if err := l.sweep(); err != nil {
-		return nil, err
+	l := &Locker{path: filepath.Join(dir, fileName), local: local{gates: map[string]*gate{}}}
+	if _, err := l.current(); err != nil {
+		return nil, fmt.Errorf("the lock file cannot be made: %w; mount a writable directory there", err)
 	}
 	return l, nil
 }
@@ -40,8 +45,6 @@ func Open(dir string) (*Locker, error) {
 // order they are given in, so that two callers with overlapping keys cannot
 // deadlock; a caller must therefore take all it needs in one call. Either all
 // locks are held on return or none is.
-//
-// A key is a file name: letters, digits, '-', '_' and '.', not starting with '.'.
 func (l *Locker) Lock(ctx context.Context, keys ...string) (unlock func(), err error) {
 	sorted := slices.Clone(keys)
 	slices.Sort(sorted)
@@ -65,9 +68,6 @@ func (l *Locker) Lock(ctx context.Context, keys ...string) (unlock func(), err e
 }
 
 func (l *Locker) lockOne(ctx context.Context, key string) (func(), error) {
-	if !validKey(key) {
-		return nil, fmt.Errorf("%q is not a lock key: only letters, digits, '-', '_' and '.' are allowed, and no '.' at the start", key)
-	}
 	if err := l.local.take(ctx, key); err != nil {
 		return nil, fmt.Errorf("gave up waiting for the lock %q: another call of this process still works on it: %w", key, err)
 	}
@@ -75,108 +75,73 @@ func (l *Locker) lockOne(ctx context.Context, key string) (func(), error) {
 	if err != nil {
 		l.local.give(key)
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
-			return nil, fmt.Errorf("gave up waiting for the lock %q: another plugin process holds %s; it goes when that process finishes or ends: %w",
-				key, l.path(key), err)
+			return nil, fmt.Errorf("gave up waiting for the lock %q: another plugin process holds it in %s; it goes when that process finishes or ends: %w",
+				key, l.path, err)
 		}
 		return nil, fmt.Errorf("the lock %q cannot be taken: %w", key, err)
 	}
 	return func() {
-		l.release(file, key)
+		_ = setRange(file, key, unix.F_UNLCK) // of what is held, and the kernel gives it up with the process
 		l.local.give(key)
 	}, nil
 }
 
-// acquire returns the locked file of key. The file's holder removes it before it
-// lets go, so a lock that was waited for may be that of a file which is no
-// longer at its path and excludes nobody: only a lock on the file that the path
-// names counts.
+// acquire returns the file in which it has locked key. Somebody may have removed the file
+// meanwhile: only a lock in the file that the path names excludes others.
 func (l *Locker) acquire(ctx context.Context, key string) (*os.File, error) {
 	for {
-		file, err := os.OpenFile(l.path(key), os.O_CREATE|os.O_RDWR, 0o600)
+		file, err := l.current()
 		if err != nil {
 			return nil, err
 		}
-		if err := File(ctx, file, Exclusive); err != nil {
-			file.Close()
+		err = wait(ctx, func() error { return setRange(file, key, unix.F_WRLCK) })
+		if err != nil {
 			return nil, err
 		}
-		current, err := isCurrent(file)
-		if err == nil && current {
+		now, err := l.current()
+		if err == nil && now == file {
 			return file, nil
 		}
-		file.Close()
+		_ = setRange(file, key, unix.F_UNLCK)
 		if err != nil {
 			return nil, err
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, context.Cause(ctx)
-		}
 	}
 }
 
-// release removes the file first, so that lock files of claims long gone do not
-// pile up; see acquire for why this is safe. When the removal fails, the file
-// stays and works as well as before.
-func (l *Locker) release(file *os.File, key string) {
-	_ = os.Remove(l.path(key))
-	_ = Unlock(file)
-	_ = file.Close()
-}
-
-// sweep removes the lock files that nobody holds.
-func (l *Locker) sweep() error {
-	entries, err := os.ReadDir(l.dir)
-	if err != nil {
-		return fmt.Errorf("the lock directory %s cannot be read: %w", l.dir, err)
-	}
-	for _, entry := range entries {
-		key, isLock := strings.CutSuffix(entry.Name(), suffix)
-		if !isLock || !validKey(key) || !entry.Type().IsRegular() {
-			continue
-		}
-		file, err := os.OpenFile(l.path(key), os.O_RDWR, 0)
+// current is the file that the path names. One that it does not name any more is closed
+// with the last lock in it, by the garbage collector.
+func (l *Locker) current() (*os.File, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		opened, err := l.file.Stat()
 		if err != nil {
-			continue
+			return nil, err
 		}
-		if held, err := tryFile(file, Exclusive); err == nil && held {
-			if current, err := isCurrent(file); err == nil && current {
-				l.release(file, key)
-				continue
-			}
+		named, err := os.Lstat(l.path)
+		if err == nil && os.SameFile(opened, named) {
+			return l.file, nil
 		}
-		file.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 	}
-	return nil
+	file, err := os.OpenFile(l.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		l.file = file
+	}
+	return file, err
 }
 
-func (l *Locker) path(key string) string { return filepath.Join(l.dir, key+suffix) }
-
-// isCurrent reports whether the path that f was opened at still names f.
-func isCurrent(f *os.File) (bool, error) {
-	opened, err := f.Stat()
-	if err != nil {
-		return false, err
-	}
-	named, err := os.Lstat(f.Name())
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return os.SameFile(opened, named), nil
-}
-
-func validKey(key string) bool {
-	if key == "" || len(key) > 200 || key[0] == '.' {
-		return false
-	}
-	for _, c := range []byte(key) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
-		default:
-			return false
-		}
-	}
-	return true
+// setRange locks or unlocks the byte of a key. Two keys of 2^62 that share one exclude each
+// other, too.
+//
+// The lock belongs to the open file description (F_OFD_SETLK of fcntl(2)), and the kernel
+// drops it when the last process that has the description dies, however it dies.
+func setRange(file *os.File, key string, how int16) error {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(key)) // never fails
+	byteOfKey := unix.Flock_t{Type: how, Whence: unix.SEEK_SET, Start: int64(hash.Sum64() >> 2), Len: 1}
+	return control(file, "lock", func(fd uintptr) error { return unix.FcntlFlock(fd, unix.F_OFD_SETLK, &byteOfKey) })
 }

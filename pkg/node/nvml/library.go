@@ -5,6 +5,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -40,7 +41,6 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetPciInfo_v3",
 	"nvmlDeviceGetEccMode",
 	"nvmlDeviceGetComputeMode",
-	"nvmlDeviceGetComputeRunningProcesses_v3",
 	"nvmlDeviceSetComputeMode",
 	"nvmlDeviceGetMigMode",
 	"nvmlDeviceSetMigMode",
@@ -101,10 +101,22 @@ func Open(driverRoot string) (*Library, error) {
 	remember(path)
 	library, err := New(nvml.New(nvml.WithLibraryPath(path)))
 	if err != nil {
-		return nil, fmt.Errorf("initialise NVML from %s: %w", path, err)
+		return nil, fmt.Errorf("initialise NVML from %s: %w%s", path, err, remedy(err))
 	}
 	library.path, library.root = path, driverRoot
 	return library, nil
+}
+
+// remedy says what to do about a kernel module that does not answer the library.
+func remedy(err error) string {
+	var failed *Error
+	switch {
+	case errors.Is(err, ErrDriverNotLoaded):
+		return ": load it with modprobe nvidia, or look at the pod of the driver container"
+	case errors.As(err, &failed) && failed.Return == nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return ": the library is of another version than the kernel module, as after an upgrade of the NVIDIA driver: reboot the node, or unload the old module and load the new one"
+	}
+	return ""
 }
 
 // New initialises the given NVML, which may be an in-process stand-in.

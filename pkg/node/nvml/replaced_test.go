@@ -42,6 +42,8 @@ func TestALibraryThatWasReplaced(t *testing.T) {
 	for range 2 {
 		if _, err := Open(root); !errors.Is(err, ErrLibrary) || errors.Is(err, ErrReplaced) {
 			t.Fatalf("got %v, want the mismatch", err)
+		} else if !strings.Contains(err.Error(), "is of another version than the kernel module") || !strings.Contains(err.Error(), "reboot the node") {
+			t.Errorf("%v does not say what to do", err)
 		}
 	}
 	if err := os.Rename(path, path+".old"); err != nil {

@@ -158,8 +158,8 @@ func TestAKilledProcess(t *testing.T) {
 		unprepare(t, p, claim)
 	}
 	r.expect(t)
-	if held, err := os.ReadDir(filepath.Join(r.dir, "locks")); err != nil || len(held) > 0 {
-		t.Errorf("got %v, %v in the directory of locks, want nothing", held, err)
+	if held, err := os.ReadDir(filepath.Join(r.dir, "locks")); err != nil || len(held) != 1 {
+		t.Errorf("got %v, %v in the directory of locks, want one file", held, err)
 	}
 }
 

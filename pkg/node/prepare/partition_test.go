@@ -452,6 +452,14 @@ func TestWithoutADriverEffectsAreRemembered(t *testing.T) {
 	if got := uids(t, r.claimsDir()); len(got) != 1 {
 		t.Errorf("records of %q", got)
 	}
+	// The pod does not wait for a driver that was looked for and is not there.
+	p.NoDriver()
+	if err := p.Unprepare(testContext(t), claim.UID); err != nil {
+		t.Error(err)
+	}
+	if got := uids(t, r.claimsDir()); len(got) != 1 {
+		t.Errorf("after the pod has ended, records of %q", got)
+	}
 	p = r.startMIG(t, nil)
 	reconcile(t, p)
 	r.expectMIG(t, p, nil)

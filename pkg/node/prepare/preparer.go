@@ -84,6 +84,8 @@ type Preparer struct {
 	Options
 	node atomic.Pointer[Node]
 	gone gone
+	// noDriver is set while the node is known to have no driver.
+	noDriver atomic.Bool
 	// damaged holds a token when a record was found unusable.
 	damaged chan struct{}
 }
@@ -95,6 +97,10 @@ func New(options Options) *Preparer {
 
 // SetNode replaces what the node offers.
 func (p *Preparer) SetNode(node Node) { p.node.Store(&node) }
+
+// NoDriver tells that the NVIDIA driver was looked for and that none works: until SetNode,
+// pods end without it.
+func (p *Preparer) NoDriver() { p.noDriver.Store(true) }
 
 // Damaged tells that a record was found unusable: Reconcile has to put it back, or
 // to prepare its claim anew, which nothing else guards the GPUs of until then.

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
@@ -102,13 +103,16 @@ func (p *Preparer) remember(ctx context.Context, record *journal.Record) error {
 	return p.Journal.Put(ctx, *record)
 }
 
-// announceRelease makes an intent of a record whose effects are about to be undone.
-func (p *Preparer) announceRelease(ctx context.Context, record journal.Record) error {
+// announceRelease makes an intent of a record whose effects are about to be undone. They
+// can be undone from any record: on a disk that is full, no pod has to stay for its sake.
+func (p *Preparer) announceRelease(ctx context.Context, record journal.Record) {
 	if !p.hasEffects(record) || record.State == journal.Intent {
-		return nil
+		return
 	}
 	record.State = journal.Intent
-	return p.Journal.Put(ctx, record)
+	if err := p.Journal.Put(ctx, record); err != nil {
+		klog.FromContext(ctx).Error(err, "A claim is released although its record cannot say so: make space on the disk of the plugin's directory", "claim", klog.KRef(record.Namespace, record.Name))
+	}
 }
 
 // unmake undoes the effects that a record speaks of, if any, and deletes it then.

@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -9,15 +10,20 @@ import (
 )
 
 // Unprepare takes a claim's devices back. A claim that was never prepared is
-// not an error. Neither is a partition on a GPU that is lost, for whose sake the
-// pod would never end: it stays recorded for Reconcile.
+// not an error. Neither is a partition on a GPU that is lost, or on a node whose driver
+// was taken away, for whose sake the pod would never end: it stays recorded for Reconcile.
 func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
 	err := p.unprepare(ctx, claim)
-	if lost(err) {
-		klog.FromContext(ctx).Error(err, "A claim's GPU is lost; what it has left there is undone when the GPU is back", "uid", claim)
-		return nil
+	log := klog.FromContext(ctx)
+	switch {
+	case lost(err):
+		log.Error(err, "A claim's GPU is lost; what it has left there is undone when the GPU is back", "uid", claim)
+	case errors.Is(err, errNoDriver) && p.noDriver.Load():
+		log.Error(err, "The NVIDIA driver is gone; what a claim has left on its GPU is undone when the driver is back", "uid", claim)
+	default:
+		return err
 	}
-	return err
+	return nil
 }
 
 func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
@@ -42,9 +48,7 @@ func (p *Preparer) release(ctx context.Context, claim types.UID) error {
 	if err != nil {
 		return fmt.Errorf("release claim %s: %w", claim, err)
 	}
-	if err := p.announceRelease(ctx, record); err != nil {
-		return err
-	}
+	p.announceRelease(ctx, record)
 	// Before the partition goes: its capability devices may soon be another's.
 	if err := p.CDI.Remove(claim); err != nil {
 		return err

@@ -107,6 +107,14 @@ first label and ClusterPolicy the second; older ones have none, so that its abse
 {{- set $affinity "nodeAffinity" $nodes | toYaml -}}
 {{- end -}}
 
+{{/* The way to the API server, whose address no NetworkPolicy can name. */}}
+{{- define "mica.egressToAPI" -}}
+- ports:
+    {{- range .Values.networkPolicy.apiServerPorts }}
+    - {protocol: TCP, port: {{ int . }}}
+    {{- end }}
+{{- end -}}
+
 {{- define "mica.image" -}}
 {{- $image := .Values.image -}}
 {{- $name := printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) -}}

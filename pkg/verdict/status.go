@@ -1,4 +1,4 @@
-package policy
+package verdict
 
 import (
 	"cmp"
@@ -10,43 +10,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/policy"
 )
 
-// Told is a node with what its plugin says of it.
-type Told struct {
-	Node   string
-	Labels map[string]string
-	// Policy is the one that the node goes by; nil when it goes by none.
-	Policy *v1alpha1.NodePolicy
+// nodeReport is what a node's plugin says.
+type nodeReport struct {
+	node   string
+	labels map[string]string
+	// policy is the one that the node goes by; nil when it goes by none.
+	policy *v1alpha1.NodePolicy
 }
 
-// Verdict is what a node says of the policy that it is to go by, nil for none, and of why
-// it cannot.
-func Verdict(selected *v1alpha1.GPUPolicy, refusal error) *v1alpha1.NodePolicy {
-	if selected == nil {
-		return nil
-	}
-	said := &v1alpha1.NodePolicy{Name: selected.Name, UID: string(selected.UID), ObservedGeneration: selected.Generation}
-	if refusal != nil {
-		said.Message = excerpt.Of(strings.ToValidUTF8(refusal.Error(), "�"), v1alpha1.MaxMessageLength)
-	}
-	return said
-}
-
-// Statuses are those of the policies, by name, after what nodes have told. A node counts for
+// statusesOf are those of the policies, by name, after what nodes have told. A node counts for
 // the policy that applies to it by its labels now, and is pending there until it has told
 // of that policy's generation.
-func Statuses(policies []*v1alpha1.GPUPolicy, nodes []Told) map[string]v1alpha1.GPUPolicyStatus {
+func statusesOf(policies []*v1alpha1.GPUPolicy, reports []nodeReport) map[string]v1alpha1.GPUPolicyStatus {
 	statuses := make(map[string]v1alpha1.GPUPolicyStatus, len(policies))
 	for _, p := range policies {
 		statuses[p.Name] = v1alpha1.GPUPolicyStatus{ObservedGeneration: p.Generation, Conditions: slices.Clone(p.Status.Conditions)}
 	}
-	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b Told) int { return cmp.Compare(a.Node, b.Node) })
-	for _, node := range nodes {
-		if selected := Select(policies, node.Labels); selected != nil {
+	reports = slices.SortedFunc(slices.Values(reports), func(a, b nodeReport) int { return cmp.Compare(a.node, b.node) })
+	for _, report := range reports {
+		if selected := policy.Select(policies, report.labels); selected != nil {
 			status := statuses[selected.Name]
-			count(&status, selected, node)
+			count(&status, selected, report)
 			statuses[selected.Name] = status
 		}
 	}
@@ -58,8 +45,8 @@ func Statuses(policies []*v1alpha1.GPUPolicy, nodes []Told) map[string]v1alpha1.
 	return statuses
 }
 
-func count(status *v1alpha1.GPUPolicyStatus, selected *v1alpha1.GPUPolicy, node Told) {
-	switch said := node.Policy; {
+func count(status *v1alpha1.GPUPolicyStatus, selected *v1alpha1.GPUPolicy, report nodeReport) {
+	switch said := report.policy; {
 	case said == nil || said.Name != selected.Name || said.UID != string(selected.UID) || said.ObservedGeneration != selected.Generation:
 		status.Pending++
 	case said.Message == "":
@@ -67,7 +54,7 @@ func count(status *v1alpha1.GPUPolicyStatus, selected *v1alpha1.GPUPolicy, node 
 	default:
 		status.Refused++
 		if len(status.Refusals) < v1alpha1.MaxRefusals {
-			status.Refusals = append(status.Refusals, v1alpha1.Refusal{Node: node.Node, Message: said.Message})
+			status.Refusals = append(status.Refusals, v1alpha1.Refusal{Node: report.node, Message: said.Message})
 		}
 	}
 }
@@ -78,7 +65,7 @@ const shownRefusals = 3
 func ready(p *v1alpha1.GPUPolicy, status v1alpha1.GPUPolicyStatus) metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.ConditionReady, ObservedGeneration: p.Generation}
 	all := status.Applied + status.Pending + status.Refused
-	switch err := Check(p); {
+	switch err := policy.Check(p); {
 	case err != nil:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, err.Error()
 	case status.Refused > 0:

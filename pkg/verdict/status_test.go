@@ -1,4 +1,4 @@
-package policy
+package verdict
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/policy"
 )
 
 func named(name string, generation int64, labels map[string]string) *v1alpha1.GPUPolicy {
@@ -31,14 +32,14 @@ func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
 	older := all.DeepCopy()
 	older.Generation--
 	sick := errors.New("it is too old")
-	statuses := Statuses([]*v1alpha1.GPUPolicy{all, special, invalid}, []Told{
-		{"g", nil, Verdict(all, nil)},
-		{"f", nil, Verdict(all, sick)},
-		{"e", nil, Verdict(older, nil)},
+	statuses := statusesOf([]*v1alpha1.GPUPolicy{all, special, invalid}, []nodeReport{
+		{"g", nil, policy.Verdict(all, nil)},
+		{"f", nil, policy.Verdict(all, sick)},
+		{"e", nil, policy.Verdict(older, nil)},
 		{"d", nil, nil},
-		{"c", nil, Verdict(again, nil)}, // of a policy that was deleted and made again
-		{"b", train, Verdict(all, nil)}, // its labels have changed
-		{"a", train, Verdict(special, nil)},
+		{"c", nil, policy.Verdict(again, nil)}, // of a policy that was deleted and made again
+		{"b", train, policy.Verdict(all, nil)}, // its labels have changed
+		{"a", train, policy.Verdict(special, nil)},
 	})
 	for name, want := range map[string]v1alpha1.GPUPolicyStatus{
 		"all":     {ObservedGeneration: 3, Applied: 1, Pending: 3, Refused: 1, Refusals: []v1alpha1.Refusal{{Node: "f", Message: "it is too old"}}},
@@ -66,23 +67,23 @@ func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
 // What is counted again is the same status, so that it need not be written.
 func TestTheSameIsNoNews(t *testing.T) {
 	p := named("all", 1, nil)
-	nodes := []Told{{"a", nil, Verdict(p, nil)}, {"b", nil, Verdict(p, nil)}}
-	p.Status = Statuses([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
+	nodes := []nodeReport{{"a", nil, policy.Verdict(p, nil)}, {"b", nil, policy.Verdict(p, nil)}}
+	p.Status = statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
 	if c := p.Status.Conditions[0]; c.Status != metav1.ConditionTrue || c.Message != "2 nodes offer what the policy says" {
 		t.Errorf("got %+v", c)
 	}
-	if again := Statuses([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]; !equality.Semantic.DeepEqual(again, p.Status) {
+	if again := statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]; !equality.Semantic.DeepEqual(again, p.Status) {
 		t.Errorf("got %+v, had %+v", again, p.Status)
 	}
 }
 
 func TestCountsAreExactAndRefusalsBounded(t *testing.T) {
 	p := named("all", 1, nil)
-	var nodes []Told
+	var nodes []nodeReport
 	for i := range 5000 {
-		nodes = append(nodes, Told{fmt.Sprintf("node-%04d", i), nil, Verdict(p, errors.New(strings.Repeat("ü", 600)))})
+		nodes = append(nodes, nodeReport{fmt.Sprintf("node-%04d", i), nil, policy.Verdict(p, errors.New(strings.Repeat("ü", 600)))})
 	}
-	status := Statuses([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
+	status := statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
 	if status.Refused != 5000 || len(status.Refusals) != v1alpha1.MaxRefusals || status.Refusals[0].Node != "node-0000" {
 		t.Errorf("got %d refused, %d refusals", status.Refused, len(status.Refusals))
 	}
