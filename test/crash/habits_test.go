@@ -184,6 +184,38 @@ func TestDriverContainer(t *testing.T) {
 	})
 }
 
+// NVML makes the device nodes in the plugin's private /dev. No claim is prepared until
+// the host has them all.
+func TestDeviceNodesThatOnlyThePluginHas(t *testing.T) {
+	t.Parallel()
+	n := withHabits(t, "{deviceNodes: onOpen}")
+	private, dev := n.path("private"), n.path("root/dev")
+	n.must(os.MkdirAll(dev, 0o755))
+	host := n.inNamespace()
+	host.does("mkdir "+private, "mknod "+private+"/null c 1 3", "mount --bind "+private+" /dev",
+		filepath.Join(binaries, "kubelet-plugin")+" "+strings.Join(n.arguments("root"), " ")+" &")
+	p := n.reach(host.process)
+	p.says(n, "Offering GPUs", "gpus=8")
+	if _, err := os.Stat(filepath.Join(private, "nvidiactl")); err != nil {
+		t.Errorf("the plugin's own /dev has no nodes: this tests nothing: %v", err)
+	}
+	claim := n.put("c", "gpu-0")
+	refused := func(sentence string) {
+		t.Helper()
+		fixture.Eventually(t, "a refusal", func() error {
+			if err := p.prepare(n.within(), claim); err == nil || !strings.Contains(err.Error(), sentence) {
+				return fmt.Errorf("the claim's answer is %w", err)
+			}
+			return nil
+		})
+	}
+	refused("device node /dev/nvidiactl is missing")
+	host.does("NVML_SIM_DEV=" + dev + " " + n.path("root/usr/bin/nvidia-smi") + " -L >" + n.path("out"))
+	refused("device node /dev/nvidia-uvm is missing")
+	host.does("mknod " + dev + "/nvidia-uvm c 510 0")
+	fixture.Eventually(t, "the claim is prepared", func() error { return p.prepare(n.within(), claim) })
+}
+
 // machine is a shell in a mount namespace of its own.
 type machine struct {
 	*process
