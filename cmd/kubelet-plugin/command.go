@@ -104,4 +104,10 @@ func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Disc
 // Refresh implements offer.GPUs.
 func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
 
+// Persistent implements offer.GPUs.
+func (h *hardware) Persistent() (bool, error) { return h.library.Persistent() }
+
+// Rest implements offer.GPUs.
+func (h *hardware) Rest() (bool, error) { return h.library.Rest() }
+
 var _ offer.GPUs = (*hardware)(nil)

@@ -82,6 +82,12 @@ func (h *hardware) Discover() (gpu.Node, []error, error) { return h.node, nil, n
 // Refresh implements offer.GPUs.
 func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
 
+// Persistent implements offer.GPUs.
+func (h *hardware) Persistent() (bool, error) { return h.library.Persistent() }
+
+// Rest implements offer.GPUs.
+func (h *hardware) Rest() (bool, error) { return h.library.Rest() }
+
 // check says that the driver was replaced, from when it was.
 func (h *hardware) check() error {
 	h.mu.Lock()

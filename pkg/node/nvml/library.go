@@ -43,6 +43,7 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetComputeMode",
 	"nvmlDeviceSetComputeMode",
 	"nvmlDeviceGetMigMode",
+	"nvmlDeviceGetPersistenceMode",
 	"nvmlDeviceSetMigMode",
 	"nvmlDeviceGetFieldValues",
 	"nvmlDeviceGetMaxMigDeviceCount",

@@ -233,3 +233,28 @@ func (l *Library) on(uuid string, call func(*device) error) error {
 // kernel driver can be unloaded and a GPU be reset. The next call initialises it again, and
 // learns every handle anew.
 func (l *Library) Rest() (resting bool, err error) { return l.sessions.end() }
+
+// Persistent tells whether the driver keeps every GPU initialised that has been asked for,
+// also while nobody uses it. Without that, NVML wakes them up, one after the other, and what
+// was set of them is lost when the last user goes.
+func (l *Library) Persistent() (bool, error) {
+	in, leave, err := l.sessions.enter()
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	for _, d := range in.devices() {
+		mode, ret := d.GetPersistenceMode()
+		if ret != nvml.SUCCESS || mode != nvml.FEATURE_ENABLED {
+			return false, check(ret, "read the persistence mode", d.uuid)
+		}
+	}
+	return true, nil
+}
+
+// devices are the GPUs that are known.
+func (s *session) devices() []*device {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.gpus))
+}

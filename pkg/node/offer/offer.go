@@ -42,6 +42,11 @@ type GPUs interface {
 	// are returned as they were given. The error is nvml.ErrGPULost or
 	// nvml.ErrGPUsChanged where they have to be discovered anew.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
+	// Persistent tells whether the driver keeps GPUs initialised that nobody uses.
+	Persistent() (bool, error)
+	// Rest lets go of the driver until the next call, and tells whether it did: not
+	// while another call is under way.
+	Rest() (resting bool, err error)
 }
 
 // Hardware is what is offered, and what claims need that are prepared with it.
@@ -95,6 +100,8 @@ type Offer struct {
 	changed chan struct{}
 	// passing tells that shapes are only offered because claims hold them.
 	passing atomic.Bool
+	// restful tells that the driver may be let go of while no claim has a device.
+	restful atomic.Bool
 
 	// What follows belongs to who runs Start and then Watch.
 
@@ -103,6 +110,8 @@ type Offer struct {
 	// its GPUs could not be read, empty when all could.
 	seen   gpu.Node
 	unread string
+	// occupied tells that claims have devices, or may have.
+	occupied bool
 	// foreign are the GPUs with the instances that somebody else has surely made.
 	foreign []gpu.GPU
 	// fabric is what was last said of GPUs that wait for the fabric manager.
@@ -158,7 +167,7 @@ func (o *Offer) Changed() <-chan struct{} { return o.changed }
 // Released tells that a claim has ended: it may be the last that held a shape that is
 // withdrawn.
 func (o *Offer) Released() {
-	if o.passing.Load() {
+	if o.passing.Load() || o.restful.Load() {
 		wake(o.reconsider)
 	}
 }
@@ -171,6 +180,7 @@ func (o *Offer) Watch(ctx context.Context) error {
 	again := time.Now().Add(next())
 	said := ""
 	for {
+		o.rest(ctx)
 		pause, look := o.nextLook(), o.offerChanges
 		if o.unread == "" {
 			next = rereads.DelayFunc()
@@ -219,6 +229,7 @@ func (o *Offer) offerAll(ctx context.Context) error {
 		}
 	}
 	o.seen, o.unread = found.node, unread
+	o.learnWhetherToRest(ctx)
 	sayPredictions(ctx, o.seen.GPUs)
 	o.offerFound(ctx, found)
 	return nil
@@ -243,6 +254,7 @@ func (o *Offer) offerChanges(ctx context.Context) error {
 // offered already.
 func (o *Offer) offerFound(ctx context.Context, found findings) {
 	node := found.free
+	o.occupied = len(found.held) > 0
 	policies, known := o.policiesFor(ctx, node)
 	history, next := o.history.next(node.GPUs, policies, found.held, time.Now())
 	if known {

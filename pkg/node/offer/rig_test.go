@@ -137,6 +137,12 @@ func (r *rig) Discover() (gpu.Node, []error, error) {
 // Refresh implements GPUs.
 func (r *rig) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return r.library.Refresh(gpus) }
 
+// Persistent implements GPUs.
+func (r *rig) Persistent() (bool, error) { return r.library.Persistent() }
+
+// Rest implements GPUs.
+func (r *rig) Rest() (bool, error) { return r.library.Rest() }
+
 // discovers changes what is discovered.
 func (r *rig) discovers(gpus []gpu.GPU, problems ...error) {
 	r.mu.Lock()
