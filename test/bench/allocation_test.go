@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -173,14 +174,16 @@ var classTypes = map[string]string{
 
 func (classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	kind, known := classTypes[name]
+	expression := fmt.Sprintf("device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '%s'", kind)
+	if profile, is := strings.CutSuffix(name, profileClasses); is {
+		known, expression = true, profileClass(profile)
+	}
 	if !known {
 		return nil, fmt.Errorf("there is no class %q", name)
 	}
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-			selector(fmt.Sprintf("device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '%s'", kind)),
-		}},
+		Spec:       resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{selector(expression)}},
 	}, nil
 }
 
@@ -188,7 +191,12 @@ func selector(expression string) resourceapi.DeviceSelector {
 	return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}
 }
 
+// claim asks for one device of the class. An empty expression selects nothing more.
 func claim(class, expression string) *resourceapi.ResourceClaim {
+	var selectors []resourceapi.DeviceSelector
+	if expression != "" {
+		selectors = append(selectors, selector(expression))
+	}
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "claim", UID: types.UID("uid-claim")},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
@@ -196,7 +204,7 @@ func claim(class, expression string) *resourceapi.ResourceClaim {
 				DeviceClassName: class,
 				AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
 				Count:           1,
-				Selectors:       []resourceapi.DeviceSelector{selector(expression)},
+				Selectors:       selectors,
 			}}},
 		}},
 	}
