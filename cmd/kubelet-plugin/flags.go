@@ -24,6 +24,7 @@ type flags struct {
 	hostRoot, hookDir                         string
 	mpsRoot                                   string
 	healthPort, metricsPort                   int
+	deviceMetrics                             bool
 	logging                                   *settings.Logging
 }
 
@@ -60,6 +61,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.mpsRoot, "mps-root", "", "Directory shared with this node's MPS supervisor, at the same path on the host. Empty: the node has none.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
+	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")
 }
 
 // validate refuses settings with which the plugin could not work.

@@ -70,6 +70,7 @@ func serve(ctx context.Context, f *flags) error {
 		BootID:       strings.TrimSpace(string(bootID)),
 		MPSRoot:      f.mpsRoot,
 		CheckMPS:     func() error { return checkMPS(f) },
+		Unsampled:    !f.deviceMetrics || f.metricsPort < 0,
 	})
 	if err != nil {
 		return err

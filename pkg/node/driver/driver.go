@@ -54,8 +54,8 @@ type Hardware struct {
 	Close func() error
 }
 
-// Options configure a Driver. All fields but PodUID, Policies, MPSRoot and CheckMPS
-// are required.
+// Options configure a Driver. All fields but PodUID, Policies, MPSRoot, CheckMPS
+// and Unsampled are required.
 type Options struct {
 	// Name is the driver's name, normally slice.DefaultDriver.
 	Name string
@@ -81,6 +81,8 @@ type Options struct {
 	// CheckMPS says what the NVIDIA driver here lacks for MPS, and what to do; nil
 	// where nobody can tell.
 	CheckMPS func() error
+	// Unsampled devices are never asked how busy they are.
+	Unsampled bool
 }
 
 // DataDir is where the driver of that name keeps its state and socket.

@@ -29,7 +29,9 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.samples.Run(ctx, d.hardware.Meter) })
+	if !d.Unsampled {
+		group.Go(func() error { return d.samples.Run(ctx, d.hardware.Meter) })
+	}
 	group.Go(func() error { return d.offer.Watch(ctx) })
 	group.Go(func() error { return d.watchReplacement(ctx) })
 	return group.Wait()

@@ -39,7 +39,9 @@ func (d *Driver) countPrepared(ctx context.Context) {
 		return
 	}
 	preparedClaims.Set(float64(len(prepared)))
-	d.samples.Set(held(prepared))
+	if !d.Unsampled {
+		d.samples.Set(held(prepared))
+	}
 }
 
 // held are the devices that prepared claims hold, each once, however many claims share

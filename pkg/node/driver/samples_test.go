@@ -113,3 +113,23 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 		t.Errorf("nothing is held, and there is %q", got)
 	}
 }
+
+// Where nobody wants to know how busy devices are, no GPU is asked.
+func TestUnsampledDevicesAreNotAsked(t *testing.T) {
+	claim := fixture.Claim("c", fixture.Result("a", "gpu-0"))
+	h := newHardware(t)
+	o := options(t, apiserver.New(claim), h)
+	o.Unsampled = true
+	d, stop := run(t, o)
+	k := register(t, o)
+	fixture.Eventually(t, "readiness", d.Ready)
+	k.prepared(claim)
+	stop() // which waits for questions under way
+	state, err := h.machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if asked := state.Calls["nvmlDeviceGetUtilizationRates"]; asked > 0 {
+		t.Errorf("NVML was asked %d times for the utilization", asked)
+	}
+}
