@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
@@ -38,9 +39,11 @@ type kind struct {
 type pending struct {
 	pod  *corev1.Pod
 	kind *kind
-	// host is where the plan puts it; nil: why, or its kind's groups, say why not.
+	// host is where the plan puts it; nil: why, or its kind's groups, say why not. held tells
+	// that it waits for something else than a node.
 	host *host
 	why  string
+	held bool
 }
 
 // waits tells whether the pod is one for the scheduler.
@@ -51,7 +54,7 @@ func waits(pod *corev1.Pod) bool {
 
 // kinds tells the pods apart by what they ask for: the most urgent and hardest kinds first,
 // those that cannot be planned last.
-func (p *planner) kinds(pods []*corev1.Pod) []*kind {
+func (p *planner) kinds(pods []*corev1.Pod, held map[types.UID]string) []*kind {
 	known := map[string]*kind{}
 	for _, pod := range pods {
 		if !waits(pod) {
@@ -62,7 +65,8 @@ func (p *planner) kinds(pods []*corev1.Pod) []*kind {
 			known[k.id] = k
 		}
 		k = known[k.id]
-		k.pods = append(k.pods, &pending{pod: pod, kind: k, why: gated(pod)})
+		why, isHeld := held[pod.UID]
+		k.pods = append(k.pods, &pending{pod: pod, kind: k, why: cmp.Or(gated(pod), why), held: isHeld})
 	}
 	kinds := slices.Collect(maps.Values(known))
 	for _, k := range kinds {

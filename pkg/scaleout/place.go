@@ -32,7 +32,7 @@ type batch struct {
 }
 
 // batches are the pods in the order in which they are put on hosts, without those that are
-// not to be scheduled yet.
+// not to be scheduled yet, or held.
 func batches(kinds []*kind) []batch {
 	var all []batch
 	for _, k := range kinds {

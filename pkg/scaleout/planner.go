@@ -50,7 +50,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		rests:    map[*fit.Machine]int{},
 		idle:     map[*group][]*host{},
 	}
-	kinds := p.kinds(s.Pending)
+	kinds := p.kinds(s.Pending, s.Held)
 	p.waiting = map[string]bool{}
 	for _, k := range kinds {
 		p.waiting[k.id] = true

@@ -82,6 +82,9 @@ func (p *pending) decision() PodDecision {
 		Pod: types.NamespacedName{Namespace: p.pod.Namespace, Name: p.pod.Name}, UID: p.pod.UID,
 		Outcome: Blocked, Why: p.why,
 	}
+	if p.held {
+		d.Outcome = Held
+	}
 	if p.host == nil {
 		return d
 	}

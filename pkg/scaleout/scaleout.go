@@ -18,6 +18,8 @@ import (
 type Snapshot struct {
 	// Pending are pods without a node that ask for devices, by claims or extended resources.
 	Pending []*corev1.Pod
+	// Held says of some of them why no node would help them now: a sentence for their owner.
+	Held map[types.UID]string
 	// Claims, ClaimTemplates, Classes and Slices are all of the cluster; the slices have
 	// DeviceTaintRules applied.
 	Claims         []*resourceapi.ResourceClaim
@@ -151,7 +153,7 @@ type PodDecision struct {
 	Node string
 	// Group is that of the node, where there is one.
 	Group string
-	// Why is a sentence, where a pod is Blocked for what its kind's groups do not tell.
+	// Why is a sentence, where a pod is Held, or Blocked for what its kind's groups do not tell.
 	Why string
 }
 
@@ -170,6 +172,8 @@ const (
 	Advised Outcome = "Advised"
 	// Blocked: a group would fit and may not grow, or nothing fits.
 	Blocked Outcome = "Blocked"
+	// Held: the pod waits for something else than a node.
+	Held Outcome = "Held"
 )
 
 // HeadroomDecision is what of a headroom there is.

@@ -192,7 +192,8 @@ func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
 	f.blocked = map[types.UID]bool{}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
-			if pod.Outcome == scaleout.Blocked || pod.Outcome == scaleout.Advised {
+			switch pod.Outcome {
+			case scaleout.Blocked, scaleout.Advised, scaleout.Held:
 				f.blocked[pod.UID] = true
 			}
 		}

@@ -165,3 +165,36 @@ func TestHeadroomIsReported(t *testing.T) {
 		t.Errorf("%d nodes are protected, want the one that has the devices", protected)
 	}
 }
+
+// A quota refuses the claims of one pod, and the scheduler of the other does not exist: a node would
+// stay empty, and be removed, and be asked for again.
+func TestNoNodeIsAskedForWhereNobodyWouldUseIt(t *testing.T) {
+	pods := oneGPU(2)
+	w := newWorld(t, pods[0], group("g6"))
+	refused, ignored := pods[1].(*corev1.Pod), pods[2].(*corev1.Pod)
+	ignored.Spec.SchedulerName = "none"
+	w.create(refused)
+	w.create(ignored)
+	w.try(ignored)
+	ignored.Status.Conditions = nil
+	w.updateStatus(ignored)
+	w.run(5 * time.Minute)
+	if n := w.nodes() + w.placeholders(); n > 0 {
+		t.Errorf("%d nodes were asked for", n)
+	}
+	told := map[string]int{}
+	for len(w.recorder.Events) > 0 {
+		told[<-w.recorder.Events]++
+	}
+	for _, why := range []string{`its claim "gpu" is not made`, `scheduler "none" has not tried`} {
+		n := 0
+		for text, times := range told {
+			if strings.Contains(text, "GPUScaleUpHeld") && strings.Contains(text, why) {
+				n += times
+			}
+		}
+		if n != 1 {
+			t.Errorf("told %d times that %s, want once; all: %v", n, why, told)
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // Watch lets changes of all that a pass reads run the loop again. It starts the informers, also in
@@ -90,6 +91,8 @@ func podChanged(before, after *corev1.Pod) bool {
 		before.Spec.NodeName != after.Spec.NodeName ||
 		before.Status.Phase != after.Status.Phase ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		before.Status.NominatedNodeName != after.Status.NominatedNodeName ||
+		view.Tried(before) != view.Tried(after) ||
 		len(before.Spec.SchedulingGates) != len(after.Spec.SchedulingGates) ||
 		!apiequality.Semantic.DeepEqual(before.Status.ResourceClaimStatuses, after.Status.ResourceClaimStatuses) ||
 		!maps.Equal(before.Labels, after.Labels)

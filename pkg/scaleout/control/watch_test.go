@@ -32,6 +32,10 @@ func TestOnlyWhatChangesADecisionMarksTheLoop(t *testing.T) {
 		"a pod's condition": {pod(same), pod(func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: "mica.gpu/ScaleUp"}}
 		}), false},
+		"the scheduler finds no node": {pod(same), pod(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		}), true},
+		"a pod preempts":    {pod(same), pod(func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }), true},
 		"a pod gets a node": {pod(same), pod(func(p *corev1.Pod) { p.Spec.NodeName = "n" }), true},
 		"a pod ends":        {pod(same), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
 		"a pod is deleted":  {pod(same), pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }), true},

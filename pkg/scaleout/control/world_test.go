@@ -68,6 +68,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName}})
 	for _, object := range objects {
 		w.create(object)
+		if pod, is := object.(*corev1.Pod); is {
+			w.try(pod)
+		}
 	}
 	w.restart()
 	return w
@@ -78,6 +81,25 @@ func (w *world) create(object client.Object) {
 	w.t.Helper()
 	w.born(object)
 	if err := w.client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// try makes the claims of a pod, and has the scheduler find no node for it.
+func (w *world) try(pod *corev1.Pod) {
+	w.t.Helper()
+	for _, podClaim := range pod.Spec.ResourceClaims {
+		var template resourceapi.ResourceClaimTemplate
+		if err := w.client.Get(w.t.Context(), types.NamespacedName{Namespace: pod.Namespace, Name: *podClaim.ResourceClaimTemplateName}, &template); err != nil {
+			w.t.Fatal(err)
+		}
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-" + podClaim.Name}, Spec: template.Spec.Spec}
+		claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
+		w.create(claim)
+		pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: podClaim.Name, ResourceClaimName: &claim.Name})
+	}
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable})
+	if err := w.client.Status().Update(w.t.Context(), pod); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -309,11 +331,14 @@ func (w *world) schedule() {
 	}
 	for i, free := range w.free(len(pods)) {
 		pod := &pods[i]
-		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-gpu"}}
+		claim := &resourceapi.ResourceClaim{}
+		if err := w.client.Get(w.t.Context(), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-gpu"}, claim); err != nil {
+			w.t.Fatal(err)
+		}
 		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: driverName, Pool: free[0], Device: free[1]}},
 		}}
-		w.create(claim)
+		w.update(claim)
 		pod.Spec.NodeName = free[0] // pools are named for their nodes
 		w.update(pod)
 	}

@@ -29,7 +29,11 @@ const (
 	reasonAdvised = "GPUScaleUpAdvised"
 	reasonBlocked = "GPUScaleUpBlocked"
 	reasonNoFit   = "GPUNoFit"
+	reasonHeld    = "GPUScaleUpHeld"
 )
+
+// heldQuiet is how old a pod is before it is told that it is held.
+const heldQuiet = 30 * time.Second
 
 // action is what the controller was doing when it told a pod of its plan.
 const action = "PlanScaleUp"
@@ -125,6 +129,10 @@ func (r *Reporter) changed(pod *corev1.Pod, e Explanation, now time.Time) (*core
 			// The scheduler has not come to it yet: there is nothing to tell.
 			return nil, 0
 		}
+		if age := now.Sub(pod.CreationTimestamp.Time); e.Outcome == scaleout.Held && age < heldQuiet {
+			// Most pods are held until their claims are made and the scheduler has tried them.
+			return nil, heldQuiet - age
+		}
 		return &want, 0
 	}
 	has := pod.Status.Conditions[i]
@@ -160,6 +168,8 @@ func condition(e Explanation, now time.Time) corev1.PodCondition {
 		c.Reason = reasonPlanned
 	case scaleout.Advised:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonAdvised
+	case scaleout.Held:
+		c.Status, c.Reason = corev1.ConditionFalse, reasonHeld
 	default:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonNoFit
 		if mayGrow(e.Verdicts) {

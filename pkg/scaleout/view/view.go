@@ -137,6 +137,7 @@ func (r *reading) view() *View {
 	v := &View{
 		Snapshot: scaleout.Snapshot{
 			Pending:        r.pods.pending,
+			Held:           r.held(),
 			Claims:         pointers(r.claims.Items),
 			ClaimTemplates: pointers(r.claimTemplates.Items),
 			Classes:        pointers(r.classes.Items),

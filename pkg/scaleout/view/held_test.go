@@ -1,0 +1,53 @@
+package view
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// What a pod waits for that is no node. Cluster Autoscaler, too, looks at pods only after the
+// scheduler has, and the scheduler only after all claims are made.
+func TestAPodIsHeldUntilANodeWouldHelpIt(t *testing.T) {
+	scheduled := func(status corev1.ConditionStatus, reason string) corev1.PodCondition {
+		return corev1.PodCondition{Type: corev1.PodScheduled, Status: status, Reason: reason}
+	}
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"tried":                   {func(*corev1.Pod) {}, ""},
+		"claim is refused":        {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses = nil }, `its claim "gpu" is not made`},
+		"claim is gone":           {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses[0].ResourceClaimName = ptr.To("gone") }, `its claim "gpu" is not made`},
+		"claim is not needed":     {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses[0].ResourceClaimName = nil }, ""},
+		"no such scheduler":       {func(pod *corev1.Pod) { pod.Spec.SchedulerName, pod.Status.Conditions = "none", nil }, `scheduler "none" has not tried`},
+		"scheduler fails over it": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }, ""},
+		"about to be on a node":   {func(pod *corev1.Pod) { pod.Status.Conditions[0] = scheduled(corev1.ConditionTrue, "") }, "has not tried"},
+		"gates are the planner's": {func(pod *corev1.Pod) {
+			pod.Spec.SchedulingGates, pod.Status.Conditions = []corev1.PodSchedulingGate{{Name: "g"}}, nil
+		}, ""},
+		"gates have just gone": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, "has not tried"},
+		"preempts":             {func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" }, "makes room for it on node n1"},
+		"expendable":           {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-11) }, "its priority is -11"},
+		"lowest that is not":   {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-10) }, ""},
+		"claim that the pod names": {func(pod *corev1.Pod) {
+			pod.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: ptr.To("none")}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
+			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("one")}}
+			pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: ptr.To("p-gpu")}}
+			pod.Status.Conditions = []corev1.PodCondition{scheduled(corev1.ConditionFalse, corev1.PodReasonUnschedulable)}
+			test.change(pod)
+			got := heldBy(pod, map[types.NamespacedName]bool{{Namespace: "default", Name: "p-gpu"}: true})
+			if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
+				t.Errorf("held by %q, want %q", got, test.want)
+			}
+		})
+	}
+}
