@@ -55,6 +55,15 @@ func (s *Situation) said(triggered bool, ago time.Duration) {
 	s.Triggers["train-uid"] = Trigger{Pod: types.NamespacedName{Namespace: "ns", Name: "train"}, Triggered: triggered, At: s.Now.Add(-ago)}
 }
 
+// secondPod is another one for the same node.
+func (s *Situation) secondPod() {
+	pod := s.View.Pending[0].DeepCopy()
+	pod.Name, pod.UID = "second", "second-uid"
+	s.View.Pending = append(s.View.Pending, pod)
+	node := &s.Decision.Growth[0].Nodes[0]
+	node.Pods = append(node.Pods, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+}
+
 // liveNode is complete since some time ago.
 func (s *Situation) liveNode(ready, slices time.Duration) {
 	s.View.GroupStates[0].Nodes = append(s.View.GroupStates[0].Nodes, view.NodeState{
@@ -101,6 +110,17 @@ func TestWhenAPlaceholderIsCreated(t *testing.T) {
 	}{
 		"autoscaler cannot help": {func(s *Situation) { s.said(false, 0) }, []string{creates}},
 		"autoscaler has acted":   {func(s *Situation) { s.said(true, 50*time.Second) }, nil},
+		"autoscaler has acted for the second of two": {func(s *Situation) {
+			s.said(false, 0)
+			s.secondPod()
+			s.Triggers["second-uid"] = Trigger{Pod: types.NamespacedName{Namespace: "ns", Name: "second"}, Triggered: true, At: s.Now}
+		}, nil},
+		"autoscaler has acted for the first of two": {func(s *Situation) {
+			s.said(true, time.Second)
+			s.secondPod()
+			s.Triggers["second-uid"] = Trigger{Pod: types.NamespacedName{Namespace: "ns", Name: "second"}, At: s.Now}
+		}, nil},
+		"autoscaler cannot help one of two": {func(s *Situation) { s.said(false, 0); s.secondPod() }, []string{creates}},
 		"of another pod's name": {func(s *Situation) {
 			s.said(true, time.Second)
 			trigger := s.Triggers["train-uid"]
