@@ -48,7 +48,7 @@ func newCommand() *cobra.Command {
 	}
 	f.addHardware(command.PersistentFlags())
 	f.addCluster(command.Flags())
-	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), release.NewCommand(version()))
+	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), newSelftestCommand(f), release.NewCommand(version()))
 	return command
 }
 

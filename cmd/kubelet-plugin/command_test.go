@@ -106,6 +106,15 @@ func TestBadInput(t *testing.T) {
 			arguments: []string{"discover", "--container-driver-root=" + missing},
 			want:      []string{"no usable NVML library", missing, "install the NVIDIA driver there or set --nvidia-driver-root"},
 		},
+		"an unknown format of a report": {arguments: []string{"selftest", "-o", "table"}, want: []string{`output format "table" is unknown`, "use -o text, -o json or -o yaml"}},
+		"a self-test without a driver": {
+			arguments: []string{"selftest", "--container-driver-root=" + missing, "--cdi-root=" + missing},
+			want:      []string{"of 3 checks failed", "attach it to a bug"},
+		},
+		"a self-test without a place for records": {
+			arguments: []string{"selftest", "--mutate", "--kubelet-plugins-directory-path=" + write(t, "file", "")},
+			want:      []string{"create state directory", "choose a writable --kubelet-plugins-directory-path"},
+		},
 		"an argument too many": {arguments: []string{"version", "please"}, want: []string{`unknown command "please" for "kubelet-plugin version"`}},
 	} {
 		t.Run(name, func(t *testing.T) {

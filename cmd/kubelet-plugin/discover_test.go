@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/selftest"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -42,6 +45,35 @@ func TestDiscover(t *testing.T) {
 		t.Errorf("discover differs from what is published:\n%s", yaml)
 	}
 	expectNoticed(t, root)
+	expectReports(t, root)
+}
+
+// expectReports has the machine tested, with its own files and programs.
+func expectReports(t *testing.T, root string) {
+	t.Helper()
+	dir := t.TempDir()
+	state := driver.DataDir(dir, "gpu.nvidia.com")
+	if err := errors.Join(os.Mkdir(state, 0o755), os.WriteFile(filepath.Join(state, hookName), nil, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	arguments := []string{"selftest", "-o", "json", "--mutate", "--container-driver-root=" + root, "--kubelet-plugins-directory-path=" + dir, "--cdi-root=" + dir}
+	output, err := execute(t, arguments...)
+	var report selftest.Report
+	if decode := json.Unmarshal([]byte(output), &report); decode != nil {
+		t.Fatalf("%v, after %v:\n%s", decode, err, output)
+	}
+	for _, check := range report.Checks {
+		// Who runs this test may not be root, and no MPS is supervised.
+		if want := check.Name == "MPS"; (check.Status == selftest.Skipped) != want || check.Status == selftest.Failed && check.Name != "privileges" {
+			t.Errorf("%s: %s, %q", check.Name, check.Status, check.Findings)
+		}
+	}
+	if len(report.GPUs) != 8 || report.DriverVersion == "" || report.Version == "" || len(report.Checks) < 10 {
+		t.Errorf("got\n%s", output)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*/claims/*.json")); err != nil || len(left) > 0 {
+		t.Errorf("left %q, %v", left, err)
+	}
 }
 
 // expectNoticed takes the library away that the process has loaded. It is no test of its own:

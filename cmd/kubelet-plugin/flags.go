@@ -45,20 +45,25 @@ func (f *flags) addHardware(set *pflag.FlagSet) {
 	f.logging.AddFlags(set)
 }
 
-// addCluster adds what is needed to serve a node of a cluster.
-func (f *flags) addCluster(set *pflag.FlagSet) {
-	set.StringVar(&f.nodeName, "node-name", "", "Name under which kubelet registered this node. Required.")
+// addState adds what is needed to prepare claims on this node.
+func (f *flags) addState(set *pflag.FlagSet) {
 	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
-	set.StringVar(&f.podUID, "pod-uid", "", "UID of the plugin's pod, which lets two pods overlap during a rolling update.")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
-	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 500, "Requests a second to the API server, averaged.")
-	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 1000, "Requests to the API server at once.")
 	set.StringVar(&f.cdiRoot, "cdi-root", "/var/run/cdi", "Directory that the container runtime reads CDI specifications from.")
-	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.StringVar(&f.pluginsDir, "kubelet-plugins-directory-path", "/var/lib/kubelet/plugins", "Directory below which the driver keeps its socket and state.")
 	set.StringVar(&f.hookPath, "nvidia-cdi-hook-path", "", "Path of nvidia-cdi-hook on the host. Empty: the one in the plugin's image is copied to the host.")
 	set.StringVar(&f.hookDir, "nvidia-cdi-hook-directory", "", "Directory on the host, mounted at the same path, that gets the copy of nvidia-cdi-hook. Empty: the driver's state directory.")
 	set.StringVar(&f.mpsRoot, "mps-root", "", "Directory shared with this node's MPS supervisor, at the same path on the host. Empty: the node has none.")
+}
+
+// addCluster adds what is needed to serve a node of a cluster.
+func (f *flags) addCluster(set *pflag.FlagSet) {
+	f.addState(set)
+	set.StringVar(&f.nodeName, "node-name", "", "Name under which kubelet registered this node. Required.")
+	set.StringVar(&f.podUID, "pod-uid", "", "UID of the plugin's pod, which lets two pods overlap during a rolling update.")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
+	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 500, "Requests a second to the API server, averaged.")
+	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 1000, "Requests to the API server at once.")
+	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -95,18 +96,13 @@ func checkMPS(f *flags) error {
 
 // openForClaims opens the NVIDIA driver with a CDI hook that containers can run.
 func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (driver.Hardware, error) {
-	hook, bundled := f.hookPath, f.hookPath == ""
-	if bundled {
-		dir := f.hookDir
-		if dir == "" {
-			dir = driver.DataDir(f.pluginsDir, f.driverName)
-		}
-		hook = filepath.Join(dir, hookName)
-		if err := installer.install(hook); err != nil {
+	roots := f.roots()
+	if roots.Batch {
+		if err := installer.install(roots.Hook); err != nil {
 			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w", err)
 		}
 	}
-	opened, err := openHardware(ctx, cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: hook, Batch: bundled})
+	opened, err := openHardware(ctx, roots)
 	if err != nil {
 		return driver.Hardware{}, err
 	}
@@ -118,6 +114,17 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 		Check: opened.library.CheckFile,
 		Close: opened.library.Close,
 	}, nil
+}
+
+// roots are the driver's, with the hook that containers run: the one that this plugin installs,
+// or one that is on the host already.
+func (f *flags) roots() cdi.Roots {
+	roots := cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: f.hookPath}
+	if f.hookPath == "" {
+		roots.Hook = filepath.Join(cmp.Or(f.hookDir, driver.DataDir(f.pluginsDir, f.driverName)), hookName)
+		roots.Batch = true
+	}
+	return roots
 }
 
 // hookInstaller installs the hook once: a node without a GPU looks for its driver

@@ -17,6 +17,7 @@ var floors = map[string]int{
 	// API server see; what decides; one mechanism each; the machine.
 	"pkg/node/driver":    7,
 	"pkg/node/offer":     4,
+	"pkg/node/selftest":  4,
 	"pkg/node/prepare":   3,
 	"pkg/node/sample":    3,
 	"pkg/node/publish":   3,

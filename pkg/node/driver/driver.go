@@ -19,8 +19,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
-	"github.com/mica-gpu/mica/pkg/node/journal"
-	"github.com/mica-gpu/mica/pkg/node/lock"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
@@ -129,33 +127,10 @@ func New(options Options) (*Driver, error) {
 	if err := d.checkPaths(); err != nil {
 		return nil, err
 	}
-	dataDir := DataDir(options.PluginsDir, options.Name)
-	if err := os.MkdirAll(dataDir, 0o750); err != nil {
-		return nil, fmt.Errorf("create state directory: %w: choose a writable --kubelet-plugins-directory-path", err)
-	}
-	records, err := journal.Open(filepath.Join(dataDir, "claims"))
-	if err != nil {
+	var err error
+	if d.preparer, d.specs, err = NewPreparer(options, claimReader{options.Client}); err != nil {
 		return nil, err
 	}
-	locks, err := lock.Open(filepath.Join(dataDir, "locks"))
-	if err != nil {
-		return nil, err
-	}
-	if d.specs, err = cdi.NewDirectory(options.CDIRoot, options.Name); err != nil {
-		return nil, err
-	}
-	d.preparer = prepare.New(prepare.Options{
-		Journal:     records,
-		CDI:         d.specs,
-		Locks:       locks,
-		Claims:      claimReader{options.Client},
-		Phases:      phases{},
-		Driver:      options.Name,
-		Pool:        options.NodeName,
-		BootID:      options.BootID,
-		ReleaseWait: releaseWait,
-		GoneWait:    goneWait,
-	})
 	d.offer = offer.New(offer.Options{
 		Driver:    options.Name,
 		NodeName:  options.NodeName,

@@ -41,6 +41,7 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetPciInfo_v3",
 	"nvmlDeviceGetEccMode",
 	"nvmlDeviceGetComputeMode",
+	"nvmlDeviceGetComputeRunningProcesses_v3",
 	"nvmlDeviceSetComputeMode",
 	"nvmlDeviceGetMigMode",
 	"nvmlDeviceGetPersistenceMode",

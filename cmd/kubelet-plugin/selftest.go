@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/pkg/node/driver"
+	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/selftest"
+)
+
+func newSelftestCommand(f *flags) *cobra.Command {
+	output, mutate := "text", false
+	command := &cobra.Command{
+		Use:   "selftest",
+		Short: "Check this node's GPUs, driver and privileges, and print a report for a bug",
+		Long: `Check this node's GPUs, driver and privileges with the plugin's own code, and print a report for a bug.
+
+It changes no GPU, unless --mutate is given: then it makes and unmakes a partition, sets and resets a
+time-slice, and starts and stops an MPS daemon, on a GPU that no claim and no process uses.
+
+The exit status is 1 if a check failed.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			print, known := reportPrinters[output]
+			if !known {
+				return fmt.Errorf("output format %q is unknown: use -o text, -o json or -o yaml", output)
+			}
+			report, err := runSelftest(command.Context(), f, mutate)
+			if err != nil {
+				return err
+			}
+			if err := print(command.OutOrStdout(), report); err != nil {
+				return fmt.Errorf("print the report: %w", err)
+			}
+			if failed := report.Count(selftest.Failed); failed > 0 {
+				return fmt.Errorf("%d of %d checks failed: do what the report says of them, or attach it to a bug", failed, len(report.Checks))
+			}
+			return nil
+		},
+	}
+	command.Flags().StringVarP(&output, "output", "o", output, "Output format: text, json or yaml.")
+	command.Flags().BoolVar(&mutate, "mutate", mutate, "Also make and unmake a partition, a time-slice and an MPS daemon on a GPU that nobody uses.")
+	f.addState(command.Flags())
+	return command
+}
+
+var reportPrinters = map[string]func(io.Writer, *selftest.Report) error{
+	"text": func(out io.Writer, report *selftest.Report) error { return report.Print(out) },
+	"json": func(out io.Writer, report *selftest.Report) error {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(report)
+	},
+	"yaml": func(out io.Writer, report *selftest.Report) error {
+		content, err := yaml.Marshal(report)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(content)
+		return err
+	},
+}
+
+func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, error) {
+	roots := f.roots()
+	installed := ""
+	if roots.Batch {
+		installed = roots.Hook
+	}
+	var opened *hardware
+	options := selftest.Options{
+		Version:     version(),
+		Proc:        os.DirFS("/proc"),
+		Directories: []string{driver.DataDir(f.pluginsDir, f.driverName), f.cdiRoot},
+		Driver:      f.driverName,
+		Hook:        installed,
+		Open: func() (found selftest.Hardware, err error) {
+			opened, err = openHardware(ctx, roots)
+			if err != nil {
+				return found, err
+			}
+			tools := prepare.Tools{MIG: opened.library, Modes: opened.library, TimeSlices: newTimeSlices(f)}
+			if f.mpsRoot != "" {
+				tools.Daemons = mps.NewDirectory(f.mpsRoot)
+			}
+			return selftest.Hardware{GPUs: selftestGPUs{opened}, Edits: opened.edits, Tools: tools}, nil
+		},
+	}
+	if mutate {
+		bootID, err := os.ReadFile(bootIDFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the kernel's boot ID: %w: mount procfs", err)
+		}
+		if options.Claims, _, err = driver.NewPreparer(driver.Options{
+			Name: f.driverName, PluginsDir: f.pluginsDir, CDIRoot: f.cdiRoot, BootID: strings.TrimSpace(string(bootID)),
+		}, noClaims{}); err != nil {
+			return nil, err
+		}
+	}
+	report := selftest.Run(ctx, options)
+	if opened != nil {
+		_ = opened.library.Close() // the process ends here
+	}
+	return report, nil
+}
+
+// selftestGPUs implement selftest.GPUs.
+type selftestGPUs struct{ *hardware }
+
+// Processes implements selftest.GPUs.
+func (g selftestGPUs) Processes(uuid string) ([]uint32, error) { return g.library.Processes(uuid) }
+
+// noClaims is for who does not ask the API server. A self-test works on GPUs that no claim has,
+// so it only asks when one came meanwhile.
+type noClaims struct{}
+
+// Get implements prepare.Claims.
+func (noClaims) Get(context.Context, types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	return nil, errors.New("a claim has come meanwhile, and a self-test does not ask the API server: try again on a GPU that nobody uses")
+}

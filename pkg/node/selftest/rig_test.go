@@ -1,0 +1,213 @@
+package selftest
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2/ktesting"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/lock"
+	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// rig is a simulated node, whose plugin has its records and locks in a directory.
+type rig struct {
+	machine *model.Machine
+	file    model.File
+	library *nvml.Library
+	edits   edits
+	proc    string
+	dir     string
+	options Options
+	tools   prepare.Tools
+	set     intervals
+	run     daemons
+}
+
+func newRig(t *testing.T, machine string) *rig {
+	t.Helper()
+	r := &rig{file: fixture.File(t, machine), dir: t.TempDir(), proc: "Name:\tselftest\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"}
+	r.machine = fixture.Machine(t, r.file)
+	r.library = fixture.Library(t, r.machine)
+	r.edits.nodes = []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
+	r.tools = prepare.Tools{MIG: r.library, Modes: r.library, TimeSlices: &r.set, Daemons: &r.run}
+	r.options = Options{Version: "v1.2.3", Open: r.open, Directories: []string{r.dir}, Driver: fixture.Driver}
+	return r
+}
+
+func (r *rig) open() (Hardware, error) {
+	return Hardware{GPUs: r, Edits: &r.edits, Tools: r.tools}, nil
+}
+
+// Discover implements GPUs.
+func (r *rig) Discover() (gpu.Node, []error, error) { return r.library.Discover(fixture.Sysfs(r.file)) }
+
+// Processes implements GPUs.
+func (r *rig) Processes(uuid string) ([]uint32, error) { return r.library.Processes(uuid) }
+
+// look runs the self-test.
+func (r *rig) look(t *testing.T) *Report {
+	t.Helper()
+	r.options.Proc = fstest.MapFS{"self/status": &fstest.MapFile{Data: []byte(r.proc)}}
+	_, ctx := ktesting.NewTestContext(t)
+	return Run(ctx, r.options)
+}
+
+// preparer is that of the node's plugin, or of a process beside it.
+func (r *rig) preparer(t *testing.T) *prepare.Preparer {
+	t.Helper()
+	records, err := journal.Open(filepath.Join(r.dir, "claims"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks, err := lock.Open(filepath.Join(r.dir, "locks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs, err := cdi.NewDirectory(filepath.Join(r.dir, "cdi"), fixture.Driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prepare.New(prepare.Options{
+		Journal: records, CDI: specs, Locks: locks, Claims: nobody{}, Phases: noPhases{},
+		Driver: fixture.Driver, Pool: fixture.NodeName, BootID: "boot-1", ReleaseWait: time.Millisecond,
+	})
+}
+
+// hold has the plugin prepare a claim for a device.
+func (r *rig) hold(t *testing.T, device string) {
+	t.Helper()
+	node, _, err := r.Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := r.preparer(t)
+	plugin.SetNode(prepare.Node{Pool: prepare.NewPool(fixture.Driver, fixture.NodeName, gpu.Shapes(node.GPUs, gpu.ByDefault)), Edits: &r.edits, Tools: r.tools})
+	_, ctx := ktesting.NewTestContext(t)
+	if _, err := plugin.Prepare(ctx, fixture.Claim("holder", fixture.Result("a", device))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// untouched fails the test if anything of a self-test is left.
+func (r *rig) untouched(t *testing.T) {
+	t.Helper()
+	state, err := r.machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range state.GPUs {
+		if len(g.Instances) > 0 || (g.MIGCapable && g.MIGMode != "Disabled") {
+			t.Errorf("GPU %d is left with MIG %s and instances %v", g.Index, g.MIGMode, g.Instances)
+		}
+	}
+	for _, pattern := range []string{"claims/*.json", "cdi/mica-*"} {
+		if left, err := filepath.Glob(filepath.Join(r.dir, pattern)); err != nil || len(left) > 0 {
+			t.Errorf("left %v, %v", left, err)
+		}
+	}
+	if len(r.run.running) > 0 || (len(r.set.last) > 0 && r.set.last[len(r.set.last)-1] != gpu.DefaultInterval) {
+		t.Errorf("left the daemons %v and the time-slice %v", r.run.running, r.set.last)
+	}
+}
+
+type nobody struct{}
+
+// Get implements prepare.Claims.
+func (nobody) Get(context.Context, types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+	return nil, errors.New("there is no API server")
+}
+
+type noPhases struct{}
+
+// ObservePhase implements prepare.Phases.
+func (noPhases) ObservePhase(string, string, time.Duration) {}
+
+// edits have the nodes in common, and one for each GPU.
+type edits struct {
+	nodes []string
+	err   error
+}
+
+func (e *edits) Common() (cdispec.ContainerEdits, error) {
+	common := cdispec.ContainerEdits{
+		Mounts: []*cdispec.Mount{{HostPath: "/usr/lib64/libcuda.so.1", ContainerPath: "/usr/lib64/libcuda.so.1"}},
+		Hooks:  []*cdispec.Hook{{HookName: "createContainer", Path: "/hook"}},
+	}
+	for _, name := range e.nodes {
+		common.DeviceNodes = append(common.DeviceNodes, &cdispec.DeviceNode{Path: "/dev/" + name})
+	}
+	return common, e.err
+}
+
+func (e *edits) GPU(string) (cdispec.ContainerEdits, error) {
+	return cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidia0"}}}, nil
+}
+
+func (e *edits) Partition(string, int, int) (cdispec.ContainerEdits, error) {
+	return cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidia-caps/nvidia-cap12"}}}, nil
+}
+
+// intervals notes the time-slices that were set.
+type intervals struct {
+	mu   sync.Mutex
+	last []gpu.Interval
+	err  error
+}
+
+// Set implements prepare.TimeSlices.
+func (s *intervals) Set(_ context.Context, _ string, interval gpu.Interval) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.last = append(s.last, interval)
+	}
+	return s.err
+}
+
+// daemons notes the MPS daemons that run.
+type daemons struct {
+	mu      sync.Mutex
+	running map[string]bool
+	starts  int
+}
+
+// Start implements prepare.Daemons.
+func (d *daemons) Start(_ context.Context, daemon mps.Daemon) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.running == nil {
+		d.running = map[string]bool{}
+	}
+	d.running[daemon.ID] = true
+	d.starts++
+	return nil
+}
+
+// Stop implements prepare.Daemons.
+func (d *daemons) Stop(_ context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.running, id)
+	return nil
+}
+
+// Edits implements prepare.Daemons.
+func (d *daemons) Edits(string, mps.Limits) cdispec.ContainerEdits {
+	return cdispec.ContainerEdits{Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/mps"}}
+}
