@@ -24,4 +24,9 @@ const (
 
 	// ConditionScaleUp is of pending pods: whether and by what they get a node.
 	ConditionScaleUp = "mica.gpu/ScaleUp"
+
+	// Reasons of ConditionScaleUp that the controller itself reads again: ReasonFitsNode is of a pod
+	// for which a node has room, ReasonNodeUnused of one that was not put there for too long.
+	ReasonFitsNode   = "GPUFitsNode"
+	ReasonNodeUnused = "GPUNodeUnused"
 )

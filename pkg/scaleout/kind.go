@@ -39,11 +39,10 @@ type kind struct {
 type pending struct {
 	pod  *corev1.Pod
 	kind *kind
-	// host is where the plan puts it; nil: why, or its kind's groups, say why not. held tells
-	// that it waits for something else than a node.
+	// host is where the plan puts it; nil: why, or its kind's groups, say why not.
 	host *host
 	why  string
-	held bool
+	hold Hold
 }
 
 // waits tells whether the pod is one for the scheduler.
@@ -54,7 +53,7 @@ func waits(pod *corev1.Pod) bool {
 
 // kinds tells the pods apart by what they ask for: the most urgent and hardest kinds first,
 // those that cannot be planned last.
-func (p *planner) kinds(pods []*corev1.Pod, held map[types.UID]string) []*kind {
+func (p *planner) kinds(pods []*corev1.Pod, held map[types.UID]Hold) []*kind {
 	known := map[string]*kind{}
 	for _, pod := range pods {
 		if !waits(pod) {
@@ -65,8 +64,8 @@ func (p *planner) kinds(pods []*corev1.Pod, held map[types.UID]string) []*kind {
 			known[k.id] = k
 		}
 		k = known[k.id]
-		why, isHeld := held[pod.UID]
-		k.pods = append(k.pods, &pending{pod: pod, kind: k, why: cmp.Or(gated(pod), why), held: isHeld})
+		hold := held[pod.UID]
+		k.pods = append(k.pods, &pending{pod: pod, kind: k, why: cmp.Or(gated(pod), hold.Why), hold: hold})
 	}
 	kinds := slices.Collect(maps.Values(known))
 	for _, k := range kinds {

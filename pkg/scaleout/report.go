@@ -82,7 +82,10 @@ func (p *pending) decision() PodDecision {
 		Pod: types.NamespacedName{Namespace: p.pod.Namespace, Name: p.pod.Name}, UID: p.pod.UID,
 		Outcome: Blocked, Why: p.why,
 	}
-	if p.held {
+	switch {
+	case p.hold.Unused:
+		d.Outcome = Unused
+	case p.hold.Why != "":
 		d.Outcome = Held
 	}
 	if p.host == nil {

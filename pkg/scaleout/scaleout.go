@@ -18,8 +18,8 @@ import (
 type Snapshot struct {
 	// Pending are pods without a node that ask for devices, by claims or extended resources.
 	Pending []*corev1.Pod
-	// Held says of some of them why no node would help them now: a sentence for their owner.
-	Held map[types.UID]string
+	// Held are those of them that no node would help now.
+	Held map[types.UID]Hold
 	// Claims, ClaimTemplates, Classes and Slices are all of the cluster; the slices have
 	// DeviceTaintRules applied.
 	Claims         []*resourceapi.ResourceClaim
@@ -36,6 +36,14 @@ type Snapshot struct {
 	// Selectors keeps expressions compiled from one plan to the next, and decides nothing; nil:
 	// each plan compiles them.
 	Selectors *devices.Selectors
+}
+
+// Hold is why no node would help a pod now.
+type Hold struct {
+	// Why is a sentence for the pod's owner.
+	Why string
+	// Unused tells that a node had room for the pod, and that it was not put there.
+	Unused bool
 }
 
 // Node is a live node.
@@ -153,7 +161,7 @@ type PodDecision struct {
 	Node string
 	// Group is that of the node, where there is one.
 	Group string
-	// Why is a sentence, where a pod is Held, or Blocked for what its kind's groups do not tell.
+	// Why is a sentence, where a pod is Held or Unused, or Blocked for what its kind's groups do not tell.
 	Why string
 }
 
@@ -174,6 +182,8 @@ const (
 	Blocked Outcome = "Blocked"
 	// Held: the pod waits for something else than a node.
 	Held Outcome = "Held"
+	// Unused: a node had room for the pod, and it was not put there.
+	Unused Outcome = "Unused"
 )
 
 // HeadroomDecision is what of a headroom there is.

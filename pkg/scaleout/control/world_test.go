@@ -264,6 +264,21 @@ func (w *world) addNode(name string, labels map[string]string) {
 	})
 }
 
+// end deletes a node with all that it publishes.
+func (w *world) end(node *corev1.Node) {
+	w.t.Helper()
+	for _, slice := range all(w, &resourceapi.ResourceSliceList{}).Items {
+		if ptr.Deref(slice.Spec.NodeName, "") == node.Name {
+			if err := w.client.Delete(w.t.Context(), &slice); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	if err := w.client.Delete(w.t.Context(), node); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // startNodes makes nodes ready after twenty seconds, and has them publish after a minute what
 // the group's instance type has.
 func (w *world) startNodes() {

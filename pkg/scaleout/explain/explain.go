@@ -112,7 +112,7 @@ func summary(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdict) s
 		return fmt.Sprintf("waits for %s that is starting or was asked for", aNode(pod.Group))
 	case pod.Outcome == scaleout.NeedsNode:
 		return fmt.Sprintf("needs a new node of group %s", pod.Group)
-	case pod.Outcome == scaleout.Held:
+	case pod.Outcome == scaleout.Held, pod.Outcome == scaleout.Unused:
 		return pod.Why
 	case pod.Outcome == scaleout.Advised:
 		return fmt.Sprintf("needs a new node of group %s, which nobody adds by itself: its pairing is observe; add one, or choose placeholder or direct", pod.Group)

@@ -23,13 +23,14 @@ import (
 
 // Reasons of Events and of the condition.
 const (
-	reasonFits    = "GPUFitsNode"
+	reasonFits    = v1alpha1.ReasonFitsNode
 	reasonWaiting = "GPUWaitingForNode"
 	reasonPlanned = "GPUScaleUpPlanned"
 	reasonAdvised = "GPUScaleUpAdvised"
 	reasonBlocked = "GPUScaleUpBlocked"
 	reasonNoFit   = "GPUNoFit"
 	reasonHeld    = "GPUScaleUpHeld"
+	reasonUnused  = v1alpha1.ReasonNodeUnused
 )
 
 // heldQuiet is how old a pod is before it is told that it is held.
@@ -170,6 +171,8 @@ func condition(e Explanation, now time.Time) corev1.PodCondition {
 		c.Status, c.Reason = corev1.ConditionFalse, reasonAdvised
 	case scaleout.Held:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonHeld
+	case scaleout.Unused:
+		c.Status, c.Reason = corev1.ConditionFalse, reasonUnused
 	default:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonNoFit
 		if mayGrow(e.Verdicts) {

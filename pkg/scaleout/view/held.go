@@ -2,10 +2,15 @@ package view
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
 // expendable is the priority below which Cluster Autoscaler adds no nodes for a pod: the default
@@ -14,15 +19,17 @@ const expendable = -10
 
 // held are the pending pods for which a node would be of no use now, each with a sentence for its
 // owner: somebody else has to do something first, and may never do it.
-func (r *reading) held() map[types.UID]string {
+func (r *reading) held() map[types.UID]scaleout.Hold {
 	claims := make(map[types.NamespacedName]bool, len(r.claims.Items))
 	for i := range r.claims.Items {
 		claims[types.NamespacedName{Namespace: r.claims.Items[i].Namespace, Name: r.claims.Items[i].Name}] = true
 	}
-	held := map[types.UID]string{}
+	held := map[types.UID]scaleout.Hold{}
 	for _, pod := range r.pods.pending {
 		if why := heldBy(pod, claims); why != "" {
-			held[pod.UID] = why
+			held[pod.UID] = scaleout.Hold{Why: why}
+		} else if why := unused(pod, r.Now); why != "" {
+			held[pod.UID] = scaleout.Hold{Why: why, Unused: true}
 		}
 	}
 	return held
@@ -49,6 +56,43 @@ func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool) string {
 	return ""
 }
 
+const (
+	// unusedAfter is how long a node may have room for a pod before the scheduler is taken not to
+	// want it there: it tries every pod again after five minutes, also if nothing has changed.
+	unusedAfter = 6 * time.Minute
+	// unusedHold and unusedMost bound how long no further node is asked for then.
+	unusedHold = time.Hour
+	unusedMost = 24 * time.Hour
+)
+
+// unused is why no further node is asked for, for a pod for which one had room in vain; empty: none
+// had, or it is to be tried again. What is remembered is in the pod's own condition, so that who
+// begins to lead goes on. It is tried again when the pod is twice as old, so that the wait doubles.
+func unused(pod *corev1.Pod, now time.Time) string {
+	said := condition(pod, v1alpha1.ConditionScaleUp)
+	if said == nil {
+		return ""
+	}
+	switch said.Reason {
+	case v1alpha1.ReasonFitsNode:
+		if now.Sub(said.LastProbeTime.Time) < unusedAfter {
+			return ""
+		}
+		scheduler := "nothing"
+		if c := condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
+			scheduler = c.Message
+		}
+		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: mend that; another node is asked for when the pod is twice as old",
+			unusedAfter, scheduler), excerpt.MaxEvent)
+	case v1alpha1.ReasonNodeUnused:
+		since := said.LastTransitionTime.Time
+		if now.Before(since.Add(min(max(since.Sub(pod.CreationTimestamp.Time), unusedHold), unusedMost))) {
+			return said.Message
+		}
+	}
+	return ""
+}
+
 // missingClaim is what the pod calls a claim that is to be made of a template, and is not there;
 // empty: there is none. A claim that the pod names itself is the planner's to tell.
 func missingClaim(pod *corev1.Pod, claims map[types.NamespacedName]bool) string {
@@ -70,10 +114,15 @@ func missingClaim(pod *corev1.Pod, claims map[types.NamespacedName]bool) string 
 
 // Tried tells that the scheduler has found no node for the pod, or failed over it.
 func Tried(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled {
-			return c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated
+	c := condition(pod, corev1.PodScheduled)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated
+}
+
+func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == of {
+			return &pod.Status.Conditions[i]
 		}
 	}
-	return false
+	return nil
 }

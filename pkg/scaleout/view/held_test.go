@@ -3,11 +3,14 @@ package view
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
 // What a pod waits for that is no node. Cluster Autoscaler, too, looks at pods only after the
@@ -47,6 +50,37 @@ func TestAPodIsHeldUntilANodeWouldHelpIt(t *testing.T) {
 			got := heldBy(pod, map[types.NamespacedName]bool{{Namespace: "default", Name: "p-gpu"}: true})
 			if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
 				t.Errorf("held by %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestNoFurtherNodeForAWhileAfterOneWasNotUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		reason string
+		// age is the pod's; since is how long ago the condition became so.
+		age, since time.Duration
+		want       bool
+	}{
+		"a node has room":                   {v1alpha1.ReasonFitsNode, time.Hour, 5 * time.Minute, false},
+		"for long":                          {v1alpha1.ReasonFitsNode, time.Hour, 6 * time.Minute, true},
+		"another is asked for":              {"GPUScaleUpPlanned", time.Hour, time.Hour, false},
+		"it was not used":                   {v1alpha1.ReasonNodeUnused, 70 * time.Minute, 59 * time.Minute, true},
+		"an hour ago":                       {v1alpha1.ReasonNodeUnused, 70 * time.Minute, time.Hour, false},
+		"an old pod":                        {v1alpha1.ReasonNodeUnused, 7 * time.Hour, 3 * time.Hour, true},
+		"an old pod, which is twice as old": {v1alpha1.ReasonNodeUnused, 7 * time.Hour, 7 * time.Hour / 2, false},
+		"a very old pod":                    {v1alpha1.ReasonNodeUnused, 900 * time.Hour, 24 * time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(t0.Add(-test.age))}}
+			at := metav1.NewTime(t0.Add(-test.since))
+			pod.Status.Conditions = []corev1.PodCondition{
+				{Type: v1alpha1.ConditionScaleUp, Reason: test.reason, Message: "told", LastTransitionTime: at, LastProbeTime: at},
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "unbound volume"},
+			}
+			why := unused(pod, t0)
+			if (why != "") != test.want || why != "" && why != "told" && !strings.Contains(why, "unbound volume") {
+				t.Errorf("held by %q, want that it is held: %v", why, test.want)
 			}
 		})
 	}
