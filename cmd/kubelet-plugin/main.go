@@ -4,7 +4,6 @@ package main
 
 import (
 	"os"
-	"runtime"
 	"runtime/debug"
 
 	"k8s.io/component-base/cli"
@@ -19,7 +18,6 @@ import (
 const gcPercent = 50
 
 func main() {
-	runtime.MemProfileRate = 0 // nobody can ask for the profile
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
