@@ -242,11 +242,11 @@ var ErrGPUsChanged = errors.New("the GPUs have changed")
 
 // countsNext tells whether the next look is one of every second that count the GPUs, in place
 // of the second question to one of them.
-func (s *session) countsNext() bool { return s.looks%2 == 0 }
+func (s *session) countsNext() bool { return s.census.looks%2 == 0 }
 
 // recount counts the GPUs at every second look.
 func (s *session) recount() error {
-	s.looks++
+	s.census.looks++
 	if !s.countsNext() {
 		return nil
 	}
@@ -254,10 +254,10 @@ func (s *session) recount() error {
 	if ret != nvml.SUCCESS {
 		return check(ret, "count the GPUs", "")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.count == count || s.count == 0 {
+	s.census.mu.Lock()
+	defer s.census.mu.Unlock()
+	if s.census.gpus == count || s.census.gpus == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: the NVIDIA driver has %d, and had %d", ErrGPUsChanged, count, s.count)
+	return fmt.Errorf("%w: the NVIDIA driver has %d, and had %d", ErrGPUsChanged, count, s.census.gpus)
 }

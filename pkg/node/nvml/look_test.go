@@ -194,6 +194,22 @@ func TestNVMLRestsUntilTheNextCall(t *testing.T) {
 	must(t, meter.Close())
 }
 
+// GPUs that come are seen although NVML rests between looks, which ends what it knows.
+func TestLooksCountAcrossRests(t *testing.T) {
+	w := watch(t, "g5.12xlarge", func(machine *model.Machine) { must(t, machine.Detach(3)) })
+	must(t, w.machine.Attach(3))
+	var seen error
+	for range 2 {
+		_, err := w.library.Rest()
+		must(t, err)
+		_, err = w.library.Refresh(w.gpus)
+		seen = errors.Join(seen, err)
+	}
+	if !errors.Is(seen, nvml.ErrGPUsChanged) {
+		t.Errorf("got %v, want ErrGPUsChanged", seen)
+	}
+}
+
 // A MIG device is looked for by its UUID once at most.
 func TestMetersSearchOnce(t *testing.T) {
 	w := watch(t, "p5.48xlarge", partitioned(t))

@@ -17,10 +17,8 @@ type session struct {
 
 	mu   sync.Mutex
 	gpus map[string]*device // by UUID
-	// count is how many GPUs there were at the last discovery, 0 before the first.
-	count int
-	// looks counts those of Refresh, which is called by one goroutine at a time.
-	looks int
+	// census is of all sessions.
+	census *census
 	// outdated tells that a GPU was lost: NVML finds one that is back, or another in its
 	// place, when it is initialised anew.
 	outdated bool
@@ -28,9 +26,18 @@ type session struct {
 	fillers map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo
 }
 
-func newSession(api nvml.Interface) *session {
+// census is what is counted. Unlike handles, it outlives a session.
+type census struct {
+	mu sync.Mutex
+	// gpus is how many GPUs there were at the last discovery, 0 before the first.
+	gpus int
+	// looks counts those of Refresh, which is called by one goroutine at a time.
+	looks int
+}
+
+func newSession(api nvml.Interface, counted *census) *session {
 	return &session{
-		api: api, gpus: map[string]*device{},
+		api: api, census: counted, gpus: map[string]*device{},
 		fillers: map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo{},
 	}
 }
@@ -59,6 +66,7 @@ type sessions struct {
 	use     sync.RWMutex
 	current atomic.Pointer[session]
 	closed  atomic.Bool
+	census  census
 }
 
 // enter begins a call. leave ends it.
@@ -87,7 +95,7 @@ func (s *sessions) begin() error {
 	if err := check(s.api.Init(), "initialise", ""); err != nil {
 		return err
 	}
-	s.current.Store(newSession(s.api))
+	s.current.Store(newSession(s.api, &s.census))
 	return nil
 }
 
@@ -143,9 +151,9 @@ func (s *session) isOutdated() bool {
 
 // counted remembers how many GPUs a discovery has counted.
 func (s *session) counted(count int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.count = count
+	s.census.mu.Lock()
+	defer s.census.mu.Unlock()
+	s.census.gpus = count
 }
 
 // device returns what is known of a GPU, whose handle NVML is asked for once: to find a UUID
