@@ -26,7 +26,7 @@ func newCommand() *cobra.Command {
 			if err := settings.FromEnvironment(command.Flags(), nil); err != nil {
 				return err
 			}
-			return f.logging.Apply()
+			return f.logging.Apply(command.Flags())
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)

@@ -79,7 +79,7 @@ func TestBadInput(t *testing.T) {
 			want:        []string{"environment variable METRICS_PORT", `"tcp://10.0.0.1:9090"`},
 		},
 		"an unknown logging format": {arguments: []string{"--node-name=a", "--logging-format=xml"}, want: []string{"format", "xml"}},
-		"an unknown feature gate":   {arguments: []string{"--feature-gates=MIG=true"}, want: []string{"unrecognized feature gate: MIG"}},
+		"an unknown feature gate":   {arguments: []string{"--feature-gates=MIG=true"}, want: []string{`the feature gate "MIG" is unknown: remove it, or choose from [`, "LoggingBetaOptions"}},
 		"a kubeconfig that is not there": {
 			arguments: []string{"--node-name=a", "--kubeconfig=" + missing},
 			want:      []string{"read --kubeconfig", missing, "give a readable kubeconfig file"},

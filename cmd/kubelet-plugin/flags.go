@@ -67,6 +67,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")
+	settings.AddNVIDIAFlags(set)
 }
 
 // validate refuses settings with which the plugin could not work.

@@ -1,6 +1,6 @@
 // Package settings owns what the flags of all commands have in common: the environment
-// variables that stand for them, those of the log, and the range of a port. It knows no
-// command's own flags.
+// variables that stand for them, those of the log, the range of a port, and the settings of
+// NVIDIA's DRA driver that Mica accepts and ignores. It knows no command's own flags.
 package settings
 
 import (
@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
 )
 
 // FromEnvironment sets the flags that the command line does not, from variables with the
@@ -49,13 +50,16 @@ func CheckPort(flag string, port int) error {
 // Logging is how a process logs.
 type Logging struct {
 	configuration *logsapi.LoggingConfiguration
-	gates         featuregate.MutableVersionedFeatureGate
+	gates         gates
 }
 
 // NewLogging returns the defaults.
 func NewLogging() (*Logging, error) {
-	l := &Logging{configuration: logsapi.NewLoggingConfiguration(), gates: featuregate.NewFeatureGate()}
-	if err := logsapi.AddFeatureGates(l.gates); err != nil {
+	l := &Logging{
+		configuration: logsapi.NewLoggingConfiguration(),
+		gates:         gates{logging: featuregate.NewFeatureGate(), nvidia: map[string]bool{}},
+	}
+	if err := logsapi.AddFeatureGates(l.gates.logging); err != nil {
 		return nil, fmt.Errorf("register the logging feature gates: %w", err)
 	}
 	return l, nil
@@ -64,8 +68,14 @@ func NewLogging() (*Logging, error) {
 // AddFlags adds the flags of the log and of its feature gates.
 func (l *Logging) AddFlags(set *pflag.FlagSet) {
 	logsapi.AddFlags(l.configuration, set)
-	l.gates.AddFlag(set)
+	set.Var(&l.gates, "feature-gates", "Feature gates of the logging library, as NAME=true or NAME=false, separated by commas. Those of NVIDIA's DRA driver are accepted and ignored.")
 }
 
-// Apply makes the process log as the flags say. It works once in a process.
-func (l *Logging) Apply() error { return logsapi.ValidateAndApply(l.configuration, l.gates) }
+// Apply makes the process log as the flags in set say. It works once in a process.
+func (l *Logging) Apply(set *pflag.FlagSet) error {
+	if err := logsapi.ValidateAndApply(l.configuration, l.gates.logging); err != nil {
+		return err
+	}
+	l.WarnOfNVIDIAs(klog.Background(), set)
+	return nil
+}
