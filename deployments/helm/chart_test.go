@@ -77,6 +77,7 @@ func TestNotesEqualGoldenFiles(t *testing.T) {
 		{golden: "defaults", args: []string{"--namespace", "mica"}},
 		{golden: "keda", args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"}},
 		{golden: "everything", args: []string{"--namespace", "kube-system", "--values", "testdata/everything.values.yaml"}},
+		{golden: "nvidia", args: []string{"--namespace", "mica", "--values", "testdata/nvidia.values.yaml"}},
 	}
 	for _, test := range tests {
 		t.Run(test.golden, func(t *testing.T) {

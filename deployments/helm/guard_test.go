@@ -39,6 +39,31 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"additional properties 'namespace' not allowed"},
 		},
 		{
+			name: "a feature gate that nobody knows",
+			args: []string{"--namespace", "mica", "--set", "featureGates.Magic=true"},
+			want: []string{"/featureGates", "additional properties 'Magic' not allowed"},
+		},
+		{
+			name: "the image of NVIDIA's driver",
+			args: []string{"--namespace", "mica", "--set", "image.repository=registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu"},
+			want: []string{"the image of NVIDIA's DRA driver", "Leave image.repository"},
+		},
+		{
+			name: "no GPUs, as NVIDIA's driver is installed for ComputeDomains alone",
+			args: []string{"--namespace", "mica", "--set", "resources.gpus.enabled=false"},
+			want: []string{"resources.gpus.enabled is false", "leave resources out"},
+		},
+		{
+			name: "an API version of which the driver has no code",
+			args: []string{"--namespace", "mica", "--set", "resourceApiVersion=resource.k8s.io/v1beta1"},
+			want: []string{"resourceApiVersion is resource.k8s.io/v1beta1", "leave resourceApiVersion out"},
+		},
+		{
+			name: "the update strategy of NVIDIA's driver upon that of Mica",
+			args: []string{"--namespace", "mica", "--set", "kubeletPlugin.updateStrategy.rollingUpdate.maxUnavailable=100%"},
+			want: []string{"maxSurge 1 and maxUnavailable 100%", "Leave maxUnavailable out"},
+		},
+		{
 			name: "port 0, which a probe cannot name",
 			args: []string{"--namespace", "mica", "--set", "kubeletPlugin.containers.plugin.healthcheckPort=0"},
 			want: []string{"/kubeletPlugin/containers/plugin/healthcheckPort"},

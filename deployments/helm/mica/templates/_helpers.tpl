@@ -15,6 +15,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Namespace of the objects: another chart that has this one as a part may give it its own. */}}
+{{- define "mica.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
 {{/* Name of what belongs to the plugin: fullname is cut at 50 so that this fits 63. */}}
 {{- define "mica.pluginName" -}}
 {{- printf "%s-plugin" (include "mica.fullname" .) -}}
@@ -25,10 +30,10 @@ Name of a cluster-wide object: two releases of one name in two namespaces must n
 it. VALUE is the plugin's name, or what else tells the object's purpose.
 */}}
 {{- define "mica.clusterName" -}}
-{{- if eq (include "mica.fullname" .) .Release.Namespace -}}
+{{- if eq (include "mica.fullname" .) (include "mica.namespace" .) -}}
 {{- include "mica.pluginName" . -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Namespace (include "mica.pluginName" .) -}}
+{{- printf "%s-%s" (include "mica.namespace" .) (include "mica.pluginName" .) -}}
 {{- end -}}
 {{- end -}}
 
@@ -139,10 +144,10 @@ The DeviceClass of shares of GPUs or partitions: timeslice.nvidia.com beside gpu
 
 {{/* The default GPUPolicy, which is cluster-wide. */}}
 {{- define "mica.policyName" -}}
-{{- if eq (include "mica.fullname" .) .Release.Namespace -}}
+{{- if eq (include "mica.fullname" .) (include "mica.namespace" .) -}}
 {{- printf "%s-default" (include "mica.fullname" .) -}}
 {{- else -}}
-{{- printf "%s-%s-default" .Release.Namespace (include "mica.fullname" .) -}}
+{{- printf "%s-%s-default" (include "mica.namespace" .) (include "mica.fullname" .) -}}
 {{- end -}}
 {{- end -}}
 
@@ -153,10 +158,10 @@ The DeviceClass of shares of GPUs or partitions: timeslice.nvidia.com beside gpu
 
 {{/* Name of a cluster-wide object of the controller. */}}
 {{- define "mica.controllerClusterName" -}}
-{{- if eq (include "mica.fullname" .) .Release.Namespace -}}
+{{- if eq (include "mica.fullname" .) (include "mica.namespace" .) -}}
 {{- include "mica.controllerName" . -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Namespace (include "mica.controllerName" .) -}}
+{{- printf "%s-%s" (include "mica.namespace" .) (include "mica.controllerName" .) -}}
 {{- end -}}
 {{- end -}}
 
@@ -190,4 +195,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* The priority class of placeholders, which is cluster-wide. */}}
 {{- define "mica.placeholderPriorityClass" -}}
 {{- printf "%s-placeholder" (trimSuffix "-controller" (include "mica.controllerClusterName" .)) -}}
+{{- end -}}
+
+{{/* Values and feature gates of NVIDIA's chart that are set, a line each, with what to do instead. */}}
+{{- define "mica.ignoredValues" -}}
+{{- range $entry := .Files.Get "nvidia-values.yaml" | fromYamlArray -}}
+{{- $found := $.Values -}}
+{{- range $name := splitList "." $entry.value -}}
+{{- $found = get (default dict $found) $name -}}
+{{- end -}}
+{{- if $found }}
+- {{ $entry.value }}: {{ $entry.instead }}
+{{- end -}}
+{{- end -}}
+{{- range $name, $enabled := .Values.featureGates -}}
+{{- if not (or (hasPrefix "Logging" $name) (has $name (list "AllAlpha" "AllBeta" "ContextualLogging"))) }}
+- featureGates.{{ $name }}: The plugin's log says what to do instead.
+{{- end -}}
+{{- end -}}
 {{- end -}}
