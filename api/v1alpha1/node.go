@@ -11,6 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Policy",type=string,JSONPath=`.policy.name`
 // +kubebuilder:printcolumn:name="Generation",type=integer,JSONPath=`.policy.observedGeneration`
 // +kubebuilder:printcolumn:name="Refusal",type=string,JSONPath=`.policy.message`,description="Why the node cannot do what the policy says"
+// +kubebuilder:printcolumn:name="Withheld",type=string,JSONPath=`.withheld`,description="Why the node offers none of its GPUs"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUNode struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -20,6 +21,12 @@ type GPUNode struct {
 	//
 	// +optional
 	Policy *NodePolicy `json:"policy,omitempty"`
+	// withheld says why the node offers none of its GPUs, such as that a device plugin
+	// gives them out. Empty: it offers them.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Withheld string `json:"withheld,omitempty"`
 }
 
 // GPUNodeList is a list of nodes.
@@ -56,6 +63,6 @@ type NodePolicy struct {
 	Message string `json:"message,omitempty"`
 }
 
-// MaxMessageLength is that of a NodePolicy's message: the API server counts characters, and
+// MaxMessageLength is that of a GPUNode's messages: the API server counts characters, and
 // who writes one counts bytes, which are no fewer.
 const MaxMessageLength = 512

@@ -72,6 +72,8 @@ func serve(ctx context.Context, f *flags) error {
 		MPSRoot:      f.mpsRoot,
 		CheckMPS:     func() error { return checkMPS(f) },
 		Unsampled:    !f.deviceMetrics || f.metricsPort < 0,
+
+		IgnoreDevicePlugin: f.ignoreDevicePlugin,
 	})
 	if err != nil {
 		return err

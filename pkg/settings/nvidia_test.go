@@ -74,4 +74,3 @@ func TestFeatureGatesThatAreRefused(t *testing.T) {
 		}
 	}
 }
-

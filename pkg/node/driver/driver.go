@@ -81,6 +81,8 @@ type Options struct {
 	CheckMPS func() error
 	// Unsampled devices are never asked how busy they are.
 	Unsampled bool
+	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out.
+	IgnoreDevicePlugin bool
 }
 
 // DataDir is where the driver of that name keeps its state and socket.
@@ -140,6 +142,8 @@ func New(options Options) (*Driver, error) {
 		Client:    options.Client,
 		Policies:  options.Policies,
 		CheckMPS:  d.checkMPS,
+
+		IgnoreDevicePlugin: options.IgnoreDevicePlugin,
 	})
 	return d, nil
 }

@@ -87,6 +87,8 @@ type Options struct {
 	Policies Policies
 	// CheckMPS says what the node lacks for MPS, and what to do.
 	CheckMPS func() error
+	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out.
+	IgnoreDevicePlugin bool
 }
 
 // Offer is what a node offers. New has no effects; Start, Watch and Run have.
@@ -116,8 +118,10 @@ type Offer struct {
 	foreign []gpu.GPU
 	// fabric is what was last said of GPUs that wait for the fabric manager.
 	fabric string
-	// offered are the identities of the shapes that are offered.
-	offered []string
+	// offered are the identities of the shapes that are offered, and saidWithheld is why
+	// they are not published, empty where they are.
+	offered      []string
+	saidWithheld string
 	// applied and history are what the policies said, until is when the offer
 	// changes by itself, zero for never.
 	applied applied
@@ -255,7 +259,7 @@ func (o *Offer) offerChanges(ctx context.Context) error {
 func (o *Offer) offerFound(ctx context.Context, found findings) {
 	node := found.free
 	o.occupied = len(found.held) > 0
-	policies, known := o.policiesFor(ctx, node)
+	policies, withheld, known := o.policiesFor(ctx, node)
 	history, next := o.history.next(node.GPUs, policies, found.held, time.Now())
 	if known {
 		o.history, o.until = history, next.until
@@ -265,11 +269,16 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if !known {
 		offered = append(offered, "unpublished")
 	}
+	if withheld != nil {
+		offered = append(offered, withheld.Error())
+	}
 	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}
+	pool := prepare.NewPool(o.Driver, o.NodeName, next.shapes)
+	pool.Withheld = withheld
 	o.Claims.SetNode(prepare.Node{
-		Pool:  prepare.NewPool(o.Driver, o.NodeName, next.shapes),
+		Pool:  pool,
 		Edits: o.hardware.Edits,
 		Tools: o.hardware.Tools,
 	})
@@ -280,6 +289,11 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	wake(o.changed)
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published
+	}
+	o.sayWithheld(ctx, withheld)
+	if withheld != nil {
+		o.Publisher.Set(resourceslice.DriverResources{})
+		return
 	}
 	o.sayFabric(ctx, node.GPUs)
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "tainted", len(next.taints))

@@ -27,11 +27,12 @@ type applied struct {
 }
 
 // policiesFor says what is to be offered of each GPU, by UUID. A policy that cannot
-// be done changes nothing. It is false as long as the API server has not told about
-// policies: what is returned is good for claims that are prepared already.
-func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.Policy, bool) {
+// be done changes nothing. withheld says why nothing may be offered at all. known is false
+// as long as the API server has not told about policies and the node: what is returned is
+// good for claims that are prepared already.
+func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[string]gpu.Policy, withheld error, known bool) {
 	all, cluster, known := o.policies.get()
-	result := make(map[string]gpu.Policy, len(node.GPUs))
+	result = make(map[string]gpu.Policy, len(node.GPUs))
 	for _, g := range node.GPUs {
 		before, offered := o.history.current[g.UUID]
 		if !offered {
@@ -40,8 +41,9 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.
 		result[g.UUID] = before
 	}
 	if !known {
-		return result, false
+		return result, nil, false
 	}
+	withheld = o.withheld(cluster)
 	var labels map[string]string
 	if cluster != nil {
 		labels = cluster.Labels
@@ -49,7 +51,7 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.
 	selected := policy.Select(all, labels)
 	policies, err := o.rule(ctx, selected, node)
 	if cluster != nil {
-		o.report.set(cluster.UID, policy.Verdict(selected, err))
+		o.report.set(cluster.UID, policy.Verdict(selected, err), withheld)
 	}
 	o.sayVerdict(ctx, selected, err)
 	if err == nil {
@@ -57,7 +59,7 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (map[string]gpu.
 			result[g.UUID] = policies[i]
 		}
 	}
-	return result, true
+	return result, withheld, true
 }
 
 // rule says what a policy means here, or why that cannot be done.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -24,7 +25,7 @@ import (
 const rolesPatience = 15 * time.Second
 
 // policyView has what decides which policy applies to a node: the policies, and
-// the node's labels.
+// the node's labels and what a device plugin has there.
 type policyView struct {
 	policies, node cache.SharedIndexInformer
 	started        time.Time
@@ -61,7 +62,7 @@ func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string,
 			options.FieldSelector = selector
 			return nodes.CoreV1().Nodes().Watch(ctx, options)
 		},
-	}, onlyLabels, v.nodeChanged)
+	}, onlyDeciding, v.nodeChanged)
 	return v
 }
 
@@ -86,9 +87,13 @@ func onlySpec(object any) (any, error) {
 	return object, nil
 }
 
-func onlyLabels(object any) (any, error) {
+// onlyDeciding leaves out what decides nothing of a node's offer.
+func onlyDeciding(object any) (any, error) {
 	if node, is := object.(*corev1.Node); is {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}}, nil
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+			Status:     corev1.NodeStatus{Capacity: devicePluginHas(node)},
+		}, nil
 	}
 	return object, nil
 }
@@ -107,7 +112,7 @@ func (v *policyView) policyChanged(before, after any) {
 func (v *policyView) nodeChanged(before, after any) {
 	old, was := before.(*corev1.Node)
 	now, is := after.(*corev1.Node)
-	if !was || !is || old.UID != now.UID || !maps.Equal(old.Labels, now.Labels) {
+	if !was || !is || old.UID != now.UID || !maps.Equal(old.Labels, now.Labels) || !equality.Semantic.DeepEqual(old.Status.Capacity, now.Status.Capacity) {
 		v.decides()
 	}
 }

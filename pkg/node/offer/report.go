@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 const (
@@ -41,8 +42,9 @@ type report struct {
 	changed chan struct{}     // holds a token when said has changed
 }
 
-// set says what the node with this UID made of its policy, nil for none. It never blocks.
-func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy) {
+// set says what the node with this UID made of its policy, nil for none, and why it offers
+// nothing, nil where it does. It never blocks.
+func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy, withheld error) {
 	said := &v1alpha1.GPUNode{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUNode"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -50,6 +52,9 @@ func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy) {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: r.nodeName, UID: node}},
 		},
 		Policy: verdict,
+	}
+	if withheld != nil {
+		said.Withheld = excerpt.Of(withheld.Error(), v1alpha1.MaxMessageLength)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,7 +37,7 @@ func TestANodeSaysWhatItMadeOfItsPolicy(t *testing.T) {
 			t.Errorf("before it has looked: got %+v", said)
 		}
 		for _, verdict := range []*v1alpha1.NodePolicy{{Name: "p", UID: "u", ObservedGeneration: 1}, {Name: "p", UID: "u", ObservedGeneration: 2, Message: "it is too old"}, nil} {
-			r.set("uid-node", verdict)
+			r.set("uid-node", verdict, nil)
 			after(reportSpread)
 			said := policies.Node(fixture.NodeName)
 			if (said.Policy == nil) != (verdict == nil) || verdict != nil && *said.Policy != *verdict {
@@ -46,7 +46,7 @@ func TestANodeSaysWhatItMadeOfItsPolicy(t *testing.T) {
 			if owner := said.OwnerReferences[0]; owner.Kind != "Node" || owner.Name != fixture.NodeName || owner.UID != "uid-node" {
 				t.Errorf("it belongs to %+v", owner)
 			}
-			r.set("uid-node", verdict)
+			r.set("uid-node", verdict, nil)
 			if writes := policies.Reports(); writes != 1 {
 				t.Errorf("%d writes", writes)
 			}
@@ -63,7 +63,7 @@ func TestAnAPIServerThatTakesNoReportIsAskedSlowly(t *testing.T) {
 		policies := apiserver.NewPolicies()
 		policies.Refuse(errNotAllowed)
 		r := reporting(t, policies)
-		r.set("uid-node", nil)
+		r.set("uid-node", nil, nil)
 		after(time.Hour)
 		if writes := policies.Reports(); writes < 10 || writes > 60 {
 			t.Errorf("%d writes in an hour", writes)

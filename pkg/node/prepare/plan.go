@@ -45,6 +45,9 @@ func (p *Preparer) plan(claim *resourceapi.ResourceClaim, pool Pool) (journal.Re
 // is at fault.
 func assign(claim *resourceapi.ResourceClaim, pool Pool) ([]Assignment, error) {
 	name := identify(claim)
+	if pool.Withheld != nil {
+		return nil, fmt.Errorf("claim %s: %w", name, pool.Withheld)
+	}
 	if claim.Status.Allocation == nil {
 		return nil, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", name)
 	}
@@ -103,6 +106,9 @@ type Pool struct {
 	Driver, Name string
 	// Shapes are keyed by device name.
 	Shapes map[string]gpu.Shape
+	// Withheld says why no further claim is prepared; nil: they are. Shapes are then good
+	// for claims that are prepared already.
+	Withheld error
 }
 
 // NewPool indexes shapes by device name.

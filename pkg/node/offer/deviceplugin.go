@@ -1,0 +1,71 @@
+package offer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+)
+
+// ReasonDevicePlugin is that of the event on a node whose GPUs a device plugin gives out.
+const ReasonDevicePlugin = "DevicePluginOwnsGPUs"
+
+// ofDevicePlugin tells whether a resource in a node's status stands for GPUs that NVIDIA's
+// device plugin gives out. What DRA offers under such a name, with extendedResourceName of a
+// DeviceClass, is in no node's status (KEP-5004).
+func ofDevicePlugin(name corev1.ResourceName) bool {
+	return name == "nvidia.com/gpu" || name == "nvidia.com/gpu.shared" || strings.HasPrefix(string(name), "nvidia.com/mig-")
+}
+
+// devicePluginHas is what a device plugin gives out on a node. A device plugin that does
+// not answer leaves a capacity without anything allocatable, and pods that still have it.
+func devicePluginHas(node *corev1.Node) corev1.ResourceList {
+	has := corev1.ResourceList{}
+	for _, resources := range []corev1.ResourceList{node.Status.Allocatable, node.Status.Capacity} {
+		for name, quantity := range resources {
+			if ofDevicePlugin(name) && quantity.Sign() > 0 {
+				has[name] = quantity
+			}
+		}
+	}
+	return has
+}
+
+// withheld says why the node may offer none of its GPUs now; nil if it may.
+func (o *Offer) withheld(node *corev1.Node) error {
+	if node == nil || o.IgnoreDevicePlugin {
+		return nil
+	}
+	has := devicePluginHas(node)
+	if len(has) == 0 {
+		return nil
+	}
+	var resources []string
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		quantity := has[name]
+		resources = append(resources, fmt.Sprintf("%s: %s", name, quantity.String()))
+	}
+	return fmt.Errorf("a device plugin gives out this node's GPUs (its status has %s), so Mica does not: remove the device plugin from the node, or set kubeletPlugin.ignoreDevicePlugin=true if none is there", strings.Join(resources, ", "))
+}
+
+// sayWithheld makes known once that the node's GPUs are withheld, or are not any more.
+func (o *Offer) sayWithheld(ctx context.Context, reason error) {
+	said := ""
+	if reason != nil {
+		said = reason.Error()
+	}
+	if said == o.saidWithheld {
+		return
+	}
+	o.saidWithheld = said
+	if reason == nil {
+		klog.FromContext(ctx).Info("No device plugin gives out this node's GPUs any more")
+		return
+	}
+	klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again when its status changes")
+	o.Events.WarnNode(ReasonDevicePlugin, said)
+}
