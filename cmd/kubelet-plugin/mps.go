@@ -59,6 +59,9 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 		if err := mps.CheckShm(s.root, s.shm); err != nil {
 			return err
 		}
+		if err := mps.IgnoreLinks(s.shm); err != nil {
+			log.Info("MPS servers follow symbolic links in the shared memory of their clients, so give MPS shares only to containers that are not root", "directory", s.shm, "reason", err.Error())
+		}
 	}
 	tools := driverroot.NewTools(f.localDriverRoot, mps.LibraryLinks(s.root))
 	supervisor := mps.NewSupervisor(s.root, mps.NewPrograms(tools))

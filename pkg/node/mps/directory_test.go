@@ -150,7 +150,7 @@ func TestEachRestartIsAnnouncedOnce(t *testing.T) {
 
 func TestEdits(t *testing.T) {
 	mounts := []*cdispec.Mount{
-		{HostPath: "/run/mps/gpu-0-mps/pipe", ContainerPath: "/tmp/nvidia-mps", Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
+		{HostPath: "/run/mps/gpu-0-mps/pipe", ContainerPath: "/tmp/nvidia-mps", Options: []string{"ro", "bind", "nosuid", "nodev", "noexec"}},
 		{HostPath: "/run/mps/shm", ContainerPath: "/dev/shm", Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
 	}
 	for name, tc := range map[string]struct {

@@ -18,7 +18,10 @@ func (d *Directory) Edits(id string, limits Limits) cdispec.ContainerEdits {
 	edits := cdispec.ContainerEdits{
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + clientPipe},
 		Mounts: []*cdispec.Mount{
-			{HostPath: d.root.place(id).Pipe(), ContainerPath: clientPipe, Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
+			// Clients connect to what is there. Where they could make a file, root of a
+			// container could put a link where the daemon, as root of the node, makes its
+			// lock or another of its files.
+			{HostPath: d.root.place(id).Pipe(), ContainerPath: clientPipe, Options: []string{"ro", "bind", "nosuid", "nodev", "noexec"}},
 			// Server and clients hand each other memory by name.
 			{HostPath: d.root.shm(), ContainerPath: clientShm, Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
 		},

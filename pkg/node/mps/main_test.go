@@ -25,6 +25,7 @@ const (
 	actControl   = "control"
 	actServer    = "server"
 	actSupervise = "supervise"
+	actAttack    = "attack"
 	// oldVariable makes a control daemon that knows no -multiuser-server.
 	oldVariable = "MICA_TEST_OLD"
 )
@@ -36,6 +37,8 @@ func TestMain(m *testing.M) {
 	case actServer:
 		time.Sleep(time.Minute) // a test kills it
 		os.Exit(0)
+	case actAttack:
+		os.Exit(attack(os.Args[1]))
 	case actSupervise:
 		err := NewSupervisor(os.Args[1], NewPrograms(controlTools{})).Run(klog.NewContext(context.Background(), klog.Background()))
 		fmt.Fprintln(os.Stderr, err)

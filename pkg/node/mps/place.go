@@ -23,6 +23,18 @@ func CheckShm(path, shm string) error {
 	return nil
 }
 
+// IgnoreLinks makes that no symbolic link in shm is followed, where CheckShm has found the
+// root's directory to be mounted. Every client can make links there, also as root of its
+// container, and servers that are root of the node open files there by name. It needs
+// Linux 5.14.
+func IgnoreLinks(shm string) error {
+	err := unix.MountSetattr(unix.AT_FDCWD, shm, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSYMFOLLOW})
+	if err != nil {
+		return fmt.Errorf("mount %s so that it follows no symbolic links: %w", shm, err)
+	}
+	return nil
+}
+
 // outlivesReboot tells whether what is in a directory is still there after a reboot.
 func outlivesReboot(path string) (bool, error) {
 	var stat unix.Statfs_t
