@@ -352,3 +352,13 @@ func TestMetrics(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A flag that is ignored would hide one of the same name, whose value got lost.
+func TestNoOwnFlagIsIgnoredAsNVIDIAs(t *testing.T) {
+	command := newCommand()
+	for name := range settings.NVIDIAFlags {
+		if flag := command.Flags().Lookup(name); flag == nil || !flag.Hidden || command.PersistentFlags().Lookup(name) != nil {
+			t.Errorf("--%s is a flag of Mica's: take it out of settings.NVIDIAFlags", name)
+		}
+	}
+}

@@ -38,7 +38,6 @@ const computeDomains = "ComputeDomains stay with NVIDIA's driver: install its ch
 var NVIDIAFlags = map[string]string{
 	"additional-xids-to-ignore": "Mica does not watch XIDs.",
 	"consumable-shares":         "A GPUPolicy says in which shares GPUs are offered.",
-	"host-root":                 "Mica does not offer GPUs to virtual machines.",
 	"host_driver-root":          "Use --nvidia-driver-root.",
 	"http-endpoint":             "Use --metrics-port.",
 	"image-name":                "Mica's plugin starts no pods.",
