@@ -82,6 +82,7 @@ func serve(ctx context.Context, f *flags) error {
 	if err := startServers(ctx, group, f, plugin); err != nil {
 		return err
 	}
+	go dumpOnSignal(ctx, notifyDump(), plugin.State)
 	group.Go(func() error { return plugin.Run(ctx) })
 	return group.Wait()
 }

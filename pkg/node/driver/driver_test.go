@@ -269,6 +269,11 @@ func TestTheMainJob(t *testing.T) {
 			if len(answers) != 3 {
 				t.Errorf("got answers for %d claims", len(answers))
 			}
+			for _, fact := range []string{"ready: yes", ", 8 GPUs\n", "claim default/one (", "  request b has gpu-5 of GPU-", "offered: gpu-0 GPU-"} {
+				if state := d.State(t.Context()); !strings.Contains(state, fact) {
+					t.Errorf("the state lacks %q:\n%s", fact, state)
+				}
+			}
 			if text := answers["uid-broken"].GetError(); !strings.Contains(text, `claim default/broken, request "a": device gpu-9 is not on this node`) {
 				t.Errorf("got error %q for the claim that is at fault", text)
 			}

@@ -100,6 +100,8 @@ type Offer struct {
 	reconsider chan struct{}
 	// changed holds a token when claims can be prepared with something else.
 	changed chan struct{}
+	// state is what State returns.
+	state atomic.Pointer[State]
 	// passing tells that shapes are only offered because claims hold them.
 	passing atomic.Bool
 	// restful tells that the driver may be let go of while no claim has a device.
@@ -163,6 +165,22 @@ func (o *Offer) Run(ctx context.Context) error {
 func (o *Offer) Start(ctx context.Context, hardware Hardware) error {
 	o.hardware = hardware
 	return o.offerAll(ctx)
+}
+
+// State is what was seen at the last look, and what is offered of it.
+type State struct {
+	Node gpu.Node
+	// Offered says of each shape its name, its GPU, how it is shared and its taints; then why
+	// devices are not offered.
+	Offered []string
+}
+
+// State is for who looks for a fault. It is empty before the first look.
+func (o *Offer) State() State {
+	if state := o.state.Load(); state != nil {
+		return *state
+	}
+	return State{}
 }
 
 // Changed tells that claims can be prepared with something else than before.
@@ -272,6 +290,7 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if withheld != nil {
 		offered = append(offered, withheld.Error())
 	}
+	o.state.Store(&State{Node: found.node, Offered: offered})
 	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}
