@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -95,6 +96,18 @@ func show(entry os.DirEntry, from, to string, recursive uintptr) error {
 		}
 	}
 	return unix.Mount(from, to, "", unix.MS_BIND|recursive, "")
+}
+
+// Caps is where the capability devices of MIG are. A machine without GPUs has no such
+// directory; there has to be one that a Shadow can be put in place of.
+const Caps = "/dev/nvidia-caps"
+
+// MakeCaps makes that directory unless it is there. Clean removes it where it is empty.
+func MakeCaps() error {
+	if err := os.Mkdir(Caps, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("making %s, which the cluster shadows: %w", Caps, err)
+	}
+	return nil
 }
 
 // Overlays says whether an overlay file system can be mounted below dir: it

@@ -156,7 +156,7 @@ func (s *Supervisor) prepare() (snapshotter string, err error) {
 
 // isolate gives the sandbox its addresses and keeps programs with fixed paths
 // from the machine's directories: kubelet writes /var/log/containers, the CNI
-// library /var/lib/cni, and mount(8) /run/mount.
+// library /var/lib/cni, mount(8) /run/mount, and Mica links and devices of simulated GPUs.
 func isolate(dir layout.Dir) error {
 	if err := sandbox.Address(layout.NodeIP, layout.ClusterIP); err != nil {
 		return err
@@ -164,7 +164,10 @@ func isolate(dir layout.Dir) error {
 	if err := sandbox.Replace("/var/log", dir.Shadow("/var/log")); err != nil {
 		return err
 	}
-	for _, path := range []string{"/var/lib", "/run"} {
+	if err := sandbox.MakeCaps(); err != nil {
+		return err
+	}
+	for _, path := range []string{"/var/lib", "/run", "/dev/char", sandbox.Caps} {
 		if err := sandbox.Shadow(path, dir.Shadow(path)); err != nil {
 			return err
 		}
