@@ -34,6 +34,7 @@ func TestDriverThatComesLateIsReplacedAndGoes(t *testing.T) {
 	t.Cleanup(func() {
 		s.replaceDriver(sim, model.Driver{Library: version, Module: version})
 		s.expectPublished(len(under.published()))
+		s.expectAgents()
 	})
 
 	s.replaceDriver(sim, model.Driver{Library: model.NoDriver, Module: model.NoDriver})
@@ -85,6 +86,24 @@ func (s *scenario) replaceDriver(sim simulator, d model.Driver) {
 	s.labelNode(deployLabel, paused)
 	sim.set(d)
 	s.labelNode(deployLabel, nil)
+}
+
+// expectAgents waits until the plugin and the MPS supervisor run again that left the node.
+func (s *scenario) expectAgents() {
+	s.Helper()
+	lasting(s, "the plugin and the MPS supervisor are ready", func(ctx context.Context) error {
+		sets, err := s.client.AppsV1().DaemonSets(s.plugin.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, set := range sets.Items {
+			status := set.Status
+			if status.ObservedGeneration != set.Generation || status.DesiredNumberScheduled == 0 || status.NumberReady != status.DesiredNumberScheduled {
+				return fmt.Errorf("%s: %d of %d pods are ready", set.Name, status.NumberReady, status.DesiredNumberScheduled)
+			}
+		}
+		return nil
+	})
 }
 
 // labelNode sets a label of the node, nil for none.
