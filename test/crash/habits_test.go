@@ -143,10 +143,11 @@ func TestPartitionsBesideAnExporter(t *testing.T) {
 	n.must(cmd.Start())
 	t.Cleanup(func() { n.must(errors.Join(input.Close(), cmd.Wait())) })
 	fixture.Eventually(t, "the exporter", func() error {
-		if state, err := n.gpu.State(); err != nil || state.GPUs[7].Clients == 0 {
-			return fmt.Errorf("it holds no GPU (%v)", err)
+		state, err := n.gpu.State()
+		if err == nil && state.GPUs[7].Clients == 0 {
+			err = errors.New("it holds no GPU")
 		}
-		return nil
+		return err
 	})
 	p := n.start()
 	claim := n.put("c", small, elsewhere)

@@ -195,7 +195,7 @@ func (m *mutation) claim(name string, shape gpu.Shape, sharing *v1beta1.Sharing)
 
 // sentences are the errors that are joined in one.
 func sentences(err error) []string {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []string
 		for _, each := range joined.Unwrap() {
 			all = append(all, sentences(each)...)
