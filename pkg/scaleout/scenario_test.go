@@ -2,41 +2,25 @@ package scaleout
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// The files in testdata have a cluster above the line, and what is decided below it. Run with
-// -update to write what is below, and review the change.
+// The files in testdata have a cluster above the line, and what is decided below it.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cluster, _, _ := strings.Cut(string(text), "----\n")
-			w := newWorld(t)
-			for line := range strings.Lines(cluster) {
-				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-					w.line(line)
-				}
-			}
-			decision, err := Plan(t.Context(), w.Snapshot)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fixture.Golden(t, filepath.Base(file), cluster+"----\n"+log(decision))
-		})
-	}
+	fixture.Scenarios(t, func(t *testing.T, script []fixture.Line) string {
+		w := newWorld(t)
+		for _, line := range script {
+			w.do(line)
+		}
+		decision, err := Plan(t.Context(), w.Snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return log(decision)
+	})
 }
 
 // log is a decision for people.

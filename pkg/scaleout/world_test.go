@@ -59,23 +59,18 @@ type options map[string]string
 
 func (w *world) line(text string) {
 	w.t.Helper()
-	words := split(text)
-	var names []string
-	opts := options{}
-	for _, word := range words {
-		key, value, isOption := strings.Cut(word, "=")
-		if isOption {
-			opts[key] = value
-		} else {
-			names = append(names, word)
-		}
-	}
+	w.do(fixture.ParseLine(text))
+}
+
+func (w *world) do(line fixture.Line) {
+	w.t.Helper()
+	names, opts := line.Words, options(line.Options)
 	command, known := commands[names[0]]
 	if !known {
-		w.t.Fatalf("line %q begins with no known word", text)
+		w.t.Fatalf("line %q begins with no known word", line.Text)
 	}
 	if len(names)-1 < command.names {
-		w.t.Fatalf("line %q lacks a name", text)
+		w.t.Fatalf("line %q lacks a name", line.Text)
 	}
 	for _, flag := range names[command.names+1:] {
 		opts[flag] = "true"
@@ -394,19 +389,4 @@ func list(words string) []string {
 		return nil
 	}
 	return strings.Split(words, ",")
-}
-
-// split is by spaces; between backquotes they count as letters.
-func split(text string) []string {
-	quoted := false
-	words := strings.FieldsFunc(text, func(r rune) bool {
-		if r == '`' {
-			quoted = !quoted
-		}
-		return r == ' ' && !quoted
-	})
-	for i := range words {
-		words[i] = strings.ReplaceAll(words[i], "`", "")
-	}
-	return words
 }

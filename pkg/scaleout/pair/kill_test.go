@@ -3,9 +3,10 @@ package pair
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // settle ends a history: everything that can come has come, and what must be true then is.
@@ -68,7 +69,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 func history(t *testing.T, groups []string, pods [][2]int, kill int, after bool) *world {
 	var sims []*simGroup
 	for _, g := range groups {
-		sims = append(sims, parseGroup(t, strings.Fields(g)))
+		sims = append(sims, parseGroup(t, fixture.ParseLine("group "+g)))
 	}
 	w := newWorld(t, sims...)
 	if after {
@@ -147,7 +148,7 @@ func randomGroups(t *testing.T, random *rand.Rand) []*simGroup {
 		if random.IntN(2) == 0 {
 			text += " startupTaint"
 		}
-		g := parseGroup(t, strings.Fields(text))
+		g := parseGroup(t, fixture.ParseLine("group "+text))
 		if random.IntN(4) == 0 {
 			g.promised *= 2
 		}

@@ -2,8 +2,6 @@ package pair
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,12 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // podGroup has two nodes, one of which does not know its host's name, taints, and a DaemonSet.
@@ -69,19 +66,7 @@ func TestPlaceholderPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join("testdata", "placeholder.yaml")
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("another placeholder, - is expected:\n%s", diff)
-	}
+	fixture.Golden(t, "placeholder.yaml", string(got))
 }
 
 func TestPlaceholderIsBounded(t *testing.T) {

@@ -2,69 +2,31 @@ package pair
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
-var update = flag.Bool("update", false, "rewrite the logs of the scenarios")
-
-// TestScenarios plays testdata/*.txt: what happens, up to a line of dashes, and the log of it.
+// The files in testdata have above the line what happens, and its log below it.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	fixture.Scenarios(t, func(t *testing.T, script []fixture.Line) string {
+		var groups []*simGroup
+		for len(script) > 0 && script[0].Words[0] == "group" {
+			groups = append(groups, parseGroup(t, script[0]))
+			script = script[1:]
+		}
+		w := newWorld(t, groups...)
+		for _, line := range script {
+			if err := w.command(line.Words); err != nil {
+				t.Fatalf("%s: %v", line.Text, err)
 			}
-			script, want, _ := strings.Cut(string(text), "---\n")
-			got := play(t, script).log.String()
-			if *update {
-				if err := os.WriteFile(file, []byte(script+"---\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("another log, - is expected:\n%s", diff)
-			}
-		})
-	}
-}
-
-// play does the commands of a script in a new world.
-func play(t *testing.T, script string) *world {
-	var w *world
-	var groups []*simGroup
-	for line := range strings.Lines(script) {
-		words := strings.Fields(line)
-		if len(words) == 0 || words[0] == "#" {
-			continue
 		}
-		if words[0] == "group" {
-			groups = append(groups, parseGroup(t, words[1:]))
-			continue
-		}
-		if w == nil {
-			w = newWorld(t, groups...)
-		}
-		if err := w.command(words); err != nil {
-			t.Fatalf("%s: %v", strings.TrimSpace(line), err)
-		}
-	}
-	w.summary()
-	return w
+		w.summary()
+		return w.log.String()
+	})
 }
 
 func (w *world) command(words []string) error {
@@ -111,11 +73,13 @@ func (w *world) summary() {
 	w.logf("%d pods wait, %d placeholders are left", len(w.pending()), len(w.placeholders()))
 }
 
-// parseGroup reads NAME KEY=VALUE...
-func parseGroup(t *testing.T, words []string) *simGroup {
-	g := &simGroup{name: words[0], promised: 8, boot: time.Minute, slices: 40 * time.Second, caMax: 5, timeout: 30 * time.Minute}
-	for _, word := range words[1:] {
-		key, value, _ := strings.Cut(word, "=")
+// parseGroup reads group NAME KEY=VALUE...
+func parseGroup(t *testing.T, line fixture.Line) *simGroup {
+	g := &simGroup{name: line.Words[1], promised: 8, boot: time.Minute, slices: 40 * time.Second, caMax: 5, timeout: 30 * time.Minute}
+	for _, flag := range line.Words[2:] {
+		line.Options[flag] = ""
+	}
+	for key, value := range line.Options {
 		number, _ := strconv.Atoi(value)
 		duration, _ := time.ParseDuration(value)
 		switch key {
