@@ -102,7 +102,8 @@ func show(entry os.DirEntry, from, to string, recursive uintptr) error {
 // directory; there has to be one that a Shadow can be put in place of.
 const Caps = "/dev/nvidia-caps"
 
-// MakeCaps makes that directory unless it is there. Clean removes it where it is empty.
+// MakeCaps makes that directory unless it is there. It stays, empty, until the machine
+// reboots: to remove it would take another cluster's shadow away.
 func MakeCaps() error {
 	if err := os.Mkdir(Caps, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("making %s, which the cluster shadows: %w", Caps, err)
