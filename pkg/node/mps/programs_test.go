@@ -142,11 +142,11 @@ func TestADaemonHasTheDeviceNodesOfItsClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, pid := range processes(t, d.root.place("gpu-0-mps")) {
-		own := fmt.Sprintf("/proc/%d/root/dev/", pid)
-		if _, err := os.Stat(own + "nvidiactl"); err != nil {
+		own := filepath.Join("/proc", strconv.Itoa(pid), "root", "dev")
+		if _, err := os.Stat(filepath.Join(own, "nvidiactl")); err != nil {
 			t.Errorf("process %d: %v", pid, err)
 		}
-		if seen, err := os.Stat(own + "shm"); err != nil || !os.SameFile(seen, shm) {
+		if seen, err := os.Stat(filepath.Join(own, "shm")); err != nil || !os.SameFile(seen, shm) {
 			t.Errorf("process %d has other shared memory than clients (%v)", pid, err)
 		}
 	}

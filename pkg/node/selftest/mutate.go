@@ -76,14 +76,12 @@ func (m *mutation) run(ctx context.Context, r *Report) {
 	m.try(ctx, r, "MPS", shapes[whole], &v1beta1.Sharing{Strategy: v1beta1.MPSStrategy})
 }
 
-// smallestPartition is one that the fewest multiprocessors are taken for, nil where there is none.
+// smallestPartition is one with the least memory, nil where there is none.
 func smallestPartition(shapes []gpu.Shape) gpu.Shape {
 	var smallest gpu.Shape
-	least := 0
 	for _, shape := range shapes {
-		p, partition := shape.(gpu.Partition)
-		if partition && (smallest == nil || p.Profile.Multiprocessors < least) {
-			smallest, least = shape, p.Profile.Multiprocessors
+		if shape.Form().Base == gpu.BasePartition && (smallest == nil || shape.MemoryBytes() < smallest.MemoryBytes()) {
+			smallest = shape
 		}
 	}
 	return smallest

@@ -82,7 +82,7 @@ func unused(pod *corev1.Pod, now time.Time) string {
 		if c := condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
 			scheduler = c.Message
 		}
-		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: mend that; another node is asked for when the pod is twice as old",
+		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: mend that; another node is asked for after an hour, or when the pod is twice as old, a day at most",
 			unusedAfter, scheduler), excerpt.MaxEvent)
 	case v1alpha1.ReasonNodeUnused:
 		since := said.LastTransitionTime.Time
