@@ -39,8 +39,9 @@ type autoscaler struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 	memory      scan.Memory
-	// names are the node groups' by those of their scaling groups.
-	names map[string]string
+	// names are the node groups' by those of their scaling groups, and instances the cloud's
+	// names of the nodes.
+	names, instances map[string]string
 }
 
 func newAutoscaler(client kubernetes.Interface, machines *cloud.Client, options scan.Options, duplicates bool) *autoscaler {
@@ -108,7 +109,7 @@ func (a *autoscaler) act(ctx context.Context, result scan.Result) error {
 	}
 	for _, node := range result.Remove {
 		log.Info("Removing a node that nobody needs", "node", node)
-		problems = append(problems, a.cloud.Terminate(ctx, node))
+		problems = append(problems, a.cloud.Terminate(ctx, a.instances[node]))
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err
@@ -153,6 +154,10 @@ func (a *autoscaler) look(ctx context.Context) (scan.State, error) {
 		return state, fmt.Errorf("list nodes: %w", err)
 	}
 	state.Nodes = pointers(nodes.Items)
+	a.instances = map[string]string{}
+	for _, node := range state.Nodes {
+		a.instances[node.Name] = cloud.InstanceOf(node)
+	}
 	published, err := a.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return state, fmt.Errorf("list slices: %w", err)
@@ -161,12 +166,13 @@ func (a *autoscaler) look(ctx context.Context) (scan.State, error) {
 	return state, nil
 }
 
-// view is what the AWS provider makes of a node group.
+// view is what the AWS provider makes of a node group: kubernetes/autoscaler,
+// cloudprovider/aws/aws_manager.go, buildNodeFromTemplate.
 func view(state cloud.State) scan.Group {
 	group := scan.Group{
 		Name: state.Scaling(), Selector: map[string]string{cloud.LabelNodegroup: state.Name},
 		Min: state.Min, Max: state.Max, Target: state.Desired,
-		Labels: state.NodeLabels(), Taints: state.Taints, Allocatable: corev1.ResourceList{}, Failed: state.Failed,
+		Labels: templateLabels(state.Group), Taints: state.Taints, Allocatable: corev1.ResourceList{}, Failed: state.Failed,
 		ScaleDownUnneeded: state.ScaleDownUnneeded.Duration,
 	}
 	maps.Copy(group.Allocatable, state.Allocatable)
@@ -177,6 +183,23 @@ func view(state cloud.State) scan.Group {
 		group.Code, group.Message = state.Failure.Code, state.Failure.Message
 	}
 	return group
+}
+
+// templateLabels are what the AWS provider knows of a group that has no node: buildGenericLabels
+// in aws_manager.go, getManagedNodegroupInfo in aws_wrapper.go. A node has more.
+func templateLabels(group cloud.Group) map[string]string {
+	labels := map[string]string{
+		corev1.LabelOSStable:            "linux",
+		corev1.LabelArchStable:          "amd64",
+		corev1.LabelInstanceTypeStable:  group.InstanceType,
+		corev1.LabelTopologyRegion:      cloud.Region,
+		corev1.LabelTopologyZone:        cloud.Zone,
+		"topology.ebs.csi.aws.com/zone": cloud.Zone,
+		cloud.LabelNodegroup:            group.Name,
+		cloud.LabelCapacityType:         group.Capacity(),
+	}
+	maps.Copy(labels, group.Labels)
+	return labels
 }
 
 func pointers[T any](items []T) []*T {

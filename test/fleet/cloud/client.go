@@ -51,8 +51,8 @@ func (c *Client) SetDesired(ctx context.Context, group string, desired int) erro
 }
 
 // Terminate takes a machine away for good.
-func (c *Client) Terminate(ctx context.Context, node string) error {
-	return c.call(ctx, http.MethodDelete, "/nodes/"+url.PathEscape(node), nil, nil)
+func (c *Client) Terminate(ctx context.Context, instance string) error {
+	return c.call(ctx, http.MethodDelete, "/instances/"+url.PathEscape(instance), nil, nil)
 }
 
 func (c *Client) call(ctx context.Context, method, path string, body, into any) error {
@@ -75,9 +75,6 @@ func (c *Client) call(ctx context.Context, method, path string, body, into any) 
 		var said problem
 		if err := json.NewDecoder(response.Body).Decode(&said); err != nil || said.Error == "" {
 			return fmt.Errorf("%s %s: the cloud answered %s", method, path, response.Status)
-		}
-		if response.StatusCode == http.StatusNotFound {
-			return fmt.Errorf("%w: %s", ErrNoGroup, said.Error)
 		}
 		return errors.New(said.Error)
 	}

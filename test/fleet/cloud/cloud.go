@@ -40,16 +40,26 @@ type Cloud struct {
 type group struct {
 	Group
 	desired int
-	// joined are the nodes that were last seen, and boots when those on the way are there.
-	joined map[string]bool
-	boots  []time.Time
+	// joined are the instances of the nodes that were last seen, by node, and boots those on
+	// the way.
+	joined map[string]string
+	boots  []boot
 	failed int
 	// known tells that nodes from before this process were counted.
 	known bool
 }
 
+// boot is a machine that will join.
+type boot struct {
+	instance string
+	due      time.Time
+}
+
 // ErrNoGroup tells that there is no node group of a name.
 var ErrNoGroup = errors.New("there is no such node group")
+
+// ErrNoInstance tells that no node group has an instance.
+var ErrNoInstance = errors.New("no node group has this instance")
 
 // ErrSize tells that a size is outside of what the group allows.
 var ErrSize = errors.New("the size is outside of the group's limits")
@@ -118,20 +128,36 @@ func (c *Cloud) SetDesired(name string, desired int) error {
 }
 
 // Terminate takes a machine away for good: the group gets smaller.
-func (c *Cloud) Terminate(ctx context.Context, node string) error {
+func (c *Cloud) Terminate(ctx context.Context, instance string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range c.groups {
-		if g.joined[node] {
+		booting := len(g.boots)
+		g.boots = slices.DeleteFunc(g.boots, func(b boot) bool { return b.instance == instance })
+		node := g.nodeOf(instance)
+		if node == "" && len(g.boots) == booting {
+			continue
+		}
+		if node != "" {
 			if err := c.delete(ctx, node); err != nil {
 				return err
 			}
 			delete(g.joined, node)
-			g.desired = max(g.desired-1, g.Min)
-			return nil
+		}
+		g.desired = max(g.desired-1, g.Min)
+		return nil
+	}
+	return fmt.Errorf("terminate %s: %w", instance, ErrNoInstance)
+}
+
+// nodeOf is empty where the instance has not joined.
+func (g *group) nodeOf(instance string) string {
+	for node, of := range g.joined {
+		if of == instance {
+			return node
 		}
 	}
-	return fmt.Errorf("terminate %s: no node group has it: %w", node, ErrNoGroup)
+	return ""
 }
 
 // States are all groups, by name.
@@ -140,11 +166,21 @@ func (c *Cloud) States() []State {
 	defer c.mu.Unlock()
 	var states []State
 	for _, g := range c.groups {
-		states = append(states, State{
-			Group: g.Group, Desired: g.desired, Nodes: slices.Sorted(maps.Keys(g.joined)), Booting: len(g.boots), Failed: g.failed,
-		})
+		states = append(states, State{Group: g.Group, Desired: g.desired, Instances: g.instances(), Failed: g.failed})
 	}
 	return sorted(states)
+}
+
+// instances are those that have joined, by node, and those that boot, the next first.
+func (g *group) instances() []Instance {
+	var all []Instance
+	for _, node := range slices.Sorted(maps.Keys(g.joined)) {
+		all = append(all, Instance{ID: g.joined[node], Node: node})
+	}
+	for _, b := range g.boots {
+		all = append(all, Instance{ID: b.instance})
+	}
+	return all
 }
 
 // Run brings the groups to their sizes until ctx ends.
@@ -193,13 +229,14 @@ func (c *Cloud) step(ctx context.Context, g *group, nodes []corev1.Node) error {
 		nodes = nodes[:len(nodes)-1]
 		delete(g.joined, node)
 	}
-	for len(g.boots) > 0 && !g.boots[0].After(c.now()) {
-		node, err := c.nodes.Create(ctx, g.newNode(), metav1.CreateOptions{})
+	for len(g.boots) > 0 && !g.boots[0].due.After(c.now()) {
+		instance := g.boots[0].instance
+		node, err := c.nodes.Create(ctx, g.newNode(instance), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("let a machine of node group %s join: %w", g.Name, err)
 		}
 		g.boots = g.boots[1:]
-		g.joined[node.Name] = true
+		g.joined[node.Name] = instance
 		klog.FromContext(ctx).Info("A machine has joined", "group", g.Name, "node", node.Name)
 	}
 	return nil
@@ -208,16 +245,16 @@ func (c *Cloud) step(ctx context.Context, g *group, nodes []corev1.Node) error {
 // see takes note of nodes that have come and gone by themselves: a Node that somebody
 // deletes is a machine that is terminated.
 func (g *group) see(nodes []corev1.Node) {
-	joined := map[string]bool{}
+	joined := map[string]string{}
 	for _, node := range nodes {
-		joined[node.Name] = true
+		joined[node.Name] = InstanceOf(&node)
 	}
 	if !g.known {
 		g.known = true
 		g.desired = max(g.desired, len(joined))
 	}
 	for name := range g.joined {
-		if !joined[name] {
+		if _, still := joined[name]; !still {
 			g.desired = max(g.desired-1, g.Min)
 		}
 	}
@@ -234,9 +271,9 @@ func (g *group) plan(now time.Time) {
 		return
 	}
 	for range missing {
-		g.boots = append(g.boots, now.Add(g.BootDelay.Duration))
+		g.boots = append(g.boots, boot{newInstance(), now.Add(g.BootDelay.Duration)})
 	}
-	slices.SortFunc(g.boots, time.Time.Compare)
+	slices.SortFunc(g.boots, func(a, b boot) int { return a.due.Compare(b.due) })
 }
 
 // list has the machines of each group, the oldest first.

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,18 @@ func (r *rig) nodes() []corev1.Node {
 	return list.Items
 }
 
+// joined and booting are a group's machines with and without a node.
+func joined(s State) (ids []string) {
+	for _, instance := range s.Instances {
+		if instance.Node != "" {
+			ids = append(ids, instance.ID)
+		}
+	}
+	return ids
+}
+
+func booting(s State) int { return len(s.Instances) - len(joined(s)) }
+
 func h100() Group {
 	return Group{
 		Name: "h100", Max: 5, InstanceType: "p5.48xlarge", CapacityType: "SPOT",
@@ -75,18 +88,18 @@ func TestMachinesBootAfterAWhile(t *testing.T) {
 	r := newRig(t, h100())
 	r.step()
 	r.ask(2)
-	if s := r.step(); s.Booting != 2 || len(s.Nodes) != 0 {
+	if s := r.step(); booting(s) != 2 || len(joined(s)) != 0 {
 		t.Errorf("at once: %+v", s)
 	}
 	r.clock = r.clock.Add(59 * time.Second)
-	if s := r.step(); len(s.Nodes) != 0 {
+	if s := r.step(); len(joined(s)) != 0 {
 		t.Errorf("a second early: %+v", s)
 	}
 	r.clock = r.clock.Add(time.Second)
-	if s := r.step(); s.Booting != 0 || len(s.Nodes) != 2 {
+	if s := r.step(); booting(s) != 0 || len(joined(s)) != 2 {
 		t.Errorf("after a minute: %+v", s)
 	}
-	if s := r.step(); len(s.Nodes) != 2 || s.Booting != 0 {
+	if s := r.step(); len(joined(s)) != 2 || booting(s) != 0 {
 		t.Errorf("and then: %+v", s)
 	}
 }
@@ -105,6 +118,13 @@ func TestANodeIsWhatItsGroupSays(t *testing.T) {
 		if node.Labels[key] != want {
 			t.Errorf("label %s is %q, want %q", key, node.Labels[key], want)
 		}
+	}
+	// As Cluster Autoscaler reads them: cloudprovider/aws/aws_cloud_provider.go, AwsRefFromProviderId.
+	if id := node.Spec.ProviderID; !regexp.MustCompile(`^aws:///sim-1a/i-[0-9a-f]{17}$`).MatchString(id) {
+		t.Errorf("the provider ID is %s", id)
+	}
+	if instance := joined(r.step())[0]; instance != InstanceOf(&node) {
+		t.Errorf("the cloud calls it %s, the node %s", instance, node.Spec.ProviderID)
 	}
 	if len(node.Spec.Taints) != 1 || len(node.Status.Conditions) != 0 {
 		t.Errorf("the node has %+v and %+v", node.Spec.Taints, node.Status.Conditions)
@@ -147,7 +167,7 @@ func TestMachinesThatAreNotToBeHad(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.ask(3)
-	if s := r.step(); s.Failed != 3 || s.Booting != 0 || s.Desired != 3 {
+	if s := r.step(); s.Failed != 3 || booting(s) != 0 || s.Desired != 3 {
 		t.Errorf("with a failure: %+v", s)
 	}
 	r.ask(0)
@@ -158,7 +178,7 @@ func TestMachinesThatAreNotToBeHad(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.ask(1)
-	if s := r.step(); s.Booting != 1 {
+	if s := r.step(); booting(s) != 1 {
 		t.Errorf("without the failure: %+v", s)
 	}
 }
@@ -169,25 +189,34 @@ func TestGroupsGetSmaller(t *testing.T) {
 	r := newRig(t, group)
 	r.step()
 	r.ask(3)
-	names := r.step().Nodes
-	if err := r.Terminate(t.Context(), names[0]); err != nil {
+	if err := r.Terminate(t.Context(), joined(r.step())[0]); err != nil {
 		t.Fatal(err)
 	}
-	if s := r.step(); s.Desired != 2 || len(s.Nodes) != 2 || s.Booting != 0 {
+	if s := r.step(); s.Desired != 2 || len(joined(s)) != 2 || booting(s) != 0 {
 		t.Errorf("after a termination: %+v", s)
 	}
-	if err := r.cluster.CoreV1().Nodes().Delete(t.Context(), names[1], metav1.DeleteOptions{}); err != nil {
+	if err := r.cluster.CoreV1().Nodes().Delete(t.Context(), r.nodes()[0].Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if s := r.step(); s.Desired != 1 || len(s.Nodes) != 1 || s.Booting != 0 {
+	if s := r.step(); s.Desired != 1 || len(joined(s)) != 1 || booting(s) != 0 {
 		t.Errorf("after somebody deleted a node: %+v", s)
 	}
 	r.ask(0)
-	if s := r.step(); len(s.Nodes) != 0 || len(r.nodes()) != 0 {
+	if s := r.step(); len(joined(s)) != 0 || len(r.nodes()) != 0 {
 		t.Errorf("when nobody asks: %+v, %d nodes", s, len(r.nodes()))
 	}
-	if err := r.Terminate(t.Context(), "unknown"); !errors.Is(err, ErrNoGroup) {
-		t.Errorf("an unknown node gives %v", err)
+	if err := r.Put(h100()); err != nil {
+		t.Fatal(err)
+	}
+	r.ask(2)
+	if err := r.Terminate(t.Context(), r.step().Instances[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.step(); s.Desired != 1 || booting(s) != 1 {
+		t.Errorf("after the termination of one that boots: %+v", s)
+	}
+	if err := r.Terminate(t.Context(), "i-unknown"); !errors.Is(err, ErrNoInstance) {
+		t.Errorf("an unknown machine gives %v", err)
 	}
 }
 
@@ -199,7 +228,7 @@ func TestARestartKeepsTheMachines(t *testing.T) {
 	r.ask(2)
 	r.step()
 	r.restart(group)
-	if s := r.step(); s.Desired != 2 || len(s.Nodes) != 2 || len(r.nodes()) != 2 {
+	if s := r.step(); s.Desired != 2 || len(joined(s)) != 2 || len(r.nodes()) != 2 {
 		t.Errorf("after a restart: %+v, %d nodes", s, len(r.nodes()))
 	}
 }
@@ -232,14 +261,14 @@ func TestTheCloudByHTTP(t *testing.T) {
 	}
 	r.step()
 	states, err := client.Groups(ctx)
-	if err != nil || len(states) != 1 || len(states[0].Nodes) != 1 || states[0].GPUs != 8 || states[0].Desired != 1 {
+	if err != nil || len(states) != 1 || len(joined(states[0])) != 1 || states[0].GPUs != 8 || states[0].Desired != 1 {
 		t.Fatalf("got %+v, %v", states, err)
 	}
 	if err := client.Remove(ctx, "h100"); err != nil || len(r.nodes()) != 0 || len(r.States()) != 0 {
 		t.Errorf("after the removal: %v, %d nodes", err, len(r.nodes()))
 	}
-	if err := client.Terminate(ctx, states[0].Nodes[0]); !errors.Is(err, ErrNoGroup) {
-		t.Errorf("a node that is gone gives %v", err)
+	if err := client.Terminate(ctx, joined(states[0])[0]); err == nil || !strings.Contains(err.Error(), ErrNoInstance.Error()) {
+		t.Errorf("a machine that is gone gives %v", err)
 	}
 	if _, err := NewClient("127.0.0.1:1"); err == nil {
 		t.Error("an address without scheme is taken")

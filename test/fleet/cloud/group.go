@@ -1,9 +1,9 @@
 package cloud
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -22,7 +22,7 @@ type Group struct {
 	ScalingGroup string `json:"scalingGroup,omitempty"`
 	Min          int    `json:"min,omitempty"`
 	Max          int    `json:"max"`
-	// InstanceType and CapacityType become labels of the nodes.
+	// InstanceType and CapacityType become labels of the nodes. No CapacityType: ON_DEMAND.
 	InstanceType string `json:"instanceType"`
 	CapacityType string `json:"capacityType,omitempty"`
 	// Labels and Taints are on every new node, the startup taints among them.
@@ -61,6 +61,9 @@ func (g Group) Scaling() string {
 	return g.Name
 }
 
+// Capacity is CapacityType with its default.
+func (g Group) Capacity() string { return cmp.Or(g.CapacityType, "ON_DEMAND") }
+
 var groupName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$`)
 
 // Check says what is wrong with the group's description.
@@ -84,23 +87,6 @@ func (g Group) Check() error {
 		return fmt.Errorf("node group %s: %w", g.Name, err)
 	}
 	return nil
-}
-
-// NodeLabels are those of every node of the group but for the host name's.
-func (g Group) NodeLabels() map[string]string {
-	labels := map[string]string{
-		corev1.LabelOSStable:           "linux",
-		corev1.LabelArchStable:         "amd64",
-		corev1.LabelInstanceTypeStable: g.InstanceType,
-		corev1.LabelTopologyZone:       "sim-1a",
-		corev1.LabelTopologyRegion:     "sim-1",
-		LabelNodegroup:                 g.Name,
-	}
-	if g.CapacityType != "" {
-		labels[LabelCapacityType] = g.CapacityType
-	}
-	maps.Copy(labels, g.Labels)
-	return labels
 }
 
 // ReadGroups reads a file with a list of groups under "groups".
@@ -133,11 +119,18 @@ type State struct {
 	Group
 	// Desired is how many machines were asked for.
 	Desired int `json:"desired"`
-	// Nodes are those that have joined the cluster, sorted; Booting is how many are on the way.
-	Nodes   []string `json:"nodes"`
-	Booting int      `json:"booting"`
+	// Instances are the machines, those without a node last.
+	Instances []Instance `json:"instances"`
 	// Failed is how many of those that were asked for do not boot, because of Failure.
 	Failed int `json:"failed"`
+}
+
+// Instance is a machine.
+type Instance struct {
+	// ID is the cloud's name for it, such as i-0123456789abcdef0.
+	ID string `json:"id"`
+	// Node is empty while it boots.
+	Node string `json:"node,omitempty"`
 }
 
 func byName(a, b State) int { return strings.Compare(a.Name, b.Name) }

@@ -3,6 +3,8 @@ package cloud
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"path"
 	"slices"
 	"time"
 
@@ -31,10 +33,50 @@ const (
 	AnnotationFake = "kwok.x-k8s.io/node"
 )
 
+// Region and Zone are where all machines are.
+const (
+	Region = "sim-1"
+	Zone   = "sim-1a"
+)
+
+// labels are those of every node of the group but for the host name's: what kubelet, the cloud
+// controller manager, EKS and nodeadm (nvidia.com/gpu.present, amazon-eks-ami #2607) set on a
+// node of a managed node group.
+func (g Group) labels() map[string]string {
+	labels := map[string]string{
+		corev1.LabelOSStable:                "linux",
+		"beta.kubernetes.io/os":             "linux",
+		corev1.LabelArchStable:              "amd64",
+		"beta.kubernetes.io/arch":           "amd64",
+		corev1.LabelInstanceTypeStable:      g.InstanceType,
+		corev1.LabelInstanceType:            g.InstanceType,
+		corev1.LabelTopologyRegion:          Region,
+		corev1.LabelFailureDomainBetaRegion: Region,
+		corev1.LabelTopologyZone:            Zone,
+		corev1.LabelFailureDomainBetaZone:   Zone,
+		"topology.k8s.aws/zone-id":          "sim1-az1",
+		LabelNodegroup:                      g.Name,
+		LabelCapacityType:                   g.Capacity(),
+		"eks.amazonaws.com/nodegroup-image": "ami-00000000000000000",
+		"nvidia.com/gpu.present":            "true",
+	}
+	maps.Copy(labels, g.Labels)
+	return labels
+}
+
+// newInstance is the name of a machine, as EC2 makes them.
+func newInstance() string { return fmt.Sprintf("i-%017x", rand.Uint64()) }
+
+// ProviderID is what the cloud controller manager of AWS writes into the Node of an instance.
+func ProviderID(instance string) string { return "aws:///" + Zone + "/" + instance }
+
+// InstanceOf is the machine that a node is.
+func InstanceOf(node *corev1.Node) string { return path.Base(node.Spec.ProviderID) }
+
 // newNode is a node that has just registered: nobody has reported on it yet.
-func (g Group) newNode() *corev1.Node {
+func (g Group) newNode(instance string) *corev1.Node {
 	name := fmt.Sprintf("%s-%s", g.Name, utilrand.String(6))
-	labels := g.NodeLabels()
+	labels := g.labels()
 	labels[corev1.LabelHostname] = name
 	machine := g.Machine
 	if machine == "" {
@@ -52,7 +94,7 @@ func (g Group) newNode() *corev1.Node {
 				AnnotationGroup: g.Name, AnnotationMachine: machine, AnnotationSliceDelay: delay, AnnotationFake: "fake",
 			},
 		},
-		Spec: corev1.NodeSpec{ProviderID: "fleet:///sim-1a/" + name, Taints: slices.Clone(g.Taints)},
+		Spec: corev1.NodeSpec{ProviderID: ProviderID(instance), Taints: slices.Clone(g.Taints)},
 		Status: corev1.NodeStatus{
 			Capacity:    maps.Clone(g.Allocatable),
 			Allocatable: maps.Clone(g.Allocatable),

@@ -18,7 +18,7 @@ const maxBody = 1 << 20
 //	PUT    /groups/NAME            set a group up, or change it
 //	DELETE /groups/NAME            remove it with its machines
 //	PUT    /groups/NAME/desired    ask for a size
-//	DELETE /nodes/NAME             terminate a machine
+//	DELETE /instances/ID           terminate a machine
 func (c *Cloud) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /groups", func(w http.ResponseWriter, r *http.Request) { answer(w, r, c.States(), nil) })
@@ -44,8 +44,8 @@ func (c *Cloud) Handler() http.Handler {
 		}
 		answer(w, r, struct{}{}, err)
 	})
-	mux.HandleFunc("DELETE /nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, r, struct{}{}, c.Terminate(r.Context(), r.PathValue("name")))
+	mux.HandleFunc("DELETE /instances/{id}", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, r, struct{}{}, c.Terminate(r.Context(), r.PathValue("id")))
 	})
 	return mux
 }
@@ -72,7 +72,7 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 func answer(w http.ResponseWriter, r *http.Request, body any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case errors.Is(err, ErrNoGroup):
+	case errors.Is(err, ErrNoGroup), errors.Is(err, ErrNoInstance):
 		w.WriteHeader(http.StatusNotFound)
 	case err != nil:
 		w.WriteHeader(http.StatusBadRequest)
