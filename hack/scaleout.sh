@@ -10,7 +10,7 @@
 #   FLEET_GROUPS      a file with node groups to begin with (test/fleet/groups.yaml has examples)
 #   FLEET_FLAGS       more flags of fleet, such as --whole-plugins=4
 #   AUTOSCALER        "off": no autoscaler is started
-#   AUTOSCALER_FLAGS  more flags of autoscaler-sim, such as --template-age=10s
+#   AUTOSCALER_FLAGS  more flags of autoscaler-sim, such as --scan-interval=5s
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,7 +41,9 @@ start() {
 	children+=($!)
 }
 
+# With leases as kubelets have them: without, every node is NotReady for a moment each 50 s.
 start kwok bin/kwok --config test/fleet/kwok.yaml --kubeconfig "${KUBECONFIG:?names the cluster}" \
+	--node-lease-duration-seconds 40 \
 	--manage-nodes-with-annotation-selector kwok.x-k8s.io/node=fake --cidr 10.93.0.0/16 --node-ip 10.93.255.1
 
 address=${logs}/fleet.address

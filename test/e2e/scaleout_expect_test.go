@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,8 +69,13 @@ func (s *scaleOut) declare(name string) {
 }
 
 // undeclare removes the nodes once their pods are gone, and then the group, which the
-// controller would discover again while it had nodes.
+// controller would discover again while it had nodes. Nodes are Ready for as long as they are
+// there, as those of real machines: who learns from nodes that are Ready for a minute learns
+// from no other.
 func (s *scaleOut) undeclare(name string) {
+	if unready := theFleet(s).unready.of(name); len(unready) > 0 {
+		s.Errorf("nodes %v of group %s were Ready and then were not", unready, name)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
 	defer cancel()
 	err := errors.Join(
@@ -95,28 +99,9 @@ func (s *scaleOut) expectNodesGone(ctx context.Context, group string) error {
 	return err
 }
 
-// placeholders are watched from the start of the suite, so that none is missed.
-type placeholders struct {
-	mutex sync.Mutex
-	made  map[string]map[types.UID]bool
-}
-
-func (p *placeholders) note(pod *corev1.Pod) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	group := pod.Labels[placeholderLabel]
-	if p.made[group] == nil {
-		p.made[group] = map[types.UID]bool{}
-	}
-	p.made[group][pod.UID] = true
-}
-
 // placeholdersMade is how many placeholders a group has ever had.
 func (s *scaleOut) placeholdersMade(group string) int {
-	p := &theFleet(s).placeholders
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return len(p.made[group])
+	return len(theFleet(s).placeholders.of(group))
 }
 
 // expectPlaceholders waits until there are so many placeholders of a group.

@@ -15,12 +15,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
+	"github.com/mica-gpu/mica/test/autoscaler/scan"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
@@ -90,8 +92,10 @@ func groupSet(name string) string {
 // fleet is the cloud with its node groups and EKS, which play beside the cluster: kwok, fleet
 // and autoscaler-sim run on this machine, eks-sim in a pod, where the controller reaches it.
 type fleet struct {
-	cloud        *cloud.Client
-	placeholders placeholders
+	cloud *cloud.Client
+	// placeholders are those that there ever were, and unready the nodes that stopped being
+	// Ready, by their group.
+	placeholders, unready sightings
 }
 
 var startFleet = sync.OnceValues(newFleet)
@@ -112,9 +116,10 @@ func newFleet() (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{cloud: client, placeholders: newPlaceholders()}
+	f := &fleet{cloud: client, placeholders: newSightings(), unready: newSightings()}
 	ctx := context.Background() // as long as the suite
 	f.watchPlaceholders(ctx)
+	f.watchNodes(ctx)
 	return f, nil
 }
 
@@ -140,8 +145,29 @@ func (g nodeGroup) machines(name string) cloud.Group {
 	return group
 }
 
-func newPlaceholders() placeholders {
-	return placeholders{made: map[string]map[types.UID]bool{}}
+// sightings are names that were seen since the suite began, by node group, so that none is missed.
+type sightings struct {
+	mutex  *sync.Mutex
+	groups map[string]sets.Set[string]
+}
+
+func newSightings() sightings {
+	return sightings{mutex: &sync.Mutex{}, groups: map[string]sets.Set[string]{}}
+}
+
+func (s sightings) note(group, name string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.groups[group] == nil {
+		s.groups[group] = sets.New[string]()
+	}
+	s.groups[group].Insert(name)
+}
+
+func (s sightings) of(group string) []string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return sets.List(s.groups[group])
 }
 
 // watchPlaceholders notes each placeholder that is ever made.
@@ -158,9 +184,46 @@ func (f *fleet) watchPlaceholders(ctx context.Context) {
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: lists, ObjectType: &corev1.Pod{},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(object any) { f.placeholders.note(object.(*corev1.Pod)) }},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+			pod := object.(*corev1.Pod)
+			f.placeholders.note(pod.Labels[placeholderLabel], string(pod.UID))
+		}},
 	})
 	go informer.RunWithContext(ctx)
+}
+
+// watchNodes notes each node of a group that was Ready and is not any more.
+func (f *fleet) watchNodes(ctx context.Context) {
+	lists := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector = nodegroupLabel
+			return under.client.CoreV1().Nodes().List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = nodegroupLabel
+			return under.client.CoreV1().Nodes().Watch(ctx, options)
+		},
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: lists, ObjectType: &corev1.Node{},
+		Handler: cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+			was, node := before.(*corev1.Node), after.(*corev1.Node)
+			if !readySince(was).IsZero() && readySince(node).IsZero() {
+				f.unready.note(node.Labels[nodegroupLabel], node.Name)
+			}
+		}},
+	})
+	go informer.RunWithContext(ctx)
+}
+
+// readySince is zero for a node that is not Ready.
+func readySince(node *corev1.Node) time.Time {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // eksPort is where eks-sim serves on the node, and eksPod the pod that it is.
@@ -249,13 +312,50 @@ func (s *scaleOut) addNode(group string) {
 	must(s, theFleet(s).cloud.SetDesired(s.Context(), group, len(nodes)+1), "ask the cloud for a node of %s", group)
 }
 
-// awaitLiveTemplate waits until the autoscaler has had a complete node of the group for so
-// long that it knows what its nodes have (hack/e2e.sh: --template-age).
+// templateAge is how long Cluster Autoscaler looks at a node that is Ready before it takes it for
+// what new ones of the group will be: kubernetes-sigs/cluster-autoscaler,
+// pkg/processors/nodeinfosprovider/mixed_nodeinfos_processor.go, stabilizationDelay.
+const templateAge = time.Minute
+
+// awaitLiveTemplate waits until the autoscaler has looked at a node of the group that was complete
+// for as long.
 func (s *scaleOut) awaitLiveTemplate(group string) {
 	s.Helper()
 	s.expectGroup(group, "starting", int64(0))
-	s.awaitScans(templateScans)
+	scaling := groupOf(s, group).machines(group).Scaling()
+	eventually(s, templateAge+nodeTimeout, "the autoscaler knows what nodes of "+group+" have", func(ctx context.Context) error {
+		nodes, err := s.nodesOf(ctx, group)
+		if err != nil {
+			return err
+		}
+		scanned, ready, err := s.lastScan(ctx, scaling)
+		if err != nil {
+			return err
+		}
+		for _, node := range nodes {
+			if since := readySince(&node); ready > 0 && !since.IsZero() && scanned.After(since.Add(templateAge)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it has scanned at %s, with %d nodes that it knew to be ready, of %d", scanned, ready, len(nodes))
+	})
 }
 
-// templateScans are more scans than --template-age takes.
-const templateScans = 8
+// lastScan is when the autoscaler has looked, and how many nodes of the scaling group it had then.
+func (s *scaleOut) lastScan(ctx context.Context, scaling string) (at time.Time, ready int, err error) {
+	content, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "cluster-autoscaler-status", metav1.GetOptions{})
+	if err != nil {
+		return at, 0, err
+	}
+	var status scan.Status
+	if err := yaml.Unmarshal([]byte(content.Data["status"]), &status); err != nil {
+		return at, 0, err
+	}
+	for _, group := range status.NodeGroups {
+		if group.Name == scaling {
+			at, err = time.Parse(scan.TimeFormat, status.Time)
+			return at, group.Health.NodeCounts.Registered.Ready, err
+		}
+	}
+	return at, 0, fmt.Errorf("the autoscaler does not know %s", scaling)
+}
