@@ -18,7 +18,7 @@ const (
 	TaintStartup = "startup-taint.cluster-autoscaler.kubernetes.io/mica"
 
 	// AnnotationScaleDownDisabled is Cluster Autoscaler's, and AnnotationProtected says that
-	// it was put there by the controller, and for what: "claim" or "headroom".
+	// it was put there by the controller, and for what: "claim", "headroom" or "use".
 	AnnotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	AnnotationProtected         = "mica.gpu/protected-for"
 

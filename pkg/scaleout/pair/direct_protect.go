@@ -14,6 +14,7 @@ import (
 const (
 	forClaim    = "claim"
 	forHeadroom = "headroom"
+	forUse      = "use"
 )
 
 // unclaimed is how long a complete node is kept for a claim. The scheduler needs seconds: a
@@ -21,8 +22,8 @@ const (
 const unclaimed = 10 * time.Minute
 
 // protections keep Cluster Autoscaler, where there is one, from removing nodes that EKS was
-// asked for before their claims are allocated, and those on which headroom is kept. Others
-// that were protected are let go.
+// asked for before their claims are allocated, those on which headroom is kept, and those that
+// are busy. Others that were protected are let go.
 func protections(s *Situation) []Action {
 	wanted := reasons(s)
 	var actions []Action
@@ -57,6 +58,8 @@ func reasons(s *Situation) map[string]string {
 				delete(wanted, name)
 			case s.fresh(group, node, asked[name]):
 				wanted[name] = forClaim
+			case wanted[name] == "" && s.index.taken.busy(node):
+				wanted[name] = forUse
 			}
 		}
 	}
@@ -81,29 +84,9 @@ func (s *Situation) fresh(group *view.Group, node *view.NodeState, asked bool) b
 		return false
 	}
 	if node.Complete() {
-		return age(s.Now, completeSince(node)) < unclaimed && !allocated(s, node)
+		return age(s.Now, completeSince(node)) < unclaimed && !s.index.taken.any(node)
 	}
 	return age(s.Now, node.Object.CreationTimestamp.Time) <= group.Object.ProvisionTimeout()
-}
-
-// allocated tells whether any claim has a device of the node.
-func allocated(s *Situation, node *view.NodeState) bool {
-	type pool struct{ driver, name string }
-	own := map[pool]bool{}
-	for _, slice := range node.Slices {
-		own[pool{slice.Spec.Driver, slice.Spec.Pool.Name}] = true
-	}
-	for _, claim := range s.View.Claims {
-		if claim.Status.Allocation == nil {
-			continue
-		}
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			if own[pool{result.Driver, result.Pool}] {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // protected tells that Cluster Autoscaler will not remove the node, whoever has said so.

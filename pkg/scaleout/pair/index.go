@@ -22,6 +22,7 @@ type index struct {
 	// counts on any.
 	coming    map[string]bool
 	comingAll bool
+	taken     taken
 	// lastEvent is when Cluster Autoscaler last said anything of a pod.
 	lastEvent time.Time
 }
@@ -36,6 +37,7 @@ func newIndex(s *Situation) *index {
 		waiting: map[string]map[string]waiting{},
 		misses:  map[string]map[string]string{},
 		coming:  map[string]bool{},
+		taken:   takenBy(s.View.Claims),
 	}
 	for _, pod := range s.View.Pending {
 		x.pending[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = pod
