@@ -52,7 +52,11 @@ type writtenGroup struct {
 	Health struct {
 		NodeCounts struct {
 			Registered struct {
-				Ready int `json:"ready"`
+				Ready      int `json:"ready"`
+				NotStarted int `json:"notStarted"`
+				Unready    struct {
+					Total int `json:"total"`
+				} `json:"unready"`
 			} `json:"registered"`
 		} `json:"nodeCounts"`
 		CloudProviderTarget int `json:"cloudProviderTarget"`
@@ -80,14 +84,34 @@ type Status struct {
 // Group is one group of the status.
 type Group struct {
 	Backoff bool
-	// Message is why.
-	Message            string
+	// Code and Message are why. The message begins with the code.
+	Code, Message      string
 	Ready, Target, Max int
+	// NotStarted are nodes that have yet to become ready, or have a startup taint; Unready are those
+	// that were given up.
+	NotStarted, Unready int
 }
+
+// FlagProvision and FlagStartup are those by which Cluster Autoscaler is told how long to wait for a
+// node: until it has started, since it was asked for, and since it joined the cluster. Both are 15m
+// by default. The AWS provider does not read the tags by which a group could have its own.
+const (
+	FlagProvision = "--max-node-provision-time"
+	FlagStartup   = "--max-node-startup-time"
+)
+
+// codeTimeout is the code of a backoff after FlagProvision has passed (FailedScaleUpReason Timeout).
+const codeTimeout = "timeout"
+
+// TimedOut tells that the backoff is because a node took too long to start.
+func (g Group) TimedOut() bool { return g.Backoff && g.Code == codeTimeout }
 
 // BackedOff says that Cluster Autoscaler has backed off from the group, and why.
 func (g Group) BackedOff() string {
-	if g.Message == "" {
+	switch {
+	case g.TimedOut():
+		return fmt.Sprintf("Cluster Autoscaler has waited for a node of the group as long as its flag %s says, and has backed off from the group: %s", FlagProvision, g.Message)
+	case g.Message == "":
 		return "Cluster Autoscaler has backed off from the group after a scale-up that failed"
 	}
 	return "Cluster Autoscaler has backed off from the group: " + g.Message
@@ -145,11 +169,14 @@ func (g writtenGroup) group() Group {
 		}
 	}
 	return Group{
-		Backoff: g.ScaleUp.Status == "Backoff",
-		Message: excerpt.Of(strings.Join(parts, ": "), maxMessage),
-		Ready:   g.Health.NodeCounts.Registered.Ready,
-		Target:  g.Health.CloudProviderTarget,
-		Max:     g.Health.MaxSize,
+		Backoff:    g.ScaleUp.Status == "Backoff",
+		Code:       g.ScaleUp.BackoffInfo.ErrorCode,
+		Message:    excerpt.Of(strings.Join(parts, ": "), maxMessage),
+		Ready:      g.Health.NodeCounts.Registered.Ready,
+		NotStarted: g.Health.NodeCounts.Registered.NotStarted,
+		Unready:    g.Health.NodeCounts.Registered.Unready.Total,
+		Target:     g.Health.CloudProviderTarget,
+		Max:        g.Health.MaxSize,
 	}
 }
 

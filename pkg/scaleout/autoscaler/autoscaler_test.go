@@ -69,8 +69,8 @@ func TestStatusIsRead(t *testing.T) {
 	want := Status{
 		Updated: time.Date(2026, 9, 15, 4, 5, 52, 354884346, time.UTC),
 		Groups: map[string]Group{
-			"eks-p5-7ec0a1b2-11aa-22bb-33cc-0123456789ab": {Ready: 1, Target: 2, Max: 5},
-			"p4d": {Backoff: true, Message: "OutOfCapacity: no p4d.24xlarge in us-east-1a", Max: 3},
+			"eks-p5-7ec0a1b2-11aa-22bb-33cc-0123456789ab": {Ready: 1, NotStarted: 1, Target: 2, Max: 5},
+			"p4d": {Backoff: true, Code: "OutOfCapacity", Message: "OutOfCapacity: no p4d.24xlarge in us-east-1a", Max: 3},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -27,8 +27,11 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
 	}
 	d.autoscaler, d.known = s.Autoscaler.Of(group.Object, s.Now)
-	d.clearBackoff()
+	if d.backoff != nil && d.backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff && succeeded(d.group, d.backoff, d.timeout) {
+		d.backoff = nil
+	}
 	d.retire(attempts(s.View.Placeholders, group, s.Now))
+	d.followAutoscaler()
 	if d.autoscalerPresent() {
 		d.create(demand)
 	}
@@ -64,16 +67,14 @@ type placing struct {
 	absent string
 }
 
-// clearBackoff ends backoffs: a node has been completed since, or Cluster Autoscaler's is over.
-// Its own has no end that it tells; while it lasts, ours is prolonged well before it ends.
-func (d *placing) clearBackoff() {
+// followAutoscaler backs off as long as Cluster Autoscaler does. Its own backoff has no end that it
+// tells; while it lasts, ours is prolonged well before it ends. After a failure that was counted here,
+// the count is kept.
+func (d *placing) followAutoscaler() {
 	now := d.s.Now
-	if d.backoff != nil && d.backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff && succeeded(d.group, d.backoff, d.timeout) {
-		d.backoff = nil
-	}
-	switch {
+	switch ours := d.backoff; {
 	case d.known && d.autoscaler.Backoff:
-		if d.backoff != nil && d.backoff.Until.After(now.Add(time.Minute)) {
+		if ours != nil && ours.Until.After(now.Add(time.Minute)) {
 			return
 		}
 		d.backoff = &v1alpha1.Backoff{
@@ -82,7 +83,11 @@ func (d *placing) clearBackoff() {
 			Reason:   v1alpha1.ReasonAutoscalerBackedOff,
 			Message:  excerpt.Of(d.autoscaler.BackedOff(), maxMessage),
 		}
-	case d.backoff != nil && d.backoff.Reason == v1alpha1.ReasonAutoscalerBackedOff:
+		if ours != nil && ours.Reason != v1alpha1.ReasonAutoscalerBackedOff {
+			d.backoff = ours.DeepCopy()
+			d.backoff.Until = metav1.NewTime(now.Add(2 * time.Minute).Truncate(time.Second))
+		}
+	case ours != nil && ours.Reason == v1alpha1.ReasonAutoscalerBackedOff:
 		d.backoff = nil
 	}
 }
@@ -127,6 +132,8 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 		return d.notNeeded(a), ""
 	case age(now, a.pod.CreationTimestamp.Time) > d.timeout:
 		return "it has expired", d.expiry(a)
+	case d.gaveUp(a) != "":
+		return "Cluster Autoscaler would add another node for it", d.gaveUp(a)
 	case a.node == nil && d.known && d.autoscaler.Backoff:
 		return d.autoscaler.BackedOff(), ""
 	case isRefused:

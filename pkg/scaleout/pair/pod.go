@@ -160,16 +160,18 @@ func otherNodes(group *view.Group) corev1.NodeSelectorTerm {
 	return term
 }
 
-// tolerations are for what a started node of the group has: while a node has a startup taint, no
-// placeholder is put on it.
+// tolerations are for what a node of the group has, also while it starts: a placeholder is put on its
+// node as soon as that joins. From then on Cluster Autoscaler neither adds another node for it when its
+// own clocks run out, of which it gives groups of AWS none of their own, nor removes the node.
 func tolerations(group *view.Group) []corev1.Toleration {
+	taints := templateTaints(group)
 	var tolerated []corev1.Toleration
-	for _, taint := range template.WithoutStartup(templateTaints(group)) {
+	for _, taint := range template.WithoutStartup(taints) {
 		tolerated = append(tolerated, corev1.Toleration{
 			Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: taint.Value, Effect: taint.Effect,
 		})
 	}
-	return tolerated
+	return append(tolerated, template.StartupTolerations(taints)...)
 }
 
 func templateTaints(group *view.Group) []corev1.Taint {

@@ -75,7 +75,8 @@ func (w *world) summary() {
 
 // parseGroup reads group NAME KEY=VALUE...
 func parseGroup(t *testing.T, line fixture.Line) *simGroup {
-	g := &simGroup{name: line.Words[1], promised: 8, boot: time.Minute, slices: 40 * time.Second, caMax: 5, timeout: 30 * time.Minute}
+	g := &simGroup{name: line.Words[1], promised: 8, boot: time.Minute, slices: 40 * time.Second, caMax: 5, timeout: 30 * time.Minute,
+		provision: 15 * time.Minute, startup: 15 * time.Minute}
 	for _, flag := range line.Words[2:] {
 		line.Options[flag] = ""
 	}
@@ -107,6 +108,12 @@ func parseGroup(t *testing.T, line fixture.Line) *simGroup {
 			g.stagger = duration
 		case "startupTaint":
 			g.startupTaint = true
+		case "agentTaint":
+			g.agentTaint = value
+		case "provision":
+			g.provision = duration
+		case "startup":
+			g.startup = duration
 		default:
 			t.Fatalf("group %s: no such thing as %s", g.name, key)
 		}

@@ -13,47 +13,111 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
-// scan is what the real Cluster Autoscaler was seen to do: it knows the devices of a group that
-// has, or had, a node which was complete for a minute, and those of no other group. Pods that
-// are pinned to a group make it grow in any case.
+// scan is what the real Cluster Autoscaler was seen to do, or does by its source, of which the
+// functions are named (kubernetes-sigs/cluster-autoscaler 33c3f97, and the AWS provider of
+// kubernetes/autoscaler 55c37cd). It knows the devices of a group that has, or had, a node which
+// was complete for a minute, and those of no other group. Pods that are pinned to a group make it
+// grow in any case.
 func (w *world) scan() {
 	for _, g := range w.groups {
-		if g.broken && len(g.asked) > 0 {
-			g.asked, g.backoffUntil = nil, w.now.Add(5*time.Minute)
-			w.logf("Cluster Autoscaler backs off from %s", g.name)
-		}
+		w.updateRequest(g)
 	}
-	var refused []*corev1.Pod
 	w.scanPods()
+	var waiting []*corev1.Pod
 	for _, p := range w.placeholders() {
 		if p.Spec.NodeName == "" {
-			refused = append(refused, p)
+			waiting = append(waiting, p)
 		}
 	}
 	for _, g := range w.groups {
-		w.scanPlaceholders(g, slices.DeleteFunc(slices.Clone(refused), func(p *corev1.Pod) bool {
+		w.scanPlaceholders(g, slices.DeleteFunc(slices.Clone(waiting), func(p *corev1.Pod) bool {
 			return p.Labels[v1alpha1.LabelNodeGroup] != g.name
 		}))
 	}
 	w.autoscaler = autoscaler.Status{Updated: w.now, Groups: map[string]autoscaler.Group{}}
 	for _, g := range w.groups {
-		w.autoscaler.Groups[g.autoscalerName()] = autoscaler.Group{
-			Backoff: w.now.Before(g.backoffUntil), Message: "InsufficientInstanceCapacity: no such machines",
-			Target: len(g.nodes) + len(g.asked), Max: g.caMax,
+		starting, failed, ready := w.count(g)
+		status := autoscaler.Group{
+			Backoff: w.now.Before(g.backoff.until), Target: g.target(), Max: g.caMax,
+			Ready: ready, NotStarted: starting, Unready: failed,
+		}
+		if status.Backoff {
+			status.Code, status.Message = g.backoff.code, g.backoff.code+": "+g.backoff.message
+		}
+		w.autoscaler.Groups[g.autoscalerName()] = status
+	}
+}
+
+func (g *simGroup) target() int { return len(g.nodes) + len(g.asked) }
+
+// count is updateReadinessStats: a node that is not Ready, has a startup taint, or lacks slices that
+// the group's live template has (DraCustomResourcesProcessor), has not started, and failed once it is
+// older than --max-node-startup-time.
+func (w *world) count(g *simGroup) (starting, failed, ready int) {
+	for _, n := range g.nodes {
+		switch {
+		case n.ready(w.now) && (n.complete(w.now) || !g.startupTaint && !w.hasTemplate(g)):
+			ready++
+		case w.now.Sub(n.created) < g.startup:
+			starting++
+		default:
+			failed++
 		}
 	}
+	return starting, failed, ready
+}
+
+// updateRequest is updateScaleRequests: a scale-up is over when no node is to come any more, or
+// when it lasts longer than --max-node-provision-time, after which the group is left alone. That the
+// size is lowered then fails at AWS (DecreaseTargetSize), since the machine is there; one that has not
+// joined by then is ended (removeOldUnregisteredNodes).
+func (w *world) updateRequest(g *simGroup) {
+	if g.broken && len(g.asked) > 0 {
+		g.asked, g.request = nil, time.Time{}
+		w.backOff(g, "InsufficientInstanceCapacity", "no such machines")
+		return
+	}
+	_, failed, ready := w.count(g)
+	switch {
+	case g.request.IsZero():
+	case g.target() == ready+failed:
+		g.request = time.Time{}
+	case w.now.Sub(g.request) > g.provision:
+		w.backOff(g, "timeout", fmt.Sprintf("Scale-up timed out for node group %s after %s", g.autoscalerName(), w.now.Sub(g.request)))
+		g.request = time.Time{}
+	}
+	g.asked = slices.DeleteFunc(g.asked, func(m simMachine) bool {
+		late := w.now.Sub(m.since) > g.provision
+		if late {
+			w.logf("Cluster Autoscaler ends a machine of %s that has not joined", g.name)
+		}
+		return late
+	})
+}
+
+// backOff leaves the group alone for five minutes, and twice as long each time up to half an hour
+// (exponentialBackoff).
+func (w *world) backOff(g *simGroup, code, message string) {
+	g.backoff.lasts = min(max(2*g.backoff.lasts, 5*time.Minute), 30*time.Minute)
+	g.backoff.until, g.backoff.code, g.backoff.message = w.now.Add(g.backoff.lasts), code, message
+	w.logf("Cluster Autoscaler backs off from %s: %s", g.name, code)
+}
+
+// upcomingNodes is GetUpcomingNodes: what is to come counts as there only as long as a scale-up is
+// waited for and the group is not backed off from.
+func (w *world) upcomingNodes(g *simGroup) int {
+	if g.request.IsZero() || w.now.Before(g.backoff.until) {
+		return 0
+	}
+	_, failed, ready := w.count(g)
+	return g.target() - ready - failed
 }
 
 // scanPods adds nodes for users' pods to groups of which it has a live template.
 func (w *world) scanPods() {
 	room := map[*simGroup]int{}
 	for _, g := range w.groups {
-		for _, n := range g.nodes {
-			if !n.complete(w.now) && w.now.Sub(n.created) < 15*time.Minute {
-				room[g] += g.real
-			}
-		}
-		room[g] += len(g.asked) * g.real
+		room[g] = w.upcomingNodes(g) * g.real
 	}
 	for _, p := range w.pending() {
 		group := w.knownGroup(p)
@@ -69,10 +133,14 @@ func (w *world) scanPods() {
 	}
 }
 
+// hasTemplate tells that the group has a node that was complete for a minute.
+func (w *world) hasTemplate(g *simGroup) bool {
+	return slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.complete(w.now.Add(-time.Minute)) })
+}
+
 func (w *world) knownGroup(p *simPod) *simGroup {
 	for _, g := range w.groups {
-		live := slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.complete(w.now.Add(-time.Minute)) })
-		if live && g.real >= p.needs && w.mayGrow(g) {
+		if w.hasTemplate(g) && g.real >= p.needs && w.mayGrow(g) {
 			return g
 		}
 	}
@@ -80,19 +148,22 @@ func (w *world) knownGroup(p *simPod) *simGroup {
 }
 
 func (w *world) mayGrow(g *simGroup) bool {
-	return !g.frozen && len(g.nodes)+len(g.asked) < g.caMax && !w.now.Before(g.backoffUntil)
+	return !g.frozen && g.target() < g.caMax && !w.now.Before(g.backoff.until)
 }
 
+// scanPlaceholders leaves out those that what is to come, or a node that has started, has room for.
 func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod) {
-	coming := len(g.asked)
+	coming := w.upcomingNodes(g)
 	for _, n := range g.nodes {
-		if len(waiting) > 0 && w.admits(waiting[0], n) {
+		if len(waiting) > 0 && tolerates(waiting[0], n.taints(w.now)) && w.admits(waiting[0], n) {
 			coming++
 		}
 	}
 	for i, p := range waiting {
 		switch {
 		case i < coming:
+		case w.now.Before(g.backoff.until):
+			w.event(p, eventNotTriggered, "pod didn't trigger scale-up: 1 in backoff after failed scale-up")
 		case w.mayGrow(g):
 			w.grow(g, p)
 		default:
@@ -102,8 +173,9 @@ func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod) {
 }
 
 func (w *world) grow(g *simGroup, p *corev1.Pod) {
-	size := len(g.nodes) + len(g.asked)
-	g.asked = append(g.asked, w.now.Add(g.boot+time.Duration(len(g.asked))*g.stagger))
+	size := g.target()
+	g.asked = append(g.asked, simMachine{since: w.now, comes: w.now.Add(g.boot + time.Duration(len(g.asked))*g.stagger)})
+	g.request = w.now
 	w.logf("Cluster Autoscaler grows %s from %d to %d for %s", g.name, size, size+1, p.Name)
 	w.event(p, eventTriggered, fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", g.autoscalerName(), size, size+1, g.caMax))
 }

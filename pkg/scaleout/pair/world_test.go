@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -73,19 +75,35 @@ type simGroup struct {
 	max, caMax   int
 	price        int
 	startupTaint bool
-	timeout      time.Duration
+	// agentTaint is one of an agent's own, until the node is complete.
+	agentTaint string
+	timeout    time.Duration
+	// provision and startup are Cluster Autoscaler's clocks, --max-node-provision-time and
+	// --max-node-startup-time.
+	provision, startup time.Duration
 	// broken: the cloud has no such machines.
 	broken bool
 	// frozen: Cluster Autoscaler adds no node, for a reason of its own.
 	frozen bool
 	// stagger is how much later each further node of a scan comes.
-	stagger      time.Duration
-	backoffUntil time.Time
+	stagger time.Duration
+	backoff simBackoff
+	// request is the scale-up that Cluster Autoscaler waits for, zero: none.
+	request time.Time
 
 	nodes []*simNode
-	// asked has when each node that is to come will.
-	asked []time.Time
+	asked []simMachine
 	made  int
+}
+
+// simMachine is one that was asked for, and is to come at a time.
+type simMachine struct{ since, comes time.Time }
+
+// simBackoff is Cluster Autoscaler's from a group.
+type simBackoff struct {
+	until         time.Time
+	lasts         time.Duration
+	code, message string
 }
 
 type simNode struct {
@@ -256,8 +274,8 @@ func (w *world) run(total, step time.Duration) {
 // cloud brings nodes that were asked for.
 func (w *world) cloud() {
 	for _, g := range w.groups {
-		g.asked = slices.DeleteFunc(g.asked, func(at time.Time) bool {
-			if w.now.Before(at) {
+		g.asked = slices.DeleteFunc(g.asked, func(m simMachine) bool {
+			if w.now.Before(m.comes) {
 				return false
 			}
 			g.made++
@@ -268,7 +286,7 @@ func (w *world) cloud() {
 	}
 }
 
-// schedule binds users' pods to complete nodes, and placeholders to nodes that are ready.
+// schedule binds users' pods to complete nodes, and placeholders to those whose taints they tolerate.
 func (w *world) schedule() {
 	for _, n := range w.nodes() {
 		bound := 0
@@ -287,7 +305,7 @@ func (w *world) schedule() {
 			continue
 		}
 		for _, n := range w.nodes() {
-			if n.group.name == p.Labels[v1alpha1.LabelNodeGroup] && w.open(n) && w.admits(p, n) {
+			if n.group.name == p.Labels[v1alpha1.LabelNodeGroup] && tolerates(p, n.taints(w.now)) && w.admits(p, n) {
 				p.Spec.NodeName = n.name
 				if err := w.apiUpdate(p); err != nil {
 					w.t.Fatal(err)
@@ -298,10 +316,23 @@ func (w *world) schedule() {
 	}
 }
 
-// open tells whether placeholders may be put on a node: the gate takes its startup taint away
-// once it is complete.
-func (w *world) open(n *simNode) bool {
-	return n.ready(w.now) && (!n.group.startupTaint || n.complete(w.now))
+// taints are what the node lifecycle controller, the group and the gate make of a node's state.
+func (n *simNode) taints(now time.Time) []corev1.Taint {
+	var taints []corev1.Taint
+	add := func(key string, has bool) {
+		if has {
+			taints = append(taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		}
+	}
+	add(corev1.TaintNodeNotReady, !n.ready(now))
+	add(v1alpha1.TaintStartup, n.group.startupTaint && !n.complete(now))
+	add(n.group.agentTaint, n.group.agentTaint != "" && !n.complete(now))
+	return taints
+}
+
+func tolerates(p *corev1.Pod, taints []corev1.Taint) bool {
+	_, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, nil, true)
+	return !untolerated
 }
 
 func (w *world) apiUpdate(o client.Object) error {
@@ -425,7 +456,7 @@ func (w *world) nodeState(n *simNode) view.NodeState {
 	state := view.NodeState{
 		Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: n.name, CreationTimestamp: metav1.NewTime(n.created), Labels: map[string]string{corev1.LabelHostname: n.name},
-		}},
+		}, Spec: corev1.NodeSpec{Taints: n.taints(w.now)}},
 		Ready: n.ready(w.now), ReadySince: n.created.Add(10 * time.Second),
 	}
 	if !n.complete(w.now) {

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
 // startupTaints are prefixes of taints that a new node loses by itself once it has started.
@@ -24,6 +26,33 @@ var startupTaints = []string{
 // agentNotReady ends the keys of taints by which Cilium and the CSI drivers of AWS keep pods off
 // a node until their own pod runs there.
 const agentNotReady = "/agent-not-ready"
+
+// agents are those whose taint ends in agentNotReady.
+var agents = []string{"node.cilium.io", "ebs.csi.aws.com", "efs.csi.aws.com", "fsx.csi.aws.com"}
+
+// StartupTolerations are for the startup taints of which the whole key is known, and for those among
+// the declared taints.
+func StartupTolerations(declared []corev1.Taint) []corev1.Toleration {
+	keys := []string{v1alpha1.TaintStartup}
+	for _, key := range startupTaints {
+		if !strings.HasSuffix(key, "/") {
+			keys = append(keys, key)
+		}
+	}
+	for _, agent := range agents {
+		keys = append(keys, agent+agentNotReady)
+	}
+	for _, taint := range declared {
+		if IsStartup(taint) && !slices.Contains(keys, taint.Key) {
+			keys = append(keys, taint.Key)
+		}
+	}
+	tolerations := make([]corev1.Toleration, 0, len(keys))
+	for _, key := range keys {
+		tolerations = append(tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+	}
+	return tolerations
+}
 
 // TaintToBeDeleted is on a node that Cluster Autoscaler is about to end.
 const TaintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
