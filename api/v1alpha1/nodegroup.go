@@ -390,6 +390,7 @@ const (
 	ReasonReady               = "Ready"
 	ReasonSameNodes           = "SameNodesAsOtherGroup"
 	ReasonUnknownTemplate     = "UnknownTemplate"
+	ReasonWithheld            = "GPUsWithheld"
 	ReasonAutoscalerAbsent    = "ClusterAutoscalerAbsent"
 	ReasonEKSUnavailable      = "EKSUnavailable"
 	ReasonAsPredicted         = "AsPredicted"

@@ -14,6 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.applied`,description="Nodes that offer what the policy says"
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Nodes that have not said yet"
 // +kubebuilder:printcolumn:name="Refused",type=integer,JSONPath=`.status.refused`,description="Nodes that cannot"
+// +kubebuilder:printcolumn:name="Withheld",type=integer,JSONPath=`.status.withheld`,description="Nodes that offer none of their GPUs",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -201,6 +202,11 @@ type GPUPolicyStatus struct {
 	//
 	// +optional
 	Refused int32 `json:"refused"`
+	// withheld is the number of nodes that offer none of their GPUs, whatever the policy
+	// says, such as those whose device plugin gives them out. GPUNodes say why.
+	//
+	// +optional
+	Withheld int32 `json:"withheld,omitempty"`
 	// refusals are those of the first 20 of these nodes, by name. All are in the GPUNodes.
 	//
 	// +optional
@@ -208,7 +214,7 @@ type GPUPolicyStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=20
 	Refusals []Refusal `json:"refusals,omitempty"`
-	// conditions has Ready: all nodes offer what the policy says.
+	// conditions has Ready: all nodes that offer GPUs offer what the policy says.
 	//
 	// +optional
 	// +listType=map
@@ -232,7 +238,8 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
-// ConditionReady is true when all nodes that a policy applies to offer what it says.
+// ConditionReady is true when all nodes that a policy applies to, and that offer GPUs, offer
+// what it says.
 const ConditionReady = "Ready"
 
 // Reasons of ConditionReady.

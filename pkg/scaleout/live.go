@@ -15,6 +15,8 @@ type LiveFit struct {
 	// Nodes are their names, in order.
 	Nodes   []string
 	Machine *fit.Machine
+	// Withheld is that of the nodes.
+	Withheld string
 	// Miss is nil where a pod fits.
 	Miss *fit.Miss
 }
@@ -53,8 +55,9 @@ func (p *Planner) liveClasses() []LiveFit {
 		hosts[h.name] = h
 	}
 	type class struct {
-		group   string
-		machine *fit.Machine
+		group    string
+		machine  *fit.Machine
+		withheld string
 	}
 	known := map[class]int{}
 	var classes []LiveFit
@@ -63,12 +66,12 @@ func (p *Planner) liveClasses() []LiveFit {
 		if h == nil {
 			continue // it is starting
 		}
-		c := class{node.Group, p.start.machines[h]}
+		c := class{node.Group, p.start.machines[h], node.Withheld}
 		i, met := known[c]
 		if !met {
 			i = len(classes)
 			known[c] = i
-			classes = append(classes, LiveFit{Group: c.group, Machine: c.machine})
+			classes = append(classes, LiveFit{Group: c.group, Machine: c.machine, Withheld: c.withheld})
 		}
 		classes[i].Nodes = append(classes[i].Nodes, h.name)
 	}

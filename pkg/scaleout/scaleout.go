@@ -56,6 +56,8 @@ type Node struct {
 	// Starting tells that the node does not offer yet what its group's template promises: it
 	// counts as the template.
 	Starting bool
+	// Withheld says that the node offers none of its GPUs, and why; empty: it does.
+	Withheld string
 	// For is the kind of pods for which it was asked for, while it is starting, where that is known.
 	For string
 }

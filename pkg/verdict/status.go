@@ -19,6 +19,8 @@ type nodeReport struct {
 	labels map[string]string
 	// policy is the one that the node goes by; nil when it goes by none.
 	policy *v1alpha1.NodePolicy
+	// withheld says why it offers none of its GPUs, whatever the policy says; empty: it does.
+	withheld string
 }
 
 // statusesOf are those of the policies, by name, after what nodes have told. A node counts for
@@ -47,6 +49,8 @@ func statusesOf(policies []*v1alpha1.GPUPolicy, reports []nodeReport) map[string
 
 func count(status *v1alpha1.GPUPolicyStatus, selected *v1alpha1.GPUPolicy, report nodeReport) {
 	switch said := report.policy; {
+	case report.withheld != "":
+		status.Withheld++
 	case said == nil || said.Name != selected.Name || said.UID != string(selected.UID) || said.ObservedGeneration != selected.Generation:
 		status.Pending++
 	case said.Message == "":
@@ -81,6 +85,9 @@ func ready(p *v1alpha1.GPUPolicy, status v1alpha1.GPUPolicyStatus) metav1.Condit
 	default:
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonApplied
 		condition.Message = fmt.Sprintf("%d nodes offer what the policy says", status.Applied)
+	}
+	if status.Withheld > 0 {
+		condition.Message += fmt.Sprintf("; on %d more the GPUs are withheld: see their GPUNodes", status.Withheld)
 	}
 	return condition
 }

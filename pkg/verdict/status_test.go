@@ -33,13 +33,13 @@ func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
 	older.Generation--
 	sick := errors.New("it is too old")
 	statuses := statusesOf([]*v1alpha1.GPUPolicy{all, special, invalid}, []nodeReport{
-		{"g", nil, policy.Verdict(all, nil)},
-		{"f", nil, policy.Verdict(all, sick)},
-		{"e", nil, policy.Verdict(older, nil)},
-		{"d", nil, nil},
-		{"c", nil, policy.Verdict(again, nil)}, // of a policy that was deleted and made again
-		{"b", train, policy.Verdict(all, nil)}, // its labels have changed
-		{"a", train, policy.Verdict(special, nil)},
+		{node: "g", policy: policy.Verdict(all, nil)},
+		{node: "f", policy: policy.Verdict(all, sick)},
+		{node: "e", policy: policy.Verdict(older, nil)},
+		{node: "d"},
+		{node: "c", policy: policy.Verdict(again, nil)},              // of a policy that was deleted and made again
+		{node: "b", labels: train, policy: policy.Verdict(all, nil)}, // its labels have changed
+		{node: "a", labels: train, policy: policy.Verdict(special, nil)},
 	})
 	for name, want := range map[string]v1alpha1.GPUPolicyStatus{
 		"all":     {ObservedGeneration: 3, Applied: 1, Pending: 3, Refused: 1, Refusals: []v1alpha1.Refusal{{Node: "f", Message: "it is too old"}}},
@@ -67,7 +67,7 @@ func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
 // What is counted again is the same status, so that it need not be written.
 func TestTheSameIsNoNews(t *testing.T) {
 	p := named("all", 1, nil)
-	nodes := []nodeReport{{"a", nil, policy.Verdict(p, nil)}, {"b", nil, policy.Verdict(p, nil)}}
+	nodes := []nodeReport{{node: "a", policy: policy.Verdict(p, nil)}, {node: "b", policy: policy.Verdict(p, nil)}}
 	p.Status = statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
 	if c := p.Status.Conditions[0]; c.Status != metav1.ConditionTrue || c.Message != "2 nodes offer what the policy says" {
 		t.Errorf("got %+v", c)
@@ -77,11 +77,24 @@ func TestTheSameIsNoNews(t *testing.T) {
 	}
 }
 
+// Nodes whose GPUs a device plugin gives out offer nothing, whatever they made of the policy.
+func TestNodesThatOfferNothingHaveNotApplied(t *testing.T) {
+	p := named("all", 1, nil)
+	status := statusesOf([]*v1alpha1.GPUPolicy{p}, []nodeReport{
+		{node: "a", policy: policy.Verdict(p, nil)},
+		{node: "b", policy: policy.Verdict(p, nil), withheld: "a device plugin gives out this node's GPUs"},
+	})["all"]
+	const want = "1 nodes offer what the policy says; on 1 more the GPUs are withheld: see their GPUNodes"
+	if c := status.Conditions[0]; status.Applied != 1 || status.Withheld != 1 || c.Status != metav1.ConditionTrue || c.Message != want {
+		t.Errorf("got %+v", status)
+	}
+}
+
 func TestCountsAreExactAndRefusalsBounded(t *testing.T) {
 	p := named("all", 1, nil)
 	var nodes []nodeReport
 	for i := range 5000 {
-		nodes = append(nodes, nodeReport{fmt.Sprintf("node-%04d", i), nil, policy.Verdict(p, errors.New(strings.Repeat("ü", 600)))})
+		nodes = append(nodes, nodeReport{node: fmt.Sprintf("node-%04d", i), policy: policy.Verdict(p, errors.New(strings.Repeat("ü", 600)))})
 	}
 	status := statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
 	if status.Refused != 5000 || len(status.Refusals) != v1alpha1.MaxRefusals || status.Refusals[0].Node != "node-0000" {

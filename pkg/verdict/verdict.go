@@ -167,7 +167,7 @@ func (w *Writer) reports(ctx context.Context) ([]nodeReport, error) {
 	var reports []nodeReport
 	for i := range said.Items {
 		if own, exists := labels[said.Items[i].Name]; exists {
-			reports = append(reports, nodeReport{node: said.Items[i].Name, labels: own, policy: said.Items[i].Policy})
+			reports = append(reports, nodeReport{node: said.Items[i].Name, labels: own, policy: said.Items[i].Policy, withheld: said.Items[i].Withheld})
 		}
 	}
 	return reports, nil

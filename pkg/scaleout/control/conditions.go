@@ -19,6 +19,8 @@ func (r groupReport) ready() metav1.Condition {
 		condition.Reason, condition.Message = v1alpha1.ReasonSameNodes, r.group.Refused
 	case r.group.Template == nil:
 		condition.Reason, condition.Message = v1alpha1.ReasonUnknownTemplate, r.unknown
+	case r.group.Withheld != "":
+		condition.Reason, condition.Message = v1alpha1.ReasonWithheld, "The group does not grow: "+r.group.Withheld
 	case r.pairing.NotReady != "":
 		condition.Reason, condition.Message = r.pairing.NotReady, r.pairing.Message
 	default:

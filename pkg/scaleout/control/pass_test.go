@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -222,5 +223,28 @@ func TestNodesThatStayEmptyAreAskedForEverMoreRarely(t *testing.T) {
 	}
 	if len(made) < 2 || len(made) > 5 {
 		t.Errorf("in half a day, nodes were asked for after %v, want a few, ever more rarely", made)
+	}
+}
+
+// A device plugin gives out the GPUs of all nodes of a group: one more would be no help.
+func TestAGroupWhoseNodesWithholdTheirGPUsIsLeftAlone(t *testing.T) {
+	w := newWorld(t, append(oneGPU(1), group("g6"))...)
+	w.withhold = "a device plugin gives out this node's GPUs"
+	w.run(4 * time.Minute)
+	if got := w.nodes(); got != 1 {
+		t.Fatalf("the group has %d nodes, want the one that was tried", got)
+	}
+	w.expectCondition("g6", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWithheld)
+	w.expectCondition("g6", v1alpha1.ConditionInBackoff, metav1.ConditionTrue, v1alpha1.ReasonScaleUpFailed)
+	conditions := all(w, &corev1.PodList{}).Items[0].Status.Conditions
+	if !slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
+		return c.Reason == "GPUScaleUpBlocked" && strings.Contains(c.Message, w.withhold)
+	}) {
+		t.Errorf("the pod is told %+v, want why nodes offer nothing", conditions)
+	}
+	w.end(&all(w, &corev1.NodeList{}).Items[0])
+	w.run(time.Minute)
+	if got := w.nodes(); got != 0 {
+		t.Errorf("another node was asked for at once: the group has %d", got)
 	}
 }

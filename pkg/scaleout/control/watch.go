@@ -39,6 +39,7 @@ func (l *Loop) Watch(ctx context.Context, informers cache.Informers) error {
 		{&v1alpha1.GPUNodeGroup{}, false},
 		{&v1alpha1.GPUHeadroom{}, false},
 		{&v1alpha1.GPUPolicy{}, false},
+		{&v1alpha1.GPUNode{}, false},
 	} {
 		informer, err := informers.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false))
 		if kind.optional && meta.IsNoMatchError(err) {
@@ -80,6 +81,9 @@ func matters(before, after any) bool {
 	case *v1alpha1.GPUPolicy: // what nodes made of it decides nothing
 		before, same := before.(*v1alpha1.GPUPolicy)
 		return !same || before.UID != after.UID || before.Generation != after.Generation
+	case *v1alpha1.GPUNode: // nor what this one made of its policy
+		before, same := before.(*v1alpha1.GPUNode)
+		return !same || before.Withheld != after.Withheld
 	default:
 		return true
 	}

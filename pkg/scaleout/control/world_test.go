@@ -48,6 +48,8 @@ type world struct {
 	uids          int
 	// publishes is the instance type that nodes turn out to be of; empty: that of their group.
 	publishes string
+	// withhold is why nodes offer none of their GPUs; empty: they do.
+	withhold string
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -311,8 +313,12 @@ func (w *world) startNodes() {
 			}}
 			w.updateStatus(node)
 		}
-		if age >= time.Minute && !published[node.Name] {
+		switch {
+		case age < time.Minute || published[node.Name]:
+		case w.withhold == "":
 			w.publish(t, node.Name)
+		case len(all(w, &v1alpha1.GPUNodeList{}).Items) == 0:
+			w.create(&v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Withheld: w.withhold})
 		}
 	}
 }

@@ -227,6 +227,17 @@ func TestNodesThatAreAlikeHaveOneVerdict(t *testing.T) {
 	}
 }
 
+func TestANodeThatWithholdsItsGPUsSaysWhy(t *testing.T) {
+	w := newWorld().node("plain", "", newMachine()).node("owned", "", newMachine())
+	w.Slices = nil
+	w.Nodes[1].Withheld = "offers none of its GPUs: a device plugin has them"
+	e := w.pods("train", 1, claimOf("x", wants(1))).explain(t, "train-0")
+	const want = "no node fits and no group can grow for it; nearest is a node that is in no group: offers none of its GPUs: a device plugin has them"
+	if e.Summary != want || len(e.Verdicts) != 2 || e.Verdicts[0].Blocker != blockerWithheld || e.Verdicts[0].Example != "owned" {
+		t.Errorf("got %q with %+v, want %q", e.Summary, e.Verdicts, want)
+	}
+}
+
 func TestExplanationIsBounded(t *testing.T) {
 	w := newWorld()
 	for i := range 30 {

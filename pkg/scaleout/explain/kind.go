@@ -14,6 +14,8 @@ const (
 	blockerTemplateUnknown = "TemplateUnknown"
 	blockerGroupClosed     = "GroupClosed"
 	blockerGroupAtMax      = "GroupAtMax"
+	// blockerWithheld is of nodes that offer none of their GPUs.
+	blockerWithheld = "Withheld"
 	// blockerAborted is of claims of which the scheduler's allocator cannot say whether they fit.
 	blockerAborted = "Aborted"
 )
@@ -109,6 +111,10 @@ func (e *explainer) onNodes(ctx context.Context, found scaleout.LiveFit, claims 
 	if found.Miss == nil {
 		v.Fits = true
 		v.Text = "has room"
+		return v
+	}
+	if found.Withheld != "" && found.Miss.Reason == fit.ReasonDevices {
+		v.finding = finding{Blocker: blockerWithheld, Distance: distanceUnknown, Text: found.Withheld}
 		return v
 	}
 	v.finding = e.miss(ctx, *found.Miss, claims, true, func() offer {

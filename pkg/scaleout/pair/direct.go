@@ -146,6 +146,8 @@ func (g *growing) follow(u scaleUp) {
 		failure = g.eks.Refused
 	case u.ID == UpdateOf(g.group.Object) && g.eks.Failed != "":
 		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, excerpt.Of(g.eks.Failed, maxReason), g.remedy(u.Target))
+	case u.withheld() != nil:
+		failure = fmt.Sprintf("node %s, which EKS was asked for, %s", u.withheld().Object.Name, u.withheld().Withheld)
 	case u.ID != IntentID && !g.busy() && u.left() > 0 && g.eks.Desired < g.staying()+g.coming()+u.left():
 		failure = fmt.Sprintf("the size was set to %d, and somebody has set it back to %d before %d nodes had come: let one alone set the size, or choose pairing observe", u.Target, g.eks.Desired, u.left())
 	}

@@ -55,6 +55,14 @@ func (u scaleUp) settled(g *growing) bool {
 	return true
 }
 
+// withheld is a node that has come and offers none of its GPUs, nil if there is none.
+func (u scaleUp) withheld() *view.NodeState {
+	if i := slices.IndexFunc(u.nodes, func(node *view.NodeState) bool { return node.Withheld != "" }); i >= 0 {
+		return u.nodes[i]
+	}
+	return nil
+}
+
 // expiry is what has not come in time.
 func (u scaleUp) expiry(g *growing) string {
 	if left := u.left(); left > 0 {

@@ -128,6 +128,8 @@ func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
 		return fmt.Sprintf("its node %s is being deleted", a.node.Object.Name), ""
 	case a.complete():
 		return fmt.Sprintf("its node %s offers all that it should", a.node.Object.Name), ""
+	case a.node != nil && a.node.Withheld != "":
+		return "its node offers none of its GPUs", fmt.Sprintf("node %s, which placeholder %s was for, %s", a.node.Object.Name, a.pod.Name, a.node.Withheld)
 	case !needed:
 		return d.notNeeded(a), ""
 	case age(now, a.pod.CreationTimestamp.Time) > d.timeout:

@@ -58,7 +58,11 @@ func ofNoGroup(driver string, v *view.View) []candidate {
 		if n.Group != "" || n.Object.DeletionTimestamp != nil || !c.Closed() {
 			continue
 		}
-		c.Lacks = lacks(template.Missing(driver, nil, n.Object, slicesOf(n.Object, v.Slices)), isReady(n.Object))
+		missing := template.Missing(driver, nil, n.Object, slicesOf(n.Object, v.Slices))
+		if n.Withheld != "" {
+			missing = []string{n.Withheld}
+		}
+		c.Lacks = lacks(missing, isReady(n.Object))
 		found = append(found, c)
 	}
 	return found

@@ -231,6 +231,12 @@ func TestNodesOfNoGroup(t *testing.T) {
 	if len(*r.events) != 1 || (*r.events)[0] != want {
 		t.Errorf("got %q, want %q", *r.events, want)
 	}
+	v.Nodes[0].Withheld = "offers none of its GPUs: a device plugin has them"
+	look(v1alpha1.DefaultProvisionTimeout)
+	if len(*r.events) != 2 || !strings.Contains((*r.events)[1], v.Nodes[0].Withheld) {
+		t.Errorf("got %q, want why the node offers nothing", *r.events)
+	}
+	v.Nodes[0].Withheld = ""
 	slice.Spec.Pool.ResourceSliceCount = 1
 	if again := look(v1alpha1.DefaultProvisionTimeout); !again.IsZero() || len(r.taints(t, "node")) != 0 {
 		t.Errorf("it has %v", r.taints(t, "node"))

@@ -24,9 +24,10 @@ func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
 	nodes := r.members.nodes[object.Name]
 	group.InstanceType = instanceType(object, nodes)
 	for _, node := range nodes {
-		group.Nodes = append(group.Nodes, newNodeState(node, r.slices[node.Name]))
+		group.Nodes = append(group.Nodes, newNodeState(node, r.slices[node.Name], r.withheld[node.Name]))
 	}
 	r.chooseTemplate(&group)
+	group.Withheld = withheld(group.Nodes)
 	group.InFlight = inFlight(object, nodes, r.pods.placeholders)
 	return group
 }
@@ -47,6 +48,9 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 	out.Size = len(group.Nodes) + out.Upcoming
 	if out.Closed == "" {
 		out.Closed = Closed(object, r.Autoscaler, r.Now)
+	}
+	if out.Closed == "" {
+		out.Closed = group.Withheld
 	}
 	if group.Template == nil {
 		out.Unknown = r.unknown(group)
@@ -81,8 +85,8 @@ func instanceType(object *v1alpha1.GPUNodeGroup, nodes []*corev1.Node) string {
 	return object.Status.InstanceType
 }
 
-func newNodeState(node *corev1.Node, slices []*resourceapi.ResourceSlice) NodeState {
-	state := NodeState{Object: node, Slices: slices, version: versionOf(node) + ":" + versionsOf(slices)}
+func newNodeState(node *corev1.Node, slices []*resourceapi.ResourceSlice, withheld string) NodeState {
+	state := NodeState{Object: node, Slices: slices, Withheld: withheld, version: versionOf(node) + ":" + versionsOf(slices)}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			state.Ready = condition.Status == corev1.ConditionTrue
@@ -102,7 +106,7 @@ func (s NodeState) Complete() bool {
 // complete within the time that the group's nodes are given, or is not ready any more, counts
 // as what it offers, which is less: waiting for it for ever would keep pods waiting for ever.
 func (g Group) Starting(state NodeState, now time.Time) bool {
-	if state.Object.DeletionTimestamp != nil || now.Sub(state.Object.CreationTimestamp.Time) > g.Object.ProvisionTimeout() {
+	if state.Object.DeletionTimestamp != nil || state.Withheld != "" || now.Sub(state.Object.CreationTimestamp.Time) > g.Object.ProvisionTimeout() {
 		return false
 	}
 	return !state.Complete() || slices.ContainsFunc(state.Object.Spec.Taints, template.IsStartup)

@@ -27,6 +27,7 @@ type objects struct {
 	groups         v1alpha1.GPUNodeGroupList
 	headrooms      v1alpha1.GPUHeadroomList
 	policies       v1alpha1.GPUPolicyList
+	gpuNodes       v1alpha1.GPUNodeList
 }
 
 // list reads everything. A cache gives its own objects, uncopied: ten thousand pods are
@@ -50,6 +51,7 @@ func list(ctx context.Context, reader client.Reader) (*objects, error) {
 		{"gpunodegroups", &all.groups, false},
 		{"gpuheadrooms", &all.headrooms, true},
 		{"gpupolicies", &all.policies, true},
+		{"gpunodes", &all.gpuNodes, true},
 	} {
 		err := reader.List(ctx, kind.list, client.UnsafeDisableDeepCopy)
 		if kind.optional && notServed(err) {

@@ -43,6 +43,8 @@ func copyLists(list client.ObjectList, from *objects) error {
 		list.Items = slices.Clone(from.headrooms.Items)
 	case *v1alpha1.GPUPolicyList:
 		list.Items = slices.Clone(from.policies.Items)
+	case *v1alpha1.GPUNodeList:
+		list.Items = slices.Clone(from.gpuNodes.Items)
 	default:
 		return fmt.Errorf("nobody expects a %T", list)
 	}

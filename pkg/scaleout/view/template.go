@@ -43,6 +43,10 @@ func (r *reading) chooseTemplate(group *Group) {
 // anew. So a node with the startup taint that has had its time is only held to what our
 // driver publishes, as long as no pool of another is there in part.
 func (r *reading) judge(group *Group, t *template.Template, state *NodeState) {
+	if state.Withheld != "" {
+		state.Missing = []string{state.Withheld}
+		return
+	}
 	state.Missing = r.compare(t, state).missing
 	deadline := state.Object.CreationTimestamp.Add(group.Object.ProvisionTimeout())
 	if t == nil || len(state.Missing) == 0 || !hasStartupTaint(state.Object) || r.Now.Before(deadline) {

@@ -69,6 +69,8 @@ type Group struct {
 	Max         *int
 	// Refused says why the group is not planned with at all: its labels are another group's.
 	Refused string
+	// Withheld says why a new node would offer no GPU: the group's nodes do not.
+	Withheld string
 	// InFlight is what was asked for and is no node yet.
 	InFlight []v1alpha1.InFlight
 }
@@ -80,6 +82,8 @@ type NodeState struct {
 	Slices []*resourceapi.ResourceSlice
 	// Missing is what the node lacks of what the template promises; empty: it is complete.
 	Missing []string
+	// Withheld says that the node offers none of its GPUs, and will not by itself, and why.
+	Withheld string
 	// Waived is what a node with the startup taint never got of other drivers, and which it
 	// is not held to any more: they may have been uninstalled.
 	Waived []string
@@ -112,8 +116,10 @@ func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
 type reading struct {
 	*objects
 	Options
-	pods     podsByUse
-	slices   map[string][]*resourceapi.ResourceSlice
+	pods   podsByUse
+	slices map[string][]*resourceapi.ResourceSlice
+	// withheld has the nodes that offer none of their GPUs, with the reason.
+	withheld map[string]string
 	policies []*v1alpha1.GPUPolicy
 	// policyKey changes with any policy.
 	policyKey string
@@ -127,6 +133,7 @@ func newReading(all *objects, o Options) *reading {
 	r := &reading{objects: all, Options: o, policies: pointers(all.policies.Items)}
 	r.pods = sortPods(all.pods.Items, extendedResources(all.classes.Items))
 	r.slices = slicesByNode(all.slices.Items)
+	r.withheld = r.withheldNodes()
 	r.policyKey = versionsOf(r.policies)
 	r.members = members(living(all.groups.Items), all.nodes.Items)
 	r.daemons = daemonsOf(all.daemonSets.Items)
@@ -175,6 +182,7 @@ func (r *reading) snapshotNodes(starting map[string]bool) []scaleout.Node {
 			Pods:     r.pods.bound[node.Name],
 			Group:    r.members.ofNode[node.Name],
 			Starting: starting[node.Name],
+			Withheld: r.withheld[node.Name],
 		})
 	}
 	return nodes

@@ -1,0 +1,36 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// withheldNodes has by name the nodes that offer none of their GPUs, and says so with the reason
+// that the plugin gives. What a node publishes is newer than what its plugin says.
+func (r *reading) withheldNodes() map[string]string {
+	withheld := map[string]string{}
+	for i := range r.gpuNodes.Items {
+		node := &r.gpuNodes.Items[i]
+		publishes := slices.ContainsFunc(r.slices[node.Name], func(s *resourceapi.ResourceSlice) bool { return s.Spec.Driver == r.Driver })
+		if node.Withheld != "" && !publishes {
+			withheld[node.Name] = "offers none of its GPUs: " + node.Withheld
+		}
+	}
+	return withheld
+}
+
+// withheld says why a new node of a group would offer no GPU: none of its nodes is complete, and
+// one offers none.
+func withheld(nodes []NodeState) string {
+	if slices.ContainsFunc(nodes, NodeState.Complete) {
+		return ""
+	}
+	for _, state := range nodes {
+		if state.Withheld != "" {
+			return fmt.Sprintf("a new node would be like %s, which %s", state.Object.Name, state.Withheld)
+		}
+	}
+	return ""
+}
