@@ -1,11 +1,12 @@
 package prepare
 
 import (
-	"slices"
+	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
@@ -25,10 +26,57 @@ type Assignment struct {
 	MPS journal.MPS
 }
 
-// isOf tells whether a configuration's request reference means this
-// assignment: the request, or one of its alternatives.
-func (a Assignment) isOf(reference string) bool {
-	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
+// assign reads a claim's allocation. Results of other drivers are none of our
+// business. Every error names the claim and the request or configuration that
+// is at fault.
+func assign(claim *resourceapi.ResourceClaim, pool Pool) ([]Assignment, error) {
+	name := identify(claim)
+	if pool.Withheld != nil {
+		return nil, fmt.Errorf("claim %s: %w", name, pool.Withheld)
+	}
+	if claim.Status.Allocation == nil {
+		return nil, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", name)
+	}
+	devices := claim.Status.Allocation.Devices
+	var assignments []Assignment
+	for _, result := range devices.Results {
+		if result.Driver != pool.Driver {
+			continue
+		}
+		assignment, err := assignmentOf(result, pool)
+		if err != nil {
+			return nil, fmt.Errorf("claim %s, request %q: %w", name, result.Request, err)
+		}
+		assignments = append(assignments, assignment)
+	}
+	if len(assignments) == 0 {
+		return nil, fmt.Errorf("claim %s has no device of driver %s", name, pool.Driver)
+	}
+	if err := configure(claim.UID, devices.Config, pool.Driver, assignments); err != nil {
+		return nil, fmt.Errorf("claim %s, %w", name, err)
+	}
+	if err := checkDaemons(assignments); err != nil {
+		return nil, fmt.Errorf("claim %s, %w", name, err)
+	}
+	return assignments, nil
+}
+
+func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (Assignment, error) {
+	if result.Pool != pool.Name {
+		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, pool.Name)
+	}
+	shape, offered := pool.Shapes[result.Device]
+	if !offered {
+		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
+	}
+	assignment := Assignment{
+		Request: result.Request,
+		Shape:   shape,
+		Admin:   ptr.Deref(result.AdminAccess, false),
+		ShareID: ptr.Deref(result.ShareID, ""),
+	}
+	assignment.takeShare(result, pool.Driver)
+	return assignment, nil
 }
 
 // takeShare reads how the claim's share of a device is used, and how much of it the
@@ -71,59 +119,26 @@ func (a Assignment) shares() int {
 	return a.Shape.Form().Shares
 }
 
-// record is what will be remembered of the device.
-func (a Assignment) record(pool Pool) (journal.Device, error) {
-	steps, err := a.steps()
-	form := a.Shape.Form()
-	return journal.Device{
-		Request:     a.Request,
-		Pool:        pool.Name,
-		Device:      a.Shape.Name(),
-		UUID:        a.Shape.Physical().UUID,
-		AdminAccess: a.Admin,
-		ShareID:     string(a.ShareID),
-		Shape:       form.Base,
-		Type:        a.Shape.Type(),
-		Partition:   a.partition(),
-		Shares:      form.Shares,
-		Sharing:     form.Sharing,
-		Interval:    string(a.Interval),
-		MPS:         a.MPS,
-		Steps:       steps,
-	}, err
+// isOf tells whether a configuration's request reference means this
+// assignment: the request, or one of its alternatives.
+func (a Assignment) isOf(reference string) bool {
+	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
 }
 
-// partition is what a record says of the shape's partition, zero for an entire GPU. What
-// exists already, or is only looked at, is never ours.
-func (a Assignment) partition() journal.Partition {
-	form := a.Shape.Form()
-	if form.Entire() {
-		return journal.Partition{}
+// checkDaemons refuses what no container can use: MPS finds its daemon, and a client's
+// limits, in the environment, of which a container has one.
+func checkDaemons(assignments []Assignment) error {
+	for i, a := range assignments {
+		for _, b := range assignments[:i] {
+			if a.Admin || b.Admin || a.Request != b.Request || !a.served() && !b.served() {
+				continue
+			}
+			if a.shares()+b.shares() == 0 && a.MPS.Daemon == b.MPS.Daemon {
+				continue
+			}
+			return fmt.Errorf("request %q: it was given %s and %s, but a container can be the client of one MPS daemon only, with one share: ask for each in a request of its own, and use them in different containers",
+				a.Request, b.Shape.Name(), a.Shape.Name())
+		}
 	}
-	uuid := a.Shape.UUID()
-	return journal.Partition{
-		ProfileID: form.ProfileID, Start: form.Start, Size: form.Size, Foreign: a.Admin || uuid != "",
-		UUID: uuid, InstanceID: form.InstanceID, ComputeID: form.ComputeID,
-	}
-}
-
-// steps are what the preparation does: what the shape takes, and then what its sharing
-// takes. Who only looks at a device changes nothing.
-func (a Assignment) steps() ([]journal.Step, error) {
-	form := a.Shape.Form()
-	shape, err := preparationOf(form.Base)
-	if err != nil || a.Admin {
-		return nil, err
-	}
-	steps := slices.Clone(shape.steps())
-	if a.Interval != "" {
-		steps = append(steps, journal.SetTimeSlice)
-	}
-	if a.served() && form.Entire() {
-		steps = append(steps, journal.SetComputeMode)
-	}
-	if a.served() {
-		steps = append(steps, journal.RunDaemon)
-	}
-	return steps, nil
+	return nil
 }

@@ -2,16 +2,10 @@ package prepare
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
-	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
@@ -40,114 +34,59 @@ func (p *Preparer) plan(claim *resourceapi.ResourceClaim, pool Pool) (journal.Re
 	return record, nil
 }
 
-// assign reads a claim's allocation. Results of other drivers are none of our
-// business. Every error names the claim and the request or configuration that
-// is at fault.
-func assign(claim *resourceapi.ResourceClaim, pool Pool) ([]Assignment, error) {
-	name := identify(claim)
-	if pool.Withheld != nil {
-		return nil, fmt.Errorf("claim %s: %w", name, pool.Withheld)
-	}
-	if claim.Status.Allocation == nil {
-		return nil, fmt.Errorf("claim %s is not allocated: it can only be prepared after the scheduler has placed a pod that uses it", name)
-	}
-	devices := claim.Status.Allocation.Devices
-	var assignments []Assignment
-	for _, result := range devices.Results {
-		if result.Driver != pool.Driver {
-			continue
-		}
-		assignment, err := assignmentOf(result, pool)
-		if err != nil {
-			return nil, fmt.Errorf("claim %s, request %q: %w", name, result.Request, err)
-		}
-		assignments = append(assignments, assignment)
-	}
-	if len(assignments) == 0 {
-		return nil, fmt.Errorf("claim %s has no device of driver %s", name, pool.Driver)
-	}
-	if err := configure(claim.UID, devices.Config, pool.Driver, assignments); err != nil {
-		return nil, fmt.Errorf("claim %s, %w", name, err)
-	}
-	if err := checkDaemons(assignments); err != nil {
-		return nil, fmt.Errorf("claim %s, %w", name, err)
-	}
-	return assignments, nil
+// record is what will be remembered of the device.
+func (a Assignment) record(pool Pool) (journal.Device, error) {
+	steps, err := a.steps()
+	form := a.Shape.Form()
+	return journal.Device{
+		Request:     a.Request,
+		Pool:        pool.Name,
+		Device:      a.Shape.Name(),
+		UUID:        a.Shape.Physical().UUID,
+		AdminAccess: a.Admin,
+		ShareID:     string(a.ShareID),
+		Shape:       form.Base,
+		Type:        a.Shape.Type(),
+		Partition:   a.partition(),
+		Shares:      form.Shares,
+		Sharing:     form.Sharing,
+		Interval:    string(a.Interval),
+		MPS:         a.MPS,
+		Steps:       steps,
+	}, err
 }
 
-func identify(claim *resourceapi.ResourceClaim) cdi.Claim {
-	return cdi.Claim{
-		UID:            claim.UID,
-		NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
+// partition is what a record says of the shape's partition, zero for an entire GPU. What
+// exists already, or is only looked at, is never ours.
+func (a Assignment) partition() journal.Partition {
+	form := a.Shape.Form()
+	if form.Entire() {
+		return journal.Partition{}
+	}
+	uuid := a.Shape.UUID()
+	return journal.Partition{
+		ProfileID: form.ProfileID, Start: form.Start, Size: form.Size, Foreign: a.Admin || uuid != "",
+		UUID: uuid, InstanceID: form.InstanceID, ComputeID: form.ComputeID,
 	}
 }
 
-func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (Assignment, error) {
-	if result.Pool != pool.Name {
-		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, pool.Name)
+// steps are what the preparation does: what the shape takes, and then what its sharing
+// takes. Who only looks at a device changes nothing.
+func (a Assignment) steps() ([]journal.Step, error) {
+	form := a.Shape.Form()
+	shape, err := preparationOf(form.Base)
+	if err != nil || a.Admin {
+		return nil, err
 	}
-	shape, offered := pool.Shapes[result.Device]
-	if !offered {
-		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
+	steps := slices.Clone(shape.steps())
+	if a.Interval != "" {
+		steps = append(steps, journal.SetTimeSlice)
 	}
-	assignment := Assignment{
-		Request: result.Request,
-		Shape:   shape,
-		Admin:   ptr.Deref(result.AdminAccess, false),
-		ShareID: ptr.Deref(result.ShareID, ""),
+	if a.served() && form.Entire() {
+		steps = append(steps, journal.SetComputeMode)
 	}
-	assignment.takeShare(result, pool.Driver)
-	return assignment, nil
-}
-
-// Pool is what this node offers to claims.
-type Pool struct {
-	// Driver and Name select the results that are ours.
-	Driver, Name string
-	// Shapes are keyed by device name.
-	Shapes map[string]gpu.Shape
-	// Withheld says why no further claim is prepared; nil: they are. Shapes are then good
-	// for claims that are prepared already.
-	Withheld error
-}
-
-// NewPool indexes shapes by device name.
-func NewPool(driver, name string, shapes []gpu.Shape) Pool {
-	pool := Pool{Driver: driver, Name: name, Shapes: make(map[string]gpu.Shape, len(shapes))}
-	for _, shape := range shapes {
-		pool.Shapes[shape.Name()] = shape
+	if a.served() {
+		steps = append(steps, journal.RunDaemon)
 	}
-	return pool
-}
-
-// namesShown keep an error readable on a node with hundreds of partitions.
-const namesShown = 10
-
-func (p Pool) deviceNames() string {
-	if len(p.Shapes) == 0 {
-		return "none"
-	}
-	names := slices.Sorted(maps.Keys(p.Shapes))
-	if more := len(names) - namesShown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
-	}
-	return strings.Join(names, ", ")
-}
-
-// checkDaemons refuses what no container can use: MPS finds its daemon, and a client's
-// limits, in the environment, of which a container has one.
-func checkDaemons(assignments []Assignment) error {
-	for i, a := range assignments {
-		for _, b := range assignments[:i] {
-			if a.Admin || b.Admin || a.Request != b.Request || !a.served() && !b.served() {
-				continue
-			}
-			if a.shares()+b.shares() == 0 && a.MPS.Daemon == b.MPS.Daemon {
-				continue
-			}
-			return fmt.Errorf("request %q: it was given %s and %s, but a container can be the client of one MPS daemon only, with one share: ask for each in a request of its own, and use them in different containers",
-				a.Request, b.Shape.Name(), a.Shape.Name())
-		}
-	}
-	return nil
+	return steps, nil
 }

@@ -151,6 +151,13 @@ func (p *Preparer) results(claim *resourceapi.ResourceClaim) []resourceapi.Devic
 	})
 }
 
+func identify(claim *resourceapi.ResourceClaim) cdi.Claim {
+	return cdi.Claim{
+		UID:            claim.UID,
+		NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
+	}
+}
+
 // claimIn is the claim that a record is of.
 func claimIn(record journal.Record) cdi.Claim {
 	return cdi.Claim{

@@ -3,15 +3,13 @@ package prepare
 import (
 	"fmt"
 
-	cdispec "tags.cncf.io/container-device-interface/specs-go"
-
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
 // staticMIG is the preparation of a partition that somebody else has made: there is nothing
 // to do.
-type staticMIG struct{}
+type staticMIG struct{ migDevice }
 
 func (staticMIG) steps() []journal.Step { return nil }
 
@@ -22,12 +20,4 @@ func (staticMIG) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, 
 		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.Partition.UUID, device.Device, device.UUID)
 	}
 	return false, err
-}
-
-func (staticMIG) intact(device journal.Device, tools Tools) (bool, error) {
-	return exists(device, tools.MIG)
-}
-
-func (staticMIG) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
-	return partitionEdits(device, edits)
 }
