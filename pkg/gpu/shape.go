@@ -1,7 +1,5 @@
 package gpu
 
-import "fmt"
-
 // Shape is one way in which a physical GPU can be given to a claim.
 type Shape interface {
 	// Name is the device's name in the node's pool: a DNS label, unique on
@@ -35,56 +33,6 @@ type Base interface {
 	// sharedUses is what the base takes once, however many claims have a share of it.
 	sharedUses(c Counter) uint64
 }
-
-// Whole is the shape of an entire GPU, given to one claim at a time.
-type Whole struct{ GPU GPU }
-
-// Name is gpu-<minor>, as in NVIDIA's driver.
-func (w Whole) Name() string { return fmt.Sprintf("gpu-%d", w.GPU.Minor) }
-
-// Type is "gpu".
-func (w Whole) Type() string { return "gpu" }
-
-// Physical is the GPU itself.
-func (w Whole) Physical() GPU { return w.GPU }
-
-// Form is that of the entire GPU.
-func (w Whole) Form() Form { return Form{Base: BaseWhole} }
-
-// UUID is the GPU's.
-func (w Whole) UUID() string { return w.GPU.UUID }
-
-// MemoryBytes is the GPU's frame buffer.
-func (w Whole) MemoryBytes() uint64 { return w.GPU.MemoryBytes }
-
-// Uses is a part of every memory slice, which leaves no whole one to a partition.
-func (w Whole) Uses(c Counter) uint64 { return c.whole }
-
-// Describe has the engines of the GPU's largest profile where it can be partitioned at
-// once, as in NVIDIA's driver; on boards where that takes a reset, the GPU has more
-// than the largest profile.
-func (w Whole) Describe(d Description) {
-	w.identify(d)
-	if w.GPU.MemoryBytes != 0 { // a claim that asks for memory must not match by accident
-		d.Bytes(CapacityMemory, w.GPU.MemoryBytes)
-	}
-	if w.GPU.MIGSwitchable && len(w.GPU.Profiles) > 0 {
-		w.GPU.FreeResources().Engines.describe(d)
-	}
-}
-
-func (w Whole) identify(d Description) {
-	d.Text(AttributeUUID, w.GPU.UUID)
-	d.Number(AttributeIndex, &w.GPU.Index)
-	d.Number(AttributeMinor, &w.GPU.Minor)
-	d.Truth(AttributeECCEnabled, w.GPU.ECCEnabled)
-	d.Number(AttributeNVLinkGroup, w.GPU.NVLinkGroup)
-}
-
-func (w Whole) sharedType(s Sharing) string { return s.Name() }
-
-// sharedUses leaves neither the whole GPU nor anything else of it.
-func (w Whole) sharedUses(c Counter) uint64 { return c.shared }
 
 // bases are all bases, and what they are on a GPU.
 var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
@@ -176,31 +124,4 @@ func (g GPU) partitioned(policy Policy) []Shape {
 		}
 	}
 	return append(exclusive, shared...)
-}
-
-// OffersWhole tells whether a claim can have the entire GPU. One that somebody
-// has partitioned cannot be given whole, and neither can one with MIG enabled,
-// unless the mode can be switched at once.
-func (g GPU) OffersWhole() bool {
-	return g.MIG != MIGEnabled || g.MIGSwitchable && len(g.Instances) == 0
-}
-
-// Partitions are the partitions that can be made beside the GPU's Instances,
-// in the order in which they are published. There are none unless MIG is
-// enabled or can be switched on at once.
-func (g GPU) Partitions() []Partition {
-	if g.MIG == MIGUnsupported || g.MIG == MIGDisabled && !g.MIGSwitchable {
-		return nil
-	}
-	free := g.FreeResources()
-	var partitions []Partition
-	for _, p := range g.Profiles {
-		for _, start := range p.Starts {
-			if free.Fits(p, start) {
-				partitions = append(partitions, Partition{GPU: g, Profile: p, Start: start})
-			}
-		}
-	}
-	sortForPublication(partitions)
-	return partitions
 }
