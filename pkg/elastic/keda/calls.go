@@ -37,77 +37,61 @@ func Metrics() []prometheus.Collector {
 
 // calls tells of requests, in metrics and, where they fail, in the log.
 type calls struct {
-	clock  clock.PassiveClock
 	logger klog.Logger
 	told   *told
 }
 
 func newCalls(c clock.PassiveClock, logger klog.Logger) *calls {
-	return &calls{clock: c, logger: logger, told: newTold(c)}
+	return &calls{logger: logger, told: newTold(c)}
 }
 
-// call is one request or stream.
-type call struct {
-	*calls
-	ctx    context.Context
-	method string
-	ref    *externalscaler.ScaledObjectRef
-	since  time.Time
-}
-
-// begin gives the context for who answers: gRPC's own has no logger.
-func (c *calls) begin(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef) (context.Context, *call) {
-	ctx = klog.NewContext(ctx, c.logger.WithValues("method", method, "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName())))
-	return ctx, &call{calls: c, ctx: ctx, method: method, ref: ref, since: c.clock.Now()}
-}
-
-// guard turns a panic into an error: one trigger's bug is not to end the controller.
-func (c *call) guard(do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			klog.FromContext(c.ctx).Error(nil, "Bug: a request of KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "the controller has a bug that this request meets: its log says where")
+// run answers a request, or serves a stream, for which work says when it has answered. It gives
+// work the logger, which gRPC's own context lacks. It counts the call, tells of its error once
+// while that lasts, and gives it its code.
+func (c *calls) run(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, work func(ctx context.Context, answered func()) error) error {
+	logger := c.logger.WithValues("method", method, "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName()))
+	ctx = klog.NewContext(ctx, logger)
+	key := keyOf(method, ref)
+	answered := func() {
+		if c.told.over(key) {
+			logger.Info("Answered KEDA again after errors")
 		}
-	}()
-	if c.ref == nil {
-		return invalid(errors.New("the request names no ScaledObject: see that it comes from KEDA"))
 	}
-	return do()
-}
-
-func (c *call) took() {
-	requestSeconds.WithLabelValues(c.method).Observe(c.clock.Since(c.since).Seconds())
-}
-
-// answered says that the trigger works.
-func (c *call) answered() {
-	if c.told.over(c.key()) {
-		klog.FromContext(c.ctx).Info("Answered KEDA again after errors")
-	}
-}
-
-// end counts the call, tells of its error once while that lasts, and gives it its code.
-func (c *call) end(err error) error {
-	if err != nil && errors.Is(c.ctx.Err(), context.Canceled) {
-		err = c.ctx.Err() // whatever else went wrong, the client has gone
+	err := guard(ctx, ref, func() error { return work(ctx, answered) })
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		err = ctx.Err() // whatever else went wrong, the client has gone
 	}
 	answer := onTheWire(err)
 	code := status.Code(answer)
-	requests.WithLabelValues(c.method, code.String()).Inc()
+	requests.WithLabelValues(method, code.String()).Inc()
 	switch {
 	case code == codes.OK:
-		c.answered()
+		answered()
 	case code == codes.Canceled:
-	case c.told.news(c.key(), err.Error()):
-		klog.FromContext(c.ctx).Error(err, "Answered KEDA with an error")
+	case c.told.news(key, err.Error()):
+		logger.Error(err, "Answered KEDA with an error")
 	}
 	return answer
 }
 
-// key is of one trigger: a ScaledObject has several, which KEDA does not number for us. A map is
+// keyOf is of one trigger: a ScaledObject has several, which KEDA does not number for us. A map is
 // printed with its keys in order.
-func (c *call) key() string {
-	return fmt.Sprint(c.method, " ", c.ref.GetNamespace(), "/", c.ref.GetName(), c.ref.GetScalerMetadata())
+func keyOf(method string, ref *externalscaler.ScaledObjectRef) string {
+	return fmt.Sprint(method, " ", ref.GetNamespace(), "/", ref.GetName(), ref.GetScalerMetadata())
+}
+
+// guard turns a panic into an error: one trigger's bug is not to end the controller.
+func guard(ctx context.Context, ref *externalscaler.ScaledObjectRef, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.FromContext(ctx).Error(nil, "Bug: a request of KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "the controller has a bug that this request meets: its log says where")
+		}
+	}()
+	if ref == nil {
+		return invalid(errors.New("the request names no ScaledObject: see that it comes from KEDA"))
+	}
+	return do()
 }
 
 // told has the errors that the log has, as hashes: a client chooses how long their words are.

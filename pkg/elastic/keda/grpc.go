@@ -81,20 +81,19 @@ func after(err error, next func()) error {
 }
 
 // ask has one answer, in time.
-func ask[Answer any](ctx context.Context, s *grpcService, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (*Answer, error) {
-	ctx, call := s.calls.begin(ctx, method, ref)
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	var answer *Answer
-	err := call.guard(func() (err error) {
+func ask[Answer any](ctx context.Context, s *grpcService, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (answer *Answer, err error) {
+	since := s.clock.Now()
+	err = s.calls.run(ctx, method, ref, func(ctx context.Context, _ func()) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
 		answer, err = question(ctx)
 		if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %s: %w", requestTimeout, err)
 		}
 		return err
 	})
-	call.took()
-	if err := call.end(err); err != nil {
+	requestSeconds.WithLabelValues(method).Observe(s.clock.Since(since).Seconds())
+	if err != nil {
 		return nil, err
 	}
 	return answer, nil
@@ -106,15 +105,16 @@ var errStreamOver = errors.New("the stream has ended")
 // watch ends a stream in good order when it is of age and when the server stops, because KEDA
 // comes back sooner then: see streamAge.
 func (s *grpcService) watch(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, watch func(ctx context.Context, sent func()) error) error {
-	ctx, call := s.calls.begin(ctx, method, ref)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer s.clock.AfterFunc(streamAge, func() { cancel(errStreamOver) }).Stop()
-	defer context.AfterFunc(s.serving, func() { cancel(errStreamOver) })()
+	return s.calls.run(ctx, method, ref, func(ctx context.Context, answered func()) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer s.clock.AfterFunc(streamAge, func() { cancel(errStreamOver) }).Stop()
+		defer context.AfterFunc(s.serving, func() { cancel(errStreamOver) })()
 
-	err := call.guard(func() error { return watch(ctx, call.answered) })
-	if errors.Is(context.Cause(ctx), errStreamOver) {
-		err = nil
-	}
-	return call.end(err)
+		err := watch(ctx, answered)
+		if errors.Is(context.Cause(ctx), errStreamOver) {
+			err = nil
+		}
+		return err
+	})
 }
