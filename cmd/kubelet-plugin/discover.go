@@ -29,12 +29,12 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 			if !known {
 				return fmt.Errorf("output format %q is unknown: use -o table or -o yaml", output)
 			}
-			opened, err := openHardware(command.Context(), cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot})
+			library, err := openHardware(command.Context(), cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot})
 			if err != nil {
 				return err
 			}
-			defer func() { _ = opened.library.Close() }() // the process ends here
-			node, unreadable, err := opened.Discover()
+			defer func() { _ = library.Close() }() // the process ends here
+			node, unreadable, err := library.Discover()
 			if err != nil {
 				return err
 			}

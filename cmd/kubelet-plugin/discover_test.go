@@ -80,19 +80,19 @@ func expectReports(t *testing.T, root string) {
 // a process loads the library of one machine.
 func expectNoticed(t *testing.T, root string) {
 	t.Helper()
-	opened, err := openHardware(t.Context(), cdi.Roots{Host: "/", Local: root})
+	library, err := openHardware(t.Context(), cdi.Roots{Host: "/", Local: root})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer opened.library.Close()
-	if err := opened.library.CheckFile(); err != nil {
+	defer library.Close()
+	if err := library.CheckFile(); err != nil {
 		t.Error(err)
 	}
-	path := opened.library.Path()
+	path := library.Path()
 	if err := os.Rename(path, path+".old"); err != nil {
 		t.Fatal(err)
 	}
-	fixture.Sentence(t, opened.library.CheckFile(), path, "is gone", "the plugin ends, and starts anew")
+	fixture.Sentence(t, library.CheckFile(), path, "is gone", "the plugin ends, and starts anew")
 	if err := os.Rename(path+".old", path); err != nil {
 		t.Fatal(err)
 	}

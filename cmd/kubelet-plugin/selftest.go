@@ -12,10 +12,13 @@ import (
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/node/selftest"
 )
@@ -79,7 +82,7 @@ func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, 
 	if roots.Batch {
 		installed = roots.Hook
 	}
-	var opened *hardware
+	var library *nvml.Library
 	options := selftest.Options{
 		Version:     version(),
 		Proc:        os.DirFS("/proc"),
@@ -87,15 +90,15 @@ func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, 
 		Driver:      f.driverName,
 		Hook:        installed,
 		Open: func() (found selftest.Hardware, err error) {
-			opened, err = openHardware(ctx, roots)
+			library, err = openHardware(ctx, roots)
 			if err != nil {
 				return found, err
 			}
-			tools := prepare.Tools{MIG: opened.library, Modes: opened.library, TimeSlices: newTimeSlices(f)}
+			tools := prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)}
 			if f.mpsRoot != "" {
 				tools.Daemons = mps.NewDirectory(f.mpsRoot)
 			}
-			return selftest.Hardware{GPUs: selftestGPUs{opened}, Edits: opened.edits, Tools: tools}, nil
+			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)), Tools: tools}, nil
 		},
 	}
 	if mutate {
@@ -110,17 +113,11 @@ func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, 
 		}
 	}
 	report := selftest.Run(ctx, options)
-	if opened != nil {
-		_ = opened.library.Close() // the process ends here
+	if library != nil {
+		_ = library.Close() // the process ends here
 	}
 	return report, nil
 }
-
-// selftestGPUs implement selftest.GPUs.
-type selftestGPUs struct{ *hardware }
-
-// Processes implements selftest.GPUs.
-func (g selftestGPUs) Processes(uuid string) ([]uint32, error) { return g.library.Processes(uuid) }
 
 // noClaims is for who does not ask the API server. A self-test works on GPUs that no claim has,
 // so it only asks when one came meanwhile.

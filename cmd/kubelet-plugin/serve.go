@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -28,13 +27,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/atomicfile"
-	"github.com/mica-gpu/mica/pkg/node/cdi"
-	"github.com/mica-gpu/mica/pkg/node/devnode"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/offer"
-	"github.com/mica-gpu/mica/pkg/node/prepare"
-	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
 const (
@@ -95,39 +90,6 @@ func checkMPS(f *flags) error {
 		return fmt.Errorf("the NVIDIA driver in %s comes without %s: install its compute utilities, or take mps out of the policy", f.hostDriverRoot, program)
 	}
 	return nil
-}
-
-// openForClaims opens the NVIDIA driver with a CDI hook that containers can run.
-func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (driver.Hardware, error) {
-	roots := f.roots()
-	if roots.Batch {
-		if err := installer.install(roots.Hook); err != nil {
-			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w", err)
-		}
-	}
-	opened, err := openHardware(ctx, roots)
-	if err != nil {
-		return driver.Hardware{}, err
-	}
-	return driver.Hardware{
-		GPUs:  opened,
-		Edits: opened.edits,
-		Tools: prepare.Tools{MIG: opened.library, Modes: opened.library, TimeSlices: newTimeSlices(f)},
-		Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
-		Check: opened.library.CheckFile,
-		Close: opened.library.Close,
-	}, nil
-}
-
-// roots are the driver's, with the hook that containers run: the one that this plugin installs,
-// or one that is on the host already.
-func (f *flags) roots() cdi.Roots {
-	roots := cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: f.hookPath}
-	if f.hookPath == "" {
-		roots.Hook = filepath.Join(cmp.Or(f.hookDir, driver.DataDir(f.pluginsDir, f.driverName)), hookName)
-		roots.Batch = true
-	}
-	return roots
 }
 
 // hookInstaller installs the hook once: a node without a GPU looks for its driver

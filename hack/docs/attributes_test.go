@@ -2,25 +2,19 @@
 package docs
 
 import (
-	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/slice"
-	"github.com/mica-gpu/mica/test/nvmlsim/model"
-	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // The reference shows a slice with the first device, a partition, and a device of each
@@ -106,39 +100,8 @@ func devicesOf(pool resourceslice.Pool) []resourceapi.Device {
 
 func publishedPool(t *testing.T, machine string, policy func(gpu.GPU) gpu.Policy) resourceslice.Pool {
 	t.Helper()
-	file, err := nodes.Load(machine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	simulated, err := model.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	library, err := nvml.New(simulated.NewSession())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := library.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	node, unreadable, err := library.Discover(sysfs(file))
-	if err != nil || len(unreadable) != 0 {
-		t.Fatalf("%v, %v", unreadable, err)
-	}
+	node := fixture.Node(t, machine)
 	return slice.Pool(node, gpu.Shapes(node.GPUs, policy), nil)
-}
-
-// sysfs has of /sys what locality is read from.
-func sysfs(file model.File) fs.ReadLinkFS {
-	tree := fstest.MapFS{}
-	for _, g := range file.GPUs {
-		dir := path.Join(append([]string{"devices", g.PCIRoot}, append(g.PCIBridges, g.PCIBusID)...)...)
-		tree[path.Join(dir, "numa_node")] = &fstest.MapFile{Data: fmt.Appendln(nil, g.NUMANode)}
-		tree[path.Join("bus/pci/devices", g.PCIBusID)] = &fstest.MapFile{Data: []byte("../../../" + dir), Mode: fs.ModeSymlink}
-	}
-	return tree
 }
 
 func render(t *testing.T, device resourceapi.Device) string {

@@ -14,13 +14,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Discover reads the driver and every GPU. sysfs is the file system of the
-// machine's /sys, from which the PCIe root and the NUMA node come. After the loss of a GPU it
-// initialises NVML anew, which finds GPUs only then.
+// Discover reads the driver and every GPU. After the loss of a GPU it initialises NVML anew,
+// which finds GPUs only then.
 //
 // A GPU that cannot be read is left out and reported in unreadable; the others
 // are returned all the same. err is set only when nothing could be read.
-func (l *Library) Discover(sysfs fs.ReadLinkFS) (node gpu.Node, unreadable []error, err error) {
+func (l *Library) Discover() (node gpu.Node, unreadable []error, err error) {
 	if err := l.sessions.renew(); err != nil {
 		return gpu.Node{}, nil, err
 	}
@@ -37,7 +36,7 @@ func (l *Library) Discover(sysfs fs.ReadLinkFS) (node gpu.Node, unreadable []err
 		return gpu.Node{}, nil, err
 	}
 	in.counted(count)
-	reader := deviceReader{session: in, lib: nvlib.New(in.api), sysfs: sysfs}
+	reader := deviceReader{session: in, lib: nvlib.New(in.api), sysfs: l.sysfs}
 	for index := range count {
 		g, err := reader.read(index)
 		if err != nil {

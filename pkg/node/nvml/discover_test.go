@@ -94,7 +94,7 @@ func TestDiscoverLeavesOutALostGPU(t *testing.T) {
 	if err := machine.Lose(3); err != nil {
 		t.Fatal(err)
 	}
-	node, unreadable, err := fixture.Library(t, machine).Discover(fixture.Sysfs(file))
+	node, unreadable, err := fixture.Library(t, machine).Discover()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestDiscoverNamesTheCallThatFailed(t *testing.T) {
 			if err := machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_TIMEOUT, GPU: &third}); err != nil {
 				t.Fatal(err)
 			}
-			node, unreadable, err := library.Discover(fixture.Sysfs(file))
+			node, unreadable, err := library.Discover()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +184,7 @@ func TestDiscoverWithoutOptionalFacts(t *testing.T) {
 				if err := machine.Fail(model.Failure{Function: function, Return: with, GPU: &third}); err != nil {
 					t.Fatal(err)
 				}
-				node, unreadable, err := library.Discover(fixture.Sysfs(file))
+				node, unreadable, err := library.Discover()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -220,7 +220,7 @@ func TestDiscoverFailsWithoutTheDriver(t *testing.T) {
 			if err := machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_DRIVER_NOT_LOADED}); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := library.Discover(fixture.Sysfs(file))
+			_, _, err := library.Discover()
 			if !errors.Is(err, nvml.ErrDriverNotLoaded) || !strings.HasPrefix(err.Error(), asked+": NVML answered ") {
 				t.Errorf("got %v, want an error of %q that is ErrDriverNotLoaded", err, asked)
 			}
@@ -231,7 +231,11 @@ func TestDiscoverFailsWithoutTheDriver(t *testing.T) {
 func TestDiscoverLeavesOutWhatAGPUDoesNotHave(t *testing.T) {
 	file := fixture.File(t, "p5.48xlarge")
 	machine := fixture.Machine(t, file)
-	library := fixture.Library(t, machine)
+	library, err := nvml.New(machine.Library(), fstest.MapFS{}) // no sysfs, either
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = library.Close() })
 	for _, function := range []string{
 		"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode",
 		"nvmlDeviceGetNvLinkState", "nvmlDeviceGetAddressingMode",
@@ -240,7 +244,7 @@ func TestDiscoverLeavesOutWhatAGPUDoesNotHave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	node, unreadable, err := library.Discover(fstest.MapFS{}) // no sysfs, either
+	node, unreadable, err := library.Discover()
 	if err != nil || len(unreadable) > 0 {
 		t.Fatal(err, unreadable)
 	}
@@ -259,7 +263,7 @@ func TestDiscoverReadsMIGModeInForce(t *testing.T) {
 	library := fixture.Library(t, machine)
 	expect := func(want gpu.MIGMode) {
 		t.Helper()
-		node, unreadable, err := library.Discover(fixture.Sysfs(file))
+		node, unreadable, err := library.Discover()
 		if err != nil || len(unreadable) > 0 {
 			t.Fatal(err, unreadable)
 		}
@@ -329,7 +333,7 @@ func discover(t *testing.T, how odd, file model.File) gpu.Node {
 			t.Fatal(err)
 		}
 	}
-	library, err := nvml.New(oddLibrary{Interface: machine.Library(), odd: how})
+	library, err := nvml.New(oddLibrary{Interface: machine.Library(), odd: how}, fixture.Sysfs(file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +342,7 @@ func discover(t *testing.T, how odd, file model.File) gpu.Node {
 			t.Error(err)
 		}
 	})
-	node, unreadable, err := library.Discover(fixture.Sysfs(file))
+	node, unreadable, err := library.Discover()
 	if err != nil || len(unreadable) != len(how.lose) {
 		t.Fatalf("got error %v and unreadable %v, want %d unreadable", err, unreadable, len(how.lose))
 	}

@@ -7,6 +7,9 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -81,6 +84,7 @@ var requiredSymbols = []string{
 // rests, and with the process.
 type Library struct {
 	sessions sessions
+	sysfs    fs.ReadLinkFS
 	path     string
 	// root is where the library is looked for.
 	root string
@@ -101,7 +105,7 @@ func Open(driverRoot string) (*Library, error) {
 		return nil, err
 	}
 	remember(path)
-	library, err := New(nvml.New(nvml.WithLibraryPath(path)))
+	library, err := New(nvml.New(nvml.WithLibraryPath(path)), sysfsOf(driverRoot))
 	if err != nil {
 		return nil, fmt.Errorf("initialise NVML from %s: %w%s", path, err, remedy(err))
 	}
@@ -121,9 +125,21 @@ func remedy(err error) string {
 	return ""
 }
 
-// New initialises the given NVML, which may be an in-process stand-in.
-func New(api nvml.Interface) (*Library, error) {
-	l := &Library{sessions: sessions{api: api}}
+// sysfsOf is the driver root's own /sys where it has one, as the root of a driver container
+// does and a simulated one, else the machine's.
+func sysfsOf(driverRoot string) fs.ReadLinkFS {
+	own := filepath.Join(driverRoot, "sys")
+	if _, err := os.Stat(filepath.Join(own, "bus/pci/devices")); err != nil {
+		own = "/sys"
+	}
+	sysfs, _ := os.DirFS(own).(fs.ReadLinkFS) // it is one, says os.DirFS
+	return sysfs
+}
+
+// New initialises the given NVML, which may be an in-process stand-in. sysfs is the file system
+// of the machine's /sys, from which the PCIe root and the NUMA node of GPUs come.
+func New(api nvml.Interface, sysfs fs.ReadLinkFS) (*Library, error) {
+	l := &Library{sessions: sessions{api: api}, sysfs: sysfs}
 	return l, l.sessions.begin()
 }
 

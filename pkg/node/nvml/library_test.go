@@ -147,7 +147,7 @@ func TestNewSaysWhyNVMLDoesNotStart(t *testing.T) {
 	if err := machine.Fail(model.Failure{Function: "nvmlInit_v2", Return: gonvml.ERROR_DRIVER_NOT_LOADED}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := nvml.New(machine.Library())
+	_, err := nvml.New(machine.Library(), fixture.Sysfs(machine.File()))
 	if !errors.Is(err, nvml.ErrDriverNotLoaded) {
 		t.Errorf("got %v, want ErrDriverNotLoaded", err)
 	}
@@ -155,7 +155,7 @@ func TestNewSaysWhyNVMLDoesNotStart(t *testing.T) {
 
 func TestCloseReleasesNVML(t *testing.T) {
 	machine := fixture.Machine(t, fixture.File(t, "g6.xlarge"))
-	library, err := nvml.New(machine.Library())
+	library, err := nvml.New(machine.Library(), fixture.Sysfs(machine.File()))
 	if err != nil {
 		t.Fatal(err)
 	}

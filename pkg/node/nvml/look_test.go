@@ -26,7 +26,7 @@ func watch(t *testing.T, name string, before func(*model.Machine)) *watched {
 	w := &watched{T: t, machine: fixture.Machine(t, file)}
 	before(w.machine)
 	w.library = fixture.Library(t, w.machine)
-	node, unreadable, err := w.library.Discover(fixture.Sysfs(file))
+	node, unreadable, err := w.library.Discover()
 	must(t, errors.Join(append(unreadable, err)...))
 	w.gpus = node.GPUs
 	return w
@@ -166,7 +166,7 @@ func TestLooksTellOfGPUsThatComeAndGo(t *testing.T) {
 		t.Errorf("got %v, want ErrGPULost", err)
 	}
 	must(t, w.machine.Return(1))
-	node, unreadable, err := w.library.Discover(fixture.Sysfs(w.machine.File()))
+	node, unreadable, err := w.library.Discover()
 	must(t, errors.Join(append(unreadable, err)...))
 	if len(node.GPUs) != 4 {
 		t.Errorf("got %d GPUs, want all four", len(node.GPUs))

@@ -83,7 +83,7 @@ func TestRefreshSeesWhatSomebodyElseDoes(t *testing.T) {
 	library := fixture.Library(t, machine)
 	silent := model.Failure{Function: "nvmlDeviceGetGpuInstanceProfileInfo", Return: gonvml.ERROR_NOT_SUPPORTED}
 	must(t, machine.Fail(silent))
-	node, _, err := library.Discover(fixture.Sysfs(file))
+	node, _, err := library.Discover()
 	must(t, err)
 	if g := node.GPUs[1]; len(g.Profiles) != 0 || g.MIG != gpu.MIGDisabled {
 		t.Fatalf("got %+v from a driver that lists nothing", g)
@@ -119,7 +119,7 @@ func TestRefreshNamesTheCallThatFailed(t *testing.T) {
 			file := fixture.File(t, "mig-static")
 			machine := fixture.Machine(t, file)
 			library := fixture.Library(t, machine)
-			node, _, err := library.Discover(fixture.Sysfs(file))
+			node, _, err := library.Discover()
 			must(t, err)
 			must(t, machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_TIMEOUT}))
 			_, err = fixture.Library(t, machine).Refresh(node.GPUs) // which knows nothing yet

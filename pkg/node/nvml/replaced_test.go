@@ -58,7 +58,7 @@ func TestALibraryThatWasReplaced(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	// This is why: the loader still has the old one.
-	if _, err := New(nvml.New(nvml.WithLibraryPath(path))); errors.Is(err, ErrDriverNotLoaded) {
+	if _, err := New(nvml.New(nvml.WithLibraryPath(path)), nil); errors.Is(err, ErrDriverNotLoaded) {
 		t.Error("the loader gives the new file, so ErrReplaced is not needed")
 	}
 }

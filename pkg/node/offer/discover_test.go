@@ -34,7 +34,7 @@ func newShared(t *testing.T) *rig {
 func (r *rig) looking(then func(looked int, seen *gpu.Node)) look {
 	looked := 0
 	return func(gpu.Node) (sight, error) {
-		node, unreadable, err := r.library.Discover(fixture.Sysfs(r.file))
+		node, unreadable, err := r.library.Discover()
 		looked++
 		then(looked, &node)
 		return sight{node: node}, errors.Join(append(unreadable, err)...)

@@ -26,7 +26,7 @@ func (r *rig) answers(t *testing.T, when string, want int) {
 // persist has the driver keep all GPUs.
 func persist(t *testing.T) func(*rig) {
 	return func(r *rig) {
-		for i := range r.file.GPUs {
+		for i := range r.machine.GPUs() {
 			handle, _ := r.library.API().DeviceGetHandleByIndex(i)
 			if ret := handle.SetPersistenceMode(enabled); ret != success {
 				t.Fatal(ret)

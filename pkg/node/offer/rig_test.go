@@ -32,7 +32,6 @@ const thisBoot = "boot-1"
 // rig is a node with simulated GPUs and real records of claims.
 type rig struct {
 	*Offer
-	file     model.File
 	machine  *model.Machine
 	library  *nvml.Library
 	dir      string
@@ -53,8 +52,7 @@ type rig struct {
 
 func newRig(t testing.TB, machine string, changes ...func(*Options)) *rig {
 	t.Helper()
-	r := &rig{file: fixture.File(t, machine), node: fixture.Node(t, machine), dir: t.TempDir()}
-	r.machine = fixture.Machine(t, r.file)
+	r := &rig{machine: fixture.Machine(t, fixture.File(t, machine)), node: fixture.Node(t, machine), dir: t.TempDir()}
 	r.library = fixture.Library(t, r.machine)
 	r.logger = ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	var err error
@@ -129,7 +127,7 @@ func (r *rig) Discover() (gpu.Node, []error, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.live {
-		return r.library.Discover(fixture.Sysfs(r.file))
+		return r.library.Discover()
 	}
 	return r.node, r.problems, nil
 }

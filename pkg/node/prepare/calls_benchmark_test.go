@@ -8,7 +8,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
@@ -24,7 +23,7 @@ func BenchmarkCallsOfNVML(b *testing.B) {
 			r := newMIGRig(b)
 			p := r.startMIG(b, nil)
 			prepare(b, p, r.allocated("neighbour", "gpu-0-mig-1g10gb-19-6")) // MIG is enabled, and stays so
-			node, _, err := r.library.Discover(fixture.Sysfs(r.sysfs))
+			node, _, err := r.library.Discover()
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -23,7 +23,6 @@ type migRig struct {
 	*rig
 	machine *model.Machine
 	library *nvml.Library
-	sysfs   model.File
 }
 
 func newMIGRig(t testing.TB) *migRig {
@@ -37,7 +36,7 @@ func newMIGRigOf(t testing.TB, gpus int) *migRig {
 	file := fixture.File(t, "p5.48xlarge")
 	file.GPUs = file.GPUs[:gpus]
 	machine := fixture.Machine(t, file)
-	return &migRig{newRig(t), machine, fixture.Library(t, machine), file}
+	return &migRig{newRig(t), machine, fixture.Library(t, machine)}
 }
 
 // startMIG is the start of a plugin process that has found its GPUs. around
@@ -58,7 +57,7 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 // free is the node without the instances that were made for claims.
 func (r *migRig) free(t testing.TB, p *Preparer) gpu.Node {
 	t.Helper()
-	node, unreadable, err := r.library.Discover(fixture.Sysfs(r.sysfs))
+	node, unreadable, err := r.library.Discover()
 	if err := errors.Join(append(unreadable, err)...); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,6 @@ import (
 // rig is a simulated node, whose plugin has its records and locks in a directory.
 type rig struct {
 	machine *model.Machine
-	file    model.File
 	library *nvml.Library
 	edits   edits
 	proc    string
@@ -41,8 +40,7 @@ type rig struct {
 
 func newRig(t *testing.T, machine string) *rig {
 	t.Helper()
-	r := &rig{file: fixture.File(t, machine), dir: t.TempDir(), proc: "Name:\tselftest\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"}
-	r.machine = fixture.Machine(t, r.file)
+	r := &rig{machine: fixture.Machine(t, fixture.File(t, machine)), dir: t.TempDir(), proc: "Name:\tselftest\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"}
 	r.library = fixture.Library(t, r.machine)
 	r.edits.nodes = []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
 	r.tools = prepare.Tools{MIG: r.library, Modes: r.library, TimeSlices: &r.set, Daemons: &r.run}
@@ -51,14 +49,8 @@ func newRig(t *testing.T, machine string) *rig {
 }
 
 func (r *rig) open() (Hardware, error) {
-	return Hardware{GPUs: r, Edits: &r.edits, Tools: r.tools}, nil
+	return Hardware{GPUs: r.library, Edits: &r.edits, Tools: r.tools}, nil
 }
-
-// Discover implements GPUs.
-func (r *rig) Discover() (gpu.Node, []error, error) { return r.library.Discover(fixture.Sysfs(r.file)) }
-
-// Processes implements GPUs.
-func (r *rig) Processes(uuid string) ([]uint32, error) { return r.library.Processes(uuid) }
 
 // look runs the self-test.
 func (r *rig) look(t *testing.T) *Report {
@@ -92,7 +84,7 @@ func (r *rig) preparer(t *testing.T) *prepare.Preparer {
 // hold has the plugin prepare a claim for a device.
 func (r *rig) hold(t *testing.T, device string) {
 	t.Helper()
-	node, _, err := r.Discover()
+	node, _, err := r.library.Discover()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -119,13 +120,14 @@ func TestFaultsThatAreSeen(t *testing.T) {
 
 // other is a node whose board is not as it is known.
 type other struct {
-	*rig
+	*nvml.Library
+
 	change func(*gpu.GPU)
 }
 
 // Discover implements GPUs.
 func (o other) Discover() (gpu.Node, []error, error) {
-	node, unreadable, err := o.rig.Discover()
+	node, unreadable, err := o.Library.Discover()
 	o.change(&node.GPUs[0])
 	return node, unreadable, err
 }
@@ -139,7 +141,7 @@ func TestBoardsThatAreNotAsPredicted(t *testing.T) {
 		"other numbers": {func(g *gpu.GPU) { g.Profiles[0].Multiprocessors++ }, "multiprocessors"},
 	} {
 		r := newRig(t, "p5.48xlarge")
-		r.options.Open = func() (Hardware, error) { return Hardware{GPUs: other{r, tc.change}, Edits: &r.edits}, nil }
+		r.options.Open = func() (Hardware, error) { return Hardware{GPUs: other{r.library, tc.change}, Edits: &r.edits}, nil }
 		t.Run(name, func(t *testing.T) { expect(t, r.look(t), "catalogue", Warning, tc.want) })
 	}
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
@@ -20,9 +18,9 @@ import (
 
 // hardware is the NVML of a simulated machine, in this process.
 type hardware struct {
-	library *nvml.Library
+	*nvml.Library
+
 	session *model.Session
-	sysfs   fs.ReadLinkFS
 }
 
 // open boots the ready-made machine. Identities, such as its GPUs' UUIDs, are those of
@@ -38,29 +36,17 @@ func open(machine, node string) (*hardware, error) {
 		return nil, fmt.Errorf("node %s, machine %s: %w", node, machine, err)
 	}
 	session := loaded.NewSession()
-	library, err := nvml.New(session)
+	library, err := nvml.New(session, fixture.Sysfs(file))
 	if err != nil {
 		session.Close()
 		return nil, err
 	}
-	return &hardware{library: library, session: session, sysfs: fixture.Sysfs(file)}, nil
+	return &hardware{library, session}, nil
 }
-
-// Discover implements offer.GPUs.
-func (h *hardware) Discover() (gpu.Node, []error, error) { return h.library.Discover(h.sysfs) }
-
-// Refresh implements offer.GPUs.
-func (h *hardware) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return h.library.Refresh(gpus) }
-
-// Persistent implements offer.GPUs.
-func (h *hardware) Persistent() (bool, error) { return h.library.Persistent() }
-
-// Rest implements offer.GPUs.
-func (h *hardware) Rest() (bool, error) { return h.library.Rest() }
 
 func (h *hardware) close() error {
 	defer h.session.Close()
-	return h.library.Close()
+	return h.Close()
 }
 
 // noContainers are the edits of a node on which no container ever starts: kubelet, who
@@ -89,9 +75,9 @@ func opener(machine, node string) func(context.Context) (driver.Hardware, error)
 			return driver.Hardware{}, err
 		}
 		return driver.Hardware{
-			GPUs: opened, Edits: noContainers{}, Tools: prepare.Tools{MIG: opened.library, Modes: opened.library},
-			Meter: func(uuid string) sample.Meter { return opened.library.Meter(uuid) },
-			Check: opened.library.CheckFile,
+			GPUs: opened, Edits: noContainers{}, Tools: prepare.Tools{MIG: opened, Modes: opened},
+			Meter: func(uuid string) sample.Meter { return opened.Meter(uuid) },
+			Check: opened.CheckFile,
 			Close: opened.close,
 		}, nil
 	}
