@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,6 +27,31 @@ func TestTheWalksThroughTheCodeAreThere(t *testing.T) {
 		}
 		if !functionsOf(t, path)[step[2]] {
 			t.Errorf("docs/development.md names %s in %s, which has no such function", step[2], step[1])
+		}
+	}
+}
+
+// A reader goes top-down: what a walk has left is read.
+func TestNoWalkReturnsToAFile(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "../../docs/development.md"), "\n## How to read the code\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	walks := strings.Split(section, "\n### ")[1:]
+	if len(walks) != 5 {
+		t.Errorf("found %d walks: does the test look for the right thing?", len(walks))
+	}
+	line := regexp.MustCompile(`(?m)^ *((?:[\w-]+/)+\w+\.go): `)
+	for _, walk := range walks {
+		name, _, _ := strings.Cut(walk, "\n")
+		files := []string{""}
+		for _, step := range line.FindAllStringSubmatch(walk, -1) {
+			file := step[1]
+			if file == files[len(files)-1] {
+				continue
+			}
+			if slices.Contains(files, file) {
+				t.Errorf("docs/development.md, %q: the walk returns to %s: move what it returns for to the file where it is then, or to one of its own", name, file)
+			}
+			files = append(files, file)
 		}
 	}
 }
