@@ -61,6 +61,9 @@ func read(expression string) *Selector {
 	if problems != nil && len(problems.GetErrors()) > 0 {
 		return whole
 	}
+	if whole.Err = checkNumerals(tree.Expr()); whole.Err != nil {
+		return whole
+	}
 	w := &walker{Selector: &Selector{}, info: tree.SourceInfo()}
 	w.split(tree.Expr(), scope{}, func(body string) string { return body })
 	if w.failed || len(w.Conditions) == 0 {

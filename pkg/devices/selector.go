@@ -42,8 +42,8 @@ func (s *Selectors) Compiled() *dracel.Cache { return s.compiled }
 
 // Selector is an expression, compiled and read.
 type Selector struct {
-	// Err tells why the expression cannot be used: it does not compile, or costs more than the
-	// API server allows.
+	// Err tells why the expression cannot be used: it does not compile, costs more than the
+	// API server allows, or has a number that may take for ever to read.
 	Err error
 	// Names are the attributes that it may read, without their domains, and strings that are
 	// none. With Everything, it may read any.
@@ -59,6 +59,9 @@ func Check(expression string) error { return newSelector(expression).Err }
 
 func newSelector(expression string) *Selector {
 	s := read(expression)
+	if s.Err != nil {
+		return s // it may not be looked at any further
+	}
 	s.program = dracel.GetCompiler(language).CompileCELExpression(expression, dracel.Options{})
 	switch {
 	case s.program.Error != nil:

@@ -118,6 +118,35 @@ func TestSelectorsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
+// Nobody may keep the planner busy with a number, however it is written.
+func TestNumbersAreBounded(t *testing.T) {
+	const memory = `device.capacity["gpu.nvidia.com"].memory.compareTo(VALUE) > 0`
+	for value, fine := range map[string]bool{
+		`quantity("70Gi")`:                        true,
+		`quantity("1E")`:                          true,
+		`quantity("8e10")`:                        true,
+		`quantity("8E+10")`:                       true,
+		`quantity(device.attributes["a"].memory)`: true,
+		`quantity("1e-9999999")`:                  false,
+		`quantity("1e+9999999")`:                  false,
+		`quantity("1E9999999")`:                   false,
+		`quantity("1e-" + "9999999")`:             false,
+		`cel.bind(n, "1e-9999999", quantity(n))`:  false,
+		`["1e-9999999"].map(n, quantity(n))[0]`:   false,
+		`quantity(device.attributes["a"].?memory.orValue("1e-9999999"))`: false,
+		`(isQuantity("1e-9999999") ? quantity("1") : quantity("2"))`:     false,
+		`quantity("1` + strings.Repeat("0", 1000) + `")`:                 false,
+	} {
+		selector := newSelector(strings.ReplaceAll(memory, "VALUE", value))
+		if (selector.Err == nil) != fine {
+			t.Errorf("%s: %v", value, selector.Err)
+		}
+		if selector.Err != nil && selector.program.Expression != "" {
+			t.Errorf("%s is compiled though it is refused", value)
+		}
+	}
+}
+
 func TestSelectorsAreCompiledOnce(t *testing.T) {
 	s := NewSelectors()
 	if once := s.Get(`true`); s.Get(`true`) != once {
