@@ -9,8 +9,9 @@
 #
 #   FLEET_GROUPS      a file with node groups to begin with (test/fleet/groups.yaml has examples)
 #   FLEET_FLAGS       more flags of fleet, such as --whole-plugins=4
-#   AUTOSCALER        "off": no autoscaler is started
-#   AUTOSCALER_FLAGS  more flags of autoscaler-sim, such as --scan-interval=5s
+#   AUTOSCALER        the real Cluster Autoscaler: the path of a cluster-autoscaler binary with the
+#                     AWS provider (docs/development.md says how to build one). "off": none is started
+#   AUTOSCALER_FLAGS  more flags of either, such as --scan-interval=5s
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -63,10 +64,37 @@ fi
 MICA_FLEET=$(<"${address}")
 export MICA_FLEET
 
-if [[ ${AUTOSCALER:-} != off ]]; then
+# real_autoscaler FLAG... starts Cluster Autoscaler, for which fleet is AWS. It calls what its
+# configuration names, but for the instance types, for which it asks the SDK's usual address of EC2
+# when it starts.
+real_autoscaler() {
+	local config=${logs}/aws.conf service
+	for service in autoscaling ec2 eks; do
+		printf '[ServiceOverride "%s"]\nService=%s\nRegion=sim-1\nURL=%s\nSigningRegion=sim-1\nSigningName=%s\n' \
+			"${service}" "${service}" "${MICA_FLEET}/aws/${service}" "${service}"
+	done >"${config}"
+	start autoscaler env AWS_ENDPOINT_URL_EC2="${MICA_FLEET}/aws/ec2" AWS_REGION=sim-1 \
+		AWS_ACCESS_KEY_ID=simulated AWS_SECRET_ACCESS_KEY=simulated AWS_EC2_METADATA_DISABLED=true \
+		"${AUTOSCALER}" --kubeconfig "${KUBECONFIG}" --leader-elect=false --address=127.0.0.1:0 \
+		--cloud-provider=aws --cloud-config "${config}" \
+		--node-group-auto-discovery=asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/fleet "$@"
+}
+
+case ${AUTOSCALER:-} in
+off) ;;
+"")
 	# shellcheck disable=SC2086  # several flags
 	start autoscaler bin/autoscaler-sim --cloud "${MICA_FLEET}" ${AUTOSCALER_FLAGS:-}
-fi
+	;;
+*)
+	if [[ ! -x ${AUTOSCALER} ]]; then
+		echo "AUTOSCALER=${AUTOSCALER} is no program: name a cluster-autoscaler binary by its absolute path" >&2
+		exit 1
+	fi
+	# shellcheck disable=SC2086  # several flags
+	real_autoscaler ${AUTOSCALER_FLAGS:-}
+	;;
+esac
 
 # In the background, so that a signal is heeded at once.
 "$@" <&0 &

@@ -7,3 +7,8 @@ fleet: $(CLUSTER) ## Build what plays cloud and Cluster Autoscaler: bin/fleet, b
 	$(COMPILE) go build -o bin/autoscaler-sim ./test/autoscaler
 	kwok=$$($(CLUSTER) tool kwok) && ln -sf "$$kwok" bin/kwok
 	$(CLUSTER) image --name mica.local/eks-sim:dev --binary bin/eks-sim --entrypoint /usr/bin/eks-sim --out bin/eks-sim.tar
+
+# With AUTOSCALER as hack/scaleout.sh has it.
+.PHONY: test-scaleout
+test-scaleout: e2e-parts ## Run the scale-out tests on a cluster of their own; AUTOSCALER=FILE: beside the real Cluster Autoscaler
+	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^TestScaleOut'

@@ -24,6 +24,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/test/fleet/aws"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 	"github.com/mica-gpu/mica/test/fleet/plugin"
 )
@@ -99,7 +100,7 @@ func run(ctx context.Context, f *flags) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return machines.Run(ctx, stepInterval) })
 	group.Go(func() error { return plugins.Run(ctx) })
-	group.Go(func() error { return serve(ctx, listener, machines.Handler()) })
+	group.Go(func() error { return serve(ctx, listener, handler(machines)) })
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -120,6 +121,14 @@ func listen(address string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on --listen %s: %w: choose a free port, or 0 for any", address, err)
 	}
 	return listener, nil
+}
+
+// handler serves the cloud to tests, and as AWS to Cluster Autoscaler.
+func handler(machines *cloud.Cloud) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", machines.Handler())
+	mux.Handle("/aws/", aws.Handler(machines, time.Now))
+	return mux
 }
 
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {

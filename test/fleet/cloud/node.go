@@ -33,10 +33,11 @@ const (
 	AnnotationFake = "kwok.x-k8s.io/node"
 )
 
-// Region and Zone are where all machines are.
+// Region and Zone are where all machines are, and Image is what they boot.
 const (
 	Region = "sim-1"
 	Zone   = "sim-1a"
+	Image  = "ami-00000000000000000"
 )
 
 // labels are those of every node of the group but for the host name's: what kubelet, the cloud
@@ -57,7 +58,7 @@ func (g Group) labels() map[string]string {
 		"topology.k8s.aws/zone-id":          "sim1-az1",
 		LabelNodegroup:                      g.Name,
 		LabelCapacityType:                   g.Capacity(),
-		"eks.amazonaws.com/nodegroup-image": "ami-00000000000000000",
+		"eks.amazonaws.com/nodegroup-image": Image,
 		"nvidia.com/gpu.present":            "true",
 	}
 	maps.Copy(labels, g.Labels)
