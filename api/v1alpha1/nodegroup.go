@@ -285,7 +285,8 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
-	// conditions has Ready, TemplateValid and InBackoff.
+	// conditions has Ready, TemplateValid and InBackoff, and OutlastsAutoscaler and NodesStuck once they
+	// were true.
 	//
 	// +optional
 	// +listType=map
@@ -383,6 +384,12 @@ const (
 	ConditionTemplateValid = "TemplateValid"
 	// ConditionInBackoff is true while the group does not grow after a failure.
 	ConditionInBackoff = "InBackoff"
+	// ConditionOutlastsAutoscaler is true when the last new node took longer than Cluster Autoscaler
+	// waits for one. It is absent until that has happened.
+	ConditionOutlastsAutoscaler = "OutlastsAutoscaler"
+	// ConditionNodesStuck is true while a node keeps the startup taint, and may keep it for ever. It is
+	// absent until that has happened.
+	ConditionNodesStuck = "NodesStuck"
 )
 
 // Reasons of a group's conditions.
@@ -399,4 +406,10 @@ const (
 	ReasonScaleUpFailed       = "ScaleUpFailed"
 	ReasonAutoscalerBackedOff = "ClusterAutoscalerBackedOff"
 	ReasonNoBackoff           = "NoFailure"
+	ReasonProvisionTime       = "MaxNodeProvisionTimeTooShort"
+	ReasonStartupTime         = "MaxNodeStartupTimeTooShort"
+	ReasonWaitsLongEnough     = "WaitsLongEnough"
+	ReasonDaemonSetsKeptOff   = "DaemonSetsKeptOff"
+	ReasonNodeIncomplete      = "NodeIncomplete"
+	ReasonNoneStuck           = "NoneStuck"
 )

@@ -18,7 +18,9 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/ready"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -53,6 +55,12 @@ func (l *Loop) reportGroups(ctx context.Context, s pair.Situation, result pair.R
 			demand:  demand[name],
 			pairing: result.Status[name],
 			now:     s.Now,
+		}
+		report.said, _ = s.Autoscaler.Of(group.Object, s.Now)
+		for _, stuck := range l.gate.Stuck() {
+			if stuck.Group == name {
+				report.stuck = append(report.stuck, stuck)
+			}
 		}
 		problems = append(problems, l.writeGroup(ctx, group.Object, before, report))
 	}
@@ -125,11 +133,13 @@ func (l *Loop) tell(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUNodeGroup
 		{v1alpha1.ConditionReady, metav1.ConditionFalse},
 		{v1alpha1.ConditionTemplateValid, metav1.ConditionFalse},
 		{v1alpha1.ConditionInBackoff, metav1.ConditionTrue},
+		{v1alpha1.ConditionOutlastsAutoscaler, metav1.ConditionTrue},
+		{v1alpha1.ConditionNodesStuck, metav1.ConditionTrue},
 	} {
 		was := meta.FindStatusCondition(before.Status.Conditions, kind.condition)
 		is := meta.FindStatusCondition(status.Conditions, kind.condition)
 		again := kind.condition == v1alpha1.ConditionInBackoff && failures(status.Backoff) > failures(before.Status.Backoff)
-		if is.Status != kind.bad || told(was) == told(is) && !again {
+		if is == nil || is.Status != kind.bad || told(was) == told(is) && !again {
 			continue
 		}
 		l.Recorder.Eventf(before, nil, corev1.EventTypeWarning, is.Reason, actionObserve, "%s", is.Message)
@@ -178,6 +188,10 @@ type groupReport struct {
 	demand  int
 	pairing pair.GroupStatus
 	now     time.Time
+	// said is what Cluster Autoscaler says of the group; zero where it says nothing.
+	said autoscaler.Group
+	// stuck are the group's nodes that do not get through the gate.
+	stuck []ready.Stuck
 }
 
 // status is the new one. The error is of a template that cannot be kept; the rest counts.
@@ -199,7 +213,13 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 	for _, condition := range before.Conditions {
 		status.Conditions = append(status.Conditions, *condition.DeepCopy())
 	}
-	for _, condition := range []metav1.Condition{r.ready(), r.templateValid(before.Conditions), r.inBackoff()} {
+	conditions := []metav1.Condition{r.ready(), r.templateValid(before.Conditions), r.inBackoff()}
+	for _, condition := range []*metav1.Condition{r.outlastsAutoscaler(before.Conditions), r.nodesStuck(before.Conditions)} {
+		if condition != nil {
+			conditions = append(conditions, *condition)
+		}
+	}
+	for _, condition := range conditions {
 		condition.ObservedGeneration = status.ObservedGeneration
 		condition.LastTransitionTime = metav1.NewTime(r.now.Truncate(time.Second))
 		condition.Message = excerpt.Of(condition.Message, maxConditionMessage)

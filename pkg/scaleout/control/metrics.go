@@ -47,11 +47,15 @@ var (
 		Name: "mica_scaleout_template_errors",
 		Help: "1 for each GPUNodeGroup of which it is not known what a new node has (UnknownTemplate), or of which a live node is not as was expected (LiveNodeDiffers).",
 	}, []string{"group", "reason"})
+	stuckNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_stuck_nodes",
+		Help: "Nodes that keep the startup taint for longer than they should, by GPUNodeGroup (empty for a node of none): DaemonSets that do not tolerate the taint have no pod there (DaemonSetsKeptOff), or they lack something else (NodeIncomplete).",
+	}, []string{"group", "reason"})
 )
 
 // Metrics are what a process with a Loop counts.
 func Metrics() []prometheus.Collector {
-	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, templateErrors}
+	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, templateErrors, stuckNodes}
 }
 
 // measure sets what is counted in each pass anew, so that a group that is gone has no series.
@@ -76,6 +80,10 @@ func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 		if reason := templateError(state); reason != "" {
 			templateErrors.WithLabelValues(state.Object.Name, reason).Set(1)
 		}
+	}
+	stuckNodes.Reset()
+	for _, stuck := range l.gate.Stuck() {
+		stuckNodes.WithLabelValues(stuck.Group, stuck.Reason).Inc()
 	}
 	for _, growth := range d.Growth {
 		demandedNodes.WithLabelValues(growth.Group).Add(float64(len(growth.Nodes)))

@@ -50,6 +50,8 @@ type world struct {
 	publishes string
 	// withhold is why nodes offer none of their GPUs; empty: they do.
 	withhold string
+	// noSlices tells that nodes publish nothing.
+	noSlices bool
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -314,7 +316,7 @@ func (w *world) startNodes() {
 			w.updateStatus(node)
 		}
 		switch {
-		case age < time.Minute || published[node.Name]:
+		case age < time.Minute || published[node.Name], w.noSlices:
 		case w.withhold == "":
 			w.publish(t, node.Name)
 		case len(all(w, &v1alpha1.GPUNodeList{}).Items) == 0:

@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
@@ -40,12 +39,16 @@ type Gate struct {
 	Recorder Recorder
 
 	incomplete map[types.UID]incompleteNode
+	stuck      []Stuck
 }
+
+// Stuck are the nodes that kept their startup taint for too long when Act looked last.
+func (g *Gate) Stuck() []Stuck { return g.stuck }
 
 // incompleteNode is a node that lacks something.
 type incompleteNode struct {
 	since time.Time
-	// reported is what the last Event said that it lacks.
+	// reported is what the last Event said that it lacks, and what to do.
 	reported string
 }
 
@@ -54,7 +57,7 @@ type incompleteNode struct {
 // never. What another has changed meanwhile is left to the next look.
 func (g *Gate) Act(ctx context.Context, v *view.View, now time.Time) (again time.Time, err error) {
 	before := g.incomplete
-	g.incomplete = map[types.UID]incompleteNode{}
+	g.incomplete, g.stuck = map[types.UID]incompleteNode{}, nil
 	var failures []error
 	for _, c := range candidates(g.Driver, v) {
 		if len(c.Lacks) > 0 {
@@ -80,17 +83,24 @@ func (g *Gate) wait(ctx context.Context, c candidate, w incompleteNode, now time
 	}
 	defer func() { g.incomplete[c.Node.UID] = w }()
 	due = c.Deadline
+	if named := c.Node.CreationTimestamp.Add(keptOffAfter); len(c.KeptOff) > 0 && named.Before(due) {
+		due = named
+	}
 	if patience := w.since.Add(republishGrace); !c.Closed() && due.Before(patience) {
 		due = patience
 	}
 	if now.Before(due) {
 		return due
 	}
-	advice := "see the Events of the node, and the pods that publish its devices"
+	advice := c.advice()
 	if c.Closed() {
-		advice += "; the node keeps the taint " + v1alpha1.TaintStartup + " until it is complete"
+		g.stuck = append(g.stuck, Stuck{Node: c.Node.Name, Group: c.Group, Reason: c.stuckReason(),
+			Message: fmt.Sprintf("Node %s lacks %s: %s.", c.Node.Name, strings.Join(c.Lacks, "; "), advice)})
 	}
 	g.report(ctx, c, c.Lacks, advice, now, &w)
+	if now.Before(c.Deadline) {
+		return c.Deadline // it has lacked the rest for too long, too, by then
+	}
 	return time.Time{}
 }
 
@@ -106,10 +116,10 @@ func (g *Gate) waive(ctx context.Context, c candidate, w incompleteNode, now tim
 // report says what a node lacks, if that was not what was said of it last.
 func (g *Gate) report(ctx context.Context, c candidate, lacks []string, advice string, now time.Time, w *incompleteNode) {
 	text := strings.Join(lacks, "; ")
-	if text == w.reported {
+	if text+advice == w.reported {
 		return
 	}
-	w.reported = text
+	w.reported = text + advice
 	message := sentence(c, text, advice, now)
 	klog.FromContext(ctx).Info("Node is incomplete", "node", klog.KObj(c.Node), "group", c.Group, "report", message)
 	g.Recorder.Event(c.Node, corev1.EventTypeWarning, reasonIncomplete, message)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -26,6 +27,8 @@ type candidate struct {
 	Waived []string
 	// Deadline is when it should have gone through.
 	Deadline time.Time
+	// KeptOff are DaemonSets that the startup taint keeps off it.
+	KeptOff []*appsv1.DaemonSet
 }
 
 // Closed tells whether the node has the startup taint.
@@ -48,7 +51,13 @@ func candidates(driver string, v *view.View) []candidate {
 			})
 		}
 	}
-	return append(found, ofNoGroup(driver, v)...)
+	found = append(found, ofNoGroup(driver, v)...)
+	for i := range found {
+		if found[i].Closed() && len(found[i].Lacks) > 0 {
+			found[i].KeptOff = v.KeptOff(found[i].Node)
+		}
+	}
+	return found
 }
 
 func ofNoGroup(driver string, v *view.View) []candidate {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -319,6 +320,81 @@ func TestANodeIsOpenedWithoutWhatIsWaived(t *testing.T) {
 		"driver dra.net has published no slice: its startup taint is removed without that; new nodes are expected to be like most of the live ones"
 	if len(*r.events) != 1 || (*r.events)[0] != want {
 		t.Errorf("got %q, want %q", *r.events, want)
+	}
+}
+
+// The pods that a node needs before it has GPUs often do not tolerate the startup taint: it would wait for
+// them, and they for it.
+func TestDaemonSetsThatTheTaintKeepsOffAreNamed(t *testing.T) {
+	set := func(namespace, name string, change ...func(*appsv1.DaemonSet)) appsv1.DaemonSet {
+		s := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		for _, c := range change {
+			c(&s)
+		}
+		return s
+	}
+	tolerating := func(tolerations ...corev1.Toleration) func(*appsv1.DaemonSet) {
+		return func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.Tolerations = tolerations }
+	}
+	gpus := corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists}
+	critical := func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.PriorityClassName = "system-node-critical" }
+	owned := func(s *appsv1.DaemonSet) {
+		s.OwnerReferences = []metav1.OwnerReference{{Kind: "ClusterPolicy", Name: "cluster-policy", Controller: ptr.To(true)}}
+	}
+	elsewhere := func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.NodeSelector = map[string]string{"other": "node"} }
+	const patch = `kubectl -n gpu patch daemonset nfd --type=json -p '[{"op":"add","path":"/spec/template/spec/tolerations/-","value":{"key":"startup-taint.cluster-autoscaler.kubernetes.io/mica","operator":"Exists"}}]'`
+	for name, test := range map[string]struct {
+		sets   []appsv1.DaemonSet
+		reason string
+		want   string
+	}{
+		"none":                 {reason: v1alpha1.ReasonNodeIncomplete},
+		"all that it needs":    {sets: []appsv1.DaemonSet{set("gpu", "nfd", tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists}))}, reason: v1alpha1.ReasonNodeIncomplete},
+		"of other nodes":       {sets: []appsv1.DaemonSet{set("gpu", "nfd", tolerating(gpus), elsewhere)}, reason: v1alpha1.ReasonNodeIncomplete},
+		"kept off anyway":      {sets: []appsv1.DaemonSet{set("gpu", "nfd")}, reason: v1alpha1.ReasonNodeIncomplete},
+		"by the taint":         {[]appsv1.DaemonSet{set("gpu", "nfd", tolerating(gpus))}, v1alpha1.ReasonDaemonSetsKeptOff, "gpu/nfd. If it needs one of them, as for its driver or network, let that tolerate the taint: " + patch},
+		"one of an operator":   {[]appsv1.DaemonSet{set("gpu", "driver", tolerating(gpus), owned)}, v1alpha1.ReasonDaemonSetsKeptOff, "to ClusterPolicy cluster-policy, which owns driver"},
+		"the critical first":   {[]appsv1.DaemonSet{set("a", "logs", tolerating(gpus)), set("gpu", "nfd", tolerating(gpus), critical)}, v1alpha1.ReasonDaemonSetsKeptOff, "gpu/nfd, a/logs. "},
+		"too many to name all": {[]appsv1.DaemonSet{set("a", "1", tolerating(gpus)), set("a", "2", tolerating(gpus)), set("a", "3", tolerating(gpus)), set("a", "4", tolerating(gpus)), set("a", "5", tolerating(gpus)), set("a", "6", tolerating(gpus))}, v1alpha1.ReasonDaemonSetsKeptOff, "a/4, 2 more. "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			notReady := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+			node := nodeWith("node", corev1.Taint{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}, startup, notReady)
+			r := newRig(interceptor.Funcs{}, node)
+			v := viewOf(node, true, "a slice")
+			v.Daemons = view.DaemonsOf(test.sets)
+			look := func(after time.Duration) time.Time {
+				t.Helper()
+				again, err := r.Act(t.Context(), v, created.Add(after))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return again
+			}
+			soon := test.reason == v1alpha1.ReasonDaemonSetsKeptOff
+			due := 10 * time.Minute
+			if soon {
+				due = keptOffAfter
+			}
+			if again := look(due - time.Second); !again.Equal(created.Add(due)) || len(*r.events) > 0 || len(r.Stuck()) > 0 {
+				t.Fatalf("before %s: again at %s, stuck %v, Events %q", due, again, r.Stuck(), *r.events)
+			}
+			look(due)
+			stuck := r.Stuck()
+			if len(stuck) != 1 || len(*r.events) != 1 || stuck[0].Reason != test.reason || stuck[0].Group != "group" {
+				t.Fatalf("after %s: stuck %v, Events %q", due, stuck, *r.events)
+			}
+			for _, text := range []string{stuck[0].Message, (*r.events)[0]} {
+				if !strings.Contains(text, test.want) || !strings.Contains(text, "a slice") || len(text) > excerpt.MaxEvent+100 {
+					t.Errorf("it says %q, want %q", text, test.want)
+				}
+			}
+			v.GroupStates[0].Nodes[0].Missing = nil
+			look(due + time.Second)
+			if left := r.Stuck(); len(left) > 0 {
+				t.Errorf("an opened node is stuck: %v", left)
+			}
+		})
 	}
 }
 

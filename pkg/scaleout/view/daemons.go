@@ -1,15 +1,23 @@
 package view
 
 import (
+	"cmp"
+	"slices"
+	"strings"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	corehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// daemon is the pod that a DaemonSet puts on each node that it selects.
-type daemon struct {
+// Daemon is the pod that a DaemonSet puts on each node that it selects.
+type Daemon struct {
+	set      *appsv1.DaemonSet
 	pod      *corev1.Pod
 	affinity nodeaffinity.RequiredNodeAffinity
 }
@@ -27,8 +35,9 @@ var daemonTolerations = []corev1.Toleration{
 	{Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 }
 
-func daemonsOf(sets []appsv1.DaemonSet) []daemon {
-	out := make([]daemon, 0, len(sets))
+// DaemonsOf leaves out DaemonSets that are being deleted.
+func DaemonsOf(sets []appsv1.DaemonSet) []Daemon {
+	out := make([]Daemon, 0, len(sets))
 	for i := range sets {
 		set := &sets[i]
 		if set.DeletionTimestamp != nil {
@@ -38,26 +47,60 @@ func daemonsOf(sets []appsv1.DaemonSet) []daemon {
 		pod.Name, pod.Namespace = set.Name, set.Namespace
 		pod.Labels = set.Spec.Template.Labels
 		pod.Spec.Tolerations = append(append([]corev1.Toleration(nil), pod.Spec.Tolerations...), daemonTolerations...)
-		out = append(out, daemon{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod)})
+		out = append(out, Daemon{set: set, pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod)})
 	}
 	return out
 }
 
 // daemonPods are those that a new node gets. Devices that they ask for by a claim's template
 // are not modelled: a DaemonSet's claims are for administrators, and take nothing.
-func daemonPods(daemons []daemon, node *corev1.Node) []*corev1.Pod {
+func daemonPods(daemons []Daemon, node *corev1.Node) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, d := range daemons {
 		// An affinity that cannot be read selects no node, for the DaemonSet controller too.
 		if match, err := d.affinity.Match(node); err != nil || !match {
 			continue
 		}
-		_, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, d.pod.Spec.Tolerations, keepsPodsOff, true)
-		if !untolerated {
+		if !d.untolerated(node, keepsPodsOff) {
 			pods = append(pods, d.pod)
 		}
 	}
 	return pods
+}
+
+// KeptOff are the DaemonSets that the node would have a pod of but for Mica's startup taint. Other
+// startup taints are taken for gone: they go by themselves. What nodes need most comes first.
+func (v *View) KeptOff(node *corev1.Node) []*appsv1.DaemonSet {
+	ours := func(taint *corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup && keepsPodsOff(taint) }
+	others := func(taint *corev1.Taint) bool { return !template.IsStartup(*taint) && keepsPodsOff(taint) }
+	var kept []*appsv1.DaemonSet
+	for _, d := range v.Daemons {
+		match, err := d.affinity.Match(node)
+		if err != nil || !match || !d.untolerated(node, ours) || d.untolerated(node, others) {
+			continue
+		}
+		kept = append(kept, d.set)
+	}
+	slices.SortFunc(kept, func(a, b *appsv1.DaemonSet) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return kept
+}
+
+// rank is the less the more a node needs the DaemonSet, as far as its priority tells.
+func rank(set *appsv1.DaemonSet) int {
+	switch set.Spec.Template.Spec.PriorityClassName {
+	case "system-node-critical":
+		return 0
+	case "system-cluster-critical":
+		return 1
+	}
+	return 2
+}
+
+func (d Daemon) untolerated(node *corev1.Node, which func(*corev1.Taint) bool) bool {
+	_, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, d.pod.Spec.Tolerations, which, true)
+	return untolerated
 }
 
 func keepsPodsOff(taint *corev1.Taint) bool {

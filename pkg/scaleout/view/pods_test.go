@@ -111,7 +111,7 @@ func TestNewNodesGetTheirDaemonSetsPods(t *testing.T) {
 		{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
 		{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule},
 	}
-	expectPods(t, "pods", daemonPods(daemonsOf(sets), node), "everywhere", "affine")
+	expectPods(t, "pods", daemonPods(DaemonsOf(sets), node), "everywhere", "affine")
 	node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
-	expectPods(t, "pods of a node that is cordoned", daemonPods(daemonsOf(sets), node), "everywhere", "not-tolerating", "affine")
+	expectPods(t, "pods of a node that is cordoned", daemonPods(DaemonsOf(sets), node), "everywhere", "not-tolerating", "affine")
 }

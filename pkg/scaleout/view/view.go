@@ -52,6 +52,9 @@ type View struct {
 	Nodegroups map[string]Nodegroup
 	// Placeholders are the pods that the controller has made, whatever their phase.
 	Placeholders []*corev1.Pod
+
+	// Daemons are the DaemonSets of the cluster.
+	Daemons []Daemon
 }
 
 // Group is what is known of a group.
@@ -124,7 +127,7 @@ type reading struct {
 	// policyKey changes with any policy.
 	policyKey string
 	members   membership
-	daemons   []daemon
+	daemons   []Daemon
 	// eks has answers of EKS by the group's name.
 	eks map[string]Nodegroup
 }
@@ -136,7 +139,7 @@ func newReading(all *objects, o Options) *reading {
 	r.withheld = r.withheldNodes()
 	r.policyKey = versionsOf(r.policies)
 	r.members = members(living(all.groups.Items), all.nodes.Items)
-	r.daemons = daemonsOf(all.daemonSets.Items)
+	r.daemons = DaemonsOf(all.daemonSets.Items)
 	return r
 }
 
@@ -154,6 +157,7 @@ func (r *reading) view() *View {
 		},
 		Nodegroups:   r.eks,
 		Placeholders: r.pods.placeholders,
+		Daemons:      r.daemons,
 	}
 	starting := map[string]bool{}
 	for _, object := range r.members.groups {
