@@ -29,7 +29,7 @@ hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
 	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090"
 bin/cluster load bin/eks-sim.tar
 hack/keda.sh up
-export AUTOSCALER_FLAGS=--scan-interval=5s
+export AUTOSCALER_FLAGS="--scan-interval=5s --scale-down-delay-after-add=0s"
 tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")
 if [[ $* == *-test.bench* ]]; then
 	exec hack/scaleout.sh bin/fleet-logs "${tests[@]}"

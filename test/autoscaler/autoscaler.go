@@ -58,7 +58,8 @@ func newAutoscaler(client kubernetes.Interface, machines *cloud.Client, options 
 }
 
 // oneInFiveMinutes are the real one's limits: of an object and a reason, whatever the
-// message, one event passes in five minutes; the others are lost.
+// message, one event passes in five minutes; the others are lost (kubernetes-sigs/cluster-autoscaler,
+// pkg/utils/kubernetes/factory.go, getCorrelationOptions).
 func oneInFiveMinutes() record.CorrelatorOptions {
 	return record.CorrelatorOptions{
 		QPS: 1. / 300, BurstSize: 1, LRUCacheSize: 8192,
@@ -99,7 +100,8 @@ func (a *autoscaler) once(ctx context.Context) error {
 	return errors.Join(a.act(ctx, result), a.writeStatus(ctx, result.Status, state.Now))
 }
 
-// act asks for machines first, as the real one does: an event tells of what was done.
+// act asks for machines first, as the real one does: an event tells of what was done
+// (pkg/core/scaleup/orchestrator/orchestrator.go, ScaleUp).
 func (a *autoscaler) act(ctx context.Context, result scan.Result) error {
 	log := klog.FromContext(ctx)
 	var problems []error

@@ -55,7 +55,8 @@ func newCommand() *cobra.Command {
 	set.DurationVar(&f.options.TemplateAge, "template-age", time.Minute, "how long a node is ready before it is its group's template")
 	set.DurationVar(&f.options.Backoff, "initial-node-group-backoff-duration", 5*time.Minute, "how long a group is left alone after its first failure")
 	set.DurationVar(&f.options.MaxBackoff, "max-node-group-backoff-duration", 30*time.Minute, "how long a group is left alone at most")
-	set.DurationVar(&f.options.ScaleDownUnneeded, "scale-down-unneeded-time", 0, "how long a node is empty before it is removed; 0: never")
+	set.DurationVar(&f.options.ScaleDownUnneeded, "scale-down-unneeded-time", 10*time.Minute, "how long a node is empty before it is removed; 0: never")
+	set.DurationVar(&f.options.DelayAfterAdd, "scale-down-delay-after-add", 10*time.Minute, "how long after a scale-up no node is removed")
 	set.Int32Var(&f.options.PriorityCutoff, "expendable-pods-priority-cutoff", -10, "pods of a lower priority are worth no node")
 	return cmd
 }

@@ -1,11 +1,13 @@
 package scan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestAGroupWhoseMachinesDoNotComeIsLeftAlone(t *testing.T) {
@@ -21,7 +23,7 @@ func TestAGroupWhoseMachinesDoNotComeIsLeftAlone(t *testing.T) {
 		t.Fatalf("the first group by name was not asked: %+v", r.state.Groups)
 	}
 	result := fail()
-	expect(t, "in the scan that sees the failure", result)
+	expect(t, "in the scan that sees the failure", result, "one TriggeredScaleUp: pod triggered scale-up: [{dear 0->1 (max: 5)}]")
 	if size, asked := result.Sizes["cheap"]; !asked || size != 0 {
 		t.Errorf("the machine is still asked for: %v", result.Sizes)
 	}
@@ -29,8 +31,6 @@ func TestAGroupWhoseMachinesDoNotComeIsLeftAlone(t *testing.T) {
 	if status.Status != "Backoff" || status.BackoffInfo.ErrorCode != "InsufficientInstanceCapacity" {
 		t.Errorf("the status says %+v", status)
 	}
-	expect(t, "after it", r.scan(), "one TriggeredScaleUp: pod triggered scale-up: [{dear 0->1 (max: 5)}]")
-
 	r.state.Groups = r.state.Groups[:1]
 	pod.Spec.NodeSelector = nil
 	expect(t, "without another group", r.scan(), "one NotTriggerScaleUp: pod didn't trigger scale-up: 1 in backoff after failed scale-up")
@@ -41,6 +41,21 @@ func TestAGroupWhoseMachinesDoNotComeIsLeftAlone(t *testing.T) {
 	expect(t, "after five more", r.scan(), "one NotTriggerScaleUp: pod didn't trigger scale-up: 1 in backoff after failed scale-up")
 	r.after(5 * time.Minute)
 	expect(t, "after ten", r.scan(), "one TriggeredScaleUp: pod triggered scale-up: [{cheap 0->1 (max: 5)}]")
+	r.after(backoffReset)
+	fail()
+	r.after(5 * time.Minute)
+	expect(t, "after five, with the last failure forgotten", r.scan(), "one TriggeredScaleUp: pod triggered scale-up: [{cheap 0->1 (max: 5)}]")
+}
+
+func TestAFailureDuringABackoffIsNoOtherOne(t *testing.T) {
+	r := newRig(t, group("h100"))
+	for range 3 {
+		r.state.Groups[0].Target, r.state.Groups[0].Failed = 1, 1
+		r.scan()
+	}
+	if got := r.memory.Backoffs["h100"].Duration; got != 5*time.Minute {
+		t.Errorf("the group is left alone for %s", got)
+	}
 }
 
 func TestTheStatusIsAsTheRealOneWritesIt(t *testing.T) {
@@ -80,14 +95,33 @@ func TestEmptyNodesAreRemovedAfterAWhile(t *testing.T) {
 	if got := r.scan().Remove; len(got) > 0 {
 		t.Errorf("after nine minutes: %q", got)
 	}
-	waiting := r.pod("waiting", pinned("nowhere"))
+	growing := r.pod("growing", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("16")
+		p.Spec.NodeSelector = map[string]string{"fresh": "true"}
+	})
+	r.state.Groups = append(r.state.Groups, group("fresh", func(g *Group) { g.Labels["fresh"] = "true" }))
 	r.after(time.Minute)
 	if got := r.scan().Remove; len(got) > 0 {
-		t.Errorf("while a pod waits: %q", got)
+		t.Errorf("in the scan of a scale-up: %q", got)
+	}
+	r.options.DelayAfterAdd = time.Minute
+	bind(growing, "used")
+	r.after(59 * time.Second)
+	if got := r.scan().Remove; len(got) > 0 {
+		t.Errorf("a minute after it: %q", got)
+	}
+	r.after(time.Second)
+	waiting := r.pod("waiting", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "empty-2"} })
+	r.state.Nodes[3].Labels[corev1.LabelHostname] = "empty-2"
+	if got := r.scan().Remove; len(got) != 1 || got[0] != "empty-1" {
+		t.Errorf("after that, with a pod for the other one: %q", got)
 	}
 	bind(waiting, "used")
-	if got := r.scan().Remove; len(got) != 2 || got[0] != "empty-1" || got[1] != "empty-2" {
-		t.Errorf("after ten minutes: %q", got)
+	r.state.Nodes = slices.Delete(r.state.Nodes, 2, 3)
+	r.scan()
+	r.after(10 * time.Minute)
+	if got := r.scan().Remove; len(got) != 1 || got[0] != "empty-2" {
+		t.Errorf("ten minutes after the pod: %q", got)
 	}
 	r.options.ScaleDownUnneeded = 0
 	if got := r.scan().Remove; len(got) > 0 {

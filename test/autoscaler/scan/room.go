@@ -27,7 +27,8 @@ type room struct {
 	taken  structured.AllocatedState
 }
 
-// Why a pod does not fit, in the scheduler's words.
+// Why a pod does not fit, in the scheduler's words: the real one runs its filters
+// (simulator/clustersnapshot/predicate/plugin_runner.go, RunFiltersOnNode).
 const (
 	reasonUnschedulable = "node(s) were unschedulable"
 	reasonTaint         = "node(s) had untolerated taint(s)"
@@ -119,7 +120,8 @@ func selects(_ context.Context, r *room, pod *corev1.Pod) string {
 
 // affords looks at what a node has by number. A resource that the node lacks and a class
 // stands for is looked at, but not taken: the real one does the same, and thinks that a node
-// has room for more pods of the kind than it has devices.
+// has room for more pods of the kind than it has devices
+// (simulator/clustersnapshot/predicate/predicate_snapshot.go, SchedulePod).
 func (w *world) affords(ctx context.Context, r *room, pod *corev1.Pod) string {
 	wanted := requests(pod)
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {

@@ -12,7 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Why a group is not even tried, in Cluster Autoscaler's words.
+// Why a group is not even tried, in Cluster Autoscaler's words
+// (core/scaleup/orchestrator/skippedreasons.go).
 const (
 	reasonMax     = "max node group size reached"
 	reasonBackoff = "in backoff after failed scale-up"
@@ -25,8 +26,9 @@ type option struct {
 	pods  []*corev1.Pod
 }
 
-// scaleUp lets one group grow, or tells every pod why none does. Where one grows, the pods
-// that it does not help are told nothing until a later scan.
+// scaleUp lets one group grow (core/scaleup/orchestrator/orchestrator.go, ScaleUp), or tells every
+// pod why none does. Where one grows, the pods that it does not help are told nothing until a later
+// scan (processors/status/eventing_scale_up_processor.go, Process).
 func (s *scanner) scaleUp(ctx context.Context, w *world, pods []*corev1.Pod) ([]Event, error) {
 	rejections := map[*corev1.Pod][]string{}
 	var best *option
@@ -48,6 +50,7 @@ func (s *scanner) scaleUp(ctx context.Context, w *world, pods []*corev1.Pod) ([]
 	}
 	target := best.group.Target + best.nodes
 	s.sizes[best.group.Name] = target
+	s.memory.LastScaleUp = s.Now
 	message := fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", best.group.Name, best.group.Target, target, best.group.Max)
 	for _, pod := range best.pods {
 		events = append(events, Event{pod, TriggeredScaleUp, message})
@@ -55,7 +58,10 @@ func (s *scanner) scaleUp(ctx context.Context, w *world, pods []*corev1.Pod) ([]
 	return events, nil
 }
 
-// better prefers the group that helps more pods, with fewer nodes.
+// better prefers the group that helps more pods, as --expander=most-pods does
+// (expander/mostpods/mostpods.go, BestOptions), with fewer nodes. The real one's default,
+// least-waste (expander/waste/waste.go), looks at CPU and memory alone; tests that depend on the
+// choice pin their pods. Ties, which are broken at random there, go to the first by name.
 func (o *option) better(than *option) bool {
 	return cmp.Or(-cmp.Compare(len(o.pods), len(than.pods)), cmp.Compare(o.nodes, than.nodes), strings.Compare(o.group.Name, than.group.Name)) < 0
 }
@@ -95,7 +101,8 @@ func (s *scanner) consider(ctx context.Context, w *world, group Group, pods []*c
 	return result, nil
 }
 
-// pack puts a pod on one of the new nodes, or on another one where there may be one.
+// pack puts a pod on one of the new nodes, or on another one where there may be one
+// (estimator/binpacking_estimator.go, Estimate).
 func (s *scanner) pack(ctx context.Context, w *world, group Group, rooms *[]*room, pod *corev1.Pod) (string, error) {
 	last := ""
 	for _, room := range *rooms {
@@ -116,7 +123,8 @@ func (s *scanner) pack(ctx context.Context, w *world, group Group, rooms *[]*roo
 	return reason, err
 }
 
-// aggregate counts the groups of each reason.
+// aggregate counts the groups of each reason (processors/status/eventing_scale_up_processor.go,
+// ReasonsMessage).
 func aggregate(reasons []string) string {
 	counts := map[string]int{}
 	for _, reason := range reasons {
@@ -129,18 +137,21 @@ func aggregate(reasons []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// annotationScaleDownDisabled keeps a node.
+// annotationScaleDownDisabled keeps a node (core/scaledown/eligibility/eligibility.go,
+// ScaleDownDisabledKey).
 const annotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
-// scaleDown gives the nodes that were empty for long enough, and forgets those that are not.
-// Nothing is removed while pods wait.
-func (s *scanner) scaleDown(waiting bool) []string {
+// scaleDown gives the nodes that were empty for long enough, and forgets those that are not
+// (core/scaledown/planner/planner.go, NodesToDelete). Nothing is removed in the scan of a scale-up,
+// and for DelayAfterAdd after it.
+func (s *scanner) scaleDown() []string {
+	cooldown := s.Now.Equal(s.memory.LastScaleUp) || s.Now.Before(s.memory.LastScaleUp.Add(s.options.DelayAfterAdd))
 	empty := map[string]bool{}
 	var remove []string
 	for _, group := range s.Groups {
 		size := group.Target
 		for _, node := range s.members[group.Name] {
-			if !s.started(node, s.template(group)) || node.Annotations[annotationScaleDownDisabled] == "true" || !s.empty(node.Name) {
+			if !s.started(node, s.template(group)) || node.Annotations[annotationScaleDownDisabled] == "true" || s.wanted[node.Name] || !s.empty(node.Name) {
 				continue
 			}
 			empty[node.Name] = true
@@ -149,7 +160,7 @@ func (s *scanner) scaleDown(waiting bool) []string {
 				since = s.Now
 				s.memory.Unneeded[node.Name] = since
 			}
-			if unneeded := cmp.Or(group.ScaleDownUnneeded, s.options.ScaleDownUnneeded); unneeded > 0 && !waiting && s.Now.Sub(since) >= unneeded && size > group.Min {
+			if unneeded := cmp.Or(group.ScaleDownUnneeded, s.options.ScaleDownUnneeded); unneeded > 0 && !cooldown && s.Now.Sub(since) >= unneeded && size > group.Min {
 				size--
 				remove = append(remove, node.Name)
 			}
@@ -159,7 +170,8 @@ func (s *scanner) scaleDown(waiting bool) []string {
 	return remove
 }
 
-// empty tells whether all pods of a node are there because every node has them.
+// empty tells whether all pods of a node are there because every node has them
+// (simulator/drainability/rules/{daemonset,mirror}).
 func (s *scanner) empty(node string) bool {
 	return !slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName == node && active(pod) && !ownedByNode(pod)

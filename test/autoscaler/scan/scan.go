@@ -2,6 +2,10 @@
 // about pods that cannot be scheduled. It stands in for the real one, whose behaviour with
 // claims on EKS it repeats, with its blind spots: a group that never had a node has a template
 // without slices. It is pure: State and Memory in, Result out. It knows nothing of Mica.
+//
+// Each habit names the function that has it in the real one's source: of files below pkg in
+// kubernetes-sigs/cluster-autoscaler at 33c3f97, and of files that begin with aws/ below
+// cluster-autoscaler/cloudprovider in kubernetes/autoscaler at 55c37cd.
 package scan
 
 import (
@@ -20,14 +24,20 @@ import (
 // Options are flags of Cluster Autoscaler.
 type Options struct {
 	// TemplateAge is how long a node has to be ready before it is its group's template; one
-	// minute there.
+	// minute there (processors/nodeinfosprovider/mixed_nodeinfos_processor.go,
+	// stabilizationDelay).
 	TemplateAge time.Duration
 	// Backoff is how long a group is left alone after a failure, doubled with each up to
-	// MaxBackoff; 5 and 30 minutes there.
+	// MaxBackoff; 5 and 30 minutes there (utils/backoff/exponential_backoff.go, Backoff).
 	Backoff, MaxBackoff time.Duration
-	// ScaleDownUnneeded is how long a node is empty before it is removed; zero for never.
+	// ScaleDownUnneeded is how long a node is empty before it is removed; zero for never. There
+	// it is 10 minutes (core/scaledown/unneeded/nodes.go, unremovableReason).
 	ScaleDownUnneeded time.Duration
-	// PriorityCutoff is the priority below which pods are not worth a node; -10 there.
+	// DelayAfterAdd is how long after a scale-up nothing is removed; 10 minutes there
+	// (core/static_autoscaler.go, isScaleDownInCooldown).
+	DelayAfterAdd time.Duration
+	// PriorityCutoff is the priority below which pods are not worth a node; -10 there
+	// (core/utils/expendable.go, IsExpendablePod).
 	PriorityCutoff int32
 }
 
@@ -56,7 +66,8 @@ type Group struct {
 	Taints      []corev1.Taint
 	Allocatable corev1.ResourceList
 	// ScaleDownUnneeded is this group's own where it is not zero: the tag
-	// k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime there.
+	// k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime there
+	// (aws/aws_manager.go, GetAsgOptions).
 	ScaleDownUnneeded time.Duration
 	// Failed is how many machines do not come, and Code and Message why.
 	Failed        int
@@ -70,6 +81,8 @@ type Memory struct {
 	Backoffs  map[string]Backoff
 	// Unneeded is since when nodes are empty.
 	Unneeded map[string]time.Time
+	// LastScaleUp is when a group was last asked to grow.
+	LastScaleUp time.Time
 }
 
 // NewMemory is that of an autoscaler that has just started.
@@ -77,9 +90,9 @@ func NewMemory() Memory {
 	return Memory{Templates: map[string]*Template{}, Backoffs: map[string]Backoff{}, Unneeded: map[string]time.Time{}}
 }
 
-// Backoff is a group that is left alone.
+// Backoff is a group that is left alone since Failed.
 type Backoff struct {
-	Until         time.Time
+	Failed, Until time.Time
 	Duration      time.Duration
 	Code, Message string
 }
@@ -107,31 +120,29 @@ const (
 	TriggeredScaleUp  = "TriggeredScaleUp"
 )
 
-// Scan looks once. The error is of the context, or of a device selector.
+// Scan looks once, in the order of core/static_autoscaler.go, RunOnce. The error is of the context,
+// or of a device selector.
 func Scan(ctx context.Context, options Options, state State, memory Memory) (Result, error) {
-	s := &scanner{options: options, State: state, memory: memory.clone(), sizes: map[string]int{}}
+	s := &scanner{options: options, State: state, memory: memory.clone(), sizes: map[string]int{}, wanted: map[string]bool{}}
 	s.groupNodes()
 	s.learn()
-	failed := s.backOff()
+	s.backOff()
 	world := newWorld(state)
 	rooms := s.rooms(world)
 	pending, err := s.unschedulable(ctx, world, rooms)
 	if err != nil {
 		return Result{}, err
 	}
-	var events []Event
-	// As there, a failure is tidied up before anything is tried again.
-	if !failed {
-		if events, err = s.scaleUp(ctx, world, pending); err != nil {
-			return Result{}, err
-		}
+	events, err := s.scaleUp(ctx, world, pending)
+	if err != nil {
+		return Result{}, err
 	}
-	removed := s.scaleDown(len(pending) > 0)
+	removed := s.scaleDown()
 	return Result{Sizes: s.sizes, Remove: removed, Events: events, Status: s.status(), Memory: s.memory}, nil
 }
 
 func (m Memory) clone() Memory {
-	return Memory{Templates: maps.Clone(m.Templates), Backoffs: maps.Clone(m.Backoffs), Unneeded: maps.Clone(m.Unneeded)}
+	return Memory{Templates: maps.Clone(m.Templates), Backoffs: maps.Clone(m.Backoffs), Unneeded: maps.Clone(m.Unneeded), LastScaleUp: m.LastScaleUp}
 }
 
 // scanner is a scan on its way.
@@ -142,6 +153,8 @@ type scanner struct {
 	// members are the nodes of each group, the oldest first.
 	members map[string][]*corev1.Node
 	sizes   map[string]int
+	// wanted are nodes on which there is a place for a pod that waits.
+	wanted map[string]bool
 }
 
 func (s *scanner) groupNodes() {
@@ -167,27 +180,34 @@ func hasAll(labels, selector map[string]string) bool {
 	return len(selector) > 0
 }
 
-// backOff leaves groups alone whose machines do not come, and stops asking for these.
-func (s *scanner) backOff() bool {
-	failed := false
+// backoffReset is how long a failure is remembered: the default of
+// --node-group-backoff-reset-timeout (utils/backoff/exponential_backoff.go,
+// RemoveStaleBackoffData). A success does not make it forgotten.
+const backoffReset = 3 * time.Hour
+
+// backOff leaves groups alone whose machines do not come, and stops asking for these
+// (clusterstate/clusterstate.go, handleInstanceCreationErrors; core/static_autoscaler.go,
+// deleteCreatedNodesWithErrors). Other groups grow in the same scan.
+func (s *scanner) backOff() {
 	for _, group := range s.Groups {
 		last, known := s.memory.Backoffs[group.Name]
+		if known && s.Now.After(last.Failed.Add(backoffReset)) {
+			delete(s.memory.Backoffs, group.Name)
+			known = false
+		}
 		if group.Failed == 0 {
-			// A group that was not tried again after its backoff is as good as new.
-			if known && s.Now.After(last.Until.Add(last.Duration)) {
-				delete(s.memory.Backoffs, group.Name)
-			}
 			continue
 		}
-		failed = true
 		duration := s.options.Backoff
-		if known {
+		switch {
+		case known && s.inBackoff(group.Name):
+			duration = last.Duration
+		case known:
 			duration = min(2*last.Duration, s.options.MaxBackoff)
 		}
-		s.memory.Backoffs[group.Name] = Backoff{Until: s.Now.Add(duration), Duration: duration, Code: group.Code, Message: group.Message}
+		s.memory.Backoffs[group.Name] = Backoff{Failed: s.Now, Until: s.Now.Add(duration), Duration: duration, Code: group.Code, Message: group.Message}
 		s.sizes[group.Name] = max(group.Target-group.Failed, group.Min)
 	}
-	return failed
 }
 
 func (s *scanner) inBackoff(group string) bool {
@@ -196,7 +216,8 @@ func (s *scanner) inBackoff(group string) bool {
 }
 
 // rooms are all places for pods: nodes that have started, and a new node for each that was
-// asked for and has not.
+// asked for and has not (clusterstate/clusterstate.go, GetUpcomingNodes;
+// core/static_autoscaler.go, addUpcomingNodesToClusterSnapshot).
 func (s *scanner) rooms(w *world) []*room {
 	upcoming := map[string]bool{}
 	var rooms []*room
@@ -223,7 +244,8 @@ func (s *scanner) rooms(w *world) []*room {
 	return append(live, rooms...)
 }
 
-// unschedulable are the pods that find no place, the most important first.
+// unschedulable are the pods that find no place, the most important first
+// (core/podlistprocessor/filter_out_schedulable.go, filterOutSchedulableByPacking).
 func (s *scanner) unschedulable(ctx context.Context, w *world, rooms []*room) ([]*corev1.Pod, error) {
 	var left []*corev1.Pod
 	for _, pod := range s.pending(w) {
@@ -234,6 +256,7 @@ func (s *scanner) unschedulable(ctx context.Context, w *world, rooms []*room) ([
 				return nil, err
 			}
 			if placed = reason == ""; placed {
+				s.wanted[room.node.Name] = true
 				break
 			}
 		}
@@ -258,7 +281,8 @@ func (s *scanner) pending(w *world) []*corev1.Pod {
 	return pending
 }
 
-// waits tells whether the scheduler has given up on a pod for now.
+// waits tells whether the scheduler has given up on a pod for now
+// (utils/kubernetes/listers.go, ArrangePodsBySchedulability).
 func waits(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending {
 		return false

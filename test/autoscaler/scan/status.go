@@ -99,6 +99,7 @@ func (s Status) YAML() (string, error) {
 	return string(content), nil
 }
 
+// status is what clusterstate/clusterstate.go, GetStatus, gives.
 func (s *scanner) status() Status {
 	probe := s.Now.UTC().Format(time.RFC3339Nano)
 	status := Status{Time: s.Now.UTC().Format(TimeFormat), AutoscalerStatus: "Running"}

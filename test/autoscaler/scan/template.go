@@ -10,8 +10,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// StartupTaintPrefix is of taints that a node has until it can be used. A node that has one
-// counts as starting, and is no template.
+// StartupTaintPrefix is of taints that a node has until it can be used (utils/taints/taints.go,
+// StartupTaintPrefix). A node that has one counts as starting, and is no template (there,
+// FilterOutNodesWithStartupTaints).
 const StartupTaintPrefix = "startup-taint.cluster-autoscaler.kubernetes.io/"
 
 // Template is a node of a group that does not exist.
@@ -20,8 +21,9 @@ type Template struct {
 	Slices []*resourceapi.ResourceSlice
 }
 
-// template is what a new node of the group is thought to be: like one that it has or had, or
-// else as the cloud says, which knows nothing of slices.
+// template is what a new node of the group is thought to be: like one that it has or had
+// (processors/nodeinfosprovider/mixed_nodeinfos_processor.go, Process), or else as the cloud says,
+// which knows nothing of slices (aws/aws_cloud_provider.go, TemplateNodeInfo).
 func (s *scanner) template(group Group) *Template {
 	if learned := s.memory.Templates[group.Name]; learned != nil {
 		return learned
@@ -29,7 +31,7 @@ func (s *scanner) template(group Group) *Template {
 	node := &corev1.Node{}
 	node.Labels = maps.Clone(group.Labels)
 	for _, taint := range group.Taints {
-		// The AWS provider loses taints without a value.
+		// The AWS provider loses taints without a value (aws/aws_wrapper.go, getManagedNodegroupInfo).
 		if taint.Value != "" {
 			node.Spec.Taints = append(node.Spec.Taints, taint)
 		}
@@ -40,7 +42,10 @@ func (s *scanner) template(group Group) *Template {
 }
 
 // learn keeps a node of each group that was ready for a while, with what it publishes at that
-// time, be it nothing: that is what poisons the real one's cache, too.
+// time, be it nothing: that is what poisons the real one's cache, too
+// (processors/nodeinfosprovider/mixed_nodeinfos_processor.go, isNodeGoodTemplateCandidate; of nodes
+// with fewer pools, processors/customresources/dra_processor.go,
+// FilterOutNodesWithUnreadyResources).
 func (s *scanner) learn() {
 	for _, group := range s.Groups {
 		for _, node := range s.members[group.Name] {
@@ -54,6 +59,7 @@ func (s *scanner) learn() {
 	}
 }
 
+// sanitized is a node without what is its own alone (utils/taints/taints.go, SanitizeTaints).
 func sanitized(node *corev1.Node) *corev1.Node {
 	template := &corev1.Node{}
 	template.Labels = maps.Clone(node.Labels)
@@ -101,7 +107,8 @@ func withoutStartup(taints []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, StartupTaintPrefix) })
 }
 
-// complete tells whether there are as many complete pools of each driver as in the template.
+// complete tells whether there are as many complete pools of each driver as in the template
+// (processors/customresources/dra_processor.go, areResourcePoolsReady).
 func complete(template *Template, published []*resourceapi.ResourceSlice) bool {
 	if template == nil {
 		return true
@@ -138,7 +145,7 @@ func completePools(all []*resourceapi.ResourceSlice) map[string]int {
 	return counts
 }
 
-// room is a new node of that name.
+// room is a new node of that name (simulator/node_info_utils.go, SanitizedNodeInfo).
 func (t *Template) room(w *world, name string) *room {
 	node := t.Node.DeepCopy()
 	node.Name = name

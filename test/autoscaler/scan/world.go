@@ -14,7 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// features are those of a stock 1.37 scheduler.
+// features are those of a stock 1.37 scheduler, which are compiled into the real one.
 var features = structured.Features{
 	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true,
 	DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
