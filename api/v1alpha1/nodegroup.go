@@ -286,7 +286,7 @@ type GPUNodeGroupStatus struct {
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
 	// conditions has Ready, TemplateValid and InBackoff, and OutlastsAutoscaler and NodesStuck once they
-	// were true.
+	// were true, and Discovered if the group was discovered at EKS.
 	//
 	// +optional
 	// +listType=map
@@ -390,6 +390,9 @@ const (
 	// ConditionNodesStuck is true while a node keeps the startup taint, and may keep it for ever. It is
 	// absent until that has happened.
 	ConditionNodesStuck = "NodesStuck"
+	// ConditionDiscovered is true while EKS lists the node group of a group that was discovered there,
+	// and false when it does no longer, from when on the group does not grow.
+	ConditionDiscovered = "Discovered"
 )
 
 // Reasons of a group's conditions.
@@ -412,4 +415,7 @@ const (
 	ReasonDaemonSetsKeptOff   = "DaemonSetsKeptOff"
 	ReasonNodeIncomplete      = "NodeIncomplete"
 	ReasonNoneStuck           = "NoneStuck"
+	ReasonListed              = "Listed"
+	ReasonNotRead             = "NotRead"
+	ReasonNodegroupGone       = "NodegroupGone"
 )

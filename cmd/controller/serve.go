@@ -26,6 +26,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 	"github.com/mica-gpu/mica/pkg/verdict"
 )
 
@@ -166,7 +167,7 @@ func newDiscovery(f *flags, m manager.Manager, nodegroups *eks.Client) *control.
 	return &control.Discovery{
 		Client: m.GetClient(),
 		Clock:  clock.RealClock{},
-		List: func(ctx context.Context) ([]v1alpha1.GPUNodeGroup, error) {
+		List: func(ctx context.Context) ([]view.Discovered, error) {
 			return nodegroups.Discover(ctx, f.eksCluster, hasGPUs)
 		},
 	}

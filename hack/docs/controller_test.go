@@ -43,7 +43,7 @@ func TestTheControllersNamesAreDocumented(t *testing.T) {
 }
 
 // good are reasons of conditions that say that all is well.
-var good = map[string]bool{"Ready": true, "AsPredicted": true, "NoFailure": true}
+var good = map[string]bool{"Ready": true, "AsPredicted": true, "NoFailure": true, "Listed": true}
 
 func read(t *testing.T, path string) string {
 	t.Helper()

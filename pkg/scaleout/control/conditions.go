@@ -17,6 +17,8 @@ func (r groupReport) ready() metav1.Condition {
 	switch {
 	case r.group.Refused != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonSameNodes, r.group.Refused
+	case r.gone() != nil:
+		condition.Reason, condition.Message = v1alpha1.ReasonNodegroupGone, r.gone().Message
 	case r.group.Template == nil:
 		condition.Reason, condition.Message = v1alpha1.ReasonUnknownTemplate, r.unknown
 	case r.group.Withheld != "":
@@ -28,6 +30,14 @@ func (r groupReport) ready() metav1.Condition {
 		condition.Message = "It is known what a new node of the group has, and the group can grow."
 	}
 	return condition
+}
+
+// gone is the condition of a group that EKS does not list any more; nil: it does.
+func (r groupReport) gone() *metav1.Condition {
+	if c := meta.FindStatusCondition(r.group.Object.Status.Conditions, v1alpha1.ConditionDiscovered); c != nil && c.Status == metav1.ConditionFalse {
+		return c
+	}
+	return nil
 }
 
 // templateValid is False as long as a node is there that is not as was expected. Of a group

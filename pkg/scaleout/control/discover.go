@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -125,57 +123,4 @@ func createGroup(ctx context.Context, c client.Client, group *v1alpha1.GPUNodeGr
 	}
 	klog.FromContext(ctx).Info("Declared a node group that was found", "gpuNodeGroup", klog.KObj(group), "from", group.Labels[v1alpha1.LabelDiscovered])
 	return nil
-}
-
-// Discovery declares node groups that somebody else lists, such as EKS.
-type Discovery struct {
-	Client client.Client
-	Clock  clock.WithTicker
-	// List gives them as they would be declared.
-	List func(context.Context) ([]v1alpha1.GPUNodeGroup, error)
-}
-
-// discoveryPeriod is how often node groups are listed: they are made by hand.
-const discoveryPeriod = 5 * time.Minute
-
-// NeedLeaderElection tells the manager that one replica runs it.
-func (*Discovery) NeedLeaderElection() bool { return true }
-
-// Start runs until ctx ends.
-func (d *Discovery) Start(ctx context.Context) error {
-	for {
-		if err := d.Once(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Could not discover node groups; it is tried again", "in", discoveryPeriod)
-		}
-		timer := d.Clock.NewTimer(discoveryPeriod)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
-		}
-	}
-}
-
-// Once declares those that are not declared, by whatever name.
-func (d *Discovery) Once(ctx context.Context) error {
-	found, err := d.List(ctx)
-	if err != nil {
-		return err
-	}
-	var declared v1alpha1.GPUNodeGroupList
-	if err := d.Client.List(ctx, &declared); err != nil {
-		return fmt.Errorf("list gpunodegroups: %w", err)
-	}
-	known := map[string]bool{}
-	for i := range declared.Items {
-		known[declared.Items[i].Spec.Provider.Selector()[v1alpha1.LabelEKSNodegroup]] = true
-	}
-	var failures []error
-	for i := range found {
-		if eks := found[i].Spec.Provider.EKS; eks != nil && !known[eks.Nodegroup] {
-			failures = append(failures, createGroup(ctx, d.Client, &found[i]))
-		}
-	}
-	return errors.Join(failures...)
 }

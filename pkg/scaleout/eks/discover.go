@@ -3,6 +3,7 @@ package eks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,27 +23,43 @@ import (
 // maxNodegroups bounds what Discover looks at, which takes a call each.
 const maxNodegroups = 500
 
-// Discover lists the cluster's node groups whose machines have GPUs, as isGPU tells of an
-// instance type. Groups with several types, of which any node may be, and groups whose type
-// only their launch template says, are left out: nothing can be predicted of them. The pairing
-// is the one that needs no AWS right; who wants another declares the group.
-func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instanceType string) bool) ([]v1alpha1.GPUNodeGroup, error) {
+// Discover lists the cluster's node groups, with how those would be declared whose machines have GPUs, as
+// isGPU tells of an instance type. Nothing can be predicted of groups with several types, of which any
+// node may be, and of groups whose type only their launch template says. The pairing is the one that
+// needs no AWS right; who wants another declares the group. One that cannot be read, or of which EKS says
+// what cannot be, has an error of its own; the error is of the list.
+func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instanceType string) bool) ([]view.Discovered, error) {
 	names, err := c.list(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	var groups []v1alpha1.GPUNodeGroup
+	var groups []view.Discovered
 	for _, name := range names {
+		found := view.Discovered{Nodegroup: name}
+		if found.Err = checkName(name); found.Err != nil {
+			groups = append(groups, found)
+			continue
+		}
 		id := v1alpha1.EKSNodegroup{Cluster: cluster, Nodegroup: name}
 		described, err := c.describeAlone(ctx, id)
-		if err != nil {
-			return nil, err
+		var gone *types.ResourceNotFoundException
+		switch {
+		case errors.As(err, &gone):
+			continue // it was deleted meanwhile
+		case err != nil:
+			found.Err = err
+			groups = append(groups, found)
+			continue
 		}
 		if len(described.InstanceTypes) != 1 || !isGPU(described.InstanceTypes[0]) {
 			klog.FromContext(ctx).V(4).Info("Node group is not of one type of machine with GPUs", "cluster", cluster, "nodegroup", name, "instanceTypes", described.InstanceTypes)
+			groups = append(groups, found)
 			continue
 		}
-		groups = append(groups, declared(id, described))
+		if found.Err = check(described); found.Err == nil {
+			found.Group = declared(id, described)
+		}
+		groups = append(groups, found)
 	}
 	return groups, nil
 }
@@ -81,10 +98,10 @@ func (c *Client) list(ctx context.Context, cluster string) ([]string, error) {
 }
 
 // declared is the group as somebody would have declared it.
-func declared(id v1alpha1.EKSNodegroup, g *types.Nodegroup) v1alpha1.GPUNodeGroup {
+func declared(id v1alpha1.EKSNodegroup, g *types.Nodegroup) *v1alpha1.GPUNodeGroup {
 	n := facts(g)
 	most := int32(n.Max)
-	return v1alpha1.GPUNodeGroup{
+	return &v1alpha1.GPUNodeGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: view.DiscoveredName(id.Nodegroup), Labels: map[string]string{v1alpha1.LabelDiscovered: "eks"}},
 		Spec: v1alpha1.GPUNodeGroupSpec{
 			Provider:     v1alpha1.NodeGroupProvider{EKS: &id},

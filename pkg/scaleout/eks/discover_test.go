@@ -3,6 +3,7 @@ package eks
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -34,10 +35,7 @@ func TestGroupsWithGPUsAreDiscovered(t *testing.T) {
 	for i := range 120 {
 		b.Add(ekssim.Group{Name: fmt.Sprintf("cpu-%03d", i), Max: 1, InstanceTypes: []string{"m7i.large"}})
 	}
-	groups, err := b.client.Discover(context.Background(), "one", isGPU)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := b.discovered(t)
 	most := []int32{7, 5}
 	want := []v1alpha1.GPUNodeGroup{{
 		ObjectMeta: metav1.ObjectMeta{Name: "training-a-" + suffix(t, groups, "Training_A"), Labels: map[string]string{v1alpha1.LabelDiscovered: "eks"}},
@@ -62,6 +60,114 @@ func TestGroupsWithGPUsAreDiscovered(t *testing.T) {
 	}
 	if n := b.count("ListNodegroups"); n != 2 {
 		t.Errorf("%d pages, want 2", n)
+	}
+}
+
+// discovered are those that would be declared, and none has an error.
+func (b *bench) discovered(t *testing.T) []v1alpha1.GPUNodeGroup {
+	t.Helper()
+	all, err := b.client.Discover(context.Background(), "one", isGPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var groups []v1alpha1.GPUNodeGroup
+	for _, found := range all {
+		if found.Err != nil {
+			t.Errorf("%s: %v", found.Nodegroup, found.Err)
+		}
+		if found.Group != nil {
+			groups = append(groups, *found.Group)
+		}
+	}
+	return groups
+}
+
+// What EKS cannot mean costs the group of which it says so, and no other.
+func TestNonsenseOfEKSIsOneGroups(t *testing.T) {
+	b := newBench(t)
+	gpu := func(name string, change func(*ekssim.Group)) {
+		g := ekssim.Group{Name: name, Max: 3, InstanceTypes: []string{"p5.4xlarge"}}
+		change(&g)
+		b.Add(g)
+	}
+	labels := map[string]string{}
+	for i := range maxLabels + 1 {
+		labels[fmt.Sprintf("l%d", i)] = ""
+	}
+	want := map[string]string{
+		"a b":           `"a b", which is no name`,
+		"less-than-min": "from 5 to 3 nodes",
+		"endless":       "from 0 to 2147483647 nodes",
+		"negative":      "from -1 to 3 nodes",
+		"many-labels":   "65 labels",
+		"bad-label":     `the label "a b"`,
+		"bad-effect":    `the effect "SOMETIMES"`,
+		"long-taint":    "the taint",
+	}
+	gpu("a b", func(*ekssim.Group) {})
+	gpu("less-than-min", func(g *ekssim.Group) { g.Min = 5 })
+	gpu("endless", func(g *ekssim.Group) { g.Max = math.MaxInt32 })
+	gpu("negative", func(g *ekssim.Group) { g.Min = -1 })
+	gpu("many-labels", func(g *ekssim.Group) { g.Labels = labels })
+	gpu("bad-label", func(g *ekssim.Group) { g.Labels = map[string]string{"a b": "c"} })
+	gpu("bad-effect", func(g *ekssim.Group) { g.Taints = []ekssim.Taint{{Key: "a", Value: "b", Effect: "SOMETIMES"}} })
+	gpu("long-taint", func(g *ekssim.Group) {
+		g.Taints = []ekssim.Taint{{Key: strings.Repeat("k", 5000), Value: "b", Effect: "NO_EXECUTE"}}
+	})
+	all, err := b.client.Discover(context.Background(), "one", isGPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != len(want)+1 {
+		t.Errorf("%d node groups are found, want %d", len(all), len(want)+1)
+	}
+	for _, found := range all {
+		if text, bad := want[found.Nodegroup]; bad {
+			if found.Err == nil || found.Group != nil || !strings.Contains(found.Err.Error(), text) || len(found.Err.Error()) > 500 {
+				t.Errorf("%s: %v, want %q", found.Nodegroup, found.Err, text)
+			}
+		} else if found.Err != nil || found.Group == nil {
+			t.Errorf("%s: %v", found.Nodegroup, found.Err)
+		}
+	}
+}
+
+// One that cannot be described leaves the others, one that is gone is none, and an answer without an end
+// is not read to its end.
+func TestAGroupThatCannotBeDescribedLeavesTheOthers(t *testing.T) {
+	fault := func(status int, code, message string) ekssim.Fault {
+		return ekssim.Fault{Operation: "DescribeNodegroup", Times: 1, Status: status, Code: code, Message: message}
+	}
+	for name, test := range map[string]struct {
+		fault ekssim.Fault
+		want  string
+		found int
+	}{
+		"it fails":    {fault(400, "InvalidRequestException", "no"), "InvalidRequestException", 2},
+		"it is gone":  {fault(404, "ResourceNotFoundException", "No node group found"), "", 1},
+		"it is large": {fault(400, "InvalidRequestException", strings.Repeat("x", 2*maxAnswer)), "DescribeNodegroup", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.Add(ekssim.Group{Name: "other", Max: 3, InstanceTypes: []string{"p5.4xlarge"}})
+			b.Inject(test.fault)
+			all, err := b.client.Discover(context.Background(), "one", isGPU)
+			if err != nil || len(all) != test.found {
+				t.Fatalf("%d node groups are found, want %d: %v", len(all), test.found, err)
+			}
+			good := 0
+			for _, found := range all {
+				switch {
+				case found.Err == nil && found.Group != nil:
+					good++
+				case found.Err == nil || !strings.Contains(found.Err.Error(), test.want) || len(found.Err.Error()) > maxAnswer:
+					t.Errorf("%s: %.200v, want %q", found.Nodegroup, found.Err, test.want)
+				}
+			}
+			if good != 1 {
+				t.Errorf("%d groups are declared, want the other", good)
+			}
+		})
 	}
 }
 

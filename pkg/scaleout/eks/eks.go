@@ -78,6 +78,7 @@ func New(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	api := eks.NewFromConfig(c, func(e *eks.Options) {
+		e.HTTPClient = bounded{e.HTTPClient}
 		if o.Endpoint != "" {
 			e.BaseEndpoint = aws.String(o.Endpoint)
 		}

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
@@ -59,7 +62,9 @@ func Closed(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Ti
 	if backoff != nil && !now.Before(backoff.Until.Time) {
 		backoff = nil
 	}
-	switch {
+	switch gone := meta.FindStatusCondition(group.Status.Conditions, v1alpha1.ConditionDiscovered); {
+	case gone != nil && gone.Status == metav1.ConditionFalse:
+		return "is not scaled: " + gone.Message
 	case backoff != nil && backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff:
 		return fmt.Sprintf("is left alone until %s after %s: %s", backoff.Until.UTC().Format(time.RFC3339), failures(backoff.Failures), backoff.Message)
 	case !byAutoscaler(group):

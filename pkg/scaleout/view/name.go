@@ -5,7 +5,19 @@ import (
 	"encoding/hex"
 	"regexp"
 	"strings"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
 )
+
+// Discovered is a node group that somebody lists, such as EKS.
+type Discovered struct {
+	// Nodegroup is its name there.
+	Nodegroup string
+	// Group is how it would be declared; nil where it has no GPUs, or nobody could say which.
+	Group *v1alpha1.GPUNodeGroup
+	// Err is why that is not known.
+	Err error
+}
 
 // notInNames is what EKS allows in names and Kubernetes does not.
 var notInNames = regexp.MustCompile(`[^a-z0-9-]`)
