@@ -29,7 +29,8 @@ import (
 var rereads = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
 // lookInterval is how long it may go unseen that a GPU is lost, or what somebody else
-// does to MIG, whose partitions NVML is asked for when a claim gets them.
+// does to MIG, whose partitions NVML is asked for when a claim gets them. While NVML rests it
+// is restInterval.
 const lookInterval = 10 * time.Second
 
 // GPUs are a node's, as its open NVIDIA driver tells of them.
@@ -202,8 +203,11 @@ func (o *Offer) Watch(ctx context.Context) error {
 	again := time.Now().Add(next())
 	said := ""
 	for {
-		o.rest(ctx)
-		pause, look := o.nextLook(), o.offerChanges
+		interval := lookInterval
+		if o.rest(ctx) {
+			interval = restInterval
+		}
+		pause, look := o.nextLook(interval), o.offerChanges
 		if o.unread == "" {
 			next = rereads.DelayFunc()
 			again = time.Now().Add(next())
@@ -229,12 +233,12 @@ func (o *Offer) Watch(ctx context.Context) error {
 	}
 }
 
-// nextLook is how long the offer may be left alone.
-func (o *Offer) nextLook() time.Duration {
+// nextLook is how long the offer may be left alone, at most so long.
+func (o *Offer) nextLook(interval time.Duration) time.Duration {
 	if o.until.IsZero() {
-		return lookInterval
+		return interval
 	}
-	return min(lookInterval, max(time.Until(o.until), 0))
+	return min(interval, max(time.Until(o.until), 0))
 }
 
 // offerAll reads everything and offers it.
@@ -251,7 +255,6 @@ func (o *Offer) offerAll(ctx context.Context) error {
 		}
 	}
 	o.seen, o.unread = found.node, unread
-	o.learnWhetherToRest(ctx)
 	sayPredictions(ctx, o.seen.GPUs)
 	o.offerFound(ctx, found)
 	return nil

@@ -3,7 +3,9 @@ package offer
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -11,6 +13,7 @@ import (
 const (
 	success       = 0
 	uninitialised = 1
+	disabled      = 0
 	enabled       = 1
 )
 
@@ -25,12 +28,27 @@ func (r *rig) answers(t *testing.T, when string, want int) {
 
 // persist has the driver keep all GPUs.
 func persist(t *testing.T) func(*rig) {
-	return func(r *rig) {
-		for i := range r.machine.GPUs() {
-			handle, _ := r.library.API().DeviceGetHandleByIndex(i)
-			if ret := handle.SetPersistenceMode(enabled); ret != success {
-				t.Fatal(ret)
-			}
+	return func(r *rig) { keep(t, r, r.library, enabled) }
+}
+
+// persistenced has another user of NVML say whether the driver keeps GPUs.
+func persistenced(t *testing.T, r *rig, keeps int) {
+	t.Helper()
+	other := fixture.Library(t, r.machine)
+	keep(t, r, other, keeps)
+	must(t, other.Close())
+}
+
+func keep(t *testing.T, r *rig, by *nvml.Library, keeps int) {
+	t.Helper()
+	for i := range r.machine.GPUs() {
+		handle, _ := by.API().DeviceGetHandleByIndex(i)
+		ret := handle.SetPersistenceMode(disabled)
+		if keeps == enabled {
+			ret = handle.SetPersistenceMode(enabled)
+		}
+		if ret != success {
+			t.Fatal(ret)
 		}
 	}
 }
@@ -46,7 +64,7 @@ func TestTheDriverIsLetGoWhileNoClaimHasAGPU(t *testing.T) {
 				if _, err := r.preparer.Prepare(t.Context(), claim); err != nil {
 					t.Fatal(err)
 				}
-				after(2 * lookInterval)
+				after(restInterval)
 				r.answers(t, "a claim has a GPU", success)
 				must(t, r.preparer.Unprepare(t.Context(), claim.UID))
 				r.Released()
@@ -54,6 +72,47 @@ func TestTheDriverIsLetGoWhileNoClaimHasAGPU(t *testing.T) {
 			})
 		})
 	}
+}
+
+// nvidia-persistenced may start after the plugin, and end before it. Without it, NVML initialises
+// every GPU each time that it is opened.
+func TestThePersistenceModeIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := live(t, "g5.12xlarge", nothing)
+		r.answers(t, "no GPU is kept", success)
+		persistenced(t, r, enabled)
+		after(lookInterval)
+		r.answers(t, "nvidia-persistenced has started", uninitialised)
+		persistenced(t, r, disabled)
+		before, err := r.machine.State()
+		must(t, err)
+		after(10 * restInterval)
+		r.answers(t, "nvidia-persistenced has ended", success)
+		now, err := r.machine.State()
+		must(t, err)
+		if opened := now.Calls.Since(before.Calls)["nvmlInit_v2"]; opened != 1 {
+			t.Errorf("the GPUs that nobody keeps were initialised %d times, want once", opened)
+		}
+	})
+}
+
+// A look that has to open NVML reads everything; with 10 ms per call that is not to keep a core
+// busy for more than a fiftieth of the time.
+func TestARestingDriverIsLookedAtSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := live(t, "p4d.24xlarge", persist(t))
+		synctest.Wait()
+		before, err := r.machine.State()
+		must(t, err)
+		const long = 5 * time.Minute
+		after(long)
+		now, err := r.machine.State()
+		must(t, err)
+		calls := now.Calls.Since(before.Calls)
+		if busy := time.Duration(calls.Total()) * 10 * time.Millisecond; busy > long/50 {
+			t.Errorf("looks at 8 idle GPUs take %s in %s: %v", busy, long, calls)
+		}
+	})
 }
 
 func TestTheDriverIsHeld(t *testing.T) {
