@@ -169,6 +169,7 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 	tests := []struct {
 		name    string
 		cluster cluster
+		args    []string
 		want    []string
 	}{
 		{
@@ -182,6 +183,18 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, `belongs to the Helm release "nvidia-dra-driver" in the namespace "nvidia"`, "cannot share a node", "deviceClass.create=false"},
 		},
 		{
+			name:    "with another release's DeviceClass of a product",
+			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &deviceClass{name: "h100.gpu.nvidia.com", release: "other", namespace: "team"}},
+			args:    []string{"--set", "deviceClass.products.h100=NVIDIA H100 80GB HBM3"},
+			want:    []string{`The DeviceClass "h100.gpu.nvidia.com" exists already`, `the Helm release "other" in the namespace "team"`},
+		},
+		{
+			name:    "with a DeviceClass of a profile made by hand",
+			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &deviceClass{name: "small.mig.nvidia.com"}},
+			args:    []string{"--set", "deviceClass.profiles.small=1g.10gb"},
+			want:    []string{`The DeviceClass "small.mig.nvidia.com" exists already`, "belongs to no Helm release"},
+		},
+		{
 			name:    "with a DeviceClass made by hand",
 			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &deviceClass{name: "gpu.nvidia.com"}},
 			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "belongs to no Helm release"},
@@ -189,7 +202,7 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			expectRefusal(t, templateOn(t, test.cluster), test.want)
+			expectRefusal(t, append(templateOn(t, test.cluster), test.args...), test.want)
 		})
 	}
 }

@@ -248,6 +248,31 @@ func TestDevicesForOneClaimTakeTheirMemory(t *testing.T) {
 	}
 }
 
+// Where partitions fit beside each other and their memory does not, memory decides: by a counter
+// that the whole GPU, which may be looked at beside partitions, takes nothing of.
+func TestMemoryThatDecidesIsCountedApart(t *testing.T) {
+	g := halves(0, MIGDisabled, true)
+	g.MemoryBytes = 5 << 30
+	g.Profiles = []Profile{
+		{ID: 1, Name: "1g.3gb", Slices: 1, Starts: []int{0, 1}, Size: 1, MemoryBytes: 3 << 30, Engines: Engines{Multiprocessors: 8}},
+		{ID: 3, Name: "2g.4gb", Slices: 2, Starts: []int{0}, Size: 2, MemoryBytes: 4 << 30, Engines: Engines{Multiprocessors: 16}},
+	}
+	offered := Shapes([]GPU{g}, ByDefault)
+	counters := Counters(offered)
+	at := slices.IndexFunc(counters, func(c Counter) bool { return c.Name == "partition-memory" })
+	if at < 0 {
+		t.Fatalf("two partitions of 3 GiB are admitted on a GPU that has 4 for partitions: %+v", counters)
+	}
+	if !counters[at].Bytes() || counters[at].Total != 4<<30 || counters[at].charged {
+		t.Errorf("got %+v, want what partitions have at most, in bytes, and for no quota", counters[at])
+	}
+	for i, want := range []uint64{0, 3 << 30, 3 << 30, 4 << 30} {
+		if got := offered[i].Uses(counters[at]); got != want {
+			t.Errorf("%s uses %d, want %d", offered[i].Name(), got, want)
+		}
+	}
+}
+
 // A claim may have an instance of somebody else as it was offered before the policy
 // changed, and then no other may have it as it is offered now.
 func TestAnInstanceOfferedInTwoWaysIsCounted(t *testing.T) {
