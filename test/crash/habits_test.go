@@ -131,6 +131,20 @@ func TestGPUThatIsLostAtTheStart(t *testing.T) {
 	n.must(p.prepare(n.within(), n.put("returned", "gpu-3")))
 }
 
+// GPUs that come after the plugin, and a fabric manager that is done after it, are noticed by it.
+func TestAGPUAndAFabricThatComeLate(t *testing.T) {
+	t.Parallel()
+	n := withHabits(t, "{fabric: inProgress}", "minor: 3,", "minor: 3, presence: absent,")
+	p := n.start()
+	p.says(n, "gpus=7", "GPUs are tainted until the fabric manager is done with them", "gpu-0 (InProgress)")
+	if err := p.prepare(n.within(), n.put("early", "gpu-3")); err == nil || !strings.Contains(err.Error(), "gpu-3") {
+		t.Errorf("a GPU that is not there was prepared: %v", err)
+	}
+	n.must(errors.Join(n.gpu.SetFabric(model.FabricCompleted), n.gpu.Attach(3)))
+	p.says(n, "gpus=8", "The fabric manager is done with all GPUs")
+	n.must(p.prepare(n.within(), n.put("late", "gpu-3")))
+}
+
 // A metrics exporter with handles of all GPUs is in the way of nothing on Hopper.
 func TestPartitionsBesideAnExporter(t *testing.T) {
 	t.Parallel()
