@@ -4,10 +4,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // cacheOptions keep of each object what a decision depends on: a cluster has ten thousand
@@ -16,13 +20,15 @@ func cacheOptions(f *flags) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:         {Transform: stripPod},
-			&corev1.Node{}:        {Transform: stripNode},
-			&appsv1.DaemonSet{}:   {Transform: stripDaemonSet},
-			&appsv1.Deployment{}:  {Transform: stripDeployment},
-			&appsv1.StatefulSet{}: {Transform: stripStatefulSet},
-			&appsv1.ReplicaSet{}:  {Transform: stripReplicaSet},
-			&batchv1.Job{}:        {Transform: stripJob},
+			&corev1.Pod{}:  {Transform: stripPod},
+			&corev1.Node{}: {Transform: stripNode},
+			// Most of the memory of a large cluster would be devices that thousands of nodes have alike.
+			&resourceapi.ResourceSlice{}: {Transform: compactSlices(devices.NewCompactor())},
+			&appsv1.DaemonSet{}:          {Transform: stripDaemonSet},
+			&appsv1.Deployment{}:         {Transform: stripDeployment},
+			&appsv1.StatefulSet{}:        {Transform: stripStatefulSet},
+			&appsv1.ReplicaSet{}:         {Transform: stripReplicaSet},
+			&batchv1.Job{}:               {Transform: stripJob},
 			// Only what Cluster Autoscaler says of pods: a cluster has very many Events.
 			&corev1.Event{}: {Field: fields.Set{"source": "cluster-autoscaler", "involvedObject.kind": "Pod"}.AsSelector()},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
@@ -76,6 +82,16 @@ func stripNode(object any) (any, error) {
 		node.Status.VolumesInUse, node.Status.VolumesAttached = nil, nil
 	}
 	return object, nil
+}
+
+func compactSlices(c *devices.Compactor) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if slice, is := object.(*resourceapi.ResourceSlice); is {
+			slice.ManagedFields, slice.OwnerReferences = nil, nil
+			c.Compact(slice)
+		}
+		return object, nil
+	}
 }
 
 func stripDaemonSet(object any) (any, error) {

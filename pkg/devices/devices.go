@@ -31,6 +31,8 @@ func (d ID) Compare(other ID) int {
 type Device struct {
 	*resourceapi.Device
 	ID ID
+	// Own has what of Attributes was put aside, if its slice is compact.
+	Own Own
 }
 
 // Shared tells that several claims may have the device at once.
@@ -42,6 +44,7 @@ func (d *Device) AttributeAt(f Field) *resourceapi.DeviceAttribute {
 	if !ok || f.Section != SectionAttributes {
 		return nil
 	}
+	attribute = d.Own.Attribute(resourceapi.QualifiedName(f.Name), attribute)
 	return &attribute
 }
 
@@ -75,6 +78,6 @@ func Lookup[V any](of map[resourceapi.QualifiedName]V, driver, domain, name stri
 func (d *Device) Input() dracel.Device {
 	return dracel.Device{
 		Driver: d.ID.Pool.Driver, AllowMultipleAllocations: d.AllowMultipleAllocations,
-		Attributes: d.Attributes, Capacity: d.Capacity,
+		Attributes: d.Own.Attributes(d.Attributes), Capacity: d.Capacity,
 	}
 }

@@ -47,9 +47,10 @@ func (s *Stock) add(p Pool) {
 				s.counters[counter{p.ID, set.Name, name}] = c.Value.DeepCopy()
 			}
 		}
+		own := OwnOf(slice)
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			s.Devices = append(s.Devices, &Device{Device: d, ID: ID{Pool: p.ID, Name: d.Name}})
+			s.Devices = append(s.Devices, &Device{Device: d, ID: ID{Pool: p.ID, Name: d.Name}, Own: own})
 		}
 	}
 }

@@ -50,10 +50,12 @@ func withRules(slice *resourceapi.ResourceSlice, rules []resourceapi.DeviceTaint
 				continue
 			}
 			if tainted == slice {
-				tainted = slice.DeepCopy()
+				// Attributes and the rest, which are many, stay those of the published devices.
+				tainted = &resourceapi.ResourceSlice{ObjectMeta: slice.ObjectMeta, Spec: slice.Spec}
+				tainted.Spec.Devices = slices.Clone(slice.Spec.Devices)
 			}
 			device := &tainted.Spec.Devices[d]
-			device.Taints = append(device.Taints, rules[i].Spec.Taint)
+			device.Taints = append(slices.Clip(device.Taints), rules[i].Spec.Taint)
 		}
 	}
 	return tainted

@@ -50,12 +50,12 @@ const (
 	failed
 )
 
-func (c *Cluster) newCandidates(published []*resourceapi.ResourceSlice) *candidates {
+func (c *Cluster) newCandidates(l *layout) *candidates {
 	known := &candidates{selectors: map[string]*selector{}}
 	alikes := map[uint64]int{}
 	counters := map[devices.PoolID]map[string]map[string]resourceapi.Counter{}
 	names := map[devices.ID]bool{}
-	for _, slice := range published {
+	for _, slice := range l.slices {
 		id := devices.PoolOf(slice)
 		if counters[id] == nil {
 			counters[id] = map[string]map[string]resourceapi.Counter{}
@@ -64,16 +64,17 @@ func (c *Cluster) newCandidates(published []*resourceapi.ResourceSlice) *candida
 			counters[id][set.Name] = set.Counters
 		}
 	}
-	for _, slice := range published {
+	for _, slice := range l.slices {
 		id := devices.PoolOf(slice)
+		own := l.own(slice)
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
 			at := devices.ID{Pool: id, Name: device.Name}
 			known.all = known.all || names[at] || device.BindingConditions != nil || !provided(device, counters[id])
 			names[at] = true
-			made := candidate{Device: devices.Device{Device: device, ID: at}, id: structured.MakeDeviceID(id.Driver, id.Name, device.Name)}
+			made := candidate{Device: devices.Device{Device: device, ID: at, Own: own}, id: structured.MakeDeviceID(id.Driver, id.Name, device.Name)}
 			made.shared = devices.SharesOf(made.id)
-			content := c.readHash(id.Driver, device)
+			content := c.readHash(&made.Device)
 			if _, met := alikes[content]; !met {
 				alikes[content] = len(alikes)
 			}
@@ -85,19 +86,27 @@ func (c *Cluster) newCandidates(published []*resourceapi.ResourceSlice) *candida
 	return known
 }
 
+// own is what was put aside of a slice of the layout, if it counts.
+func (l *layout) own(slice *resourceapi.ResourceSlice) devices.Own {
+	if !l.exact {
+		return nil
+	}
+	return devices.OwnOf(slice)
+}
+
 // readHash is equal for devices that no expression tells apart: it has all that an expression
 // could read of a device but the attributes that none names.
-func (c *Cluster) readHash(driver string, d *resourceapi.Device) uint64 {
+func (c *Cluster) readHash(d *devices.Device) uint64 {
 	sum := hashCapacity(d.Capacity)
 	for name, value := range d.Attributes {
 		if a := c.words.attribute(name); a.read {
-			sum += mix(hashText(string(name)), hashAttribute(value))
+			sum += mix(hashText(string(name)), hashAttribute(d.Own.Attribute(name, value)))
 		}
 	}
 	var s signature
 	s.flag(d.AllowMultipleAllocations != nil)
 	s.flag(ptr.Deref(d.AllowMultipleAllocations, false))
-	s.text(driver)
+	s.text(d.ID.Pool.Driver)
 	return mix(sum, hashText(string(s)))
 }
 
@@ -125,27 +134,29 @@ func provided(device *resourceapi.Device, sets map[string]map[string]resourceapi
 // those that are taken, which consume counters of others.
 func (c *Cluster) candidates(ctx context.Context, l *layout, state structured.AllocatedState, claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
 	if l.known == nil {
-		l.known = c.newCandidates(l.slices)
+		l.known = c.newCandidates(l)
 	}
 	requests := c.selections(l.known, claims)
-	if l.known.all || l.networked || requests == nil {
-		return l.slices
-	}
+	all := l.known.all || l.networked || requests == nil
 	shown := make([]*resourceapi.ResourceSlice, len(l.slices))
 	first := 0
 	for i, slice := range l.slices {
 		shown[i] = slice
-		if len(slice.Spec.Devices) == 0 {
+		own := l.own(slice)
+		if len(slice.Spec.Devices) == 0 || all && own == nil {
+			first += len(slice.Spec.Devices)
 			continue
 		}
 		var devices []resourceapi.Device
 		for d := range slice.Spec.Devices {
-			if l.known.taken(state, first+d) || l.known.any(ctx, first+d, requests) {
+			if all || l.known.taken(state, first+d) || l.known.any(ctx, first+d, requests) {
 				devices = append(devices, slice.Spec.Devices[d])
+				device := &devices[len(devices)-1]
+				device.Attributes = own.Attributes(device.Attributes)
 			}
 		}
 		first += len(slice.Spec.Devices)
-		if len(devices) < len(slice.Spec.Devices) {
+		if own != nil || len(devices) < len(slice.Spec.Devices) {
 			narrowed := *slice
 			narrowed.Spec.Devices = devices
 			shown[i] = &narrowed

@@ -39,10 +39,13 @@ type Cluster struct {
 	neighbors neighborhood
 	budget    budget
 
-	pods     map[string]*Pod
-	demands  map[string]*demand
-	traits   map[string]*traits
-	layouts  map[string]*layout
+	pods    map[string]*Pod
+	demands map[string]*demand
+	traits  map[string]*traits
+	layouts map[string]*layout
+	// contents are of slices by where they are in memory, numbers by what they are.
+	contents map[place]content
+	numbers  map[string]int
 	machines map[machineKey]*Machine
 
 	// separate keeps alike machines apart, which tests compare with.
@@ -70,6 +73,8 @@ func New(facts Facts) *Cluster {
 		demands:   map[string]*demand{},
 		traits:    map[string]*traits{},
 		layouts:   map[string]*layout{},
+		contents:  map[place]content{},
+		numbers:   map[string]int{},
 		machines:  map[machineKey]*Machine{},
 	}
 	for _, pool := range c.network.ids {

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // layout is the devices of nodes that are alike, by the names of the first of them.
@@ -16,8 +18,10 @@ type layout struct {
 	node   *corev1.Node
 	slices []*resourceapi.ResourceSlice
 	pools  []devices.PoolID
-	// networked tells that devices of the network are within reach.
+	// networked tells that devices of the network are within reach, exact that it counts which
+	// GPUs of the world the devices are.
 	networked   bool
+	exact       bool
 	inventories map[string]*inventory
 	known       *candidates
 }
@@ -38,7 +42,7 @@ func (c *Cluster) layout(n Node, pools []devices.Pool) *layout {
 	if c.separate {
 		key = strconv.Itoa(len(c.layouts))
 	}
-	l := &layout{node: n.Object, networked: len(reach) > 0, inventories: map[string]*inventory{}}
+	l := &layout{node: n.Object, networked: len(reach) > 0, exact: c.exact(len(reach) > 0), inventories: map[string]*inventory{}}
 	for _, pool := range pools {
 		l.pools = append(l.pools, pool.ID)
 		l.slices = append(l.slices, pool.Slices...)
@@ -67,10 +71,7 @@ func (c *Cluster) visible(n Node, pools []devices.Pool) []*resourceapi.ResourceS
 func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signature {
 	s := c.scratch[:0]
 	defer func() { c.scratch = s }()
-	var compared comparison
-	if len(reach) == 0 {
-		compared = comparison{}
-	}
+	networked, numbers := len(reach) > 0, comparison{}
 	for _, pool := range pools {
 		for len(reach) > 0 && reach[0].id.Compare(pool.ID) < 0 {
 			reach = s.reached(reach)
@@ -78,7 +79,12 @@ func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signatu
 		s.text(pool.ID.Driver)
 		s.number(int64(len(pool.Slices)))
 		for _, slice := range pool.Slices {
-			c.sliceSignature(&s, slice, compared)
+			s.number(slice.Spec.Pool.ResourceSliceCount)
+			content := c.content(slice, networked)
+			s.number(int64(content.number))
+			for _, v := range content.compared {
+				s.number(int64(numbers.number(v.id, v.value)))
+			}
 		}
 	}
 	for len(reach) > 0 {
@@ -87,9 +93,58 @@ func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signatu
 	return s
 }
 
-func (c *Cluster) sliceSignature(s *signature, slice *resourceapi.ResourceSlice, compared comparison) {
+// exact tells whether it counts which GPU of the world a device is: an expression asks for that,
+// or devices of the network are compared with it.
+func (c *Cluster) exact(networked bool) bool {
+	return networked || c.words.everything || c.words.read[gpu.AttributeUUID] || c.words.read[gpu.AttributeParentUUID]
+}
+
+// content is what of a slice's devices and counters counts.
+type content struct {
+	// number is the same where all is the same but the values of compared.
+	number   int
+	compared []comparand
+}
+
+// comparand is the value of a device's attribute that is only compared with others.
+type comparand struct {
+	name resourceapi.QualifiedName
+	// id is name without its domain.
+	id    string
+	value uint64
+}
+
+// place is where a slice's content is in memory, which many slices share: see devices.Compactor.
+type place struct {
+	devices  *resourceapi.Device
+	counters *resourceapi.CounterSet
+}
+
+// content reads a slice, and shared content once.
+func (c *Cluster) content(slice *resourceapi.ResourceSlice, networked bool) content {
+	if c.exact(networked) {
+		return c.read(slice, devices.OwnOf(slice), networked)
+	}
+	at := place{devices: first(slice.Spec.Devices), counters: first(slice.Spec.SharedCounters)}
+	known, met := c.contents[at]
+	if !met {
+		known = c.read(slice, nil, networked)
+		c.contents[at] = known
+	}
+	return known
+}
+
+func first[T any](list []T) *T {
+	if len(list) == 0 {
+		return nil
+	}
+	return &list[0]
+}
+
+func (c *Cluster) read(slice *resourceapi.ResourceSlice, own devices.Own, networked bool) content {
+	s := make(signature, 0, 4096)
+	var read content
 	spec := &slice.Spec
-	s.number(spec.Pool.ResourceSliceCount)
 	s.number(int64(len(spec.SharedCounters)))
 	for i := range spec.SharedCounters {
 		set := &spec.SharedCounters[i]
@@ -98,13 +153,24 @@ func (c *Cluster) sliceSignature(s *signature, slice *resourceapi.ResourceSlice,
 	}
 	s.number(int64(len(spec.Devices)))
 	for i := range spec.Devices {
-		c.deviceSignature(s, &spec.Devices[i], compared)
+		device := &spec.Devices[i]
+		hash, compared := c.attributesHash(device.Attributes, own, networked)
+		s.hash(hash)
+		read.compared = append(read.compared, compared...)
+		s.device(device)
 	}
+	number, met := c.numbers[string(s)]
+	if !met {
+		number = len(c.numbers)
+		c.numbers[string(s)] = number
+	}
+	read.number = number
+	return read
 }
 
-func (c *Cluster) deviceSignature(s *signature, d *resourceapi.Device, compared comparison) {
+// device adds all of a device but its attributes.
+func (s *signature) device(d *resourceapi.Device) {
 	s.text(d.Name)
-	s.hash(c.attributesHash(d.Attributes, compared))
 	s.hash(hashCapacity(d.Capacity))
 	s.number(int64(len(d.ConsumesCounters)))
 	for i := range d.ConsumesCounters {
@@ -126,7 +192,7 @@ func (c *Cluster) deviceSignature(s *signature, d *resourceapi.Device, compared 
 }
 
 // comparison numbers the values of attributes that are only compared, each in the order in
-// which it is met. Where it is nil, the values themselves count.
+// which it is met.
 type comparison map[string]map[uint64]uint64
 
 func (c comparison) number(id string, value uint64) uint64 {
@@ -143,16 +209,22 @@ func (c comparison) number(id string, value uint64) uint64 {
 	return n
 }
 
-// attributesHash is the same in whatever order the map gives them.
-func (c *Cluster) attributesHash(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, compared comparison) uint64 {
-	var sum uint64
+// attributesHash is the same in whatever order the map gives them. Compared are sorted by their names;
+// with devices of the network within reach, their values are in the hash.
+func (c *Cluster) attributesHash(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, own devices.Own, networked bool) (sum uint64, compared []comparand) {
 	for name := range attributes { // without the values, which are large, and of which few count
-		switch a := c.words.attribute(name); {
-		case a.read, a.compared && compared == nil:
-			sum += mix(a.hash, hashAttribute(attributes[name]))
-		case a.compared:
-			sum += mix(a.hash, mix(7, compared.number(a.id, hashAttribute(attributes[name]))))
+		a := c.words.attribute(name)
+		if !a.read && !a.compared {
+			continue
 		}
+		value := hashAttribute(own.Attribute(name, attributes[name]))
+		if a.read || networked {
+			sum += mix(a.hash, value)
+			continue
+		}
+		sum += mix(a.hash, 7)
+		compared = append(compared, comparand{name: name, id: a.id, value: value})
 	}
-	return sum
+	slices.SortFunc(compared, func(a, b comparand) int { return cmp.Compare(a.name, b.name) })
+	return sum, compared
 }
