@@ -2,16 +2,13 @@ package scaleout
 
 import (
 	"fmt"
-	"maps"
 	"runtime"
 	"runtime/metrics"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 // fleet is a cluster of a size.
@@ -164,25 +161,13 @@ func (f fleet) world(b *testing.B) *world {
 		}
 		w.line(fmt.Sprintf("node node-%d %s shapes=whole,mig,timeslice group=group-%d labels=pool:pool-%d %s", i, "p5.48xlarge", 5*(i%f.groups/5), i%f.groups, used))
 	}
-	ownDevices(w.Slices)
+	ownUUIDs(w.Slices)
+	compactor := devices.NewCompactor() // as in the controller's cache
+	for _, slice := range w.Slices {
+		compactor.Compact(slice)
+	}
 	for i := range f.kinds {
 		w.line(fmt.Sprintf("pods kind-%d %d templates=%s cpu=%d memory=8Gi", i, f.pods/f.kinds, benchmarkTemplates[i%len(benchmarkTemplates)], 2+2*(i/len(benchmarkTemplates))))
 	}
 	return w
-}
-
-// ownDevices gives every node devices and UUIDs of its own, as they come from the API server.
-// Attributes of partitions, which are most, stay in common: they would fill the memory of the
-// machine that runs the benchmark.
-func ownDevices(published []*resourceapi.ResourceSlice) {
-	for _, slice := range published {
-		slice.Spec.Devices = slices.Clone(slice.Spec.Devices)
-		for i := range slice.Spec.Devices {
-			device := &slice.Spec.Devices[i]
-			if _, whole := device.Attributes["uuid"]; whole {
-				device.Attributes = maps.Clone(device.Attributes)
-				device.Attributes["uuid"] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-" + device.Name + "-" + *slice.Spec.NodeName)}
-			}
-		}
-	}
 }

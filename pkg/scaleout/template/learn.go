@@ -42,16 +42,18 @@ func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1al
 	return t
 }
 
-// likeNew is a slice as another node would publish it.
+// likeNew is a slice as another node would publish it. What it has in common with the node's is
+// the same in memory.
 func likeNew(s *resourceapi.ResourceSlice, from, to string) *resourceapi.ResourceSlice {
-	s = s.DeepCopy()
-	s.ObjectMeta = metav1.ObjectMeta{Name: s.Name + "-new"}
+	s = &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: s.Name + "-new"}, Spec: s.Spec}
 	s.Spec.NodeName = &to
 	s.Spec.Pool.Generation = 1
 	s.Spec.Pool.Name = strings.ReplaceAll(s.Spec.Pool.Name, from, to)
-	s.Spec.Devices = slices.DeleteFunc(s.Spec.Devices, isWithdrawn)
-	for i := range s.Spec.Devices {
-		s.Spec.Devices[i].Taints = nil
+	if slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 }) {
+		s.Spec.Devices = slices.DeleteFunc(slices.Clone(s.Spec.Devices), isWithdrawn)
+		for i := range s.Spec.Devices {
+			s.Spec.Devices[i].Taints = nil
+		}
 	}
 	return s
 }
