@@ -235,7 +235,9 @@ func serveMetrics(ctx context.Context, listener net.Listener, samples metrics.St
 		return fmt.Errorf("register the metrics of devices: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", metrics.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, devices}, metrics.HandlerOpts{}))
+	mux.Handle("/metrics", metrics.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, devices}, metrics.HandlerOpts{
+		DisableCompression: true, // a compressor of a few kilobytes has a megabyte itself
+	}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		<-ctx.Done()

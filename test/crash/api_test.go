@@ -3,6 +3,7 @@ package crash_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,13 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // api is of an API server what preparing claims needs: a node, policies that do not
-// change, and claims. It takes no slices.
+// change, and claims. It takes no slices unless it is told to keep them.
 type api struct {
 	*httptest.Server
 	policies []runtime.Object
@@ -28,6 +31,8 @@ type api struct {
 	mu       sync.Mutex
 	claims   map[string]*resourceapi.ResourceClaim
 	away     bool
+	// kept are the slices, nil where none are taken.
+	kept *resourceapi.ResourceSliceList
 }
 
 func newAPI(t testing.TB, policies ...runtime.Object) *api {
@@ -82,6 +87,10 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 		write(w, listOf("v1", "NodeList", theNode))
 	case r.URL.Path == "/apis/mica.gpu/v1alpha1/gpupolicies":
 		write(w, listOf("mica.gpu/v1alpha1", "GPUPolicyList", a.policies...))
+	case a.kept != nil && r.URL.Path == "/apis/resource.k8s.io/v1/resourceslices":
+		a.answerSlices(w, r)
+	case ofClaims && claim != nil && a.kept != nil:
+		writeBinary(w, claim)
 	case ofClaims && claim != nil:
 		write(w, claim)
 	case ofClaims:
@@ -89,6 +98,40 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	default:
 		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 	}
+}
+
+// keepSlices takes slices from now on.
+func (a *api) keepSlices() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.kept = &resourceapi.ResourceSliceList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+}
+
+// answerSlices lists and creates as an API server does, in its own form.
+func (a *api) answerSlices(w http.ResponseWriter, r *http.Request) {
+	var answer runtime.Object = a.kept
+	if r.Method == http.MethodPost {
+		body, _ := io.ReadAll(r.Body) // a client that has been killed sends half
+		made, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		slice := made.(*resourceapi.ResourceSlice)
+		slice.Name, slice.ResourceVersion = fmt.Sprint(slice.GenerateName, len(a.kept.Items)), "1"
+		slice.UID = types.UID("uid-" + slice.Name)
+		if r.URL.Query().Get("dryRun") == "" {
+			a.kept.Items = append(a.kept.Items, *slice)
+		}
+		answer = slice
+	}
+	writeBinary(w, answer)
+}
+
+// writeBinary writes an object in the form that the plugin asks for.
+func writeBinary(w http.ResponseWriter, object runtime.Object) {
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	_ = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), resourceapi.SchemeGroupVersion).Encode(object, w)
 }
 
 var theNode = &corev1.Node{

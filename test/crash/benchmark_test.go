@@ -1,10 +1,9 @@
 package crash_test
 
 import (
+	"cmp"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -60,36 +59,6 @@ func BenchmarkPartitions(b *testing.B) {
 	b.ReportMetric(ms(median(unmake)), "unprepare-without-latency-ms")
 	reportAtMost(b, "whole-gpu-ms", ms(median(gpu)), 2.5)
 	reportAtMost(b, "eight-whole-gpus-ms", ms(median(gpus)), 12)
-}
-
-// BenchmarkMemory measures a plugin that offers eight H100s in all ways and has prepared a
-// claim on each: its memory without the pages of files, which the kernel can take back.
-func BenchmarkMemory(b *testing.B) {
-	n := newNode(b, everyShape)
-	p := n.start()
-	for i := range 8 {
-		n.must(p.prepare(n.Context(), n.put(fmt.Sprint("whole", i), fmt.Sprint("gpu-", i))))
-	}
-	var anonymous, files float64
-	for b.Loop() {
-		anonymous, files = n.resident(p, "RssAnon"), n.resident(p, "RssFile")
-	}
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(files, "file-MB")
-	reportAtMost(b, "anonymous-MB", anonymous, 15)
-}
-
-// resident is a line of proc(5) about the process, in megabytes.
-func (n *node) resident(p *plugin, line string) float64 {
-	n.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	n.must(err)
-	_, rest, found := strings.Cut(string(text), line+":")
-	var kilobytes float64
-	if _, err := fmt.Sscan(rest, &kilobytes); err != nil || !found {
-		n.Fatalf("there is no %s: %v", line, err)
-	}
-	return kilobytes * 1024 / 1e6
 }
 
 // BenchmarkFurtherShares measures what kubelet waits for, over the plugin's socket, where
@@ -156,9 +125,9 @@ func (n *node) atOnce(claims []*resourceapi.ResourceClaim, do func(*resourceapi.
 	}
 }
 
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
+func median[T cmp.Ordered](values []T) T {
+	slices.Sort(values)
+	return values[len(values)/2]
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +38,8 @@ type node struct {
 	// enabled for nothing, by GPU.
 	modes   map[int]string
 	idleMIG map[int]bool
+	// starter runs the processes of the node, nil for none.
+	starter []string
 }
 
 func newNode(t testing.TB, policies ...runtime.Object) *node {
@@ -101,7 +104,8 @@ func (j *processLog) String() string {
 
 func (n *node) run(name string, arguments ...string) *process {
 	n.Helper()
-	p := &process{Cmd: exec.Command(filepath.Join(binaries, name), arguments...)}
+	command := slices.Concat(n.starter, []string{filepath.Join(binaries, name)}, arguments)
+	p := &process{Cmd: exec.Command(command[0], command[1:]...)}
 	p.Stderr = &p.log
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.Start(); err != nil {

@@ -41,14 +41,17 @@ const mebibyte = 1 << 20
 
 var (
 	// fileName is what an ID may be: it is a directory beside those of the package.
-	fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	// uuid keeps what goes into an environment variable to one entry of a list.
-	uuid = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_/-]{0,127}$`)
+	uuid = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_/-]*$`)
 )
+
+// Bounds of both in bytes. A pattern that counts to them takes 0.2 MB of every node.
+const maxFileName, maxUUID = 100, 128
 
 // checkID refuses what is no file name, or the name of another file.
 func checkID(id string) error {
-	if !fileName.MatchString(id) || slices.Contains(reserved, id) {
+	if len(id) > maxFileName || !fileName.MatchString(id) || slices.Contains(reserved, id) {
 		return fmt.Errorf("%q cannot be the name of an MPS control daemon", id)
 	}
 	return nil
@@ -63,7 +66,7 @@ func (d Daemon) check() error {
 		return fmt.Errorf("MPS control daemon %s is to serve no device", d.ID)
 	}
 	for _, device := range d.Devices {
-		if !uuid.MatchString(device) {
+		if len(device) > maxUUID || !uuid.MatchString(device) {
 			return fmt.Errorf("MPS control daemon %s is to serve %q, which is no UUID of a GPU or MIG device", d.ID, device)
 		}
 	}

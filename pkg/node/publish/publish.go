@@ -62,7 +62,9 @@ type Publisher struct {
 
 // New returns the publisher of a driver on a node. It publishes nothing before Run.
 func New(client kubernetes.Interface, driver, nodeName string) *Publisher {
-	return &Publisher{client: client, driver: driver, nodeName: nodeName, features: features(), changed: make(chan struct{}, 1)}
+	p := &Publisher{driver: driver, nodeName: nodeName, features: features(), changed: make(chan struct{}, 1)}
+	p.client = sharedClient{client, p.get}
+	return p
 }
 
 // Set replaces what is to be published: all pools of the driver on this node. It never
