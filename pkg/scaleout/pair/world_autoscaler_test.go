@@ -113,7 +113,8 @@ func (w *world) upcomingNodes(g *simGroup) int {
 	return g.target() - ready - failed
 }
 
-// scanPods adds nodes for users' pods to groups of which it has a live template.
+// scanPods adds nodes for users' pods to groups of which it has a live template (ScaleUp). Where
+// none does, they are told so (EventingScaleUpStatusProcessor).
 func (w *world) scanPods() {
 	room := map[*simGroup]int{}
 	for _, g := range w.groups {
@@ -133,7 +134,8 @@ func (w *world) scanPods() {
 	}
 }
 
-// hasTemplate tells that the group has a node that was complete for a minute.
+// hasTemplate tells that the group has a node that was complete for a minute
+// (isNodeGoodTemplateCandidate).
 func (w *world) hasTemplate(g *simGroup) bool {
 	return slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.complete(w.now.Add(-time.Minute)) })
 }
@@ -147,11 +149,13 @@ func (w *world) knownGroup(p *simPod) *simGroup {
 	return nil
 }
 
+// mayGrow is IsNodeGroupReadyToScaleUp and filterValidScaleUpNodeGroups.
 func (w *world) mayGrow(g *simGroup) bool {
 	return !g.frozen && g.target() < g.caMax && !w.now.Before(g.backoff.until)
 }
 
 // scanPlaceholders leaves out those that what is to come, or a node that has started, has room for.
+// They need no devices: what the AWS provider says of a new node will do (buildNodeFromTemplate).
 func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod) {
 	coming := w.upcomingNodes(g)
 	for _, n := range g.nodes {
@@ -180,6 +184,8 @@ func (w *world) grow(g *simGroup, p *corev1.Pod) {
 	w.event(p, eventTriggered, fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", g.autoscalerName(), size, size+1, g.caMax))
 }
 
+// event replaces the last of its reason, which is all that is to be seen of Events that are
+// counted. The real one records one in five minutes (getCorrelationOptions).
 func (w *world) event(p *corev1.Pod, reason, message string) {
 	w.events = slices.DeleteFunc(w.events, func(e corev1.Event) bool {
 		return e.InvolvedObject.UID == p.UID && e.Reason == reason
