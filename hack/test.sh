@@ -5,6 +5,8 @@
 #                           command in a bare environment
 #   hack/test.sh fast       unit tests without race detector; needs neither root nor a cluster
 #   hack/test.sh bench      every benchmark
+#
+# The end-to-end tests get E2E_FLAGS, such as -test.run with a pattern.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/steps.sh
@@ -60,7 +62,8 @@ unit() {
 }
 
 e2e() {
-	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh
+	# shellcheck disable=SC2086  # several flags
+	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh ${E2E_FLAGS:-}
 }
 
 # The end-to-end tests wait for the cluster most of the time, and leave two thirds of two processors

@@ -10,5 +10,5 @@ fleet: $(CLUSTER) ## Build what plays cloud and Cluster Autoscaler: bin/fleet, b
 
 # With AUTOSCALER as hack/scaleout.sh has it.
 .PHONY: test-scaleout
-test-scaleout: e2e-parts ## Run the scale-out tests on a cluster of their own; AUTOSCALER=FILE: beside the real Cluster Autoscaler
-	$(CLUSTER) run $(CLUSTER_HARDWARE) --logs bin/e2e-logs -- hack/e2e.sh -test.run '^TestScaleOut'
+test-scaleout: ## Run the end-to-end tests of scale-out alone; AUTOSCALER=FILE: beside the real Cluster Autoscaler
+	@E2E_FLAGS='-test.run ^TestScaleOut' hack/test.sh e2e

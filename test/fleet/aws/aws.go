@@ -24,22 +24,24 @@ type Cloud interface {
 	Terminate(ctx context.Context, instance string) error
 }
 
-// Handler serves the APIs below /aws/autoscaling/, /aws/ec2/ and /aws/eks/, of which an endpoint
-// override names one each.
+// Handler serves the APIs at /aws/autoscaling, /aws/ec2 and /aws/eks, of which an endpoint override
+// names one each. The SDK adds a slash to some of them, by the way in which it was told.
 func Handler(machines Cloud, now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
 	scaling := scaling{machines, now}
-	mux.Handle("POST /aws/autoscaling/{$}", query("autoscaling", "2011-01-01", writeScalingError, map[string]action{
-		"DescribeAutoScalingGroups":           scaling.describeGroups,
-		"DescribeScalingActivities":           scaling.describeActivities,
-		"SetDesiredCapacity":                  scaling.setDesired,
-		"TerminateInstanceInAutoScalingGroup": scaling.terminate,
-	}))
 	types := types{machines}
-	mux.Handle("POST /aws/ec2/{$}", query("ec2", "2016-11-15", writeEC2Error, map[string]action{
-		"DescribeInstanceTypes":          types.describe,
-		"DescribeLaunchTemplateVersions": types.describeLaunchTemplate,
-	}))
+	for _, slash := range []string{"", "/{$}"} {
+		mux.Handle("POST /aws/autoscaling"+slash, query("autoscaling", "2011-01-01", writeScalingError, map[string]action{
+			"DescribeAutoScalingGroups":           scaling.describeGroups,
+			"DescribeScalingActivities":           scaling.describeActivities,
+			"SetDesiredCapacity":                  scaling.setDesired,
+			"TerminateInstanceInAutoScalingGroup": scaling.terminate,
+		}))
+		mux.Handle("POST /aws/ec2"+slash, query("ec2", "2016-11-15", writeEC2Error, map[string]action{
+			"DescribeInstanceTypes":          types.describe,
+			"DescribeLaunchTemplateVersions": types.describeLaunchTemplate,
+		}))
+	}
 	mux.Handle("GET /aws/eks/", http.StripPrefix("/aws/eks", eks(machines)))
 	return mux
 }
