@@ -57,6 +57,8 @@ func newCommand() *cobra.Command {
 	set.DurationVar(&f.options.MaxBackoff, "max-node-group-backoff-duration", 30*time.Minute, "how long a group is left alone at most")
 	set.DurationVar(&f.options.ScaleDownUnneeded, "scale-down-unneeded-time", 10*time.Minute, "how long a node is empty before it is removed; 0: never")
 	set.DurationVar(&f.options.DelayAfterAdd, "scale-down-delay-after-add", 10*time.Minute, "how long after a scale-up no node is removed")
+	set.DurationVar(&f.options.MaxProvision, "max-node-provision-time", 15*time.Minute, "how long after it was asked for a node may take to start")
+	set.DurationVar(&f.options.MaxStartup, "max-node-startup-time", 15*time.Minute, "how long after it joined a node may take to start")
 	set.Int32Var(&f.options.PriorityCutoff, "expendable-pods-priority-cutoff", -10, "pods of a lower priority are worth no node")
 	return cmd
 }

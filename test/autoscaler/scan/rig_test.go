@@ -32,6 +32,7 @@ type rig struct {
 func newRig(t *testing.T, groups ...Group) *rig {
 	r := &rig{t: t, memory: NewMemory(), options: Options{
 		TemplateAge: time.Minute, Backoff: 5 * time.Minute, MaxBackoff: 30 * time.Minute, ScaleDownUnneeded: 10 * time.Minute, PriorityCutoff: -10,
+		MaxProvision: 15 * time.Minute, MaxStartup: 15 * time.Minute,
 	}}
 	r.state = State{Now: start, Groups: groups, Classes: []*resourceapi.DeviceClass{{
 		ObjectMeta: metav1.ObjectMeta{Name: "gpu"},

@@ -51,6 +51,7 @@ func (s *scanner) scaleUp(ctx context.Context, w *world, pods []*corev1.Pod) ([]
 	target := best.group.Target + best.nodes
 	s.sizes[best.group.Name] = target
 	s.memory.LastScaleUp = s.Now
+	s.request(best.group.Name, best.nodes)
 	message := fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", best.group.Name, best.group.Target, target, best.group.Max)
 	for _, pod := range best.pods {
 		events = append(events, Event{pod, TriggeredScaleUp, message})

@@ -36,6 +36,9 @@ type Options struct {
 	// DelayAfterAdd is how long after a scale-up nothing is removed; 10 minutes there
 	// (core/static_autoscaler.go, isScaleDownInCooldown).
 	DelayAfterAdd time.Duration
+	// MaxProvision and MaxStartup are how long a node may take to start, since it was asked for and
+	// since it joined; both 15 minutes there, for all groups of AWS: GetAsgOptions reads no tag of them.
+	MaxProvision, MaxStartup time.Duration
 	// PriorityCutoff is the priority below which pods are not worth a node; -10 there
 	// (core/utils/expendable.go, IsExpendablePod).
 	PriorityCutoff int32
@@ -81,13 +84,15 @@ type Memory struct {
 	Backoffs  map[string]Backoff
 	// Unneeded is since when nodes are empty.
 	Unneeded map[string]time.Time
+	// Requests are the scale-ups that are waited for.
+	Requests map[string]Request
 	// LastScaleUp is when a group was last asked to grow.
 	LastScaleUp time.Time
 }
 
 // NewMemory is that of an autoscaler that has just started.
 func NewMemory() Memory {
-	return Memory{Templates: map[string]*Template{}, Backoffs: map[string]Backoff{}, Unneeded: map[string]time.Time{}}
+	return Memory{Templates: map[string]*Template{}, Backoffs: map[string]Backoff{}, Unneeded: map[string]time.Time{}, Requests: map[string]Request{}}
 }
 
 // Backoff is a group that is left alone since Failed.
@@ -126,6 +131,7 @@ func Scan(ctx context.Context, options Options, state State, memory Memory) (Res
 	s := &scanner{options: options, State: state, memory: memory.clone(), sizes: map[string]int{}, wanted: map[string]bool{}}
 	s.groupNodes()
 	s.learn()
+	s.updateRequests()
 	s.backOff()
 	world := newWorld(state)
 	rooms := s.rooms(world)
@@ -142,7 +148,7 @@ func Scan(ctx context.Context, options Options, state State, memory Memory) (Res
 }
 
 func (m Memory) clone() Memory {
-	return Memory{Templates: maps.Clone(m.Templates), Backoffs: maps.Clone(m.Backoffs), Unneeded: maps.Clone(m.Unneeded), LastScaleUp: m.LastScaleUp}
+	return Memory{Templates: maps.Clone(m.Templates), Backoffs: maps.Clone(m.Backoffs), Unneeded: maps.Clone(m.Unneeded), Requests: maps.Clone(m.Requests), LastScaleUp: m.LastScaleUp}
 }
 
 // scanner is a scan on its way.
@@ -190,24 +196,27 @@ const backoffReset = 3 * time.Hour
 // deleteCreatedNodesWithErrors). Other groups grow in the same scan.
 func (s *scanner) backOff() {
 	for _, group := range s.Groups {
-		last, known := s.memory.Backoffs[group.Name]
-		if known && s.Now.After(last.Failed.Add(backoffReset)) {
-			delete(s.memory.Backoffs, group.Name)
-			known = false
-		}
 		if group.Failed == 0 {
 			continue
 		}
-		duration := s.options.Backoff
-		switch {
-		case known && s.inBackoff(group.Name):
-			duration = last.Duration
-		case known:
-			duration = min(2*last.Duration, s.options.MaxBackoff)
-		}
-		s.memory.Backoffs[group.Name] = Backoff{Failed: s.Now, Until: s.Now.Add(duration), Duration: duration, Code: group.Code, Message: group.Message}
+		s.leaveAlone(group.Name, group.Code, group.Message)
 		s.sizes[group.Name] = max(group.Target-group.Failed, group.Min)
+		s.request(group.Name, -group.Failed)
 	}
+}
+
+// leaveAlone backs off from a group, for twice as long as the last time
+// (utils/backoff/exponential_backoff.go, Backoff).
+func (s *scanner) leaveAlone(group, code, message string) {
+	last, known := s.memory.Backoffs[group]
+	duration := s.options.Backoff
+	switch {
+	case known && s.inBackoff(group):
+		duration = last.Duration
+	case known:
+		duration = min(2*last.Duration, s.options.MaxBackoff)
+	}
+	s.memory.Backoffs[group] = Backoff{Failed: s.Now, Until: s.Now.Add(duration), Duration: duration, Code: code, Message: message}
 }
 
 func (s *scanner) inBackoff(group string) bool {
@@ -215,24 +224,19 @@ func (s *scanner) inBackoff(group string) bool {
 	return known && s.Now.Before(backoff.Until)
 }
 
-// rooms are all places for pods: nodes that have started, and a new node for each that was
-// asked for and has not (clusterstate/clusterstate.go, GetUpcomingNodes;
+// rooms are all places for pods: nodes that have started, and a new node for each that is
+// waited for (clusterstate/clusterstate.go, GetUpcomingNodes;
 // core/static_autoscaler.go, addUpcomingNodesToClusterSnapshot).
 func (s *scanner) rooms(w *world) []*room {
 	upcoming := map[string]bool{}
 	var rooms []*room
 	for _, group := range s.Groups {
-		template := s.template(group)
-		started := 0
-		for _, node := range s.members[group.Name] {
-			if s.started(node, template) {
-				started++
-			} else {
-				upcoming[node.Name] = true
-			}
+		coming, starting := s.upcoming(group)
+		for _, node := range starting {
+			upcoming[node.Name] = true
 		}
-		for i := range max(group.Target-group.Failed-started, 0) {
-			rooms = append(rooms, template.room(w, fmt.Sprintf("upcoming-%s-%d", group.Name, i)))
+		for i := range coming {
+			rooms = append(rooms, s.template(group).room(w, fmt.Sprintf("upcoming-%s-%d", group.Name, i)))
 		}
 	}
 	var live []*room

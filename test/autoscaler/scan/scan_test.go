@@ -152,11 +152,16 @@ func TestANodeIsStartedWithAllPoolsOfTheTemplate(t *testing.T) {
 	r.publish("n1", 2)
 	r.after(time.Minute)
 	r.scan()
+	r.memory.Requests["h100"] = Request{Increase: 1, Since: r.state.Now}
 	r.open(r.join("n2"))
 	r.publish("n2", 1)
 	status := r.scan().Status.NodeGroups[0]
-	if counts := status.Health.NodeCounts.Registered; counts.Ready != 1 || counts.Unready.ResourceUnready != 1 || status.ScaleUp.Status != "InProgress" {
+	if counts := status.Health.NodeCounts.Registered; counts.Ready != 1 || counts.NotStarted != 1 || status.ScaleUp.Status != "InProgress" {
 		t.Errorf("with half a pool: %+v, %+v", counts, status.ScaleUp)
+	}
+	r.after(15 * time.Minute)
+	if counts := r.scan().Status.NodeGroups[0].Health.NodeCounts.Registered; counts.Unready.ResourceUnready != 1 {
+		t.Errorf("with half a pool for too long: %+v", counts)
 	}
 	r.state.Slices = r.state.Slices[:2]
 	r.publish("n2", 2)

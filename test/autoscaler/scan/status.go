@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -148,11 +147,11 @@ func (s *scanner) groupStatus(group Group, probe string) GroupStatus {
 		ScaleDown: ScaleDown{Status: "NoCandidates", LastProbeTime: probe},
 	}
 	switch backoff := s.memory.Backoffs[group.Name]; {
+	case s.waitedFor(group.Name) && target > counts.Registered.Ready+counts.Registered.Unready.Total:
+		status.ScaleUp.Status = "InProgress"
 	case s.inBackoff(group.Name):
 		status.ScaleUp.Status = "Backoff"
 		status.ScaleUp.BackoffInfo = BackoffInfo{ErrorCode: backoff.Code, ErrorMessage: backoff.Message}
-	case counts.Registered.Ready < target:
-		status.ScaleUp.Status = "InProgress"
 	}
 	for _, node := range s.members[group.Name] {
 		if _, unneeded := s.memory.Unneeded[node.Name]; unneeded {
@@ -164,33 +163,14 @@ func (s *scanner) groupStatus(group Group, probe string) GroupStatus {
 }
 
 func (s *scanner) count(group Group, target int) NodeCounts {
-	var counts NodeCounts
-	template := s.template(group)
-	registered := &counts.Registered
-	for _, node := range s.members[group.Name] {
-		registered.Total++
-		switch {
-		case s.started(node, template):
-			registered.Ready++
-		case startup(node) || !s.everReady(node):
-			registered.NotStarted++
-		case s.readyFor(node, 0):
-			registered.Unready.Total++
-			registered.Unready.ResourceUnready++
-		default:
-			registered.Unready.Total++
+	ready, starting, unready := s.phases(group)
+	counts := NodeCounts{Registered: Registered{Total: len(s.members[group.Name]), Ready: len(ready), NotStarted: len(starting)}}
+	for _, node := range unready {
+		counts.Registered.Unready.Total++
+		if s.readyFor(node, 0) && !startup(node) {
+			counts.Registered.Unready.ResourceUnready++
 		}
 	}
-	counts.Unregistered = max(target-registered.Total, 0)
+	counts.Unregistered = max(target-counts.Registered.Total, 0)
 	return counts
-}
-
-// everReady tells a node that is not ready any more from one that is so not yet.
-func (s *scanner) everReady(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue || condition.LastTransitionTime.After(node.CreationTimestamp.Time)
-		}
-	}
-	return false
 }
