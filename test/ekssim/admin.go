@@ -11,6 +11,9 @@ type resize struct {
 	Max     *int `json:"max"`
 	// NoCapacity is as in Group; empty lets machines start again.
 	NoCapacity *string `json:"noCapacity"`
+	// Instances are lifecycle states by instance ID, and replace those that there are, except
+	// that what terminates goes on.
+	Instances map[string]string `json:"instances"`
 	// FailNext are the errors of the next update that ends.
 	FailNext []UpdateError `json:"failNext"`
 }
@@ -18,7 +21,7 @@ type resize struct {
 // admin adds what a test outside the process reads and sets:
 //
 //	GET    /sim/groups/NAME   the group
-//	POST   /sim/groups/NAME   change desired, max, noCapacity, failNext
+//	POST   /sim/groups/NAME   change desired, max, noCapacity, instances, failNext
 //	GET    /sim/calls         the calls so far
 //	POST   /sim/faults        add a fault
 //	DELETE /sim/faults        forget all faults
@@ -51,7 +54,7 @@ func (s *Server) showGroup(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, map[string]any{
 		"name": g.Name, "min": g.Min, "max": g.Max, "desired": g.Desired,
-		"warmPool": g.WarmPool, "issues": g.Issues, "updates": s.Updates(name),
+		"warmPool": g.WarmPool, "instances": g.Instances, "issues": g.Issues, "updates": s.Updates(name),
 	})
 }
 
@@ -65,6 +68,7 @@ func (s *Server) changeGroup(w http.ResponseWriter, r *http.Request) {
 		set(&g.Desired, c.Desired)
 		set(&g.Max, c.Max)
 		set(&g.NoCapacity, c.NoCapacity)
+		g.join(c.Instances)
 	})
 	if !found {
 		http.Error(w, "no node group "+name, http.StatusNotFound)
@@ -74,6 +78,19 @@ func (s *Server) changeGroup(w http.ResponseWriter, r *http.Request) {
 		s.FailNextUpdate(name, c.FailNext...)
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// join has the instances that are given, of which some may terminate already.
+func (g *Group) join(instances map[string]string) {
+	if instances == nil {
+		return
+	}
+	for id := range instances {
+		if g.Instances[id] == terminating {
+			instances[id] = terminating
+		}
+	}
+	g.Instances = instances
 }
 
 func read(w http.ResponseWriter, r *http.Request, into any) bool {

@@ -33,7 +33,7 @@ func Throttled(operation string, times int) Fault {
 // Denied is what IAM says of an action that no policy allows.
 func Denied(operation string) Fault {
 	return Fault{Operation: operation, Status: http.StatusForbidden, Code: "AccessDeniedException",
-		Message: "User: arn:aws:sts::111122223333:assumed-role/mica/test is not authorized to perform: eks:" + operation +
+		Message: "User: arn:aws:sts::111122223333:assumed-role/mica/test is not authorized to perform: " + operation +
 			" on resource: arn:aws:eks:ap-northeast-2:111122223333:nodegroup/one/gpu/0"}
 }
 

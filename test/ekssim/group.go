@@ -25,8 +25,13 @@ type Group struct {
 	// NoCapacity lets every update succeed, and no machine start: the group becomes
 	// DEGRADED with an issue AsgInstanceLaunchFailures of this text.
 	NoCapacity string
-	// Status is ACTIVE where it is empty; UPDATING counts only while an update runs.
+	// Status is ACTIVE where it is empty; UPDATING, unless an update runs, is somebody else's
+	// update, which ends when the status changes.
 	Status string
+	// SelfManaged is an Auto Scaling group of that name that EKS does not know.
+	SelfManaged bool
+	// Instances are lifecycle states by instance ID. The simulator starts none by itself.
+	Instances map[string]string
 }
 
 // Taint is a taint in EKS's words: the effect is NO_SCHEDULE, NO_EXECUTE or PREFER_NO_SCHEDULE.
@@ -117,6 +122,10 @@ func newGroup(g Group) *group {
 	g.Labels = maps.Clone(g.Labels)
 	g.Taints = slices.Clone(g.Taints)
 	g.Issues = slices.Clone(g.Issues)
+	g.Instances = maps.Clone(g.Instances)
+	if g.Instances == nil {
+		g.Instances = map[string]string{}
+	}
 	if g.WarmPool != nil {
 		pool := *g.WarmPool
 		g.WarmPool = &pool
@@ -148,7 +157,7 @@ func (g *group) begin(r updateRequest, now time.Time) (*update, *fault) {
 		}
 		return u, nil
 	}
-	if g.running() != nil {
+	if g.running() != nil || g.Status == updating {
 		return nil, &fault{status: 409, code: "ResourceInUseException", message: "Nodegroup cannot be updated as it is currently not in Active State"}
 	}
 	if f := g.check(r); f != nil {

@@ -12,9 +12,15 @@ import (
 // handler answers a call: a body, or a fault.
 type handler func(*http.Request) (any, *fault)
 
-// signed is what AWS's client sends: Signature Version 4, for the service eks. The signature
-// itself is not verified, for nobody's secret is known here.
-var signed = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/[a-z0-9-]+/eks/aws4_request, SignedHeaders=[^,]*\bhost\b[^,]*, Signature=[0-9a-f]{64}$`)
+// signature is what AWS's client sends: Signature Version 4, with the service that is called. The
+// signature itself is not verified, for nobody's secret is known here.
+var signature = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/[a-z0-9-]+/([a-z]+)/aws4_request, SignedHeaders=[^,]*\bhost\b[^,]*, Signature=[0-9a-f]{64}$`)
+
+// signed tells that a request is signed for a service.
+func signed(service string, r *http.Request) bool {
+	match := signature.FindStringSubmatch(r.Header.Get("Authorization"))
+	return match != nil && match[1] == service && r.Header.Get("X-Amz-Date") != ""
+}
 
 // route lets a call pass faults, signature and cluster on its way to the handler.
 func (s *Server) route(pattern, operation string, h handler) {
@@ -30,7 +36,7 @@ func (s *Server) route(pattern, operation string, h handler) {
 		s.Settle()
 		body, f := s.call(r, h)
 		if injected.Hangup {
-			s.note(r, operation, 0)
+			s.note(operation, nodegroupOf(r), 0)
 			panic(http.ErrAbortHandler) // net/http's way to close the connection without an answer
 		}
 		s.answer(w, r, operation, body, f)
@@ -53,7 +59,7 @@ func wait(r *http.Request, latency time.Duration) bool {
 }
 
 func (s *Server) call(r *http.Request, h handler) (any, *fault) {
-	if !signed.MatchString(r.Header.Get("Authorization")) || r.Header.Get("X-Amz-Date") == "" {
+	if !signed("eks", r) {
 		return nil, &fault{status: http.StatusForbidden, code: "MissingAuthenticationTokenException", message: "Missing Authentication Token"}
 	}
 	if cluster := r.PathValue("cluster"); cluster != s.options.Cluster {
@@ -64,22 +70,26 @@ func (s *Server) call(r *http.Request, h handler) (any, *fault) {
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, operation string, body any, f *fault) {
 	if f != nil {
-		s.note(r, operation, f.status)
+		s.note(operation, nodegroupOf(r), f.status)
 		f.write(w)
 		return
 	}
-	s.note(r, operation, http.StatusOK)
+	s.note(operation, nodegroupOf(r), http.StatusOK)
 	writeJSON(w, http.StatusOK, body)
 }
 
-func (s *Server) note(r *http.Request, operation string, status int) {
-	name := r.PathValue("group")
-	if name == "" {
-		name = r.URL.Query().Get("nodegroupName")
+// nodegroupOf is the node group that a request to EKS names.
+func nodegroupOf(r *http.Request) string {
+	if name := r.PathValue("group"); name != "" {
+		return name
 	}
+	return r.URL.Query().Get("nodegroupName")
+}
+
+func (s *Server) note(operation, group string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls = append(s.calls, Call{Operation: operation, Group: name, Status: status})
+	s.calls = append(s.calls, Call{Operation: operation, Group: group, Status: status})
 }
 
 // list pages by the name of the last group that was listed.
@@ -97,7 +107,7 @@ func (s *Server) list(r *http.Request) (any, *fault) {
 	defer s.mu.Unlock()
 	page := []string{}
 	for _, name := range s.names() {
-		if name <= after {
+		if name <= after || s.groups[name].SelfManaged {
 			continue
 		}
 		if len(page) == size {
@@ -157,7 +167,7 @@ func (s *Server) describeUpdate(r *http.Request) (any, *fault) {
 
 // find is with the lock held.
 func (s *Server) find(name string) (*group, *fault) {
-	if g := s.groups[name]; g != nil {
+	if g := s.groups[name]; g != nil && !g.SelfManaged {
 		return g, nil
 	}
 	return nil, notFound("No node group found for name: %s.", name)
@@ -175,7 +185,7 @@ func (g *group) wire(cluster string) map[string]any {
 		"status":        status,
 		"scalingConfig": map[string]int{"minSize": g.Min, "maxSize": g.Max, "desiredSize": g.Desired},
 		"health":        map[string]any{"issues": append([]Issue{}, g.Issues...)},
-		"resources":     map[string]any{"autoScalingGroups": []map[string]string{{"name": "eks-" + g.Name + "-0"}}},
+		"resources":     map[string]any{"autoScalingGroups": []map[string]string{{"name": g.scalingName()}}},
 	}
 	add(v, "instanceTypes", g.InstanceTypes, len(g.InstanceTypes) > 0)
 	add(v, "capacityType", g.CapacityType, g.CapacityType != "")

@@ -1,7 +1,7 @@
-// Package ekssim is EKS as far as managed node groups change their size: an HTTP server that
-// speaks EKS's wire format to AWS's own client, with its faults. It has no machines; a hook
-// tells when the desired size of a group has changed. What it does not know of EKS it
-// refuses.
+// Package ekssim is EKS as far as managed node groups change their size, and EC2 Auto Scaling
+// behind it: an HTTP server that speaks their wire formats to AWS's own client, with their
+// faults. It has no machines; a hook tells when the desired size of a group has changed. What it
+// does not know of them it refuses.
 package ekssim
 
 import (
@@ -55,6 +55,7 @@ func New(o Options) *Server {
 	s.route("GET /clusters/{cluster}/node-groups/{group}", "DescribeNodegroup", s.describe)
 	s.route("POST /clusters/{cluster}/node-groups/{group}/update-config", "UpdateNodegroupConfig", s.update)
 	s.route("GET /clusters/{cluster}/updates/{update}", "DescribeUpdate", s.describeUpdate)
+	s.scaling()
 	s.admin()
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		(&fault{status: http.StatusNotFound, code: "UnknownOperationException", message: "the simulator does not know " + r.Method + " " + r.URL.Path}).write(w)
