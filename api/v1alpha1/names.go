@@ -22,6 +22,10 @@ const (
 	AnnotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	AnnotationProtected         = "mica.gpu/protected-for"
 
+	// AnnotationScaleIn is on nodes of pairing direct that are empty, with how far their end is,
+	// and since when: "empty", "cordoned" or "ending", and a time as in RFC 3339.
+	AnnotationScaleIn = "mica.gpu/scale-in"
+
 	// ConditionScaleUp is of pending pods: whether and by what they get a node.
 	ConditionScaleUp = "mica.gpu/ScaleUp"
 

@@ -47,7 +47,7 @@ type GPUNodeGroupList struct {
 // GPUNodeGroupSpec is what is known of a group, and what may be done with it.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.max) || self.min <= self.max",message="min is over max: lower min, or raise max"
-// +kubebuilder:validation:XValidation:rule="self.pairing != 'direct' || has(self.provider.eks)",message="pairing direct calls EKS: give provider.eks, or choose placeholder or observe"
+// +kubebuilder:validation:XValidation:rule="self.pairing != 'direct' || has(self.provider.eks) || has(self.provider.autoScalingGroup)",message="pairing direct calls AWS: give provider.eks or provider.autoScalingGroup, or choose placeholder or observe"
 type GPUNodeGroupSpec struct {
 	// provider says which nodes are of the group.
 	//
@@ -64,7 +64,9 @@ type GPUNodeGroupSpec struct {
 	//
 	// +optional
 	Template NodeTemplate `json:"template,omitempty"`
-	// min and max bound the number of nodes. Without max, the autoscaler's own limit counts.
+	// min and max bound the number of nodes. Pairing direct keeps min nodes, used or not; with
+	// the other pairings, only the autoscaler's own minimum counts. Without max, the autoscaler's
+	// own limit counts.
 	//
 	// +optional
 	// +kubebuilder:default=0
@@ -82,8 +84,8 @@ type GPUNodeGroupSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
 	PricePerHour *resource.Quantity `json:"pricePerHour,omitempty"`
 	// pairing is who makes the group grow: placeholder lets Cluster Autoscaler do it, by a
-	// pod without claims that only a new node has room for; direct calls EKS; observe only
-	// says what is needed.
+	// pod without claims that only a new node has room for; direct calls EKS or, for
+	// autoScalingGroup, EC2 Auto Scaling; observe only says what is needed.
 	//
 	// +optional
 	// +kubebuilder:default=placeholder
@@ -101,6 +103,14 @@ type GPUNodeGroupSpec struct {
 	// +optional
 	// +kubebuilder:default="30m"
 	ProvisionTimeout metav1.Duration `json:"provisionTimeout,omitempty"`
+	// scaleInAfter is how long a node must be empty before pairing direct ends it, such as 10m.
+	// Empty is a node without pods, other than those of DaemonSets, and without allocated
+	// claims. 0s: never. Unset: 10m, or never if a Cluster Autoscaler has written its status in
+	// the cluster.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="scaleInAfter is negative: give a duration such as 10m, or 0s for never"
+	ScaleInAfter *metav1.Duration `json:"scaleInAfter,omitempty"`
 }
 
 // DefaultProvisionTimeout is how long a node may take where its group does not say.
@@ -127,6 +137,7 @@ const (
 // NodeGroupProvider names the nodes of a group.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.eks) != has(self.nodeSelector)",message="give exactly one of eks and nodeSelector"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoScalingGroup) || has(self.nodeSelector)",message="autoScalingGroup is a self-managed group: give nodeSelector with the labels of its nodes, and not eks"
 type NodeGroupProvider struct {
 	// eks is a managed node group: its nodes have the label eks.amazonaws.com/nodegroup.
 	//
@@ -138,6 +149,13 @@ type NodeGroupProvider struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=8
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// autoScalingGroup is the name of the self-managed Auto Scaling group that has the nodes of
+	// nodeSelector. Only pairing direct needs it. For a managed node group of EKS, give eks.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	AutoScalingGroup string `json:"autoScalingGroup,omitempty"`
 }
 
 // LabelEKSNodegroup is on every node of a managed node group of EKS.
@@ -285,8 +303,9 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
-	// conditions has Ready, TemplateValid and InBackoff, and OutlastsAutoscaler and NodesStuck once they
-	// were true, and Discovered if the group was discovered at EKS.
+	// conditions has Ready, TemplateValid and InBackoff, OutlastsAutoscaler and NodesStuck once they
+	// were true, Discovered if the group was discovered at EKS, and ScaleIn while empty nodes are
+	// ended.
 	//
 	// +optional
 	// +listType=map
@@ -393,6 +412,9 @@ const (
 	// ConditionDiscovered is true while EKS lists the node group of a group that was discovered there,
 	// and false when it does no longer, from when on the group does not grow.
 	ConditionDiscovered = "Discovered"
+	// ConditionScaleIn is true while empty nodes of a group of pairing direct are ended. A group
+	// of which none are has no such condition.
+	ConditionScaleIn = "ScaleIn"
 )
 
 // Reasons of a group's conditions.
@@ -418,4 +440,7 @@ const (
 	ReasonListed              = "Listed"
 	ReasonNotRead             = "NotRead"
 	ReasonNodegroupGone       = "NodegroupGone"
+	ReasonEKSUpdating         = "EKSUpdating"
+	ReasonEmptyNodesEnd       = "EmptyNodesEnd"
+	ReasonScaleInRefused      = "ScaleInRefused"
 )

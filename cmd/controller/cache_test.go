@@ -84,3 +84,15 @@ func TestTheCacheKeepsOfAWorkloadItsNextPod(t *testing.T) {
 		})
 	}
 }
+
+// Whose a pod is tells whether its node may end: package pair asks that of all that is on one.
+func TestTheCacheKeepsWhosePodsAre(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "d", Controller: ptr.To(true)}}}}
+	stripped, err := stripPod(pod.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(pod.OwnerReferences, stripped.(*corev1.Pod).OwnerReferences); diff != "" {
+		t.Errorf("- is expected:\n%s", diff)
+	}
+}

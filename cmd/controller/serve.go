@@ -122,6 +122,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	options := control.Options{
 		Driver:        f.driverName,
 		Client:        m.GetClient(),
+		Live:          m.GetAPIReader(),
 		Recorder:      m.GetEventRecorder(component),
 		Clock:         clock.RealClock{},
 		Placeholder:   f.placeholder,

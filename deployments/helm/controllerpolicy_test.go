@@ -47,12 +47,20 @@ func TestNodePolicyDecides(t *testing.T) {
 			n.Annotations["mica.gpu/protected-for"] = "claim"
 			n.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] = "false"
 		}, ""},
-		"its annotation removed":         {func(n *corev1.Node) { delete(n.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled") }, ""},
-		"all annotations removed":        {func(n *corev1.Node) { n.Annotations = nil }, "and no other"},
-		"another annotation set":         {func(n *corev1.Node) { n.Annotations["new"] = "2" }, "and no other"},
-		"another annotation changed":     {func(n *corev1.Node) { n.Annotations["other"] = "2" }, "and no other"},
-		"another annotation removed":     {func(n *corev1.Node) { delete(n.Annotations, "other") }, "and no other"},
-		"cordoned":                       {func(n *corev1.Node) { n.Spec.Unschedulable = true }, "nothing else"},
+		"its annotation removed":     {func(n *corev1.Node) { delete(n.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled") }, ""},
+		"all annotations removed":    {func(n *corev1.Node) { n.Annotations = nil }, "and no other"},
+		"another annotation set":     {func(n *corev1.Node) { n.Annotations["new"] = "2" }, "and no other"},
+		"another annotation changed": {func(n *corev1.Node) { n.Annotations["other"] = "2" }, "and no other"},
+		"another annotation removed": {func(n *corev1.Node) { delete(n.Annotations, "other") }, "and no other"},
+		"cordoned without a word":    {func(n *corev1.Node) { n.Spec.Unschedulable = true }, "may cordon a node only while"},
+		"cordoned as empty": {func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			n.Annotations["mica.gpu/scale-in"] = "empty 2026-01-01T00:00:00Z"
+		}, "may cordon a node only while"},
+		"cordoned to end": {func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			n.Annotations["mica.gpu/scale-in"] = "cordoned 2026-01-01T00:00:00Z"
+		}, ""},
 		"a label":                        {func(n *corev1.Node) { n.Labels["a"] = "c" }, "nothing else"},
 		"all labels":                     {func(n *corev1.Node) { n.Labels = nil }, "nothing else"},
 		"the machine behind it":          {func(n *corev1.Node) { n.Spec.ProviderID = "aws:///2" }, "nothing else"},
@@ -67,6 +75,14 @@ func TestNodePolicyDecides(t *testing.T) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
 			}
 		})
+	}
+	for mark, want := range map[string]string{"": "may uncordon no other", "cordoned 2026-01-01T00:00:00Z": ""} {
+		before, after := newNode(), newNode()
+		before.Spec.Unschedulable, before.Annotations["mica.gpu/scale-in"] = true, mark
+		_, messages := policy.review(t, review{kind: "Node", object: after, old: before, user: theController})
+		if refused := strings.Join(messages, "\n"); (refused == "") != (want == "") || !strings.Contains(refused, want) {
+			t.Errorf("uncordoning a node with the mark %q is refused: %q", mark, refused)
+		}
 	}
 	if matched, _ := policy.review(t, review{kind: "Node", object: newNode(), old: newNode(), user: user.DefaultInfo{Name: "kubelet"}}); matched {
 		t.Error("others than the controller are looked at")

@@ -192,6 +192,9 @@ func goTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
+// Absent tells that no Cluster Autoscaler has written a status.
+func (a Status) Absent() bool { return a.Groups == nil }
+
 // Counts tells whether the status is no old news.
 func (a Status) Counts(now time.Time) bool {
 	return !a.Updated.IsZero() && now.Sub(a.Updated) <= Fresh

@@ -95,6 +95,24 @@ func (r groupReport) inBackoff() metav1.Condition {
 	return condition
 }
 
+// scaleIn tells whether empty nodes are ended; nil: they are not to be. That one could not be ended
+// stays told until one is.
+func (r groupReport) scaleIn(before []metav1.Condition) *metav1.Condition {
+	in, was := r.pairing.ScaleIn, meta.FindStatusCondition(before, v1alpha1.ConditionScaleIn)
+	switch {
+	case in.After == 0:
+		return nil
+	case in.Problem != "":
+		return &metav1.Condition{Type: v1alpha1.ConditionScaleIn, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonScaleInRefused, Message: in.Problem}
+	case was != nil && was.Status == metav1.ConditionFalse && !in.Ending:
+		return was.DeepCopy()
+	}
+	return &metav1.Condition{
+		Type: v1alpha1.ConditionScaleIn, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonEmptyNodesEnd,
+		Message: fmt.Sprintf("A node that has been empty for %s is ended, unless it is needed for spec.min or headroom.", in.After),
+	}
+}
+
 // template is what the status says of the template. What was learned is written once, not in
 // every pass: it can be half a megabyte.
 func (r groupReport) template(before *v1alpha1.TemplateStatus) (*v1alpha1.TemplateStatus, error) {

@@ -34,6 +34,8 @@ type Options struct {
 	Driver string
 	// Client reads what it has written.
 	Client client.Client
+	// Live reads the API server itself.
+	Live client.Reader
 	// Recorder writes Events.
 	Recorder events.EventRecorder
 	Clock    clock.WithTicker
@@ -90,7 +92,7 @@ func New(o Options) *Loop {
 	return &Loop{
 		Options:  o,
 		memo:     view.NewMemo(),
-		executor: &pair.Executor{Client: o.Client, Nodegroups: o.Nodegroups},
+		executor: &pair.Executor{Client: o.Client, Live: o.Live, Nodegroups: o.Nodegroups},
 		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: observer{o.Recorder}},
 		reporter: explain.NewReporter(o.Client, o.Recorder),
 		waiting:  waiting{},

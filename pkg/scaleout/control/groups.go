@@ -135,6 +135,7 @@ func (l *Loop) tell(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUNodeGroup
 		{v1alpha1.ConditionInBackoff, metav1.ConditionTrue},
 		{v1alpha1.ConditionOutlastsAutoscaler, metav1.ConditionTrue},
 		{v1alpha1.ConditionNodesStuck, metav1.ConditionTrue},
+		{v1alpha1.ConditionScaleIn, metav1.ConditionFalse},
 	} {
 		was := meta.FindStatusCondition(before.Status.Conditions, kind.condition)
 		is := meta.FindStatusCondition(status.Conditions, kind.condition)
@@ -214,7 +215,10 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		status.Conditions = append(status.Conditions, *condition.DeepCopy())
 	}
 	conditions := []metav1.Condition{r.ready(), r.templateValid(before.Conditions), r.inBackoff()}
-	for _, condition := range []*metav1.Condition{r.outlastsAutoscaler(before.Conditions), r.nodesStuck(before.Conditions)} {
+	if r.pairing.ScaleIn.After == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScaleIn)
+	}
+	for _, condition := range []*metav1.Condition{r.outlastsAutoscaler(before.Conditions), r.nodesStuck(before.Conditions), r.scaleIn(before.Conditions)} {
 		if condition != nil {
 			conditions = append(conditions, *condition)
 		}

@@ -125,13 +125,18 @@ func (n *nodegroups) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Node
 	return n.Nodegroup
 }
 
-func (n *nodegroups) SetDesired(_ context.Context, _ v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) (string, error) {
+func (n *nodegroups) SetDesired(_ context.Context, _ *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error) {
 	n.Desired = int(intent.Target)
 	return "update-1", nil
 }
 
-func (*nodegroups) SetWarmPool(context.Context, v1alpha1.EKSNodegroup, int) (string, error) {
+func (*nodegroups) SetWarmPool(context.Context, *v1alpha1.GPUNodeGroup, int) (string, error) {
 	return "", nil
+}
+
+func (n *nodegroups) End(context.Context, *v1alpha1.GPUNodeGroup, string) error {
+	n.Desired--
+	return nil
 }
 
 func byEKS(g *v1alpha1.GPUNodeGroup) {

@@ -41,7 +41,7 @@ func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instan
 			continue
 		}
 		id := v1alpha1.EKSNodegroup{Cluster: cluster, Nodegroup: name}
-		described, err := c.describeAlone(ctx, id)
+		described, err := c.describeAlone(ctx, groupID{cluster: cluster, nodegroup: name})
 		var gone *types.ResourceNotFoundException
 		switch {
 		case errors.As(err, &gone):
@@ -64,7 +64,7 @@ func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instan
 	return groups, nil
 }
 
-func (c *Client) describeAlone(ctx context.Context, id v1alpha1.EKSNodegroup) (*types.Nodegroup, error) {
+func (c *Client) describeAlone(ctx context.Context, id groupID) (*types.Nodegroup, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	return c.describe(ctx, id)
@@ -80,7 +80,7 @@ func (c *Client) list(ctx context.Context, cluster string) ([]string, error) {
 			return nil, err
 		}
 		out, err := c.api.ListNodegroups(ctx, &eks.ListNodegroupsInput{ClusterName: aws.String(cluster), NextToken: next})
-		if err := c.judge("ListNodegroups", v1alpha1.EKSNodegroup{Cluster: cluster}, err); err != nil {
+		if err := c.judge(apiEKS, "ListNodegroups", groupID{cluster: cluster}, err); err != nil {
 			return nil, err
 		}
 		names = append(names, out.Nodegroups...)

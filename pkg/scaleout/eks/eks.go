@@ -1,6 +1,6 @@
-// Package eks talks to EKS about managed node groups, through AWS's own client. Credentials
-// come by the client's default chain: IRSA, Pod Identity, or the environment. It never
-// decides anything.
+// Package eks talks to EKS about managed node groups, and to EC2 Auto Scaling about the groups
+// behind them and about self-managed ones, through AWS's own clients. Credentials come by the
+// clients' default chain: IRSA, Pod Identity, or the environment. It never decides anything.
 package eks
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/eks"
 )
 
@@ -22,7 +23,8 @@ type Options struct {
 	// Region is AWS's; empty: that of the environment, where IRSA and Pod Identity put it.
 	// The machine's own metadata is never asked.
 	Region string
-	// Endpoint replaces AWS's, for tests and for VPC endpoints of one's own; empty: AWS's.
+	// Endpoint replaces that of EKS, for tests and for VPC endpoints of one's own; empty: AWS's.
+	// That of EC2 Auto Scaling is AWS's, or what AWS_ENDPOINT_URL_AUTO_SCALING says.
 	Endpoint string
 	// Fresh is how long an answer counts; 0: 15 s.
 	Fresh time.Duration
@@ -35,18 +37,21 @@ type Options struct {
 // Client asks EKS about node groups and changes their size. It is safe for concurrent use.
 type Client struct {
 	api     *eks.Client
+	scaling *autoscaling.Client
 	options Options
 
-	mu sync.Mutex
-	// answers by cluster and node group.
-	answers map[string]answer
+	mu      sync.Mutex
+	answers map[groupID]answer
+	sizes   map[groupID]size
 	// issues are the complaints about a group's health when its size was last changed from
 	// here: EKS leaves old ones standing until a scale-up succeeds, and they carry no time.
-	issues map[string]issues
-	// refusals are what EKS has not begun, by node group.
-	refusals map[string]refused
+	issues map[groupID]issues
+	// refusals are what AWS has not begun.
+	refusals map[groupID]refused
 	// held is until when a node group is not changed, after a call that began nothing for sure.
-	held map[string]time.Time
+	held map[groupID]time.Time
+	// ended are instances that were seen to terminate, until when that counts.
+	ended map[string]time.Time
 	// pause is how long nobody calls after EKS has throttled, until when.
 	pause time.Duration
 	until time.Time
@@ -83,7 +88,11 @@ func New(ctx context.Context, o Options) (*Client, error) {
 			e.BaseEndpoint = aws.String(o.Endpoint)
 		}
 	})
-	return &Client{api: api, options: o, answers: map[string]answer{}, issues: map[string]issues{}, refusals: map[string]refused{}, held: map[string]time.Time{}}, nil
+	return &Client{
+		api: api, scaling: autoscaling.NewFromConfig(c), options: o,
+		answers: map[groupID]answer{}, sizes: map[groupID]size{}, issues: map[groupID]issues{},
+		refusals: map[groupID]refused{}, held: map[groupID]time.Time{}, ended: map[string]time.Time{},
+	}, nil
 }
 
 func (o Options) withDefaults() Options {

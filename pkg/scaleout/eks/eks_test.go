@@ -50,6 +50,7 @@ func newBench(t *testing.T) *bench {
 // restart makes a client that remembers nothing.
 func (b *bench) restart(t *testing.T) {
 	t.Helper()
+	t.Setenv("AWS_ENDPOINT_URL_AUTO_SCALING", b.url)
 	c, err := New(context.Background(), Options{Endpoint: b.url, Now: b.clock.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -111,16 +112,16 @@ func (b *bench) desired(t *testing.T) int {
 
 func TestAnUpdateIsFollowedToItsEnd(t *testing.T) {
 	b := newBench(t)
-	id, err := b.client.SetDesired(context.Background(), gpus, b.intent(2))
+	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(2))
 	if err != nil || id == "" {
 		t.Fatalf("SetDesired gives %q, %v", id, err)
 	}
-	want := view.Nodegroup{Max: 5, Status: "UPDATING", Update: id}
+	want := view.Nodegroup{Max: 5, DesiredSince: b.clock.Now(), Status: "UPDATING", Update: id, ScalingGroup: "eks-gpus-0"}
 	if diff := cmp.Diff(want, b.describe(id), cmpopts.IgnoreFields(view.Nodegroup{}, "AskedAt")); diff != "" {
 		t.Errorf("during the update (-want +got):\n%s", diff)
 	}
 	b.clock.Step(takes)
-	want = view.Nodegroup{Max: 5, Desired: 2, Status: "ACTIVE"}
+	want = view.Nodegroup{Max: 5, Desired: 2, DesiredSince: b.clock.Now(), Status: "ACTIVE", ScalingGroup: "eks-gpus-0"}
 	if diff := cmp.Diff(want, b.describe(id), cmpopts.IgnoreFields(view.Nodegroup{}, "AskedAt")); diff != "" {
 		t.Errorf("after the update (-want +got):\n%s", diff)
 	}
@@ -130,11 +131,11 @@ func TestTheSameIntentIsOneUpdate(t *testing.T) {
 	b := newBench(t)
 	intent := b.intent(1)
 	b.Inject(ekssim.Fault{Operation: "UpdateNodegroupConfig", Times: attempts, Hangup: true})
-	if id, err := b.client.SetDesired(context.Background(), gpus, intent); err == nil {
+	if id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err == nil {
 		t.Fatalf("SetDesired gives %q though EKS never answered", id)
 	}
 	b.restart(t)
-	first, err := b.client.SetDesired(context.Background(), gpus, intent)
+	first, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
 	if err != nil || first == "" {
 		t.Fatalf("SetDesired gives %q, %v", first, err)
 	}
@@ -142,28 +143,57 @@ func TestTheSameIntentIsOneUpdate(t *testing.T) {
 	// Somebody makes the group smaller again: the old intent must not undo that.
 	b.Settle()
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Desired = 0 })
-	if again, err := b.client.SetDesired(context.Background(), gpus, intent); err != nil || again != first {
+	if again, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err != nil || again != first {
 		t.Errorf("the same intent gives %q, %v, want %q", again, err, first)
 	}
 	if n, d := b.Updates(gpus.Nodegroup), b.desired(t); n != 1 || d != 0 {
 		t.Errorf("%d updates and a desired size of %d, want 1 and 0", n, d)
 	}
-	if other, err := b.client.SetDesired(context.Background(), gpus, b.intent(1)); err != nil || other == first {
+	if other, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); err != nil || other == first {
 		t.Errorf("a later intent gives %q, %v, want another update than %q", other, err, first)
 	}
 }
 
-func TestAnUpdateInProgressIsWaitedFor(t *testing.T) {
+func TestWhileEKSUpdatesTheScalingGroupIsSet(t *testing.T) {
 	b := newBench(t)
-	if _, err := b.client.SetDesired(context.Background(), gpus, b.intent(1)); err != nil {
-		t.Fatal(err)
+	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "UPDATING" })
+	intent := b.intent(2)
+	for range 2 {
+		if id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); id != pair.WantedID(intent) || err != nil {
+			t.Errorf("SetDesired during an update gives %q, %v", id, err)
+		}
+		b.clock.Step(defaultFresh + time.Second)
 	}
-	b.clock.Step(time.Second)
-	if id, err := b.client.SetDesired(context.Background(), gpus, b.intent(2)); id != "" || err != nil {
-		t.Errorf("SetDesired during an update gives %q, %v, want neither", id, err)
+	if d, n := b.desired(t), b.count("SetDesiredCapacity"); d != 2 || n != 1 {
+		t.Errorf("the size is %d after %d calls, want 2 after 1", d, n)
 	}
-	if got := b.describe(""); got.Status != "UPDATING" || got.Update != "" {
+	if got := b.describe(""); got.Status != "UPDATING" || got.Update != "" || got.ScalingGroup != "eks-gpus-0" || got.ScalingRefused != "" {
 		t.Errorf("an update of others is shown as %+v", got)
+	}
+}
+
+func TestWithoutARightToTheScalingGroupTheUpdateIsWaitedFor(t *testing.T) {
+	b := newBench(t)
+	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "UPDATING" })
+	b.Inject(ekssim.Denied("SetDesiredCapacity"))
+	intent := b.intent(2)
+	set := func() (string, error) {
+		return b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
+	}
+	if id, err := set(); id != "" || err == nil {
+		t.Errorf("SetDesired gives %q, %v, want what is denied", id, err)
+	}
+	if got := b.describe(""); !strings.Contains(got.ScalingRefused, "AWS denies autoscaling:SetDesiredCapacity to the controller: allow it") || got.Refused != "" {
+		t.Errorf("that is told as %+v", got)
+	}
+	b.clock.Step(defaultFresh + time.Second)
+	if id, err := set(); id != "" || err != nil || b.count("SetDesiredCapacity") != 1 {
+		t.Errorf("SetDesired gives %q, %v, after %d calls of EC2 Auto Scaling, want neither, and 1", id, err, b.count("SetDesiredCapacity"))
+	}
+	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "ACTIVE" })
+	b.clock.Step(defaultFresh + time.Second)
+	if id, err := set(); id == "" || err != nil || b.Updates(gpus.Nodegroup) != 1 {
+		t.Errorf("after the update, SetDesired gives %q, %v", id, err)
 	}
 }
 
@@ -175,7 +205,7 @@ func TestSizesOutsideOfTheLimitsAreNotAskedFor(t *testing.T) {
 		2: "node group gpus of cluster one is not made smaller: desiredSize is 3, minSize 1, and 2 was to be set",
 		0: "is not made smaller",
 	} {
-		_, err := b.client.SetDesired(context.Background(), gpus, b.intent(target))
+		_, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(target))
 		if err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("SetDesired to %d gives %v, want a text with %q", target, err, say)
 		}
@@ -239,7 +269,7 @@ func TestTheSameFailureHasTheSameText(t *testing.T) {
 			b.clock.Step(16 * time.Second)
 			first := b.describe("").Err
 			b.clock.Step(10 * time.Second)
-			b.client.forget(gpus)
+			b.client.forget(idOf(groupOf(gpus, "")))
 			if again := b.describe("").Err; first == nil || again == nil || first.Error() != again.Error() {
 				t.Errorf("the failure is\n%v\nand then\n%v", first, again)
 			}
@@ -259,11 +289,11 @@ func TestCallsThatAreThrottledAtOnceAreOnePause(t *testing.T) {
 	b := newBench(t)
 	throttled := &smithy.GenericAPIError{Code: "ThrottlingException"}
 	for range 4 {
-		if err := b.client.judge("DescribeNodegroup", gpus, throttled); !strings.Contains(err.Error(), "until 12:00:30") {
+		if err := b.client.judge(apiEKS, "DescribeNodegroup", groupID{}, throttled); !strings.Contains(err.Error(), "until 12:00:30") {
 			t.Error(err)
 		}
 	}
-	if err := b.client.judge("DescribeUpdate", gpus, nil); err != nil || b.client.paused() == nil {
+	if err := b.client.judge(apiEKS, "DescribeUpdate", groupID{}, nil); err != nil || b.client.paused() == nil {
 		t.Error("a call that was made before ends the pause")
 	}
 }
@@ -277,7 +307,7 @@ func TestAGroupThatIsBusyIsNotAskedInEveryPass(t *testing.T) {
 			b := newBench(t)
 			b.Inject(fault)
 			intent := b.intent(1)
-			set := func() { _, _ = b.client.SetDesired(context.Background(), gpus, intent) }
+			set := func() { _, _ = b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent) }
 			set()
 			once := len(b.Calls())
 			for range 10 {
@@ -331,7 +361,7 @@ func TestThrottlingLetsAllCallsPause(t *testing.T) {
 		}
 	}
 	b.Inject(ekssim.Throttled("", 1))
-	if _, err := b.client.SetDesired(context.Background(), gpus, b.intent(1)); !errors.Is(err, ErrThrottled) {
+	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); !errors.Is(err, ErrThrottled) {
 		t.Errorf("SetDesired gives %v, want that it was throttled", err)
 	}
 }
@@ -352,7 +382,7 @@ func TestAnswersCountForAWhile(t *testing.T) {
 	ask(time.Second, "", 2)
 	ask(0, "00000000-0000-4000-8000-000000000001", 3)
 	ask(-time.Hour, "00000000-0000-4000-8000-000000000001", 4) // the clock was set back
-	if _, err := b.client.SetDesired(context.Background(), gpus, b.intent(1)); err != nil {
+	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); err != nil {
 		t.Fatal(err)
 	}
 	ask(0, "00000000-0000-4000-8000-000000000001", 6)
@@ -364,7 +394,7 @@ func TestAnswersCountForAWhile(t *testing.T) {
 func TestAFailedUpdateIsTold(t *testing.T) {
 	b := newBench(t)
 	b.FailNextUpdate(gpus.Nodegroup, ekssim.UpdateError{Code: "InsufficientFreeAddresses", Message: "subnet-1 has no free addresses"})
-	id, err := b.client.SetDesired(context.Background(), gpus, b.intent(1))
+	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +413,7 @@ func TestNoCapacityIsAFailureThoughTheUpdateSucceeds(t *testing.T) {
 	b := newBench(t)
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.NoCapacity = noCapacity })
 	intent := b.intent(1)
-	id, err := b.client.SetDesired(context.Background(), gpus, intent)
+	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +422,7 @@ func TestNoCapacityIsAFailureThoughTheUpdateSucceeds(t *testing.T) {
 	if got := b.describe(id).Failed; got != want {
 		t.Errorf("failed because of %q, want %q", got, want)
 	}
-	if _, err := b.client.SetDesired(context.Background(), gpus, intent); err != nil {
+	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.describe(id).Failed; got != want {
@@ -405,7 +435,7 @@ func TestAnOldComplaintEndsNoScaleUp(t *testing.T) {
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) {
 		g.Issues = []ekssim.Issue{{Code: "AsgInstanceLaunchFailures", Message: "last week"}}
 	})
-	id, err := b.client.SetDesired(context.Background(), gpus, b.intent(1))
+	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -432,7 +462,7 @@ func TestAWarmPoolIsSteered(t *testing.T) {
 		t.Errorf("a warm pool of %d where there is none", *got.WarmPool)
 	}
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.WarmPool = &ekssim.WarmPool{Enabled: true, PoolState: "HIBERNATED"} })
-	if id, err := b.client.SetWarmPool(context.Background(), gpus, 3); err != nil || id == "" {
+	if id, err := b.client.SetWarmPool(context.Background(), groupOf(gpus, ""), 3); err != nil || id == "" {
 		t.Fatalf("SetWarmPool gives %q, %v", id, err)
 	}
 	b.clock.Step(takes)
@@ -442,7 +472,7 @@ func TestAWarmPoolIsSteered(t *testing.T) {
 	if g, _ := b.Group(gpus.Nodegroup); g.WarmPool.PoolState != "HIBERNATED" || g.Desired != 0 {
 		t.Errorf("more than the size has changed: %+v", g)
 	}
-	if _, err := b.client.SetWarmPool(context.Background(), gpus, -1); err == nil {
+	if _, err := b.client.SetWarmPool(context.Background(), groupOf(gpus, ""), -1); err == nil {
 		t.Error("a warm pool of less than nothing is asked for")
 	}
 }

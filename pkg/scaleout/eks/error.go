@@ -10,41 +10,46 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
-
-	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
 // ErrThrottled is what errors are while EKS wants to be left alone.
 var ErrThrottled = errors.New("throttled")
 
+// api is a service of AWS, as IAM calls it and as people do, and the field of a GPUNodeGroup that
+// names what it knows.
+type api struct{ prefix, name, field string }
+
+var (
+	apiEKS     = api{"eks", "EKS", "spec.provider.eks"}
+	apiScaling = api{"autoscaling", "EC2 Auto Scaling", "spec.provider.autoScalingGroup"}
+)
+
 // judge makes a sentence of what a call has come to, and lets all calls pause after
 // throttling.
-func (c *Client) judge(action string, group v1alpha1.EKSNodegroup, err error) error {
+func (c *Client) judge(of api, action string, group groupID, err error) error {
 	if err == nil {
 		c.unpause()
 		return nil
 	}
 	err = lasting{err}
-	what := fmt.Sprintf("%s of node group %s of cluster %s", action, group.Nodegroup, group.Cluster)
-	if group.Nodegroup == "" {
-		what = fmt.Sprintf("%s of cluster %s", action, group.Cluster)
-	}
+	what := fmt.Sprintf("%s of %s", action, group)
 	if throttles(err) {
-		return fmt.Errorf("%s: EKS throttles calls of this account (%w); it is left alone until %s", what, ErrThrottled, timeOfDay(c.throttled()))
+		return fmt.Errorf("%s: %s throttles calls of this account (%w); it is left alone until %s", what, of.name, ErrThrottled, timeOfDay(c.throttled()))
 	}
-	var api smithy.APIError
-	if !errors.As(err, &api) {
-		return fmt.Errorf("%s: EKS could not be asked: %w; see whether the controller reaches the endpoint and gets credentials by IRSA or Pod Identity", what, err)
+	var answer smithy.APIError
+	if !errors.As(err, &answer) {
+		return fmt.Errorf("%s: %s could not be asked: %w; see whether the controller reaches the endpoint and gets credentials by IRSA or Pod Identity", what, of.name, err)
 	}
-	switch api.ErrorCode() {
+	switch answer.ErrorCode() {
 	case "AccessDeniedException", "AccessDenied", "UnauthorizedOperation":
-		return fmt.Errorf("%s: AWS denies eks:%s to the controller: allow it in the IAM policy of the role that its service account has by IRSA or Pod Identity: %w", what, action, err)
-	case "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException", "MissingAuthenticationTokenException":
+		return fmt.Errorf("%s: AWS denies %s:%s to the controller: allow it in the IAM policy of the role that its service account has by IRSA or Pod Identity: %w", what, of.prefix, action, err)
+	case "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException", "MissingAuthenticationTokenException",
+		"ExpiredToken", "InvalidClientTokenId", "SignatureDoesNotMatch", "MissingAuthenticationToken":
 		return fmt.Errorf("%s: AWS does not accept the controller's credentials: see to IRSA or Pod Identity of its service account, and to the node's clock: %w", what, err)
 	case "ResourceNotFoundException":
-		return fmt.Errorf("%s: EKS does not know it in this region: correct spec.provider.eks of the GPUNodeGroup, or the controller's region: %w", what, err)
-	case "InvalidParameterException", "InvalidRequestException":
-		return fmt.Errorf("%s: EKS refuses the request: %w", what, err)
+		return fmt.Errorf("%s: %s does not know it in this region: correct %s of the GPUNodeGroup, or the controller's region: %w", what, of.name, of.field, err)
+	case "InvalidParameterException", "InvalidRequestException", "ValidationError":
+		return fmt.Errorf("%s: %s refuses the request: %w", what, of.name, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -121,5 +126,5 @@ func (c *Client) paused() error {
 	if !c.pausing() {
 		return nil
 	}
-	return fmt.Errorf("EKS throttles calls of this account (%w); it is left alone until %s", ErrThrottled, timeOfDay(c.until))
+	return fmt.Errorf("AWS throttles calls of this account (%w); it is left alone until %s", ErrThrottled, timeOfDay(c.until))
 }

@@ -2,6 +2,7 @@ package eks
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -40,13 +41,36 @@ var launching = map[types.NodegroupIssueCode]bool{
 	types.NodegroupIssueCodeEc2LaunchTemplateVersionMaxLimitExceeded: true,
 }
 
-func key(group v1alpha1.EKSNodegroup) string { return group.Cluster + "/" + group.Nodegroup }
+// groupID is a managed node group of EKS, or, with a name in scaling, an Auto Scaling group.
+type groupID struct {
+	cluster, nodegroup string
+	scaling            string
+}
+
+func idOf(of *v1alpha1.GPUNodeGroup) groupID {
+	provider := of.Spec.Provider
+	if provider.EKS == nil {
+		return groupID{scaling: provider.AutoScalingGroup}
+	}
+	return groupID{cluster: provider.EKS.Cluster, nodegroup: provider.EKS.Nodegroup}
+}
+
+// String names the group for people.
+func (g groupID) String() string {
+	switch {
+	case g.scaling != "":
+		return "Auto Scaling group " + g.scaling
+	case g.nodegroup == "":
+		return "cluster " + g.cluster
+	}
+	return fmt.Sprintf("node group %s of cluster %s", g.nodegroup, g.cluster)
+}
 
 // fresh is an answer that still counts, for the same update.
-func (c *Client) fresh(group v1alpha1.EKSNodegroup, update string) (view.Nodegroup, bool) {
+func (c *Client) fresh(group groupID, update string) (view.Nodegroup, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, found := c.answers[key(group)]
+	a, found := c.answers[group]
 	now := c.options.Now()
 	// An answer of the future was given before the clock was set back.
 	if !found || a.update != update || !now.Before(a.until) || now.Before(a.nodegroup.AskedAt) {
@@ -56,45 +80,63 @@ func (c *Client) fresh(group v1alpha1.EKSNodegroup, update string) (view.Nodegro
 }
 
 // keep keeps an answer. That EKS is left alone is none, and ends when that does.
-func (c *Client) keep(group v1alpha1.EKSNodegroup, update string, n view.Nodegroup) {
+func (c *Client) keep(group groupID, update string, n view.Nodegroup) {
 	if errors.Is(n.Err, ErrThrottled) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answers[key(group)] = answer{update: update, nodegroup: n, until: n.AskedAt.Add(c.options.Fresh)}
+	c.answers[group] = answer{update: update, nodegroup: n, until: n.AskedAt.Add(c.options.Fresh)}
+}
+
+// desiredSince is since when a group's desired size is as it is, as far as this process knows.
+func (c *Client) desiredSince(group groupID, desired int) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, now := c.sizes[group], c.options.Now()
+	if last.since.IsZero() || last.desired != desired || now.Before(last.since) {
+		last = size{desired: desired, since: now}
+		c.sizes[group] = last
+	}
+	return last.since
+}
+
+// size is a desired size, and since when it is that.
+type size struct {
+	desired int
+	since   time.Time
 }
 
 // forget lets the next Describe ask.
-func (c *Client) forget(group v1alpha1.EKSNodegroup) {
+func (c *Client) forget(group groupID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.answers, key(group))
+	delete(c.answers, group)
 }
 
 // remember notes what EKS complains of before a scale-up. When the same is asked for again,
 // the complaint may be about it already.
-func (c *Client) remember(group v1alpha1.EKSNodegroup, token string, g *types.Nodegroup) {
+func (c *Client) remember(group groupID, token string, g *types.Nodegroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.issues[key(group)].token == token {
+	if c.issues[group].token == token {
 		return
 	}
 	before := issues{token: token, texts: map[string]bool{}}
 	for _, i := range complaints(g) {
 		before.texts[i] = true
 	}
-	c.issues[key(group)] = before
+	c.issues[group] = before
 }
 
 // newIssue is a complaint that was not there before the scale-up. Where it is not known what
 // was there before, because the controller has been started since, none is new: an old
 // complaint would end a scale-up that goes well. That one which does not is found out by
 // time, later.
-func (c *Client) newIssue(group v1alpha1.EKSNodegroup, g *types.Nodegroup) string {
+func (c *Client) newIssue(group groupID, g *types.Nodegroup) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before, known := c.issues[key(group)]
+	before, known := c.issues[group]
 	if !known {
 		return ""
 	}
@@ -108,17 +150,17 @@ func (c *Client) newIssue(group v1alpha1.EKSNodegroup, g *types.Nodegroup) strin
 
 // hold keeps a node group from being changed for a while: EKS is busy with it, or has not
 // said what became of a change. Who asks in every pass would only be throttled.
-func (c *Client) hold(group v1alpha1.EKSNodegroup) {
+func (c *Client) hold(group groupID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held[key(group)] = c.options.Now().Add(c.options.Fresh)
+	c.held[group] = c.options.Now().Add(c.options.Fresh)
 }
 
 // holds tells whether a node group is not to be changed yet.
-func (c *Client) holds(group v1alpha1.EKSNodegroup) bool {
+func (c *Client) holds(group groupID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	left := c.held[key(group)].Sub(c.options.Now())
+	left := c.held[group].Sub(c.options.Now())
 	return left > 0 && left <= c.options.Fresh
 }
 
@@ -131,17 +173,17 @@ type refused struct {
 // refusedFor is how long a refusal is told of.
 const refusedFor = time.Minute
 
-func (c *Client) refuse(group v1alpha1.EKSNodegroup, err error) {
+func (c *Client) refuse(group groupID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refusals[key(group)] = refused{why: err.Error(), at: c.options.Now()}
-	delete(c.answers, key(group))
+	c.refusals[group] = refused{why: err.Error(), at: c.options.Now()}
+	delete(c.answers, group)
 }
 
-func (c *Client) refusal(group v1alpha1.EKSNodegroup) string {
+func (c *Client) refusal(group groupID) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r, found := c.refusals[key(group)]
+	r, found := c.refusals[group]
 	if since := c.options.Now().Sub(r.at); !found || since < 0 || since > refusedFor {
 		return ""
 	}

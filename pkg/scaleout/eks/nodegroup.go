@@ -25,23 +25,32 @@ type answer struct {
 	until time.Time
 }
 
-// Describe tells what EKS says of a group's node group, and of our last update of that. An answer
-// counts for a while. Errors are in the result.
+// Describe tells what EKS says of a group's node group, and of our last update of that, or what
+// EC2 Auto Scaling says of a self-managed group. An answer counts for a while. Errors are in the
+// result.
 func (c *Client) Describe(ctx context.Context, of *v1alpha1.GPUNodeGroup) view.Nodegroup {
-	group, update := *of.Spec.Provider.EKS, pair.UpdateOf(of)
+	group, update := idOf(of), pair.UpdateOf(of)
 	if a, found := c.fresh(group, update); found {
 		return a
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	n := c.ask(ctx, group, update)
+	var n view.Nodegroup
+	if group.scaling != "" {
+		n = c.askScaling(ctx, group)
+	} else {
+		n = c.ask(ctx, group, update)
+	}
 	n.AskedAt = c.options.Now()
+	if n.Err == nil {
+		n.DesiredSince = c.desiredSince(group, n.Desired)
+	}
 	c.keep(group, update, n)
 	return n
 }
 
 // ask asks for the update first: when it is over, the group is as it has made it.
-func (c *Client) ask(ctx context.Context, group v1alpha1.EKSNodegroup, update string) view.Nodegroup {
+func (c *Client) ask(ctx context.Context, group groupID, update string) view.Nodegroup {
 	var u *types.Update
 	if update != "" {
 		var err error
@@ -55,6 +64,8 @@ func (c *Client) ask(ctx context.Context, group v1alpha1.EKSNodegroup, update st
 	}
 	n := facts(described)
 	n.Refused = c.refusal(group)
+	n.ScalingGroup = scalingGroup(described)
+	n.ScalingRefused = c.refusal(groupID{scaling: n.ScalingGroup})
 	switch {
 	case u == nil: // None was asked for, or EKS has forgotten it.
 	case u.Status == types.UpdateStatusInProgress:
@@ -82,38 +93,38 @@ func facts(g *types.Nodegroup) view.Nodegroup {
 	return n
 }
 
-func (c *Client) describe(ctx context.Context, group v1alpha1.EKSNodegroup) (*types.Nodegroup, error) {
+func (c *Client) describe(ctx context.Context, group groupID) (*types.Nodegroup, error) {
 	if err := c.paused(); err != nil {
 		return nil, err
 	}
 	out, err := c.api.DescribeNodegroup(ctx, &eks.DescribeNodegroupInput{
-		ClusterName:   aws.String(group.Cluster),
-		NodegroupName: aws.String(group.Nodegroup),
+		ClusterName:   aws.String(group.cluster),
+		NodegroupName: aws.String(group.nodegroup),
 	})
-	if err := c.judge("DescribeNodegroup", group, err); err != nil {
+	if err := c.judge(apiEKS, "DescribeNodegroup", group, err); err != nil {
 		return nil, err
 	}
 	if out.Nodegroup == nil {
-		return nil, fmt.Errorf("EKS describes node group %s of cluster %s with nothing: ask again", group.Nodegroup, group.Cluster)
+		return nil, fmt.Errorf("EKS describes %s with nothing: ask again", group)
 	}
 	return out.Nodegroup, nil
 }
 
 // describeUpdate gives nil for an update that EKS does not know any more.
-func (c *Client) describeUpdate(ctx context.Context, group v1alpha1.EKSNodegroup, id string) (*types.Update, error) {
+func (c *Client) describeUpdate(ctx context.Context, group groupID, id string) (*types.Update, error) {
 	if err := c.paused(); err != nil {
 		return nil, err
 	}
 	out, err := c.api.DescribeUpdate(ctx, &eks.DescribeUpdateInput{
-		Name:          aws.String(group.Cluster),
-		NodegroupName: aws.String(group.Nodegroup),
+		Name:          aws.String(group.cluster),
+		NodegroupName: aws.String(group.nodegroup),
 		UpdateId:      aws.String(id),
 	})
 	var gone *types.ResourceNotFoundException
 	if errors.As(err, &gone) {
 		return nil, nil
 	}
-	if err := c.judge("DescribeUpdate", group, err); err != nil {
+	if err := c.judge(apiEKS, "DescribeUpdate", group, err); err != nil {
 		return nil, err
 	}
 	return out.Update, nil
@@ -121,13 +132,20 @@ func (c *Client) describeUpdate(ctx context.Context, group v1alpha1.EKSNodegroup
 
 // SetDesired sets the desired size to the intent's target and gives the update's ID. The
 // node group's own limits are looked at first. The ID is empty where EKS has another update
-// in progress, or may have.
-func (c *Client) SetDesired(ctx context.Context, group v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) (string, error) {
+// in progress, or may have. A version or a configuration that EKS rolls out can take hours, in
+// which it changes no size: then that of the Auto Scaling group behind the node group is set, as
+// Cluster Autoscaler does, which EKS provides for.
+// Source: https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html
+func (c *Client) SetDesired(ctx context.Context, of *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error) {
+	group := idOf(of)
 	if c.holds(group) {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
+	if group.scaling != "" {
+		return c.setCapacity(ctx, group, intent)
+	}
 	described, err := c.describe(ctx, group)
 	if err != nil {
 		return "", err
@@ -138,17 +156,22 @@ func (c *Client) SetDesired(ctx context.Context, group v1alpha1.EKSNodegroup, in
 	}
 	token := token(group, intent)
 	c.remember(group, token, described)
-	return c.update(ctx, group, &eks.UpdateNodegroupConfigInput{
+	id, err := c.update(ctx, group, &eks.UpdateNodegroupConfigInput{
 		ClientRequestToken: aws.String(token),
 		ScalingConfig:      &types.NodegroupScalingConfig{DesiredSize: aws.Int32(intent.Target)},
 	})
+	if name := scalingGroup(described); id == "" && err == nil && name != "" {
+		return c.setCapacity(ctx, groupID{scaling: name}, intent)
+	}
+	return id, err
 }
 
 // SetWarmPool sets the least size of the warm pool, which has to be there: whether a group
 // can have one depends on its AMI, which is for who made the group to know.
-func (c *Client) SetWarmPool(ctx context.Context, group v1alpha1.EKSNodegroup, size int) (string, error) {
+func (c *Client) SetWarmPool(ctx context.Context, of *v1alpha1.GPUNodeGroup, size int) (string, error) {
+	group := idOf(of)
 	if size < 0 || size > maxWarmPool {
-		return "", fmt.Errorf("a warm pool of %d machines for node group %s of cluster %s is not asked for: from 0 to %d are", size, group.Nodegroup, group.Cluster, maxWarmPool)
+		return "", fmt.Errorf("a warm pool of %d machines for %s is not asked for: from 0 to %d are", size, group, maxWarmPool)
 	}
 	if c.holds(group) {
 		return "", nil
@@ -163,11 +186,11 @@ func (c *Client) SetWarmPool(ctx context.Context, group v1alpha1.EKSNodegroup, s
 // maxWarmPool is that of GPUHeadroom.
 const maxWarmPool = 100
 
-func (c *Client) update(ctx context.Context, group v1alpha1.EKSNodegroup, in *eks.UpdateNodegroupConfigInput) (string, error) {
+func (c *Client) update(ctx context.Context, group groupID, in *eks.UpdateNodegroupConfigInput) (string, error) {
 	if err := c.paused(); err != nil {
 		return "", err
 	}
-	in.ClusterName, in.NodegroupName = aws.String(group.Cluster), aws.String(group.Nodegroup)
+	in.ClusterName, in.NodegroupName = aws.String(group.cluster), aws.String(group.nodegroup)
 	out, err := c.api.UpdateNodegroupConfig(ctx, in)
 	c.forget(group)
 	var busy *types.ResourceInUseException
@@ -175,7 +198,7 @@ func (c *Client) update(ctx context.Context, group v1alpha1.EKSNodegroup, in *ek
 		c.hold(group)
 		return "", nil
 	}
-	if err := c.judge("UpdateNodegroupConfig", group, err); err != nil {
+	if err := c.judge(apiEKS, "UpdateNodegroupConfig", group, err); err != nil {
 		if refuses(err) {
 			c.refuse(group, err)
 		} else {
@@ -184,27 +207,35 @@ func (c *Client) update(ctx context.Context, group v1alpha1.EKSNodegroup, in *ek
 		return "", err
 	}
 	if out.Update == nil || aws.ToString(out.Update.Id) == "" {
-		return "", fmt.Errorf("EKS has accepted an update of node group %s of cluster %s and gives it no ID", group.Nodegroup, group.Cluster)
+		return "", fmt.Errorf("EKS has accepted an update of %s and gives it no ID", group)
 	}
 	return *out.Update.Id, nil
 }
 
+// scalingGroup is the Auto Scaling group behind a node group, empty where there is not just one.
+func scalingGroup(g *types.Nodegroup) string {
+	if g.Resources == nil || len(g.Resources.AutoScalingGroups) != 1 {
+		return ""
+	}
+	return aws.ToString(g.Resources.AutoScalingGroups[0].Name)
+}
+
 // within refuses a size that EKS would refuse, with what to do, and one that is lower than
 // the present: EKS would choose itself which machines to end.
-func within(group v1alpha1.EKSNodegroup, n view.Nodegroup, target int) error {
+func within(group groupID, n view.Nodegroup, target int) error {
 	switch {
 	case target > n.Max:
-		return fmt.Errorf("node group %s of cluster %s cannot grow to %d: its maxSize at EKS is %d; raise maxSize, or set spec.max of the GPUNodeGroup to %d",
-			group.Nodegroup, group.Cluster, target, n.Max, n.Max)
+		return fmt.Errorf("%s cannot grow to %d: its maxSize at EKS is %d; raise maxSize, or set spec.max of the GPUNodeGroup to %d",
+			group, target, n.Max, n.Max)
 	case target < n.Min, target < n.Desired:
-		return fmt.Errorf("node group %s of cluster %s is not made smaller: desiredSize is %d, minSize %d, and %d was to be set",
-			group.Nodegroup, group.Cluster, n.Desired, n.Min, target)
+		return fmt.Errorf("%s is not made smaller: desiredSize is %d, minSize %d, and %d was to be set",
+			group, n.Desired, n.Min, target)
 	}
 	return nil
 }
 
 // token is the same for the same intent, and for no other.
-func token(group v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d", group.Cluster, group.Nodegroup, intent.Target, intent.Since.Unix()))
+func token(group groupID, intent v1alpha1.InFlight) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d", group.cluster, group.nodegroup, intent.Target, intent.Since.Unix()))
 	return hex.EncodeToString(sum[:16])
 }

@@ -99,6 +99,8 @@ type fleet struct {
 	nodes []*corev1.Node
 	// claimed counts nodes with an allocated claim, the first first.
 	claimed int
+	// acted has what was decided, one after the other.
+	acted []string
 }
 
 const (
@@ -152,7 +154,7 @@ func (f *fleet) newAPI() client.Client {
 	eks := gpus
 	group := &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: gpus.Nodegroup}, Spec: v1alpha1.GPUNodeGroupSpec{
 		Provider: v1alpha1.NodeGroupProvider{EKS: &eks}, Pairing: v1alpha1.PairingDirect,
-		ProvisionTimeout: metav1.Duration{Duration: 10 * time.Minute},
+		ProvisionTimeout: metav1.Duration{Duration: 10 * time.Minute}, ScaleInAfter: &metav1.Duration{},
 	}}
 	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(group).WithObjects(group).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -177,12 +179,16 @@ func (f *fleet) live() {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("node-%d", len(f.nodes)), CreationTimestamp: metav1.NewTime(at),
 		}}
+		instance := "i-" + node.Name
+		node.Spec.ProviderID = "aws:///ap-northeast-2a/" + instance
+		f.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Instances[instance] = "InService" })
 		if err := f.api.Create(context.Background(), node); err != nil {
 			f.t.Fatal(err)
 		}
 		f.nodes = append(f.nodes, node)
 	}
 	f.boots = booting
+	f.bury()
 	f.claimed = 0
 	for _, node := range f.nodes {
 		if f.clock.Now().Sub(node.CreationTimestamp.Time) > 2*publish && f.claimed < f.needs {
@@ -258,7 +264,10 @@ func (f *fleet) control() error {
 		return err
 	}
 	result := pair.Decide(s)
-	failed := (&pair.Executor{Client: f.api, Nodegroups: f.client}).Do(ctx, &result)
+	for _, action := range result.Actions {
+		f.acted = append(f.acted, action.String())
+	}
+	failed := (&pair.Executor{Client: f.api, Live: noPods{}, Nodegroups: f.client}).Do(ctx, &result)
 	var group v1alpha1.GPUNodeGroup
 	if err := f.api.Get(ctx, types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
 		return err

@@ -26,7 +26,7 @@ func (a setDesired) group() string { return a.Group.Name }
 // killed in between, the intent is found in the status and is sent again, which EKS takes for
 // the same update.
 func (a setDesired) do(ctx context.Context, e *Executor, result *Result) error {
-	if e.Nodegroups == nil || a.Group.Spec.Provider.EKS == nil {
+	if e.Nodegroups == nil {
 		return errors.New("there is no client of EKS: give the controller a region and credentials, or choose pairing placeholder or observe")
 	}
 	if err := e.changeStatus(ctx, result, a.Group.Name, func(status *v1alpha1.GPUNodeGroupStatus) {
@@ -34,7 +34,7 @@ func (a setDesired) do(ctx context.Context, e *Executor, result *Result) error {
 	}); err != nil {
 		return fmt.Errorf("recording the intent, without which EKS is not called: %w", err)
 	}
-	id, err := e.Nodegroups.SetDesired(ctx, *a.Group.Spec.Provider.EKS, a.Entry)
+	id, err := e.Nodegroups.SetDesired(ctx, a.Group, a.Entry)
 	if err != nil || id == "" {
 		return err
 	}
@@ -73,9 +73,9 @@ func (a setWarmPool) String() string {
 func (setWarmPool) group() string { return "" }
 
 func (a setWarmPool) do(ctx context.Context, e *Executor, _ *Result) error {
-	if e.Nodegroups == nil || a.Group.Spec.Provider.EKS == nil {
+	if e.Nodegroups == nil {
 		return errors.New("there is no client of EKS: give the controller a region and credentials, or do not have warm pools steered")
 	}
-	_, err := e.Nodegroups.SetWarmPool(ctx, *a.Group.Spec.Provider.EKS, a.Size)
+	_, err := e.Nodegroups.SetWarmPool(ctx, a.Group, a.Size)
 	return err
 }

@@ -23,6 +23,7 @@ func Decide(s Situation) Result {
 	}
 	result.Actions = append(result.Actions, warmPools(&s, result)...)
 	result.Actions = append(result.Actions, protections(&s)...)
+	result.Actions = append(result.Actions, strayMarks(&s)...)
 	return result
 }
 

@@ -6,13 +6,11 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -45,8 +43,13 @@ const (
 	pollNodes  = 30 * time.Second
 )
 
-// direct makes a group grow by calls of EKS. It never makes one smaller: which machine EKS
-// would end is EKS's choice, and it may be one that works.
+// lowered is how long the desired size of a group is lower than what was asked for before somebody
+// is taken to have lowered it: when another machine of the group ends, its Node stays for a while.
+const lowered = 2 * time.Minute
+
+// direct makes a group grow by calls of EKS, or of EC2 Auto Scaling for a self-managed group. It
+// never asks for a smaller size: which machine AWS would end is AWS's choice, and it may be one
+// that works. The machines that end are named: see shrinking.
 type direct struct{}
 
 func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode) outcome {
@@ -68,23 +71,29 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 	}
 	if i := g.intent(); i != nil {
 		g.setSize(i.InFlight)
-	} else if len(demand) > 0 {
+	} else if demand = g.withMin(demand); len(demand) > 0 {
 		g.grow(demand)
 	}
+	g.quiet = len(demand) == 0 && len(g.kept) == 0 && !g.updating() && g.eks.Desired >= g.group.Staying()
 	return g.outcome()
+}
+
+// withMin adds the nodes that the group lacks to have as many as spec.min, which nobody waits for.
+func (g *growing) withMin(demand []scaleout.NewNode) []scaleout.NewNode {
+	lacking := int(g.group.Object.Spec.Min) - g.size() - len(demand)
+	return append(slices.Clone(demand), make([]scaleout.NewNode, max(lacking, 0))...)
 }
 
 // unavailable is why EKS cannot be counted on for the group. Then nothing is done: neither
 // does the group grow, nor is anything that was begun taken for failed.
 func unavailable(s *Situation, group *view.Group) string {
-	eks := group.Object.Spec.Provider.EKS
-	if eks == nil || eks.Cluster == "" {
+	if eks := group.Object.Spec.Provider.EKS; eks != nil && eks.Cluster == "" {
 		return "pairing direct calls EKS, and spec.provider.eks.cluster does not name the cluster: give it, or choose pairing placeholder or observe"
 	}
 	n, asked := s.EKS[group.Object.Name]
 	switch {
 	case !asked:
-		return fmt.Sprintf("EKS was not asked about node group %s of cluster %s: see whether the controller has an AWS region and credentials by IRSA or Pod Identity", eks.Nodegroup, eks.Cluster)
+		return fmt.Sprintf("%s was not asked about %s: see whether the controller has an AWS region and credentials by IRSA or Pod Identity", service(group.Object), atAWS(group.Object))
 	case n.Err != nil:
 		return n.Err.Error()
 	}
@@ -92,7 +101,23 @@ func unavailable(s *Situation, group *view.Group) string {
 	case "", "ACTIVE", "DEGRADED", "UPDATING", "CREATING":
 		return ""
 	}
-	return fmt.Sprintf("node group %s of cluster %s is %s at EKS: see what is wrong with it there", eks.Nodegroup, eks.Cluster, n.Status)
+	return fmt.Sprintf("%s is %s at %s: see what is wrong with it there", atAWS(group.Object), n.Status, service(group.Object))
+}
+
+// service is the one of AWS that has the group.
+func service(group *v1alpha1.GPUNodeGroup) string {
+	if group.Spec.Provider.EKS == nil {
+		return "EC2 Auto Scaling"
+	}
+	return "EKS"
+}
+
+// atAWS is what the group is called there.
+func atAWS(group *v1alpha1.GPUNodeGroup) string {
+	if eks := group.Spec.Provider.EKS; eks != nil {
+		return fmt.Sprintf("node group %s of cluster %s", eks.Nodegroup, eks.Cluster)
+	}
+	return "Auto Scaling group " + group.Spec.Provider.AutoScalingGroup
 }
 
 // growing is one decision about one group.
@@ -109,6 +134,11 @@ type growing struct {
 	kept   []scaleUp
 	calls  []Action
 	again  time.Time
+	// held is why nothing is asked for now though it should be.
+	held string
+	// quiet tells that the group neither grows nor should, and that its machines are as many as
+	// AWS wants.
+	quiet bool
 }
 
 // clearBackoff ends a backoff when a node has been completed since it began.
@@ -141,14 +171,14 @@ func (g *growing) follow(u scaleUp) {
 		return
 	case u.ID == IntentID && g.eks.Desired >= int(u.Target):
 		// The call was made, or somebody else has made it.
-		u.ID = wantedID(u.InFlight)
+		u.ID = WantedID(u.InFlight)
 	case u.ID == IntentID && g.eks.Refused != "":
 		failure = g.eks.Refused
 	case u.ID == UpdateOf(g.group.Object) && g.eks.Failed != "":
 		failure = fmt.Sprintf("EKS was asked for a size of %d: %s; %s", u.Target, excerpt.Of(g.eks.Failed, maxReason), g.remedy(u.Target))
 	case u.withheld() != nil:
 		failure = fmt.Sprintf("node %s, which EKS was asked for, %s", u.withheld().Object.Name, u.withheld().Withheld)
-	case u.ID != IntentID && !g.busy() && u.left() > 0 && g.eks.Desired < g.staying()+g.coming()+u.left():
+	case u.ID != IntentID && !g.updating() && u.left() > 0 && g.eks.Desired < g.group.Staying()+g.coming()+u.left() && age(g.s.Now, g.eks.DesiredSince) > lowered:
 		failure = fmt.Sprintf("the size was set to %d, and somebody has set it back to %d before %d nodes had come: let one alone set the size, or choose pairing observe", u.Target, g.eks.Desired, u.left())
 	}
 	if failure == "" && age(g.s.Now, u.Since.Time) > g.timeout {
@@ -180,8 +210,8 @@ func (g *growing) remedy(target int32) string {
 	return fmt.Sprintf("mend that, or where AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays %d: lower it if they are not wanted any more", g.eks.Desired)
 }
 
-// wantedID is the ID of what EKS wants by an update that is not known.
-func wantedID(e v1alpha1.InFlight) string {
+// WantedID is the ID of what AWS wants by an update that is not known, or by none.
+func WantedID(e v1alpha1.InFlight) string {
 	return fmt.Sprintf("%s%d-at-%d", wantedPrefix, e.Target, e.Since.Unix())
 }
 
@@ -190,9 +220,28 @@ func (g *growing) fail(message string) {
 	g.failed = true
 }
 
-// busy tells that EKS changes the group already. It does one thing at a time.
-func (g *growing) busy() bool {
+// updating tells that EKS changes the group already. It does one thing at a time.
+func (g *growing) updating() bool {
 	return g.eks.Update != "" || g.eks.Status == "UPDATING" || g.eks.Status == "CREATING"
+}
+
+// busy tells that the group's size cannot be changed now. While EKS does something else than what
+// it was asked for here, which can take hours, that of the Auto Scaling group can.
+func (g *growing) busy() bool {
+	others := g.eks.Status == "UPDATING" && g.eks.Update == ""
+	return g.updating() && !(others && g.eks.ScalingGroup != "" && g.eks.ScalingRefused == "")
+}
+
+// wait has it decided again when EKS may be done, and says what is waited for if it may take long.
+func (g *growing) wait() {
+	g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
+	if g.eks.Status != "UPDATING" || g.eks.Update != "" {
+		return
+	}
+	g.held = fmt.Sprintf("EKS updates %s, which can take hours, and changes its size only after that: wait until the update is over", atAWS(g.group.Object))
+	if g.eks.ScalingRefused != "" {
+		g.held += fmt.Sprintf(", or let the controller set the size of Auto Scaling group %s meanwhile, where it was refused: %s", g.eks.ScalingGroup, excerpt.Of(g.eks.ScalingRefused, maxReason))
+	}
 }
 
 // intent is what was to be asked for, and was not as far as anyone knows.
@@ -208,7 +257,7 @@ func (g *growing) intent() *scaleUp {
 // setSize calls EKS, once it has nothing else to do.
 func (g *growing) setSize(entry v1alpha1.InFlight) {
 	if g.busy() {
-		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
+		g.wait()
 		return
 	}
 	g.calls = append(g.calls, setDesired{Group: g.group.Object, Entry: entry})
@@ -221,7 +270,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 	case backedOff(g.backoff, g.s.Now) || len(g.kept) >= v1alpha1.MaxInFlight:
 		return
 	case g.busy():
-		g.again = sooner(g.again, g.s.Now.Add(pollUpdate))
+		g.wait()
 		return
 	case len(g.kept) > 0 && g.predicted():
 		// The first node shows whether the prediction holds. Another could be as wrong.
@@ -249,7 +298,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 		Since:  metav1.NewTime(g.s.Now.Truncate(time.Second)),
 	}
 	if g.eks.Desired >= size+n {
-		entry.ID = wantedID(entry)
+		entry.ID = WantedID(entry)
 	}
 	g.kept = append(g.kept, scaleUp{InFlight: entry})
 	if entry.ID == IntentID {
@@ -263,7 +312,11 @@ func (g *growing) atMax() {
 	if limit := g.group.Object.Spec.Max; limit != nil && int(*limit) <= g.eks.Max {
 		return
 	}
-	g.fail(fmt.Sprintf("the group has %d nodes, or will have, and its maxSize at EKS is %d: raise maxSize", len(g.group.Nodes)+g.coming(), g.eks.Max))
+	if g.updating() {
+		g.wait() // nodes that are being replaced count, too
+		return
+	}
+	g.fail(fmt.Sprintf("the group has %d nodes, or will have, and its maxSize at %s is %d: raise maxSize", len(g.group.Nodes)+g.coming(), service(g.group.Object), g.eks.Max))
 }
 
 // predicted tells that nobody has seen a node of the group yet.
@@ -271,34 +324,8 @@ func (g *growing) predicted() bool {
 	return g.group.Template == nil || g.group.Template.Source == v1alpha1.SourceCatalogue
 }
 
-// size counts the nodes that there will be: those that stay, those that come, and those that Cluster
-// Autoscaler is about to end, as long as EKS still wants them: it will want as many less then.
-func (g *growing) size() int {
-	size := g.staying() + g.coming()
-	leaving := 0
-	for i := range g.group.Nodes {
-		if node := g.group.Nodes[i].Object; node.DeletionTimestamp == nil && isLeaving(node) {
-			leaving++
-		}
-	}
-	return size + max(0, min(leaving, g.eks.Desired-size))
-}
-
-// staying counts the nodes that nobody ends.
-func (g *growing) staying() int {
-	n := 0
-	for i := range g.group.Nodes {
-		if node := g.group.Nodes[i].Object; node.DeletionTimestamp == nil && !isLeaving(node) {
-			n++
-		}
-	}
-	return n
-}
-
-// isLeaving tells a node that Cluster Autoscaler is about to end.
-func isLeaving(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == template.TaintToBeDeleted })
-}
+// size counts the nodes that there will be.
+func (g *growing) size() int { return g.group.SizeWith(g.coming(), g.eks.Desired) }
 
 // coming counts the nodes that were asked for and have not come.
 func (g *growing) coming() int {
@@ -318,10 +345,18 @@ func (g *growing) outcome() outcome {
 		out.again = sooner(out.again, g.s.Now.Add(pollNodes))
 		out.status.NotReady, out.status.Message = v1alpha1.ReasonEKSUnavailable, g.unavailable
 	}
+	if g.held != "" {
+		out.status.NotReady, out.status.Message = v1alpha1.ReasonEKSUpdating, g.held
+	}
+	shrinking := newShrinking(g)
+	shrinking.decide()
+	out.again = sooner(out.again, shrinking.again)
+	out.status.ScaleIn = shrinking.status
 	if g.failed {
 		out.actions = append(out.actions, setBackoff{Group: g.group.Object, Backoff: *g.backoff})
 	}
 	out.actions = append(out.actions, g.calls...)
+	out.actions = append(out.actions, shrinking.actions...)
 	out.status.Backoff = g.backoff
 	for _, u := range g.kept {
 		out.status.InFlight = append(out.status.InFlight, u.InFlight)

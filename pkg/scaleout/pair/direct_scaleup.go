@@ -66,7 +66,7 @@ func (u scaleUp) withheld() *view.NodeState {
 // expiry is what has not come in time.
 func (u scaleUp) expiry(g *growing) string {
 	if left := u.left(); left > 0 {
-		return fmt.Sprintf("of %d nodes that EKS was asked for %d have not come within %s; its desired size is %d: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more", u.Nodes, left, g.timeout, g.eks.Desired)
+		return fmt.Sprintf("of %d nodes that %s was asked for %d have not come within %s; its desired size is %d: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more", u.Nodes, service(g.group.Object), left, g.timeout, g.eks.Desired)
 	}
 	for _, node := range u.nodes {
 		if node.Complete() {
@@ -78,5 +78,5 @@ func (u scaleUp) expiry(g *growing) string {
 		}
 		return fmt.Sprintf("node %s does not offer within %s what it should: %s", node.Object.Name, g.timeout, lacks)
 	}
-	return fmt.Sprintf("the nodes that EKS was asked for could not be protected within %s", g.timeout)
+	return fmt.Sprintf("the nodes that %s was asked for could not be protected within %s", service(g.group.Object), g.timeout)
 }

@@ -32,6 +32,7 @@ func newCalling() *calling {
 			Provider:         v1alpha1.NodeGroupProvider{EKS: &v1alpha1.EKSNodegroup{Cluster: "one", Nodegroup: callingGroup}},
 			Pairing:          v1alpha1.PairingDirect,
 			ProvisionTimeout: metav1.Duration{Duration: 20 * time.Minute},
+			ScaleInAfter:     &metav1.Duration{},
 		},
 	}
 	return &calling{Situation{
@@ -66,6 +67,7 @@ func (c *calling) node(ago time.Duration, isComplete bool) *view.NodeState {
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: fmt.Sprintf("node-%d", len(c.group().Nodes)), CreationTimestamp: metav1.NewTime(c.Now.Add(-ago)),
 	}}
+	object.Spec.ProviderID = "aws:///ap-northeast-2a/i-" + object.Name
 	state := view.NodeState{Object: object, Ready: true, ReadySince: c.Now.Add(-ago)}
 	if !isComplete {
 		state.Missing = []string{"pool gpus has 0 of 8 devices"}
@@ -81,6 +83,12 @@ func (c *calling) node(ago time.Duration, isComplete bool) *view.NodeState {
 // leaving is a node that Cluster Autoscaler is about to end.
 func leaving(node *view.NodeState) {
 	node.Object.Spec.Taints = []corev1.Taint{{Key: template.TaintToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
+}
+
+// mark says how far a node's end is, and since so long ago.
+func mark(node *view.NodeState, step view.Step, ago time.Duration) {
+	metav1.SetMetaDataAnnotation(&node.Object.ObjectMeta, v1alpha1.AnnotationScaleIn, view.Mark{Step: step, Since: epoch.Add(-ago)}.String())
+	node.Object.Spec.Unschedulable = view.MarkOf(node.Object).Cordons()
 }
 
 // asked has something in flight since so long ago.
@@ -170,7 +178,51 @@ func TestDirectGrows(t *testing.T) {
 		"while EKS updates": {func(c *calling) {
 			c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" })
 			c.demand(1)
-		}, ""},
+		}, "EKSUpdating: EKS updates node group gpus of cluster one, which can take hours, and changes its size only after that: wait until the update is over\n"},
+		"while EKS updates, by the Auto Scaling group": {func(c *calling) {
+			c.eks(func(n *view.Nodegroup) { n.Status, n.ScalingGroup = "UPDATING", "eks-gpus-0" })
+			c.demand(1)
+		}, "set the size of gpus to 1\nin flight: intent 1 to 1\n"},
+		"while EKS updates, without that right": {func(c *calling) {
+			c.eks(func(n *view.Nodegroup) {
+				n.Status, n.ScalingGroup, n.ScalingRefused = "UPDATING", "eks-gpus-0", "AWS denies autoscaling:SetDesiredCapacity"
+			})
+			c.demand(1)
+		}, "EKSUpdating: EKS updates node group gpus of cluster one, which can take hours, and changes its size only after that: wait until the update is over, or let the controller set the size of Auto Scaling group eks-gpus-0 meanwhile, where it was refused: AWS denies autoscaling:SetDesiredCapacity\n"},
+		"while EKS does what it was asked for": {func(c *calling) {
+			c.asked("u1", 1, 1, time.Minute)
+			c.eks(func(n *view.Nodegroup) { n.Status, n.Update, n.ScalingGroup = "UPDATING", "u1", "eks-gpus-0" })
+			c.demand(1)
+		}, "in flight: u1 1 to 1\n"},
+		"while EKS replaces the nodes of a full group": {func(c *calling) {
+			c.node(time.Hour, true)
+			c.node(time.Minute, true)
+			c.eks(func(n *view.Nodegroup) { n.Status, n.ScalingGroup, n.Max, n.Desired = "UPDATING", "eks-gpus-0", 1, 1 })
+			c.demand(1)
+		}, "EKSUpdating: EKS updates node group gpus of cluster one, which can take hours, and changes its size only after that: wait until the update is over\n"},
+		"up to min": {func(c *calling) {
+			c.node(time.Hour, true)
+			c.group().Object.Spec.Min = 3
+			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
+			c.demand(1)
+		}, "set the size of gpus to 3\nin flight: intent 2 to 3\n"},
+		"up to min without demand": {func(c *calling) { c.group().Object.Spec.Min = 1 },
+			"set the size of gpus to 1\nin flight: intent 1 to 1\n"},
+		"beside a node that we end": {func(c *calling) {
+			mark(c.node(time.Hour, true), view.StepEnding, time.Minute)
+			c.eks(func(n *view.Nodegroup) { n.Max = 1 })
+			c.demand(1)
+		}, "set the size of gpus to 1\nend node node-0, which is empty\nin flight: intent 1 to 1\n"},
+		"a self-managed group": {func(c *calling) {
+			c.group().Object.Spec.Provider = v1alpha1.NodeGroupProvider{AutoScalingGroup: "gpus-asg", NodeSelector: map[string]string{"pool": "gpus"}}
+			c.eks(func(n *view.Nodegroup) { n.Status, n.ScalingGroup = "", "gpus-asg" })
+			c.demand(2)
+		}, "set the size of gpus to 2\nin flight: intent 2 to 2\n"},
+		"a self-managed group that goes": {func(c *calling) {
+			c.group().Object.Spec.Provider = v1alpha1.NodeGroupProvider{AutoScalingGroup: "gpus-asg"}
+			c.eks(func(n *view.Nodegroup) { n.Status = "Delete in progress" })
+			c.demand(1)
+		}, "EKSUnavailable: Auto Scaling group gpus-asg is Delete in progress at EC2 Auto Scaling: see what is wrong with it there\n"},
 		"on a prediction, one after the other": {func(c *calling) {
 			c.group().Template.Source = v1alpha1.SourceCatalogue
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
@@ -260,7 +312,7 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 		"an intent waits for an update": {func(c *calling) {
 			c.asked(IntentID, 2, 2, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" })
-		}, "in flight: intent 2 to 2\n"},
+		}, "in flight: intent 2 to 2\nEKSUpdating: EKS updates node group gpus of cluster one, which can take hours, and changes its size only after that: wait until the update is over\n"},
 		"an intent that EKS has met": {func(c *calling) {
 			c.asked(IntentID, 2, 2, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
@@ -310,6 +362,12 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nkeep node node-0 for claim\nbackoff 1: node node-0, which EKS was asked for, offers none of its GPUs: a device plugin has them\n"},
 		"somebody lowers the size": {func(c *calling) { c.asked("u1", 2, 2, time.Minute) },
 			"leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: the size was set to 2, and somebody has set it back to 0 before 2 nodes had come: let one alone set the size, or choose pairing observe\n"},
+		"somebody has just lowered the size, or another machine ends": {func(c *calling) {
+			c.asked("u1", 1, 3, time.Minute)
+			c.node(time.Hour, true)
+			c.node(time.Hour, true) // its machine is gone
+			c.eks(func(n *view.Nodegroup) { n.Desired, n.DesiredSince = 2, c.Now.Add(-time.Minute) })
+		}, "in flight: u1 1 to 3\n"},
 		"asked in the future": {func(c *calling) {
 			c.asked("u1", 1, 1, -24*time.Hour)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })

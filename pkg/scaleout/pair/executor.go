@@ -17,6 +17,8 @@ import (
 // another before.
 type Executor struct {
 	Client client.Client
+	// Live reads the API server itself, and not what was seen of it before.
+	Live client.Reader
 	// Nodegroups is nil where no group may call EKS.
 	Nodegroups Nodegroups
 }

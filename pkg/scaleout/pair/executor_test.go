@@ -150,7 +150,7 @@ type fakeEKS struct {
 	look  func()
 }
 
-func (f *fakeEKS) SetDesired(_ context.Context, _ v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) (string, error) {
+func (f *fakeEKS) SetDesired(_ context.Context, _ *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error) {
 	f.calls = append(f.calls, intent)
 	if f.look != nil {
 		f.look()

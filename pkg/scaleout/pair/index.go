@@ -1,12 +1,14 @@
 package pair
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
 )
 
 // index finds what a Situation has in lists. All modes of one Decide share it.
@@ -23,6 +25,10 @@ type index struct {
 	coming    map[string]bool
 	comingAll bool
 	taken     taken
+	// podsOn are the pods that nodes have, by the node's name, and used the nodes on which pods
+	// are to go, or headroom is kept.
+	podsOn map[string][]*corev1.Pod
+	used   map[string]bool
 	// lastEvent is when Cluster Autoscaler last said anything of a pod.
 	lastEvent time.Time
 }
@@ -38,9 +44,17 @@ func newIndex(s *Situation) *index {
 		misses:  map[string]map[string]string{},
 		coming:  map[string]bool{},
 		taken:   takenBy(s.View.Claims),
+		podsOn:  make(map[string][]*corev1.Pod, len(s.View.Nodes)),
+		used:    headroom.Nodes(s.Decision.Headroom),
 	}
 	for _, pod := range s.View.Pending {
 		x.pending[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = pod
+	}
+	for _, node := range s.View.Nodes {
+		x.podsOn[node.Object.Name] = node.Pods
+	}
+	for _, pod := range s.View.Placeholders {
+		x.podsOn[pod.Spec.NodeName] = append(slices.Clip(x.podsOn[pod.Spec.NodeName]), pod)
 	}
 	for i := range s.View.Groups {
 		x.daemons[s.View.Groups[i].Name] = s.View.Groups[i].Pods
@@ -66,6 +80,9 @@ func (x *index) addKind(kind *scaleout.Kind) {
 		}
 	}
 	for _, pod := range kind.Pods {
+		if pod.Node != "" {
+			x.used[pod.Node] = true
+		}
 		if pod.Outcome == scaleout.FitsStarting && pod.Group != "" {
 			byKind := entry(x.waiting, pod.Group)
 			byKind[kind.ID] = waiting{pods: byKind[kind.ID].pods + 1, perNode: perNode[pod.Group]}

@@ -5,6 +5,7 @@ package pair
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -78,15 +79,34 @@ type GroupStatus struct {
 	Backoff  *v1alpha1.Backoff
 	// NotReady is the reason of Ready being false, with a sentence; empty: nothing of pairing is wrong.
 	NotReady, Message string
+	ScaleIn           ScaleIn
 }
 
-// Nodegroups is EKS.
+// ScaleIn is what becomes of a group's empty nodes.
+type ScaleIn struct {
+	// After is how long they have to be empty; zero: they stay.
+	After time.Duration
+	// Ending tells that one ends now.
+	Ending bool
+	// Problem is a sentence about one that does not; empty: nothing is wrong.
+	Problem string
+}
+
+// Nodegroups is EKS, with EC2 Auto Scaling behind it.
 type Nodegroups interface {
 	view.EKS
-	// SetDesired sets the desired size to the intent's target and gives the update's ID.
+	// SetDesired sets the desired size to the intent's target and gives the update's ID, or
+	// WantedID where there is no update to follow.
 	// The same intent, by target and since, is the same update, however often it is sent.
 	// The ID is empty, without an error, where EKS has another update in progress.
-	SetDesired(ctx context.Context, group v1alpha1.EKSNodegroup, intent v1alpha1.InFlight) (string, error)
+	SetDesired(ctx context.Context, group *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error)
 	// SetWarmPool sets the least size of the warm pool; an empty ID is as above.
-	SetWarmPool(ctx context.Context, group v1alpha1.EKSNodegroup, size int) (string, error)
+	SetWarmPool(ctx context.Context, group *v1alpha1.GPUNodeGroup, size int) (string, error)
+	// End terminates an EC2 instance of the group, and lets the group's size be one less. Asked
+	// for again, it changes nothing more. The error is ErrRefused where nothing was begun and
+	// nothing will be the next time.
+	End(ctx context.Context, group *v1alpha1.GPUNodeGroup, instance string) error
 }
+
+// ErrRefused is what errors of Nodegroups are when AWS refuses what is asked for.
+var ErrRefused = errors.New("refused")

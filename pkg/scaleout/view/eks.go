@@ -22,10 +22,13 @@ type EKS interface {
 	Describe(ctx context.Context, group *v1alpha1.GPUNodeGroup) Nodegroup
 }
 
-// Nodegroup is what EKS says of a node group.
+// Nodegroup is what EKS says of a node group, or EC2 Auto Scaling of a self-managed one.
 type Nodegroup struct {
 	Min, Max, Desired int
-	Status            string
+	// DesiredSince is since when Desired is what it is, as far as the process has seen; zero:
+	// for long.
+	DesiredSince time.Time
+	Status       string
 	// Update is the one in progress, empty where there is none.
 	Update string
 	// Failed is why the last update of ours failed, empty where it did not.
@@ -36,6 +39,9 @@ type Nodegroup struct {
 	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
 	// scale-up succeeds, and so may be old.
 	Issue string
+	// ScalingGroup is the one Auto Scaling group that has the machines, empty where that is not
+	// known. ScalingRefused is why AWS did not change its size not long ago, though EKS was busy.
+	ScalingGroup, ScalingRefused string
 	// Err is why EKS could not be asked; then nothing else counts.
 	Err     error
 	AskedAt time.Time
@@ -57,7 +63,7 @@ func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
 	)
 	asking.SetLimit(eksAtOnce)
 	for _, group := range r.members.groups {
-		if group.Spec.Pairing != v1alpha1.PairingDirect || group.Spec.Provider.EKS == nil || r.members.refused[group.Name] != "" {
+		if group.Spec.Pairing != v1alpha1.PairingDirect || !callable(group.Spec.Provider) || r.members.refused[group.Name] != "" {
 			continue
 		}
 		asking.Go(func() error {
@@ -71,3 +77,6 @@ func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
 	_ = asking.Wait() // errors are in the answers
 	return answers
 }
+
+// callable tells that the provider is known to AWS by a name.
+func callable(p v1alpha1.NodeGroupProvider) bool { return p.EKS != nil || p.AutoScalingGroup != "" }

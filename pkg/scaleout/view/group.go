@@ -46,6 +46,9 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		Closed:       group.Refused,
 	}
 	out.Size = len(group.Nodes) + out.Upcoming
+	if answer, asked := r.eks[object.Name]; asked && answer.Err == nil {
+		out.Size = group.SizeWith(out.Upcoming, answer.Desired)
+	}
 	if out.Closed == "" {
 		out.Closed = Closed(object, r.Autoscaler, r.Now)
 	}

@@ -173,12 +173,12 @@ func (r *reading) view() *View {
 	return v
 }
 
-// snapshotNodes are those on which pods could be put: one that is being deleted is none.
+// snapshotNodes are those on which pods could be put: one that is being deleted, or ended, is none.
 func (r *reading) snapshotNodes(starting map[string]bool) []scaleout.Node {
 	nodes := make([]scaleout.Node, 0, len(r.nodes.Items))
 	for i := range r.nodes.Items {
-		node := &r.nodes.Items[i]
-		if node.DeletionTimestamp != nil {
+		node := planned(&r.nodes.Items[i])
+		if node == nil {
 			continue
 		}
 		nodes = append(nodes, scaleout.Node{

@@ -1,0 +1,133 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// markNode takes a node a step nearer to its end, or back; an empty step: it is not marked.
+type markNode struct {
+	unpromised
+	// Node is as it was when that was decided.
+	Node *corev1.Node
+	Mark view.Mark
+}
+
+func (a markNode) String() string {
+	before := view.MarkOf(a.Node).Cordons()
+	switch {
+	case a.Mark.Step == view.StepCordoned:
+		return fmt.Sprintf("cordon node %s, which is empty", a.Node.Name)
+	case before:
+		return fmt.Sprintf("uncordon node %s", a.Node.Name)
+	case a.Mark.Step == view.StepEmpty:
+		return fmt.Sprintf("note that node %s is empty", a.Node.Name)
+	}
+	return fmt.Sprintf("note that node %s is in use", a.Node.Name)
+}
+
+func (markNode) group() string { return "" }
+
+func (a markNode) do(ctx context.Context, e *Executor, _ *Result) error {
+	_, err := a.write(ctx, e)
+	return err
+}
+
+// write is true if the node has the mark now. One that has changed its mark or its cordon since is
+// left for the next pass. A cordon that is not ours is never touched.
+func (a markNode) write(ctx context.Context, e *Executor) (bool, error) {
+	var node corev1.Node
+	if err := e.Client.Get(ctx, types.NamespacedName{Name: a.Node.Name}, &node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	before := view.MarkOf(&node)
+	if node.UID != a.Node.UID || before != view.MarkOf(a.Node) || node.Spec.Unschedulable && !before.Cordons() {
+		return false, nil
+	}
+	changed := node.DeepCopy()
+	changed.Spec.Unschedulable = a.Mark.Cordons()
+	if a.Mark.Step == "" {
+		delete(changed.Annotations, v1alpha1.AnnotationScaleIn)
+	} else {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationScaleIn, a.Mark.String())
+	}
+	if err := e.Client.Patch(ctx, changed, client.MergeFromWithOptions(&node, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return true, nil
+}
+
+// endNode ends a node that was cordoned a while ago and is still empty.
+type endNode struct {
+	Group    *v1alpha1.GPUNodeGroup
+	Node     *corev1.Node
+	Instance string
+	Now      time.Time
+}
+
+func (a endNode) String() string {
+	return fmt.Sprintf("end node %s, which is empty", a.Node.Name)
+}
+
+func (endNode) group() string { return "" }
+
+// do records that the node ends, and then ends it. Whoever is killed in between finds the record,
+// and ends the same machine again, which is nothing new to AWS. What AWS refuses to end is
+// uncordoned.
+func (a endNode) do(ctx context.Context, e *Executor, _ *Result) error {
+	if e.Nodegroups == nil {
+		return errors.New("there is no client of EKS: give the controller a region and credentials")
+	}
+	node := a.Node
+	if view.MarkOf(node).Step != view.StepEnding {
+		used, err := a.used(ctx, e)
+		if err != nil {
+			return err
+		}
+		next := markNode{Node: node, Mark: view.Mark{Step: view.StepEnding, Since: a.Now.Truncate(time.Second)}}
+		if used {
+			next.Mark = view.Mark{}
+		}
+		if written, err := next.write(ctx, e); err != nil || !written || used {
+			return err
+		}
+		node = node.DeepCopy()
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationScaleIn, next.Mark.String())
+	}
+	err := e.Nodegroups.End(ctx, a.Group, a.Instance)
+	if errors.Is(err, ErrRefused) {
+		_, back := markNode{Node: node, Mark: view.Mark{Step: view.StepEmpty, Since: a.Now.Truncate(time.Second)}}.write(ctx, e)
+		return errors.Join(err, back)
+	}
+	return err
+}
+
+// used asks the API server itself whether a pod has come since the cordon.
+func (a endNode) used(ctx context.Context, e *Executor) (bool, error) {
+	var pods corev1.PodList
+	if err := e.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": a.Node.Name}); err != nil {
+		return false, fmt.Errorf("list the pods of node %s, without which it is not ended: %w", a.Node.Name, err)
+	}
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return needsNode(&pod) }), nil
+}
+
+// undo says in the group's status that the node does not end.
+func (a endNode) undo(result *Result, why error) {
+	if why == nil {
+		return
+	}
+	status := result.Status[a.Group.Name]
+	status.ScaleIn.Problem = fmt.Sprintf("node %s has been empty for long and does not end: %v", a.Node.Name, why)
+	result.Status[a.Group.Name] = status
+}

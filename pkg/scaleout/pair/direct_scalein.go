@@ -1,0 +1,199 @@
+package pair
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+const (
+	// defaultScaleInAfter is how long a node is empty before it is ended where neither the group
+	// nor a Cluster Autoscaler says otherwise. It is Cluster Autoscaler's --scale-down-unneeded-time.
+	defaultScaleInAfter = 10 * time.Minute
+	// cordonSettles is how long after a cordon a pod may still come that the scheduler had put
+	// on the node before.
+	cordonSettles = time.Minute
+	// mostEnding bounds how many nodes of a group end at a time, which is a tenth of them, or one.
+	// It is Cluster Autoscaler's --max-scale-down-parallelism.
+	mostEnding = 10
+)
+
+// shrinking ends nodes of a group that have been empty for long. It evicts nothing, so that no
+// PodDisruptionBudget is ever touched. A node goes from one step of its mark to the next; until it
+// ends, whatever needs it takes it back.
+type shrinking struct {
+	*growing
+	after time.Duration
+	// asked are the nodes that have come of what is in flight.
+	asked map[string]bool
+	// spare is how many more nodes the group can do without, and ending how many end already.
+	spare, ending int
+
+	status  ScaleIn
+	actions []Action
+	again   time.Time
+}
+
+func newShrinking(g *growing) *shrinking {
+	s := &shrinking{growing: g, after: scaleInAfter(g.s, g.group), asked: askedFor(g.group)}
+	s.status.After = s.after
+	s.spare = g.group.Staying() - max(int(g.group.Object.Spec.Min), g.eks.Min)
+	for i := range g.group.Nodes {
+		switch view.MarkOf(g.group.Nodes[i].Object).Step {
+		case view.StepEnding:
+			s.ending++
+			s.status.Ending = true
+		case view.StepCordoned:
+			s.ending++
+			s.spare--
+		}
+	}
+	return s
+}
+
+// scaleInAfter is how long a node of a group has to be empty; zero: its nodes stay.
+func scaleInAfter(s *Situation, group *view.Group) time.Duration {
+	switch after := group.Object.Spec.ScaleInAfter; {
+	case after != nil:
+		return after.Duration
+	case s.Autoscaler.Absent():
+		return defaultScaleInAfter
+	}
+	return 0
+}
+
+// decide takes the nodes that have been empty for the longest time first.
+func (s *shrinking) decide() {
+	nodes := make([]*view.NodeState, len(s.group.Nodes))
+	for i := range s.group.Nodes {
+		nodes[i] = &s.group.Nodes[i]
+	}
+	slices.SortStableFunc(nodes, func(a, b *view.NodeState) int {
+		return cmp.Compare(view.MarkOf(a.Object).Since.Unix(), view.MarkOf(b.Object).Since.Unix())
+	})
+	for _, node := range nodes {
+		s.step(node)
+	}
+}
+
+// step is the next one of a node.
+func (s *shrinking) step(node *view.NodeState) {
+	mark := view.MarkOf(node.Object)
+	switch empty := s.after > 0 && s.empty(node); {
+	case mark.Step == view.StepEnding:
+		s.end(node)
+	case !empty && mark.Step != "":
+		s.mark(node, "")
+	case !empty:
+	case mark.Step == "":
+		s.mark(node, view.StepEmpty)
+	case mark.Step == view.StepCordoned && (!s.quiet || s.spare < 0):
+		s.mark(node, view.StepEmpty)
+		s.spare++
+	case mark.Step == view.StepCordoned:
+		if s.over(mark, cordonSettles) {
+			s.end(node)
+		}
+	case s.over(mark, s.after) && s.quiet && s.spare > 0 && s.ending < s.most():
+		s.cordon(node)
+	}
+}
+
+// most is how many nodes end at a time.
+func (s *shrinking) most() int { return min(max(len(s.group.Nodes)/10, 1), mostEnding) }
+
+// over tells that a step has lasted for so long; if not, it is decided again when it has.
+func (s *shrinking) over(mark view.Mark, lasts time.Duration) bool {
+	if age(s.s.Now, mark.Since) >= lasts {
+		return true
+	}
+	s.again = sooner(s.again, mark.Since.Add(lasts))
+	return false
+}
+
+func (s *shrinking) mark(node *view.NodeState, step view.Step) {
+	s.actions = append(s.actions, markNode{Node: node.Object, Mark: view.Mark{Step: step, Since: s.s.Now.Truncate(time.Second)}})
+}
+
+// cordon begins the end of a node. Without an EC2 instance it cannot end.
+func (s *shrinking) cordon(node *view.NodeState) {
+	if instanceID(node.Object) == "" {
+		s.status.Problem = fmt.Sprintf("node %s has been empty for long and does not end, because its spec.providerID %q is no EC2 instance: end it yourself, or set spec.scaleInAfter to 0s",
+			node.Object.Name, node.Object.Spec.ProviderID)
+		return
+	}
+	s.mark(node, view.StepCordoned)
+	s.spare--
+	s.ending++
+}
+
+func (s *shrinking) end(node *view.NodeState) {
+	s.actions = append(s.actions, endNode{Group: s.group.Object, Node: node.Object, Instance: instanceID(node.Object), Now: s.s.Now})
+	s.again = sooner(s.again, s.s.Now.Add(pollNodes))
+}
+
+// empty tells that nothing has the node, and nothing is to have it. One that somebody else has
+// cordoned or protected is left to them.
+func (s *shrinking) empty(node *view.NodeState) bool {
+	object := node.Object
+	switch {
+	case !node.Complete() || view.Leaving(object) || protected(object):
+		return false
+	case object.Spec.Unschedulable && !view.MarkOf(object).Cordons():
+		return false
+	case s.s.index.used[object.Name] || s.s.fresh(s.group, node, s.asked[object.Name]):
+		return false
+	}
+	return !slices.ContainsFunc(s.s.index.podsOn[object.Name], needsNode) && !s.s.index.taken.any(node)
+}
+
+// needsNode tells a pod that would be missed if its node ended: it has not ended, and belongs to
+// more than the node, unlike the pods of DaemonSets and those of kubelet's own files.
+func needsNode(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	return owner == nil || owner.Kind != "DaemonSet" && owner.Kind != "Node"
+}
+
+// instanceID is the EC2 instance of a node, empty where it has none.
+func instanceID(node *corev1.Node) string {
+	path, is := strings.CutPrefix(node.Spec.ProviderID, "aws:///")
+	id := path[strings.LastIndex(path, "/")+1:]
+	if !is || !strings.HasPrefix(id, "i-") {
+		return ""
+	}
+	return id
+}
+
+// strayMarks takes the marks from nodes of groups whose nodes are not ended, so that they are not
+// cordoned for ever. What ends already ends.
+func strayMarks(s *Situation) []Action {
+	var actions []Action
+	clear := func(node *corev1.Node) {
+		if step := view.MarkOf(node).Step; step != "" && step != view.StepEnding {
+			actions = append(actions, markNode{Node: node})
+		}
+	}
+	for i := range s.View.GroupStates {
+		if group := &s.View.GroupStates[i]; modeFor(group) != (direct{}) {
+			for j := range group.Nodes {
+				clear(group.Nodes[j].Object)
+			}
+		}
+	}
+	for i := range s.View.Nodes {
+		if s.View.Nodes[i].Group == "" {
+			clear(s.View.Nodes[i].Object)
+		}
+	}
+	return actions
+}
