@@ -31,6 +31,9 @@ type Control interface {
 	// error if a kernel module would have to be unloaded that is in use. A module that is
 	// loaded anew finds the GPUs as a reboot leaves them.
 	SetDriver(Driver) error
+	// SetCondition sets what the GPU says of its health, until it is set again or a reset ends
+	// what a reset ends.
+	SetCondition(gpu int, condition Condition) error
 	// SetFabric says how far the fabric manager has come. It is an error on a machine
 	// without NVSwitches.
 	SetFabric(Fabric) error
@@ -174,6 +177,8 @@ type GPUState struct {
 	MIGCapable      bool   `json:"migCapable"`
 	MIGMode         string `json:"migMode"`
 	PendingMIGMode  string `json:"pendingMIGMode"`
+	// Condition is what SetCondition has set.
+	Condition Condition `json:"condition,omitzero"`
 	// InUse says that a process uses the GPU as a whole.
 	InUse bool `json:"inUse,omitempty"`
 	// Use is what SetUse has set of the GPU as a whole.

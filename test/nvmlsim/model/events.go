@@ -48,7 +48,7 @@ func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
 	if ret := d.enter("nvmlDeviceGetSupportedEventTypes"); ret != nvml.SUCCESS {
 		return 0, ret
 	}
-	return d.gpu.supportedEvents(), nvml.SUCCESS
+	return d.session.machine.supportedEvents(d.gpu), nvml.SUCCESS
 }
 
 // RegisterEvents implements nvml.Device. A mask with a type that the GPU does
@@ -61,7 +61,7 @@ func (d *device) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	if !ok || own == nil || own.session != d.session || types&^nvml.EventTypeAll != 0 {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	if types&^d.gpu.supportedEvents() != 0 {
+	if types&^d.session.machine.supportedEvents(d.gpu) != 0 {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
 	d.session.machine.mu.Lock()

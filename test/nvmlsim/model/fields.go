@@ -39,6 +39,9 @@ func (d *device) fill(v *nvml.FieldValue) {
 
 // field returns the value of a field that the GPU has.
 func (d *device) field(id uint32) (uint32, bool) {
+	if value, found := d.session.machine.condition(d.gpu, id); found {
+		return value, true
+	}
 	if d.gpu.board.MIG == nil {
 		return 0, false
 	}

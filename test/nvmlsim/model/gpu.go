@@ -40,6 +40,8 @@ type gpu struct {
 	timeslice   Timeslice
 	migMode     migMode
 	instances   instances
+	// condition is what the GPU says of its health.
+	condition Condition
 	// work is that of the GPU as a whole.
 	work work
 	// occupied says that somebody made a process run on the GPU as a whole; contexts
@@ -174,10 +176,13 @@ func (g *gpu) fabricCapable() bool {
 }
 
 // supportedEvents is the mask of nvmlDeviceGetSupportedEventTypes.
-func (g *gpu) supportedEvents() uint64 {
+func (m *Machine) supportedEvents(g *gpu) uint64 {
 	mask := uint64(nvml.EventTypePState | nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
 	if g.board.ECC {
 		mask |= nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError
+	}
+	if m.hasRecoveryAction() {
+		mask |= nvml.EventTypeGpuRecoveryAction
 	}
 	return mask
 }
@@ -215,6 +220,7 @@ func (g *gpu) state() GPUState {
 		MIGMode:         g.migModeText(g.migMode.current),
 		PendingMIGMode:  g.migModeText(g.migMode.pending),
 		InUse:           g.inUse(),
+		Condition:       g.condition,
 		Use:             g.work.UseState,
 		Instances:       g.instanceStates(),
 	}

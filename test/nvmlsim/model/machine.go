@@ -129,7 +129,7 @@ func (m *Machine) validateEvent(e Event) error {
 	if e.Type == 0 || e.Type&(e.Type-1) != 0 {
 		return fmt.Errorf("event type %#x is not exactly one NVML event type", e.Type)
 	}
-	if supported := g.supportedEvents(); e.Type&supported == 0 {
+	if supported := m.supportedEvents(g); e.Type&supported == 0 {
 		return fmt.Errorf("GPU %d of machine %q supports events %#x, not %#x", e.GPU, m.file.Name, supported, e.Type)
 	}
 	return nil

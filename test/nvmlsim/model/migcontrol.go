@@ -89,7 +89,7 @@ func (m *Machine) Reset(index int) error {
 		}
 		g.endInstances()
 		g.migMode.current = g.migMode.pending
-		g.timeslice, g.work = TimesliceDefault, work{}
+		g.timeslice, g.work, g.condition = TimesliceDefault, work{}, g.condition.afterReset()
 		return nil
 	})
 }
@@ -152,6 +152,7 @@ func (g *gpu) reboot() {
 	}
 	g.persistence = nvml.FEATURE_DISABLED
 	g.computeMode, g.timeslice, g.work = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault, work{}
+	g.condition = Condition{RemapFailed: g.condition.RemapFailed}
 }
 
 func (g *gpu) endInstances() {

@@ -21,6 +21,7 @@ type controlRequest struct {
 	Detach     *int                `json:"detach,omitempty"`
 	Driver     *model.Driver       `json:"driver,omitempty"`
 	Fabric     *model.Fabric       `json:"fabric,omitempty"`
+	Condition  *conditionRequest   `json:"condition,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
 	Latencies  *string             `json:"latencies,omitempty"`
 	Contention *time.Duration      `json:"contention,omitempty"`
@@ -31,6 +32,12 @@ type controlRequest struct {
 	Reset      *int                `json:"reset,omitempty"`
 	Reboot     *struct{}           `json:"reboot,omitempty"`
 	State      *struct{}           `json:"state,omitempty"`
+}
+
+// conditionRequest is what a GPU is to say of its health.
+type conditionRequest struct {
+	GPU       int             `json:"gpu"`
+	Condition model.Condition `json:"condition"`
 }
 
 // useRequest is the use of a GPU, or of one of its GPU instances.
@@ -97,6 +104,8 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.SetDriver(*r.Driver)
 	case r.Fabric != nil:
 		err = control.SetFabric(*r.Fabric)
+	case r.Condition != nil:
+		err = control.SetCondition(r.Condition.GPU, r.Condition.Condition)
 	case r.SetLatency != nil && r.SetLatency.After:
 		err = control.SetLatencyAfter(r.SetLatency.Function, r.SetLatency.Latency)
 	case r.SetLatency != nil:
@@ -193,6 +202,11 @@ func (c Client) SetDriver(change model.Driver) error { return c.do(controlReques
 
 // SetFabric implements model.Control.
 func (c Client) SetFabric(state model.Fabric) error { return c.do(controlRequest{Fabric: &state}) }
+
+// SetCondition implements model.Control.
+func (c Client) SetCondition(gpu int, condition model.Condition) error {
+	return c.do(controlRequest{Condition: &conditionRequest{GPU: gpu, Condition: condition}})
+}
 
 // SetLatency implements model.Control.
 func (c Client) SetLatency(function string, latency time.Duration) error {

@@ -49,6 +49,7 @@ func newCommand() *cobra.Command {
 		xidCommand(client),
 		driverCommand(client),
 		fabricCommand(client),
+		conditionCommand(client),
 		latencyCommand(client),
 		failCommand(client),
 		clearCommand(client),
@@ -206,6 +207,21 @@ func fabricCommand(client connect) *cobra.Command {
 			return run(client, func(c wire.Client) error { return c.SetFabric(model.Fabric(args[0])) })
 		},
 	}
+}
+
+func conditionCommand(client connect) *cobra.Command {
+	var condition model.Condition
+	cmd := &cobra.Command{
+		Use:     "condition GPU",
+		Short:   "Set what a GPU says of its health; without flags, that it is healthy",
+		Example: "  nvml-sim condition 0 --recovery-action gpu-reset",
+		Args:    exactly("GPU"),
+		RunE:    onGPU(client, func(c wire.Client, gpu int) error { return c.SetCondition(gpu, condition) }),
+	}
+	cmd.Flags().StringVar((*string)(&condition.RecoveryAction), "recovery-action", "", "what the driver asks for, such as gpu-reset or node-reboot")
+	cmd.Flags().BoolVar(&condition.RemapPending, "remap-pending", false, "the next reset remaps rows of memory")
+	cmd.Flags().BoolVar(&condition.RemapFailed, "remap-failed", false, "a row of memory could not be remapped")
+	return cmd
 }
 
 func onGPU(client connect, do func(wire.Client, int) error) func(*cobra.Command, []string) error {

@@ -1,0 +1,83 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Condition is what a GPU says of its own health. The zero value is that of a healthy one.
+type Condition struct {
+	// RecoveryAction is what has to be done, by its name below.
+	RecoveryAction RecoveryAction `json:"recoveryAction,omitempty"`
+	// RemapPending and RemapFailed tell of rows of memory that are to be remapped, or cannot be.
+	RemapPending bool `json:"remapPending,omitempty"`
+	RemapFailed  bool `json:"remapFailed,omitempty"`
+}
+
+// RecoveryAction is a name of nvmlDeviceGpuRecoveryAction_t in nvml.h, in lower case.
+type RecoveryAction string
+
+// recoveryActions are in the order of NVML's numbers. The zero value is none.
+var recoveryActions = []RecoveryAction{"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset", "recover-imex-domain", "bus-reset", "system-reboot"}
+
+func (a RecoveryAction) number() uint32 { return uint32(max(slices.Index(recoveryActions, a), 0)) }
+
+// afterReset is what a reset of the GPU leaves: worn memory for which there is no row, and what
+// takes a reboot.
+func (c Condition) afterReset() Condition {
+	left := Condition{RemapFailed: c.RemapFailed}
+	if c.RecoveryAction == "node-reboot" || c.RecoveryAction == "system-reboot" {
+		left.RecoveryAction = c.RecoveryAction
+	}
+	return left
+}
+
+// recoveryActionRelease is the first release of the driver that has a recovery action: field 230
+// is in nvml.h from R565 on.
+const recoveryActionRelease = 565
+
+// SetCondition implements Control. A driver that knows recovery actions reports that one changes
+// by an event, and by XID 154 in the kernel's log, which the simulator does not have.
+func (m *Machine) SetCondition(gpu int, condition Condition) error {
+	g, err := m.gpu(gpu)
+	if err != nil {
+		return err
+	}
+	if condition.RecoveryAction != "" && !slices.Contains(recoveryActions, condition.RecoveryAction) {
+		return fmt.Errorf("recovery action %q is unknown: it is one of %q", condition.RecoveryAction, recoveryActions)
+	}
+	m.mu.Lock()
+	changed := g.condition.RecoveryAction.number() != condition.RecoveryAction.number()
+	g.condition = condition
+	m.mu.Unlock()
+	if !changed || !m.hasRecoveryAction() {
+		return nil
+	}
+	return m.Inject(Event{GPU: gpu, Type: nvml.EventTypeGpuRecoveryAction, GPUInstanceID: WholeGPU, ComputeInstanceID: WholeGPU})
+}
+
+// hasRecoveryAction tells whether the driver has them.
+func (m *Machine) hasRecoveryAction() bool {
+	var release int
+	_, err := fmt.Sscanf(m.file.DriverVersion, "%d.", &release)
+	return err == nil && release >= recoveryActionRelease
+}
+
+// condition is the value of a field about a GPU's health.
+func (m *Machine) condition(g *gpu, field uint32) (value uint32, found bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	remaps := g.board.ECC && g.architecture >= nvml.DEVICE_ARCH_AMPERE // older boards retire pages
+	truth := map[bool]uint32{true: 1}
+	switch field {
+	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
+		return g.condition.RecoveryAction.number(), m.hasRecoveryAction()
+	case nvml.FI_DEV_REMAPPED_PENDING:
+		return truth[g.condition.RemapPending], remaps
+	case nvml.FI_DEV_REMAPPED_FAILURE:
+		return truth[g.condition.RemapFailed], remaps
+	}
+	return 0, false
+}
