@@ -1,0 +1,193 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+)
+
+// noteTime is how long a device tells of errors that were not its own.
+const noteTime = 10 * time.Minute
+
+// maxNotes bounds the notes of a GPU; the oldest go first.
+const maxNotes = 16
+
+// Record is what is known of a GPU's health. The zero value is that of a GPU of which nothing
+// is known. It is kept over restarts of the process, so that none of them clears a fault or
+// makes it younger.
+type Record struct {
+	Reach  Reach  `json:"reach"`
+	Action Action `json:"action"`
+	// Faults have at most one of a condition and place, and are in the order of both.
+	Faults []Fault `json:"faults,omitempty"`
+	Notes  []Note  `json:"notes,omitempty"`
+}
+
+// Rules say when a fault is over.
+type Rules struct {
+	// Quiet is how long the cause of a fault has to be gone.
+	Quiet time.Duration
+}
+
+// Next is the record after a judgement. It does not change r.
+func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
+	next := Record{Reach: cmp.Or(facts.Reach, r.Reach), Action: r.Action, Faults: slices.Clone(r.Faults), Notes: slices.Clone(r.Notes)}
+	switch facts.Reach {
+	case Answers:
+		next.Action = facts.Level.Action
+	case Gone, Silent:
+		next.Action = ActionUnknown
+	}
+	if facts.Restored {
+		for i := range next.Faults {
+			next.Faults[i].Unconfirmed = false
+		}
+	}
+	for _, event := range facts.Events {
+		next.judge(event, now)
+	}
+	next.look(facts, now)
+	next.Faults = slices.DeleteFunc(next.Faults, func(f Fault) bool {
+		return facts.Reach == Answers && !f.Unconfirmed && now.Sub(f.Last) >= rules.Quiet
+	})
+	next.Notes = slices.DeleteFunc(next.Notes, func(n Note) bool { return now.Sub(n.At) >= noteTime })
+	if excess := len(next.Notes) - maxNotes; excess > 0 {
+		next.Notes = next.Notes[excess:]
+	}
+	slices.SortFunc(next.Faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Condition, b.Condition), cmp.Compare(a.Place.Size, b.Place.Size), cmp.Compare(a.Place.Start, b.Place.Start), cmp.Compare(a.Place.ProfileID, b.Place.ProfileID))
+	})
+	return next
+}
+
+// judge decides what an event means: by the action that the driver asks for, and by the table
+// where it does not say.
+func (r *Record) judge(event Event, now time.Time) {
+	class, fault := event.fault()
+	advice := classes[class].advice
+	switch {
+	case r.Action == ActionUnknown:
+		fault.Unconfirmed = true
+	case !r.Action.Asks():
+		if fault.Severity > OK {
+			advice = "the driver asks for no action"
+		}
+		fault.Severity = OK
+	case class != Application && class != Informative:
+		// What is asked for concerns the entire GPU.
+		fault.Place = gpu.Placement{}
+		fault.Severity, advice = actions[r.Action].severity, actions[r.Action].advice
+	}
+	fault.Words += "; " + advice
+	if fault.Severity == OK {
+		r.note(Note{Place: event.Place, Words: fault.Words, At: now})
+		return
+	}
+	r.add(fault, now)
+}
+
+// note replaces one that says the same.
+func (r *Record) note(note Note) {
+	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return n.Words == note.Words && n.Place == note.Place })
+	r.Notes = append(r.Notes, note)
+}
+
+// look judges how the GPU answers, and what it says of itself.
+func (r *Record) look(facts Facts, now time.Time) {
+	switch facts.Reach {
+	case Gone:
+		words := "the GPU is lost; look for messages of NVRM in the kernel's log, reset or replace the GPU, or reboot the node"
+		if facts.Why != "" {
+			words = fmt.Sprintf("the GPU is lost (%s); look for messages of NVRM in the kernel's log, reset or replace the GPU, or reboot the node", facts.Why)
+		}
+		r.add(Fault{Condition: Lost, Severity: Dead, Words: words}, now)
+	case Silent:
+		r.add(Fault{Condition: Unresponsive, Severity: Dead, Words: "calls of NVML about the GPU do not return; reset the GPU or reboot the node"}, now)
+	case Answers:
+		r.level(facts.Level, now)
+	}
+}
+
+func (r *Record) level(level Level, now time.Time) {
+	switch {
+	case level.RemapFailed:
+		r.add(Fault{Condition: Memory, Value: "row-remap-failed", Severity: Drain, Words: "the GPU has no spare row left for a worn one of its memory; replace the GPU"}, now)
+	case level.RemapPending:
+		r.add(Fault{Condition: Memory, Value: "row-remap-pending", Severity: Degraded, Words: "the next reset of the GPU replaces worn rows of its memory; reset it when no claim has it"}, now)
+	}
+	if !level.Action.Asks() {
+		return
+	}
+	asked := actions[level.Action]
+	caused := false
+	for i, f := range r.Faults {
+		if f.Condition == XID {
+			// The action confirms its cause, and says how bad it is.
+			caused = true
+			r.Faults[i].Last, r.Faults[i].Severity, r.Faults[i].Unconfirmed = now, max(f.Severity, asked.severity), false
+		}
+	}
+	if !caused {
+		r.add(Fault{Condition: Recovery, Value: level.Action.String(), Severity: asked.severity, Words: fmt.Sprintf("the driver asks for the recovery action %s; %s", level.Action, asked.advice)}, now)
+	}
+}
+
+// add notes a fault, or that it lasts. The first cause is the one that is told; it gets worse, but
+// not better.
+func (r *Record) add(fault Fault, now time.Time) {
+	fault.Since, fault.Last = now, now
+	for i, known := range r.Faults {
+		if !known.same(fault) {
+			continue
+		}
+		known.Last = now
+		if fault.Severity > known.Severity || fault.Condition != XID {
+			known.Value, known.Words, known.Severity = fault.Value, fault.Words, fault.Severity
+		}
+		known.Unconfirmed = fault.Unconfirmed
+		r.Faults[i] = known
+		return
+	}
+	r.Faults = append(r.Faults, fault)
+}
+
+// Of is the health of one shape of the GPU.
+func (r Record) Of(shape gpu.Shape) (severity Severity, words []string) {
+	for _, fault := range r.Faults {
+		if fault.Hits(shape) {
+			severity = max(severity, fault.Severity)
+			words = append(words, fault.Words)
+		}
+	}
+	for _, note := range r.Notes {
+		if note.Place.Overlaps(shape.Form().Placement) {
+			words = append(words, note.Words)
+		}
+	}
+	return severity, words
+}
+
+// Like finds the record's fault of the same condition and place.
+func (r Record) Like(fault Fault) (Fault, bool) {
+	for _, known := range r.Faults {
+		if known.same(fault) {
+			return known, true
+		}
+	}
+	return Fault{}, false
+}
+
+// Since takes over from another record of the GPU when a fault was first seen, if that was
+// earlier.
+func (r Record) Since(other Record) Record {
+	r.Faults = slices.Clone(r.Faults)
+	for i, fault := range r.Faults {
+		if known, found := other.Like(fault); found && known.Since.Before(fault.Since) && !known.Last.Before(fault.Since) {
+			r.Faults[i].Since = known.Since
+		}
+	}
+	return r
+}
