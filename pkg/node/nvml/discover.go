@@ -40,7 +40,7 @@ func (l *Library) Discover() (node gpu.Node, unreadable []error, err error) {
 	for index := range count {
 		g, err := reader.read(index)
 		if err != nil {
-			unreadable = append(unreadable, err)
+			unreadable = append(unreadable, &UnreadableError{Index: index, Err: err})
 			continue
 		}
 		node.GPUs = append(node.GPUs, g)

@@ -90,6 +90,19 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
+// UnreadableError is that of a GPU that Discover leaves out.
+type UnreadableError struct {
+	// Index is the GPU's.
+	Index int
+	Err   error
+}
+
+// Error implements error.
+func (e *UnreadableError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the answer of NVML.
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
 // check turns an NVML return code into an error.
 func check(ret nvml.Return, call, device string) error {
 	if ret == nvml.SUCCESS {

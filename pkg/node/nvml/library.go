@@ -77,6 +77,11 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetNvLinkState",
 	"nvmlDeviceGetNvLinkRemotePciInfo_v2",
 	"nvmlDeviceGetNvLinkRemoteDeviceType",
+	"nvmlDeviceGetSupportedEventTypes",
+	"nvmlDeviceRegisterEvents",
+	"nvmlEventSetCreate",
+	"nvmlEventSetFree",
+	"nvmlEventSetWait_v2",
 }
 
 // Library is an NVML, which is initialised when it is needed. It is safe for concurrent use.
@@ -139,7 +144,7 @@ func sysfsOf(driverRoot string) fs.ReadLinkFS {
 // New initialises the given NVML, which may be an in-process stand-in. sysfs is the file system
 // of the machine's /sys, from which the PCIe root and the NUMA node of GPUs come.
 func New(api nvml.Interface, sysfs fs.ReadLinkFS) (*Library, error) {
-	l := &Library{sessions: sessions{api: api}, sysfs: sysfs}
+	l := &Library{sessions: sessions{api: api, listening: make(chan struct{}, 1)}, sysfs: sysfs}
 	return l, l.sessions.begin()
 }
 

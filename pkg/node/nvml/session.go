@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -22,6 +23,10 @@ type session struct {
 	// outdated tells that a GPU was lost: NVML finds one that is back, or another in its
 	// place, when it is initialised anew.
 	outdated bool
+	// events is the set that GPUs report to, and heard are those that do. They belong to who is
+	// listening.
+	events nvml.EventSet
+	heard  map[*device]bool
 	// fillers are the profiles of compute instances that take all of a GPU instance.
 	fillers map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo
 }
@@ -37,7 +42,7 @@ type census struct {
 
 func newSession(api nvml.Interface, counted *census) *session {
 	return &session{
-		api: api, census: counted, gpus: map[string]*device{},
+		api: api, census: counted, gpus: map[string]*device{}, heard: map[*device]bool{},
 		fillers: map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo{},
 	}
 }
@@ -67,6 +72,19 @@ type sessions struct {
 	current atomic.Pointer[session]
 	closed  atomic.Bool
 	census  census
+	// listening has room for one, who waits for events or ends a session.
+	listening chan struct{}
+}
+
+// stopListening keeps others from waiting for events until the returned function is called.
+// It gives up on a wait that does not end.
+func (s *sessions) stopListening() (allow func(), stopped bool) {
+	select {
+	case s.listening <- struct{}{}:
+		return func() { <-s.listening }, true
+	case <-time.After(4 * eventWait):
+		return func() {}, false
+	}
 }
 
 // enter begins a call. leave ends it.
@@ -101,13 +119,20 @@ func (s *sessions) begin() error {
 
 // end ends the session, unless a call is under way.
 func (s *sessions) end() (ended bool, err error) {
-	if !s.use.TryLock() {
+	if s.current.Load() == nil {
+		return true, nil
+	}
+	allow, stopped := s.stopListening()
+	defer allow()
+	if !stopped || !s.use.TryLock() {
 		return false, nil
 	}
 	defer s.use.Unlock()
-	if s.current.Swap(nil) == nil {
+	in := s.current.Swap(nil)
+	if in == nil {
 		return true, nil
 	}
+	in.stopListening()
 	return true, check(s.api.Shutdown(), "shut down", "")
 }
 
@@ -134,11 +159,17 @@ func (s *sessions) renew() error {
 // close ends the last session, whether or not a GPU owes an answer to a call.
 func (s *sessions) close() error {
 	twice := s.closed.Swap(true)
+	allow, stopped := s.stopListening()
+	defer allow()
 	if s.use.TryLock() {
 		defer s.use.Unlock()
 	}
-	if s.current.Swap(nil) == nil && !twice {
+	in := s.current.Swap(nil)
+	if in == nil && !twice {
 		return nil
+	}
+	if in != nil && stopped {
+		in.stopListening()
 	}
 	return check(s.api.Shutdown(), "shut down", "")
 }

@@ -1,0 +1,171 @@
+package nvml_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+func healthOf(t *testing.T, machine string) (*model.Machine, *nvml.Library, []gpu.GPU) {
+	t.Helper()
+	file := fixture.File(t, machine)
+	simulated := fixture.Machine(t, file)
+	library := fixture.Library(t, simulated)
+	node, _, err := library.Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return simulated, library, node.GPUs
+}
+
+func TestHealth(t *testing.T) {
+	for name, c := range map[string]struct {
+		machine string
+		set     model.Condition
+		want    health.Level
+	}{
+		"healthy":           {"p5.48xlarge", model.Condition{}, health.Level{Action: health.ActionNone}},
+		"to be reset":       {"p5.48xlarge", model.Condition{RecoveryAction: "gpu-reset"}, health.Level{Action: health.ActionReset}},
+		"reboot":            {"p5.48xlarge", model.Condition{RecoveryAction: "system-reboot"}, health.Level{Action: health.ActionSystemReboot}},
+		"rows":              {"p5.48xlarge", model.Condition{RemapPending: true, RemapFailed: true}, health.Level{Action: health.ActionNone, RemapPending: true, RemapFailed: true}},
+		"before R565":       {"p4d.24xlarge", model.Condition{RecoveryAction: "gpu-reset", RemapPending: true}, health.Level{RemapPending: true}},
+		"without remapping": {"pascal", model.Condition{RemapFailed: true}, health.Level{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine, library, gpus := healthOf(t, c.machine)
+			if err := machine.SetCondition(0, c.set); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := machine.State()
+			got, err := library.Health(gpus[0].UUID)
+			if err != nil || got != c.want {
+				t.Errorf("got %+v, %v, want %+v", got, err, c.want)
+			}
+			after, _ := machine.State()
+			if calls := after.Calls.Since(before.Calls); calls.Total() != 1 {
+				t.Errorf("got the calls %v, want one", calls)
+			}
+		})
+	}
+}
+
+func TestHealthOfALostGPU(t *testing.T) {
+	machine, library, gpus := healthOf(t, "g5.12xlarge")
+	if err := machine.Lose(1); err != nil {
+		t.Fatal(err)
+	}
+	for i, g := range gpus {
+		if _, err := library.Health(g.UUID); errors.Is(err, nvml.ErrGPULost) != (i == 1) {
+			t.Errorf("GPU %d: got %v", i, err)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machine, library, gpus := healthOf(t, "p5.48xlarge")
+		defer func() { _ = library.Close() }()
+		next := func() (nvml.Report, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			return library.NextEvent(ctx)
+		}
+		expect := func(what string, event model.Event, want nvml.Report) {
+			t.Helper()
+			go func() {
+				time.Sleep(3 * time.Second)
+				if err := machine.Inject(event); err != nil {
+					t.Error(err)
+				}
+			}()
+			if got, err := next(); err != nil || got != want {
+				t.Errorf("%s: got %+v, %v, want %+v", what, got, err, want)
+			}
+			synctest.Wait()
+		}
+		expect("an XID", model.XID(3, 79), nvml.Report{UUID: gpus[3].UUID, Event: health.Event{XID: 79}})
+		changed := model.XID(2, 0)
+		changed.Type = 0x8000
+		expect("a new action", changed, nvml.Report{UUID: gpus[2].UUID})
+		wrong := model.XID(1, 0)
+		wrong.Type = 0x2
+		expect("two bits", wrong, nvml.Report{UUID: gpus[1].UUID, Event: health.Event{Incident: health.DoubleBitECC}})
+
+		if err := machine.SetMIGMode(0, true); err != nil {
+			t.Fatal(err)
+		}
+		instance, err := machine.CreateInstance(0, "3g.40gb", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside := model.XID(0, 95)
+		inside.GPUInstanceID = uint32(instance.ID)
+		expect("of a partition", inside, nvml.Report{UUID: gpus[0].UUID, Event: health.Event{
+			XID: 95, Place: gpu.Placement{ProfileID: instance.ProfileID, Start: instance.Start, Size: instance.Size},
+		}})
+		inside.GPUInstanceID = 99
+		expect("of a partition that is gone", inside, nvml.Report{UUID: gpus[0].UUID, Event: health.Event{XID: 95}})
+
+		if _, err := next(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v while nothing happens", err)
+		}
+	})
+}
+
+// A lost GPU ends the wait for all. The others are heard again when it is known to be lost.
+func TestEventsBesideALostGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machine, library, gpus := healthOf(t, "g5.12xlarge")
+		defer func() { _ = library.Close() }()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		time.AfterFunc(2*time.Second, func() { _ = machine.Lose(1) })
+		if _, err := library.NextEvent(ctx); !errors.Is(err, nvml.ErrGPULost) {
+			t.Fatalf("got %v, want that a GPU is lost", err)
+		}
+		if _, err := library.Health(gpus[1].UUID); !errors.Is(err, nvml.ErrGPULost) {
+			t.Fatalf("got %v", err)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			_ = machine.Inject(model.XID(2, 13))
+		}()
+		if got, err := library.NextEvent(ctx); err != nil || got.UUID != gpus[2].UUID {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+}
+
+// Who waits for events does not keep NVML open, and hears nothing while it rests.
+func TestNVMLRestsWhileSomebodyListens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, library, gpus := healthOf(t, "g5.12xlarge")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := library.NextEvent(ctx); done <- err }()
+		for range 20 {
+			time.Sleep(77 * time.Millisecond)
+			if resting, err := library.Rest(); err != nil || !resting {
+				t.Fatalf("got %t, %v, want that it rests", resting, err)
+			}
+			if _, err := library.Health(gpus[0].UUID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := library.Close(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
