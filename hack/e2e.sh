@@ -26,7 +26,8 @@ for name in "${!environment[@]}"; do
 done
 # KEDA's tests let the controller ask the Prometheus that hack/keda.sh brings up.
 hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
-	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090"
+	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090" \
+	--set kubeletPlugin.healthQuietPeriod=5s
 bin/cluster load bin/eks-sim.tar
 hack/keda.sh up
 export AUTOSCALER_FLAGS="--scan-interval=5s --scale-down-delay-after-add=0s"

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -26,6 +27,7 @@ type flags struct {
 	healthPort, metricsPort                   int
 	deviceMetrics                             bool
 	ignoreDevicePlugin                        bool
+	healthQuiet                               time.Duration
 	logging                                   *settings.Logging
 }
 
@@ -66,6 +68,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 1000, "Requests to the API server at once.")
 	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.BoolVar(&f.ignoreDevicePlugin, "ignore-device-plugin", false, "Offer GPUs also on a node whose status has GPUs of a device plugin. A device plugin that is there gives the same GPUs to other pods.")
+	set.DurationVar(&f.healthQuiet, "health-quiet-period", 5*time.Minute, "How long the cause of a GPU's fault has to be gone before the GPU gets claims again.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")
@@ -79,6 +82,9 @@ func (f *flags) validate() error {
 	}
 	if f.kubeAPIQPS <= 0 || f.kubeAPIBurst <= 0 {
 		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)
+	}
+	if f.healthQuiet <= 0 {
+		return fmt.Errorf("--health-quiet-period is %v: it must be positive", f.healthQuiet)
 	}
 	for name, port := range map[string]int{"healthcheck-port": f.healthPort, "metrics-port": f.metricsPort} {
 		if err := settings.CheckPort(name, port); err != nil {

@@ -66,6 +66,7 @@ func serve(ctx context.Context, f *flags) error {
 		BootID:       strings.TrimSpace(string(bootID)),
 		MPSRoot:      f.mpsRoot,
 		CheckMPS:     func() error { return checkMPS(f) },
+		HealthQuiet:  f.healthQuiet,
 		Unsampled:    !f.deviceMetrics || f.metricsPort < 0,
 
 		IgnoreDevicePlugin: f.ignoreDevicePlugin,

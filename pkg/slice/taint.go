@@ -5,8 +5,10 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
 )
 
 // TaintWithdrawn is on devices that the node's policy no longer offers and that
@@ -25,6 +27,28 @@ const TaintFabric = "mica.gpu/fabric"
 // FabricPending is the taint of a device that gets claims when the fabric manager is done.
 func FabricPending(state gpu.FabricState) resourceapi.DeviceTaint {
 	return resourceapi.DeviceTaint{Key: TaintFabric, Value: string(state), Effect: resourceapi.DeviceTaintEffectNoSchedule}
+}
+
+// sickKeys are the keys of taints by condition. Those of NVIDIA's driver are NVIDIA's.
+var sickKeys = map[health.Condition]string{
+	health.XID:          DefaultDriver + "/xid",
+	health.Lost:         DefaultDriver + "/gpu-lost",
+	health.Recovery:     "mica.gpu/recovery-action",
+	health.Memory:       "mica.gpu/memory",
+	health.Unresponsive: "mica.gpu/unresponsive",
+}
+
+// Sick is the taint of a device that a fault hits. One with which work can go on only tells of
+// itself.
+func Sick(fault health.Fault) resourceapi.DeviceTaint {
+	taint := resourceapi.DeviceTaint{Key: sickKeys[fault.Condition], Value: fault.Value, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	if fault.Severity <= health.Degraded {
+		taint.Effect = resourceapi.DeviceTaintEffectNone
+	}
+	if !fault.Since.IsZero() {
+		taint.TimeAdded = &metav1.Time{Time: fault.Since}
+	}
+	return taint
 }
 
 // Taints are those of a node's devices, by the device's name. A nil map has none. A taint

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -351,15 +352,22 @@ func deviceNames(devices []device) []string {
 
 func (s *scenario) sliceUIDs(ctx context.Context) map[types.UID]bool {
 	s.Helper()
-	list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.node})
+	list, err := s.nodeSlices(ctx)
 	must(s, err, "list the node's slices")
 	uids := map[types.UID]bool{}
-	for _, slice := range list.Items {
-		if slice.Spec.Driver == s.driver {
-			uids[slice.UID] = true
-		}
+	for _, slice := range list {
+		uids[slice.UID] = true
 	}
 	return uids
+}
+
+// nodeSlices are the driver's slices of the node.
+func (s *scenario) nodeSlices(ctx context.Context) ([]resourcev1.ResourceSlice, error) {
+	list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.node})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(slice resourcev1.ResourceSlice) bool { return slice.Spec.Driver != s.driver }), nil
 }
 
 func TestRemovedCDIFileComesBack(t *testing.T) {

@@ -117,12 +117,6 @@ func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// WatchHealthStatus implements kubeletplugin.DRAPlugin. The driver does not
-// watch health, and says so instead of reporting everything as healthy.
-func (d *Driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
-	return kubeletplugin.ErrHealthNotSupported
-}
-
 // claimReader reads claims from the API server.
 type claimReader struct{ client kubernetes.Interface }
 

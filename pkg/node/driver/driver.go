@@ -19,6 +19,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/monitor"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
@@ -44,6 +45,8 @@ type Hardware struct {
 	// Tools change how the GPUs are divided and shared. The MPS control daemons are
 	// not the hardware's.
 	Tools prepare.Tools
+	// Health watches the GPUs' health.
+	Health monitor.GPUs
 	// Meter reads how busy a GPU or MIG device is, by its UUID.
 	Meter func(uuid string) sample.Meter
 	// Check tells why only a new process can go on with the driver that is installed now,
@@ -79,6 +82,9 @@ type Options struct {
 	// CheckMPS says what the NVIDIA driver here lacks for MPS, and what to do; nil
 	// where nobody can tell.
 	CheckMPS func() error
+	// HealthQuiet is how long the cause of a GPU's fault has to be gone before the GPU gets
+	// claims again.
+	HealthQuiet time.Duration
 	// Unsampled devices are never asked how busy they are.
 	Unsampled bool
 	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out.
@@ -96,12 +102,15 @@ type Driver struct {
 	specs     *cdi.Directory
 	publisher *publish.Publisher
 	offer     *offer.Offer
-	reporter  *reporter
-	events    *events
-	daemons   *mps.Directory // nil without an MPS supervisor
-	calls     calls
-	failed    chan error
-	samples   *sample.Sampler
+	monitor   *monitor.Monitor
+	// healthBell rings when the health of devices has changed.
+	healthBell bell
+	reporter   *reporter
+	events     *events
+	daemons    *mps.Directory // nil without an MPS supervisor
+	calls      calls
+	failed     chan error
+	samples    *sample.Sampler
 	// counted wakes countClaims up when claims have come or gone.
 	counted chan struct{}
 	// restored wakes reconcile up after CDI files were re-made.
@@ -133,12 +142,20 @@ func New(options Options) (*Driver, error) {
 	if d.preparer, d.specs, err = NewPreparer(options, claimReader{options.Client}); err != nil {
 		return nil, err
 	}
+	d.monitor = monitor.New(monitor.Options{
+		File:    filepath.Join(DataDir(options.PluginsDir, options.Name), "health.json"),
+		BootID:  options.BootID,
+		Quiet:   options.HealthQuiet,
+		Changed: d.healthChanged,
+		Tell:    d.tellHealth,
+	})
 	d.offer = offer.New(offer.Options{
 		Driver:    options.Name,
 		NodeName:  options.NodeName,
 		Claims:    d.preparer,
 		Publisher: d.publisher,
 		Events:    d.events,
+		Health:    d.monitor,
 		Client:    options.Client,
 		Policies:  options.Policies,
 		CheckMPS:  d.checkMPS,
@@ -195,6 +212,7 @@ func (d *Driver) Run(ctx context.Context) error {
 
 	stopEvents := d.events.start()
 	defer stopEvents()
+	d.monitor.Load(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(func() error { return d.reporter.run(ctx) })
@@ -228,9 +246,6 @@ func (d *Driver) helperOptions() []kubeletplugin.Option {
 		kubeletplugin.PluginDataDirectoryPath(DataDir(d.PluginsDir, d.Name)),
 		// Claims are serialised one by one, and GPUs one by one, in pkg/node/prepare.
 		kubeletplugin.Serialize(false),
-		// The driver does not watch health. Advertising the service would make
-		// kubelet ask, and log an error, at every registration.
-		kubeletplugin.HealthService(false),
 		kubeletplugin.GRPCInterceptor(d.calls.intercept),
 	}
 	if d.PodUID != "" {

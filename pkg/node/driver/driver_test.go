@@ -71,8 +71,9 @@ func (h *hardware) open(context.Context) (Hardware, error) {
 	h.opened++
 	return Hardware{
 		GPUs: h, Edits: &h.edits, Tools: prepare.Tools{MIG: h.library, Modes: h.library},
-		Meter: func(uuid string) sample.Meter { return h.library.Meter(uuid) },
-		Check: h.check, Close: h.close,
+		Health: h.library,
+		Meter:  func(uuid string) sample.Meter { return h.library.Meter(uuid) },
+		Check:  h.check, Close: h.close,
 	}, nil
 }
 
@@ -116,7 +117,7 @@ func options(t testing.TB, api *apiserver.Server, h *hardware) Options {
 		}
 	})
 	o := Options{
-		Name: fixture.Driver, NodeName: fixture.NodeName, Client: api, Open: h.open, BootID: "boot-1",
+		Name: fixture.Driver, NodeName: fixture.NodeName, Client: api, Open: h.open, BootID: "boot-1", HealthQuiet: time.Minute,
 		CDIRoot: filepath.Join(dir, "cdi"), PluginsDir: filepath.Join(dir, "plugins"), RegistrarDir: filepath.Join(dir, "registry"),
 	}
 	if err := os.Mkdir(o.RegistrarDir, 0o700); err != nil {
@@ -604,13 +605,6 @@ func TestHealth(t *testing.T) {
 	cancel()
 	if err := <-served; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestHealthOfDevicesIsNotWatched(t *testing.T) {
-	var d Driver
-	if err := d.WatchHealthStatus(t.Context(), nil); !errors.Is(err, kubeletplugin.ErrHealthNotSupported) {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -40,16 +40,20 @@ func (e *events) start() (stop func()) {
 // WarnNode tells of this node. Kubernetes' own components name a node in the UID
 // of its events, too.
 func (e *events) WarnNode(reason, sentence string) {
-	e.warn(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}, reason, sentence)
+	e.tell(e.node(), corev1.EventTypeWarning, reason, sentence)
+}
+
+func (e *events) node() *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}
 }
 
 // warnPod tells of a pod on this node.
 func (e *events) warnPod(pod types.NamespacedName, uid types.UID, reason, sentence string) {
-	e.warn(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, reason, sentence)
+	e.tell(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, corev1.EventTypeWarning, reason, sentence)
 }
 
-func (e *events) warn(object *corev1.ObjectReference, reason, sentence string) {
+func (e *events) tell(object *corev1.ObjectReference, kind, reason, sentence string) {
 	if recorder := e.recorder.Load(); recorder != nil {
-		(*recorder).Event(object, corev1.EventTypeWarning, reason, sentence)
+		(*recorder).Event(object, kind, reason, sentence)
 	}
 }

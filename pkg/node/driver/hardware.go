@@ -33,6 +33,7 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 		group.Go(func() error { return d.samples.Run(ctx, d.hardware.Meter) })
 	}
 	group.Go(func() error { return d.offer.Watch(ctx) })
+	group.Go(func() error { return d.monitor.Run(ctx, d.hardware.Health) })
 	group.Go(func() error { return d.watchReplacement(ctx) })
 	return group.Wait()
 }

@@ -1,10 +1,12 @@
 package driver
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/component-base/metrics"
 
+	"github.com/mica-gpu/mica/pkg/node/monitor"
 	"github.com/mica-gpu/mica/pkg/node/publish"
 )
 
@@ -35,7 +37,7 @@ var (
 // RegisterMetrics is called once by a process that serves metrics; without it they count
 // nothing.
 func RegisterMetrics(register func(...metrics.Registerable)) {
-	register(append(publish.Metrics(), operationSeconds, phaseSeconds, preparedClaims)...)
+	register(slices.Concat(publish.Metrics(), monitor.Metrics(), []metrics.Registerable{operationSeconds, phaseSeconds, preparedClaims})...)
 	// Series exist from the start, so that a rate over the first failure is seen.
 	for _, operation := range []string{"prepare", "unprepare"} {
 		for _, result := range []string{"ok", "error"} {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -23,9 +24,9 @@ func live(t *testing.T, machine string, before func(*rig)) *rig {
 
 func nothing(*rig) {}
 
-// A GPU that is lost gets no claims, on a board without MIG, too, and is offered again when it
-// is back.
-func TestALostGPUIsWithdrawn(t *testing.T) {
+// A GPU that is lost gets no claims, on a board without MIG, too, but stays published: pods may
+// have it. It gets claims again when it is back.
+func TestALostGPUGetsNoClaims(t *testing.T) {
 	for machine, lost := range map[string][]int{"g5.12xlarge": {1}, "g6.xlarge": {0}, "p5.48xlarge": {3}} {
 		t.Run(machine, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -35,8 +36,14 @@ func TestALostGPUIsWithdrawn(t *testing.T) {
 				device := []string{"gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7"}[name]
 				must(t, r.machine.Lose(lost[0]))
 				after(2 * lookInterval)
-				if slices.Contains(r.offered(), device) {
-					t.Errorf("%s is lost and offered", device)
+				if got := r.tainted(device); !slices.Equal(got, []string{"gpu.nvidia.com/gpu-lost=:NoSchedule"}) {
+					t.Errorf("%s is lost and has the taints %v", device, got)
+				}
+				if got := r.offered(); !slices.Equal(got, all) {
+					t.Errorf("got %v, want %v", got, all)
+				}
+				if why := r.health.missing[r.machine.GPUs()[lost[0]].UUID]; why == nil {
+					t.Error("who watches health is not told")
 				}
 				_, err := r.preparer.Prepare(t.Context(), fixture.Claim("c", fixture.Result("r", device)))
 				fixture.Sentence(t, err, "device "+device+" is not on this node", "if its GPU was lost, repair it")
@@ -46,9 +53,46 @@ func TestALostGPUIsWithdrawn(t *testing.T) {
 				if got := r.offered(); !slices.Equal(got, all) {
 					t.Errorf("got %v after the GPU was back, want %v", got, all)
 				}
+				if got := r.tainted(device); len(got) > 0 {
+					t.Errorf("%s is back and has the taints %v", device, got)
+				}
 			})
 		})
 	}
+}
+
+// A fault of a partition is one of what overlaps it, and one of the GPU of all its shapes; no
+// other GPU has it.
+func TestFaultsTaintWhatTheyHit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := live(t, "p5.48xlarge", nothing)
+		uuid, other := r.machine.GPUs()[0].UUID, "gpu-1"
+		expect := func(name string, taints ...string) {
+			t.Helper()
+			if got := r.tainted(name); !slices.Equal(got, taints) {
+				t.Errorf("%s has the taints %v, want %v", name, got, taints)
+			}
+		}
+		change := func(faults ...health.Fault) {
+			r.health.set(uuid, faults...)
+			r.Reconsider()
+			synctest.Wait()
+		}
+		const first, last = "gpu-0-mig-1g10gb-19-0", "gpu-0-mig-1g10gb-19-6"
+		change(health.Fault{Condition: health.XID, Value: "95", Severity: health.Drain, Place: gpu.Placement{Start: 0, Size: 1}})
+		expect(first, "gpu.nvidia.com/xid=95:NoSchedule")
+		expect(last)
+		expect("gpu-0", "gpu.nvidia.com/xid=95:NoSchedule")
+		expect(other)
+		change(health.Fault{Condition: health.Memory, Value: "row-remap-pending", Severity: health.Degraded})
+		expect(first, "mica.gpu/memory=row-remap-pending:None")
+		expect(last, "mica.gpu/memory=row-remap-pending:None")
+		expect("gpu-0", "mica.gpu/memory=row-remap-pending:None")
+		expect(other)
+		change()
+		expect(first)
+		expect("gpu-0")
+	})
 }
 
 type errorOf string

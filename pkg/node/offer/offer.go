@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
@@ -65,6 +66,14 @@ type Claims interface {
 	SetNode(node prepare.Node)
 }
 
+// Health is that of the GPUs.
+type Health interface {
+	// See tells which GPUs there are: those that were read, and why others could not be, by UUID.
+	See(present []gpu.GPU, missing map[string]error)
+	// Record is what is known of a GPU.
+	Record(uuid string) health.Record
+}
+
 // Publisher publishes what it was given last.
 type Publisher interface {
 	Set(resources resourceslice.DriverResources)
@@ -82,6 +91,7 @@ type Options struct {
 	Claims           Claims
 	Publisher        Publisher
 	Events           Events
+	Health           Health
 	// Client reads the node's labels.
 	Client kubernetes.Interface
 	// Policies are the cluster's; nil where the node is to go by none.
@@ -115,6 +125,9 @@ type Offer struct {
 	// its GPUs could not be read, empty when all could.
 	seen   gpu.Node
 	unread string
+	// missing are GPUs that were seen once and cannot be read now, and why. They stay offered,
+	// tainted, because pods may have them, and their taint may have to evict those.
+	missing []missingGPU
 	// occupied tells that claims have devices, or may have.
 	occupied bool
 	// foreign are the GPUs with the instances that somebody else has surely made.
@@ -171,6 +184,8 @@ func (o *Offer) Start(ctx context.Context, hardware Hardware) error {
 // State is what was seen at the last look, and what is offered of it.
 type State struct {
 	Node gpu.Node
+	// Shapes are those that are offered.
+	Shapes []gpu.Shape
 	// Offered says of each shape its name, its GPU, how it is shared and its taints; then why
 	// devices are not offered.
 	Offered []string
@@ -183,6 +198,9 @@ func (o *Offer) State() State {
 	}
 	return State{}
 }
+
+// Reconsider has the offer looked at again, as when a GPU has become sick.
+func (o *Offer) Reconsider() { wake(o.reconsider) }
 
 // Changed tells that claims can be prepared with something else than before.
 func (o *Offer) Changed() <-chan struct{} { return o.changed }
@@ -250,10 +268,11 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	unread := ""
 	if err := found.unreadable; err != nil {
 		if unread = err.Error(); unread != o.unread {
-			klog.FromContext(ctx).Error(err, "A GPU cannot be read and is not offered; the plugin keeps looking")
-			o.Events.WarnNode(ReasonUnreadable, inOneLine(err)+": the GPU is not offered until it answers; see the kernel's log for messages of NVRM, and reset or replace it")
+			klog.FromContext(ctx).Error(err, "A GPU cannot be read and gets no claims; the plugin keeps looking")
+			o.Events.WarnNode(ReasonUnreadable, inOneLine(err)+": the GPU gets no claims until it answers; see the kernel's log for messages of NVRM, and reset or replace it")
 		}
 	}
+	o.miss(found)
 	o.seen, o.unread = found.node, unread
 	sayPredictions(ctx, o.seen.GPUs)
 	o.offerFound(ctx, found)
@@ -278,10 +297,12 @@ func (o *Offer) offerChanges(ctx context.Context) error {
 // offerFound offers what was found and the policies say. It does nothing when the same is
 // offered already.
 func (o *Offer) offerFound(ctx context.Context, found findings) {
-	node := found.free
+	node := withMissing(found.free, o.missing)
+	o.Health.See(found.node.GPUs, reasons(o.missing))
 	o.occupied = len(found.held) > 0
 	policies, withheld, known := o.policiesFor(ctx, node)
 	history, next := o.history.next(node.GPUs, policies, found.held, time.Now())
+	o.taint(next, node.GPUs)
 	if known {
 		o.history, o.until = history, next.until
 		o.passing.Store(next.passing)
@@ -293,11 +314,11 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if withheld != nil {
 		offered = append(offered, withheld.Error())
 	}
-	o.state.Store(&State{Node: found.node, Offered: offered})
+	o.state.Store(&State{Node: found.node, Shapes: next.shapes, Offered: offered})
 	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}
-	pool := prepare.NewPool(o.Driver, o.NodeName, next.shapes)
+	pool := prepare.NewPool(o.Driver, o.NodeName, o.readable(next.shapes))
 	pool.Withheld = withheld
 	o.Claims.SetNode(prepare.Node{
 		Pool:  pool,

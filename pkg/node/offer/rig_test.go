@@ -3,6 +3,7 @@ package offer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/lock"
@@ -38,6 +40,7 @@ type rig struct {
 	records  *journal.Journal
 	preparer *prepare.Preparer
 	logger   klog.Logger
+	health   patients
 
 	mu sync.Mutex
 	// live tells that the machine itself is discovered.
@@ -67,7 +70,7 @@ func newRig(t testing.TB, machine string, changes ...func(*Options)) *rig {
 		Driver: fixture.Driver, Pool: fixture.NodeName, BootID: thisBoot, ReleaseWait: time.Millisecond,
 	})
 	options := Options{
-		Driver: fixture.Driver, NodeName: fixture.NodeName, Claims: r.preparer, Publisher: r, Events: r, Client: apiserver.New(),
+		Driver: fixture.Driver, NodeName: fixture.NodeName, Claims: r.preparer, Publisher: r, Events: r, Health: &r.health, Client: apiserver.New(),
 		CheckMPS: func() error { return nil },
 	}
 	for _, change := range changes {
@@ -184,6 +187,18 @@ func (r *rig) toPublish() *resourceslice.DriverResources {
 	return r.set
 }
 
+// tainted are the taints of a device that is to be published, as key=value:effect.
+func (r *rig) tainted(name string) (taints []string) {
+	for _, device := range r.devices() {
+		for _, taint := range device.Taints {
+			if device.Name == name {
+				taints = append(taints, fmt.Sprintf("%s=%s:%s", taint.Key, taint.Value, taint.Effect))
+			}
+		}
+	}
+	return taints
+}
+
 // offered are the names of the devices that are to be published.
 func (r *rig) offered() []string {
 	var names []string
@@ -191,6 +206,31 @@ func (r *rig) offered() []string {
 		names = append(names, device.Name)
 	}
 	return names
+}
+
+// patients are GPUs of whose health a test says what is known.
+type patients struct {
+	mu      sync.Mutex
+	records map[string]health.Record
+	missing map[string]error
+}
+
+func (p *patients) See(_ []gpu.GPU, missing map[string]error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.missing = missing
+}
+
+func (p *patients) Record(uuid string) health.Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.records[uuid]
+}
+
+func (p *patients) set(uuid string, faults ...health.Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.records = map[string]health.Record{uuid: {Faults: faults}}
 }
 
 // noClaims are an API server's and a clock of phases for who prepares none.

@@ -1,0 +1,162 @@
+package driver
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/monitor"
+)
+
+// Reasons of Events about the health of GPUs, on the node and on claims.
+const (
+	// ReasonFault: a GPU has a fault. ReasonRecovered: it has it no more.
+	ReasonFault     = "GPUFault"
+	ReasonRecovered = "GPURecovered"
+	// ReasonError: the driver has reported an error that is not the GPU's.
+	ReasonError = "GPUError"
+)
+
+const (
+	// healthInterval is how often kubelet is told how devices are. It takes the health of one
+	// of which it has heard nothing for healthTimeout for unknown.
+	healthInterval = 10 * time.Second
+	healthTimeout  = 30 * time.Second
+	// maxHealthMessage is kubelet's limit (maxHealthMessageLength in k8s.io/kubernetes
+	// pkg/kubelet/cm/dra), in bytes.
+	maxHealthMessage = 1024
+)
+
+// bell wakes everybody up who waits for it.
+type bell struct {
+	mu   sync.Mutex
+	rung chan struct{}
+}
+
+// wait returns a channel that is closed when the bell rings next.
+func (b *bell) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rung == nil {
+		b.rung = make(chan struct{})
+	}
+	return b.rung
+}
+
+func (b *bell) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rung != nil {
+		close(b.rung)
+		b.rung = nil
+	}
+}
+
+// healthChanged follows a change of the GPUs' health to the slices and to kubelet.
+func (d *Driver) healthChanged() {
+	d.offer.Reconsider()
+	d.healthBell.ring()
+}
+
+// WatchHealthStatus implements kubeletplugin.DRAPlugin (KEP-4680): pods see the health of their
+// devices in their status.
+func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	for {
+		rung := d.healthBell.wait()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case reports <- d.healthReport():
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-rung:
+		case <-time.After(healthInterval):
+		}
+	}
+}
+
+// healthReport says how each device is that is offered.
+func (d *Driver) healthReport() kubeletplugin.DeviceHealthReport {
+	now := time.Now()
+	var report kubeletplugin.DeviceHealthReport
+	records := map[string]health.Record{}
+	for _, shape := range d.offer.State().Shapes {
+		uuid := shape.Physical().UUID
+		record, read := records[uuid]
+		if !read {
+			record = d.monitor.Record(uuid)
+			records[uuid] = record
+		}
+		status, message := deviceHealth(record, shape)
+		report.Devices = append(report.Devices, kubeletplugin.DeviceHealth{
+			PoolName: d.NodeName, DeviceName: shape.Name(), Health: status, Message: message, LastUpdated: now, HealthCheckTimeout: healthTimeout,
+		})
+	}
+	return report
+}
+
+// deviceHealth is how a device is, in kubelet's terms.
+func deviceHealth(record health.Record, shape gpu.Shape) (kubeletplugin.HealthStatus, string) {
+	severity, words := record.Of(shape)
+	message := excerpt.Of(strings.Join(words, ". "), maxHealthMessage)
+	switch {
+	case severity >= health.Drain:
+		return kubeletplugin.HealthStatusUnhealthy, message
+	case record.Reach == health.Unasked:
+		return kubeletplugin.HealthStatusUnknown, message
+	}
+	return kubeletplugin.HealthStatusHealthy, message
+}
+
+// tellHealth tells the node and the claims that have the GPU what is new about it.
+func (d *Driver) tellHealth(ctx context.Context, change monitor.Change) {
+	logger := klog.FromContext(ctx)
+	for _, fault := range change.Faults {
+		logger.Info("A GPU has a fault", "gpu", change.UUID, "condition", fault.Condition, "value", fault.Value, "severity", fault.Severity.String(), "reason", fault.Words)
+		d.tellHolders(ctx, change.UUID, fault.Place, corev1.EventTypeWarning, ReasonFault, fault.Words)
+	}
+	for _, note := range change.Notes {
+		logger.Info("The driver has reported an error", "gpu", change.UUID, "reason", note.Words)
+		d.tellHolders(ctx, change.UUID, note.Place, corev1.EventTypeWarning, ReasonError, note.Words)
+	}
+	for _, fault := range change.Over {
+		logger.Info("A GPU has recovered", "gpu", change.UUID, "condition", fault.Condition, "value", fault.Value)
+		d.tellHolders(ctx, change.UUID, fault.Place, corev1.EventTypeNormal, ReasonRecovered, "over: "+fault.Words)
+	}
+}
+
+// tellHolders tells the node, and the claims that have something of a place on a GPU.
+func (d *Driver) tellHolders(ctx context.Context, uuid string, place gpu.Placement, kind, reason, words string) {
+	sentence := "GPU " + uuid + ": " + words
+	d.events.tell(d.events.node(), kind, reason, sentence)
+	records, err := d.preparer.Prepared(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The claims that have a GPU are not told of its health", "gpu", uuid)
+		return
+	}
+	for _, record := range records {
+		for _, device := range record.Devices {
+			if device.UUID != uuid || !place.Overlaps(device.Form().Placement) {
+				continue
+			}
+			claim := &corev1.ObjectReference{
+				APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
+				Namespace: record.Namespace, Name: record.Name, UID: types.UID(record.ClaimUID),
+			}
+			d.events.tell(claim, kind, reason, sentence)
+			break
+		}
+	}
+}

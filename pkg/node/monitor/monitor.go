@@ -1,0 +1,413 @@
+// Package monitor watches the health of a node's GPUs: it listens to their driver, asks each GPU
+// how it is, and keeps what pkg/health makes of that, over restarts of the process too. It never
+// changes a GPU and never taints a device.
+package monitor
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+)
+
+const (
+	// askInterval is how long a fault may go unseen of which the driver reports nothing.
+	askInterval = time.Minute
+	// patience is how long a GPU may take to say how it is. A driver that recovers a GPU holds
+	// calls up for seconds.
+	patience = 10 * time.Second
+	// roundPause bounds how often GPUs are asked because of events.
+	roundPause = 500 * time.Millisecond
+	// tellPause bounds how often Changed is called: whoever publishes taints writes slices.
+	tellPause = 2500 * time.Millisecond
+	// maxPending bounds the events of a GPU between two rounds; the first are those that tell
+	// the cause.
+	maxPending = 64
+	// attempts are how often a GPU may fail to say how it is, without being lost.
+	attempts = 3
+)
+
+// listenAgain is how long nobody listens after the driver has refused it.
+var listenAgain = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
+
+// GPUs are those of an open NVIDIA driver.
+type GPUs interface {
+	// Health asks a GPU how it is. The error is nvml.ErrGPULost where it is lost.
+	Health(uuid string) (health.Level, error)
+	// NextEvent waits for a report of any GPU.
+	NextEvent(ctx context.Context) (nvml.Report, error)
+}
+
+// Change is what is new about a GPU.
+type Change struct {
+	UUID string
+	// Faults are new, or have become worse. Notes are new.
+	Faults []health.Fault
+	Notes  []health.Note
+	// Over are faults that have ended.
+	Over []health.Fault
+}
+
+// Options configure a Monitor. All fields are required.
+type Options struct {
+	// File keeps what is known. It belongs to the plugins of one node.
+	File string
+	// BootID identifies the kernel's current run.
+	BootID string
+	// Quiet is how long the cause of a fault has to be gone before the fault is over.
+	Quiet time.Duration
+	// Changed is called when faults have come or gone.
+	Changed func()
+	// Tell says what is new to who has to know.
+	Tell func(ctx context.Context, change Change)
+}
+
+// Monitor is what is known of the health of a node's GPUs. New has no effects; Run has.
+type Monitor struct {
+	Options
+	wake chan struct{}
+
+	mu   sync.Mutex
+	gpus map[string]*patient
+	// records are those of all GPUs that are known to have or have had faults, by UUID.
+	records map[string]health.Record
+}
+
+// patient is a GPU that is watched.
+type patient struct {
+	uuid string
+	// missing says why the GPU cannot be read, nil if it can.
+	missing error
+	pending []health.Event
+	asked   time.Time
+	failed  int
+	// asking tells that a question has not been answered yet.
+	asking bool
+}
+
+// New returns a Monitor of no GPUs.
+func New(options Options) *Monitor {
+	return &Monitor{Options: options, wake: make(chan struct{}, 1), gpus: map[string]*patient{}, records: map[string]health.Record{}}
+}
+
+// See tells which GPUs there are: those that were read, and those that could not be, by UUID.
+func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen := maps.Clone(missing)
+	if seen == nil {
+		seen = map[string]error{}
+	}
+	for _, g := range present {
+		seen[g.UUID] = nil
+	}
+	changed := false
+	for uuid, err := range seen {
+		p, known := m.gpus[uuid]
+		if !known {
+			p = &patient{uuid: uuid}
+			m.gpus[uuid] = p
+		}
+		if !known || (p.missing == nil) != (err == nil) {
+			p.asked, changed = time.Time{}, true
+		}
+		p.missing = err
+	}
+	maps.DeleteFunc(m.gpus, func(uuid string, _ *patient) bool { _, there := seen[uuid]; return !there })
+	if changed {
+		m.rouse()
+	}
+}
+
+// Record is what is known of a GPU.
+func (m *Monitor) Record(uuid string) health.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records[uuid]
+}
+
+func (m *Monitor) rouse() {
+	select {
+	case m.wake <- struct{}{}:
+	default: // it has not yet seen the last one
+	}
+}
+
+// Run watches until ctx ends. Load comes before it.
+func (m *Monitor) Run(ctx context.Context, gpus GPUs) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.listen(ctx, gpus) })
+	group.Go(func() error { return m.ask(ctx, gpus) })
+	return group.Wait()
+}
+
+// listen collects events.
+func (m *Monitor) listen(ctx context.Context, gpus GPUs) error {
+	again := listenAgain.DelayFunc()
+	for {
+		report, err := gpus.NextEvent(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			again = listenAgain.DelayFunc()
+			m.receive(report)
+			continue
+		}
+		klog.FromContext(ctx).V(2).Info("The NVIDIA driver reports no events for a while; the GPUs are asked", "reason", err.Error())
+		m.suspectAll()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(again()):
+		}
+	}
+}
+
+func (m *Monitor) receive(report nvml.Report) {
+	if report.XID != 0 {
+		countXID(report.XID)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, known := m.gpus[report.UUID]
+	if !known {
+		return
+	}
+	if (report.XID != 0 || report.Incident != "") && len(p.pending) < maxPending && !slices.Contains(p.pending, report.Event) {
+		p.pending = append(p.pending, report.Event)
+	}
+	p.asked = time.Time{}
+	m.rouse()
+}
+
+// suspectAll has every GPU asked.
+func (m *Monitor) suspectAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.gpus {
+		p.asked = time.Time{}
+	}
+	m.rouse()
+}
+
+// ask goes round the GPUs that are due.
+func (m *Monitor) ask(ctx context.Context, gpus GPUs) error {
+	var told time.Time
+	untold := false
+	for {
+		untold = m.round(ctx, gpus) || untold
+		pause := m.nextRound()
+		if untold {
+			if due := tellPause - time.Since(told); due > 0 {
+				pause = min(pause, due)
+			} else {
+				told, untold = time.Now(), false
+				m.Changed()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(max(pause, roundPause)):
+			continue
+		case <-m.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(roundPause):
+		}
+	}
+}
+
+// nextRound is how long no GPU is due.
+func (m *Monitor) nextRound() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pause := askInterval
+	for uuid := range m.gpus {
+		if len(m.records[uuid].Faults) > 0 {
+			pause = min(pause, m.Quiet)
+		}
+	}
+	return pause
+}
+
+// round asks the GPUs that are due, all at once, and tells whether faults have come or gone.
+func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
+	type answer struct {
+		uuid  string
+		level health.Level
+		err   error
+	}
+	due := m.due()
+	answers := make(chan answer, len(due))
+	for _, uuid := range due {
+		go func() {
+			level, err := gpus.Health(uuid)
+			m.answered(uuid)
+			answers <- answer{uuid, level, err}
+		}()
+	}
+	late := time.After(patience)
+	waiting := len(due)
+	for waiting > 0 {
+		select {
+		case a := <-answers:
+			waiting--
+			changed = m.judge(ctx, a.uuid, m.facts(a.uuid, a.level, a.err)) || changed
+		case <-late:
+			waiting = 0
+		case <-ctx.Done():
+			return changed
+		}
+	}
+	for _, uuid := range m.overdue() {
+		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Silent})) || changed
+	}
+	for uuid, err := range m.missing() {
+		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})) || changed
+	}
+	if changed {
+		m.save(ctx)
+	}
+	return changed
+}
+
+// due are the GPUs that are to be asked now. They count as asked.
+func (m *Monitor) due() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var uuids []string
+	for uuid, p := range m.gpus {
+		interval := askInterval
+		if len(m.records[uuid].Faults) > 0 {
+			interval = min(interval, m.Quiet)
+		}
+		if p.missing == nil && !p.asking && time.Since(p.asked) >= interval {
+			p.asked, p.asking = time.Now(), true
+			uuids = append(uuids, uuid)
+		}
+	}
+	return uuids
+}
+
+func (m *Monitor) answered(uuid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, known := m.gpus[uuid]; known {
+		p.asking = false
+	}
+}
+
+// overdue are the GPUs that owe an answer for too long.
+func (m *Monitor) overdue() []string {
+	return m.some(func(p *patient) bool { return p.asking && time.Since(p.asked) >= patience })
+}
+
+// missing are the GPUs that cannot be read and whose record does not say so yet.
+func (m *Monitor) missing() map[string]error {
+	errs := map[string]error{}
+	for _, uuid := range m.some(func(p *patient) bool { return p.missing != nil }) {
+		m.mu.Lock()
+		errs[uuid] = m.gpus[uuid].missing
+		m.mu.Unlock()
+	}
+	return errs
+}
+
+func (m *Monitor) some(match func(*patient) bool) (uuids []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uuid, p := range m.gpus {
+		if match(p) {
+			uuids = append(uuids, uuid)
+		}
+	}
+	return uuids
+}
+
+// facts are what an answer says.
+func (m *Monitor) facts(uuid string, level health.Level, err error) health.Facts {
+	switch {
+	case err == nil:
+		return m.take(uuid, health.Facts{Reach: health.Answers, Level: level})
+	case errors.Is(err, nvml.ErrGPULost) || m.failedTooOften(uuid):
+		return m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})
+	}
+	return health.Facts{} // what has been reported is judged when the GPU says how it is
+}
+
+func (m *Monitor) failedTooOften(uuid string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, known := m.gpus[uuid]
+	if !known {
+		return false
+	}
+	p.failed++
+	return p.failed >= attempts
+}
+
+// take adds to the facts the events that have come, and whether the GPU has come back.
+func (m *Monitor) take(uuid string, facts health.Facts) health.Facts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, known := m.gpus[uuid]; known {
+		facts.Events, p.pending = p.pending, nil
+		if facts.Reach == health.Answers {
+			p.failed = 0
+		}
+	}
+	before := m.records[uuid].Reach
+	facts.Restored = facts.Reach == health.Answers && (before == health.Gone || before == health.Silent)
+	return facts
+}
+
+// judge keeps what the facts mean, and tells what is new.
+func (m *Monitor) judge(ctx context.Context, uuid string, facts health.Facts) (changed bool) {
+	m.mu.Lock()
+	before := m.records[uuid]
+	after := before.Next(facts, health.Rules{Quiet: m.Quiet}, time.Now().UTC().Truncate(time.Second))
+	m.records[uuid] = after
+	m.mu.Unlock()
+	change := compare(uuid, before, after)
+	if len(change.Faults)+len(change.Notes)+len(change.Over) > 0 {
+		m.Tell(ctx, change)
+	}
+	return len(change.Faults)+len(change.Over) > 0 || before.Reach != after.Reach || before.Action != after.Action
+}
+
+// compare finds what is new.
+func compare(uuid string, before, after health.Record) Change {
+	change := Change{UUID: uuid}
+	for _, fault := range after.Faults {
+		known, found := before.Like(fault)
+		if !found || known.Severity < fault.Severity {
+			change.Faults = append(change.Faults, fault)
+		}
+	}
+	for _, fault := range before.Faults {
+		if _, found := after.Like(fault); !found {
+			change.Over = append(change.Over, fault)
+		}
+	}
+	for _, note := range after.Notes {
+		if !slices.Contains(before.Notes, note) {
+			change.Notes = append(change.Notes, note)
+		}
+	}
+	return change
+}

@@ -1,0 +1,322 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+const quiet = 5 * time.Minute
+
+// ward is a machine whose GPUs are watched.
+type ward struct {
+	*testing.T
+	machine *model.Machine
+	library *nvml.Library
+	gpus    []gpu.GPU
+	options Options
+	monitor *Monitor
+	stop    func()
+
+	mu      sync.Mutex
+	told    []string
+	changes []time.Time
+}
+
+func newWard(t *testing.T, machine string) *ward {
+	t.Helper()
+	file := fixture.File(t, machine)
+	w := &ward{T: t, machine: fixture.Machine(t, file)}
+	w.library = fixture.Library(t, w.machine)
+	node, _, err := w.library.Discover()
+	w.must(err)
+	w.gpus = node.GPUs
+	w.options = Options{
+		File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet,
+		Changed: func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.changes = append(w.changes, time.Now())
+		},
+		Tell: func(_ context.Context, change Change) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, f := range change.Faults {
+				w.told = append(w.told, fmt.Sprintf("fault %s=%s", f.Condition, f.Value))
+			}
+			for _, n := range change.Notes {
+				w.told = append(w.told, "note "+n.Words)
+			}
+			for _, f := range change.Over {
+				w.told = append(w.told, fmt.Sprintf("over %s=%s", f.Condition, f.Value))
+			}
+		},
+	}
+	t.Cleanup(func() {
+		w.stop()
+		w.must(w.library.Close())
+	})
+	return w
+}
+
+func (w *ward) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// start starts a process that watches.
+func (w *ward) start() {
+	w.Helper()
+	w.monitor = New(w.options)
+	ctx, cancel := context.WithCancel(w.Context())
+	w.monitor.Load(ctx)
+	w.monitor.See(w.gpus, nil)
+	done := make(chan error, 1)
+	go func() { done <- w.monitor.Run(ctx, w.library) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			w.Errorf("got %v", err)
+		}
+	})
+}
+
+// expect compares the faults of a GPU some seconds later.
+func (w *ward) expect(index int, want ...string) {
+	w.Helper()
+	time.Sleep(3 * time.Second)
+	if got := w.faults(index); !slices.Equal(got, want) {
+		w.Errorf("GPU %d has the faults %q, want %q", index, got, want)
+	}
+}
+
+func (w *ward) faults(index int) (faults []string) {
+	for _, f := range w.monitor.Record(w.gpus[index].UUID).Faults {
+		faults = append(faults, fmt.Sprintf("%s=%s %s", f.Condition, f.Value, f.Severity))
+	}
+	return faults
+}
+
+func (w *ward) heard() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.told)
+}
+
+func TestAFaultComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p5.48xlarge")
+		w.start()
+		w.expect(2)
+		w.must(w.machine.SetCondition(2, model.Condition{RecoveryAction: "node-reboot"}))
+		w.must(w.machine.Inject(model.XID(2, 79)))
+		w.expect(2, "xid=79 dead")
+		w.expect(3)
+		w.must(w.machine.SetCondition(2, model.Condition{}))
+		time.Sleep(quiet - time.Minute)
+		w.expect(2, "xid=79 dead")
+		time.Sleep(2 * time.Minute)
+		w.expect(2)
+		if got := w.heard(); !slices.Equal(got, []string{"fault xid=79", "over xid=79"}) {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+func TestErrorsOfApplicationsAreNoFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, machine := range []string{"p5.48xlarge", "p4d.24xlarge"} {
+			w := newWard(t, machine)
+			w.start()
+			w.expect(0)
+			w.must(w.machine.Inject(model.XID(0, 13)))
+			w.must(w.machine.Inject(model.XID(0, 43)))
+			w.expect(0)
+			if got := w.heard(); len(got) != 2 || !strings.Contains(got[0], "XID 13") || !strings.Contains(got[1], "XID 43") {
+				t.Errorf("told %q", got)
+			}
+			w.stop()
+		}
+	})
+}
+
+// A fault that nobody listened to is found by asking.
+func TestAFaultFromBeforeTheStartIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p5.48xlarge")
+		w.must(w.machine.SetCondition(1, model.Condition{RecoveryAction: "drain-and-reset"}))
+		w.start()
+		w.expect(1, "recovery-action=drain-and-reset drain")
+	})
+}
+
+// A restart neither clears a fault nor makes it younger; a reboot clears it where the GPU is well.
+func TestARestartRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p4d.24xlarge") // its driver knows no recovery action
+		w.start()
+		w.expect(0)
+		w.must(w.machine.Inject(model.XID(0, 119)))
+		w.expect(0, "xid=119 drain")
+		since := w.monitor.Record(w.gpus[0].UUID).Faults[0].Since
+		w.stop()
+		time.Sleep(time.Hour)
+		w.start()
+		w.expect(0, "xid=119 drain")
+		time.Sleep(time.Hour)
+		w.expect(0, "xid=119 drain")
+		if got := w.monitor.Record(w.gpus[0].UUID).Faults[0].Since; !got.Equal(since) {
+			t.Errorf("it is since %v, and was since %v", got, since)
+		}
+		if got := w.heard(); !slices.Equal(got, []string{"fault xid=119"}) {
+			t.Errorf("told %q", got)
+		}
+		w.stop()
+		w.options.BootID = "boot-2"
+		w.start()
+		time.Sleep(2 * time.Minute)
+		w.expect(0)
+	})
+}
+
+func TestALostGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "g5.12xlarge")
+		w.start()
+		w.expect(1)
+		w.must(w.machine.Lose(1))
+		w.expect(1, "gpu-lost= dead")
+		w.expect(0)
+		w.monitor.See(slices.Delete(slices.Clone(w.gpus), 1, 2), map[string]error{w.gpus[1].UUID: errors.New("GPU 1 does not answer")})
+		w.expect(1, "gpu-lost= dead")
+		w.must(w.machine.Return(1))
+		_, _, err := w.library.Discover()
+		w.must(err)
+		w.monitor.See(w.gpus, nil)
+		w.expect(1, "gpu-lost= dead")
+		time.Sleep(quiet + time.Minute)
+		w.expect(1)
+	})
+}
+
+// deaf is a driver one of whose GPUs does not answer until it is released.
+type deaf struct {
+	GPUs
+	uuid    string
+	release chan struct{}
+	err     error
+}
+
+func (d deaf) Health(uuid string) (health.Level, error) {
+	if uuid != d.uuid {
+		return d.GPUs.Health(uuid)
+	}
+	if d.release != nil {
+		<-d.release
+	}
+	return health.Level{Action: health.ActionNone}, d.err
+}
+
+func TestACallThatDoesNotReturnIsThatGPUsFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "g5.12xlarge")
+		release := make(chan struct{})
+		w.monitor = New(w.options)
+		w.monitor.See(w.gpus, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.monitor.Run(ctx, deaf{GPUs: w.library, uuid: w.gpus[2].UUID, release: release}) }()
+		w.stop = func() {}
+		time.Sleep(patience)
+		w.expect(2, "unresponsive= dead")
+		w.expect(0)
+		w.must(w.machine.SetCondition(0, model.Condition{RemapPending: true, RecoveryAction: "gpu-reset"}))
+		time.Sleep(time.Minute)
+		w.expect(0, "memory=row-remap-pending degraded", "recovery-action=gpu-reset drain")
+		close(release)
+		time.Sleep(2*quiet + 2*time.Minute)
+		w.expect(2)
+		cancel()
+		<-done
+	})
+}
+
+func TestAnswersThatMakeNoSense(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "g5.12xlarge")
+		w.must(w.machine.Fail(model.Failure{Function: "nvmlDeviceGetFieldValues", Return: 999, GPU: new(int)}))
+		w.start()
+		w.expect(0)
+		time.Sleep(attempts * askInterval)
+		w.expect(0, "gpu-lost= dead")
+		w.expect(1)
+	})
+}
+
+// A storm of events does not become a storm of writes, and the first cause is told once.
+func TestAStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p5.48xlarge")
+		w.start()
+		w.expect(0)
+		w.must(w.machine.SetCondition(0, model.Condition{RecoveryAction: "gpu-reset"}))
+		before := time.Now()
+		for i := range 5000 {
+			w.must(w.machine.Inject(model.XID(i%8, uint64(119+i%2))))
+			time.Sleep(time.Millisecond)
+		}
+		w.expect(0, "xid=119 drain")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		writes := slices.DeleteFunc(slices.Clone(w.changes), func(at time.Time) bool { return at.Before(before) || at.Sub(before) > 5*time.Second })
+		if len(writes) > 2 {
+			t.Errorf("changed %d times in 5 s, want 2 at most", len(writes))
+		}
+	})
+}
+
+// Events of GPUs that nobody watches are counted, and else ignored.
+func TestAnEventOfAnUnknownGPU(t *testing.T) {
+	m := New(Options{File: filepath.Join(t.TempDir(), "health.json"), Quiet: quiet})
+	m.receive(nvml.Report{UUID: "GPU-unknown", Event: health.Event{XID: 79}})
+	if len(m.records) > 0 || len(m.gpus) > 0 {
+		t.Errorf("got %v and %v", m.records, m.gpus)
+	}
+}
+
+// A file that cannot be read is forgotten, and replaced.
+func TestAFileThatCannotBeRead(t *testing.T) {
+	for _, content := range []string{"", "{", `{"gpus":[]}`, `{"gpus":{"GPU-1":{"faults":"many"}}}`} {
+		m := New(Options{File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet, Tell: func(context.Context, Change) {}})
+		if err := os.WriteFile(m.File, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.Load(t.Context())
+		m.See([]gpu.GPU{{UUID: "GPU-1"}}, nil)
+		if !m.judge(t.Context(), "GPU-1", health.Facts{Reach: health.Gone}) {
+			t.Error("nothing has changed")
+		}
+		m.save(t.Context())
+		next := New(m.Options)
+		next.Load(t.Context())
+		if got := len(next.Record("GPU-1").Faults); got != 1 {
+			t.Errorf("after %q, %d faults are kept, want 1", content, got)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package offer
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/slice"
+)
+
+// missingGPU is one that cannot be read any more.
+type missingGPU struct {
+	last gpu.GPU
+	why  error
+}
+
+// miss finds out which of the GPUs that were seen earlier are unreadable now. One of which the
+// driver does not say that is gone.
+func (o *Offer) miss(found findings) {
+	earlier := slices.Clone(o.seen.GPUs)
+	for _, missing := range o.missing {
+		earlier = append(earlier, missing.last)
+	}
+	o.missing = nil
+	for _, g := range earlier {
+		read := slices.ContainsFunc(found.node.GPUs, func(other gpu.GPU) bool { return other.UUID == g.UUID })
+		if err := unreadableAt(found.unreadable, g.Index); !read && err != nil {
+			o.missing = append(o.missing, missingGPU{g, err})
+		}
+	}
+}
+
+// unreadableAt is why the GPU with that index could not be read, nil if that is not said.
+func unreadableAt(err error, index int) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			if found := unreadableAt(err, index); found != nil {
+				return found
+			}
+		}
+		return nil
+	}
+	if unreadable := new(nvml.UnreadableError); errors.As(err, &unreadable) && unreadable.Index == index {
+		return unreadable
+	}
+	return nil
+}
+
+func withMissing(node gpu.Node, missing []missingGPU) gpu.Node {
+	if len(missing) == 0 {
+		return node
+	}
+	node.GPUs = slices.Clone(node.GPUs)
+	for _, m := range missing {
+		node.GPUs = append(node.GPUs, m.last)
+	}
+	slices.SortFunc(node.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.Index, b.Index) })
+	return node
+}
+
+// readable are the shapes for which claims can be prepared.
+func (o *Offer) readable(shapes []gpu.Shape) []gpu.Shape {
+	return slices.DeleteFunc(slices.Clone(shapes), func(shape gpu.Shape) bool {
+		return slices.ContainsFunc(o.missing, func(m missingGPU) bool { return m.last.UUID == shape.Physical().UUID })
+	})
+}
+
+func reasons(missing []missingGPU) map[string]error {
+	why := map[string]error{}
+	for _, m := range missing {
+		why[m.last.UUID] = m.why
+	}
+	return why
+}
+
+// lost is the fault of a GPU that cannot be read, before anything else is known of it.
+var lost = health.Fault{Condition: health.Lost, Severity: health.Dead}
+
+// taint keeps claims from sick devices. Of a GPU that cannot be read, nobody has to find out first
+// what is wrong with it.
+func (o *Offer) taint(next desired, gpus []gpu.GPU) {
+	for _, g := range gpus {
+		for _, fault := range o.Health.Record(g.UUID).Faults {
+			for _, shape := range next.shapes {
+				if shape.Physical().UUID == g.UUID && fault.Hits(shape) {
+					next.taints.Add(shape.Name(), slice.Sick(fault))
+				}
+			}
+		}
+	}
+	for _, m := range o.missing {
+		if _, known := o.Health.Record(m.last.UUID).Like(lost); !known {
+			next.taints.AddGPU(m.last.UUID, next.shapes, slice.Sick(lost))
+		}
+	}
+}

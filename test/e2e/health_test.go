@@ -1,0 +1,130 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
+)
+
+// The tests of this file make GPUs sick, so they run alone.
+
+// TestASickGPU lets a GPU fall ill under a pod: the pod goes on and says why its device is
+// unhealthy, new claims get other GPUs, also after a restart of the plugin, and the GPU is given out
+// again after its recovery.
+func TestASickGPU(t *testing.T) {
+	m := under.onNode(t)
+	sim := under.onSimulator(t)
+	s := newScenario(t, len(under.devices))
+	s.createTemplate("one", s.claimFor(1))
+	s.createPod(s.podFromTemplate("patient", "one"))
+	sick := s.expectOwnDevices("patient")[0]
+	run := containerRun(s.waitRunning("patient"))
+	index := sim.gpu(sick).Index
+	t.Cleanup(func() { must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU") })
+
+	must(t, sim.control.Inject(model.XID(index, 43)), "report an error of the application")
+	s.waitForNodeEvent("GPUError", "XID 43")
+	s.expectHealth("patient", "Healthy", "XID 43")
+	s.expectTaint(sick.name, "")
+
+	must(t, sim.control.SetCondition(index, model.Condition{RecoveryAction: "node-reboot"}), "ask for a reboot")
+	must(t, sim.control.Inject(model.XID(index, 79)), "report an error of the GPU")
+	s.waitForNodeEvent("GPUFault", sick.uuid)
+	s.expectHealth("patient", "Unhealthy", "reboot the node")
+	since := s.expectTaint(sick.name, "NoSchedule")
+	for i := range len(s.devices) - 1 {
+		name := fmt.Sprint("other-", i)
+		s.createPod(s.podFromTemplate(name, "one"))
+		if got := s.expectOwnDevices(name)[0]; got.uuid == sick.uuid {
+			t.Errorf("%s got the sick GPU", name)
+		}
+	}
+	s.createPod(s.podFromTemplate("last", "one"))
+	s.expectUnschedulable("last")
+
+	_, err := m.killPlugin(t.Context())
+	must(t, err, "kill the plugin")
+	defer s.renewPlugin()
+	s.expectPluginReady()
+	if now := s.expectTaint(sick.name, "NoSchedule"); now != since {
+		t.Errorf("after a restart the taint is since %s, and was since %s", now, since)
+	}
+	if now := containerRun(s.waitRunning("patient")); now != run {
+		t.Errorf("the running pod was disturbed: its container was %s, is %s", run, now)
+	}
+	s.deletePod("patient")
+	s.expectUnschedulable("last")
+	must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU")
+	s.waitRunningNudged("last")
+	if got := s.expectOwnDevices("last")[0]; got.uuid != sick.uuid {
+		t.Errorf("the pod has GPU %s, want %s, which has recovered", got.uuid, sick.uuid)
+	}
+	s.expectTaint(sick.name, "")
+}
+
+// expectTaint waits until a published device has a taint with that effect, or none, and returns since
+// when.
+func (s *scenario) expectTaint(name, effect string) (since string) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("device %s has a taint %q", name, effect), func(ctx context.Context) error {
+		published, err := s.nodeSlices(ctx)
+		if err != nil {
+			return err
+		}
+		for _, slice := range published {
+			for _, device := range slice.Spec.Devices {
+				if device.Name != name {
+					continue
+				}
+				switch {
+				case effect == "" && len(device.Taints) > 0, effect != "" && len(device.Taints) == 0:
+					return fmt.Errorf("it has the taints %v", device.Taints)
+				case effect == "":
+					return nil
+				case string(device.Taints[0].Effect) != effect:
+					return fmt.Errorf("it has the taints %v", device.Taints)
+				}
+				since = fmt.Sprint(device.Taints[0].TimeAdded)
+				return nil
+			}
+		}
+		return fmt.Errorf("it is not published")
+	})
+	return since
+}
+
+// expectHealth waits until a pod's status says of its device how it is, and why.
+func (s *scenario) expectHealth(pod, health, why string) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("pod %s calls its device %s", pod, health), func(ctx context.Context) error {
+		p, err := s.pod(ctx, pod)
+		if err != nil {
+			return err
+		}
+		var said []string
+		for _, container := range p.Status.ContainerStatuses {
+			for _, resource := range container.AllocatedResourcesStatus {
+				for _, r := range resource.Resources {
+					message := ""
+					if r.Message != nil {
+						message = *r.Message
+					}
+					said = append(said, fmt.Sprintf("%s: %s", r.Health, message))
+				}
+			}
+		}
+		if !slices.ContainsFunc(said, func(line string) bool {
+			return strings.HasPrefix(line, health+":") && strings.Contains(line, why)
+		}) {
+			return fmt.Errorf("it says %q", said)
+		}
+		return nil
+	})
+}
