@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func (s *scaleOut) declare(name string) {
 		"instanceType":     group.Promised,
 		"max":              int64(group.Max),
 		"pairing":          group.Pairing,
-		"provisionTimeout": "2m",
+		"provisionTimeout": cmp.Or(group.Timeout, "2m"),
 		"template": fields{
 			"labels":      fields{groupSetLabel: groupSet(name)},
 			"taints":      []any{fields{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}},

@@ -38,6 +38,8 @@ type nodeGroup struct {
 	OutOfStock bool
 	// Unneeded is how long a node is empty before it is removed; zero for never.
 	Unneeded time.Duration
+	// Timeout is the GPUNodeGroup's provisionTimeout; empty: 2m.
+	Timeout string
 }
 
 const (
@@ -62,6 +64,7 @@ var scaleGroups = map[string]nodeGroup{
 	"wrong":        {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
 	"direct":       {Promised: h200, Max: 5, Pairing: "direct"},
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
+	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: "20s"},
 	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
 	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
 	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
