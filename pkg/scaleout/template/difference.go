@@ -48,22 +48,9 @@ func (k model) String() string {
 	return strings.Join(slices.DeleteFunc([]string{k.form, k.product, k.profile}, func(s string) bool { return s == "" }), " ")
 }
 
-// entireFirst orders kinds for people: whole GPUs are what they know.
-func entireFirst(a, b model) int {
-	return cmp.Or(
-		-cmpBool(a.form == "gpu", b.form == "gpu"),
-		cmp.Compare(a.form, b.form), cmp.Compare(a.product, b.product), cmp.Compare(a.profile, b.profile),
-	)
-}
-
-func cmpBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
+// compare orders models by name, so that whole GPUs ("gpu") come first: people know them.
+func (k model) compare(other model) int {
+	return cmp.Or(cmp.Compare(k.form, other.form), cmp.Compare(k.product, other.product), cmp.Compare(k.profile, other.profile))
 }
 
 // offer is what a node offers to new claims by our driver.
@@ -104,7 +91,7 @@ func (o offer) models() []model {
 	for k := range o.devices {
 		models = append(models, k)
 	}
-	slices.SortFunc(models, entireFirst)
+	slices.SortFunc(models, model.compare)
 	return models
 }
 

@@ -39,7 +39,7 @@ func (t *Template) Summary() []v1alpha1.DeviceSummary {
 			summaries[r].Count++
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Or(entireFirst(a.model, b.model), cmp.Compare(a.memory, b.memory)) })
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Or(a.model.compare(b.model), cmp.Compare(a.memory, b.memory)) })
 	var result []v1alpha1.DeviceSummary
 	for _, r := range rows[:min(len(rows), maxSummaries)] {
 		result = append(result, *summaries[r])
