@@ -109,10 +109,7 @@ func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
 	t.Setenv("PLACEHOLDER_GRACE", "45s")
 	t.Setenv("DISCOVER_NODE_GROUPS", "off")
 	t.Setenv("LEADER_ELECT", "false")
-	f, err := newFlags()
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := &flags{discovery: discoverNodes}
 	own := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.addCluster(own)
 	f.addScaleOut(own)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
-	"github.com/mica-gpu/mica/pkg/settings"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
@@ -37,12 +36,6 @@ type flags struct {
 	pluginPods                             string
 
 	healthPort, metricsPort int
-	logging                 *settings.Logging
-}
-
-func newFlags() (*flags, error) {
-	logging, err := settings.NewLogging()
-	return &flags{logging: logging, discovery: discoverNodes}, err
 }
 
 // addCluster adds what is needed to work in a cluster.

@@ -28,24 +28,17 @@ type flags struct {
 	deviceMetrics                             bool
 	ignoreDevicePlugin                        bool
 	healthQuiet                               time.Duration
-	logging                                   *settings.Logging
 }
 
 // environment names variables that do not follow from their flag's name but
 // from what charts of GPU drivers call them.
 var environment = map[string]string{"container-driver-root": "DRIVER_ROOT_CTR_PATH"}
 
-func newFlags() (*flags, error) {
-	logging, err := settings.NewLogging()
-	return &flags{logging: logging}, err
-}
-
 // addHardware adds what is needed to look at the hardware.
 func (f *flags) addHardware(set *pflag.FlagSet) {
 	set.StringVar(&f.hostDriverRoot, "nvidia-driver-root", "/", "Root of the NVIDIA driver installation on the host, such as / or /run/nvidia/driver.")
 	set.StringVar(&f.localDriverRoot, "container-driver-root", "/driver-root", "The same installation as this process sees it.")
 	set.StringVar(&f.hostRoot, "host-root", "", "Directory in which this process sees the host's /dev as dev, for driver installations that have no /dev of their own. Empty: it sees none.")
-	f.logging.AddFlags(set)
 }
 
 // addState adds what is needed to prepare claims on this node.

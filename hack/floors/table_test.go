@@ -67,7 +67,7 @@ var floors = map[string]int{
 	"pkg/verdict": 4,
 
 	// What plugin and controller share: what is published, what is known of boards,
-	// plain values, what a binary knows of itself, what the flags of all have in common,
+	// plain values, what a binary knows of itself, what all command lines have in common,
 	// and how texts are shortened.
 	"pkg/policy":   3,
 	"pkg/slice":    2,

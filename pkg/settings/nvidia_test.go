@@ -14,10 +14,7 @@ import (
 // parse sets flags as a command line does, and returns what is logged of them.
 func parse(t *testing.T, arguments ...string) (log string, err error) {
 	t.Helper()
-	logging, err := settings.NewLogging()
-	if err != nil {
-		t.Fatal(err)
-	}
+	logging := settings.NewLogging()
 	set := pflag.NewFlagSet("plugin", pflag.ContinueOnError)
 	set.SetOutput(new(bytes.Buffer))
 	logging.AddFlags(set)

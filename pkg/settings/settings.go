@@ -1,19 +1,50 @@
-// Package settings owns what the flags of all commands have in common: the environment
+// Package settings owns what the command lines of all components have in common: the environment
 // variables that stand for them, those of the log, the range of a port, and the settings of
 // NVIDIA's DRA driver that Mica accepts and ignores. It knows no command's own flags.
 package settings
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 )
+
+// NewCommand runs a component until it is told to stop. It has the flags of the log, and takes
+// from the environment what the command line does not set: see FromEnvironment.
+func NewCommand(name, short string, variables map[string]string, run func(context.Context) error) *cobra.Command {
+	logging := NewLogging()
+	command := &cobra.Command{
+		Use:           name,
+		Short:         short,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			if err := FromEnvironment(command.Flags(), variables); err != nil {
+				return err
+			}
+			return logging.Apply(command.Flags())
+		},
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return run(klog.NewContext(ctx, klog.Background()))
+		},
+	}
+	logging.AddFlags(command.PersistentFlags())
+	return command
+}
 
 // FromEnvironment sets the flags that the command line does not, from variables with the
 // flag's name in capitals and underscores. variables has those that are called otherwise, by
@@ -54,15 +85,13 @@ type Logging struct {
 }
 
 // NewLogging returns the defaults.
-func NewLogging() (*Logging, error) {
+func NewLogging() *Logging {
 	l := &Logging{
 		configuration: logsapi.NewLoggingConfiguration(),
 		gates:         gates{logging: featuregate.NewFeatureGate(), nvidia: map[string]bool{}},
 	}
-	if err := logsapi.AddFeatureGates(l.gates.logging); err != nil {
-		return nil, fmt.Errorf("register the logging feature gates: %w", err)
-	}
-	return l, nil
+	runtime.Must(logsapi.AddFeatureGates(l.gates.logging)) // fails for gates that are there only
+	return l
 }
 
 // AddFlags adds the flags of the log and of its feature gates.
