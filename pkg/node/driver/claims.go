@@ -24,20 +24,7 @@ const callBudget = 40 * time.Second
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin. Claims are
 // prepared in parallel; a claim's error is its own.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, callBudget)
-	defer cancel()
-	results := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
-	var mu sync.Mutex
-	var group sync.WaitGroup
-	for _, claim := range claims {
-		group.Go(func() {
-			result := d.prepareClaim(ctx, claim)
-			mu.Lock()
-			defer mu.Unlock()
-			results[claim.UID] = result
-		})
-	}
-	group.Wait()
+	results := each(ctx, claims, func(c *resourceapi.ResourceClaim) types.UID { return c.UID }, d.prepareClaim)
 	d.claimsChanged()
 	return results, nil
 }
@@ -74,20 +61,7 @@ func forKubelet(devices []journal.Device) []kubeletplugin.Device {
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin. Claims are
 // unprepared in parallel: one whose partition is still in use delays no other.
 func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	ctx, cancel := context.WithTimeout(ctx, callBudget)
-	defer cancel()
-	results := make(map[types.UID]error, len(claims))
-	var mu sync.Mutex
-	var group sync.WaitGroup
-	for _, claim := range claims {
-		group.Go(func() {
-			err := d.unprepareClaim(ctx, claim)
-			mu.Lock()
-			defer mu.Unlock()
-			results[claim.UID] = err
-		})
-	}
-	group.Wait()
+	results := each(ctx, claims, func(c kubeletplugin.NamespacedObject) types.UID { return c.UID }, d.unprepareClaim)
 	d.claimsChanged()
 	d.offer.Released()
 	return results, nil
@@ -102,6 +76,25 @@ func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.Namespa
 		klog.FromContext(ctx).Error(err, "Unpreparing a claim did not work", "claim", klog.KRef(claim.Namespace, claim.Name))
 	}
 	return err
+}
+
+// each does something for all claims of a call, in parallel and within its budget.
+func each[Claim, Result any](ctx context.Context, claims []Claim, uid func(Claim) types.UID, do func(context.Context, Claim) Result) map[types.UID]Result {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	results := make(map[types.UID]Result, len(claims))
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, claim := range claims {
+		group.Go(func() {
+			result := do(ctx, claim)
+			mu.Lock()
+			defer mu.Unlock()
+			results[uid(claim)] = result
+		})
+	}
+	group.Wait()
+	return results
 }
 
 // HandleError implements kubeletplugin.DRAPlugin: a server that cannot serve
