@@ -41,7 +41,7 @@ type flags struct {
 // addCluster adds what is needed to work in a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
-	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller: of placeholders, and of the lease. Required.")
+	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller, and of its lease. Required.")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
 	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
 	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
@@ -56,6 +56,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 
 // addScaleOut adds what says how groups grow.
 func (f *flags) addScaleOut(set *pflag.FlagSet) {
+	set.StringVar(&f.placeholder.Namespace, "placeholder-namespace", "", "Namespace of placeholders. Empty: that of this controller.")
 	set.StringVar(&f.placeholder.Image, "placeholder-image", "", "Image of placeholders, which is run with the argument pause: that of this controller, or another that then does nothing. Required.")
 	set.StringVar(&f.placeholder.PriorityClass, "placeholder-priority-class", "", "Priority class of placeholders, of a value from -9 to -1. Empty: none is named.")
 	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long Cluster Autoscaler may say nothing of a pod before a placeholder is created for it.")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,7 +130,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		Autoscaler:    types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
 		DiscoverNodes: f.discovery != discoverOff,
 	}
-	options.Placeholder.Namespace = f.namespace
+	options.Placeholder.Namespace = cmp.Or(f.placeholder.Namespace, f.namespace)
 	if nodegroups != nil {
 		options.Nodegroups = nodegroups // a nil client in it would not be nil
 	}

@@ -1,6 +1,7 @@
 package helm_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -223,9 +224,11 @@ func compile(t *testing.T, spec admissionv1.ValidatingAdmissionPolicySpec) polic
 	return p
 }
 
-// review is what the policy is asked; old is nil for what is created.
+// review is what the policy is asked; old is nil for what is created, object for what is deleted.
 type review struct {
-	kind        string
+	kind string
+	// namespace is "default" where it is empty.
+	namespace   string
 	object, old runtime.Object
 	user        user.DefaultInfo
 }
@@ -255,12 +258,17 @@ func (p policy) evaluate(t *testing.T, evaluator plugincel.ConditionEvaluator, r
 	kind := resourceapi.SchemeGroupVersion.WithKind(r.kind)
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
 	operation := admission.Create
-	if r.old != nil {
+	switch {
+	case r.object == nil:
+		operation = admission.Delete
+	case r.old != nil:
 		operation = admission.Update
 	}
-	attributes := admission.NewAttributesRecord(r.object, r.old, kind, "default", "name", resource, "", operation, nil, false, &r.user)
+	attributes := admission.NewAttributesRecord(r.object, r.old, kind, cmp.Or(r.namespace, "default"), "name", resource, "", operation, nil, false, &r.user)
 	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kind}
-	versioned.VersionedObject.Set(r.object)
+	if r.object != nil {
+		versioned.VersionedObject.Set(r.object)
+	}
 	if r.old != nil {
 		versioned.VersionedOldObject.Set(r.old)
 	}

@@ -5,8 +5,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/ptr"
 )
 
 var theController = user.DefaultInfo{Name: "system:serviceaccount:mica:mica-controller"}
@@ -130,5 +132,108 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
 			}
 		})
+	}
+}
+
+// placeholder is what the controller creates: see pkg/scaleout/pair.
+func placeholder() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "mica-gpus-0", Namespace: "mica-placeholders",
+			Labels:          map[string]string{"mica.gpu/node-group": "gpus"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "mica.gpu/v1alpha1", Kind: "GPUNodeGroup", Name: "gpus", Controller: ptr.To(true)}},
+		},
+		Spec: corev1.PodSpec{
+			NodeSelector:                 map[string]string{"pool": "gpus"},
+			Tolerations:                  []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}},
+			PriorityClassName:            "mica-placeholder",
+			ServiceAccountName:           "default", // of admission
+			AutomountServiceAccountToken: ptr.To(false),
+			EnableServiceLinks:           ptr.To(false),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To(int64(65534)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "placeholder", Image: "mica-gpu/controller:0.1.0", Args: []string{"pause"},
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi")}},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+}
+
+// Who has stolen the controller's token can make placeholders, and no pod that does anything.
+func TestPlaceholderPolicyDecides(t *testing.T) {
+	policy := renderedPolicy(t, "placeholders-")
+	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
+	}
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		want   string // part of the message; "" is accepted
+	}{
+		"a placeholder":                 {func(*corev1.Pod) {}, ""},
+		"another namespace":             {func(p *corev1.Pod) { p.Namespace = "kube-system" }, "in the namespace mica-placeholders and nowhere else"},
+		"the release's namespace":       {func(p *corev1.Pod) { p.Namespace = "mica" }, "in the namespace mica-placeholders and nowhere else"},
+		"no label":                      {func(p *corev1.Pod) { p.Labels = nil }, "and no other pods"},
+		"no owner":                      {func(p *corev1.Pod) { p.OwnerReferences = nil }, "and no other pods"},
+		"another image":                 {container(func(c *corev1.Container) { c.Image = "alpine" }), "runs the image mica-gpu/controller:"},
+		"no argument":                   {container(func(c *corev1.Container) { c.Args = nil }), "with the argument pause"},
+		"more arguments":                {container(func(c *corev1.Container) { c.Args = append(c.Args, "x") }), "with the argument pause"},
+		"a command":                     {container(func(c *corev1.Container) { c.Command = []string{"sh"} }), "and nothing else"},
+		"an environment":                {container(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "LD_PRELOAD"}} }), "and nothing else"},
+		"the environment of a Secret":   {container(func(c *corev1.Container) { c.EnvFrom = []corev1.EnvFromSource{{}} }), "and nothing else"},
+		"a hook":                        {container(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{} }), "and nothing else"},
+		"a probe":                       {container(func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }), "and nothing else"},
+		"a second container":            {func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "x"}) }, "and nothing else"},
+		"a container before":            {func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "x"}} }, "and nothing else"},
+		"privileged":                    {container(func(c *corev1.Container) { c.SecurityContext.Privileged = ptr.To(true) }), "no privileges"},
+		"perhaps root":                  {func(p *corev1.Pod) { p.Spec.SecurityContext.RunAsNonRoot = nil }, "no privileges"},
+		"perhaps root in its container": {container(func(c *corev1.Container) { c.SecurityContext.RunAsNonRoot = ptr.To(false) }), "no privileges"},
+		"a capability":                  {container(func(c *corev1.Container) { c.SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN"} }), "no privileges"},
+		"the usual capabilities":        {container(func(c *corev1.Container) { c.SecurityContext.Capabilities = nil }), "no privileges"},
+		"escalation":                    {container(func(c *corev1.Container) { c.SecurityContext.AllowPrivilegeEscalation = nil }), "no privileges"},
+		"no security context":           {func(p *corev1.Pod) { p.Spec.SecurityContext, p.Spec.Containers[0].SecurityContext = nil, nil }, "no privileges"},
+		"the host's network":            {func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "nothing of the host's"},
+		"the host's processes":          {func(p *corev1.Pod) { p.Spec.HostPID = true }, "nothing of the host's"},
+		"the host's IPC":                {func(p *corev1.Pod) { p.Spec.HostIPC = true }, "nothing of the host's"},
+		"a token":                       {func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = nil }, "no token"},
+		"another ServiceAccount":        {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "admin" }, "no token"},
+		"a volume":                      {func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: "host"}} }, "no volume"},
+		"a node of its choice":          {func(p *corev1.Pod) { p.Spec.NodeName = "n" }, "a node that the scheduler chooses"},
+		"a runtime class":               {func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("nvidia") }, "no runtime class"},
+		"a priority that others yield to": {func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-node-critical" },
+			"with the priority class mica-placeholder"},
+		"a claim": {func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} }, "CPU and memory only"},
+		"a GPU":   {container(func(c *corev1.Container) { c.Resources.Requests["nvidia.com/gpu"] = resource.MustParse("1") }), "CPU and memory only"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := placeholder()
+			test.change(pod)
+			matched, messages := policy.review(t, review{kind: "Pod", namespace: pod.Namespace, object: pod, user: theController})
+			refused := strings.Join(messages, "\n")
+			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
+				t.Errorf("looked at: %t, refused: %q", matched, refused)
+			}
+		})
+	}
+	if matched, _ := policy.review(t, review{kind: "Pod", object: placeholder(), user: user.DefaultInfo{Name: "a user"}}); matched {
+		t.Error("others than the controller are looked at")
+	}
+}
+
+// Older releases have made placeholders in the release's namespace, where the plugin's pods are.
+func TestOnlyPlaceholdersMayBeDeleted(t *testing.T) {
+	policy := renderedPolicy(t, "placeholders-")
+	old := placeholder()
+	old.Namespace, old.Spec.Containers[0].Image = "mica", "mica-gpu/controller:older"
+	if matched, messages := policy.review(t, review{kind: "Pod", namespace: "mica", old: old, user: theController}); !matched || len(messages) > 0 {
+		t.Errorf("an older release's placeholder: looked at: %t, refused: %q", matched, messages)
+	}
+	plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mica-plugin-x", Namespace: "mica"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "plugin"}}}}
+	if _, messages := policy.review(t, review{kind: "Pod", namespace: "mica", old: plugin, user: theController}); !strings.Contains(strings.Join(messages, "\n"), "and no other pods") {
+		t.Errorf("the plugin's pod: refused: %q", messages)
 	}
 }

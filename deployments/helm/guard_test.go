@@ -94,6 +94,11 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"have one ServiceAccount", "different names"},
 		},
 		{
+			name: "placeholders where the plugin is",
+			args: []string{"--namespace", "mica", "--set", "controller.placeholder.namespace.name=mica"},
+			want: []string{"is the release's own namespace", "Name another namespace"},
+		},
+		{
 			name: "discovery at EKS without the cluster's name",
 			args: []string{"--namespace", "mica", "--set", "controller.discoverNodeGroups=eks"},
 			want: []string{"controller.eks.cluster does not say"},

@@ -48,7 +48,7 @@ func (s *scaleOut) timePlaceholder(name string) (said, made time.Time) {
 	events, err := s.client.CoreV1().Events(s.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=NotTriggerScaleUp,involvedObject.name=" + name})
 	must(s, err, "watch Events")
 	defer events.Stop()
-	pods, err := s.client.CoreV1().Pods(s.plugin.namespace).Watch(ctx, metav1.ListOptions{LabelSelector: placeholderLabel + "=" + s.groups[0]})
+	pods, err := s.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{LabelSelector: placeholderLabel + "=" + s.groups[0]})
 	must(s, err, "watch placeholders")
 	defer pods.Stop()
 	s.createPod(s.onGroups(s.podFromTemplate(name, "one")))

@@ -197,6 +197,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-placeholder" (trimSuffix "-controller" (include "mica.controllerClusterName" .)) -}}
 {{- end -}}
 
+{{/* Namespace of placeholders, in which nothing else is. */}}
+{{- define "mica.placeholderNamespace" -}}
+{{- default (printf "%s-placeholders" (trimSuffix "-controller" (include "mica.controllerClusterName" .)) | trunc 63 | trimSuffix "-") .Values.controller.placeholder.namespace.name -}}
+{{- end -}}
+
+{{/* The image of placeholders. */}}
+{{- define "mica.placeholderImage" -}}
+{{- default (include "mica.controllerImage" .) .Values.controller.placeholder.image -}}
+{{- end -}}
+
 {{/* Values and feature gates of NVIDIA's chart that are set, a line each, with what to do instead. */}}
 {{- define "mica.ignoredValues" -}}
 {{- range $entry := .Files.Get "nvidia-values.yaml" | fromYamlArray -}}
