@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,9 @@ var layouts = []layout{
 	{"ours-all-counters", func(t testing.TB, node gpu.Node) resourceslice.Pool { return withAllCounters(ours(t, node), node) }},
 	{"ours-largest-first", func(t testing.TB, node gpu.Node) resourceslice.Pool { return largestFirst(ours(t, node)) }},
 	{"ours-by-profile", func(t testing.TB, node gpu.Node) resourceslice.Pool { return byProfile(ours(t, node)) }},
+	{"ours-bare", func(t testing.TB, node gpu.Node) resourceslice.Pool { return bare(ours(t, node)) }},
+	{"ours-scarce-last", func(t testing.TB, node gpu.Node) resourceslice.Pool { return scarceLast(ours(t, node), 0) }},
+	{"ours-spares-last", func(t testing.TB, node gpu.Node) resourceslice.Pool { return scarceLast(ours(t, node), 1) }},
 	{"ours-by-profile-largest-first", func(t testing.TB, node gpu.Node) resourceslice.Pool { return byProfile(largestFirst(ours(t, node))) }},
 }
 
@@ -152,6 +156,50 @@ func byProfile(pool resourceslice.Pool) resourceslice.Pool {
 	}
 	regrouped.Slices = append(regrouped.Slices, counters)
 	return regrouped
+}
+
+// selected are the attributes that the claims of the benchmarks select by.
+var selected = []resourceapi.QualifiedName{gpu.AttributeType, gpu.AttributeProfile, gpu.AttributeProductName}
+
+// bare has no attribute that no claim here selects by, and no capacity.
+func bare(pool resourceslice.Pool) resourceslice.Pool {
+	without := resourceslice.Pool{Slices: slices.Clone(pool.Slices)}
+	for i := range without.Slices {
+		devices := slices.Clone(without.Slices[i].Devices)
+		for j := range devices {
+			attributes := maps.Clone(devices[j].Attributes)
+			maps.DeleteFunc(attributes, func(name resourceapi.QualifiedName, _ resourceapi.DeviceAttribute) bool {
+				return !slices.Contains(selected, name)
+			})
+			devices[j].Attributes, devices[j].Capacity = attributes, nil
+		}
+		without.Slices[i].Devices = devices
+	}
+	return without
+}
+
+// scarceLast tries profiles of which a GPU has one partition, wherever it is, after all others of
+// the node, but for the first placements on each GPU.
+func scarceLast(pool resourceslice.Pool, first int) resourceslice.Pool {
+	counters := pool.Slices[len(pool.Slices)-1]
+	reordered := resourceslice.Pool{Slices: []resourceslice.Slice{pool.Slices[0]}}
+	var last []resourceapi.Device
+	for _, s := range pool.Slices[1 : len(pool.Slices)-1] {
+		var early []resourceapi.Device
+		scarce := 0
+		for _, device := range s.Devices {
+			if !strings.Contains(profileOf(device), "+") {
+				early = append(early, device)
+			} else if scarce++; scarce <= first {
+				early = append(early, device)
+			} else {
+				last = append(last, device)
+			}
+		}
+		reordered.Slices = append(reordered.Slices, resourceslice.Slice{Devices: early})
+	}
+	reordered.Slices = append(reordered.Slices, resourceslice.Slice{Devices: last}, counters)
+	return reordered
 }
 
 func profileOf(device resourceapi.Device) string { return *device.Attributes["profile"].StringValue }
