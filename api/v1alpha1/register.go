@@ -21,7 +21,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&GPUPolicy{}, &GPUPolicyList{},
 		&GPUNode{}, &GPUNodeList{},
 		&GPUNodeGroup{}, &GPUNodeGroupList{},
-		&GPUHeadroom{}, &GPUHeadroomList{})
+		&GPUHeadroom{}, &GPUHeadroomList{},
+		&GPUBudget{}, &GPUBudgetList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -1,6 +1,7 @@
 package scaleout
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
@@ -13,6 +14,7 @@ type checkpoint struct {
 	idle                map[*group][]*host
 	machines            map[*host]*fit.Machine
 	opened              map[*group]int
+	budgets             []budget
 }
 
 // checkpoint notes where the plan is, so that it can be returned to.
@@ -23,6 +25,7 @@ func (p *planner) checkpoint() checkpoint {
 		idle:     make(map[*group][]*host, len(p.idle)),
 		machines: make(map[*host]*fit.Machine, len(p.live)+len(p.used)),
 		opened:   make(map[*group]int, len(p.groups)),
+		budgets:  copyBudgets(p.budgets),
 	}
 	for g, hosts := range p.idle {
 		m.idle[g] = slices.Clone(hosts)
@@ -53,5 +56,9 @@ func (p *planner) restore(to checkpoint) {
 	}
 	for g, opened := range to.opened {
 		g.opened = opened
+	}
+	for i := range to.budgets {
+		*p.budgets[i] = to.budgets[i]
+		p.budgets[i].hosts = maps.Clone(to.budgets[i].hosts)
 	}
 }

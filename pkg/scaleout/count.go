@@ -175,6 +175,8 @@ func (c *count) run(ctx context.Context) error {
 	if err := c.anywhere(ctx); err != nil {
 		return err
 	}
+	// Groups that grow at the expense of one budget leave less of it to each other.
+	c.entangled = c.entangled || len(c.payers(c.namespace)) > 0
 	if c.entangled {
 		if err := c.oneByOne(ctx); err != nil {
 			return err
@@ -274,7 +276,7 @@ func (c *count) oneByOne(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	search.usable = c.usable
+	search.usable, search.payers = c.usable, c.payers(c.namespace)
 	for c.supply.Total() < MaxSupply {
 		h, left, err := search.next(ctx, MaxSupply-c.supply.Total())
 		if err != nil {
@@ -285,7 +287,15 @@ func (c *count) oneByOne(ctx context.Context) error {
 		}
 		c.cluster.Commit(left)
 		h.machine = left
+		c.charge(h, search.payers)
 		*c.numberFor(h, before)++
+	}
+	if c.supply.Total() < MaxSupply {
+		b, why, err := c.overBudget(ctx, c.kind, MaxSupply, search.payers)
+		if b != nil || err != nil {
+			c.because = why
+			return err
+		}
 	}
 	if slices.ContainsFunc(c.groups, func(g *group) bool { return g.growth() > 0 }) {
 		c.because = "no further node helps: what the pods need has an end elsewhere, such as devices that nodes share, or the one node on which pods have to be with each other"
@@ -311,7 +321,7 @@ func (c *count) together(ctx context.Context) error {
 	most := mostSharers(c.kind)
 	h, err := c.bestHost(ctx, c.kind, most)
 	if err == nil && h == nil {
-		h, err = c.open(ctx, c.kind, most, grown)
+		h, err = c.open(ctx, c.kind, most, c.payers(c.namespace), grown)
 	}
 	if h == nil || err != nil {
 		return err

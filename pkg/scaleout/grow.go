@@ -9,15 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// open asks for a node of the group that is best for a kind, of which count pods are left; nil:
-// none can grow.
-func (p *planner) open(ctx context.Context, k *kind, count int, allowed func(*group) bool) (*host, error) {
-	g, err := p.choose(ctx, k, count, allowed)
+// open asks for a node of the group that is best for a kind, of which count pods are left, at the
+// expense of payers; nil: none can grow.
+func (p *planner) open(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (*host, error) {
+	g, err := p.choose(ctx, k, count, payers, allowed)
 	if err != nil || g == nil {
 		return nil, err
 	}
 	g.opened++
-	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty}
+	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
+	p.chargeOpened(h, payers)
 	if g.Advised {
 		p.advised = append(p.advised, h)
 	} else {
@@ -32,7 +33,7 @@ func grown(g *group) bool   { return !g.Advised }
 func advised(g *group) bool { return g.Advised }
 
 // choose finds the group that grows for a kind, of which count pods are left; nil: none can.
-func (p *planner) choose(ctx context.Context, k *kind, count int, allowed func(*group) bool) (*group, error) {
+func (p *planner) choose(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (*group, error) {
 	var best offer
 	if k.aborts != "" {
 		return nil, nil
@@ -53,6 +54,9 @@ func (p *planner) choose(ctx context.Context, k *kind, count int, allowed func(*
 				k.full = map[*group]bool{}
 			}
 			k.full[g] = true
+			continue
+		}
+		if b, _ := refused(payers, g); b != nil {
 			continue
 		}
 		if best.group == nil || offered.compare(best) < 0 {

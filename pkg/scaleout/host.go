@@ -49,6 +49,8 @@ type host struct {
 	// group is nil for nodes of none.
 	group   *group
 	machine *fit.Machine
+	// gpus is how many it has, for budgets.
+	gpus int
 	// intended is the kind for which it was asked for, of those that are coming; often not known.
 	intended string
 	// ask is what is asked for, of those that are opened.
@@ -104,7 +106,7 @@ func (p *planner) readHosts(s Snapshot) {
 			continue
 		}
 		for i := range g.Upcoming {
-			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty}
+			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
 			if i < len(g.UpcomingFor) {
 				h.intended = g.UpcomingFor[i]
 			}
@@ -116,7 +118,7 @@ func (p *planner) readHosts(s Snapshot) {
 func byHostName(a, b *host) int { return cmp.Compare(a.name, b.name) }
 
 func (p *planner) readHost(node Node, g *group, published []*resourceapi.ResourceSlice) *host {
-	h := &host{stage: live, name: node.Object.Name, object: node.Object, group: g, intended: node.For}
+	h := &host{stage: live, name: node.Object.Name, object: node.Object, group: g, gpus: node.GPUs, intended: node.For}
 	made := fit.Node{Object: node.Object, Slices: published, Pods: node.Pods}
 	if node.Starting {
 		h.stage = coming

@@ -43,6 +43,8 @@ type pending struct {
 	host *host
 	why  string
 	hold Hold
+	// overBudget tells that why is about a budget.
+	overBudget bool
 }
 
 // waits tells whether the pod is one for the scheduler.

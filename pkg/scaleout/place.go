@@ -12,7 +12,7 @@ import (
 
 // place puts the pods of all kinds on hosts, and opens hosts for them.
 func (p *planner) place(ctx context.Context, kinds []*kind) error {
-	for _, b := range batches(kinds) {
+	for _, b := range p.batches(kinds) {
 		place := p.placeBatch
 		if len(b.kind.named) > 0 {
 			place = p.placeSharing
@@ -29,11 +29,13 @@ type batch struct {
 	kind     *kind
 	priority int32
 	pods     []*pending
+	// payers are their budgets.
+	payers []*budget
 }
 
 // batches are the pods in the order in which they are put on hosts, without those that are
 // not to be scheduled yet, or held.
-func batches(kinds []*kind) []batch {
+func (p *planner) batches(kinds []*kind) []batch {
 	var all []batch
 	for _, k := range kinds {
 		if k.example == nil {
@@ -44,8 +46,9 @@ func batches(kinds []*kind) []batch {
 				continue
 			}
 			last := len(all) - 1
-			if last < 0 || all[last].kind != k || all[last].priority != priority(pod.pod) {
-				all = append(all, batch{kind: k, priority: priority(pod.pod)})
+			payers := p.payers(pod.pod.Namespace)
+			if last < 0 || all[last].kind != k || all[last].priority != priority(pod.pod) || !slices.Equal(all[last].payers, payers) {
+				all = append(all, batch{kind: k, priority: priority(pod.pod), payers: payers})
 				last++
 			}
 			all[last].pods = append(all[last].pods, pod)
@@ -61,6 +64,7 @@ func (p *planner) placeBatch(ctx context.Context, b batch) error {
 	if err != nil {
 		return err
 	}
+	search.payers = b.payers
 	for i, pod := range b.pods {
 		h, left, err := search.next(ctx, len(b.pods)-i)
 		if err != nil {
@@ -70,7 +74,7 @@ func (p *planner) placeBatch(ctx context.Context, b batch) error {
 			for _, rest := range b.pods[i:] {
 				rest.why = b.kind.aborts
 			}
-			return nil
+			return p.holdBack(ctx, b.kind, b.pods[i:], b.payers)
 		}
 		p.put(h, pod, left)
 	}
@@ -104,6 +108,7 @@ func (p *planner) put(h *host, pod *pending, left *fit.Machine) {
 	p.cluster.Commit(left)
 	h.machine = left
 	pod.host = h
+	p.charge(h, p.payers(pod.pod.Namespace))
 	if h.stage != opened {
 		return
 	}

@@ -78,5 +78,5 @@ func (p *Planner) decide(ctx context.Context) (Decision, error) {
 		return Decision{}, err
 	}
 	p.plan.noteClaims(p.kinds)
-	return Decision{Growth: p.plan.growth(), Kinds: kinds, Headroom: headroom}, nil
+	return Decision{Growth: p.plan.growth(), Kinds: kinds, Headroom: headroom, Budgets: p.plan.budgeted()}, nil
 }

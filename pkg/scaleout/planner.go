@@ -18,6 +18,8 @@ type planner struct {
 	live, used, advised []*host
 	idle                map[*group][]*host
 	reserved            []reserve
+	// budgets are by name.
+	budgets []*budget
 	// replicas are those that room is counted for, distinct the same without those alike.
 	replicas []Replica
 	distinct []*replica
@@ -49,6 +51,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		fillings: map[emptied]*filling{},
 		rests:    map[*fit.Machine]int{},
 		idle:     map[*group][]*host{},
+		budgets:  readBudgets(s.Budgets),
 	}
 	kinds := p.kinds(s.Pending, s.Held)
 	p.waiting = map[string]bool{}
@@ -59,5 +62,6 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 	p.replicas, p.distinct = s.Replicas, p.readReplicas(s.Replicas)
 	p.groups = p.readGroups(s.Groups)
 	p.readHosts(s)
+	p.chargeHosts(s)
 	return p, kinds
 }

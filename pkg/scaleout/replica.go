@@ -16,6 +16,8 @@ type replica struct {
 	kind *kind
 	// usable says where the pods may go, besides what they ask for themselves.
 	usable func(*corev1.Node) bool
+	// namespace is the pods', whose budgets count.
+	namespace string
 	// at are their places in the snapshot.
 	at []int
 }
@@ -28,13 +30,15 @@ func (p *planner) readReplicas(all []Replica) []*replica {
 	known := map[string]*replica{}
 	for i := range all {
 		read := p.readReplica(&all[i])
-		if known[read.kind.id] == nil {
-			known[read.kind.id] = read
+		// Pods that are alike may be paid of different budgets.
+		id := fmt.Sprint(read.kind.id, "\x00", budgetNames(p.payers(read.namespace)))
+		if known[id] == nil {
+			known[id] = read
 		}
-		known[read.kind.id].at = append(known[read.kind.id].at, i)
+		known[id].at = append(known[id].at, i)
 	}
 	return slices.SortedFunc(maps.Values(known), func(a, b *replica) int {
-		return cmp.Or(a.kind.size.compare(b.kind.size), cmp.Compare(a.kind.id, b.kind.id))
+		return cmp.Or(a.kind.size.compare(b.kind.size), cmp.Compare(a.kind.id, b.kind.id), cmp.Compare(a.namespace, b.namespace))
 	})
 }
 
@@ -46,7 +50,7 @@ func (p *planner) readReplica(s *Replica) *replica {
 		k := p.kindOf(s.Pod, anyNumber)
 		k.pods = []*pending{{pod: s.Pod, kind: k}}
 		k.measure()
-		return &replica{kind: k, usable: everywhere}
+		return &replica{kind: k, usable: everywhere, namespace: s.Pod.Namespace}
 	case s.Claim != nil:
 		made, err := p.claimPod(s.ID, *s.Claim)
 		if err != nil {

@@ -87,6 +87,8 @@ func (p *pending) decision() PodDecision {
 		d.Outcome = Unused
 	case p.hold.Why != "":
 		d.Outcome = Held
+	case p.overBudget:
+		d.Outcome = OverBudget
 	}
 	if p.host == nil {
 		return d

@@ -76,7 +76,7 @@ func (p *planner) keepFree(ctx context.Context, h reserve) (HeadroomDecision, er
 	if h.kind == nil {
 		return d, nil
 	}
-	search := &search{planner: p, kind: h.kind, order: p.live, exhausted: map[*group]bool{},
+	search := &search{planner: p, kind: h.kind, order: p.live, exhausted: map[*group]bool{}, payers: p.payers(""),
 		allowed: h.allows, usable: func(node *corev1.Node) bool { return systemTaint(node) == "" }}
 	for i := range h.Devices {
 		host, left, err := search.next(ctx, h.Devices-i)
@@ -174,6 +174,10 @@ func (p *planner) whyLacking(ctx context.Context, h reserve, rest int) (string, 
 			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, found.Blocked))
 		case systemTaint(g.Template.Node) != "":
 			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, systemTaint(g.Template.Node)))
+		default:
+			if b, why := refused(p.payers(""), g); b != nil {
+				whys = append(whys, why)
+			}
 		}
 	}
 	for _, name := range h.Groups {

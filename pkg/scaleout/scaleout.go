@@ -31,6 +31,8 @@ type Snapshot struct {
 	Groups []Group
 	// Headroom is planned after all pods.
 	Headroom []Headroom
+	// Budgets bound what is asked for.
+	Budgets []Budget
 	// Replicas are counted after all pods and before headroom.
 	Replicas []Replica
 	// Selectors keeps expressions compiled from one plan to the next, and decides nothing; nil:
@@ -53,6 +55,8 @@ type Node struct {
 	Pods []*corev1.Pod
 	// Group is its group's name, or empty.
 	Group string
+	// GPUs is how many it has, or will have. It counts for budgets alone.
+	GPUs int
 	// Starting tells that the node does not offer yet what its group's template promises: it
 	// counts as the template.
 	Starting bool
@@ -78,6 +82,8 @@ type Group struct {
 	// Size counts the nodes that exist and Upcoming. Max is nil where there is no limit.
 	Size int
 	Max  *int
+	// GPUs is how many a new node has. It counts for budgets alone.
+	GPUs int
 	// PricePerHour is nil where it is not known.
 	PricePerHour *resource.Quantity
 	// Advised tells that nobody makes the group grow by itself: it comes after all others.
@@ -106,6 +112,8 @@ type Decision struct {
 	Kinds []Kind
 	// Headroom is in the snapshot's order.
 	Headroom []HeadroomDecision
+	// Budgets are by name.
+	Budgets []BudgetDecision
 	// Supplies are in the order of the snapshot's replicas.
 	Supplies []Supply
 }
@@ -163,7 +171,7 @@ type PodDecision struct {
 	Node string
 	// Group is that of the node, where there is one.
 	Group string
-	// Why is a sentence, where a pod is Held or Unused, or Blocked for what its kind's groups do not tell.
+	// Why is a sentence, where a pod is Held or Unused, or Blocked or OverBudget for what its kind's groups do not tell.
 	Why string
 }
 
@@ -184,6 +192,8 @@ const (
 	Blocked Outcome = "Blocked"
 	// Held: the pod waits for something else than a node.
 	Held Outcome = "Held"
+	// OverBudget: a group would grow for the pod, and a budget does not allow that.
+	OverBudget Outcome = "OverBudget"
 	// Unused: a node had room for the pod, and it was not put there.
 	Unused Outcome = "Unused"
 )

@@ -23,6 +23,8 @@ type search struct {
 	// allowed and usable say where the pods may go, besides what they ask for themselves.
 	allowed func(*group) bool
 	usable  func(*corev1.Node) bool
+	// payers are the budgets of which a node that is opened is paid.
+	payers []*budget
 	// order has the live hosts; tried, reused and wished count the live, the used and the advised
 	// hosts that have no room, exhausted are the groups none of whose idle hosts has.
 	order                 []*host
@@ -82,7 +84,7 @@ func (s *search) firstFit(ctx context.Context, hosts []*host, tried *int) (*host
 
 // grow opens a host in the best of the groups.
 func (s *search) grow(ctx context.Context, count int, groups func(*group) bool) (*host, *fit.Machine, error) {
-	h, err := s.open(ctx, s.kind, count, func(g *group) bool {
+	h, err := s.open(ctx, s.kind, count, s.payers, func(g *group) bool {
 		return groups(g) && s.allowed(g) && s.usable(g.Template.Node)
 	})
 	if err != nil || h == nil {

@@ -21,13 +21,14 @@ func (p *planner) hostForSharer(ctx context.Context, pod *pending, count int) (*
 			return claim.host, left, err
 		}
 	}
-	h, err := p.hostForFirst(ctx, k, count)
+	payers := p.payers(pod.pod.Namespace)
+	h, err := p.hostForFirst(ctx, k, count, payers)
 	if err != nil {
 		return nil, nil, err
 	}
 	if h == nil {
 		pod.why = k.aborts
-		return nil, nil, nil
+		return nil, nil, p.holdBack(ctx, k, []*pending{pod}, payers)
 	}
 	filling, err := p.filling(ctx, h.machine, k)
 	if err != nil {
@@ -38,12 +39,12 @@ func (p *planner) hostForSharer(ctx context.Context, pod *pending, count int) (*
 
 // hostForFirst finds, or opens, the host for the first of the pods; nil: there is none. What is
 // advised comes last, as in a search.
-func (p *planner) hostForFirst(ctx context.Context, k *kind, count int) (*host, error) {
+func (p *planner) hostForFirst(ctx context.Context, k *kind, count int, payers []*budget) (*host, error) {
 	for _, find := range []func() (*host, error){
 		func() (*host, error) { return p.bestHost(ctx, k, count) },
-		func() (*host, error) { return p.open(ctx, k, count, grown) },
+		func() (*host, error) { return p.open(ctx, k, count, payers, grown) },
 		func() (*host, error) { return p.bestHostOf(ctx, p.advised, k, count) },
-		func() (*host, error) { return p.open(ctx, k, count, advised) },
+		func() (*host, error) { return p.open(ctx, k, count, payers, advised) },
 	} {
 		if h, err := find(); h != nil || err != nil {
 			return h, err

@@ -94,6 +94,7 @@ var commands = map[string]struct {
 	"match":    {1, (*world).match},
 	"distinct": {1, (*world).distinct},
 	"pods":     {2, (*world).pods},
+	"budget":   {1, (*world).budget},
 	"headroom": {3, (*world).headroom},
 	"replica":  {1, (*world).replica},
 	"devices":  {2, (*world).devices},
@@ -112,6 +113,7 @@ func (w *world) group(names []string, o options) {
 		node := w.nodeObject("template-of-"+g.Name, o)
 		node.Labels["group"] = g.Name
 		g.Template = &template.Template{Node: node, Slices: w.machine(names[1], o, node.Name)}
+		g.GPUs = template.GPUs(fixture.Driver, g.Template.Slices)
 	}
 	if o["daemon"] != "" {
 		g.Pods = []*corev1.Pod{daemonPod("daemon-"+g.Name, o["daemon"])}
@@ -134,7 +136,9 @@ func (w *world) node(names []string, o options) {
 	if o["group"] != "" {
 		object.Labels["group"] = o["group"]
 	}
-	w.Nodes = append(w.Nodes, Node{Object: object, Group: o["group"], Starting: o["starting"] != ""})
+	object.CreationTimestamp.Time = epoch.Add(-time.Duration(w.number(o, "age")) * time.Minute)
+	gpus := template.GPUs(fixture.Driver, w.machine(names[1], o, object.Name))
+	w.Nodes = append(w.Nodes, Node{Object: object, Group: o["group"], GPUs: gpus, Starting: o["starting"] != ""})
 	if o["silent"] == "" {
 		w.Slices = append(w.Slices, w.machine(names[1], o, object.Name)...)
 	}
@@ -215,8 +219,8 @@ func (w *world) class(names []string, o options) {
 }
 
 // template NAME: a claim template, of which the lines that follow say what it asks for.
-func (w *world) template(names []string, _ options) {
-	object := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], UID: types.UID("template-" + names[0])}}
+func (w *world) template(names []string, o options) {
+	object := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: or(o["namespace"], "default"), Name: names[0], UID: types.UID("template-" + names[0])}}
 	w.ClaimTemplates = append(w.ClaimTemplates, object)
 	w.spec = &object.Spec.Spec
 }
@@ -316,7 +320,7 @@ func (w *world) pods(names []string, o options) {
 
 func (w *world) pod(name string, o options) *corev1.Pod {
 	w.age++
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("pod-" + name),
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: or(o["namespace"], "default"), Name: name, UID: types.UID("pod-" + name),
 		CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(w.age) * time.Second))}}
 	for _, template := range list(o["templates"]) {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: template, ResourceClaimTemplateName: ptr.To(template)})
@@ -345,6 +349,21 @@ func (w *world) pod(name string, o options) *corev1.Pod {
 		pod.Spec.SchedulingGates = append(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
 	}
 	return pod
+}
+
+// budget NAME: what may be asked for.
+func (w *world) budget(names []string, o options) {
+	b := Budget{Name: names[0], Namespaces: list(o["namespaces"])}
+	if o["gpus"] != "" {
+		b.GPUs = ptr.To(w.number(o, "gpus"))
+	}
+	if o["price"] != "" {
+		b.PricePerHour = ptr.To(resource.MustParse(o["price"]))
+	}
+	if o["rate"] != "" {
+		b.Rate = &Rate{Nodes: w.number(o, "rate"), Period: "10m", Since: metav1.NewTime(epoch)}
+	}
+	w.Budgets = append(w.Budgets, b)
 }
 
 // headroom NAME COUNT CLASS: devices that are to be free.

@@ -26,6 +26,7 @@ import (
 
 var (
 	gpuNodeGroups = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpunodegroups"}
+	gpuBudgets    = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpubudgets"}
 	gpuHeadrooms  = schema.GroupVersionResource{Group: "mica.gpu", Version: "v1alpha1", Resource: "gpuheadrooms"}
 )
 
@@ -208,32 +209,25 @@ func (s *scaleOut) explain(pod string) string {
 	return string(output)
 }
 
-// expectProtected waits until each node of a group is kept from being scaled down.
-func (s *scaleOut) expectProtected(group, reason string) {
+// expectProtected waits until the nodes of a group are kept from being scaled down for these
+// reasons, one a node in any order; empty: one is not.
+func (s *scaleOut) expectProtected(group string, reasons ...string) {
 	s.Helper()
-	s.expectProtection(group, reason)
-}
-
-// expectUnprotected waits until no node of the group is.
-func (s *scaleOut) expectUnprotected(group string) {
-	s.Helper()
-	s.expectProtection(group, "")
-}
-
-func (s *scaleOut) expectProtection(group, reason string) {
-	s.Helper()
-	eventually(s, nodeTimeout, fmt.Sprintf("nodes of %s are protected for %q", group, reason), func(ctx context.Context) error {
+	eventually(s, nodeTimeout, fmt.Sprintf("nodes of %s are protected for %q", group, reasons), func(ctx context.Context) error {
 		nodes, err := s.nodesOf(ctx, group)
 		if err != nil {
 			return err
 		}
+		var got []string
 		for _, node := range nodes {
-			if got := node.Annotations[protectedAnnotation]; got != reason {
-				return fmt.Errorf("node %s is protected for %q", node.Name, got)
-			}
+			reason := node.Annotations[protectedAnnotation]
 			if disabled := node.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] == "true"; disabled != (reason != "") {
 				return fmt.Errorf("node %s has annotations %v", node.Name, node.Annotations)
 			}
+			got = append(got, reason)
+		}
+		if slices.Sort(got); !slices.Equal(got, reasons) {
+			return fmt.Errorf("they are protected for %q", got)
 		}
 		return nil
 	})
@@ -303,16 +297,55 @@ func (s *scaleOut) expectMetrics(ctx context.Context, lines ...string) error {
 
 func (s *scaleOut) createHeadroom(name string, spec fields) {
 	s.Helper()
-	_, err := s.dynamic(gpuHeadrooms).Create(s.Context(), &unstructured.Unstructured{Object: fields{
-		"apiVersion": "mica.gpu/v1alpha1", "kind": "GPUHeadroom",
+	s.create(gpuHeadrooms, "GPUHeadroom", name, spec)
+}
+
+func (s *scaleOut) createBudget(name string, spec fields) {
+	s.Helper()
+	s.create(gpuBudgets, "GPUBudget", name, spec)
+}
+
+// create creates an object of no namespace for the time of the test.
+func (s *scaleOut) create(resource schema.GroupVersionResource, kind, name string, spec fields) {
+	s.Helper()
+	_, err := s.dynamic(resource).Create(s.Context(), &unstructured.Unstructured{Object: fields{
+		"apiVersion": "mica.gpu/v1alpha1", "kind": kind,
 		"metadata": fields{"name": name, "labels": fields{testLabel: ""}}, "spec": spec,
 	}}, metav1.CreateOptions{})
-	must(s, err, "create GPUHeadroom %s", name)
+	must(s, err, "create %s %s", kind, name)
 	s.Cleanup(func() {
-		if err := s.dynamic(gpuHeadrooms).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			s.Errorf("delete GPUHeadroom %s: %v", name, err)
+		if err := s.dynamic(resource).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			s.Errorf("delete %s %s: %v", kind, name, err)
 		}
 	})
+}
+
+func (s *scaleOut) setBudget(name string, gpus int) {
+	s.Helper()
+	patch := fmt.Sprintf(`{"spec": {"gpus": %d}}`, gpus)
+	_, err := s.dynamic(gpuBudgets).Patch(s.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(s, err, "set GPUBudget %s to %d GPUs", name, gpus)
+}
+
+// waitingPod waits for a pod of which the condition about its scale-up has a reason, and a text.
+func (s *scaleOut) waitingPod(reason, text string) (name string) {
+	s.Helper()
+	eventually(s, nodeTimeout, fmt.Sprintf("a pod waits because of %s", reason), func(ctx context.Context) error {
+		pods, err := s.client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			for _, c := range pod.Status.Conditions {
+				if c.Type == "mica.gpu/ScaleUp" && c.Reason == reason && strings.Contains(c.Message, text) {
+					name = pod.Name
+					return nil
+				}
+			}
+		}
+		return errors.New("none does")
+	})
+	return name
 }
 
 func (s *scaleOut) setHeadroom(name string, devices int) {

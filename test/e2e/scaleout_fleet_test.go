@@ -63,6 +63,7 @@ var scaleGroups = map[string]nodeGroup{
 	"in-stock":     {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.8", Set: "out-of-stock"},
 	"wrong":        {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
 	"direct":       {Promised: h200, Max: 5, Pairing: "direct"},
+	"budget":       {Promised: l4, Max: 5, Pairing: "direct"},
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
 	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: "20s"},
 	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},

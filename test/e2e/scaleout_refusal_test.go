@@ -29,6 +29,7 @@ func TestExamplesOfScaleOut(t *testing.T) {
 	}{
 		{gpuNodeGroups, "node-group.yaml", "h100"},
 		{gpuHeadrooms, "headroom.yaml", "warm-h100"},
+		{gpuBudgets, "budget.yaml", "team-a"},
 	} {
 		content, err := os.ReadFile(filepath.Join(examplesDirectory, "scale-out", example.file))
 		must(t, err, "read the example")

@@ -190,8 +190,33 @@ func TestScaleOutByEKS(t *testing.T) {
 		t.Errorf("EKS was asked for %d nodes, want 2", desired)
 	}
 	s.expectPlaceholders("direct", 0)
-	// What protects a fresh node goes with the first claim on it.
-	s.expectUnprotected("direct")
+	// What protects a fresh node goes with the first claim on it, but not where all is in use.
+	s.expectProtected("direct", "", "use")
+}
+
+// TestScaleOutStaysWithinABudget holds back the third of three pods for which there could be nodes
+// of one GPU, until the budget is raised.
+func TestScaleOutStaysWithinABudget(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t, "budget")
+	s.startEKS("budget")
+	s.createBudget("e2e-budget", fields{"namespaces": []any{s.namespace}, "gpus": int64(2)})
+	s.createTemplate("one", s.claimFor(1, productIs("NVIDIA L4")))
+	s.createPods("pod", 3, "one")
+	s.expectNodes("budget", 2)
+	s.expectStatus(gpuBudgets, "e2e-budget", "gpus", int64(2))
+	s.expectStatus(gpuBudgets, "e2e-budget", "held", int64(1))
+	held := s.waitingPod("GPUOverBudget", "budget e2e-budget allows 2 GPUs")
+	s.expectEvent("Pod", held, "mica-controller", "GPUOverBudget", "budget e2e-budget allows 2 GPUs")
+	if told := s.explain(held); !strings.Contains(told, "budget e2e-budget allows 2 GPUs") {
+		t.Errorf("kubectl gpu explain does not tell of the budget:\n%s", told)
+	}
+	if desired := s.eksDesired("budget"); desired != 2 {
+		t.Errorf("EKS was asked for %d nodes, want 2", desired)
+	}
+	s.setBudget("e2e-budget", 3)
+	s.expectPlaced("pod-0", "pod-1", "pod-2")
+	s.expectNodes("budget", 3)
 }
 
 // TestScaleOutIsOnlyAdvised says what is needed and does nothing; once somebody adds the

@@ -193,7 +193,7 @@ func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
 			switch pod.Outcome {
-			case scaleout.Blocked, scaleout.Advised, scaleout.Held, scaleout.Unused:
+			case scaleout.Blocked, scaleout.Advised, scaleout.Held, scaleout.Unused, scaleout.OverBudget:
 				f.blocked[pod.UID] = true
 			}
 		}

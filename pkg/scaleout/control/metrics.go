@@ -24,7 +24,7 @@ var (
 	})
 	pendingPods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_pending_pods",
-		Help: "Pending pods that ask for devices, by what they wait for (FitsNode, FitsStarting, NeedsNode, Advised, Blocked).",
+		Help: "Pending pods that ask for devices, by what they wait for (FitsNode, FitsStarting, NeedsNode, Advised, Blocked, Held, Unused, OverBudget).",
 	}, []string{"outcome"})
 	demandedNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_demanded_nodes",
@@ -61,7 +61,8 @@ func Metrics() []prometheus.Collector {
 // measure sets what is counted in each pass anew, so that a group that is gone has no series.
 func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 	pendingPods.Reset()
-	for _, outcome := range []scaleout.Outcome{scaleout.FitsNode, scaleout.FitsStarting, scaleout.NeedsNode, scaleout.Advised, scaleout.Blocked} {
+	for _, outcome := range []scaleout.Outcome{scaleout.FitsNode, scaleout.FitsStarting, scaleout.NeedsNode, scaleout.Advised, scaleout.Blocked,
+		scaleout.Held, scaleout.Unused, scaleout.OverBudget} {
 		pendingPods.WithLabelValues(string(outcome))
 	}
 	verdicts.Reset()

@@ -42,7 +42,7 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	done := l.executor.Do(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
 	counted := l.tellSupplies(ctx, situation, planner)
-	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation))
+	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation))
 	tellAgain, told := l.tellPods(ctx, situation, planner)
 	failures := []error{done, opened, counted, reported, told}
 	if l.DiscoverNodes {

@@ -38,6 +38,7 @@ func (l *Loop) Watch(ctx context.Context, informers cache.Informers) error {
 		{&resourceapi.DeviceTaintRule{}, true},
 		{&v1alpha1.GPUNodeGroup{}, false},
 		{&v1alpha1.GPUHeadroom{}, false},
+		{&v1alpha1.GPUBudget{}, true}, // Helm adds no CRD to a release that is upgraded
 		{&v1alpha1.GPUPolicy{}, false},
 		{&v1alpha1.GPUNode{}, false},
 	} {

@@ -31,6 +31,7 @@ const (
 	reasonNoFit   = "GPUNoFit"
 	reasonHeld    = "GPUScaleUpHeld"
 	reasonUnused  = v1alpha1.ReasonNodeUnused
+	reasonBudget  = "GPUOverBudget"
 )
 
 // heldQuiet is how old a pod is before it is told that it is held.
@@ -171,6 +172,8 @@ func condition(e Explanation, now time.Time) corev1.PodCondition {
 		c.Status, c.Reason = corev1.ConditionFalse, reasonAdvised
 	case scaleout.Held:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonHeld
+	case scaleout.OverBudget:
+		c.Status, c.Reason = corev1.ConditionFalse, reasonBudget
 	case scaleout.Unused:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonUnused
 	default:

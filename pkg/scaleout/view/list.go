@@ -26,6 +26,7 @@ type objects struct {
 	daemonSets     appsv1.DaemonSetList
 	groups         v1alpha1.GPUNodeGroupList
 	headrooms      v1alpha1.GPUHeadroomList
+	budgets        v1alpha1.GPUBudgetList
 	policies       v1alpha1.GPUPolicyList
 	gpuNodes       v1alpha1.GPUNodeList
 }
@@ -50,6 +51,7 @@ func list(ctx context.Context, reader client.Reader) (*objects, error) {
 		{"daemonsets", &all.daemonSets, false},
 		{"gpunodegroups", &all.groups, false},
 		{"gpuheadrooms", &all.headrooms, true},
+		{"gpubudgets", &all.budgets, true},
 		{"gpupolicies", &all.policies, true},
 		{"gpunodes", &all.gpuNodes, true},
 	} {

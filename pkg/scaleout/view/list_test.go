@@ -41,6 +41,8 @@ func copyLists(list client.ObjectList, from *objects) error {
 		list.Items = slices.Clone(from.groups.Items)
 	case *v1alpha1.GPUHeadroomList:
 		list.Items = slices.Clone(from.headrooms.Items)
+	case *v1alpha1.GPUBudgetList:
+		list.Items = slices.Clone(from.budgets.Items)
 	case *v1alpha1.GPUPolicyList:
 		list.Items = slices.Clone(from.policies.Items)
 	case *v1alpha1.GPUNodeList:

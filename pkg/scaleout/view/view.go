@@ -46,7 +46,9 @@ type View struct {
 	InvalidHeadrooms map[string]string
 	// RefusedHeadrooms are those that are invalid.
 	RefusedHeadrooms []*v1alpha1.GPUHeadroom
-	// Again is when a schedule begins or ends next; zero: never.
+	// BudgetObjects are those of Snapshot.Budgets, in any order.
+	BudgetObjects []*v1alpha1.GPUBudget
+	// Again is when a schedule begins or ends next, or a node gets too old for a rate; zero: never.
 	Again time.Time
 	// Nodegroups has what EKS says of groups that were asked for, by name.
 	Nodegroups map[string]Nodegroup
@@ -170,6 +172,7 @@ func (r *reading) view() *View {
 	}
 	v.Nodes = r.snapshotNodes(starting)
 	r.addHeadroom(v)
+	r.addBudgets(v)
 	return v
 }
 
