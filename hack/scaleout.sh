@@ -5,7 +5,8 @@
 #   hack/scaleout.sh LOGS COMMAND [ARGUMENT...]
 #
 # kwok, fleet and autoscaler-sim log into the directory LOGS and end with the command, whose
-# status is that of the script. The command finds the cloud at $MICA_FLEET.
+# status is that of the script. The command finds the cloud at $MICA_FLEET, and MICA_REAL_AUTOSCALER
+# set where the autoscaler is no stand-in.
 #
 #   FLEET_GROUPS      a file with node groups to begin with (test/fleet/groups.yaml has examples)
 #   FLEET_FLAGS       more flags of fleet, such as --whole-plugins=4
@@ -93,6 +94,7 @@ off) ;;
 	fi
 	# shellcheck disable=SC2086  # several flags
 	real_autoscaler ${AUTOSCALER_FLAGS:-}
+	export MICA_REAL_AUTOSCALER=1
 	;;
 esac
 

@@ -316,6 +316,17 @@ func (s *scaleOut) addNode(group string) {
 	must(s, theFleet(s).cloud.SetDesired(s.Context(), group, len(nodes)+1), "ask the cloud for a node of %s", group)
 }
 
+// autoscalerDelay is what the real Cluster Autoscaler takes longer than the stand-in: its AWS
+// provider looks at scaling groups once per minute (kubernetes/autoscaler,
+// cluster-autoscaler/cloudprovider/aws/aws_manager.go, refreshInterval). So it hears up to a minute
+// late of a new group, and again of a machine that does not come.
+func autoscalerDelay() time.Duration {
+	if os.Getenv("MICA_REAL_AUTOSCALER") != "" {
+		return 2 * time.Minute
+	}
+	return 0
+}
+
 // templateAge is how long Cluster Autoscaler looks at a node that is Ready before it takes it for
 // what new ones of the group will be: kubernetes-sigs/cluster-autoscaler,
 // pkg/processors/nodeinfosprovider/mixed_nodeinfos_processor.go, stabilizationDelay.

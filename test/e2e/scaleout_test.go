@@ -303,7 +303,7 @@ type scaleOut struct {
 
 // nodeTimeout bounds the way from a pending pod to a node with slices, with scans of the
 // autoscaler and delays that groups are given.
-const nodeTimeout = 2 * time.Minute
+var nodeTimeout = 2*time.Minute + autoscalerDelay()
 
 // groupSetLabel keeps the pods of a test on the nodes of its groups.
 const groupSetLabel = "e2e.mica.gpu/groups"
