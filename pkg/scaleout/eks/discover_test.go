@@ -132,6 +132,21 @@ func TestNonsenseOfEKSIsOneGroups(t *testing.T) {
 	}
 }
 
+// Nothing is counted on sizes that cannot be.
+func TestSizesThatCannotBeAreNone(t *testing.T) {
+	for name, sizes := range map[string][3]int{"less than the least": {5, 3, 3}, "negative": {-1, 3, 0}, "endless": {0, math.MaxInt32, 0}, "wanted without end": {0, 3, math.MaxInt32}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Min, g.Max, g.Desired = sizes[0], sizes[1], sizes[2] })
+			group := &v1alpha1.GPUNodeGroup{}
+			group.Spec.Provider.EKS = &gpus
+			if n := b.client.Describe(t.Context(), group); n.Err == nil || !strings.Contains(n.Err.Error(), "which cannot be") {
+				t.Errorf("it counts: %+v", n)
+			}
+		})
+	}
+}
+
 // One that cannot be described leaves the others, one that is gone is none, and an answer without an end
 // is not read to its end.
 func TestAGroupThatCannotBeDescribedLeavesTheOthers(t *testing.T) {

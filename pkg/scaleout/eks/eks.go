@@ -89,7 +89,7 @@ func New(ctx context.Context, o Options) (*Client, error) {
 		}
 	})
 	return &Client{
-		api: api, scaling: autoscaling.NewFromConfig(c), options: o,
+		api: api, scaling: autoscaling.NewFromConfig(c, func(a *autoscaling.Options) { a.HTTPClient = bounded{a.HTTPClient} }), options: o,
 		answers: map[groupID]answer{}, sizes: map[groupID]size{}, issues: map[groupID]issues{},
 		refusals: map[groupID]refused{}, held: map[groupID]time.Time{}, ended: map[string]time.Time{},
 	}, nil

@@ -63,6 +63,9 @@ func (c *Client) ask(ctx context.Context, group groupID, update string) view.Nod
 		return view.Nodegroup{Err: err}
 	}
 	n := facts(described)
+	if err := checkSizes(n); err != nil {
+		return view.Nodegroup{Err: err}
+	}
 	n.Refused = c.refusal(group)
 	n.ScalingGroup = scalingGroup(described)
 	n.ScalingRefused = c.refusal(groupID{scaling: n.ScalingGroup})

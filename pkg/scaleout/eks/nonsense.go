@@ -10,6 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eks"
 	"github.com/aws/aws-sdk-go-v2/service/eks/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // What EKS can say of a node group, and a GPUNodeGroup can hold.
@@ -31,14 +33,22 @@ func checkName(name string) error {
 	return nil
 }
 
+// checkSizes refuses sizes that no group has: nothing is to be counted on them.
+func checkSizes(n view.Nodegroup) error {
+	if n.Min < 0 || n.Max < n.Min || n.Max > maxNodes || n.Desired < 0 || n.Desired > maxNodes {
+		return fmt.Errorf("AWS says of the group that it has from %d to %d nodes, and is to have %d, which cannot be: see the group at AWS; it is asked again", n.Min, n.Max, n.Desired)
+	}
+	return nil
+}
+
 // check refuses what no node group of EKS has. It bounds what becomes of an answer, and says which part of
 // it is wrong before the API server does.
 func check(g *types.Nodegroup) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("EKS says of the node group that %s: see `aws eks describe-nodegroup`, or declare the group by hand", fmt.Sprintf(format, args...))
 	}
-	if n := facts(g); n.Min < 0 || n.Max < n.Min || n.Max > maxNodes {
-		return refuse("it has from %d to %d nodes", n.Min, n.Max)
+	if err := checkSizes(facts(g)); err != nil {
+		return err
 	}
 	if len(g.Labels) > maxLabels || len(g.Taints) > maxTaints {
 		return refuse("it has %d labels and %d taints, of which %d and %d are the most", len(g.Labels), len(g.Taints), maxLabels, maxTaints)

@@ -24,12 +24,16 @@ func (c *Client) askScaling(ctx context.Context, group groupID) view.Nodegroup {
 	if err != nil {
 		return view.Nodegroup{Err: err}
 	}
-	return view.Nodegroup{
+	n := view.Nodegroup{
 		Min: int(aws.ToInt32(g.MinSize)), Max: int(aws.ToInt32(g.MaxSize)), Desired: int(aws.ToInt32(g.DesiredCapacity)),
 		Status:       aws.ToString(g.Status), // empty, unless the group is being deleted
 		Refused:      c.refusal(group),
 		ScalingGroup: group.scaling,
 	}
+	if err := checkSizes(n); err != nil {
+		return view.Nodegroup{Err: err}
+	}
+	return n
 }
 
 func (c *Client) describeScaling(ctx context.Context, group groupID) (*types.AutoScalingGroup, error) {
