@@ -14,8 +14,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// countedAfter is how old a node is until Cluster Autoscaler has surely counted it.
-const countedAfter = 2 * time.Minute
+// countedAfter is how old a node is until Cluster Autoscaler has surely counted it: by then its status is
+// newer than the node.
+const countedAfter = autoscaler.Fresh + 2*time.Minute
 
 // outlastsAutoscaler tells of flags of Cluster Autoscaler that are too short for the group, by what it has
 // done: its flags are nobody's to read, or need a right to. Nil: it has never been so. The condition stays

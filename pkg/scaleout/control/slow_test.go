@@ -45,7 +45,7 @@ func TestAGroupThatOutlastsTheAutoscalerSaysSo(t *testing.T) {
 		"another backoff":              {said: autoscaler.Group{Backoff: true, Code: "OutOfCapacity"}},
 		"the request has timed out":    {said: timedOut, want: metav1.ConditionTrue, reason: v1alpha1.ReasonProvisionTime, text: []string{"--max-node-provision-time", "15m10s", "30m0s"}},
 		"the node is given up":         {said: autoscaler.Group{Unready: 1}, nodes: []view.NodeState{node(15*time.Minute, true)}, want: metav1.ConditionTrue, reason: v1alpha1.ReasonStartupTime, text: []string{"node n", "15m0s ago", "--max-node-startup-time", "30m0s"}},
-		"a node that it has not seen":  {said: autoscaler.Group{Unready: 1}, nodes: []view.NodeState{node(time.Minute, true)}},
+		"a node that it has not seen":  {said: autoscaler.Group{Unready: 1}, nodes: []view.NodeState{node(4*time.Minute, true)}},
 		"another node is ill":          {said: autoscaler.Group{Unready: 1}, nodes: []view.NodeState{node(15*time.Minute, false)}},
 		"it was so":                    {before: outlasted, nodes: []view.NodeState{node(2*time.Hour, false)}, want: metav1.ConditionTrue, reason: v1alpha1.ReasonProvisionTime, text: []string{"as it was"}},
 		"a newer node was fast enough": {before: outlasted, nodes: []view.NodeState{node(10*time.Minute, false)}, want: metav1.ConditionFalse, reason: v1alpha1.ReasonWaitsLongEnough},

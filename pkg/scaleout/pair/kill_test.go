@@ -37,6 +37,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 		"nine pods on two nodes": {[]string{"p5"}, [][2]int{{9, 1}}, []int{2}},
 		"three whole nodes":      {[]string{"p5"}, [][2]int{{3, 8}}, []int{3}},
 		"the next cheapest":      {[]string{"cheap price=1 broken", "dear price=2"}, [][2]int{{9, 1}}, []int{0, 2}},
+		"slower than its clocks": {[]string{"p5 startupTaint slices=10m provision=4m startup=4m"}, [][2]int{{1, 1}}, []int{1}},
 		"never complete":         {[]string{"p5 slices=-1s timeout=10m max=1 caMax=1"}, [][2]int{{1, 1}}, []int{1}},
 	}
 	for name, script := range scripts {
@@ -147,6 +148,9 @@ func randomGroups(t *testing.T, random *rand.Rand) []*simGroup {
 			i, random.IntN(3), 1<<random.IntN(4), 20+random.IntN(200), random.IntN(240), random.IntN(60), limit, limit)
 		if random.IntN(2) == 0 {
 			text += " startupTaint"
+		}
+		if random.IntN(2) == 0 {
+			text += " startup=2m provision=5m"
 		}
 		g := parseGroup(t, fixture.ParseLine("group "+text))
 		if random.IntN(4) == 0 {
