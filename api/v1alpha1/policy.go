@@ -58,6 +58,30 @@ type GPUPolicySpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Overrides []Override `json:"overrides,omitempty"`
+	// health says what faults of GPUs mean for claims. Unset: a fault keeps further claims
+	// away (NoSchedule), and pods that run go on.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=condition
+	// +kubebuilder:validation:MaxItems=8
+	Health []FaultEffect `json:"health,omitempty"`
+}
+
+// FaultEffect is what faults of one condition mean for claims.
+type FaultEffect struct {
+	// condition is the kind of fault: xid, gpu-lost, recovery-action, memory or unresponsive.
+	//
+	// +required
+	// +kubebuilder:validation:Enum=xid;gpu-lost;recovery-action;memory;unresponsive
+	Condition string `json:"condition"`
+	// effect is that of the taint: NoSchedule keeps further claims away, NoExecute also evicts
+	// the pods that have the device, None only shows the fault. A fault with which work can go
+	// on has the effect None whatever is said here.
+	//
+	// +required
+	// +kubebuilder:validation:Enum=NoSchedule;NoExecute;None
+	Effect string `json:"effect"`
 }
 
 // Override has other shapes for the GPUs that it matches.

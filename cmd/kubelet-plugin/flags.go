@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/settings"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -61,7 +62,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 1000, "Requests to the API server at once.")
 	set.StringVar(&f.registrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry", "Directory in which kubelet looks for plugins to register.")
 	set.BoolVar(&f.ignoreDevicePlugin, "ignore-device-plugin", false, "Offer GPUs also on a node whose status has GPUs of a device plugin. A device plugin that is there gives the same GPUs to other pods.")
-	set.DurationVar(&f.healthQuiet, "health-quiet-period", 5*time.Minute, "How long the cause of a GPU's fault has to be gone before the GPU gets claims again.")
+	set.DurationVar(&f.healthQuiet, "health-quiet-period", driver.DefaultHealthQuiet, "How long the cause of a GPU's fault has to be gone before the GPU gets claims again.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")

@@ -31,12 +31,13 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 		return driver.Hardware{}, err
 	}
 	return driver.Hardware{
-		GPUs:  library,
-		Edits: cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)),
-		Tools: prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)},
-		Meter: func(uuid string) sample.Meter { return library.Meter(uuid) },
-		Check: library.CheckFile,
-		Close: library.Close,
+		GPUs:   library,
+		Edits:  cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)),
+		Tools:  prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)},
+		Health: library,
+		Meter:  func(uuid string) sample.Meter { return library.Meter(uuid) },
+		Check:  library.CheckFile,
+		Close:  library.Close,
 	}, nil
 }
 

@@ -51,6 +51,7 @@ type Compiled struct {
 	name, driver string
 	shapes       gpu.Policy
 	overrides    []override
+	faults       slice.FaultEffects
 }
 
 type override struct {
@@ -65,6 +66,9 @@ func Compile(driver string, policy *v1alpha1.GPUPolicy) (*Compiled, error) {
 	var err error
 	if compiled.shapes, err = read(policy.Spec.Shapes); err != nil {
 		return nil, fmt.Errorf("GPUPolicy %s, spec.shapes.%w", policy.Name, err)
+	}
+	if compiled.faults, err = readHealth(policy.Spec.Health); err != nil {
+		return nil, fmt.Errorf("GPUPolicy %s, spec.health%w", policy.Name, err)
 	}
 	for i, o := range policy.Spec.Overrides {
 		shapes, err := read(o.Shapes)

@@ -38,10 +38,16 @@ var sickKeys = map[health.Condition]string{
 	health.Unresponsive: "mica.gpu/unresponsive",
 }
 
+// FaultEffects are what faults mean for claims, by condition. One that is not named keeps further
+// claims away. A nil map names none.
+type FaultEffects map[health.Condition]resourceapi.DeviceTaintEffect
+
 // Sick is the taint of a device that a fault hits. One with which work can go on only tells of
 // itself.
-func Sick(fault health.Fault) resourceapi.DeviceTaint {
-	taint := resourceapi.DeviceTaint{Key: sickKeys[fault.Condition], Value: fault.Value, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+func (e FaultEffects) Sick(fault health.Fault) resourceapi.DeviceTaint {
+	taint := resourceapi.DeviceTaint{
+		Key: sickKeys[fault.Condition], Value: fault.Value, Effect: cmp.Or(e[fault.Condition], resourceapi.DeviceTaintEffectNoSchedule),
+	}
 	if fault.Severity <= health.Degraded {
 		taint.Effect = resourceapi.DeviceTaintEffectNone
 	}

@@ -4,10 +4,15 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -67,6 +72,42 @@ func TestASickGPU(t *testing.T) {
 		t.Errorf("the pod has GPU %s, want %s, which has recovered", got.uuid, sick.uuid)
 	}
 	s.expectTaint(sick.name, "")
+}
+
+// TestASickGPUEvicts follows a policy by which a fault ends the pods of a GPU, and one by which it
+// is only shown.
+func TestASickGPUEvicts(t *testing.T) {
+	sim := under.onSimulator(t)
+	s := newScenario(t, len(under.devices))
+	s.createTemplate("one", s.claimFor(1))
+	s.createPod(s.podFromTemplate("patient", "one"))
+	s.createPod(s.podFromTemplate("neighbour", "one"))
+	sick := s.expectOwnDevices("patient")[0]
+	run := containerRun(s.waitRunning("neighbour"))
+	index := sim.gpu(sick).Index
+	t.Cleanup(func() { must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU") })
+	rules := func(effect string) *unstructured.Unstructured {
+		policy := s.policyOf(fields{"whole": fields{}, "mig": fields{}, "timeSlice": fields{"replicas": int64(4)}, "mps": fields{"clients": int64(4)}})
+		must(t, unstructured.SetNestedSlice(policy.Object, []any{fields{"condition": "memory", "effect": effect}}, "spec", "health"), "write the policy")
+		return policy
+	}
+
+	name := s.createPolicy(rules("None"))
+	must(t, sim.control.SetCondition(index, model.Condition{RemapFailed: true}), "wear the memory out")
+	s.expectTaint(sick.name, "None")
+	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
+	s.expectTaint(sick.name, "NoSchedule")
+	s.createPolicy(rules("NoExecute"))
+	eventually(t, startTimeout, "the pod of the sick GPU is evicted", func(ctx context.Context) error {
+		pod, err := s.pod(ctx, "patient")
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, fmt.Errorf("its conditions are %v", pod.Status.Conditions))
+	})
+	if now := containerRun(s.waitRunning("neighbour")); now != run {
+		t.Errorf("the pod of another GPU was disturbed: its container was %s, is %s", run, now)
+	}
 }
 
 // expectTaint waits until a published device has a taint with that effect, or none, and returns since

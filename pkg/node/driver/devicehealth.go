@@ -27,6 +27,9 @@ const (
 	ReasonError = "GPUError"
 )
 
+// DefaultHealthQuiet is long enough for a GPU that comes and goes to stay out.
+const DefaultHealthQuiet = 5 * time.Minute
+
 const (
 	// healthInterval is how often kubelet is told how devices are. It takes the health of one
 	// of which it has heard nothing for healthTimeout for unknown.

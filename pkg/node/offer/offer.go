@@ -142,6 +142,8 @@ type Offer struct {
 	// changes by itself, zero for never.
 	applied applied
 	history history
+	// faults are what faults of GPUs mean, as the policy said that was done last.
+	faults slice.FaultEffects
 	until   time.Time
 }
 

@@ -58,6 +58,10 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[stri
 		for i, g := range node.GPUs {
 			result[g.UUID] = policies[i]
 		}
+		o.faults = nil
+		if selected != nil {
+			o.faults = o.applied.compiled.Faults()
+		}
 	}
 	return result, withheld, true
 }

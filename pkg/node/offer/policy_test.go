@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
@@ -115,5 +116,20 @@ func TestARefusedPolicyIsTriedAgain(t *testing.T) {
 	must(t, r.offerChanges(ctx)) // as every look does
 	if !shared() {
 		t.Errorf("got %v, without what can be done now", r.offered())
+	}
+}
+
+// The policy says what a fault means; without one, it keeps further claims away.
+func TestAPolicySaysWhatAFaultMeans(t *testing.T) {
+	policies := apiserver.NewPolicies()
+	policies.Put(t, "p", "{shapes: {whole: {}}, health: [{condition: xid, effect: NoExecute}]}")
+	r := newRig(t, "g5.12xlarge", func(o *Options) { o.Policies = policies })
+	r.health.set(r.machine.GPUs()[0].UUID, health.Fault{Condition: health.XID, Value: "79", Severity: health.Dead},
+		health.Fault{Condition: health.Memory, Value: "row-remap-failed", Severity: health.Drain})
+	r.follow(t)
+	_, err := r.start(t)
+	must(t, err)
+	if got, want := r.tainted("gpu-0"), []string{"gpu.nvidia.com/xid=79:NoExecute", "mica.gpu/memory=row-remap-failed:NoSchedule"}; !slices.Equal(got, want) {
+		t.Errorf("got the taints %v, want %v", got, want)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
-	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 // missingGPU is one that cannot be read any more.
@@ -86,14 +85,14 @@ func (o *Offer) taint(next desired, gpus []gpu.GPU) {
 		for _, fault := range o.Health.Record(g.UUID).Faults {
 			for _, shape := range next.shapes {
 				if shape.Physical().UUID == g.UUID && fault.Hits(shape) {
-					next.taints.Add(shape.Name(), slice.Sick(fault))
+					next.taints.Add(shape.Name(), o.faults.Sick(fault))
 				}
 			}
 		}
 	}
 	for _, m := range o.missing {
 		if _, known := o.Health.Record(m.last.UUID).Like(lost); !known {
-			next.taints.AddGPU(m.last.UUID, next.shapes, slice.Sick(lost))
+			next.taints.AddGPU(m.last.UUID, next.shapes, o.faults.Sick(lost))
 		}
 	}
 }

@@ -76,9 +76,10 @@ func opener(machine, node string) func(context.Context) (driver.Hardware, error)
 		}
 		return driver.Hardware{
 			GPUs: opened, Edits: noContainers{}, Tools: prepare.Tools{MIG: opened, Modes: opened},
-			Meter: func(uuid string) sample.Meter { return opened.Meter(uuid) },
-			Check: opened.CheckFile,
-			Close: opened.close,
+			Health: opened,
+			Meter:  func(uuid string) sample.Meter { return opened.Meter(uuid) },
+			Check:  opened.CheckFile,
+			Close:  opened.close,
 		}, nil
 	}
 }

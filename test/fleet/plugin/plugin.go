@@ -183,6 +183,8 @@ func (p *Plugins) once(ctx context.Context, node *corev1.Node, dir string) error
 		// Policies that offer MPS count on a supervisor.
 		MPSRoot: filepath.Join(dir, "mps"),
 		BootID:  string(node.UID),
+
+		HealthQuiet: driver.DefaultHealthQuiet,
 	}
 	for _, made := range []string{options.RegistrarDir, options.MPSRoot} {
 		if err := os.MkdirAll(made, 0o750); err != nil {
