@@ -56,7 +56,9 @@ func TestAFaultIsTold(t *testing.T) {
 		}
 		return nil
 	}
-	expect("all are well", func(device kubeletplugin.DeviceHealth) error { return is(device, kubeletplugin.HealthStatusHealthy, "") })
+	expect("all are well", func(device kubeletplugin.DeviceHealth) error {
+		return is(device, kubeletplugin.HealthStatusHealthy, "")
+	})
 	must(t, h.machine.SetCondition(3, model.Condition{RecoveryAction: "gpu-reset"}))
 	expect("GPU 3 is unwell", func(device kubeletplugin.DeviceHealth) error {
 		must(t, h.machine.Inject(model.XID(3, 119))) // until somebody listens

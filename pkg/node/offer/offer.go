@@ -144,7 +144,7 @@ type Offer struct {
 	history history
 	// faults are what faults of GPUs mean, as the policy said that was done last.
 	faults slice.FaultEffects
-	until   time.Time
+	until  time.Time
 }
 
 // New returns an Offer of nothing.
