@@ -37,7 +37,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 		"nine pods on two nodes": {[]string{"p5"}, [][2]int{{9, 1}}, []int{2}},
 		"three whole nodes":      {[]string{"p5"}, [][2]int{{3, 8}}, []int{3}},
 		"the next cheapest":      {[]string{"cheap price=1 broken", "dear price=2"}, [][2]int{{9, 1}}, []int{0, 2}},
-		"slower than its clocks": {[]string{"p5 startupTaint slices=10m provision=4m startup=4m"}, [][2]int{{1, 1}}, []int{1}},
+		"slower than its clocks": {[]string{"p5 startupTaint slices=10m startup=4m"}, [][2]int{{1, 1}}, []int{1}},
 		"never complete":         {[]string{"p5 slices=-1s timeout=10m max=1 caMax=1"}, [][2]int{{1, 1}}, []int{1}},
 	}
 	for name, script := range scripts {
