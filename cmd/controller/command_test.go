@@ -51,6 +51,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"EKS unknown":         {[]string{"--namespace=m", "--placeholder-image=i", "--discover-node-groups=eks"}, map[string]string{"AWS_REGION": ""}, []string{"set --eks-cluster", "AWS_REGION"}},
 		"a bad endpoint":      {[]string{"--namespace=m", "--placeholder-image=i", "--eks-endpoint=nowhere", "--aws-region=r"}, nil, []string{"nowhere", "is no URL"}},
 		"no grace":            {[]string{"--namespace=m", "--placeholder-image=i", "--placeholder-grace=0s"}, nil, []string{"--placeholder-grace is 0s", "must be positive"}},
+		"an empty taint":      {[]string{"--namespace=m", "--placeholder-image=i", "--startup-taint-prefix="}, nil, []string{"--startup-taint", "give a taint's key"}},
 		"no image":            {[]string{"--namespace=m"}, nil, []string{"no image for placeholders", "set --placeholder-image"}},
 		"no driver":           {[]string{"--namespace=m", "--driver-name="}, nil, []string{"--driver-name is empty"}},
 		"no requests":         {[]string{"--namespace=m", "--placeholder-image=i", "--kube-api-qps=0"}, nil, []string{"both must be positive"}},

@@ -26,6 +26,7 @@ type flags struct {
 
 	placeholder                         pair.PlaceholderOptions
 	autoscalerNamespace, autoscalerName string
+	startupTaints, startupTaintPrefixes []string
 	awsRegion, eksEndpoint, eksCluster  string
 	discovery                           discovery
 
@@ -62,6 +63,8 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long Cluster Autoscaler may say nothing of a pod before a placeholder is created for it.")
 	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "Namespace of Cluster Autoscaler's status.")
 	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", autoscaler.StatusName, "Name of the ConfigMap with Cluster Autoscaler's status.")
+	set.StringArrayVar(&f.startupTaints, "startup-taint", nil, "Key of a taint that new nodes lose once they have started, as in Cluster Autoscaler's flag. Can be given several times; the usual ones are known.")
+	set.StringArrayVar(&f.startupTaintPrefixes, "startup-taint-prefix", nil, "Prefix of keys of such taints, as in Cluster Autoscaler's flag. Can be given several times.")
 	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")

@@ -27,6 +27,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 	"github.com/mica-gpu/mica/pkg/verdict"
 )
@@ -39,6 +40,7 @@ func serve(ctx context.Context, f *flags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
+	template.DeclareStartup(f.startupTaints, f.startupTaintPrefixes)
 	klog.FromContext(ctx).Info("Starting", "version", version(), "driver", f.driverName, "namespace", f.namespace)
 	saveMemory()
 	config, err := clientConfig(f)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,6 +24,9 @@ func (f *flags) validate() error {
 	}
 	if f.placeholder.Grace <= 0 {
 		return fmt.Errorf("--placeholder-grace is %s: it must be positive, or placeholders are created before Cluster Autoscaler can act by itself", f.placeholder.Grace)
+	}
+	if slices.Contains(f.startupTaints, "") || slices.Contains(f.startupTaintPrefixes, "") {
+		return errors.New("--startup-taint or --startup-taint-prefix is empty: give a taint's key, or a prefix of keys, or leave the flag out")
 	}
 	if f.kubeAPIQPS <= 0 || f.kubeAPIBurst <= 0 {
 		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)

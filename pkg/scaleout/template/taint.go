@@ -23,6 +23,16 @@ var startupTaints = []string{
 	"readiness.k8s.io/",
 }
 
+// declared are the startup taints of which only the cluster's operator knows.
+var declared struct{ keys, prefixes []string }
+
+// DeclareStartup says which other taints are startup taints, by their whole keys and by prefixes of
+// keys, as Cluster Autoscaler's --startup-taint and --startup-taint-prefix do. It is called before
+// anything else, at most once: an autoscaler has one list for all of its nodes.
+func DeclareStartup(keys, prefixes []string) {
+	declared.keys, declared.prefixes = keys, prefixes
+}
+
 // agentNotReady ends the keys of taints by which Cilium and the CSI drivers of AWS keep pods off
 // a node until their own pod runs there.
 const agentNotReady = "/agent-not-ready"
@@ -31,8 +41,8 @@ const agentNotReady = "/agent-not-ready"
 var agents = []string{"node.cilium.io", "ebs.csi.aws.com", "efs.csi.aws.com", "fsx.csi.aws.com"}
 
 // StartupTolerations are for the startup taints of which the whole key is known, and for those among
-// the declared taints.
-func StartupTolerations(declared []corev1.Taint) []corev1.Toleration {
+// a group's taints.
+func StartupTolerations(ofGroup []corev1.Taint) []corev1.Toleration {
 	keys := []string{v1alpha1.TaintStartup}
 	for _, key := range startupTaints {
 		if !strings.HasSuffix(key, "/") {
@@ -42,7 +52,8 @@ func StartupTolerations(declared []corev1.Taint) []corev1.Toleration {
 	for _, agent := range agents {
 		keys = append(keys, agent+agentNotReady)
 	}
-	for _, taint := range declared {
+	keys = append(keys, declared.keys...)
+	for _, taint := range ofGroup {
 		if IsStartup(taint) && !slices.Contains(keys, taint.Key) {
 			keys = append(keys, taint.Key)
 		}
@@ -69,7 +80,8 @@ var failingTaints = []string{
 
 // IsStartup tells whether a node has the taint only until it has started.
 func IsStartup(taint corev1.Taint) bool {
-	return hasPrefix(taint.Key, startupTaints) || strings.HasSuffix(taint.Key, agentNotReady)
+	return hasPrefix(taint.Key, startupTaints) || strings.HasSuffix(taint.Key, agentNotReady) ||
+		slices.Contains(declared.keys, taint.Key) || hasPrefix(taint.Key, declared.prefixes)
 }
 
 // WithoutStartup are the taints of a node that has started.
