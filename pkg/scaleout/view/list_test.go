@@ -125,6 +125,9 @@ func TestTheSnapshotIsOfTheWholeCluster(t *testing.T) {
 	if !slices.Equal(group.UpcomingFor, []string{"k"}) {
 		t.Errorf("the node that comes is for %q, and its placeholder says k", group.UpcomingFor)
 	}
+	if got := v.Nodes[0].For; got != "k" {
+		t.Errorf("the node that starts is for %q, and the placeholder on it says k", got)
+	}
 	if v.Nodes[0].Group != "g" || !v.Nodes[0].Starting || v.Nodes[1].Group != "" || v.Nodes[1].Starting {
 		t.Errorf("the nodes are %+v", v.Nodes)
 	}

@@ -179,6 +179,10 @@ func (r *reading) view() *View {
 // snapshotNodes are those on which pods could be put: one that is being deleted, or ended, is none.
 func (r *reading) snapshotNodes(starting map[string]bool) []scaleout.Node {
 	nodes := make([]scaleout.Node, 0, len(r.nodes.Items))
+	askedFor := map[string]string{}
+	for _, pod := range r.pods.placeholders {
+		askedFor[pod.Spec.NodeName] = pod.Labels[v1alpha1.LabelKind]
+	}
 	for i := range r.nodes.Items {
 		node := planned(&r.nodes.Items[i])
 		if node == nil {
@@ -189,6 +193,7 @@ func (r *reading) snapshotNodes(starting map[string]bool) []scaleout.Node {
 			Pods:     r.pods.bound[node.Name],
 			Group:    r.members.ofNode[node.Name],
 			Starting: starting[node.Name],
+			For:      askedFor[node.Name],
 			Withheld: r.withheld[node.Name],
 		})
 	}
