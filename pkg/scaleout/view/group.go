@@ -1,6 +1,7 @@
 package view
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -45,10 +46,11 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		Max:          group.Max,
 		Closed:       group.Refused,
 	}
-	out.Size = len(group.Nodes) + out.Upcoming
+	desired := math.MaxInt // who does not know it, counts all nodes that are leaving
 	if answer, asked := r.eks[object.Name]; asked && answer.Err == nil {
-		out.Size = group.SizeWith(out.Upcoming, answer.Desired)
+		desired = answer.Desired
 	}
+	out.Size = group.SizeWith(out.Upcoming, desired)
 	if out.Closed == "" {
 		out.Closed = Closed(object, r.Autoscaler, r.Now)
 	}
