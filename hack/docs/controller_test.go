@@ -15,6 +15,7 @@ func TestTheControllersNamesAreDocumented(t *testing.T) {
 		name *regexp.Regexp
 	}{
 		{"metric", "../../pkg/scaleout/control/metrics.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"metric", "../../pkg/scaleout/control/arrivals.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
 		{"metric", "../../pkg/elastic/keda/calls.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
 		{"metric", "../../pkg/elastic/keda/capevents.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
 		{"reason", "../../pkg/elastic/keda/capevents.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},

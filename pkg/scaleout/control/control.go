@@ -77,6 +77,8 @@ type Loop struct {
 	gate     *ready.Gate
 	reporter *explain.Reporter
 	waiting  waiting
+	// arrivals is nil before the first pass.
+	arrivals arrivals
 	dirty    chan struct{}
 	// told has the errors of the last pass: each is logged when it is new.
 	told map[string]bool

@@ -55,7 +55,7 @@ var (
 
 // Metrics are what a process with a Loop counts.
 func Metrics() []prometheus.Collector {
-	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, templateErrors, stuckNodes}
+	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, nodesCame, templateErrors, stuckNodes}
 }
 
 // measure sets what is counted in each pass anew, so that a group that is gone has no series.
@@ -90,6 +90,11 @@ func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 		demandedNodes.WithLabelValues(growth.Group).Add(float64(len(growth.Nodes)))
 	}
 	l.waiting.observe(v, d, l.Clock.Now())
+	first := l.arrivals == nil
+	if first {
+		l.arrivals = arrivals{}
+	}
+	l.arrivals.observe(v, l.Clock.Now(), first)
 }
 
 func verdict(fit scaleout.GroupFit) string {
