@@ -179,11 +179,11 @@ func (f *fleet) watchPlaceholders(ctx context.Context) {
 	lists := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = placeholderLabel
-			return under.client.CoreV1().Pods(under.plugin.namespace).List(ctx, options)
+			return under.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = placeholderLabel
-			return under.client.CoreV1().Pods(under.plugin.namespace).Watch(ctx, options)
+			return under.client.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, options)
 		},
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
