@@ -11,10 +11,11 @@ export MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin MICA_KUBECTL_GPU=$PWD/bin/kube
 MICA_HELM=$(bin/cluster tool helm)
 export MICA_HELM
 
-# Of the controller. EKS is simulated in a pod of a test, at this address; the simulator looks at
-# no credentials.
+# Of the controller. EKS and EC2 Auto Scaling are simulated in a pod of a test, at this address;
+# the simulator looks at no credentials.
 declare -A environment=(
-	[EKS_ENDPOINT]="http://$MICA_NODE_IP:18600" [AWS_REGION]=sim-1 [AWS_EC2_METADATA_DISABLED]=true
+	[EKS_ENDPOINT]="http://$MICA_NODE_IP:18600" [AWS_ENDPOINT_URL_AUTO_SCALING]="http://$MICA_NODE_IP:18600"
+	[AWS_REGION]=sim-1 [AWS_EC2_METADATA_DISABLED]=true
 	# A controller that was killed is replaced sooner than by default.
 	[LEADER_ELECT_LEASE_DURATION]=5s [LEADER_ELECT_RENEW_DEADLINE]=4s [LEADER_ELECT_RETRY_PERIOD]=1s
 	[AWS_ACCESS_KEY_ID]=simulated [AWS_SECRET_ACCESS_KEY]=simulated

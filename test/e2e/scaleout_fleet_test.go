@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,11 +14,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -36,6 +39,8 @@ type nodeGroup struct {
 	Set        string
 	SliceDelay time.Duration
 	OutOfStock bool
+	// ScaleInAfter is how long a node is empty before the controller ends it; empty: never.
+	ScaleInAfter string
 	// Unneeded is how long a node is empty before it is removed; zero for never.
 	Unneeded time.Duration
 	// Timeout is the GPUNodeGroup's provisionTimeout; empty: 2m.
@@ -62,7 +67,7 @@ var scaleGroups = map[string]nodeGroup{
 	"out-of-stock": {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.5", OutOfStock: true},
 	"in-stock":     {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.8", Set: "out-of-stock"},
 	"wrong":        {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
-	"direct":       {Promised: h200, Max: 5, Pairing: "direct"},
+	"direct":       {Promised: h200, Max: 5, Pairing: "direct", ScaleInAfter: "5s"},
 	"budget":       {Promised: l4, Max: 5, Pairing: "direct"},
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
 	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: "20s"},
@@ -236,10 +241,22 @@ const (
 	eksPod  = "eks-sim"
 )
 
+// atEKSAlone is held by the test that has eks-sim: the controller knows one address.
+var atEKSAlone sync.Mutex
+
 // startEKS runs eks-sim with one group, for the time of the test, and hands its wishes to the
 // cloud.
 func (s *scaleOut) startEKS(group string) {
 	s.Helper()
+	atEKSAlone.Lock()
+	s.Cleanup(func() {
+		defer atEKSAlone.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+		defer cancel()
+		if err := until(ctx, s.endEKS); err != nil {
+			s.Errorf("end eks-sim: %v", err)
+		}
+	})
 	pod := s.plainPod(eksPod)
 	pod.Spec.HostNetwork = true
 	pod.Spec.Containers[0] = corev1.Container{
@@ -267,16 +284,28 @@ func (s *scaleOut) startEKS(group string) {
 	})
 }
 
-// followEKS is what EKS does with a size: its scaling group has it.
+// endEKS is nil once eks-sim is gone, and with it its port.
+func (s *scaleOut) endEKS(ctx context.Context) error {
+	err := s.client.CoreV1().Pods(s.namespace).Delete(ctx, eksPod, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return cmp.Or(err, errors.New("it is still there"))
+}
+
+// eksGroup is what the test reads and sets of a group at eks-sim.
+type eksGroup struct {
+	Desired int `json:"desired"`
+	// Instances are lifecycle states by instance ID.
+	Instances map[string]string `json:"instances"`
+}
+
+// followEKS is what EKS and EC2 Auto Scaling do with a size: as many machines run, and those that
+// are to terminate do.
 func (s *scaleOut) followEKS(ctx context.Context, group string) error {
 	asked := 0
 	for {
-		desired, err := s.readEKS(ctx, group)
-		if err == nil && desired != asked {
-			if err = theFleet(s).cloud.SetDesired(ctx, group, desired); err == nil {
-				asked = desired
-			}
-		}
+		err := s.followOnce(ctx, group, &asked)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -288,24 +317,64 @@ func (s *scaleOut) followEKS(ctx context.Context, group string) error {
 	}
 }
 
-func (s *scaleOut) readEKS(ctx context.Context, group string) (int, error) {
-	content, err := s.client.CoreV1().RESTClient().Get().Namespace(s.namespace).Resource("pods").
-		Name(eksPod + ":" + eksPort).SubResource("proxy").Suffix("sim/groups/" + group).DoRaw(ctx)
+// followOnce ends machines by name first: a lower size alone ends any.
+func (s *scaleOut) followOnce(ctx context.Context, group string, asked *int) error {
+	nodes, err := s.nodesOf(ctx, group)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	var state struct {
-		Desired int `json:"desired"`
+	running := map[string]string{}
+	for i := range nodes {
+		running[cloud.InstanceOf(&nodes[i])] = "InService"
 	}
-	return state.Desired, json.Unmarshal(content, &state)
+	body, err := json.Marshal(map[string]any{"instances": running})
+	if err != nil {
+		return err
+	}
+	if _, err := s.atEKS(s.client.CoreV1().RESTClient().Post(), group).Body(body).DoRaw(ctx); err != nil {
+		return err
+	}
+	state, err := s.readEKS(ctx, group)
+	if err != nil {
+		return err
+	}
+	for instance, lifecycle := range state.Instances {
+		if lifecycle == "Terminating" {
+			if err := theFleet(s).cloud.Terminate(ctx, instance); err != nil {
+				return err
+			}
+		}
+	}
+	if state.Desired == *asked {
+		return nil
+	}
+	if err := theFleet(s).cloud.SetDesired(ctx, group, state.Desired); err != nil {
+		return err
+	}
+	*asked = state.Desired
+	return nil
+}
+
+// atEKS is a request for a group at eks-sim.
+func (s *scaleOut) atEKS(request *rest.Request, group string) *rest.Request {
+	return request.Namespace(s.namespace).Resource("pods").Name(eksPod + ":" + eksPort).SubResource("proxy").Suffix("sim/groups/" + group)
+}
+
+func (s *scaleOut) readEKS(ctx context.Context, group string) (eksGroup, error) {
+	var state eksGroup
+	content, err := s.atEKS(s.client.CoreV1().RESTClient().Get(), group).DoRaw(ctx)
+	if err != nil {
+		return state, err
+	}
+	return state, json.Unmarshal(content, &state)
 }
 
 // eksDesired is the size that EKS was asked for.
 func (s *scaleOut) eksDesired(group string) int {
 	s.Helper()
-	desired, err := s.readEKS(s.Context(), group)
+	state, err := s.readEKS(s.Context(), group)
 	must(s, err, "ask EKS about %s", group)
-	return desired
+	return state.Desired
 }
 
 // addNode does what an administrator does to a group that nobody scales.

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -177,7 +178,7 @@ func TestScaleOutStopsAtAWrongTemplate(t *testing.T) {
 	}
 }
 
-// TestScaleOutByEKS raises a node group's size at EKS.
+// TestScaleOutByEKS raises a node group's size at EKS, and ends the node that nothing needs any more.
 func TestScaleOutByEKS(t *testing.T) {
 	t.Parallel()
 	s := newScaleOut(t, "direct")
@@ -192,6 +193,31 @@ func TestScaleOutByEKS(t *testing.T) {
 	s.expectPlaceholders("direct", 0)
 	// What protects a fresh node goes with the first claim on it, but not where all is in use.
 	s.expectProtected("direct", "", "use")
+	s.expectGroupCondition("direct", "ScaleIn", metav1.ConditionTrue, "5s")
+	last, err := s.pod(t.Context(), all[len(all)-1])
+	must(t, err, "read the last pod")
+	emptied := last.Spec.NodeName
+	for _, name := range all {
+		pod, err := s.pod(t.Context(), name)
+		must(t, err, "read pod %s", name)
+		if pod.Spec.NodeName == emptied {
+			s.deletePod(name)
+		}
+	}
+	eventually(t, nodeTimeout, "the empty node is gone", func(ctx context.Context) error {
+		_, err := s.client.CoreV1().Nodes().Get(ctx, emptied, metav1.GetOptions{})
+		if err == nil {
+			return errors.New("it is still there")
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	s.expectNodes("direct", 1)
+	if desired := s.eksDesired("direct"); desired != 1 {
+		t.Errorf("EKS wants %d nodes after one has ended, want 1", desired)
+	}
 }
 
 // TestScaleOutStaysWithinABudget holds back the third of three pods for which there could be nodes

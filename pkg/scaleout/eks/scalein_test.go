@@ -60,7 +60,7 @@ func TestAControllerThatIsKilledEndsEmptyNodesOnce(t *testing.T) {
 		f.run(14)
 		f.shrink()
 		f.doom.left = at
-		f.run(40)
+		f.run(26)
 		killed := f.doom.spent()
 		if d := f.desired(t); d != 1 || len(f.nodes) != 1 || f.nodes[0].Name != "node-0" {
 			t.Errorf("killed at moment %d: a size of %d and %d nodes, want 1, node-0:\n%s", at, d, len(f.nodes), strings.Join(f.acted, "\n"))

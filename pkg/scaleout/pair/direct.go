@@ -79,7 +79,14 @@ func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode)
 }
 
 // withMin adds the nodes that the group lacks to have as many as spec.min, which nobody waits for.
+// They are not in the plan, which alone knows what a budget has room for: under a budget of the
+// cluster there are none.
 func (g *growing) withMin(demand []scaleout.NewNode) []scaleout.NewNode {
+	for _, b := range g.s.View.Budgets {
+		if len(b.Namespaces) == 0 {
+			return demand
+		}
+	}
 	lacking := int(g.group.Object.Spec.Min) - g.size() - len(demand)
 	return append(slices.Clone(demand), make([]scaleout.NewNode, max(lacking, 0))...)
 }

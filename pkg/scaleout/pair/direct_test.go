@@ -208,6 +208,14 @@ func TestDirectGrows(t *testing.T) {
 		}, "set the size of gpus to 3\nin flight: intent 2 to 3\n"},
 		"up to min without demand": {func(c *calling) { c.group().Object.Spec.Min = 1 },
 			"set the size of gpus to 1\nin flight: intent 1 to 1\n"},
+		"not up to min under a budget": {func(c *calling) {
+			c.group().Object.Spec.Min = 1
+			c.View.Budgets = []scaleout.Budget{{Namespaces: []string{"a"}}, {}}
+		}, ""},
+		"up to min under a budget of others": {func(c *calling) {
+			c.group().Object.Spec.Min = 1
+			c.View.Budgets = []scaleout.Budget{{Namespaces: []string{"a"}}}
+		}, "set the size of gpus to 1\nin flight: intent 1 to 1\n"},
 		"beside a node that we end": {func(c *calling) {
 			mark(c.node(time.Hour, true), view.StepEnding, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Max = 1 })
