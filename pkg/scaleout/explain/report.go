@@ -34,8 +34,13 @@ const (
 	reasonBudget  = "GPUOverBudget"
 )
 
-// heldQuiet is how old a pod is before it is told that it is held.
-const heldQuiet = 30 * time.Second
+// quiet is how old a pod is before it is told what usually settles by itself.
+const quiet = 30 * time.Second
+
+// settles tells what most pods wait for until their claims are made, and the scheduler has come to them.
+func settles(outcome scaleout.Outcome) bool {
+	return outcome == scaleout.Held || outcome == scaleout.FitsNode
+}
 
 // action is what the controller was doing when it told a pod of its plan.
 const action = "PlanScaleUp"
@@ -127,13 +132,8 @@ func (r *Reporter) changed(pod *corev1.Pod, e Explanation, now time.Time) (*core
 	want := condition(e, now)
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.ConditionScaleUp })
 	if i < 0 {
-		if e.Outcome == scaleout.FitsNode {
-			// The scheduler has not come to it yet: there is nothing to tell.
-			return nil, 0
-		}
-		if age := now.Sub(pod.CreationTimestamp.Time); e.Outcome == scaleout.Held && age < heldQuiet {
-			// Most pods are held until their claims are made and the scheduler has tried them.
-			return nil, heldQuiet - age
+		if age := now.Sub(pod.CreationTimestamp.Time); settles(e.Outcome) && age < quiet {
+			return nil, quiet - age
 		}
 		return &want, 0
 	}

@@ -107,8 +107,22 @@ func scaleUp(pod *corev1.Pod) corev1.PodCondition {
 	return pod.Status.Conditions[i]
 }
 
+// A pod for which there is room all the time, and which nobody puts there, would else never be told
+// anything, and the controller would never know for how long there was room.
+func TestNoPodWaitsInSilence(t *testing.T) {
+	pod := waiting("a")
+	pod.CreationTimestamp = metav1.NewTime(noon)
+	x := newTold(t, nil, pod)
+	x.report(noon.Add(31*time.Second), tells("a", scaleout.FitsNode, "fits"))
+	if got := scaleUp(x.pods()[0]); got.Reason != v1alpha1.ReasonFitsNode || got.Message != "fits" {
+		t.Errorf("it is told %+v", got)
+	}
+}
+
 func TestEachChangeIsToldOnce(t *testing.T) {
-	x := newTold(t, nil, waiting("a"))
+	pod := waiting("a")
+	pod.CreationTimestamp = metav1.NewTime(noon)
+	x := newTold(t, nil, pod)
 	steps := []struct {
 		after  time.Duration
 		tells  Explanation
@@ -116,7 +130,7 @@ func TestEachChangeIsToldOnce(t *testing.T) {
 		again  time.Duration
 		events int
 	}{
-		{0, tells("a", scaleout.FitsNode, "fits"), "", 0, 0},
+		{0, tells("a", scaleout.FitsNode, "fits"), "", 30 * time.Second, 0},
 		{time.Second, tells("a", scaleout.Blocked, "nothing fits"), corev1.ConditionFalse, 0, 1},
 		{2 * time.Second, tells("a", scaleout.Blocked, "nothing fits"), corev1.ConditionFalse, 0, 1},
 		{11 * time.Second, tells("a", scaleout.Blocked, "6 of 8 in use"), corev1.ConditionFalse, 50 * time.Second, 1},
