@@ -13,6 +13,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -75,7 +76,7 @@ type Loop struct {
 	memo     *view.Memo
 	executor *pair.Executor
 	gate     *ready.Gate
-	reporter *explain.Reporter
+	teller   *teller
 	waiting  waiting
 	// arrivals is nil before the first pass.
 	arrivals arrivals
@@ -91,15 +92,16 @@ func New(o Options) *Loop {
 	if o.Forecast == nil {
 		o.Forecast = nobody{}
 	}
-	return &Loop{
+	l := &Loop{
 		Options:  o,
 		memo:     view.NewMemo(),
 		executor: &pair.Executor{Client: o.Client, Live: o.Live, Nodegroups: o.Nodegroups},
 		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: observer{o.Recorder}},
-		reporter: explain.NewReporter(o.Client, o.Recorder),
 		waiting:  waiting{},
 		dirty:    make(chan struct{}, 1),
 	}
+	l.teller = &teller{reporter: explain.NewReporter(o.Client, o.Recorder), clock: o.Clock, again: l.Enqueue, news: make(chan news, 1)}
+	return l
 }
 
 // NeedLeaderElection tells the manager that one replica runs the loop.
@@ -145,6 +147,9 @@ const (
 
 // Start runs until ctx ends. The first pass is at once.
 func (l *Loop) Start(ctx context.Context) error {
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	telling.Go(func() { l.teller.run(ctx) })
 	l.Enqueue()
 	next := l.Clock.Now().Add(idle)
 	for {

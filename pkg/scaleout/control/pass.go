@@ -43,13 +43,12 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
 	counted := l.tellSupplies(ctx, situation, planner)
 	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation))
-	tellAgain, told := l.tellPods(ctx, situation, planner)
-	failures := []error{done, opened, counted, reported, told}
+	failures := []error{done, opened, counted, reported, l.tellPods(ctx, situation, planner)}
 	if l.DiscoverNodes {
 		failures = append(failures, l.discover(ctx, v))
 	}
 	l.measure(v, situation.Decision)
-	return earliest(result.Again, v.Again, gateAgain, tellAgain, nextTimeout(v, begun)), errors.Join(failures...)
+	return earliest(result.Again, v.Again, gateAgain, nextTimeout(v, begun)), errors.Join(failures...)
 }
 
 // look reads all that a decision depends on.
@@ -111,19 +110,16 @@ func (l *Loop) tellSupplies(ctx context.Context, s pair.Situation, planner *scal
 	return nil
 }
 
-// tellPods tells pods what they wait for, and gives the time at which to tell the rest.
-func (l *Loop) tellPods(ctx context.Context, s pair.Situation, planner *scaleout.Planner) (time.Time, error) {
+// tellPods finds out what pods wait for, and has them told. The error is also of those told before.
+func (l *Loop) tellPods(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
 	within, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	explained, err := explain.Pods(within, planner)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
+		return fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
 	}
-	wait, err := l.reporter.Report(ctx, explained, s.View.Pending, s.Now)
-	if wait == 0 {
-		return time.Time{}, err
-	}
-	return s.Now.Add(wait), err
+	l.teller.give(news{explained: explained, pods: s.View.Pending, at: s.Now})
+	return l.teller.failure()
 }
 
 func logActions(ctx context.Context, actions []pair.Action) {

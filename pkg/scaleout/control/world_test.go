@@ -167,6 +167,12 @@ func (w *world) restart() {
 func (w *world) pass() {
 	w.t.Helper()
 	_, err := w.loop.Pass(w.t.Context())
+	select {
+	case n := <-w.loop.teller.news:
+		w.loop.teller.tell(w.t.Context(), n)
+		err = errors.Join(err, w.loop.teller.failure())
+	default:
+	}
 	if errors.Is(err, errKilled) {
 		w.dieAt = 0
 		w.restart()

@@ -91,7 +91,7 @@ func (r *Reporter) Report(ctx context.Context, explained []Explanation, pods []*
 			return sooner(again, time.Second), errors.Join(failures...)
 		}
 		told++
-		if err := r.tell(ctx, pod, *want); err != nil {
+		if err := r.tellNow(ctx, pod, e, now); err != nil {
 			failures = append(failures, err)
 		}
 		if len(failures) > 0 && !isRefusal(failures[len(failures)-1]) {
@@ -208,6 +208,18 @@ func mayGrow(verdicts []Verdict) bool {
 		}
 	}
 	return false
+}
+
+// tellNow looks at the pod as it is now: since the pods were read, it may have been told, or put on a node.
+func (r *Reporter) tellNow(ctx context.Context, read *corev1.Pod, e Explanation, now time.Time) error {
+	var pod corev1.Pod
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(read), &pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if want, _ := r.changed(&pod, e, now); want != nil && pod.UID == e.UID && pod.Spec.NodeName == "" {
+		return r.tell(ctx, &pod, *want)
+	}
+	return nil
 }
 
 // tell writes the condition, and then the Event: who dies in between has told it once.
