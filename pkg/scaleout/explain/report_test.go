@@ -219,6 +219,20 @@ func TestFailureToTell(t *testing.T) {
 	}
 }
 
+// Who tells may have read the pods before it last told them, or they were put on a node.
+func TestPodsThatWereReadLongAgoAreNotToldTwice(t *testing.T) {
+	x := newTold(t, nil, waiting("a"))
+	read := x.pods()
+	for range 2 {
+		if _, err := x.Report(t.Context(), []Explanation{tells("a", scaleout.Blocked, "x")}, read, noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(x.events) != 1 {
+		t.Errorf("told %q, want it once", x.events)
+	}
+}
+
 func TestAPodThatCannotBeToldKeepsNobodyElseFromIt(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for name, test := range map[string]struct {

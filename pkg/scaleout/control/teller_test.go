@@ -1,0 +1,115 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+)
+
+// slowServer lets a status be written when the test says so.
+type slowServer struct {
+	writing, write chan string
+	failure        error
+}
+
+func newSlowTeller(t *testing.T, s *slowServer, again func()) (*teller, []*corev1.Pod) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p"}}
+	s.writing, s.write = make(chan string), make(chan string)
+	c := fake.NewClientBuilder().WithObjects(pod).WithStatusSubresource(pod).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			select {
+			case s.writing <- o.GetName():
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			select {
+			case <-s.write:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return errors.Join(s.failure, c.SubResource(sub).Patch(ctx, o, p, opts...))
+		},
+	}).Build()
+	clock := testingclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	teller := &teller{reporter: explain.NewReporter(c, events.NewFakeRecorder(100)), clock: clock, again: again, news: make(chan news, 1)}
+	teller.reporter.Quiet = 0
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { teller.run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	return teller, []*corev1.Pod{pod}
+}
+
+func (t *teller) say(pods []*corev1.Pod, text string) {
+	t.give(news{at: t.clock.Now(), pods: pods, explained: []explain.Explanation{{
+		Pod: types.NamespacedName{Namespace: "default", Name: "p"}, UID: "p", Kind: "k", Outcome: scaleout.Blocked, Summary: text,
+	}}})
+}
+
+// While one pod is told, passes go on; what they had to tell in between is outdated.
+func TestPassesDoNotWaitForPodsToBeTold(t *testing.T) {
+	s := &slowServer{}
+	teller, pods := newSlowTeller(t, s, func() {})
+	teller.say(pods, "first")
+	<-s.writing
+	teller.say(pods, "outdated")
+	teller.say(pods, "newest")
+	s.write <- ""
+	<-s.writing
+	s.write <- ""
+	written := teller.reporter.Events.(*events.FakeRecorder).Events
+	<-written
+	<-written
+	var told corev1.Pod
+	if err := teller.reporter.Client.Get(t.Context(), client.ObjectKeyFromObject(pods[0]), &told); err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(told.Status.Conditions, func(c corev1.PodCondition) bool { return c.Message == "newest" }); i < 0 {
+		t.Errorf("the pod was told %v", told.Status.Conditions)
+	}
+}
+
+// A pod that cannot be told is in the error of the next pass.
+func TestWhoCannotBeToldIsInTheNextPass(t *testing.T) {
+	s := &slowServer{failure: errors.New("disk full")}
+	teller, pods := newSlowTeller(t, s, func() {})
+	teller.say(pods, "first")
+	<-s.writing
+	s.write <- ""
+	teller.say(pods, "second")
+	<-s.writing // the first is done
+	if err := teller.failure(); !errors.Is(err, s.failure) {
+		t.Errorf("the error is %v", err)
+	}
+	s.write <- ""
+}
+
+// What is to be told later begins a pass then.
+func TestThereIsAPassWhenThereIsMoreToTell(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	s := &slowServer{}
+	teller, pods := newSlowTeller(t, s, func() { begun <- struct{}{} })
+	teller.reporter.Limit = 0
+	teller.say(pods, "first")
+	clock := teller.clock.(*testingclock.FakeClock)
+	for !clock.HasWaiters() {
+		time.Sleep(time.Millisecond)
+	}
+	clock.Step(time.Second)
+	<-begun
+}
