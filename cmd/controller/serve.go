@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"runtime/debug"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,14 +57,6 @@ func serve(ctx context.Context, f *flags) error {
 		return err
 	}
 	return m.Start(ctx)
-}
-
-// saveMemory lets the heap grow by half before it is collected, and not to twice its size: most of
-// it is the cache, which lives as long as the process. GOGC says otherwise where it is set.
-func saveMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
 }
 
 func clientConfig(f *flags) (*rest.Config, error) {
