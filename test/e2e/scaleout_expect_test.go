@@ -54,7 +54,7 @@ func (s *scaleOut) declare(name string) {
 		"instanceType":     group.Promised,
 		"max":              int64(group.Max),
 		"pairing":          group.Pairing,
-		"provisionTimeout": cmp.Or(group.Timeout, "2m"),
+		"provisionTimeout": (cmp.Or(group.Timeout, 2*time.Minute) + autoscalerDelay()).String(),
 		"template": fields{
 			"labels":      fields{groupSetLabel: groupSet(name)},
 			"taints":      []any{fields{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}},

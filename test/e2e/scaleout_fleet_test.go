@@ -43,8 +43,8 @@ type nodeGroup struct {
 	ScaleInAfter string
 	// Unneeded is how long a node is empty before it is removed; zero for never.
 	Unneeded time.Duration
-	// Timeout is the GPUNodeGroup's provisionTimeout; empty: 2m.
-	Timeout string
+	// Timeout is the GPUNodeGroup's provisionTimeout beside the stand-in; zero: 2 minutes.
+	Timeout time.Duration
 }
 
 const (
@@ -70,7 +70,7 @@ var scaleGroups = map[string]nodeGroup{
 	"direct":       {Promised: h200, Max: 5, Pairing: "direct", ScaleInAfter: "5s"},
 	"budget":       {Promised: l4, Max: 5, Pairing: "direct"},
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
-	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: "20s"},
+	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 20 * time.Second},
 	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
 	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
 	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
