@@ -121,7 +121,7 @@ func TestGPUThatIsLostAtTheStart(t *testing.T) {
 	t.Parallel()
 	n := withHabits(t, "{}", "minor: 3,", "minor: 3, presence: lost,")
 	p := n.start()
-	p.says(n, "A GPU cannot be read and is not offered", "GPU is lost", "gpus=7")
+	p.says(n, "A GPU cannot be read and gets no claims", "GPU is lost", "gpus=7")
 	n.must(p.prepare(n.within(), n.put("c", "gpu-0")))
 	if err := p.prepare(n.within(), n.put("lost", "gpu-3")); err == nil || !strings.Contains(err.Error(), "gpu-3") {
 		t.Errorf("the lost GPU was prepared: %v", err)
