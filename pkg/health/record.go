@@ -136,19 +136,22 @@ func (r *Record) level(level Level, now time.Time) {
 }
 
 // add notes a fault, or that it lasts. The first cause is the one that is told; it gets worse, but
-// not better.
+// not better, and a milder one neither ends it nor makes it last.
 func (r *Record) add(fault Fault, now time.Time) {
 	fault.Since, fault.Last = now, now
 	for i, known := range r.Faults {
 		if !known.same(fault) {
 			continue
 		}
-		known.Last = now
-		if fault.Severity > known.Severity || fault.Condition != XID {
-			known.Value, known.Words, known.Severity = fault.Value, fault.Words, fault.Severity
+		// An action is a level of its own: there is one at a time.
+		if fault.Severity > known.Severity || fault.Condition == Recovery {
+			fault.Since = known.Since
+			r.Faults[i] = fault
+			return
 		}
-		known.Unconfirmed = fault.Unconfirmed
-		r.Faults[i] = known
+		if fault.Severity == known.Severity {
+			r.Faults[i].Last, r.Faults[i].Unconfirmed = now, known.Unconfirmed && fault.Unconfirmed
+		}
 		return
 	}
 	r.Faults = append(r.Faults, fault)

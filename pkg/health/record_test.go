@@ -105,6 +105,18 @@ func TestTheFirstCauseIsTold(t *testing.T) {
 	}
 }
 
+// A milder fault of the same condition neither hides a worse one nor ends it.
+func TestAMilderFaultDoesNotHideAWorseOne(t *testing.T) {
+	r := Record{}.Next(answers(ActionUnknown, Event{Incident: FatalPoison}), rules, start)
+	pending := Facts{Reach: Answers, Level: Level{RemapPending: true}}
+	for i := range 100 {
+		r = r.Next(pending, rules, start.Add(time.Duration(i)*time.Minute))
+	}
+	if got := said(r); !slices.Equal(got, []string{"memory=fatal-poison drain 0"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Whatever happens, a record stays bounded, a healthy time ends every fault that was restored, and
 // a GPU of which nothing serious was reported has no fault that keeps claims away.
 func TestAnyHistory(t *testing.T) {

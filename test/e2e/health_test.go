@@ -85,8 +85,13 @@ func TestASickGPUEvicts(t *testing.T) {
 	run := containerRun(s.waitRunning("neighbour"))
 	index := sim.gpu(sick).Index
 	t.Cleanup(func() { must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU") })
+	// The shapes stay those of the chart's policy, so that nothing is withdrawn.
+	chart, err := s.policies(t).Get(t.Context(), "mica-default", metav1.GetOptions{})
+	must(t, err, "read the chart's policy")
+	shapes, _, err := unstructured.NestedMap(chart.Object, "spec", "shapes")
+	must(t, err, "read the chart's shapes")
 	rules := func(effect string) *unstructured.Unstructured {
-		policy := s.policyOf(fields{"whole": fields{}, "mig": fields{}, "timeSlice": fields{"replicas": int64(4)}, "mps": fields{"clients": int64(4)}})
+		policy := s.policyOf(shapes)
 		must(t, unstructured.SetNestedSlice(policy.Object, []any{fields{"condition": "memory", "effect": effect}}, "spec", "health"), "write the policy")
 		return policy
 	}

@@ -64,6 +64,9 @@ func (s *scaleOut) declare(name string) {
 	if group.Price != "" {
 		spec["pricePerHour"] = group.Price
 	}
+	if group.ScaleInAfter != "" {
+		spec["scaleInAfter"] = group.ScaleInAfter
+	}
 	must(s, theFleet(s).cloud.Put(s.Context(), group.machines(name)), "set up group %s", name)
 	_, err := s.dynamic(gpuNodeGroups).Create(s.Context(), groupWith(name, spec), metav1.CreateOptions{})
 	must(s, err, "declare group %s", name)

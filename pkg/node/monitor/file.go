@@ -11,9 +11,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
@@ -27,10 +29,13 @@ type file struct {
 	BootID string `json:"bootID"`
 	// GPUs are the records by UUID.
 	GPUs map[string]health.Record `json:"gpus"`
+	// Seen are those GPUs as they were read last.
+	Seen map[string]gpu.GPU `json:"seen,omitempty"`
 }
 
-// Load takes up what an earlier process knew. What another kernel knew is over unless the GPU says
-// that it lasts, because a machine that starts resets its GPUs.
+// Load takes up what an earlier process knew, as if it had lasted until now: nobody has looked
+// meanwhile. What another kernel knew is over unless the GPU says that it lasts, because a machine
+// that starts resets its GPUs.
 func (m *Monitor) Load(ctx context.Context) {
 	drafts, _ := filepath.Glob(m.File + ".*") // the only error is that of a bad pattern
 	for _, draft := range drafts {
@@ -44,13 +49,20 @@ func (m *Monitor) Load(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uuid, record := range kept.GPUs {
-		if kept.BootID != m.BootID {
-			record.Notes = nil
-			for i := range record.Faults {
+		for i := range record.Faults {
+			if kept.BootID == m.BootID {
+				record.Faults[i].Last = time.Now().UTC().Truncate(time.Second)
+			} else {
 				record.Faults[i].Unconfirmed = false
 			}
 		}
+		if kept.BootID != m.BootID {
+			record.Notes = nil
+		}
 		m.records[uuid] = record
+		if last, seen := kept.Seen[uuid]; seen && kept.BootID == m.BootID {
+			m.seen[uuid] = last
+		}
 	}
 }
 
@@ -77,7 +89,7 @@ func (m *Monitor) save(ctx context.Context) {
 	if err != nil {
 		other = file{} // it is replaced
 	}
-	kept := file{BootID: m.BootID, GPUs: map[string]health.Record{}}
+	kept := file{BootID: m.BootID, GPUs: map[string]health.Record{}, Seen: map[string]gpu.GPU{}}
 	m.mu.Lock()
 	for uuid, record := range m.records {
 		if other.BootID == m.BootID {
@@ -86,6 +98,9 @@ func (m *Monitor) save(ctx context.Context) {
 		}
 		if len(record.Faults)+len(record.Notes) > 0 {
 			kept.GPUs[uuid] = record
+			if last, seen := m.seen[uuid]; seen {
+				kept.Seen[uuid] = last
+			}
 		} else if _, watched := m.gpus[uuid]; !watched {
 			delete(m.records, uuid)
 		}

@@ -82,6 +82,8 @@ type Monitor struct {
 	gpus map[string]*patient
 	// records are those of all GPUs that are known to have or have had faults, by UUID.
 	records map[string]health.Record
+	// seen are the GPUs as they were read last.
+	seen map[string]gpu.GPU
 }
 
 // patient is a GPU that is watched.
@@ -98,7 +100,7 @@ type patient struct {
 
 // New returns a Monitor of no GPUs.
 func New(options Options) *Monitor {
-	return &Monitor{Options: options, wake: make(chan struct{}, 1), gpus: map[string]*patient{}, records: map[string]health.Record{}}
+	return &Monitor{Options: options, wake: make(chan struct{}, 1), gpus: map[string]*patient{}, records: map[string]health.Record{}, seen: map[string]gpu.GPU{}}
 }
 
 // See tells which GPUs there are: those that were read, and those that could not be, by UUID.
@@ -111,6 +113,7 @@ func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 	}
 	for _, g := range present {
 		seen[g.UUID] = nil
+		m.seen[g.UUID] = g
 	}
 	changed := false
 	for uuid, err := range seen {
@@ -125,9 +128,18 @@ func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 		p.missing = err
 	}
 	maps.DeleteFunc(m.gpus, func(uuid string, _ *patient) bool { _, there := seen[uuid]; return !there })
+	maps.DeleteFunc(m.seen, func(uuid string, _ gpu.GPU) bool { _, there := seen[uuid]; return !there })
 	if changed {
 		m.rouse()
 	}
+}
+
+// Remembered are the GPUs that have been seen, by this process or, of those with a fault, by an
+// earlier one since the machine started.
+func (m *Monitor) Remembered() []gpu.GPU {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.seen))
 }
 
 // Record is what is known of a GPU.
@@ -312,27 +324,25 @@ func (m *Monitor) answered(uuid string) {
 	}
 }
 
-// overdue are the GPUs that owe an answer for too long.
-func (m *Monitor) overdue() []string {
-	return m.some(func(p *patient) bool { return p.asking && time.Since(p.asked) >= patience })
-}
-
-// missing are the GPUs that cannot be read and whose record does not say so yet.
+// missing are the GPUs that cannot be read, and why.
 func (m *Monitor) missing() map[string]error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	errs := map[string]error{}
-	for _, uuid := range m.some(func(p *patient) bool { return p.missing != nil }) {
-		m.mu.Lock()
-		errs[uuid] = m.gpus[uuid].missing
-		m.mu.Unlock()
+	for uuid, p := range m.gpus {
+		if p.missing != nil {
+			errs[uuid] = p.missing
+		}
 	}
 	return errs
 }
 
-func (m *Monitor) some(match func(*patient) bool) (uuids []string) {
+// overdue are the GPUs that owe an answer for too long.
+func (m *Monitor) overdue() (uuids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uuid, p := range m.gpus {
-		if match(p) {
+		if p.asking && time.Since(p.asked) >= patience {
 			uuids = append(uuids, uuid)
 		}
 	}

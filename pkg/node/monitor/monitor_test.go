@@ -188,11 +188,53 @@ func TestARestartRemembers(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 		w.stop()
+		next := New(w.options)
+		next.Load(t.Context())
+		if got := next.Remembered(); len(got) != 1 || got[0].UUID != w.gpus[0].UUID {
+			t.Errorf("the next process remembers %v", got)
+		}
 		w.options.BootID = "boot-2"
 		w.start()
 		time.Sleep(2 * time.Minute)
 		w.expect(0)
 	})
+}
+
+// A fault that has just ended is not over because of a restart.
+func TestARestartDoesNotEndAFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p5.48xlarge")
+		w.must(w.machine.SetCondition(0, model.Condition{RecoveryAction: "gpu-reset"}))
+		w.start()
+		w.expect(0, "recovery-action=gpu-reset drain")
+		time.Sleep(time.Hour)
+		w.must(w.machine.SetCondition(0, model.Condition{}))
+		w.stop()
+		w.start()
+		w.expect(0, "recovery-action=gpu-reset drain")
+		time.Sleep(quiet + 2*time.Minute)
+		w.expect(0)
+	})
+}
+
+// GPUs come and go while those are asked that are there.
+func TestGPUsComeAndGoWhileTheyAreAsked(t *testing.T) {
+	m := New(Options{Quiet: quiet})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 2000 {
+			m.See(nil, map[string]error{fmt.Sprint(i % 3): errors.New("lost")})
+		}
+	}()
+	for range 2000 {
+		for uuid, err := range m.missing() {
+			if err == nil {
+				t.Fatalf("GPU %s is missing for no reason", uuid)
+			}
+		}
+	}
+	<-done
 }
 
 func TestALostGPU(t *testing.T) {

@@ -95,6 +95,22 @@ func TestFaultsTaintWhatTheyHit(t *testing.T) {
 	})
 }
 
+// A process that starts while a GPU cannot be read publishes it as the one before did.
+func TestALostGPUStaysAfterARestart(t *testing.T) {
+	before := newRig(t, "g5.12xlarge")
+	before.live = true
+	_, err := before.start(t)
+	must(t, err)
+	r := newRig(t, "g5.12xlarge")
+	r.live, r.health.seen = true, before.health.seen
+	must(t, r.machine.Lose(1))
+	_, err = r.start(t)
+	must(t, err)
+	if got := r.tainted("gpu-1"); !slices.Equal(got, []string{"gpu.nvidia.com/gpu-lost=:NoSchedule"}) || !slices.Equal(r.offered(), before.offered()) {
+		t.Errorf("got %v with the taints %v, want %v", r.offered(), got, before.offered())
+	}
+}
+
 type errorOf string
 
 func (e errorOf) Error() string { return string(e) }

@@ -70,6 +70,8 @@ type Claims interface {
 type Health interface {
 	// See tells which GPUs there are: those that were read, and why others could not be, by UUID.
 	See(present []gpu.GPU, missing map[string]error)
+	// Remembered are GPUs that were seen, also by earlier processes.
+	Remembered() []gpu.GPU
 	// Record is what is known of a GPU.
 	Record(uuid string) health.Record
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -213,12 +215,25 @@ type patients struct {
 	mu      sync.Mutex
 	records map[string]health.Record
 	missing map[string]error
+	seen    map[string]gpu.GPU
 }
 
-func (p *patients) See(_ []gpu.GPU, missing map[string]error) {
+func (p *patients) See(present []gpu.GPU, missing map[string]error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.missing = missing
+	if p.seen == nil {
+		p.seen = map[string]gpu.GPU{}
+	}
+	for _, g := range present {
+		p.seen[g.UUID] = g
+	}
+}
+
+func (p *patients) Remembered() []gpu.GPU {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.seen))
 }
 
 func (p *patients) Record(uuid string) health.Record {

@@ -16,15 +16,11 @@ type missingGPU struct {
 	why  error
 }
 
-// miss finds out which of the GPUs that were seen earlier are unreadable now. One of which the
-// driver does not say that is gone.
+// miss finds out which of the GPUs that were seen earlier, by whatever process, are unreadable now.
+// One of which the driver does not say that is gone.
 func (o *Offer) miss(found findings) {
-	earlier := slices.Clone(o.seen.GPUs)
-	for _, missing := range o.missing {
-		earlier = append(earlier, missing.last)
-	}
 	o.missing = nil
-	for _, g := range earlier {
+	for _, g := range o.Health.Remembered() {
 		read := slices.ContainsFunc(found.node.GPUs, func(other gpu.GPU) bool { return other.UUID == g.UUID })
 		if err := unreadableAt(found.unreadable, g.Index); !read && err != nil {
 			o.missing = append(o.missing, missingGPU{g, err})
