@@ -200,32 +200,6 @@ func TestNoNodeIsAskedForWhereNobodyWouldUseIt(t *testing.T) {
 	}
 }
 
-// The scheduler never takes the pod, such as for a volume that cannot be bound, and Cluster
-// Autoscaler ends each node that stays empty. Without an end, one pod had 19 nodes in six hours.
-func TestNodesThatStayEmptyAreAskedForEverMoreRarely(t *testing.T) {
-	w := newWorld(t, append(oneGPU(1), group("g6"))...)
-	var made []time.Duration
-	begun, known := w.clock.Now(), map[types.UID]bool{}
-	for w.clock.Since(begun) < 12*time.Hour {
-		w.autoscale()
-		w.startNodes()
-		w.pass()
-		for _, node := range all(w, &corev1.NodeList{}).Items {
-			if !known[node.UID] {
-				known[node.UID] = true
-				made = append(made, w.clock.Since(begun).Round(time.Minute))
-			}
-			if w.clock.Since(node.CreationTimestamp.Time) > 12*time.Minute {
-				w.end(&node)
-			}
-		}
-		w.clock.Step(2 * time.Minute)
-	}
-	if len(made) < 2 || len(made) > 5 {
-		t.Errorf("in half a day, nodes were asked for after %v, want a few, ever more rarely", made)
-	}
-}
-
 // A device plugin gives out the GPUs of all nodes of a group: one more would be no help.
 func TestAGroupWhoseNodesWithholdTheirGPUsIsLeftAlone(t *testing.T) {
 	w := newWorld(t, append(oneGPU(1), group("g6"))...)

@@ -62,7 +62,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w := &world{t: t, clock: testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).
-		WithStatusSubresource(&v1alpha1.GPUNodeGroup{}, &v1alpha1.GPUHeadroom{}, &corev1.Pod{}).Build()
+		WithStatusSubresource(&v1alpha1.GPUNodeGroup{}, &v1alpha1.GPUHeadroom{}, &v1alpha1.GPUBudget{}, &corev1.Pod{}).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
 	w.create(&resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: driverName},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
@@ -155,6 +156,7 @@ func (w *world) restart() {
 	w.loop = New(Options{
 		Driver:        driverName,
 		Client:        killable,
+		Live:          w.client,
 		Recorder:      w.recorder,
 		Clock:         w.clock,
 		Placeholder:   pair.PlaceholderOptions{Namespace: "mica", Image: "pause"},
