@@ -60,8 +60,8 @@ var floors = map[string]int{
 	"pkg/elastic/forecast":     5,
 	"pkg/elastic/profile":      5,
 
-	// Of a node's devices, what is published, taken and selected, for pkg/scaleout and
-	// pkg/elastic.
+	// Of a node's devices, what is published, taken and selected, for pkg/scaleout,
+	// pkg/elastic and pkg/policy.
 	"pkg/devices": 2,
 	// What nodes made of GPUPolicies, in the controller.
 	"pkg/verdict": 4,

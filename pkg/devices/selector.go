@@ -27,12 +27,12 @@ func NewSelectors() *Selectors {
 	return &Selectors{known: lru.New(remembered), compiled: dracel.NewCache(remembered, language)}
 }
 
-// Get compiles an expression as the API server does.
+// Get gives what Compile does, once for each expression.
 func (s *Selectors) Get(expression string) *Selector {
 	if known, ok := s.known.Get(expression); ok {
 		return known.(*Selector)
 	}
-	selector := newSelector(expression)
+	selector := Compile(expression)
 	s.known.Add(expression, selector)
 	return selector
 }
@@ -55,9 +55,10 @@ type Selector struct {
 }
 
 // Check tells why an expression cannot be used.
-func Check(expression string) error { return newSelector(expression).Err }
+func Check(expression string) error { return Compile(expression).Err }
 
-func newSelector(expression string) *Selector {
+// Compile compiles an expression as the API server does.
+func Compile(expression string) *Selector {
 	s := read(expression)
 	if s.Err != nil {
 		return s // it may not be looked at any further

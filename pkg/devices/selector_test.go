@@ -36,7 +36,7 @@ func TestSelectorsReadWhatTheyName(t *testing.T) {
 		`cel.bind(u, "uu" + "id", device.attributes["gpu.nvidia.com"][u] == "a")`:                               true,
 		`cel.bind(gpu, true ? device.attributes["gpu.nvidia.com"] : device.attributes["x"], gpu.type == "gpu")`: true,
 	} {
-		got := newSelector(expression)
+		got := Compile(expression)
 		if got.Err != nil || got.Everything != everything {
 			t.Errorf("%s: reads everything %v (%v), want %v", expression, got.Everything, got.Err, everything)
 		}
@@ -69,7 +69,7 @@ func TestSelectorsNameWhatTheyRead(t *testing.T) {
 	} {
 		for _, form := range []string{`VALUE == "0"`, `["0", "1"].exists(x, x == VALUE)`, `[VALUE].exists(x, x == "0")`, `{VALUE: true}["0"]`, `[VALUE].map(y, y)[0] == "0"`} {
 			expression := strings.ReplaceAll(form, "VALUE", value)
-			selector := newSelector(expression)
+			selector := Compile(expression)
 			if selector.Err != nil {
 				t.Fatalf("%s %v", expression, selector.Err)
 			}
@@ -137,7 +137,7 @@ func TestNumbersAreBounded(t *testing.T) {
 		`(isQuantity("1e-9999999") ? quantity("1") : quantity("2"))`:     false,
 		`quantity("1` + strings.Repeat("0", 1000) + `")`:                 false,
 	} {
-		selector := newSelector(strings.ReplaceAll(memory, "VALUE", value))
+		selector := Compile(strings.ReplaceAll(memory, "VALUE", value))
 		if (selector.Err == nil) != fine {
 			t.Errorf("%s: %v", value, selector.Err)
 		}
@@ -163,7 +163,7 @@ func TestSelectorsAreCompiledOnce(t *testing.T) {
 
 func TestSharedDevicesAreSeenAsSuch(t *testing.T) {
 	d := &Device{Device: &resourceapi.Device{AllowMultipleAllocations: ptr.To(true)}}
-	if matches, err := newSelector(`device.allowMultipleAllocations`).Matches(t.Context(), d.Input()); !matches || err != nil || !d.Shared() {
+	if matches, err := Compile(`device.allowMultipleAllocations`).Matches(t.Context(), d.Input()); !matches || err != nil || !d.Shared() {
 		t.Errorf("the device is not shared: %v", err)
 	}
 }

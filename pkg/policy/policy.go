@@ -16,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -55,7 +56,7 @@ type Compiled struct {
 }
 
 type override struct {
-	when   cel.CompilationResult
+	when   *devices.Selector
 	shapes gpu.Policy
 }
 
@@ -85,19 +86,16 @@ func Compile(driver string, policy *v1alpha1.GPUPolicy) (*Compiled, error) {
 }
 
 // compile holds an expression to the limits of claims' selectors.
-func compile(expression string) (cel.CompilationResult, error) {
+func compile(expression string) (*devices.Selector, error) {
 	if length := len(expression); length > resourceapi.CELSelectorExpressionMaxLength {
-		return cel.CompilationResult{}, fmt.Errorf("it has %d bytes, and at most %d are read: split it into several overrides", length, resourceapi.CELSelectorExpressionMaxLength)
+		return nil, fmt.Errorf("it has %d bytes, and at most %d are read: split it into several overrides", length, resourceapi.CELSelectorExpressionMaxLength)
 	}
-	result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expression, cel.Options{})
-	if result.Error != nil {
+	selector := devices.Compile(expression)
+	if selector.Err != nil {
 		// CEL points at the place in a drawing of several lines.
-		return result, fmt.Errorf("%s: write an expression as in a claim's selector that is true for the GPUs that are meant", strings.Join(strings.Fields(result.Error.Error()), " "))
+		return nil, fmt.Errorf("it %s (an expression is written as in a claim's selector, and is true for the GPUs that are meant)", strings.Join(strings.Fields(selector.Err.Error()), " "))
 	}
-	if result.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
-		return result, fmt.Errorf("it may cost %d units, and at most %d are allowed: write a simpler expression", result.MaxCost, uint64(resourceapi.CELSelectorExpressionMaxCost))
-	}
-	return result, nil
+	return selector, nil
 }
 
 // For says what the policy means for each GPU of a node. It fails when one of
@@ -127,7 +125,7 @@ func (c *Compiled) match(ctx context.Context, node gpu.Node, g gpu.GPU) (string,
 	device := slice.Whole(node, g)
 	input := cel.Device{Driver: c.driver, Attributes: device.Attributes, Capacity: device.Capacity}
 	for i, o := range c.overrides {
-		matches, _, err := o.when.DeviceMatches(ctx, input)
+		matches, err := o.when.Matches(ctx, input)
 		if err != nil {
 			return "", gpu.Policy{}, fmt.Errorf("GPUPolicy %s, spec.overrides[%d].when, GPU %d (%s): %w: for what some GPUs lack write .?name.orValue(…)", c.name, i, g.Minor, g.UUID, err)
 		}

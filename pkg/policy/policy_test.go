@@ -96,17 +96,18 @@ func TestRefusalsNamePolicyFieldAndGPU(t *testing.T) {
 		node gpu.Node
 		want []string
 	}{
-		"no shapes":          {"shapes: {}", node, []string{"GPUPolicy p, spec.shapes.", "name at least one shape"}},
-		"too many replicas":  {"shapes: {timeSlice: {replicas: 129}}", node, []string{"GPUPolicy p, GPU 0 (GPU-", "spec.shapes.timeSlice: replicas is 129"}},
-		"both kinds":         {"shapes: {mig: {shared: [{profile: 1g.10gb, mps: {clients: 2}, timeSlice: {replicas: 2}}]}}", node, []string{"spec.shapes.mig.shared[0]", "exactly one of"}},
-		"twice":              {"shapes: {mig: {shared: [{profile: a, mps: {clients: 2}}, {profile: a, mps: {clients: 2}}]}}", node, []string{"mig.shared[1]", "twice"}},
-		"no CEL":             {"{shapes: {whole: {}}, overrides: [{when: 'device.', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "compilation failed"}},
-		"not a truth":        {"{shapes: {whole: {}}, overrides: [{when: '1', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "bool"}},
-		"dear":               {"{shapes: {whole: {}}, overrides: [{when: 'device.attributes.all(a, device.attributes.all(b, device.attributes.all(c, device.attributes.all(d, a != b && c != d))))', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "simpler"}},
-		"long":               {"{shapes: {whole: {}}, overrides: [{when: '" + strings.Repeat("!", 20000) + "true', shapes: {mig: {}}}]}", node, []string{"20004 bytes"}},
-		"a missing key":      {"{shapes: {whole: {}}, overrides: [{when: 'device.attributes[\"gpu.nvidia.com\"].colour == \"red\"', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when, GPU 0", "no such key", "orValue"}},
-		"old GPU":            {"{shapes: {whole: {}}, overrides: [{when: 'true', shapes: {mps: {clients: 2}}}]}", old, []string{"GPU 3", "spec.overrides[0].shapes.mps", "Tesla P40"}},
-		"bad override shape": {"{shapes: {whole: {}}, overrides: [{when: 'true', shapes: {}}]}", node, []string{"spec.overrides[0].shapes."}},
+		"no shapes":            {"shapes: {}", node, []string{"GPUPolicy p, spec.shapes.", "name at least one shape"}},
+		"too many replicas":    {"shapes: {timeSlice: {replicas: 129}}", node, []string{"GPUPolicy p, GPU 0 (GPU-", "spec.shapes.timeSlice: replicas is 129"}},
+		"both kinds":           {"shapes: {mig: {shared: [{profile: 1g.10gb, mps: {clients: 2}, timeSlice: {replicas: 2}}]}}", node, []string{"spec.shapes.mig.shared[0]", "exactly one of"}},
+		"twice":                {"shapes: {mig: {shared: [{profile: a, mps: {clients: 2}}, {profile: a, mps: {clients: 2}}]}}", node, []string{"mig.shared[1]", "twice"}},
+		"no CEL":               {"{shapes: {whole: {}}, overrides: [{when: 'device.', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "compilation failed"}},
+		"not a truth":          {"{shapes: {whole: {}}, overrides: [{when: '1', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "bool"}},
+		"dear":                 {"{shapes: {whole: {}}, overrides: [{when: 'device.attributes.all(a, device.attributes.all(b, device.attributes.all(c, device.attributes.all(d, a != b && c != d))))', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "simpler"}},
+		"long":                 {"{shapes: {whole: {}}, overrides: [{when: '" + strings.Repeat("!", 20000) + "true', shapes: {mig: {}}}]}", node, []string{"20004 bytes"}},
+		"a number without end": {"{shapes: {whole: {}}, overrides: [{when: 'device.capacity[\"gpu.nvidia.com\"].memory.isGreaterThan(quantity(\"1e-9999999\"))', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when: it has the number \"1e-9999999\"", "write one that devices can have"}},
+		"a missing key":        {"{shapes: {whole: {}}, overrides: [{when: 'device.attributes[\"gpu.nvidia.com\"].colour == \"red\"', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when, GPU 0", "no such key", "orValue"}},
+		"old GPU":              {"{shapes: {whole: {}}, overrides: [{when: 'true', shapes: {mps: {clients: 2}}}]}", old, []string{"GPU 3", "spec.overrides[0].shapes.mps", "Tesla P40"}},
+		"bad override shape":   {"{shapes: {whole: {}}, overrides: [{when: 'true', shapes: {}}]}", node, []string{"spec.overrides[0].shapes."}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			compiled, err := Compile(fixture.Driver, parse(t, test.spec))
