@@ -238,6 +238,25 @@ func TestANodeThatWithholdsItsGPUsSaysWhy(t *testing.T) {
 	}
 }
 
+// To read the number, CEL takes minutes for each device, and no end of a context stops it.
+func TestANumberWithoutEndIsExplained(t *testing.T) {
+	const (
+		endless = `device.capacity["gpu.nvidia.com"].memory.isGreaterThan(quantity("1e-9999999"))`
+		why     = `has the number "1e-9999999", whose exponent has more than 2 digits: write one that devices can have`
+	)
+	w := newWorld().group("p5", "192", newMachine().gpus(8, h100, "81152Mi"), nil).node("live", "p5", newMachine().gpus(8, h100, "81152Mi"))
+	of := w.Classes[0].DeepCopy()
+	of.Name = "endless"
+	of.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: endless}}}
+	w.Classes = append(w.Classes, of)
+	w.pods("claim", 1, claimOf("x", wants(1, endless))).pods("class", 1, claimOf("x", ofClass("endless", 1)))
+	for _, name := range []string{"claim-0", "class-0"} {
+		if e := w.explain(t, name); !strings.Contains(e.Summary, why) {
+			t.Errorf("%s: %s %q does not say that it %s", name, e.Outcome, e.Summary, why)
+		}
+	}
+}
+
 func TestExplanationIsBounded(t *testing.T) {
 	w := newWorld()
 	for i := range 30 {
