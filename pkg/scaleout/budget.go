@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -180,7 +179,7 @@ func (b *budget) refuses(g *group) string {
 		return fmt.Sprintf("budget %s has a price per hour, and that of group %s is not known: set its spec.pricePerHour", b.Name, g.Name)
 	case b.PricePerHour != nil && b.over(g):
 		return fmt.Sprintf("budget %s allows %s per hour, of which %s is spent, and a node of group %s costs %s: raise spec.pricePerHour, or wait until nodes are gone",
-			b.Name, price(*b.PricePerHour), price(b.price), g.Name, price(*g.PricePerHour))
+			b.Name, Price(*b.PricePerHour), Price(b.price), g.Name, Price(*g.PricePerHour))
 	case b.Rate != nil && b.nodes+1 > b.Rate.Nodes:
 		return fmt.Sprintf("budget %s allows %s in %s, and as many have come or are coming: it goes on when they are older",
 			b.Name, nodes(b.Rate.Nodes), b.Rate.Period)
@@ -193,9 +192,13 @@ func (b *budget) over(g *group) bool {
 	return with.Cmp(*b.PricePerHour) > 0
 }
 
-// price is one for people.
-func price(q resource.Quantity) string {
-	return strconv.FormatFloat(q.AsApproximateFloat64(), 'f', -1, 64)
+// Price is one for people, who do not write 4600m for 4.6, nor 9.200000000000001 for 9.2.
+func Price(q resource.Quantity) string {
+	text := q.AsDec().String()
+	if strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	}
+	return text
 }
 
 // refused says which of the payers refuses a node of the group, and why; nil: none does.

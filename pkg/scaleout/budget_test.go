@@ -281,3 +281,11 @@ func TestNoNodeIsAskedForInVain(t *testing.T) {
 		t.Errorf("%d nodes are asked for: the test shows too little", asked)
 	}
 }
+
+func TestAPriceIsForPeople(t *testing.T) {
+	for price, want := range map[string]string{"0": "0", "98": "98", "9.2": "9.2", "4600m": "4.6", "98.320": "98.32", "12000m": "12", "1k": "1000", "100": "100"} {
+		if got := Price(resource.MustParse(price)); got != want {
+			t.Errorf("%s is told as %q, want %q", price, got, want)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func log(d Decision) string {
 		}
 	}
 	for _, s := range d.Budgets {
-		fmt.Fprintf(&b, "budget %s: %d GPUs, %s per hour, %s of its rate, %d pods held\n", s.Name, s.GPUs, price(s.PricePerHour), nodes(s.Nodes), s.Held)
+		fmt.Fprintf(&b, "budget %s: %d GPUs, %s per hour, %s of its rate, %d pods held\n", s.Name, s.GPUs, Price(s.PricePerHour), nodes(s.Nodes), s.Held)
 	}
 	for _, r := range d.Supplies {
 		fmt.Fprintf(&b, "room for %s: free %d (%d kept), coming %d, provisionable %d\n", r.ID, r.Free, r.Kept, r.Coming, r.Provisionable)

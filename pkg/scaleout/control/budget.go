@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
@@ -33,8 +31,10 @@ func (l *Loop) writeBudget(ctx context.Context, object *v1alpha1.GPUBudget, d sc
 	after.Status = v1alpha1.GPUBudgetStatus{
 		ObservedGeneration: object.Generation,
 		GPUs:               int32(d.GPUs),
-		PricePerHour:       decimal(d.PricePerHour),
 		Held:               int32(d.Held),
+	}
+	if !d.PricePerHour.IsZero() {
+		after.Status.PricePerHour = scaleout.Price(d.PricePerHour)
 	}
 	if apiequality.Semantic.DeepEqual(object.Status, after.Status) {
 		return nil
@@ -48,12 +48,4 @@ func (l *Loop) writeBudget(ctx context.Context, object *v1alpha1.GPUBudget, d sc
 		return fmt.Errorf("write the status of GPUBudget %s: %w", object.Name, err)
 	}
 	return nil
-}
-
-// decimal is a price for people, who do not write 4600m for 4.6.
-func decimal(price resource.Quantity) string {
-	if price.IsZero() {
-		return ""
-	}
-	return strconv.FormatFloat(price.AsApproximateFloat64(), 'f', -1, 64)
 }
