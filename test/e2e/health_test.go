@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -79,7 +80,9 @@ func TestASickGPUEvicts(t *testing.T) {
 	sim := under.onSimulator(t)
 	s := newScenario(t, len(under.devices))
 	s.createTemplate("one", s.claimFor(1))
-	s.createPod(s.podFromTemplate("patient", "one"))
+	patient := s.podFromTemplate("patient", "one")
+	patient.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
+	s.createPod(patient)
 	s.createPod(s.podFromTemplate("neighbour", "one"))
 	sick := s.expectOwnDevices("patient")[0]
 	run := containerRun(s.waitRunning("neighbour"))
