@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,15 +102,16 @@ func TestWhoCannotBeToldIsInTheNextPass(t *testing.T) {
 
 // What is to be told later begins a pass then.
 func TestThereIsAPassWhenThereIsMoreToTell(t *testing.T) {
-	begun := make(chan struct{}, 1)
-	s := &slowServer{}
-	teller, pods := newSlowTeller(t, s, func() { begun <- struct{}{} })
-	teller.reporter.Limit = 0
-	teller.say(pods, "first")
-	clock := teller.clock.(*testingclock.FakeClock)
-	for !clock.HasWaiters() {
-		time.Sleep(time.Millisecond)
-	}
-	clock.Step(time.Second)
-	<-begun
+	synctest.Test(t, func(t *testing.T) {
+		begun := make(chan struct{}, 1)
+		teller, pods := newSlowTeller(t, &slowServer{}, func() { begun <- struct{}{} })
+		teller.reporter.Limit = 0
+		teller.say(pods, "first")
+		synctest.Wait()
+		teller.clock.(*testingclock.FakeClock).Step(time.Second)
+		synctest.Wait()
+		if len(begun) != 1 {
+			t.Error("no pass began a second after a pod that was to be told later")
+		}
+	})
 }
