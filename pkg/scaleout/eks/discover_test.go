@@ -160,7 +160,7 @@ func TestAGroupThatCannotBeDescribedLeavesTheOthers(t *testing.T) {
 	}{
 		"it fails":    {fault(400, "InvalidRequestException", "no"), "InvalidRequestException", 2},
 		"it is gone":  {fault(404, "ResourceNotFoundException", "No node group found"), "", 1},
-		"it is large": {fault(400, "InvalidRequestException", strings.Repeat("x", 2*maxAnswer)), "DescribeNodegroup", 2},
+		"it is large": {fault(400, "InvalidRequestException", strings.Repeat("x", 2*maxAnswer)), "DescribeNodegroup of node group gpus of cluster one: the answer has more than 1048576 bytes", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

@@ -83,13 +83,14 @@ func New(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	api := eks.NewFromConfig(c, func(e *eks.Options) {
-		e.HTTPClient = bounded{e.HTTPClient}
+		e.HTTPClient = bounded{e.HTTPClient, maxAnswer}
 		if o.Endpoint != "" {
 			e.BaseEndpoint = aws.String(o.Endpoint)
 		}
 	})
+	scaling := autoscaling.NewFromConfig(c, func(a *autoscaling.Options) { a.HTTPClient = bounded{a.HTTPClient, maxScalingAnswer} })
 	return &Client{
-		api: api, scaling: autoscaling.NewFromConfig(c, func(a *autoscaling.Options) { a.HTTPClient = bounded{a.HTTPClient} }), options: o,
+		api: api, scaling: scaling, options: o,
 		answers: map[groupID]answer{}, sizes: map[groupID]size{}, issues: map[groupID]issues{},
 		refusals: map[groupID]refused{}, held: map[groupID]time.Time{}, ended: map[string]time.Time{},
 	}, nil

@@ -36,6 +36,10 @@ func (c *Client) judge(of api, action string, group groupID, err error) error {
 	if throttles(err) {
 		return fmt.Errorf("%s: %s throttles calls of this account (%w); it is left alone until %s", what, of.name, ErrThrottled, timeOfDay(c.throttled()))
 	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return fmt.Errorf("%s: the answer has more than %d bytes, which is more than %s has to say, and is not read on: see what answers at its endpoint: %w", what, large.Limit, of.name, err)
+	}
 	var answer smithy.APIError
 	if !errors.As(err, &answer) {
 		return fmt.Errorf("%s: %s could not be asked: %w; see whether the controller reaches the endpoint and gets credentials by IRSA or Pod Identity", what, of.name, err)

@@ -2,7 +2,6 @@ package eks
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 
@@ -19,8 +18,10 @@ const (
 	maxNodes  = 100_000
 	maxLabels = 64
 	maxTaints = 32
-	// maxAnswer is how many bytes of an answer are read.
-	maxAnswer = 1 << 20
+	// maxAnswer is how many bytes of an answer of EKS are read, and maxScalingAnswer of one of EC2
+	// Auto Scaling, which has some 600 for every instance of a group.
+	maxAnswer        = 1 << 20
+	maxScalingAnswer = 64 << 20
 )
 
 // nodegroupName is what EKS accepts as a name (CreateNodegroup, nodegroupName).
@@ -67,8 +68,12 @@ func check(g *types.Nodegroup) error {
 	return nil
 }
 
-// bounded is a client of HTTP that reads no more of an answer than EKS has to say.
-type bounded struct{ eks.HTTPClient }
+// bounded is a client of HTTP that reads no more of an answer than so many bytes. Reading on gives
+// an http.MaxBytesError.
+type bounded struct {
+	eks.HTTPClient
+	bytes int64
+}
 
 // Do implements eks.HTTPClient.
 func (b bounded) Do(request *http.Request) (*http.Response, error) {
@@ -76,9 +81,6 @@ func (b bounded) Do(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return response, err
 	}
-	response.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(response.Body, maxAnswer), response.Body}
+	response.Body = http.MaxBytesReader(nil, response.Body, b.bytes)
 	return response, nil
 }

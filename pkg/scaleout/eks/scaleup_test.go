@@ -267,7 +267,7 @@ func (f *fleet) control() error {
 	for _, action := range result.Actions {
 		f.acted = append(f.acted, action.String())
 	}
-	failed := (&pair.Executor{Client: f.api, Live: noPods{}, Nodegroups: f.client}).Do(ctx, &result)
+	failed := (&pair.Executor{Client: f.api, Live: noPods{f.api}, Nodegroups: f.client}).Do(ctx, &result)
 	var group v1alpha1.GPUNodeGroup
 	if err := f.api.Get(ctx, types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
 		return err

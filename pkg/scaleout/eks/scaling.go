@@ -93,7 +93,8 @@ func (c *Client) noteRefusal(group groupID, err error) error {
 
 // End terminates an instance of a group and lets the group's size be one less. An instance that
 // terminates already is left alone, so that its end counts once, however often it is asked for.
-// The error is pair.ErrRefused when AWS will not do it the next time either.
+// The error is pair.ErrRefused when AWS will not do it the next time either, and
+// pair.ErrNotInGroup where it has no such instance in the group.
 func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance string) error {
 	if c.ends(instance) {
 		return nil
@@ -111,7 +112,7 @@ func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance st
 	}
 	at := slices.IndexFunc(g.Instances, func(i types.Instance) bool { return aws.ToString(i.InstanceId) == instance })
 	if at < 0 {
-		return fmt.Errorf("%w: instance %s is none of %s: it was detached, or has ended", pair.ErrRefused, instance, group)
+		return fmt.Errorf("%w: instance %s is none of %s: it was detached, or has ended", pair.ErrNotInGroup, instance, group)
 	}
 	if strings.HasPrefix(string(g.Instances[at].LifecycleState), "Terminat") {
 		c.noteEnd(instance)

@@ -3,10 +3,13 @@ package eks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -157,6 +160,27 @@ func TestAnEndIsRefused(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.say) || errors.Is(err, pair.ErrRefused) != test.refused {
 				t.Errorf("End gives %v; want that it says %q, and is refused: %t", err, test.say, test.refused)
 			}
+			if left := name == "detached"; errors.Is(err, pair.ErrNotInGroup) != left {
+				t.Errorf("End gives %v; want that the instance is not in the group: %t", err, left)
+			}
 		})
+	}
+}
+
+func TestALargeGroupIsReadWhole(t *testing.T) {
+	b := newBench(t)
+	all := map[string]string{"i-1": "InService"}
+	for i := range 2 * maxAnswer >> 10 {
+		all[fmt.Sprintf("i-%d-%s", i, strings.Repeat("x", 1<<10))] = "InService"
+	}
+	b.instances(gpus.Nodegroup, len(all), all)
+	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Max = len(all) })
+	if err := b.client.End(context.Background(), groupOf(gpus, ""), "i-1"); err != nil {
+		t.Errorf("End gives %.300v", err)
+	}
+	b.client.scaling = autoscaling.New(b.client.scaling.Options(), func(o *autoscaling.Options) { o.HTTPClient = bounded{http.DefaultClient, maxAnswer} })
+	const say = "the answer has more than 1048576 bytes, which is more than EC2 Auto Scaling has to say"
+	if err := b.client.End(context.Background(), groupOf(gpus, ""), "i-2"); err == nil || !strings.Contains(err.Error(), say) || errors.Is(err, pair.ErrRefused) {
+		t.Errorf("End gives %.300v, want that it says %q", err, say)
 	}
 }

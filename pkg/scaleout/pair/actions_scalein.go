@@ -83,38 +83,50 @@ func (a endNode) String() string {
 func (endNode) group() string { return "" }
 
 // do records that the node ends, and then ends it. Whoever is killed in between finds the record,
-// and ends the same machine again, which is nothing new to AWS. What AWS refuses to end is
-// uncordoned.
+// and ends the same machine again, which is nothing new to AWS. Before every call the API server is
+// asked: what is used, or uncordoned, is taken back, also if AWS was asked before. What AWS refuses
+// to end is uncordoned. What has left the group since AWS was asked is going: its Node goes, too.
 func (a endNode) do(ctx context.Context, e *Executor, _ *Result) error {
 	if e.Nodegroups == nil {
 		return errors.New("there is no client of EKS: give the controller a region and credentials")
 	}
 	node := a.Node
-	if view.MarkOf(node).Step != view.StepEnding {
-		used, err := a.used(ctx, e)
-		if err != nil {
-			return err
-		}
-		next := markNode{Node: node, Mark: view.Mark{Step: view.StepEnding, Since: a.Now.Truncate(time.Second)}}
-		if used {
-			next.Mark = view.Mark{}
-		}
-		if written, err := next.write(ctx, e); err != nil || !written || used {
+	used, err := a.used(ctx, e)
+	if err != nil {
+		return err
+	}
+	if used {
+		return markNode{Node: node}.do(ctx, e, nil)
+	}
+	asked := view.MarkOf(node).Step == view.StepEnding
+	if !asked {
+		ending := markNode{Node: node, Mark: view.Mark{Step: view.StepEnding, Since: a.Now.Truncate(time.Second)}}
+		if written, err := ending.write(ctx, e); err != nil || !written {
 			return err
 		}
 		node = node.DeepCopy()
-		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationScaleIn, next.Mark.String())
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationScaleIn, ending.Mark.String())
 	}
-	err := e.Nodegroups.End(ctx, a.Group, a.Instance)
-	if errors.Is(err, ErrRefused) {
+	err = e.Nodegroups.End(ctx, a.Group, a.Instance)
+	switch {
+	case asked && errors.Is(err, ErrNotInGroup):
+		return nil
+	case errors.Is(err, ErrRefused):
 		_, back := markNode{Node: node, Mark: view.Mark{Step: view.StepEmpty, Since: a.Now.Truncate(time.Second)}}.write(ctx, e)
 		return errors.Join(err, back)
 	}
 	return err
 }
 
-// used asks the API server itself whether a pod has come since the cordon.
+// used asks the API server itself whether a pod has come since the cordon, or somebody has
+// uncordoned the node. One that is gone is not used.
 func (a endNode) used(ctx context.Context, e *Executor) (bool, error) {
+	var node corev1.Node
+	if err := e.Live.Get(ctx, types.NamespacedName{Name: a.Node.Name}, &node); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read node %s, without which it is not ended: %w", a.Node.Name, err)
+	} else if err == nil && !node.Spec.Unschedulable {
+		return true, nil
+	}
 	var pods corev1.PodList
 	if err := e.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": a.Node.Name}); err != nil {
 		return false, fmt.Errorf("list the pods of node %s, without which it is not ended: %w", a.Node.Name, err)

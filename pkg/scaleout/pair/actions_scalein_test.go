@@ -108,6 +108,8 @@ func TestANodeEnds(t *testing.T) {
 		"AWS does not answer":        {view.StepCordoned, nil, errors.New("timeout"), 1, view.StepEnding},
 		"AWS refuses":                {view.StepCordoned, nil, ErrRefused, 1, view.StepEmpty},
 		"AWS refuses the next time":  {view.StepEnding, nil, ErrRefused, 1, view.StepEmpty},
+		"not again with a pod":       {view.StepEnding, []client.Object{daemon, late}, nil, 0, ""},
+		"it was detached":            {view.StepCordoned, nil, ErrNotInGroup, 1, view.StepEmpty},
 		"somebody has uncordoned it": {"", nil, nil, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +134,40 @@ func TestANodeEnds(t *testing.T) {
 				t.Errorf("ended %v, and the node is %v, cordoned: %t; want %d, and %q", aws.ended, mark, node.Spec.Unschedulable, test.ended, test.want)
 			}
 			if problem := result.Status["p5"].ScaleIn.Problem; (problem != "") != (test.fails != nil) || test.fails != nil && !strings.Contains(problem, "node n has been empty for long and does not end: ") {
+				t.Errorf("told is %q", problem)
+			}
+		})
+	}
+}
+
+// Somebody may uncordon a node whose end was asked for, and AWS may have done it before the Node goes.
+func TestANodeThatEndsIsLookedAtAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		step       view.Step
+		uncordoned bool
+		fails      error
+		ended      int
+		want       view.Step
+	}{
+		"uncordoned":            {view.StepEnding, true, nil, 0, ""},
+		"uncordoned before":     {view.StepCordoned, true, nil, 0, ""},
+		"it has left the group": {view.StepEnding, false, ErrNotInGroup, 1, view.StepEnding},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := markedNode(test.step)
+			node.Spec.Unschedulable = !test.uncordoned
+			c := apiWith(t, interceptor.Funcs{}, node)
+			aws := &ender{err: test.fails, look: func() {}}
+			e := &Executor{Client: c, Live: liveReader{c}, Nodegroups: aws}
+			result := &Result{Actions: []Action{endNode{Group: eksGroup("p5", "p5"), Node: markedNode(test.step), Instance: "i-1", Now: epoch.Add(time.Hour)}}, Status: map[string]GroupStatus{}}
+			if err := e.Do(t.Context(), result); err != nil {
+				t.Errorf("error %v", err)
+			}
+			node = readNode(t, c)
+			if mark := view.MarkOf(node); len(aws.ended) != test.ended || mark.Step != test.want || node.Spec.Unschedulable != mark.Cordons() {
+				t.Errorf("ended %v, and the node is %v, cordoned: %t; want %d, and %q", aws.ended, mark, node.Spec.Unschedulable, test.ended, test.want)
+			}
+			if problem := result.Status["p5"].ScaleIn.Problem; problem != "" {
 				t.Errorf("told is %q", problem)
 			}
 		})

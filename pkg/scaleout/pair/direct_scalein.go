@@ -26,8 +26,8 @@ const (
 )
 
 // shrinking ends nodes of a group that have been empty for long. It evicts nothing, so that no
-// PodDisruptionBudget is ever touched. A node goes from one step of its mark to the next; until it
-// ends, whatever needs it takes it back.
+// PodDisruptionBudget is ever touched. A node goes from one step of its mark to the next; until
+// AWS is asked, whatever needs it takes it back, and after that, see endNode.
 type shrinking struct {
 	*growing
 	after time.Duration
@@ -87,6 +87,8 @@ func (s *shrinking) decide() {
 func (s *shrinking) step(node *view.NodeState) {
 	mark := view.MarkOf(node.Object)
 	switch empty := s.after > 0 && s.empty(node); {
+	case mark.Cordons() && (s.after == 0 || !node.Object.Spec.Unschedulable):
+		s.mark(node, "") // it is to stay, whatever AWS was asked before
 	case mark.Step == view.StepEnding:
 		s.end(node)
 	case !empty && mark.Step != "":
@@ -175,11 +177,11 @@ func instanceID(node *corev1.Node) string {
 }
 
 // strayMarks takes the marks from nodes of groups whose nodes are not ended, so that they are not
-// cordoned for ever. What ends already ends.
+// cordoned for ever.
 func strayMarks(s *Situation) []Action {
 	var actions []Action
 	clear := func(node *corev1.Node) {
-		if step := view.MarkOf(node).Step; step != "" && step != view.StepEnding {
+		if view.MarkOf(node).Step != "" {
 			actions = append(actions, markNode{Node: node})
 		}
 	}

@@ -217,6 +217,7 @@ func TestDirectGrows(t *testing.T) {
 			c.View.Budgets = []scaleout.Budget{{Namespaces: []string{"a"}}}
 		}, "set the size of gpus to 1\nin flight: intent 1 to 1\n"},
 		"beside a node that we end": {func(c *calling) {
+			c.group().Object.Spec.ScaleInAfter = nil
 			mark(c.node(time.Hour, true), view.StepEnding, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Max = 1 })
 			c.demand(1)

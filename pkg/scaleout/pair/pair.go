@@ -6,6 +6,7 @@ package pair
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -104,9 +105,13 @@ type Nodegroups interface {
 	SetWarmPool(ctx context.Context, group *v1alpha1.GPUNodeGroup, size int) (string, error)
 	// End terminates an EC2 instance of the group, and lets the group's size be one less. Asked
 	// for again, it changes nothing more. The error is ErrRefused where nothing was begun and
-	// nothing will be the next time.
+	// nothing will be the next time, and ErrNotInGroup, too, where the group has no such instance
+	// (any more).
 	End(ctx context.Context, group *v1alpha1.GPUNodeGroup, instance string) error
 }
 
 // ErrRefused is what errors of Nodegroups are when AWS refuses what is asked for.
 var ErrRefused = errors.New("refused")
+
+// ErrNotInGroup is the ErrRefused of an instance that has ended, or was detached.
+var ErrNotInGroup = fmt.Errorf("%w: not in the group", ErrRefused)

@@ -28,7 +28,7 @@ const (
 	StepEmpty Step = "empty"
 	// StepCordoned: no pods are placed there any more, and it is seen whether one was on its way.
 	StepCordoned Step = "cordoned"
-	// StepEnding: AWS is asked, or was, to terminate the machine. There is no way back.
+	// StepEnding: AWS is asked, or was, to terminate the machine.
 	StepEnding Step = "ending"
 )
 
