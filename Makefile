@@ -100,10 +100,6 @@ test-unit: ## Run the tests that need no cluster, with the race detector
 test-e2e: ## Run the end-to-end tests on a private cluster of their own
 	@hack/test.sh e2e
 
-.PHONY: test-scaleout
-test-scaleout: ## Run the end-to-end tests of scale-out; AUTOSCALER=FILE runs the real Cluster Autoscaler beside them
-	@E2E_FLAGS="$${E2E_FLAGS:--test.run ^TestScaleOut}" hack/test.sh e2e
-
 .PHONY: lint
 lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
 	hack/lint.sh
