@@ -25,6 +25,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -215,5 +216,18 @@ func TestClusterThatCannotBeRead(t *testing.T) {
 			_, err := ask(t, reader, "big")
 			fixture.Sentence(t, err, append(tc.want, "list")...)
 		})
+	}
+}
+
+// The plugin judges nodes by the startup taints that the controller was told of.
+func TestExplainKnowsTheOperatorsStartupTaints(t *testing.T) {
+	t.Cleanup(func() { template.DeclareStartup(nil, nil) })
+	if _, err := execute(t, "explain", "--startup-taint=example.com/boots", "--startup-taint-prefix=agents.example.com/", "service/x"); err == nil {
+		t.Fatal("a service is explained")
+	}
+	for _, key := range []string{"example.com/boots", "agents.example.com/net"} {
+		if !template.IsStartup(corev1.Taint{Key: key}) {
+			t.Errorf("%s is taken for a taint that lasts", key)
+		}
 	}
 }
