@@ -147,6 +147,7 @@ func New(options Options) (*Driver, error) {
 		BootID:  options.BootID,
 		Quiet:   options.HealthQuiet,
 		Changed: d.healthChanged,
+		Asked:   func() { d.offer.Used() },
 		Tell:    d.tellHealth,
 	})
 	d.offer = offer.New(offer.Options{

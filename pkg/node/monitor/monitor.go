@@ -69,6 +69,8 @@ type Options struct {
 	Quiet time.Duration
 	// Changed is called when faults have come or gone.
 	Changed func()
+	// Asked is called when GPUs have been asked, for which the driver was opened if it rested.
+	Asked func()
 	// Tell says what is new to who has to know.
 	Tell func(ctx context.Context, change Change)
 }
@@ -285,6 +287,9 @@ func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
 		case <-ctx.Done():
 			return changed
 		}
+	}
+	if len(due) > 0 {
+		m.Asked()
 	}
 	for _, uuid := range m.overdue() {
 		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Silent})) || changed

@@ -35,6 +35,7 @@ type ward struct {
 	mu      sync.Mutex
 	told    []string
 	changes []time.Time
+	asked   int
 }
 
 func newWard(t *testing.T, machine string) *ward {
@@ -47,6 +48,11 @@ func newWard(t *testing.T, machine string) *ward {
 	w.gpus = node.GPUs
 	w.options = Options{
 		File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet,
+		Asked: func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.asked++
+		},
 		Changed: func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -135,6 +141,20 @@ func TestAFaultComesAndGoes(t *testing.T) {
 		w.expect(2)
 		if got := w.heard(); !slices.Equal(got, []string{"fault xid=79", "over xid=79"}) {
 			t.Errorf("told %q", got)
+		}
+	})
+}
+
+// Each round of questions is told, so that the driver may rest after it, and there is one per minute.
+func TestQuestionsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "g5.12xlarge")
+		w.start()
+		time.Sleep(10*askInterval + askInterval/2)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.asked < 10 || w.asked > 11 {
+			t.Errorf("told %d times of questions in 10 minutes, want once per minute", w.asked)
 		}
 	})
 }

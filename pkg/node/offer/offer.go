@@ -111,6 +111,8 @@ type Offer struct {
 	report   *report
 	// reconsider wakes Watch up, as when a policy has changed.
 	reconsider chan struct{}
+	// used wakes Watch up to let the driver rest.
+	used chan struct{}
 	// changed holds a token when claims can be prepared with something else.
 	changed chan struct{}
 	// state is what State returns.
@@ -155,6 +157,7 @@ func New(options Options) *Offer {
 		Options:    options,
 		report:     &report{client: options.Policies, nodeName: options.NodeName, changed: make(chan struct{}, 1)},
 		reconsider: make(chan struct{}, 1),
+		used:       make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 	}
 	o.policies = newPolicyView(options.Policies, options.Client, options.NodeName, func() { wake(o.reconsider) })
@@ -206,6 +209,9 @@ func (o *Offer) State() State {
 // Reconsider has the offer looked at again, as when a GPU has become sick.
 func (o *Offer) Reconsider() { wake(o.reconsider) }
 
+// Used tells that somebody has asked the NVIDIA driver, which may rest again now.
+func (o *Offer) Used() { wake(o.used) }
+
 // Changed tells that claims can be prepared with something else than before.
 func (o *Offer) Changed() <-chan struct{} { return o.changed }
 
@@ -237,20 +243,38 @@ func (o *Offer) Watch(ctx context.Context) error {
 			pause, look = due, o.offerAll
 			again = time.Now().Add(due + next())
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-o.reconsider:
-			look = o.offerChanges
-		case <-time.After(pause):
+		woken, err := o.wait(ctx, pause)
+		if err != nil {
+			return err
 		}
-		err := look(ctx)
+		if woken {
+			look = o.offerChanges
+		}
+		err = look(ctx)
 		switch {
 		case err == nil:
 			said = ""
 		case err.Error() != said && ctx.Err() == nil:
 			said = err.Error()
 			klog.FromContext(ctx).Error(err, "The GPUs cannot be read again; what was seen last stays offered")
+		}
+	}
+}
+
+// wait waits for so long, or until it is woken. Whenever the driver was used meanwhile, it rests
+// again.
+func (o *Offer) wait(ctx context.Context, pause time.Duration) (woken bool, err error) {
+	over := time.After(pause)
+	for {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-o.reconsider:
+			return true, nil
+		case <-over:
+			return false, nil
+		case <-o.used:
+			o.rest(ctx)
 		}
 	}
 }

@@ -74,6 +74,20 @@ func TestTheDriverIsLetGoWhileNoClaimHasAGPU(t *testing.T) {
 	}
 }
 
+// Who watches the GPUs' health asks them, too, and must not keep the driver open by that.
+func TestTheDriverRestsAgainAfterOthersHaveUsedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := live(t, "g5.12xlarge", persist(t))
+		r.answers(t, "nothing is held", uninitialised)
+		if _, err := r.library.Health(r.machine.GPUs()[0].UUID); err != nil {
+			t.Fatal(err)
+		}
+		r.answers(t, "a GPU was asked", success)
+		r.Used()
+		r.answers(t, "who asked is done", uninitialised)
+	})
+}
+
 // nvidia-persistenced may start after the plugin, and end before it. Without it, NVML initialises
 // every GPU each time that it is opened.
 func TestThePersistenceModeIsFollowed(t *testing.T) {
