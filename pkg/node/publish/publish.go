@@ -103,9 +103,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.publishFirst(ctx, node, *resources); err != nil {
+	existing, err := p.publishFirst(ctx, node, *resources)
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "The first publication did not succeed and will be tried again")
 	}
+	first := step(existing, *resources)
 	view := newSliceView(p.client, p.driver, p.nodeName, p.wake)
 	stop := view.start(ctx)
 	defer stop()
@@ -113,14 +115,14 @@ func (p *Publisher) Run(ctx context.Context) error {
 		DriverName:   p.driver,
 		KubeClient:   p.client,
 		Owner:        &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.nodeName, UID: node},
-		Resources:    resources,
+		Resources:    &first,
 		ErrorHandler: p.handleError,
 	})
 	if err != nil {
 		return fmt.Errorf("start publishing devices: %w", err)
 	}
 	defer controller.Stop()
-	return p.follow(ctx, node, view, controller)
+	return p.follow(ctx, node, view, controller, first)
 }
 
 // handleError is told of what the library's controller tries again, and of what the API
@@ -139,8 +141,9 @@ func (p *Publisher) handleError(ctx context.Context, err error, msg string) {
 	p.wake()
 }
 
-// follow compares desired and seen slices at every change of either.
-func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller) error {
+// follow compares desired and seen slices at every change of either. The controller was told of
+// the given step last.
+func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller, told resourceslice.DriverResources) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
 	for {
 		resources, askAgain := p.publishable(ctx, node, p.get())
@@ -154,11 +157,12 @@ func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			p.markPublished(ctx, *resources)
 		default:
 			p.published.Store(false)
-			if limiter.TryAccept() {
+			if matches(seen, told) || limiter.TryAccept() { // the next step comes when the last is done
 				if err := p.checkNode(ctx, node); err != nil {
 					return err
 				}
-				controller.Update(resources)
+				told = step(seen, *resources)
+				controller.Update(&told)
 				if len(resources.Pools) == 0 {
 					p.remove(ctx, seen)
 				}
@@ -269,22 +273,20 @@ func (p *Publisher) firstResources(ctx context.Context, node types.UID) (*resour
 // publishFirst creates the slices of a node that has none, as the controller
 // would, who finds them and has nothing left to do. A node that has some, as
 // after a restart of the plugin alone, is the controller's from the start.
-func (p *Publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
-	existing, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: sliceSelector(p.driver, p.nodeName).String()})
+func (p *Publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) (existing []*resourceapi.ResourceSlice, err error) {
+	list, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: sliceSelector(p.driver, p.nodeName).String()})
 	if err != nil {
-		return fmt.Errorf("list this node's slices: %w", err)
+		return nil, fmt.Errorf("list this node's slices: %w", err)
 	}
-	if len(existing.Items) > 0 {
-		if matches(ptrs(existing.Items), resources) {
-			p.markPublished(ctx, resources)
+	if existing = ptrs(list.Items); len(existing) == 0 {
+		if err := p.createAll(ctx, node, resources); err != nil {
+			return nil, err
 		}
-		return nil
-	}
-	if err := p.createAll(ctx, node, resources); err != nil {
-		return err
+	} else if !matches(existing, resources) {
+		return existing, nil
 	}
 	p.markPublished(ctx, resources)
-	return nil
+	return existing, nil
 }
 
 // createAll creates several slices at a time: until the last is there, the
