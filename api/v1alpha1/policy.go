@@ -70,10 +70,10 @@ type GPUPolicySpec struct {
 
 // FaultEffect is what faults of one condition mean for claims.
 type FaultEffect struct {
-	// condition is the kind of fault: xid, gpu-lost, recovery-action, memory or unresponsive.
+	// condition is the kind of fault: xid, gpu-lost, recovery-action, memory, fabric or unresponsive.
 	//
 	// +required
-	// +kubebuilder:validation:Enum=xid;gpu-lost;recovery-action;memory;unresponsive
+	// +kubebuilder:validation:Enum=xid;gpu-lost;recovery-action;memory;fabric;unresponsive
 	Condition string `json:"condition"`
 	// effect is that of the taint: NoSchedule keeps further claims away, NoExecute also evicts
 	// the pods that have the device, None only shows the fault. A fault with which work can go

@@ -23,12 +23,14 @@ const (
 	Recovery Condition = "recovery-action"
 	// Memory is memory that is worn out or waits for its repair.
 	Memory Condition = "memory"
+	// Fabric is the NVLinks of a GPU into NVSwitches.
+	Fabric Condition = "fabric"
 	// Unresponsive is a GPU about which a call of NVML does not return.
 	Unresponsive Condition = "unresponsive"
 )
 
 // Conditions are all of them.
-var Conditions = []Condition{XID, Lost, Recovery, Memory, Unresponsive}
+var Conditions = []Condition{XID, Lost, Recovery, Memory, Fabric, Unresponsive}
 
 // Severity says what a fault means for claims.
 type Severity int
@@ -96,7 +98,28 @@ type Level struct {
 	// RemapPending tells that the next reset replaces worn rows of memory; RemapFailed that
 	// there is no row left to replace one.
 	RemapPending, RemapFailed bool
+	Fabric                    FabricHealth
 }
+
+// FabricHealth is what the driver says of a GPU's NVLinks into NVSwitches. The zero value is that
+// of a GPU without any, or of a driver that does not say. It is no fault.
+type FabricHealth struct {
+	Summary FabricSummary
+	// Reasons are in the driver's words, separated by commas.
+	Reasons string
+}
+
+// FabricSummary is how much of the fabric works.
+type FabricSummary int
+
+// Summaries.
+const (
+	FabricUnknown FabricSummary = iota
+	FabricHealthy
+	// FabricLimited works, with less bandwidth than it should have.
+	FabricLimited
+	FabricUnhealthy
+)
 
 // Reach is how a GPU answers.
 type Reach int

@@ -118,6 +118,7 @@ func (r *Record) level(level Level, now time.Time) {
 	case level.RemapPending:
 		r.add(Fault{Condition: Memory, Value: "row-remap-pending", Severity: Degraded, Words: "the next reset of the GPU replaces worn rows of its memory; reset it when no claim has it"}, now)
 	}
+	r.fabric(level.Fabric, now)
 	if !level.Action.Asks() {
 		return
 	}
@@ -132,6 +133,19 @@ func (r *Record) level(level Level, now time.Time) {
 	}
 	if !caused {
 		r.add(Fault{Condition: Recovery, Value: level.Action.String(), Severity: asked.severity, Words: fmt.Sprintf("the driver asks for the recovery action %s; %s", level.Action, asked.advice)}, now)
+	}
+}
+
+func (r *Record) fabric(fabric FabricHealth, now time.Time) {
+	reasons := ""
+	if fabric.Reasons != "" {
+		reasons = " (" + fabric.Reasons + ")"
+	}
+	switch fabric.Summary {
+	case FabricUnhealthy:
+		r.add(Fault{Condition: Fabric, Value: "unhealthy", Severity: Drain, Words: fmt.Sprintf("the GPU's NVLink fabric is unhealthy%s; look at the fabric manager's log, and reset the GPU", reasons)}, now)
+	case FabricLimited:
+		r.add(Fault{Condition: Fabric, Value: "limited-capacity", Severity: Degraded, Words: fmt.Sprintf("the GPU's NVLink fabric has less bandwidth than it should have%s; look at the fabric manager's log", reasons)}, now)
 	}
 }
 

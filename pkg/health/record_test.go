@@ -56,6 +56,9 @@ func TestWhatIsAFault(t *testing.T) {
 		"an action of which nobody knows the cause": {answers(ActionDrainAndReset), []string{"recovery-action=drain-and-reset drain 0"}},
 		"rows to remap":                             {Facts{Reach: Answers, Level: Level{Action: ActionNone, RemapPending: true}}, []string{"memory=row-remap-pending degraded 0"}},
 		"no rows left":                              {Facts{Reach: Answers, Level: Level{RemapPending: true, RemapFailed: true}}, []string{"memory=row-remap-failed drain 0"}},
+		"an unhealthy fabric":                       {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricUnhealthy, Reasons: "no partition"}}}, []string{"fabric=unhealthy drain 0"}},
+		"a fabric with less bandwidth":              {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricLimited}}}, []string{"fabric=limited-capacity degraded 0"}},
+		"a healthy fabric":                          {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricHealthy}}}, nil},
 		"no answer":                                 {Facts{Reach: Silent}, []string{"unresponsive= dead 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {

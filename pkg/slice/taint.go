@@ -21,7 +21,8 @@ func Withdrawn() resourceapi.DeviceTaint {
 }
 
 // TaintFabric is on the devices of a GPU on which CUDA does not start because the fabric
-// manager is not done with it. Its value is the GPU's gpu.FabricState.
+// manager is not done with it, and on those of one with a fault of the fabric. Its value is the
+// GPU's gpu.FabricState, or that of the fault.
 const TaintFabric = "mica.gpu/fabric"
 
 // FabricPending is the taint of a device that gets claims when the fabric manager is done.
@@ -35,6 +36,7 @@ var sickKeys = map[health.Condition]string{
 	health.Lost:         DefaultDriver + "/gpu-lost",
 	health.Recovery:     "mica.gpu/recovery-action",
 	health.Memory:       "mica.gpu/memory",
+	health.Fabric:       TaintFabric,
 	health.Unresponsive: "mica.gpu/unresponsive",
 }
 

@@ -23,6 +23,8 @@ type device struct {
 
 	// disabled tells that MIG was not enabled when the mode was last asked for.
 	disabled atomic.Bool
+	// fabricless tells that the driver does not say how the GPU's NVLink fabric is.
+	fabricless atomic.Bool
 
 	mu sync.Mutex
 	// instances are what the handles of GPU instances stood for when they were read.

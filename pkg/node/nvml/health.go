@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -20,7 +21,8 @@ var actions = map[uint64]health.Action{
 	uint64(nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT):       health.ActionSystemReboot,
 }
 
-// Health asks a GPU how it is, in one call. What the board or driver does not know is no fault:
+// Health asks a GPU how it is, in one call, and one more on boards that may be in an NVLink fabric.
+// What the board or driver does not know is no fault:
 // drivers before R565 have no recovery action, and boards without ECC no rows that are remapped.
 // The error is ErrGPULost where the GPU is.
 func (l *Library) Health(uuid string) (level health.Level, err error) {
@@ -44,9 +46,81 @@ func (l *Library) Health(uuid string) (level health.Level, err error) {
 				return check(nvml.ERROR_GPU_IS_LOST, "read the health", d.uuid)
 			}
 		}
-		return nil
+		level.Fabric, err = d.fabricHealth()
+		return err
 	})
 	return level, err
+}
+
+// fabricHealthSymbol is missing from drivers that know no health of a fabric.
+const fabricHealthSymbol = "nvmlDeviceGetGpuFabricInfoV"
+
+var fabricSummaries = map[uint8]health.FabricSummary{
+	nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY:          health.FabricHealthy,
+	nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY:        health.FabricUnhealthy,
+	nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY: health.FabricLimited,
+}
+
+// fabricHealth is that of the links into NVSwitches. Only version 3 of the answer has a summary,
+// which counts when the fabric manager is done. Until then the GPU has the taint for that.
+func (d *device) fabricHealth() (health.FabricHealth, error) {
+	if d.fabricless.Load() {
+		return health.FabricHealth{}, nil
+	}
+	if d.session.api.Extensions().LookupSymbol(fabricHealthSymbol) != nil {
+		d.fabricless.Store(true)
+		return health.FabricHealth{}, nil
+	}
+	info, ret := d.GetGpuFabricInfoV().V3()
+	switch {
+	case ret == nvml.ERROR_GPU_IS_LOST:
+		return health.FabricHealth{}, check(ret, "read the health of the NVLink fabric", d.uuid)
+	case ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH:
+		d.fabricless.Store(true)
+	}
+	if ret != nvml.SUCCESS || info.State != nvml.GPU_FABRIC_STATE_COMPLETED {
+		return health.FabricHealth{}, nil
+	}
+	return health.FabricHealth{Summary: fabricSummaries[info.HealthSummary], Reasons: fabricReasons(info.HealthMask)}, nil
+}
+
+// fabricFields are those of the mask of NVML_GPU_FABRIC_HEALTH_MASK_* in nvml.h that tell why a
+// fabric is not healthy, and what their values mean.
+var fabricFields = []struct {
+	shift, width uint32
+	words        map[uint32]string
+}{
+	{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW, map[uint32]string{
+		nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE: "degraded bandwidth",
+	}},
+	{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_RECOVERY, map[uint32]string{
+		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_TRUE: "route recovery in progress",
+	}},
+	{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY, map[uint32]string{
+		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE: "unhealthy route",
+	}},
+	{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY, map[uint32]string{
+		nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_TRUE: "recovery from an access timeout in progress",
+	}},
+	{nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION, map[uint32]string{
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INCORRECT_SYSGUID:    "incorrect system GUID",
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INCORRECT_CHASSIS_SN: "incorrect chassis serial number",
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NO_PARTITION:         "no partition",
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INSUFFICIENT_NVLINKS: "insufficient NVLinks",
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INCOMPATIBLE_GPU_FW:  "incompatible GPU firmware",
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INVALID_LOCATION:     "invalid location",
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_GPU_STATE_INVALID:    "invalid state of the GPU",
+	}},
+}
+
+func fabricReasons(mask uint32) string {
+	var reasons []string
+	for _, field := range fabricFields {
+		if words, known := field.words[mask>>field.shift&field.width]; known {
+			reasons = append(reasons, words)
+		}
+	}
+	return strings.Join(reasons, ", ")
 }
 
 // number is the value of a field, if the GPU has it. An unsigned int fills the first half of the

@@ -14,6 +14,37 @@ type Condition struct {
 	// RemapPending and RemapFailed tell of rows of memory that are to be remapped, or cannot be.
 	RemapPending bool `json:"remapPending,omitempty"`
 	RemapFailed  bool `json:"remapFailed,omitempty"`
+	// Fabric is the health of the GPU's links into NVSwitches, where it has some.
+	Fabric FabricHealth `json:"fabric,omitempty"`
+}
+
+// FabricHealth is what the summary of NVML_GPU_FABRIC_HEALTH_SUMMARY_* says (nvml.h). The zero
+// value is healthy.
+type FabricHealth string
+
+// The states of the summary, and one of a driver that has no summary.
+const (
+	FabricUnhealthy       FabricHealth = "unhealthy"
+	FabricLimitedCapacity FabricHealth = "limited-capacity"
+	FabricHealthUnknown   FabricHealth = "unknown"
+)
+
+// fabricHealths are the summary and the mask of each. Which conditions of the mask come with
+// which summary is a guess.
+var fabricHealths = map[FabricHealth]struct {
+	summary uint8
+	mask    uint32
+}{
+	"": {nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY, healthyFabric},
+	FabricUnhealthy: {nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY, healthyFabric&^
+		(nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY|
+			nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION) |
+		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY |
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INSUFFICIENT_NVLINKS<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION},
+	FabricLimitedCapacity: {nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, healthyFabric&^
+		(nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW) |
+		nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW},
+	FabricHealthUnknown: {nvml.GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED, 0},
 }
 
 // RecoveryAction is a name of nvmlDeviceGpuRecoveryAction_t in nvml.h, in lower case.
@@ -47,6 +78,9 @@ func (m *Machine) SetCondition(gpu int, condition Condition) error {
 	}
 	if condition.RecoveryAction != "" && !slices.Contains(recoveryActions, condition.RecoveryAction) {
 		return fmt.Errorf("recovery action %q is unknown: it is one of %q", condition.RecoveryAction, recoveryActions)
+	}
+	if _, known := fabricHealths[condition.Fabric]; !known {
+		return fmt.Errorf("fabric health %q is unknown: it is %s, %s, %s or empty", condition.Fabric, FabricUnhealthy, FabricLimitedCapacity, FabricHealthUnknown)
 	}
 	m.mu.Lock()
 	changed := g.condition.RecoveryAction.number() != condition.RecoveryAction.number()

@@ -109,10 +109,13 @@ func (d *device) fabric(function string) (fabricInfo, nvml.Return) {
 	if !d.gpu.fabricCapable() {
 		return fabricInfo{}, nvml.ERROR_NOT_SUPPORTED
 	}
-	state := d.session.machine.fabricState()
-	info := fabricInfo{state: fabricStates[state]}
-	if state == FabricCompleted {
-		info.healthMask, info.healthSummary = healthyFabric, nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
+	m := d.session.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	info := fabricInfo{state: fabricStates[m.fabric]}
+	if m.fabric == FabricCompleted {
+		health := fabricHealths[d.gpu.condition.Fabric]
+		info.healthMask, info.healthSummary = health.mask, health.summary
 	}
 	return info, nvml.SUCCESS
 }
