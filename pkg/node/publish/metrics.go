@@ -10,7 +10,7 @@ var (
 	})
 	lastPublish = metrics.NewGauge(&metrics.GaugeOpts{
 		Name:           "mica_last_successful_publish_timestamp_seconds",
-		Help:           "When the API server last was seen to have exactly the devices that this node offers, in seconds since 1970.",
+		Help:           "When the API server last was seen to have exactly the devices that this node offers, in seconds since 1970. At most a minute old while all is well.",
 		StabilityLevel: metrics.ALPHA,
 	})
 )

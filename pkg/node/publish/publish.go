@@ -39,6 +39,8 @@ const (
 	// but must not become a fight at the API server's speed.
 	resyncsPerSecond = 0.2
 	resyncBurst      = 5
+	// confirmPeriod is how old the time of the last successful publication gets where nothing changes.
+	confirmPeriod = time.Minute
 	// concurrentCreates bounds what one node asks of the API server at once.
 	concurrentCreates = 4
 )
@@ -155,6 +157,7 @@ func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			retry = time.After(resyncRetry)
 		case matches(seen, *resources):
 			p.markPublished(ctx, *resources)
+			retry = time.After(confirmPeriod)
 		default:
 			p.published.Store(false)
 			if matches(seen, told) || limiter.TryAccept() { // the next step comes when the last is done

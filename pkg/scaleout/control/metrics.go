@@ -51,11 +51,24 @@ var (
 		Name: "mica_scaleout_stuck_nodes",
 		Help: "Nodes that keep the startup taint for longer than they should, by GPUNodeGroup (empty for a node of none): DaemonSets that do not tolerate the taint have no pod there (DaemonSetsKeptOff), or they lack something else (NodeIncomplete).",
 	}, []string{"group", "reason"})
+	nodesNow = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_nodes",
+		Help: "Live nodes of a GPUNodeGroup that have all that its template promises (state complete), and those that do not (incomplete).",
+	}, []string{"group", "state"})
+	nodePrice = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_node_price_per_hour",
+		Help: "pricePerHour of a GPUNodeGroup, absent where it has none.",
+	}, []string{"group"})
+	headroomDevices = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_headroom_devices",
+		Help: "Devices that a GPUHeadroom wants free now (state wanted), and those of them that are (kept).",
+	}, []string{"headroom", "state"})
 )
 
 // Metrics are what a process with a Loop counts.
 func Metrics() []prometheus.Collector {
-	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, nodesCame, templateErrors, stuckNodes}
+	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, nodesCame, templateErrors, stuckNodes,
+		nodesNow, nodePrice, headroomDevices}
 }
 
 // measure sets what is counted in each pass anew, so that a group that is gone has no series.
@@ -74,14 +87,8 @@ func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 			verdicts.WithLabelValues(verdict(fit)).Inc()
 		}
 	}
-	demandedNodes.Reset()
-	templateErrors.Reset()
-	for _, state := range v.GroupStates {
-		demandedNodes.WithLabelValues(state.Object.Name).Set(0)
-		if reason := templateError(state); reason != "" {
-			templateErrors.WithLabelValues(state.Object.Name, reason).Set(1)
-		}
-	}
+	measureGroups(v.GroupStates)
+	measureHeadroom(v, d)
 	stuckNodes.Reset()
 	for _, stuck := range l.gate.Stuck() {
 		stuckNodes.WithLabelValues(stuck.Group, stuck.Reason).Inc()
@@ -95,6 +102,52 @@ func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 		l.arrivals = arrivals{}
 	}
 	l.arrivals.observe(v, l.Clock.Now(), first)
+}
+
+func measureGroups(groups []view.Group) {
+	for _, gauge := range []*prometheus.GaugeVec{demandedNodes, templateErrors, nodesNow, nodePrice} {
+		gauge.Reset()
+	}
+	for _, state := range groups {
+		name := state.Object.Name
+		demandedNodes.WithLabelValues(name).Set(0)
+		if reason := templateError(state); reason != "" {
+			templateErrors.WithLabelValues(name, reason).Set(1)
+		}
+		complete, incomplete := nodesNow.WithLabelValues(name, "complete"), nodesNow.WithLabelValues(name, "incomplete")
+		for _, node := range state.Nodes {
+			if node.Complete() {
+				complete.Inc()
+			} else {
+				incomplete.Inc()
+			}
+		}
+		if price := state.Object.Spec.PricePerHour; price != nil {
+			nodePrice.WithLabelValues(name).Set(price.AsFloat64Slow())
+		}
+		// Counters are there from the start, so that a rate over the first failure is seen.
+		for _, result := range []string{"begun", "failed"} {
+			scaleUps.WithLabelValues(name, string(state.Object.Spec.Pairing), result)
+		}
+		for _, become := range []string{"come", "used", "unused"} {
+			nodesCame.WithLabelValues(name, become)
+		}
+	}
+}
+
+// measureHeadroom takes what an invalid headroom says without its schedule for what it wants.
+func measureHeadroom(v *view.View, d scaleout.Decision) {
+	headroomDevices.Reset()
+	set := func(name string, wanted, kept int) {
+		headroomDevices.WithLabelValues(name, "wanted").Set(float64(wanted))
+		headroomDevices.WithLabelValues(name, "kept").Set(float64(kept))
+	}
+	for i, object := range v.Headrooms {
+		set(object.Name, v.Headroom[i].Devices, d.Headroom[i].Free)
+	}
+	for _, object := range v.RefusedHeadrooms {
+		set(object.Name, int(object.Spec.Devices), 0)
+	}
 }
 
 func verdict(fit scaleout.GroupFit) string {
