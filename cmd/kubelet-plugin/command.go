@@ -15,6 +15,6 @@ func newCommand() *cobra.Command {
 		func(ctx context.Context) error { return serve(ctx, f) })
 	f.addHardware(command.PersistentFlags())
 	f.addCluster(command.Flags())
-	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), newSelftestCommand(f), release.NewCommand(version()))
+	command.AddCommand(newDiscoverCommand(f), newMPSCommand(f), newSelftestCommand(f), newGatherinfoCommand(f), release.NewCommand(version()))
 	return command
 }

@@ -77,30 +77,11 @@ var reportPrinters = map[string]func(io.Writer, *selftest.Report) error{
 }
 
 func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, error) {
-	roots := f.roots()
-	installed := ""
-	if roots.Batch {
-		installed = roots.Hook
-	}
 	var library *nvml.Library
-	options := selftest.Options{
-		Version:     version(),
-		Proc:        os.DirFS("/proc"),
-		Directories: []string{driver.DataDir(f.pluginsDir, f.driverName), f.cdiRoot},
-		Driver:      f.driverName,
-		Hook:        installed,
-		Open: func() (found selftest.Hardware, err error) {
-			library, err = openHardware(ctx, roots)
-			if err != nil {
-				return found, err
-			}
-			tools := prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)}
-			if f.mpsRoot != "" {
-				tools.Daemons = mps.NewDirectory(f.mpsRoot)
-			}
-			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)), Tools: tools}, nil
-		},
-	}
+	options := f.selftest(ctx, func() (opened *nvml.Library, err error) {
+		library, err = openHardware(ctx, f.roots())
+		return library, err
+	})
 	if mutate {
 		bootID, err := os.ReadFile(bootIDFile)
 		if err != nil {
@@ -117,6 +98,33 @@ func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, 
 		_ = library.Close() // the process ends here
 	}
 	return report, nil
+}
+
+// selftest is what a self-test that changes nothing looks at.
+func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)) selftest.Options {
+	roots := f.roots()
+	installed := ""
+	if roots.Batch {
+		installed = roots.Hook
+	}
+	return selftest.Options{
+		Version:     version(),
+		Proc:        os.DirFS("/proc"),
+		Directories: []string{driver.DataDir(f.pluginsDir, f.driverName), f.cdiRoot},
+		Driver:      f.driverName,
+		Hook:        installed,
+		Open: func() (found selftest.Hardware, err error) {
+			library, err := open()
+			if err != nil {
+				return found, err
+			}
+			tools := prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)}
+			if f.mpsRoot != "" {
+				tools.Daemons = mps.NewDirectory(f.mpsRoot)
+			}
+			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)), Tools: tools}, nil
+		},
+	}
 }
 
 // noClaims is for who does not ask the API server. A self-test works on GPUs that no claim has,

@@ -16,6 +16,7 @@ var floors = map[string]int{
 	// pkg/node: what only the kubelet plugin has. From the top: what kubelet and the
 	// API server see; what decides; one mechanism each; the machine.
 	"pkg/node/driver":    7,
+	"pkg/node/bugreport": 5,
 	"pkg/node/offer":     4,
 	"pkg/node/selftest":  4,
 	"pkg/node/prepare":   3,

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+	"sigs.k8s.io/yaml"
 )
 
 // selftestReport is what of a report is looked at, which `kubelet-plugin selftest -o json` prints.
@@ -25,6 +26,7 @@ func TestSelftest(t *testing.T) {
 	s := newScenario(t, len(under.devices)) // it changes a GPU that no claim has, and claims would wait for it
 	pod, err := s.readyPlugin(t.Context())
 	must(t, err, "find the plugin's pod")
+	s.expectGatheredInfo(pod)
 	output, err := s.execInPlugin(pod, "kubelet-plugin", "selftest", "--mutate", "--output=json")
 	if err != nil {
 		t.Errorf("the self-test in the plugin's pod: %v:\n%s", err, output)
@@ -41,6 +43,29 @@ func TestSelftest(t *testing.T) {
 		t.Errorf("the report has %d checks:\n%s", len(report.Checks), output)
 	}
 	s.expectNodeSettles()
+}
+
+// expectGatheredInfo runs what users attach to a bug: every section is there, and none is an error.
+func (s *scenario) expectGatheredInfo(pod *corev1.Pod) {
+	s.Helper()
+	output, err := s.execInPlugin(pod, "kubelet-plugin", "gatherinfo")
+	must(s, err, "gather information in the plugin's pod")
+	sections := map[string]any{}
+	must(s, yaml.UnmarshalStrict(output, &sections), "read what was gathered")
+	for _, name := range []string{"versions", "node", "flags", "driverRoot", "selftest", "nvml", "health", "published", "claims", "cdi", "mps", "metrics", "mounts", "deviceNodes"} {
+		section, isMap := sections[name].(map[string]any)
+		if sections[name] == nil || isMap && section["error"] != nil {
+			s.Errorf("section %s is %v in\n%s", name, sections[name], output)
+		}
+	}
+	for _, word := range []string{"kubelet: v1.", "containerd://", under.devices[0].uuid, "mica_prepared_claims", "/host/dev:"} {
+		if !bytes.Contains(output, []byte(word)) {
+			s.Errorf("it lacks %q:\n%s", word, output)
+		}
+	}
+	if bytes.Contains(output, []byte("eyJ")) || bytes.Contains(output, []byte("BEGIN")) {
+		s.Errorf("it has a token or a certificate:\n%s", output)
+	}
 }
 
 // execInPlugin runs a program in the plugin's container and returns what it prints, also beside

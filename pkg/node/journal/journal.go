@@ -48,6 +48,12 @@ func Open(dir string) (*Journal, error) {
 	return j, nil
 }
 
+// Read is List of the journal in dir for who only looks: it makes and removes nothing.
+func Read(dir string) ([]Record, []*Corrupt, error) {
+	j := &Journal{dir: dir, listed: map[string]listed{}}
+	return j.List()
+}
+
 // Get reads the record of a claim from disk. It reports false when there is none. Of a
 // file that cannot be used, the error is a *Corrupt, which callers report and otherwise
 // treat as no record: Put replaces the file, and Delete removes it. A Newer one has to

@@ -90,10 +90,15 @@ var migModes = map[gpu.MIGMode]string{gpu.MIGUnsupported: "unsupported", gpu.MIG
 func (r *Report) describe(node gpu.Node) {
 	r.DriverVersion, r.CUDAVersion = node.DriverVersion, node.CUDAVersion
 	for _, g := range node.GPUs {
-		r.GPUs = append(r.GPUs, GPU{
-			Index: g.Index, Minor: g.Minor, UUID: g.UUID, ProductName: g.ProductName, ComputeCapability: g.ComputeCapability,
-			MemoryMiB: g.MemoryBytes >> 20, PCIBusID: g.PCIBusID, NUMANode: g.NUMANode, NVLinkGroup: g.NVLinkGroup, MIG: migModes[g.MIG],
-		})
+		r.GPUs = append(r.GPUs, Describe(g))
+	}
+}
+
+// Describe is a GPU as reports have it.
+func Describe(g gpu.GPU) GPU {
+	return GPU{
+		Index: g.Index, Minor: g.Minor, UUID: g.UUID, ProductName: g.ProductName, ComputeCapability: g.ComputeCapability,
+		MemoryMiB: g.MemoryBytes >> 20, PCIBusID: g.PCIBusID, NUMANode: g.NUMANode, NVLinkGroup: g.NVLinkGroup, MIG: migModes[g.MIG],
 	}
 }
 
