@@ -54,7 +54,11 @@ func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
 		}
 		var targets, below []string
 		for _, signal := range p.Triggers {
-			targets = append(targets, written(signal, p.Targets[signal]))
+			text := written(signal, p.Targets[signal])
+			if p.Holds(signal) {
+				text += " (holds)"
+			}
+			targets = append(targets, text)
 		}
 		for signal, value := range p.ScaleInBelow {
 			below = append(below, written(signal, value))

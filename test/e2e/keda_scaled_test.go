@@ -72,8 +72,12 @@ func (s *scaled) scaledBy(maximum int64, trigger fields) {
 }
 
 // scaledWithin is scaledBy with replicas that stay, whatever the trigger says.
-func (s *scaled) scaledWithin(minimum, maximum int64, trigger fields) {
+func (s *scaled) scaledWithin(minimum, maximum int64, triggers ...fields) {
 	s.Helper()
+	all := make([]any, len(triggers))
+	for i, trigger := range triggers {
+		all[i] = trigger
+	}
 	spec := fields{
 		"scaleTargetRef":  fields{"name": s.name},
 		"pollingInterval": int64(kedaPolling.Seconds()), "cooldownPeriod": int64(cooldown.Seconds()),
@@ -81,7 +85,7 @@ func (s *scaled) scaledWithin(minimum, maximum int64, trigger fields) {
 		"advanced": fields{"horizontalPodAutoscalerConfig": fields{
 			"behavior": fields{"scaleDown": fields{"stabilizationWindowSeconds": int64(0)}},
 		}},
-		"triggers": []any{trigger},
+		"triggers": all,
 	}
 	_, err := s.scaledObjects().Create(s.Context(), &unstructured.Unstructured{Object: fields{
 		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": fields{"name": s.name}, "spec": spec,

@@ -27,6 +27,7 @@ func TestKEDA(t *testing.T) {
 	t.Run("devices", testKEDADevices)
 	t.Run("refused triggers", testKEDARefusedTriggers)
 	t.Run("use", testKEDAUse)
+	t.Run("hold", testKEDAHold)
 	t.Run("examples", testKEDAExamples)
 }
 

@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -37,6 +40,43 @@ func testKEDAUse(t *testing.T) {
 			d.expectMetric("90") // the mean of 90 and 0, for two
 		})
 	}
+}
+
+// testKEDAHold has a GPU that one answer makes 100 % busy: it keeps the replicas that there are, and
+// requests that wait ask for more.
+func testKEDAHold(t *testing.T) {
+	t.Parallel()
+	sim := under.onSimulator(t)
+	s := &scaleOut{scenario: newScenario(t, 3)}
+	s.createTemplate("one", s.claimFor(1))
+	d := s.newScaled("held", s.ending(s.podFromTemplate("", "one")))
+	d.startWith(1)
+	sim.use(s.expectOwnDevices(d.onlyPod())[0], 100)
+	d.waiting(0)
+	// The profile scales by a queue as well, so of its utilization nothing is asked.
+	d.scaledWithin(1, 3, d.byMica(fields{"metric": "gpuUtilization", "target": "Deployment/held", "profile": "realtime"}), d.byWaiting())
+	d.expectDecision("s0-mica-gpu-utilization", "70", 1)
+	d.waiting(25)
+	d.expectReplicas(3)
+}
+
+// expectDecision waits until the autoscaler has read a value for a replica of the metric, and
+// wants so many replicas.
+func (s *scaled) expectDecision(metric, perReplica string, want int32) {
+	s.Helper()
+	eventually(s, scaleTimeout, fmt.Sprintf("the HorizontalPodAutoscaler reads %s of %s and wants %d replicas", perReplica, metric, want), func(ctx context.Context) error {
+		autoscaler, err := s.autoscaler(ctx)
+		if err != nil {
+			return err
+		}
+		for _, status := range autoscaler.Status.CurrentMetrics {
+			if e := status.External; e != nil && e.Metric.Name == metric && e.Current.AverageValue != nil &&
+				e.Current.AverageValue.Cmp(resource.MustParse(perReplica)) == 0 && autoscaler.Status.DesiredReplicas == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("it wants %d, and reads %v", autoscaler.Status.DesiredReplicas, autoscaler.Status.CurrentMetrics)
+	})
 }
 
 // use sets how busy a GPU is, and how full, for the time of the test.

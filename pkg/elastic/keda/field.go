@@ -29,10 +29,11 @@ const (
 	keyValueType      = "valueType"
 	keyNotReady       = "valueWhileNotReady"
 	keyLoadingTimeout = "loadingTimeout"
+	keyRole           = "role"
 )
 
 // common are the keys that triggers of all metrics may have.
-var common = []string{keyMetric, keyTarget, keyProfile, keyThreshold, keyActivation, keyLoadingTimeout}
+var common = []string{keyMetric, keyTarget, keyProfile, keyThreshold, keyActivation, keyLoadingTimeout, keyRole}
 
 // kedas are keys that KEDA reads itself. It sends them along, each also by the name of an
 // environment variable.

@@ -124,12 +124,22 @@ func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64
 		return 0, 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", r.trigger.definition.name, wanted))
 	}
 	// Less than nothing is asked for by no replica.
-	wanted = max(wanted, 0)
+	wanted = r.held(max(wanted, 0))
 	if r.target == nil || !r.target.Claims {
 		return wanted, wanted, nil
 	}
 	allowed, err = s.allowed(ctx, r, wanted)
 	return wanted, allowed, err
+}
+
+// held is what a trigger that holds may say. The HorizontalPodAutoscaler wants ⌈value ÷ threshold⌉
+// replicas, so the value is at most that of the replicas that there are to be. Pods would be the
+// wrong number: in a roll-out there are more of them, and each would ask to stay.
+func (r resolved) held(wanted float64) float64 {
+	if !r.trigger.Holds {
+		return wanted
+	}
+	return min(wanted, float64(r.target.Replicas)*r.trigger.Threshold)
 }
 
 // Active says whether the target is to have replicas at all.

@@ -26,6 +26,8 @@ type Trigger struct {
 	// Threshold is the value per replica above which a replica is added, in thousandths at the
 	// finest. Activation is the value above which the target has replicas at all.
 	Threshold, Activation float64
+	// Holds tells that the trigger keeps replicas that there are and never asks for more.
+	Holds bool
 	// LoadingTimeout is how long a pod that has its devices may take to become Ready.
 	LoadingTimeout time.Duration
 }
@@ -124,6 +126,9 @@ func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
 	if err := t.limits(f, profiles); err != nil {
 		return nil, err
 	}
+	if err := t.role(f); err != nil {
+		return nil, err
+	}
 	return t, t.guard(f)
 }
 
@@ -166,6 +171,7 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 		if !activationGiven {
 			activation = p.Activation[t.definition.name]
 		}
+		t.Holds = p.Holds(t.definition.name)
 		if !given {
 			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.definition.name)
 		}
@@ -179,6 +185,23 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 		return fmt.Errorf("%s %v is out of range: it is 0 or more", keyActivation, activation)
 	}
 	t.Threshold, t.Activation = math.Round(threshold*thousand)/thousand, activation
+	return nil
+}
+
+// role reads what the trigger may do, where it is not the profile that says so.
+func (t *Trigger) role(f fields) error {
+	switch f[keyRole] {
+	case "":
+	case "demand":
+		t.Holds = false
+	case "hold":
+		t.Holds = true
+	default:
+		return fmt.Errorf("%s %s is unknown: it is demand (more replicas are asked for above the threshold) or hold (replicas are kept, and none are asked for)", keyRole, quoted(f[keyRole]))
+	}
+	if t.Holds && t.Target == nil {
+		return fmt.Errorf("%s is missing: a trigger that holds replicas has to know whose they are", keyTarget)
+	}
 	return nil
 }
 

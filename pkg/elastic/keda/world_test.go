@@ -27,6 +27,7 @@ var began = time.Date(2026, 9, 1, 8, 0, 0, 0, time.UTC)
 type world struct {
 	mu        sync.Mutex
 	pods      []workload.Pod
+	wanted    *int32
 	pending   map[string]int
 	changes   []chan int
 	noClaims  bool
@@ -132,6 +133,14 @@ func loadingFor(d time.Duration) func(*workload.Pod) {
 	return func(p *workload.Pod) { p.Ready, p.LoadingSince = false, began.Add(-d) }
 }
 
+// replicas are as many as there are pods, unless a test says otherwise.
+func (w *world) replicas() int32 {
+	if w.wanted != nil {
+		return *w.wanted
+	}
+	return int32(len(w.pods))
+}
+
 type workloads struct{ *world }
 
 func (w workloads) Workload(_ context.Context, ref workload.Ref) (workload.State, error) {
@@ -142,7 +151,7 @@ func (w workloads) Workload(_ context.Context, ref workload.Ref) (workload.State
 	}
 	template := &corev1.Pod{}
 	template.Namespace, template.Name = ref.Namespace, ref.Name+"-sample"
-	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Pods: slices.Clone(w.pods)}, nil
+	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Replicas: w.replicas(), Pods: slices.Clone(w.pods)}, nil
 }
 
 func (w workloads) Pending(_ context.Context, of workload.Pending) (int, error) {

@@ -26,7 +26,7 @@ func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 		triggers  []string
 	}{
 		"realtime":       {70, 30, GPUUtilization, time.Minute, 0.571, []string{KVCache, WaitingRequests, TTFT, GPUUtilization}},
-		"batch":          {85, 40, GPUUtilization, 5 * time.Minute, 0.529, []string{GPUUtilization, WaitingRequests}},
+		"batch":          {85, 40, GPUUtilization, 5 * time.Minute, 0.529, []string{GPUUtilization}},
 		"conversational": {60, 25, GPUUtilization, 30 * time.Second, 0.583, []string{KVCache, WaitingRequests, TTFT, GPUUtilization}},
 		"prefill":        {2, 0.5, TTFT, time.Minute, 0.75, []string{TTFT, PromptWait}},
 		"decode":         {80, 20, KVCache, time.Minute, 0.75, []string{KVCache, RunningRequests}},
@@ -145,4 +145,33 @@ func TestAProfileThatIsNotThereNamesThoseThatAre(t *testing.T) {
 	}
 	_, err = s.Get("interactive")
 	fixture.Sentence(t, err, `"interactive"`, "batch, conversational, decode, prefill, realtime")
+}
+
+// The devices are in use with one request as with many: only a queue, a cache or a latency says
+// that there are too few.
+func TestSignalsOfDevicesHoldBesideSignalsOfLoad(t *testing.T) {
+	for _, test := range []struct {
+		triggers []string
+		signal   string
+		holds    bool
+	}{
+		{[]string{KVCache, GPUUtilization}, GPUUtilization, true},
+		{[]string{GPUMemory, GPUUtilization, TTFT}, GPUMemory, true},
+		{[]string{KVCache, GPUUtilization}, KVCache, false},
+		{[]string{GPUUtilization}, GPUUtilization, false},
+		{[]string{GPUUtilization, GPUMemory}, GPUUtilization, false},
+	} {
+		if got := (Profile{Triggers: test.triggers}).Holds(test.signal); got != test.holds {
+			t.Errorf("%s among %v holds: %v, want %v", test.signal, test.triggers, got, test.holds)
+		}
+	}
+	s, err := Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, holds := range map[string]bool{"realtime": true, "conversational": true, "batch": false} {
+		if p, err := s.Get(name); err != nil || p.Holds(GPUUtilization) != holds {
+			t.Errorf("%s: utilization holds: %v, %v, want %v", name, p.Holds(GPUUtilization), err, holds)
+		}
+	}
 }

@@ -65,6 +65,20 @@ func (p Profile) ScaleInTolerance() float64 {
 	return math.Floor(tolerance*1000) / 1000
 }
 
+// devices are the signals of devices, not of what serves from them.
+var devices = map[string]bool{GPUUtilization: true, GPUMemory: true}
+
+// OfDevices tells whether a signal is of devices: Mica measures it, and it says that they are
+// in use, not that more are needed. A server is 100 % busy with one long answer, and vLLM takes
+// 90 % of the memory at its start.
+func OfDevices(signal string) bool { return devices[signal] }
+
+// Holds tells whether a signal may keep replicas and never asks for more: one of devices does so
+// beside a signal of load, which tells what is needed. Alone it asks: nothing else could.
+func (p Profile) Holds(signal string) bool {
+	return OfDevices(signal) && slices.ContainsFunc(p.Triggers, func(other string) bool { return !OfDevices(other) })
+}
+
 // Rate is how fast replicas are added or taken away. Percent and Pods are two limits for one
 // Period.
 type Rate struct {

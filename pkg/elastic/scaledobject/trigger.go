@@ -38,9 +38,13 @@ func (o Options) triggers(p profile.Profile) ([]Trigger, error) {
 
 // signal is a trigger for what the profile names.
 func (o Options) signal(p profile.Profile, signal string) (Trigger, error) {
-	if signal == profile.GPUUtilization || signal == profile.GPUMemory {
+	if profile.OfDevices(signal) {
 		// The controller has the thresholds, and tells KEDA when an operator changes them.
-		return o.trigger(signal, map[string]string{"metric": signal, "profile": p.Name}), nil
+		metadata := map[string]string{"metric": signal, "profile": p.Name}
+		if o.Demand != "" && !p.Holds(signal) {
+			metadata["role"] = "hold" // the demand tells of load, of which the profile knows nothing
+		}
+		return o.trigger(signal, metadata), nil
 	}
 	names, of, err := o.Serving.series()
 	if err != nil {

@@ -41,6 +41,8 @@ type apiKind struct {
 	spellings []string
 	empty     func() client.Object
 	template  func(client.Object) *corev1.PodTemplateSpec
+	// replicas is nil where nobody has set them, which is one.
+	replicas func(client.Object) *int32
 }
 
 var apiKinds = []apiKind{
@@ -48,21 +50,25 @@ var apiKinds = []apiKind{
 		name: KindDeployment, group: appsv1.GroupName, spellings: []string{"deployment", "deployments", "deploy"},
 		empty:    func() client.Object { return &appsv1.Deployment{} },
 		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.Deployment).Spec.Template },
+		replicas: func(o client.Object) *int32 { return o.(*appsv1.Deployment).Spec.Replicas },
 	},
 	{
 		name: KindStatefulSet, group: appsv1.GroupName, spellings: []string{"statefulset", "statefulsets", "sts"},
 		empty:    func() client.Object { return &appsv1.StatefulSet{} },
 		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.StatefulSet).Spec.Template },
+		replicas: func(o client.Object) *int32 { return o.(*appsv1.StatefulSet).Spec.Replicas },
 	},
 	{
 		name: KindReplicaSet, group: appsv1.GroupName, spellings: []string{"replicaset", "replicasets", "rs"},
 		empty:    func() client.Object { return &appsv1.ReplicaSet{} },
 		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*appsv1.ReplicaSet).Spec.Template },
+		replicas: func(o client.Object) *int32 { return o.(*appsv1.ReplicaSet).Spec.Replicas },
 	},
 	{
 		name: KindJob, group: batchv1.GroupName, spellings: []string{"job", "jobs"},
 		empty:    func() client.Object { return &batchv1.Job{} },
 		template: func(o client.Object) *corev1.PodTemplateSpec { return &o.(*batchv1.Job).Spec.Template },
+		replicas: func(client.Object) *int32 { return new(int32) },
 	},
 }
 

@@ -28,7 +28,7 @@ func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	state := State{Ref: ref, UID: object.GetUID(), Template: nextPod(ref, k.template(object))}
+	state := State{Ref: ref, UID: object.GetUID(), Replicas: ptr.Deref(k.replicas(object), 1), Template: nextPod(ref, k.template(object))}
 	if state.Claims, err = x.claimsDevices(ctx, state.Template); err != nil {
 		return State{}, err
 	}

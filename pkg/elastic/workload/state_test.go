@@ -215,3 +215,15 @@ func TestAWorkloadThatIsNotThereIsAnErrorInWords(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
+
+// Pods come and go in a roll-out: how many replicas there are to be is what the workload says.
+func TestReplicasAreThoseThatTheWorkloadIsToHave(t *testing.T) {
+	three := newDeployment("three")
+	three.Spec.Replicas = ptr.To(int32(3))
+	w := newWorld(t, three, newDeployment("unset"))
+	for name, want := range map[string]int32{"three": 3, "unset": 1} {
+		if state, err := w.index.Workload(t.Context(), Ref{KindDeployment, namespace, name}); err != nil || state.Replicas != want {
+			t.Errorf("%s has %d replicas, %v, want %d", name, state.Replicas, err, want)
+		}
+	}
+}

@@ -18,6 +18,8 @@ type State struct {
 	Ref Ref
 	// UID of the workload's object.
 	UID types.UID
+	// Replicas are those that the workload is to have; a Job has none.
+	Replicas int32
 	// Template is the pod that would be created next, in the workload's namespace, as far as
 	// the workload says: what admission adds (a priority's value, an overhead) is not in it.
 	Template *corev1.Pod

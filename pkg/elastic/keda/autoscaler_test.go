@@ -1,0 +1,128 @@
+package keda
+
+import (
+	"math"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+)
+
+// syncPeriod is how often the HorizontalPodAutoscaler looks (kube-controller-manager's
+// --horizontal-pod-autoscaler-sync-period).
+const syncPeriod = 15 * time.Second
+
+// upTolerance is how far above its target a metric may be before a replica is added
+// (--horizontal-pod-autoscaler-tolerance).
+const upTolerance = 0.1
+
+// autoscaler decides as the HorizontalPodAutoscaler of Kubernetes 1.37 does of external metrics
+// with an AverageValue: pkg/controller/podautoscaler, replica_calculator.go
+// (GetExternalPerPodMetricReplicas, Tolerances.isWithin) and horizontal.go
+// (computeReplicasForMetrics, stabilizeRecommendationWithBehaviors,
+// convertDesiredReplicasWithBehaviorRate).
+type autoscaler struct {
+	min, max int32
+	behavior autoscalingv2.HorizontalPodAutoscalerBehavior
+
+	recommended []change // what each look came to
+	up, down    []change // by how much replicas were changed
+}
+
+// change is a number at a time.
+type change struct {
+	at time.Time
+	by int32
+}
+
+// reading is a metric: a total over the replicas, and its target for one.
+type reading struct{ total, target float64 }
+
+// look gives the replicas from now on.
+func (a *autoscaler) look(now time.Time, current int32, readings []reading) int32 {
+	var wanted int32
+	for _, r := range readings {
+		wanted = max(wanted, a.proposed(current, r))
+	}
+	next := a.limited(now, current, a.stabilized(now, current, max(wanted, a.min)))
+	switch {
+	case next > current:
+		a.up = append(a.up, change{now, next - current})
+	case next < current:
+		a.down = append(a.down, change{now, current - next})
+	}
+	return next
+}
+
+// proposed is what one metric asks for. Within the tolerances it asks for what is.
+func (a *autoscaler) proposed(current int32, r reading) int32 {
+	downTolerance := upTolerance
+	if t := a.behavior.ScaleDown.Tolerance; t != nil {
+		downTolerance = t.AsApproximateFloat64()
+	}
+	ratio := r.total / (r.target * float64(current))
+	if 1-downTolerance <= ratio && ratio <= 1+upTolerance {
+		return current
+	}
+	return int32(math.Ceil(r.total / r.target))
+}
+
+// stabilized takes the least that was recommended in the window for more, and the most in that
+// for fewer.
+func (a *autoscaler) stabilized(now time.Time, current, wanted int32) int32 {
+	least, most := wanted, wanted
+	for _, r := range a.recommended {
+		if r.at.After(now.Add(-window(a.behavior.ScaleUp))) {
+			least = min(least, r.by)
+		}
+		if r.at.After(now.Add(-window(a.behavior.ScaleDown))) {
+			most = max(most, r.by)
+		}
+	}
+	a.recommended = append(a.recommended, change{now, wanted})
+	return min(max(current, least), most)
+}
+
+func window(rules *autoscalingv2.HPAScalingRules) time.Duration {
+	return time.Duration(*rules.StabilizationWindowSeconds) * time.Second
+}
+
+// limited is how far the policies let it go, from the replicas at the beginning of their periods.
+func (a *autoscaler) limited(now time.Time, current, wanted int32) int32 {
+	began := func(p autoscalingv2.HPAScalingPolicy) int32 {
+		since := now.Add(-time.Duration(p.PeriodSeconds) * time.Second)
+		return current - sum(a.up, since) + sum(a.down, since)
+	}
+	switch {
+	case wanted > current: // SelectPolicy Max
+		limit := int32(math.MinInt32)
+		for _, p := range a.behavior.ScaleUp.Policies {
+			to := began(p) + p.Value
+			if p.Type == autoscalingv2.PercentScalingPolicy {
+				to = int32(math.Ceil(float64(began(p)) * (1 + float64(p.Value)/100)))
+			}
+			limit = max(limit, to)
+		}
+		return min(wanted, a.max, max(limit, current))
+	case wanted < current: // SelectPolicy Min
+		limit := int32(math.MinInt32)
+		for _, p := range a.behavior.ScaleDown.Policies {
+			to := began(p) - p.Value
+			if p.Type == autoscalingv2.PercentScalingPolicy {
+				to = int32(float64(began(p)) * (1 - float64(p.Value)/100))
+			}
+			limit = max(limit, to)
+		}
+		return max(wanted, a.min, min(limit, current))
+	}
+	return wanted
+}
+
+func sum(changes []change, since time.Time) int32 {
+	var n int32
+	for _, c := range changes {
+		if c.at.After(since) {
+			n += c.by
+		}
+	}
+	return n
+}
