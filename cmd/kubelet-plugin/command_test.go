@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/mica-gpu/mica/pkg/node/driver"
@@ -320,7 +321,7 @@ func TestMetrics(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { served <- serveMetrics(ctx, listener, sample.New()) }()
+	go func() { served <- serveMetrics(ctx, listener, []metrics.StableCollector{sample.New()}) }()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ type flags struct {
 	hostRoot, hookDir                         string
 	mpsRoot                                   string
 	healthPort, metricsPort                   int
-	deviceMetrics                             bool
+	deviceMetrics, claimMetrics               bool
 	ignoreDevicePlugin                        bool
 	healthQuiet                               time.Duration
 }
@@ -66,6 +66,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")
+	set.BoolVar(&f.claimMetrics, "claim-metrics", true, "Serve at /metrics which claims and pods have which device. False: no series has the name of a claim or pod.")
 	settings.AddNVIDIAFlags(set)
 }
 

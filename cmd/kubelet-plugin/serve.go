@@ -68,6 +68,7 @@ func serve(ctx context.Context, f *flags) error {
 		CheckMPS:     func() error { return checkMPS(f) },
 		HealthQuiet:  f.healthQuiet,
 		Unsampled:    !f.deviceMetrics || f.metricsPort < 0,
+		Unnamed:      !f.claimMetrics,
 
 		IgnoreDevicePlugin: f.ignoreDevicePlugin,
 	})
@@ -215,7 +216,7 @@ func startServers(ctx context.Context, group *errgroup.Group, f *flags, plugin *
 			return err
 		}
 		klog.FromContext(ctx).Info("Serving metrics", "address", listener.Addr().String())
-		group.Go(func() error { return serveMetrics(ctx, listener, plugin.Samples()) })
+		group.Go(func() error { return serveMetrics(ctx, listener, plugin.Collectors()) })
 	}
 	return nil
 }
@@ -230,10 +231,12 @@ func listen(flag string, port int) (net.Listener, error) {
 
 // serveMetrics serves those of the process and, from a registry of their own because they
 // belong to one plugin, those of its devices.
-func serveMetrics(ctx context.Context, listener net.Listener, samples metrics.StableCollector) error {
+func serveMetrics(ctx context.Context, listener net.Listener, collectors []metrics.StableCollector) error {
 	devices := metrics.NewKubeRegistry()
-	if err := devices.CustomRegister(samples); err != nil {
-		return fmt.Errorf("register the metrics of devices: %w", err)
+	for _, collector := range collectors {
+		if err := devices.CustomRegister(collector); err != nil {
+			return fmt.Errorf("register the metrics of devices: %w", err)
+		}
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", metrics.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, devices}, metrics.HandlerOpts{

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/component-base/metrics"
+
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -31,7 +33,7 @@ func TestDevicesAreAmongTheMetrics(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
-	go func() { done <- serveMetrics(ctx, listener, samples) }()
+	go func() { done <- serveMetrics(ctx, listener, []metrics.StableCollector{samples}) }()
 	go func() {
 		_ = samples.Run(ctx, func(string) sample.Meter { return half{} }) // it ends with ctx
 		done <- nil

@@ -143,6 +143,16 @@ func TestChartRefuses(t *testing.T) {
 			args: []string{"--namespace", "mica", "--set", "podMonitor.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"},
 			want: []string{"podMonitor.enabled is true", "metricsPort is negative"},
 		},
+		{
+			name: "a ServiceMonitor without metrics",
+			args: []string{"--namespace", "mica", "--set", "serviceMonitor.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"},
+			want: []string{"serviceMonitor.enabled is true", "metricsPort is negative"},
+		},
+		{
+			name: "two kinds of monitors",
+			args: []string{"--namespace", "mica", "--set", "serviceMonitor.enabled=true,podMonitor.enabled=true"},
+			want: []string{"podMonitor.enabled and serviceMonitor.enabled are both true", "Enable one of them"},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

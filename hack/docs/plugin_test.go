@@ -12,6 +12,8 @@ func TestThePluginsMetricsAreDocumented(t *testing.T) {
 	for source, name := range map[string]*regexp.Regexp{
 		"../../pkg/node/driver/metrics.go":  regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
 		"../../pkg/node/publish/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/node/driver/census.go":   regexp.MustCompile(`NewDesc\("(mica_\w+)"`),
+		"../../pkg/node/account/metrics.go": regexp.MustCompile(`NewDesc\("(mica_\w+)"`),
 		"../../pkg/gpu/usage.go":            regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
 	} {
 		names := name.FindAllStringSubmatch(read(t, source), -1)

@@ -22,6 +22,7 @@ var floors = map[string]int{
 	"pkg/node/prepare":   3,
 	"pkg/node/monitor":   3,
 	"pkg/node/sample":    3,
+	"pkg/node/account":   3,
 	"pkg/node/publish":   3,
 	"pkg/node/journal":   2,
 	"pkg/node/cdi":       2,

@@ -93,3 +93,18 @@ func (g GPU) at(p Placement) (Base, bool) {
 	}
 	return nil, false
 }
+
+// PartOf is the part that a placement is of the GPU, by memory slices: 0 to 1, and never more than 1
+// for all placements that fit together.
+func (g GPU) PartOf(p Placement) float64 {
+	slices := 0
+	for _, profile := range g.Profiles {
+		for _, start := range profile.Starts {
+			slices = max(slices, start+profile.Size)
+		}
+	}
+	if p.Entire() || slices == 0 {
+		return 1
+	}
+	return float64(p.Size) / float64(slices)
+}

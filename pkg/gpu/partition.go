@@ -16,9 +16,12 @@ type Partition struct {
 // Name is gpu-<minor>-mig-<profile>-<profile ID>-<start>, as in NVIDIA's
 // driver. Only the ID tells 1g.24gb+me from 1g.24gb-me.
 func (p Partition) Name() string {
-	profile := strings.NewReplacer(".", "", "+", "-").Replace(strings.ToLower(p.Profile.Name))
+	profile := inNames.Replace(strings.ToLower(p.Profile.Name))
 	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", p.GPU.Minor, profile, p.Profile.ID, p.Start)
 }
+
+// inNames makes a profile's name a part of a DNS label.
+var inNames = strings.NewReplacer(".", "", "+", "-")
 
 // Type is "mig".
 func (p Partition) Type() string { return "mig" }

@@ -37,6 +37,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		klog.FromContext(ctx).Error(err, "Preparing a claim did not work", "claim", klog.KObj(claim))
 		return kubeletplugin.PrepareResult{Err: err}
 	}
+	d.claimants.read(claim)
 	d.reporter.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)
 	return kubeletplugin.PrepareResult{Devices: forKubelet(devices)}
 }
@@ -110,10 +111,18 @@ func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// claimReader reads claims from the API server.
-type claimReader struct{ client kubernetes.Interface }
+// claimReader reads claims from the API server, and tells of each.
+type claimReader struct {
+	client kubernetes.Interface
+	read   func(*resourceapi.ResourceClaim)
+}
 
 // Get implements prepare.Claims.
 func (r claimReader) Get(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error) {
-	return r.client.ResourceV1().ResourceClaims(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	claim, err := r.client.ResourceV1().ResourceClaims(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	r.read(claim)
+	return claim, nil
 }

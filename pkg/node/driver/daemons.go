@@ -96,7 +96,7 @@ func (d *Driver) clientsOf(ctx context.Context, daemon string) ([]*resourceapi.R
 		if !usesDaemon(record, daemon) {
 			continue
 		}
-		claim, err := claimReader{d.Client}.Get(ctx, types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
+		claim, err := claimReader{d.Client, d.claimants.read}.Get(ctx, types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/metrics"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/mica-gpu/mica/pkg/node/account"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/monitor"
 	"github.com/mica-gpu/mica/pkg/node/mps"
@@ -56,7 +57,7 @@ type Hardware struct {
 }
 
 // Options configure a Driver. All fields but PodUID, Policies, MPSRoot, CheckMPS
-// and Unsampled are required.
+// Unsampled and Unnamed are required.
 type Options struct {
 	// Name is the driver's name, normally slice.DefaultDriver.
 	Name string
@@ -87,6 +88,8 @@ type Options struct {
 	HealthQuiet time.Duration
 	// Unsampled devices are never asked how busy they are.
 	Unsampled bool
+	// Unnamed keeps the names of claims and pods out of the metrics.
+	Unnamed bool
 	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out.
 	IgnoreDevicePlugin bool
 }
@@ -111,6 +114,8 @@ type Driver struct {
 	calls      calls
 	failed     chan error
 	samples    *sample.Sampler
+	account    *account.Account
+	claimants  *claimants
 	// counted wakes countClaims up when claims have come or gone.
 	counted chan struct{}
 	// restored wakes reconcile up after CDI files were re-made.
@@ -131,7 +136,9 @@ func New(options Options) (*Driver, error) {
 		restored:  make(chan struct{}, 1),
 		counted:   make(chan struct{}, 1),
 		samples:   sample.New(),
+		claimants: &claimants{driver: options.Name, known: map[string]account.Claim{}},
 	}
+	d.account = account.New(account.Options{Utilization: d.samples.Utilization, Unnamed: options.Unnamed})
 	if options.MPSRoot != "" {
 		d.daemons = mps.NewDirectory(options.MPSRoot)
 	}
@@ -139,7 +146,7 @@ func New(options Options) (*Driver, error) {
 		return nil, err
 	}
 	var err error
-	if d.preparer, d.specs, err = NewPreparer(options, claimReader{options.Client}); err != nil {
+	if d.preparer, d.specs, err = NewPreparer(options, claimReader{options.Client, d.claimants.read}); err != nil {
 		return nil, err
 	}
 	d.monitor = monitor.New(monitor.Options{
@@ -267,5 +274,8 @@ func (d *Driver) Ready() error {
 	return nil
 }
 
-// Samples are how busy the devices are that prepared claims hold, as metrics.
-func (d *Driver) Samples() metrics.StableCollector { return d.samples }
+// Collectors tell of this plugin: how busy the devices are that prepared claims hold, who has them, and
+// how many there are in which state.
+func (d *Driver) Collectors() []metrics.StableCollector {
+	return []metrics.StableCollector{d.samples, d.account, &census{state: d.offer.State, health: d.monitor.Record, holds: d.account.Holds}}
+}

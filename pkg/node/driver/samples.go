@@ -3,22 +3,34 @@ package driver
 import (
 	"context"
 	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/account"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
-// countClaims counts the claims that are prepared, and samples what they hold, until ctx
+// settleInterval is how often GPU-seconds are added up. The Sampler has the mean of as long at least.
+const settleInterval = 10 * time.Second
+
+// countClaims counts the claims that are prepared, and samples and charges what they hold, until ctx
 // ends. Nobody waits for it: kubelet has its answer, and a burst of claims is counted once.
 func (d *Driver) countClaims(ctx context.Context) error {
 	for {
+		var settle <-chan time.Time
+		if len(d.account.Holds()) > 0 {
+			settle = time.After(settleInterval)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.counted:
 			d.countPrepared(ctx)
+		case <-settle:
+			d.account.Settle()
 		}
 	}
 }
@@ -39,6 +51,12 @@ func (d *Driver) countPrepared(ctx context.Context) {
 		return
 	}
 	preparedClaims.Set(float64(len(prepared)))
+	shapes := map[string]gpu.Shape{}
+	for _, shape := range d.offer.State().Shapes {
+		shapes[shape.Name()] = shape
+	}
+	// Before the samples of devices that are no longer held are forgotten.
+	d.account.Set(account.Holds(prepared, d.claimants.of(prepared), shapes))
 	if !d.Unsampled {
 		d.samples.Set(held(prepared))
 	}

@@ -78,7 +78,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	o := options(t, apiserver.New(whole, admin), h)
 	d, stop := run(t, o)
 	registry := metrics.NewKubeRegistry()
-	registry.CustomMustRegister(d.Samples())
+	registry.CustomMustRegister(d.samples)
 	k := register(t, o)
 	fixture.Eventually(t, "readiness", d.Ready)
 	for _, claim := range []*resourceapi.ResourceClaim{whole, admin} {
@@ -105,7 +105,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 
 	d, _ = run(t, o)
 	registry = metrics.NewKubeRegistry()
-	registry.CustomMustRegister(d.Samples())
+	registry.CustomMustRegister(d.samples)
 	fixture.Eventually(t, "the figures after a restart", shown(func(string) bool { return false }))
 	k = register(t, o)
 	k.unprepare(whole)

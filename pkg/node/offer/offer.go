@@ -193,6 +193,8 @@ type State struct {
 	Node gpu.Node
 	// Shapes are those that are offered.
 	Shapes []gpu.Shape
+	// Taints are those of the shapes, by name. Nobody changes them.
+	Taints slice.Taints
 	// Offered says of each shape its name, its GPU, how it is shared and its taints; then why
 	// devices are not offered.
 	Offered []string
@@ -342,7 +344,7 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if withheld != nil {
 		offered = append(offered, withheld.Error())
 	}
-	o.state.Store(&State{Node: found.node, Shapes: next.shapes, Offered: offered})
+	o.state.Store(&State{Node: found.node, Shapes: next.shapes, Taints: next.taints, Offered: offered})
 	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}

@@ -111,6 +111,24 @@ func (s *Sampler) Set(devices []Device) {
 	}
 }
 
+// Utilization is the mean of a device over the last seconds. It is false for one that does not tell, or
+// that is not sampled.
+func (s *Sampler) Utilization(device string) (ratio float64, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.gpus {
+		for _, of := range b.series {
+			if of.Name != device {
+				continue
+			}
+			if usage, _, _ := of.recent(time.Now()); usage.Utilization != nil {
+				return *usage.Utilization, true
+			}
+		}
+	}
+	return 0, false
+}
+
 // Run samples until ctx ends. While there is no device, it sleeps. open returns the meter
 // of a device by its UUID. Run returns later only by the time in which a GPU may answer
 // that was asked before.

@@ -1,0 +1,222 @@
+package account
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// utilization is that of devices by name.
+type utilization map[string]float64
+
+func (u utilization) of(device string) (float64, bool) {
+	ratio, known := u[device]
+	return ratio, known
+}
+
+func newAccount(t *testing.T, o Options) (*Account, metrics.KubeRegistry) {
+	t.Helper()
+	if o.Utilization == nil {
+		o.Utilization = utilization{}.of
+	}
+	a, registry := New(o), metrics.NewKubeRegistry()
+	registry.CustomMustRegister(a)
+	return a, registry
+}
+
+// shown are the series of a metric as `labels value`, sorted.
+func shown(t *testing.T, registry metrics.KubeRegistry, name string) []string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, label := range m.GetLabel() {
+				labels = append(labels, label.GetName()+"="+label.GetValue())
+			}
+			lines = append(lines, fmt.Sprintf("%s %.6g", strings.Join(labels, " "), m.GetGauge().GetValue()+m.GetCounter().GetValue()))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func expect(t *testing.T, registry metrics.KubeRegistry, name string, want ...string) {
+	t.Helper()
+	if got := shown(t, registry, name); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+const (
+	info    = "mica_claim_device_info"
+	seconds = "mica_namespace_gpu_seconds_total"
+)
+
+func TestWhoHasWhichDeviceIsTold(t *testing.T) {
+	a, registry := newAccount(t, Options{})
+	share := Hold{Namespace: "ml", Claim: "two-shares", Pods: []string{"c"}, Device: "gpu-2-mps", UUID: "GPU-2"}
+	a.Set([]Hold{
+		{Namespace: "ml", Claim: "whole", Pods: []string{"a", "b"}, Device: "gpu-0", UUID: "GPU-0"},
+		{Namespace: "web", Claim: "part", Pods: nil, Device: "gpu-1-mig-1g10gb-19-0", UUID: "GPU-1", Placement: gpu.Placement{Size: 1, InstanceID: 7}},
+		share, share,
+	})
+	expect(t, registry, info,
+		"GPU_I_ID= UUID=GPU-0 claim=whole device=gpu-0 namespace=ml pod=a 1",
+		"GPU_I_ID= UUID=GPU-0 claim=whole device=gpu-0 namespace=ml pod=b 1",
+		"GPU_I_ID= UUID=GPU-2 claim=two-shares device=gpu-2-mps namespace=ml pod=c 1",
+		"GPU_I_ID=7 UUID=GPU-1 claim=part device=gpu-1-mig-1g10gb-19-0 namespace=web pod= 1",
+	)
+	a.Set([]Hold{share})
+	expect(t, registry, info, "GPU_I_ID= UUID=GPU-2 claim=two-shares device=gpu-2-mps namespace=ml pod=c 1")
+	a.Set(nil)
+	expect(t, registry, info)
+}
+
+func TestClaimsAndPodsAreNotNamed(t *testing.T) {
+	a, registry := newAccount(t, Options{Unnamed: true})
+	a.Set([]Hold{{Namespace: "ml", Claim: "whole", Pods: []string{"a"}, Device: "gpu-0", UUID: "GPU-0", GPUs: 1}})
+	expect(t, registry, info)
+	if got := shown(t, registry, seconds); len(got) != len(states) {
+		t.Errorf("got %q; what namespaces had is told all the same", got)
+	}
+}
+
+func TestWhatNamespacesHadIsAddedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := utilization{"gpu-0": 0.25, "gpu-1-mps": 1}
+		a, registry := newAccount(t, Options{Utilization: busy.of})
+		expect(t, registry, seconds)
+		a.Set([]Hold{
+			{Namespace: "ml", Device: "gpu-0", GPUs: 1},
+			{Namespace: "ml", Device: "gpu-1-mps", GPUs: 0.5},
+			{Namespace: "web", Device: "gpu-2-mig-1g5gb-19-0", GPUs: 0.125},
+			{Namespace: "web", Device: "gone"},
+		})
+		time.Sleep(10 * time.Second)
+		a.Settle()
+		busy["gpu-0"] = 1
+		time.Sleep(10 * time.Second)
+		want := []string{
+			"namespace=ml state=busy 22.5", "namespace=ml state=idle 7.5", "namespace=ml state=unknown 0",
+			"namespace=web state=busy 0", "namespace=web state=idle 0", "namespace=web state=unknown 2.5",
+		}
+		expect(t, registry, seconds, want...)
+		a.Set(nil)
+		time.Sleep(time.Hour)
+		expect(t, registry, seconds, want...)
+	})
+}
+
+// A scrape comes at any time.
+func TestScrapesDoNotRaceWithClaims(t *testing.T) {
+	a, registry := newAccount(t, Options{})
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			for range 200 {
+				a.Set([]Hold{{Namespace: fmt.Sprint(i), Claim: "c", Device: "gpu-0", UUID: "GPU-0", GPUs: 1}})
+				if _, err := registry.Gather(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// sharesOf is a claim with one device in shares.
+func sharesOf(name string, shares int64) *resourceapi.ResourceClaim {
+	result := fixture.Result("a", "gpu-0-timeslice")
+	result.ShareID = ptr.To(types.UID("share-" + name))
+	result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{fixture.Driver + "/" + gpu.CapacityShares: *resource.NewQuantity(shares, resource.DecimalSI)}
+	claim := fixture.Claim(name, result)
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: "pod-of-" + name}, {APIGroup: "other.example", Resource: "pods", Name: "no-pod"},
+	}
+	return claim
+}
+
+func TestWhatIsHeldIsChargedByItsPart(t *testing.T) {
+	node := fixture.Node(t, "p5.48xlarge")
+	shapes, byForm := map[string]gpu.Shape{}, map[string]gpu.Shape{}
+	slicing := gpu.TimeSlicing{Replicas: 4, Interval: gpu.DefaultInterval}
+	policy := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &slicing, MPS: &gpu.MPS{Clients: 4}, SharedProfiles: map[string]gpu.Sharing{"3g.40gb": slicing}}
+	for _, shape := range gpu.Shapes(node.GPUs[:1], func(gpu.GPU) gpu.Policy { return policy }) {
+		shapes[shape.Name()] = shape
+		byForm[shape.Type()+" "+shape.Form().Profile] = shape
+	}
+	uuid := node.GPUs[0].UUID
+	// device is a record of a shape.
+	device := func(of string, change func(*journal.Device)) journal.Device {
+		shape := byForm[of]
+		form := shape.Form()
+		d := journal.Device{
+			Device: shape.Name(), UUID: uuid, Type: shape.Type(), Shape: form.Base, Shares: form.Shares, Sharing: form.Sharing,
+			Partition: journal.Partition{ProfileID: form.ProfileID, Start: form.Start, Size: form.Size},
+		}
+		if change != nil {
+			change(&d)
+		}
+		return d
+	}
+	shareID := func(d *journal.Device) { d.ShareID = "share-three" }
+	for name, test := range map[string]struct {
+		device  journal.Device
+		claim   *resourceapi.ResourceClaim
+		gpus    float64
+		profile string
+	}{
+		"a whole GPU":                         {device("gpu ", nil), nil, 1, ""},
+		"a partition":                         {device("mig 1g.10gb", nil), nil, 1.0 / 8, "1g.10gb"},
+		"half of the memory":                  {device("mig 3g.40gb", nil), nil, 0.5, "3g.40gb"},
+		"a share":                             {device("timeslice ", nil), sharesOf("one", 1), 0.25, ""},
+		"three shares":                        {device("timeslice ", shareID), sharesOf("three", 3), 0.75, ""},
+		"shares of a claim that was not read": {device("timeslice ", shareID), nil, 0.25, ""},
+		"a share of a partition":              {device("mig-timeslice 3g.40gb", nil), nil, 0.125, "3g.40gb"},
+		"cores":                               {device("mps ", func(d *journal.Device) { d.MPS.Cores = 40 }), nil, 0.4, ""},
+		"cores without a limit":               {device("mps ", nil), nil, 1, ""},
+		"a device that is not offered":        {device("gpu ", func(d *journal.Device) { d.Device = "gpu-9" }), nil, 0, ""},
+		"a GPU that was replaced":             {device("gpu ", func(d *journal.Device) { d.UUID = "GPU-before" }), nil, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claims := map[string]Claim{}
+			if test.claim != nil {
+				claims["uid"] = ClaimOf(test.claim, fixture.Driver)
+			}
+			record := journal.Record{ClaimUID: "uid", Namespace: "ml", Name: "c", Devices: []journal.Device{test.device, {Device: "gpu-1", AdminAccess: true}}}
+			holds := Holds([]journal.Record{record}, claims, shapes)
+			if len(holds) != 1 {
+				t.Fatalf("got %+v", holds)
+			}
+			if got := holds[0]; math.Abs(got.GPUs-test.gpus) > 1e-9 || got.Profile != test.profile || got.Namespace != "ml" || got.Claim != "c" {
+				t.Errorf("got %+v, want %v GPUs", got, test.gpus)
+			}
+			if pods := holds[0].Pods; test.claim != nil && !slices.Equal(pods, []string{"pod-of-" + test.claim.Name}) {
+				t.Errorf("got pods %q", pods)
+			}
+		})
+	}
+}

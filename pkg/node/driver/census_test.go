@@ -1,0 +1,166 @@
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/component-base/metrics"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/account"
+	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/slice"
+	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/apiserver"
+)
+
+func registryOf(collectors ...metrics.StableCollector) metrics.KubeRegistry {
+	registry := metrics.NewKubeRegistry()
+	registry.CustomMustRegister(collectors...)
+	return registry
+}
+
+// gauges are all series, as `name label=value label=value: number`, sorted.
+func gauges(t *testing.T, registry metrics.KubeRegistry) []string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			line := strings.TrimPrefix(family.GetName(), "mica_")
+			for _, label := range m.GetLabel() {
+				line += fmt.Sprintf(" %s=%s", label.GetName(), label.GetValue())
+			}
+			lines = append(lines, fmt.Sprintf("%s: %v", line, m.GetGauge().GetValue()))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestGPUsAndDevicesAreCountedByTheirState(t *testing.T) {
+	node := fixture.Node(t, "p5.48xlarge")
+	node.GPUs = node.GPUs[:4]
+	policy := gpu.Policy{Whole: true, MIG: true, Profiles: []string{"3g.40gb"}, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}}
+	shapes := gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return policy })
+	lost := node.GPUs[3]
+	node.GPUs = node.GPUs[:3]
+	taints := slice.Taints{}
+	taints.AddGPU(lost.UUID, shapes, slice.FaultEffects{}.Sick(health.Fault{Condition: health.Lost, Severity: health.Dead}))
+	for _, shape := range shapes {
+		if shape.Physical().UUID == node.GPUs[2].UUID {
+			taints.Add(shape.Name(), slice.FaultEffects{}.Sick(health.Fault{Condition: health.Memory, Severity: health.Degraded}))
+		}
+	}
+	records := map[string]health.Record{
+		node.GPUs[0].UUID: {Reach: health.Answers, Action: health.ActionNone},
+		node.GPUs[2].UUID: {Reach: health.Answers, Action: health.ActionNone, Faults: []health.Fault{{Condition: health.Memory, Severity: health.Degraded}}},
+		lost.UUID:         {Reach: health.Gone, Faults: []health.Fault{{Condition: health.Lost, Severity: health.Dead}, {Condition: health.Memory, Severity: health.Degraded}}},
+	}
+	half := shapes[slices.IndexFunc(shapes, func(s gpu.Shape) bool { return s.Form().Start == 4 && s.Physical().UUID == node.GPUs[0].UUID })]
+	holds := []account.Hold{
+		{Type: "mig", Profile: "3g.40gb", Device: half.Name(), UUID: node.GPUs[0].UUID, Placement: half.Form().Placement, Part: 1},
+		{Type: "timeslice", Device: "gpu-1-timeslice", UUID: node.GPUs[1].UUID, Part: 0.25},
+		{Type: "timeslice", Device: "gpu-1-timeslice", UUID: node.GPUs[1].UUID, Part: 0.5},
+	}
+	c := &census{
+		state:  func() offer.State { return offer.State{Node: node, Shapes: shapes, Taints: taints} },
+		health: func(uuid string) health.Record { return records[uuid] },
+		holds:  func() []account.Hold { return holds },
+	}
+	want := []string{
+		"device_taints effect=NoSchedule key=gpu.nvidia.com/gpu-lost: 4",
+		"device_taints effect=None key=mica.gpu/memory: 4",
+		"devices health=dead profile= type=gpu: 1",
+		"devices health=dead profile= type=timeslice: 1",
+		"devices health=dead profile=3g.40gb type=mig: 2",
+		"devices health=degraded profile= type=gpu: 1",
+		"devices health=degraded profile= type=timeslice: 1",
+		"devices health=degraded profile=3g.40gb type=mig: 2",
+		"devices health=ok profile= type=gpu: 1",
+		"devices health=ok profile= type=timeslice: 1",
+		"devices health=ok profile=3g.40gb type=mig: 2",
+		"devices health=unknown profile= type=gpu: 1",
+		"devices health=unknown profile= type=timeslice: 1",
+		"devices health=unknown profile=3g.40gb type=mig: 2",
+		"free_devices profile= type=gpu: 1",
+		"free_devices profile= type=timeslice: 2",  // of GPU 1 a share is left
+		"free_devices profile=3g.40gb type=mig: 3", // the other half of GPU 0, and GPU 2
+		"gpus health=dead product=NVIDIA H100 80GB HBM3 recovery_action=unknown: 1",
+		"gpus health=degraded product=NVIDIA H100 80GB HBM3 recovery_action=none: 1",
+		"gpus health=ok product=NVIDIA H100 80GB HBM3 recovery_action=none: 1",
+		"gpus health=unknown product=NVIDIA H100 80GB HBM3 recovery_action=unknown: 1",
+		"prepared_devices profile= type=timeslice: 2",
+		"prepared_devices profile=3g.40gb type=mig: 1",
+	}
+	registry := registryOf(c)
+	if got := gauges(t, registry); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	holds[2].Part = 0.75
+	if got := gauges(t, registry); !slices.Contains(got, "free_devices profile= type=timeslice: 1") {
+		t.Errorf("got %q; no share is left of GPU 1", got)
+	}
+}
+
+// infos are the labels of the info metric, as `pod device UUID instance`, sorted.
+func infos(t *testing.T, registry metrics.KubeRegistry) []string {
+	t.Helper()
+	var lines []string
+	for _, line := range gauges(t, registry) {
+		if rest, is := strings.CutPrefix(line, "claim_device_info "); is {
+			lines = append(lines, rest)
+		}
+	}
+	return lines
+}
+
+// A pod is known from its claim's preparation on, also after a restart, until its claim goes.
+func TestTheClaimsOfDevicesAreTold(t *testing.T) {
+	claim := usedBy(fixture.Claim("one", fixture.Result("a", "gpu-0"), fixture.Result("b", "gpu-2-mig-1g10gb-19-3")), "pod")
+	h := newHardware(t)
+	o := options(t, apiserver.New(claim), h)
+	d, stop := run(t, o)
+	registry := registryOf(d.Collectors()...)
+	k := register(t, o)
+	fixture.Eventually(t, "readiness", d.Ready)
+	k.prepared(claim)
+	id := h.machine.Instances(2)[0].ID
+	want := map[string]bool{
+		fmt.Sprintf("GPU_I_ID= UUID=%s claim=one device=gpu-0 namespace=%s pod=pod: 1", h.node.GPUs[0].UUID, claim.Namespace):                       true,
+		fmt.Sprintf("GPU_I_ID=%d UUID=%s claim=one device=gpu-2-mig-1g10gb-19-3 namespace=%s pod=pod: 1", id, h.node.GPUs[2].UUID, claim.Namespace): true,
+	}
+	told := func() error {
+		if got := infos(t, registry); !slices.Equal(got, slices.Sorted(maps.Keys(want))) {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	}
+	fixture.Eventually(t, "the info", told)
+	fixture.Eventually(t, "the counted devices", func() error {
+		if got := gauges(t, registry); !slices.Contains(got, "prepared_devices profile=1g.10gb type=mig: 1") {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	stop()
+
+	d, _ = run(t, o)
+	registry = registryOf(d.Collectors()...)
+	fixture.Eventually(t, "the info after a restart", told)
+	k = register(t, o)
+	k.unprepare(claim)
+	fixture.Eventually(t, "the end of the info", func() error {
+		if got := infos(t, registry); len(got) > 0 {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+}
