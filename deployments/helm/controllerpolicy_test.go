@@ -121,6 +121,9 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 		"a label on the way":          {func(p *corev1.Pod) { p.Labels["a"] = "c" }, "nothing else"},
 		"an address":                  {func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }, "nothing else"},
 		"the states of containers":    {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else"},
+		"kept from the autoscaler":    {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, ""},
+		"another delay":               {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h"},
+		"an annotation on the way":    {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else"},
 		"everything but its own gone": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +135,20 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
 			}
 		})
+	}
+}
+
+// What keeps a pod under a budget from Cluster Autoscaler is the controller's to remove; a delay that somebody else has
+// set is not.
+func TestPodStatusPolicyKeepsOthersDelays(t *testing.T) {
+	policy := renderedPolicy(t, "podstatus-")
+	for delay, want := range map[string]string{aHundred: "", "10m": "and nothing else"} {
+		before := waiting()
+		before.Annotations = map[string]string{scaleUpDelay: delay}
+		_, messages := policy.review(t, review{kind: "Pod", object: waiting(), old: before, user: theController})
+		if refused := strings.Join(messages, "\n"); want == "" && refused != "" || !strings.Contains(refused, want) {
+			t.Errorf("removing %s: refused: %q", delay, refused)
+		}
 	}
 }
 

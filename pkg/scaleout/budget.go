@@ -30,6 +30,11 @@ type Budget struct {
 	Rate *Rate
 }
 
+// Binds tells whether nodes for pods of the namespace are paid of the budget.
+func (b *Budget) Binds(namespace string) bool {
+	return len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, namespace)
+}
+
 // Rate is a number of nodes in a time. Nodes count that are younger, and those that are coming.
 type Rate struct {
 	Nodes int
@@ -82,6 +87,11 @@ func (p *planner) chargeHosts(s Snapshot) {
 			for _, h := range hosts {
 				b.charge(h)
 			}
+			for _, g := range p.groups {
+				for range g.Foreign {
+					b.charge(&host{group: g, gpus: g.GPUs})
+				}
+			}
 		}
 	}
 	at := poolsOf(hosts, s.Slices)
@@ -116,7 +126,7 @@ func poolsOf(hosts []*host, published []*resourceapi.ResourceSlice) map[devices.
 func (p *planner) payers(namespace string) []*budget {
 	var payers []*budget
 	for _, b := range p.budgets {
-		if len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, namespace) {
+		if b.Binds(namespace) {
 			payers = append(payers, b)
 		}
 	}

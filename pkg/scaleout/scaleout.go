@@ -79,6 +79,9 @@ type Group struct {
 	// UpcomingFor has kinds of pods for which they were asked for, one entry a node, where that
 	// is known. With it no pod of another kind takes a node while there is one for itself.
 	UpcomingFor []string
+	// Foreign nodes are coming, too, and nobody here has asked for them, or does so any more. They count
+	// for budgets alone.
+	Foreign int
 	// Size counts the nodes that exist and Upcoming. Max is nil where there is no limit.
 	Size int
 	Max  *int

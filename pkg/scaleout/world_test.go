@@ -102,7 +102,7 @@ var commands = map[string]struct {
 
 // group NAME MACHINE: a node group of simulated machines.
 func (w *world) group(names []string, o options) {
-	g := Group{Name: names[0], Size: w.number(o, "size"), Upcoming: w.number(o, "upcoming"), Closed: o["closed"], Unknown: o["unknown"], Advised: o["advised"] != ""}
+	g := Group{Name: names[0], Size: w.number(o, "size"), Upcoming: w.number(o, "upcoming"), Foreign: w.number(o, "foreign"), Closed: o["closed"], Unknown: o["unknown"], Advised: o["advised"] != ""}
 	if o["max"] != "" {
 		g.Max = ptr.To(w.number(o, "max"))
 	}

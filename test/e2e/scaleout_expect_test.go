@@ -330,6 +330,18 @@ func (s *scaleOut) setBudget(name string, gpus int) {
 	must(s, err, "set GPUBudget %s to %d GPUs", name, gpus)
 }
 
+// expectKeptFromAutoscaler waits until such a pod would be annotated as it is made.
+func (s *scaleOut) expectKeptFromAutoscaler(pod *corev1.Pod) {
+	s.Helper()
+	eventually(s, startTimeout, "the API server keeps pods from Cluster Autoscaler", func(ctx context.Context) error {
+		made, err := s.client.CoreV1().Pods(s.namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: dryRun})
+		if err == nil && made.Annotations["cluster-autoscaler.kubernetes.io/pod-scale-up-delay"] != "876000h" {
+			err = fmt.Errorf("it has the annotations %v", made.Annotations)
+		}
+		return err
+	})
+}
+
 // waitingPod waits for a pod of which the condition about its scale-up has a reason, and a text.
 func (s *scaleOut) waitingPod(reason, text string) (name string) {
 	s.Helper()

@@ -22,7 +22,8 @@ import (
 // is tested is who gets which node, and how many there are.
 
 // TestScaleOutByPlaceholder goes from no node to one for a claim that nothing satisfies, and
-// leaves the second node to Cluster Autoscaler, which knows the first by then.
+// leaves the second node to Cluster Autoscaler, which knows the first by then. Under a budget, nothing
+// is left to it.
 func TestScaleOutByPlaceholder(t *testing.T) {
 	t.Parallel()
 	s := newScaleOut(t, "placeholder")
@@ -46,6 +47,17 @@ func TestScaleOutByPlaceholder(t *testing.T) {
 	if now := s.placeholdersMade("placeholder"); now != made {
 		t.Errorf("a placeholder was made though Cluster Autoscaler had acted: there were %d, are %d", made, now)
 	}
+
+	s.createBudget("e2e-bound", fields{"namespaces": []any{s.namespace}, "gpus": int64(24)})
+	s.expectStatus(gpuBudgets, "e2e-bound", "gpus", int64(16))
+	s.expectKeptFromAutoscaler(s.onGroups(s.podFromTemplate("third-9", "all")))
+	s.createPods("third", 3, "all")
+	s.expectStatus(gpuBudgets, "e2e-bound", "held", int64(2))
+	s.expectNodes("placeholder", 3)
+	s.waitingPod("GPUOverBudget", "budget e2e-bound allows 24 GPUs")
+	s.setBudget("e2e-bound", 32)
+	s.expectNodes("placeholder", 4)
+	s.expectStatus(gpuBudgets, "e2e-bound", "held", int64(1))
 }
 
 // TestScaleOutCountsNodes expects exactly as many nodes as the pods fill.

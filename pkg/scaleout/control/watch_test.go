@@ -39,6 +39,9 @@ func TestOnlyWhatChangesADecisionMarksTheLoop(t *testing.T) {
 		"a pod gets a node": {pod(same), pod(func(p *corev1.Pod) { p.Spec.NodeName = "n" }), true},
 		"a pod ends":        {pod(same), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
 		"a pod is deleted":  {pod(same), pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }), true},
+		"a pod is under a budget": {pod(same), pod(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/pod-scale-up-delay": "876000h"}
+		}), true},
 		"a pod gets a claim": {pod(same), pod(func(p *corev1.Pod) {
 			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c"}}
 		}), true},

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -150,7 +151,13 @@ func (w *world) restart() {
 			return write(func() error { return c.SubResource(sub).Update(ctx, object, o...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
-			return write(func() error { return c.SubResource(sub).Patch(ctx, object, p, o...) })
+			return write(func() error {
+				// The API server takes annotations by pods/status, too (podStatusStrategy.PrepareForUpdate).
+				if data, err := p.Data(object); err == nil && bytes.Contains(data, []byte(`"annotations"`)) {
+					return c.Patch(ctx, object, p)
+				}
+				return c.SubResource(sub).Patch(ctx, object, p, o...)
+			})
 		},
 	})
 	w.loop = New(Options{

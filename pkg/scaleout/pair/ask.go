@@ -10,6 +10,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // create creates a placeholder for each node of the demand that Cluster Autoscaler will not
@@ -72,8 +73,11 @@ func (d *placing) leftToUs(node scaleout.NewNode) bool {
 
 // reactionTo tells whether Cluster Autoscaler has left a pod to us, or has acted for it. Once it has a
 // live node of the group as its template, it sees what we see, and only what it has said
-// since counts.
+// since counts. A pod under a budget is ours alone.
 func (d *placing) reactionTo(pod *corev1.Pod) (left, triggered bool) {
+	if view.Delayed(pod) {
+		return true, false
+	}
 	t, said := d.s.trigger(pod)
 	live, hasLive := liveTemplate(d.group)
 	switch {

@@ -20,6 +20,8 @@ type index struct {
 	waiting map[string]map[string]waiting
 	// misses are, by group, the kinds of which no pod fits on a new node.
 	misses map[string]map[string]string
+	// strangers are pods that fit on a new node of no group.
+	strangers map[types.UID]bool
 	// coming are the groups on whose nodes to come a headroom counts; all tells that one
 	// counts on any.
 	coming    map[string]bool
@@ -38,14 +40,15 @@ type waiting struct{ pods, perNode int }
 
 func newIndex(s *Situation) *index {
 	x := &index{
-		pending: make(map[types.NamespacedName]*corev1.Pod, len(s.View.Pending)),
-		daemons: map[string][]*corev1.Pod{},
-		waiting: map[string]map[string]waiting{},
-		misses:  map[string]map[string]string{},
-		coming:  map[string]bool{},
-		taken:   takenBy(s.View.Claims),
-		podsOn:  make(map[string][]*corev1.Pod, len(s.View.Nodes)),
-		used:    headroom.Nodes(s.Decision.Headroom),
+		pending:   make(map[types.NamespacedName]*corev1.Pod, len(s.View.Pending)),
+		daemons:   map[string][]*corev1.Pod{},
+		waiting:   map[string]map[string]waiting{},
+		misses:    map[string]map[string]string{},
+		strangers: map[types.UID]bool{},
+		coming:    map[string]bool{},
+		taken:     takenBy(s.View.Claims),
+		podsOn:    make(map[string][]*corev1.Pod, len(s.View.Nodes)),
+		used:      headroom.Nodes(s.Decision.Headroom),
 	}
 	for _, pod := range s.View.Pending {
 		x.pending[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = pod
@@ -72,14 +75,18 @@ func newIndex(s *Situation) *index {
 }
 
 func (x *index) addKind(kind *scaleout.Kind) {
-	perNode := map[string]int{}
+	perNode, misses := map[string]int{}, 0
 	for _, fit := range kind.Groups {
 		perNode[fit.Group] = fit.PerNode
 		if fit.Miss != nil {
 			entry(x.misses, fit.Group)[kind.ID] = fit.Miss.Text
+			misses++
 		}
 	}
 	for _, pod := range kind.Pods {
+		if misses > 0 && misses == len(kind.Groups) {
+			x.strangers[pod.UID] = true
+		}
 		if pod.Node != "" {
 			x.used[pod.Node] = true
 		}

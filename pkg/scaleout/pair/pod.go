@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 
@@ -107,7 +108,7 @@ func (d *placing) podSpec(node scaleout.NewNode) corev1.PodSpec {
 			Name:      "placeholder",
 			Image:     options.Image,
 			Args:      []string{"pause"},
-			Resources: corev1.ResourceRequirements{Requests: d.requests(node.Requests)},
+			Resources: corev1.ResourceRequirements{Requests: d.requests(node)},
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: &never,
 				ReadOnlyRootFilesystem:   &root,
@@ -184,9 +185,18 @@ func templateTaints(group *view.Group) []corev1.Taint {
 // requests are the pods', as far as the group's nodes have them at all: the estimate of a
 // node may be a little off, and a placeholder that is too large for every node moves nobody.
 // Other resources are left out, since Cluster Autoscaler does not know of an empty group's nodes
-// whether they have them.
-func (d *placing) requests(wanted corev1.ResourceList) corev1.ResourceList {
+// whether they have them. A placeholder for pods under a budget has none: where Cluster Autoscaler knows
+// what a node will offer, it puts these pods on the coming node in its simulation, and would add
+// another node for a placeholder that has no room beside them.
+func (d *placing) requests(node scaleout.NewNode) corev1.ResourceList {
 	requests := corev1.ResourceList{}
+	if slices.ContainsFunc(node.Pods, func(name types.NamespacedName) bool {
+		pod := d.s.index.pending[name]
+		return pod != nil && view.Delayed(pod)
+	}) {
+		return requests
+	}
+	wanted := node.Requests
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		quantity, ok := wanted[name]
 		if !ok {

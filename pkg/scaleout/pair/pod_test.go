@@ -113,7 +113,7 @@ func TestRequestsFitBesideDaemons(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			group.Template = &template.Template{Node: &corev1.Node{Status: corev1.NodeStatus{Allocatable: test.allocatable}}}
-			got := d.requests(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(test.wanted)})
+			got := d.requests(scaleout.NewNode{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(test.wanted)}})
 			cpu, ok := got[corev1.ResourceCPU]
 			if ok != (test.cpu != "") || ok && cpu.Cmp(resource.MustParse(test.cpu)) != 0 {
 				t.Errorf("requests %s CPUs, want %q", cpu.String(), test.cpu)

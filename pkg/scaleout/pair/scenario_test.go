@@ -54,6 +54,20 @@ func (w *world) command(words []string) error {
 				g.broken = false
 			}
 		}
+	case "budget": // budget DEVICES, or none
+		devices, err := strconv.Atoi(words[1])
+		if err != nil && words[1] != "none" {
+			return err
+		}
+		w.budget = devices
+	case "admission":
+		w.admission = words[1] == "on"
+	case "dies": // dies GROUP
+		for _, g := range w.groups {
+			if g.name == words[1] {
+				w.dies(g)
+			}
+		}
 	case "jump":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // scan is what the real Cluster Autoscaler was seen to do, or does by its source, of which the
@@ -22,7 +23,7 @@ func (w *world) scan() {
 	for _, g := range w.groups {
 		w.updateRequest(g)
 	}
-	w.scanPods()
+	taken := w.scanPods()
 	var waiting []*corev1.Pod
 	for _, p := range w.placeholders() {
 		if p.Spec.NodeName == "" {
@@ -32,7 +33,7 @@ func (w *world) scan() {
 	for _, g := range w.groups {
 		w.scanPlaceholders(g, slices.DeleteFunc(slices.Clone(waiting), func(p *corev1.Pod) bool {
 			return p.Labels[v1alpha1.LabelNodeGroup] != g.name
-		}))
+		}), taken[g])
 	}
 	w.autoscaler = autoscaler.Status{Updated: w.now, Groups: map[string]autoscaler.Group{}}
 	for _, g := range w.groups {
@@ -114,24 +115,35 @@ func (w *world) upcomingNodes(g *simGroup) int {
 }
 
 // scanPods adds nodes for users' pods to groups of which it has a live template (ScaleUp). Where
-// none does, they are told so (EventingScaleUpStatusProcessor).
-func (w *world) scanPods() {
+// none does, they are told so (EventingScaleUpStatusProcessor). Pods that are younger than their
+// annotation says get none, but take room on what is to come, as all do (filterOutYoungPods comes after
+// the PodListProcessor): it gives how many coming nodes of a group have pods.
+func (w *world) scanPods() (taken map[*simGroup]int) {
 	room := map[*simGroup]int{}
+	before := map[*simGroup]int{}
 	for _, g := range w.groups {
 		room[g] = w.upcomingNodes(g) * g.real
+		before[g] = room[g]
 	}
 	for _, p := range w.pending() {
 		group := w.knownGroup(p)
 		switch {
-		case group == nil:
+		case group == nil && !view.Delayed(p.object):
 			w.event(p.object, eventNotTriggered, "pod didn't trigger scale-up: 1 cannot allocate all claims")
 		case room[group] >= p.needs:
 			room[group] -= p.needs
+		case view.Delayed(p.object):
 		default:
 			w.grow(group, p.object)
 			room[group] += group.real - p.needs
+			before[group] += group.real
 		}
 	}
+	taken = map[*simGroup]int{}
+	for _, g := range w.groups {
+		taken[g] = (before[g] - room[g] + g.real - 1) / g.real
+	}
+	return taken
 }
 
 // hasTemplate tells that the group has a node that was complete for a minute
@@ -155,9 +167,13 @@ func (w *world) mayGrow(g *simGroup) bool {
 }
 
 // scanPlaceholders leaves out those that what is to come, or a node that has started, has room for.
-// They need no devices: what the AWS provider says of a new node will do (buildNodeFromTemplate).
-func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod) {
+// They need no devices: what the AWS provider says of a new node will do (buildNodeFromTemplate). One
+// with requests has no room on a coming node that pods have taken, which are more important.
+func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod, taken int) {
 	coming := w.upcomingNodes(g)
+	if len(waiting) > 0 && len(waiting[0].Spec.Containers[0].Resources.Requests) > 0 {
+		coming -= min(coming, taken)
+	}
 	for _, n := range g.nodes {
 		if len(waiting) > 0 && tolerates(waiting[0], n.taints(w.now)) && w.admits(waiting[0], n) {
 			coming++
@@ -176,10 +192,22 @@ func (w *world) scanPlaceholders(g *simGroup, waiting []*corev1.Pod) {
 	}
 }
 
+// total counts the devices that there are, or are to come.
+func (w *world) total() int {
+	total := 0
+	for _, g := range w.groups {
+		total += g.target() * g.real
+	}
+	return total
+}
+
 func (w *world) grow(g *simGroup, p *corev1.Pod) {
 	size := g.target()
 	g.asked = append(g.asked, simMachine{since: w.now, comes: w.now.Add(g.boot + time.Duration(len(g.asked))*g.stagger)})
 	g.request = w.now
+	if total := w.total(); w.budget > 0 && total > w.budget {
+		w.t.Fatalf("%s: Cluster Autoscaler grows %s to %d devices, over the budget of %d\n%s", w.now.Sub(epoch), g.name, total, w.budget, w.log.String())
+	}
 	w.logf("Cluster Autoscaler grows %s from %d to %d for %s", g.name, size, size+1, p.Name)
 	w.event(p, eventTriggered, fmt.Sprintf("pod triggered scale-up: [{%s %d->%d (max: %d)}]", g.autoscalerName(), size, size+1, g.caMax))
 }

@@ -84,6 +84,15 @@ func (w *world) machines(v *view.View) []machine {
 	return append(live, starting...)
 }
 
+// charged are the devices that are there, coming and asked for.
+func (w *world) charged(v *view.View, growth map[string][]scaleout.NewNode) int {
+	total := 0
+	for i, g := range w.groups {
+		total += (len(g.nodes) + v.Groups[i].Upcoming + v.Groups[i].Foreign + len(growth[g.name])) * max(w.known(g), g.real)
+	}
+	return total
+}
+
 func (w *world) place(p *simPod, kind string, machines *[]machine, v *view.View, growth map[string][]scaleout.NewNode) scaleout.PodDecision {
 	d := scaleout.PodDecision{Pod: client.ObjectKeyFromObject(p.object), UID: p.object.UID, Outcome: scaleout.Blocked}
 	for i := range *machines {
@@ -108,13 +117,23 @@ func (w *world) place(p *simPod, kind string, machines *[]machine, v *view.View,
 		}
 		return d
 	}
-	best := -1
+	best, over := -1, false
 	for i, g := range w.groups {
 		size := len(g.nodes) + v.Groups[i].Upcoming + len(growth[g.name])
 		full := v.Groups[i].Max != nil && size >= *v.Groups[i].Max
-		if w.known(g) >= p.needs && v.Groups[i].Closed == "" && !full && (best < 0 || g.price < w.groups[best].price) {
+		if w.known(g) < p.needs || v.Groups[i].Closed != "" || full {
+			continue
+		}
+		if w.budget > 0 && w.charged(v, growth)+w.known(g) > w.budget {
+			over = true
+			continue
+		}
+		if best < 0 || g.price < w.groups[best].price {
 			best = i
 		}
+	}
+	if best < 0 && over {
+		d.Outcome = scaleout.OverBudget
 	}
 	if best < 0 {
 		return d

@@ -48,6 +48,10 @@ type world struct {
 	pods   []*simPod
 	events []corev1.Event
 
+	// budget is how many devices there may be; 0: as many as are asked for. With admission, pods are
+	// annotated when they are made.
+	budget    int
+	admission bool
 	// autoscalerDown stops scans.
 	autoscalerDown bool
 	autoscaler     autoscaler.Status
@@ -191,10 +195,43 @@ func (w *world) addPods(name string, count, needs int) {
 	w.everPods += count
 	for range count {
 		w.serial++
+		var annotations map[string]string
+		if w.budget > 0 && w.admission {
+			annotations = map[string]string{v1alpha1.AnnotationScaleUpDelay: v1alpha1.ScaleUpDelay}
+		}
 		w.pods = append(w.pods, &simPod{needs: needs, pending: w.now, object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "users", Name: fmt.Sprintf("%s-%d", name, w.serial), UID: types.UID(fmt.Sprintf("pod-%d", w.serial)),
-			CreationTimestamp: metav1.NewTime(w.now),
+			CreationTimestamp: metav1.NewTime(w.now), Annotations: annotations,
 		}}})
+	}
+}
+
+// dies ends the oldest node of a group, with its pods, for which others come. The scaling group brings
+// no other: Cluster Autoscaler has lowered its size.
+func (w *world) dies(g *simGroup) {
+	if len(g.nodes) == 0 {
+		return
+	}
+	dead := g.nodes[0]
+	g.nodes = slices.Clone(g.nodes[1:])
+	w.logf("node %s ends", dead.name)
+	for _, p := range w.placeholders() {
+		if p.Spec.NodeName == dead.name {
+			w.seen = nil
+			if err := w.api.Delete(context.Background(), p); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	var again []int
+	w.pods = slices.DeleteFunc(w.pods, func(p *simPod) bool {
+		if p.node == dead {
+			again = append(again, p.needs)
+		}
+		return p.node == dead
+	})
+	for _, needs := range again {
+		w.addPods("again", 1, needs)
 	}
 }
 
@@ -369,6 +406,7 @@ func (w *world) controller() {
 	executor := &Executor{Client: w.api}
 	for _, action := range result.Actions {
 		w.logf("%s", action)
+		w.annotate(action)
 	}
 	err := executor.Do(context.Background(), &result)
 	if errors.Is(err, errKilled) {
@@ -379,6 +417,23 @@ func (w *world) controller() {
 		w.t.Fatalf("%s: %v", w.now.Sub(epoch), err)
 	}
 	w.report(result)
+}
+
+// annotate is what the API server does with users' pods, which the client does not know here.
+func (w *world) annotate(action Action) {
+	wanted, is := action.(delay)
+	if !is {
+		return
+	}
+	for _, p := range w.pods {
+		if p.object.UID == wanted.UID {
+			p.object = p.object.DeepCopy()
+			p.object.Annotations = nil
+			if wanted.On {
+				p.object.Annotations = map[string]string{v1alpha1.AnnotationScaleUpDelay: v1alpha1.ScaleUpDelay}
+			}
+		}
+	}
 }
 
 // report writes the status of groups, which is not ours and cannot be killed here.
@@ -416,6 +471,9 @@ func (w *world) situation() Situation {
 	for _, p := range w.pending() {
 		v.Pending = append(v.Pending, p.object)
 	}
+	if w.budget > 0 {
+		v.Budgets = []scaleout.Budget{{Name: "all", GPUs: &w.budget}}
+	}
 	for _, g := range w.groups {
 		object := w.groupObject(g.name)
 		state := view.Group{Object: object, Template: g.template(), Max: w.most(object)}
@@ -425,7 +483,7 @@ func (w *world) situation() Situation {
 		v.GroupStates = append(v.GroupStates, state)
 		v.Groups = append(v.Groups, scaleout.Group{
 			Name: g.name, Closed: view.Closed(object, &w.autoscaler, w.now), Max: state.Max,
-			Upcoming: w.upcoming(g),
+			Upcoming: w.upcoming(g), Foreign: max(w.autoscaler.Groups[g.autoscalerName()].Target-len(g.nodes)-w.upcoming(g), 0),
 		})
 	}
 	return Situation{

@@ -51,6 +51,7 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		desired = answer.Desired
 	}
 	out.Size = group.SizeWith(out.Upcoming, desired)
+	out.Foreign = max(r.target(object)-out.Size, 0)
 	if out.Closed == "" {
 		out.Closed = Closed(object, r.Autoscaler, r.Now)
 	}
@@ -63,6 +64,18 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 	}
 	out.Pods = daemonPods(r.daemons, group.Template.Node)
 	return out
+}
+
+// target is the size that the group is to have, as far as somebody says.
+func (r *reading) target(object *v1alpha1.GPUNodeGroup) int {
+	if answer, asked := r.eks[object.Name]; asked && answer.Err == nil {
+		return answer.Desired
+	}
+	if r.Autoscaler == nil {
+		return 0
+	}
+	said, _ := r.Autoscaler.Of(object, r.Now)
+	return said.Target
 }
 
 // unknown is why the group has no template.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
 // copyLists fills a list of one kind.
@@ -109,7 +110,8 @@ func TestTheSnapshotIsOfTheWholeCluster(t *testing.T) {
 		*testPlaceholder("g", "coming", 30e9, ""), *testPlaceholder("g", "landed", 120e9, "n1"),
 	}
 	o.daemonSets.Items = []appsv1.DaemonSet{{}}
-	v, err := Read(t.Context(), listed{objects: &o}, Options{Driver: testDriver, Now: t0})
+	said := autoscaler.Status{Updated: t0, Groups: map[string]autoscaler.Group{"g": {Target: 5}}}
+	v, err := Read(t.Context(), listed{objects: &o}, Options{Driver: testDriver, Now: t0, Autoscaler: &said})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +123,9 @@ func TestTheSnapshotIsOfTheWholeCluster(t *testing.T) {
 	if group.Size != 2 || group.Upcoming != 1 || *group.Max != 7 || len(group.Pods) != 1 || group.Closed != "" {
 		t.Errorf("the group has size %d, %d upcoming, max %d, %d pods of DaemonSets, closed %q; want 2, 1, 7, 1 and open",
 			group.Size, group.Upcoming, *group.Max, len(group.Pods), group.Closed)
+	}
+	if group.Foreign != 3 {
+		t.Errorf("%d nodes are coming that were not asked for here, want 3: Cluster Autoscaler wants 5", group.Foreign)
 	}
 	if !slices.Equal(group.UpcomingFor, []string{"k"}) {
 		t.Errorf("the node that comes is for %q, and its placeholder says k", group.UpcomingFor)

@@ -139,7 +139,7 @@ func Scan(ctx context.Context, options Options, state State, memory Memory) (Res
 	if err != nil {
 		return Result{}, err
 	}
-	events, err := s.scaleUp(ctx, world, pending)
+	events, err := s.scaleUp(ctx, world, slices.DeleteFunc(pending, s.young))
 	if err != nil {
 		return Result{}, err
 	}
@@ -295,6 +295,17 @@ func waits(pod *corev1.Pod) bool {
 		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
 	})
 }
+
+// young tells that a pod is younger than it has to be for a scale-up, by its annotation. Other than here,
+// such a pod counts as any (core/static_autoscaler.go, filterOutYoungPods, after the PodListProcessor).
+func (s *scanner) young(pod *corev1.Pod) bool {
+	delay, err := time.ParseDuration(pod.Annotations[annotationScaleUpDelay])
+	return err == nil && s.Now.Sub(pod.CreationTimestamp.Time) <= delay
+}
+
+// annotationScaleUpDelay is how old a pod is before a group grows for it (utils/annotations/annotations.go,
+// PodScaleUpDelayAnnotationKey).
+const annotationScaleUpDelay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
 
 func priority(pod *corev1.Pod) int32 {
 	if pod.Spec.Priority == nil {

@@ -51,6 +51,9 @@ func TestWhichPodsAreLookedAt(t *testing.T) {
 		"has a node":                func(p *corev1.Pod) { p.Spec.NodeName = "elsewhere" },
 		"is deleted":                func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} },
 		"the scheduler looks at it": func(p *corev1.Pod) { p.Status.Conditions = nil },
+		"is younger than it has to be": func(p *corev1.Pod) {
+			p.Annotations = map[string]string{annotationScaleUpDelay: "876000h"}
+		},
 		"its claim is not made yet": func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
 		},
