@@ -53,19 +53,34 @@ func (in *installation) policies(t testing.TB) dynamic.ResourceInterface {
 // createPolicy makes a policy; after the test it and all that it did is gone.
 func (s *scenario) createPolicy(policy *unstructured.Unstructured) (name string) {
 	s.Helper()
+	s.Cleanup(func() { offeredAsAtTheStart(s) })
+	return s.createPassingPolicy(policy)
+}
+
+// createPassingPolicy makes a policy that is gone after the test. What it offered may be withdrawn still.
+func (s *scenario) createPassingPolicy(policy *unstructured.Unstructured) (name string) {
+	s.Helper()
 	created, err := s.policies(s).Create(s.Context(), policy, metav1.CreateOptions{})
 	must(s, err, "create a GPUPolicy")
 	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), withdrawalTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
 		defer cancel()
 		err := s.policies(s).Delete(ctx, created.GetName(), metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			s.Errorf("delete GPUPolicy %s: %v", created.GetName(), err)
 		}
 		// What pods have is offered as long as they have it.
-		must(s, errors.Join(until(ctx, s.deletePods), until(ctx, s.expectDevicesOfTheStart)), "wait for the devices of the start")
+		must(s, until(ctx, s.deletePods), "delete the pods")
 	})
 	return created.GetName()
+}
+
+// offeredAsAtTheStart waits until nothing that policies offered is published any more.
+func offeredAsAtTheStart(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawalTimeout)
+	defer cancel()
+	must(t, until(ctx, under.expectDevicesOfTheStart), "wait for the devices of the start")
 }
 
 // withdrawalTimeout is longer than a shape stays published that a policy has withdrawn.
@@ -112,9 +127,17 @@ func (s *scenario) expectWithdrawnIn(kind string, count int) {
 	})
 }
 
-// TestPolicyChangesUnderLoad withdraws a shape that claims have, cuts another more finely,
-// and takes it all back, while pods run.
-func TestPolicyChangesUnderLoad(t *testing.T) {
+// TestPolicies has one policy after the other: each withdrawal takes a minute, and the second begins
+// while the first still goes on.
+func TestPolicies(t *testing.T) {
+	t.Cleanup(func() { offeredAsAtTheStart(t) })
+	t.Run("shares of partitions", sharesOfPartitions)
+	t.Run("changes under load", changesUnderLoad)
+}
+
+// changesUnderLoad withdraws a shape that claims have, cuts another more finely, and takes it all back,
+// while pods run.
+func changesUnderLoad(t *testing.T) {
 	s, _ := newShareScenario(t, len(under.devices))
 	s.createTemplate("whole", s.claimFor(1, s.of(s.devices[0])))
 	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil, s.of(s.devices[1])))
@@ -125,7 +148,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 		running[name] = containerRun(s.waitRunning(name))
 	}
 
-	name := s.createPolicy(s.policyOf(fields{"timeSlice": fields{"replicas": int64(2 * defaultShares)}}))
+	name := s.createPassingPolicy(s.policyOf(fields{"timeSlice": fields{"replicas": int64(2 * defaultShares)}}))
 	s.expectPolicy(name, corev1.ConditionTrue, "")
 	all := len(s.devices)
 	// The GPU that a claim has stays as long as the claim, the others as long as claims can
@@ -240,11 +263,11 @@ func (s *scenario) shareOfMemory(profile string, parts int64) string {
 	return fmt.Sprintf("%dMi", memory.Value()>>20/parts)
 }
 
-// TestSharesOfPartitions cuts a GPU into partitions that several claims have shares of.
-func TestSharesOfPartitions(t *testing.T) {
+// sharesOfPartitions cuts a GPU into partitions that several claims have shares of.
+func sharesOfPartitions(t *testing.T) {
 	s, sim := newPartitionScenario(t, len(under.devices))
 	s.needProfiles("1g.10gb", "2g.20gb")
-	s.createPolicy(s.policyOf(fields{
+	s.createPassingPolicy(s.policyOf(fields{
 		"whole": fields{},
 		"mig": fields{"profiles": []any{"1g.10gb"}, "shared": []any{
 			fields{"profile": "1g.10gb", "timeSlice": fields{"replicas": int64(2)}},

@@ -62,6 +62,7 @@ func TestScaleOutByPlaceholder(t *testing.T) {
 
 // TestScaleOutCountsNodes expects exactly as many nodes as the pods fill.
 func TestScaleOutCountsNodes(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		group string
 		pods  int
