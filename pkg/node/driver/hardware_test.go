@@ -97,7 +97,7 @@ func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = d.openHardware(t.Context())
-	if err == nil || err.Error() != "the NVIDIA driver 580.95.05 is loaded but has no usable GPU" {
+	if err == nil || err.Error() != "the NVIDIA driver 580.95.05 is loaded but has no GPU: see the kernel's log for messages of NVRM" {
 		t.Errorf("got %v", err)
 	}
 	if h.opened != 1 || h.closed != 1 {

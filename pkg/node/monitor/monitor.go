@@ -295,7 +295,11 @@ func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
 		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Silent})) || changed
 	}
 	for uuid, err := range m.missing() {
-		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})) || changed
+		facts := health.Facts{Reach: health.Gone, Why: err.Error()}
+		if errors.Is(err, nvml.ErrSilent) {
+			facts = health.Facts{Reach: health.Silent}
+		}
+		changed = m.judge(ctx, uuid, m.take(uuid, facts)) || changed
 	}
 	if changed {
 		m.save(ctx)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strings"
 
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
@@ -14,11 +15,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Discover reads the driver and every GPU. After the loss of a GPU it initialises NVML anew,
-// which finds GPUs only then.
+// Discover reads the driver and every GPU. After the loss of a GPU, or where none could be read,
+// it initialises NVML anew, which finds GPUs only then.
 //
-// A GPU that cannot be read is left out and reported in unreadable; the others
-// are returned all the same. err is set only when nothing could be read.
+// A GPU that cannot be read is left out and reported in unreadable, as ErrSilent where it does
+// not answer; the others are returned all the same. err is set only when nothing could be read.
 func (l *Library) Discover() (node gpu.Node, unreadable []error, err error) {
 	if err := l.sessions.renew(); err != nil {
 		return gpu.Node{}, nil, err
@@ -35,18 +36,45 @@ func (l *Library) Discover() (node gpu.Node, unreadable []error, err error) {
 	if err := check(ret, "count the GPUs", ""); err != nil {
 		return gpu.Node{}, nil, err
 	}
+	if count < 0 || count > maxGPUs {
+		return gpu.Node{}, nil, fmt.Errorf("count the GPUs: NVML says that there are %d: reload the NVIDIA driver, or reboot the node", count)
+	}
 	in.counted(count)
 	reader := deviceReader{session: in, lib: nvlib.New(in.api), sysfs: l.sysfs}
 	for index := range count {
-		g, err := reader.read(index)
+		g, err := bounded(&l.sessions, lookAt(index), func() (gpu.GPU, error) { return reader.read(index) })
+		if err == nil {
+			err = distinct(g, node.GPUs)
+		}
 		if err != nil {
 			unreadable = append(unreadable, &UnreadableError{Index: index, Err: err})
 			continue
 		}
 		node.GPUs = append(node.GPUs, g)
 	}
+	if len(node.GPUs) == 0 && len(unreadable) > 0 {
+		in.outdate()
+	}
 	node.GPUs = in.group(node.GPUs)
 	return node, unreadable, nil
+}
+
+// maxGPUs is more than any machine has.
+const maxGPUs = 256
+
+// uuids are in the names of files, too.
+var uuids = regexp.MustCompile(`^[A-Za-z0-9-]{1,96}$`)
+
+func isUUID(text string) bool { return uuids.MatchString(text) }
+
+// distinct refuses a GPU whose devices would be taken for another's.
+func distinct(g gpu.GPU, others []gpu.GPU) error {
+	for _, other := range others {
+		if g.UUID == other.UUID || g.Minor == other.Minor {
+			return fmt.Errorf("GPU %d has the UUID %s and the minor number %d, GPU %d has %s and %d", g.Index, g.UUID, g.Minor, other.Index, other.UUID, other.Minor)
+		}
+	}
+	return nil
 }
 
 func (s *session) system() (gpu.Node, error) {
@@ -112,6 +140,9 @@ func readIdentity(handle nvml.Device, name string, g *gpu.GPU) error {
 	}
 	if g.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
 		return check(ret, "read the UUID", name)
+	}
+	if g.Minor < 0 || !isUUID(g.UUID) {
+		return fmt.Errorf("read the identity of %s: NVML says that its minor number is %d and its UUID %q", name, g.Minor, g.UUID)
 	}
 	if g.ProductName, ret = handle.GetName(); ret != nvml.SUCCESS {
 		return check(ret, "read the product name", name)

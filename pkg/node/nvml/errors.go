@@ -26,6 +26,8 @@ var (
 	// ErrGPULost means that the GPU fell off the bus, is otherwise inaccessible,
 	// or is one that the driver does not know any more.
 	ErrGPULost = errors.New("GPU is lost")
+	// ErrSilent means that a call about a GPU does not return.
+	ErrSilent = errors.New("the GPU does not answer")
 	// ErrInUse means that a process, or something made from it, still uses
 	// what should be changed; it may be free later.
 	ErrInUse = errors.New("in use")

@@ -71,14 +71,14 @@ func (s *sessions) await() (Report, awaited, error) {
 	if in == nil {
 		return Report{}, deaf, nil
 	}
-	set, err := in.listen()
+	set, err := s.listen(in)
 	if set == nil || err != nil {
 		return Report{}, deaf, err
 	}
 	data, ret := set.Wait(uint32(eventWait.Milliseconds()))
 	switch ret {
 	case nvml.SUCCESS:
-		report, known := in.report(data)
+		report, known := s.read(in, data)
 		if !known {
 			return Report{}, quiet, nil
 		}
@@ -90,29 +90,36 @@ func (s *sessions) await() (Report, awaited, error) {
 	return Report{}, quiet, check(ret, "wait for events", "")
 }
 
-// listen registers the GPUs that are known, each once. There is no set while there is none.
-func (s *session) listen() (nvml.EventSet, error) {
-	for _, d := range s.devices() {
-		if s.heard[d] {
+// listen registers the GPUs that are known, each once. There is no set while there is none. One that
+// does not answer keeps the others from nothing.
+func (s *sessions) listen(in *session) (nvml.EventSet, error) {
+	for _, d := range in.devices() {
+		if in.heard[d] {
 			continue
 		}
-		supported, ret := d.GetSupportedEventTypes()
-		if ret != nvml.SUCCESS {
-			continue // Health tells whether it is lost
-		}
-		if s.events == nil {
+		if in.events == nil {
 			set, ret := s.api.EventSetCreate()
 			if ret != nvml.SUCCESS {
 				return nil, check(ret, "create a set of events", "")
 			}
-			s.events = set
+			in.events = set
 		}
-		if types := supported & eventTypes; types != 0 && d.RegisterEvents(types, s.events) != nvml.SUCCESS {
-			continue
+		set := in.events
+		if done, err := bounded(s, "have "+d.uuid+" report events", func() (bool, error) { return d.report(set), nil }); done && err == nil {
+			in.heard[d] = true
 		}
-		s.heard[d] = true
 	}
-	return s.events, nil
+	if len(in.heard) == 0 {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return in.events, nil
+}
+
+// report has the GPU report its events to a set, and tells whether that is done. Health tells why not.
+func (d *device) report(to nvml.EventSet) bool {
+	supported, ret := d.GetSupportedEventTypes()
+	types := supported & eventTypes
+	return ret == nvml.SUCCESS && (types == 0 || d.RegisterEvents(types, to) == nvml.SUCCESS)
 }
 
 // stopListening frees the set, which may have a GPU that is lost.
@@ -124,9 +131,9 @@ func (s *session) stopListening() {
 	clear(s.heard)
 }
 
-// report turns NVML's words into ours, unless it is about no GPU that is known.
-func (s *session) report(data nvml.EventData) (Report, bool) {
-	for _, d := range s.devices() {
+// read turns NVML's words into ours, unless they are about no GPU that is known.
+func (s *sessions) read(in *session, data nvml.EventData) (Report, bool) {
+	for _, d := range in.devices() {
 		if d.Device != data.Device {
 			continue
 		}
@@ -135,7 +142,7 @@ func (s *session) report(data nvml.EventData) (Report, bool) {
 			report.XID = data.EventData
 		}
 		if data.GpuInstanceId != nvml.GPU_INSTANCE_ID_ANY {
-			report.Place = d.placeOf(int(data.GpuInstanceId))
+			report.Place, _ = bounded(s, "place an event of "+d.uuid, func() (gpu.Placement, error) { return d.placeOf(int(data.GpuInstanceId)), nil })
 		}
 		return report, true
 	}

@@ -37,8 +37,8 @@ type question func() (same bool, err error)
 // size, and one of the rest, which it asks in turn. So it can be called every few seconds.
 //
 // A GPU that cannot be read is returned as it was, and reported in err. That is ErrGPULost
-// where one is lost, and ErrGPUsChanged where there are others than before: then Discover
-// tells what there is.
+// where one is lost, ErrSilent where one does not answer, and ErrGPUsChanged where there are
+// others than before: then Discover tells what there is.
 func (l *Library) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
 	in, leave, err := l.sessions.enter()
 	if err != nil {
@@ -48,17 +48,25 @@ func (l *Library) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
 	failures := []error{in.recount()}
 	refreshed := slices.Clone(gpus)
 	for i, g := range gpus {
-		d, err := in.device(g.UUID)
-		if err == nil {
-			err = in.judge(d, d.look(&refreshed[i], i == 0 && in.countsNext()))
-		}
+		brief := i == 0 && in.countsNext()
+		seen, err := bounded(&l.sessions, lookAt(g.Index), func() (gpu.GPU, error) {
+			d, err := in.device(g.UUID)
+			if err == nil {
+				err = in.judge(d, d.look(&g, brief))
+			}
+			return g, err
+		})
 		if err != nil {
-			refreshed[i] = g
 			failures = append(failures, err)
+			continue
 		}
+		refreshed[i] = seen
 	}
 	return in.group(refreshed), errors.Join(failures...)
 }
+
+// lookAt is what Refresh and Discover do.
+func lookAt(index int) string { return fmt.Sprintf("look at GPU %d", index) }
 
 // discover reads everything that can be made of a GPU, and what is made of it.
 func (d *device) discover(g *gpu.GPU) error {

@@ -55,9 +55,19 @@ func (d *device) readProfiles(total uint64) ([]gpu.Profile, error) {
 		if ret != nvml.SUCCESS {
 			return nil, check(ret, fmt.Sprintf("read the placements of MIG profile %d", p.info.Id), d.uuid)
 		}
+		if !sensible(placements) {
+			return nil, fmt.Errorf("read the placements of MIG profile %d of %s: NVML says that they are %v", p.info.Id, d.uuid, placements)
+		}
 		profiles = append(profiles, profileOf(p.number, p.info, placements, total))
 	}
 	return profiles, nil
+}
+
+// sensible tells whether a board can have such placements.
+func sensible(placements []nvml.GpuInstancePlacement) bool {
+	return len(placements) <= maxInstances && !slices.ContainsFunc(placements, func(p nvml.GpuInstancePlacement) bool {
+		return p.Size == 0 || uint64(p.Start)+uint64(p.Size) > maxInstances
+	})
 }
 
 func profileOf(number int, info nvml.GpuInstanceProfileInfo, placements []nvml.GpuInstancePlacement, total uint64) gpu.Profile {

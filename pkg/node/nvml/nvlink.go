@@ -19,20 +19,14 @@ type links struct {
 func (s *session) group(gpus []gpu.GPU) []gpu.GPU {
 	reached := map[string]gpu.Link{}
 	for _, g := range gpus {
-		if d := s.known(g.UUID); d != nil {
-			reached[g.UUID] = d.seenLink()
+		if d := s.known(g.UUID); d != nil && d.looking.TryLock() { // one that does not answer is held
+			if d.sight != nil {
+				reached[g.UUID] = d.sight.links.link
+			}
+			d.looking.Unlock()
 		}
 	}
 	return gpu.GroupByNVLink(gpus, reached)
-}
-
-func (d *device) seenLink() gpu.Link {
-	d.looking.Lock()
-	defer d.looking.Unlock()
-	if d.sight == nil {
-		return gpu.Link{}
-	}
-	return d.sight.links.link
 }
 
 // readLinks stops at the first link into a switch: all of a GPU's links then

@@ -20,7 +20,7 @@ type session struct {
 	gpus map[string]*device // by UUID
 	// census is of all sessions.
 	census *census
-	// outdated tells that a GPU was lost: NVML finds one that is back, or another in its
+	// outdated tells that a GPU was lost, or none could be read: NVML finds one that is back, or another in its
 	// place, when it is initialised anew.
 	outdated bool
 	// events is the set that GPUs report to, and heard are those that do. They belong to who is
@@ -72,6 +72,7 @@ type sessions struct {
 	current atomic.Pointer[session]
 	closed  atomic.Bool
 	census  census
+	waits   waits
 	// listening has room for one, who waits for events or ends a session.
 	listening chan struct{}
 }
@@ -161,14 +162,15 @@ func (s *sessions) close() error {
 	twice := s.closed.Swap(true)
 	allow, stopped := s.stopListening()
 	defer allow()
-	if s.use.TryLock() {
+	idle := s.use.TryLock()
+	if idle {
 		defer s.use.Unlock()
 	}
 	in := s.current.Swap(nil)
 	if in == nil && !twice {
 		return nil
 	}
-	if in != nil && stopped {
+	if in != nil && stopped && idle {
 		in.stopListening()
 	}
 	return check(s.api.Shutdown(), "shut down", "")
@@ -178,6 +180,12 @@ func (s *session) isOutdated() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.outdated
+}
+
+func (s *session) outdate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outdated = true
 }
 
 // counted remembers how many GPUs a discovery has counted.
@@ -282,13 +290,15 @@ func (l *Library) Persistent() (bool, error) {
 		return false, err
 	}
 	defer leave()
-	for _, d := range in.devices() {
-		mode, ret := d.GetPersistenceMode()
-		if ret != nvml.SUCCESS || mode != nvml.FEATURE_ENABLED {
-			return false, check(ret, "read the persistence mode", d.uuid)
+	return bounded(&l.sessions, "read the persistence modes", func() (bool, error) {
+		for _, d := range in.devices() {
+			mode, ret := d.GetPersistenceMode()
+			if ret != nvml.SUCCESS || mode != nvml.FEATURE_ENABLED {
+				return false, check(ret, "read the persistence mode", d.uuid)
+			}
 		}
-	}
-	return true, nil
+		return true, nil
+	})
 }
 
 // devices are the GPUs that are known.

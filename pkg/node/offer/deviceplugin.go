@@ -2,6 +2,7 @@ package offer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,10 +63,13 @@ func (o *Offer) sayWithheld(ctx context.Context, reason error) {
 		return
 	}
 	o.saidWithheld = said
-	if reason == nil {
-		klog.FromContext(ctx).Info("No device plugin gives out this node's GPUs any more")
-		return
+	switch {
+	case reason == nil:
+		klog.FromContext(ctx).Info("Nothing keeps this node from offering its GPUs any more")
+	case errors.Is(reason, errNoneReadable): // of which the node is told GPU by GPU
+		klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again every minute")
+	default:
+		klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again when its status changes")
+		o.Events.WarnNode(ReasonDevicePlugin, said)
 	}
-	klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again when its status changes")
-	o.Events.WarnNode(ReasonDevicePlugin, said)
 }

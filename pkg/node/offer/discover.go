@@ -26,17 +26,13 @@ type sight struct {
 type look func(before gpu.Node) (sight, error)
 
 // lookAtAll reads everything. GPUs that cannot be read are left out. It fails where there is
-// none, unless those that were offered are unreadable now.
+// none.
 func (o *Offer) lookAtAll(gpu.Node) (sight, error) {
 	node, unreadable, err := o.hardware.GPUs.Discover()
-	failures := errors.Join(unreadable...)
-	if err == nil && len(node.GPUs) == 0 && (failures == nil || o.offered == nil) {
-		err = fmt.Errorf("the NVIDIA driver %s is loaded but has no usable GPU", node.DriverVersion)
-		if failures != nil {
-			err = fmt.Errorf("%w: %s", err, inOneLine(failures))
-		}
+	if err == nil && len(node.GPUs)+len(unreadable) == 0 {
+		err = fmt.Errorf("the NVIDIA driver %s is loaded but has no GPU: see the kernel's log for messages of NVRM", node.DriverVersion)
 	}
-	return sight{node, failures}, err
+	return sight{node, errors.Join(unreadable...)}, err
 }
 
 func inOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,12 +1,14 @@
 package offer
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -59,6 +61,35 @@ func TestALostGPUGetsNoClaims(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A GPU that does not answer is tainted, and claims for it are told so at once.
+func TestAGPUThatDoesNotAnswerGetsNoClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := live(t, "p5.48xlarge", nothing)
+		all := r.offered()
+		r.silence(&r.node.GPUs[3])
+		after(2 * lookInterval)
+		for name, want := range map[string][]string{
+			"gpu-3": {"mica.gpu/unresponsive=:NoSchedule"}, "gpu-3-mig-1g10gb-19-0": {"mica.gpu/unresponsive=:NoSchedule"}, "gpu-4": nil,
+		} {
+			if got := r.tainted(name); !slices.Equal(got, want) {
+				t.Errorf("%s has the taints %v, want %v", name, got, want)
+			}
+		}
+		if why := r.health.missing[r.node.GPUs[3].UUID]; !errors.Is(why, nvml.ErrSilent) {
+			t.Errorf("who watches health is told %v", why)
+		}
+		_, err := r.preparer.Prepare(t.Context(), fixture.Claim("c", fixture.Result("r", "gpu-3")))
+		fixture.Sentence(t, err, "device gpu-3 is not on this node")
+		_, err = r.preparer.Prepare(t.Context(), fixture.Claim("d", fixture.Result("r", "gpu-4")))
+		must(t, err)
+		r.silence(nil)
+		after(rereads.Cap)
+		if got := r.tainted("gpu-3"); len(got) > 0 || !slices.Equal(r.offered(), all) {
+			t.Errorf("it answers again and has the taints %v", got)
+		}
+	})
 }
 
 // A fault of a partition is one of what overlaps it, and one of the GPU of all its shapes; no

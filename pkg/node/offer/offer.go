@@ -41,7 +41,7 @@ type GPUs interface {
 	Discover() (node gpu.Node, unreadable []error, err error)
 	// Refresh reads of GPUs that were discovered what changes while the driver
 	// is loaded: the MIG mode, the instances, and the NVLinks. GPUs that cannot be read
-	// are returned as they were given. The error is nvml.ErrGPULost or
+	// are returned as they were given. The error is nvml.ErrGPULost, nvml.ErrSilent or
 	// nvml.ErrGPUsChanged where they have to be discovered anew.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
 	// Persistent tells whether the driver keeps GPUs initialised that nobody uses.
@@ -310,14 +310,16 @@ func (o *Offer) offerAll(ctx context.Context) error {
 }
 
 // offerChanges reads what can change of GPUs that have been read, of which NVML tells nobody.
-// After the loss or the arrival of a GPU it reads everything.
+// After the loss, the silence or the arrival of a GPU it reads everything.
 func (o *Offer) offerChanges(ctx context.Context) error {
 	found, err := o.discover(ctx, o.lookAgain)
 	if err != nil {
 		return err
 	}
-	if errors.Is(found.unreadable, nvml.ErrGPULost) || errors.Is(found.unreadable, nvml.ErrGPUsChanged) {
-		return o.offerAll(ctx)
+	for _, change := range []error{nvml.ErrGPULost, nvml.ErrSilent, nvml.ErrGPUsChanged} {
+		if errors.Is(found.unreadable, change) {
+			return o.offerAll(ctx)
+		}
 	}
 	o.seen = found.node
 	o.offerFound(ctx, found)

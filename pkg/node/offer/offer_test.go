@@ -28,7 +28,20 @@ func TestANodeWithoutAReadableGPUSaysWhy(t *testing.T) {
 	r := newRig(t, "p5.48xlarge")
 	r.discovers(nil, errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))
 	_, err := r.start(t)
-	fixture.Sentence(t, err, "is loaded but has no usable GPU", "GPU 0 is lost", "GPU 1 timed out")
+	must(t, err)
+	if pools := r.toPublish().Pools; len(pools) > 0 {
+		t.Errorf("got %v to be published", pools)
+	}
+	fixture.Sentence(t, errorOf(r.warned()), ReasonUnreadable, "GPU 0 is lost", "GPU 1 timed out", "reset or replace it")
+	_, err = r.preparer.Prepare(t.Context(), fixture.Claim("c", fixture.Result("r", "gpu-0")))
+	fixture.Sentence(t, err, "none of the node's GPUs can be read (GPU 0 is lost; GPU 1 timed out)", "reset or replace them")
+}
+
+func TestANodeWithoutGPUsSaysSo(t *testing.T) {
+	r := newRig(t, "p5.48xlarge")
+	r.discovers(nil)
+	_, err := r.start(t)
+	fixture.Sentence(t, err, "is loaded but has no GPU", "kernel's log")
 	if r.toPublish() != nil {
 		t.Error("something is to be published")
 	}

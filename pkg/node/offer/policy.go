@@ -1,6 +1,7 @@
 package offer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -43,7 +44,7 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[stri
 	if !known {
 		return result, nil, false
 	}
-	withheld = o.withheld(cluster)
+	withheld = cmp.Or(o.noneReadable(node.GPUs), o.withheld(cluster))
 	var labels map[string]string
 	if cluster != nil {
 		labels = cluster.Labels

@@ -47,6 +47,8 @@ type rig struct {
 	mu sync.Mutex
 	// live tells that the machine itself is discovered.
 	live bool
+	// silent is a GPU that does not answer, nil for none.
+	silent *gpu.GPU
 	// What is discovered else, and what cannot be read of it.
 	node     gpu.Node
 	problems []error
@@ -131,14 +133,37 @@ func (r *rig) said() string { return r.logger.GetSink().(ktesting.Underlier).Get
 func (r *rig) Discover() (gpu.Node, []error, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	node, problems := r.node, r.problems
 	if r.live {
-		return r.library.Discover()
+		var err error
+		if node, problems, err = r.library.Discover(); err != nil {
+			return node, problems, err
+		}
 	}
-	return r.node, r.problems, nil
+	if r.silent != nil {
+		node.GPUs = slices.DeleteFunc(slices.Clone(node.GPUs), func(g gpu.GPU) bool { return g.UUID == r.silent.UUID })
+		problems = append(problems, &nvml.UnreadableError{Index: r.silent.Index, Err: nvml.ErrSilent})
+	}
+	return node, problems, nil
 }
 
 // Refresh implements GPUs.
-func (r *rig) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) { return r.library.Refresh(gpus) }
+func (r *rig) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
+	r.mu.Lock()
+	silent := r.silent
+	r.mu.Unlock()
+	if silent != nil && slices.ContainsFunc(gpus, func(g gpu.GPU) bool { return g.UUID == silent.UUID }) {
+		return gpus, nvml.ErrSilent
+	}
+	return r.library.Refresh(gpus)
+}
+
+// silence has a GPU not answer, or none.
+func (r *rig) silence(g *gpu.GPU) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent = g
+}
 
 // Persistent implements GPUs.
 func (r *rig) Persistent() (bool, error) { return r.library.Persistent() }

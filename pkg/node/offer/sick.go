@@ -3,6 +3,7 @@ package offer
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -71,8 +72,23 @@ func reasons(missing []missingGPU) map[string]error {
 	return why
 }
 
-// lost is the fault of a GPU that cannot be read, before anything else is known of it.
-var lost = health.Fault{Condition: health.Lost, Severity: health.Dead}
+// fault is that of the GPU before anything else is known of it.
+func (m missingGPU) fault() health.Fault {
+	if errors.Is(m.why, nvml.ErrSilent) {
+		return health.Fault{Condition: health.Unresponsive, Severity: health.Dead}
+	}
+	return health.Fault{Condition: health.Lost, Severity: health.Dead}
+}
+
+// noneReadable says why a node without any GPU that is known offers nothing; nil if it offers some.
+func (o *Offer) noneReadable(known []gpu.GPU) error {
+	if len(known) > 0 || o.unread == "" {
+		return nil
+	}
+	return fmt.Errorf("%w (%s): see the kernel's log for messages of NVRM, and reset or replace them", errNoneReadable, inOneLine(errors.New(o.unread)))
+}
+
+var errNoneReadable = errors.New("none of the node's GPUs can be read")
 
 // taint keeps claims from sick devices. Of a GPU that cannot be read, nobody has to find out first
 // what is wrong with it.
@@ -87,8 +103,8 @@ func (o *Offer) taint(next desired, gpus []gpu.GPU) {
 		}
 	}
 	for _, m := range o.missing {
-		if _, known := o.Health.Record(m.last.UUID).Like(lost); !known {
-			next.taints.AddGPU(m.last.UUID, next.shapes, o.faults.Sick(lost))
+		if _, known := o.Health.Record(m.last.UUID).Like(m.fault()); !known {
+			next.taints.AddGPU(m.last.UUID, next.shapes, o.faults.Sick(m.fault()))
 		}
 	}
 }
