@@ -14,7 +14,6 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
-	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -228,8 +227,8 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 				t.Fatalf("got %d GPUs and %v", len(node.GPUs), unreadable)
 			}
 			fixture.Sentence(t, unreadable[0], c.words)
-			if pool := slice.Pool(node, gpu.Shapes(node.GPUs, gpu.ByDefault), nil); len(pool.Slices) == 0 {
-				t.Error("nothing is offered")
+			if shapes := gpu.Shapes(node.GPUs, gpu.ByDefault); len(shapes) < 7 {
+				t.Errorf("got the shapes %v", shapes)
 			}
 			must(t, library.Close())
 		})
