@@ -59,20 +59,21 @@ type GPUNodeGroupSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	InstanceType string `json:"instanceType,omitempty"`
-	// template says of the nodes what neither instanceType nor a node that the group has
-	// had says, and corrects it.
+	// template adds to, or overrides, what Mica knows of the group's nodes from instanceType and
+	// from earlier nodes.
 	//
 	// +optional
 	Template NodeTemplate `json:"template,omitempty"`
-	// min and max bound the number of nodes. Pairing direct keeps min nodes, used or not; with
-	// the other pairings, only the autoscaler's own minimum counts. Without max, the autoscaler's
-	// own limit counts.
+	// min is how many nodes pairing direct keeps, used or not. With the other pairings, only the
+	// autoscaler's own minimum counts.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=5000
 	Min int32 `json:"min"`
+	// max is the largest number of nodes. Unset: the autoscaler's own limit alone counts.
+	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=5000
@@ -91,8 +92,8 @@ type GPUNodeGroupSpec struct {
 	// +kubebuilder:default=placeholder
 	// +kubebuilder:validation:Enum=placeholder;direct;observe
 	Pairing Pairing `json:"pairing,omitempty"`
-	// capacityType is how the nodes are bought. It is shown, and is a label of the template
-	// of groups of EKS.
+	// capacityType is how the nodes are bought. Nodes of managed node groups of EKS are expected
+	// to have it in the label eks.amazonaws.com/capacityType.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=ON_DEMAND;SPOT;CAPACITY_BLOCK
