@@ -21,6 +21,7 @@ var effective = []string{
 	"nvmlGpuInstanceCreateComputeInstance",
 	"nvmlGpuInstanceCreateComputeInstanceWithPlacement",
 	"nvmlGpuInstanceDestroy",
+	"nvmlSimDeviceReset",
 	"nvmlSimDeviceSetTimeslice",
 }
 

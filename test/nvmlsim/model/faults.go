@@ -45,7 +45,7 @@ func names(function string) []string {
 }
 
 // extensions are the functions that the simulator's C library has beyond the header.
-var extensions = []string{"nvmlSimDeviceGetTimeslice", "nvmlSimDeviceSetTimeslice"}
+var extensions = []string{"nvmlSimDeviceGetTimeslice", "nvmlSimDeviceSetTimeslice", "nvmlSimDeviceReset"}
 
 // known says whether the NVML header declares function, with or without a version,
 // or the simulator has it of its own.

@@ -75,25 +75,6 @@ func (m *Machine) Occupy(index int, instance *int, inUse bool) error {
 	})
 }
 
-// Reset implements Control.
-func (m *Machine) Reset(index int) error {
-	return m.changeMIG(index, func(g *gpu) error {
-		if !g.reachable() {
-			return fmt.Errorf("GPU %d is lost and cannot be reset; return it first", index)
-		}
-		if g.inUse() || slices.ContainsFunc(slices.Collect(maps.Values(g.instances.byID)), (*gpuInstance).inUse) {
-			return fmt.Errorf("GPU %d is in use by a process and cannot be reset", index)
-		}
-		if m.held(g, nil) {
-			return fmt.Errorf("GPU %d is held by a client of NVML and cannot be reset", index)
-		}
-		g.endInstances()
-		g.migMode.current = g.migMode.pending
-		g.timeslice, g.work, g.condition = TimesliceDefault, work{}, g.condition.afterReset()
-		return nil
-	})
-}
-
 // Reboot implements Control.
 func (m *Machine) Reboot() error {
 	ctx, cancel := context.WithTimeout(context.Background(), ControlPatience)

@@ -1,6 +1,6 @@
 /*
- * The stand-in for nvidia-smi: it lists GPUs, and shows and sets their time
- * slices, as the real one does, and does nothing else. It asks the NVML library
+ * The stand-in for nvidia-smi: it lists GPUs, shows and sets their time slices,
+ * and resets them, as the real one does, and does nothing else. It asks the NVML library
  * of the driver root that it lies in, or the one that the loader finds.
  */
 #define _GNU_SOURCE
@@ -16,7 +16,7 @@
 
 typedef void *device;
 
-enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6 }; /* of nvmlReturn_t */
+enum { INVALID_ARGUMENT = 2, NO_PERMISSION = 4, NOT_FOUND = 6, GPU_IS_LOST = 15, IN_USE = 19, INVALID_STATE = 29 }; /* of nvmlReturn_t */
 
 static void *library;
 
@@ -316,17 +316,70 @@ static int query_compute_mode(void)
 	return 0;
 }
 
+/*
+ * nvidia-smi --gpu-reset -i IDS. The texts of a success and of a GPU in use are the
+ * real tool's (NVIDIA/NVSentinel #1690), and so is their exit status; that a GPU has
+ * to be reset together with others is in its manual page, and the words are guessed.
+ */
+static int reset(char *ids)
+{
+	int (*reset_gpu)(device), (*pci)(device, void *), result, worst = 0, used = 0;
+	const char *(*text)(int);
+	device gpus[MAX_TARGETS];
+	unsigned int i, n;
+	struct {
+		char legacy[16];
+		unsigned int numbers[5];
+		char bus_id[32];
+	} address;
+
+	initialize();
+	*(void **)&reset_gpu = symbol("nvmlSimDeviceReset");
+	*(void **)&pci = symbol("nvmlDeviceGetPciInfo_v3");
+	*(void **)&text = symbol("nvmlErrorString");
+	n = find_gpus(ids, gpus);
+	for (i = 0; i < n; i++) {
+		memset(&address, 0, sizeof address);
+		pci(gpus[i], &address);
+		result = reset_gpu(gpus[i]);
+		if (result == 0) {
+			printf("GPU %s was successfully reset.\n", address.bus_id);
+			continue;
+		}
+		if (!worst)
+			printf("The following GPUs could not be reset:\n");
+		worst = result;
+		used += result == IN_USE;
+		if (result == IN_USE)
+			printf("  GPU %s: In use by another client\n", address.bus_id);
+		else if (result == INVALID_STATE)
+			printf("  GPU %s: It must be reset in the same command as the GPUs that NVLink connects it with\n", address.bus_id);
+		else
+			printf("  GPU %s: %s\n", address.bus_id, text(result));
+	}
+	if (used)
+		printf("\n%d device is currently being used by one or more other processes (e.g. Fabric Manager, CUDA application, "
+		       "graphics application such as an X server, or a monitoring application such as another instance of nvidia-smi). "
+		       "Please first kill all processes using this device and all compute applications running in the system.\n", used);
+	if (!worst)
+		printf("All done.\n");
+	return worst == 0 || worst == NO_PERMISSION || worst == GPU_IS_LOST ? worst : 255;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "--query-gpu=compute_mode") && !strcmp(argv[2], "--format=csv,noheader"))
 		return query_compute_mode();
 	if (argc > 1 && !strcmp(argv[1], "compute-policy"))
 		return compute_policy(argc - 1, argv + 1);
+	if (argc > 1 && (!strcmp(argv[1], "-r") || !strcmp(argv[1], "--gpu-reset")) &&
+	    (argc == 2 || (argc == 4 && !strcmp(argv[2], "-i"))))
+		return reset(argc == 4 ? argv[3] : NULL);
 	if (argc == 2 && (!strcmp(argv[1], "-L") || !strcmp(argv[1], "--list-gpus")))
 		return list();
 	if (argc == 2 && !strcmp(argv[1], "--version"))
 		return version();
-	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L, --version, compute-policy and\n"
-			"--query-gpu=compute_mode --format=csv,noheader only\n");
+	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L, --version, compute-policy,\n"
+			"--gpu-reset [-i IDS] and --query-gpu=compute_mode --format=csv,noheader only\n");
 	return 1;
 }

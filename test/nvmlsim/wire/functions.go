@@ -24,6 +24,7 @@ func Extensions() []Function {
 		fn("nvmlSimDeviceNodes", "DeviceNodes", buffer(1), u32).answering(serveDeviceNodes),
 		fn("nvmlSimDeviceGetTimeslice", "GetTimeslice", handle, out32).answering(serveGetTimeslice),
 		fn("nvmlSimDeviceSetTimeslice", "SetTimeslice", handle, u32).answering(serveSetTimeslice),
+		fn("nvmlSimDeviceReset", "Reset", handle).answering(serveReset),
 	}
 }
 
