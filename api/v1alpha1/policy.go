@@ -82,6 +82,13 @@ type FaultEffect struct {
 	// +required
 	// +kubebuilder:validation:Enum=NoSchedule;NoExecute;None
 	Effect string `json:"effect"`
+	// recovery is what the node does about the fault by itself. Reset resets a GPU that no claim
+	// has, if the NVIDIA driver asks for a reset; not for gpu-lost and unresponsive, which no reset
+	// reaches. None leaves the GPU as it is, for an operator or another tool. Default: None.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=None;Reset
+	Recovery string `json:"recovery,omitempty"`
 }
 
 // Override has other shapes for the GPUs that it matches.

@@ -14,6 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/reset"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/pkg/node/timeslice"
 )
@@ -33,8 +34,9 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	return driver.Hardware{
 		GPUs:   library,
 		Edits:  cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)),
-		Tools:  prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)},
+		Tools:  prepare.Tools{MIG: library, Modes: library, TimeSlices: timeslice.NewSetter(newTools(f))},
 		Health: library,
+		Resets: reset.Hardware{GPUs: library, Program: reset.NewSMI(newTools(f))},
 		Meter:  func(uuid string) sample.Meter { return library.Meter(uuid) },
 		Check:  library.CheckFile,
 		Close:  library.Close,
@@ -67,9 +69,7 @@ func openHardware(ctx context.Context, roots cdi.Roots) (*nvml.Library, error) {
 	return library, nil
 }
 
-// newTimeSlices runs the driver's programs with links to its libraries in a directory
-// of the plugin.
-func newTimeSlices(f *flags) *timeslice.Setter {
-	links := filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), "libraries")
-	return timeslice.NewSetter(driverroot.NewTools(f.localDriverRoot, links))
+// newTools runs the driver's programs with links to its libraries in a directory of the plugin.
+func newTools(f *flags) *driverroot.Tools {
+	return driverroot.NewTools(f.localDriverRoot, filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), "libraries"))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/node/selftest"
+	"github.com/mica-gpu/mica/pkg/node/timeslice"
 )
 
 func newSelftestCommand(f *flags) *cobra.Command {
@@ -118,7 +119,7 @@ func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)
 			if err != nil {
 				return found, err
 			}
-			tools := prepare.Tools{MIG: library, Modes: library, TimeSlices: newTimeSlices(f)}
+			tools := prepare.Tools{MIG: library, Modes: library, TimeSlices: timeslice.NewSetter(newTools(f))}
 			if f.mpsRoot != "" {
 				tools.Daemons = mps.NewDirectory(f.mpsRoot)
 			}

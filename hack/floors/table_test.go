@@ -23,6 +23,7 @@ var floors = map[string]int{
 	"pkg/node/monitor":   3,
 	"pkg/node/sample":    3,
 	"pkg/node/account":   3,
+	"pkg/node/reset":     3,
 	"pkg/node/publish":   3,
 	"pkg/node/journal":   2,
 	"pkg/node/cdi":       2,
@@ -32,7 +33,7 @@ var floors = map[string]int{
 	"pkg/node/lock":      1,
 	"pkg/node/devnode":   1,
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
-	// who runs its programs, pkg/node/timeslice and pkg/node/mps.
+	// who runs its programs, pkg/node/timeslice, pkg/node/reset and pkg/node/mps.
 	"pkg/node/driverroot": 0,
 	// How files are replaced, and what lets containers use them.
 	"pkg/node/atomicfile": 0,

@@ -29,6 +29,9 @@ const (
 	Unresponsive Condition = "unresponsive"
 )
 
+// ConditionSet are some of them.
+type ConditionSet map[Condition]bool
+
 // Conditions are all of them.
 var Conditions = []Condition{XID, Lost, Recovery, Memory, Fabric, Unresponsive}
 

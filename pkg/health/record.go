@@ -24,6 +24,7 @@ type Record struct {
 	// Faults have at most one of a condition and place, and are in the order of both.
 	Faults []Fault `json:"faults,omitempty"`
 	Notes  []Note  `json:"notes,omitempty"`
+	Resets Resets  `json:"resets,omitzero"`
 }
 
 // Rules say when a fault is over.
@@ -34,7 +35,7 @@ type Rules struct {
 
 // Next is the record after a judgement. It does not change r.
 func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
-	next := Record{Reach: cmp.Or(facts.Reach, r.Reach), Action: r.Action, Faults: slices.Clone(r.Faults), Notes: slices.Clone(r.Notes)}
+	next := Record{Reach: cmp.Or(facts.Reach, r.Reach), Action: r.Action, Faults: slices.Clone(r.Faults), Notes: slices.Clone(r.Notes), Resets: r.Resets}
 	switch facts.Reach {
 	case Answers:
 		next.Action = facts.Level.Action
@@ -53,6 +54,9 @@ func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 	next.Faults = slices.DeleteFunc(next.Faults, func(f Fault) bool {
 		return facts.Reach == Answers && !f.Unconfirmed && now.Sub(f.Last) >= rules.Quiet
 	})
+	if len(next.Faults) == 0 {
+		next.Resets = Resets{Persistent: r.Resets.Persistent}
+	}
 	next.Notes = slices.DeleteFunc(next.Notes, func(n Note) bool { return now.Sub(n.At) >= noteTime })
 	if excess := len(next.Notes) - maxNotes; excess > 0 {
 		next.Notes = next.Notes[excess:]

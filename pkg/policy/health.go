@@ -14,21 +14,45 @@ import (
 // effects are those that a policy may choose.
 var effects = []resourceapi.DeviceTaintEffect{resourceapi.DeviceTaintEffectNone, resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute}
 
+// Recoveries that a policy may choose.
+const (
+	recoverNone  = "None"
+	recoverReset = "Reset"
+)
+
+// faults are what a policy says of faults.
+type faults struct {
+	effects slice.FaultEffects
+	resets  health.ConditionSet
+}
+
 // readHealth reads spec.health. Errors name what comes below it.
-func readHealth(rules []v1alpha1.FaultEffect) (slice.FaultEffects, error) {
-	read := slice.FaultEffects{}
+func readHealth(rules []v1alpha1.FaultEffect) (faults, error) {
+	read := faults{effects: slice.FaultEffects{}, resets: health.ConditionSet{}}
 	for i, rule := range rules {
 		condition, effect := health.Condition(rule.Condition), resourceapi.DeviceTaintEffect(rule.Effect)
 		if !slices.Contains(health.Conditions, condition) {
-			return nil, fmt.Errorf("[%d].condition: %q is unknown: choose one of %q", i, rule.Condition, health.Conditions)
+			return faults{}, fmt.Errorf("[%d].condition: %q is unknown: choose one of %q", i, rule.Condition, health.Conditions)
 		}
 		if !slices.Contains(effects, effect) {
-			return nil, fmt.Errorf("[%d].effect: %q is unknown: choose one of %q", i, rule.Effect, effects)
+			return faults{}, fmt.Errorf("[%d].effect: %q is unknown: choose one of %q", i, rule.Effect, effects)
 		}
-		read[condition] = effect
+		read.effects[condition] = effect
+		switch {
+		case rule.Recovery == "" || rule.Recovery == recoverNone:
+		case rule.Recovery != recoverReset:
+			return faults{}, fmt.Errorf("[%d].recovery: %q is unknown: choose %s or %s", i, rule.Recovery, recoverNone, recoverReset)
+		case condition == health.Lost || condition == health.Unresponsive:
+			return faults{}, fmt.Errorf("[%d].recovery: no reset reaches a GPU with the condition %s: leave %s out", i, condition, recoverReset)
+		default:
+			read.resets[condition] = true
+		}
 	}
 	return read, nil
 }
 
 // Faults are the effects of faults of the node's GPUs.
-func (c *Compiled) Faults() slice.FaultEffects { return c.faults }
+func (c *Compiled) Faults() slice.FaultEffects { return c.faults.effects }
+
+// Resets are the conditions for which GPUs are reset that no claim has.
+func (c *Compiled) Resets() health.ConditionSet { return c.faults.resets }

@@ -52,7 +52,7 @@ type Compiled struct {
 	name, driver string
 	shapes       gpu.Policy
 	overrides    []override
-	faults       slice.FaultEffects
+	faults       faults
 }
 
 type override struct {

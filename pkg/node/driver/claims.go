@@ -65,6 +65,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	results := each(ctx, claims, func(c kubeletplugin.NamespacedObject) types.UID { return c.UID }, d.unprepareClaim)
 	d.claimsChanged()
 	d.offer.Released()
+	d.monitor.Released()
 	return results, nil
 }
 

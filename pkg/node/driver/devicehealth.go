@@ -25,6 +25,9 @@ const (
 	ReasonRecovered = "GPURecovered"
 	// ReasonError: the driver has reported an error that is not the GPU's.
 	ReasonError = "GPUError"
+	// ReasonReset: a sick GPU was reset. ReasonNotReset: it was tried in vain.
+	ReasonReset    = "GPUReset"
+	ReasonNotReset = "GPUResetFailed"
 )
 
 // DefaultHealthQuiet is long enough for a GPU that comes and goes to stay out.
@@ -162,4 +165,14 @@ func (d *Driver) tellHolders(ctx context.Context, uuid string, place gpu.Placeme
 			break
 		}
 	}
+}
+
+// tellReset tells the node what came of an attempt to reset a GPU, which no claim has.
+func (d *Driver) tellReset(ctx context.Context, uuid string, worked bool, sentence string) {
+	kind, reason := corev1.EventTypeNormal, ReasonReset
+	if !worked {
+		kind, reason = corev1.EventTypeWarning, ReasonNotReset
+	}
+	klog.FromContext(ctx).Info("A sick GPU", "gpu", uuid, "outcome", sentence)
+	d.events.tell(d.events.node(), kind, reason, "GPU "+uuid+" "+sentence)
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/metrics"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/account"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/monitor"
@@ -25,6 +26,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/node/publish"
+	"github.com/mica-gpu/mica/pkg/node/reset"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
@@ -46,8 +48,9 @@ type Hardware struct {
 	// Tools change how the GPUs are divided and shared. The MPS control daemons are
 	// not the hardware's.
 	Tools prepare.Tools
-	// Health watches the GPUs' health.
+	// Health watches the GPUs' health, and Resets resets those that are sick.
 	Health monitor.GPUs
+	Resets reset.Hardware
 	// Meter reads how busy a GPU or MIG device is, by its UUID.
 	Meter func(uuid string) sample.Meter
 	// Check tells why only a new process can go on with the driver that is installed now,
@@ -108,6 +111,7 @@ type Driver struct {
 	monitor   *monitor.Monitor
 	// healthBell rings when the health of devices has changed.
 	healthBell bell
+	resetter   *reset.Resetter
 	reporter   *reporter
 	events     *events
 	daemons    *mps.Directory // nil without an MPS supervisor
@@ -155,7 +159,15 @@ func New(options Options) (*Driver, error) {
 		Quiet:   options.HealthQuiet,
 		Changed: d.healthChanged,
 		Asked:   func() { d.offer.Used() },
+		Repair:  func(ctx context.Context) { d.resetter.Look(ctx, d.hardware.Resets) },
 		Tell:    d.tellHealth,
+	})
+	d.resetter = reset.New(reset.Options{
+		Health:  d.monitor,
+		Claims:  d.preparer,
+		Allowed: func() health.ConditionSet { return d.offer.State().Resets },
+		Tell:    d.tellReset,
+		Quiet:   options.HealthQuiet,
 	})
 	d.offer = offer.New(offer.Options{
 		Driver:    options.Name,

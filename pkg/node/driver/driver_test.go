@@ -29,6 +29,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/reset"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
@@ -71,11 +72,14 @@ func (h *hardware) open(context.Context) (Hardware, error) {
 	h.opened++
 	return Hardware{
 		GPUs: h, Edits: &h.edits, Tools: prepare.Tools{MIG: h.library, Modes: h.library},
-		Health: h.library,
+		Health: h.library, Resets: reset.Hardware{GPUs: h.library, Program: h},
 		Meter:  func(uuid string) sample.Meter { return h.library.Meter(uuid) },
 		Check:  h.check, Close: h.close,
 	}, nil
 }
+
+// Reset implements reset.Program.
+func (h *hardware) Reset(ctx context.Context, uuid string) error { return h.machine.ResetByUUID(ctx, uuid) }
 
 // Discover implements offer.GPUs.
 func (h *hardware) Discover() (gpu.Node, []error, error) { return h.node, nil, nil }

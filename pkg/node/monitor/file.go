@@ -96,7 +96,7 @@ func (m *Monitor) save(ctx context.Context) {
 			record = record.Since(other.GPUs[uuid])
 			m.records[uuid] = record
 		}
-		if len(record.Faults)+len(record.Notes) > 0 {
+		if len(record.Faults)+len(record.Notes) > 0 || record.Resets.Persistent {
 			kept.GPUs[uuid] = record
 			if last, seen := m.seen[uuid]; seen {
 				kept.Seen[uuid] = last

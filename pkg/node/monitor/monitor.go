@@ -71,6 +71,8 @@ type Options struct {
 	Changed func()
 	// Asked is called when GPUs have been asked, for which the driver was opened if it rested.
 	Asked func()
+	// Repair is called after each round of questions. No GPU is asked until it returns.
+	Repair func(ctx context.Context)
 	// Tell says what is new to who has to know.
 	Tell func(ctx context.Context, change Change)
 }
@@ -98,6 +100,8 @@ type patient struct {
 	failed  int
 	// asking tells that a question has not been answered yet.
 	asking bool
+	// restored tells that what was wrong can be over when it answers next.
+	restored bool
 }
 
 // New returns a Monitor of no GPUs.
@@ -149,6 +153,51 @@ func (m *Monitor) Record(uuid string) health.Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records[uuid]
+}
+
+// Known are the records of GPUs that are watched and have, or have had, something wrong.
+func (m *Monitor) Known() map[string]health.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := map[string]health.Record{}
+	for uuid := range m.gpus {
+		if record := m.records[uuid]; len(record.Faults) > 0 || record.Resets.Persistent {
+			known[uuid] = record
+		}
+	}
+	return known
+}
+
+// KeepResets keeps the attempts to reset a GPU. Only Repair may call it.
+func (m *Monitor) KeepResets(ctx context.Context, uuid string, resets health.Resets) {
+	m.mu.Lock()
+	record := m.records[uuid]
+	record.Resets = resets
+	m.records[uuid] = record
+	m.mu.Unlock()
+	m.save(ctx)
+}
+
+// Restored tells that a GPU was reset: it is asked at once, and what was wrong can be over.
+func (m *Monitor) Restored(uuid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, known := m.gpus[uuid]; known {
+		p.restored, p.asked = true, time.Time{}
+		m.rouse()
+	}
+}
+
+// Released tells that a claim has ended, so that a GPU may be repaired now.
+func (m *Monitor) Released() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uuid := range m.gpus {
+		if len(m.records[uuid].Faults) > 0 {
+			m.rouse()
+			return
+		}
+	}
 }
 
 func (m *Monitor) rouse() {
@@ -222,6 +271,7 @@ func (m *Monitor) ask(ctx context.Context, gpus GPUs) error {
 	untold := false
 	for {
 		untold = m.round(ctx, gpus) || untold
+		m.Repair(ctx)
 		pause := m.nextRound()
 		if untold {
 			if due := tellPause - time.Since(told); due > 0 {
@@ -391,7 +441,11 @@ func (m *Monitor) take(uuid string, facts health.Facts) health.Facts {
 		}
 	}
 	before := m.records[uuid].Reach
-	facts.Restored = facts.Reach == health.Answers && (before == health.Gone || before == health.Silent)
+	restored := before == health.Gone || before == health.Silent
+	if p, known := m.gpus[uuid]; known && facts.Reach == health.Answers {
+		restored, p.restored = restored || p.restored, false
+	}
+	facts.Restored = facts.Reach == health.Answers && restored
 	return facts
 }
 

@@ -30,6 +30,7 @@ type ward struct {
 	gpus    []gpu.GPU
 	options Options
 	monitor *Monitor
+	repair  func(context.Context)
 	stop    func()
 
 	mu      sync.Mutex
@@ -41,13 +42,14 @@ type ward struct {
 func newWard(t *testing.T, machine string) *ward {
 	t.Helper()
 	file := fixture.File(t, machine)
-	w := &ward{T: t, machine: fixture.Machine(t, file)}
+	w := &ward{T: t, machine: fixture.Machine(t, file), repair: func(context.Context) {}}
 	w.library = fixture.Library(t, w.machine)
 	node, _, err := w.library.Discover()
 	w.must(err)
 	w.gpus = node.GPUs
 	w.options = Options{
 		File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet,
+		Repair: func(ctx context.Context) { w.repair(ctx) },
 		Asked: func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()

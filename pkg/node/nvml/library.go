@@ -48,6 +48,7 @@ var requiredSymbols = []string{
 	"nvmlDeviceSetComputeMode",
 	"nvmlDeviceGetMigMode",
 	"nvmlDeviceGetPersistenceMode",
+	"nvmlDeviceSetPersistenceMode",
 	"nvmlDeviceSetMigMode",
 	"nvmlDeviceGetFieldValues",
 	"nvmlDeviceGetMaxMigDeviceCount",

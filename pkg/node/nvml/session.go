@@ -137,6 +137,36 @@ func (s *sessions) end() (ended bool, err error) {
 	return true, check(s.api.Shutdown(), "shut down", "")
 }
 
+// closeWait is how long Closed waits for calls that are under way.
+const closeWait = 5 * time.Second
+
+// during does something while there is no session. Calls wait for its end.
+func (s *sessions) during(do func() error) error {
+	allow, stopped := s.stopListening()
+	defer allow()
+	if !stopped || !s.lockSoon() {
+		return &Error{Call: "shut down while another call does not end", Return: nvml.ERROR_IN_USE}
+	}
+	defer s.use.Unlock()
+	if in := s.current.Swap(nil); in != nil {
+		in.stopListening()
+		if err := check(s.api.Shutdown(), "shut down", ""); err != nil {
+			return err
+		}
+	}
+	return do()
+}
+
+// lockSoon locks use for writing. Unlike Lock it does not stop new calls while one does not end.
+func (s *sessions) lockSoon() bool {
+	for deadline := time.Now().Add(closeWait); !s.use.TryLock(); time.Sleep(eventWait / 10) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
 // within makes a call if the session goes on.
 func (s *sessions) within(in *session, call func() error) error {
 	s.use.RLock()
@@ -280,6 +310,32 @@ func (l *Library) on(uuid string, call func(*device) error) error {
 // kernel driver can be unloaded and a GPU be reset. The next call initialises it again, and
 // learns every handle anew.
 func (l *Library) Rest() (resting bool, err error) { return l.sessions.end() }
+
+// Closed does something while this process has NVML shut down, as a reset of a GPU needs. Calls
+// wait for its end. It is ErrInUse where a call is under way and does not end soon.
+func (l *Library) Closed(do func() error) error { return l.sessions.during(do) }
+
+// Persistence tells whether the persistence mode of a GPU is enabled. It is not on a board without
+// one.
+func (l *Library) Persistence(uuid string) (enabled bool, err error) {
+	err = l.on(uuid, func(d *device) error {
+		mode, ret := d.GetPersistenceMode()
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			return nil
+		}
+		enabled = mode == nvml.FEATURE_ENABLED
+		return check(ret, "read the persistence mode", uuid)
+	})
+	return enabled, err
+}
+
+// SetPersistence enables or disables the persistence mode of a GPU.
+func (l *Library) SetPersistence(uuid string, enabled bool) error {
+	mode := map[bool]nvml.EnableState{true: nvml.FEATURE_ENABLED, false: nvml.FEATURE_DISABLED}[enabled]
+	return l.on(uuid, func(d *device) error {
+		return check(d.SetPersistenceMode(mode), "set the persistence mode", uuid)
+	})
+}
 
 // Persistent tells whether the driver keeps every GPU initialised that has been asked for,
 // also while nobody uses it. Without that, NVML wakes them up, one after the other, and what

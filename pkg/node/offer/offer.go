@@ -148,6 +148,8 @@ type Offer struct {
 	history history
 	// faults are what faults of GPUs mean, as the policy said that was done last.
 	faults slice.FaultEffects
+	// resets are the conditions for which it wants GPUs to be reset.
+	resets health.ConditionSet
 	until  time.Time
 }
 
@@ -198,6 +200,8 @@ type State struct {
 	// Offered says of each shape its name, its GPU, how it is shared and its taints; then why
 	// devices are not offered.
 	Offered []string
+	// Resets are the conditions for which the policy wants GPUs to be reset that no claim has.
+	Resets health.ConditionSet
 }
 
 // State is for who looks for a fault. It is empty before the first look.
@@ -346,7 +350,7 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if withheld != nil {
 		offered = append(offered, withheld.Error())
 	}
-	o.state.Store(&State{Node: found.node, Shapes: next.shapes, Taints: next.taints, Offered: offered})
+	o.state.Store(&State{Node: found.node, Shapes: next.shapes, Taints: next.taints, Offered: offered, Resets: o.resets})
 	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}

@@ -59,9 +59,9 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[stri
 		for i, g := range node.GPUs {
 			result[g.UUID] = policies[i]
 		}
-		o.faults = nil
+		o.faults, o.resets = nil, nil
 		if selected != nil {
-			o.faults = o.applied.compiled.Faults()
+			o.faults, o.resets = o.applied.compiled.Faults(), o.applied.compiled.Resets()
 		}
 	}
 	return result, withheld, true

@@ -3,6 +3,7 @@ package prepare
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
@@ -16,6 +17,21 @@ func (p *Preparer) Held(ctx context.Context) ([]journal.Device, error) {
 		return nil, fmt.Errorf("list the devices that claims have: %w", err)
 	}
 	return p.heldBeside("", records), nil
+}
+
+// Idle keeps claims from a GPU until release is called, if none has something of it, or may have.
+// A claim that comes meanwhile waits.
+func (p *Preparer) Idle(ctx context.Context, uuid string) (release func(), idle bool, err error) {
+	release, err = p.lockGPUs(ctx, []string{uuid})
+	if err != nil {
+		return nil, false, err
+	}
+	held, err := p.Held(ctx)
+	if err != nil || slices.ContainsFunc(held, func(d journal.Device) bool { return d.UUID == uuid }) {
+		release()
+		return nil, false, err
+	}
+	return release, true, nil
 }
 
 // neighbours of a claim.

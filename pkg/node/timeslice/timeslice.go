@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -30,11 +28,8 @@ func (notSupported) Is(target error) bool { return target == errors.ErrUnsupport
 
 const (
 	program = "nvidia-smi"
-	// patience bounds a call that nobody else bounds: nvidia-smi hangs with a
-	// kernel driver that hangs.
+	// patience bounds a call that nobody else bounds.
 	patience = 30 * time.Second
-	// killWait is how long a killed nvidia-smi's output is waited for.
-	killWait = time.Second
 )
 
 // Exit statuses of nvidia-smi, from the section RETURN VALUE of its manual page.
@@ -43,10 +38,9 @@ const (
 	exitNotImplemented = 13
 )
 
-// Tools finds the NVIDIA driver's programs and tells what they need to run.
+// Tools runs the NVIDIA driver's programs, as driverroot.Tools does.
 type Tools interface {
-	Find(program string) (string, error)
-	Environment() ([]string, error)
+	Run(ctx context.Context, program string, arguments ...string) (path, printed string, err error)
 }
 
 // Setter sets time-slices with the nvidia-smi of an installed driver. It is safe
@@ -71,33 +65,13 @@ func (s *Setter) set(ctx context.Context, uuid string, interval gpu.Interval) er
 	if number < 0 {
 		return fmt.Errorf("no such interval: use one of %v", gpu.Intervals)
 	}
-	path, err := s.tools.Find(program)
-	if err != nil {
-		return err
-	}
-	environment, err := s.tools.Environment()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var output driverroot.Output
-	command := exec.CommandContext(ctx, path, "compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number))
-	command.Env = environment
-	command.Stdout, command.Stderr = &output, &output
-	// One that outlived this process could set the time-slice after the next process
-	// has undone it. The kernel takes the end of a thread for the end of the parent
-	// (prctl(2), PR_SET_PDEATHSIG), and Go ends threads that are idle.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.WaitDelay = killWait
-	err = command.Run()
-	if ctx.Err() != nil && err != nil {
-		return fmt.Errorf("%s did not end in time: %w", path, context.Cause(ctx))
+	path, printed, err := s.tools.Run(ctx, program, "compute-policy", "-i", uuid, "--set-timeslice", strconv.Itoa(number))
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		return err
 	}
-	return judge(path, err, output.String())
+	return judge(path, err, printed)
 }
 
 // judge reads the answer: a refusal may come with any exit status,

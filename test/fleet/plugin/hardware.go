@@ -10,6 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/reset"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -20,6 +21,7 @@ import (
 type hardware struct {
 	*nvml.Library
 
+	machine *model.Machine
 	session *model.Session
 }
 
@@ -41,12 +43,17 @@ func open(machine, node string) (*hardware, error) {
 		session.Close()
 		return nil, err
 	}
-	return &hardware{library, session}, nil
+	return &hardware{library, loaded, session}, nil
 }
 
 func (h *hardware) close() error {
 	defer h.session.Close()
 	return h.Close()
+}
+
+// Reset implements reset.Program.
+func (h *hardware) Reset(ctx context.Context, uuid string) error {
+	return h.machine.ResetByUUID(ctx, uuid)
 }
 
 // noContainers are the edits of a node on which no container ever starts: kubelet, who
@@ -77,6 +84,7 @@ func opener(machine, node string) func(context.Context) (driver.Hardware, error)
 		return driver.Hardware{
 			GPUs: opened, Edits: noContainers{}, Tools: prepare.Tools{MIG: opened, Modes: opened},
 			Health: opened,
+			Resets: reset.Hardware{GPUs: opened, Program: opened},
 			Meter:  func(uuid string) sample.Meter { return opened.Meter(uuid) },
 			Check:  opened.CheckFile,
 			Close:  opened.close,

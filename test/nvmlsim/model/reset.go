@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,6 +53,23 @@ func (g *gpu) reset() {
 	g.endInstances()
 	g.migMode.current = g.migMode.pending
 	g.timeslice, g.work, g.condition = TimesliceDefault, work{}, g.condition.afterReset()
+}
+
+// ResetByUUID resets a GPU as nvidia-smi does, which is a process of its own.
+func (m *Machine) ResetByUUID(_ context.Context, uuid string) error {
+	session := m.NewSession()
+	defer session.Close()
+	if ret := session.Init(); ret != nvml.SUCCESS {
+		return ret
+	}
+	found, ret := session.DeviceGetHandleByUUID(uuid)
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	if ret := found.(ResetDevice).Reset(); ret != nvml.SUCCESS {
+		return ret
+	}
+	return nil
 }
 
 // Reset implements Control.
