@@ -27,6 +27,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
+	"github.com/mica-gpu/mica/pkg/tracing"
 	"github.com/mica-gpu/mica/pkg/verdict"
 )
 
@@ -41,6 +42,11 @@ func serve(ctx context.Context, f *flags) error {
 	template.DeclareStartup(f.startupTaints, f.startupTaintPrefixes)
 	klog.FromContext(ctx).Info("Starting", "version", version(), "driver", f.driverName, "namespace", f.namespace)
 	saveMemory()
+	stopTracing, err := tracing.Start(ctx, component, version(), "k8s.namespace.name", f.namespace)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 	config, err := clientConfig(f)
 	if err != nil {
 		return err

@@ -30,6 +30,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 const (
@@ -44,6 +45,11 @@ func serve(ctx context.Context, f *flags) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Starting", "version", version(), "node", f.nodeName, "driver", f.driverName, "driverRoot", f.hostDriverRoot)
+	stopTracing, err := tracing.Start(ctx, "mica-kubelet-plugin", version(), "k8s.node.name", f.nodeName)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 	client, policies, err := newClients(f)
 	if err != nil {
 		return err

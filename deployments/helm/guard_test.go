@@ -139,6 +139,11 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{`are both "nvidia.com/gpu"`, "Set one of them"},
 		},
 		{
+			name: "a collector without a scheme",
+			args: []string{"--namespace", "mica", "--set", "tracing.endpoint=collector.monitoring:4317"},
+			want: []string{"/tracing/endpoint"},
+		},
+		{
 			name: "a PodMonitor without metrics",
 			args: []string{"--namespace", "mica", "--set", "podMonitor.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"},
 			want: []string{"podMonitor.enabled is true", "metricsPort is negative"},

@@ -15,9 +15,9 @@ var secrets = []struct {
 	by   string
 }{
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), redacted},
-	{regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]*`), redacted},                // JSON Web Tokens (RFC 7519)
-	{regexp.MustCompile(`\b(AKIA|ASIA)[0-9A-Z]{16}\b`), redacted},                // key IDs of AWS
-	{regexp.MustCompile(`://[^/\s@]+@`), "://" + redacted + "@"},                 // user and password (RFC 3986, 3.2.1)
+	{regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]*`), redacted},                  // JSON Web Tokens (RFC 7519)
+	{regexp.MustCompile(`\b(AKIA|ASIA)[0-9A-Z]{16}\b`), redacted},                  // key IDs of AWS
+	{regexp.MustCompile(`://[^/\s@]+@`), "://" + redacted + "@"},                   // user and password (RFC 3986, 3.2.1)
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[\w.~+/=-]+`), "${1} " + redacted}, // RFC 6750, RFC 7617
 	{regexp.MustCompile(`(?i)([\w-]*(?:token|passw(?:or)?d|secret|credential|api[-_]?key|authorization|private[-_]?key|cookie)["']?\s*[:=]\s*["']?)[^\s"',;&]+`), "${1}" + redacted},
 }

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 // calls watches kubelet's gRPC calls: it knows when kubelet has registered the
@@ -35,7 +37,7 @@ func (c *calls) intercept(ctx context.Context, request any, _ *grpc.UnaryServerI
 		return nil, status.Error(codes.Unavailable, "this plugin process is stopping; its successor or a restart will answer")
 	}
 	defer c.inFlight.Done()
-	return handle(ctx, request)
+	return handle(tracing.Join(ctx), request)
 }
 
 func (c *calls) begin() bool {

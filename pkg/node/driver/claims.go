@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 // callBudget is below kubelet's 45 s, so that a claim ends in our sentence and
@@ -31,7 +32,10 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 
 func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
 	start := time.Now()
+	ctx, span := beginClaim(ctx, "prepare claim", claim.Namespace, claim.Name, claim.UID)
 	devices, err := d.preparer.Prepare(ctx, claim)
+	span.Count("mica.devices", len(devices))
+	span.End(err)
 	observeOperation("prepare", err, time.Since(start))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Preparing a claim did not work", "claim", klog.KObj(claim))
@@ -72,12 +76,23 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.NamespacedObject) error {
 	start := time.Now()
 	d.reporter.forget(claim.UID)
+	ctx, span := beginClaim(ctx, "unprepare claim", claim.Namespace, claim.Name, claim.UID)
 	err := d.preparer.Unprepare(ctx, claim.UID)
+	span.End(err)
 	observeOperation("unprepare", err, time.Since(start))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Unpreparing a claim did not work", "claim", klog.KRef(claim.Namespace, claim.Name))
 	}
 	return err
+}
+
+// beginClaim begins the span of an operation on a claim.
+func beginClaim(ctx context.Context, operation, namespace, name string, uid types.UID) (context.Context, tracing.Span) {
+	ctx, span := tracing.Begin(ctx, operation)
+	span.Set("k8s.namespace.name", namespace)
+	span.Set("k8s.resourceclaim.name", name)
+	span.Set("k8s.resourceclaim.uid", string(uid))
+	return ctx, span
 }
 
 // each does something for all claims of a call, in parallel and within its budget.

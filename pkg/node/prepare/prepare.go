@@ -23,7 +23,7 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 		return nil, fmt.Errorf("claim %s: %w", identify(claim), err)
 	}
 	defer unlock()
-	timer.phase("lock-claim")
+	timer.phase(ctx, "lock-claim")
 	p.gone.forget(claim.UID) // kubelet would not ask for it
 	return p.prepareLocked(ctx, timer, claim)
 }
@@ -57,7 +57,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 		return nil, err
 	}
 	defer release()
-	timer.phase("lock-gpus")
+	timer.phase(ctx, "lock-gpus")
 
 	if err := p.transact(ctx, timer, &record, node, others); err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 // Claims reads claims from the API server. A claim that does not exist is an
@@ -134,8 +135,9 @@ func (p *Preparer) timer(operation string) *phaseTimer {
 	return &phaseTimer{phases: p.Phases, operation: operation, last: time.Now()}
 }
 
-func (t *phaseTimer) phase(name string) {
+func (t *phaseTimer) phase(ctx context.Context, name string) {
 	now := time.Now()
 	t.phases.ObservePhase(t.operation, name, now.Sub(t.last))
+	tracing.Past(ctx, name, t.last, now)
 	t.last = now
 }

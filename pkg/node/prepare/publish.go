@@ -16,7 +16,7 @@ import (
 // publish lets the runtime find the claim's devices, and records that they are prepared.
 func (p *Preparer) publish(ctx context.Context, timer *phaseTimer, record *journal.Record, node *Node) error {
 	err := p.writeSpec(*record, node)
-	timer.phase("cdi")
+	timer.phase(ctx, "cdi")
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (p *Preparer) publish(ctx context.Context, timer *phaseTimer, record *journ
 	if err = p.Journal.Put(ctx, *record); err != nil {
 		err = errors.Join(fmt.Errorf("claim %s: %w", claimIn(*record), err), p.CDI.Remove(types.UID(record.ClaimUID)))
 	}
-	timer.phase("record")
+	timer.phase(ctx, "record")
 	return err
 }
 

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 // step is one effect on a GPU, whose lock the caller holds. Both methods may be
@@ -42,7 +45,10 @@ func (j *job) failed(step int, err error) error {
 func doAll(ctx context.Context, jobs []*job, tools Tools) error {
 	return parallelly(jobs, func(j *job) error {
 		for i, s := range j.steps {
-			if err := persist(ctx, func() error { return s.do(ctx, tools) }); err != nil {
+			err := traced(ctx, "", j, s, func(ctx context.Context) error {
+				return persist(ctx, func() error { return s.do(ctx, tools) })
+			})
+			if err != nil {
 				return j.failed(i, err)
 			}
 		}
@@ -53,21 +59,22 @@ func doAll(ctx context.Context, jobs []*job, tools Tools) error {
 // undo takes all effects back, the last one first. It stops at the first of a GPU that
 // stays until ctx ends.
 func (w work) undo(ctx context.Context, tools Tools) error {
-	return w.undoEach(func(s step) error {
+	return w.undoEach(ctx, func(ctx context.Context, s step) error {
 		return persist(ctx, func() error { return s.undo(ctx, tools) })
 	})
 }
 
 // undoOnce is undo without patience.
 func (w work) undoOnce(ctx context.Context, tools Tools) error {
-	return w.undoEach(func(s step) error { return s.undo(ctx, tools) })
+	return w.undoEach(ctx, func(ctx context.Context, s step) error { return s.undo(ctx, tools) })
 }
 
-func (w work) undoEach(undo func(step) error) error {
+func (w work) undoEach(ctx context.Context, undo func(context.Context, step) error) error {
 	for _, jobs := range [][]*job{w.daemons, w.gpus} {
 		err := parallelly(jobs, func(j *job) error {
 			for i, s := range slices.Backward(j.steps) {
-				if err := undo(s); err != nil {
+				err := traced(ctx, "undo ", j, s, func(ctx context.Context) error { return undo(ctx, s) })
+				if err != nil {
 					return j.failed(i, err)
 				}
 			}
@@ -78,6 +85,19 @@ func (w work) undoEach(undo func(step) error) error {
 		}
 	}
 	return nil
+}
+
+// traced does something to a step, as a part of the claim's span that is named as the step's type.
+func traced(ctx context.Context, prefix string, j *job, s step, do func(context.Context) error) error {
+	ctx, span := tracing.Begin(ctx, prefix+"step")
+	if span.On() {
+		_, name, _ := strings.Cut(fmt.Sprintf("%T", s), ".")
+		span.Rename(prefix + name)
+		span.Set("mica.gpu.uuid", j.gpu)
+	}
+	err := do(ctx)
+	span.End(err)
+	return err
 }
 
 // parallelly needs no goroutine for a claim on one GPU, which most are.

@@ -43,18 +43,18 @@ func (p *Preparer) make(ctx context.Context, timer *phaseTimer, record *journal.
 	if err := p.Journal.Put(ctx, *record); err != nil {
 		return err
 	}
-	timer.phase("intent")
+	timer.phase(ctx, "intent")
 	w, err := workOf(record, p.neighbours(ctx, record.ClaimUID), every)
 	if err != nil {
 		return err
 	}
 	err = doAll(ctx, w.gpus, node.Tools)
-	timer.phase("mig")
+	timer.phase(ctx, "mig")
 	if err != nil || len(w.daemons) == 0 {
 		return err
 	}
 	err = doAll(ctx, w.daemons, node.Tools)
-	timer.phase("mps")
+	timer.phase(ctx, "mps")
 	return err
 }
 

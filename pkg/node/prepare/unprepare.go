@@ -33,11 +33,11 @@ func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 		return fmt.Errorf("unprepare claim %s: %w", claim, err)
 	}
 	defer unlock()
-	timer.phase("lock-claim")
+	timer.phase(ctx, "lock-claim")
 	if err := p.release(ctx, claim); err != nil {
 		return err
 	}
-	timer.phase("remove")
+	timer.phase(ctx, "remove")
 	klog.FromContext(ctx).V(2).Info("Unprepared claim", "uid", claim)
 	return nil
 }

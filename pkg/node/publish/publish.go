@@ -25,6 +25,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 const (
@@ -147,6 +149,8 @@ func (p *Publisher) handleError(ctx context.Context, err error, msg string) {
 // the given step last.
 func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller, told resourceslice.DriverResources) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
+	var update tracing.Span // until the API server has what is desired
+	defer func() { update.End(ctx.Err()) }()
 	for {
 		resources, askAgain := p.publishable(ctx, node, p.get())
 		var retry <-chan time.Time
@@ -157,9 +161,15 @@ func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 			retry = time.After(resyncRetry)
 		case matches(seen, *resources):
 			p.markPublished(ctx, *resources)
+			update.End(nil)
+			update = tracing.Span{}
 			retry = time.After(confirmPeriod)
 		default:
 			p.published.Store(false)
+			if !update.On() {
+				_, update = tracing.Begin(ctx, "publish slices")
+				describe(update, *resources)
+			}
 			if matches(seen, told) || limiter.TryAccept() { // the next step comes when the last is done
 				if err := p.checkNode(ctx, node); err != nil {
 					return err
@@ -216,17 +226,29 @@ func (p *Publisher) checkNode(ctx context.Context, uid types.UID) error {
 }
 
 func (p *Publisher) markPublished(ctx context.Context, resources resourceslice.DriverResources) {
-	devices := 0
-	for _, pool := range resources.Pools {
-		for _, slice := range pool.Slices {
-			devices += len(slice.Devices)
-		}
-	}
+	_, devices := count(resources)
 	publishedDevices.Set(float64(devices))
 	lastPublish.SetToCurrentTime()
 	if !p.published.Swap(true) {
 		klog.FromContext(ctx).Info("Devices are published", "devices", devices)
 	}
+}
+
+// describe says what is published.
+func describe(span tracing.Span, resources resourceslice.DriverResources) {
+	slices, devices := count(resources)
+	span.Count("mica.slices", slices)
+	span.Count("mica.devices", devices)
+}
+
+func count(resources resourceslice.DriverResources) (slices, devices int) {
+	for _, pool := range resources.Pools {
+		slices += len(pool.Slices)
+		for _, slice := range pool.Slices {
+			devices += len(slice.Devices)
+		}
+	}
+	return slices, devices
 }
 
 // findNode waits for the API server and reads the node's UID.
@@ -277,6 +299,9 @@ func (p *Publisher) firstResources(ctx context.Context, node types.UID) (*resour
 // would, who finds them and has nothing left to do. A node that has some, as
 // after a restart of the plugin alone, is the controller's from the start.
 func (p *Publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) (existing []*resourceapi.ResourceSlice, err error) {
+	ctx, span := tracing.Begin(ctx, "publish first slices")
+	describe(span, resources)
+	defer func() { span.End(err) }()
 	list, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: sliceSelector(p.driver, p.nodeName).String()})
 	if err != nil {
 		return nil, fmt.Errorf("list this node's slices: %w", err)

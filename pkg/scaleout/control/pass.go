@@ -16,6 +16,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
+	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 // planTimeout ends a plan that takes absurdly long, because a claim makes the search
@@ -27,6 +28,13 @@ const planTimeout = time.Minute
 func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	begun := l.Clock.Now()
 	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
+	ctx, span := tracing.Begin(ctx, "scale-out pass")
+	again, err := l.pass(ctx, begun)
+	span.End(err)
+	return again, err
+}
+
+func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	var planner *scaleout.Planner
 	situation, err := l.look(ctx, begun)
 	if err == nil {
@@ -39,7 +47,7 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	result := pair.Decide(situation)
 	logActions(ctx, result.Actions)
 	v := situation.View
-	done := l.executor.Do(ctx, &result)
+	done := l.act(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
 	counted := l.tellSupplies(ctx, situation, planner)
 	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation))
@@ -51,8 +59,19 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	return earliest(result.Again, v.Again, gateAgain, nextTimeout(v, begun)), errors.Join(failures...)
 }
 
+// act does what was decided.
+func (l *Loop) act(ctx context.Context, result *pair.Result) error {
+	ctx, span := tracing.Begin(ctx, "act")
+	span.Count("mica.actions", len(result.Actions))
+	err := l.executor.Do(ctx, result)
+	span.End(err)
+	return err
+}
+
 // look reads all that a decision depends on.
-func (l *Loop) look(ctx context.Context, now time.Time) (pair.Situation, error) {
+func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err error) {
+	ctx, span := tracing.Begin(ctx, "look")
+	defer func() { span.End(err) }()
 	said, err := autoscaler.Read(ctx, l.Client, l.Autoscaler)
 	if err != nil {
 		return pair.Situation{}, err
@@ -82,7 +101,12 @@ func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error)
 }
 
 // plan decides what is needed, and gives the planner, which tells more of it.
-func (l *Loop) plan(ctx context.Context, s *pair.Situation) (*scaleout.Planner, error) {
+func (l *Loop) plan(ctx context.Context, s *pair.Situation) (_ *scaleout.Planner, err error) {
+	ctx, span := tracing.Begin(ctx, "plan")
+	defer func() { span.End(err) }()
+	span.Count("mica.pending_pods", len(s.View.Pending))
+	span.Count("mica.nodes", len(s.View.Nodes))
+	span.Count("mica.node_groups", len(s.View.Groups))
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	begun := l.Clock.Now()

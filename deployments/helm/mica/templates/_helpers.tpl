@@ -113,6 +113,32 @@ first label and ClusterPolicy the second; older ones have none, so that its abse
 {{- end -}}
 
 {{/* The way to the API server, whose address no NetworkPolicy can name. */}}
+{{/* Where traces go, as OpenTelemetry's own variables say it. */}}
+{{- define "mica.tracingEnv" -}}
+{{- with .Values.tracing.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+- name: OTEL_TRACES_SAMPLER
+  value: parentbased_traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ $.Values.tracing.samplingRatio | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The collector's port, wherever it is. */}}
+{{- define "mica.egressToCollector" -}}
+{{- with .Values.tracing.endpoint }}
+- ports:
+    - {protocol: TCP, port: {{ (urlParse .).host | splitList ":" | last | int }}}
+{{- end }}
+{{- end -}}
+
+{{- define "mica.egressToDNS" -}}
+- ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+{{- end -}}
+
 {{- define "mica.egressToAPI" -}}
 - ports:
     {{- range .Values.networkPolicy.apiServerPorts }}
