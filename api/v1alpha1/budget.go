@@ -77,6 +77,8 @@ type Namespace string
 // ScaleUpRate is a number of nodes in a time. Nodes count that are younger than the period, and
 // nodes that were asked for and are not there yet.
 type ScaleUpRate struct {
+	// nodes that may come in the period.
+	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5000
@@ -90,6 +92,8 @@ type ScaleUpRate struct {
 
 // GPUBudgetStatus is what there is, with what was asked for.
 type GPUBudgetStatus struct {
+	// observedGeneration is the generation of the spec that this status is of.
+	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// gpus is how many there are.

@@ -96,6 +96,8 @@ type Window struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
+	// devices is how many are to be free in this time.
+	//
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -114,6 +116,8 @@ type WarmPool struct {
 
 // GPUHeadroomStatus is what is kept.
 type GPUHeadroomStatus struct {
+	// observedGeneration is the generation of the spec that this status is of.
+	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// wanted is how many devices are to be free now.

@@ -224,6 +224,8 @@ type NodeTemplate struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.board) || has(self.productName) && has(self.memory)",message="give board, a name of the catalogue, or productName and memory as nvidia-smi shows them"
 type GPUTemplate struct {
+	// count is how many GPUs a node has.
+	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
@@ -234,17 +236,23 @@ type GPUTemplate struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Board string `json:"board,omitempty"`
-	// productName, brand, architecture and cudaComputeCapability are as nodes publish them.
+	// productName as nodes publish it, such as NVIDIA H100 80GB HBM3.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ProductName string `json:"productName,omitempty"`
+	// brand as nodes publish it, such as Nvidia.
+	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Brand string `json:"brand,omitempty"`
+	// architecture as nodes publish it, such as Hopper.
+	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Architecture string `json:"architecture,omitempty"`
+	// cudaComputeCapability as nodes publish it, such as 9.0.
+	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+$`
@@ -266,6 +274,8 @@ const (
 
 // GPUNodeGroupStatus is what the controller knows of a group.
 type GPUNodeGroupStatus struct {
+	// observedGeneration is the generation of the spec that this status is of.
+	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// instanceType is the one that spec, or else a node of the group, has.
@@ -360,13 +370,20 @@ type TemplateStatus struct {
 type DeviceSummary struct {
 	// type is that of the attribute: gpu, mig, timeslice, and so on.
 	Type string `json:"type"`
+	// productName is that of their GPU.
+	//
 	// +optional
 	ProductName string `json:"productName,omitempty"`
+	// profile is that of a partition.
+	//
 	// +optional
 	Profile string `json:"profile,omitempty"`
+	// memory of one device.
+	//
 	// +optional
 	Memory *resource.Quantity `json:"memory,omitempty"`
-	Count  int32              `json:"count"`
+	// count is how many devices are alike.
+	Count int32 `json:"count"`
 }
 
 // InFlight is a node, or several, that were asked for.
@@ -389,10 +406,14 @@ type InFlight struct {
 
 // Backoff is why and how long a group does not grow.
 type Backoff struct {
+	// until is when the group may grow again.
 	Until metav1.Time `json:"until"`
 	// failures in a row.
-	Failures int32  `json:"failures"`
-	Reason   string `json:"reason"`
+	Failures int32 `json:"failures"`
+	// reason is one word for the last failure.
+	Reason string `json:"reason"`
+	// message says what failed.
+	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
