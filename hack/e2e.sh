@@ -9,7 +9,8 @@ eval "$cluster"
 export KUBECONFIG MICA_DRIVER_ROOT MICA_SIM_SOCKET MICA_NODE_IP
 export MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin MICA_KUBECTL_GPU=$PWD/bin/kubectl-gpu
 MICA_HELM=$(bin/cluster tool helm)
-export MICA_HELM
+MICA_PROMTOOL=$(bin/cluster tool promtool)
+export MICA_HELM MICA_PROMTOOL
 
 # Of the controller. EKS and EC2 Auto Scaling are simulated in a pod of a test, at this address;
 # the simulator looks at no credentials.

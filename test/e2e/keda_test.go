@@ -29,6 +29,7 @@ func TestKEDA(t *testing.T) {
 	t.Run("use", testKEDAUse)
 	t.Run("hold", testKEDAHold)
 	t.Run("examples", testKEDAExamples)
+	t.Run("dashboards and alerts", testObservability)
 }
 
 // testKEDAAlone has KEDA's own trigger on the same requests, and no GPUs.

@@ -79,6 +79,7 @@ var scaleGroups = map[string]nodeGroup{
 	"keda-chain":   {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-cap":     {Promised: h200, Max: 1, Pairing: placeholder},
 	"keda-devices": {Promised: t4, Max: 5, Pairing: placeholder},
+	"keda-seen":    {Promised: t4, Max: 1, Pairing: placeholder, Price: "0.526"},
 }
 
 func groupOf(t testing.TB, name string) nodeGroup {

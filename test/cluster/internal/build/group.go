@@ -153,6 +153,7 @@ func Groups() []Group {
 			Module: prometheus,
 			Packages: map[string]string{
 				"prometheus": prometheus + "/cmd/prometheus",
+				"promtool":   prometheus + "/cmd/promtool",
 			},
 			// Targets come from a file: without the clouds' discovery, and
 			// their clients, the build takes half the time.
