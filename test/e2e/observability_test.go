@@ -39,6 +39,9 @@ var mayBeEmpty = map[string]string{
 	"mica_scaleout_stuck_nodes":                      "there are series only of nodes that are stuck",
 	"mica_keda_certificate_expiry_timestamp_seconds": "KEDA is served without TLS here",
 	`code!~"OK|Canceled"`:                            "there are series only of errors that were answered",
+	"mica_device_taints":                             "there are series only of devices with a taint",
+	`health!~"ok|unknown"`:                           "there are series only of GPUs with a fault",
+	`health=~"degraded|drain|dead"`:                  "likewise",
 	"mica_gpu_xid_errors_total":                      "there are series only of errors that there were",
 }
 
