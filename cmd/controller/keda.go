@@ -26,8 +26,8 @@ const (
 	tokenFile       = "token"
 )
 
-// addKEDA serves KEDA's external scaler from the replica that leads. What it says of room
-// is forecast by the loop.
+// addKEDA serves KEDA's external scaler from every replica. What it says of room is forecast by
+// the loop, and in a replica that does not lead by the loop's follower.
 func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.Forecast) error {
 	profiles, err := profile.NewSource(f.kedaProfiles, clock.RealClock{})
 	if err != nil {

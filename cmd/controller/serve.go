@@ -152,6 +152,11 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	if err := m.Add(loop); err != nil {
 		return err
 	}
+	if options.Forecast != nil {
+		if err := m.Add(loop.Follower()); err != nil {
+			return err
+		}
+	}
 	verdicts := verdict.New(m.GetClient(), clock.RealClock{})
 	if err := verdicts.Watch(ctx, m.GetCache()); err != nil {
 		return err

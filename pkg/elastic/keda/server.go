@@ -74,9 +74,9 @@ func NewServer(options Options, a scaler) (*Server, error) {
 	return &Server{options: options, scaler: a}, nil
 }
 
-// NeedLeaderElection is true: of the addresses of a Service, KEDA's client uses those that accept
-// its connection, so only who knows the answers listens.
-func (s *Server) NeedLeaderElection() bool { return true }
+// NeedLeaderElection is false: every replica serves, so that a change of the leader costs KEDA no
+// answer. After a replica went away, a client that knew one address only would dial it for minutes.
+func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends, which is no error. Where the certificate cannot be read it waits
 // for one that can: for a broken Secret, nodes are not to stop growing.

@@ -52,7 +52,7 @@ func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 	}
 	common := Set{
 		PollingInterval: 15 * time.Second,
-		Fallback:        Fallback{Failures: 3, Replicas: 3},
+		Fallback:        Fallback{Failures: 3},
 		ScaleOut:        Rate{Percent: 100, Pods: 4, Period: 15 * time.Second},
 		ScaleIn:         Rate{Stabilization: 5 * time.Minute, Percent: 25, Pods: 1, Period: time.Minute},
 		profiles:        s.profiles,
@@ -119,7 +119,7 @@ func TestABadFileIsRefusedInWords(t *testing.T) {
 		"a long period":           {"scaleIn: {period: 31m}", []string{"scaleIn.period is 31m0s", "30m0s"}},
 		"a long stabilization":    {"scaleIn: {stabilization: 2h}", []string{"scaleIn.stabilization is 2h0m0s"}},
 		"no pods":                 {"scaleOut: {pods: 0}", []string{"scaleOut.pods is 0", "at least 1"}},
-		"nothing left":            {"fallback: {replicas: 0}", []string{"fallback.replicas is 0"}},
+		"nothing left":            {"fallback: {replicas: -1}", []string{"fallback.replicas is -1"}},
 		"a metric by a typo":      {"profiles: {realtime: {targets: {gpuUtilisation: 3}}}", []string{"profile realtime", "targets.gpuUtilisation", "gpuMemory, gpuUtilization, kvCache"}},
 		"no target":               {"profiles: {realtime: {targets: {ttft: 0}}}", []string{"targets.ttft", "0 is not above 0"}},
 		"more than all":           {"profiles: {realtime: {targets: {kvCache: 800}}}", []string{"targets.kvCache", "800 is more than 100 percent"}},

@@ -90,7 +90,7 @@ type Rate struct {
 }
 
 // Fallback is what is done where metrics cannot be read: after more than Failures of them, at
-// least Replicas are kept.
+// least Replicas are kept, and no fewer than there are. With 0 there are as many as before.
 type Fallback struct {
 	Failures, Replicas int32
 }

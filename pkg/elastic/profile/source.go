@@ -44,6 +44,9 @@ func NewSource(path string, clock clock.WithTicker) (*Source, error) {
 	return s, nil
 }
 
+// NeedLeaderElection is false: each replica answers by the profiles.
+func (s *Source) NeedLeaderElection() bool { return false }
+
 // Start follows the file until ctx ends. A file that cannot be read or used changes nothing,
 // and is logged once.
 func (s *Source) Start(ctx context.Context) error {

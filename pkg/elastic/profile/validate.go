@@ -20,7 +20,7 @@ func (s Set) validate() error {
 	problems := []error{
 		seconds("pollingInterval", s.PollingInterval, time.Second, time.Hour),
 		atLeastOne("fallback.failures", s.Fallback.Failures),
-		atLeastOne("fallback.replicas", s.Fallback.Replicas),
+		noneOrMore("fallback.replicas", s.Fallback.Replicas),
 		s.ScaleOut.validate("scaleOut"),
 		s.ScaleIn.validate("scaleIn"),
 	}
@@ -116,6 +116,13 @@ func (p Profile) scaleIn(signal string, value float64) error {
 func seconds(name string, value, least, most time.Duration) error {
 	if value < least || value > most || value%time.Second != 0 {
 		return fmt.Errorf("%s is %v, and has to be whole seconds from %v to %v", name, value, least, most)
+	}
+	return nil
+}
+
+func noneOrMore(name string, value int32) error {
+	if value < 0 {
+		return fmt.Errorf("%s is %d, and has to be 0 or more", name, value)
 	}
 	return nil
 }

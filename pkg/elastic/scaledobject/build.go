@@ -77,17 +77,26 @@ func Build(o Options) (Objects, error) {
 				CooldownPeriod:  int64(p.Cooldown / time.Second),
 				MinReplicaCount: o.Min,
 				MaxReplicaCount: o.Max,
-				Fallback: Fallback{
-					FailureThreshold: o.Profiles.Fallback.Failures,
-					Replicas:         min(max(o.Profiles.Fallback.Replicas, o.Min), o.Max),
-					// A source that goes away under load must not take replicas with it.
-					Behavior: "currentReplicasIfHigher",
-				},
+				Fallback:        o.fallback(),
 				Advanced: Advanced{HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)}},
 				Triggers: triggers,
 			},
 		},
 	}, nil
+}
+
+// fallback keeps what is: a source that goes away under load must not take replicas with it, and
+// one that nobody can ask is no demand. At 0 replicas KEDA takes any fallback for activation; it
+// keeps the 0 where there is none.
+func (o Options) fallback() *Fallback {
+	f := &Fallback{FailureThreshold: o.Profiles.Fallback.Failures, Behavior: "currentReplicas", Replicas: o.Min}
+	switch least := o.Profiles.Fallback.Replicas; {
+	case least > 0:
+		f.Behavior, f.Replicas = "currentReplicasIfHigher", min(max(least, o.Min), o.Max)
+	case o.Min == 0:
+		return nil
+	}
+	return f
 }
 
 func (o Options) validate() error {

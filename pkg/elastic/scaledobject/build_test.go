@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -118,12 +120,30 @@ func TestJSONIsOneObjectOrAList(t *testing.T) {
 	}
 }
 
-// The fallback is within what the workload may have, and above nothing.
-func TestTheFallbackIsWithinTheLimits(t *testing.T) {
-	for _, test := range []struct{ min, max, want int32 }{{1, 8, 3}, {1, 2, 2}, {4, 8, 4}, {3, 3, 3}} {
-		got := build(t, func(o *Options) { o.Min, o.Max = test.min, test.max }).ScaledObject.Spec.Fallback.Replicas
-		if got != test.want {
-			t.Errorf("with %d to %d replicas the fallback is %d, want %d", test.min, test.max, got, test.want)
+// Where nothing is known, there are as many replicas as before, also none; an operator's number is
+// within what the workload may have.
+func TestTheFallbackKeepsWhatIs(t *testing.T) {
+	const keeps, least = "currentReplicas", "currentReplicasIfHigher"
+	for _, test := range []struct {
+		of, min, max int32
+		want         *Fallback
+	}{
+		{0, 1, 8, &Fallback{3, 1, keeps}},
+		{0, 4, 8, &Fallback{3, 4, keeps}},
+		{0, 0, 8, nil},
+		{3, 1, 8, &Fallback{3, 3, least}},
+		{3, 1, 2, &Fallback{3, 2, least}},
+		{3, 4, 8, &Fallback{3, 4, least}},
+		{3, 0, 8, &Fallback{3, 3, least}},
+	} {
+		got := build(t, func(o *Options) {
+			o.Min, o.Max, o.Profiles.Fallback.Replicas = test.min, test.max, test.of
+			if test.min == 0 {
+				o.Demand = "sum(queue)"
+			}
+		}).ScaledObject.Spec.Fallback
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%d of %d to %d: (-want +got)\n%s", test.of, test.min, test.max, diff)
 		}
 	}
 }

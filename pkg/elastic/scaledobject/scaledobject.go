@@ -32,7 +32,7 @@ type Spec struct {
 	CooldownPeriod  int64          `json:"cooldownPeriod"`
 	MinReplicaCount int32          `json:"minReplicaCount"`
 	MaxReplicaCount int32          `json:"maxReplicaCount"`
-	Fallback        Fallback       `json:"fallback"`
+	Fallback        *Fallback      `json:"fallback,omitempty"`
 	Advanced        Advanced       `json:"advanced"`
 	Triggers        []Trigger      `json:"triggers"`
 }

@@ -51,8 +51,10 @@ func Index(ctx context.Context, cache client.FieldIndexer, o Options) error {
 	return nil
 }
 
-// Start asks plugins until ctx ends, of the nodes that somebody wants to know of. It implements
-// manager.Runnable: only the leader asks.
+// NeedLeaderElection is false: each replica asks what it is asked itself.
+func (m *Meter) NeedLeaderElection() bool { return false }
+
+// Start asks plugins until ctx ends, of the nodes that somebody wants to know of.
 func (m *Meter) Start(ctx context.Context) error {
 	m.scraper.run(ctx)
 	return nil

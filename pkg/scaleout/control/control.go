@@ -70,7 +70,7 @@ func (nobody) Tell(scaleout.Snapshot, scaleout.Decision) {}
 func (nobody) Failed(error)                              {}
 
 // Loop looks at the cluster whenever something has changed, and acts. One controller of a
-// cluster runs it at a time.
+// cluster runs it at a time; its Follower runs in the others.
 type Loop struct {
 	Options
 	memo     *view.Memo
@@ -81,6 +81,10 @@ type Loop struct {
 	// arrivals is nil before the first pass.
 	arrivals arrivals
 	dirty    chan struct{}
+	// leads is closed when this replica begins to act, and looks is held by whoever of Loop and
+	// Follower looks at the cluster.
+	leads chan struct{}
+	looks sync.Mutex
 	// told has the errors of the last pass: each is logged when it is new.
 	told map[string]bool
 	// passing is when the pass that runs has begun, in nanoseconds since 1970; 0: none runs.
@@ -99,6 +103,7 @@ func New(o Options) *Loop {
 		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: observer{o.Recorder}},
 		waiting:  waiting{},
 		dirty:    make(chan struct{}, 1),
+		leads:    make(chan struct{}),
 	}
 	l.teller = &teller{reporter: explain.NewReporter(o.Client, o.Recorder), clock: o.Clock, again: l.Enqueue, news: make(chan news, 1)}
 	return l
@@ -145,11 +150,19 @@ const (
 	retry = 2 * time.Second
 )
 
-// Start runs until ctx ends. The first pass is at once.
+// Start runs until ctx ends. The first pass is at once. It may be called once.
 func (l *Loop) Start(ctx context.Context) error {
+	close(l.leads)
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	telling.Go(func() { l.teller.run(ctx) })
+	return l.run(ctx, l.Pass)
+}
+
+// run passes at once, and then whenever something has changed, until ctx ends.
+func (l *Loop) run(ctx context.Context, pass func(context.Context) (time.Time, error)) error {
+	l.looks.Lock()
+	defer l.looks.Unlock()
 	l.Enqueue()
 	next := l.Clock.Now().Add(idle)
 	for {
@@ -158,7 +171,7 @@ func (l *Loop) Start(ctx context.Context) error {
 		}
 		begun := l.Clock.Now()
 		l.passing.Store(begun.UnixNano())
-		again, err := l.Pass(ctx)
+		again, err := pass(ctx)
 		l.passing.Store(0)
 		l.logNew(ctx, err)
 		next = l.nextPass(again)

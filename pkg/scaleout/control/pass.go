@@ -35,13 +35,8 @@ func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
-	var planner *scaleout.Planner
-	situation, err := l.look(ctx, begun)
-	if err == nil {
-		planner, err = l.plan(ctx, &situation)
-	}
+	situation, planner, err := l.consider(ctx, begun)
 	if err != nil {
-		l.Forecast.Failed(err)
 		return begun.Add(retry), err
 	}
 	result := pair.Decide(situation)
@@ -66,6 +61,19 @@ func (l *Loop) act(ctx context.Context, result *pair.Result) error {
 	err := l.executor.Do(ctx, result)
 	span.End(err)
 	return err
+}
+
+// consider looks and plans. An error is also the forecast's.
+func (l *Loop) consider(ctx context.Context, now time.Time) (pair.Situation, *scaleout.Planner, error) {
+	var planner *scaleout.Planner
+	situation, err := l.look(ctx, now)
+	if err == nil {
+		planner, err = l.plan(ctx, &situation)
+	}
+	if err != nil {
+		l.Forecast.Failed(err)
+	}
+	return situation, planner, err
 }
 
 // look reads all that a decision depends on.
