@@ -11,6 +11,8 @@ func TestThePluginsMetricsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/metrics.md")
 	for source, name := range map[string]*regexp.Regexp{
 		"../../pkg/node/driver/metrics.go":  regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/node/prepare/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
+		"../../pkg/node/monitor/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
 		"../../pkg/node/publish/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
 		"../../pkg/node/driver/census.go":   regexp.MustCompile(`NewDesc\("(mica_\w+)"`),
 		"../../pkg/node/account/metrics.go": regexp.MustCompile(`NewDesc\("(mica_\w+)"`),

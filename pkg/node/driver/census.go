@@ -9,6 +9,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/account"
+	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/offer"
 )
 
@@ -28,6 +29,15 @@ var (
 	preparedDevices = metrics.NewDesc("mica_prepared_devices",
 		"Devices that prepared claims have, by type and MIG profile; each claim's share of a device counts.",
 		[]string{"type", "profile"}, nil, metrics.ALPHA, "")
+	journalRecords = metrics.NewDesc("mica_journal_records",
+		"Records of claims in the journal, by state (prepared, intent, damaged).",
+		[]string{"state"}, nil, metrics.ALPHA, "")
+	journalBytes = metrics.NewDesc("mica_journal_size_bytes",
+		"Size of the journal's records.",
+		nil, nil, metrics.ALPHA, "")
+	oldestRecord = metrics.NewDesc("mica_journal_oldest_record_timestamp_seconds",
+		"When the oldest record of a state was written, in seconds since 1970; absent where there is none.",
+		[]string{"state"}, nil, metrics.ALPHA, "")
 )
 
 // census counts a node's GPUs and devices when somebody asks, from what the plugin knows already: it
@@ -37,13 +47,15 @@ type census struct {
 	state  func() offer.State
 	health func(uuid string) health.Record
 	holds  func() []account.Hold
+	// tallies are the journal's as they were listed last: nobody waits here for a disk.
+	tallies func() map[journal.State]journal.Tally
 }
 
 var _ metrics.StableCollector = (*census)(nil)
 
 // DescribeWithStability implements metrics.StableCollector.
 func (*census) DescribeWithStability(into chan<- *metrics.Desc) {
-	for _, desc := range []*metrics.Desc{gpus, offeredDevices, freeDevices, deviceTaints, preparedDevices} {
+	for _, desc := range []*metrics.Desc{gpus, offeredDevices, freeDevices, deviceTaints, preparedDevices, journalRecords, journalBytes, oldestRecord} {
 		into <- desc
 	}
 }
@@ -80,6 +92,20 @@ func (c *census) CollectWithStability(into chan<- metrics.Metric) {
 	for series, n := range counted {
 		into <- metrics.NewLazyConstMetric(series.of, metrics.GaugeValue, float64(n), series.labels[:series.count]...)
 	}
+	c.collectJournal(into)
+}
+
+func (c *census) collectJournal(into chan<- metrics.Metric) {
+	tallies, size := c.tallies(), int64(0)
+	for _, state := range []journal.State{journal.Prepared, journal.Intent, journal.Damaged} {
+		tally := tallies[state]
+		size += tally.Bytes
+		into <- metrics.NewLazyConstMetric(journalRecords, metrics.GaugeValue, float64(tally.Records), string(state))
+		if tally.Records > 0 {
+			into <- metrics.NewLazyConstMetric(oldestRecord, metrics.GaugeValue, float64(tally.Oldest.UnixMilli())/1000, string(state))
+		}
+	}
+	into <- metrics.NewLazyConstMetric(journalBytes, metrics.GaugeValue, float64(size))
 }
 
 // everyGPU has those that are lost, too, whose devices stay offered.

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/component-base/metrics"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/account"
+	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -74,6 +76,12 @@ func TestGPUsAndDevicesAreCountedByTheirState(t *testing.T) {
 		state:  func() offer.State { return offer.State{Node: node, Shapes: shapes, Taints: taints} },
 		health: func(uuid string) health.Record { return records[uuid] },
 		holds:  func() []account.Hold { return holds },
+		tallies: func() map[journal.State]journal.Tally {
+			return map[journal.State]journal.Tally{
+				journal.Prepared: {Records: 2, Bytes: 1000, Oldest: time.UnixMilli(1700000000500)},
+				journal.Damaged:  {Records: 1, Bytes: 24, Oldest: time.Unix(1700000001, 0)},
+			}
+		},
 	}
 	want := []string{
 		"device_taints effect=NoSchedule key=gpu.nvidia.com/gpu-lost: 4",
@@ -97,6 +105,12 @@ func TestGPUsAndDevicesAreCountedByTheirState(t *testing.T) {
 		"gpus health=degraded product=NVIDIA H100 80GB HBM3 recovery_action=none: 1",
 		"gpus health=ok product=NVIDIA H100 80GB HBM3 recovery_action=none: 1",
 		"gpus health=unknown product=NVIDIA H100 80GB HBM3 recovery_action=unknown: 1",
+		"journal_oldest_record_timestamp_seconds state=damaged: 1.700000001e+09",
+		"journal_oldest_record_timestamp_seconds state=prepared: 1.7000000005e+09",
+		"journal_records state=damaged: 1",
+		"journal_records state=intent: 0",
+		"journal_records state=prepared: 2",
+		"journal_size_bytes: 1024",
 		"prepared_devices profile= type=timeslice: 2",
 		"prepared_devices profile=3g.40gb type=mig: 1",
 	}

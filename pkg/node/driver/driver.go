@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/account"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/monitor"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/offer"
@@ -120,6 +122,8 @@ type Driver struct {
 	samples    *sample.Sampler
 	account    *account.Account
 	claimants  *claimants
+	// journaled is what countPrepared has found in the journal.
+	journaled atomic.Pointer[map[journal.State]journal.Tally]
 	// counted wakes countClaims up when claims have come or gone.
 	counted chan struct{}
 	// restored wakes reconcile up after CDI files were re-made.
@@ -289,5 +293,5 @@ func (d *Driver) Ready() error {
 // Collectors tell of this plugin: how busy the devices are that prepared claims hold, who has them, and
 // how many there are in which state.
 func (d *Driver) Collectors() []metrics.StableCollector {
-	return []metrics.StableCollector{d.samples, d.account, &census{state: d.offer.State, health: d.monitor.Record, holds: d.account.Holds}}
+	return []metrics.StableCollector{d.samples, d.account, &census{state: d.offer.State, health: d.monitor.Record, holds: d.account.Holds, tallies: d.tallies}}
 }

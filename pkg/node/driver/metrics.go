@@ -7,6 +7,7 @@ import (
 	"k8s.io/component-base/metrics"
 
 	"github.com/mica-gpu/mica/pkg/node/monitor"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/node/publish"
 )
 
@@ -37,6 +38,7 @@ var (
 // RegisterMetrics is called once by a process that serves metrics; without it they count
 // nothing.
 func RegisterMetrics(register func(...metrics.Registerable)) {
+	prepare.RegisterMetrics(register)
 	register(slices.Concat(publish.Metrics(), monitor.Metrics(), []metrics.Registerable{operationSeconds, phaseSeconds, preparedClaims})...)
 	// Series exist from the start, so that a rate over the first failure is seen.
 	for _, operation := range []string{"prepare", "unprepare"} {

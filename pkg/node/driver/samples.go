@@ -50,6 +50,8 @@ func (d *Driver) countPrepared(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
 		return
 	}
+	tallies := d.preparer.Journal.Tallies()
+	d.journaled.Store(&tallies)
 	preparedClaims.Set(float64(len(prepared)))
 	shapes := map[string]gpu.Shape{}
 	for _, shape := range d.offer.State().Shapes {
@@ -60,6 +62,13 @@ func (d *Driver) countPrepared(ctx context.Context) {
 	if !d.Unsampled {
 		d.samples.Set(held(prepared))
 	}
+}
+
+func (d *Driver) tallies() map[journal.State]journal.Tally {
+	if tallies := d.journaled.Load(); tallies != nil {
+		return *tallies
+	}
+	return nil
 }
 
 // held are the devices that prepared claims hold, each once, however many claims share

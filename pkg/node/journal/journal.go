@@ -146,6 +146,36 @@ func (j *Journal) List() ([]Record, []*Corrupt, error) {
 	return records, corrupt, nil
 }
 
+// Tally is what there is of one state.
+type Tally struct {
+	Records int
+	// Bytes are those of their files.
+	Bytes int64
+	// Oldest is when the one was written that was not written for the longest time.
+	Oldest time.Time
+}
+
+// Tallies are those of what List found last, by state. What cannot be used is Damaged.
+func (j *Journal) Tallies() map[State]Tally {
+	j.listMu.Lock()
+	defer j.listMu.Unlock()
+	tallies := map[State]Tally{}
+	for _, entry := range j.listed {
+		state := entry.record.State
+		if entry.corrupt != nil {
+			state = Damaged
+		}
+		tally := tallies[state]
+		if tally.Records == 0 || entry.identity.modified.Before(tally.Oldest) {
+			tally.Oldest = entry.identity.modified
+		}
+		tally.Records++
+		tally.Bytes += entry.identity.size
+		tallies[state] = tally
+	}
+	return tallies
+}
+
 // fileNames are the files that are or claim to be records.
 func (j *Journal) fileNames() ([]string, error) {
 	dir, err := os.Open(j.dir)

@@ -119,6 +119,40 @@ func TestListSortsByUID(t *testing.T) {
 	}
 }
 
+func TestTalliesAreOfWhatWasListed(t *testing.T) {
+	j := open(t)
+	begun := record("b")
+	begun.State = Intent
+	put(t, j, record("a"))
+	put(t, j, record("c"))
+	put(t, j, begun)
+	if err := os.WriteFile(j.path("d.json"), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(j.path("c.json"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.Tallies(); len(got) != 0 {
+		t.Errorf("got %v before anything was listed", got)
+	}
+	list(t, j)
+	got := j.Tallies()
+	size := func(uid string) int64 {
+		info, err := os.Stat(j.path(uid + ".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	if p := got[Prepared]; p.Records != 2 || p.Bytes != size("a")+size("c") || !p.Oldest.Equal(old) {
+		t.Errorf("got %+v of what is prepared", p)
+	}
+	if i, d := got[Intent], got[Damaged]; i.Records != 1 || i.Bytes != size("b") || d.Records != 1 || d.Bytes != 7 {
+		t.Errorf("got %+v of what was begun, and %+v of what is damaged", i, d)
+	}
+}
+
 func TestListSeesWhatAnotherProcessWrote(t *testing.T) {
 	mine := open(t)
 	theirs, err := Open(mine.dir)

@@ -22,6 +22,9 @@ const (
 	Prepared State = "prepared"
 )
 
+// Damaged is the state in Tallies of a file that is no record that can be used. No record has it.
+const Damaged State = "damaged"
+
 // Record is what the plugin remembers of one claim.
 //
 // Fields of the same schema version that this build does not know, met when the

@@ -186,7 +186,12 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 				before := r.instances()
 				switch {
 				case next == "reconcile":
+					corrected := correctionsOf(t)
 					reconcile(t, p)
+					reconcile(t, p) // nothing is left to put right
+					if got := corrected(); got != "cdi-withdrawn 1" {
+						t.Errorf("put right: %q", got)
+					}
 					if p.CDI.Has(claim.UID) {
 						t.Error("the CDI file may lead to somebody else's partition")
 					}

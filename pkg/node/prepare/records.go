@@ -37,10 +37,10 @@ func (p *Preparer) recorded(ctx context.Context, claim types.UID) (journal.Recor
 	case !found && loss != nil:
 		p.reportDamage()
 		klog.FromContext(ctx).Error(loss, "A claim's record is unusable and is removed", "uid", claim)
-		return journal.Record{}, p.Journal.Delete(string(claim))
+		return journal.Record{}, recordRemoved.corrected(p.Journal.Delete(string(claim)))
 	case found:
 		klog.FromContext(ctx).Error(loss, "A claim's record is lost, putting it back from its CDI file", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-		if err := p.Journal.Put(ctx, record); err != nil {
+		if err := recordRestored.corrected(p.Journal.Put(ctx, record)); err != nil {
 			// The copy serves as well, as long as it is there.
 			klog.FromContext(ctx).Error(err, "A claim's record could not be put back", "uid", claim)
 		}

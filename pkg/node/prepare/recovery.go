@@ -78,7 +78,10 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	}
 	if !p.current(record) {
 		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start, or whose preparation was cut short; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-		return p.releaseIfPossible(ctx, record)
+		if record.State == journal.Intent {
+			return p.releaseIfPossible(ctx, record, preparationUndone)
+		}
+		return p.releaseIfPossible(ctx, record, claimForgotten)
 	}
 	stale, err := p.staleSoon(ctx, record)
 	if err != nil {
@@ -91,7 +94,7 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 		}
 		p.gone.forget(claim) // where it cannot be released, its time begins anew
 		klog.FromContext(ctx).Info("Releasing a claim that is gone", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-		return p.releaseIfPossible(ctx, record)
+		return p.releaseIfPossible(ctx, record, claimReleased)
 	}
 	p.gone.forget(claim)
 	return p.restoreSpec(ctx, record)
@@ -99,7 +102,7 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 
 // releaseIfPossible leaves effects alone while there is no driver to undo them
 // with; there will be another time when there is.
-func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record) error {
+func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record, because correction) error {
 	if p.node.Load() == nil && p.hasEffects(record) {
 		return nil
 	}
@@ -107,7 +110,7 @@ func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record)
 	// waiting for the locks.
 	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
-	return p.release(ctx, types.UID(record.ClaimUID))
+	return because.corrected(p.release(ctx, types.UID(record.ClaimUID)))
 }
 
 // staleSoon is for callers that hold the claim's lock: kubelet's next call for the
@@ -163,12 +166,15 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 	}
 	if !intact {
 		klog.FromContext(ctx).Info("A partition of a claim was destroyed by somebody else; its containers cannot be restarted until the claim is prepared again", "claim", klog.KRef(claim.Namespace, claim.Name), "uid", claim.UID)
-		return p.CDI.Remove(claim.UID)
+		if !p.CDI.Has(claim.UID) {
+			return p.CDI.Remove(claim.UID) // of what remains
+		}
+		return specWithdrawn.corrected(p.CDI.Remove(claim.UID))
 	}
 	if p.CDI.Has(claim.UID) {
 		return nil
 	}
-	return p.writeSpec(record, node)
+	return specRestored.corrected(p.writeSpec(record, node))
 }
 
 // reconcileOrphan handles a CDI file without a record or a copy of it, both of
@@ -198,10 +204,10 @@ func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
 		ctx, cancel := context.WithTimeout(ctx, prepareLimit)
 		defer cancel()
 		_, err := p.prepareLocked(ctx, p.timer("prepare"), claim)
-		return err
+		return claimPrepared.corrected(err)
 	}
 	klog.FromContext(ctx).Info("Removing a CDI file without a record", "uid", spec.UID)
-	return p.CDI.Remove(spec.UID)
+	return specRemoved.corrected(p.CDI.Remove(spec.UID))
 }
 
 // claimOfOrphan is nil when the claim is gone or the file does not name it.

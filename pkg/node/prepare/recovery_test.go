@@ -25,50 +25,52 @@ func TestReconcile(t *testing.T) {
 	for name, tc := range map[string]struct {
 		happen func(t *testing.T, r *rig, c *resourceapi.ResourceClaim)
 		gone   bool // or else c is prepared in the end
+		// copied is what is put right where the record has its copy, spoiled where it has none.
+		copied, spoiled string
 	}{
 		"nothing happened": {happen: func(*testing.T, *rig, *resourceapi.ResourceClaim) {}},
-		"the claim is gone": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the claim is gone": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			r.api.remove(c)
 		}},
-		"the claim is gone and another has its name": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the claim is gone and another has its name": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			r.api.put(withUID(c, "uid-reused"))
 		}},
-		"the claim is not allocated any more": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the claim is not allocated any more": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			unallocate(r, c.Name)
 		}},
-		"the claim has other GPUs now": {gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the claim has other GPUs now": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			r.claim(c.Name, 5)
 		}},
-		"the CDI file vanished": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the CDI file vanished": {copied: "cdi-restored 1", spoiled: "cdi-restored 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			remove(t, r.spec(c))
 		}},
-		"the CDI file vanished, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the CDI file vanished, and the claim is gone": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			remove(t, r.spec(c))
 			r.api.remove(c)
 		}},
-		"the record vanished": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record vanished": {copied: "record-restored 1", spoiled: "claim-prepared 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			remove(t, r.record(c))
 		}},
-		"the record vanished, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record vanished, and the claim is gone": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			remove(t, r.record(c))
 			r.api.remove(c)
 		}},
-		"the record vanished, and the claim moved to another node": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record vanished, and the claim moved to another node": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			remove(t, r.record(c))
 			r.api.put(fixture.Claim(c.Name, elsewhere))
 		}},
-		"the record vanished, and another claim has the name": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record vanished, and another claim has the name": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			remove(t, r.record(c))
 			r.api.put(withUID(c, "uid-reused"))
 		}},
-		"the record is empty": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record is empty": {copied: "record-restored 1", spoiled: "claim-prepared 1, record-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.record(c), "")
 		}},
-		"the record is cut off": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record is cut off": {copied: "record-restored 1", spoiled: "claim-prepared 1, record-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			content := read(t, r.record(c))
 			write(t, r.record(c), content[:len(content)/2])
 		}},
-		"the record is damaged, and the claim is gone": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"the record is damaged, and the claim is gone": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1, record-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.record(c), "damaged")
 			r.api.remove(c)
 		}},
@@ -76,15 +78,15 @@ func TestReconcile(t *testing.T) {
 			remove(t, r.record(c))
 			remove(t, r.spec(c))
 		}},
-		"half a CDI file beside the whole one": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"half a CDI file beside the whole one": {copied: "claim-prepared 1", spoiled: "claim-prepared 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.spec(c)+".tmp", "{")
 			spoil(t, r, c)
 			remove(t, r.record(c))
 		}},
-		"half a CDI file of a claim never prepared": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"half a CDI file of a claim never prepared": {copied: "cdi-removed 1", spoiled: "cdi-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.spec(withUID(c, "uid-half"))+".tmp", "{")
 		}},
-		"a CDI file without a claim's name": {happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		"a CDI file without a claim's name": {copied: "cdi-removed 1", spoiled: "cdi-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
 			write(t, r.spec(withUID(c, "uid-nameless")), "{}")
 		}},
 	} {
@@ -100,7 +102,14 @@ func TestReconcile(t *testing.T) {
 				}
 				tc.happen(t, r, c)
 				after := r.start(t)
+				corrected, want := correctionsOf(t), tc.spoiled
+				if copied {
+					want = tc.copied
+				}
 				reconcile(t, after)
+				if got := corrected(); got != want {
+					t.Errorf("put right: %q, want %q", got, want)
+				}
 				survivors := []*resourceapi.ResourceClaim{other}
 				if !tc.gone {
 					survivors = append(survivors, c)
@@ -158,7 +167,11 @@ func TestReconcileAfterAReboot(t *testing.T) {
 			if !tmpfs {
 				r.api.remove(claim)
 			}
+			corrected := correctionsOf(t)
 			reconcile(t, p)
+			if got := corrected(); got != "claim-forgotten 1" {
+				t.Errorf("put right: %q", got)
+			}
 			r.expect(t)
 			r.api.put(claim)
 			prepare(t, p, claim)

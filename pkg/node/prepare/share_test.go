@@ -147,7 +147,11 @@ func TestAnIntentExcludesOtherShares(t *testing.T) {
 	next := r.sharing("next", servedGPU)
 	_, err = p.Prepare(testContext(t), next)
 	fixture.Sentence(t, err, "claim default/next was given a GPU", "of which claim default/first (UID uid-first) is being prepared or released", "kubelet tries again")
+	corrected := correctionsOf(t)
 	reconcile(t, p)
+	if got := corrected(); got != "preparation-undone 1" {
+		t.Errorf("put right: %q", got)
+	}
 	prepare(t, p, next)
 	r.expectShares(t, p, next)
 }

@@ -1,0 +1,52 @@
+package prepare
+
+import "k8s.io/component-base/metrics"
+
+var correctionsTotal = metrics.NewCounterVec(&metrics.CounterOpts{
+	Name:           "mica_reconcile_corrections_total",
+	Help:           "What was put right that a crash, a restart of the node, or a damaged or removed file had left behind, by what was done.",
+	StabilityLevel: metrics.ALPHA,
+}, []string{"correction"})
+
+// correction is what Reconcile puts right.
+type correction string
+
+const (
+	// recordRestored: a lost record was put back from its claim's CDI file. recordRemoved: a damaged one
+	// that has no copy was removed.
+	recordRestored correction = "record-restored"
+	recordRemoved  correction = "record-removed"
+	// preparationUndone: a preparation had been cut short. claimForgotten: a claim was prepared before the node's
+	// last start. claimReleased: a claim is gone.
+	preparationUndone correction = "preparation-undone"
+	claimForgotten    correction = "claim-forgotten"
+	claimReleased     correction = "claim-released"
+	// claimPrepared: a claim whose record was lost with its copy was prepared anew.
+	claimPrepared correction = "claim-prepared"
+	// specRestored: a CDI file had vanished. specWithdrawn: its partition was destroyed by somebody else.
+	// specRemoved: it had no claim.
+	specRestored  correction = "cdi-restored"
+	specWithdrawn correction = "cdi-withdrawn"
+	specRemoved   correction = "cdi-removed"
+)
+
+var corrections = []correction{
+	recordRestored, recordRemoved, preparationUndone, claimForgotten, claimReleased, claimPrepared, specRestored, specWithdrawn, specRemoved,
+}
+
+// corrected counts what was done, if it was.
+func (c correction) corrected(err error) error {
+	if err == nil {
+		correctionsTotal.WithLabelValues(string(c)).Inc()
+	}
+	return err
+}
+
+// RegisterMetrics is called once by a process that serves metrics.
+func RegisterMetrics(register func(...metrics.Registerable)) {
+	register(correctionsTotal)
+	// Series exist from the start, so that a rate over the first one is seen.
+	for _, c := range corrections {
+		correctionsTotal.WithLabelValues(string(c))
+	}
+}
