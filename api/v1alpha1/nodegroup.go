@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Demand",type=integer,JSONPath=`.status.demand`,description="Nodes that pending claims need beyond those that exist or are coming"
 // +kubebuilder:printcolumn:name="Pairing",type=string,priority=1,JSONPath=`.spec.pairing`
 // +kubebuilder:printcolumn:name="Starting",type=integer,priority=1,JSONPath=`.status.starting`
+// +kubebuilder:printcolumn:name="Unused",type=integer,priority=1,JSONPath=`.status.unused`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUNodeGroup struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -294,6 +295,10 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	Starting int32 `json:"starting"`
+	// unused is how many of them were complete for 10 minutes, and no claim has a device of them.
+	//
+	// +optional
+	Unused int32 `json:"unused"`
 	// demand is how many nodes pending claims need beyond those that exist or are coming.
 	//
 	// +optional

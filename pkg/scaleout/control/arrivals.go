@@ -84,6 +84,18 @@ func takenPools(v *view.View) map[devices.PoolID]bool {
 	return taken
 }
 
+// unusedNodes counts those of a group that nobody has taken a device of, complete though they are.
+func unusedNodes(group view.Group, taken map[devices.PoolID]bool, now time.Time) int {
+	unused := 0
+	for i := range group.Nodes {
+		node := &group.Nodes[i]
+		if node.Complete() && now.Sub(node.CompleteSince()) >= unusedAfter && !usedBy(node, taken) {
+			unused++
+		}
+	}
+	return unused
+}
+
 func usedBy(node *view.NodeState, taken map[devices.PoolID]bool) bool {
 	for _, slice := range node.Slices {
 		if taken[devices.PoolOf(slice)] {

@@ -2,6 +2,8 @@
 // begins with nothing but what the API server says, so a controller may die at any point. It
 // owns the order of things and the status of groups and headrooms; it decides nothing else.
 //
+// Statuses are written, and pods told, beside the loop: a decision waits for none of that.
+//
 // A pass never acts twice on what an earlier one has done, though its cache may be behind:
 // the client that it is given waits, before it reads, until the cache has seen what was
 // written through it (controller-runtime's EnableReadYourWritesConsistency). Another

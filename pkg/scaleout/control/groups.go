@@ -31,13 +31,15 @@ const (
 	actionObserve      = "Observe"
 )
 
-// reportGroups writes the status of each group, where it has changed, and Events about what
-// has changed. A status that somebody else has written meanwhile is left for the next pass.
-func (l *Loop) reportGroups(ctx context.Context, s pair.Situation, result pair.Result) error {
+// groupReports is what is to be told of each group. It reads those that the actions have written: who
+// writes their statuses later, from that version, undoes nothing that another pass has recorded since.
+func (l *Loop) groupReports(ctx context.Context, s pair.Situation, result pair.Result) ([]groupReport, error) {
 	demand := map[string]int{}
 	for _, growth := range s.Decision.Growth {
 		demand[growth.Group] += len(growth.Nodes)
 	}
+	taken := takenPools(s.View)
+	var reports []groupReport
 	var problems []error
 	for i, group := range s.View.GroupStates {
 		name := group.Object.Name
@@ -50,11 +52,13 @@ func (l *Loop) reportGroups(ctx context.Context, s pair.Situation, result pair.R
 			continue
 		}
 		report := groupReport{
+			before:  before,
 			group:   group,
 			unknown: s.View.Groups[i].Unknown,
 			demand:  demand[name],
 			pairing: result.Status[name],
 			now:     s.Now,
+			unused:  unusedNodes(group, taken, s.Now),
 		}
 		report.said, _ = s.Autoscaler.Of(group.Object, s.Now)
 		for _, stuck := range l.gate.Stuck() {
@@ -62,7 +66,17 @@ func (l *Loop) reportGroups(ctx context.Context, s pair.Situation, result pair.R
 				report.stuck = append(report.stuck, stuck)
 			}
 		}
-		problems = append(problems, l.writeGroup(ctx, group.Object, before, report))
+		reports = append(reports, report)
+	}
+	return reports, errors.Join(problems...)
+}
+
+// writeGroups writes the status of each group, where it has changed, and Events about what has
+// changed. A status that somebody else has written meanwhile is left for the next pass.
+func (l *Loop) writeGroups(ctx context.Context, reports []groupReport) error {
+	var problems []error
+	for _, report := range reports {
+		problems = append(problems, l.writeGroup(ctx, report))
 	}
 	return errors.Join(problems...)
 }
@@ -100,9 +114,10 @@ func (l *Loop) current(ctx context.Context, object *v1alpha1.GPUNodeGroup, writt
 	return &fresh, nil
 }
 
-// writeGroup writes the status from the version of before. Planned is the group as it was when
-// the pass began: the actions may have told a part of the status already.
-func (l *Loop) writeGroup(ctx context.Context, planned, before *v1alpha1.GPUNodeGroup, report groupReport) error {
+// writeGroup writes the status from the version of before. The actions may have told a part of it
+// already since the pass began.
+func (l *Loop) writeGroup(ctx context.Context, report groupReport) error {
+	planned, before := report.group.Object, report.before
 	status, failure := report.status(&before.Status)
 	if apiequality.Semantic.DeepEqual(before.Status, *status) {
 		if before != planned {
@@ -184,9 +199,12 @@ func count(n int, noun string) string {
 
 // groupReport is what a group's status is made from.
 type groupReport struct {
+	// before is the group after the pass's actions.
+	before  *v1alpha1.GPUNodeGroup
 	group   view.Group
 	unknown string
 	demand  int
+	unused  int
 	pairing pair.GroupStatus
 	now     time.Time
 	// said is what Cluster Autoscaler says of the group; zero where it says nothing.
@@ -201,6 +219,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		ObservedGeneration: r.group.Object.Generation,
 		InstanceType:       r.group.InstanceType,
 		Nodes:              int32(len(r.group.Nodes)),
+		Unused:             int32(r.unused),
 		Demand:             int32(r.demand),
 		InFlight:           r.pairing.InFlight[:min(len(r.pairing.InFlight), v1alpha1.MaxInFlight)],
 		ProviderMax:        r.group.ProviderMax,

@@ -45,8 +45,15 @@ func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	done := l.act(ctx, &result)
 	gateAgain, opened := l.gate.Act(ctx, v, begun)
 	counted := l.tellSupplies(ctx, situation, planner)
-	reported := errors.Join(l.reportGroups(ctx, situation, result), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation))
-	failures := []error{done, opened, counted, reported, l.tellPods(ctx, situation, planner)}
+	reports, read := l.groupReports(ctx, situation, result)
+	explained, unexplained := l.explain(ctx, situation, planner)
+	l.teller.give(news{
+		statuses: func(ctx context.Context) error {
+			return errors.Join(l.writeGroups(ctx, reports), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation))
+		},
+		explained: explained, pods: v.Pending, at: situation.Now,
+	})
+	failures := []error{done, opened, counted, read, unexplained, l.teller.failure()}
 	if l.DiscoverNodes {
 		failures = append(failures, l.discover(ctx, v))
 	}
@@ -142,16 +149,15 @@ func (l *Loop) tellSupplies(ctx context.Context, s pair.Situation, planner *scal
 	return nil
 }
 
-// tellPods finds out what pods wait for, and has them told. The error is also of those told before.
-func (l *Loop) tellPods(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
+// explain finds out what pods wait for.
+func (l *Loop) explain(ctx context.Context, s pair.Situation, planner *scaleout.Planner) ([]explain.Explanation, error) {
 	within, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	explained, err := explain.Pods(within, planner)
 	if err != nil {
-		return fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
+		return nil, fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
 	}
-	l.teller.give(news{explained: explained, pods: s.View.Pending, at: s.Now})
-	return l.teller.failure()
+	return explained, nil
 }
 
 func logActions(ctx context.Context, actions []pair.Action) {

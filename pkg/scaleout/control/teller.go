@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 )
 
-// teller tells pods what they wait for, beside the loop: hundreds of writes take seconds, in which
-// the loop decides. Of what it is given it has the newest alone, and loses nothing when it is killed:
+// teller writes statuses, and tells pods what they wait for, beside the loop: hundreds of writes take
+// seconds, in which the loop decides. Of what it is given it has the newest alone, and loses nothing when it is killed:
 // who begins to lead finds in the pods' conditions what they were not told.
 type teller struct {
 	reporter *explain.Reporter
@@ -28,6 +29,8 @@ type teller struct {
 
 // news is what one pass has found out.
 type news struct {
+	// statuses writes those of groups, headrooms and budgets.
+	statuses  func(context.Context) error
 	explained []explain.Explanation
 	pods      []*corev1.Pod
 	at        time.Time
@@ -63,10 +66,11 @@ func (t *teller) run(ctx context.Context) {
 
 // tell gives how long it is until there is more to tell, zero where there is nothing.
 func (t *teller) tell(ctx context.Context, n news) time.Duration {
+	written := n.statuses(ctx)
 	wait, err := t.reporter.Report(ctx, n.explained, n.pods, n.at)
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	t.err = err
+	t.err = errors.Join(written, err)
 	return wait
 }
 

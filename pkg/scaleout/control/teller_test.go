@@ -57,7 +57,7 @@ func newSlowTeller(t *testing.T, s *slowServer, again func()) (*teller, []*corev
 }
 
 func (t *teller) say(pods []*corev1.Pod, text string) {
-	t.give(news{at: t.clock.Now(), pods: pods, explained: []explain.Explanation{{
+	t.give(news{statuses: func(context.Context) error { return nil }, at: t.clock.Now(), pods: pods, explained: []explain.Explanation{{
 		Pod: types.NamespacedName{Namespace: "default", Name: "p"}, UID: "p", Kind: "k", Outcome: scaleout.Blocked, Summary: text,
 	}}})
 }
@@ -114,4 +114,45 @@ func TestThereIsAPassWhenThereIsMoreToTell(t *testing.T) {
 			t.Error("no pass began a second after a pod that was to be told later")
 		}
 	})
+}
+
+// While the status of a group is written, passes decide and act.
+func TestPassesDoNotWaitForStatuses(t *testing.T) {
+	w := newWorld(t, append(oneGPU(1), group("g6"))...)
+	writing, write := make(chan struct{}, 10), make(chan struct{})
+	w.loop.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			writing <- struct{}{}
+			<-write
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.loop.teller.run(ctx) })
+	t.Cleanup(func() { close(write); stop(); running.Wait() })
+	passed := make(chan error)
+	pass := func() {
+		t.Helper()
+		go func() {
+			_, err := w.loop.Pass(ctx)
+			passed <- err
+		}()
+		select {
+		case err := <-passed:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the pass waits for a status to be written")
+		}
+	}
+	pass()
+	<-writing
+	w.clock.Step(time.Minute) // Cluster Autoscaler says nothing
+	w.autoscale()
+	pass()
+	if n := w.placeholders(); n != 1 {
+		t.Errorf("there are %d placeholders, want 1", n)
+	}
 }

@@ -146,3 +146,25 @@ func (w *world) expectUnused(pod types.NamespacedName) {
 	w.expectCondition(group.Name, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
 	w.expectCondition(group.Name, v1alpha1.ConditionInBackoff, metav1.ConditionFalse, v1alpha1.ReasonNoBackoff)
 }
+
+// A node that nobody takes for ten minutes is in the group's status, until somebody does.
+func TestAGroupTellsOfUnusedNodes(t *testing.T) {
+	w := newWorld(t, append(oneGPU(1), group("g6"))...)
+	expect := func(when string, want int32) {
+		t.Helper()
+		if got := all(w, &v1alpha1.GPUNodeGroupList{}).Items[0].Status; got.Nodes != 1 || got.Unused != want {
+			t.Errorf("%s: %d of %d nodes are unused, want %d of 1", when, got.Unused, got.Nodes, want)
+		}
+	}
+	for range 48 { // quarters of a minute
+		if w.clock.Step(15 * time.Second); w.nodes() == 0 {
+			w.autoscale()
+		}
+		w.startNodes()
+		w.pass()
+	}
+	expect("nobody takes it", 1)
+	w.schedule()
+	w.pass()
+	expect("a pod is there", 0)
+}

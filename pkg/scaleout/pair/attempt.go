@@ -115,18 +115,6 @@ func firstAfter(pod *corev1.Pod, group *view.Group, taken map[string]bool) *view
 	return nil
 }
 
-// completeSince is about when a complete node became so: what it publishes is not dated, but
-// the objects in which it does are.
-func completeSince(node *view.NodeState) time.Time {
-	since := node.ReadySince
-	for _, slice := range node.Slices {
-		if created := slice.CreationTimestamp.Time; created.After(since) {
-			since = created
-		}
-	}
-	return since
-}
-
 // templateAge is how long Cluster Autoscaler looks at a node before it takes it as the
 // template of its group.
 const templateAge = time.Minute
@@ -138,7 +126,7 @@ func liveTemplate(group *view.Group) (time.Time, bool) {
 	found := false
 	for i := range group.Nodes {
 		if node := &group.Nodes[i]; node.Complete() {
-			if since := completeSince(node); !found || since.Before(first) {
+			if since := node.CompleteSince(); !found || since.Before(first) {
 				first, found = since, true
 			}
 		}

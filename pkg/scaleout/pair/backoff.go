@@ -53,7 +53,7 @@ func succeeded(group *view.Group, b *v1alpha1.Backoff, timeout time.Duration) bo
 	begun := b.Until.Add(-backoffWait(b.Failures))
 	for i := range group.Nodes {
 		node := &group.Nodes[i]
-		if node.Complete() && completeSince(node).After(begun) && node.Object.CreationTimestamp.After(begun.Add(-timeout)) {
+		if node.Complete() && node.CompleteSince().After(begun) && node.Object.CreationTimestamp.After(begun.Add(-timeout)) {
 			return true
 		}
 	}

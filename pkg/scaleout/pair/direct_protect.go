@@ -84,7 +84,7 @@ func (s *Situation) fresh(group *view.Group, node *view.NodeState, asked bool) b
 		return false
 	}
 	if node.Complete() {
-		return age(s.Now, completeSince(node)) < unclaimed && !s.index.taken.any(node)
+		return age(s.Now, node.CompleteSince()) < unclaimed && !s.index.taken.any(node)
 	}
 	return age(s.Now, node.Object.CreationTimestamp.Time) <= group.Object.ProvisionTimeout()
 }

@@ -119,6 +119,18 @@ func (s NodeState) Complete() bool {
 	return s.Ready && len(s.Missing) == 0 && s.Object.DeletionTimestamp == nil
 }
 
+// CompleteSince is about when a complete node became so: what it publishes is not dated, but
+// the objects in which it does are.
+func (s NodeState) CompleteSince() time.Time {
+	since := s.ReadySince
+	for _, slice := range s.Slices {
+		if created := slice.CreationTimestamp.Time; created.After(since) {
+			since = created
+		}
+	}
+	return since
+}
+
 // Starting tells that the node is on its way, also if all that it lacks is another agent on it: it
 // counts as its template. A node that was not
 // complete within the time that the group's nodes are given, or is not ready any more, counts
