@@ -35,6 +35,10 @@ const (
 	// ConditionScaleUp is of pending pods: whether and by what they get a node.
 	ConditionScaleUp = "mica.gpu/ScaleUp"
 
+	// ConditionServing is of pods with a readiness gate of this name: a pod that has loaded its
+	// model is not Ready, and in no Endpoints, until the controller makes it True.
+	ConditionServing = "mica.gpu/serving"
+
 	// Reasons of ConditionScaleUp that the controller itself reads again: ReasonFitsNode is of a pod
 	// for which a node has room, ReasonNodeUnused of one that was not put there for too long.
 	ReasonFitsNode   = "GPUFitsNode"

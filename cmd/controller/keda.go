@@ -14,6 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/elastic/keda"
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/standby"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
@@ -48,16 +49,18 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 			return err
 		}
 	}
+	gates := standby.NewKeeper(m.GetClient(), m.GetCache(), clock.RealClock{})
 	server, err := keda.NewServer(keda.Options{Address: address(f.kedaPort), TLS: f.kedaFiles(), Clock: clock.RealClock{}}, keda.NewScaler(keda.ScalerOptions{
 		Sources:  sources,
 		Profiles: profiles,
+		Gates:    gates,
 		Recorder: m.GetEventRecorder(component),
 		Clock:    clock.RealClock{},
 	}))
 	if err != nil {
 		return err
 	}
-	for _, runs := range []manager.Runnable{profiles, usages, server} {
+	for _, runs := range []manager.Runnable{profiles, usages, gates, server} {
 		if err := m.Add(runs); err != nil {
 			return fmt.Errorf("serve KEDA: %w", err)
 		}

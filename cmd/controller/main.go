@@ -11,11 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/pkg/elastic/keda"
+	"github.com/mica-gpu/mica/pkg/elastic/standby"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 )
 
 func main() {
 	metrics.Registry.MustRegister(control.Metrics()...)
 	metrics.Registry.MustRegister(keda.Metrics()...)
+	metrics.Registry.MustRegister(standby.Metrics()...)
 	os.Exit(cli.Run(newCommand()))
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
+	"github.com/mica-gpu/mica/pkg/elastic/standby"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
@@ -156,6 +157,9 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		if err := m.Add(loop.Follower()); err != nil {
 			return err
 		}
+	}
+	if err := m.Add(&standby.Unopened{Client: m.GetClient(), Clock: clock.RealClock{}, Serves: f.kedaPort >= 0}); err != nil {
+		return err
 	}
 	verdicts := verdict.New(m.GetClient(), clock.RealClock{})
 	if err := verdicts.Watch(ctx, m.GetCache()); err != nil {

@@ -20,7 +20,7 @@ type scaling struct {
 	output string
 	// profiles is a file, profile the name of one.
 	profiles, profile string
-	min, max          int32
+	min, max, warm    int32
 	serving           scaledobject.Serving
 	demand            string
 	scaler            scaledobject.Scaler
@@ -48,6 +48,7 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.StringVar(&s.profiles, "profiles", "", "the file with the profiles that the controller was given in place of its own")
 	flags.Int32Var(&s.min, "min", 1, "the smallest number of replicas")
 	flags.Int32Var(&s.max, "max", 10, "the largest number of replicas")
+	flags.Int32Var(&s.warm, "warm", -1, "the number of replicas that wait, loaded, behind the readiness gate mica.gpu/serving of their pods; -1: as many as the profile says")
 	flags.StringVar(&s.serving.Model, "model", "", "the name under which the model is served, as vLLM's metrics have it")
 	flags.StringArrayVar(&s.serving.Matchers, "match", nil, `what else the workload's metrics are told by, such as pod=~"llm-.*"; can be repeated`)
 	flags.StringVar(&s.serving.MetricNames, "metric-names", "vllm", "how Prometheus has vLLM's metrics: vllm (vllm:num_requests_waiting, by model_name) or underscore (vllm_num_requests_waiting, by model)")
@@ -124,6 +125,7 @@ func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
 		Profile:     s.profile,
 		Min:         s.min,
 		Max:         s.max,
+		Warm:        s.warm,
 		Serving:     s.serving,
 		Demand:      s.demand,
 		Scaler:      s.scaler,

@@ -105,31 +105,53 @@ func waiting() *corev1.Pod {
 func TestPodStatusPolicyDecides(t *testing.T) {
 	policy := renderedPolicy(t, "podstatus-")
 	ours := corev1.PodCondition{Type: "mica.gpu/ScaleUp", Status: corev1.ConditionTrue}
+	gate := corev1.PodReadinessGate{ConditionType: "mica.gpu/serving"}
+	serving := func(status corev1.ConditionStatus) corev1.PodCondition {
+		return corev1.PodCondition{Type: gate.ConditionType, Status: status}
+	}
 	for name, test := range map[string]struct {
 		change func(*corev1.Pod)
 		want   string
+		before []corev1.PodCondition
 	}{
-		"its condition":             {func(p *corev1.Pod) { p.Status.Conditions = append(p.Status.Conditions, ours) }, ""},
-		"the scheduler's condition": {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue }, "and no other"},
+		"opens a gate": {func(p *corev1.Pod) {
+			p.Spec.ReadinessGates, p.Status.Conditions = []corev1.PodReadinessGate{gate}, append(p.Status.Conditions, serving(corev1.ConditionTrue))
+		}, "", nil},
+		"says why a gate is closed": {func(p *corev1.Pod) {
+			p.Spec.ReadinessGates, p.Status.Conditions = []corev1.PodReadinessGate{gate}, append(p.Status.Conditions, serving(corev1.ConditionFalse))
+		}, "", nil},
+		"closes a gate": {func(p *corev1.Pod) {
+			p.Spec.ReadinessGates, p.Status.Conditions[1].Status = []corev1.PodReadinessGate{gate}, corev1.ConditionFalse
+		}, "may not close it", []corev1.PodCondition{serving(corev1.ConditionTrue)}},
+		"takes a gate's condition away": {func(p *corev1.Pod) {
+			p.Spec.ReadinessGates, p.Status.Conditions = []corev1.PodReadinessGate{gate}, p.Status.Conditions[:1]
+		}, "may not close it", []corev1.PodCondition{serving(corev1.ConditionTrue)}},
+		"a gate that the pod does not have": {func(p *corev1.Pod) { p.Status.Conditions = append(p.Status.Conditions, serving(corev1.ConditionTrue)) }, "of a pod that has it", nil},
+		"its condition":                     {func(p *corev1.Pod) { p.Status.Conditions = append(p.Status.Conditions, ours) }, "", nil},
+		"the scheduler's condition":         {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue }, "and no other", nil},
 		"another condition": {func(p *corev1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "Ready"})
-		}, "and no other"},
-		"no condition left":           {func(p *corev1.Pod) { p.Status.Conditions = nil }, "and no other"},
-		"ended":                       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "nothing else"},
-		"nominated":                   {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, "nothing else"},
-		"another claim than its own":  {func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c"}} }, "nothing else"},
-		"a label on the way":          {func(p *corev1.Pod) { p.Labels["a"] = "c" }, "nothing else"},
-		"an address":                  {func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }, "nothing else"},
-		"the states of containers":    {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else"},
-		"kept from the autoscaler":    {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, ""},
-		"another delay":               {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h"},
-		"an annotation on the way":    {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else"},
-		"everything but its own gone": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else"},
+		}, "and no other", nil},
+		"no condition left":           {func(p *corev1.Pod) { p.Status.Conditions = nil }, "and no other", nil},
+		"ended":                       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "nothing else", nil},
+		"nominated":                   {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, "nothing else", nil},
+		"another claim than its own":  {func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c"}} }, "nothing else", nil},
+		"a label on the way":          {func(p *corev1.Pod) { p.Labels["a"] = "c" }, "nothing else", nil},
+		"an address":                  {func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }, "nothing else", nil},
+		"the states of containers":    {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else", nil},
+		"everything but its own gone": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else", nil},
+		"kept from the autoscaler":    {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, "", nil},
+		"another delay":               {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h", nil},
+		"an annotation on the way":    {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			after := waiting()
+			before, after := waiting(), waiting()
+			for _, pod := range []*corev1.Pod{before, after} {
+				pod.Status.Conditions = append(pod.Status.Conditions, test.before...)
+			}
 			test.change(after)
-			matched, messages := policy.review(t, review{kind: "Pod", object: after, old: waiting(), user: theController})
+			before.Spec = after.Spec // a status is written without its spec
+			matched, messages := policy.review(t, review{kind: "Pod", object: after, old: before, user: theController})
 			refused := strings.Join(messages, "\n")
 			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)

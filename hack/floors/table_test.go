@@ -58,6 +58,7 @@ var floors = map[string]int{
 	// of workloads and of the plan.
 	"pkg/elastic/keda":         7,
 	"pkg/elastic/usage":        6,
+	"pkg/elastic/standby":      6,
 	"pkg/elastic/scaledobject": 6,
 	"pkg/elastic/workload":     5,
 	"pkg/elastic/forecast":     5,

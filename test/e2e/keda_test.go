@@ -23,6 +23,7 @@ func TestKEDA(t *testing.T) {
 	t.Run("KEDA alone", testKEDAAlone)
 	t.Run("chain", testKEDAChain)
 	t.Run("loading guard", testKEDALoadingGuard)
+	t.Run("standby", testKEDAStandby)
 	t.Run("capacity cap", testKEDACapacityCap)
 	t.Run("devices", testKEDADevices)
 	t.Run("refused triggers", testKEDARefusedTriggers)

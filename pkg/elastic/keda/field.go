@@ -30,10 +30,11 @@ const (
 	keyNotReady       = "valueWhileNotReady"
 	keyLoadingTimeout = "loadingTimeout"
 	keyRole           = "role"
+	keyWarm           = "warm"
 )
 
 // common are the keys that triggers of all metrics may have.
-var common = []string{keyMetric, keyTarget, keyProfile, keyThreshold, keyActivation, keyLoadingTimeout, keyRole}
+var common = []string{keyMetric, keyTarget, keyProfile, keyThreshold, keyActivation, keyLoadingTimeout, keyRole, keyWarm}
 
 // kedas are keys that KEDA reads itself. It sends them along, each also by the name of an
 // environment variable.

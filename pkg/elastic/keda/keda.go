@@ -45,6 +45,13 @@ type Forecast interface {
 	Known(pod types.UID) bool
 }
 
+// Gates lets loaded pods serve: package standby.
+type Gates interface {
+	// Serve has the readiness gates of so many of the target's pods open, as far as that many are
+	// loaded. It waits for nothing. by is who asks.
+	Serve(ctx context.Context, target *workload.State, count int, by string)
+}
+
 // Prometheus answers queries. A query that gives no number is an error.
 type Prometheus interface {
 	// Query is ErrNoData where the query matches nothing.

@@ -29,6 +29,8 @@ type definition struct {
 	spec string
 	// keys are those that only some metrics have.
 	keys []string
+	// load tells that the value is of work that waits for replicas, and not of devices.
+	load bool
 	// targeted tells that there is no value without a target.
 	targeted bool
 	read     func(f fields, namespace string, target *workload.Ref) (metric, error)
@@ -40,7 +42,7 @@ var definitions = []definition{
 	{name: "warmDevices", spec: "mica-warm-devices", keys: []string{keyDeviceClass, keySelector}, read: readWarm},
 	{name: "gpuUtilization", spec: "mica-gpu-utilization", targeted: true, read: readUtilization},
 	{name: "gpuMemory", spec: "mica-gpu-memory", targeted: true, read: readMemory},
-	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, targeted: true, read: readQuery},
+	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, load: true, targeted: true, read: readQuery},
 }
 
 func definitionOf(name string) (*definition, error) {

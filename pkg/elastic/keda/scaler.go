@@ -28,6 +28,8 @@ type Sources struct {
 type ScalerOptions struct {
 	Sources
 	Profiles Profiles
+	// Gates are opened for targets whose pods have them.
+	Gates Gates
 	// Recorder writes Events on targets.
 	Recorder events.EventRecorder
 	Clock    clock.WithTicker
@@ -109,27 +111,40 @@ func (s *Scaler) resolve(ctx context.Context, ref *externalscaler.ScaledObjectRe
 			return resolved{}, err
 		}
 		r.target = &state
+		if t.Warm > 0 && !state.Gated {
+			return resolved{}, ungated(t)
+		}
 	}
 	return r, nil
 }
 
-// value is what the metric says, and what of it may be reported: no more than there can be
-// devices for.
+// value is what the metric says, and what of it, and of the standbys beside it, may be reported:
+// no more than there can be devices for.
 func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64, err error) {
-	wanted, err = r.trigger.metric.value(ctx, &s.Sources, r.target)
+	wanted, err = s.load(ctx, r)
+	s.serve(ctx, r, wanted)
 	if err != nil {
 		return 0, 0, err
 	}
+	reported := r.held(wanted + float64(r.trigger.Warm)*r.trigger.Threshold)
+	if r.target == nil || !r.target.Claims {
+		return wanted, reported, nil
+	}
+	allowed, err = s.allowed(ctx, r, reported)
+	return wanted, allowed, err
+}
+
+// load is what the metric says.
+func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err error) {
+	wanted, err = r.trigger.metric.value(ctx, &s.Sources, r.target)
+	if err != nil {
+		return 0, err
+	}
 	if math.IsNaN(wanted) || math.IsInf(wanted, 0) {
-		return 0, 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", r.trigger.definition.name, wanted))
+		return 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", r.trigger.definition.name, wanted))
 	}
 	// Less than nothing is asked for by no replica.
-	wanted = r.held(max(wanted, 0))
-	if r.target == nil || !r.target.Claims {
-		return wanted, wanted, nil
-	}
-	allowed, err = s.allowed(ctx, r, wanted)
-	return wanted, allowed, err
+	return max(wanted, 0), nil
 }
 
 // held is what a trigger that holds may say. The HorizontalPodAutoscaler wants ⌈value ÷ threshold⌉
@@ -154,7 +169,7 @@ func (s *Scaler) Active(ctx context.Context, ref *externalscaler.ScaledObjectRef
 	wanted, allowed, err := s.value(ctx, r)
 	// A cap leaves fewer replicas, and only where there can be none it leaves none: what is
 	// above a threshold that is higher than the cap is active.
-	return wanted > r.trigger.Activation && allowed > 0, err
+	return (wanted > r.trigger.Activation || r.trigger.Warm > 0) && allowed > 0, err
 }
 
 // whole is for who reads the field of a contract before fractions: a little is not nothing.

@@ -28,6 +28,9 @@ type Trigger struct {
 	Threshold, Activation float64
 	// Holds tells that the trigger keeps replicas that there are and never asks for more.
 	Holds bool
+	// Warm is how many replicas the target has besides those that the value asks for, loaded and
+	// behind their readiness gates.
+	Warm int
 	// LoadingTimeout is how long a pod that has its devices may take to become Ready.
 	LoadingTimeout time.Duration
 }
@@ -94,6 +97,9 @@ const (
 	mostThreshold  = 1e12
 )
 
+// mostWarm bounds a slip of the finger, of replicas that cost a device each.
+const mostWarm = 1000
+
 // Parse reads what KEDA sends of a trigger in a namespace. An error is a sentence for who
 // wrote the trigger.
 func Parse(namespace string, metadata map[string]string, profiles Profiles) (*Trigger, error) {
@@ -127,6 +133,9 @@ func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
 		return nil, err
 	}
 	if err := t.role(f); err != nil {
+		return nil, err
+	}
+	if err := t.warm(f); err != nil {
 		return nil, err
 	}
 	return t, t.guard(f)
@@ -172,6 +181,7 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 			activation = p.Activation[t.definition.name]
 		}
 		t.Holds = p.Holds(t.definition.name)
+		t.Warm = int(p.Warm)
 		if !given {
 			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.definition.name)
 		}
@@ -201,6 +211,26 @@ func (t *Trigger) role(f fields) error {
 	}
 	if t.Holds && t.Target == nil {
 		return fmt.Errorf("%s is missing: a trigger that holds replicas has to know whose they are", keyTarget)
+	}
+	return nil
+}
+
+// warm reads how many replicas wait, where it is not the profile that says so.
+func (t *Trigger) warm(f fields) error {
+	n, given, err := f.number(keyWarm)
+	switch {
+	case err != nil:
+		return err
+	case given && (n < 0 || n > mostWarm || n != math.Trunc(n)):
+		return fmt.Errorf("%s %v is out of range: it is a whole number of replicas from 0 to %d", keyWarm, n, mostWarm)
+	case given:
+		t.Warm = int(n)
+	}
+	if t.Target == nil {
+		if given {
+			return fmt.Errorf("%s does nothing without %s: say whose replicas wait", keyWarm, keyTarget)
+		}
+		t.Warm = 0
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ var (
 )
 
 func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
-	const keys = "activationThreshold, deviceClass, loadingTimeout, metric, profile, query, role, selector, target, threshold, valueType, valueWhileNotReady, workload"
+	const keys = "activationThreshold, deviceClass, loadingTimeout, metric, profile, query, role, selector, target, threshold, valueType, valueWhileNotReady, warm, workload"
 	const names = "pendingClaims, freeDevices, warmDevices, gpuUtilization, gpuMemory, prometheus"
 	for _, test := range []struct {
 		name     string
@@ -48,6 +48,9 @@ func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
 		{"a key of two other metrics", with(busyTrigger, "selector", "true"), "selector is for metric freeDevices or warmDevices and does nothing for gpuUtilization: leave it out"},
 		{"a key from the environment", with(busyTrigger, "thresholdFromEnv", "5"), "key thresholdFromEnv is unknown: threshold is not read from the environment, write its value into the trigger"},
 		{"an empty key", with(busyTrigger, "profile", " "), "profile is empty: give it a value or leave it out"},
+		{"half a standby", with(queryTrigger, "warm", "0.5"), "warm 0.5 is out of range: it is a whole number of replicas from 0 to 1000"},
+		{"fewer than no standby", with(queryTrigger, "warm", "-1"), "warm -1 is out of range"},
+		{"whose standbys", with(freeTrigger, "warm", "1"), "warm does nothing without target: say whose replicas wait"},
 		{"a role that is unknown", with(busyTrigger, "role", "keep"), `role "keep" is unknown: it is demand`},
 		{"whose replicas to hold", with(freeTrigger, "role", "hold"), "target is missing: a trigger that holds replicas has to know whose they are"},
 		{"a trigger that is too long", with(queryTrigger, "query", strings.Repeat("x", mostText)), "the trigger has 16437 bytes, where 16384 are the most: make it shorter"},

@@ -27,8 +27,13 @@ func readMemory(fields, string, *workload.Ref) (metric, error) {
 // wait for a node, as they may while they share a claim that others use, are not in the mean, and
 // would raise the total by each replica that it asks for.
 func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
-	holding := 0
+	holding, working := 0, *target
+	working.Pods = nil
 	for _, pod := range target.Pods {
+		if pod.Gate == workload.Standby {
+			continue // it holds devices, and the memory of its model, for others to come
+		}
+		working.Pods = append(working.Pods, pod)
 		if pod.Node != "" && len(pod.Devices) > 0 {
 			holding++
 		}
@@ -36,7 +41,7 @@ func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.
 	if holding == 0 {
 		return 0, nil
 	}
-	u, err := from.Usages.Usage(ctx, *target)
+	u, err := from.Usages.Usage(ctx, working)
 	if err == nil && u.Devices == 0 {
 		err = fmt.Errorf("no device was measured, though %d of its pods hold some", holding)
 	}

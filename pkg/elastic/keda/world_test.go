@@ -28,6 +28,8 @@ type world struct {
 	mu        sync.Mutex
 	pods      []workload.Pod
 	wanted    *int32
+	gated     bool
+	opened    []string
 	pending   map[string]int
 	changes   []chan int
 	noClaims  bool
@@ -70,6 +72,7 @@ func newWorld() *world {
 	w.scaler = NewScaler(ScalerOptions{
 		Sources:  Sources{Workloads: workloads{w}, Usages: usages{w}, Forecast: plans{w}, Prometheus: queries{w}},
 		Profiles: profiles{w},
+		Gates:    gates{w},
 		Recorder: w.recorder,
 		Clock:    w.clock,
 	})
@@ -151,7 +154,7 @@ func (w workloads) Workload(_ context.Context, ref workload.Ref) (workload.State
 	}
 	template := &corev1.Pod{}
 	template.Namespace, template.Name = ref.Namespace, ref.Name+"-sample"
-	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Replicas: w.replicas(), Pods: slices.Clone(w.pods)}, nil
+	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Replicas: w.replicas(), Gated: w.gated, Pods: slices.Clone(w.pods)}, nil
 }
 
 func (w workloads) Pending(_ context.Context, of workload.Pending) (int, error) {
@@ -173,6 +176,14 @@ func whose(of workload.Pending) string {
 		return of.Namespace + "/" + of.Workload.String()
 	}
 	return of.Namespace + "/" + of.Class
+}
+
+type gates struct{ *world }
+
+func (w gates) Serve(_ context.Context, target *workload.State, count int, by string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.opened = append(w.opened, fmt.Sprintf("%s: %d by %s", target.Ref, count, by))
 }
 
 type usages struct{ *world }

@@ -41,6 +41,7 @@ type entry struct {
 	Targets      map[string]float64 `json:"targets"`
 	Activation   map[string]float64 `json:"activation"`
 	ScaleInBelow map[string]float64 `json:"scaleInBelow"`
+	Warm         int32              `json:"warm"`
 }
 
 // Load gives the profiles that come with Mica, with what override has in place of what they
@@ -99,6 +100,7 @@ func (e entry) profile(name string) Profile {
 		Targets:      e.Targets,
 		ScaleInBelow: e.ScaleInBelow,
 		Activation:   e.Activation,
+		Warm:         e.Warm,
 		Cooldown:     e.Cooldown.Duration,
 	}
 }

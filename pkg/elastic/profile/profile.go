@@ -49,6 +49,8 @@ type Profile struct {
 	// Activation is, by metric or signal, the value above which the first replica starts; 0
 	// for those that it lacks.
 	Activation map[string]float64
+	// Warm is how many replicas wait, loaded, besides those that are asked for.
+	Warm int32
 	// Cooldown is how long nothing is asked for before the last replica goes.
 	Cooldown time.Duration
 }

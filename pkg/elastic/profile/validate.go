@@ -42,7 +42,7 @@ func (r Rate) validate(name string) error {
 }
 
 func (p Profile) validate() error {
-	problems := []error{seconds("cooldown", p.Cooldown, 0, 24*time.Hour)}
+	problems := []error{seconds("cooldown", p.Cooldown, 0, 24*time.Hour), noneOrMore("warm", p.Warm)}
 	if len(p.Triggers) == 0 {
 		problems = append(problems, errors.New("triggers is empty: name at least one thing to scale by"))
 	}

@@ -24,7 +24,10 @@ type Options struct {
 	Profile string
 	// Min and Max are replicas.
 	Min, Max int32
-	Serving  Serving
+	// Warm is how many replicas wait, loaded, besides those that are asked for; -1: as many as
+	// the profile says. They are part of Max, and not of Min.
+	Warm    int32
+	Serving Serving
 	// Demand is PromQL that counts requests also while no replica runs. It is needed where Min
 	// is 0: a workload without replicas tells nothing.
 	Demand string
@@ -62,6 +65,12 @@ func Build(o Options) (Objects, error) {
 	if err := o.validate(); err != nil {
 		return Objects{}, err
 	}
+	if o.Warm < 0 {
+		o.Warm = p.Warm
+	}
+	if o.Min+o.Warm > o.Max {
+		return Objects{}, fmt.Errorf("%d replicas that serve and %d that wait are more than %d in all: allow more", o.Min, o.Warm, o.Max)
+	}
 	triggers, err := o.triggers(p)
 	if err != nil {
 		return Objects{}, err
@@ -75,7 +84,7 @@ func Build(o Options) (Objects, error) {
 				ScaleTargetRef:  ScaleTargetRef{APIVersion: "apps/v1", Kind: o.Target.Kind, Name: o.Target.Name},
 				PollingInterval: int64(o.Profiles.PollingInterval / time.Second),
 				CooldownPeriod:  int64(p.Cooldown / time.Second),
-				MinReplicaCount: o.Min,
+				MinReplicaCount: o.Min + o.Warm,
 				MaxReplicaCount: o.Max,
 				Fallback:        o.fallback(),
 				Advanced: Advanced{HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)}},
@@ -89,11 +98,11 @@ func Build(o Options) (Objects, error) {
 // one that nobody can ask is no demand. At 0 replicas KEDA takes any fallback for activation; it
 // keeps the 0 where there is none.
 func (o Options) fallback() *Fallback {
-	f := &Fallback{FailureThreshold: o.Profiles.Fallback.Failures, Behavior: "currentReplicas", Replicas: o.Min}
+	f := &Fallback{FailureThreshold: o.Profiles.Fallback.Failures, Behavior: "currentReplicas", Replicas: o.Min + o.Warm}
 	switch least := o.Profiles.Fallback.Replicas; {
 	case least > 0:
-		f.Behavior, f.Replicas = "currentReplicasIfHigher", min(max(least, o.Min), o.Max)
-	case o.Min == 0:
+		f.Behavior, f.Replicas = "currentReplicasIfHigher", min(max(least, o.Min+o.Warm), o.Max)
+	case o.Min+o.Warm == 0:
 		return nil
 	}
 	return f

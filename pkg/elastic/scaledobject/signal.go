@@ -105,6 +105,11 @@ func queries(names spelling, of series) map[string]query {
 	}
 }
 
+// summedCache is the use of the cache in all replicas, also of those that nobody uses.
+func summedCache(names spelling, of series) query {
+	return query{"100 * sum(" + of(names.kvCache) + ")", false}
+}
+
 // quantile is the 95th percentile of a histogram. Without a request it is no number: the
 // comparison drops that, and an idle server that is there counts as 0. One that is not there
 // gives nothing, which is not the same.

@@ -19,8 +19,10 @@ func (o Options) triggers(p profile.Profile) ([]Trigger, error) {
 		if !ok {
 			return nil, fmt.Errorf("profile %s has no target for %s, by which replicas are counted for the demand", p.Name, profile.WaitingRequests)
 		}
+		triggers = append(triggers, o.prometheus("demand", o.Demand, threshold, nil))
+	}
+	if o.Min+o.Warm == 0 {
 		triggers = append(triggers,
-			o.prometheus("demand", o.Demand, threshold, nil),
 			// Keeps the first replica while its node is still booting, which takes longer than
 			// the cooldown: devices that are allocated do so from then on. It asks for no
 			// second one, which would have claims that wait as well, and so ask for more.
@@ -51,6 +53,9 @@ func (o Options) signal(p profile.Profile, signal string) (Trigger, error) {
 		return Trigger{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, signal, err)
 	}
 	q := queries(names, of)[signal]
+	if signal == profile.KVCache && o.Warm > 0 {
+		q = summedCache(names, of) // the empty caches of standbys would lower the mean
+	}
 	more := map[string]string{"valueWhileNotReady": "0"}
 	if q.average {
 		more["valueType"] = "average"
@@ -71,6 +76,9 @@ func (o Options) prometheus(name, query string, threshold float64, more map[stri
 func (o Options) trigger(name string, metadata map[string]string) Trigger {
 	metadata["scalerAddress"] = o.Scaler.Address
 	metadata["target"] = o.Target.String()
+	if o.Warm > 0 {
+		metadata["warm"] = strconv.Itoa(int(o.Warm))
+	}
 	ref := o.Scaler.reference()
 	if ref != nil {
 		// Without, KEDA would go on in plain text where a key of the Secret is missing.

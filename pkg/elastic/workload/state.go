@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 		return State{}, err
 	}
 	state := State{Ref: ref, UID: object.GetUID(), Replicas: ptr.Deref(k.replicas(object), 1), Template: nextPod(ref, k.template(object))}
+	state.Gated = hasGate(state.Template)
 	if state.Claims, err = x.claimsDevices(ctx, state.Template); err != nil {
 		return State{}, err
 	}
@@ -128,11 +130,13 @@ func (x *Index) pod(ctx context.Context, object *corev1.Pod) (Pod, error) {
 		Unstarted: unstarted(object),
 		Ready:     condition(object, corev1.PodReady).Status == corev1.ConditionTrue,
 		Pending:   len(waits),
+		Revision:  cmp.Or(object.Labels[appsv1.DefaultDeploymentUniqueLabelKey], object.Labels[appsv1.ControllerRevisionHashLabelKey]),
 	}
+	pod.Gate, pod.GateReason = gate(object)
 	for _, c := range claims {
 		pod.Devices = append(pod.Devices, x.devices(c.claim)...)
 	}
-	if !pod.Ready && pod.Node != "" && pod.Pending == 0 && len(pod.Devices) > 0 {
+	if !pod.Ready && pod.Gate != Standby && pod.Node != "" && pod.Pending == 0 && len(pod.Devices) > 0 {
 		pod.LoadingSince = loadingSince(object, claims)
 	}
 	return pod, nil

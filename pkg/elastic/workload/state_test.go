@@ -79,6 +79,24 @@ func TestReadsAPod(t *testing.T) {
 			[]client.Object{of(on("node-1"), since(corev1.PodScheduled, minutes(2)), since(corev1.PodReady, minutes(5))), claim},
 			Pod{Node: "node-1", Devices: held, Ready: true},
 		},
+		"a standby, which is not loading": {
+			[]client.Object{of(on("node-1"), gated, since(corev1.ContainersReady, minutes(5))), claim},
+			Pod{Node: "node-1", Devices: held, Gate: Standby},
+		},
+		"loading behind its gate": {
+			[]client.Object{of(on("node-1"), since(corev1.PodScheduled, minutes(2)), gated), claim},
+			Pod{Node: "node-1", Devices: held, Gate: Closed, LoadingSince: minutes(2)},
+		},
+		"behind another gate as well": {
+			[]client.Object{of(on("node-1"), since(corev1.PodScheduled, minutes(2)), gated, since(corev1.ContainersReady, minutes(5)), func(p *corev1.Pod) {
+				p.Spec.ReadinessGates = append(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: "x/y"})
+			}), claim},
+			Pod{Node: "node-1", Devices: held, Gate: Closed, LoadingSince: minutes(2)},
+		},
+		"serving behind its gate": {
+			[]client.Object{of(on("node-1"), gated, since("mica.gpu/serving", minutes(6)), since(corev1.PodReady, minutes(6))), claim},
+			Pod{Node: "node-1", Devices: held, Gate: Open, Ready: true},
+		},
 		"waiting for a second claim": {
 			[]client.Object{of(on("node-1"), namesClaim("more", "more")), claim, newClaim("more", "gpu")},
 			Pod{Node: "node-1", Devices: held, Pending: 1},
@@ -129,6 +147,10 @@ func TestReadsAPod(t *testing.T) {
 			}
 		})
 	}
+}
+
+func gated(pod *corev1.Pod) {
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "mica.gpu/serving"}}
 }
 
 func TestReadsThePodsOfAllRevisionsByName(t *testing.T) {

@@ -26,6 +26,8 @@ type State struct {
 	// Claims is whether Template claims devices, of whichever driver, or requests what a
 	// DeviceClass stands for.
 	Claims bool
+	// Gated is whether pods of Template have the readiness gate mica.gpu/serving.
+	Gated bool
 	// Pods are those that have not ended and are not being deleted, by name.
 	Pods []Pod
 }
@@ -42,16 +44,36 @@ type Pod struct {
 	Unstarted bool
 	// Ready is the pod's condition.
 	Ready bool
+	// Gate is how far the pod is behind the readiness gate mica.gpu/serving, GateReason the reason
+	// of the gate's condition.
+	Gate       Gate
+	GateReason string
+	// Revision tells pods of one template from those of others; empty where nothing does.
+	Revision string
 	// Pending counts the pod's claims that are not allocated, as Index.Pending does.
 	Pending int
 	// Devices are those of our driver that its claims hold, in the order of its claims and
 	// of their requests; those of admin access are not held. Pods that share a claim have the
 	// same devices.
 	Devices []Device
-	// LoadingSince is when the pod got all its devices and a node; zero while it is Ready, and
-	// where it holds none or waits for more.
+	// LoadingSince is when the pod got all its devices and a node; zero while it is Ready or a
+	// standby, and where it holds none or waits for more.
 	LoadingSince time.Time
 }
+
+// Gate is how far a pod is behind the readiness gate mica.gpu/serving.
+type Gate int
+
+const (
+	// Ungated is a pod without the gate.
+	Ungated Gate = iota
+	// Closed is one that would not be Ready if the gate were open: it starts, or loads.
+	Closed
+	// Standby is one that nothing but the gate keeps from being Ready.
+	Standby
+	// Open is one whose gate is open.
+	Open
+)
 
 // Device is a device, or a share of one, that a claim holds.
 type Device struct {

@@ -1,0 +1,169 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+)
+
+// world is an API server, and writes that fail first.
+type world struct {
+	client.WithWatch
+	mu      sync.Mutex
+	writes  int
+	failing int
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	w := &world{}
+	w.WithWatch = interceptor.NewClient(fake.NewClientBuilder().WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).Build(), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			w.mu.Lock()
+			w.writes++
+			fails := w.writes <= w.failing
+			w.mu.Unlock()
+			if fails {
+				return errors.New("etcd is away")
+			}
+			return c.SubResource(name).Patch(ctx, o, p, opts...)
+		},
+	})
+	return w
+}
+
+func object(name string, conditions ...corev1.PodCondition) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = "llm", name, types.UID("uid-"+name)
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1alpha1.ConditionServing}}
+	pod.Status.Conditions = conditions
+	return pod
+}
+
+// condition is the gate's, of a pod.
+func (w *world) condition(t *testing.T, name string) corev1.PodCondition {
+	t.Helper()
+	var pod corev1.Pod
+	if err := w.Get(t.Context(), client.ObjectKey{Namespace: "llm", Name: name}, &pod); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1alpha1.ConditionServing {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+// await waits for the gate's reason.
+func (w *world) await(t *testing.T, name, reason string) corev1.PodCondition {
+	t.Helper()
+	for range 1000 {
+		if c := w.condition(t, name); c.Reason == reason {
+			return c
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("the gate of pod %s is %+v, want reason %q", name, w.condition(t, name), reason)
+	panic("not reached")
+}
+
+func start(t *testing.T, k *Keeper) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- k.Start(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+}
+
+func TestGatesAreOpenedAndTheOthersSayWhyNot(t *testing.T) {
+	loaded := corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	w := newWorld(t, node, object("a", loaded), object("b", loaded))
+	k := NewKeeper(w, w, clock.RealClock{})
+	start(t, k)
+	target := &workload.State{Ref: workload.Ref{Kind: "Deployment", Namespace: "llm", Name: "llm"},
+		Pods: []workload.Pod{pod("a", workload.Standby), pod("b", workload.Standby)}}
+
+	k.Serve(t.Context(), target, 1, "ScaledObject llm")
+	if c := w.await(t, "a", reasonServing); c.Status != corev1.ConditionTrue || c.LastTransitionTime.IsZero() || !strings.Contains(c.Message, "ScaledObject llm has work for 1 serving pods of Deployment/llm") {
+		t.Errorf("opened: %+v", c)
+	}
+	if c := w.await(t, "b", reasonStandby); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "out of Endpoints until ScaledObject llm has work") {
+		t.Errorf("closed: %+v", c)
+	}
+	// The cache does not have it yet: nothing is written twice, and nothing more opened.
+	k.Serve(t.Context(), target, 1, "ScaledObject llm")
+	k.Serve(t.Context(), target, 0, "ScaledObject llm")
+	k.Serve(t.Context(), target, 2, "ScaledObject llm")
+	w.await(t, "b", reasonServing)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writes != 3 {
+		t.Errorf("there were %d writes, want 3", w.writes)
+	}
+}
+
+func TestAGateThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
+	w := newWorld(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, object("a"))
+	w.failing = 1
+	k := NewKeeper(w, w, clock.RealClock{})
+	start(t, k)
+	target := &workload.State{Ref: workload.Ref{Namespace: "llm"}, Pods: []workload.Pod{pod("a", workload.Standby)}}
+	for range 1000 {
+		k.Serve(t.Context(), target, 1, "it")
+		if w.condition(t, "a").Status == corev1.ConditionTrue {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Error("the gate stays closed")
+}
+
+// A pod of the same name may be another by now: the API server refuses a patch of another UID.
+func TestOnlyThePodThatWasMeantIsOpened(t *testing.T) {
+	data, err := conditionPatch(&task{uid: "uid-a", open: true}, time.Now()).Data(nil)
+	if err != nil || !strings.Contains(string(data), `"uid":"uid-a"`) {
+		t.Errorf("%v, %s", err, data)
+	}
+}
+
+func TestPodsAreToldThatNobodyOpensTheirGates(t *testing.T) {
+	now := time.Date(2026, 9, 1, 8, 0, 0, 0, time.UTC)
+	ready := func(ago time.Duration) corev1.PodCondition {
+		return corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}
+	}
+	ungated := object("ungated", ready(time.Hour))
+	ungated.Spec.ReadinessGates = nil
+	told := object("told", ready(time.Hour), corev1.PodCondition{Type: v1alpha1.ConditionServing, Status: corev1.ConditionFalse, Reason: reasonStandby})
+	for serves, words := range map[bool]string{true: "kubectl gpu scaledobject", false: "controller.keda.enabled"} {
+		w := newWorld(t, object("old", ready(2*time.Minute)), object("new", ready(time.Minute)), object("loading"), ungated.DeepCopy(), told.DeepCopy())
+		u := &Unopened{Client: w, Clock: testingclock.NewFakeClock(now), Serves: serves}
+		if err := u.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for name, reason := range map[string]string{"old": reasonUnopened, "new": "", "loading": "", "ungated": "", "told": reasonStandby} {
+			if c := w.condition(t, name); c.Reason != reason || c.Status == corev1.ConditionTrue {
+				t.Errorf("%s: %+v, want reason %q", name, c, reason)
+			}
+		}
+		if c := w.condition(t, "old"); !strings.Contains(c.Message, words) {
+			t.Errorf("serves KEDA %t: %s", serves, c.Message)
+		}
+	}
+}
