@@ -32,6 +32,11 @@ const (
 	// and since when: "empty", "cordoned" or "ending", and a time as in RFC 3339.
 	AnnotationScaleIn = "mica.gpu/scale-in"
 
+	// ConditionGPUsHealthy is of nodes that have had a sick GPU: whether none has a fault that keeps
+	// claims away. AnnotationGPUFaults has all faults of the node's GPUs, as JSON.
+	ConditionGPUsHealthy = "mica.gpu/GPUsHealthy"
+	AnnotationGPUFaults  = "mica.gpu/gpu-faults"
+
 	// ConditionScaleUp is of pending pods: whether and by what they get a node.
 	ConditionScaleUp = "mica.gpu/ScaleUp"
 

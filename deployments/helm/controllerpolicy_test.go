@@ -174,6 +174,49 @@ func TestPodStatusPolicyKeepsOthersDelays(t *testing.T) {
 	}
 }
 
+func TestNodeStatusPolicyDecides(t *testing.T) {
+	policy := renderedPolicy(t, "nodestatus-")
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+	ours := corev1.NodeCondition{Type: "mica.gpu/GPUsHealthy", Status: corev1.ConditionFalse}
+	node := func() *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}},
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		want   string
+	}{
+		"its condition and annotation": {func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, ours)
+			n.Annotations["mica.gpu/gpu-faults"] = "[]"
+		}, ""},
+		"that it is ready": {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, "and no other"},
+		"another condition": {func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "MemoryPressure"})
+		}, "and no other"},
+		"no condition left":    {func(n *corev1.Node) { n.Status.Conditions = nil }, "and no other"},
+		"what it can allocate": {func(n *corev1.Node) { n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1")} }, "nothing else"},
+		"an address": {func(n *corev1.Node) {
+			n.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.1"}}
+		}, "nothing else"},
+		"a label on the way": {func(n *corev1.Node) { n.Labels["a"] = "c" }, "nothing else"},
+		"another annotation": {func(n *corev1.Node) { n.Annotations["a"] = "c" }, "and no other"},
+		"an annotation gone": {func(n *corev1.Node) { delete(n.Annotations, "a") }, "and no other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := node()
+			test.change(after)
+			matched, messages := policy.review(t, review{kind: "Node", object: after, old: node(), user: theController})
+			refused := strings.Join(messages, "\n")
+			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
+				t.Errorf("looked at: %t, refused: %q", matched, refused)
+			}
+		})
+	}
+}
+
 // placeholder is what the controller creates: see pkg/scaleout/pair.
 func placeholder() *corev1.Pod {
 	return &corev1.Pod{

@@ -47,6 +47,7 @@ var floors = map[string]int{
 	"pkg/scaleout/eks":        8,
 	"pkg/scaleout/pair":       7,
 	"pkg/scaleout/ready":      7,
+	"pkg/scaleout/handover":   7,
 	"pkg/scaleout/explain":    7,
 	"pkg/scaleout/view":       6,
 	"pkg/scaleout/headroom":   5,

@@ -2,6 +2,7 @@ package slice
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -38,6 +39,12 @@ var sickKeys = map[health.Condition]string{
 	health.Memory:       "mica.gpu/memory",
 	health.Fabric:       TaintFabric,
 	health.Unresponsive: "mica.gpu/unresponsive",
+}
+
+// IsFault tells whether a published taint tells of a fault of its GPU.
+func IsFault(taint resourceapi.DeviceTaint) bool {
+	waits := taint.Key == TaintFabric && (taint.Value == string(gpu.FabricNotStarted) || taint.Value == string(gpu.FabricInProgress))
+	return !waits && slices.Contains(slices.Collect(maps.Values(sickKeys)), taint.Key)
 }
 
 // FaultEffects are what faults mean for claims, by condition. One that is not named keeps further

@@ -26,6 +26,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
+	"github.com/mica-gpu/mica/pkg/scaleout/handover"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/ready"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -78,6 +79,7 @@ type Loop struct {
 	memo     *view.Memo
 	executor *pair.Executor
 	gate     *ready.Gate
+	handover *handover.Teller
 	teller   *teller
 	waiting  waiting
 	// arrivals is nil before the first pass.
@@ -103,6 +105,7 @@ func New(o Options) *Loop {
 		memo:     view.NewMemo(),
 		executor: &pair.Executor{Client: o.Client, Live: o.Live, Nodegroups: o.Nodegroups},
 		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: observer{o.Recorder}},
+		handover: &handover.Teller{Driver: o.Driver, Client: o.Client},
 		waiting:  waiting{},
 		dirty:    make(chan struct{}, 1),
 		leads:    make(chan struct{}),

@@ -49,7 +49,7 @@ func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	explained, unexplained := l.explain(ctx, situation, planner)
 	l.teller.give(news{
 		statuses: func(ctx context.Context) error {
-			return errors.Join(l.writeGroups(ctx, reports), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation))
+			return errors.Join(l.writeGroups(ctx, reports), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation), l.handover.Act(ctx, situation.Now))
 		},
 		explained: explained, pods: v.Pending, at: situation.Now,
 	})
