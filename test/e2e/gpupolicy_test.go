@@ -345,6 +345,11 @@ func TestRefusedPolicies(t *testing.T) {
 // waitForNodeEvent returns the message of a warning about the node that has a text in it.
 func (s *scenario) waitForNodeEvent(reason, text string) string {
 	s.Helper()
+	return s.waitForNodeEventOf(corev1.EventTypeWarning, reason, text)
+}
+
+func (s *scenario) waitForNodeEventOf(kind, reason, text string) string {
+	s.Helper()
 	var message string
 	eventually(s, startTimeout, fmt.Sprintf("node %s has the event %s about %s", s.node, reason, text), func(ctx context.Context) error {
 		events, err := s.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
@@ -354,7 +359,7 @@ func (s *scenario) waitForNodeEvent(reason, text string) string {
 			return err
 		}
 		for _, event := range events.Items {
-			if event.Type == corev1.EventTypeWarning && strings.Contains(event.Message, text) {
+			if event.Type == kind && strings.Contains(event.Message, text) {
 				message = event.Message
 				return nil
 			}

@@ -10,11 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
@@ -44,6 +46,7 @@ func TestASickGPU(t *testing.T) {
 	s.waitForNodeEvent("GPUFault", sick.uuid)
 	s.expectHealth("patient", "Unhealthy", "reboot the node")
 	since := s.expectTaint(sick.name, "NoSchedule")
+	s.expectNodeSays(corev1.ConditionFalse, sick.uuid, "gpu.nvidia.com/xid=79")
 	for i := range len(s.devices) - 1 {
 		name := fmt.Sprint("other-", i)
 		s.createPod(s.podFromTemplate(name, "one"))
@@ -72,10 +75,11 @@ func TestASickGPU(t *testing.T) {
 		t.Errorf("the pod has GPU %s, want %s, which has recovered", got.uuid, sick.uuid)
 	}
 	s.expectTaint(sick.name, "")
+	s.expectNodeSays(corev1.ConditionTrue, "", "")
 }
 
-// TestASickGPUEvicts follows a policy by which a fault ends the pods of a GPU, and one by which it
-// is only shown.
+// TestASickGPUEvicts follows a policy by which a fault ends the pods of a GPU, one by which it is only
+// shown, and one by which the GPU is reset when it is idle, while another GPU is in use.
 func TestASickGPUEvicts(t *testing.T) {
 	sim := under.onSimulator(t)
 	s := newScenario(t, len(under.devices))
@@ -93,18 +97,18 @@ func TestASickGPUEvicts(t *testing.T) {
 	must(t, err, "read the chart's policy")
 	shapes, _, err := unstructured.NestedMap(chart.Object, "spec", "shapes")
 	must(t, err, "read the chart's shapes")
-	rules := func(effect string) *unstructured.Unstructured {
+	rule := func(rule fields) *unstructured.Unstructured {
 		policy := s.policyOf(shapes)
-		must(t, unstructured.SetNestedSlice(policy.Object, []any{fields{"condition": "memory", "effect": effect}}, "spec", "health"), "write the policy")
+		must(t, unstructured.SetNestedSlice(policy.Object, []any{rule}, "spec", "health"), "write the policy")
 		return policy
 	}
 
-	name := s.createPolicy(rules("None"))
+	name := s.createPolicy(rule(fields{"condition": "memory", "effect": "None"}))
 	must(t, sim.control.SetCondition(index, model.Condition{RemapFailed: true}), "wear the memory out")
 	s.expectTaint(sick.name, "None")
 	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
 	s.expectTaint(sick.name, "NoSchedule")
-	s.createPolicy(rules("NoExecute"))
+	name = s.createPolicy(rule(fields{"condition": "memory", "effect": "NoExecute"}))
 	eventually(t, startTimeout, "the pod of the sick GPU is evicted", func(ctx context.Context) error {
 		pod, err := s.pod(ctx, "patient")
 		if apierrors.IsNotFound(err) {
@@ -112,9 +116,42 @@ func TestASickGPUEvicts(t *testing.T) {
 		}
 		return errors.Join(err, fmt.Errorf("its conditions are %v", pod.Status.Conditions))
 	})
+
+	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
+	s.createPolicy(rule(fields{"condition": "recovery-action", "effect": "NoSchedule", "recovery": "Reset"}))
+	must(t, sim.control.SetCondition(index, model.Condition{RecoveryAction: "gpu-reset"}), "ask for a reset")
+	s.waitForNodeEventOf(corev1.EventTypeNormal, "GPUReset", sick.uuid)
+	if now := sim.gpu(sick).Condition; now != (model.Condition{}) {
+		t.Errorf("after its reset the GPU is %+v", now)
+	}
+	s.expectTaint(sick.name, "")
+	s.createPod(s.podFromTemplate("next", "one"))
+	s.waitRunning("next")
 	if now := containerRun(s.waitRunning("neighbour")); now != run {
 		t.Errorf("the pod of another GPU was disturbed: its container was %s, is %s", run, now)
 	}
+}
+
+// expectNodeSays waits until the node's condition has a status, and its annotation names a GPU and its
+// taint, or there is none.
+func (s *scenario) expectNodeSays(status corev1.ConditionStatus, uuid, taint string) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("the node calls its GPUs healthy: %s", status), func(ctx context.Context) error {
+		node, err := s.client.CoreV1().Nodes().Get(ctx, s.node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		faults, told := node.Annotations[v1alpha1.AnnotationGPUFaults]
+		if told != (uuid != "") || !strings.Contains(faults, uuid) || !strings.Contains(faults, taint) {
+			return fmt.Errorf("the annotation says %q", faults)
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == v1alpha1.ConditionGPUsHealthy && c.Status == status && strings.Contains(c.Message, uuid) {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %v", node.Status.Conditions)
+	})
 }
 
 // expectTaint waits until a published device has a taint with that effect, or none, and returns since
