@@ -183,8 +183,8 @@ func sum(a, b resource.Quantity) resource.Quantity {
 func (b *budget) refuses(g *group) string {
 	switch {
 	case b.GPUs != nil && b.gpus+g.GPUs > *b.GPUs:
-		return fmt.Sprintf("budget %s allows %d GPUs, of which %d are there or coming, and a node of group %s has %d: raise spec.gpus, or wait until nodes are gone",
-			b.Name, *b.GPUs, b.gpus, g.Name, g.GPUs)
+		return fmt.Sprintf("budget %s allows %d GPUs, of which %d are %s, and a node of group %s has %d: raise spec.gpus, or wait until nodes are gone",
+			b.Name, *b.GPUs, b.gpus, b.where(), g.Name, g.GPUs)
 	case b.PricePerHour != nil && g.PricePerHour == nil:
 		return fmt.Sprintf("budget %s has a price per hour, and that of group %s is not known: set its spec.pricePerHour", b.Name, g.Name)
 	case b.PricePerHour != nil && b.over(g):
@@ -195,6 +195,14 @@ func (b *budget) refuses(g *group) string {
 			b.Name, nodes(b.Rate.Nodes), b.Rate.Period)
 	}
 	return ""
+}
+
+// where are the GPUs that count. Of a node that is shared, people would expect a part.
+func (b *budget) where() string {
+	if len(b.Namespaces) == 0 {
+		return "there or coming"
+	}
+	return "on nodes that its namespaces use or have asked for, each counted in full"
 }
 
 func (b *budget) over(g *group) bool {

@@ -396,7 +396,7 @@ func (w *world) free(most int) [][2]string {
 	}
 	open := map[string]bool{}
 	for _, node := range all(w, &corev1.NodeList{}).Items {
-		open[node.Name] = !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
+		open[node.Name] = !node.Spec.Unschedulable && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
 	}
 	var free [][2]string
 	for _, slice := range all(w, &resourceapi.ResourceSliceList{}).Items {
