@@ -158,15 +158,15 @@ func TestACollectorThatIsDownCostsALine(t *testing.T) {
 	for name, to := range map[string]string{"silent": "http://" + listener.Addr().String(), "down": "http://127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-			t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "20")
+			t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "500")
 			ctx, log, stop := start(t, to)
-			const spans = 20 * maxQueue
+			const spans = 40 * maxQueue
 			begun := time.Now()
 			for range spans {
 				_, span := Begin(ctx, "operation")
 				span.End(nil)
 			}
-			if took := time.Since(begun); took > 10*time.Second { // one export takes 20 ms: in turn they would take minutes
+			if took := time.Since(begun); took > 10*time.Second { // one export takes half a second: in turn they would take 20
 				t.Errorf("%d spans took %v", spans, took)
 			}
 			fixture.Eventually(t, "the line", func() error {
