@@ -139,3 +139,28 @@ func read(t *testing.T, path string) string {
 	}
 	return string(text)
 }
+
+// The queries that are tested are those that users read.
+func TestTestedQueriesAreDocumented(t *testing.T) {
+	var file struct {
+		Tests []struct {
+			Queries []struct {
+				Expr string `json:"expr"`
+			} `json:"promql_expr_test"`
+		} `json:"tests"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "queries_test.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Tests) == 0 {
+		t.Error("queries_test.yaml has no test")
+	}
+	text := read(t, "../../docs/metrics.md")
+	for _, test := range file.Tests {
+		for _, query := range test.Queries {
+			if !strings.Contains(text, "\n"+query.Expr+"\n") {
+				t.Errorf("docs/metrics.md does not have the query %s", query.Expr)
+			}
+		}
+	}
+}

@@ -23,10 +23,11 @@ import (
 
 const observabilityDirectory = "../../deployments/observability"
 
-// TestAlertsFireForWhatTheyAreFor has Prometheus' own tool play the situations of a file.
+// TestAlertsFireForWhatTheyAreFor has Prometheus' own tool play the situations of files, also those of documented
+// queries.
 func TestAlertsFireForWhatTheyAreFor(t *testing.T) {
 	t.Parallel()
-	command := exec.CommandContext(t.Context(), os.Getenv("MICA_PROMTOOL"), "test", "rules", "alerts_test.yaml")
+	command := exec.CommandContext(t.Context(), os.Getenv("MICA_PROMTOOL"), "test", "rules", "alerts_test.yaml", "queries_test.yaml")
 	command.Dir = observabilityDirectory
 	output, err := command.CombinedOutput()
 	must(t, err, "run promtool (MICA_PROMTOOL): %s", output)
