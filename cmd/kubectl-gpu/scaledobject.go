@@ -24,6 +24,8 @@ type scaling struct {
 	serving           scaledobject.Serving
 	demand            string
 	scaler            scaledobject.Scaler
+	prometheus        scaledobject.Prometheus
+	throughController bool
 	noThreshold       bool
 }
 
@@ -49,10 +51,16 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.Int32Var(&s.min, "min", 1, "the smallest number of replicas")
 	flags.Int32Var(&s.max, "max", 10, "the largest number of replicas")
 	flags.Int32Var(&s.warm, "warm", -1, "the number of replicas that wait, loaded, behind the readiness gate mica.gpu/serving of their pods; -1: as many as the profile says")
-	flags.StringVar(&s.serving.Model, "model", "", "the name under which the model is served, as vLLM's metrics have it")
+	flags.StringVar(&s.serving.Model, "model", "", "the name under which the model is served, as the engine's metrics have it")
 	flags.StringArrayVar(&s.serving.Matchers, "match", nil, `what else the workload's metrics are told by, such as pod=~"llm-.*"; can be repeated`)
-	flags.StringVar(&s.serving.MetricNames, "metric-names", "vllm", "how Prometheus has vLLM's metrics: vllm (vllm:num_requests_waiting, by model_name) or underscore (vllm_num_requests_waiting, by model)")
+	flags.StringVar(&s.serving.Engine, "engine", "vllm", "what serves the model, by whose metrics it is scaled: "+strings.Join(scaledobject.Engines(), ", "))
+	flags.BoolVar(&s.serving.Underscores, "underscores", false, "Prometheus has the engine's metrics with underscores for colons, as vllm_num_requests_waiting")
 	flags.StringVar(&s.demand, "demand-query", "", "PromQL that counts what waits while no replica runs; needed with --min 0")
+	flags.StringVar(&s.prometheus.Address, "prometheus", "http://prometheus.monitoring:9090", "the URL at which KEDA asks Prometheus")
+	flags.StringVar(&s.prometheus.Region, "prometheus-region", "", "the AWS region of a managed Prometheus: KEDA signs its requests (SigV4) with its own identity")
+	flags.StringArrayVar(&s.prometheus.Headers, "prometheus-header", nil, "a header for Prometheus, such as X-Scope-OrgID=team-a for a tenant; can be repeated")
+	flags.StringVar(&s.prometheus.Secret, "prometheus-secret", "", "the Secret in the workload's namespace with a bearer token for Prometheus in the key token")
+	flags.BoolVar(&s.throughController, "through-controller", false, "have Mica's controller ask Prometheus, by a trigger for each signal, in place of KEDA")
 	flags.StringVar(&s.scaler.Address, "scaler-address", "mica-controller-keda.mica.svc:9443", "host:port of Mica's controller")
 	flags.StringVar(&s.scaler.Secret, "tls-secret", "", "the Secret in the workload's namespace with ca.crt of the controller; empty: no TLS")
 	flags.BoolVar(&s.scaler.ClientCertificate, "client-certificate", false, "show the controller tls.crt and tls.key of that Secret")
@@ -87,6 +95,9 @@ func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	if err := s.look(command, reader, target); err != nil {
 		return err
 	}
+	if len(objects.Untold) > 0 {
+		command.PrintErrf("note: %s tells nothing of %s: %s is scaled by the other signals of profile %s.\n", s.serving.Engine, strings.Join(objects.Untold, ", "), target, s.profile)
+	}
 	if s.output == "json" {
 		return objects.JSON(command.OutOrStdout())
 	}
@@ -120,16 +131,18 @@ func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
 		return scaledobject.Objects{}, fmt.Errorf("what kind of workload %s is decides its thresholds: give --profile with one of %s", target, strings.Join(profiles.Names(), ", "))
 	}
 	return scaledobject.Build(scaledobject.Options{
-		Target:      target,
-		Profiles:    profiles,
-		Profile:     s.profile,
-		Min:         s.min,
-		Max:         s.max,
-		Warm:        s.warm,
-		Serving:     s.serving,
-		Demand:      s.demand,
-		Scaler:      s.scaler,
-		NoTolerance: s.noThreshold,
+		Target:            target,
+		Profiles:          profiles,
+		Profile:           s.profile,
+		Min:               s.min,
+		Max:               s.max,
+		Warm:              s.warm,
+		Serving:           s.serving,
+		Demand:            s.demand,
+		Scaler:            s.scaler,
+		Prometheus:        s.prometheus,
+		ThroughController: s.throughController,
+		NoTolerance:       s.noThreshold,
 	})
 }
 

@@ -84,7 +84,7 @@ func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
 
 // written is a target as the table has it.
 func written(signal string, value float64) string {
-	unit := map[string]string{profile.GPUUtilization: " %", profile.GPUMemory: " %", profile.KVCache: " %", profile.TTFT: " s", profile.PromptWait: " s"}[signal]
+	unit := map[string]string{profile.GPUUtilization: " %", profile.GPUMemory: " %", profile.KVCache: " %", profile.TTFT: " s", profile.PromptWait: " s", profile.InterTokenLatency: " s"}[signal]
 	return fmt.Sprintf("`%s` %v%s", signal, value, unit)
 }
 

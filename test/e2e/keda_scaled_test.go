@@ -143,10 +143,12 @@ func (s *scaled) waitingQuery() string {
 // byPrometheus is KEDA's own trigger for the same.
 func (s *scaled) byPrometheus() fields {
 	return fields{"type": "prometheus", "metadata": fields{
-		"serverAddress": "http://" + os.Getenv("MICA_NODE_IP") + ":" + prometheusPort,
+		"serverAddress": prometheusAddress(),
 		"query":         s.waitingQuery(), "threshold": "10",
 	}}
 }
+
+func prometheusAddress() string { return "http://" + os.Getenv("MICA_NODE_IP") + ":" + prometheusPort }
 
 // waiting lets so many requests wait for the model, and returns when it did.
 func (s *scaled) waiting(requests int) time.Time {

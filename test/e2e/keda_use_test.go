@@ -42,8 +42,8 @@ func testKEDAUse(t *testing.T) {
 	}
 }
 
-// testKEDAHold has a GPU that one answer makes 100 % busy: it keeps the replicas that there are, and
-// requests that wait ask for more.
+// testKEDAHold has a GPU that one answer makes 100 % busy, under the ScaledObject that the command
+// prints: it keeps the replicas that there are, and requests that wait ask for more.
 func testKEDAHold(t *testing.T) {
 	t.Parallel()
 	sim := under.onSimulator(t)
@@ -53,9 +53,9 @@ func testKEDAHold(t *testing.T) {
 	d.startWith(1)
 	sim.use(s.expectOwnDevices(d.onlyPod())[0], 100)
 	d.waiting(0)
-	// The profile scales by a queue as well, so of its utilization nothing is asked.
-	d.scaledWithin(1, 3, d.byMica(fields{"metric": "gpuUtilization", "target": "Deployment/held", "profile": "realtime"}), d.byWaiting())
-	d.expectDecision("s0-mica-gpu-utilization", "70", 1)
+	s.applyAsUser(s.printScaledObject("deployment/held --profile realtime --model held --max 3"))
+	t.Cleanup(d.unscale)
+	d.expectDecision("composite-metric", "1", 1)
 	d.waiting(25)
 	d.expectReplicas(3)
 }

@@ -3,8 +3,7 @@
 //
 //	PUT /models/NAME     {"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5}
 //	DELETE /models/NAME  nobody serves it any more
-//	GET /metrics         both spellings of the names: vllm:num_requests_waiting{model_name="NAME"}
-//	                     and vllm_num_requests_waiting{model="NAME"}
+//	GET /metrics         what vLLM has of it: vllm:num_requests_waiting{model_name="NAME",engine="0"}
 package main
 
 import (

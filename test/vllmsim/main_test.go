@@ -4,6 +4,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -20,21 +22,22 @@ func ask(t *testing.T, handler http.Handler, method, path, body string) (int, st
 	return recorder.Code, string(content)
 }
 
-func TestBothSpellingsTellWhatWasSet(t *testing.T) {
+func TestTheMetricsTellWhatWasSet(t *testing.T) {
 	handler := newHandler()
-	if status, body := ask(t, handler, http.MethodPut, "/models/llama", `{"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5}`); status != http.StatusOK {
+	load := `{"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5, "queued": 1, "interToken": 0.05, "tokens": 400}`
+	if status, body := ask(t, handler, http.MethodPut, "/models/llama", load); status != http.StatusOK {
 		t.Fatalf("PUT: %d %s", status, body)
 	}
 	_, metrics := ask(t, handler, http.MethodGet, "/metrics", "")
 	for _, want := range []string{
-		`vllm:num_requests_running{model_name="llama"} 3`,
-		`vllm:num_requests_waiting{model_name="llama"} 12`,
-		`vllm:kv_cache_usage_perc{model_name="llama"} 0.9`,
-		`vllm:time_to_first_token_seconds_bucket{model_name="llama",le="2"} 0`,
-		`vllm:time_to_first_token_seconds_bucket{model_name="llama",le="2.5"} 10`,
-		`vllm_num_requests_waiting{model="llama"} 12`,
-		`vllm_gpu_cache_usage_perc{model="llama"} 0.9`,
-		`vllm_time_to_first_token_seconds_sum{model="llama"} 25`,
+		`vllm:num_requests_running{engine="0",model_name="llama"} 3`,
+		`vllm:num_requests_waiting{engine="0",model_name="llama"} 12`,
+		`vllm:kv_cache_usage_perc{engine="0",model_name="llama"} 0.9`,
+		`vllm:generation_tokens_total{engine="0",model_name="llama"} 400`,
+		`vllm:time_to_first_token_seconds_bucket{engine="0",model_name="llama",le="1"} 0`,
+		`vllm:time_to_first_token_seconds_bucket{engine="0",model_name="llama",le="2.5"} 10`,
+		`vllm:request_queue_time_seconds_bucket{engine="0",model_name="llama",le="1"} 10`,
+		`vllm:inter_token_latency_seconds_sum{engine="0",model_name="llama"} 0.5`,
 	} {
 		if !strings.Contains(metrics, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, metrics)
@@ -42,10 +45,36 @@ func TestBothSpellingsTellWhatWasSet(t *testing.T) {
 	}
 }
 
+// An invented name would let queries pass that find nothing of a real server.
+func TestEveryNameIsOneOfVLLMs(t *testing.T) {
+	content, err := os.ReadFile("testdata/vllm.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Split(string(content), "\n")
+	handler := newHandler()
+	ask(t, handler, http.MethodPut, "/models/llama", `{"firstToken": 1}`)
+	_, metrics := ask(t, handler, http.MethodGet, "/metrics", "")
+	series := 0
+	for line := range strings.Lines(metrics) {
+		name, _, is := strings.Cut(line, "{")
+		if !is || strings.HasPrefix(line, "#") {
+			continue
+		}
+		series++
+		if !slices.Contains(known, name) {
+			t.Errorf("vLLM has no %s", name)
+		}
+	}
+	if series < 50 {
+		t.Errorf("only %d series are told", series)
+	}
+}
+
 // TestFirstTokensAreCountedWhileThereAreRequests is what a rate over the buckets needs.
 func TestFirstTokensAreCountedWhileThereAreRequests(t *testing.T) {
 	handler := newHandler()
-	const count = `vllm:time_to_first_token_seconds_count{model_name="llama"} `
+	const count = `vllm:time_to_first_token_seconds_count{engine="0",model_name="llama"} `
 	for _, step := range []struct{ load, want string }{
 		{`{"firstToken": 0.3}`, "10"},
 		{`{"firstToken": 3}`, "20"},

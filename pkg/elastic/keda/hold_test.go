@@ -26,7 +26,7 @@ type rehearsal struct {
 	hpa    *autoscaler
 }
 
-func rehearse(t *testing.T, name string, replicas int) *rehearsal {
+func rehearse(t *testing.T, name string, replicas int, through bool) *rehearsal {
 	t.Helper()
 	profiles, err := profile.NewSource("", clock.RealClock{})
 	if err != nil {
@@ -37,13 +37,15 @@ func rehearse(t *testing.T, name string, replicas int) *rehearsal {
 		t.Fatal(err)
 	}
 	objects, err := scaledobject.Build(scaledobject.Options{
-		Target:   workload.Ref{Kind: "Deployment", Name: "vllm"},
-		Profiles: set,
-		Profile:  name,
-		Min:      1,
-		Max:      16,
-		Serving:  scaledobject.Serving{MetricNames: "vllm", Model: "llm"},
-		Scaler:   scaledobject.Scaler{Address: "mica:9443"},
+		Target:            workload.Ref{Kind: "Deployment", Name: "vllm"},
+		Profiles:          set,
+		Profile:           name,
+		Min:               1,
+		Max:               16,
+		Serving:           scaledobject.Serving{Engine: "vllm", Model: "llm"},
+		ThroughController: through,
+		Prometheus:        scaledobject.Prometheus{Address: "http://prometheus:9090"},
+		Scaler:            scaledobject.Scaler{Address: "mica:9443"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +67,7 @@ func (r *rehearsal) run(t *testing.T, d demand, lasting time.Duration) []int {
 	for range int(lasting / syncPeriod) {
 		r.clock.Step(syncPeriod)
 		r.set(d)
-		readings := make([]reading, len(r.object.Spec.Triggers))
-		for i, trigger := range r.object.Spec.Triggers {
-			readings[i] = r.read(t, trigger.Metadata)
-		}
+		readings := r.readings(t, d)
 		next := r.hpa.look(r.clock.Now(), int32(len(r.pods)), readings)
 		r.pods = pods(int(next))
 		history = append(history, int(next))
@@ -94,6 +93,34 @@ func (r *rehearsal) set(d demand) {
 	}
 }
 
+// readings are one for each trigger or, with a formula, one for all.
+func (r *rehearsal) readings(t *testing.T, d demand) []reading {
+	t.Helper()
+	var all []reading
+	values := map[string]float64{}
+	for _, trigger := range r.object.Spec.Triggers {
+		one := reading{r.load(d), 1}
+		if trigger.Type != "prometheus" {
+			one = r.read(t, trigger.Metadata)
+		}
+		all = append(all, one)
+		values[trigger.Name] = one.total / one.target
+	}
+	switch modifiers := r.object.Spec.Advanced.ScalingModifiers; {
+	case modifiers == nil:
+		return all
+	case modifiers.Formula != "min([max([load, held]), possible])" || modifiers.Target != "1":
+		t.Fatalf("the triggers are combined by %v", modifiers)
+	}
+	return []reading{{min(max(values["load"], values["held"]), values["possible"]), 1}}
+}
+
+// load is what the printed query gives: the most replicas that a signal asks for.
+func (r *rehearsal) load(d demand) float64 {
+	n := float64(len(r.pods))
+	return max(d.waiting/10, min(100, 5*d.answers/n)*n/80, d.waiting/n/10*n/2)
+}
+
 // read is as KEDA and the autoscaler do.
 func (r *rehearsal) read(t *testing.T, metadata map[string]string) reading {
 	t.Helper()
@@ -109,11 +136,14 @@ func (r *rehearsal) read(t *testing.T, metadata map[string]string) reading {
 	return reading{values.MetricValues[0].MetricValueFloat, spec.MetricSpecs[0].TargetSizeFloat}
 }
 
+// scaled are profiles with signals of load, whether the controller asks Prometheus or KEDA does.
+var scaled = map[string]bool{"realtime": false, "realtime through the controller": true, "conversational": false, "conversational through the controller": true}
+
 // One long answer after the other makes a GPU 100 % busy, which is no reason for a second one.
 func TestABusyModelStaysAtItsReplicas(t *testing.T) {
-	for _, name := range []string{"realtime", "conversational"} {
+	for name, through := range scaled {
 		for replicas, want := range map[int]int{1: 1, 3: 3} {
-			r := rehearse(t, name, replicas)
+			r := rehearse(t, strings.Fields(name)[0], replicas, through)
 			for i, got := range r.run(t, demand{answers: float64(replicas)}, time.Hour) {
 				if got != want {
 					t.Fatalf("%s: %d busy replicas are %d after %s", name, replicas, got, time.Duration(i+1)*syncPeriod)
@@ -124,8 +154,8 @@ func TestABusyModelStaysAtItsReplicas(t *testing.T) {
 }
 
 func TestAQueueAsksForReplicasAndUtilizationLetsThemGo(t *testing.T) {
-	for _, name := range []string{"realtime", "conversational"} {
-		r := rehearse(t, name, 1)
+	for name, through := range scaled {
+		r := rehearse(t, strings.Fields(name)[0], 1, through)
 		grown := r.run(t, demand{answers: 1, waiting: 75}, 5*time.Minute)
 		if got := grown[len(grown)-1]; got != 8 {
 			t.Errorf("%s: 75 requests that wait have %d replicas, want 8: %v", name, got, grown)
@@ -159,7 +189,7 @@ func (r *rehearsal) expectSlow(t *testing.T, name string, history []int) {
 
 // Where nothing else tells of load, busy devices do.
 func TestUtilizationAsksWhereItIsTheOnlySignal(t *testing.T) {
-	r := rehearse(t, "batch", 1)
+	r := rehearse(t, "batch", 1, false)
 	grown := r.run(t, demand{answers: 4}, 10*time.Minute)
 	if got := grown[len(grown)-1]; got != 5 {
 		t.Errorf("work for four GPUs has %d replicas, want the 5 that are 80 %% busy: %v", got, grown)

@@ -33,7 +33,12 @@ type definition struct {
 	load bool
 	// targeted tells that there is no value without a target.
 	targeted bool
-	read     func(f fields, namespace string, target *workload.Ref) (metric, error)
+	// threshold is that of a trigger that gives none; 0: it has to give one, or its profile.
+	threshold float64
+	// guards tells that a replica that waits or loads counts for one, in the value itself: with a
+	// formula, KEDA does not ask what is active.
+	guards bool
+	read   func(f fields, namespace string, target *workload.Ref) (metric, error)
 }
 
 var definitions = []definition{
@@ -43,6 +48,8 @@ var definitions = []definition{
 	{name: "gpuUtilization", spec: "mica-gpu-utilization", targeted: true, read: readUtilization},
 	{name: "gpuMemory", spec: "mica-gpu-memory", targeted: true, read: readMemory},
 	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, load: true, targeted: true, read: readQuery},
+	{name: "heldReplicas", spec: "mica-held-replicas", targeted: true, threshold: 1, guards: true, read: readHeld},
+	{name: "possibleReplicas", spec: "mica-possible-replicas", targeted: true, threshold: 1, read: readPossible},
 }
 
 func definitionOf(name string) (*definition, error) {

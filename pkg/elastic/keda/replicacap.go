@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
@@ -17,11 +18,8 @@ type replicaCap struct {
 // allowed is what may be reported of a value. A replica beyond that would wait for devices that
 // nobody has and no group may grow.
 func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float64, error) {
-	replica := scaleout.Replica{
-		ID:  r.target.Ref.Namespace + "/" + r.target.Ref.String(),
-		Pod: r.target.Template,
-	}
-	if placed := r.placed(); wanted <= float64(placed)*r.trigger.Threshold {
+	replica := replicaOf(r.target)
+	if placed := placed(r.target); wanted <= float64(placed)*r.trigger.Threshold {
 		// Pods that run need no room. The plan is still asked, so that it has the answer when
 		// the load rises.
 		ended, end := context.WithCancel(ctx)
@@ -34,7 +32,7 @@ func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float
 	if err != nil {
 		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", r.target.Ref, err)
 	}
-	c := replicaCap{replicas: s.possible(r, supply), why: supply.Why}
+	c := replicaCap{replicas: s.possible(r.target, supply), why: supply.Why}
 	most := float64(c.replicas) * r.trigger.Threshold
 	if wanted <= most {
 		s.capEvents.lift(ctx, r)
@@ -44,10 +42,14 @@ func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float
 	return most, nil
 }
 
+func replicaOf(target *workload.State) scaleout.Replica {
+	return scaleout.Replica{ID: target.Ref.Namespace + "/" + target.Ref.String(), Pod: target.Template}
+}
+
 // placed counts the target's pods that have a node.
-func (r resolved) placed() int {
+func placed(target *workload.State) int {
 	n := 0
-	for _, pod := range r.target.Pods {
+	for _, pod := range target.Pods {
 		if pod.Node != "" {
 			n++
 		}
@@ -58,14 +60,14 @@ func (r resolved) placed() int {
 // possible counts the replicas that there can be: those that run, those that wait for what the
 // plan has for them, and as many as there is room for after that. A pod that came after the plan
 // is to take of that supply.
-func (s *Scaler) possible(r resolved, supply scaleout.Supply) int {
+func (s *Sources) possible(target *workload.State, supply scaleout.Supply) int {
 	planned := 0
-	for _, pod := range r.target.Pods {
+	for _, pod := range target.Pods {
 		if s.Forecast.Known(pod.UID) && (pod.Node != "" || !s.Forecast.Blocked(pod.UID)) {
 			planned++
 		}
 	}
-	return max(planned+supply.Total(), r.placed())
+	return max(planned+supply.Total(), placed(target))
 }
 
 // replicas is for how many the HPA takes a value.

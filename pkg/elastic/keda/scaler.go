@@ -144,7 +144,11 @@ func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err erro
 		return 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", r.trigger.definition.name, wanted))
 	}
 	// Less than nothing is asked for by no replica.
-	return max(wanted, 0), nil
+	wanted = max(wanted, 0)
+	if r.trigger.definition.guards && r.trigger.arriving(r.target, s.Clock.Now()) {
+		wanted = max(wanted, r.trigger.Threshold)
+	}
+	return wanted, nil
 }
 
 // held is what a trigger that holds may say. The HorizontalPodAutoscaler wants ⌈value ÷ threshold⌉

@@ -167,6 +167,9 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 	if err != nil {
 		return err
 	}
+	if !given {
+		threshold, given = t.definition.threshold, t.definition.threshold > 0
+	}
 	origin := keyThreshold
 	if name, ok := f[keyProfile]; ok {
 		p, err := profiles.Get(name)
@@ -181,7 +184,11 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 			activation = p.Activation[t.definition.name]
 		}
 		t.Holds = p.Holds(t.definition.name)
-		t.Warm = int(p.Warm)
+		if m, is := t.metric.(heldReplicas); is {
+			t.metric = m.by(p)
+		} else {
+			t.Warm = int(p.Warm)
+		}
 		if !given {
 			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.definition.name)
 		}

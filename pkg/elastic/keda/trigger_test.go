@@ -35,7 +35,7 @@ var (
 
 func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
 	const keys = "activationThreshold, deviceClass, loadingTimeout, metric, profile, query, role, selector, target, threshold, valueType, valueWhileNotReady, warm, workload"
-	const names = "pendingClaims, freeDevices, warmDevices, gpuUtilization, gpuMemory, prometheus"
+	const names = "pendingClaims, freeDevices, warmDevices, gpuUtilization, gpuMemory, prometheus, heldReplicas, possibleReplicas"
 	for _, test := range []struct {
 		name     string
 		metadata map[string]string

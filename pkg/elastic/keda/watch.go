@@ -13,7 +13,9 @@ import (
 
 // WatchActive sends whether the target is to have replicas, at once and when that changes,
 // until ctx ends or the trigger cannot be read. While it is not known nothing is sent: KEDA
-// gets the reason when it asks.
+// gets the reason when it asks. KEDA takes nothing but activation from the stream: while the target
+// is to have replicas nothing is looked at, and what is sent holds again from the time that it
+// has none.
 func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error {
 	_, t, err := s.trigger(ref)
 	if err != nil {
@@ -27,10 +29,16 @@ func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObje
 	defer ticker.Stop()
 	var sent *bool
 	for {
-		active, err := s.Active(ctx, ref)
+		idle, err := s.idle(ctx, t)
+		active := false
+		if idle {
+			active, err = s.Active(ctx, ref)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case err == nil && !idle:
+			sent = nil
 		case status.Code(err) == codes.InvalidArgument:
 			return err
 		case err != nil:
@@ -51,6 +59,16 @@ func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObje
 		case <-ticker.C():
 		}
 	}
+}
+
+// idle tells that activation is at stake: the target is to have no replicas, or nobody says whose
+// they are.
+func (s *Scaler) idle(ctx context.Context, t *Trigger) (bool, error) {
+	if t.Target == nil {
+		return true, nil
+	}
+	target, err := s.Workloads.Workload(ctx, *t.Target)
+	return target.Replicas == 0, err
 }
 
 // WatchSpec sends by what the target is scaled, at once and when profiles have made it another,

@@ -42,6 +42,8 @@ type world struct {
 	unknown   map[types.UID]bool
 	answers   map[string]float64
 	queryErr  error
+	queried   int
+	looked    int
 	profiles  map[string]profile.Profile
 	changed   chan struct{}
 
@@ -149,6 +151,7 @@ type workloads struct{ *world }
 func (w workloads) Workload(_ context.Context, ref workload.Ref) (workload.State, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.looked++
 	if ref.Name == "gone" {
 		return workload.State{}, errors.New("Deployment/gone does not exist in namespace default")
 	}
@@ -227,6 +230,7 @@ type queries struct{ *world }
 func (w queries) Query(_ context.Context, query string) (float64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.queried++
 	return w.answers[query], w.queryErr
 }
 

@@ -28,8 +28,8 @@ func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 		"realtime":       {70, 30, GPUUtilization, time.Minute, 0.571, []string{KVCache, WaitingRequests, TTFT, GPUUtilization}},
 		"batch":          {85, 40, GPUUtilization, 5 * time.Minute, 0.529, []string{GPUUtilization}},
 		"conversational": {60, 25, GPUUtilization, 30 * time.Second, 0.583, []string{KVCache, WaitingRequests, TTFT, GPUUtilization}},
-		"prefill":        {2, 0.5, TTFT, time.Minute, 0.75, []string{TTFT, PromptWait}},
-		"decode":         {80, 20, KVCache, time.Minute, 0.75, []string{KVCache, RunningRequests}},
+		"prefill":        {2, 0.5, TTFT, time.Minute, 0.75, []string{WaitingRequests, TTFT, PromptWait}},
+		"decode":         {80, 20, KVCache, time.Minute, 0.75, []string{KVCache, InterTokenLatency, RunningRequests}},
 	} {
 		p, err := s.Get(name)
 		if err != nil {
@@ -51,7 +51,7 @@ func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 		}
 	}
 	common := Set{
-		PollingInterval: 15 * time.Second,
+		PollingInterval: 30 * time.Second,
 		Fallback:        Fallback{Failures: 3},
 		ScaleOut:        Rate{Percent: 100, Pods: 4, Period: 15 * time.Second},
 		ScaleIn:         Rate{Stabilization: 5 * time.Minute, Percent: 25, Pods: 1, Period: time.Minute},
@@ -120,7 +120,7 @@ func TestABadFileIsRefusedInWords(t *testing.T) {
 		"a long stabilization":    {"scaleIn: {stabilization: 2h}", []string{"scaleIn.stabilization is 2h0m0s"}},
 		"no pods":                 {"scaleOut: {pods: 0}", []string{"scaleOut.pods is 0", "at least 1"}},
 		"nothing left":            {"fallback: {replicas: -1}", []string{"fallback.replicas is -1"}},
-		"a metric by a typo":      {"profiles: {realtime: {targets: {gpuUtilisation: 3}}}", []string{"profile realtime", "targets.gpuUtilisation", "gpuMemory, gpuUtilization, kvCache"}},
+		"a metric by a typo":      {"profiles: {realtime: {targets: {gpuUtilisation: 3}}}", []string{"profile realtime", "targets.gpuUtilisation", "gpuMemory, gpuUtilization, interTokenLatency, kvCache"}},
 		"no target":               {"profiles: {realtime: {targets: {ttft: 0}}}", []string{"targets.ttft", "0 is not above 0"}},
 		"more than all":           {"profiles: {realtime: {targets: {kvCache: 800}}}", []string{"targets.kvCache", "800 is more than 100 percent"}},
 		"a negative activation":   {"profiles: {realtime: {activation: {kvCache: -1}}}", []string{"activation.kvCache", "-1 is below 0"}},

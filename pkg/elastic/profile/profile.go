@@ -27,13 +27,18 @@ const (
 	TTFT = "ttft"
 	// PromptWait is the 95th percentile of the seconds that a prompt waits to be read.
 	PromptWait = "promptWait"
+	// InterTokenLatency is the 95th percentile of the seconds between two tokens of an answer.
+	InterTokenLatency = "interTokenLatency"
+	// TokensPerSecond are those of answers, counted for a replica. What a replica can do depends on
+	// model and device, and so no profile has a number for it: take it from a load test.
+	TokensPerSecond = "tokensPerSecond"
 )
 
 // percentages are the signals that cannot exceed 100.
 var percentages = map[string]bool{GPUUtilization: true, GPUMemory: true, KVCache: true}
 
 // known are the names of all signals, sorted.
-var known = slices.Sorted(slices.Values([]string{GPUUtilization, GPUMemory, KVCache, WaitingRequests, RunningRequests, TTFT, PromptWait}))
+var known = slices.Sorted(slices.Values([]string{GPUUtilization, GPUMemory, KVCache, WaitingRequests, RunningRequests, TTFT, PromptWait, InterTokenLatency, TokensPerSecond}))
 
 // Profile is how one kind of workload is scaled. What is in it is shared and not changed.
 type Profile struct {

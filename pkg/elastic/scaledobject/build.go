@@ -32,6 +32,10 @@ type Options struct {
 	// is 0: a workload without replicas tells nothing.
 	Demand string
 	Scaler Scaler
+	// Prometheus is asked by KEDA, or by the controller, by a trigger for each signal, where
+	// ThroughController is set.
+	Prometheus        Prometheus
+	ThroughController bool
 	// NoTolerance leaves out the threshold for scaling in, which the HorizontalPodAutoscaler has
 	// from Kubernetes 1.35 on.
 	NoTolerance bool
@@ -51,9 +55,11 @@ type Scaler struct {
 
 // Objects are what is applied.
 type Objects struct {
-	// Authentication is nil where nothing has to be told.
-	Authentication *TriggerAuthentication
-	ScaledObject   ScaledObject
+	// Authentications are empty where nothing has to be told.
+	Authentications []*TriggerAuthentication
+	ScaledObject    ScaledObject
+	// Untold are signals of the profile that the engine does not tell.
+	Untold []string
 }
 
 // Build makes the objects. An error says which option does not fit, and what would.
@@ -71,12 +77,25 @@ func Build(o Options) (Objects, error) {
 	if o.Min+o.Warm > o.Max {
 		return Objects{}, fmt.Errorf("%d replicas that serve and %d that wait are more than %d in all: allow more", o.Min, o.Warm, o.Max)
 	}
-	triggers, err := o.triggers(p)
+	s, err := o.signals(p)
 	if err != nil {
 		return Objects{}, err
 	}
+	if o.Demand != "" && p.Targets[profile.WaitingRequests] == 0 {
+		return Objects{}, fmt.Errorf("profile %s has no target for %s, by which replicas are counted for the demand", p.Name, profile.WaitingRequests)
+	}
+	advanced := Advanced{HorizontalPodAutoscalerConfig: HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)}}
+	triggers := o.controllerTriggers(p, s)
+	// Gates of warm replicas open by the load, which the controller then has to see.
+	if !o.ThroughController && o.Warm == 0 && (len(s.load) > 0 || o.Demand != "") {
+		if err := o.Prometheus.validate(); err != nil {
+			return Objects{}, err
+		}
+		triggers, advanced.ScalingModifiers = o.nativeTriggers(p, s), modifiers
+	}
 	return Objects{
-		Authentication: o.Scaler.authentication(o.Target.Namespace),
+		Authentications: o.authentications(triggers),
+		Untold:          s.untold,
 		ScaledObject: ScaledObject{
 			TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "ScaledObject"},
 			Metadata: Metadata{Name: o.Target.Name, Namespace: o.Target.Namespace},
@@ -87,8 +106,8 @@ func Build(o Options) (Objects, error) {
 				MinReplicaCount: o.Min + o.Warm,
 				MaxReplicaCount: o.Max,
 				Fallback:        o.fallback(),
-				Advanced: Advanced{HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)}},
-				Triggers: triggers,
+				Advanced:        advanced,
+				Triggers:        triggers,
 			},
 		},
 	}, nil
@@ -137,10 +156,15 @@ func (s Scaler) authentication(namespace string) *TriggerAuthentication {
 			SecretTargetRef{Parameter: "tlsClientCert", Name: s.Secret, Key: "tls.crt"},
 			SecretTargetRef{Parameter: "tlsClientKey", Name: s.Secret, Key: "tls.key"})
 	}
+	a := newAuthentication(s.Secret, namespace)
+	a.Spec.SecretTargetRef = refs
+	return a
+}
+
+func newAuthentication(name, namespace string) *TriggerAuthentication {
 	return &TriggerAuthentication{
 		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "TriggerAuthentication"},
-		Metadata: Metadata{Name: s.Secret, Namespace: namespace},
-		Spec:     AuthenticationSpec{SecretTargetRef: refs},
+		Metadata: Metadata{Name: name, Namespace: namespace},
 	}
 }
 

@@ -3,7 +3,7 @@ package scaledobject
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,13 +24,14 @@ func options(t *testing.T, change ...func(*Options)) Options {
 		t.Fatal(err)
 	}
 	o := Options{
-		Target:   workload.Ref{Kind: "Deployment", Name: "llm"},
-		Profiles: profiles,
-		Profile:  "realtime",
-		Min:      1,
-		Max:      8,
-		Serving:  Serving{MetricNames: "vllm", Model: "meta-llama/Llama-3.1-8B"},
-		Scaler:   Scaler{Address: "mica-controller-keda.mica.svc:9443"},
+		Target:     workload.Ref{Kind: "Deployment", Name: "llm"},
+		Profiles:   profiles,
+		Profile:    "realtime",
+		Min:        1,
+		Max:        8,
+		Serving:    Serving{Engine: "vllm", Model: "meta-llama/Llama-3.1-8B"},
+		Prometheus: Prometheus{Address: "http://prometheus.monitoring:9090"},
+		Scaler:     Scaler{Address: "mica-controller-keda.mica.svc:9443"},
 	}
 	for _, c := range change {
 		c(&o)
@@ -49,6 +50,8 @@ func build(t *testing.T, change ...func(*Options)) Objects {
 
 func with(name string) func(*Options) { return func(o *Options) { o.Profile = name } }
 
+func through(o *Options) { o.ThroughController = true }
+
 func fromZero(o *Options) {
 	o.Min, o.Demand = 0, `sum(gateway_queue_depth{model="llm"})`
 }
@@ -59,7 +62,8 @@ func mutual(o *Options) {
 }
 
 func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
-	underscore := func(o *Options) { o.Serving.MetricNames = "underscore" }
+	underscore := func(o *Options) { o.Serving.Underscores = true }
+	engine := func(name string) func(*Options) { return func(o *Options) { o.Serving.Engine = name } }
 	pods := func(o *Options) {
 		o.Serving.Model, o.Serving.Matchers = "", []string{`pod=~"llm-\\d+"`, `namespace="inference"`}
 	}
@@ -67,10 +71,24 @@ func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
 		"realtime-underscore": {underscore},
 		"prefill-pods":        {with("prefill"), pods},
 		"realtime-zero":       {fromZero},
-		"batch-tls":           {with("batch"), func(o *Options) { o.Scaler.Secret = "mica-keda-client" }},
-		"decode-mutual":       {with("decode"), mutual},
-		"batch-cluster":       {with("batch"), func(o *Options) { o.Scaler.Cluster = "mica" }},
-		"statefulset":         {func(o *Options) { o.Target.Kind, o.NoTolerance, o.Max = "StatefulSet", true, 2 }},
+		"realtime-through":    {through},
+		"zero-through":        {fromZero, through, with("batch")},
+		"decode-through":      {with("decode"), through},
+		"realtime-sigv4": {func(o *Options) {
+			o.Prometheus = Prometheus{Address: "https://aps-workspaces.eu-west-1.amazonaws.com/workspaces/ws-1", Region: "eu-west-1"}
+		}},
+		"realtime-tenant": {mutual, func(o *Options) {
+			o.Prometheus.Headers, o.Prometheus.Secret = []string{"X-Scope-OrgID=team-a", "X-Team=a"}, "mimir"
+		}},
+		"realtime-sglang": {engine("sglang")},
+		"realtime-triton": {engine("triton-trtllm")},
+		"realtime-nim":    {engine("nim")},
+		"prefill-dynamo":  {with("prefill"), engine("dynamo")},
+		"decode-tgi":      {with("decode"), engine("tgi"), pods},
+		"batch-tls":       {with("batch"), func(o *Options) { o.Scaler.Secret = "mica-keda-client" }},
+		"decode-mutual":   {with("decode"), mutual},
+		"batch-cluster":   {with("batch"), func(o *Options) { o.Scaler.Cluster = "mica" }},
+		"statefulset":     {func(o *Options) { o.Target.Kind, o.NoTolerance, o.Max = "StatefulSet", true, 2 }},
 	}
 	for _, name := range options(t).Profiles.Names() {
 		golden[name] = []func(*Options){with(name)}
@@ -153,7 +171,7 @@ func TestTheFallbackKeepsWhatIs(t *testing.T) {
 func TestClaimsThatWaitAskForNoMoreReplicas(t *testing.T) {
 	const claimsOfAPod = 32
 	for _, most := range []int32{1, 8, 1000} {
-		triggers := build(t, fromZero, func(o *Options) { o.Max = most }).ScaledObject.Spec.Triggers
+		triggers := build(t, fromZero, through, func(o *Options) { o.Max = most }).ScaledObject.Spec.Triggers
 		i := slices.IndexFunc(triggers, func(trigger Trigger) bool { return trigger.Metadata["metric"] == "pendingClaims" })
 		threshold, err := strconv.Atoi(triggers[i].Metadata["threshold"])
 		if err != nil {
@@ -173,6 +191,9 @@ func TestTLSIsAskedForWhereThereIsASecret(t *testing.T) {
 		"a client's, to": mutual,
 	} {
 		for _, trigger := range build(t, change).ScaledObject.Spec.Triggers {
+			if trigger.Type == "prometheus" {
+				continue
+			}
 			if trigger.Metadata["enableTLS"] != "true" || trigger.AuthenticationRef == nil {
 				t.Errorf("%s: trigger %s is %v with %v", name, trigger.Name, trigger.Metadata, trigger.AuthenticationRef)
 			}
@@ -186,30 +207,90 @@ func TestEverySignalHasAQuery(t *testing.T) {
 profiles:
   everything:
     cooldown: 60s
-    triggers: [gpuUtilization, gpuMemory, kvCache, waitingRequests, runningRequests, ttft, promptWait]
-    targets: {gpuUtilization: 70, gpuMemory: 85, kvCache: 80, waitingRequests: 10, runningRequests: 16, ttft: 2, promptWait: 1}
+    triggers: [gpuUtilization, gpuMemory, kvCache, waitingRequests, runningRequests, ttft, promptWait, interTokenLatency, tokensPerSecond]
+    targets: {gpuUtilization: 70, gpuMemory: 85, kvCache: 80, waitingRequests: 10, runningRequests: 16, ttft: 2, promptWait: 1, interTokenLatency: 0.2, tokensPerSecond: 2000}
     activation: {ttft: 0.5}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, names := range slices.Sorted(maps.Keys(spellings)) {
-		objects := build(t, func(o *Options) {
-			o.Profiles, o.Profile, o.Serving.MetricNames = profiles, "everything", names
-		})
-		if got := len(objects.ScaledObject.Spec.Triggers); got != 7 {
-			t.Errorf("there are %d triggers, want 7", got)
-		}
-		for _, trigger := range objects.ScaledObject.Spec.Triggers {
-			query, prometheus := trigger.Metadata["query"]
-			if (trigger.Metadata["metric"] == "prometheus") != prometheus || prometheus && !strings.Contains(query, "Llama") {
-				t.Errorf("%s asks %q", trigger.Name, query)
+	told := map[string]int{"vllm": 7, "sglang": 7, "triton": 2, "triton-trtllm": 4, "tgi": 4, "nim": 6, "dynamo": 5}
+	for _, name := range Engines() {
+		for _, underscores := range []bool{false, true} {
+			all := func(o *Options) {
+				o.Profiles, o.Profile, o.Serving.Engine, o.Serving.Underscores = profiles, "everything", name, underscores
+				o.Serving.Model, o.Serving.Matchers = "", []string{`pod=~"llm-.*"`}
 			}
-			if trigger.Name == profile.TTFT && trigger.Metadata["activationThreshold"] != "0.5" {
-				t.Errorf("%s has %v", trigger.Name, trigger.Metadata)
+			objects := build(t, all, through)
+			if got := len(objects.ScaledObject.Spec.Triggers); got != told[name]+2 || got+len(objects.Untold) != 9 {
+				t.Errorf("%s: there are %d triggers, and %v are untold", name, got, objects.Untold)
+			}
+			for _, trigger := range objects.ScaledObject.Spec.Triggers {
+				query, prometheus := trigger.Metadata["query"]
+				if (trigger.Metadata["metric"] == "prometheus") != prometheus || prometheus && !strings.Contains(query, `pod=~"llm-.*"`) {
+					t.Errorf("%s: %s asks %q", name, trigger.Name, query)
+				}
+				if underscores && strings.Contains(query, ":") {
+					t.Errorf("%s: %s has a colon in %q", name, trigger.Name, query)
+				}
+				if trigger.Name == profile.TTFT && trigger.Metadata["activationThreshold"] != "0.5" {
+					t.Errorf("%s: %s has %v", name, trigger.Name, trigger.Metadata)
+				}
+			}
+			load := build(t, all).ScaledObject.Spec.Triggers[0].Metadata["query"]
+			if got := strings.Count(load, `, "signal", `); got != told[name] || strings.Count(load, `"gpu`) != 0 {
+				t.Errorf("%s: %d signals are in %s", name, got, load)
 			}
 		}
 	}
+}
+
+// vLLM's newest names are those that its own test expects.
+func TestVLLMsNamesAreThoseThatItHas(t *testing.T) {
+	content, err := os.ReadFile("../../../test/vllmsim/testdata/vllm.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Split(string(content), "\n")
+	e := engines["vllm"]
+	for kind, suffix := range map[*map[string]metric]string{&e.gauges: "", &e.counters: "", &e.histograms: "_bucket"} {
+		for signal, m := range *kind {
+			if !slices.Contains(known, m.names[0]+suffix) {
+				t.Errorf("vLLM has no %s%s for %s", m.names[0], suffix, signal)
+			}
+		}
+	}
+}
+
+// KEDA asks Prometheus as often as it polls, since the autoscaler gets what it has read; what is
+// asked for 1,000 workloads of all kinds is to leave Prometheus free for others.
+func TestThousandObjectsAskPrometheusSeldom(t *testing.T) {
+	const objects, autoscalerPeriod, most = 1000, 15.0, 40.0
+	perSecond := 0.0
+	profiles := options(t).Profiles.Names()
+	for i := range objects {
+		change := []func(*Options){with(profiles[i%len(profiles)])}
+		if i%2 == 0 {
+			change = append(change, fromZero)
+		}
+		spec := build(t, change...).ScaledObject.Spec
+		for _, trigger := range spec.Triggers {
+			if trigger.Metadata["metric"] == "prometheus" {
+				t.Fatalf("the controller is to ask for %v", trigger.Metadata)
+			}
+			if trigger.Type != "prometheus" {
+				continue
+			}
+			perSecond += 1 / float64(spec.PollingInterval)
+			if !trigger.UseCachedMetrics {
+				perSecond += 1 / autoscalerPeriod
+			}
+		}
+	}
+	if perSecond > most || perSecond == 0 {
+		t.Errorf("%d workloads ask Prometheus %.1f times a second, want at most %v", objects, perSecond, most)
+	}
+	t.Logf("%d workloads ask Prometheus %.1f times a second", objects, perSecond)
 }
 
 func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
@@ -217,16 +298,27 @@ func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
 		change func(*Options)
 		want   []string
 	}{
-		"a profile":            {with("interactive"), []string{`"interactive"`, "batch, conversational"}},
-		"more than most":       {func(o *Options) { o.Min = 9 }, []string{"from 9 to 8 replicas"}},
-		"fewer than none":      {func(o *Options) { o.Min = -1 }, []string{"from -1 to 8"}},
-		"none at all":          {func(o *Options) { o.Min, o.Max = 0, 0 }, []string{"from 0 to 0"}},
-		"zero without demand":  {func(o *Options) { o.Min = 0 }, []string{"with 0 replicas", "query", "keep 1 replica"}},
-		"demand without zero":  {func(o *Options) { o.Demand = "sum(x)" }, []string{"at least 1 replicas", "leave it out"}},
-		"no address":           {func(o *Options) { o.Scaler.Address = "" }, []string{"address", "host:port"}},
-		"two ways of TLS":      {func(o *Options) { o.Scaler.Secret, o.Scaler.Cluster = "s", "c" }, []string{"Secret s", "ClusterTriggerAuthentication c"}},
-		"a key from nowhere":   {func(o *Options) { o.Scaler.ClientCertificate = true }, []string{"client certificate", "Secret"}},
-		"a spelling":           {func(o *Options) { o.Serving.MetricNames = "sglang" }, []string{`"sglang"`, "underscore, vllm"}},
+		"a profile":           {with("interactive"), []string{`"interactive"`, "batch, conversational"}},
+		"more than most":      {func(o *Options) { o.Min = 9 }, []string{"from 9 to 8 replicas"}},
+		"fewer than none":     {func(o *Options) { o.Min = -1 }, []string{"from -1 to 8"}},
+		"none at all":         {func(o *Options) { o.Min, o.Max = 0, 0 }, []string{"from 0 to 0"}},
+		"zero without demand": {func(o *Options) { o.Min = 0 }, []string{"with 0 replicas", "query", "keep 1 replica"}},
+		"demand without zero": {func(o *Options) { o.Demand = "sum(x)" }, []string{"at least 1 replicas", "leave it out"}},
+		"no address":          {func(o *Options) { o.Scaler.Address = "" }, []string{"address", "host:port"}},
+		"two ways of TLS":     {func(o *Options) { o.Scaler.Secret, o.Scaler.Cluster = "s", "c" }, []string{"Secret s", "ClusterTriggerAuthentication c"}},
+		"a key from nowhere":  {func(o *Options) { o.Scaler.ClientCertificate = true }, []string{"client certificate", "Secret"}},
+		"an engine":           {func(o *Options) { o.Serving.Engine = "ollama" }, []string{`"ollama"`, "dynamo, nim, sglang, tgi, triton, triton-trtllm, vllm", "write a trigger"}},
+		"an engine's model":   {func(o *Options) { o.Serving.Engine = "tgi" }, []string{"tgi do not name the model", "leave it out", `pod=~"llm-.*"`}},
+		"nothing that is told": {func(o *Options) {
+			var err error
+			if o.Profiles, err = profile.Load([]byte("profiles: {realtime: {triggers: [gpuUtilization, promptWait], targets: {promptWait: 1}}}")); err != nil {
+				t.Fatal(err)
+			}
+			o.Serving.Engine = "nim"
+		}, []string{"promptWait", "nim", "choose another profile"}},
+		"no Prometheus":        {func(o *Options) { o.Prometheus.Address = "prometheus:9090" }, []string{"address of Prometheus", "http://prometheus.monitoring:9090"}},
+		"half a header":        {func(o *Options) { o.Prometheus.Headers = []string{"X-Scope-OrgID"} }, []string{`"X-Scope-OrgID"`, "Name=value"}},
+		"two identities":       {func(o *Options) { o.Prometheus.Region, o.Prometheus.Secret = "eu-west-1", "s" }, []string{"region eu-west-1", "Secret s", "choose one"}},
 		"everybody's metrics":  {func(o *Options) { o.Serving.Model = "" }, []string{"profile realtime", "kvCache", "name the model"}},
 		"half a matcher":       {func(o *Options) { o.Serving.Matchers = []string{"pod=llm"} }, []string{`"pod=llm"`, `pod=~"llm-.*"`}},
 		"two matchers in one":  {func(o *Options) { o.Serving.Matchers = []string{`a="b",c="d"`} }, []string{"no matcher"}},

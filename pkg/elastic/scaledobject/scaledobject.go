@@ -1,6 +1,6 @@
 // Package scaledobject makes the KEDA objects by which a workload is scaled: a ScaledObject with
-// a trigger for each thing that the workload's profile names, and what is needed to reach the
-// controller over TLS. It knows the names of vLLM's metrics; it reads no cluster.
+// triggers for what the workload's profile names, and what is needed to reach the controller and
+// Prometheus. It knows the names of the engines' metrics; it reads no cluster.
 package scaledobject
 
 import (
@@ -54,6 +54,14 @@ type Fallback struct {
 // Advanced has what KEDA hands to the HorizontalPodAutoscaler.
 type Advanced struct {
 	HorizontalPodAutoscalerConfig HorizontalPodAutoscalerConfig `json:"horizontalPodAutoscalerConfig"`
+	ScalingModifiers              *ScalingModifiers             `json:"scalingModifiers,omitempty"`
+}
+
+// ScalingModifiers make one metric of all triggers, by whose names Formula has them. Target is its
+// value for a replica.
+type ScalingModifiers struct {
+	Formula string `json:"formula"`
+	Target  string `json:"target"`
 }
 
 // HorizontalPodAutoscalerConfig has the autoscaler's own behaviour.
@@ -61,21 +69,24 @@ type HorizontalPodAutoscalerConfig struct {
 	Behavior autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior"`
 }
 
-// Trigger is one thing that the workload is scaled by. What Metadata may have is in docs/keda.md.
+// Trigger is one thing that the workload is scaled by. What Metadata of the controller's
+// triggers may have is in docs/keda.md.
 type Trigger struct {
 	Type              string             `json:"type"`
 	Name              string             `json:"name"`
+	UseCachedMetrics  bool               `json:"useCachedMetrics,omitempty"`
 	Metadata          map[string]string  `json:"metadata"`
 	AuthenticationRef *AuthenticationRef `json:"authenticationRef,omitempty"`
 }
 
-// AuthenticationRef names the object that says how KEDA reaches the controller.
+// AuthenticationRef names the object that says how KEDA reaches the controller or
+// Prometheus.
 type AuthenticationRef struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 }
 
-// TriggerAuthentication tells KEDA where the certificates are.
+// TriggerAuthentication tells KEDA where certificates and credentials are.
 type TriggerAuthentication struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        Metadata           `json:"metadata"`
@@ -84,7 +95,13 @@ type TriggerAuthentication struct {
 
 // AuthenticationSpec of a TriggerAuthentication.
 type AuthenticationSpec struct {
-	SecretTargetRef []SecretTargetRef `json:"secretTargetRef"`
+	PodIdentity     *PodIdentity      `json:"podIdentity,omitempty"`
+	SecretTargetRef []SecretTargetRef `json:"secretTargetRef,omitempty"`
+}
+
+// PodIdentity says whose rights KEDA's pod has.
+type PodIdentity struct {
+	Provider string `json:"provider"`
 }
 
 // SecretTargetRef gives a parameter of the trigger the value of a Secret's key.

@@ -2,50 +2,20 @@ package scaledobject
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-// spelling is how a server of language models names its metrics.
-type spelling struct {
-	// modelLabel is the label with the model's name.
-	modelLabel string
-	// kvCache is a gauge from 0 to 1; waiting and running count requests.
-	kvCache, waiting, running string
-	// ttft and queueTime are histograms of seconds, without the suffix of their series.
-	ttft, queueTime string
-}
-
-// spellings are those of vLLM as it names its metrics, and as they are named where something between it
-// and Prometheus allows no colons.
-var spellings = map[string]spelling{
-	"vllm": {
-		modelLabel: "model_name",
-		kvCache:    "vllm:kv_cache_usage_perc",
-		waiting:    "vllm:num_requests_waiting",
-		running:    "vllm:num_requests_running",
-		ttft:       "vllm:time_to_first_token_seconds",
-		queueTime:  "vllm:request_queue_time_seconds",
-	},
-	"underscore": {
-		modelLabel: "model",
-		kvCache:    "vllm_gpu_cache_usage_perc",
-		waiting:    "vllm_num_requests_waiting",
-		running:    "vllm_num_requests_running",
-		ttft:       "vllm_time_to_first_token_seconds",
-		queueTime:  "vllm_request_queue_time_seconds",
-	},
-}
-
 // Serving says which series of Prometheus are those of the workload.
 type Serving struct {
-	// MetricNames is the spelling of the metrics: "vllm" or "underscore".
-	MetricNames string
+	// Engine is one of Engines.
+	Engine string
+	// Underscores tells that Prometheus has underscores where the engine has colons, as collectors
+	// make of them that allow none.
+	Underscores bool
 	// Model is the name under which the model is served; empty where Matchers tell enough.
 	Model string
 	// Matchers are as PromQL writes them, such as pod=~"llm-.*".
@@ -54,35 +24,60 @@ type Serving struct {
 
 var matcher = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)("([^"\\]|\\.)*")$`)
 
-// series are a metric's that belong to the workload.
-type series func(metric string) string
+// series are those of the workload.
+type series struct {
+	engine
+	underscores bool
+	matchers    []string
+}
 
 // series is an error where they would be those of all workloads.
-func (s Serving) series() (spelling, series, error) {
-	names, ok := spellings[s.MetricNames]
-	if !ok {
-		return spelling{}, nil, fmt.Errorf("there is no spelling %q of metrics: choose one of %s", s.MetricNames, strings.Join(slices.Sorted(maps.Keys(spellings)), ", "))
+func (s Serving) series() (series, error) {
+	e, err := engineNamed(s.Engine)
+	if err != nil {
+		return series{}, err
 	}
-	var matchers []string
-	if s.Model != "" {
-		matchers = append(matchers, names.modelLabel+"="+strconv.Quote(s.Model))
+	of := series{engine: e, underscores: s.Underscores}
+	switch {
+	case s.Model == "":
+	case e.modelLabel == "":
+		return series{}, fmt.Errorf("the metrics of %s do not name the model %s: leave it out, and give a label that only the workload's pods have, such as pod=~\"llm-.*\"", s.Engine, s.Model)
+	default:
+		of.matchers = append(of.matchers, e.modelLabel+"="+strconv.Quote(s.Model))
 	}
 	for _, m := range s.Matchers {
 		parts := matcher.FindStringSubmatch(m)
 		if parts == nil {
-			return spelling{}, nil, fmt.Errorf(`%q is no matcher of series: write it as PromQL does, such as pod=~"llm-.*"`, m)
+			return series{}, fmt.Errorf(`%q is no matcher of series: write it as PromQL does, such as pod=~"llm-.*"`, m)
 		}
 		if _, err := strconv.Unquote(parts[2]); err != nil {
-			return spelling{}, nil, fmt.Errorf("the value in the matcher %s cannot be read: write a backslash as two", m)
+			return series{}, fmt.Errorf("the value in the matcher %s cannot be read: write a backslash as two", m)
 		}
-		matchers = append(matchers, m)
+		of.matchers = append(of.matchers, m)
 	}
-	if len(matchers) == 0 {
-		return spelling{}, nil, fmt.Errorf("which metrics are those of the workload? name the model, or a label that only its pods have: " +
+	if len(of.matchers) == 0 {
+		return series{}, fmt.Errorf("which metrics are those of the workload? name the model, or a label that only its pods have: " +
 			"otherwise it would be scaled by the load of all")
 	}
-	selector := "{" + strings.Join(matchers, ",") + "}"
-	return names, func(metric string) string { return metric + selector }, nil
+	return of, nil
+}
+
+// of selects a metric's series, by all its names. Each is put into the form, such as rate(%s[5m]),
+// with a suffix to its name.
+func (s series) of(m metric, suffix, form string) string {
+	all := make([]string, len(m.names))
+	for i, name := range m.names {
+		name, own, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+		if s.underscores {
+			name = strings.ReplaceAll(name, ":", "_")
+		}
+		matchers := s.matchers
+		if own != "" {
+			matchers = append([]string{own}, matchers...)
+		}
+		all[i] = strings.ReplaceAll(form, "%s", name+suffix+"{"+strings.Join(matchers, ",")+"}")
+	}
+	return strings.Join(all, " or ")
 }
 
 // query is what Prometheus is asked for a signal.
@@ -92,27 +87,37 @@ type query struct {
 	average bool
 }
 
-// queries has one for each signal that Prometheus tells, as profiles name them, in the units
-// that profiles have.
-func queries(names spelling, of series) map[string]query {
-	return map[string]query{
-		// The server tells a part of 1, profiles have percent.
-		profile.KVCache:         {"100 * avg(" + of(names.kvCache) + ")", true},
-		profile.WaitingRequests: {"sum(" + of(names.waiting) + ")", false},
-		profile.RunningRequests: {"sum(" + of(names.running) + ")", false},
-		profile.TTFT:            {quantile(names.ttft, of), true},
-		profile.PromptWait:      {quantile(names.queueTime, of), true},
+// query asks for a signal, as profiles name it, in the unit that profiles have; false where the
+// engine does not tell it.
+func (s series) query(signal string) (query, bool) {
+	if m, ok := s.gauges[signal]; ok {
+		if signal == profile.KVCache {
+			// The server tells a part of 1, profiles have percent.
+			return query{"100 * avg(" + s.of(m, "", "%s") + ")", true}, true
+		}
+		return query{"sum(" + s.of(m, "", "%s") + ")", false}, true
 	}
+	if m, ok := s.histograms[signal]; ok {
+		return query{s.quantile(m), true}, true
+	}
+	if m, ok := s.counters[signal]; ok {
+		return query{"sum(" + s.of(m, "", "rate(%s[1m])") + ")", false}, true
+	}
+	return query{}, false
 }
 
 // summedCache is the use of the cache in all replicas, also of those that nobody uses.
-func summedCache(names spelling, of series) query {
-	return query{"100 * sum(" + of(names.kvCache) + ")", false}
+func (s series) summedCache() query {
+	return query{"100 * sum(" + s.of(s.gauges[profile.KVCache], "", "%s") + ")", false}
 }
 
 // quantile is the 95th percentile of a histogram. Without a request it is no number: the
 // comparison drops that, and an idle server that is there counts as 0. One that is not there
 // gives nothing, which is not the same.
-func quantile(histogram string, of series) string {
-	return "histogram_quantile(0.95, sum by (le) (rate(" + of(histogram+"_bucket") + "[5m]))) >= 0 or 0 * sum(" + of(histogram+"_count") + ")"
+func (s series) quantile(m metric) string {
+	scaled := ""
+	if m.scale != 0 {
+		scaled = number(m.scale) + " * "
+	}
+	return scaled + "histogram_quantile(0.95, sum by (le) (" + s.of(m, "_bucket", "rate(%s[5m])") + ")) >= 0 or 0 * sum(" + s.of(m, "_count", "%s") + ")"
 }

@@ -3,7 +3,9 @@ package scaledobject
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
@@ -11,15 +13,54 @@ import (
 // claimsOfAReplica is more than a pod has.
 const claimsOfAReplica = 1000
 
-// triggers are those of the profile, and what tells of demand without a replica.
-func (o Options) triggers(p profile.Profile) ([]Trigger, error) {
+// signals are what the triggers are made of.
+type signals struct {
+	// devices are those that Mica measures, load those that Prometheus knows of the engine.
+	devices, load []string
+	of            series
+	// untold are those of the profile that the engine does not tell.
+	untold []string
+}
+
+// signals is an error where the profile has signals of load and nothing could tell one.
+func (o Options) signals(p profile.Profile) (signals, error) {
+	var s signals
+	for _, signal := range p.Triggers {
+		if profile.OfDevices(signal) {
+			s.devices = append(s.devices, signal)
+		} else {
+			s.load = append(s.load, signal)
+		}
+	}
+	if len(s.load) == 0 {
+		return s, nil
+	}
+	var err error
+	if s.of, err = o.Serving.series(); err != nil {
+		return signals{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, s.load[0], err)
+	}
+	wanted := s.load
+	s.load = nil
+	for _, signal := range wanted {
+		if _, told := s.of.query(signal); told {
+			s.load = append(s.load, signal)
+		} else {
+			s.untold = append(s.untold, signal)
+		}
+	}
+	if len(s.load) == 0 {
+		return signals{}, fmt.Errorf("profile %s scales by %s, of which the metrics of %s tell nothing: choose another profile, or name what the engine tells in triggers of a file for --profiles",
+			p.Name, strings.Join(s.untold, ", "), o.Serving.Engine)
+	}
+	return s, nil
+}
+
+// controllerTriggers have one for each signal of the profile, and what tells of demand without a
+// replica. The controller asks Prometheus.
+func (o Options) controllerTriggers(p profile.Profile, s signals) []Trigger {
 	var triggers []Trigger
 	if o.Min == 0 {
-		threshold, ok := p.Targets[profile.WaitingRequests]
-		if !ok {
-			return nil, fmt.Errorf("profile %s has no target for %s, by which replicas are counted for the demand", p.Name, profile.WaitingRequests)
-		}
-		triggers = append(triggers, o.prometheus("demand", o.Demand, threshold, nil))
+		triggers = append(triggers, o.prometheus("demand", o.Demand, p.Targets[profile.WaitingRequests], nil))
 	}
 	if o.Min+o.Warm == 0 {
 		triggers = append(triggers,
@@ -29,32 +70,31 @@ func (o Options) triggers(p profile.Profile) ([]Trigger, error) {
 			o.trigger("pendingClaims", map[string]string{"metric": "pendingClaims", "threshold": strconv.Itoa(claimsOfAReplica * int(o.Max))}))
 	}
 	for _, signal := range p.Triggers {
-		t, err := o.signal(p, signal)
-		if err != nil {
-			return nil, err
+		switch {
+		case slices.Contains(s.devices, signal):
+			triggers = append(triggers, o.device(p, signal))
+		case slices.Contains(s.load, signal):
+			triggers = append(triggers, o.signal(p, s.of, signal))
 		}
-		triggers = append(triggers, t)
 	}
-	return triggers, nil
+	return triggers
 }
 
-// signal is a trigger for what the profile names.
-func (o Options) signal(p profile.Profile, signal string) (Trigger, error) {
-	if profile.OfDevices(signal) {
-		// The controller has the thresholds, and tells KEDA when an operator changes them.
-		metadata := map[string]string{"metric": signal, "profile": p.Name}
-		if o.Demand != "" && !p.Holds(signal) {
-			metadata["role"] = "hold" // the demand tells of load, of which the profile knows nothing
-		}
-		return o.trigger(signal, metadata), nil
+// device is a trigger for what Mica measures. The controller has the thresholds, and tells KEDA
+// when an operator changes them.
+func (o Options) device(p profile.Profile, signal string) Trigger {
+	metadata := map[string]string{"metric": signal, "profile": p.Name}
+	if o.Demand != "" && !p.Holds(signal) {
+		metadata["role"] = "hold" // the demand tells of load, of which the profile knows nothing
 	}
-	names, of, err := o.Serving.series()
-	if err != nil {
-		return Trigger{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, signal, err)
-	}
-	q := queries(names, of)[signal]
+	return o.trigger(signal, metadata)
+}
+
+// signal is a trigger for what the engine tells.
+func (o Options) signal(p profile.Profile, of series, signal string) Trigger {
+	q, _ := of.query(signal)
 	if signal == profile.KVCache && o.Warm > 0 {
-		q = summedCache(names, of) // the empty caches of standbys would lower the mean
+		q = of.summedCache() // the empty caches of standbys would lower the mean
 	}
 	more := map[string]string{"valueWhileNotReady": "0"}
 	if q.average {
@@ -63,7 +103,7 @@ func (o Options) signal(p profile.Profile, signal string) (Trigger, error) {
 	if activation := p.Activation[signal]; activation > 0 {
 		more["activationThreshold"] = number(activation)
 	}
-	return o.prometheus(signal, q.promQL, p.Targets[signal], more), nil
+	return o.prometheus(signal, q.promQL, p.Targets[signal], more)
 }
 
 func (o Options) prometheus(name, query string, threshold float64, more map[string]string) Trigger {
@@ -72,7 +112,7 @@ func (o Options) prometheus(name, query string, threshold float64, more map[stri
 	return o.trigger(name, metadata)
 }
 
-// trigger adds what all triggers have.
+// trigger adds what all triggers of the controller have.
 func (o Options) trigger(name string, metadata map[string]string) Trigger {
 	metadata["scalerAddress"] = o.Scaler.Address
 	metadata["target"] = o.Target.String()

@@ -11,10 +11,11 @@ import (
 
 // all are the objects in the order in which they are applied.
 func (o Objects) all() []any {
-	if o.Authentication == nil {
-		return []any{o.ScaledObject}
+	var all []any
+	for _, a := range o.Authentications {
+		all = append(all, a)
 	}
-	return []any{o.Authentication, o.ScaledObject}
+	return append(all, o.ScaledObject)
 }
 
 // YAML writes the objects as documents.

@@ -109,8 +109,8 @@ func TestMistakesAreFound(t *testing.T) {
 	for name, test := range map[string]struct{ from, to, want string }{
 		"a misspelt field":           {"cooldownPeriod:", "coolDownPeriod:", "there is no field spec.coolDownPeriod"},
 		"a misspelt field of HPA":    {"stabilizationWindowSeconds: 300", "stabilisationWindowSeconds: 300", "stabilisationWindowSeconds"},
-		"text where a number is":     {"pollingInterval: 15", `pollingInterval: "15"`, "spec.pollingInterval"},
-		"a number where text is":     {`threshold: "80"`, "threshold: 80", "threshold"},
+		"text where a number is":     {"pollingInterval: 30", `pollingInterval: "30"`, "spec.pollingInterval"},
+		"a number where text is":     {`threshold: "1"`, "threshold: 1", "threshold"},
 		"another word":               {"behavior: currentReplicasIfHigher", "behavior: keep", "spec.fallback.behavior"},
 		"fewer at most than atleast": {"minReplicaCount: 1", "minReplicaCount: 9", "minReplicaCount must be less than or equal to maxReplicaCount"},
 		"no target":                  {"  scaleTargetRef:\n    apiVersion: apps/v1\n    kind: Deployment\n    name: llm\n", "", "spec.scaleTargetRef"},

@@ -1,0 +1,125 @@
+package keda
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/usage"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/pkg/scaleout"
+)
+
+var (
+	heldTrigger     = map[string]string{"metric": "heldReplicas", "target": "Deployment/vllm", "profile": "realtime"}
+	possibleTrigger = map[string]string{"metric": "possibleReplicas", "target": "Deployment/vllm"}
+)
+
+// A formula has these beside what KEDA reads itself, so they count replicas.
+func TestReplicasForAFormula(t *testing.T) {
+	busy := func(part float64) func(*world) {
+		return func(w *world) {
+			w.pods, w.usage = pods(4), usage.Usage{Utilization: usage.Mean{Value: part}, Devices: 4}
+		}
+	}
+	for name, test := range map[string]struct {
+		trigger map[string]string
+		world   func(*world)
+		want    float64
+	}{
+		"no replica is held":                {heldTrigger, func(*world) {}, 0},
+		"as many as the use needs are held": {heldTrigger, busy(0.35), 2},
+		"no more than there are are held":   {heldTrigger, busy(1), 4},
+		"one that waits is held": {heldTrigger, func(w *world) {
+			w.pods = []workload.Pod{pod("a", waiting)}
+		}, 1},
+		"one that loads is held": {heldTrigger, func(w *world) {
+			w.pods = []workload.Pod{pod("a", loadingFor(time.Minute))}
+			w.usage = usage.Usage{Devices: 1}
+		}, 1},
+		"one that does not end loading is not": {heldTrigger, func(w *world) {
+			w.pods = []workload.Pod{pod("a", loadingFor(time.Hour))}
+			w.usage = usage.Usage{Devices: 1}
+		}, 0},
+		"without signals of devices only what arrives is held": {with(heldTrigger, "profile", "batch"), busy(1), 0},
+		"what runs and what there is room for is possible": {possibleTrigger, func(w *world) {
+			w.pods, w.supplies[vllm] = pods(3), scaleout.Supply{Free: 2, Provisionable: 4}
+		}, 9},
+		"nothing is possible":           {possibleTrigger, func(w *world) { w.supplies[vllm] = scaleout.Supply{Why: atMaximum} }, 0},
+		"without claims nothing limits": {possibleTrigger, func(w *world) { w.noClaims = true }, math.MaxInt32},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			p := w.profiles["realtime"]
+			p.Triggers = []string{profile.KVCache, profile.GPUUtilization}
+			w.profiles["realtime"] = p
+			test.world(w)
+			if got, err := w.metrics(t, test.trigger); err != nil || math.Abs(got-test.want) > 1e-9 {
+				t.Errorf("%v, %v, want %v", got, err, test.want)
+			}
+			if events := w.events(); len(events) != 0 {
+				t.Errorf("told %q", events)
+			}
+		})
+	}
+}
+
+func TestReplicasForAFormulaThatAreNotKnownAreAnError(t *testing.T) {
+	w := newWorld()
+	p := w.profiles["realtime"]
+	p.Triggers = []string{profile.GPUUtilization}
+	w.profiles["realtime"] = p
+	w.pods, w.usageErr, w.supplyErr = pods(1), errors.New("the plugin is away"), errors.New("there is no plan")
+	for _, trigger := range []map[string]string{heldTrigger, possibleTrigger} {
+		if got, err := w.metrics(t, trigger); err == nil {
+			t.Errorf("%s is %v", trigger["metric"], got)
+		}
+	}
+}
+
+// KEDA takes activation from a stream, and nothing else.
+func TestAStreamLooksOnlyWhileThereIsNoReplica(t *testing.T) {
+	w := newWorld()
+	w.answers["sum(waiting)"] = 1
+	s := watchActive(t, w, queryTrigger)
+	if !s.next(t) {
+		t.Fatal("the load is not told")
+	}
+	w.change(func() { w.pods = pods(1) })
+	w.look(t, s) // may have begun before the change
+	before := w.count(&w.queried)
+	for range 3 {
+		w.look(t, s)
+	}
+	if asked := w.count(&w.queried) - before; asked != 0 {
+		t.Errorf("Prometheus was asked %d times for a target that has replicas", asked)
+	}
+	w.change(func() { w.pods = nil })
+	w.poll(t)
+	if !s.next(t) {
+		t.Error("the load is not told again, though KEDA has taken the last replica away")
+	}
+}
+
+func (w *world) count(n *int) (now int) {
+	w.change(func() { now = *n })
+	return now
+}
+
+// look waits until the stream has looked at the target, from after the call on.
+func (w *world) look(t *testing.T, s stream[bool]) {
+	t.Helper()
+	deadline := time.Now().Add(long)
+	for before := w.count(&w.looked); w.count(&w.looked) < before+2; {
+		w.poll(t)
+		select {
+		case <-s.sent: // from before the change
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the stream does not look")
+		}
+	}
+}
