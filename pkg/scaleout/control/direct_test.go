@@ -125,7 +125,7 @@ func (h *history) disturb() {
 	nodes := all(h.world, &corev1.NodeList{}).Items
 	switch h.random.IntN(9) {
 	case 0, 1, 2:
-		h.addPods(1 + h.random.IntN(6))
+		h.addPods(1 + h.random.IntN(12))
 	case 3:
 		h.deletePods(func(*corev1.Pod) bool { return h.random.IntN(2) == 0 })
 	case 4:
@@ -226,7 +226,7 @@ func (h *history) settle() {
 	h.eks.Err, h.dieAt = nil, 0
 	pods, most := 0, h.random.IntN(4*mostNodes+1) // GPUs that there can be
 	h.deletePods(func(*corev1.Pod) bool { pods++; return pods > most })
-	for range 150 {
+	for range 100 {
 		h.step(2 * time.Minute)
 	}
 	used := map[string]bool{}
@@ -237,5 +237,13 @@ func (h *history) settle() {
 	}
 	if nodes := h.nodes(); nodes != max(len(used), leastNodes) || nodes != h.eks.Desired {
 		h.t.Errorf("there are %d nodes, EKS wants %d, and pods are on %d: %+v", nodes, h.eks.Desired, len(used), h.status("g6"))
+	}
+	h.deletePods(func(*corev1.Pod) bool { return true })
+	h.resize(mostNodes)
+	for range 50 {
+		h.step(2 * time.Minute)
+	}
+	if h.nodes() != leastNodes || h.eks.Desired != leastNodes {
+		h.t.Errorf("without pods there are %d nodes, and EKS wants %d, want %d", h.nodes(), h.eks.Desired, leastNodes)
 	}
 }
