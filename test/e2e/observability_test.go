@@ -35,15 +35,16 @@ func TestAlertsFireForWhatTheyAreFor(t *testing.T) {
 
 // mayBeEmpty are parts of queries that find nothing while all is well, each with the reason.
 var mayBeEmpty = map[string]string{
-	"mica_scaleout_verdicts":                         "there are series only while pods wait",
-	"mica_scaleout_template_errors":                  "there are series only of groups with an error",
-	"mica_scaleout_stuck_nodes":                      "there are series only of nodes that are stuck",
-	"mica_keda_certificate_expiry_timestamp_seconds": "KEDA is served without TLS here",
-	`code!~"OK|Canceled"`:                            "there are series only of errors that were answered",
-	"mica_device_taints":                             "there are series only of devices with a taint",
-	`health!~"ok|unknown"`:                           "there are series only of GPUs with a fault",
-	`health=~"degraded|drain|dead"`:                  "likewise",
-	"mica_gpu_xid_errors_total":                      "there are series only of errors that there were",
+	"mica_scaleout_verdicts":                                       "there are series only while pods wait",
+	"mica_scaleout_template_errors":                                "there are series only of groups with an error",
+	"mica_scaleout_stuck_nodes":                                    "there are series only of nodes that are stuck",
+	"mica_keda_certificate_expiry_timestamp_seconds":               "KEDA is served without TLS here",
+	`code!~"OK|Canceled"`:                                          "there are series only of errors that were answered",
+	`mica_journal_oldest_record_timestamp_seconds{state="intent"}`: "there are series only while a GPU is changed",
+	"mica_device_taints":                                           "there are series only of devices with a taint",
+	`health!~"ok|unknown"`:                                         "there are series only of GPUs with a fault",
+	`health=~"degraded|drain|dead"`:                                "likewise",
+	"mica_gpu_xid_errors_total":                                    "there are series only of errors that there were",
 }
 
 // testObservability has a Prometheus of its own read Mica, KEDA and vLLM as PodMonitors make it, with the
