@@ -390,3 +390,38 @@ func TestAFileThatCannotBeRead(t *testing.T) {
 		}
 	}
 }
+
+// Whoever repairs GPUs does so while none is asked. After a reset the GPU is asked at once, and a fault
+// of which only the table tells can be over. What was tried outlives the process.
+func TestARepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p4d.24xlarge") // its driver knows no recovery action
+		uuid := w.gpus[0].UUID
+		attempt := health.Resets{Tried: 1, Persistent: true}
+		w.repair = func(ctx context.Context) {
+			record, sick := w.monitor.Known()[uuid]
+			if sick && record.Resets.Tried == 0 {
+				w.monitor.KeepResets(ctx, uuid, attempt)
+			}
+		}
+		w.start()
+		w.expect(0)
+		w.must(w.machine.Inject(model.XID(0, 119)))
+		w.expect(0, "xid=119 drain")
+		w.stop()
+		w.repair = func(context.Context) {}
+		w.start()
+		w.expect(0, "xid=119 drain")
+		if got := w.monitor.Known()[uuid].Resets; got != attempt {
+			t.Errorf("the next process knows of the attempts %+v, want %+v", got, attempt)
+		}
+		time.Sleep(time.Hour)
+		w.expect(0, "xid=119 drain")
+		w.monitor.Restored(uuid)
+		time.Sleep(quiet + 2*time.Minute)
+		w.expect(0)
+		if got := w.monitor.Known()[uuid].Resets; got != (health.Resets{Persistent: true}) {
+			t.Errorf("after the fault the attempts are %+v, want none, and that the persistence mode is to come back", got)
+		}
+	})
+}

@@ -140,3 +140,29 @@ func TestRecordsOfAnEarlierBootHoldNothing(t *testing.T) {
 	reconcile(t, p)
 	r.expect(t, fresh)
 }
+
+// A GPU is idle when no claim has something of it; while it is kept so, claims wait.
+func TestAnIdleGPU(t *testing.T) {
+	r := newRig(t)
+	claim := r.claim("c", 1)
+	p := r.start(t)
+	release, idle, err := p.Idle(testContext(t), uuid(1))
+	if err != nil || !idle {
+		t.Fatalf("GPU 1 is idle: %v, %v", idle, err)
+	}
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = r.start(t).Prepare(brief, claim)
+	fixture.Sentence(t, err, "c", "lock", uuid(1), context.DeadlineExceeded.Error())
+	release()
+	prepare(t, p, claim)
+	for minor := range 2 {
+		release, idle, err := p.Idle(testContext(t), uuid(minor))
+		if err != nil || idle != (minor == 0) {
+			t.Errorf("GPU %d is idle: %v, %v", minor, idle, err)
+		}
+		if idle {
+			release()
+		}
+	}
+}
