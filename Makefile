@@ -23,6 +23,9 @@ GPU ?= sim
 export NODE GPU
 
 CLUSTER := bin/cluster
+# As it was written: make would take the end of a pattern, a dollar sign, for a variable.
+override E2E_FLAGS := $(value E2E_FLAGS)
+export E2E_FLAGS
 # Every test can run on the default machine; on another, what cannot is skipped.
 export MICA_E2E_NO_SKIP := $(if $(filter sim/p5.48xlarge,$(GPU)/$(NODE)),1)
 export CLUSTER_HARDWARE := $(if $(filter host,$(GPU)),--gpu host,--sim-node test/nvmlsim/nodes/$(NODE).yaml)

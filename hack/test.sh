@@ -64,6 +64,10 @@ unit() {
 e2e() {
 	# shellcheck disable=SC2086  # several flags
 	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh ${E2E_FLAGS:-}
+	if ! grep -q '"Action":"run"' "$logs/e2e.json"; then
+		echo "no end-to-end test has this name: look at -test.run in E2E_FLAGS" >&2
+		return 1
+	fi
 }
 
 # The end-to-end tests wait for the cluster most of the time, and leave two thirds of two processors
