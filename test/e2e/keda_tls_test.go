@@ -52,7 +52,7 @@ func TestKEDAWithCertificates(t *testing.T) {
 		"deployment/known --tls-secret " + clientSecret + " --client-certificate",
 		"deployment/strange --tls-secret stranger --client-certificate",
 	} {
-		for _, name := range s.applyAsUser(s.printScaledObject(arguments + " --profile realtime --model known --max 2")) {
+		for _, name := range s.applyAsUser(s.printScaledObject(arguments + " --profile realtime --model known --max 2 --through-controller")) {
 			t.Cleanup((&scaled{s, name}).unscale)
 		}
 	}
