@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/mica-gpu/mica/pkg/elastic/deletioncost"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/elastic/keda"
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
@@ -49,14 +50,22 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 			return err
 		}
 	}
+	costs, err := newCosts(ctx, f, m, workloads, usages)
+	if err != nil {
+		return err
+	}
 	gates := standby.NewKeeper(m.GetClient(), m.GetCache(), clock.RealClock{})
-	server, err := keda.NewServer(keda.Options{Address: address(f.kedaPort), TLS: f.kedaFiles(), Clock: clock.RealClock{}}, keda.NewScaler(keda.ScalerOptions{
+	options := keda.ScalerOptions{
 		Sources:  sources,
 		Profiles: profiles,
 		Gates:    gates,
 		Recorder: m.GetEventRecorder(component),
 		Clock:    clock.RealClock{},
-	}))
+	}
+	if costs != nil {
+		options.Costs = costs // a nil writer in it would not be nil
+	}
+	server, err := keda.NewServer(keda.Options{Address: address(f.kedaPort), TLS: f.kedaFiles(), Clock: clock.RealClock{}}, keda.NewScaler(options))
 	if err != nil {
 		return err
 	}
@@ -66,6 +75,18 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 		}
 	}
 	return nil
+}
+
+// newCosts is nil where nobody is to say which replica goes first.
+func newCosts(ctx context.Context, f *flags, m manager.Manager, workloads *workload.Index, usages *usage.Meter) (*deletioncost.Writer, error) {
+	if !f.podDeletionCost {
+		return nil, nil
+	}
+	if err := deletioncost.Index(ctx, m.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	costs := deletioncost.New(deletioncost.Options{Workloads: workloads, Usages: usages, Client: m.GetClient(), Reader: m.GetCache(), Clock: clock.RealClock{}})
+	return costs, m.Add(costs)
 }
 
 // newUsages asks the plugin's pods how busy their devices are.

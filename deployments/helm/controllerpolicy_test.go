@@ -141,6 +141,7 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 		"the states of containers":    {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else", nil},
 		"everything but its own gone": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else", nil},
 		"kept from the autoscaler":    {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, "", nil},
+		"what its deletion costs": {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "200"} }, "", nil},
 		"another delay":               {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h", nil},
 		"an annotation on the way":    {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else", nil},
 	} {

@@ -60,6 +60,7 @@ var floors = map[string]int{
 	"pkg/elastic/keda":         7,
 	"pkg/elastic/usage":        6,
 	"pkg/elastic/standby":      6,
+	"pkg/elastic/deletioncost": 7,
 	"pkg/elastic/scaledobject": 6,
 	"pkg/elastic/workload":     5,
 	"pkg/elastic/forecast":     5,

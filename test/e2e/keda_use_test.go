@@ -5,9 +5,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -30,7 +33,8 @@ func testKEDAUse(t *testing.T) {
 
 			d := s.newScaled("used", s.ending(s.podFromTemplate("", "one")))
 			d.startWith(1)
-			own := s.expectOwnDevices(d.onlyPod())[0]
+			first := d.onlyPod()
+			own := s.expectOwnDevices(first)[0]
 			sim.use(own, 50)
 			// The plugin tells a mean of seconds, at first of those before.
 			d.scaledWithin(1, 5, d.byMica(fields{"metric": metric, "target": "Deployment/used", "threshold": "60"}))
@@ -38,7 +42,38 @@ func testKEDAUse(t *testing.T) {
 			sim.use(own, 90)
 			d.expectReplicas(2)
 			d.expectMetric("90") // the mean of 90 and 0, for two
+			if metric == "gpuUtilization" {
+				d.expectIdleToGo(sim, first, own)
+			}
 		})
+	}
+}
+
+// expectIdleToGo makes the newer of two replicas the busier one: without a deletion cost a
+// ReplicaSet would take that.
+func (s *scaled) expectIdleToGo(sim simulator, first string, own device) {
+	s.Helper()
+	newer := slices.DeleteFunc(s.awaitServing(2, 2), func(name string) bool { return name == first })[0]
+	sim.use(own, 25)
+	sim.use(s.expectOwnDevices(newer)[0], 90)
+	eventually(s, scaleTimeout, "the busier replica costs more", func(ctx context.Context) error {
+		pods, err := s.pods(ctx)
+		if err != nil {
+			return err
+		}
+		costs := map[string]int{}
+		for _, pod := range pods {
+			costs[pod.Name], _ = strconv.Atoi(pod.Annotations[corev1.PodDeletionCost]) // none is 0
+		}
+		if costs[newer] <= costs[first] {
+			return fmt.Errorf("%s is the busier one of %v", newer, costs)
+		}
+		return nil
+	})
+	sim.use(own, 0)
+	sim.use(s.expectOwnDevices(newer)[0], 50)
+	if left := s.awaitServing(1, 1); left[0] != newer {
+		s.Errorf("%s is left, where %s was busy", left[0], newer)
 	}
 }
 

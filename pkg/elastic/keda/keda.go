@@ -52,6 +52,13 @@ type Gates interface {
 	Serve(ctx context.Context, target *workload.State, count int, by string)
 }
 
+// Costs hears which workloads are scaled, to say which of their replicas goes first: package
+// deletioncost.
+type Costs interface {
+	// Scaled waits for nothing.
+	Scaled(workload.Ref)
+}
+
 // Prometheus answers queries. A query that gives no number is an error.
 type Prometheus interface {
 	// Query is ErrNoData where the query matches nothing.

@@ -30,6 +30,8 @@ type ScalerOptions struct {
 	Profiles Profiles
 	// Gates are opened for targets whose pods have them.
 	Gates Gates
+	// Costs is nil where nobody says which replica goes first.
+	Costs Costs
 	// Recorder writes Events on targets.
 	Recorder events.EventRecorder
 	Clock    clock.WithTicker
@@ -111,6 +113,9 @@ func (s *Scaler) resolve(ctx context.Context, ref *externalscaler.ScaledObjectRe
 			return resolved{}, err
 		}
 		r.target = &state
+		if s.Costs != nil {
+			s.Costs.Scaled(*t.Target)
+		}
 		if t.Warm > 0 && !state.Gated {
 			return resolved{}, ungated(t)
 		}

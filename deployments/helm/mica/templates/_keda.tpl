@@ -4,6 +4,7 @@
 {{- $keda := .Values.controller.keda -}}
 {{- if $keda.enabled -}}
 - {{ printf "--keda-port=%d" (int $keda.port) | quote }}
+- {{ printf "--pod-deletion-cost=%t" $keda.podDeletionCost | quote }}
 - {{ printf "--plugin-pods=%s" (include "mica.pluginSelector" .) | quote }}
 {{- if $keda.tls.secretName }}
 - "--keda-tls-dir=/etc/mica/keda"
