@@ -47,6 +47,23 @@ func IsFault(taint resourceapi.DeviceTaint) bool {
 	return !waits && slices.Contains(slices.Collect(maps.Values(sickKeys)), taint.Key)
 }
 
+// Meaning says why a device has a taint with that key, and what to do about it; both are empty for
+// a taint that is not this driver's.
+func Meaning(key string) (why, remedy string) {
+	switch key {
+	case TaintWithdrawn:
+		return "the node's GPUPolicy does not offer it any more", "the withdrawn devices go when the claims that have them end"
+	case TaintFabric:
+		return "the GPU's NVLink fabric is not ready, or has a fault", "the node's Events NVLinkFabricPending and GPUFault say what to do, such as to start the fabric manager"
+	}
+	for _, sick := range sickKeys {
+		if key == sick {
+			return "the GPU has a fault", "the node's Events GPUFault say what to do, such as to reset the GPU: it gets claims again when the fault is over"
+		}
+	}
+	return "", ""
+}
+
 // FaultEffects are what faults mean for claims, by condition. One that is not named keeps further
 // claims away. A nil map names none.
 type FaultEffects map[health.Condition]resourceapi.DeviceTaintEffect

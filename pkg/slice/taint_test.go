@@ -1,7 +1,9 @@
 package slice
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,5 +72,18 @@ func TestAGPUIsTaintedInAllItsShapes(t *testing.T) {
 	}
 	if tainted < 10 {
 		t.Errorf("%d taints: does the test look at partitions?", tainted)
+	}
+}
+
+// Whoever waits for a device can read what each taint of ours means, and what to do.
+func TestEveryTaintHasAMeaning(t *testing.T) {
+	keys := append(slices.Collect(maps.Values(sickKeys)), TaintWithdrawn, TaintFabric)
+	for _, key := range keys {
+		if why, remedy := Meaning(key); why == "" || remedy == "" {
+			t.Errorf("%s: %q and %q", key, why, remedy)
+		}
+	}
+	if why, remedy := Meaning("example.com/other"); why+remedy != "" {
+		t.Errorf("of another's taint: %q and %q", why, remedy)
 	}
 }

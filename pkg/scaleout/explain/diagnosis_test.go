@@ -67,6 +67,8 @@ func blockedCases() map[string]blockedCase {
 		"unknown class":                                    {h100s(8), one(claimOf("x", ofClass("tpu.google.com", 1))), blockerClass},
 		"too few of the class":                             {h100s(8), one(claimOf("x", wants(9))), blockerCount},
 		"tainted":                                          {h100s(8).taint(3), one(claimOf("x", wants(6))), blockerTaint},
+		"tainted by somebody":                              {h100s(2).taintedAs("example.com/reserved"), one(claimOf("x", wants(1))), blockerTaint},
+		"tainted, the others allocated":                    {h100s(4).taint(1).taken("gpu-1", "gpu-2", "gpu-3"), one(claimOf("x", wants(1))), blockerInUse},
 		"allocated":                                        {h100s(8).taken("gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"), one(claimOf("x", wants(4))), blockerInUse},
 		"all, and one allocated":                           {h100s(4).taken("gpu-2"), one(claimOf("x", every)), blockerInUse},
 		"all of an incomplete pool, beside a complete one": {withSecondPool(h100s(1)), one(claimOf("x", every)), blockerPoolIncomplete},

@@ -45,12 +45,18 @@ func (d *diagnosis) funnel(s *devices.Stock, r request) *finding {
 		// Too few, but each of them would do: that is nearer than none that would.
 		return short
 	}
-	for _, narrow := range []func(*devices.Stock, request, []*devices.Device) ([]*devices.Device, *finding){d.roomy, d.untainted, d.free} {
-		if left, f = narrow(s, r, left); f != nil {
-			return f
-		}
+	if left, f = d.roomy(r, left); f != nil {
+		return f
 	}
-	return nil
+	sound, tainted := r.untainted(left)
+	if len(tainted) > 0 && (len(sound) < r.least() || r.all()) {
+		return fewUntainted(r, len(sound), tainted)
+	}
+	if f = d.free(s, r, sound); f != nil && len(tainted) > 0 {
+		f.Text += fmt.Sprintf("; %d more %s", len(tainted), repelled(tainted))
+		f.Hint = joined(append([]string{f.Hint}, remedies(tainted)...))
+	}
+	return f
 }
 
 // ofClass keeps the devices of the class. short says that they are too few, but some.
@@ -152,7 +158,7 @@ func (d *diagnosis) selector(r request, index int, from []*devices.Device) ([]*d
 }
 
 // roomy keeps the devices that have what is asked of their capacities when nobody uses them.
-func (d *diagnosis) roomy(_ *devices.Stock, r request, from []*devices.Device) ([]*devices.Device, *finding) {
+func (d *diagnosis) roomy(r request, from []*devices.Device) ([]*devices.Device, *finding) {
 	var kept []*devices.Device
 	first := ""
 	for _, dev := range from {
@@ -172,51 +178,22 @@ func (d *diagnosis) roomy(_ *devices.Stock, r request, from []*devices.Device) (
 	}
 }
 
-// untainted keeps the devices whose taints the request tolerates.
-func (d *diagnosis) untainted(_ *devices.Stock, r request, from []*devices.Device) ([]*devices.Device, *finding) {
-	var kept []*devices.Device
-	var taints []string
-	for _, dev := range from {
-		if taint := dev.Repels(r.Tolerations); taint != nil {
-			taints = append(taints, "with "+taintText(*taint))
-		} else {
-			kept = append(kept, dev)
-		}
-	}
-	if len(taints) == 0 || len(kept) >= r.least() && !r.all() {
-		return kept, nil
-	}
-	return nil, &finding{
-		Blocker: blockerTaint, Distance: distanceTaint + 1 - float64(len(kept))/float64(max(r.least(), len(from))),
-		Text: fmt.Sprintf("%s wanted; of %s %d are tainted (%s), %d left", r.wanted(), count(len(from), "matching device"), len(taints), tally(taints), len(kept)),
-		Hint: "mend the devices, or tolerate the taint in the request",
-	}
-}
-
-func taintText(t resourceapi.DeviceTaint) string {
-	text := t.Key
-	if t.Value != "" {
-		text += "=" + t.Value
-	}
-	return text + ":" + string(t.Effect)
-}
-
 // free takes devices as they come, and says what stands in the way of the others.
-func (d *diagnosis) free(s *devices.Stock, r request, from []*devices.Device) ([]*devices.Device, *finding) {
+func (d *diagnosis) free(s *devices.Stock, r request, from []*devices.Device) *finding {
 	trial := s.Clone()
 	got := r.draw(trial, from)
 	if r.enough(got, len(from)) {
-		return from, nil
+		return nil
 	}
 	if f := d.usedNow(s, r, from, got); f != nil {
-		return nil, f
+		return f
 	}
 	// Nothing is used by others: it is the request's own devices that leave no room.
 	f := few(r, got, fmt.Sprintf("room for %d at once of %s%s", got, count(len(from), "matching device"), apart(trial, r, from)))
 	if r.all() {
 		f.Hint = "ask for a number of devices: those that match cannot all be had at once"
 	}
-	return nil, f
+	return f
 }
 
 // apart says why devices cannot be had beside those that the request has.

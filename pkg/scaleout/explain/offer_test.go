@@ -119,6 +119,14 @@ func (m *machine) taint(n int) *machine {
 	return m
 }
 
+// taintedAs puts a taint with that key on all devices.
+func (m *machine) taintedAs(key string) *machine {
+	for i := range m.spec.Devices {
+		m.spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: key, Effect: resourceapi.DeviceTaintEffectNoExecute}}
+	}
+	return m
+}
+
 // taken allocates devices by name.
 func (m *machine) taken(names ...string) *machine {
 	for _, name := range names {
