@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -29,7 +30,7 @@ type file struct {
 	BootID string `json:"bootID"`
 	// GPUs are the records by UUID.
 	GPUs map[string]health.Record `json:"gpus"`
-	// Seen are those GPUs as they were read last.
+	// Seen are all GPUs that could be read, and those with a fault, as they were read last.
 	Seen map[string]gpu.GPU `json:"seen,omitempty"`
 }
 
@@ -60,9 +61,9 @@ func (m *Monitor) Load(ctx context.Context) {
 			record.Notes = nil
 		}
 		m.records[uuid] = record
-		if last, seen := kept.Seen[uuid]; seen && kept.BootID == m.BootID {
-			m.seen[uuid] = last
-		}
+	}
+	if kept.BootID == m.BootID && kept.Seen != nil {
+		m.seen = kept.Seen
 	}
 }
 
@@ -82,15 +83,16 @@ func (m *Monitor) read() (kept file, err error) {
 	return kept, nil
 }
 
-// save keeps what is known of GPUs that have something wrong. Of a fault that another plugin
+// save keeps what is known: a GPU may be lost while no process looks. Of a fault that another plugin
 // process of a rolling update has seen earlier, that time counts: both publish the same.
 func (m *Monitor) save(ctx context.Context) {
 	other, err := m.read()
 	if err != nil {
 		other = file{} // it is replaced
 	}
-	kept := file{BootID: m.BootID, GPUs: map[string]health.Record{}, Seen: map[string]gpu.GPU{}}
+	kept := file{BootID: m.BootID, GPUs: map[string]health.Record{}}
 	m.mu.Lock()
+	kept.Seen = maps.Clone(m.seen)
 	for uuid, record := range m.records {
 		if other.BootID == m.BootID {
 			record = record.Since(other.GPUs[uuid])
@@ -98,9 +100,6 @@ func (m *Monitor) save(ctx context.Context) {
 		}
 		if len(record.Faults)+len(record.Notes) > 0 || record.Resets.Persistent {
 			kept.GPUs[uuid] = record
-			if last, seen := m.seen[uuid]; seen {
-				kept.Seen[uuid] = last
-			}
 		} else if _, watched := m.gpus[uuid]; !watched {
 			delete(m.records, uuid)
 		}

@@ -86,8 +86,9 @@ type Monitor struct {
 	gpus map[string]*patient
 	// records are those of all GPUs that are known to have or have had faults, by UUID.
 	records map[string]health.Record
-	// seen are the GPUs as they were read last.
-	seen map[string]gpu.GPU
+	// seen are the GPUs as they were read last. unsaved tells that there are others than in the file.
+	seen    map[string]gpu.GPU
+	unsaved bool
 }
 
 // patient is a GPU that is watched.
@@ -119,6 +120,9 @@ func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 	}
 	for _, g := range present {
 		seen[g.UUID] = nil
+		if _, known := m.seen[g.UUID]; !known {
+			m.unsaved = true
+		}
 		m.seen[g.UUID] = g
 	}
 	changed := false
@@ -140,8 +144,8 @@ func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 	}
 }
 
-// Remembered are the GPUs that have been seen, by this process or, of those with a fault, by an
-// earlier one since the machine started.
+// Remembered are the GPUs that have been seen, by this process or by an earlier one since the
+// machine started.
 func (m *Monitor) Remembered() []gpu.GPU {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -351,10 +355,18 @@ func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
 		}
 		changed = m.judge(ctx, uuid, m.take(uuid, facts)) || changed
 	}
-	if changed {
+	if m.takeUnsaved() || changed {
 		m.save(ctx)
 	}
 	return changed
+}
+
+func (m *Monitor) takeUnsaved() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	unsaved := m.unsaved
+	m.unsaved = false
+	return unsaved
 }
 
 // due are the GPUs that are to be asked now. They count as asked.
