@@ -52,18 +52,21 @@ var mayBeEmpty = map[string]string{
 // happened get it from here, so that the test passes alone.
 func testObservability(t *testing.T) {
 	t.Parallel()
-	held := newScenario(t, 1)
+	held, sim := newPartitionScenario(t, 2)
 	held.createTemplate("one", held.claimFor(1))
+	held.createTemplate("part", held.partitionsFor(1))
 	held.createPod(held.podFromTemplate("holder", "one"))
+	held.createPod(held.podFromTemplate("partition", "part"))
 	s := newScaleOut(t, "keda-seen")
 	s.createHeadroom("e2e-seen", fields{"deviceClassName": s.driver, "devices": int64(0), "nodeGroups": []any{"keda-seen"}})
 	d := s.newScaled("seen", s.ending(s.plainPod("")))
 	d.waiting(0)
 	d.scaledBy(5, d.byWaiting())
-	held.waitRunning("holder")
+	used := map[string]int{"holder": held.usedBy(sim, "holder"), "partition": held.usedBy(sim, "partition")}
 
-	p := s.startPrometheus()
+	p := s.startPrometheus(sim.serveDCGM(s.node))
 	p.expectRules()
+	p.expectAttribution(held.namespace, used)
 	p.expectSeries(slices.Concat(p.askedByDashboards(), p.selectedByAlerts()))
 }
 
@@ -72,9 +75,9 @@ type prometheus struct{ *scaleOut }
 
 const prometheusPod = "prometheus"
 
-func (s *scaleOut) startPrometheus() prometheus {
+func (s *scaleOut) startPrometheus(dcgm string) prometheus {
 	s.Helper()
-	config := map[string]string{"prometheus.yml": s.prometheusConfig()}
+	config := map[string]string{"prometheus.yml": s.prometheusConfig(dcgm)}
 	alerts, err := filepath.Glob(filepath.Join(chartDirectory, "alerts", "*.yaml"))
 	must(s, err, "list the alerts")
 	for _, path := range alerts {
@@ -104,14 +107,14 @@ func (s *scaleOut) startPrometheus() prometheus {
 
 // prometheusConfig scrapes each second what runs now, with the labels that the Operator and the chart's
 // PodMonitors give.
-func (s *scaleOut) prometheusConfig() string {
+func (s *scaleOut) prometheusConfig(dcgm string) string {
 	s.Helper()
 	type job struct {
 		name, namespace, selector string
 		port                      int
 		labels                    map[string]string
 	}
-	var scrapes []any
+	scrapes := []any{fields{"job_name": "dcgm-exporter", "static_configs": []any{fields{"targets": []any{dcgm}}}}}
 	for _, j := range []job{
 		{"mica-kubelet-plugin", s.plugin.namespace, pluginSelector, 8080, map[string]string{"node": s.node}},
 		{"mica-controller", s.plugin.namespace, controllerSelector, 8080, nil},
