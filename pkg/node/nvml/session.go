@@ -67,8 +67,11 @@ func (s *session) keepFiller(of nvml.GpuInstanceProfileInfo, filler nvml.Compute
 // sessions are those of a Library, one at a time. A call begins one where there is none.
 type sessions struct {
 	api nvml.Interface
-	// use is held for reading by calls, and for writing while a session begins or ends.
-	use     sync.RWMutex
+	// use is held for reading by calls, and for writing while a session begins or ends. Some calls
+	// lock it twice, so nobody waits to lock it for writing while there is a session.
+	use sync.RWMutex
+	// beginning is held by the one who begins a session.
+	beginning sync.Mutex
 	current atomic.Pointer[session]
 	closed  atomic.Bool
 	census  census
@@ -103,13 +106,15 @@ func (s *sessions) enter() (in *session, leave func(), err error) {
 }
 
 func (s *sessions) begin() error {
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
+	if s.current.Load() != nil {
+		return nil // another call began it
+	}
 	s.use.Lock()
 	defer s.use.Unlock()
 	if s.closed.Load() {
 		return &Error{Call: "use NVML after it was closed", Return: nvml.ERROR_UNINITIALIZED}
-	}
-	if s.current.Load() != nil {
-		return nil
 	}
 	if err := check(s.api.Init(), "initialise", ""); err != nil {
 		return err

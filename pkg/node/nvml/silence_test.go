@@ -147,6 +147,42 @@ func TestAGPUThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
+// slowDriver takes a while to count its GPUs.
+type slowDriver struct{ gonvml.Interface }
+
+func (s slowDriver) DeviceGetCount() (int, gonvml.Return) {
+	time.Sleep(10 * time.Millisecond)
+	return s.Interface.DeviceGetCount()
+}
+
+// After the reset of a GPU, whoever comes first begins a session, and the others go on with it.
+func TestCallsThatBeginASessionTogether(t *testing.T) {
+	file := fixture.File(t, "g5.12xlarge")
+	library, err := nvml.New(slowDriver{fixture.Machine(t, file).Library()}, fixture.Sysfs(file))
+	must(t, err)
+	const calls = 4
+	answers := make(chan error, calls)
+	must(t, library.Closed(func() error {
+		for range calls {
+			go func() {
+				_, _, err := library.Discover()
+				answers <- err
+			}()
+		}
+		time.Sleep(50 * time.Millisecond) // until they wait
+		return nil
+	}))
+	for range calls {
+		select {
+		case err := <-answers:
+			must(t, err)
+		case <-time.After(30 * time.Second):
+			t.Fatal("calls wait for each other")
+		}
+	}
+	must(t, library.Close())
+}
+
 // A process that ends does not wait for a GPU.
 func TestClosingBesideAGPUThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
