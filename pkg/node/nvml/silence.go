@@ -13,27 +13,46 @@ const patience = 10 * time.Second
 // waits are the calls that have not returned, by what they do.
 type waits struct {
 	mu    sync.Mutex
-	under map[string]bool
+	under map[string]wait
 }
 
-// begin is false while an earlier call that does the same has not returned.
-func (w *waits) begin(what string) bool {
+type wait struct {
+	until    time.Time
+	returned chan struct{}
+}
+
+// begin notes a call. If an earlier one that does the same has not returned, that is other.
+func (w *waits) begin(what string) (own wait, other *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.under[what] {
-		return false
+	if earlier, under := w.under[what]; under {
+		return wait{}, &earlier
 	}
 	if w.under == nil {
-		w.under = map[string]bool{}
+		w.under = map[string]wait{}
 	}
-	w.under[what] = true
-	return true
+	own = wait{until: time.Now().Add(patience), returned: make(chan struct{})}
+	w.under[what] = own
+	return own, nil
 }
 
 func (w *waits) end(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	close(w.under[what].returned)
 	delete(w.under, what)
+}
+
+// over waits for the call, and tells whether it has returned in time.
+func (w wait) over() bool {
+	late := time.NewTimer(time.Until(w.until))
+	defer late.Stop()
+	select {
+	case <-w.returned:
+		return true
+	case <-late.C:
+		return false
+	}
 }
 
 // bounded makes a call about a GPU within the caller's session, and waits for it as long as a GPU
@@ -41,23 +60,22 @@ func (w *waits) end(what string) {
 // its session lasts as long.
 func bounded[T any](s *sessions, what string, call func() (T, error)) (answer T, err error) {
 	silent := fmt.Errorf("%s: %w within %s", what, ErrSilent, patience)
-	if !s.waits.begin(what) {
-		return answer, silent
+	own, other := s.waits.begin(what)
+	for ; other != nil; own, other = s.waits.begin(what) {
+		if !other.over() {
+			return answer, silent
+		}
 	}
 	s.use.RLock()
-	returned := make(chan func() (T, error), 1)
+	var returned func() (T, error)
 	go func() {
 		answer, err := call()
 		s.use.RUnlock()
+		returned = func() (T, error) { return answer, err }
 		s.waits.end(what)
-		returned <- func() (T, error) { return answer, err }
 	}()
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case result := <-returned:
-		return result()
-	case <-late.C:
+	if !own.over() {
 		return answer, silent
 	}
+	return returned()
 }
