@@ -43,7 +43,8 @@ var listenAgain = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minut
 
 // GPUs are those of an open NVIDIA driver.
 type GPUs interface {
-	// Health asks a GPU how it is. The error is nvml.ErrGPULost where it is lost.
+	// Health asks a GPU how it is. The error is nvml.ErrGPULost where it is lost, and nvml.ErrSilent
+	// where it does not answer.
 	Health(uuid string) (health.Level, error)
 	// NextEvent waits for a report of any GPU.
 	NextEvent(ctx context.Context) (nvml.Report, error)
@@ -425,6 +426,8 @@ func (m *Monitor) facts(uuid string, level health.Level, err error) health.Facts
 	switch {
 	case err == nil:
 		return m.take(uuid, health.Facts{Reach: health.Answers, Level: level})
+	case errors.Is(err, nvml.ErrSilent):
+		return m.take(uuid, health.Facts{Reach: health.Silent})
 	case errors.Is(err, nvml.ErrGPULost) || m.failedTooOften(uuid):
 		return m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})
 	}

@@ -24,16 +24,16 @@ var actions = map[uint64]health.Action{
 // Health asks a GPU how it is, in one call, and one more on boards that may be in an NVLink fabric.
 // What the board or driver does not know is no fault:
 // drivers before R565 have no recovery action, and boards without ECC no rows that are remapped.
-// The error is ErrGPULost where the GPU is.
-func (l *Library) Health(uuid string) (level health.Level, err error) {
-	err = l.on(uuid, func(d *device) error {
+// The error is ErrGPULost where the GPU is, and ErrSilent where it does not answer.
+func (l *Library) Health(uuid string) (health.Level, error) {
+	return ask(l, "read the health", uuid, func(d *device) (level health.Level, err error) {
 		values := []nvml.FieldValue{
 			{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
 			{FieldId: nvml.FI_DEV_REMAPPED_PENDING},
 			{FieldId: nvml.FI_DEV_REMAPPED_FAILURE},
 		}
 		if ret := d.GetFieldValues(values); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
-			return check(ret, "read the health", d.uuid)
+			return level, check(ret, "read the health", d.uuid)
 		}
 		if action, known := number(values[0]); known {
 			level.Action = actions[action]
@@ -43,13 +43,12 @@ func (l *Library) Health(uuid string) (level health.Level, err error) {
 		level.RemapPending, level.RemapFailed = pending != 0, failed != 0
 		for _, value := range values {
 			if nvml.Return(value.NvmlReturn) == nvml.ERROR_GPU_IS_LOST {
-				return check(nvml.ERROR_GPU_IS_LOST, "read the health", d.uuid)
+				return level, check(nvml.ERROR_GPU_IS_LOST, "read the health", d.uuid)
 			}
 		}
 		level.Fabric, err = d.fabricHealth()
-		return err
+		return level, err
 	})
-	return level, err
 }
 
 // fabricHealthSymbol is missing from drivers that know no health of a fabric.

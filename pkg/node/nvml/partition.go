@@ -75,13 +75,12 @@ func (d *device) switchable() (bool, error) {
 }
 
 // Instances are all GPU instances of a GPU, whoever made them; none where MIG
-// is not enabled.
-func (l *Library) Instances(uuid string) (instances []gpu.Instance, err error) {
-	err = l.on(uuid, func(d *device) error {
-		instances, _, err = d.readInstances()
-		return err
+// is not enabled. The error is ErrSilent where the GPU does not answer.
+func (l *Library) Instances(uuid string) ([]gpu.Instance, error) {
+	return ask(l, "list the GPU instances", uuid, func(d *device) ([]gpu.Instance, error) {
+		instances, _, err := d.readInstances()
+		return instances, err
 	})
-	return instances, err
 }
 
 // HasInstances tells whether there is any GPU instance on a GPU, whoever made it. It is

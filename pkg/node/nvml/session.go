@@ -72,10 +72,10 @@ type sessions struct {
 	use sync.RWMutex
 	// beginning is held by the one who begins a session.
 	beginning sync.Mutex
-	current atomic.Pointer[session]
-	closed  atomic.Bool
-	census  census
-	waits   waits
+	current   atomic.Pointer[session]
+	closed    atomic.Bool
+	census    census
+	waits     waits
 	// listening has room for one, who waits for events or ends a session.
 	listening chan struct{}
 }
@@ -311,6 +311,24 @@ func (l *Library) on(uuid string, call func(*device) error) error {
 	return in.judge(d, call(d))
 }
 
+// ask asks one GPU something, as what says, which may be sick: the error is ErrSilent where it does
+// not answer.
+func ask[T any](l *Library, what, uuid string, question func(*device) (T, error)) (answer T, err error) {
+	in, leave, err := l.sessions.enter()
+	if err != nil {
+		return answer, err
+	}
+	defer leave()
+	return bounded(&l.sessions, what+" of "+uuid, func() (found T, err error) {
+		d, err := in.device(uuid)
+		if err == nil {
+			found, err = question(d)
+			err = in.judge(d, err)
+		}
+		return found, err
+	})
+}
+
 // Rest shuts NVML down unless a call is under way, and tells whether it is. While it rests, the
 // kernel driver can be unloaded and a GPU be reset. The next call initialises it again, and
 // learns every handle anew.
@@ -321,25 +339,25 @@ func (l *Library) Rest() (resting bool, err error) { return l.sessions.end() }
 func (l *Library) Closed(do func() error) error { return l.sessions.during(do) }
 
 // Persistence tells whether the persistence mode of a GPU is enabled. It is not on a board without
-// one.
+// one. The error is ErrSilent where the GPU does not answer.
 func (l *Library) Persistence(uuid string) (enabled bool, err error) {
-	err = l.on(uuid, func(d *device) error {
+	return ask(l, "read the persistence mode", uuid, func(d *device) (bool, error) {
 		mode, ret := d.GetPersistenceMode()
 		if ret == nvml.ERROR_NOT_SUPPORTED {
-			return nil
+			return false, nil
 		}
-		enabled = mode == nvml.FEATURE_ENABLED
-		return check(ret, "read the persistence mode", uuid)
+		return mode == nvml.FEATURE_ENABLED, check(ret, "read the persistence mode", uuid)
 	})
-	return enabled, err
 }
 
-// SetPersistence enables or disables the persistence mode of a GPU.
+// SetPersistence enables or disables the persistence mode of a GPU. The error is ErrSilent where the
+// GPU does not answer, and until it does, so that the last call that is made counts.
 func (l *Library) SetPersistence(uuid string, enabled bool) error {
 	mode := map[bool]nvml.EnableState{true: nvml.FEATURE_ENABLED, false: nvml.FEATURE_DISABLED}[enabled]
-	return l.on(uuid, func(d *device) error {
-		return check(d.SetPersistenceMode(mode), "set the persistence mode", uuid)
+	_, err := ask(l, "set the persistence mode", uuid, func(d *device) (struct{}, error) {
+		return struct{}{}, check(d.SetPersistenceMode(mode), "set the persistence mode", uuid)
 	})
+	return err
 }
 
 // Persistent tells whether the driver keeps every GPU initialised that has been asked for,

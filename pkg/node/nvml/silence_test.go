@@ -69,6 +69,16 @@ func (m *mute) GetPersistenceMode() (gonvml.EnableState, gonvml.Return) {
 	return m.Device.GetPersistenceMode()
 }
 
+func (m *mute) SetPersistenceMode(mode gonvml.EnableState) gonvml.Return {
+	m.wait()
+	return m.Device.SetPersistenceMode(mode)
+}
+
+func (m *mute) GetFieldValues(values []gonvml.FieldValue) gonvml.Return {
+	m.wait()
+	return m.Device.GetFieldValues(values)
+}
+
 func (m *mute) GetSupportedEventTypes() (uint64, gonvml.Return) {
 	m.wait()
 	return m.Device.GetSupportedEventTypes()
@@ -147,6 +157,46 @@ func TestAGPUThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
+// What is asked of a single GPU, as for its reset, is bounded, too. What was set last counts.
+func TestQuestionsToAGPUThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &mute{}
+		library, machine := withOdd(t, func(d gonvml.Device) gonvml.Device {
+			m.Device = d
+			return m
+		})
+		node, _, err := library.Discover()
+		must(t, err)
+		uuid, release := node.GPUs[2].UUID, make(chan struct{})
+		m.silent = release
+		for name, ask := range map[string]func() error{
+			"its health":                func() error { _, err := library.Health(uuid); return err },
+			"its instances":             func() error { _, err := library.Instances(uuid); return err },
+			"its persistence mode":      func() error { _, err := library.Persistence(uuid); return err },
+			"a change of that":          func() error { return library.SetPersistence(uuid, false) },
+			"another change in between": func() error { return library.SetPersistence(uuid, true) },
+		} {
+			answered := make(chan error, 1)
+			go func() { answered <- ask() }()
+			select {
+			case err := <-answered:
+				if !errors.Is(err, nvml.ErrSilent) {
+					t.Errorf("%s: got %v", name, err)
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("%s: no answer", name)
+			}
+		}
+		close(release)
+		synctest.Wait()
+		must(t, library.SetPersistence(uuid, true))
+		if state, err := machine.State(); err != nil || !state.GPUs[2].PersistenceMode {
+			t.Errorf("the persistence mode is not what was set last: %v", err)
+		}
+		must(t, library.Close())
+	})
+}
+
 // slowDriver takes a while to count its GPUs.
 type slowDriver struct{ gonvml.Interface }
 
@@ -165,8 +215,8 @@ func TestCallsThatBeginASessionTogether(t *testing.T) {
 	must(t, library.Closed(func() error {
 		for range calls {
 			go func() {
-				_, _, err := library.Discover()
-				answers <- err
+				_, unreadable, err := library.Discover()
+				answers <- errors.Join(append(unreadable, err)...)
 			}()
 		}
 		time.Sleep(50 * time.Millisecond) // until they wait
