@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,9 +21,20 @@ import (
 // be devices for.
 const reasonCapped = "ScaleCapped"
 
-var cappedTriggers = prometheus.NewGauge(prometheus.GaugeOpts{
+// counted are the caps of the process's scaler.
+var counted atomic.Pointer[capEvents]
+
+// cappedTriggers counts when it is read: KEDA may have turned to another replica of the controller, and
+// nobody asks here any more.
+var cappedTriggers = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 	Name: "mica_keda_capped_triggers",
 	Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
+}, func() float64 {
+	c := counted.Load()
+	if c == nil {
+		return 0
+	}
+	return float64(c.biting())
 })
 
 // forgotten is how long after its last question a trigger is taken for gone.
@@ -56,7 +68,9 @@ type capRecord struct {
 const quiet = time.Minute
 
 func newCapEvents(recorder events.EventRecorder, c clock.PassiveClock) *capEvents {
-	return &capEvents{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
+	caps := &capEvents{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
+	counted.Store(caps)
+	return caps
 }
 
 // report tells who looks at the target why it does not grow. How many replicas are wanted
@@ -94,7 +108,6 @@ func (c *capEvents) remember(id identity, may replicaCap) bool {
 	}
 	l.bites, l.asked = true, now
 	c.caps[id] = l
-	c.count()
 	return tell
 }
 
@@ -118,18 +131,20 @@ func (c *capEvents) forget(id identity) bool {
 		return false
 	}
 	c.caps[id] = capRecord{at: l.at, asked: l.asked}
-	c.count()
 	return l.told != nil
 }
 
-func (c *capEvents) count() {
-	biting := 0
+// biting counts the caps below their load, of triggers that somebody asks about.
+func (c *capEvents) biting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, n := c.clock.Now(), 0
 	for _, l := range c.caps {
-		if l.bites {
-			biting++
+		if l.bites && now.Sub(l.asked) < forgotten {
+			n++
 		}
 	}
-	cappedTriggers.Set(float64(biting))
+	return n
 }
 
 // sweep drops the triggers that nobody asks about.
@@ -141,7 +156,6 @@ func (c *capEvents) sweep() {
 				delete(c.caps, id)
 			}
 		}
-		c.count()
 	}
 }
 

@@ -186,6 +186,8 @@ func TestACapIsToldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	capped(1)
+	w.clock.Step(forgotten) // KEDA asks another replica of the controller
+	capped(0)
 }
 
 // Who reaches the port chooses what triggers say.
