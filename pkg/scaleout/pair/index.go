@@ -20,7 +20,7 @@ type index struct {
 	waiting map[string]map[string]waiting
 	// misses are, by group, the kinds of which no pod fits on a new node.
 	misses map[string]map[string]string
-	// strangers are pods that fit on a new node of no group.
+	// strangers are pods that fit on a new node of no group, as where there are none.
 	strangers map[types.UID]bool
 	// coming are the groups on whose nodes to come a headroom counts; all tells that one
 	// counts on any.
@@ -84,7 +84,7 @@ func (x *index) addKind(kind *scaleout.Kind) {
 		}
 	}
 	for _, pod := range kind.Pods {
-		if misses > 0 && misses == len(kind.Groups) {
+		if kind.Problem == "" && misses == len(kind.Groups) {
 			x.strangers[pod.UID] = true
 		}
 		if pod.Node != "" {
