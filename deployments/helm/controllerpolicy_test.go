@@ -94,7 +94,7 @@ func TestNodePolicyDecides(t *testing.T) {
 // waiting is a pod that the scheduler could not place.
 func waiting() *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", Labels: map[string]string{"a": "b"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", Labels: map[string]string{"a": "b"}, Finalizers: []string{"batch.kubernetes.io/job-tracking"}},
 		Status: corev1.PodStatus{
 			Phase:      corev1.PodPending,
 			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable"}},
@@ -132,18 +132,27 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 		"another condition": {func(p *corev1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "Ready"})
 		}, "and no other", nil},
-		"no condition left":           {func(p *corev1.Pod) { p.Status.Conditions = nil }, "and no other", nil},
-		"ended":                       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "nothing else", nil},
-		"nominated":                   {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, "nothing else", nil},
-		"another claim than its own":  {func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c"}} }, "nothing else", nil},
-		"a label on the way":          {func(p *corev1.Pod) { p.Labels["a"] = "c" }, "nothing else", nil},
-		"an address":                  {func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }, "nothing else", nil},
-		"the states of containers":    {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else", nil},
-		"everything but its own gone": {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else", nil},
-		"kept from the autoscaler":    {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, "", nil},
-		"what its deletion costs": {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "200"} }, "", nil},
-		"another delay":               {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h", nil},
-		"an annotation on the way":    {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else", nil},
+		"no condition left":                 {func(p *corev1.Pod) { p.Status.Conditions = nil }, "and no other", nil},
+		"ended":                             {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "nothing else", nil},
+		"nominated":                         {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, "nothing else", nil},
+		"another claim than its own":        {func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c"}} }, "nothing else", nil},
+		"a label on the way":                {func(p *corev1.Pod) { p.Labels["a"] = "c" }, "nothing else", nil},
+		"an address":                        {func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }, "nothing else", nil},
+		"the states of containers":          {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else", nil},
+		"everything but its own gone":       {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else", nil},
+		"kept from the autoscaler":          {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, "", nil},
+		"what its deletion costs":           {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "200"} }, "", nil},
+		"another delay":                     {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h", nil},
+		"a finalizer, to end a Job's count": {func(p *corev1.Pod) { p.Finalizers = nil }, "nothing else", nil},
+		"another address":                   {func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }, "nothing else", nil},
+		"the host's address":                {func(p *corev1.Pod) { p.Status.HostIP = "10.0.0.1" }, "nothing else", nil},
+		"the states of init containers": {func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}}
+		}, "nothing else", nil},
+		"another claim of its extended resources": {func(p *corev1.Pod) {
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "c"}
+		}, "nothing else", nil},
+		"an annotation on the way": {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := waiting(), waiting()
