@@ -44,6 +44,7 @@ type panel struct {
 	Type        string  `json:"type"`
 	Title       string  `json:"title"`
 	Description string  `json:"description"`
+	Interval    string  `json:"interval"`
 	Datasource  *source `json:"datasource"`
 	GridPos     struct {
 		X, Y, W, H int
@@ -156,6 +157,9 @@ func expectPanel(t *testing.T, what string, p panel) {
 			t.Errorf("%s: two queries are called %q", what, target.RefID)
 		}
 		refs[target.RefID] = true
+		if strings.Contains(target.Expr, "[$__interval]") && p.Interval == "" {
+			t.Errorf("%s: query %s has windows of $__interval, which may be shorter than two scrapes: give the panel an interval", what, target.RefID)
+		}
 		if target.Datasource == nil || target.Datasource.UID != anySource {
 			t.Errorf("%s: query %s has the data source %v, want %s", what, target.RefID, target.Datasource, anySource)
 		}
