@@ -26,16 +26,24 @@ func (c *claimants) read(claim *resourceapi.ResourceClaim) {
 	c.known[string(claim.UID)] = known
 }
 
-// of are those of prepared claims. It forgets the others.
-func (c *claimants) of(prepared []journal.Record) map[string]account.Claim {
+// now are those that are known now.
+func (c *claimants) now() map[string]account.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := make(map[string]account.Claim, len(prepared))
+	return maps.Clone(c.known)
+}
+
+// of are those of prepared claims. It forgets others that were known before those were listed: one that
+// has come since may be prepared.
+func (c *claimants) of(prepared []journal.Record, before map[string]account.Claim) map[string]account.Claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone := maps.Clone(before)
 	for _, record := range prepared {
-		if claim, known := c.known[record.ClaimUID]; known {
-			kept[record.ClaimUID] = claim
-		}
+		delete(gone, record.ClaimUID)
 	}
-	c.known = kept
-	return maps.Clone(kept)
+	for uid := range gone {
+		delete(c.known, uid)
+	}
+	return maps.Clone(c.known)
 }

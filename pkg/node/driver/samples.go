@@ -45,6 +45,7 @@ func (d *Driver) claimsChanged() {
 
 // countPrepared reads the journal, which other plugin processes change too.
 func (d *Driver) countPrepared(ctx context.Context) {
+	known := d.claimants.now()
 	prepared, err := d.preparer.Prepared(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
@@ -58,7 +59,7 @@ func (d *Driver) countPrepared(ctx context.Context) {
 		shapes[shape.Name()] = shape
 	}
 	// Before the samples of devices that are no longer held are forgotten.
-	d.account.Set(account.Holds(prepared, d.claimants.of(prepared), shapes))
+	d.account.Set(account.Holds(prepared, d.claimants.of(prepared, known), shapes))
 	if !d.Unsampled {
 		d.samples.Set(held(prepared))
 	}
