@@ -3,6 +3,7 @@ package standby
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -177,23 +178,38 @@ func (k *Keeper) forget(uid types.UID) {
 	delete(k.tasks, uid)
 }
 
-// write leaves alone a pod that has gone, and one of the same name that is another.
+// write leaves alone a pod that has gone, and one of the same name that is another. Why a gate is closed it
+// says of the version that it has read: another replica may have opened the gate since.
 func write(ctx context.Context, c client.Client, t *task, now time.Time) error {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = t.pod.Namespace, t.pod.Name
-	err := c.Status().Patch(ctx, pod, conditionPatch(t, now))
+	if !t.open {
+		if err := c.Get(ctx, t.pod, pod); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if isOpen(pod) {
+			return nil
+		}
+	}
+	err := c.Status().Patch(ctx, pod, conditionPatch(t, pod.ResourceVersion, now))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-func conditionPatch(t *task, now time.Time) client.Patch {
+func isOpen(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == v1alpha1.ConditionServing && c.Status == corev1.ConditionTrue
+	})
+}
+
+func conditionPatch(t *task, version string, now time.Time) client.Patch {
 	status := corev1.ConditionFalse
 	if t.open {
 		status = corev1.ConditionTrue
 	}
-	return mergePatch(t.uid, corev1.PodCondition{
+	return mergePatch(t.uid, version, corev1.PodCondition{
 		Type: v1alpha1.ConditionServing, Status: status, Reason: t.reason, Message: t.message, LastTransitionTime: stamp(now),
 	})
 }

@@ -135,9 +135,38 @@ func TestAGateThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 	t.Error("the gate stays closed")
 }
 
+// Another replica has opened it, and the cache of this one does not show that yet.
+func TestAGateIsNotClosedByWhoHasNotSeenItOpened(t *testing.T) {
+	w := newWorld(t, object("a"))
+	var stale corev1.Pod
+	if err := w.Get(t.Context(), client.ObjectKey{Namespace: "llm", Name: "a"}, &stale); err != nil {
+		t.Fatal(err)
+	}
+	behind := interceptor.NewClient(w, interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+			stale.DeepCopyInto(o.(*corev1.Pod))
+			return nil
+		},
+	})
+	a := task{pod: client.ObjectKeyFromObject(&stale), uid: stale.UID}
+	opens, waits := a, a
+	opens.open, opens.reason, waits.reason = true, reasonServing, reasonStandby
+	if err := write(t.Context(), w, &opens, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]client.Client{"behind": behind, "up to date": w} {
+		if err := write(t.Context(), c, &waits, time.Now()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c := w.condition(t, "a"); c.Status != corev1.ConditionTrue {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
 // A pod of the same name may be another by now: the API server refuses a patch of another UID.
 func TestOnlyThePodThatWasMeantIsOpened(t *testing.T) {
-	data, err := conditionPatch(&task{uid: "uid-a", open: true}, time.Now()).Data(nil)
+	data, err := conditionPatch(&task{uid: "uid-a", open: true}, "", time.Now()).Data(nil)
 	if err != nil || !strings.Contains(string(data), `"uid":"uid-a"`) {
 		t.Errorf("%v, %s", err, data)
 	}

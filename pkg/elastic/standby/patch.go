@@ -12,10 +12,14 @@ import (
 
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
-// mergePatch changes one condition, of the pod with the UID only.
-func mergePatch(uid types.UID, condition corev1.PodCondition) client.Patch {
+// mergePatch changes one condition, of the pod with the UID only, and of its version only where one is given.
+func mergePatch(uid types.UID, version string, condition corev1.PodCondition) client.Patch {
+	of := map[string]any{"uid": uid}
+	if version != "" {
+		of["resourceVersion"] = version
+	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": uid},
+		"metadata": of,
 		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
 	})
 	if err != nil {
