@@ -37,10 +37,11 @@ func (f Fault) same(o Fault) bool {
 // faultsIn are the faults of a pool's GPUs, each once, by device.
 func faultsIn(pool devices.Pool) (faults []Fault) {
 	for _, published := range pool.Slices {
+		own := devices.OwnOf(published) // the controller keeps slices compact
 		for _, device := range published.Spec.Devices {
 			for _, taint := range device.Taints {
 				if slice.IsFault(taint) {
-					faults = append(faults, faultOf(device, taint))
+					faults = append(faults, faultOf(device, taint, own))
 				}
 			}
 		}
@@ -55,7 +56,7 @@ func faultsIn(pool devices.Pool) (faults []Fault) {
 	return faults
 }
 
-func faultOf(device resourceapi.Device, taint resourceapi.DeviceTaint) Fault {
+func faultOf(device resourceapi.Device, taint resourceapi.DeviceTaint, own devices.Own) Fault {
 	fault := Fault{Device: device.Name, Taint: taint.Key, Effect: taint.Effect}
 	if taint.Value != "" {
 		fault.Taint += "=" + taint.Value
@@ -64,7 +65,7 @@ func faultOf(device resourceapi.Device, taint resourceapi.DeviceTaint) Fault {
 		fault.Since = &metav1.Time{Time: taint.TimeAdded.UTC().Truncate(time.Second)}
 	}
 	for _, name := range []resourceapi.QualifiedName{gpu.AttributeParentUUID, gpu.AttributeUUID} {
-		if value := device.Attributes[name].StringValue; value != nil {
+		if value := own.Attribute(name, device.Attributes[name]).StringValue; value != nil {
 			fault.UUID = *value
 			break
 		}

@@ -12,12 +12,14 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -57,8 +59,8 @@ func (c *cluster) publish(slicesOfPool int64, taints ...resourceapi.DeviceTaint)
 	published := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "a-1"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: driver, NodeName: ptr.To("a"), Pool: resourceapi.ResourcePool{Name: "a", ResourceSliceCount: slicesOfPool},
 		Devices: []resourceapi.Device{
-			{Name: "gpu-0-mig-1g", Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{gpu.AttributeParentUUID: {StringValue: ptr.To("GPU-0")}, gpu.AttributeUUID: {StringValue: ptr.To("MIG-1")}}},
-			{Name: "gpu-0", Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{gpu.AttributeUUID: {StringValue: ptr.To("GPU-0")}}},
+			{Name: "gpu-0-mig-1g", Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{gpu.AttributeParentUUID: {StringValue: ptr.To("GPU-0")}, gpu.AttributeUUID: {StringValue: ptr.To("MIG-1")}, deviceattribute.StandardDeviceAttributePCIBusID: {StringValue: ptr.To("0000:53:00.0")}}},
+			{Name: "gpu-0", Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{gpu.AttributeUUID: {StringValue: ptr.To("GPU-0")}, deviceattribute.StandardDeviceAttributePCIBusID: {StringValue: ptr.To("0000:53:00.0")}}},
 		},
 	}}
 	if err := c.Client.Delete(c.Context(), published.DeepCopy()); client.IgnoreNotFound(err) != nil {
@@ -67,6 +69,7 @@ func (c *cluster) publish(slicesOfPool int64, taints ...resourceapi.DeviceTaint)
 	if slicesOfPool == 0 {
 		return
 	}
+	devices.NewCompactor().Compact(published) // as the controller's cache does
 	if err := c.Client.Create(c.Context(), published); err != nil {
 		c.Fatal(err)
 	}
