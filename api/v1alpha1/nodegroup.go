@@ -315,6 +315,11 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	ProviderMax *int32 `json:"providerMax,omitempty"`
+	// providerSize is how many nodes EKS or EC2 Auto Scaling is to have in the group, as last seen.
+	// Unset: not asked, as with pairing placeholder.
+	//
+	// +optional
+	ProviderSize *int32 `json:"providerSize,omitempty"`
 	// backoff is why and how long the group does not grow.
 	//
 	// +optional

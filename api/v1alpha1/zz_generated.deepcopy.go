@@ -443,6 +443,11 @@ func (in *GPUNodeGroupStatus) DeepCopyInto(out *GPUNodeGroupStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.ProviderSize != nil {
+		in, out := &in.ProviderSize, &out.ProviderSize
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Backoff != nil {
 		in, out := &in.Backoff, &out.Backoff
 		*out = new(Backoff)

@@ -5,8 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -39,32 +37,23 @@ func dcgmUsed(g model.GPUState, i model.InstanceState) int {
 	return 1000*(g.Index+1) + i.ID
 }
 
-// serveDCGM serves what dcgm-exporter would say of the simulated node, and returns where.
-func (sim simulator) serveDCGM(host string) (address string) {
+// dcgmPage is what dcgm-exporter would say of the simulated node now.
+func (sim simulator) dcgmPage(host string) string {
 	sim.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(os.Getenv("MICA_NODE_IP"), "0"))
-	must(sim, err, "listen for Prometheus")
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		state, err := sim.control.State()
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
+	state, err := sim.control.State()
+	must(sim, err, "ask the simulator")
+	var entities []dcgmEntity
+	for _, g := range state.GPUs {
+		if len(g.Instances) == 0 {
+			entities = append(entities, dcgmEntity{GPU: g, Host: host})
 		}
-		var entities []dcgmEntity
-		for _, g := range state.GPUs {
-			if len(g.Instances) == 0 {
-				entities = append(entities, dcgmEntity{GPU: g, Host: host})
-			}
-			for _, i := range g.Instances {
-				entities = append(entities, dcgmEntity{g, i, host})
-			}
+		for _, i := range g.Instances {
+			entities = append(entities, dcgmEntity{g, i, host})
 		}
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = dcgm.Execute(w, entities) // Prometheus says what it did not understand
-	})}
-	sim.Cleanup(func() { _ = server.Close() })
-	go func() { _ = server.Serve(listener) }()
-	return listener.Addr().String()
+	}
+	var page strings.Builder
+	must(sim, dcgm.Execute(&page, entities), "write the page")
+	return page.String()
 }
 
 // documentedQuery is the line of a page of the documentation that begins with this.

@@ -64,7 +64,7 @@ func testObservability(t *testing.T) {
 	d.scaledBy(5, d.byWaiting())
 	used := map[string]int{"holder": held.usedBy(sim, "holder"), "partition": held.usedBy(sim, "partition")}
 
-	p := s.startPrometheus(sim.serveDCGM(s.node))
+	p := s.startPrometheus(sim.dcgmPage(s.node))
 	p.expectRules()
 	p.expectAttribution(held.namespace, used)
 	p.expectSeries(slices.Concat(p.askedByDashboards(), p.selectedByAlerts()))
@@ -73,11 +73,14 @@ func testObservability(t *testing.T) {
 // prometheus is one in a pod of the test.
 type prometheus struct{ *scaleOut }
 
-const prometheusPod = "prometheus"
+const (
+	prometheusPod = "prometheus"
+	dcgmFile      = "dcgm.txt"
+)
 
 func (s *scaleOut) startPrometheus(dcgm string) prometheus {
 	s.Helper()
-	config := map[string]string{"prometheus.yml": s.prometheusConfig(dcgm)}
+	config := map[string]string{"prometheus.yml": s.prometheusConfig(), dcgmFile: dcgm}
 	alerts, err := filepath.Glob(filepath.Join(chartDirectory, "alerts", "*.yaml"))
 	must(s, err, "list the alerts")
 	for _, path := range alerts {
@@ -92,7 +95,8 @@ func (s *scaleOut) startPrometheus(dcgm string) prometheus {
 	pod := s.ending(s.plainPod(prometheusPod))
 	pod.Spec.Containers[0] = corev1.Container{
 		Name: prometheusPod, Image: "mica.local/keda:dev", ImagePullPolicy: corev1.PullNever,
-		Command:      []string{"/usr/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data"},
+		Command:      []string{"/usr/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data",
+			"--web.user-assets=/etc/prometheus"},
 		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/prometheus"}, {Name: "data", MountPath: "/data"}},
 	}
 	pod.Spec.Volumes = []corev1.Volume{
@@ -107,14 +111,18 @@ func (s *scaleOut) startPrometheus(dcgm string) prometheus {
 
 // prometheusConfig scrapes each second what runs now, with the labels that the Operator and the chart's
 // PodMonitors give.
-func (s *scaleOut) prometheusConfig(dcgm string) string {
+func (s *scaleOut) prometheusConfig() string {
 	s.Helper()
 	type job struct {
 		name, namespace, selector string
 		port                      int
 		labels                    map[string]string
 	}
-	scrapes := []any{fields{"job_name": "dcgm-exporter", "static_configs": []any{fields{"targets": []any{dcgm}}}}}
+	// No pod can reach the test, so Prometheus serves to itself what DCGM's exporter would.
+	scrapes := []any{fields{
+		"job_name": "dcgm-exporter", "metrics_path": "/user/" + dcgmFile, "fallback_scrape_protocol": "PrometheusText0.0.4",
+		"static_configs": []any{fields{"targets": []any{"localhost:9090"}}},
+	}}
 	for _, j := range []job{
 		{"mica-kubelet-plugin", s.plugin.namespace, pluginSelector, 8080, map[string]string{"node": s.node}},
 		{"mica-controller", s.plugin.namespace, controllerSelector, 8080, nil},

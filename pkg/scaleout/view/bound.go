@@ -36,6 +36,17 @@ func (r *reading) providerMax(group *v1alpha1.GPUNodeGroup) *int32 {
 	return group.Status.ProviderMax
 }
 
+// providerSize is the same of the size that the group is to have.
+func (r *reading) providerSize(group *v1alpha1.GPUNodeGroup) *int32 {
+	if group.Spec.Pairing != v1alpha1.PairingDirect {
+		return nil
+	}
+	if answer, asked := r.eks[group.Name]; asked && answer.Err == nil {
+		return limit(answer.Desired)
+	}
+	return group.Status.ProviderSize
+}
+
 func limit(nodes int) *int32 {
 	n := int32(nodes)
 	return &n

@@ -18,6 +18,7 @@ import (
 func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
 	group := Group{Object: object, Refused: r.members.refused[object.Name]}
 	group.ProviderMax = r.providerMax(object)
+	group.ProviderSize = r.providerSize(object)
 	group.Max = group.most()
 	if group.Refused != "" {
 		return group
@@ -51,7 +52,7 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		desired = answer.Desired
 	}
 	out.Size = group.SizeWith(out.Upcoming, desired)
-	out.Foreign = max(r.target(object)-out.Size, 0)
+	out.Foreign = max(r.target(&group)-out.Size, 0)
 	if out.Closed == "" {
 		out.Closed = Closed(object, r.Autoscaler, r.Now)
 	}
@@ -67,14 +68,14 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 }
 
 // target is the size that the group is to have, as far as somebody says.
-func (r *reading) target(object *v1alpha1.GPUNodeGroup) int {
-	if answer, asked := r.eks[object.Name]; asked && answer.Err == nil {
-		return answer.Desired
+func (r *reading) target(group *Group) int {
+	if group.ProviderSize != nil {
+		return int(*group.ProviderSize)
 	}
 	if r.Autoscaler == nil {
 		return 0
 	}
-	said, _ := r.Autoscaler.Of(object, r.Now)
+	said, _ := r.Autoscaler.Of(group.Object, r.Now)
 	return said.Target
 }
 

@@ -71,7 +71,9 @@ type Group struct {
 	// ProviderMax is the limit of who makes the group grow, nil where it is not known. Max is the
 	// most nodes that it may have, by spec or by that, nil where there is no limit.
 	ProviderMax *int32
-	Max         *int
+	// ProviderSize is the size that EKS or EC2 Auto Scaling is to give the group, nil where they are not asked.
+	ProviderSize *int32
+	Max          *int
 	// Refused says why the group is not planned with at all: its labels are another group's.
 	Refused string
 	// Withheld says why a new node would offer no GPU: the group's nodes do not.
