@@ -22,46 +22,65 @@ import (
 
 // The tests of this file make GPUs sick, so they run alone.
 
-// TestASickGPU lets a GPU fall ill under a pod: the pod goes on and says why its device is
-// unhealthy, new claims get other GPUs, also after a restart of the plugin, and the GPU is given out
-// again after its recovery.
+// TestASickGPU lets a GPU fall ill under a pod, in a partition where the node has some: the pod goes
+// on and says why its device is unhealthy, new claims get other GPUs or have a node asked for, also
+// after a restart of the plugin, and the GPU is given out again after its recovery. Another GPU is
+// lost while no plugin runs.
 func TestASickGPU(t *testing.T) {
 	m := under.onNode(t)
 	sim := under.onSimulator(t)
 	s := newScenario(t, len(under.devices))
+	part := s.claimFor(1)
+	if len(s.partitions) > 0 {
+		part = s.partitionsFor(1)
+	}
+	s.createTemplate("part", part)
 	s.createTemplate("one", s.claimFor(1))
-	s.createPod(s.podFromTemplate("patient", "one"))
-	sick := s.expectOwnDevices("patient")[0]
+	s.createPod(s.podFromTemplate("patient", "part"))
+	hit := s.expectOwnDevices("patient")[0]
+	sick := s.boardOf(hit)
 	run := containerRun(s.waitRunning("patient"))
 	index := sim.gpu(sick).Index
 	t.Cleanup(func() { must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU") })
 
-	must(t, sim.control.Inject(model.XID(index, 43)), "report an error of the application")
-	s.waitForNodeEvent("GPUError", "XID 43")
-	s.expectHealth("patient", "Healthy", "XID 43")
-	s.expectTaint(sick.name, "")
+	// The driver asks for no action: words only, also of what a table would take for a fault.
+	for _, xid := range []uint64{13, 43, 109} {
+		must(t, sim.control.Inject(model.XID(index, xid)), "report an error of the application")
+	}
+	for _, xid := range []string{"XID 13", "XID 43", "XID 109"} {
+		s.waitForNodeEvent("GPUError", xid)
+		s.expectHealth("patient", "Healthy", xid)
+	}
+	s.expectTaint(hit.name, "")
 
 	must(t, sim.control.SetCondition(index, model.Condition{RecoveryAction: "node-reboot"}), "ask for a reboot")
 	must(t, sim.control.Inject(model.XID(index, 79)), "report an error of the GPU")
 	s.waitForNodeEvent("GPUFault", sick.uuid)
 	s.expectHealth("patient", "Unhealthy", "reboot the node")
-	since := s.expectTaint(sick.name, "NoSchedule")
+	since := s.expectTaint(hit.name, "NoSchedule")
+	s.expectTaint(sick.name, "NoSchedule")
 	s.expectNodeSays(corev1.ConditionFalse, sick.uuid, "gpu.nvidia.com/xid=79")
+	others := map[string]device{}
 	for i := range len(s.devices) - 1 {
 		name := fmt.Sprint("other-", i)
 		s.createPod(s.podFromTemplate(name, "one"))
-		if got := s.expectOwnDevices(name)[0]; got.uuid == sick.uuid {
+		others[name] = s.expectOwnDevices(name)[0]
+		if others[name].uuid == sick.uuid {
 			t.Errorf("%s got the sick GPU", name)
 		}
 	}
-	s.createPod(s.podFromTemplate("last", "one"))
-	s.expectUnschedulable("last")
+	s.expectReplacementAskedFor("last")
 
+	lost := sim.gpu(others["other-0"]).Index
+	t.Cleanup(func() { _ = sim.control.Return(lost) }) // it may be back
+	must(t, sim.control.Lose(lost), "lose a GPU")
 	_, err := m.killPlugin(t.Context())
 	must(t, err, "kill the plugin")
 	defer s.renewPlugin()
 	s.expectPluginReady()
-	if now := s.expectTaint(sick.name, "NoSchedule"); now != since {
+	s.expectTaint(others["other-0"].name, "NoSchedule")
+	must(t, sim.control.Return(lost), "bring the GPU back")
+	if now := s.expectTaint(hit.name, "NoSchedule"); now != since {
 		t.Errorf("after a restart the taint is since %s, and was since %s", now, since)
 	}
 	if now := containerRun(s.waitRunning("patient")); now != run {
@@ -71,11 +90,46 @@ func TestASickGPU(t *testing.T) {
 	s.expectUnschedulable("last")
 	must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU")
 	s.waitRunningNudged("last")
-	if got := s.expectOwnDevices("last")[0]; got.uuid != sick.uuid {
+	if got := s.boardOf(s.expectOwnDevices("last")[0]); got.uuid != sick.uuid {
 		t.Errorf("the pod has GPU %s, want %s, which has recovered", got.uuid, sick.uuid)
 	}
 	s.expectTaint(sick.name, "")
+	s.expectTaint(others["other-0"].name, "")
 	s.expectNodeSays(corev1.ConditionTrue, "", "")
+}
+
+// boardOf is the entire GPU that a device is of.
+func (s *scenario) boardOf(d device) device {
+	s.Helper()
+	for _, board := range s.devices {
+		if board.uuid == d.uuid || d.ofPartition() && board.uuid == d.text("parentUUID") {
+			return board
+		}
+	}
+	s.Fatalf("device %s is of no published GPU", d.name)
+	return device{}
+}
+
+// expectReplacementAskedFor makes a pod for which only the sick GPU has room: it is told why it does
+// not get it, and a group of nodes that only advises is to grow.
+func (s *scenario) expectReplacementAskedFor(pod string) {
+	s.Helper()
+	const group = "spare"
+	planner := scaleOut{scenario: s}
+	groups := planner.dynamic(gpuNodeGroups)
+	_, err := groups.Create(s.Context(), groupWith(group, fields{
+		"provider": fields{"eks": fields{"nodegroup": group, "cluster": "e2e"}}, "instanceType": h200, "max": int64(1), "pairing": "observe",
+		"template": fields{"allocatable": fields{"cpu": "180", "memory": "1900Gi", "pods": "110"}},
+	}), metav1.CreateOptions{})
+	must(s, err, "declare group %s", group)
+	defer func() { must(s, groups.Delete(s.Context(), group, metav1.DeleteOptions{}), "delete group %s", group) }()
+	s.createPod(s.podFromTemplate(pod, "part"))
+	s.expectUnschedulable(pod)
+	planner.expectGroup(group, "demand", int64(1))
+	const why = "with the taint gpu.nvidia.com/xid=79:NoSchedule (the GPU has a fault)"
+	if told := planner.explain(pod); !strings.Contains(told, why) {
+		s.Errorf("kubectl gpu explain does not say %q:\n%s", why, told)
+	}
 }
 
 // TestASickGPUEvicts follows a policy by which a fault ends the pods of a GPU, one by which it is only
@@ -105,6 +159,7 @@ func TestASickGPUEvicts(t *testing.T) {
 
 	name := s.createPolicy(rule(fields{"condition": "memory", "effect": "None"}))
 	must(t, sim.control.SetCondition(index, model.Condition{RemapFailed: true}), "wear the memory out")
+	must(t, sim.control.Inject(model.XID(index, 63)), "have the plugin ask now and not within a minute")
 	s.expectTaint(sick.name, "None")
 	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
 	s.expectTaint(sick.name, "NoSchedule")

@@ -95,7 +95,7 @@ func (s *scaleOut) startPrometheus(dcgm string) prometheus {
 	pod := s.ending(s.plainPod(prometheusPod))
 	pod.Spec.Containers[0] = corev1.Container{
 		Name: prometheusPod, Image: "mica.local/keda:dev", ImagePullPolicy: corev1.PullNever,
-		Command:      []string{"/usr/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data",
+		Command: []string{"/usr/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data",
 			"--web.user-assets=/etc/prometheus"},
 		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/prometheus"}, {Name: "data", MountPath: "/data"}},
 	}
