@@ -123,7 +123,9 @@ func (s *scenario) expectReplacementAskedFor(pod string) {
 	}), metav1.CreateOptions{})
 	must(s, err, "declare group %s", group)
 	defer func() { must(s, groups.Delete(s.Context(), group, metav1.DeleteOptions{}), "delete group %s", group) }()
-	s.createPod(s.podFromTemplate(pod, "part"))
+	anywhere := s.podFromTemplate(pod, "part")
+	anywhere.Spec.NodeSelector = nil
+	s.createPod(anywhere)
 	s.expectUnschedulable(pod)
 	planner.expectGroup(group, "demand", int64(1))
 	const why = "with the taint gpu.nvidia.com/xid=79:NoSchedule (the GPU has a fault)"
