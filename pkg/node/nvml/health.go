@@ -80,6 +80,11 @@ func (d *device) fabricHealth() (health.FabricHealth, error) {
 	if ret != nvml.SUCCESS || info.State != nvml.GPU_FABRIC_STATE_COMPLETED {
 		return health.FabricHealth{}, nil
 	}
+	// The state is also complete when the GPU was refused: "status must be checked only if state
+	// returned as complete" (nvml.h, nvmlGpuFabricInfo_v3_t).
+	if status := nvml.Return(info.Status); status != nvml.SUCCESS {
+		return health.FabricHealth{Summary: health.FabricUnhealthy, Reasons: "the GPU has not joined it: " + status.Error()}, nil
+	}
 	return health.FabricHealth{Summary: fabricSummaries[info.HealthSummary], Reasons: fabricReasons(info.HealthMask)}, nil
 }
 

@@ -3,6 +3,8 @@ package abi_test
 import (
 	"testing"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
@@ -29,6 +31,9 @@ func TestThePluginReadsTheHealthOfAFabric(t *testing.T) {
 		"unhealthy": {model.FabricCompleted, model.FabricUnhealthy, health.FabricHealth{Summary: health.FabricUnhealthy, Reasons: "unhealthy route, insufficient NVLinks"}},
 		"limited":   {model.FabricCompleted, model.FabricLimitedCapacity, health.FabricHealth{Summary: health.FabricLimited, Reasons: "degraded bandwidth"}},
 		"unsaid":    {model.FabricCompleted, model.FabricHealthUnknown, health.FabricHealth{}},
+		"refused": {model.FabricCompleted, model.FabricNotJoined, health.FabricHealth{
+			Summary: health.FabricUnhealthy, Reasons: "the GPU has not joined it: " + gonvml.ERROR_INSUFFICIENT_RESOURCES.Error(),
+		}},
 		"not ready": {model.FabricInProgress, model.FabricUnhealthy, health.FabricHealth{}},
 	} {
 		t.Run(name, func(t *testing.T) {

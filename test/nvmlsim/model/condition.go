@@ -22,11 +22,13 @@ type Condition struct {
 // value is healthy.
 type FabricHealth string
 
-// The states of the summary, and one of a driver that has no summary.
+// The states of the summary, one of a driver that has no summary, and that of a GPU that the fabric manager
+// has refused.
 const (
 	FabricUnhealthy       FabricHealth = "unhealthy"
 	FabricLimitedCapacity FabricHealth = "limited-capacity"
 	FabricHealthUnknown   FabricHealth = "unknown"
+	FabricNotJoined       FabricHealth = "not-joined"
 )
 
 // fabricHealths are the summary and the mask of each. Which conditions of the mask come with
@@ -34,17 +36,19 @@ const (
 var fabricHealths = map[FabricHealth]struct {
 	summary uint8
 	mask    uint32
+	status  nvml.Return
 }{
-	"": {nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY, healthyFabric},
-	FabricUnhealthy: {nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY, healthyFabric&^
+	"": {summary: nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY, mask: healthyFabric},
+	FabricUnhealthy: {summary: nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY, mask: healthyFabric&^
 		(nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY|
 			nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION) |
 		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY |
 		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INSUFFICIENT_NVLINKS<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION},
-	FabricLimitedCapacity: {nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, healthyFabric&^
+	FabricLimitedCapacity: {summary: nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, mask: healthyFabric&^
 		(nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW) |
 		nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW},
-	FabricHealthUnknown: {nvml.GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED, 0},
+	FabricHealthUnknown: {},
+	FabricNotJoined:     {status: nvml.ERROR_INSUFFICIENT_RESOURCES},
 }
 
 // RecoveryAction is a name of nvmlDeviceGpuRecoveryAction_t in nvml.h, in lower case.
@@ -80,7 +84,7 @@ func (m *Machine) SetCondition(gpu int, condition Condition) error {
 		return fmt.Errorf("recovery action %q is unknown: it is one of %q", condition.RecoveryAction, recoveryActions)
 	}
 	if _, known := fabricHealths[condition.Fabric]; !known {
-		return fmt.Errorf("fabric health %q is unknown: it is %s, %s, %s or empty", condition.Fabric, FabricUnhealthy, FabricLimitedCapacity, FabricHealthUnknown)
+		return fmt.Errorf("fabric health %q is unknown: it is %s, %s, %s, %s or empty", condition.Fabric, FabricUnhealthy, FabricLimitedCapacity, FabricHealthUnknown, FabricNotJoined)
 	}
 	m.mu.Lock()
 	changed := g.condition.RecoveryAction.number() != condition.RecoveryAction.number()

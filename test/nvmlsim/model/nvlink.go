@@ -115,7 +115,7 @@ func (d *device) fabric(function string) (fabricInfo, nvml.Return) {
 	info := fabricInfo{state: fabricStates[m.fabric]}
 	if m.fabric == FabricCompleted {
 		health := fabricHealths[d.gpu.condition.Fabric]
-		info.healthMask, info.healthSummary = health.mask, health.summary
+		info.healthMask, info.healthSummary, info.status = health.mask, health.summary, health.status
 	}
 	return info, nvml.SUCCESS
 }
@@ -124,19 +124,20 @@ func (d *device) fabric(function string) (fabricInfo, nvml.Return) {
 type fabricInfo struct {
 	state, healthSummary uint8
 	healthMask           uint32
+	status               nvml.Return
 }
 
 // GetGpuFabricInfo implements nvml.Device. A fabric within one machine reports
 // no cluster: its UUID and clique are zero.
 func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfo")
-	return nvml.GpuFabricInfo{Status: uint32(nvml.SUCCESS), State: fabric.state}, ret
+	return nvml.GpuFabricInfo{Status: uint32(fabric.status), State: fabric.state}, ret
 }
 
 // GpuFabricInfoV2 implements VersionedDevice.
 func (d *device) GpuFabricInfoV2() (nvml.GpuFabricInfo_v2, nvml.Return) {
 	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
-	info := nvml.GpuFabricInfo_v2{State: fabric.state, HealthMask: fabric.healthMask}
+	info := nvml.GpuFabricInfo_v2{Status: uint32(fabric.status), State: fabric.state, HealthMask: fabric.healthMask}
 	info.Version = nvml.STRUCT_VERSION(info, 2)
 	return info, ret
 }
@@ -144,7 +145,7 @@ func (d *device) GpuFabricInfoV2() (nvml.GpuFabricInfo_v2, nvml.Return) {
 // GpuFabricInfoV3 implements VersionedDevice.
 func (d *device) GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
-	info := nvml.GpuFabricInfo_v3{State: fabric.state, HealthMask: fabric.healthMask, HealthSummary: fabric.healthSummary}
+	info := nvml.GpuFabricInfo_v3{Status: uint32(fabric.status), State: fabric.state, HealthMask: fabric.healthMask, HealthSummary: fabric.healthSummary}
 	info.Version = nvml.STRUCT_VERSION(info, 3)
 	return info, ret
 }

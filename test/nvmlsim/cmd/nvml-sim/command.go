@@ -220,7 +220,7 @@ func conditionCommand(client connect) *cobra.Command {
 	}
 	cmd.Flags().StringVar((*string)(&condition.RecoveryAction), "recovery-action", "", "what the driver asks for, such as gpu-reset or node-reboot")
 	cmd.Flags().BoolVar(&condition.RemapPending, "remap-pending", false, "the next reset remaps rows of memory")
-	cmd.Flags().StringVar((*string)(&condition.Fabric), "fabric", "", "health of the links into NVSwitches: unhealthy, limited-capacity or unknown")
+	cmd.Flags().StringVar((*string)(&condition.Fabric), "fabric", "", "health of the links into NVSwitches: unhealthy, limited-capacity, unknown or not-joined")
 	cmd.Flags().BoolVar(&condition.RemapFailed, "remap-failed", false, "a row of memory could not be remapped")
 	return cmd
 }
