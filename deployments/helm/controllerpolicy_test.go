@@ -214,9 +214,9 @@ func TestNodeStatusPolicyDecides(t *testing.T) {
 		"where its kubelet answers": {func(n *corev1.Node) { n.Status.DaemonEndpoints.KubeletEndpoint.Port = 8080 }, "nothing else"},
 		"its container runtime":     {func(n *corev1.Node) { n.Status.NodeInfo.ContainerRuntimeVersion = "x" }, "nothing else"},
 		"what its runtime can":      {func(n *corev1.Node) { n.Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: "x"}} }, "nothing else"},
-		"a label on the way": {func(n *corev1.Node) { n.Labels["a"] = "c" }, "nothing else"},
-		"another annotation": {func(n *corev1.Node) { n.Annotations["a"] = "c" }, "and no other"},
-		"an annotation gone": {func(n *corev1.Node) { delete(n.Annotations, "a") }, "and no other"},
+		"a label on the way":        {func(n *corev1.Node) { n.Labels["a"] = "c" }, "nothing else"},
+		"another annotation":        {func(n *corev1.Node) { n.Annotations["a"] = "c" }, "and no other"},
+		"an annotation gone":        {func(n *corev1.Node) { delete(n.Annotations, "a") }, "and no other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			after := node()

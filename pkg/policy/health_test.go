@@ -37,8 +37,8 @@ func TestWhatFaultsMean(t *testing.T) {
 	for text, words := range map[string][]string{
 		"{shapes: {whole: {}}, health: [{condition: gpu-lost, effect: None, recovery: Reset}]}": {"spec.health[0].recovery", "no reset reaches a GPU", "leave Reset out"},
 		"{shapes: {whole: {}}, health: [{condition: xid, effect: None, recovery: Reboot}]}":     {"spec.health[0].recovery", `"Reboot" is unknown`},
-		"{shapes: {whole: {}}, health: [{condition: fever, effect: None}]}":     {"GPUPolicy p, spec.health[0].condition", `"fever" is unknown`, "gpu-lost"},
-		"{shapes: {whole: {}}, health: [{condition: xid, effect: NoExecutes}]}": {"GPUPolicy p, spec.health[0].effect", "NoExecute"},
+		"{shapes: {whole: {}}, health: [{condition: fever, effect: None}]}":                     {"GPUPolicy p, spec.health[0].condition", `"fever" is unknown`, "gpu-lost"},
+		"{shapes: {whole: {}}, health: [{condition: xid, effect: NoExecutes}]}":                 {"GPUPolicy p, spec.health[0].effect", "NoExecute"},
 	} {
 		_, err := Compile(fixture.Driver, parse(t, text))
 		fixture.Sentence(t, err, words...)

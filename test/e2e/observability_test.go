@@ -37,6 +37,7 @@ func TestAlertsFireForWhatTheyAreFor(t *testing.T) {
 var mayBeEmpty = map[string]string{
 	"mica_scaleout_verdicts":                                       "there are series only while pods wait",
 	"mica_scaleout_template_errors":                                "there are series only of groups with an error",
+	"mica_scaleout_oldest_pending_pod_timestamp_seconds":           "there are series only of pods that wait",
 	"mica_scaleout_stuck_nodes":                                    "there are series only of nodes that are stuck",
 	"mica_keda_certificate_expiry_timestamp_seconds":               "KEDA is served without TLS here",
 	`code!~"OK|Canceled"`:                                          "there are series only of errors that were answered",

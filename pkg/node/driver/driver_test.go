@@ -73,13 +73,15 @@ func (h *hardware) open(context.Context) (Hardware, error) {
 	return Hardware{
 		GPUs: h, Edits: &h.edits, Tools: prepare.Tools{MIG: h.library, Modes: h.library},
 		Health: h.library, Resets: reset.Hardware{GPUs: h.library, Program: h},
-		Meter:  func(uuid string) sample.Meter { return h.library.Meter(uuid) },
-		Check:  h.check, Close: h.close,
+		Meter: func(uuid string) sample.Meter { return h.library.Meter(uuid) },
+		Check: h.check, Close: h.close,
 	}, nil
 }
 
 // Reset implements reset.Program.
-func (h *hardware) Reset(ctx context.Context, uuid string) error { return h.machine.ResetByUUID(ctx, uuid) }
+func (h *hardware) Reset(ctx context.Context, uuid string) error {
+	return h.machine.ResetByUUID(ctx, uuid)
+}
 
 // Discover implements offer.GPUs.
 func (h *hardware) Discover() (gpu.Node, []error, error) { return h.node, nil, nil }

@@ -26,6 +26,10 @@ var (
 		Name: "mica_scaleout_pending_pods",
 		Help: "Pending pods that ask for devices, by what they wait for (FitsNode, FitsStarting, NeedsNode, Advised, Blocked, Held, Unused, OverBudget).",
 	}, []string{"outcome"})
+	oldestPending = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "mica_scaleout_oldest_pending_pod_timestamp_seconds",
+		Help: "When the oldest of the pending pods that ask for devices was created, by what they wait for.",
+	}, []string{"outcome"})
 	demandedNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_demanded_nodes",
 		Help: "Nodes that pending claims and headroom need beyond those that exist or are coming, by GPUNodeGroup.",
@@ -67,22 +71,41 @@ var (
 
 // Metrics are what a process with a Loop counts.
 func Metrics() []prometheus.Collector {
-	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, demandedNodes, verdicts, scaleUps, allocatedSeconds, nodesCame, templateErrors, stuckNodes,
+	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, oldestPending, demandedNodes, verdicts, scaleUps, allocatedSeconds, nodesCame, templateErrors, stuckNodes,
 		nodesNow, nodePrice, headroomDevices}
 }
 
-// measure sets what is counted in each pass anew, so that a group that is gone has no series.
-func (l *Loop) measure(v *view.View, d scaleout.Decision) {
+func measurePending(v *view.View, d scaleout.Decision) {
 	pendingPods.Reset()
 	for _, outcome := range []scaleout.Outcome{scaleout.FitsNode, scaleout.FitsStarting, scaleout.NeedsNode, scaleout.Advised, scaleout.Blocked,
 		scaleout.Held, scaleout.Unused, scaleout.OverBudget} {
 		pendingPods.WithLabelValues(string(outcome))
 	}
-	verdicts.Reset()
+	created := make(map[types.UID]int64, len(v.Pending))
+	for _, pod := range v.Pending {
+		created[pod.UID] = pod.CreationTimestamp.Unix()
+	}
+	oldest := map[scaleout.Outcome]int64{}
 	for _, kind := range d.Kinds {
 		for _, pod := range kind.Pods {
 			pendingPods.WithLabelValues(string(pod.Outcome)).Inc()
+			since, known := created[pod.UID]
+			if before, found := oldest[pod.Outcome]; known && (!found || since < before) {
+				oldest[pod.Outcome] = since
+			}
 		}
+	}
+	oldestPending.Reset()
+	for outcome, since := range oldest {
+		oldestPending.WithLabelValues(string(outcome)).Set(float64(since))
+	}
+}
+
+// measure sets what is counted in each pass anew, so that a group that is gone has no series.
+func (l *Loop) measure(v *view.View, d scaleout.Decision) {
+	measurePending(v, d)
+	verdicts.Reset()
+	for _, kind := range d.Kinds {
 		for _, fit := range kind.Groups {
 			verdicts.WithLabelValues(verdict(fit)).Inc()
 		}
