@@ -24,8 +24,8 @@ import (
 
 // TestASickGPU lets a GPU fall ill under a pod, in a partition where the node has some: the pod goes
 // on and says why its device is unhealthy, new claims get other GPUs or have a node asked for, also
-// after a restart and a rolling update of the plugin, and the GPU is given out again after its recovery. Another GPU is
-// lost while no plugin runs.
+// after a restart and a rolling update of the plugin, and the GPU is given out again after its
+// recovery. Another GPU is lost while no plugin runs.
 func TestASickGPU(t *testing.T) {
 	m := under.onNode(t)
 	sim := under.onSimulator(t)

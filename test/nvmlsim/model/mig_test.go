@@ -108,6 +108,7 @@ func TestEveryEffect(t *testing.T) {
 		},
 		"nvmlComputeInstanceDestroy": func() nvml.Return { return ci.Destroy() },
 		"nvmlGpuInstanceDestroy":     func() nvml.Return { return gi.Destroy() },
+		"nvmlSimDeviceReset":         func() nvml.Return { return handle(t, s, 3).(ResetDevice).Reset() },
 		"nvmlSimDeviceSetTimeslice":  func() nvml.Return { return handle(t, s, 3).(TimesliceDevice).SetTimeslice(TimesliceLong) },
 	}
 	for _, function := range effective { // sorted: a compute instance goes before its GPU instance
