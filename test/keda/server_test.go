@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,15 +134,6 @@ func (s *server) terminate(t *testing.T) {
 	if err := s.ended(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-}
-
-func (s *server) port(t *testing.T) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // patience is for what happens soon, on a machine that is busy.

@@ -88,7 +88,12 @@ func start(t *testing.T, k *Keeper) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- k.Start(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestGatesAreOpenedAndTheOthersSayWhyNot(t *testing.T) {

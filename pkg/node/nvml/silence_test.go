@@ -241,10 +241,10 @@ func TestClosingBesideAGPUThatDoesNotAnswer(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, _, err := library.Discover()
 		must(t, err)
-		listening := make(chan error, 1)
+		listening := make(chan struct{})
 		go func() {
-			_, err := library.NextEvent(ctx)
-			listening <- err
+			defer close(listening)
+			_, _ = library.NextEvent(ctx)
 		}()
 		time.Sleep(time.Second)
 		cancel()
