@@ -112,7 +112,6 @@ first label and ClusterPolicy the second; older ones have none, so that its abse
 {{- set $affinity "nodeAffinity" $nodes | toYaml -}}
 {{- end -}}
 
-{{/* The way to the API server, whose address no NetworkPolicy can name. */}}
 {{/* Where traces go, as OpenTelemetry's own variables say it. */}}
 {{- define "mica.tracingEnv" -}}
 {{- with .Values.tracing.endpoint }}
@@ -139,6 +138,7 @@ first label and ClusterPolicy the second; older ones have none, so that its abse
     - {protocol: TCP, port: 53}
 {{- end -}}
 
+{{/* The way to the API server, whose address no NetworkPolicy can name. */}}
 {{- define "mica.egressToAPI" -}}
 - ports:
     {{- range .Values.networkPolicy.apiServerPorts }}
