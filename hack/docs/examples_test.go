@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,6 +47,25 @@ func TestExamplesRunOnTaintedNodes(t *testing.T) {
 	}
 	if pods < 12 || deployments < 5 {
 		t.Errorf("found %d pods and %d Deployments", pods, deployments)
+	}
+}
+
+// Nobody finds an example that the index does not have.
+func TestTheIndexHasEveryExample(t *testing.T) {
+	const directory = "../../examples"
+	index, err := os.ReadFile(filepath.Join(directory, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(directory, path)
+		if err == nil && !entry.IsDir() && name != "README.md" && !bytes.Contains(index, []byte("("+name+")")) {
+			t.Errorf("examples/README.md has no link to %s", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
