@@ -74,9 +74,15 @@ func TestASickGPU(t *testing.T) {
 	lost := sim.gpu(others["other-0"]).Index
 	t.Cleanup(func() { _ = sim.control.Return(lost) }) // it may be back
 	must(t, sim.control.Lose(lost), "lose a GPU")
-	_, err := m.killPlugin(t.Context())
+	killed, err := m.killPlugin(t.Context())
 	must(t, err, "kill the plugin")
-	s.expectPluginReady()
+	eventually(t, retryTimeout, "the plugin runs again", func(ctx context.Context) error {
+		pod, err := s.readyPlugin(ctx)
+		if err == nil && containerRun(pod) == containerRun(killed) {
+			err = errors.New("kubelet has not noticed its end")
+		}
+		return err
+	})
 	s.expectTaint(others["other-0"].name, "NoSchedule")
 	must(t, sim.control.Return(lost), "bring the GPU back")
 	if now := s.expectTaint(hit.name, "NoSchedule"); now != since {
