@@ -11,7 +11,7 @@
 #   FLEET_GROUPS      a file with node groups to begin with (test/fleet/groups.yaml has examples)
 #   FLEET_FLAGS       more flags of fleet, such as --whole-plugins=4
 #   AUTOSCALER        the real Cluster Autoscaler: the path of a cluster-autoscaler binary with the
-#                     AWS provider (docs/development.md says how to build one). "off": none is started
+#                     AWS provider (docs/project/development.md says how to build one). "off": none is started
 #   AUTOSCALER_FLAGS  more flags of either, such as --scan-interval=5s
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -46,16 +46,16 @@ var (
 	quoted       = regexp.MustCompile("`([a-z/]+)`")
 )
 
-// documented are the rights that the table below a heading of docs/security.md names.
+// documented are the rights that the table below a heading of docs/operate/security.md names.
 func documented(t *testing.T, heading string) rights {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/security.md")
+	text, err := os.ReadFile("../../docs/operate/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
-		t.Fatalf("docs/security.md has no heading %q", heading)
+		t.Fatalf("docs/operate/security.md has no heading %q", heading)
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	all := rights{}
@@ -83,12 +83,12 @@ func TestDocumentedRightsAreThoseOfTheRoles(t *testing.T) {
 		want, got := granted(t, role), documented(t, heading)
 		for _, right := range slices.Sorted(maps.Keys(want)) {
 			if !got[right] {
-				t.Errorf("docs/security.md does not say that %s may %s", role, right)
+				t.Errorf("docs/operate/security.md does not say that %s may %s", role, right)
 			}
 		}
 		for _, right := range slices.Sorted(maps.Keys(got)) {
 			if !want[right] {
-				t.Errorf("docs/security.md says that %s may %s, and no role does", role, right)
+				t.Errorf("docs/operate/security.md says that %s may %s, and no role does", role, right)
 			}
 		}
 	}

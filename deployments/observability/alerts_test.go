@@ -15,8 +15,8 @@ import (
 
 const (
 	alertFiles = "../helm/mica/alerts/*.yaml"
-	page       = "../../docs/observability.md"
-	runbooks   = "https://github.com/mica-gpu/mica/blob/main/docs/observability.md#"
+	page       = "../../docs/operate/observability.md"
+	runbooks   = "https://github.com/mica-gpu/mica/blob/main/docs/operate/observability.md#"
 )
 
 type alert struct {
@@ -98,7 +98,7 @@ var (
 	parts = regexp.MustCompile(`_(bucket|count|sum)$`)
 )
 
-// expectKnownMetrics wants Mica's metrics in docs/metrics.md and those of others in docs/observability.md.
+// expectKnownMetrics wants Mica's metrics in docs/reference/metrics.md and those of others in docs/operate/observability.md.
 func expectKnownMetrics(t *testing.T, what, query string) {
 	t.Helper()
 	names := metricName.FindAllString(query, -1)
@@ -110,11 +110,11 @@ func expectKnownMetrics(t *testing.T, what, query string) {
 	if len(names) == 0 && !strings.Contains(query, "up{") {
 		t.Errorf("%s: the query %s has no metric", what, query)
 	}
-	ours, others := read(t, "../../docs/metrics.md"), read(t, page)
+	ours, others := read(t, "../../docs/reference/metrics.md"), read(t, page)
 	for _, name := range names {
 		if strings.HasPrefix(name, "mica_") {
 			if !strings.Contains(ours, "| `"+name+"` |") && !strings.Contains(ours, "| `"+parts.ReplaceAllString(name, "")+"` | histogram |") {
-				t.Errorf("%s: docs/metrics.md has no metric %s", what, name)
+				t.Errorf("%s: docs/reference/metrics.md has no metric %s", what, name)
 			}
 		} else if !strings.Contains(others, "`"+parts.ReplaceAllString(name, "")+"`") {
 			t.Errorf("%s: %s does not say that %s is used", what, page, name)
@@ -155,11 +155,11 @@ func TestTestedQueriesAreDocumented(t *testing.T) {
 	if len(file.Tests) == 0 {
 		t.Error("queries_test.yaml has no test")
 	}
-	text := read(t, "../../docs/metrics.md")
+	text := read(t, "../../docs/reference/metrics.md")
 	for _, test := range file.Tests {
 		for _, query := range test.Queries {
 			if !strings.Contains(text, "\n"+query.Expr+"\n") {
-				t.Errorf("docs/metrics.md does not have the query %s", query.Expr)
+				t.Errorf("docs/reference/metrics.md does not have the query %s", query.Expr)
 			}
 		}
 	}

@@ -22,30 +22,30 @@ import (
 func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
 	blocks := documentedBlocks(t)
 	if len(blocks) != 5 {
-		t.Fatalf("docs/attributes.md has %d blocks of YAML, want a slice, a partition and three devices in shares", len(blocks))
+		t.Fatalf("docs/reference/attributes.md has %d blocks of YAML, want a slice, a partition and three devices in shares", len(blocks))
 	}
 	var documented resourceapi.ResourceSlice
 	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &documented); err != nil {
-		t.Fatalf("the first block of YAML in docs/attributes.md: %v", err)
+		t.Fatalf("the first block of YAML in docs/reference/attributes.md: %v", err)
 	}
 	var partition resourceapi.Device
 	if err := yaml.UnmarshalStrict([]byte(blocks[1]), &partition); err != nil {
-		t.Fatalf("the second block of YAML in docs/attributes.md: %v", err)
+		t.Fatalf("the second block of YAML in docs/reference/attributes.md: %v", err)
 	}
 	pool := publishedPool(t, "p5.48xlarge", gpu.ByDefault)
 	if got, want := documented.Spec.Pool.ResourceSliceCount, int64(len(pool.Slices)); got != want {
-		t.Errorf("docs/attributes.md shows a pool of %d slices, and %d are published", got, want)
+		t.Errorf("docs/reference/attributes.md shows a pool of %d slices, and %d are published", got, want)
 	}
 	published := devicesOf(pool)
 	expectPublished(t, published, append(documented.Spec.Devices, partition)...)
 	if documented.Spec.Devices[0].Name != published[0].Name {
-		t.Errorf("docs/attributes.md shows %s as the first device, which is %s", documented.Spec.Devices[0].Name, published[0].Name)
+		t.Errorf("docs/reference/attributes.md shows %s as the first device, which is %s", documented.Spec.Devices[0].Name, published[0].Name)
 	}
 	inShares := devicesOf(publishedPool(t, "p5.48xlarge", everyShape))
 	for _, block := range blocks[2:] {
 		var device resourceapi.Device
 		if err := yaml.UnmarshalStrict([]byte(block), &device); err != nil {
-			t.Fatalf("a block of YAML in docs/attributes.md: %v", err)
+			t.Fatalf("a block of YAML in docs/reference/attributes.md: %v", err)
 		}
 		expectPublished(t, inShares, device)
 	}
@@ -67,18 +67,18 @@ func expectPublished(t *testing.T, published []resourceapi.Device, documented ..
 	for _, device := range documented {
 		i := slices.IndexFunc(published, func(d resourceapi.Device) bool { return d.Name == device.Name })
 		if i < 0 {
-			t.Errorf("docs/attributes.md shows %s, which is not published", device.Name)
+			t.Errorf("docs/reference/attributes.md shows %s, which is not published", device.Name)
 			continue
 		}
 		if got, want := render(t, device), render(t, published[i]); got != want {
-			t.Errorf("docs/attributes.md shows\n%s\nand this is published:\n%s", got, want)
+			t.Errorf("docs/reference/attributes.md shows\n%s\nand this is published:\n%s", got, want)
 		}
 	}
 }
 
 func documentedBlocks(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "attributes.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "attributes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

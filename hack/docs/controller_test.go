@@ -14,17 +14,17 @@ func TestTheControllersNamesAreDocumented(t *testing.T) {
 		// name has a name as its group.
 		name *regexp.Regexp
 	}{
-		{"metric", "../../pkg/scaleout/control/metrics.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"metric", "../../pkg/scaleout/control/arrivals.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"metric", "../../pkg/elastic/keda/calls.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"metric", "../../pkg/elastic/keda/capevents.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"reason", "../../pkg/elastic/keda/capevents.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
-		{"metric", "../../pkg/elastic/keda/expiry.go", "../../docs/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
-		{"flag", "../../cmd/controller/flags.go", "../../docs/configuration.md", regexp.MustCompile(`Var\((?:&f\.\w+(?:\.\w+)*), "([\w-]+)"`)},
-		{"reason", "../../pkg/scaleout/explain/report.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
-		{"reason", "../../pkg/scaleout/ready/gate.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
-		{"reason", "../../api/v1alpha1/nodegroup.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
-		{"reason", "../../api/v1alpha1/headroom.go", "../../docs/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{"metric", "../../pkg/scaleout/control/metrics.go", "../../docs/reference/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"metric", "../../pkg/scaleout/control/arrivals.go", "../../docs/reference/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/calls.go", "../../docs/reference/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/capevents.go", "../../docs/reference/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"reason", "../../pkg/elastic/keda/capevents.go", "../../docs/operate/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{"metric", "../../pkg/elastic/keda/expiry.go", "../../docs/reference/metrics.md", regexp.MustCompile(`Name:\s+"(mica_\w+)"`)},
+		{"flag", "../../cmd/controller/flags.go", "../../docs/reference/configuration.md", regexp.MustCompile(`Var\((?:&f\.\w+(?:\.\w+)*), "([\w-]+)"`)},
+		{"reason", "../../pkg/scaleout/explain/report.go", "../../docs/operate/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{"reason", "../../pkg/scaleout/ready/gate.go", "../../docs/operate/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{"reason", "../../api/v1alpha1/nodegroup.go", "../../docs/operate/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
+		{"reason", "../../api/v1alpha1/headroom.go", "../../docs/operate/troubleshooting.md", regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`)},
 	} {
 		source, page := read(t, test.source), read(t, test.page)
 		names := test.name.FindAllStringSubmatch(source, -1)

@@ -15,7 +15,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-const kedaPage = "../../docs/keda.md"
+const kedaPage = "../../docs/use/keda.md"
 
 func TestWhatTriggersHaveIsDocumented(t *testing.T) {
 	page := read(t, kedaPage)

@@ -35,7 +35,7 @@ func TestWhatIsAcceptedOfNVIDIAsDriverIsDocumented(t *testing.T) {
 		}
 	}
 	var got []string
-	for line := range strings.Lines(read(t, "../../docs/migration.md")) {
+	for line := range strings.Lines(read(t, "../../docs/start/migration.md")) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "| `") {
 			got = append(got, line)
 		}
@@ -43,6 +43,6 @@ func TestWhatIsAcceptedOfNVIDIAsDriverIsDocumented(t *testing.T) {
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("docs/migration.md does not say what code and chart do:\n got: %s\nwant: %s", strings.Join(got, "\n      "), strings.Join(want, "\n      "))
+		t.Errorf("docs/start/migration.md does not say what code and chart do:\n got: %s\nwant: %s", strings.Join(got, "\n      "), strings.Join(want, "\n      "))
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // What the plugin counts is explained where users look for it.
 func TestThePluginsMetricsAreDocumented(t *testing.T) {
-	page := read(t, "../../docs/metrics.md")
+	page := read(t, "../../docs/reference/metrics.md")
 	for source, name := range map[string]*regexp.Regexp{
 		"../../pkg/node/driver/metrics.go":  regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
 		"../../pkg/node/prepare/metrics.go": regexp.MustCompile(`Name:\s+"(mica_\w+)"`),
@@ -24,7 +24,7 @@ func TestThePluginsMetricsAreDocumented(t *testing.T) {
 		}
 		for _, name := range names {
 			if !strings.Contains(page, "| `"+name[1]+"` |") {
-				t.Errorf("docs/metrics.md does not explain %s of %s", name[1], source)
+				t.Errorf("docs/reference/metrics.md does not explain %s of %s", name[1], source)
 			}
 		}
 	}

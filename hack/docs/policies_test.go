@@ -15,7 +15,7 @@ import (
 
 // A policy that is copied from the documentation has to work on every machine.
 func TestDocumentedPoliciesWorkOnEveryMachine(t *testing.T) {
-	text, err := os.ReadFile("../../docs/policy.md")
+	text, err := os.ReadFile("../../docs/operate/policy.md")
 	if err != nil {
 		t.Fatal(err)
 	}

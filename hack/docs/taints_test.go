@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,7 +16,7 @@ func TestTheTaintsOfDevicesAreDocumented(t *testing.T) {
 	if len(keys) == 0 {
 		t.Fatal("pkg/slice/taint.go has no key: does the test look for the right thing?")
 	}
-	for _, page := range []string{"attributes.md", "troubleshooting.md"} {
+	for _, page := range []string{"reference/attributes.md", "operate/troubleshooting.md"} {
 		text := read(t, filepath.Join("../../docs", page))
 		for key := range keys {
 			if !strings.Contains(text, "`"+key+"`") {
@@ -25,19 +24,12 @@ func TestTheTaintsOfDevicesAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	pages, err := os.ReadDir("../../docs")
-	if err != nil {
-		t.Fatal(err)
-	}
 	// Those of nodes have another domain.
 	written := regexp.MustCompile("taint\\s+`(mica\\.gpu/[^`]+)`")
-	for _, page := range pages {
-		if filepath.Ext(page.Name()) != ".md" {
-			continue
-		}
-		for _, key := range written.FindAllStringSubmatch(read(t, filepath.Join("../../docs", page.Name())), -1) {
+	for _, page := range pages(t) {
+		for _, key := range written.FindAllStringSubmatch(read(t, page), -1) {
 			if !keys[key[1]] {
-				t.Errorf("docs/%s names the taint %s, which pkg/slice/taint.go does not have", page.Name(), key[1])
+				t.Errorf("%s names the taint %s, which pkg/slice/taint.go does not have", page, key[1])
 			}
 		}
 	}

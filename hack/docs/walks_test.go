@@ -13,7 +13,7 @@ import (
 
 // Each line of a walk names a function that is in the file of which the line says so.
 func TestTheWalksThroughTheCodeAreThere(t *testing.T) {
-	_, section, _ := strings.Cut(read(t, "../../docs/development.md"), "\n## How to read the code\n")
+	_, section, _ := strings.Cut(read(t, "../../docs/project/development.md"), "\n## How to read the code\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	step := regexp.MustCompile("(?m)(?:^ *|`)((?:[\\w-]+/)+\\w+\\.go): ([\\w.]+)")
 	steps := step.FindAllStringSubmatch(section, -1)
@@ -26,14 +26,14 @@ func TestTheWalksThroughTheCodeAreThere(t *testing.T) {
 			path = filepath.Join("../..", step[1])
 		}
 		if !functionsOf(t, path)[step[2]] {
-			t.Errorf("docs/development.md names %s in %s, which has no such function", step[2], step[1])
+			t.Errorf("docs/project/development.md names %s in %s, which has no such function", step[2], step[1])
 		}
 	}
 }
 
 // A reader goes top-down: what a walk has left is read.
 func TestNoWalkReturnsToAFile(t *testing.T) {
-	_, section, _ := strings.Cut(read(t, "../../docs/development.md"), "\n## How to read the code\n")
+	_, section, _ := strings.Cut(read(t, "../../docs/project/development.md"), "\n## How to read the code\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	walks := strings.Split(section, "\n### ")[1:]
 	if len(walks) != 5 {
@@ -49,7 +49,7 @@ func TestNoWalkReturnsToAFile(t *testing.T) {
 				continue
 			}
 			if slices.Contains(files, file) {
-				t.Errorf("docs/development.md, %q: the walk returns to %s: move what it returns for to the file where it is then, or to one of its own", name, file)
+				t.Errorf("docs/project/development.md, %q: the walk returns to %s: move what it returns for to the file where it is then, or to one of its own", name, file)
 			}
 			files = append(files, file)
 		}
@@ -61,7 +61,7 @@ func functionsOf(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
-		t.Errorf("docs/development.md names a file that cannot be read: %v", err)
+		t.Errorf("docs/project/development.md names a file that cannot be read: %v", err)
 		return nil
 	}
 	names := map[string]bool{}

@@ -74,7 +74,7 @@ func documentedQuery(t testing.TB, page, start string) string {
 // device, and of no other pod of its namespace.
 func (p prometheus) expectAttribution(namespace string, want map[string]int) {
 	p.Helper()
-	query := documentedQuery(p, "metrics.md", "mica_claim_device_info * on")
+	query := documentedQuery(p, "reference/metrics.md", "mica_claim_device_info * on")
 	eventually(p, startTimeout, "DCGM's figures are attributed to pods", func(ctx context.Context) error {
 		var found struct {
 			Result []struct {

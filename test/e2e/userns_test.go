@@ -10,7 +10,7 @@ import (
 )
 
 // The runtime binds the host's device nodes into a container with a user namespace. The
-// simulated driver, like one in a container, has none there: docs/mig.md quotes what the pod is
+// simulated driver, like one in a container, has none there: docs/use/mig.md quotes what the pod is
 // told. The claim is prepared all the same, and taken back with the pod.
 func TestAUserNamespaceNeedsTheHostsDeviceNodes(t *testing.T) {
 	t.Parallel()

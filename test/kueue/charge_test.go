@@ -173,14 +173,14 @@ func published(t *testing.T, machine string, policy gpu.Policy) []resourceapi.Re
 // mapper reads the mappings from the document: the example that has the word in it.
 func mapper(t *testing.T, example string) *dra.ResourceMapper {
 	t.Helper()
-	for _, block := range strings.Split(read(t, "../../docs/kueue.md"), "```")[1:] {
+	for _, block := range strings.Split(read(t, "../../docs/operate/kueue.md"), "```")[1:] {
 		text, is := strings.CutPrefix(block, "yaml\n")
 		if !is || !strings.Contains(text, "kind: Configuration") || !strings.Contains(text, "# by "+example) {
 			continue
 		}
 		var configuration configapi.Configuration
 		if err := yaml.UnmarshalStrict([]byte(text), &configuration); err != nil {
-			t.Fatalf("docs/kueue.md: Kueue cannot read the mappings by %s: %v", example, err)
+			t.Fatalf("docs/operate/kueue.md: Kueue cannot read the mappings by %s: %v", example, err)
 		}
 		m := dra.NewResourceMapper()
 		if err := m.PopulateFromConfiguration(configuration.Resources.DeviceClassMappings); err != nil {
@@ -188,7 +188,7 @@ func mapper(t *testing.T, example string) *dra.ResourceMapper {
 		}
 		return m
 	}
-	t.Fatalf("docs/kueue.md has no mappings by %s", example)
+	t.Fatalf("docs/operate/kueue.md has no mappings by %s", example)
 	return nil
 }
 

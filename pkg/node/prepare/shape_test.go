@@ -17,7 +17,7 @@ import (
 )
 
 // A shape that is not shipped goes all the way. What it takes to ship one is in
-// docs/development.md, "Adding a shape": what is here before addToy is two of the files,
+// docs/project/development.md, "Adding a shape": what is here before addToy is two of the files,
 // and addToy is preparation.go.
 
 // toyShape is an entire GPU in a toy box.
