@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
@@ -53,7 +54,7 @@ func TestBadInput(t *testing.T) {
 		"a deployment":     {[]string{"explain", "deployment/a"}, []string{"pod/NAME", "deployment/a"}},
 		"a pod's part":     {[]string{"explain", "pod/a/b"}, []string{"pod/NAME", "pod/a/b"}},
 		"two pods":         {[]string{"explain", "pod", "a", "b"}, []string{"pod/NAME"}},
-		"a format":         {[]string{"explain", "pod/a", "-o", "yaml"}, []string{"table or json", "yaml"}},
+		"a format":         {[]string{"explain", "pod/a", "-o", "xml"}, []string{"table, json, yaml", "xml"}},
 		"no kubeconfig":    {[]string{"explain", "pod/a", "--kubeconfig", missing}, []string{"kubeconfig", missing}},
 		"an unknown flag":  {[]string{"explain", "pod/a", "--wide"}, []string{"unknown flag: --wide"}},
 		"no such context":  {[]string{"explain", "pod/a", "--context", "nowhere"}, []string{"nowhere"}},
@@ -129,15 +130,15 @@ func TestExplainReadsTheCluster(t *testing.T) {
 	if e.Outcome != scaleout.Blocked {
 		t.Errorf("outcome %s, want %s", e.Outcome, scaleout.Blocked)
 	}
-	for _, o := range []options{{output: "table", width: 110}, {output: "json"}} {
+	for _, o := range []options{{output: "table"}, {output: "json"}} {
 		var out bytes.Buffer
-		if err := o.write(&out, e); err != nil {
+		if err := o.write(&out, terminal.Screen{Width: 110}, e); err != nil {
 			t.Fatal(err)
 		}
 		if o.output == "json" && !json.Valid(out.Bytes()) {
 			t.Error("the JSON is none")
 		}
-		fixture.Golden(t, "big."+o.output, out.String())
+		fixture.Golden(t, "big."+string(o.output), out.String())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
@@ -31,16 +33,15 @@ type options struct {
 	driver string
 	// autoscaler is the ConfigMap in which Cluster Autoscaler writes its status.
 	autoscaler types.NamespacedName
-	output     string
-	width      int
+	output     terminal.Format
 }
 
 // write prints an explanation as the user wants it.
-func (o options) write(w io.Writer, e explain.Explanation) error {
-	if o.output == "table" {
-		return explain.Table(w, e, o.width)
+func (o options) write(w io.Writer, screen terminal.Screen, e explain.Explanation) error {
+	if o.output == terminal.Tabular {
+		return explain.Table(w, screen, e)
 	}
-	return explain.JSON(w, e)
+	return o.output.Encode(w, explain.Value(e))
 }
 
 func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
@@ -55,8 +56,7 @@ func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 			return run(command, config, o, args)
 		},
 	}
-	command.Flags().StringVarP(&o.output, "output", "o", "table", "how to print: table or json")
-	command.Flags().IntVar(&o.width, "width", 120, "characters in a line of a table")
+	command.Flags().StringVarP((*string)(&o.output), "output", "o", string(terminal.Tabular), "how to print: table, json or yaml")
 	command.Flags().StringVar(&o.autoscaler.Namespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "the namespace of Cluster Autoscaler's status")
 	command.Flags().StringVar(&o.autoscaler.Name, "cluster-autoscaler-status-name", autoscaler.StatusName, "the name of the ConfigMap with Cluster Autoscaler's status")
 	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
@@ -66,8 +66,8 @@ func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 }
 
 func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args []string) error {
-	if o.output != "table" && o.output != "json" {
-		return fmt.Errorf("explain prints as table or json, and was given -o %q", o.output)
+	if err := o.output.Check(terminal.Tabular, terminal.JSON, terminal.YAML); err != nil {
+		return err
 	}
 	name, err := podName(args)
 	if err != nil {
@@ -85,7 +85,8 @@ func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args 
 	if err != nil {
 		return err
 	}
-	return o.write(command.OutOrStdout(), explained)
+	out := command.OutOrStdout()
+	return o.write(out, terminal.Of(out, os.LookupEnv), explained)
 }
 
 // podName takes pod/NAME, as kubectl does, or pod NAME.

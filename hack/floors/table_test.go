@@ -84,6 +84,9 @@ var floors = map[string]int{
 	"pkg/tracing":  0,
 	"pkg/settings": 0,
 	"pkg/excerpt":  0,
+
+	// What kubectl gpu prints on.
+	"pkg/kubectl/terminal": 0,
 }
 
 // anywhere are the commands that run on any machine, and so are built without cgo and

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -132,12 +133,12 @@ func mixedFleet() *world {
 func TestExplanationOfAPodThatNothingTakes(t *testing.T) {
 	e := mixedFleet().pods("train", 3, claimOf("x", wants(2, eighty))).explain(t, "train-1")
 	var table bytes.Buffer
-	if err := Table(&table, e, 120); err != nil {
+	if err := Table(&table, terminal.Screen{Width: 120}, e); err != nil {
 		t.Fatal(err)
 	}
 	fixture.Golden(t, "blocked.txt", table.String())
 	var encoded bytes.Buffer
-	if err := JSON(&encoded, e); err != nil {
+	if err := terminal.JSON.Encode(&encoded, Value(e)); err != nil {
 		t.Fatal(err)
 	}
 	fixture.Golden(t, "blocked.json", encoded.String())

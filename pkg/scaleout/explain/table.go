@@ -2,121 +2,55 @@ package explain
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
-// columns of a table, and what is between them.
-const (
-	gap = 2
-	// leastWhy is what the last column has, however narrow the terminal.
-	leastWhy = 40
-)
-
-// Table writes an explanation for people, in lines of so many characters where that can be.
-func Table(w io.Writer, e Explanation, width int) error {
-	var out strings.Builder
-	fmt.Fprintf(&out, "Pod %s: %s\n", e.Pod, e.Outcome)
-	for _, line := range wrap(e.Summary, max(width, leastWhy)) {
-		fmt.Fprintln(&out, line)
-	}
+// Table writes an explanation for people.
+func Table(w io.Writer, screen terminal.Screen, e Explanation) error {
+	lines := append([]string{fmt.Sprintf("Pod %s: %s", e.Pod, e.Outcome)}, screen.Lines(e.Summary, 0)...)
 	if len(e.Verdicts) > 0 {
-		fmt.Fprintln(&out)
-		writeRows(&out, rows(e.Verdicts), width)
+		lines = append(lines, "")
 	}
-	if e.More > 0 {
-		fmt.Fprintf(&out, "and %d more, which are farther from a fit\n", e.More)
+	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
+		return err
 	}
-	_, err := io.WriteString(w, out.String())
+	if err := screen.Write(w, table(e.Verdicts)); err != nil || e.More == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "and %d more, which are farther from a fit\n", e.More)
 	return err
 }
 
-// JSON writes an explanation for programs.
-func JSON(w io.Writer, e Explanation) error {
-	encoder := json.NewEncoder(w)
-	// Selectors are full of >= and &&, which are to be read by people as well.
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(struct {
+// Value is an explanation for programs.
+func Value(e Explanation) any {
+	return struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
 		Explanation
-	}{e.Pod.Namespace, e.Pod.Name, e})
+	}{e.Pod.Namespace, e.Pod.Name, e}
 }
 
-// row is a line of the table, the last column of which may take several.
-type row struct {
-	cells [3]string
-	why   []string
-}
-
-func rows(verdicts []Verdict) []row {
-	all := []row{{cells: [3]string{"GROUP", "NODES", "RESULT"}, why: []string{"WHY"}}}
+func table(verdicts []Verdict) terminal.Table {
+	t := terminal.Table{Columns: []terminal.Column{{Title: "GROUP"}, {Title: "NODES"}, {Title: "RESULT"}, {Title: "WHY", Wrapped: true}}}
 	for _, v := range verdicts {
-		r := row{cells: [3]string{cmp.Or(v.Group, "-"), "new", "Fits"}, why: []string{v.Text}}
+		nodes, result, why := "new", terminal.Cell{Text: "Fits", Style: terminal.Good}, v.Text
 		if v.Live {
-			r.cells[1] = fmt.Sprintf("%d: %s", v.Nodes, v.Example)
+			nodes = fmt.Sprintf("%d: %s", v.Nodes, v.Example)
 			if v.Nodes > 1 {
-				r.cells[1] += ", …"
+				nodes += ", …"
 			}
 		}
 		if !v.Fits {
-			r.cells[2] = v.Blocker
+			result = terminal.Cell{Text: v.Blocker, Style: terminal.Warning}
 		}
 		if v.Hint != "" {
-			r.why = append(r.why, "Hint: "+v.Hint)
+			why += "\nHint: " + v.Hint
 		}
-		all = append(all, r)
+		t.Rows = append(t.Rows, terminal.Row{{Text: cmp.Or(v.Group, "-")}, {Text: nodes}, result, {Text: why}})
 	}
-	return all
-}
-
-func writeRows(out *strings.Builder, all []row, width int) {
-	var widths [3]int
-	for _, r := range all {
-		for i, cell := range r.cells {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	left := width
-	for _, w := range widths {
-		left -= w + gap
-	}
-	for _, r := range all {
-		var lines []string
-		for _, text := range r.why {
-			lines = append(lines, wrap(text, max(left, leastWhy))...)
-		}
-		for i, line := range lines {
-			cells := r.cells
-			if i > 0 {
-				cells = [3]string{}
-			}
-			for j, cell := range cells {
-				out.WriteString(cell + strings.Repeat(" ", widths[j]+gap-utf8.RuneCountInString(cell)))
-			}
-			fmt.Fprintln(out, line)
-		}
-	}
-}
-
-// wrap breaks a text at spaces. A word that is too long has a line of its own.
-func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width:
-			lines = append(lines, line)
-			line = word
-		default:
-			line += " " + word
-		}
-	}
-	return append(lines, line)
+	return t
 }
