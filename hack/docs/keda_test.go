@@ -15,26 +15,30 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-const kedaPage = "../../docs/use/keda.md"
+const (
+	commandPage  = "../../docs/use/keda.md"
+	triggersPage = "../../docs/reference/triggers.md"
+	profilesPage = "../../docs/reference/profiles.md"
+)
 
 func TestWhatTriggersHaveIsDocumented(t *testing.T) {
-	page := read(t, kedaPage)
 	for _, test := range []struct {
-		what, source string
-		name         *regexp.Regexp
+		page, what, source string
+		name               *regexp.Regexp
 	}{
-		{"key", "../../pkg/elastic/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
-		{"metric", "../../pkg/elastic/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
-		{"reason", "../../pkg/elastic/keda/capevents.go", regexp.MustCompile(`[rR]eason\w+ = "(\w+)"`)},
-		{"flag", "../../cmd/kubectl-gpu/scaledobject.go", regexp.MustCompile(`Var\(&s\.[\w.]+, "([\w-]+)"`)},
+		{triggersPage, "key", "../../pkg/elastic/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
+		{triggersPage, "metric", "../../pkg/elastic/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
+		{triggersPage, "reason", "../../pkg/elastic/keda/capevents.go", regexp.MustCompile(`[rR]eason\w+ = "(\w+)"`)},
+		{commandPage, "flag", "../../cmd/kubectl-gpu/scaledobject.go", regexp.MustCompile(`Var\(&s\.[\w.]+, "([\w-]+)"`)},
 	} {
 		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)
 		if len(names) == 0 {
 			t.Errorf("%s has no %s: does the test look for the right thing?", test.source, test.what)
 		}
+		page := read(t, test.page)
 		for _, name := range names {
 			if !strings.Contains(page, "`"+name[1]+"`") && !strings.Contains(page, "`--"+name[1]+"`") {
-				t.Errorf("%s does not explain %s %s of %s", kedaPage, test.what, name[1], test.source)
+				t.Errorf("%s does not explain %s %s of %s", test.page, test.what, name[1], test.source)
 			}
 		}
 	}
@@ -42,7 +46,7 @@ func TestWhatTriggersHaveIsDocumented(t *testing.T) {
 
 // The numbers in the table are those that are used.
 func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
-	page := read(t, kedaPage)
+	page := read(t, profilesPage)
 	profiles, err := profile.Load(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +71,7 @@ func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
 		row := regexp.MustCompile("(?m)^" + regexp.QuoteMeta("| `"+name+"` | ") + "[^|]+" +
 			regexp.QuoteMeta(fmt.Sprintf("| %s | %s | %d s |", strings.Join(targets, ", "), strings.Join(below, ", "), p.Cooldown/time.Second)) + "$")
 		if !row.MatchString(page) {
-			t.Errorf("%s has no row %s", kedaPage, row)
+			t.Errorf("%s has no row %s", profilesPage, row)
 		}
 	}
 	for _, text := range []string{
@@ -77,7 +81,7 @@ func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
 		fmt.Sprintf("**pollingInterval**: %d s", profiles.PollingInterval/time.Second),
 	} {
 		if !strings.Contains(page, text) {
-			t.Errorf("%s does not say %q", kedaPage, text)
+			t.Errorf("%s does not say %q", profilesPage, text)
 		}
 	}
 }
@@ -94,7 +98,7 @@ func TestTheDocumentedTriggersCanBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	triggers := 0
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(triggers:.*?)```").FindAllStringSubmatch(read(t, kedaPage), -1) {
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(triggers:.*?)```").FindAllStringSubmatch(read(t, triggersPage), -1) {
 		var documented struct {
 			Triggers []struct {
 				Type     string            `json:"type"`
@@ -112,6 +116,6 @@ func TestTheDocumentedTriggersCanBeRead(t *testing.T) {
 		}
 	}
 	if triggers < 2 {
-		t.Errorf("%s shows %d triggers", kedaPage, triggers)
+		t.Errorf("%s shows %d triggers", triggersPage, triggers)
 	}
 }

@@ -71,7 +71,7 @@ var tableRow = regexp.MustCompile("(?m)^\\|[^|]*\\| `(device\\..*)` \\|$")
 
 func documentedSelectors(t *testing.T, table string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "attributes.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "use", "selectors.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func documentedSelectors(t *testing.T, table string) []string {
 		found = append(found, strings.ReplaceAll(match[1], `\|`, "|"))
 	}
 	if len(found) < 5 {
-		t.Fatalf("only %d selectors were found in docs/reference/attributes.md below %q", len(found), table)
+		t.Fatalf("only %d selectors were found in docs/use/selectors.md below %q", len(found), table)
 	}
 	return found
 }

@@ -70,7 +70,7 @@ type HorizontalPodAutoscalerConfig struct {
 }
 
 // Trigger is one thing that the workload is scaled by. What Metadata of the controller's
-// triggers may have is in docs/use/keda.md.
+// triggers may have is in docs/reference/triggers.md.
 type Trigger struct {
 	Type              string             `json:"type"`
 	Name              string             `json:"name"`
