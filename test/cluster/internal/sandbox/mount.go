@@ -98,15 +98,19 @@ func show(entry os.DirEntry, from, to string, recursive uintptr) error {
 	return unix.Mount(from, to, "", unix.MS_BIND|recursive, "")
 }
 
-// Caps is where the capability devices of MIG are. A machine without GPUs has no such
-// directory; there has to be one that a Shadow can be put in place of.
-const Caps = "/dev/nvidia-caps"
+// Devices are the directories of device nodes in which the plugin makes nodes and links. A machine
+// without GPUs lacks the capability devices of MIG, and one without udev, such as a container, the
+// links by number.
+var Devices = []string{"/dev/char", "/dev/nvidia-caps"}
 
-// MakeCaps makes that directory unless it is there. It stays, empty, until the machine
-// reboots: to remove it would take another cluster's shadow away.
-func MakeCaps() error {
-	if err := os.Mkdir(Caps, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("making %s, which the cluster shadows: %w", Caps, err)
+// MakeDevices makes these directories unless they are there, for there has to be one that a Shadow
+// can be put in place of. They stay, empty, until the machine reboots: to remove one would take another
+// cluster's shadow away.
+func MakeDevices() error {
+	for _, path := range Devices {
+		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("making %s, which the cluster shadows: %w", path, err)
+		}
 	}
 	return nil
 }

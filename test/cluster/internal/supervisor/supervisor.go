@@ -164,10 +164,10 @@ func isolate(dir layout.Dir) error {
 	if err := sandbox.Replace("/var/log", dir.Shadow("/var/log")); err != nil {
 		return err
 	}
-	if err := sandbox.MakeCaps(); err != nil {
+	if err := sandbox.MakeDevices(); err != nil {
 		return err
 	}
-	for _, path := range []string{"/var/lib", "/run", "/dev/char", sandbox.Caps} {
+	for _, path := range append([]string{"/var/lib", "/run"}, sandbox.Devices...) {
 		if err := sandbox.Shadow(path, dir.Shadow(path)); err != nil {
 			return err
 		}
