@@ -12,13 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
@@ -99,32 +96,6 @@ func podName(args []string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("explain wants one pod, as pod/NAME, and was given %q", strings.Join(args, " "))
-}
-
-func newReader(config clientcmd.ClientConfig) (client.Reader, error) {
-	rest, err := config.ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
-	}
-	scheme, err := newScheme()
-	if err != nil {
-		return nil, err
-	}
-	reader, err := client.New(rest, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("connect to the cluster at %s: %w", rest.Host, err)
-	}
-	return reader, nil
-}
-
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("register the kinds of objects: %w", err)
-		}
-	}
-	return scheme, nil
 }
 
 // explainPod plans as the controller does, and looks at one pod.

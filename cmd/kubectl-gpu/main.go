@@ -15,6 +15,6 @@ func main() {
 	// Not cli.Run: it logs the error, and people who type want a sentence.
 	if err := cli.RunNoErrOutput(newCommand()); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }

@@ -126,3 +126,8 @@ func (s *Stock) Short(d *Device) *Shortage {
 	}
 	return nil
 }
+
+// Has tells that a claim could have the device now, or a share of default size, whatever its taints.
+func (s *Stock) Has(d *Device) bool {
+	return !s.Taken(d) && s.Short(d) == nil && s.Crowded(d, nil) == nil
+}

@@ -40,13 +40,11 @@ func WithTaintRules(published []*resourceapi.ResourceSlice, rules []resourceapi.
 func withRules(slice *resourceapi.ResourceSlice, rules []resourceapi.DeviceTaintRule) *resourceapi.ResourceSlice {
 	tainted := slice
 	for i := range rules {
-		// A rule without a selector selects nothing.
-		selector := rules[i].Spec.DeviceSelector
-		if selector == nil || !selects(selector.Driver, slice.Spec.Driver) || !selects(selector.Pool, slice.Spec.Pool.Name) {
+		if !RuleReaches(&rules[i], PoolOf(slice)) {
 			continue
 		}
 		for d := range slice.Spec.Devices {
-			if !selects(selector.Device, slice.Spec.Devices[d].Name) {
+			if !selects(rules[i].Spec.DeviceSelector.Device, slice.Spec.Devices[d].Name) {
 				continue
 			}
 			if tainted == slice {
@@ -59,6 +57,18 @@ func withRules(slice *resourceapi.ResourceSlice, rules []resourceapi.DeviceTaint
 		}
 	}
 	return tainted
+}
+
+// RuleReaches tells that a rule may taint devices of the pool.
+func RuleReaches(rule *resourceapi.DeviceTaintRule, pool PoolID) bool {
+	// A rule without a selector selects nothing.
+	selector := rule.Spec.DeviceSelector
+	return selector != nil && selects(selector.Driver, pool.Driver) && selects(selector.Pool, pool.Name)
+}
+
+// RuleTaints tells that a rule taints the device.
+func RuleTaints(rule *resourceapi.DeviceTaintRule, device ID) bool {
+	return RuleReaches(rule, device.Pool) && selects(rule.Spec.DeviceSelector.Device, device.Name)
 }
 
 func selects(want *string, name string) bool { return want == nil || *want == name }
