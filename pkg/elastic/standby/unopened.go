@@ -3,7 +3,6 @@ package standby
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
 const (
@@ -66,8 +66,7 @@ func (u *Unopened) look(ctx context.Context) error {
 
 // neglected tells of a pod that has waited, loaded, and that nobody has said anything of.
 func neglected(pod *corev1.Pod, now time.Time) bool {
-	gated := slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == v1alpha1.ConditionServing })
-	if !gated || pod.DeletionTimestamp != nil {
+	if !workload.Gated(pod) || pod.DeletionTimestamp != nil {
 		return false
 	}
 	loaded := false

@@ -8,13 +8,14 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-func hasGate(pod *corev1.Pod) bool {
+// Gated tells whether a pod has the readiness gate mica.gpu/serving, which the controller opens.
+func Gated(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == v1alpha1.ConditionServing })
 }
 
 // gate also gives the reason of the gate's condition.
 func gate(pod *corev1.Pod) (Gate, string) {
-	if !hasGate(pod) {
+	if !Gated(pod) {
 		return Ungated, ""
 	}
 	is := condition(pod, v1alpha1.ConditionServing)

@@ -30,7 +30,7 @@ func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 		return State{}, err
 	}
 	state := State{Ref: ref, UID: object.GetUID(), Replicas: ptr.Deref(k.replicas(object), 1), Template: nextPod(ref, k.template(object))}
-	state.Gated = hasGate(state.Template)
+	state.Gated = Gated(state.Template)
 	if state.Claims, err = x.claimsDevices(ctx, state.Template); err != nil {
 		return State{}, err
 	}
