@@ -19,10 +19,8 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
 	}
-	flags := command.PersistentFlags()
-	flags.StringVar(&rules.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "the kubeconfig to use")
-	clientcmd.BindOverrideFlags(overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
+	bindKubeconfigFlags(command.PersistentFlags(), rules, overrides)
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	command.AddCommand(newExplainCommand(config), newScaledObjectCommand(config, newReader), release.NewCommand(version()))
+	command.AddCommand(newListCommand(config, newClient), newExplainCommand(config), newScaledObjectCommand(config, newReader), release.NewCommand(version()))
 	return command
 }

@@ -27,9 +27,9 @@ type Pool struct {
 	Slices []*resourceapi.ResourceSlice
 }
 
-// gather gives the pools that the slices are of. They, and the devices in them, are in the
+// Pools gives the pools that the slices are of. They, and the devices in them, are in the
 // order in which the scheduler tries them.
-func gather(published []*resourceapi.ResourceSlice) []Pool {
+func Pools(published []*resourceapi.ResourceSlice) []Pool {
 	var pools []Pool
 	at := map[PoolID]int{}
 	for _, slice := range published {
@@ -57,7 +57,7 @@ func OfNode(node string, published []*resourceapi.ResourceSlice) []Pool {
 			own = append(own, slice)
 		}
 	}
-	return gather(own)
+	return Pools(own)
 }
 
 // add keeps the slices of the newest generation.
@@ -71,6 +71,19 @@ func (p *Pool) add(slice *resourceapi.ResourceSlice) {
 		}
 	}
 	p.Slices = append(p.Slices, slice)
+}
+
+// Devices are those of the slices, in the order in which the scheduler tries them.
+func (p Pool) Devices() []*Device {
+	var all []*Device
+	for _, slice := range p.Slices {
+		own := OwnOf(slice)
+		for i := range slice.Spec.Devices {
+			d := &slice.Spec.Devices[i]
+			all = append(all, &Device{Device: d, ID: ID{Pool: p.ID, Name: d.Name}, Own: own})
+		}
+	}
+	return all
 }
 
 // Announced is how many slices the pool is to have.

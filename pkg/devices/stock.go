@@ -25,7 +25,7 @@ type counter struct {
 
 // NewStock reads the slices, and what is used of their devices.
 func NewStock(published []*resourceapi.ResourceSlice, used Use) *Stock {
-	s := &Stock{pools: gather(published), used: Use{}, counters: map[counter]resource.Quantity{}}
+	s := &Stock{pools: Pools(published), used: Use{}, counters: map[counter]resource.Quantity{}}
 	for _, p := range s.pools {
 		if p.Complete() {
 			s.add(p)
@@ -47,12 +47,8 @@ func (s *Stock) add(p Pool) {
 				s.counters[counter{p.ID, set.Name, name}] = c.Value.DeepCopy()
 			}
 		}
-		own := OwnOf(slice)
-		for i := range slice.Spec.Devices {
-			d := &slice.Spec.Devices[i]
-			s.Devices = append(s.Devices, &Device{Device: d, ID: ID{Pool: p.ID, Name: d.Name}, Own: own})
-		}
 	}
+	s.Devices = append(s.Devices, p.Devices()...)
 }
 
 // pay takes a device's counters.

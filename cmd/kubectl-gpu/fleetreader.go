@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
+)
+
+// pageSize is how many objects are asked for at once: slices have up to 128 devices each.
+const pageSize = 250
+
+// fleetReader reads what there is to say of GPUs, page by page, and as much as its user may see.
+type fleetReader struct {
+	reader client.Reader
+	driver string
+	// namespace is the one whose claims are read if those of all may not be.
+	namespace string
+	// nodes are the only ones to read the slices of; none: all.
+	nodes []string
+}
+
+// Sentences about what may not be seen.
+const (
+	notAllClaims = "you may not list the ResourceClaims of all namespaces"
+	askFor       = "ask for the ClusterRole view-gpus of Mica's chart (value viewGPUs.subjects)"
+)
+
+func (r fleetReader) read(ctx context.Context) (inventory.Seen, error) {
+	var seen inventory.Seen
+	if err := r.readSlices(ctx, &seen); err != nil {
+		return seen, err
+	}
+	if err := r.readRules(ctx, &seen); err != nil {
+		return seen, err
+	}
+	return seen, r.readClaims(ctx, &seen)
+}
+
+func (r fleetReader) readSlices(ctx context.Context, seen *inventory.Seen) error {
+	compactor := devices.NewCompactor()
+	err := eachOf(ctx, r.reader, func() client.ObjectList { return &resourceapi.ResourceSliceList{} }, func(object runtime.Object) {
+		slice := *object.(*resourceapi.ResourceSlice)
+		slice.ManagedFields, slice.OwnerReferences = nil, nil
+		compactor.Compact(&slice)
+		seen.Slices = append(seen.Slices, &slice)
+	}, r.sliceSelector())
+	switch {
+	case apierrors.IsForbidden(err):
+		seen.SlicesHidden = true
+		seen.NotSeen = append(seen.NotSeen, "you may not list ResourceSlices, so only GPUs are shown that claims hold, without products and health: "+askFor)
+		return nil
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("list the ResourceSlices: the API server has no resource.k8s.io/v1: it takes Kubernetes 1.34 or newer, with dynamic resource allocation switched on")
+	case err != nil:
+		return fmt.Errorf("list the ResourceSlices of driver %s: %w", r.driver, err)
+	}
+	return nil
+}
+
+// sliceSelector leaves out slices that the API server need not send.
+func (r fleetReader) sliceSelector() client.ListOption {
+	selector := client.MatchingFields{resourceapi.ResourceSliceSelectorDriver: r.driver}
+	if len(r.nodes) == 1 {
+		selector[resourceapi.ResourceSliceSelectorNodeName] = r.nodes[0]
+	}
+	return selector
+}
+
+func (r fleetReader) readRules(ctx context.Context, seen *inventory.Seen) error {
+	err := eachOf(ctx, r.reader, func() client.ObjectList { return &resourceapi.DeviceTaintRuleList{} }, func(object runtime.Object) {
+		seen.Rules = append(seen.Rules, *object.(*resourceapi.DeviceTaintRule))
+	})
+	switch {
+	case apierrors.IsForbidden(err):
+		seen.RulesHidden = true
+		seen.NotSeen = append(seen.NotSeen, "you may not list DeviceTaintRules, so taints that they put on devices are not shown: "+askFor)
+		return nil
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		seen.RulesHidden = true
+		return nil // an older API server has none, and so no taints by them
+	case err != nil:
+		return fmt.Errorf("list the DeviceTaintRules: %w", err)
+	}
+	return nil
+}
+
+// readClaims reads those of all namespaces, or if that is not allowed, of its user's.
+func (r fleetReader) readClaims(ctx context.Context, seen *inventory.Seen) error {
+	add := func(object runtime.Object) {
+		seen.Holdings = append(seen.Holdings, inventory.HoldingsOf(object.(*resourceapi.ResourceClaim), r.driver)...)
+	}
+	list := func() client.ObjectList { return &resourceapi.ResourceClaimList{} }
+	err := eachOf(ctx, r.reader, list, add)
+	if apierrors.IsForbidden(err) {
+		seen.OfNamespace = r.namespace
+		seen.NotSeen = append(seen.NotSeen, fmt.Sprintf("%s, so GPUs are shown without those of other namespaces than %s, and without what is free: %s", notAllClaims, r.namespace, askFor))
+		err = eachOf(ctx, r.reader, list, add, client.InNamespace(r.namespace))
+	}
+	switch {
+	case apierrors.IsForbidden(err) && seen.SlicesHidden:
+		return errBlind
+	case apierrors.IsForbidden(err):
+		seen.NotSeen[len(seen.NotSeen)-1] = fmt.Sprintf("you may list no ResourceClaims, neither of all namespaces nor of %s, so GPUs are shown without who has them, and without what is free: %s", r.namespace, askFor)
+	case err != nil:
+		return fmt.Errorf("list the ResourceClaims: %w", err)
+	}
+	return nil
+}
+
+// eachOf lists page by page, from one state of the cluster where the API server still has it.
+func eachOf(ctx context.Context, reader client.Reader, empty func() client.ObjectList, each func(runtime.Object), options ...client.ListOption) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		list := empty()
+		err := reader.List(ctx, list, append([]client.ListOption{client.Limit(o.Limit), client.Continue(o.Continue)}, options...)...)
+		return list, err
+	})
+	pages.PageSize, pages.PageBufferSize = pageSize, 1
+	return pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		each(object)
+		return nil
+	})
+}
