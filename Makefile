@@ -85,6 +85,11 @@ $(CLUSTER):
 generate: ## Write generated files anew
 	go generate ./...
 
+# The files beside the images; those are built from deployments/container/Dockerfile.
+.PHONY: release
+release: ## Make the files of a release, twice, and compare: VERSION=v1.2.3
+	@hack/release.sh --twice "$(VERSION)"
+
 ##@ Test
 
 .PHONY: test
