@@ -58,6 +58,7 @@ unit() {
 	show "agreement with the stock scheduler" in_module test/scheduler scheduler ./...
 	show "what Kueue charges" in_module test/kueue kueue ./...
 	show "kind's configuration" in_module test/kind kind ./...
+	show "the files for EKS" in_module test/eks eks ./...
 	# KEDA is large: what was compiled for the cluster is taken for the tests of its client.
 	CGO_ENABLED=0 show "KEDA's own scalers" in_module test/keda keda ./...
 }
@@ -141,7 +142,7 @@ if [[ $name == test-fast ]]; then
 	exit
 fi
 
-declare -A count=([unit]=7 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
+declare -A count=([unit]=8 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
 total=5
 for part in "$@" "${extra[@]}"; do total=$((total + count[$part])); done
 begin "$name" "$total"
