@@ -67,7 +67,7 @@ func TestEksctlTakesTheCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	var cluster map[string]any
-	read(t, "cluster.yaml", &cluster)
+	read(t, "eksctl/cluster.yaml", &cluster)
 	if err := compiled.Validate(cluster); err != nil {
 		t.Error(err)
 	}
@@ -83,7 +83,7 @@ func TestGPUGroupsAreAsMicaWantsThem(t *testing.T) {
 		Metadata          struct{ Name string }
 		ManagedNodeGroups []nodeGroup
 	}
-	read(t, "cluster.yaml", &cluster)
+	read(t, "eksctl/cluster.yaml", &cluster)
 	gpus := 0
 	for _, g := range cluster.ManagedNodeGroups {
 		if g.Labels["nvidia.com/gpu.present"] == "" {
@@ -174,7 +174,7 @@ func TestTerraformReadsTheModule(t *testing.T) {
 
 func TestTheGroupsOfBothFilesAreTheSame(t *testing.T) {
 	var cluster struct{ ManagedNodeGroups []nodeGroup }
-	read(t, "cluster.yaml", &cluster)
+	read(t, "eksctl/cluster.yaml", &cluster)
 	types := map[string]string{}
 	for _, g := range cluster.ManagedNodeGroups {
 		types[g.Name] = g.InstanceType
