@@ -38,7 +38,9 @@ type Options struct {
 	// and end in the five fields of cron, in TimeZone; empty: UTC.
 	Schedules []string
 	TimeZone  string
-	Scaler    Scaler
+	// Queue tells of demand in place of Demand, and with any number of replicas.
+	Queue  Queue
+	Scaler Scaler
 	// Prometheus is asked by KEDA, or by the controller, by a trigger for each signal, where
 	// ThroughController is set.
 	Prometheus        Prometheus
@@ -75,7 +77,7 @@ func Build(o Options) (Objects, error) {
 	if err != nil {
 		return Objects{}, err
 	}
-	if err := o.validate(); err != nil {
+	if err := o.validate(p); err != nil {
 		return Objects{}, err
 	}
 	if o.Warm < 0 {
@@ -133,6 +135,14 @@ func (o Options) triggers(p profile.Profile, s signals) ([]Trigger, *ScalingModi
 	if err != nil {
 		return nil, nil, err
 	}
+	if o.Queue.there() {
+		triggers, err := o.queueTriggers(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		triggers = append(triggers, o.cronTriggers(windows)...)
+		return triggers, o.modifiers(triggers), nil
+	}
 	// Gates of warm replicas open by the load, which the controller then has to see.
 	if o.ThroughController || o.Warm > 0 || len(s.load) == 0 && o.Demand == "" {
 		return append(o.controllerTriggers(p, s, by), o.cronTriggers(windows)...), nil, nil
@@ -141,7 +151,7 @@ func (o Options) triggers(p profile.Profile, s signals) ([]Trigger, *ScalingModi
 		return nil, nil, err
 	}
 	triggers := append(o.nativeTriggers(p, s, by), o.cronTriggers(windows)...)
-	return triggers, modifiers(triggers), nil
+	return triggers, o.modifiers(triggers), nil
 }
 
 // fallback keeps what is: a source that goes away under load must not take replicas with it, and
@@ -158,11 +168,14 @@ func (o Options) fallback() *Fallback {
 	return f
 }
 
-func (o Options) validate() error {
+func (o Options) validate(p profile.Profile) error {
+	if err := o.Queue.validate(o, p); err != nil {
+		return err
+	}
 	switch {
 	case o.Min < 0 || o.Max < 1 || o.Min > o.Max:
 		return fmt.Errorf("from %d to %d replicas cannot be: the smallest number is 0 or more, the largest at least 1 and at least that", o.Min, o.Max)
-	case o.Min == 0 && o.Demand == "":
+	case o.Min == 0 && o.Demand == "" && !o.Queue.there():
 		return errors.New("with 0 replicas nothing tells of requests that wait: give a query that does, such as of the gateway's queue, or keep 1 replica")
 	case o.Min > 0 && o.Demand != "":
 		return fmt.Errorf("a query for what waits without a replica has no use with at least %d replicas: leave it out, or allow 0", o.Min)

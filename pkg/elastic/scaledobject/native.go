@@ -51,10 +51,14 @@ const (
 
 // modifiers combine the triggers: the most that one of them asks for, and no more than there can be
 // devices for.
-func modifiers(triggers []Trigger) *ScalingModifiers {
+func (o Options) modifiers(triggers []Trigger) *ScalingModifiers {
 	var ask []string
 	for _, t := range triggers {
-		if t.Name != triggerPossible {
+		switch t.Name {
+		case triggerPossible:
+		case triggerQueue:
+			ask = append(ask, fmt.Sprintf("%s / %d", t.Name, o.Queue.Messages)) // KEDA counts messages, all others replicas
+		default:
 			ask = append(ask, t.Name)
 		}
 	}
@@ -91,11 +95,16 @@ func (o Options) nativeTriggers(p profile.Profile, s signals, by *season) []Trig
 	if o.Prometheus.Region != "" || o.Prometheus.Secret != "" {
 		load.AuthenticationRef = &AuthenticationRef{Kind: "TriggerAuthentication", Name: o.prometheusAuthentication()}
 	}
+	return append([]Trigger{load}, o.ownTriggers(p)...)
+}
+
+// ownTriggers are the controller's beside a trigger of KEDA's.
+func (o Options) ownTriggers(p profile.Profile) []Trigger {
 	held := o.trigger(triggerHeld, map[string]string{"metric": "heldReplicas", "profile": p.Name})
 	possible := o.trigger(triggerPossible, map[string]string{"metric": "possibleReplicas"})
 	// KEDA asks for these when it looks; by the formula no push would say anything.
 	held.Type, possible.Type = "external", "external"
-	return []Trigger{load, held, possible}
+	return []Trigger{held, possible}
 }
 
 func (o Options) prometheusAuthentication() string { return o.Target.Name + "-prometheus" }
@@ -146,6 +155,9 @@ func (s series) replicas() string {
 func (o Options) authentications(triggers []Trigger) []*TriggerAuthentication {
 	var all []*TriggerAuthentication
 	if a := o.Scaler.authentication(o.Target.Namespace); a != nil {
+		all = append(all, a)
+	}
+	if a := o.queueIdentity(); a != nil {
 		all = append(all, a)
 	}
 	if !slices.ContainsFunc(triggers, func(t Trigger) bool { return t.Type == "prometheus" && t.AuthenticationRef != nil }) {
