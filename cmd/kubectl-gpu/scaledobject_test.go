@@ -187,7 +187,7 @@ func TestTheControllerReadsWhatIsPrinted(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, trigger := range object.Spec.Triggers {
-					if trigger.Type == "prometheus" || trigger.Type == "cron" {
+					if trigger.Type != "external" && trigger.Type != "external-push" {
 						continue // KEDA's own
 					}
 					read++
