@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/containerd"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
@@ -258,7 +259,7 @@ func (p *Publisher) findNode(ctx context.Context) (types.UID, error) {
 		switch {
 		case err == nil:
 			reported := node.Status.NodeInfo.ContainerRuntimeVersion
-			if advice := runtimeAdvice(reported); advice != "" {
+			if advice := containerd.Advice(reported); advice != "" {
 				klog.FromContext(ctx).Info(advice, "containerRuntime", reported)
 			}
 			return node.UID, nil

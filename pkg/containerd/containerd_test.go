@@ -1,4 +1,4 @@
-package publish
+package containerd
 
 import (
 	"strings"
@@ -16,7 +16,7 @@ func TestRuntimesThatIgnoreCDI(t *testing.T) {
 		"cri-o://1.34.1":              "",
 		"":                            "",
 	} {
-		if got := runtimeAdvice(reported); (want == "") != (got == "") || !strings.Contains(got, want) {
+		if got := Advice(reported); (want == "") != (got == "") || !strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want one with %q", reported, got, want)
 		}
 	}
