@@ -2,13 +2,12 @@
 # Installs Mica from its chart into the local cluster that runs now. Arguments are helm's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tool=${CLUSTER_TOOL:-bin/cluster}
 
-cluster=$("$tool" info -o env)
+cluster=$(bin/cluster info -o env)
 eval "$cluster"
 export KUBECONFIG
-"$tool" load bin/kubelet-plugin.tar bin/controller.tar
-"$("$tool" tool helm)" upgrade --install mica deployments/helm/mica \
+bin/cluster load bin/kubelet-plugin.tar bin/controller.tar
+"$(bin/cluster tool helm)" upgrade --install mica deployments/helm/mica \
 	--namespace mica --create-namespace \
 	--set image.registry=mica.local --set image.repository=kubelet-plugin --set image.tag=dev --set image.pullPolicy=Never \
 	--set nvidiaDriverRoot="$MICA_DRIVER_ROOT" \
@@ -16,5 +15,5 @@ export KUBECONFIG
 	--set kubeletPlugin.kubeletRegistrarDirectoryPath="$MICA_KUBELET_ROOT/plugins_registry" \
 	--set kubeletPlugin.cdiRoot="$MICA_CDI_ROOT" \
 	--set controller.imageRepository=controller \
-	--set mps.enabled=true --set mps.root="${MICA_MPS_ROOT:-$MICA_CLUSTER_DIR/mps}" \
+	--set mps.enabled=true --set mps.root="$MICA_CLUSTER_DIR/mps" \
 	--wait --timeout 3m "$@"

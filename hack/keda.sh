@@ -8,12 +8,11 @@
 # 19090 of the node.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tool=${CLUSTER_TOOL:-bin/cluster}
 
-cluster=$("$tool" info -o env)
+cluster=$(bin/cluster info -o env)
 eval "$cluster"
 export KUBECONFIG
-kubectl=$("$tool" tool kubectl)
+kubectl=$(bin/cluster tool kubectl)
 
 manifests() {
 	local text
@@ -35,7 +34,7 @@ diagnose() {
 
 up() {
 	[[ -f bin/keda.tar && -d bin/keda/config ]] || { echo "bin/keda.tar or bin/keda/config is missing: run \`make keda\` first" >&2; exit 1; }
-	"$tool" load bin/keda.tar
+	bin/cluster load bin/keda.tar
 	trap diagnose ERR
 	manifests | "$kubectl" apply --server-side --force-conflicts --filename - >/dev/null
 	local wait=("$kubectl" --namespace keda wait --timeout 4m)

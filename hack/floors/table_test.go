@@ -82,10 +82,14 @@ var floors = map[string]int{
 	"pkg/gpu":      0,
 	"pkg/release":  0,
 	"pkg/tracing":  0,
-	"pkg/schedule": 0,
 	"pkg/settings": 0,
 	"pkg/excerpt":  0,
 
+	// Which container runtimes use CDI, for the plugin's warning and for pkg/kubectl/doctor.
+	"pkg/containerd": 0,
+
+	// Which traps a cluster is in, for kubectl gpu.
+	"pkg/kubectl/doctor": 7,
 	// What kubectl gpu prints on.
 	"pkg/kubectl/terminal": 0,
 	// What kubectl gpu says, from values that were read.

@@ -97,7 +97,6 @@ var commands = map[string]struct {
 	"budget":   {1, (*world).budget},
 	"headroom": {3, (*world).headroom},
 	"replica":  {1, (*world).replica},
-	"gang":     {1, (*world).gang},
 	"devices":  {2, (*world).devices},
 }
 

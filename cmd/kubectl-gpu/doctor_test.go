@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// facility is an API server that tells of itself what it is told to.
+type facility struct {
+	err   error
+	gates map[string]bool
+}
+
+func (f facility) Version(context.Context) (string, error) { return "v1.37.1", f.err }
+func (f facility) Resources(_ context.Context, groupVersion string) ([]string, error) {
+	return map[string][]string{
+		"resource.k8s.io/v1": {"resourceslices"},
+		"mica.gpu/v1alpha1":  {"gpupolicies", "gpunodes", "gpunodegroups", "gpuheadrooms", "gpubudgets"},
+	}[groupVersion], nil
+}
+func (f facility) Gates(context.Context) (map[string]bool, error) { return f.gates, nil }
+func (f facility) Now() time.Time                                 { return now }
+
+// examined runs the command on objects, of which those of a kind may not be listed.
+func examined(t *testing.T, server discoverer, forbidden func(client.ObjectList) bool, objects []client.Object, arguments ...string) (string, error) {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme.AddKnownTypeWithName(machineKind, &unstructured.Unstructured{})
+	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachineInstanceList"}, &unstructured.UnstructuredList{})
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if forbidden(list) {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no right"))
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	config := clientcmd.NewDefaultClientConfig(clientcmdapi.Config{}, nil)
+	command := newDoctorCommand(config, func(clientcmd.ClientConfig) (*survey, error) { return &survey{Reader: reader, server: server}, nil })
+	var out bytes.Buffer
+	command.SetArgs(append([]string{}, arguments...))
+	command.SetOut(&out)
+	command.SetErr(io.Discard)
+	err = command.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func nothing(client.ObjectList) bool { return false }
+
+var machineKind = schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachineInstance"}
+
+// troubled has a mistake in each kind that is read.
+func troubled() []client.Object {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"k8s.amazonaws.com/accelerator": "h100"}}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1-a"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: "gpu.nvidia.com", NodeName: ptr.To("gpu-1"), Pool: resourceapi.ResourcePool{Name: "gpu-1", ResourceSliceCount: 1}, Devices: []resourceapi.Device{{Name: "gpu-0"}},
+	}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "gpu-1",
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "coordination.k8s.io/v1", Time: &metav1.Time{Time: now},
+			FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:renewTime":{}}}`)}}}},
+		Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now.Add(time.Minute)}}}
+	machine := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": "vms", "name": "win"},
+		"spec":     map[string]any{"resourceClaims": []any{map[string]any{"name": "gpus", "resourceClaimTemplateName": "two"}, map[string]any{"name": "gone", "resourceClaimName": "gone"}, "nonsense"}},
+	}}
+	machine.SetGroupVersionKind(machineKind)
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "vms", Name: "two"}}
+	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{Count: 2}}}
+	kueue := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kueue-system", Name: kueueConfigName}, Data: map[string]string{
+		kueueConfigKey: "resources:\n  deviceClassMappings:\n  - name: gpus\n    sources:\n    - counter: {name: vram, driver: gpu.nvidia.com}\n",
+	}}
+	objects := []client.Object{node, slice, lease, machine, template, kueue, &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "all"}}}
+	for _, name := range []string{"a", "b"} {
+		scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: name}}
+		scaler.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "llm"}
+		objects = append(objects, scaler)
+	}
+	return objects
+}
+
+func TestDoctorReadsWhatItLooksAt(t *testing.T) {
+	out, err := examined(t, facility{gates: map[string]bool{"DRADeviceTaints": false}}, nothing, troubled())
+	if exitCode(err) != exitNo {
+		t.Errorf("exit code %d: %v", exitCode(err), err)
+	}
+	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock"} {
+		if !strings.Contains(out, "("+check+")") {
+			t.Errorf("%s found nothing:\n%s", check, out)
+		}
+	}
+	if strings.Contains(out, "Not seen") {
+		t.Errorf("something was not seen:\n%s", out)
+	}
+}
+
+func TestDoctorSaysWhatItMayNotSee(t *testing.T) {
+	noPods := func(list client.ObjectList) bool { _, is := list.(*corev1.PodList); return is }
+	out, err := examined(t, facility{}, noPods, nil, "-o", "yaml")
+	if exitCode(err) != exitNo || !strings.Contains(out, "kind: pods") || !strings.Contains(out, "you may not read them") {
+		t.Errorf("exit code %d:\n%s", exitCode(err), out)
+	}
+}
+
+func TestDoctorThatCannotLook(t *testing.T) {
+	for name, tc := range map[string]struct {
+		server    discoverer
+		arguments []string
+		want      []string
+	}{
+		"no API server": {facility{err: errors.New("connection refused")}, nil, []string{"API server", "connection refused"}},
+		"a format":      {facility{}, []string{"-o", "wide"}, []string{"wide", "table, json, yaml"}},
+		"an argument":   {facility{}, []string{"node/gpu-1"}, []string{"node/gpu-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := examined(t, tc.server, nothing, nil, tc.arguments...)
+			fixture.Sentence(t, err, tc.want...)
+			if exitCode(err) != exitFailed {
+				t.Errorf("exit code %d", exitCode(err))
+			}
+		})
+	}
+}
+
+func TestWhyAKindWasNotRead(t *testing.T) {
+	kind := schema.GroupResource{Resource: "pods"}
+	for want, err := range map[string]error{
+		"":                              nil,
+		"you may not read them":         apierrors.NewForbidden(kind, "", errors.New("x")),
+		"they changed too fast":         apierrors.NewResourceExpired("old"),
+		"the server is on fire":         errors.New("the server is on fire"),
+		strings.Repeat("x", 150) + "xx": errors.New(strings.Repeat("x", 5000)),
+	} {
+		f := &doctor.Facts{Unseen: map[doctor.Kind]string{}}
+		note(f, doctor.KindPods, err)
+		if got := f.Unseen[doctor.KindPods]; !strings.Contains(got, want) || len(got) > 200 {
+			t.Errorf("%v: got %q", err, got)
+		}
+	}
+	f := &doctor.Facts{Unseen: map[doctor.Kind]string{}}
+	note(f, doctor.KindPods, &meta.NoKindMatchError{})
+	note(f, doctor.KindPods, apierrors.NewNotFound(kind, "a"))
+	if len(f.Unseen) > 0 {
+		t.Errorf("what is not served is not unseen: %v", f.Unseen)
+	}
+}
+
+// The API server's own words: versions, resources, gates and the time.
+func TestAnAPIServerIsAsked(t *testing.T) {
+	answers := map[string]string{
+		"/version":                 `{"gitVersion": "v1.36.0-eks-1"}`,
+		"/apis/resource.k8s.io/v1": `{"resources": [{"name": "resourceslices"}, {"name": "deviceclasses"}]}`,
+		"/metrics":                 "# HELP x\nx 1\nkubernetes_feature_enabled{name=\"A\",stage=\"BETA\"} 1\nkubernetes_feature_enabled{name=\"B\",stage=\"\"} 0\nother 1\nkubernetes_feature_enabled{name=\"C\",stage=\"\"} 1\n",
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", now.Format(http.TimeFormat))
+		w.Header().Set("Content-Type", "application/json")
+		if answer, known := answers[r.URL.Path]; known {
+			_, _ = io.WriteString(w, answer)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer server.Close()
+	connected, err := newRemote(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := connected.Version(t.Context())
+	if err != nil || version != "v1.36.0-eks-1" || !connected.Now().Equal(now) {
+		t.Errorf("got %q at %s, %v", version, connected.Now(), err)
+	}
+	resources, err := connected.Resources(t.Context(), "resource.k8s.io/v1")
+	if err != nil || len(resources) != 2 {
+		t.Errorf("got %v, %v", resources, err)
+	}
+	if resources, err := connected.Resources(t.Context(), "mica.gpu/v1alpha1"); err != nil || len(resources) != 0 {
+		t.Errorf("got %v, %v of a group that is not served", resources, err)
+	}
+	gates, err := connected.Gates(t.Context())
+	if want := map[string]bool{"A": true, "B": false}; err != nil || !reflect.DeepEqual(gates, want) {
+		t.Errorf("got %v, %v", gates, err)
+	}
+}

@@ -1,0 +1,341 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+func TestAHealthyClusterIsFoundHealthy(t *testing.T) {
+	report := Examine(healthy())
+	if len(report.Findings) > 0 || len(report.Unseen) > 0 || len(report.Passed) != len(Checks()) {
+		t.Errorf("got %+v", report)
+	}
+}
+
+// trap is a cluster that is healthy but for one mistake.
+type trap struct {
+	set func(*Facts)
+	// check is the one that finds it, and no other does.
+	check    string
+	severity Severity
+	object   string
+	// says are parts of the message, and fix of what mends it.
+	says, fix string
+}
+
+// traps are by what somebody has done.
+var traps = map[string]trap{
+	"an old cluster": {func(f *Facts) { f.Served["resource.k8s.io/v1 resourceslices"] = false },
+		"resource-api", Error, "apiserver", "v1.37.1 does not serve resource.k8s.io/v1", "1.34 or newer"},
+	"CRDs of an old chart": {func(f *Facts) { f.Served["mica.gpu/v1alpha1 gpubudgets"] = false },
+		"mica-kinds", Error, "apiserver", "does not know gpubudgets", "kubectl apply --server-side --filename deployments/helm/mica/crds"},
+	"a gate that is off": {func(f *Facts) { f.Gates = map[string]bool{"DRAConsumableCapacity": false} },
+		"feature-gates", Warning, "apiserver", "DRAConsumableCapacity is off: shares", "--feature-gates=DRAConsumableCapacity=true"},
+	"a gate that nobody misses": {func(f *Facts) { f.Gates = map[string]bool{"DRADeviceTaintRules": false} },
+		"feature-gates", Info, "apiserver", "DRADeviceTaintRules is off", "kube-scheduler"},
+	"gates of a version": {func(f *Facts) { f.Version = "v1.36.3" },
+		"feature-gates", Info, "apiserver", "DRADeviceTaintRules is off by default in Kubernetes v1.36.3", "DRADeviceTaintRules=true"},
+	"no plugin": {func(f *Facts) { f.DaemonSets = nil },
+		"plugin-installed", Error, "daemonsets", "no DaemonSet", "helm install mica"},
+	"a node without label": {func(f *Facts) {
+		node := gpuNode("bare")
+		delete(node.Labels, "nvidia.com/gpu.present")
+		f.Nodes = append(f.Nodes, *node)
+	},
+		"plugin-selects-node", Warning, "node/bare", "p5.48xlarge", "kubectl label node bare nvidia.com/gpu.present=true"},
+	"a plugin that crashes": {func(f *Facts) { f.Pods = nil; f.AddPod(pluginPod("gpu-1", false)) },
+		"plugin-running", Error, "node/gpu-1", "mica/mica-kubelet-plugin", "kubectl --namespace mica describe pods --selector app.kubernetes.io/component=kubelet-plugin --field-selector spec.nodeName=gpu-1"},
+	"a taint that the plugin does not tolerate": {func(f *Facts) {
+		f.Pods = nil
+		f.Nodes[0].Spec.Taints = append(f.Nodes[0].Spec.Taints, corev1.Taint{Key: "team", Value: "a", Effect: corev1.TaintEffectNoSchedule})
+	}, "plugin-running", Error, "node/gpu-1", "team=a:NoSchedule keeps the plugin", "mica"},
+	"no driver": {func(f *Facts) { f.Pools, f.Kueue = nil, nil },
+		"gpus-published", Warning, "node/gpu-1", "publishes no device", "kubectl --namespace mica logs plugin-gpu-1"},
+	"a node that is withheld": {func(f *Facts) { f.Pools, f.Kueue = nil, nil; f.GPUNodes[0].Withheld = "no GPU can be read" },
+		"gpus-published", Warning, "node/gpu-1", "no GPU can be read", "logs plugin-gpu-1"},
+	"a policy that a node refuses": {func(f *Facts) {
+		f.Policies[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonRefused)
+	},
+		"policy-applied", Warning, "gpupolicy/mica", "Refused: As the controller says.", "kubectl describe gpupolicy mica"},
+	"MPS without daemons": {func(f *Facts) { f.Policies[0].Spec.Shapes.MPS = &v1alpha1.MPS{Clients: 4} },
+		"mps-installed", Warning, "gpupolicy/mica", "no DaemonSet runs MPS", "--namespace mica --reuse-values --set mps.enabled=true"},
+	"MPS of partitions in an override": {func(f *Facts) {
+		f.Policies[0].Spec.Overrides = []v1alpha1.Override{{Shapes: v1alpha1.Shapes{MIG: &v1alpha1.MIG{Shared: []v1alpha1.SharedProfile{{MPS: &v1alpha1.MPS{Clients: 2}}}}}}}
+	}, "mps-installed", Warning, "gpupolicy/mica", "no DaemonSet runs MPS", "mps.enabled=true"},
+	"no controller": {func(f *Facts) { f.Deployments = f.Deployments[1:] },
+		"controller-running", Error, "gpunodegroups", "none of the 1 GPUNodeGroups grows", "kubectl get pods"},
+	"a startup taint after an uninstallation": {func(f *Facts) {
+		f.Deployments, f.Groups = nil, nil
+		f.Nodes[0].Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintStartup, Value: "starting", Effect: corev1.TaintEffectNoSchedule}}
+	}, "controller-running", Error, "node/gpu-1", "no replica of the controller is ready to remove it", "kubectl taint node gpu-1 startup-taint.cluster-autoscaler.kubernetes.io/mica-"},
+	"a slice is missing": {func(f *Facts) { f.AddSlice(slice("other", "gpu-1", 1, 4)) },
+		"pool-complete", Error, "node/gpu-1", "3 of 4 slices", "spec.nodeName=gpu-1"},
+	"slices of a node that is gone": {func(f *Facts) { f.AddSlice(slice("gone-a", "gone", 1, 1)) },
+		"slices-left-behind", Warning, "resourceslice/gone-a", "node gone, which does not exist", "kubectl delete resourceslice gone-a"},
+	"a slice of an old generation": {func(f *Facts) { f.AddSlice(slice("old", "gpu-1", 0, 1)) },
+		"slices-left-behind", Warning, "resourceslice/old", "older than generation 1", "kubectl delete resourceslice old"},
+	"partitions by nvidia-smi": {func(f *Facts) {
+		s := slice("gpu-1-mig", "gpu-1", 2, 1)
+		s.Spec.Devices[0].Attributes["type"] = resourceapi.DeviceAttribute{StringValue: ptr.To("mig")}
+		f.Pools, f.Kueue = nil, nil
+		f.AddSlice(s)
+	}, "foreign-partitions", Info, "node/gpu-1", "1 MIG partitions were made by somebody else, such as gpu-0", "on gpu-1: nvidia-smi mig"},
+	"an old driver": {func(f *Facts) {
+		s := slice("gpu-1-a", "gpu-1", 2, 1)
+		s.Spec.Devices[0].Attributes["driverVersion"] = resourceapi.DeviceAttribute{VersionValue: ptr.To("550.90.7")}
+		f.Pools, f.Kueue = nil, nil
+		f.AddSlice(s)
+	}, "driver-version", Warning, "node/gpu-1", "550.90.7", "driver of gpu-1 to R565"},
+	"a device plugin on a node of Mica": {func(f *Facts) { pluginHas(f, "nvidia.com/gpu") },
+		"device-plugin", Error, "node/gpu-1", "nvidia.com/gpu: 8", "kubectl drain gpu-1"},
+	"a device plugin that keeps Mica away": {func(f *Facts) { pluginHas(f, "nvidia.com/mig-1g.10gb"); f.Pools, f.Kueue = nil, nil },
+		"device-plugin", Warning, "node/gpu-1", "publishes none", "kubectl uncordon gpu-1"},
+	"NVIDIA's driver on a node of Mica": {func(f *Facts) {
+		f.DaemonSets = append(f.DaemonSets, *daemonSet("nvidia", "dra", corev1.Container{Name: "gpus", Image: "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5"}, map[string]string{"app.kubernetes.io/instance": "theirs"}))
+	}, "two-drivers", Error, "node/gpu-1", "nvidia/dra", "helm upgrade theirs dra-driver-nvidia-gpu --repo REPOSITORY --namespace nvidia"},
+	"a GPUCluster": {func(f *Facts) { f.Nodes[0].Labels[labelMode] = "dra" },
+		"two-drivers", Error, "node/gpu-1", "GPUCluster", "--namespace mica"},
+	"containerd 1.7": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27" },
+		"container-runtime", Warning, "node/gpu-1", "seen on the node only", "On gpu-1, set enable_cdi = true"},
+	"containerd 1.6": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.1" },
+		"container-runtime", Error, "node/gpu-1", "knows no CDI", "Upgrade containerd of gpu-1"},
+	"a toolkit that is open": {func(f *Facts) {
+		f.DaemonSets = append(f.DaemonSets, *daemonSet("gpu-operator", "toolkit", corev1.Container{Image: "nvcr.io/nvidia/k8s/container-toolkit:v1"}, nil))
+	}, "visible-devices", Warning, "daemonset/toolkit", "gpu-operator", "helm upgrade gpu-operator nvidia/gpu-operator --namespace gpu-operator --reuse-values --set toolkit.env[0].name=ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"},
+	"Amazon Linux": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.OSImage = "Amazon Linux 2023.9" },
+		"visible-devices", Info, "node/gpu-1", "unless user data", "On gpu-1"},
+	"a pod that takes all": {func(f *Facts) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "greedy"}}
+		pod.Spec.NodeName = "gpu-1"
+		pod.Spec.Containers = []corev1.Container{{Name: "cuda", Env: []corev1.EnvVar{{Name: envVisibleDevices, Value: "all"}}}}
+		f.AddPod(pod)
+	}, "visible-devices", Warning, "pod/greedy", "Container cuda in namespace a", "nvidia-ctk"},
+	"a clock that is behind": {func(f *Facts) { f.AddLease("gpu-1", now.Add(-2*time.Minute), now) },
+		"node-clock", Warning, "node/gpu-1", "2m0s behind", "On gpu-1: chronyc makestep"},
+	"a sick GPU": {func(f *Facts) {
+		f.Nodes[0].Status.Conditions = append(f.Nodes[0].Status.Conditions, corev1.NodeCondition{Type: v1alpha1.ConditionGPUsHealthy, Status: corev1.ConditionFalse, Reason: "XID", Message: "gpu-0 is sick"})
+	}, "gpus-healthy", Warning, "node/gpu-1", "XID: gpu-0 is sick", "kubectl get node gpu-1"},
+	"an accelerator label": {func(f *Facts) { f.Nodes[0].Labels[labelAccelerator] = "nvidia-h100" },
+		"accelerator-label", Error, "node/gpu-1", "k8s.amazonaws.com/accelerator=nvidia-h100", "--cluster-name prod --nodegroup-name h100 --labels removeLabels=k8s.amazonaws.com/accelerator && kubectl label node gpu-1 "},
+	"an accelerator label of new nodes": {func(f *Facts) { f.Groups[0].Spec.Template.Labels = map[string]string{labelAccelerator: "x"} },
+		"accelerator-label", Error, "gpunodegroup/h100", "spec.template.labels", "kubectl patch gpunodegroup h100"},
+	"a taint without value": {func(f *Facts) { f.Nodes[0].Spec.Taints[0].Value = "" },
+		"taint-value", Warning, "node/gpu-1", "nvidia.com/gpu:NoSchedule", "addOrUpdateTaints=[{key=nvidia.com/gpu,value=true,effect=NO_SCHEDULE}]"},
+	"a startup taint without value": {func(f *Facts) {
+		f.Nodes[0].Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintStartup, Effect: corev1.TaintEffectNoSchedule}, {Key: "node.kubernetes.io/not-ready", Effect: corev1.TaintEffectNoSchedule}}
+	}, "taint-value", Error, "node/gpu-1", v1alpha1.TaintStartup, "--cluster-name prod"},
+	"no startup taint": {func(f *Facts) {
+		node := gpuNode("young")
+		node.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+		f.Nodes = append(f.Nodes, *node)
+	}, "startup-taint", Warning, "node/young", "GPUNodeGroup h100", "--nodegroup-name h100 --taints 'addOrUpdateTaints=[{key=startup-taint.cluster-autoscaler.kubernetes.io/mica,value=starting"},
+	"DaemonSets that are kept off": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionNodesStuck, "True", v1alpha1.ReasonDaemonSetsKeptOff)
+		f.Groups[0].Status.Conditions[0].Message = `Node gpu-1 lacks its slices: let that tolerate the taint: kubectl -n nfd patch daemonset worker --type=json -p '[{"op":"add"}]'; the node keeps the taint.`
+	}, "startup-taint-kept", Error, "gpunodegroup/h100", "DaemonSetsKeptOff: Node gpu-1", `kubectl -n nfd patch daemonset worker --type=json -p '[{"op":"add"}]'`},
+	"different machines": {func(f *Facts) {
+		node := gpuNode("gpu-2")
+		node.Labels[corev1.LabelInstanceTypeStable] = "p4d.24xlarge"
+		addNode(f, node)
+	},
+		"mixed-group", Warning, "gpunodegroup/h100", "p4d.24xlarge, p5.48xlarge", "--selector eks.amazonaws.com/nodegroup=h100"},
+	"different zones": {func(f *Facts) {
+		node := gpuNode("gpu-2")
+		node.Labels[corev1.LabelTopologyZone] = "eu-1b"
+		addNode(f, node)
+	},
+		"mixed-group", Info, "gpunodegroup/h100", "eu-1a, eu-1b", "one zone"},
+	"a node that differs": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionTemplateValid, "False", v1alpha1.ReasonLiveNodeDiffers)
+	},
+		"mixed-group", Warning, "gpunodegroup/h100", "LiveNodeDiffers", "one launch template"},
+	"an unknown template": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonUnknownTemplate)
+	},
+		"group-ready", Warning, "gpunodegroup/h100", "UnknownTemplate", "kubectl describe gpunodegroup h100"},
+	"headroom that no group holds": {func(f *Facts) {
+		f.Headrooms[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonCannotBeKept)
+	},
+		"headroom-ready", Warning, "gpuheadroom/warm", "CannotBeKept", "kubectl describe gpuheadroom warm"},
+	"an old autoscaler": {func(f *Facts) {
+		autoscalerOf(f).Image = "registry.example:5000/cluster-autoscaler-arm64:v1.34.1@sha256:0"
+	},
+		"autoscaler-version", Error, "deployment/cluster-autoscaler", "1.34.1", "kubectl --namespace kube-system set image deployment/cluster-autoscaler ca="},
+	"an autoscaler of unknown version": {func(f *Facts) { autoscalerOf(f).Image = "cluster-autoscaler:latest" },
+		"autoscaler-version", Info, "deployment/cluster-autoscaler", "cannot be told", "set image"},
+	"short clocks": {func(f *Facts) {
+		autoscalerOf(f).Command = append(autoscalerOf(f).Command, "--max-node-startup-time=20m")
+	},
+		"autoscaler-clocks", Info, "deployment/cluster-autoscaler", "is 20m, and a node may take 30m", `"path":"/spec/template/spec/containers/0/command/-","value":"--max-node-startup-time=35m"`},
+	"clocks that were too short": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
+		autoscalerOf(f).Command, autoscalerOf(f).Args = nil, []string{"--max-node-startup-time=1h"}
+	}, "autoscaler-clocks", Warning, "deployment/cluster-autoscaler", "is 15m, and a node has taken longer", `containers/0/args/-","value":"--max-node-provision-time=35m"`},
+	"clocks of an autoscaler that nobody sees": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
+		f.Deployments = f.Deployments[:1]
+	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 35m"},
+	"two autoscalers": {func(f *Facts) { f.Scalers = append(f.Scalers, Scaler{"serving", "byhand", "Deployment/llm"}) },
+		"two-autoscalers", Error, "deployment/llm", "byhand and keda-hpa-llm in namespace serving", "kubectl --namespace serving delete horizontalpodautoscaler byhand"},
+	"a rule for all devices": {func(f *Facts) {
+		f.TaintRules = append(f.TaintRules, taintRule("all", nil, resourceapi.DeviceTaintEffectNoExecute))
+	},
+		"taint-rule-selector", Error, "devicetaintrule/all", "example.com/sick:NoExecute on every device", "kubectl delete devicetaintrule all"},
+	"a dry run for all devices": {func(f *Facts) {
+		rule := taintRule("dry", nil, resourceapi.DeviceTaintEffectNone)
+		rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{}
+		f.TaintRules = append(f.TaintRules, rule)
+	}, "taint-rule-selector", Info, "devicetaintrule/dry", "on every device", "dry"},
+	"a machine with two GPUs in a request": {func(f *Facts) {
+		for _, request := range MultipleDevices([]resourceapi.DeviceRequest{
+			{Name: "one", Exactly: &resourceapi.ExactDeviceRequest{Count: 1}},
+			{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{Count: 2}},
+		}) {
+			f.Machines = append(f.Machines, Machine{"vms", "win", "resourceclaimtemplate/two", request})
+		}
+	}, "kubevirt-count", Error, "virtualmachineinstance/win", "Request gpus", "In resourceclaimtemplate/two of namespace vms, replace the request gpus"},
+	"a counter that nobody has": {func(f *Facts) { f.Kueue[0].Counter = "vram" },
+		"kueue-counter", Error, "deviceclassmapping/gpu-memory", "vram of driver gpu.nvidia.com, whose devices have memory", "remove sources"},
+}
+
+func pluginHas(f *Facts, name corev1.ResourceName) {
+	f.Nodes[0].Status.Capacity = corev1.ResourceList{name: resource.MustParse("8")}
+}
+
+func addNode(f *Facts, node *corev1.Node) {
+	f.Nodes = append(f.Nodes, *node)
+	f.AddSlice(slice(node.Name, node.Name, 1, 1))
+	f.AddPod(pluginPod(node.Name, true))
+}
+
+func autoscalerOf(f *Facts) *corev1.Container {
+	return &f.Deployments[1].Spec.Template.Spec.Containers[0]
+}
+
+func TestEachTrapIsFound(t *testing.T) {
+	provoked := map[string]bool{}
+	for name, trap := range traps {
+		provoked[trap.check] = true
+		t.Run(name, func(t *testing.T) {
+			facts := healthy()
+			trap.set(facts)
+			report := Examine(facts)
+			if len(report.Findings) != 1 {
+				t.Fatalf("found %d: %+v", len(report.Findings), report.Findings)
+			}
+			f := report.Findings[0]
+			if f.Check != trap.check || f.Severity != trap.severity || f.Object != trap.object || !strings.Contains(f.Message, trap.says) || !strings.Contains(f.Fix, trap.fix) {
+				t.Errorf("got %+v", f)
+			}
+		})
+	}
+	for _, check := range Checks() {
+		if !provoked[check.Name] {
+			t.Errorf("no trap is for %s", check.Name)
+		}
+	}
+}
+
+func TestChecksAreDescribed(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range Checks() {
+		if seen[c.Name] || c.Looks == "" || c.Why == "" || c.Fix == "" || c.Source == "" || len(c.needs) == 0 || c.find == nil {
+			t.Errorf("%+v is not whole, or there twice", c)
+		}
+		seen[c.Name] = true
+	}
+}
+
+// What cannot be read is told, with the checks that could not look because of it.
+func TestWhatIsNotSeenIsTold(t *testing.T) {
+	facts := healthy()
+	facts.Unseen[KindPods] = "you may not read them"
+	facts.Unseen[KindGates] = "you may not read them"
+	facts.Pods = nil
+	report := Examine(facts)
+	if len(report.Findings) > 0 || report.Blind() {
+		t.Errorf("got %+v", report)
+	}
+	if len(report.Unseen) != 2 || !slices.Equal(report.Unseen[0].Checks, []string{"plugin-running", "gpus-published", "visible-devices"}) {
+		t.Errorf("got %+v", report.Unseen)
+	}
+}
+
+func TestWhoSeesNothingIsBlind(t *testing.T) {
+	facts := &Facts{Unseen: map[Kind]string{}}
+	for _, check := range Checks() {
+		for _, kind := range check.needs {
+			facts.Unseen[kind] = "you may not read them"
+		}
+	}
+	if report := Examine(facts); !report.Blind() {
+		t.Errorf("got %+v", report)
+	}
+}
+
+// An empty cluster breaks no check, and lacks only Mica.
+func TestAnEmptyCluster(t *testing.T) {
+	report := Examine(&Facts{Now: now, Version: "v1.37.1", Served: healthy().Served})
+	if len(report.Findings) != 1 || report.Findings[0].Check != "plugin-installed" {
+		t.Errorf("got %+v", report.Findings)
+	}
+}
+
+func TestReportsAreBounded(t *testing.T) {
+	facts := healthy()
+	for i := range MaxFindings + 20 {
+		facts.TaintRules = append(facts.TaintRules, taintRule(fmt.Sprintf("rule-%03d", i), nil, resourceapi.DeviceTaintEffectNoSchedule))
+	}
+	report := Examine(facts)
+	if len(report.Findings) != MaxFindings || len(report.Omitted) != 1 || report.Omitted[0].Count != 20 {
+		t.Errorf("got %d findings, omitted %+v", len(report.Findings), report.Omitted)
+	}
+}
+
+// What is on its way is no trap.
+func TestPatience(t *testing.T) {
+	for name, set := range map[string]func(*Facts){
+		"a pool that is being published": func(f *Facts) {
+			s := slice("new", "gpu-1", 2, 3)
+			s.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
+			f.AddSlice(s)
+			f.Kueue = nil
+		},
+		"a node that has just come": func(f *Facts) {
+			node := gpuNode("new")
+			node.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
+			node.Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintStartup, Value: "starting", Effect: corev1.TaintEffectNoSchedule}}
+			f.Nodes = append(f.Nodes, *node)
+		},
+		"a node that is not ready": func(f *Facts) { f.Nodes[0].Status.Conditions, f.Pods = nil, nil },
+		"headroom that is filled": func(f *Facts) {
+			f.Headrooms[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonFilling)
+		},
+		"a device plugin elsewhere": func(f *Facts) {
+			node := gpuNode("theirs")
+			delete(node.Labels, "nvidia.com/gpu.present")
+			node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+			f.Nodes = append(f.Nodes, *node)
+		},
+		"a clock within a second": func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := healthy()
+			set(facts)
+			if report := Examine(facts); len(report.Findings) > 0 {
+				t.Errorf("found %+v", report.Findings)
+			}
+		})
+	}
+}
