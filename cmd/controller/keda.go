@@ -89,13 +89,20 @@ func newCosts(ctx context.Context, f *flags, m manager.Manager, workloads *workl
 	return costs, m.Add(costs)
 }
 
-// newUsages asks the plugin's pods how busy their devices are.
-func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, error) {
+func usageOptions(f *flags, m manager.Manager) (usage.Options, error) {
 	plugin, err := labels.Parse(f.pluginPods)
 	if err != nil {
-		return nil, err // validate has refused it
+		return usage.Options{}, fmt.Errorf("read --plugin-pods: %w", err)
 	}
-	options := usage.Options{Driver: f.driverName, Reader: m.GetCache(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}
+	return usage.Options{Driver: f.driverName, Reader: m.GetCache(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}, nil
+}
+
+// newUsages asks the plugin's pods how busy their devices are.
+func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, error) {
+	options, err := usageOptions(f, m)
+	if err != nil {
+		return nil, err
+	}
 	if err := usage.Index(ctx, m.GetFieldIndexer(), options); err != nil {
 		return nil, err
 	}

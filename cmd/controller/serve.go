@@ -24,6 +24,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/elastic/standby"
+	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
@@ -168,7 +169,22 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	if err := m.Add(verdicts); err != nil {
 		return err
 	}
+	if err := addUsages(f, m); err != nil {
+		return err
+	}
 	return addProbes(m, loop)
+}
+
+// addUsages serves how busy devices are, for people.
+func addUsages(f *flags, m manager.Manager) error {
+	if f.metricsPort < 0 {
+		return nil
+	}
+	options, err := usageOptions(f, m)
+	if err != nil {
+		return err
+	}
+	return m.AddMetricsServerExtraHandler(usage.Path, usage.NewServer(options))
 }
 
 // newDiscovery declares the node groups with GPUs that EKS lists.

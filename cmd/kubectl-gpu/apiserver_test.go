@@ -31,6 +31,8 @@ type apiServer struct {
 	items map[string][]runtime.Object
 	// encoded are whole answers that were made before, page by page.
 	encoded map[string][][]byte
+	// answers are what else is there, as JSON, by path.
+	answers map[string]string
 	// forbidden are those that nobody may list.
 	forbidden []string
 
@@ -85,6 +87,11 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		answer(w, list)
 	default:
+		if text, is := s.answers[r.URL.Path]; is {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(text))
+			return
+		}
 		s.list(w, r, strings.TrimPrefix(r.URL.Path, "/apis/resource.k8s.io/v1/"))
 	}
 }
@@ -94,14 +101,23 @@ func answer(w http.ResponseWriter, value any) {
 	_ = json.NewEncoder(w).Encode(value)
 }
 
+// refuse answers with an error.
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: reason, Code: int32(code), Message: message,
+	})
+}
+
 func (s *apiServer) list(w http.ResponseWriter, r *http.Request, what string) {
-	if slices.Contains(s.forbidden, what) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-			Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: what + " is forbidden",
-		})
+	switch {
+	case slices.Contains(s.forbidden, what):
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, what+" is forbidden")
+		return
+	case strings.HasPrefix(what, "/"):
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, what+" not found")
 		return
 	}
 	page, _ := strconv.Atoi(r.URL.Query().Get("continue"))

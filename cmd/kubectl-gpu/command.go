@@ -21,6 +21,13 @@ func newCommand() *cobra.Command {
 	}
 	bindKubeconfigFlags(command.PersistentFlags(), rules, overrides)
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	command.AddCommand(newListCommand(config, newClient), newDoctorCommand(config, newSurvey), newExplainCommand(config), newScaledObjectCommand(config, newReader), release.NewCommand(version()))
+	command.AddCommand(
+		newListCommand(config, newClient),
+		newTopCommand(config, newClient),
+		newDoctorCommand(config, newSurvey),
+		newExplainCommand(config),
+		newScaledObjectCommand(config, newReader),
+		release.NewCommand(version()),
+	)
 	return command
 }

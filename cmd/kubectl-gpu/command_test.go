@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -231,4 +232,32 @@ func TestExplainKnowsTheOperatorsStartupTaints(t *testing.T) {
 			t.Errorf("%s is taken for a taint that lasts", key)
 		}
 	}
+}
+
+// A tenant may see its pod and little else: it is told what the controller has told the pod.
+func TestExplainForWhoMayNotSeeTheCluster(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	refusing := interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		return apierrors.NewForbidden(nodes, "", errors.New("no"))
+	}}
+	if _, err := ask(t, cluster(t, refusing), "big"); !apierrors.IsForbidden(err) {
+		t.Fatalf("a tenant is refused with %v", err)
+	}
+	big := types.NamespacedName{Namespace: "research", Name: "big"}
+	_, _, err := told(t.Context(), cluster(t, refusing), big)
+	fixture.Sentence(t, err, "you may not list", "pod research/big nothing yet", "mica.gpu/ScaleUp")
+	withCondition := interceptor.Funcs{List: refusing.List, Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		err := c.Get(ctx, key, o, opts...)
+		if pod, is := o.(*corev1.Pod); is && err == nil {
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+				Type: "mica.gpu/ScaleUp", Status: corev1.ConditionTrue, Reason: "GPUScaleUpPlanned", Message: "needs a new node of group h100", LastProbeTime: metav1.NewTime(now),
+			})
+		}
+		return err
+	}}
+	e, note, err := told(t.Context(), cluster(t, withCondition), big)
+	if err != nil || e.Outcome != scaleout.NeedsNode || e.Summary != "needs a new node of group h100" {
+		t.Errorf("told %+v, %v", e, err)
+	}
+	fixture.Sentence(t, errors.New(note), "you may not list", "at 2026-10-01T12:00:00Z")
 }

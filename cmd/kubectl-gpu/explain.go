@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
@@ -79,6 +80,13 @@ func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args 
 		return err
 	}
 	explained, err := explainPod(command.Context(), reader, types.NamespacedName{Namespace: namespace, Name: name}, o, time.Now())
+	if apierrors.IsForbidden(err) {
+		var note string
+		explained, note, err = told(command.Context(), reader, types.NamespacedName{Namespace: namespace, Name: name})
+		if err == nil {
+			command.PrintErrln("note:", note)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -118,6 +126,20 @@ func explainPod(ctx context.Context, reader client.Reader, name types.Namespaced
 	return explained, nil
 }
 
+// told is for who may not read the cluster: what the controller has told the pod, and a sentence about
+// what that leaves out.
+func told(ctx context.Context, reader client.Reader, name types.NamespacedName) (explain.Explanation, string, error) {
+	var pod corev1.Pod
+	if err := reader.Get(ctx, name, &pod); err != nil {
+		return explain.Explanation{}, "", fmt.Errorf("read pod %s: %w", name, err)
+	}
+	explained, at, known := explain.Told(&pod)
+	if !known {
+		return explain.Explanation{}, "", fmt.Errorf("you may not list what decides where pods go (%s), and Mica's controller has told pod %s nothing yet: it does so after half a minute, in the pod's condition %s", whatDecides, name, v1alpha1.ConditionScaleUp)
+	}
+	return explained, fmt.Sprintf("you may not list what decides where pods go (%s), so this is what Mica's controller told the pod at %s, without what each node group lacks", whatDecides, at.UTC().Format(time.RFC3339)), nil
+}
+
 // look reads the cluster as the controller does. Who may not read the status of Cluster Autoscaler
 // is told what the controller has last seen of it, and so is everybody of EKS's limits.
 func look(ctx context.Context, reader client.Reader, o options, now time.Time) (*view.View, error) {
@@ -152,11 +174,14 @@ func waits(ctx context.Context, reader client.Reader, name types.NamespacedName)
 	return nil
 }
 
+// whatDecides has to be listed to plan as the controller does.
+const whatDecides = "pods, nodes, daemonsets, deviceclasses, and the claims and slices of resource.k8s.io and groups of mica.gpu, in all namespaces"
+
 // advised adds what to do.
 func advised(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: explaining takes the right to list what decides where pods go, which are pods, nodes, daemonsets, deviceclasses, and the claims and slices of resource.k8s.io and groups of mica.gpu, in all namespaces", err)
+		return fmt.Errorf("%w: explaining takes the right to list what decides where pods go, which are %s", err, whatDecides)
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("%w: install Mica's chart, which brings the kinds", err)
 	}

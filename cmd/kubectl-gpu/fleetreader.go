@@ -25,6 +25,8 @@ type fleetReader struct {
 	driver string
 	// namespace is the one whose claims are read if those of all may not be.
 	namespace string
+	// only is the namespace whose claims are read in any case, empty: all.
+	only string
 	// nodes are the only ones to read the slices of; none: all.
 	nodes []string
 }
@@ -32,7 +34,7 @@ type fleetReader struct {
 // Sentences about what may not be seen.
 const (
 	notAllClaims = "you may not list the ResourceClaims of all namespaces"
-	askFor       = "ask for the ClusterRole view-gpus of Mica's chart (value viewGPUs.subjects)"
+	askFor       = "ask for the ClusterRole mica-view-gpus of Mica's chart (value viewGPUs.subjects)"
 )
 
 func (r fleetReader) read(ctx context.Context) (inventory.Seen, error) {
@@ -100,15 +102,17 @@ func (r fleetReader) readClaims(ctx context.Context, seen *inventory.Seen) error
 		seen.Holdings = append(seen.Holdings, inventory.HoldingsOf(object.(*resourceapi.ResourceClaim), r.driver)...)
 	}
 	list := func() client.ObjectList { return &resourceapi.ResourceClaimList{} }
-	err := eachOf(ctx, r.reader, list, add)
-	if apierrors.IsForbidden(err) {
+	err := eachOf(ctx, r.reader, list, add, client.InNamespace(r.only))
+	if apierrors.IsForbidden(err) && r.only == "" {
 		seen.OfNamespace = r.namespace
-		seen.NotSeen = append(seen.NotSeen, fmt.Sprintf("%s, so GPUs are shown without those of other namespaces than %s, and without what is free: %s", notAllClaims, r.namespace, askFor))
+		seen.NotSeen = append(seen.NotSeen, fmt.Sprintf("%s, so what other namespaces than %s have is not shown, nor what is free: %s", notAllClaims, r.namespace, askFor))
 		err = eachOf(ctx, r.reader, list, add, client.InNamespace(r.namespace))
 	}
 	switch {
-	case apierrors.IsForbidden(err) && seen.SlicesHidden:
+	case apierrors.IsForbidden(err) && seen.SlicesHidden && r.only == "":
 		return errBlind
+	case apierrors.IsForbidden(err) && r.only != "":
+		return fmt.Errorf("list the ResourceClaims of namespace %s: %w: ask for the ClusterRole view there, or %s", r.only, err, askFor)
 	case apierrors.IsForbidden(err):
 		seen.NotSeen[len(seen.NotSeen)-1] = fmt.Sprintf("you may list no ResourceClaims, neither of all namespaces nor of %s, so GPUs are shown without who has them, and without what is free: %s", r.namespace, askFor)
 	case err != nil:

@@ -163,4 +163,4 @@ func (p printer) note(sentence string) {
 }
 
 // errBlind is the error where nothing could be read.
-var errBlind = errors.New("you may list neither the ResourceSlices nor the ResourceClaims of your namespace: ask for the ClusterRole view-gpus of Mica's chart (viewGPUs.subjects)")
+var errBlind = errors.New("nothing can be shown: you may list no ResourceClaims, neither of all namespaces nor of yours: " + askFor)

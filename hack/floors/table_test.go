@@ -94,6 +94,7 @@ var floors = map[string]int{
 	"pkg/kubectl/terminal": 0,
 	// What kubectl gpu says, from values that were read.
 	"pkg/kubectl/inventory": 4,
+	"pkg/kubectl/load":      7,
 }
 
 // anywhere are the commands that run on any machine, and so are built without cgo and

@@ -129,10 +129,15 @@ func (c cluster) target(ctx context.Context, node string) (target, error) {
 	if err := c.reader.List(ctx, &pods, client.MatchingFields{indexPlugin: node}, client.UnsafeDisableDeepCopy); err != nil {
 		return target{}, fmt.Errorf("list the plugin's pods: %w", err)
 	}
-	if len(pods.Items) == 0 {
+	return c.targetOf(pods.Items)
+}
+
+// targetOf is that of the pods of one node.
+func (c cluster) targetOf(pods []corev1.Pod) (target, error) {
+	if len(pods) == 0 {
 		return target{}, fmt.Errorf("no pod in namespace %s with labels %s is there: see that the plugin's DaemonSet selects the node and that its pods start", c.namespace, c.plugin)
 	}
-	best := slices.MaxFunc(pods.Items, func(a, b corev1.Pod) int {
+	best := slices.MaxFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(
 			cmp.Compare(rank(&a), rank(&b)),
 			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),

@@ -1,5 +1,6 @@
 // Package usage knows how busy devices are that workloads hold: it asks the plugins' metrics,
-// and gives a shared device to those who share it by their parts. It never touches a GPU, and
+// and gives a shared device to those who share it by their parts. It serves what plugins say, too, for
+// people who ask of all nodes. It never touches a GPU, and
 // says nothing where it does not know.
 //
 // A workload's devices are those that the claims of its pods hold, once each however many pods

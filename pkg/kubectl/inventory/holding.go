@@ -18,7 +18,8 @@ type Holding struct {
 	Device devices.ID
 	// result is the part of the allocation that it was read of.
 	result resourceapi.DeviceRequestAllocationResult
-	pods   []string
+	// Pods may use it, none while no pod does.
+	Pods []string
 }
 
 // HoldingsOf are what a claim has of a driver's devices; none where it is not allocated.
@@ -37,7 +38,7 @@ func HoldingsOf(claim *resourceapi.ResourceClaim, driver string) []Holding {
 				Request: result.Request, Driver: result.Driver, Pool: result.Pool, Device: result.Device,
 				ShareID: result.ShareID, ConsumedCapacity: result.ConsumedCapacity, AdminAccess: result.AdminAccess,
 			},
-			pods: podsOf(claim),
+			Pods: podsOf(claim),
 		})
 	}
 	return held
@@ -63,8 +64,11 @@ func (h Holding) compare(other Holding) int {
 	)
 }
 
-// takes tells that it takes something: one with admin access only looks.
-func (h Holding) takes() bool { return !ptr.Deref(h.result.AdminAccess, false) }
+// Share tells that others may have parts of the device, too.
+func (h Holding) Share() bool { return h.result.ShareID != nil }
+
+// Takes tells that it takes something: one with admin access only looks.
+func (h Holding) Takes() bool { return !ptr.Deref(h.result.AdminAccess, false) }
 
 // consumed is what a share has of a capacity; 0 where it was not said.
 func (h Holding) consumed(name string) int64 {
@@ -76,6 +80,6 @@ func (h Holding) hold() Hold {
 	return Hold{
 		Namespace: h.Claim.Namespace, Claim: h.Claim.Name, Request: h.result.Request, Device: h.Device.Name,
 		Share: string(ptr.Deref(h.result.ShareID, "")), MemoryBytes: h.consumed(gpu.CapacityMemory),
-		Shares: h.consumed(gpu.CapacityShares), Cores: h.consumed(gpu.CapacityCores), Pods: h.pods, Admin: !h.takes(),
+		Shares: h.consumed(gpu.CapacityShares), Cores: h.consumed(gpu.CapacityCores), Pods: h.Pods, Admin: !h.Takes(),
 	}
 }

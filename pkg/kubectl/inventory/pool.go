@@ -28,8 +28,8 @@ type poolReader struct {
 	problem string
 	// hidden tells that slices were not seen at all, known that slices and all claims were.
 	hidden, known bool
-	groups []*group
-	byKey  map[string]*group
+	groups        []*group
+	byKey         map[string]*group
 }
 
 // group is the devices of one GPU.
@@ -170,7 +170,7 @@ func (r *poolReader) addHeld(g *group, d *devices.Device, held []Holding) {
 	taken := false
 	for _, h := range held {
 		g.gpu.Claims = append(g.gpu.Claims, h.hold())
-		if !h.takes() {
+		if !h.Takes() {
 			continue
 		}
 		taken = true
@@ -271,7 +271,7 @@ func (r *poolReader) addUnpublished(name string) {
 	use, taken := Use{Device: name}, false
 	for _, h := range r.held[name] {
 		g.gpu.Claims = append(g.gpu.Claims, h.hold())
-		if h.takes() {
+		if h.Takes() {
 			taken = true
 			g.gpu.Memory.UsedBytes += h.consumed(gpu.CapacityMemory)
 		}

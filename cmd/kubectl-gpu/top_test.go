@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+const usagePath = "/api/v1/namespaces/mica/services/mica-controller-metrics:metrics/proxy/usage"
+
+// told is what the controller says of the two claims of smallCluster.
+const toldUsage = `{"nodes": {"n1": {"devices": {
+  "gpu-0": {"utilization": 0.75, "memoryUsedBytes": 10737418240, "memoryTotalBytes": 24159191040, "sampled": "2026-10-01T12:00:00Z"},
+  "gpu-1": {"utilization": 0, "memoryUsedBytes": 0, "memoryTotalBytes": 24159191040, "sampled": "2026-10-01T12:00:00Z"}}}}}`
+
+func TestTopAsItsUsersSeeIt(t *testing.T) {
+	var text strings.Builder
+	for _, test := range []struct {
+		who       string
+		usage     string
+		forbidden []string
+		arguments []string
+	}{
+		{"an administrator", toldUsage, nil, nil},
+		{"by namespace", toldUsage, nil, []string{"namespaces", "--sort-by", "utilization"}},
+		{"what is idle", toldUsage, nil, []string{"--idle"}},
+		{"of a namespace", toldUsage, nil, []string{"-n", "billing", "-o", "json"}},
+		{"a tenant", "", []string{"resourceclaims", usagePath}, nil},
+		{"without Mica", "", nil, nil},
+		{"with another controller", "<html>", nil, nil},
+		{"somebody without claims", toldUsage, []string{"resourceclaims", "namespaces/research/resourceclaims"}, nil},
+		{"of another's namespace", toldUsage, []string{"namespaces/billing/resourceclaims"}, []string{"-n", "billing"}},
+		{"of nodes", toldUsage, nil, []string{"nodes"}},
+		{"by age", toldUsage, nil, []string{"--sort-by", "age"}},
+	} {
+		s := smallCluster(t)
+		s.forbidden = test.forbidden
+		s.answers = map[string]string{}
+		if test.usage != "" {
+			s.answers[usagePath] = test.usage
+		}
+		out, notes, err := s.gpuCommand(t, append([]string{"top"}, test.arguments...)...)
+		fmt.Fprintf(&text, "--- %s: kubectl gpu %s\n%s%s", test.who, strings.Join(append([]string{"top"}, test.arguments...), " "), notes, out)
+		if err != nil {
+			fmt.Fprintf(&text, "error: %s (exit code %d)\n", err, exitCode(err))
+		}
+	}
+	fixture.Golden(t, "top.txt", text.String())
+}
+
+// Nodes that nobody has something of are not asked.
+func TestTopAsksForTheNodesOfClaims(t *testing.T) {
+	s := smallCluster(t)
+	s.answers = map[string]string{usagePath: toldUsage}
+	if _, _, err := s.gpuCommand(t, "top"); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.asked[len(s.asked)-1].URL.Query()["node"]; fmt.Sprint(got) != "[n1]" {
+		t.Errorf("the controller is asked for nodes %v, want [n1]", got)
+	}
+}
