@@ -17,7 +17,7 @@ func (p *planner) open(ctx context.Context, k *kind, count int, payers []*budget
 		return nil, err
 	}
 	g.opened++
-	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
+	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty, slices: g.Template.Slices, gpus: g.GPUs}
 	p.chargeOpened(h, payers)
 	if g.Advised {
 		p.advised = append(p.advised, h)

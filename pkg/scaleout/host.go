@@ -49,6 +49,8 @@ type host struct {
 	// group is nil for nodes of none.
 	group   *group
 	machine *fit.Machine
+	// slices are those by which the machine was made.
+	slices []*resourceapi.ResourceSlice
 	// gpus is how many it has, for budgets.
 	gpus int
 	// intended is the kind for which it was asked for, of those that are coming; often not known.
@@ -106,7 +108,7 @@ func (p *planner) readHosts(s Snapshot) {
 			continue
 		}
 		for i := range g.Upcoming {
-			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
+			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty, slices: g.Template.Slices, gpus: g.GPUs}
 			if i < len(g.UpcomingFor) {
 				h.intended = g.UpcomingFor[i]
 			}
@@ -127,7 +129,7 @@ func (p *planner) readHost(node Node, g *group, published []*resourceapi.Resourc
 			h.object = made.Object
 		}
 	}
-	h.machine = p.cluster.Machine(made)
+	h.machine, h.slices = p.cluster.Machine(made), made.Slices
 	return h
 }
 

@@ -76,7 +76,7 @@ func (p *planner) placeBatch(ctx context.Context, b batch) error {
 			}
 			return p.holdBack(ctx, b.kind, b.pods[i:], b.payers)
 		}
-		p.put(h, pod, left)
+		p.put(h, pod, b.kind.example, left)
 	}
 	return nil
 }
@@ -92,7 +92,11 @@ func (p *planner) placeSharing(ctx context.Context, b batch) error {
 		if left == nil {
 			continue
 		}
-		p.put(h, pod, left)
+		as, err := p.variant(b.kind)
+		if err != nil {
+			as = b.kind.example
+		}
+		p.put(h, pod, as, left)
 		for _, claim := range b.kind.named {
 			claim.use(pod.pod)
 			if !claim.allocated() {
@@ -103,8 +107,9 @@ func (p *planner) placeSharing(ctx context.Context, b batch) error {
 	return nil
 }
 
-// put puts a pod on the host, of which left is left.
-func (p *planner) put(h *host, pod *pending, left *fit.Machine) {
+// put puts a pod, which is read as a variant of its kind, on the host, of which left is left.
+func (p *planner) put(h *host, pod *pending, as *fit.Pod, left *fit.Machine) {
+	p.order = append(p.order, placed{pod: pod, as: as, before: h.machine, after: left})
 	p.cluster.Commit(left)
 	h.machine = left
 	pod.host = h

@@ -23,6 +23,8 @@ type planner struct {
 	// replicas are those that room is counted for, distinct the same without those alike.
 	replicas []Replica
 	distinct []*replica
+	// order has the pods that were put on hosts, as they were.
+	order []placed
 	// waiting are the kinds of pods that wait.
 	waiting  map[string]bool
 	fillings map[emptied]*filling

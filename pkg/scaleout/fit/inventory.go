@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -64,12 +63,7 @@ func (c *Cluster) allocate(ctx context.Context, m *Machine, d *demand) (allocati
 
 func (c *Cluster) search(ctx context.Context, m *Machine, d *demand) (allocation, error) {
 	layout := m.inventory.layout
-	used := m.inventory.used
-	if layout.networked {
-		used = used.Clone()
-		maps.Copy(used, c.network.with(m.takes))
-	}
-	state := used.State()
+	state := c.used(m).State()
 	results, err := c.ask(ctx, layout, state, d, d.claims)
 	switch {
 	case ctx.Err() != nil:
