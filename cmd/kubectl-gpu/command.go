@@ -26,6 +26,8 @@ func newCommand() *cobra.Command {
 		newTopCommand(config, newClient),
 		newDoctorCommand(config, newSurvey),
 		newExplainCommand(config),
+		newSimulateCommand(config, newReader),
+		newSlicesCommand(),
 		newScaledObjectCommand(config, newReader),
 		release.NewCommand(version()),
 	)

@@ -21,7 +21,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
@@ -44,23 +43,26 @@ func (o options) write(w io.Writer, screen terminal.Screen, e explain.Explanatio
 
 func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 	var o options
-	var startupTaints, startupTaintPrefixes []string
+	var startup startupTaints
 	command := &cobra.Command{
 		Use:     "explain pod/NAME",
 		Short:   "Say why a pod waits: for each node group and each kind of live nodes, whether it fits, or what blocks it first",
 		Example: "  kubectl gpu explain pod/train-0\n  kubectl gpu explain pod/train-0 -n research -o json",
 		RunE: func(command *cobra.Command, args []string) error {
-			template.DeclareStartup(startupTaints, startupTaintPrefixes)
+			startup.declare()
 			return run(command, config, o, args)
 		},
 	}
 	command.Flags().StringVarP((*string)(&o.output), "output", "o", string(terminal.Tabular), "how to print: table, json or yaml")
+	o.addAutoscalerFlags(command)
+	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
+	startup.addFlags(command)
+	return command
+}
+
+func (o *options) addAutoscalerFlags(command *cobra.Command) {
 	command.Flags().StringVar(&o.autoscaler.Namespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "the namespace of Cluster Autoscaler's status")
 	command.Flags().StringVar(&o.autoscaler.Name, "cluster-autoscaler-status-name", autoscaler.StatusName, "the name of the ConfigMap with Cluster Autoscaler's status")
-	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
-	command.Flags().StringArrayVar(&startupTaints, "startup-taint", nil, "the key of a taint that new nodes lose once they have started, as the controller's flag has it")
-	command.Flags().StringArrayVar(&startupTaintPrefixes, "startup-taint-prefix", nil, "a prefix of keys of such taints, as the controller's flag has it")
-	return command
 }
 
 func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args []string) error {

@@ -3,6 +3,7 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -75,6 +76,9 @@ func InstanceByType(name string) (Instance, error) {
 	}
 	return f.machine(f.Sizes[j]), fmt.Errorf("GPUs of instance type %s are %w: %s was never captured", name, ErrNotPredicted, f.Missing)
 }
+
+// InstanceTypes are the names of all that can be predicted, in order.
+func InstanceTypes() []string { return slices.Sorted(maps.Keys(load().instances)) }
 
 // clone keeps callers from changing the tables.
 func (i Instance) clone() Instance {
