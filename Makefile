@@ -35,6 +35,7 @@ CONTROLLER_IMAGE := mica.local/controller:dev
 include test/nvmlsim/nvmlsim.mk
 include test/fleet/fleet.mk
 include test/keda/keda.mk
+include test/kind/kind.mk
 
 .PHONY: help
 help: ## Explain the targets
@@ -85,6 +86,11 @@ $(CLUSTER):
 generate: ## Write generated files anew
 	go generate ./...
 
+# The files beside the images; those are built from deployments/container/Dockerfile.
+.PHONY: release
+release: ## Make the files of a release, twice, and compare: VERSION=v1.2.3
+	@hack/release.sh --twice "$(VERSION)"
+
 ##@ Test
 
 .PHONY: test
@@ -106,6 +112,10 @@ test-e2e: ## Run the end-to-end tests on a private cluster of their own
 .PHONY: lint
 lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
 	hack/lint.sh
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for a minute (FUZZ_TIME=1m)
+	@hack/fuzz.sh $(FUZZ_TIME)
 
 .PHONY: bench
 bench: ## Print the benchmarks' figures

@@ -3,13 +3,14 @@
 # against the cluster that `cluster run` has brought up around this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tool=${CLUSTER_TOOL:-bin/cluster}
 
-cluster=$(bin/cluster info -o env)
+cluster=$("$tool" info -o env)
 eval "$cluster"
 export KUBECONFIG MICA_DRIVER_ROOT MICA_SIM_SOCKET MICA_NODE_IP
 export MICA_PLUGIN_BINARY=$PWD/bin/kubelet-plugin MICA_KUBECTL_GPU=$PWD/bin/kubectl-gpu
-MICA_HELM=$(bin/cluster tool helm)
-MICA_PROMTOOL=$(bin/cluster tool promtool)
+MICA_HELM=$("$tool" tool helm)
+MICA_PROMTOOL=$("$tool" tool promtool)
 export MICA_HELM MICA_PROMTOOL
 
 # Of the controller. EKS and EC2 Auto Scaling are simulated in a pod of a test, at this address;
@@ -30,7 +31,7 @@ done
 hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
 	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090" \
 	--set kubeletPlugin.healthQuietPeriod=5s
-bin/cluster load bin/eks-sim.tar
+"$tool" load bin/eks-sim.tar
 hack/keda.sh up
 export AUTOSCALER_FLAGS="--scan-interval=5s --scale-down-delay-after-add=0s"
 tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")

@@ -2,12 +2,13 @@
 # Installs Mica from its chart into the local cluster that runs now. Arguments are helm's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tool=${CLUSTER_TOOL:-bin/cluster}
 
-cluster=$(bin/cluster info -o env)
+cluster=$("$tool" info -o env)
 eval "$cluster"
 export KUBECONFIG
-bin/cluster load bin/kubelet-plugin.tar bin/controller.tar
-"$(bin/cluster tool helm)" upgrade --install mica deployments/helm/mica \
+"$tool" load bin/kubelet-plugin.tar bin/controller.tar
+"$("$tool" tool helm)" upgrade --install mica deployments/helm/mica \
 	--namespace mica --create-namespace \
 	--set image.registry=mica.local --set image.repository=kubelet-plugin --set image.tag=dev --set image.pullPolicy=Never \
 	--set nvidiaDriverRoot="$MICA_DRIVER_ROOT" \
@@ -15,5 +16,5 @@ bin/cluster load bin/kubelet-plugin.tar bin/controller.tar
 	--set kubeletPlugin.kubeletRegistrarDirectoryPath="$MICA_KUBELET_ROOT/plugins_registry" \
 	--set kubeletPlugin.cdiRoot="$MICA_CDI_ROOT" \
 	--set controller.imageRepository=controller \
-	--set mps.enabled=true --set mps.root="$MICA_CLUSTER_DIR/mps" \
+	--set mps.enabled=true --set mps.root="${MICA_MPS_ROOT:-$MICA_CLUSTER_DIR/mps}" \
 	--wait --timeout 3m "$@"

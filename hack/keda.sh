@@ -8,11 +8,12 @@
 # 19090 of the node.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tool=${CLUSTER_TOOL:-bin/cluster}
 
-cluster=$(bin/cluster info -o env)
+cluster=$("$tool" info -o env)
 eval "$cluster"
 export KUBECONFIG
-kubectl=$(bin/cluster tool kubectl)
+kubectl=$("$tool" tool kubectl)
 
 manifests() {
 	local text
@@ -34,7 +35,7 @@ diagnose() {
 
 up() {
 	[[ -f bin/keda.tar && -d bin/keda/config ]] || { echo "bin/keda.tar or bin/keda/config is missing: run \`make keda\` first" >&2; exit 1; }
-	bin/cluster load bin/keda.tar
+	"$tool" load bin/keda.tar
 	trap diagnose ERR
 	manifests | "$kubectl" apply --server-side --force-conflicts --filename - >/dev/null
 	local wait=("$kubectl" --namespace keda wait --timeout 4m)

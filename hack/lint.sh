@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what a compiler does not: Go (golangci-lint, logcheck), generated files and shell scripts
-# (shellcheck). All checks run even when the first one fails.
+# Checks what a compiler does not: Go (golangci-lint, logcheck), generated files, shell scripts
+# (shellcheck) and GitHub's workflows (actionlint). All checks run even when the first one fails.
 #
 #   GOLANGCI_LINT  the golangci-lint to use; by default the one that bin/cluster builds
 #   CI             when "true", a missing shellcheck is installed with apt-get
@@ -32,6 +32,8 @@ golangci() {
 		(cd test/scheduler && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/kueue && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/keda && CGO_ENABLED=0 "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd test/kind && "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd test/eks && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd hack/tools && "${binary}" run --config ../../.golangci.yaml ./...)
 }
 
@@ -71,8 +73,12 @@ scripts() {
 	shellcheck --external-sources .ci/run "${files[@]}"
 }
 
+# actionlint also has shellcheck look at the steps' scripts.
+workflows() { go tool -modfile=hack/tools/go.mod actionlint; }
+
 check golangci-lint golangci
 check logcheck logcheck
 check generated generated
 check shellcheck scripts
+check actionlint workflows
 exit "${failed}"

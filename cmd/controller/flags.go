@@ -78,7 +78,7 @@ func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.StringVar(&f.kedaTLSDir, "keda-tls-dir", "", "Directory with tls.crt and tls.key of the scaler, and ca.crt. Empty: plain text.")
 	set.BoolVar(&f.kedaRequiresCertificate, "keda-require-client-certificate", false, "Serve only clients with a certificate that ca.crt in --keda-tls-dir has signed.")
 	set.StringVar(&f.kedaProfiles, "keda-profiles", "", "File with profiles that differ from Mica's own.")
-	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of triggers. Empty: triggers with a query are refused.")
+	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of triggers and of GPUHeadrooms. Empty: triggers with a query are refused, and headrooms keep nothing for theirs.")
 	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
 	set.BoolVar(&f.podDeletionCost, "pod-deletion-cost", true, "Say of the replicas that KEDA scales which goes first, by the annotation controller.kubernetes.io/pod-deletion-cost.")
 	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")

@@ -30,7 +30,7 @@ const (
 
 // addKEDA serves KEDA's external scaler from every replica. What it says of room is forecast by
 // the loop, and in a replica that does not lead by the loop's follower.
-func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.Forecast) error {
+func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.Forecast, prometheus keda.Prometheus) error {
 	profiles, err := profile.NewSource(f.kedaProfiles, clock.RealClock{})
 	if err != nil {
 		return err
@@ -43,20 +43,13 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 	if err != nil {
 		return err
 	}
-	sources := keda.Sources{Workloads: workloads, Usages: usages, Forecast: plans}
-	if f.prometheusAddress != "" {
-		sources.Prometheus, err = newPrometheus(f)
-		if err != nil {
-			return err
-		}
-	}
 	costs, err := newCosts(ctx, f, m, workloads, usages)
 	if err != nil {
 		return err
 	}
 	gates := standby.NewKeeper(m.GetClient(), m.GetCache(), clock.RealClock{})
 	options := keda.ScalerOptions{
-		Sources:  sources,
+		Sources:  keda.Sources{Workloads: workloads, Usages: usages, Forecast: plans, Prometheus: prometheus},
 		Profiles: profiles,
 		Gates:    gates,
 		Recorder: m.GetEventRecorder(component),
@@ -109,7 +102,11 @@ func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, 
 	return usage.New(options), nil
 }
 
+// newPrometheus is nil where none is to be asked.
 func newPrometheus(f *flags) (keda.Prometheus, error) {
+	if f.prometheusAddress == "" {
+		return nil, nil
+	}
 	options := keda.PrometheusOptions{Address: f.prometheusAddress, Clock: clock.RealClock{}}
 	if f.prometheusSecretDir != "" {
 		var err error

@@ -27,6 +27,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
+	"github.com/mica-gpu/mica/pkg/scaleout/headroom/query"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 	"github.com/mica-gpu/mica/pkg/tracing"
@@ -139,11 +140,17 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 			return err
 		}
 	}
+	prometheus, err := newPrometheus(f)
+	if err != nil {
+		return err
+	}
 	var loop *control.Loop
+	answers := query.New(m.GetCache(), prometheus, func() { loop.Enqueue() }, clock.RealClock{})
+	options.Answers = answers
 	if f.kedaPort >= 0 {
 		plans := forecast.New(func() { loop.Enqueue() }, clock.RealClock{})
 		options.Forecast = plans
-		if err := addKEDA(ctx, f, m, plans); err != nil {
+		if err := addKEDA(ctx, f, m, plans, prometheus); err != nil {
 			return err
 		}
 	}
@@ -151,8 +158,10 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	if err := loop.Watch(ctx, m.GetCache()); err != nil {
 		return err
 	}
-	if err := m.Add(loop); err != nil {
-		return err
+	for _, runs := range []manager.Runnable{loop, answers} {
+		if err := m.Add(runs); err != nil {
+			return err
+		}
 	}
 	if options.Forecast != nil {
 		if err := m.Add(loop.Follower()); err != nil {

@@ -23,6 +23,10 @@ type scaling struct {
 	min, max, warm    int32
 	serving           scaledobject.Serving
 	demand            string
+	ahead, season     string
+	schedules         []string
+	timeZone          string
+	queue             scaledobject.Queue
 	scaler            scaledobject.Scaler
 	prometheus        scaledobject.Prometheus
 	throughController bool
@@ -31,7 +35,9 @@ type scaling struct {
 
 const scaledObjectExample = `  kubectl gpu scaledobject deployment/llm --profile realtime --model meta-llama/Llama-3.1-8B-Instruct | kubectl apply -f -
   kubectl gpu scaledobject deployment/prefill --profile prefill --match 'pod=~"prefill-.*"' --max 4
-  kubectl gpu scaledobject deployment/llm --profile batch --model llm --min 0 --demand-query 'sum(gateway_queue_size{model="llm"})'`
+  kubectl gpu scaledobject deployment/llm --profile batch --model llm --min 0 --demand-query 'sum(gateway_queue_size{model="llm"})'
+  kubectl gpu scaledobject deployment/llm --profile realtime --model llm --ahead 5m --schedule '0 8 * * 1-5 for 12h=4' --timezone Asia/Seoul
+  kubectl gpu scaledobject deployment/render --profile batch --min 0 --queue redis --queue-set address=redis:6379 --queue-set listName=jobs --queue-messages 5`
 
 // newScaledObjectCommand connects only once the command line is known to be right.
 func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) *cobra.Command {
@@ -56,6 +62,14 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.StringVar(&s.serving.Engine, "engine", "vllm", "what serves the model, by whose metrics it is scaled: "+strings.Join(scaledobject.Engines(), ", "))
 	flags.BoolVar(&s.serving.Underscores, "underscores", false, "Prometheus has the engine's metrics with underscores for colons, as vllm_num_requests_waiting")
 	flags.StringVar(&s.demand, "demand-query", "", "PromQL that counts what waits while no replica runs; needed with --min 0")
+	flags.StringVar(&s.ahead, "ahead", "", "how far in advance replicas are asked for by what the last season needed, such as 5m; empty: not at all")
+	flags.StringVar(&s.season, "season", "", "what comes again, for --ahead: 7d, which is the default, or 1d")
+	flags.StringArrayVar(&s.schedules, "schedule", nil, `at least so many replicas at times in cron, as "0 8 * * 1-5 for 12h=4" or "0 8 * * 1-5 to 0 20 * * 1-5=4", an hour without an end; can be repeated`)
+	flags.StringVar(&s.timeZone, "timezone", "", "the time zone of --schedule, a name of the tz database such as Asia/Seoul; empty: UTC")
+	flags.StringVar(&s.queue.Kind, "queue", "", "the queue whose messages are the demand, counted by KEDA's own scaler: "+strings.Join(scaledobject.Queues(), ", "))
+	flags.StringArrayVar(&s.queue.Settings, "queue-set", nil, "a setting of that scaler, such as address=redis:6379; can be repeated")
+	flags.Int32Var(&s.queue.Messages, "queue-messages", 10, "messages for each replica: more ask for one replica more")
+	flags.StringVar(&s.queue.Authentication, "queue-authentication", "", "the TriggerAuthentication in the workload's namespace with which KEDA reads the queue")
 	flags.StringVar(&s.prometheus.Address, "prometheus", "http://prometheus.monitoring:9090", "the URL at which KEDA asks Prometheus")
 	flags.StringVar(&s.prometheus.Region, "prometheus-region", "", "the AWS region of a managed Prometheus: KEDA signs its requests (SigV4) with its own identity")
 	flags.StringArrayVar(&s.prometheus.Headers, "prometheus-header", nil, "a header for Prometheus, such as X-Scope-OrgID=team-a for a tenant; can be repeated")
@@ -139,6 +153,11 @@ func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
 		Warm:              s.warm,
 		Serving:           s.serving,
 		Demand:            s.demand,
+		Ahead:             s.ahead,
+		Season:            s.season,
+		Schedules:         s.schedules,
+		TimeZone:          s.timeZone,
+		Queue:             s.queue,
 		Scaler:            s.scaler,
 		Prometheus:        s.prometheus,
 		ThroughController: s.throughController,

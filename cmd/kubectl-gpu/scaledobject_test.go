@@ -187,7 +187,7 @@ func TestTheControllerReadsWhatIsPrinted(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, trigger := range object.Spec.Triggers {
-					if trigger.Type == "prometheus" {
+					if trigger.Type != "external" && trigger.Type != "external-push" {
 						continue // KEDA's own
 					}
 					read++
@@ -221,6 +221,7 @@ func TestScaledObjectIsPrintedForWhatAsksForDevices(t *testing.T) {
 		"with TLS":                 {[]string{"deployment/claims", "--tls-secret", "s", "--client-certificate"}, "Deployment", ""},
 		"another engine":           {[]string{"deployment/claims", "--engine", "dynamo"}, "Deployment", "dynamo tells nothing of kvCache: Deployment/claims is scaled by the other signals of profile realtime"},
 		"by the controller":        {[]string{"deployment/claims", "--through-controller"}, "Deployment", ""},
+		"ahead of time":            {[]string{"deployment/claims", "--ahead", "5m", "--season", "1d", "--schedule", "0 8 * * *=4", "--schedule", "0 12 * * *=5", "--timezone", "Asia/Seoul"}, "Deployment", ""},
 		"without tolerance at all": {[]string{"deployment/claims", "--no-scale-in-threshold"}, "Deployment", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -273,6 +274,8 @@ func TestScaledObjectThatCannotBePrinted(t *testing.T) {
 		"from a bad file":    {[]string{"deployment/claims", "--profiles", targets}, []string{targets, "cannot be used"}},
 		"from zero":          {[]string{"deployment/claims", "--min", "0"}, []string{"with 0 replicas"}},
 		"of another engine":  {[]string{"deployment/claims", "--engine", "ollama"}, []string{`"ollama"`, "sglang, tgi"}},
+		"ahead of nothing":   {[]string{"deployment/claims", "--season", "7d"}, []string{"how far ahead"}},
+		"on no schedule":     {[]string{"deployment/claims", "--schedule", "mornings=4"}, []string{`"mornings=4"`, "five fields of cron"}},
 		"of nobody":          {[]string{"deployment/nobody"}, []string{"no Deployment/nobody in namespace default", "-n"}},
 		"of no GPU":          {[]string{"deployment/web"}, []string{"Deployment/web", "ask for no devices", "resourceClaims"}},
 	} {

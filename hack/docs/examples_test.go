@@ -1,52 +1,56 @@
 package docs
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/mica-gpu/mica/test/manifest"
 )
 
 // An example has to run where it is copied to: on nodes with the usual taint, beside pods that have
 // requests. What serves must also end and be drained without lost answers.
 func TestExamplesRunOnTaintedNodes(t *testing.T) {
-	single, err := filepath.Glob("../../examples/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	serving, err := filepath.Glob("../../examples/*/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pods, deployments := 0, 0
-	for _, file := range append(single, serving...) {
-		objects := knownObjects(t, file)
+	counts := map[string]int{}
+	for _, file := range examples(t) {
+		objects := objectsOf(t, file)
 		for _, object := range objects {
-			switch object := object.(type) {
-			case *corev1.Pod:
-				pods++
-				expectToRun(t, file, object.Name, object.Spec)
-			case *appsv1.Deployment:
-				deployments++
-				expectToRun(t, file, object.Name, object.Spec.Template.Spec)
-				expectToServe(t, file, object, objects)
+			all, err := manifest.PodsOf(object)
+			if err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+			for _, pods := range all {
+				counts["workloads"]++
+				expectToRun(t, file, pods)
+				if pods.Forever {
+					counts["services"]++
+					expectToServe(t, file, pods, objects)
+				}
 			}
 		}
 	}
-	if pods < 12 || deployments < 5 {
-		t.Errorf("found %d pods and %d Deployments", pods, deployments)
+	if counts["workloads"] < 28 || counts["services"] < 14 {
+		t.Errorf("found %v", counts)
+	}
+}
+
+// The comment at the top says what an example shows, what it needs, and which state it reaches.
+func TestExamplesBeginWithWords(t *testing.T) {
+	for _, file := range examples(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.HasPrefix(content, []byte("# ")) {
+			t.Errorf("%s begins without a comment", file)
+		}
 	}
 }
 
@@ -69,67 +73,82 @@ func TestTheIndexHasEveryExample(t *testing.T) {
 	}
 }
 
-func expectToRun(t *testing.T, file, name string, pod corev1.PodSpec) {
+func expectToRun(t *testing.T, file string, pods manifest.Pods) {
 	t.Helper()
-	taint, tolerated := &corev1.Taint{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}, false
-	for _, toleration := range pod.Tolerations {
+	taint, tolerated := &corev1.Taint{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}, !wantsGPU(pods.Template.Spec)
+	for _, toleration := range pods.Template.Spec.Tolerations {
 		tolerated = tolerated || toleration.Key == taint.Key && toleration.Operator == corev1.TolerationOpExists && toleration.Effect == taint.Effect
 	}
 	if !tolerated {
-		t.Errorf("%s: %s does not tolerate %v", file, name, taint)
+		t.Errorf("%s: %s does not tolerate %v", file, pods.Name, taint)
 	}
-	for _, container := range pod.Containers {
+	for _, container := range pods.Template.Spec.Containers {
 		if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() {
-			t.Errorf("%s: container %s of %s requests no CPU or no memory", file, container.Name, name)
+			t.Errorf("%s: container %s of %s requests no CPU or no memory", file, container.Name, pods.Name)
 		}
 	}
 }
 
-func expectToServe(t *testing.T, file string, deployment *appsv1.Deployment, objects []runtime.Object) {
-	t.Helper()
-	pod, name := deployment.Spec.Template.Spec, deployment.Name
-	if pod.TerminationGracePeriodSeconds == nil {
-		t.Errorf("%s: %s has no grace period for the answers that it has begun", file, name)
-	}
+func wantsGPU(pod corev1.PodSpec) bool {
+	wants := len(pod.ResourceClaims) > 0
 	for _, container := range pod.Containers {
-		if container.StartupProbe == nil || container.ReadinessProbe == nil || container.Lifecycle == nil || container.Lifecycle.PreStop == nil {
-			t.Errorf("%s: container %s of %s lacks a startup probe, a readiness probe or a preStop hook", file, container.Name, name)
+		for name := range container.Resources.Limits {
+			wants = wants || strings.HasPrefix(string(name), "nvidia.com/")
+		}
+	}
+	return wants
+}
+
+// expectToServe looks at what takes time to load and to end. Who has no port is asked nothing: it
+// only has to stay as long as who asks it.
+func expectToServe(t *testing.T, file string, pods manifest.Pods, objects []runtime.Object) {
+	t.Helper()
+	if !wantsGPU(pods.Template.Spec) {
+		return
+	}
+	if pods.Template.Spec.TerminationGracePeriodSeconds == nil {
+		t.Errorf("%s: %s has no grace period for the answers that it has begun", file, pods.Name)
+	}
+	for _, container := range pods.Template.Spec.Containers {
+		if container.Lifecycle == nil || container.Lifecycle.PreStop == nil {
+			t.Errorf("%s: container %s of %s lacks a preStop hook", file, container.Name, pods.Name)
+		}
+		if len(container.Ports) > 0 && (container.StartupProbe == nil || container.ReadinessProbe == nil) {
+			t.Errorf("%s: container %s of %s lacks a startup probe or a readiness probe", file, container.Name, pods.Name)
 		}
 	}
 	for _, object := range objects {
 		budget, ok := object.(*policyv1.PodDisruptionBudget)
-		if ok && budget.Spec.Selector.MatchLabels["app"] == deployment.Spec.Selector.MatchLabels["app"] {
+		if ok && budget.Spec.Selector.MatchLabels["app"] == pods.Template.Labels["app"] {
 			return
 		}
 	}
-	t.Errorf("%s: %s has no PodDisruptionBudget", file, name)
+	t.Errorf("%s: %s has no PodDisruptionBudget", file, pods.Name)
 }
 
-// knownObjects are those of a file that are of Kubernetes' own kinds.
-func knownObjects(t *testing.T, file string) []runtime.Object {
+// examples are the files of examples/ that are manifests.
+func examples(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	for _, pattern := range []string{"../../examples/*.yaml", "../../examples/*/*.yaml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
+func objectsOf(t *testing.T, file string) []runtime.Object {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
-	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
-	var objects []runtime.Object
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return objects
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		object, _, err := decoder.Decode(document, nil, nil)
-		switch {
-		case runtime.IsNotRegisteredError(err):
-		case err != nil:
-			t.Errorf("%s: %v", file, err)
-		default:
-			objects = append(objects, object)
-		}
+	objects, err := manifest.Read(content)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
 	}
+	return objects
 }

@@ -89,9 +89,9 @@ func (p *planner) countAll(ctx context.Context, steps int, known []Supply) []Sup
 			all[i].Problem = known[i].Problem
 			continue
 		}
-		c := &count{planner: p, replica: s, available: available}
+		c := &count{planner: p, replica: s, kind: s.kind, available: available}
 		s.kind.aborts = ""
-		if err := c.run(ctx); err != nil {
+		if err := c.runAll(ctx); err != nil {
 			all[i].Problem = uncounted(err)
 			continue
 		}
@@ -149,6 +149,8 @@ func hostClasses(hosts []*host) []hostClass {
 type count struct {
 	*planner
 	*replica
+	// kind is that of the pods that are counted; of a gang, of those that end the growth.
+	kind      *kind
 	available *available
 	supply    Supply
 	// entangled tells that a pod which is put on one host changes what others have for the next.
@@ -157,7 +159,7 @@ type count struct {
 	because string
 }
 
-// run counts.
+// run counts pods.
 func (c *count) run(ctx context.Context) error {
 	k := c.kind
 	if why := unusableMore(k); why != "" {

@@ -46,6 +46,9 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		if pod := s.Replicas[i].Pod; pod != nil {
 			pods = append(pods, pod)
 		}
+		for _, member := range s.Replicas[i].Gang {
+			pods = append(pods, member.Pod)
+		}
 	}
 	p := &planner{
 		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods, Selectors: s.Selectors}),

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +19,21 @@ func (w *world) replica(names []string, o options) {
 	pod := w.pod(names[0], o)
 	pod.UID, pod.CreationTimestamp = "", metav1.Time{}
 	w.Replicas = append(w.Replicas, Replica{ID: names[0], Pod: pod})
+}
+
+// gang NAME of=REPLICA:COUNT,...: a replica of several pods, each like a replica of before.
+func (w *world) gang(names []string, o options) {
+	gang := Replica{ID: names[0]}
+	for _, member := range strings.Split(o["of"], ",") {
+		name, count, _ := strings.Cut(member, ":")
+		i := slices.IndexFunc(w.Replicas, func(r Replica) bool { return r.ID == name })
+		n, err := strconv.Atoi(count)
+		if i < 0 || err != nil {
+			w.t.Fatalf("gang %s is of %q", names[0], member)
+		}
+		gang.Gang = append(gang.Gang, Member{Pod: w.Replicas[i].Pod, Count: n})
+	}
+	w.Replicas = append(w.Replicas, gang)
 }
 
 // devices NAME CLASS: a device that somebody might ask for.

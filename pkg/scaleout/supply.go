@@ -15,14 +15,23 @@ type Replica struct {
 	ID string
 	// Pod as it would be created, with a namespace and without a node. Its claims are made of
 	// the snapshot's templates; a claim that it names itself is shared by all pods like it.
-	// Its priority and its scheduling gates do not count. Nil where Claim is not.
+	// Its priority and its scheduling gates do not count. Nil where Claim or Gang is not.
 	Pod *corev1.Pod
+	// Gang are the pods of a replica that serves only with all of them: there is room for all, or
+	// for none. Each is as Pod.
+	Gang []Member
 	// Claim is that of a pod that wants nothing but the claim's devices, and tolerates what
 	// such a pod may: every taint of a node but those of Kubernetes itself.
 	Claim *resourceapi.ResourceClaimSpec
 }
 
-// Supply is for how many more pods like a replica there is room. Each replica is counted as if it
+// Member is a number of pods of a gang that are alike.
+type Member struct {
+	Pod   *corev1.Pod
+	Count int
+}
+
+// Supply is for how many more replicas there is room. Each replica is counted as if it
 // were the only one: two of them may count the same devices.
 type Supply struct {
 	ID string

@@ -97,6 +97,7 @@ var commands = map[string]struct {
 	"budget":   {1, (*world).budget},
 	"headroom": {3, (*world).headroom},
 	"replica":  {1, (*world).replica},
+	"gang":     {1, (*world).gang},
 	"devices":  {2, (*world).devices},
 }
 

@@ -113,6 +113,7 @@ func newImageCommand() *cobra.Command {
 	cmd.Flags().StringVar(&recipe.Name, "name", "", "the image's whole name, such as mica.local/kubelet-plugin:dev")
 	cmd.Flags().StringArrayVar(&recipe.Binaries, "binary", nil, "a binary to put into /usr/bin; the first one is the entrypoint")
 	cmd.Flags().StringArrayVar(&recipe.Entrypoint, "entrypoint", nil, "another entrypoint, an argument a flag")
+	cmd.Flags().BoolVar(&recipe.Glibc, "glibc", false, "put this machine's glibc into it even if no binary needs it: for libraries that containers are given")
 	out := cmd.Flags().String("out", "", "the archive to write")
 	for _, flag := range []string{"name", "binary", "out"} {
 		if err := cmd.MarkFlagRequired(flag); err != nil {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -363,11 +364,13 @@ func (s *scaleOut) waitingPod(reason, text string) (name string) {
 	return name
 }
 
-func (s *scaleOut) setHeadroom(name string, devices int) {
+// setQuery has a headroom ask Prometheus as well; nil: not any more.
+func (s *scaleOut) setQuery(name string, query fields) {
 	s.Helper()
-	patch := fmt.Sprintf(`{"spec": {"devices": %d}}`, devices)
-	_, err := s.dynamic(gpuHeadrooms).Patch(s.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	must(s, err, "set GPUHeadroom %s to %d devices", name, devices)
+	patch, err := json.Marshal(fields{"spec": fields{"query": query}})
+	must(s, err, "write the patch")
+	_, err = s.dynamic(gpuHeadrooms).Patch(s.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+	must(s, err, "give GPUHeadroom %s the query %v", name, query)
 }
 
 // expectHeadroom waits until so many devices are kept free.

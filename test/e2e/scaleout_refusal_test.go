@@ -82,6 +82,33 @@ func TestGroupsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestHeadroomsThatAreRefused has queries with which nothing could be kept.
+func TestHeadroomsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newScaleOut(t)
+	for name, test := range map[string]struct {
+		spec fields
+		want string
+	}{
+		"a query of nothing":     {fields{"query": fields{"promQL": " ", "maxDevices": int64(2)}}, "the query is empty"},
+		"a query without end":    {fields{"query": fields{"promQL": "vector(1)"}}, "maxDevices"},
+		"less than in any case":  {fields{"devices": int64(3), "query": fields{"promQL": "vector(1)", "maxDevices": int64(2)}}, "maxDevices is less than devices"},
+		"a field that is none":   {fields{"query": fields{"promQL": "vector(1)", "maxDevices": int64(2), "season": "7d"}}, "unknown field"},
+		"more than there can be": {fields{"query": fields{"promQL": "vector(1)", "maxDevices": int64(1001)}}, "1000"},
+	} {
+		test.spec["deviceClassName"] = s.driver
+		_, err := s.dynamic(gpuHeadrooms).Create(t.Context(), &unstructured.Unstructured{Object: fields{
+			"apiVersion": "mica.gpu/v1alpha1", "kind": "GPUHeadroom", "metadata": fields{"name": "refused"}, "spec": test.spec,
+		}}, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got the error %v, want one with %q", name, err, test.want)
+		}
+		if err == nil {
+			must(t, s.dynamic(gpuHeadrooms).Delete(t.Context(), "refused", metav1.DeleteOptions{}), "delete the headroom")
+		}
+	}
+}
+
 // TestGroupsThatCannotGrow are accepted, and say why they do not grow.
 func TestGroupsThatCannotGrow(t *testing.T) {
 	t.Parallel()

@@ -114,20 +114,20 @@ func (c *comparison) compare(t *testing.T, p *pod) {
 		return
 	}
 	n := fitting[c.w.random.IntN(len(fitting))]
-	c.put(p, n, scheduler.reserve(t.Context(), t, state, p.object, n.object.Name))
+	c.w.put(p, n, scheduler.reserve(t.Context(), t, state, p.object, n.object.Name))
 	c.machines[n.object.Name] = left[n.object.Name]
 	c.cluster.Commit(left[n.object.Name])
 }
 
 // put records in the world what the scheduler did.
-func (c *comparison) put(p *pod, n *node, allocated []*resourceapi.ResourceClaim) {
+func (w *world) put(p *pod, n *node, allocated []*resourceapi.ResourceClaim) {
 	p.object = p.object.DeepCopy()
 	p.object.Spec.NodeName = n.object.Name
 	n.pods = append(n.pods, p.object)
 	p.claims = slices.DeleteFunc(slices.Clone(p.claims), func(claim *resourceapi.ResourceClaim) bool {
 		return slices.ContainsFunc(allocated, func(a *resourceapi.ResourceClaim) bool { return a.UID == claim.UID })
 	})
-	c.w.claims = append(c.w.claims, allocated...)
+	w.claims = append(w.claims, allocated...)
 }
 
 func describe(p *pod) string {

@@ -107,8 +107,10 @@ func classes() []*resourceapi.DeviceClass {
 	}
 	whole := ofType("gpu.nvidia.com", "gpu")
 	whole.Spec.ExtendedResourceName = ptr.To("nvidia.com/gpu")
+	shared := ofType("timeslice.nvidia.com", "timeslice")
+	shared.Spec.ExtendedResourceName = ptr.To("nvidia.com/gpu.shared")
 	return []*resourceapi.DeviceClass{
-		whole, ofType("mig.nvidia.com", "mig"), ofType("timeslice.nvidia.com", "timeslice"), ofType("mps.nvidia.com", "mps"),
+		whole, ofType("mig.nvidia.com", "mig"), shared, ofType("mps.nvidia.com", "mps"),
 		class("any", `device.driver == "gpu.nvidia.com"`), class("nic", `device.driver == "nic.example.com"`),
 	}
 }

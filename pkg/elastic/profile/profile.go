@@ -80,6 +80,16 @@ var devices = map[string]bool{GPUUtilization: true, GPUMemory: true}
 // 90 % of the memory at its start.
 func OfDevices(signal string) bool { return devices[signal] }
 
+// use are the signals of what a load takes, however many replicas it has. The others tell what it
+// lacks, and are gone when it lacks nothing.
+var use = map[string]bool{KVCache: true, RunningRequests: true, TokensPerSecond: true}
+
+// OfUse tells whether a signal is of what a load takes.
+func OfUse(signal string) bool { return use[signal] }
+
+// UseSignals are the names of those of which OfUse is true, sorted.
+func UseSignals() []string { return slices.Sorted(maps.Keys(use)) }
+
 // Holds tells whether a signal may keep replicas and never asks for more: one of devices does so
 // beside a signal of load, which tells what is needed. Alone it asks: nothing else could.
 func (p Profile) Holds(signal string) bool {

@@ -31,6 +31,15 @@ type Options struct {
 	// Demand is PromQL that counts requests also while no replica runs. It is needed where Min
 	// is 0: a workload without replicas tells nothing.
 	Demand string
+	// Ahead is how far in advance replicas are asked for by what was needed a Season ago, both as
+	// Prometheus writes times; empty: not at all, and 7d.
+	Ahead, Season string
+	// Schedules are START=REPLICAS, START for DURATION=REPLICAS or START to END=REPLICAS, with start
+	// and end in the five fields of cron, in TimeZone; empty: UTC.
+	Schedules []string
+	TimeZone  string
+	// Queue tells of demand in place of Demand, and with any number of replicas.
+	Queue  Queue
 	Scaler Scaler
 	// Prometheus is asked by KEDA, or by the controller, by a trigger for each signal, where
 	// ThroughController is set.
@@ -68,7 +77,7 @@ func Build(o Options) (Objects, error) {
 	if err != nil {
 		return Objects{}, err
 	}
-	if err := o.validate(); err != nil {
+	if err := o.validate(p); err != nil {
 		return Objects{}, err
 	}
 	if o.Warm < 0 {
@@ -84,14 +93,9 @@ func Build(o Options) (Objects, error) {
 	if o.Demand != "" && p.Targets[profile.WaitingRequests] == 0 {
 		return Objects{}, fmt.Errorf("profile %s has no target for %s, by which replicas are counted for the demand", p.Name, profile.WaitingRequests)
 	}
-	advanced := Advanced{HorizontalPodAutoscalerConfig: HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)}}
-	triggers := o.controllerTriggers(p, s)
-	// Gates of warm replicas open by the load, which the controller then has to see.
-	if !o.ThroughController && o.Warm == 0 && (len(s.load) > 0 || o.Demand != "") {
-		if err := o.Prometheus.validate(); err != nil {
-			return Objects{}, err
-		}
-		triggers, advanced.ScalingModifiers = o.nativeTriggers(p, s), modifiers
+	triggers, formula, err := o.triggers(p, s)
+	if err != nil {
+		return Objects{}, err
 	}
 	return Objects{
 		Authentications: o.authentications(triggers),
@@ -106,11 +110,48 @@ func Build(o Options) (Objects, error) {
 				MinReplicaCount: o.Min + o.Warm,
 				MaxReplicaCount: o.Max,
 				Fallback:        o.fallback(),
-				Advanced:        advanced,
-				Triggers:        triggers,
+				Advanced: Advanced{
+					HorizontalPodAutoscalerConfig: HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)},
+					ScalingModifiers:              formula,
+				},
+				Triggers: triggers,
 			},
 		},
 	}, nil
+}
+
+// triggers are all of them, and how they are combined; nil: the most of them counts.
+func (o Options) triggers(p profile.Profile, s signals) ([]Trigger, *ScalingModifiers, error) {
+	by, err := o.season()
+	if err != nil {
+		return nil, nil, err
+	}
+	if by != nil {
+		if err := s.foreseeable(p); err != nil {
+			return nil, nil, err
+		}
+	}
+	windows, err := o.windows()
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.Queue.there() {
+		triggers, err := o.queueTriggers(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		triggers = append(triggers, o.cronTriggers(windows)...)
+		return triggers, o.modifiers(triggers), nil
+	}
+	// Gates of warm replicas open by the load, which the controller then has to see.
+	if o.ThroughController || o.Warm > 0 || len(s.load) == 0 && o.Demand == "" {
+		return append(o.controllerTriggers(p, s, by), o.cronTriggers(windows)...), nil, nil
+	}
+	if err := o.Prometheus.validate(); err != nil {
+		return nil, nil, err
+	}
+	triggers := append(o.nativeTriggers(p, s, by), o.cronTriggers(windows)...)
+	return triggers, o.modifiers(triggers), nil
 }
 
 // fallback keeps what is: a source that goes away under load must not take replicas with it, and
@@ -127,11 +168,14 @@ func (o Options) fallback() *Fallback {
 	return f
 }
 
-func (o Options) validate() error {
+func (o Options) validate(p profile.Profile) error {
+	if err := o.Queue.validate(o, p); err != nil {
+		return err
+	}
 	switch {
 	case o.Min < 0 || o.Max < 1 || o.Min > o.Max:
 		return fmt.Errorf("from %d to %d replicas cannot be: the smallest number is 0 or more, the largest at least 1 and at least that", o.Min, o.Max)
-	case o.Min == 0 && o.Demand == "":
+	case o.Min == 0 && o.Demand == "" && !o.Queue.there():
 		return errors.New("with 0 replicas nothing tells of requests that wait: give a query that does, such as of the gateway's queue, or keep 1 replica")
 	case o.Min > 0 && o.Demand != "":
 		return fmt.Errorf("a query for what waits without a replica has no use with at least %d replicas: leave it out, or allow 0", o.Min)

@@ -88,6 +88,10 @@ func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
 		"batch-tls":       {with("batch"), func(o *Options) { o.Scaler.Secret = "mica-keda-client" }},
 		"decode-mutual":   {with("decode"), mutual},
 		"batch-cluster":   {with("batch"), func(o *Options) { o.Scaler.Cluster = "mica" }},
+		"realtime-ahead":  {ahead, func(o *Options) { o.Schedules, o.TimeZone = []string{"0 8 * * 1-5 for 12h=4"}, "Asia/Seoul" }},
+		"zero-ahead":      {ahead, fromZero},
+		"decode-ahead":    {ahead, through, with("decode")},
+		"warm-ahead":      {ahead, func(o *Options) { o.Warm = 1 }},
 		"statefulset":     {func(o *Options) { o.Target.Kind, o.NoTolerance, o.Max = "StatefulSet", true, 2 }},
 	}
 	for _, name := range options(t).Profiles.Names() {

@@ -49,23 +49,35 @@ const (
 	triggerPossible = "possible"
 )
 
-// modifiers combine the triggers: what the load asks for and what is to stay, whichever is more,
-// and no more than there can be devices for.
-var modifiers = &ScalingModifiers{
-	Formula: fmt.Sprintf("min([max([%s, %s]), %s])", triggerLoad, triggerHeld, triggerPossible),
-	Target:  "1",
+// modifiers combine the triggers: the most that one of them asks for, and no more than there can be
+// devices for.
+func (o Options) modifiers(triggers []Trigger) *ScalingModifiers {
+	var ask []string
+	for _, t := range triggers {
+		switch t.Name {
+		case triggerPossible:
+		case triggerQueue:
+			ask = append(ask, fmt.Sprintf("%s / %d", t.Name, o.Queue.Messages)) // KEDA counts messages, all others replicas
+		default:
+			ask = append(ask, t.Name)
+		}
+	}
+	return &ScalingModifiers{
+		Formula: fmt.Sprintf("min([max([%s]), %s])", strings.Join(ask, ", "), triggerPossible),
+		Target:  "1",
+	}
 }
 
 // nativeTriggers are one of KEDA's own, which asks Prometheus one query for all signals, and two of
 // the controller, which ask it nothing. All count replicas.
-func (o Options) nativeTriggers(p profile.Profile, s signals) []Trigger {
+func (o Options) nativeTriggers(p profile.Profile, s signals, by *season) []Trigger {
 	load := Trigger{
 		Type: "prometheus", Name: triggerLoad,
 		// The autoscaler looks every 15 s, and gets what KEDA has read at its own interval.
 		UseCachedMetrics: true,
 		Metadata: map[string]string{
 			"serverAddress": o.Prometheus.Address,
-			"query":         o.load(p, s),
+			"query":         o.load(p, s, by),
 			"threshold":     "1",
 			// Names that match nothing are an error, not an idle workload.
 			"ignoreNullValues": "false",
@@ -83,34 +95,49 @@ func (o Options) nativeTriggers(p profile.Profile, s signals) []Trigger {
 	if o.Prometheus.Region != "" || o.Prometheus.Secret != "" {
 		load.AuthenticationRef = &AuthenticationRef{Kind: "TriggerAuthentication", Name: o.prometheusAuthentication()}
 	}
+	return append([]Trigger{load}, o.ownTriggers(p)...)
+}
+
+// ownTriggers are the controller's beside a trigger of KEDA's.
+func (o Options) ownTriggers(p profile.Profile) []Trigger {
 	held := o.trigger(triggerHeld, map[string]string{"metric": "heldReplicas", "profile": p.Name})
 	possible := o.trigger(triggerPossible, map[string]string{"metric": "possibleReplicas"})
 	// KEDA asks for these when it looks; by the formula no push would say anything.
 	held.Type, possible.Type = "external", "external"
-	return []Trigger{load, held, possible}
+	return []Trigger{held, possible}
 }
 
 func (o Options) prometheusAuthentication() string { return o.Target.Name + "-prometheus" }
 
-// load is PromQL for the replicas that the signals ask for: the most that one of them does. Each
-// has its name in a label, so that the inner part shows which.
-func (o Options) load(p profile.Profile, s signals) string {
+// load is PromQL for the replicas that the signals ask for: the most that one of them does.
+func (o Options) load(p profile.Profile, s signals, by *season) string {
+	asked := o.replicas(p, s, s.load)
+	if by != nil {
+		asked += " or " + labelled("ahead", o.foreseen(p, s, *by)+" and on () "+o.known(s))
+	}
+	return "max(" + asked + ")"
+}
+
+// replicas is PromQL for the replicas that each of the signals asks for, and the demand. Each has its
+// name in a label, so that one sees which.
+func (o Options) replicas(p profile.Profile, s signals, of []string) string {
 	var all []string
-	add := func(signal, replicas string) {
-		all = append(all, fmt.Sprintf(`label_replace(%s, "signal", %q, "", "")`, replicas, signal))
-	}
 	if o.Demand != "" {
-		add("demand", fmt.Sprintf("sum(%s) / %s", o.Demand, number(p.Targets[profile.WaitingRequests])))
+		all = append(all, labelled("demand", fmt.Sprintf("sum(%s) / %s", o.Demand, number(p.Targets[profile.WaitingRequests]))))
 	}
-	for _, signal := range s.load {
-		q, _ := s.of.query(signal)
+	for _, signal := range of {
+		q := o.query(s.of, signal)
 		replicas := "(" + q.promQL + ")"
 		if q.average {
 			replicas += " * " + s.of.replicas()
 		}
-		add(signal, replicas+" / "+number(p.Targets[signal]))
+		all = append(all, labelled(signal, replicas+" / "+number(p.Targets[signal])))
 	}
-	return "max(" + strings.Join(all, " or ") + ")"
+	return strings.Join(all, " or ")
+}
+
+func labelled(signal, replicas string) string {
+	return fmt.Sprintf(`label_replace(%s, "signal", %q, "", "")`, replicas, signal)
 }
 
 // replicas counts those that are scraped: a mean times these is a total. What one replica has
@@ -128,6 +155,9 @@ func (s series) replicas() string {
 func (o Options) authentications(triggers []Trigger) []*TriggerAuthentication {
 	var all []*TriggerAuthentication
 	if a := o.Scaler.authentication(o.Target.Namespace); a != nil {
+		all = append(all, a)
+	}
+	if a := o.queueIdentity(); a != nil {
 		all = append(all, a)
 	}
 	if !slices.ContainsFunc(triggers, func(t Trigger) bool { return t.Type == "prometheus" && t.AuthenticationRef != nil }) {

@@ -57,7 +57,7 @@ func (o Options) signals(p profile.Profile) (signals, error) {
 
 // controllerTriggers have one for each signal of the profile, and what tells of demand without a
 // replica. The controller asks Prometheus.
-func (o Options) controllerTriggers(p profile.Profile, s signals) []Trigger {
+func (o Options) controllerTriggers(p profile.Profile, s signals, by *season) []Trigger {
 	var triggers []Trigger
 	if o.Min == 0 {
 		triggers = append(triggers, o.prometheus("demand", o.Demand, p.Targets[profile.WaitingRequests], nil))
@@ -77,6 +77,10 @@ func (o Options) controllerTriggers(p profile.Profile, s signals) []Trigger {
 			triggers = append(triggers, o.signal(p, s.of, signal))
 		}
 	}
+	if by != nil {
+		// Of several triggers the one that asks for the most counts: 0 is nothing.
+		triggers = append(triggers, o.prometheus("ahead", o.foreseen(p, s, *by)+" or vector(0)", 1, nil))
+	}
 	return triggers
 }
 
@@ -92,10 +96,7 @@ func (o Options) device(p profile.Profile, signal string) Trigger {
 
 // signal is a trigger for what the engine tells.
 func (o Options) signal(p profile.Profile, of series, signal string) Trigger {
-	q, _ := of.query(signal)
-	if signal == profile.KVCache && o.Warm > 0 {
-		q = of.summedCache() // the empty caches of standbys would lower the mean
-	}
+	q := o.query(of, signal)
 	more := map[string]string{"valueWhileNotReady": "0"}
 	if q.average {
 		more["valueType"] = "average"
@@ -104,6 +105,15 @@ func (o Options) signal(p profile.Profile, of series, signal string) Trigger {
 		more["activationThreshold"] = number(activation)
 	}
 	return o.prometheus(signal, q.promQL, p.Targets[signal], more)
+}
+
+// query is that of a signal which the engine tells.
+func (o Options) query(of series, signal string) query {
+	if signal == profile.KVCache && o.Warm > 0 {
+		return of.summedCache() // the empty caches of standbys would lower the mean
+	}
+	q, _ := of.query(signal)
+	return q
 }
 
 func (o Options) prometheus(name, query string, threshold float64, more map[string]string) Trigger {

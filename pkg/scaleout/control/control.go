@@ -24,9 +24,11 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/handover"
+	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/ready"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -52,6 +54,8 @@ type Options struct {
 	Nodegroups pair.Nodegroups
 	// DiscoverNodes makes groups of live nodes that are of none.
 	DiscoverNodes bool
+	// Answers are those to the queries of headrooms; nil: those that were given to an earlier process.
+	Answers view.Answers
 	// Forecast asks for room for more pods, and is told; nil where nobody asks.
 	Forecast Forecast
 }
@@ -71,6 +75,11 @@ type nobody struct{}
 func (nobody) Replicas() []scaleout.Replica              { return nil }
 func (nobody) Tell(scaleout.Snapshot, scaleout.Decision) {}
 func (nobody) Failed(error)                              {}
+
+// silence has no answer.
+type silence struct{}
+
+func (silence) Of(*v1alpha1.GPUHeadroom) headroom.Answer { return headroom.Answer{} }
 
 // Loop looks at the cluster whenever something has changed, and acts. One controller of a
 // cluster runs it at a time; its Follower runs in the others.
@@ -99,6 +108,9 @@ type Loop struct {
 func New(o Options) *Loop {
 	if o.Forecast == nil {
 		o.Forecast = nobody{}
+	}
+	if o.Answers == nil {
+		o.Answers = silence{}
 	}
 	l := &Loop{
 		Options:  o,

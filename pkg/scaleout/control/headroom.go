@@ -17,11 +17,11 @@ import (
 func (l *Loop) reportHeadrooms(ctx context.Context, s pair.Situation) error {
 	var failures []error
 	for i, object := range s.View.Headrooms {
-		status := headroom.Status(object, s.View.Headroom[i].Devices, s.Decision.Headroom[i], s.Now)
+		status := headroom.Status(object, l.Answers.Of(object), s.View.Headroom[i].Devices, s.Decision.Headroom[i], s.Now)
 		failures = append(failures, l.writeHeadroom(ctx, object, status))
 	}
 	for _, object := range s.View.RefusedHeadrooms {
-		status := headroom.Invalid(object, s.View.InvalidHeadrooms[object.Name], s.Now)
+		status := headroom.Invalid(object, l.Answers.Of(object), s.View.InvalidHeadrooms[object.Name], s.Now)
 		failures = append(failures, l.writeHeadroom(ctx, object, status))
 	}
 	return errors.Join(failures...)

@@ -29,7 +29,7 @@ func big(devices int32) *v1alpha1.GPUHeadroom {
 }
 
 func TestDemandIsForOneDeviceAtATime(t *testing.T) {
-	got, next, err := Demand(big(4), devices.NewSelectors(), noon)
+	got, next, err := Demand(big(4), Answer{}, devices.NewSelectors(), noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,12 +55,12 @@ func TestDemandIsForOneDeviceAtATime(t *testing.T) {
 func TestASelectorThatDoesNotCompileIsExplained(t *testing.T) {
 	h := big(1)
 	h.Spec.Selectors = append(h.Spec.Selectors, "device.memory >= 80Gi")
-	if _, _, err := Demand(h, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "selector 1 does not compile: ") {
+	if _, _, err := Demand(h, Answer{}, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "selector 1 does not compile: ") {
 		t.Errorf("the error is %v", err)
 	}
 	h = big(1)
 	h.Spec.Schedule = []v1alpha1.Window{entry("soon", "1h", "", 1)}
-	if _, _, err := Demand(h, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "entry 0 of the schedule: ") {
+	if _, _, err := Demand(h, Answer{}, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "entry 0 of the schedule: ") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -80,7 +80,7 @@ func TestStatusSaysWhatIsKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := big(4)
-			got := Status(h, 4, test.decision, noon)
+			got := Status(h, Answer{}, 4, test.decision, noon)
 			want := v1alpha1.GPUHeadroomStatus{
 				ObservedGeneration: 3, Wanted: 4, Free: int32(test.decision.Free), Demanded: test.demanded,
 				Conditions: []metav1.Condition{{
@@ -100,12 +100,12 @@ func TestStatusSaysWhatIsKept(t *testing.T) {
 
 func TestAConditionKeepsItsTime(t *testing.T) {
 	h := big(4)
-	h.Status = Status(h, 4, scaleout.HeadroomDecision{Free: 1, Problem: "x"}, noon)
-	h.Status = Status(h, 4, scaleout.HeadroomDecision{Free: 2, Problem: "x"}, noon.Add(time.Minute))
+	h.Status = Status(h, Answer{}, 4, scaleout.HeadroomDecision{Free: 1, Problem: "x"}, noon)
+	h.Status = Status(h, Answer{}, 4, scaleout.HeadroomDecision{Free: 2, Problem: "x"}, noon.Add(time.Minute))
 	if got := h.Status.Conditions[0]; !got.LastTransitionTime.Time.Equal(noon) || got.Message != "2 of 4 devices are free: x" {
 		t.Errorf("the condition is %+v", got)
 	}
-	h.Status = Invalid(h, "entry 0 of the schedule: no", noon.Add(2*time.Minute))
+	h.Status = Invalid(h, Answer{}, "entry 0 of the schedule: no", noon.Add(2*time.Minute))
 	got := h.Status.Conditions[0]
 	if got.Reason != v1alpha1.ReasonInvalid || got.Message != "entry 0 of the schedule: no; nothing is kept until it is corrected" || h.Status.Wanted != 0 || h.Status.Free != 0 {
 		t.Errorf("the status is %+v", h.Status)

@@ -2,22 +2,16 @@ package headroom
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-
-	// Images have no tz database.
-	_ "time/tzdata"
+	"github.com/mica-gpu/mica/pkg/schedule"
 )
 
 // maxDuration of a window. A longer one would be in force while its next one begins.
 const maxDuration = 7 * 24 * time.Hour
-
-// fields are the five of cron. Names for whole schedules, such as @daily, are not among them.
-var fields = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
 // Wanted is how many devices are to be free at a time, and when that may change next; zero is
 // never.
@@ -61,37 +55,15 @@ func readWindow(w v1alpha1.Window) (window, error) {
 	if d < time.Minute || d > maxDuration {
 		return window{}, fmt.Errorf("the duration %s is not from 1m to %s, which are 7 days", d, maxDuration)
 	}
-	// The parser takes a time zone in front of the fields, too, and cannot stand one alone.
-	if strings.Contains(w.Start, "=") {
-		return window{}, fmt.Errorf("the start %q is not in the five fields of cron: give the time zone in timeZone", w.Start)
-	}
-	start, err := fields.Parse(w.Start)
+	start, err := schedule.Parse(w.Start)
 	if err != nil {
-		return window{}, fmt.Errorf("the start %q is not in the five fields of cron, which are minute, hour, day of month, month, day of week: %w", w.Start, err)
+		return window{}, fmt.Errorf("the start %w", err)
 	}
-	if start.Next(epoch).IsZero() {
-		return window{}, fmt.Errorf("the start %q is on no day of any year", w.Start)
-	}
-	zone, err := readZone(w.TimeZone)
+	zone, err := schedule.Zone(w.TimeZone)
 	if err != nil {
 		return window{}, err
 	}
 	return window{start: start, duration: d, zone: zone}, nil
-}
-
-// epoch is where a leap year is near.
-var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
-
-func readZone(name string) (*time.Location, error) {
-	// What is local to the controller is nobody's time.
-	if name == "Local" {
-		return nil, fmt.Errorf("the time zone %q is not known: give a name of the tz database, such as Asia/Seoul", name)
-	}
-	zone, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, fmt.Errorf("the time zone %q is not known: give a name of the tz database, such as Asia/Seoul: %w", name, err)
-	}
-	return zone, nil
 }
 
 // at tells whether the window is in force, and when that may change next.

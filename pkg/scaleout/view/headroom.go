@@ -10,6 +10,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
 )
 
+// Answers are what Prometheus says to the queries of headrooms.
+type Answers interface {
+	Of(h *v1alpha1.GPUHeadroom) headroom.Answer
+}
+
 // addHeadroom adds what is to be kept free now, by name.
 func (r *reading) addHeadroom(v *View) {
 	v.InvalidHeadrooms = map[string]string{}
@@ -19,7 +24,7 @@ func (r *reading) addHeadroom(v *View) {
 		if object.DeletionTimestamp != nil {
 			continue
 		}
-		demand, next, err := headroom.Demand(object, r.Memo.selectors, r.Now)
+		demand, next, err := headroom.Demand(object, r.answer(object), r.Memo.selectors, r.Now)
 		if err == nil {
 			err = r.checkGroups(demand)
 		}
@@ -34,6 +39,14 @@ func (r *reading) addHeadroom(v *View) {
 		v.Headrooms = append(v.Headrooms, object)
 		v.Headroom = append(v.Headroom, demand)
 	}
+}
+
+// answer is none where nobody asks: then that in the object's status counts.
+func (r *reading) answer(h *v1alpha1.GPUHeadroom) headroom.Answer {
+	if r.Answers == nil {
+		return headroom.Answer{}
+	}
+	return r.Answers.Of(h)
 }
 
 // checkGroups refuses a headroom of which no group exists: no names would be all groups, and

@@ -30,6 +30,8 @@ type Options struct {
 	EKS EKS
 	// Replicas are counted room for.
 	Replicas []scaleout.Replica
+	// Answers are those to the queries of headrooms; nil: those in their status.
+	Answers Answers
 	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
 	// once has none.
 	Memo *Memo

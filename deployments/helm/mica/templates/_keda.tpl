@@ -12,16 +12,17 @@
 - "--keda-require-client-certificate"
 {{- end }}
 {{- end }}
+{{- if $keda.profiles }}
+- "--keda-profiles=/etc/mica/profiles/profiles.yaml"
+{{- end }}
+{{- end }}
+{{- /* GPUHeadrooms have queries without KEDA as well. */ -}}
 {{- with $keda.prometheus.address }}
 - {{ printf "--prometheus-address=%s" . | quote }}
 {{- end }}
 {{- if $keda.prometheus.secretName }}
 - "--prometheus-secret-dir=/etc/mica/prometheus"
 {{- end }}
-{{- if $keda.profiles }}
-- "--keda-profiles=/etc/mica/profiles/profiles.yaml"
-{{- end }}
-{{- end -}}
 {{- end -}}
 
 {{- define "mica.kedaVolumeMounts" -}}
@@ -30,13 +31,13 @@
 {{- if $keda.tls.secretName }}
 - {name: keda, mountPath: /etc/mica/keda, readOnly: true}
 {{- end }}
-{{- if $keda.prometheus.secretName }}
-- {name: prometheus, mountPath: /etc/mica/prometheus, readOnly: true}
-{{- end }}
 {{- if $keda.profiles }}
 - {name: profiles, mountPath: /etc/mica/profiles, readOnly: true}
 {{- end }}
-{{- end -}}
+{{- end }}
+{{- if $keda.prometheus.secretName }}
+- {name: prometheus, mountPath: /etc/mica/prometheus, readOnly: true}
+{{- end }}
 {{- end -}}
 
 {{- define "mica.kedaVolumes" -}}
@@ -46,15 +47,15 @@
 - name: keda
   secret: {secretName: {{ . | quote }}, defaultMode: 0444}
 {{- end }}
-{{- with $keda.prometheus.secretName }}
-- name: prometheus
-  secret: {secretName: {{ . | quote }}, defaultMode: 0444}
-{{- end }}
 {{- if $keda.profiles }}
 - name: profiles
   configMap: {name: {{ printf "%s-profiles" (include "mica.controllerName" .) | quote }}}
 {{- end }}
-{{- end -}}
+{{- end }}
+{{- with $keda.prometheus.secretName }}
+- name: prometheus
+  secret: {secretName: {{ . | quote }}, defaultMode: 0444}
+{{- end }}
 {{- end -}}
 
 {{- /* The plugin's pods, whose metrics tell how busy devices are. */ -}}
