@@ -29,6 +29,7 @@ func newCommand() *cobra.Command {
 		newSimulateCommand(config, newReader),
 		newSlicesCommand(),
 		newScaledObjectCommand(config, newReader),
+		newMigrateCommand(config, newReader),
 		release.NewCommand(version()),
 	)
 	return command

@@ -98,6 +98,7 @@ var floors = map[string]int{
 	// What kubectl gpu says, from values that were read.
 	"pkg/kubectl/inventory": 4,
 	"pkg/kubectl/load":      7,
+	"pkg/kubectl/migrate":   4,
 }
 
 // anywhere are the commands that run on any machine, and so are built without cgo and
