@@ -2,6 +2,7 @@ package keda
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -43,6 +44,7 @@ func (a *autoscaler) look(now time.Time, current int32, readings []reading) int3
 	for _, r := range readings {
 		wanted = max(wanted, a.proposed(current, r))
 	}
+	a.forget(now)
 	next := a.limited(now, current, a.stabilized(now, current, max(wanted, a.min)))
 	switch {
 	case next > current:
@@ -51,6 +53,18 @@ func (a *autoscaler) look(now time.Time, current int32, readings []reading) int3
 		a.down = append(a.down, change{now, current - next})
 	}
 	return next
+}
+
+// forget leaves out what no window or period reaches back to.
+func (a *autoscaler) forget(now time.Time) {
+	longest := max(window(a.behavior.ScaleUp), window(a.behavior.ScaleDown))
+	for _, p := range slices.Concat(a.behavior.ScaleUp.Policies, a.behavior.ScaleDown.Policies) {
+		longest = max(longest, time.Duration(p.PeriodSeconds)*time.Second)
+	}
+	before := now.Add(-longest)
+	for _, of := range []*[]change{&a.recommended, &a.up, &a.down} {
+		*of = slices.DeleteFunc(*of, func(c change) bool { return c.at.Before(before) })
+	}
 }
 
 // proposed is what one metric asks for. Within the tolerances it asks for what is.

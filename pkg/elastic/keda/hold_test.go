@@ -26,7 +26,7 @@ type rehearsal struct {
 	hpa    *autoscaler
 }
 
-func rehearse(t *testing.T, name string, replicas int, through bool) *rehearsal {
+func rehearse(t *testing.T, name string, replicas int, through bool, change ...func(*scaledobject.Options)) *rehearsal {
 	t.Helper()
 	profiles, err := profile.NewSource("", clock.RealClock{})
 	if err != nil {
@@ -36,7 +36,7 @@ func rehearse(t *testing.T, name string, replicas int, through bool) *rehearsal 
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := scaledobject.Build(scaledobject.Options{
+	options := scaledobject.Options{
 		Target:            workload.Ref{Kind: "Deployment", Name: "vllm"},
 		Profiles:          set,
 		Profile:           name,
@@ -46,7 +46,11 @@ func rehearse(t *testing.T, name string, replicas int, through bool) *rehearsal 
 		ThroughController: through,
 		Prometheus:        scaledobject.Prometheus{Address: "http://prometheus:9090"},
 		Scaler:            scaledobject.Scaler{Address: "mica:9443"},
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	objects, err := scaledobject.Build(options)
 	if err != nil {
 		t.Fatal(err)
 	}
