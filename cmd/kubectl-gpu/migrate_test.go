@@ -163,7 +163,7 @@ func TestMigrateReadsTheCluster(t *testing.T) {
 	if exitCode(got.err) != exitNo {
 		t.Errorf("got %v: the Job cannot move", got.err)
 	}
-	fixture.Golden(t, "migrate.out", got.out)
+	fixture.Golden(t, "migrate.txt", got.out)
 	fixture.Golden(t, "migrate.notes", got.notes)
 }
 
