@@ -72,6 +72,11 @@ e2e() {
 	fi
 }
 
+# With a control plane that behaves as a Kubernetes before MIG partitions, shares and device taints.
+older() {
+	bin/cluster run "${hardware[@]}" --emulate 1.34 --logs bin/older-logs -- hack/older.sh
+}
+
 # The end-to-end tests wait for the cluster most of the time, and leave two thirds of two processors
 # to the unit tests, which have no clock to meet.
 unit_beside_e2e() {
@@ -87,6 +92,7 @@ unit_beside_e2e() {
 	trap end_beside EXIT
 	gentle=(nice -n 10)
 	unit
+	show "an older Kubernetes" older
 	show "end-to-end tests, beside the above" report_beside
 	trap - EXIT
 }
@@ -144,6 +150,7 @@ fi
 
 declare -A count=([unit]=8 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
 total=5
+[[ $* == "unit e2e" ]] && total=$((total + 1))
 for part in "$@" "${extra[@]}"; do total=$((total + count[$part])); done
 begin "$name" "$total"
 step "machine" hack/check.sh --gpu "$GPU"

@@ -25,10 +25,11 @@ func dirFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("dir", dir, "the cluster's directory")
 }
 
-// hardwareFlags adds the flags that say which GPUs the node has.
+// hardwareFlags adds the flags that say which GPUs the node has, and what its control plane is.
 func hardwareFlags(cmd *cobra.Command, options *launch.Options) (gpu *string) {
 	cmd.Flags().StringVar(&options.SimNode, "sim-node", "", "a file that describes the machine that the NVML simulator plays")
 	cmd.Flags().StringVar(&options.SimBinary, "sim-binary", "", "the NVML simulator (default bin/nvml-sim of the checkout)")
+	cmd.Flags().StringVar(&options.Emulate, "emulate", "", "an older Kubernetes that the control plane behaves as, such as 1.34")
 	return cmd.Flags().String("gpu", "", `"host" for the machine's own driver and GPUs`)
 }
 

@@ -250,3 +250,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Not empty where the cluster serves no MutatingAdmissionPolicy: before Kubernetes 1.36, or where it is switched
+     off, which only a cluster that is asked can tell. */}}
+{{- define "mica.lacksMutation" -}}
+{{- if not (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") -}}
+{{- if or (semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version) (lookup "v1" "Namespace" "" "kube-system") -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}

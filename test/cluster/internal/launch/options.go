@@ -24,6 +24,8 @@ type Options struct {
 	Dir layout.Dir
 	// SimNode is the machine that the NVML simulator plays; empty for none.
 	SimNode string
+	// Emulate is an older Kubernetes that the control plane behaves as; empty for none.
+	Emulate string
 	// SimBinary is the simulator.
 	SimBinary string
 	// HostGPU uses the machine's own driver and GPUs.
@@ -78,7 +80,7 @@ var Groups = []string{"kubernetes", "etcd", "containerd", "runc", "cni", "worklo
 
 // spec builds whatever is missing and returns what to start.
 func (o Options) spec(ctx context.Context) (supervisor.Spec, error) {
-	spec := supervisor.Spec{Dir: o.Dir, Checkout: o.checkout()}
+	spec := supervisor.Spec{Dir: o.Dir, Checkout: o.checkout(), Emulate: o.Emulate}
 	names, err := build.Names(Groups)
 	if err != nil {
 		return spec, err

@@ -45,6 +45,14 @@ func commands(spec Spec) map[string]process.Command {
 			"serve", "--node", spec.SimNode, "--socket", spec.Dir.SimSocket(), "--root", spec.Dir.Driver(),
 		}}
 	}
+	if spec.Emulate != "" {
+		// https://kubernetes.io/docs/concepts/cluster-administration/compatibility-version/. A kubelet has no such version.
+		for _, name := range []string{apiserver, controllerManager, scheduler} {
+			command := all[name]
+			command.Args = append(command.Args, "--emulated-version=kube="+spec.Emulate)
+			all[name] = command
+		}
+	}
 	for name, command := range all {
 		command.Name = name
 		command.Path = spec.Binaries[name]

@@ -27,6 +27,9 @@ type Spec struct {
 	APIPort int `json:"apiPort"`
 	// SimNode is the machine that the NVML simulator plays: empty for none.
 	SimNode string `json:"simNode,omitempty"`
+	// Emulate is the version of Kubernetes, such as 1.34, that the control plane behaves as: with its
+	// APIs, gates and defaults. Empty for what it is.
+	Emulate string `json:"emulate,omitempty"`
 	// DriverRoot is where the NVIDIA driver's files are, real or simulated.
 	// Empty when the cluster has none.
 	DriverRoot string `json:"driverRoot,omitempty"`
