@@ -57,6 +57,9 @@ cluster-up: ## Bring up a real one-machine cluster with simulated GPUs (NODE=...
 cluster-down: $(CLUSTER) ## Stop the cluster and remove everything that it made
 	$(CLUSTER) down
 
+# A warning, such as a link that leads to no page, ends the build.
+SITE := --config docs/site/hugo.yaml --noBuildLock --panicOnWarning
+
 ##@ Build
 
 .PHONY: build
@@ -90,6 +93,14 @@ generate: ## Write generated files anew
 .PHONY: release
 release: ## Make the files of a release, twice, and compare: VERSION=v1.2.3
 	@hack/release.sh --twice "$(VERSION)"
+
+.PHONY: docs
+docs: $(CLUSTER) ## Build the documentation as a site into bin/docs
+	"$$($(CLUSTER) tool hugo)" $(SITE) --destination bin/docs --cleanDestinationDir
+
+.PHONY: docs-serve
+docs-serve: $(CLUSTER) ## Show the documentation as a site, and follow changes
+	"$$($(CLUSTER) tool hugo)" server $(SITE) --renderToMemory
 
 ##@ Test
 

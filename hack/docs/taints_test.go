@@ -26,7 +26,7 @@ func TestTheTaintsOfDevicesAreDocumented(t *testing.T) {
 	}
 	// Those of nodes have another domain.
 	written := regexp.MustCompile("taint\\s+`(mica\\.gpu/[^`]+)`")
-	for _, page := range pages(t) {
+	for _, page := range pagesOfTheSite(t) {
 		for _, key := range written.FindAllStringSubmatch(read(t, page), -1) {
 			if !keys[key[1]] {
 				t.Errorf("%s names the taint %s, which pkg/slice/taint.go does not have", page, key[1])

@@ -147,6 +147,13 @@ func Groups() []Group {
 				return []string{"main.version=" + strings.TrimPrefix(version, "v")}
 			},
 		},
+		// What turns the pages of docs into a site; no cluster runs it.
+		{
+			Name:     "hugo",
+			In:       "hugo",
+			Module:   "github.com/gohugoio/hugo",
+			Packages: map[string]string{"hugo": "github.com/gohugoio/hugo"},
+		},
 		{
 			Name:   "prometheus",
 			In:     "prometheus",

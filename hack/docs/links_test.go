@@ -1,0 +1,140 @@
+package docs
+
+import (
+	"bytes"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/text"
+
+	"github.com/mica-gpu/mica/test/pages"
+)
+
+const root = "../.."
+
+// A link within the repository leads to a file that there is, and to a heading that it has. What GitHub shows and
+// what the site shows follow from the same links.
+func TestLinksLeadSomewhere(t *testing.T) {
+	known := map[string]map[string]bool{}
+	for _, file := range markdown(t) {
+		for _, link := range parse(t, file).links {
+			target, err := url.Parse(link)
+			if err != nil {
+				t.Errorf("%s: the link %s is none: %v", file, link, err)
+				continue
+			}
+			if target.Scheme != "" {
+				continue
+			}
+			to := file
+			if target.Path != "" {
+				to = filepath.Join(filepath.Dir(file), target.Path)
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", file, link)
+				continue
+			}
+			if target.Fragment == "" {
+				continue
+			}
+			if known[to] == nil {
+				known[to] = parse(t, to).anchors
+			}
+			if !known[to][target.Fragment] {
+				t.Errorf("%s: the link %s leads to a heading that %s does not have", file, link, to)
+			}
+		}
+	}
+}
+
+// markdown are the files of Markdown, relative to the root.
+func markdown(t *testing.T) []string {
+	t.Helper()
+	found, err := pages.Markdown(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// parsed is what the tests ask of a file of Markdown.
+type parsed struct {
+	links   []string
+	anchors map[string]bool
+}
+
+func parse(t *testing.T, file string) parsed {
+	t.Helper()
+	source := []byte(withoutFrontMatter(read(t, filepath.Join(root, file))))
+	result := parsed{anchors: map[string]bool{}}
+	seen := map[string]int{}
+	document := goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser().Parse(text.NewReader(source))
+	err := ast.Walk(document, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			return ast.WalkContinue, nil
+		}
+		switch n := node.(type) {
+		case *ast.Link:
+			result.links = append(result.links, string(n.Destination))
+		case *ast.Image:
+			result.links = append(result.links, string(n.Destination))
+		case *ast.Heading:
+			anchor := anchorOf(plain(n, source))
+			count := seen[anchor]
+			seen[anchor]++
+			if count > 0 {
+				anchor += "-" + strconv.Itoa(count)
+			}
+			result.anchors[anchor] = true
+		}
+		return ast.WalkContinue, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// withoutFrontMatter is the page below what the site alone reads.
+func withoutFrontMatter(page string) string {
+	if matter, found := strings.CutPrefix(page, "---\n"); found {
+		if _, body, found := strings.Cut(matter, "\n---\n"); found {
+			return body
+		}
+	}
+	return page
+}
+
+func plain(node ast.Node, source []byte) string {
+	var words bytes.Buffer
+	for child := node.FirstChild(); child != nil; child = child.NextSibling() {
+		if leaf, ok := child.(*ast.Text); ok {
+			words.Write(leaf.Segment.Value(source))
+			continue
+		}
+		words.WriteString(plain(child, source))
+	}
+	return words.String()
+}
+
+// anchorOf is what GitHub makes of a heading, and Hugo with autoHeadingIDType github: lower case, blanks as
+// hyphens, and of the rest letters, digits, hyphens and underscores only.
+func anchorOf(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+}
