@@ -29,7 +29,7 @@ func TestChartCommandsOfTheDocs(t *testing.T) {
 			}
 			found++
 			settings := slices.DeleteFunc(args[chart+1:], func(arg string) bool {
-				return arg == "--reuse-values" || arg == "--create-namespace" || arg == "--wait"
+				return arg == "--reuse-values" || arg == "--reset-then-reuse-values" || arg == "--create-namespace" || arg == "--wait"
 			})
 			if !slices.Contains(settings, "--namespace") {
 				t.Errorf("%s: %s: the chart refuses the namespace default", block, command)
