@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what a compiler does not: Go (golangci-lint, logcheck), generated files, shell scripts
-# (shellcheck) and GitHub's workflows (actionlint). All checks run even when the first one fails.
+# (shellcheck), GitHub's workflows (actionlint) and spelling (misspell). All checks run even when the first one fails.
 #
 #   GOLANGCI_LINT  the golangci-lint to use; by default the one that bin/cluster builds
 #   CI             when "true", a missing shellcheck is installed with apt-get
@@ -76,9 +76,15 @@ scripts() {
 # actionlint also has shellcheck look at the steps' scripts.
 workflows() { go tool -modfile=hack/tools/go.mod actionlint; }
 
+# Words that are misspelt often; golangci-lint sees those of Go. hack/docs checks links and commands.
+spelling() {
+	git ls-files -z '*.md' '*.sh' '*.yaml' | xargs -0 go tool -modfile=hack/tools/go.mod misspell -error
+}
+
 check golangci-lint golangci
 check logcheck logcheck
 check generated generated
 check shellcheck scripts
+check spelling spelling
 check actionlint workflows
 exit "${failed}"
