@@ -55,6 +55,15 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// A blank line within a table ends it, and the rest is text.
+func TestTablesAreTables(t *testing.T) {
+	for _, file := range markdown(t) {
+		for _, broken := range parse(t, file).broken {
+			t.Errorf("%s: %.60q belongs to no table", file, broken)
+		}
+	}
+}
+
 // markdown are the files of Markdown, relative to the root.
 func markdown(t *testing.T) []string {
 	t.Helper()
@@ -67,7 +76,9 @@ func markdown(t *testing.T) []string {
 
 // parsed is what the tests ask of a file of Markdown.
 type parsed struct {
-	links   []string
+	links []string
+	// broken are paragraphs that look like rows of a table.
+	broken  []string
 	anchors map[string]bool
 }
 
@@ -86,6 +97,10 @@ func parse(t *testing.T, file string) parsed {
 			result.links = append(result.links, string(n.Destination))
 		case *ast.Image:
 			result.links = append(result.links, string(n.Destination))
+		case *ast.Paragraph:
+			if text := plain(n, source); strings.HasPrefix(text, "|") {
+				result.broken = append(result.broken, text)
+			}
 		case *ast.Heading:
 			anchor := anchorOf(plain(n, source))
 			count := seen[anchor]
