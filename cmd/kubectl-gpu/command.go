@@ -30,6 +30,7 @@ func newCommand() *cobra.Command {
 		newSlicesCommand(),
 		newScaledObjectCommand(config, newReader),
 		newMigrateCommand(config, newReader),
+		newRightsizeCommand(config, newReader),
 		release.NewCommand(version()),
 	)
 	return command

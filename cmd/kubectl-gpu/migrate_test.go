@@ -152,9 +152,14 @@ func TestMigrateRefuses(t *testing.T) {
 func migrateCluster(t *testing.T, failures interceptor.Funcs) client.Reader {
 	t.Helper()
 	return clusterOf(t, "testdata/migrate.yaml").
-		WithIndex(&resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string {
-			return []string{o.(*resourceapi.ResourceSlice).Spec.Driver}
-		}).WithInterceptorFuncs(failures).Build()
+		WithIndex(slicesByDriver()).WithInterceptorFuncs(failures).Build()
+}
+
+// slicesByDriver is what the API server can select slices by.
+func slicesByDriver() (client.Object, string, client.IndexerFunc) {
+	return &resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string {
+		return []string{o.(*resourceapi.ResourceSlice).Spec.Driver}
+	}
 }
 
 // Of what runs only what can change is printed, as somebody would have written it.

@@ -60,6 +60,12 @@ func documents(t *testing.T, path string) []string {
 // applied has the objects of a file in namespace default.
 func applied(t *testing.T, path string) client.Reader {
 	t.Helper()
+	return inDefault(t, path).Build()
+}
+
+// inDefault makes a cluster with the objects of a file in namespace default.
+func inDefault(t *testing.T, path string) *fake.ClientBuilder {
+	t.Helper()
 	scheme, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +76,7 @@ func applied(t *testing.T, path string) client.Reader {
 		object.SetNamespace("default")
 		builder.WithObjects(object)
 	}
-	return builder.Build()
+	return builder
 }
 
 // header says of what kind an object is.

@@ -99,6 +99,7 @@ var floors = map[string]int{
 	"pkg/kubectl/inventory": 4,
 	"pkg/kubectl/load":      7,
 	"pkg/kubectl/migrate":   4,
+	"pkg/kubectl/rightsize": 6,
 }
 
 // anywhere are the commands that run on any machine, and so are built without cgo and

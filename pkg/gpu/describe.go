@@ -23,7 +23,7 @@ type Divisible struct {
 // describe says, too, that a device has none of an engine, for selectors that compare
 // with it.
 func (e Engines) describe(d Description) {
-	d.Pieces(capacityMultiprocessors, e.Multiprocessors)
+	d.Pieces(CapacityMultiprocessors, e.Multiprocessors)
 	d.Pieces(capacityCopyEngines, e.CopyEngines)
 	d.Pieces(capacityDecoders, e.Decoders)
 	d.Pieces(capacityEncoders, e.Encoders)

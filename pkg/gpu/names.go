@@ -31,13 +31,14 @@ const (
 	CapacityShares = "shares"
 	// CapacityCores is in percent of the multiprocessors.
 	CapacityCores = "cores"
+	// CapacityMultiprocessors counts those of a partition, or of the largest one of a GPU.
+	CapacityMultiprocessors = "multiprocessors"
 
-	capacityMultiprocessors = "multiprocessors"
-	capacityCopyEngines     = "copyEngines"
-	capacityDecoders        = "decoders"
-	capacityEncoders        = "encoders"
-	capacityJPEGEngines     = "jpegEngines"
-	capacityOFAEngines      = "ofaEngines"
+	capacityCopyEngines = "copyEngines"
+	capacityDecoders    = "decoders"
+	capacityEncoders    = "encoders"
+	capacityJPEGEngines = "jpegEngines"
+	capacityOFAEngines  = "ofaEngines"
 	// capacityMemorySlice is followed by the slice's number.
 	capacityMemorySlice = "memorySlice"
 )

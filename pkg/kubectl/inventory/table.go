@@ -49,7 +49,7 @@ func gibibytes(bytes int64) string {
 	if bytes == 0 {
 		return ""
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(bytes)/(1<<30)), ".0") + "Gi"
+	return terminal.Gibibytes(bytes)
 }
 
 // words for the types that devices have by the attribute of this name. A partition is known by its
