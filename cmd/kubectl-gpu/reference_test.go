@@ -50,32 +50,24 @@ func TestTheReferenceIsThatOfTheCommands(t *testing.T) {
 
 // Commands that the pages show are known, and so are their flags.
 func TestCommandsOfThePagesCanBeParsed(t *testing.T) {
-	blocks, err := pages.Blocks("../..")
+	commands, err := pages.Commands("../..", "kubectl gpu")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := 0
-	for _, block := range blocks {
-		if !block.IsShell() {
+	for _, shown := range commands {
+		line, _, _ := strings.Cut(strings.TrimPrefix(shown.Line, "kubectl gpu"), " #")
+		line, _, _ = strings.Cut(line, " | ")
+		command, rest, err := newCommand().Find(strings.Fields(line))
+		if err != nil || !command.Runnable() {
+			t.Errorf("%s: kubectl gpu%s: there is no such command: %v", shown.Where, line, err)
 			continue
 		}
-		for _, line := range block.Commands("kubectl gpu") {
-			found++
-			line, _, _ = strings.Cut(strings.TrimPrefix(line, "kubectl gpu"), " #")
-			line, _, _ = strings.Cut(line, " | ")
-			args := strings.Fields(line)
-			command, rest, err := newCommand().Find(args)
-			if err != nil || !command.Runnable() {
-				t.Errorf("%s: kubectl gpu%s: there is no such command: %v", block, line, err)
-				continue
-			}
-			if err := command.ParseFlags(rest); err != nil {
-				t.Errorf("%s: kubectl gpu%s: %v", block, line, err)
-			}
+		if err := command.ParseFlags(rest); err != nil {
+			t.Errorf("%s: kubectl gpu%s: %v", shown.Where, line, err)
 		}
 	}
-	if found < 3 {
-		t.Errorf("only %d commands were found: does the test look for the right thing?", found)
+	if len(commands) < 3 {
+		t.Errorf("only %d commands were found: does the test look for the right thing?", len(commands))
 	}
 }
 

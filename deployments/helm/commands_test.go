@@ -12,31 +12,26 @@ import (
 // TestChartCommandsOfTheDocs renders the chart with the arguments of every command of the pages that installs or
 // upgrades it: a value that the chart does not have, or a set of values that it refuses, is found here.
 func TestChartCommandsOfTheDocs(t *testing.T) {
-	blocks, err := pages.Blocks("../..")
+	commands, err := pages.Commands("../..", "helm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := 0
-	for _, block := range blocks {
-		if !block.IsShell() {
+	for _, command := range commands {
+		args := words(t, command.Line)
+		chart := slices.Index(args, "deployments/helm/mica")
+		if chart < 0 {
 			continue
 		}
-		for _, command := range block.Commands("helm") {
-			args := words(t, command)
-			chart := slices.Index(args, "deployments/helm/mica")
-			if chart < 0 {
-				continue
-			}
-			found++
-			settings := slices.DeleteFunc(args[chart+1:], func(arg string) bool {
-				return arg == "--reuse-values" || arg == "--reset-then-reuse-values" || arg == "--create-namespace" || arg == "--wait"
-			})
-			if !slices.Contains(settings, "--namespace") {
-				t.Errorf("%s: %s: the chart refuses the namespace default", block, command)
-			}
-			if _, stderr, err := helm(t, append([]string{"template", "mica", "mica"}, settings...)...); err != nil {
-				t.Errorf("%s: %s: %v: %s", block, command, err, stderr)
-			}
+		found++
+		settings := slices.DeleteFunc(args[chart+1:], func(arg string) bool {
+			return arg == "--reuse-values" || arg == "--reset-then-reuse-values" || arg == "--create-namespace" || arg == "--wait"
+		})
+		if !slices.Contains(settings, "--namespace") {
+			t.Errorf("%s: %s: the chart refuses the namespace default", command.Where, command.Line)
+		}
+		if _, stderr, err := helm(t, append([]string{"template", "mica", "mica"}, settings...)...); err != nil {
+			t.Errorf("%s: %s: %v: %s", command.Where, command.Line, err, stderr)
 		}
 	}
 	if found < 8 {

@@ -154,3 +154,28 @@ func (b Block) Commands(words string) []string {
 	}
 	return found
 }
+
+// Command is one that a page shows.
+type Command struct {
+	// Where is the block that it is in.
+	Where string
+	Line  string
+}
+
+// Commands are those of all pages that begin with these words.
+func Commands(root, words string) ([]Command, error) {
+	blocks, err := Blocks(root)
+	if err != nil {
+		return nil, err
+	}
+	var found []Command
+	for _, block := range blocks {
+		if !block.IsShell() {
+			continue
+		}
+		for _, line := range block.Commands(words) {
+			found = append(found, Command{Where: block.String(), Line: line})
+		}
+	}
+	return found, nil
+}
