@@ -119,7 +119,9 @@ func acceleratorLabel(f *Facts) []Finding {
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
 		value, labelled := node.Labels[labelAccelerator]
-		if !labelled || len(published[node.Name]) == 0 || len(devicePluginHas(node)) > 0 {
+		// It waits for this resource, and for no other of a device plugin.
+		gpus := node.Status.Allocatable["nvidia.com/gpu"]
+		if !labelled || len(published[node.Name]) == 0 || gpus.Sign() > 0 {
 			continue
 		}
 		found = append(found, Finding{
