@@ -25,7 +25,7 @@ func TestTheDoctorsChecksAreDocumented(t *testing.T) {
 	for _, check := range doctor.Checks() {
 		fmt.Fprintf(&page, "\n### %s\n\n%s\n\nFinds: %s. Looks at: %s.\n\n", check.Name, check.Why, check.Severity, check.Looks)
 		if command.MatchString(check.Fix) {
-			fmt.Fprintf(&page, "```\n%s\n```\n\n", check.Fix)
+			fmt.Fprintf(&page, "```text\n%s\n```\n\n", check.Fix)
 		} else {
 			page.WriteString(check.Fix + "\n\n")
 		}

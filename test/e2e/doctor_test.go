@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
@@ -118,9 +119,13 @@ func (s *scenario) trappedNode() string {
 	s.Cleanup(func() {
 		must(s, s.client.CoreV1().Nodes().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}), "delete the Node")
 	})
-	node.Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27"
-	node.Status.Capacity = corev1.ResourceList{"nvidia.com/mig-1g.10gb": quantityOf("7")}
-	_, err = s.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	// The controllers of nodes write it, too.
+	patch, err := mergePatch(map[string]any{"status": map[string]any{
+		"nodeInfo": map[string]string{"containerRuntimeVersion": "containerd://1.7.27"},
+		"capacity": map[string]string{"nvidia.com/mig-1g.10gb": "7"},
+	}})
+	must(s, err, "write a patch")
+	_, err = s.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	must(s, err, "write the Node's status")
 
 	slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{testLabel: ""}}}
