@@ -29,8 +29,9 @@ type apiServer struct {
 	// items are objects as they are in an answer, by what is listed, such as resourceslices, or
 	// namespaces/research/resourceclaims.
 	items map[string][]runtime.Object
-	// encoded are whole answers that were made before, page by page.
-	encoded map[string][][]byte
+	// files are whole answers that were made before, page by page: not in memory, where they would be
+	// counted as what is measured.
+	files map[string][]string
 	// answers are what else is there, as JSON, by path.
 	answers map[string]string
 	// forbidden are those that nobody may list.
@@ -42,7 +43,7 @@ type apiServer struct {
 }
 
 func newAPIServer(t testing.TB) *apiServer {
-	s := &apiServer{items: map[string][]runtime.Object{}, encoded: map[string][][]byte{}}
+	s := &apiServer{items: map[string][]runtime.Object{}, files: map[string][]string{}}
 	s.Server = httptest.NewTLSServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
@@ -122,8 +123,8 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request, what string) {
 	}
 	page, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-	if pages := s.encoded[what]; len(pages) > 0 {
-		_, _ = w.Write(pages[page])
+	if files := s.files[what]; len(files) > 0 {
+		http.ServeFile(w, r, files[page])
 		return
 	}
 	size, _ := strconv.Atoi(r.URL.Query().Get("limit"))

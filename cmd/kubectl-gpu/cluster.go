@@ -1,13 +1,18 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
@@ -36,6 +41,8 @@ func newReader(config clientcmd.ClientConfig) (client.Reader, error) {
 
 // newClient connects to the cluster with the user's rights.
 func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {
+	// Without a logger, the library complains after 30 seconds, with a stack.
+	log.SetLogger(klog.Background())
 	cluster, err := clusterConfig(config)
 	if err != nil {
 		return nil, err
@@ -49,6 +56,33 @@ func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {
 		return nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
 	}
 	return connected, nil
+}
+
+// fleet is a connection for who lists GPUs.
+type fleet struct {
+	client.WithWatch
+	// sliceAnswers gives a page of ResourceSlices as the API server has sent it.
+	sliceAnswers func(context.Context, metav1.ListOptions) ([]byte, error)
+}
+
+func newFleet(config clientcmd.ClientConfig) (*fleet, error) {
+	connected, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := clusterConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	cluster.ContentType = runtime.ContentTypeProtobuf
+	cluster.AcceptContentTypes = runtime.ContentTypeProtobuf
+	resources, err := resourceclient.NewForConfig(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
+	}
+	return &fleet{WithWatch: connected, sliceAnswers: func(ctx context.Context, o metav1.ListOptions) ([]byte, error) {
+		return resources.RESTClient().Get().Resource("resourceslices").VersionedParams(&o, clientgoscheme.ParameterCodec).DoRaw(ctx)
+	}}, nil
 }
 
 func newScheme() (*runtime.Scheme, error) {

@@ -22,7 +22,7 @@ func newCommand() *cobra.Command {
 	bindKubeconfigFlags(command.PersistentFlags(), rules, overrides)
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	command.AddCommand(
-		newListCommand(config, newClient),
+		newListCommand(config, newFleet),
 		newTopCommand(config, newClient),
 		newDoctorCommand(config, newSurvey),
 		newExplainCommand(config),

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +23,9 @@ const pageSize = 250
 // fleetReader reads what there is to say of GPUs, page by page, and as much as its user may see.
 type fleetReader struct {
 	reader client.Reader
-	driver string
+	// sliceAnswers gives a page of ResourceSlices as it was sent.
+	sliceAnswers func(context.Context, metav1.ListOptions) ([]byte, error)
+	driver       string
 	// namespace is the one whose claims are read if those of all may not be.
 	namespace string
 	// only is the namespace whose claims are read in any case, empty: all.
@@ -49,19 +52,25 @@ func (r fleetReader) read(ctx context.Context) (inventory.Seen, error) {
 }
 
 func (r fleetReader) readSlices(ctx context.Context, seen *inventory.Seen) error {
-	compactor := devices.NewCompactor()
-	err := eachOf(ctx, r.reader, func() client.ObjectList { return &resourceapi.ResourceSliceList{} }, func(object runtime.Object) {
+	decoder := devices.NewDecoder()
+	err := eachPage(ctx, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.FieldSelector = r.sliceFields().String()
+		answer, err := r.sliceAnswers(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return decoder.List(answer)
+	}, func(object runtime.Object) {
 		slice := *object.(*resourceapi.ResourceSlice)
 		slice.ManagedFields, slice.OwnerReferences = nil, nil
-		compactor.Compact(&slice)
 		seen.Slices = append(seen.Slices, &slice)
-	}, r.sliceSelector())
+	})
 	switch {
 	case apierrors.IsForbidden(err):
 		seen.SlicesHidden = true
 		seen.NotSeen = append(seen.NotSeen, "you may not list ResourceSlices, so only GPUs are shown that claims hold, without products and health: "+askFor)
 		return nil
-	case meta.IsNoMatchError(err):
+	case apierrors.IsNotFound(err):
 		return fmt.Errorf("list the ResourceSlices: the API server has no resource.k8s.io/v1: it takes Kubernetes 1.34 or newer, with dynamic resource allocation switched on")
 	case err != nil:
 		return fmt.Errorf("list the ResourceSlices of driver %s: %w", r.driver, err)
@@ -69,13 +78,13 @@ func (r fleetReader) readSlices(ctx context.Context, seen *inventory.Seen) error
 	return nil
 }
 
-// sliceSelector leaves out slices that the API server need not send.
-func (r fleetReader) sliceSelector() client.ListOption {
-	selector := client.MatchingFields{resourceapi.ResourceSliceSelectorDriver: r.driver}
+// sliceFields leave out slices that the API server need not send.
+func (r fleetReader) sliceFields() fields.Selector {
+	selector := fields.Set{resourceapi.ResourceSliceSelectorDriver: r.driver}
 	if len(r.nodes) == 1 {
 		selector[resourceapi.ResourceSliceSelectorNodeName] = r.nodes[0]
 	}
-	return selector
+	return selector.AsSelector()
 }
 
 func (r fleetReader) readRules(ctx context.Context, seen *inventory.Seen) error {
@@ -123,11 +132,15 @@ func (r fleetReader) readClaims(ctx context.Context, seen *inventory.Seen) error
 
 // eachOf lists page by page, from one state of the cluster where the API server still has it.
 func eachOf(ctx context.Context, reader client.Reader, empty func() client.ObjectList, each func(runtime.Object), options ...client.ListOption) error {
-	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return eachPage(ctx, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		list := empty()
 		err := reader.List(ctx, list, append([]client.ListOption{client.Limit(o.Limit), client.Continue(o.Continue)}, options...)...)
 		return list, err
-	})
+	}, each)
+}
+
+func eachPage(ctx context.Context, page pager.ListPageFunc, each func(runtime.Object)) error {
+	pages := pager.New(page)
 	pages.PageSize, pages.PageBufferSize = pageSize, 1
 	return pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		each(object)

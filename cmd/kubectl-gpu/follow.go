@@ -112,7 +112,7 @@ func (f *follower) start(ctx context.Context, running *sync.WaitGroup) error {
 				compactor.Compact(slice)
 			}
 			return object, nil
-		}, f.reader.sliceSelector())
+		}, client.MatchingFieldsSelector{Selector: f.reader.sliceFields()})
 	}
 	if !f.seen.RulesHidden {
 		f.rules = begin(&resourceapi.DeviceTaintRule{}, &resourceapi.DeviceTaintRuleList{}, nil)

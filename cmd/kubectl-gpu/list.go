@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
@@ -44,7 +43,7 @@ the GPUs are printed that claims of this namespace hold.
 
 Exit codes: 0 printed, 2 nothing could be read.`
 
-func newListCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error)) *cobra.Command {
+func newListCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (*fleet, error)) *cobra.Command {
 	var l listing
 	command := &cobra.Command{
 		Use:     "list",
@@ -76,7 +75,7 @@ func noArguments(command *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no arguments, and was given %q: see kubectl gpu %s --help for its flags", command.Name(), args, command.Name())
 }
 
-func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error)) error {
+func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (*fleet, error)) error {
 	format := terminal.Format(l.output)
 	if err := format.Check(terminal.Tabular, terminal.Wide, terminal.JSON, terminal.YAML); err != nil {
 		return err
@@ -94,7 +93,7 @@ func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	}
 	out := command.OutOrStdout()
 	l.print = printer{out: out, notes: command.ErrOrStderr(), screen: terminal.Of(out, os.LookupEnv), format: format}
-	r := fleetReader{reader: connected, driver: l.driver, namespace: namespace, nodes: l.filter.Nodes}
+	r := fleetReader{reader: connected, sliceAnswers: connected.sliceAnswers, driver: l.driver, namespace: namespace, nodes: l.filter.Nodes}
 	if l.watch {
 		return l.follow(command.Context(), connected, r)
 	}

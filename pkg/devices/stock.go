@@ -111,6 +111,9 @@ func (s *Stock) Short(d *Device) *Shortage {
 	if d.Shared() && s.used[d.ID].Shared {
 		return nil
 	}
+	if s.pays(d) {
+		return nil
+	}
 	for _, consumption := range d.ConsumesCounters {
 		for _, name := range slices.Sorted(maps.Keys(consumption.Counters)) {
 			need := consumption.Counters[name].Value
@@ -121,6 +124,18 @@ func (s *Stock) Short(d *Device) *Shortage {
 		}
 	}
 	return nil
+}
+
+// pays tells that there is enough of each counter: most devices fit, and nobody asks of those in order.
+func (s *Stock) pays(d *Device) bool {
+	for _, consumption := range d.ConsumesCounters {
+		for name, need := range consumption.Counters {
+			if left := s.counters[counter{d.ID.Pool, consumption.CounterSet, name}]; left.Cmp(need.Value) < 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Has tells that a claim could have the device now, or a share of default size, whatever its taints.

@@ -59,6 +59,7 @@ func TestASickGPU(t *testing.T) {
 	s.expectHealth("patient", "Unhealthy", "reboot the node")
 	since := s.expectTaint(hit.name, "NoSchedule")
 	s.expectTaint(sick.name, "NoSchedule")
+	s.expectListedSick("patient", sick.uuid, "gpu.nvidia.com/xid")
 	s.expectNodeSays(corev1.ConditionFalse, sick.uuid, "gpu.nvidia.com/xid=79")
 	others := map[string]device{}
 	for i := range len(s.devices) - 1 {

@@ -1,0 +1,185 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// listedGPU is what is looked at of a GPU that `kubectl gpu list -o json` prints.
+type listedGPU struct {
+	Node, Name, UUID, Product string
+	InUse                     []struct {
+		Device, Type, Profile string
+		Parts, OfParts        int
+	}
+	Memory struct{ UsedBytes, TotalBytes int64 }
+	Claims []struct {
+		Namespace, Device string
+		Pods              []string
+	}
+	Room   []struct{ Type string }
+	Taints []struct{ Key, Value, Effect string }
+}
+
+// gpuCommand runs kubectl gpu, and gives what it prints and what it notes.
+func gpuCommand(t testing.TB, arguments ...string) (out, notes string) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), os.Getenv("MICA_KUBECTL_GPU"), arguments...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	must(t, command.Run(), "run kubectl gpu %s: %s", strings.Join(arguments, " "), &stderr)
+	return stdout.String(), stderr.String()
+}
+
+// listed are the GPUs that somebody is shown.
+func (s *scenario) listed(arguments ...string) (gpus []listedGPU, notes string) {
+	s.Helper()
+	out, notes := gpuCommand(s, append([]string{"list", "-o", "json"}, arguments...)...)
+	var list struct{ GPUs []listedGPU }
+	must(s, json.Unmarshal([]byte(out), &list), "read what kubectl gpu list prints: %s", out)
+	return list.GPUs, notes
+}
+
+// heldBy is the GPU of which the pod has something.
+func (s *scenario) heldBy(gpus []listedGPU, pod string) listedGPU {
+	s.Helper()
+	for _, g := range gpus {
+		for _, claim := range g.Claims {
+			if claim.Namespace == s.namespace && slices.Contains(claim.Pods, pod) {
+				return g
+			}
+		}
+	}
+	s.Fatalf("no GPU is listed that pod %s has: %+v", pod, gpus)
+	return listedGPU{}
+}
+
+// TestGPUsAreListedAsTheyAre lists a whole GPU, a partition and shares: as an administrator, as who may
+// view GPUs, and as a tenant. How busy they are it asks the controller.
+func TestGPUsAreListedAsTheyAre(t *testing.T) {
+	t.Parallel()
+	s, _ := newPartitionScenario(t, 3)
+	s.createTemplate("whole", s.claimFor(1))
+	s.createTemplate("part", s.partitionsFor(1))
+	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil))
+	for pod, template := range map[string]string{"whole": "whole", "part": "part", "left": "share", "right": "share"} {
+		s.createPod(s.podFromTemplate(pod, template))
+	}
+	for _, pod := range []string{"whole", "part", "left", "right"} {
+		s.waitRunning(pod)
+	}
+	whole, part, share := s.expectOwnDevices("whole")[0], s.expectOwnDevices("part")[0], s.shareOf("left")
+
+	all, notes := s.listed()
+	if notes != "" {
+		t.Errorf("an administrator is told that something is not shown: %s", notes)
+	}
+	if g := s.heldBy(all, "whole"); g.UUID != whole.uuid || g.Node != s.node || g.InUse[0].Type != "gpu" || g.Memory.UsedBytes != g.Memory.TotalBytes || len(g.Room) != 0 {
+		t.Errorf("the whole GPU %s is listed as %+v", whole.uuid, g)
+	}
+	if g := s.heldBy(all, "part"); len(g.InUse) == 0 || g.InUse[0].Type != "mig" || g.InUse[0].Profile != part.text("profile") || g.Memory.UsedBytes >= g.Memory.TotalBytes || len(g.Room) == 0 {
+		t.Errorf("the GPU of partition %s is listed as %+v", part.name, g)
+	}
+	if g := s.heldBy(all, "left"); g.InUse[0].Device != share.Device || g.InUse[0].Parts < 1 || g.InUse[0].Parts > g.InUse[0].OfParts {
+		t.Errorf("the GPU of share %s is listed as %+v", share.Device, g)
+	}
+
+	s.bindTo("tenant", "view", s.namespace)
+	own, notes := s.listed("--as", "tenant", "--namespace", s.namespace)
+	for _, hidden := range []string{"ResourceSlices", "ResourceClaims of all namespaces", "mica-view-gpus"} {
+		if !strings.Contains(notes, hidden) {
+			t.Errorf("a tenant is not told of %s: %s", hidden, notes)
+		}
+	}
+	if g := s.heldBy(own, "part"); g.InUse[0].Device != part.name || g.Product != "" || g.Room != nil {
+		t.Errorf("to a tenant, the GPU of partition %s is listed as %+v", part.name, g)
+	}
+	for _, g := range own {
+		for _, claim := range g.Claims {
+			if claim.Namespace != s.namespace {
+				t.Errorf("a tenant is shown a claim of namespace %s", claim.Namespace)
+			}
+		}
+	}
+	told, notes := gpuCommand(t, "top", "--as", "tenant", "--namespace", s.namespace)
+	if !strings.Contains(notes, "services/proxy") || !strings.Contains(told, "whole") {
+		t.Errorf("to a tenant, top says:\n%s%s", notes, told)
+	}
+
+	viewer := s.namespace + "-viewer"
+	s.bindTo(viewer, "mica-view-gpus", "")
+	seen, notes := s.listed("--as", viewer)
+	if g := s.heldBy(seen, "whole"); notes != "" || g.UUID != whole.uuid {
+		t.Errorf("to who may view GPUs, the whole GPU is listed as %+v (%s)", g, notes)
+	}
+	eventually(t, startTimeout, "top tells how busy the devices are", func(context.Context) error {
+		out, notes := gpuCommand(t, "top", "pods", "--namespace", s.namespace, "-o", "json", "--as", viewer)
+		var top struct {
+			Pods []struct {
+				Name        string
+				Utilization *float64
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &top); err != nil {
+			return err
+		}
+		for _, pod := range top.Pods {
+			if pod.Utilization == nil {
+				return fmt.Errorf("nothing is told of pod %s: %s", pod.Name, notes)
+			}
+		}
+		if len(top.Pods) != 4 {
+			return errors.New("there are pods missing: " + out)
+		}
+		return nil
+	})
+}
+
+// bindTo lets a user do what a ClusterRole allows, in a namespace or, empty, in all; and who may view
+// GPUs what the Role of that name allows.
+func (s *scenario) bindTo(user, role, namespace string) {
+	s.Helper()
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}
+	reference := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}
+	meta := metav1.ObjectMeta{Name: user, Labels: map[string]string{testLabel: ""}}
+	if namespace != "" {
+		_, err := s.client.RbacV1().RoleBindings(namespace).Create(s.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: reference, Subjects: subjects}, metav1.CreateOptions{})
+		must(s, err, "bind %s to %s", role, user)
+		return
+	}
+	all := s.client.RbacV1().ClusterRoleBindings()
+	_, err := all.Create(s.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: reference, Subjects: subjects}, metav1.CreateOptions{})
+	must(s, err, "bind %s to %s everywhere", role, user)
+	s.Cleanup(func() { _ = all.Delete(context.Background(), user, metav1.DeleteOptions{}) })
+	own := s.client.RbacV1().RoleBindings(s.plugin.namespace)
+	reference.Kind = "Role"
+	_, err = own.Create(s.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: reference, Subjects: subjects}, metav1.CreateOptions{})
+	must(s, err, "bind %s to %s in namespace %s", role, user, s.plugin.namespace)
+	s.Cleanup(func() { _ = own.Delete(context.Background(), user, metav1.DeleteOptions{}) })
+}
+
+// expectListedSick checks what is listed of a GPU of which a pod has something.
+func (s *scenario) expectListedSick(pod, uuid, key string) {
+	s.Helper()
+	gpus, _ := s.listed()
+	g := s.heldBy(gpus, pod)
+	for _, taint := range g.Taints {
+		if taint.Key == key && taint.Effect == "NoSchedule" && g.UUID == uuid && len(g.Room) == 0 {
+			return
+		}
+	}
+	s.Errorf("the sick GPU %s of pod %s is listed as %+v, want it tainted by %s and without room", uuid, pod, g, key)
+}
