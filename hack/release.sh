@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes what a release consists of beside its images, in bin/release: kubectl-gpu for each platform, the
-# chart, a list of what the binaries were built of (CycloneDX), checksums, the notes. The same
+# Makes what a release consists of beside its images, in bin/release: kubectl-gpu for each platform, with its
+# manifest for krew, the chart, a list of what the binaries were built of (CycloneDX), checksums, the notes. The same
 # commit gives the same files, wherever it is built with the same Go and gcc.
 #
 #   hack/release.sh VERSION           such as v0.1.0; the tree has to be clean
@@ -57,6 +57,8 @@ check() {
 	[[ -z ${COSIGN_KEY:-} ]] || command -v cosign >/dev/null || fail "COSIGN_KEY is set and there is no cosign: install it, or unset the key"
 }
 
+platforms=(linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64)
+
 # kubectl_gpu OS ARCHITECTURE builds and packs the command of users.
 kubectl_gpu() {
 	local suffix='' dir="${work}/$1-$2"
@@ -65,6 +67,37 @@ kubectl_gpu() {
 	CGO_ENABLED=0 GOOS=$1 GOARCH=$2 go build -ldflags "-s -w -X main.linked=${version}" -o "${dir}/kubectl-gpu${suffix}" ./cmd/kubectl-gpu
 	cp LICENSE "${dir}/"
 	archive "${out}/kubectl-gpu_${version}_$1_$2.tar.gz" "${dir}" "kubectl-gpu${suffix}" LICENSE
+}
+
+# krew describes the archives to kubectl's package manager (https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/).
+krew() {
+	local platform archive suffix
+	cat <<-EOF
+		apiVersion: krew.googlecontainertools.github.com/v1alpha2
+		kind: Plugin
+		metadata:
+		  name: gpu
+		spec:
+		  version: ${version}
+		  homepage: https://github.com/mica-gpu/mica
+		  shortDescription: Show GPUs and who has them, and why pods wait for them
+		  description: |
+		    Lists the GPUs of a cluster with dynamic resource allocation: in what shape each is in use, who has
+		    it, how busy it is and what is wrong with it. Explains why a pod waits for a GPU, and looks for
+		    what is known to keep GPUs from pods. It reads with the rights of who runs it.
+		  platforms:
+	EOF
+	for platform in "${platforms[@]}"; do
+		archive=kubectl-gpu_${version}_${platform/\//_}.tar.gz suffix=
+		[[ ${platform} == windows/* ]] && suffix=.exe
+		cat <<-EOF
+			    - selector:
+			        matchLabels: {os: ${platform%/*}, arch: ${platform#*/}}
+			      uri: https://github.com/mica-gpu/mica/releases/download/${version}/${archive}
+			      sha256: $(sha256sum "${out}/${archive}" | cut -d ' ' -f 1)
+			      bin: kubectl-gpu${suffix}
+		EOF
+	done
 }
 
 # Helm writes times into what it packs, so that its archive is packed again.
@@ -90,9 +123,10 @@ build() {
 	make --silent bin/cluster
 	bin/cluster build helm >/dev/null
 	local platform
-	for platform in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; do
+	for platform in "${platforms[@]}"; do
 		kubectl_gpu "${platform%/*}" "${platform#*/}"
 	done
+	krew >"${out}/gpu.yaml"
 	chart
 	contents
 	notes >"${out}/NOTES.md"

@@ -33,5 +33,6 @@ func newCommand() *cobra.Command {
 		newRightsizeCommand(config, newReader),
 		release.NewCommand(version()),
 	)
+	addCompletions(command, config)
 	return command
 }

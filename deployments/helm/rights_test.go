@@ -79,6 +79,7 @@ func TestDocumentedRightsAreThoseOfTheRoles(t *testing.T) {
 	for role, heading := range map[string]string{
 		"mica-controller": "What the controller can do",
 		"mica-plugin":     "What they can do in the cluster",
+		"mica-view-gpus":  "What people may see",
 	} {
 		want, got := granted(t, role), documented(t, heading)
 		for _, right := range slices.Sorted(maps.Keys(want)) {
