@@ -131,13 +131,13 @@ func (f *follower) wake() {
 	}
 }
 
-func (f *follower) listWatch(empty client.ObjectList, options []client.ListOption) *toolscache.ListWatch {
+func (f *follower) listWatch(empty client.ObjectList, options []client.ListOption) toolscache.ListerWatcher {
 	with := func(o metav1.ListOptions) *client.ListOptions {
 		asked := (&client.ListOptions{Raw: &o}).ApplyOptions(options)
 		asked.Limit, asked.Continue = o.Limit, o.Continue
 		return asked
 	}
-	return &toolscache.ListWatch{
+	return toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list := empty.DeepCopyObject().(client.ObjectList)
 			return list, f.client.List(ctx, list, with(o))
@@ -145,15 +145,13 @@ func (f *follower) listWatch(empty client.ObjectList, options []client.ListOptio
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return f.client.Watch(ctx, empty.DeepCopyObject().(client.ObjectList), with(o))
 		},
-	}
+	}, f.client)
 }
 
 // current is what is to be seen now.
 func (f *follower) current() inventory.Seen {
 	now := inventory.Seen{OfNamespace: f.seen.OfNamespace, SlicesHidden: f.seen.SlicesHidden}
-	for _, slice := range listed[*resourceapi.ResourceSlice](f.slices) {
-		now.Slices = append(now.Slices, slice)
-	}
+	now.Slices = listed[*resourceapi.ResourceSlice](f.slices)
 	for _, rule := range listed[*resourceapi.DeviceTaintRule](f.rules) {
 		now.Rules = append(now.Rules, *rule)
 	}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// printedSoFar is what was written so far.
+type printedSoFar struct {
+	lock sync.Mutex
+	text bytes.Buffer
+}
+
+func (p *printedSoFar) Write(text []byte) (int, error) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return p.text.Write(text)
+}
+
+func (p *printedSoFar) taken() string {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return p.text.String()
+}
+
+// listsFirst tells client-go's reflector to list first: the fake sends no initial events.
+type listsFirst struct{ client.WithWatch }
+
+func (listsFirst) IsWatchListSemanticsUnSupported() bool { return true }
+
+// Who watches is shown all GPUs, and then those that change.
+func TestGPUsThatChangeAreListed(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices := nodeSlices(publishedBy(t, "g5.12xlarge", gpu.Policy{Whole: true}), "n1")
+	builder := fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string { return []string{o.(*resourceapi.ResourceSlice).Spec.Driver} })
+	var items []runtime.Object
+	for _, s := range slices {
+		builder.WithObjects(s.DeepCopy())
+		items = append(items, s)
+	}
+	c := listsFirst{builder.Build()}
+	out := &printedSoFar{}
+	l := &listing{driver: fixture.Driver, print: printer{out: out, notes: out, format: terminal.Tabular}}
+	r := fleetReader{reader: c, driver: fixture.Driver, namespace: "default", sliceAnswers: func(context.Context, metav1.ListOptions) ([]byte, error) {
+		return encodePage("resourceslices", items, ""), nil
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.follow(ctx, c, r) }()
+	says := func(what string) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+			return strings.Contains(out.taken(), what), nil
+		})
+		if err != nil {
+			t.Fatalf("%q is not printed:\n%s", what, out.taken())
+		}
+	}
+	says("gpu-3")
+	result := fixture.Result("gpu", "gpu-2")
+	result.Pool = "n1"
+	claim := fixture.Claim("train", result)
+	if err := c.Create(ctx, claim); err != nil {
+		t.Fatal(err)
+	}
+	says("claim default/train")
+	if changed := out.taken()[strings.LastIndex(out.taken(), "NODE"):]; strings.Contains(changed, "gpu-1") || !strings.Contains(changed, "gpu-2") {
+		t.Errorf("more is printed than has changed:\n%s", changed)
+	}
+	if err := c.Delete(ctx, claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		return strings.Count(out.taken(), "free") == 5, nil
+	}); err != nil {
+		t.Fatalf("that the GPU is free again is not printed:\n%s", out.taken())
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
