@@ -23,7 +23,8 @@ const pageSize = 250
 // fleetReader reads what there is to say of GPUs, page by page, and as much as its user may see.
 type fleetReader struct {
 	reader client.Reader
-	// sliceAnswers gives a page of ResourceSlices as it was sent.
+	// sliceAnswers gives a page of ResourceSlices as it was sent, which is faster; nil: the reader is
+	// asked for them.
 	sliceAnswers func(context.Context, metav1.ListOptions) ([]byte, error)
 	driver       string
 	// namespace is the one whose claims are read if those of all may not be.
@@ -52,15 +53,7 @@ func (r fleetReader) read(ctx context.Context) (inventory.Seen, error) {
 }
 
 func (r fleetReader) readSlices(ctx context.Context, seen *inventory.Seen) error {
-	decoder := devices.NewDecoder()
-	err := eachPage(ctx, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		o.FieldSelector = r.sliceFields().String()
-		answer, err := r.sliceAnswers(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		return decoder.List(answer)
-	}, func(object runtime.Object) {
+	err := eachPage(ctx, r.slicePages(), func(object runtime.Object) {
 		slice := *object.(*resourceapi.ResourceSlice)
 		slice.ManagedFields, slice.OwnerReferences = nil, nil
 		seen.Slices = append(seen.Slices, &slice)
@@ -70,12 +63,36 @@ func (r fleetReader) readSlices(ctx context.Context, seen *inventory.Seen) error
 		seen.SlicesHidden = true
 		seen.NotSeen = append(seen.NotSeen, "you may not list ResourceSlices, so only GPUs are shown that claims hold, without products and health: "+askFor)
 		return nil
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return fmt.Errorf("list the ResourceSlices: the API server has no resource.k8s.io/v1: it takes Kubernetes 1.34 or newer, with dynamic resource allocation switched on")
 	case err != nil:
 		return fmt.Errorf("list the ResourceSlices of driver %s: %w", r.driver, err)
 	}
 	return nil
+}
+
+// slicePages gives compact slices.
+func (r fleetReader) slicePages() pager.ListPageFunc {
+	if r.sliceAnswers == nil {
+		compactor := devices.NewCompactor()
+		return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list := &resourceapi.ResourceSliceList{}
+			err := r.reader.List(ctx, list, client.Limit(o.Limit), client.Continue(o.Continue), client.MatchingFieldsSelector{Selector: r.sliceFields()})
+			for i := range list.Items {
+				compactor.Compact(&list.Items[i])
+			}
+			return list, err
+		}
+	}
+	decoder := devices.NewDecoder()
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.FieldSelector = r.sliceFields().String()
+		answer, err := r.sliceAnswers(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return decoder.List(answer)
+	}
 }
 
 // sliceFields leave out slices that the API server need not send.
