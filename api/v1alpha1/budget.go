@@ -61,6 +61,7 @@ type GPUBudgetSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="the price is negative: give the price of an hour, or leave it out"
 	PricePerHour *resource.Quantity `json:"pricePerHour,omitempty"`
 	// rate is how fast nodes may come. Unset: no limit.
 	//
@@ -72,6 +73,7 @@ type GPUBudgetSpec struct {
 //
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="give the name of one namespace: patterns such as team-* are not understood"
 type Namespace string
 
 // ScaleUpRate is a number of nodes in a time. Nodes count that are younger than the period, and

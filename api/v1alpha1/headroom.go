@@ -43,6 +43,7 @@ type GPUHeadroomSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="give the name of a DeviceClass, such as gpu.nvidia.com: names of extended resources, such as nvidia.com/gpu, are none"
 	DeviceClassName string `json:"deviceClassName"`
 	// selectors are CEL expressions as in a claim's selectors, all of which a device has to match.
 	//
@@ -84,6 +85,7 @@ type GPUHeadroomSpec struct {
 //
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=10240
+// +kubebuilder:validation:XValidation:rule="self.contains('device.')",message="the expression looks at no device: write it as in a claim's selector, such as device.attributes['gpu.nvidia.com'].type == 'gpu'"
 type Selector string
 
 // Window is a time that comes again and again.
@@ -93,15 +95,18 @@ type Window struct {
 	// +required
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^ *[^ =@]+( +[^ =]+){4} *$')",message="give the five fields of cron, such as 55 8 * * 1-5: minute, hour, day of month, month, day of week; the time zone has a field of its own"
 	Start string `json:"start"`
 	// duration from then on, of at most 7 days.
 	//
 	// +required
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="give a duration from 1m to 168h, such as 10h"
 	Duration metav1.Duration `json:"duration"`
 	// timeZone is a name of the tz database, such as Asia/Seoul. Empty: UTC.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Z][A-Za-z0-9_+/-]*$') && self != 'Local' || self == ''",message="give a name of the tz database, such as Asia/Seoul"
 	TimeZone string `json:"timeZone,omitempty"`
 	// devices is how many are to be free in this time.
 	//

@@ -84,6 +84,7 @@ type GPUNodeGroupSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="the price is negative: give the price of an hour, or leave it out"
 	PricePerHour *resource.Quantity `json:"pricePerHour,omitempty"`
 	// pairing is who makes the group grow: placeholder lets Cluster Autoscaler do it, by a
 	// pod without claims that only a new node has room for; direct calls EKS or, for
@@ -104,6 +105,7 @@ type GPUNodeGroupSpec struct {
 	//
 	// +optional
 	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(h|m|s|ms))+$')",message="give a duration with its unit, such as 30m or 1h"
 	ProvisionTimeout metav1.Duration `json:"provisionTimeout,omitempty"`
 	// scaleInAfter is how long a node must be empty before pairing direct ends it, such as 10m.
 	// Empty is a node without pods, other than those of DaemonSets, and without allocated
@@ -198,6 +200,8 @@ type NodeTemplate struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(t, t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",message="the effect of a taint is NoSchedule, PreferNoSchedule or NoExecute"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(t, t.key.startsWith('startup-taint.cluster-autoscaler.kubernetes.io/'))",message="nodes lose startup taints once they have started: leave them out of spec.template.taints, and keep them on the node group"
 	Taints []corev1.Taint `json:"taints,omitempty"`
 	// allocatable is what pods can have of a node: cpu, memory, pods, ephemeral-storage.
 	//
@@ -213,11 +217,13 @@ type NodeTemplate struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]+([.][0-9]+){0,2}$')",message="write the version as nvidia-smi shows it, such as 580.95.05"
 	DriverVersion string `json:"driverVersion,omitempty"`
 	// cudaDriverVersion is the newest CUDA version that the driver supports.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]+([.][0-9]+){0,2}$')",message="write the version as nvidia-smi shows it, such as 13.0"
 	CUDADriverVersion string `json:"cudaDriverVersion,omitempty"`
 }
 
@@ -262,6 +268,7 @@ type GPUTemplate struct {
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : !self.startsWith('-') && self.matches('[1-9]')",message="give the memory of one GPU as nvidia-smi shows it, such as 81559Mi"
 	Memory *resource.Quantity `json:"memory,omitempty"`
 }
 

@@ -69,6 +69,8 @@ type GPUPolicySpec struct {
 }
 
 // FaultEffect is what faults of one condition mean for claims.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.recovery) || self.recovery != 'Reset' || !(self.condition in ['gpu-lost', 'unresponsive'])",message="no reset reaches a GPU with this condition: leave recovery out, or set None"
 type FaultEffect struct {
 	// condition is the kind of fault: xid, gpu-lost, recovery-action, memory, fabric or unresponsive.
 	//
@@ -100,6 +102,7 @@ type Override struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=10240
+	// +kubebuilder:validation:XValidation:rule="self.contains('device.')",message="the expression looks at no device: write it as in a claim's selector, such as device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H100 80GB HBM3'"
 	When string `json:"when"`
 	// shapes are what the GPUs that match are offered in.
 	//
