@@ -37,7 +37,7 @@ in_module() {
 # Rooms without a goroutine: the race detector would take ten times as long to find nothing.
 pure=(
 	pkg/gpu pkg/slice pkg/policy pkg/scaleout pkg/scaleout/fit pkg/scaleout/template pkg/scaleout/explain
-	pkg/scaleout/headroom pkg/elastic/scaledobject hack/docs hack/floors
+	pkg/scaleout/headroom pkg/elastic/scaledobject pkg/schedule pkg/kubectl/rightsize hack/docs hack/floors
 )
 # Rooms whose tests kill something at every point: at each without the race detector, at some with it.
 # test/crash kills processes, of which the detector sees nothing.
