@@ -36,6 +36,7 @@ include test/nvmlsim/nvmlsim.mk
 include test/fleet/fleet.mk
 include test/keda/keda.mk
 include test/kind/kind.mk
+include test/crds/crds.mk
 
 .PHONY: help
 help: ## Explain the targets
@@ -134,7 +135,7 @@ bench: ## Print the benchmarks' figures
 
 # What the end-to-end tests run on a cluster, beside Mica.
 .PHONY: e2e-parts
-e2e-parts: image nvml-sim fleet keda
+e2e-parts: image nvml-sim fleet keda crds
 	$(COMPILE) go test -c -tags e2e,$(TAGS) -o bin/e2e.test ./test/e2e
 
 .PHONY: environment

@@ -32,6 +32,10 @@ hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
 	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090" \
 	--set kubeletPlugin.healthQuietPeriod=5s
 "$tool" load bin/eks-sim.tar
+# Kinds of other projects, by whose schemas the API server checks the examples.
+kubectl=$("$tool" tool kubectl)
+"$kubectl" apply --server-side --filename bin/crds >/dev/null
+"$kubectl" wait --for condition=Established --timeout 1m --filename bin/crds >/dev/null
 hack/keda.sh up
 export AUTOSCALER_FLAGS="--scan-interval=5s --scale-down-delay-after-add=0s"
 tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")

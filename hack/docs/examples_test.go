@@ -126,16 +126,11 @@ func expectToServe(t *testing.T, file string, pods manifest.Pods, objects []runt
 	t.Errorf("%s: %s has no PodDisruptionBudget", file, pods.Name)
 }
 
-// examples are the files of examples/ that are manifests.
 func examples(t *testing.T) []string {
 	t.Helper()
-	var files []string
-	for _, pattern := range []string{"../../examples/*.yaml", "../../examples/*/*.yaml"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, found...)
+	files, err := manifest.Files("../../examples")
+	if err != nil {
+		t.Fatal(err)
 	}
 	return files
 }

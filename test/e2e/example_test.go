@@ -3,12 +3,8 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,10 +14,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/mica-gpu/mica/test/manifest"
 )
 
 const examplesDirectory = "../../examples"
@@ -170,31 +165,10 @@ func (s *scenario) applyManifest(file string) {
 	s.Helper()
 	content, err := os.ReadFile(file)
 	must(s, err, "read the manifest")
-	objects, err := decodeManifests(content)
+	objects, err := manifest.Read(content)
 	must(s, err, "decode %s", file)
 	for _, object := range objects {
 		must(s, s.apply(object), "apply %s", file)
-	}
-}
-
-// decodeManifests decodes strictly: an example must not teach a field that does not exist.
-func decodeManifests(content []byte) ([]runtime.Object, error) {
-	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
-	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
-	var objects []runtime.Object
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		object, _, err := decoder.Decode(document, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, object)
 	}
 }
 

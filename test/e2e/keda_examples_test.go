@@ -15,8 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/restmapper"
 )
 
 // testKEDAExamples applies the examples of scaling, and in place of their ScaledObjects what the
@@ -98,37 +96,21 @@ func (s *scaleOut) printScaledObject(arguments string) []byte {
 	return output
 }
 
-// applyAsUser applies all objects of a file in the scenario's namespace, which the API server
-// looks at as strictly as it can, and returns the names of the ScaledObjects. Pods wait for a node
-// that there is not: the images of the examples are not here. What is not of one namespace is
-// only looked at.
+// applyAsUser applies all objects of a file in the scenario's namespace, and returns the names of the
+// ScaledObjects. Pods wait for a node that there is not: the images of the examples are not here.
 func (s *scaleOut) applyAsUser(content []byte) (scaledObjects []string) {
 	s.Helper()
-	groups, err := restmapper.GetAPIGroupResources(s.client.Discovery())
-	must(s, err, "ask which kinds there are")
-	mapper := restmapper.NewDiscoveryRESTMapper(groups)
-	client, err := dynamic.NewForConfig(s.config)
-	must(s, err, "make a client")
+	applier := s.applier()
 	for _, document := range strings.Split(string(content), "\n---\n") {
 		object := &unstructured.Unstructured{}
 		must(s, yaml.Unmarshal([]byte(document), &object.Object), "decode %s", document)
-		kind := object.GroupVersionKind()
-		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-		must(s, err, "look for the kind %s", kind)
-		options := metav1.PatchOptions{FieldManager: "e2e", FieldValidation: metav1.FieldValidationStrict}
-		var resource dynamic.ResourceInterface = client.Resource(mapping.Resource).Namespace(s.namespace)
-		switch kind.Kind {
+		switch object.GetKind() {
 		case "Deployment":
 			must(s, unstructured.SetNestedField(object.Object, "none", "spec", "template", "spec", "nodeSelector", "e2e.mica.gpu/node"), "keep pods from nodes")
-		case "GPUHeadroom":
-			resource, options.DryRun = client.Resource(mapping.Resource), []string{metav1.DryRunAll}
 		case "ScaledObject":
 			scaledObjects = append(scaledObjects, object.GetName())
 		}
-		patch, err := object.MarshalJSON()
-		must(s, err, "encode %s %s", kind.Kind, object.GetName())
-		_, err = resource.Patch(s.Context(), object.GetName(), "application/apply-patch+yaml", patch, options)
-		must(s, err, "apply %s %s", kind.Kind, object.GetName())
+		applier.apply(object, false)
 	}
 	return scaledObjects
 }

@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
 var (
@@ -56,11 +58,9 @@ func (s *scaleOut) declare(name string) {
 		"max":              int64(group.Max),
 		"pairing":          group.Pairing,
 		"provisionTimeout": (cmp.Or(group.Timeout, 2*time.Minute) + autoscalerDelay()).String(),
-		"template": fields{
-			"labels":      fields{groupSetLabel: groupSet(name)},
-			"taints":      []any{fields{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}},
-			"allocatable": fields{"cpu": "180", "memory": "1900Gi", "pods": "110"},
-		},
+	}
+	if group.Capacity != "" {
+		spec["capacityType"] = group.Capacity
 	}
 	if group.Price != "" {
 		spec["pricePerHour"] = group.Price
@@ -68,10 +68,26 @@ func (s *scaleOut) declare(name string) {
 	if group.ScaleInAfter != "" {
 		spec["scaleInAfter"] = group.ScaleInAfter
 	}
-	must(s, theFleet(s).cloud.Put(s.Context(), group.machines(name)), "set up group %s", name)
-	_, err := s.dynamic(gpuNodeGroups).Create(s.Context(), groupWith(name, spec), metav1.CreateOptions{})
-	must(s, err, "declare group %s", name)
-	s.Cleanup(func() { s.undeclare(name) })
+	s.declareAs(group.machines(name), spec)
+}
+
+// declareAs makes a GPUNodeGroup with that specification, in which the template is what its machines have.
+func (s *scaleOut) declareAs(machines cloud.Group, spec fields) {
+	s.Helper()
+	taints, allocatable := []any{}, fields{}
+	for _, taint := range machines.Taints {
+		if !strings.HasPrefix(taint.Key, "startup-taint.") {
+			taints = append(taints, fields{"key": taint.Key, "value": taint.Value, "effect": string(taint.Effect)})
+		}
+	}
+	for name, quantity := range machines.Allocatable {
+		allocatable[string(name)] = quantity.String()
+	}
+	spec["template"] = fields{"labels": fields{groupSetLabel: machines.Labels[groupSetLabel]}, "taints": taints, "allocatable": allocatable}
+	must(s, theFleet(s).cloud.Put(s.Context(), machines), "set up group %s", machines.Name)
+	_, err := s.dynamic(gpuNodeGroups).Create(s.Context(), groupWith(machines.Name, spec), metav1.CreateOptions{})
+	must(s, err, "declare group %s", machines.Name)
+	s.Cleanup(func() { s.undeclare(machines.Name) })
 }
 
 // undeclare removes the nodes once their pods are gone, and then the group, which the

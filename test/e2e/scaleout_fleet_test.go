@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"testing"
@@ -43,6 +44,11 @@ type nodeGroup struct {
 	ScaleInAfter string
 	// Unneeded is how long a node is empty before it is removed; zero for never.
 	Unneeded time.Duration
+	// Workers are nodes as the examples expect them: with the usual taint of GPU nodes, local disks and
+	// huge pages.
+	Workers bool
+	// Capacity is the capacity type; empty: ON_DEMAND.
+	Capacity string
 	// Timeout is the GPUNodeGroup's provisionTimeout beside the stand-in; zero: 2 minutes.
 	Timeout time.Duration
 }
@@ -50,6 +56,7 @@ type nodeGroup struct {
 const (
 	placeholder = "placeholder"
 	h200        = "p5e.48xlarge"
+	h100        = "p5.48xlarge"
 	l4          = "g6.xlarge"
 	t4          = "g4dn.xlarge"
 )
@@ -76,6 +83,9 @@ var scaleGroups = map[string]nodeGroup{
 	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
 	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},
 	"tainted":      {Promised: l4, Max: 5, Pairing: placeholder},
+	"multi-node":   {Promised: h100, Max: 2, Pairing: "observe", Workers: true},
+	"training":     {Promised: l4, Max: 2, Pairing: "observe", Workers: true, Capacity: "SPOT"},
+	"efa":          {Promised: h100, Max: 1, Pairing: "observe", Workers: true},
 	"keda-chain":   {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-cap":     {Promised: h200, Max: 1, Pairing: placeholder},
 	"keda-devices": {Promised: t4, Max: 5, Pairing: placeholder},
@@ -133,11 +143,17 @@ func newFleet() (*fleet, error) {
 	return f, nil
 }
 
+// What nodes have if a group's are as the examples expect them.
+var (
+	workerTaint     = corev1.Taint{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}
+	workerResources = corev1.ResourceList{corev1.ResourceEphemeralStorage: quantityOf("3000Gi"), "hugepages-2Mi": quantityOf("10Gi")}
+)
+
 // machines is the group as the cloud has it.
 func (g nodeGroup) machines(name string) cloud.Group {
 	group := cloud.Group{
 		Name: name, ScalingGroup: "eks-" + name + "-00000000-1111-2222-3333-444444444444",
-		Max: g.Max, InstanceType: g.Promised, Machine: g.Real,
+		Max: g.Max, InstanceType: g.Promised, Machine: g.Real, CapacityType: g.Capacity,
 		Labels: map[string]string{groupSetLabel: groupSet(name)},
 		Taints: []corev1.Taint{
 			{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule},
@@ -148,6 +164,10 @@ func (g nodeGroup) machines(name string) cloud.Group {
 		},
 		GPUs: 8, BootDelay: metav1.Duration{Duration: 2 * time.Second}, SliceDelay: metav1.Duration{Duration: g.SliceDelay},
 		ScaleDownUnneeded: metav1.Duration{Duration: g.Unneeded},
+	}
+	if g.Workers {
+		group.Taints = append(group.Taints, workerTaint)
+		maps.Copy(group.Allocatable, workerResources)
 	}
 	if g.OutOfStock {
 		group.Failure = &cloud.Failure{Code: "InsufficientInstanceCapacity", Message: "there is no machine of this type"}

@@ -26,16 +26,12 @@ const examplesDirectory = "../../examples"
 // Each example has two GPU nodes for itself, tainted as they usually are, and one without GPUs: the
 // stock scheduler finds a node for each of its pods.
 func TestExamplesArePlacedOnTaintedNodes(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(examplesDirectory, "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	nested, err := filepath.Glob(filepath.Join(examplesDirectory, "*", "*.yaml"))
+	files, err := manifest.Files(examplesDirectory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	placed := 0
-	for _, file := range append(files, nested...) {
+	for _, file := range files {
 		name, err := filepath.Rel(examplesDirectory, file)
 		if err != nil {
 			t.Fatal(err)

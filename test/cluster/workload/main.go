@@ -15,6 +15,7 @@ import (
 const usage = `usage: workload VERB
 
   show       print the container's GPUs, then wait for SIGTERM
+  serve PORT print the container's GPUs, then answer each HTTP request until SIGTERM
   once       print the container's GPUs
   mps        be a client of the simulator's MPS, print what it grants, then wait for SIGTERM
   sleep      wait for SIGTERM
@@ -48,6 +49,12 @@ func run(args []string, out io.Writer) error {
 		}
 		<-stop
 		return nil
+	case "serve":
+		stop := onStop()
+		if err := show(out); err != nil {
+			return err
+		}
+		return serve(operand, stop)
 	case "once":
 		return show(out)
 	case "mps":

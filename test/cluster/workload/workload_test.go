@@ -1,10 +1,13 @@
 package main
 
 import (
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestOncePrintsEnvironmentAndListing(t *testing.T) {
@@ -68,6 +71,46 @@ func TestMPSWithoutADaemon(t *testing.T) {
 	var out strings.Builder
 	if err := run([]string{"mps"}, &out); err == nil || !strings.Contains(err.Error(), "no MPS control daemon") || out.Len() > 0 {
 		t.Errorf("got %v and:\n%s", err, out.String())
+	}
+}
+
+func TestServeAnswersUntilItIsStopped(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := serve(port, nil); err == nil || !strings.Contains(err.Error(), "listening") {
+		t.Errorf("at a port in use: got %v", err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan os.Signal, 1), make(chan error, 1)
+	go func() { done <- serve(port, stop) }()
+	for {
+		response, err := http.Get("http://127.0.0.1:" + port + "/health")
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusOK {
+				t.Errorf("got %s", response.Status)
+			}
+			break
+		}
+		select {
+		case err := <-done:
+			t.Fatal(err)
+		case <-t.Context().Done():
+			t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	stop <- os.Interrupt
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
