@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	resourceapi "k8s.io/api/resource/v1"
@@ -66,6 +68,7 @@ func (d *Decoder) List(wire []byte) (*resourceapi.ResourceSliceList, error) {
 		return nil, fmt.Errorf("%w: it does not begin as one", errDamaged)
 	}
 	list := &resourceapi.ResourceSliceList{}
+	var items [][]byte
 	err := fields(body, func(number protowire.Number, raw, _ []byte) error {
 		if number != unknownRaw {
 			return nil
@@ -75,14 +78,37 @@ func (d *Decoder) List(wire []byte) (*resourceapi.ResourceSliceList, error) {
 			case listMetadata:
 				return list.ListMeta.Unmarshal(value)
 			case listItems:
-				slice, err := d.slice(value)
-				list.Items = append(list.Items, slice)
-				return err
+				items = append(items, value)
 			}
 			return nil
 		})
 	})
+	if err != nil {
+		return nil, err
+	}
+	list.Items, err = d.slices(items)
 	return list, err
+}
+
+// slices decodes with all processors.
+func (d *Decoder) slices(items [][]byte) ([]resourceapi.ResourceSlice, error) {
+	decoded, failures := make([]resourceapi.ResourceSlice, len(items)), make([]error, len(items))
+	var next atomic.Int64
+	var decoders sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(items)) {
+		decoders.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(items); i = next.Add(1) - 1 {
+				decoded[i], failures[i] = d.slice(items[i])
+			}
+		})
+	}
+	decoders.Wait()
+	for _, err := range failures {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return decoded, nil
 }
 
 // fields calls visit for each field of a message with its content, empty for one that is no text,

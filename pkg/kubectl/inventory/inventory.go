@@ -5,7 +5,10 @@ package inventory
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -132,13 +135,30 @@ func Of(seen Seen) Inventory {
 		id := devices.PoolOf(slice)
 		published[id] = append(published[id], slice)
 	}
-	for _, pool := range poolsOf(published, held) {
-		reader := newPoolReader(pool, published[pool], held[pool], seen)
-		found.GPUs = append(found.GPUs, reader.gpus()...)
+	for _, gpus := range gpusOf(poolsOf(published, held), func(pool devices.PoolID) []GPU {
+		return newPoolReader(pool, published[pool], held[pool], seen).gpus()
+	}) {
+		found.GPUs = append(found.GPUs, gpus...)
 	}
 	slices.SortStableFunc(found.GPUs, func(a, b GPU) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Pool, b.Pool), byNumber(a.Name, b.Name))
 	})
+	return found
+}
+
+// gpusOf reads pools with all processors: there are thousands on a large cluster, and none needs another.
+func gpusOf(pools []devices.PoolID, read func(devices.PoolID) []GPU) [][]GPU {
+	found := make([][]GPU, len(pools))
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(pools)) {
+		readers.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(pools); i = next.Add(1) - 1 {
+				found[i] = read(pools[i])
+			}
+		})
+	}
+	readers.Wait()
 	return found
 }
 
