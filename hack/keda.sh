@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings KEDA up in the local cluster that runs now, with a Prometheus that scrapes vLLM's
-# metrics, or takes all of it away again:
+# metrics and a Redis, or takes all of it away again:
 #
 #   hack/keda.sh up|down
 #
@@ -28,7 +28,7 @@ diagnose() {
 	"$kubectl" --namespace keda get events --field-selector type=Warning >&2 || true
 	"$kubectl" get apiservice v1beta1.external.metrics.k8s.io --output jsonpath='{.status.conditions}{"\n"}' >&2 || true
 	local app
-	for app in keda-operator keda-metrics-apiserver dns prometheus vllmsim; do
+	for app in keda-operator keda-metrics-apiserver dns prometheus redis vllmsim; do
 		"$kubectl" --namespace keda logs --selector app="$app" --prefix --tail 10 >&2 || true
 	done
 }

@@ -32,6 +32,7 @@ golangci() {
 		(cd test/scheduler && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/kueue && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/keda && CGO_ENABLED=0 "${binary}" run --config ../../.golangci.yaml ./...) &&
+		(cd test/redis && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/kind && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd test/eks && "${binary}" run --config ../../.golangci.yaml ./...) &&
 		(cd hack/tools && "${binary}" run --config ../../.golangci.yaml ./...)

@@ -6,15 +6,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/mica-gpu/mica/pkg/elastic/deletioncost"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/elastic/keda"
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 	"github.com/mica-gpu/mica/pkg/elastic/standby"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
@@ -35,7 +40,11 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 	if err != nil {
 		return err
 	}
-	workloads := workload.New(m.GetCache(), f.driverName)
+	targets, err := newTargets(m)
+	if err != nil {
+		return err
+	}
+	workloads := workload.New(m.GetCache(), f.driverName, targets)
 	if err := workloads.Observe(ctx, m.GetCache()); err != nil {
 		return err
 	}
@@ -68,6 +77,19 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 		}
 	}
 	return nil
+}
+
+// newTargets asks the API server for objects of kinds that nobody has named here: the cache would
+// have to list them all. KEDA's questions wait for no other requests, and no others for them.
+func newTargets(m manager.Manager) (*scaletarget.Reader, error) {
+	own, err := client.New(rest.CopyConfig(m.GetConfig()), client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("read what KEDA scales: %w", err)
+	}
+	return scaletarget.NewReader(own, clock.RealClock{}, func(resource schema.GroupResource) string {
+		name, _, _ := strings.Cut(resource.Resource, "/")
+		return fmt.Sprintf("add {group: %s, resource: %s} to controller.keda.scaleTargets of Mica's chart", resource.Group, name)
+	}), nil
 }
 
 // newCosts is nil where nobody is to say which replica goes first.

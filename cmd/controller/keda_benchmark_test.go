@@ -122,7 +122,7 @@ func (f *scaledFleet) serve(b *testing.B, known cache.Cache) {
 		default:
 		}
 	}, clock.RealClock{})
-	workloads := workload.New(known, fixture.Driver)
+	workloads := workload.New(known, fixture.Driver, nil)
 	if err := workloads.Observe(b.Context(), known); err != nil {
 		b.Fatal(err)
 	}

@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,7 +55,11 @@ func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	connected, err := client.NewWithWatch(cluster, client.Options{Scheme: scheme})
+	kinds, err := newMapper(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
+	}
+	connected, err := client.NewWithWatch(cluster, client.Options{Scheme: scheme, Mapper: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
 	}
@@ -83,6 +91,17 @@ func newFleet(config clientcmd.ClientConfig) (*fleet, error) {
 	return &fleet{WithWatch: connected, sliceAnswers: func(ctx context.Context, o metav1.ListOptions) ([]byte, error) {
 		return resources.RESTClient().Get().Resource("resourceslices").VersionedParams(&o, clientgoscheme.ParameterCodec).DoRaw(ctx)
 	}}, nil
+}
+
+// newMapper knows all kinds of the cluster by the names that kubectl takes, also the short ones. It
+// asks once, when it is asked itself.
+func newMapper(cluster *rest.Config) (meta.RESTMapper, error) {
+	asked, err := discovery.NewDiscoveryClientForConfig(cluster)
+	if err != nil {
+		return nil, err
+	}
+	known := memory.NewMemCacheClient(asked)
+	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil), nil
 }
 
 func newScheme() (*runtime.Scheme, error) {

@@ -28,7 +28,7 @@ func newCommand() *cobra.Command {
 		newExplainCommand(config),
 		newSimulateCommand(config, newReader),
 		newSlicesCommand(),
-		newScaledObjectCommand(config, newReader),
+		newScaledObjectCommand(config, newClient),
 		newMigrateCommand(config, newReader),
 		newRightsizeCommand(config, newReader),
 		release.NewCommand(version()),

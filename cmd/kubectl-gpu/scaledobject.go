@@ -1,12 +1,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -37,10 +39,12 @@ const scaledObjectExample = `  kubectl gpu scaledobject deployment/llm --profile
   kubectl gpu scaledobject deployment/prefill --profile prefill --match 'pod=~"prefill-.*"' --max 4
   kubectl gpu scaledobject deployment/llm --profile batch --model llm --min 0 --demand-query 'sum(gateway_queue_size{model="llm"})'
   kubectl gpu scaledobject deployment/llm --profile realtime --model llm --ahead 5m --schedule '0 8 * * 1-5 for 12h=4' --timezone Asia/Seoul
+  kubectl gpu scaledobject leaderworkerset/llm --profile realtime --model llm --max 4
   kubectl gpu scaledobject deployment/render --profile batch --min 0 --queue redis --queue-set address=redis:6379 --queue-set listName=jobs --queue-messages 5`
 
-// newScaledObjectCommand connects only once the command line is known to be right.
-func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) *cobra.Command {
+// newScaledObjectCommand connects only once the command line is known to be right, as far as nobody
+// but the cluster knows the workload's kind.
+func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error)) *cobra.Command {
 	var s scaling
 	command := &cobra.Command{
 		Use:     "scaledobject KIND/NAME",
@@ -66,10 +70,7 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.StringVar(&s.season, "season", "", "what comes again, for --ahead: 7d, which is the default, or 1d")
 	flags.StringArrayVar(&s.schedules, "schedule", nil, `at least so many replicas at times in cron, as "0 8 * * 1-5 for 12h=4" or "0 8 * * 1-5 to 0 20 * * 1-5=4", an hour without an end; can be repeated`)
 	flags.StringVar(&s.timeZone, "timezone", "", "the time zone of --schedule, a name of the tz database such as Asia/Seoul; empty: UTC")
-	flags.StringVar(&s.queue.Kind, "queue", "", "the queue whose messages are the demand, counted by KEDA's own scaler: "+strings.Join(scaledobject.Queues(), ", "))
-	flags.StringArrayVar(&s.queue.Settings, "queue-set", nil, "a setting of that scaler, such as address=redis:6379; can be repeated")
-	flags.Int32Var(&s.queue.Messages, "queue-messages", 10, "messages for each replica: more ask for one replica more")
-	flags.StringVar(&s.queue.Authentication, "queue-authentication", "", "the TriggerAuthentication in the workload's namespace with which KEDA reads the queue")
+	addQueue(flags, &s.queue)
 	flags.StringVar(&s.prometheus.Address, "prometheus", "http://prometheus.monitoring:9090", "the URL at which KEDA asks Prometheus")
 	flags.StringVar(&s.prometheus.Region, "prometheus-region", "", "the AWS region of a managed Prometheus: KEDA signs its requests (SigV4) with its own identity")
 	flags.StringArrayVar(&s.prometheus.Headers, "prometheus-header", nil, "a header for Prometheus, such as X-Scope-OrgID=team-a for a tenant; can be repeated")
@@ -83,14 +84,22 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	return command
 }
 
-func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error), args []string) error {
-	target, err := scaledTarget(args)
-	if err != nil {
-		return err
-	}
+func addQueue(flags *pflag.FlagSet, q *scaledobject.Queue) {
+	flags.StringVar(&q.Kind, "queue", "", "the queue whose messages are the demand, counted by KEDA's own scaler: "+strings.Join(scaledobject.Queues(), ", "))
+	flags.StringArrayVar(&q.Settings, "queue-set", nil, "a setting of that scaler, such as address=redis:6379; can be repeated")
+	flags.Int32Var(&q.Messages, "queue-messages", 10, "messages for each replica: more ask for one replica more")
+	flags.StringVar(&q.Authentication, "queue-authentication", "", "the TriggerAuthentication in the workload's namespace with which KEDA reads the queue")
+}
+
+func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error), args []string) error {
 	namespace, named, err := config.Namespace()
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+	}
+	cluster := sync.OnceValues(func() (client.WithWatch, error) { return connect(config) })
+	target, err := scaledTarget(args, cluster)
+	if err != nil {
+		return err
 	}
 	// The objects have a namespace only where the user has named one: what is printed is then
 	// applied with the same default as here.
@@ -102,11 +111,15 @@ func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, con
 		return err
 	}
 	target.Namespace = namespace
-	reader, err := connect(config)
+	connected, err := cluster()
 	if err != nil {
 		return err
 	}
-	if err := s.look(command, reader, target); err != nil {
+	pods, err := podsOf(command, connected, target, &objects.ScaledObject.Spec.ScaleTargetRef)
+	if err != nil {
+		return err
+	}
+	if err := checkPods(command, connected, target, pods); err != nil {
 		return err
 	}
 	if len(objects.Untold) > 0 {
@@ -116,21 +129,6 @@ func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, con
 		return objects.JSON(command.OutOrStdout())
 	}
 	return objects.YAML(command.OutOrStdout())
-}
-
-// scaledTarget takes KIND/NAME, as kubectl does, or KIND NAME.
-func scaledTarget(args []string) (workload.Ref, error) {
-	if len(args) == 0 {
-		return workload.Ref{}, errors.New("scaledobject wants one workload, as deployment/NAME, and was given none")
-	}
-	ref, err := workload.ParseRef("", strings.Join(args, "/"))
-	if err != nil {
-		return workload.Ref{}, err
-	}
-	if !ref.Scalable() {
-		return workload.Ref{}, fmt.Errorf("%s has no replicas to scale: name a Deployment, a StatefulSet or a ReplicaSet", ref)
-	}
-	return ref, nil
 }
 
 func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
@@ -180,25 +178,27 @@ func (s *scaling) load() (profile.Set, error) {
 	return set, nil
 }
 
-// look refuses what could be applied and would then never do anything, and says on the error
+// checkPods refuses what could be applied and would then never do anything, and says on the error
 // output what may not be what was meant.
-func (s *scaling) look(command *cobra.Command, reader client.Reader, target workload.Ref) error {
-	pod, err := podOf(command.Context(), reader, target)
-	if err != nil {
-		return err
+func checkPods(command *cobra.Command, reader client.Reader, target workload.Ref, pods []corev1.PodSpec) error {
+	asking := len(pods) == 0 // then nobody knows
+	for _, pod := range pods {
+		asks, err := asksForDevices(command.Context(), reader, pod)
+		if err != nil {
+			return err
+		}
+		asking = asking || asks
 	}
-	asks, err := asksForDevices(command.Context(), reader, pod)
-	if err != nil {
-		return err
-	}
-	if !asks {
+	if !asking {
 		return fmt.Errorf("the pods of %s ask for no devices, by a claim or by an extended resource of a DeviceClass, and so Mica knows nothing of them: "+
 			"give its pod template resourceClaims, as the examples have them, or scale it by another trigger of KEDA", target)
 	}
-	for _, claim := range pod.ResourceClaims {
-		if claim.ResourceClaimName != nil {
-			command.PrintErrf("note: all replicas of %s share the devices of ResourceClaim %s: more replicas get no more of them. With a resourceClaimTemplateName each has its own.\n",
-				target, *claim.ResourceClaimName)
+	for _, pod := range pods {
+		for _, claim := range pod.ResourceClaims {
+			if claim.ResourceClaimName != nil {
+				command.PrintErrf("note: all replicas of %s share the devices of ResourceClaim %s: more replicas get no more of them. With a resourceClaimTemplateName each has its own.\n",
+					target, *claim.ResourceClaimName)
+			}
 		}
 	}
 	return nil

@@ -35,9 +35,9 @@ func kubeconfig(named string) clientcmd.ClientConfig {
 }
 
 // printed is what scaledobject prints, and what it notes, in a cluster with the objects of files.
-func printed(t *testing.T, reader client.Reader, arguments ...string) (out, notes string, err error) {
+func printed(t *testing.T, reader client.WithWatch, arguments ...string) (out, notes string, err error) {
 	t.Helper()
-	command := newScaledObjectCommand(kubeconfig(""), func(clientcmd.ClientConfig) (client.Reader, error) { return reader, nil })
+	command := newScaledObjectCommand(kubeconfig(""), func(clientcmd.ClientConfig) (client.WithWatch, error) { return reader, nil })
 	command.SilenceUsage, command.SilenceErrors = true, true
 	command.SetArgs(arguments)
 	var stdout, stderr bytes.Buffer
@@ -58,7 +58,7 @@ func documents(t *testing.T, path string) []string {
 }
 
 // applied has the objects of a file in namespace default.
-func applied(t *testing.T, path string) client.Reader {
+func applied(t *testing.T, path string) client.WithWatch {
 	t.Helper()
 	return inDefault(t, path).Build()
 }
@@ -115,8 +115,8 @@ func TestTheExamplesAreWhatIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) != 5 {
-		t.Errorf("there are %d ScaledObjects in the examples, want 5", len(files))
+	if len(files) != 6 {
+		t.Errorf("there are %d ScaledObjects in the examples, want 6", len(files))
 	}
 	for _, file := range files {
 		t.Run(strings.TrimPrefix(file, examples), func(t *testing.T) {
@@ -151,7 +151,7 @@ func words(line string) []string {
 
 // A field that nobody knows, or a kind, is a mistake that kubectl apply would only tell of in part.
 func TestTheExamplesOfScalingAreOfKnownFields(t *testing.T) {
-	for _, directory := range []string{"llm-serving", "prefill-decode", "batch", "warm-pool"} {
+	for _, directory := range []string{"llm-serving", "prefill-decode", "batch", "warm-pool", "queue"} {
 		files, err := filepath.Glob(filepath.Join(examples, directory, "*.yaml"))
 		if err != nil {
 			t.Fatal(err)
@@ -253,7 +253,7 @@ func TestScaledObjectIsPrintedForWhatAsksForDevices(t *testing.T) {
 
 // Who names a namespace gets it in the objects.
 func TestANamedNamespaceIsPrinted(t *testing.T) {
-	command := newScaledObjectCommand(kubeconfig("default"), func(clientcmd.ClientConfig) (client.Reader, error) { return applied(t, targets), nil })
+	command := newScaledObjectCommand(kubeconfig("default"), func(clientcmd.ClientConfig) (client.WithWatch, error) { return applied(t, targets), nil })
 	var out bytes.Buffer
 	command.SetOut(&out)
 	command.SetArgs([]string{"deployment/claims", "--profile", "realtime", "--model", "m"})
@@ -297,7 +297,7 @@ func TestScaledObjectThatCannotBePrinted(t *testing.T) {
 
 func TestScaledObjectSaysWhatItCannotRead(t *testing.T) {
 	refused := errors.New("connection refused")
-	reader := interceptor.NewClient(applied(t, targets).(client.WithWatch), interceptor.Funcs{
+	reader := interceptor.NewClient(applied(t, targets), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if key.Name == "claims" {
 				return refused

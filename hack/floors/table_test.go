@@ -65,6 +65,7 @@ var floors = map[string]int{
 	"pkg/elastic/workload":     5,
 	"pkg/elastic/forecast":     5,
 	"pkg/elastic/profile":      5,
+	"pkg/elastic/scaletarget":  4,
 
 	// Of a node's devices, what is published, taken and selected, for pkg/scaleout,
 	// pkg/elastic and pkg/policy.

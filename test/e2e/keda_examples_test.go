@@ -21,7 +21,7 @@ import (
 // command prints that these begin with, from the namespace in which it looks for the workload.
 func testKEDAExamples(t *testing.T) {
 	t.Parallel()
-	for directory, count := range map[string]int{"llm-serving": 1, "prefill-decode": 2, "batch": 1, "warm-pool": 1} {
+	for directory, count := range map[string]int{"llm-serving": 1, "prefill-decode": 2, "batch": 1, "warm-pool": 1, "queue": 1} {
 		t.Run(directory, func(t *testing.T) {
 			t.Parallel()
 			s := &scaleOut{scenario: newScenario(t, 0)}
@@ -38,6 +38,7 @@ func testKEDAExamples(t *testing.T) {
 					continue
 				}
 				printed++
+				line = strings.ReplaceAll(line, "address=redis.default:", "address=redis.keda.svc:") // the one that is here
 				for _, name := range s.applyAsUser(s.printScaledObject(line)) {
 					d := &scaled{s, name}
 					d.waiting(0)

@@ -74,12 +74,18 @@ func (s *scaled) scaledBy(maximum int64, trigger fields) {
 // scaledWithin is scaledBy with replicas that stay, whatever the trigger says.
 func (s *scaled) scaledWithin(minimum, maximum int64, triggers ...fields) {
 	s.Helper()
+	s.scaledObjectOf(fields{"name": s.name}, minimum, maximum, triggers...)
+}
+
+// scaledObjectOf is scaledWithin for a target of any kind.
+func (s *scaled) scaledObjectOf(target fields, minimum, maximum int64, triggers ...fields) {
+	s.Helper()
 	all := make([]any, len(triggers))
 	for i, trigger := range triggers {
 		all[i] = trigger
 	}
 	spec := fields{
-		"scaleTargetRef":  fields{"name": s.name},
+		"scaleTargetRef":  target,
 		"pollingInterval": int64(kedaPolling.Seconds()), "cooldownPeriod": int64(cooldown.Seconds()),
 		"minReplicaCount": minimum, "maxReplicaCount": maximum,
 		"advanced": fields{"horizontalPodAutoscalerConfig": fields{
@@ -115,9 +121,7 @@ func (s *scaled) unscale() {
 
 func (s *scaled) scaledObjects() dynamic.ResourceInterface {
 	s.Helper()
-	client, err := dynamic.NewForConfig(s.config)
-	must(s, err, "make a client for ScaledObjects")
-	return client.Resource(scaledObjects).Namespace(s.namespace)
+	return s.inNamespace(scaledObjects)
 }
 
 // byMica is a trigger of our scaler.

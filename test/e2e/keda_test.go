@@ -25,6 +25,8 @@ func TestKEDA(t *testing.T) {
 	t.Run("loading guard", testKEDALoadingGuard)
 	t.Run("standby", testKEDAStandby)
 	t.Run("capacity cap", testKEDACapacityCap)
+	t.Run("gang", testKEDAGang)
+	t.Run("queue", testKEDAQueue)
 	t.Run("devices", testKEDADevices)
 	t.Run("refused triggers", testKEDARefusedTriggers)
 	t.Run("use", testKEDAUse)
@@ -166,6 +168,8 @@ func testKEDARefusedTriggers(t *testing.T) {
 		{"cel", fields{"metric": "freeDevices", "deviceClass": class, "selector": "device.driver ==", "threshold": "1"}, []string{"selector", "device.driver =="}},
 		{"promql", fields{"metric": "prometheus", "target": "Deployment/promql", "query": "sum(", "threshold": "1"}, []string{"sum("}},
 		{"no-data", fields{"metric": "prometheus", "target": "Deployment/no-data", "query": "absent_metric", "threshold": "1"}, []string{"matches nothing", "valueWhileNotReady"}},
+		{"kind", fields{"metric": "gpuUtilization", "target": "Unicorn.example.com/kind", "threshold": "70"}, []string{"no kind Unicorn.example.com"}},
+		{"right", fields{"metric": "gpuUtilization", "target": "DaemonSet.apps/right", "threshold": "70"}, []string{"may not be read", "scaleTargets"}},
 		{"target", fields{"metric": "gpuUtilization", "target": "Deployment/nobody", "threshold": "70"}, []string{"nobody"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

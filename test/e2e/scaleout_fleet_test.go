@@ -88,6 +88,7 @@ var scaleGroups = map[string]nodeGroup{
 	"efa":          {Promised: h100, Max: 1, Pairing: "observe", Workers: true},
 	"keda-chain":   {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-cap":     {Promised: h200, Max: 1, Pairing: placeholder},
+	"keda-gang":    {Promised: h200, Max: 1, Pairing: placeholder},
 	"keda-devices": {Promised: t4, Max: 5, Pairing: placeholder},
 	"keda-seen":    {Promised: t4, Max: 1, Pairing: placeholder, Price: "0.526"},
 }

@@ -4,7 +4,8 @@
 .PHONY: keda
 keda: $(CLUSTER) ## Build KEDA, Prometheus, a DNS and vLLM's metrics into one image, and copy KEDA's manifests to bin/keda
 	$(COMPILE) go build -o bin/ ./test/dns ./test/vllmsim
-	binaries=(--binary bin/dns --binary bin/vllmsim); \
+	$(COMPILE) go build -C test/redis -o ../../bin/ .
+	binaries=(--binary bin/dns --binary bin/vllmsim --binary bin/redis); \
 	for name in keda keda-adapter prometheus; do \
 		binaries+=(--binary "$$($(CLUSTER) tool "$$name")"); \
 	done; \

@@ -32,7 +32,7 @@ type world struct {
 }
 
 func (w *world) Workload(context.Context, workload.Ref) (workload.State, error) {
-	return workload.State{Ref: llm, Pods: w.pods}, nil
+	return workload.State{Ref: llm, ByCost: true, Pods: w.pods}, nil
 }
 
 func (w *world) Usage(_ context.Context, of workload.State) (usage.Usage, error) {

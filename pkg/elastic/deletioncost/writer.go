@@ -135,7 +135,7 @@ func (w *Writer) current() []workload.Ref {
 
 func (w *Writer) look(ctx context.Context, ref workload.Ref) error {
 	state, err := w.Workloads.Workload(ctx, ref)
-	if err != nil || len(state.Pods) < 2 {
+	if err != nil || len(state.Pods) < 2 || !state.ByCost {
 		return err
 	}
 	replicas, err := w.replicas(ctx, state)

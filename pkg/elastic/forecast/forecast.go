@@ -240,26 +240,33 @@ func pods(s scaleout.Snapshot) map[types.UID]bool {
 	return known
 }
 
+// part is something of a replica that tells it from others.
+type part struct {
+	name  string
+	there bool
+	write func() ([]byte, error)
+}
+
 // identify is a name for a replica's ID and content.
 func identify(replica scaleout.Replica) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%q", replica.ID)
-	for _, part := range []struct {
-		name  string
-		there bool
-		write func() ([]byte, error)
-	}{
+	parts := []part{
 		{"pod", replica.Pod != nil, replica.Pod.Marshal},
 		{"claim", replica.Claim != nil, replica.Claim.Marshal},
-	} {
-		if !part.there {
+	}
+	for _, member := range replica.Gang {
+		parts = append(parts, part{fmt.Sprintf("member times %d", member.Count), true, member.Pod.Marshal})
+	}
+	for _, p := range parts {
+		if !p.there {
 			continue
 		}
-		wire, err := part.write()
+		wire, err := p.write()
 		if err != nil {
-			return "", fmt.Errorf("room for more pods like %s: its %s cannot be written down to be told from others: %w", replica.ID, part.name, err)
+			return "", fmt.Errorf("room for more pods like %s: its %s cannot be written down to be told from others: %w", replica.ID, p.name, err)
 		}
-		fmt.Fprintf(sum, "%s %d %s", part.name, len(wire), wire)
+		fmt.Fprintf(sum, "%s %d %s", p.name, len(wire), wire)
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
 }

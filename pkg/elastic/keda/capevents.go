@@ -81,6 +81,9 @@ func (c *capEvents) report(ctx context.Context, r resolved, wanted int, may repl
 	}
 	note := fmt.Sprintf("ScaledObject %s asks by metric %s for %d replicas of %s; there are, or can be, devices for %d",
 		r.ref.GetName(), r.trigger.definition.name, wanted, r.target.Ref, may.replicas)
+	if size := r.target.Size(); size > 1 {
+		note += fmt.Sprintf(", of which each is %d pods", size)
+	}
 	if may.why != "" {
 		note += ": " + may.why
 	}
@@ -159,9 +162,9 @@ func (c *capEvents) sweep() {
 	}
 }
 
-// object is the target's for an Event: all that triggers scale is of one API.
+// object is the target's for an Event.
 func object(target *workload.State) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
-		APIVersion: "apps/v1", Kind: target.Ref.Kind, Namespace: target.Ref.Namespace, Name: target.Ref.Name, UID: target.UID,
+		APIVersion: target.APIVersion, Kind: target.Ref.Kind, Namespace: target.Ref.Namespace, Name: target.Ref.Name, UID: target.UID,
 	}
 }

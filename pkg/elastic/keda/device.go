@@ -23,6 +23,7 @@ type freeDevices struct {
 type warmDevices struct {
 	polled
 	replica scaleout.Replica
+	class   string
 }
 
 func readFree(f fields, _ string, _ *workload.Ref) (metric, error) {
@@ -32,7 +33,7 @@ func readFree(f fields, _ string, _ *workload.Ref) (metric, error) {
 
 func readWarm(f fields, _ string, _ *workload.Ref) (metric, error) {
 	replica, err := readReplica(f)
-	return warmDevices{replica: replica}, err
+	return warmDevices{replica: replica, class: f[keyDeviceClass]}, err
 }
 
 // readReplica is a claim of one device: room for one is one device.
@@ -69,7 +70,21 @@ func (m freeDevices) value(ctx context.Context, from *Sources, target *workload.
 	if err != nil || target == nil {
 		return float64(supply.Free), err
 	}
-	return float64(supply.Free + from.held(target, m.class)), nil
+	return float64(ofWhole(supply.Free+from.held(target, m.class), target, m.class)), nil
+}
+
+// ofWhole leaves of a number of devices those for whole replicas of the target: with the others no
+// gang could be started, and rounded up they would ask for one. Where the pods do not say how many
+// they ask for, all count.
+func ofWhole(count int, target *workload.State, class string) int {
+	each := 0
+	for _, member := range target.Gang {
+		each += member.Count * member.Devices[class]
+	}
+	if each == 0 {
+		return count
+	}
+	return count - count%each
 }
 
 // held counts the devices of a class that pods hold of which the plan knew: what others hold was
@@ -93,9 +108,12 @@ func (s *Sources) held(target *workload.State, class string) int {
 	return n
 }
 
-func (m warmDevices) value(ctx context.Context, from *Sources, _ *workload.State) (float64, error) {
+func (m warmDevices) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	supply, err := from.devices(ctx, m.replica)
-	return float64(supply.Kept), err
+	if err != nil || target == nil {
+		return float64(supply.Kept), err
+	}
+	return float64(ofWhole(supply.Kept, target, m.class)), nil
 }
 
 // devices counts those that a replica of one stands for.

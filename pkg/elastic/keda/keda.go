@@ -23,7 +23,7 @@ type Workloads interface {
 	// Pending counts claims.
 	Pending(ctx context.Context, of workload.Pending) (int, error)
 	// Watch gives the count at once and when it has changed, until ctx ends. A reader that is
-	// slow misses counts, never the last one.
+	// slow misses counts, never the last one. The channel is nil where only asking again tells.
 	Watch(ctx context.Context, of workload.Pending) (<-chan int, error)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
@@ -46,8 +47,8 @@ func readQuery(f fields, _ string, _ *workload.Ref) (metric, error) {
 
 func (m promQL) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	ready := 0
-	for _, pod := range target.Pods {
-		if pod.Ready {
+	for _, replica := range target.Replicated() {
+		if !slices.ContainsFunc(replica, func(pod workload.Pod) bool { return !pod.Ready }) {
 			ready++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/scaleout"
@@ -43,14 +44,22 @@ func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float
 }
 
 func replicaOf(target *workload.State) scaleout.Replica {
-	return scaleout.Replica{ID: target.Ref.Namespace + "/" + target.Ref.String(), Pod: target.Template}
+	replica := scaleout.Replica{ID: target.Ref.Namespace + "/" + target.Ref.String()}
+	if len(target.Gang) == 0 {
+		replica.Pod = target.Template
+		return replica
+	}
+	for _, member := range target.Gang {
+		replica.Gang = append(replica.Gang, scaleout.Member{Pod: member.Pod, Count: member.Count})
+	}
+	return replica
 }
 
-// placed counts the target's pods that have a node.
+// placed counts the target's replicas that have a node, of gangs also those that wait for more.
 func placed(target *workload.State) int {
 	n := 0
-	for _, pod := range target.Pods {
-		if pod.Node != "" {
+	for _, replica := range target.Replicated() {
+		if slices.ContainsFunc(replica, func(pod workload.Pod) bool { return pod.Node != "" }) {
 			n++
 		}
 	}
@@ -59,15 +68,20 @@ func placed(target *workload.State) int {
 
 // possible counts the replicas that there can be: those that run, those that wait for what the
 // plan has for them, and as many as there is room for after that. A pod that came after the plan
-// is to take of that supply.
+// is to take of that supply, as are the pods that a gang lacks: the room is of whole ones.
 func (s *Sources) possible(target *workload.State, supply scaleout.Supply) int {
-	planned := 0
-	for _, pod := range target.Pods {
-		if s.Forecast.Known(pod.UID) && (pod.Node != "" || !s.Forecast.Blocked(pod.UID)) {
+	planned, size := 0, target.Size()
+	for _, replica := range target.Replicated() {
+		if len(replica) >= size && !slices.ContainsFunc(replica, s.unplanned) {
 			planned++
 		}
 	}
 	return max(planned+supply.Total(), placed(target))
+}
+
+// unplanned tells of a pod that the last plan did not have, or found no room for.
+func (s *Sources) unplanned(pod workload.Pod) bool {
+	return !s.Forecast.Known(pod.UID) || pod.Node == "" && s.Forecast.Blocked(pod.UID)
 }
 
 // replicas is for how many the HPA takes a value.

@@ -119,6 +119,9 @@ func (s *Scaler) resolve(ctx context.Context, ref *externalscaler.ScaledObjectRe
 		if t.Warm > 0 && !state.Gated {
 			return resolved{}, ungated(t)
 		}
+		if err := gatesOfAll(&state); err != nil {
+			return resolved{}, err
+		}
 	}
 	return r, nil
 }

@@ -115,7 +115,7 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 			w.pods = pods(1)
 			w.usageErr = errors.New("the plugin of node-1 was last heard 50s ago")
 		}, "utilization of the GPUs of Deployment/vllm is not known: the plugin of node-1 was last heard 50s ago", codes.Unavailable},
-		{"nothing was measured", memoryTrigger, func(w *world) { w.pods = pods(2) }, "memory of the GPUs of Deployment/vllm is not known: no device was measured, though 2 of its pods hold some", codes.Unavailable},
+		{"nothing was measured", memoryTrigger, func(w *world) { w.pods = pods(2) }, "memory of the GPUs of Deployment/vllm is not known: no device was measured, though 2 of its replicas hold some", codes.Unavailable},
 		{"no number", busyTrigger, func(w *world) {
 			w.pods = pods(1)
 			w.usage = usage.Usage{Utilization: usage.Mean{Value: math.NaN()}, Devices: 1}

@@ -144,7 +144,7 @@ func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
 func target(namespace, text string) (*workload.Ref, error) {
 	ref, err := reference(keyTarget, namespace, text)
 	if err == nil && !ref.Scalable() {
-		return nil, fmt.Errorf("%s %s has no replicas to add: it is a Deployment, a StatefulSet or a ReplicaSet", keyTarget, ref)
+		return nil, fmt.Errorf("%s %s has no replicas to add: it is a Deployment, a StatefulSet, a ReplicaSet or another with a scale subresource", keyTarget, ref)
 	}
 	return ref, err
 }

@@ -57,7 +57,7 @@ func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
 		{"no target", with(busyTrigger, "target", "-"), "target is missing: metric gpuUtilization is about the pods of one workload, such as Deployment/vllm"},
 		{"a target without a kind", with(busyTrigger, "target", "vllm"), `target "vllm" names no workload`},
 		{"a target of a kind that is unknown", with(busyTrigger, "target", "Pod/vllm"), `target "Pod/vllm"`},
-		{"a target that is a Job", with(busyTrigger, "target", "Job/train"), "target Job/train has no replicas to add: it is a Deployment, a StatefulSet or a ReplicaSet"},
+		{"a target that is a Job", with(busyTrigger, "target", "Job/train"), "target Job/train has no replicas to add: it is a Deployment, a StatefulSet, a ReplicaSet or another with a scale subresource"},
 		{"a target with a name that cannot be", with(busyTrigger, "target", "Deployment/a/b"), `target "Deployment/a/b"`},
 		{"a workload without a kind", with(pendingTrigger, "workload", "train"), `workload "train" names no workload`},
 		{"workload and class", with(classTrigger, "workload", "Job/train"), "workload and deviceClass both say whose claims are counted: leave one of them out"},

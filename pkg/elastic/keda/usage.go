@@ -3,6 +3,7 @@ package keda
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
@@ -29,12 +30,12 @@ func readMemory(fields, string, *workload.Ref) (metric, error) {
 func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	holding, working := 0, *target
 	working.Pods = nil
-	for _, pod := range target.Pods {
-		if pod.Gate == workload.Standby {
+	for _, replica := range target.Replicated() {
+		if slices.ContainsFunc(replica, func(pod workload.Pod) bool { return pod.Gate == workload.Standby }) {
 			continue // it holds devices, and the memory of its model, for others to come
 		}
-		working.Pods = append(working.Pods, pod)
-		if pod.Node != "" && len(pod.Devices) > 0 {
+		working.Pods = append(working.Pods, replica...)
+		if slices.ContainsFunc(replica, func(pod workload.Pod) bool { return pod.Node != "" && len(pod.Devices) > 0 }) {
 			holding++
 		}
 	}
@@ -43,7 +44,7 @@ func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.
 	}
 	u, err := from.Usages.Usage(ctx, working)
 	if err == nil && u.Devices == 0 {
-		err = fmt.Errorf("no device was measured, though %d of its pods hold some", holding)
+		err = fmt.Errorf("no device was measured, though %d of its replicas hold some", holding)
 	}
 	mean := m.figure(u)
 	if err == nil {

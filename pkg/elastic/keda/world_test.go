@@ -28,7 +28,10 @@ type world struct {
 	mu        sync.Mutex
 	pods      []workload.Pod
 	wanted    *int32
+	gang      []workload.Member
 	gated     bool
+	gatedPods int
+	supplied  map[string]scaleout.Replica
 	opened    []string
 	pending   map[string]int
 	changes   []chan int
@@ -59,6 +62,7 @@ func newWorld() *world {
 		pending:  map[string]int{},
 		supplies: map[string]scaleout.Supply{vllm: {Free: 100}},
 		asked:    map[string]int{},
+		supplied: map[string]scaleout.Replica{},
 		blocked:  map[types.UID]bool{},
 		unknown:  map[types.UID]bool{},
 		answers:  map[string]float64{},
@@ -143,6 +147,9 @@ func (w *world) replicas() int32 {
 	if w.wanted != nil {
 		return *w.wanted
 	}
+	if len(w.gang) > 0 {
+		return int32(len(w.pods) / len(w.gang))
+	}
 	return int32(len(w.pods))
 }
 
@@ -157,7 +164,7 @@ func (w workloads) Workload(_ context.Context, ref workload.Ref) (workload.State
 	}
 	template := &corev1.Pod{}
 	template.Namespace, template.Name = ref.Namespace, ref.Name+"-sample"
-	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Replicas: w.replicas(), Gated: w.gated, Pods: slices.Clone(w.pods)}, nil
+	return workload.State{Ref: ref, UID: "uid-" + types.UID(ref.Name), Template: template, Claims: !w.noClaims, Replicas: w.replicas(), Gated: w.gated, Gang: w.gang, Pods: slices.Clone(w.pods)}, nil
 }
 
 func (w workloads) Pending(_ context.Context, of workload.Pending) (int, error) {
@@ -186,6 +193,7 @@ type gates struct{ *world }
 func (w gates) Serve(_ context.Context, target *workload.State, count int, by string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.gatedPods = len(target.Pods)
 	w.opened = append(w.opened, fmt.Sprintf("%s: %d by %s", target.Ref, count, by))
 }
 
@@ -203,6 +211,7 @@ func (w plans) Supply(ctx context.Context, replica scaleout.Replica) (scaleout.S
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked[replica.ID]++
+	w.supplied[replica.ID] = replica
 	if ctx.Err() != nil {
 		return scaleout.Supply{}, ctx.Err()
 	}

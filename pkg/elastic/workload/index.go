@@ -16,13 +16,16 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 )
 
 // Index answers for workloads. It is safe for concurrent use.
 type Index struct {
-	reader client.Reader
-	driver string
-	tally  *tally
+	reader  client.Reader
+	driver  string
+	targets Targets
+	tally   *tally
 
 	mu sync.Mutex
 	// handlers are what Observe has added; those of kinds that are only read have none.
@@ -31,10 +34,16 @@ type Index struct {
 	broken error
 }
 
-// New reads a cache, for the devices of a driver. Before the cache starts, Observe has to be
-// called with it.
-func New(reader client.Reader, driver string) *Index {
-	return &Index{reader: reader, driver: driver, tally: newTally()}
+// Targets reads workloads of other kinds than those known here, by their scale: package scaletarget.
+type Targets interface {
+	// Read is an error where there is none of that name, or it has no scale.
+	Read(ctx context.Context, name scaletarget.Name) (*scaletarget.Target, error)
+}
+
+// New reads a cache, for the devices of a driver, and targets. Before the cache starts, Observe has
+// to be called with it.
+func New(reader client.Reader, driver string, targets Targets) *Index {
+	return &Index{reader: reader, driver: driver, targets: targets, tally: newTally()}
 }
 
 // Observe adds the fields by which the cache finds pods, and lets changes be counted until ctx

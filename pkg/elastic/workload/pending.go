@@ -19,7 +19,8 @@ import (
 // Pending counts claims that are not allocated, and not being deleted, of pods that have not
 // ended and are not being deleted. A claim that several pods name counts once. A pod without a
 // node for which a claim is still to be made of a template counts as if it were; one that
-// requests extended resources for which classes stand counts as one claim, until it has a node.
+// requests extended resources for which classes stand counts as one claim, until it has a node. All
+// that the pods of a gang's replica wait for counts once: it asks for one replica.
 //
 // It is an error where there is no such workload or class, and until the cluster has been read.
 func (x *Index) Pending(ctx context.Context, of Pending) (int, error) {
@@ -30,6 +31,9 @@ func (x *Index) Pending(ctx context.Context, of Pending) (int, error) {
 	if err := x.ready(ctx); err != nil {
 		return 0, err
 	}
+	if counted.Foreign() {
+		return x.foreignPending(ctx, counted)
+	}
 	if err := x.exists(ctx, counted); err != nil {
 		return 0, err
 	}
@@ -38,11 +42,15 @@ func (x *Index) Pending(ctx context.Context, of Pending) (int, error) {
 
 // Watch gives what Pending counts, at once and when it has changed, until ctx ends and the
 // channel is closed. A reader that is slow misses counts, never the last one. Nothing waits for
-// a workload that does not exist: it may be created yet, so that is 0 here, and no error.
+// a workload that does not exist: it may be created yet, so that is 0 here, and no error. The channel
+// is nil for a workload of a kind that is not known here, of which only asking again tells.
 func (x *Index) Watch(ctx context.Context, of Pending) (<-chan int, error) {
 	counted, err := of.counted()
 	if err != nil {
 		return nil, err
+	}
+	if counted.Foreign() {
+		return nil, nil
 	}
 	if err := x.ready(ctx); err != nil {
 		return nil, err

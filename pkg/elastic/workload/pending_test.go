@@ -232,7 +232,7 @@ func TestAnErrorSaysWhatCannotBeCounted(t *testing.T) {
 }
 
 func TestNothingIsCountedBeforeTheClusterIsRead(t *testing.T) {
-	if _, err := New(nil, driver).Pending(t.Context(), vllm); err == nil {
+	if _, err := New(nil, driver, nil).Pending(t.Context(), vllm); err == nil {
 		t.Error("an index without a cache counts")
 	}
 	w := newWorld(t, basis...)

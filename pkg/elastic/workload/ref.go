@@ -1,7 +1,9 @@
 package workload
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,15 +26,24 @@ const (
 
 // Ref names a workload.
 type Ref struct {
-	// Kind is one of the constants above.
+	// Kind is one of the constants above, or another with its Group, which is empty for those.
 	Kind, Namespace, Name string
+	Group                 string
 }
 
-// String is Kind/name, without the namespace.
-func (r Ref) String() string { return r.Kind + "/" + r.Name }
+// String is Kind/name or Kind.group/name, without the namespace.
+func (r Ref) String() string {
+	if r.Group != "" {
+		return r.Kind + "." + r.Group + "/" + r.Name
+	}
+	return r.Kind + "/" + r.Name
+}
 
-// Scalable tells that the workload has replicas to add: a Job can be waited for, not scaled.
-func (r Ref) Scalable() bool { return r.Kind != KindJob }
+// Scalable tells that the workload may have replicas to add: a Job can be waited for, not scaled.
+func (r Ref) Scalable() bool { return r.Kind != KindJob || r.Group != "" }
+
+// Foreign tells that the kind is none of the constants above: its objects are read by their scale.
+func (r Ref) Foreign() bool { return r.Group != "" }
 
 // apiKind is a kind of workload.
 type apiKind struct {
@@ -81,21 +92,49 @@ func kindNamed(name string) (apiKind, error) {
 	return apiKind{}, fmt.Errorf("workloads of kind %q are not known: name one of %s", name, oneOf())
 }
 
+// ErrUnknownKind is that a kind without a group is none of the constants above.
+var ErrUnknownKind = errors.New("which is not known")
+
 // ParseRef reads Kind/name, where the kind may be written as kubectl takes it: deploy/vllm,
-// StatefulSet/vllm. The error is a sentence for who wrote it.
+// StatefulSet/vllm. Another kind has its group: LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm. The
+// error is a sentence for who wrote it.
 func ParseRef(namespace, text string) (Ref, error) {
 	word, name, found := strings.Cut(text, "/")
 	if !found {
 		return Ref{}, fmt.Errorf("%q names no workload: write Kind/name, as in Deployment/vllm; kinds are %s", text, oneOf())
 	}
-	i := slices.IndexFunc(apiKinds, func(k apiKind) bool { return slices.Contains(k.spellings, strings.ToLower(word)) })
-	if i < 0 {
-		return Ref{}, fmt.Errorf("%q names a workload of kind %q, which is not known: the kind is to be one of %s", text, word, oneOf())
+	kind, group := splitKind(word)
+	ref := Ref{Kind: kind, Group: group, Namespace: namespace, Name: name}
+	i := slices.IndexFunc(apiKinds, func(k apiKind) bool {
+		return slices.Contains(k.spellings, strings.ToLower(kind)) && (group == "" || group == k.group)
+	})
+	switch {
+	case i >= 0:
+		ref.Kind, ref.Group = apiKinds[i].name, ""
+	case group == "":
+		return Ref{}, fmt.Errorf("%q names a workload of kind %q, %w: the kind is to be one of %s, or one with a scale subresource, with its group, as in %s",
+			text, word, ErrUnknownKind, oneOf(), exampleOfGroup)
+	case !kindWord.MatchString(kind) || len(validation.IsDNS1123Subdomain(group)) > 0:
+		return Ref{}, fmt.Errorf("%q names a workload of kind %q, which no kind can be called: write Kind.group/name, as in %s", text, word, exampleOfGroup)
 	}
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return Ref{}, fmt.Errorf("%q: no %s can have the name %q: %s", text, apiKinds[i].name, name, problems[0])
+		return Ref{}, fmt.Errorf("%q: no %s can have the name %q: %s", text, ref.Kind, name, problems[0])
 	}
-	return Ref{Kind: apiKinds[i].name, Namespace: namespace, Name: name}, nil
+	return ref, nil
+}
+
+const exampleOfGroup = "LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm"
+
+var (
+	kindWord = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`)
+	// version is what kubectl takes between kind and group, which says nothing here.
+	version = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?\.`)
+)
+
+// splitKind takes apart Kind, Kind.group and Kind.version.group.
+func splitKind(word string) (kind, group string) {
+	kind, group, _ = strings.Cut(word, ".")
+	return kind, version.ReplaceAllString(group, "")
 }
 
 func oneOf() string {

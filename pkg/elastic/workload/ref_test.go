@@ -10,15 +10,20 @@ import (
 
 func TestParsesRefsAsKubectlTakesThem(t *testing.T) {
 	for text, want := range map[string]Ref{
-		"Deployment/vllm":       {KindDeployment, namespace, "vllm"},
-		"deploy/vllm":           {KindDeployment, namespace, "vllm"},
-		"DEPLOYMENTS/vllm":      {KindDeployment, namespace, "vllm"},
-		"sts/llama-3.1":         {KindStatefulSet, namespace, "llama-3.1"},
-		"StatefulSet/vllm":      {KindStatefulSet, namespace, "vllm"},
-		"rs/vllm-6c9f8d5b7":     {KindReplicaSet, namespace, "vllm-6c9f8d5b7"},
-		"Job/train":             {KindJob, namespace, "train"},
-		"jobs/train":            {KindJob, namespace, "train"},
-		"ReplicaSets/singleton": {KindReplicaSet, namespace, "singleton"},
+		"Deployment/vllm":                   {Kind: KindDeployment, Namespace: namespace, Name: "vllm"},
+		"deploy/vllm":                       {Kind: KindDeployment, Namespace: namespace, Name: "vllm"},
+		"DEPLOYMENTS/vllm":                  {Kind: KindDeployment, Namespace: namespace, Name: "vllm"},
+		"sts/llama-3.1":                     {Kind: KindStatefulSet, Namespace: namespace, Name: "llama-3.1"},
+		"StatefulSet/vllm":                  {Kind: KindStatefulSet, Namespace: namespace, Name: "vllm"},
+		"rs/vllm-6c9f8d5b7":                 {Kind: KindReplicaSet, Namespace: namespace, Name: "vllm-6c9f8d5b7"},
+		"Job/train":                         {Kind: KindJob, Namespace: namespace, Name: "train"},
+		"jobs/train":                        {Kind: KindJob, Namespace: namespace, Name: "train"},
+		"deployments.apps/vllm":             {Kind: KindDeployment, Namespace: namespace, Name: "vllm"},
+		"deployment.v1.apps/vllm":           {Kind: KindDeployment, Namespace: namespace, Name: "vllm"},
+		"Deployment.example.com/v":          {Kind: "Deployment", Group: "example.com", Namespace: namespace, Name: "v"},
+		"Rollout.argoproj.io/vllm":          {Kind: "Rollout", Group: "argoproj.io", Namespace: namespace, Name: "vllm"},
+		"rollout.v1alpha1.argoproj.io/vllm": {Kind: "rollout", Group: "argoproj.io", Namespace: namespace, Name: "vllm"},
+		"ReplicaSets/singleton":             {Kind: KindReplicaSet, Namespace: namespace, Name: "singleton"},
 	} {
 		got, err := ParseRef(namespace, text)
 		if err != nil || got != want {
@@ -29,13 +34,16 @@ func TestParsesRefsAsKubectlTakesThem(t *testing.T) {
 
 func TestRefusesRefsInWords(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                  `"" names no workload: write Kind/name, as in Deployment/vllm; kinds are Deployment, StatefulSet, ReplicaSet or Job`,
-		"vllm":              `"vllm" names no workload: write Kind/name`,
-		"DaemonSet/vllm":    `"DaemonSet/vllm" names a workload of kind "DaemonSet", which is not known: the kind is to be one of Deployment, StatefulSet, ReplicaSet or Job`,
-		"/vllm":             `"/vllm" names a workload of kind ""`,
-		"Deployment/":       `"Deployment/": no Deployment can have the name "": `,
-		"deploy/llm/vllm":   `no Deployment can have the name "llm/vllm": `,
-		"Deployment/My LLM": `no Deployment can have the name "My LLM": `,
+		"":                          `"" names no workload: write Kind/name, as in Deployment/vllm; kinds are Deployment, StatefulSet, ReplicaSet or Job`,
+		"vllm":                      `"vllm" names no workload: write Kind/name`,
+		"DaemonSet/vllm":            `"DaemonSet/vllm" names a workload of kind "DaemonSet", which is not known: the kind is to be one of Deployment, StatefulSet, ReplicaSet or Job, or one with a scale subresource, with its group, as in LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm`,
+		"Roll-out.argoproj.io/vllm": `which no kind can be called: write Kind.group/name`,
+		"Rollout.Argo/vllm":         `which no kind can be called`,
+		"Rollout.argoproj.io/":      `no Rollout can have the name ""`,
+		"/vllm":                     `"/vllm" names a workload of kind ""`,
+		"Deployment/":               `"Deployment/": no Deployment can have the name "": `,
+		"deploy/llm/vllm":           `no Deployment can have the name "llm/vllm": `,
+		"Deployment/My LLM":         `no Deployment can have the name "My LLM": `,
 	} {
 		if _, err := ParseRef(namespace, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
@@ -53,6 +61,9 @@ func TestEveryKindIsKnownAndOnlyJobsAreNotScaled(t *testing.T) {
 			t.Errorf("%s is scalable: %v", k.name, got)
 		}
 	}
+	if !(Ref{Kind: KindJob, Group: "batch.volcano.sh"}).Scalable() {
+		t.Error("a Job of another group is not scaled")
+	}
 	if _, err := kindNamed("DaemonSet"); err == nil {
 		t.Error("a DaemonSet is no workload here")
 	}
@@ -63,7 +74,7 @@ func TestControllersAreOfKnownGroups(t *testing.T) {
 	for apiVersion, want := range map[string]bool{"apps/v1": true, "apps/v1beta2": true, "v1": false, "apps.kruise.io/v1": false, "a/b/c": false} {
 		set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, OwnerReferences: owner(apiVersion, KindDeployment, "vllm")}}
 		got, known := controllerOf(set)
-		if known != want || want && got != (Ref{KindDeployment, namespace, "vllm"}) {
+		if known != want || want && got != (Ref{Kind: KindDeployment, Namespace: namespace, Name: "vllm"}) {
 			t.Errorf("%s: got %+v, %v, want known %v", apiVersion, got, known, want)
 		}
 	}

@@ -3,7 +3,6 @@ package workload
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,18 +17,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 )
 
 // ErrNotFound is that there is no such workload, or class.
-var ErrNotFound = errors.New("does not exist")
+var ErrNotFound = scaletarget.ErrNotFound
 
 // Workload reads a workload and its pods. It is ErrNotFound where there is none of that name.
 func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
+	if ref.Foreign() {
+		return x.foreign(ctx, ref)
+	}
 	object, k, err := x.object(ctx, ref)
 	if err != nil {
 		return State{}, err
 	}
-	state := State{Ref: ref, UID: object.GetUID(), Replicas: ptr.Deref(k.replicas(object), 1), Template: nextPod(ref, k.template(object))}
+	state := State{
+		Ref: ref, APIVersion: k.group + "/v1", UID: object.GetUID(), ByCost: ref.Kind != KindStatefulSet,
+		Replicas: ptr.Deref(k.replicas(object), 1), Template: nextPod(ref, k.template(object)),
+	}
 	state.Gated = Gated(state.Template)
 	if state.Claims, err = x.claimsDevices(ctx, state.Template); err != nil {
 		return State{}, err
@@ -53,9 +59,11 @@ func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 			state.Pods = append(state.Pods, pod)
 		}
 	}
-	slices.SortFunc(state.Pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(state.Pods, byName)
 	return state, nil
 }
+
+func byName(a, b Pod) int { return strings.Compare(a.Name, b.Name) }
 
 func (x *Index) object(ctx context.Context, ref Ref) (client.Object, apiKind, error) {
 	k, err := kindNamed(ref.Kind)

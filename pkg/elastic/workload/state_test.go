@@ -191,7 +191,7 @@ func TestTheTemplateIsTheNextPod(t *testing.T) {
 	set.Spec.Template.Annotations = map[string]string{"note": "x"}
 	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "h100"}
 	w := newWorld(t, set)
-	state, err := w.index.Workload(t.Context(), Ref{KindStatefulSet, namespace, "vllm"})
+	state, err := w.index.Workload(t.Context(), Ref{Kind: KindStatefulSet, Namespace: namespace, Name: "vllm"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestTellsWhetherTheNextPodClaimsDevices(t *testing.T) {
 			set := &appsv1.StatefulSet{ObjectMeta: named("vllm")}
 			set.Spec.Template.Spec = newPod("a", "", test.pod).Spec
 			w := newWorld(t, set, newClass("gpu", "nvidia.com/gpu"))
-			state, err := w.index.Workload(t.Context(), Ref{KindStatefulSet, namespace, "vllm"})
+			state, err := w.index.Workload(t.Context(), Ref{Kind: KindStatefulSet, Namespace: namespace, Name: "vllm"})
 			if err != nil || state.Claims != test.want {
 				t.Errorf("got %v, %v", state.Claims, err)
 			}
@@ -232,7 +232,7 @@ func TestTellsWhetherTheNextPodClaimsDevices(t *testing.T) {
 
 func TestAWorkloadThatIsNotThereIsAnErrorInWords(t *testing.T) {
 	w := newWorld(t, basis...)
-	_, err := w.index.Workload(t.Context(), Ref{KindStatefulSet, namespace, "vllm"})
+	_, err := w.index.Workload(t.Context(), Ref{Kind: KindStatefulSet, Namespace: namespace, Name: "vllm"})
 	if want := `StatefulSet/vllm does not exist in namespace "llm": create it, or name one that is there`; !errors.Is(err, ErrNotFound) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -244,7 +244,7 @@ func TestReplicasAreThoseThatTheWorkloadIsToHave(t *testing.T) {
 	three.Spec.Replicas = ptr.To(int32(3))
 	w := newWorld(t, three, newDeployment("unset"))
 	for name, want := range map[string]int32{"three": 3, "unset": 1} {
-		if state, err := w.index.Workload(t.Context(), Ref{KindDeployment, namespace, name}); err != nil || state.Replicas != want {
+		if state, err := w.index.Workload(t.Context(), Ref{Kind: KindDeployment, Namespace: namespace, Name: name}); err != nil || state.Replicas != want {
 			t.Errorf("%s has %d replicas, %v, want %d", name, state.Replicas, err, want)
 		}
 	}

@@ -16,26 +16,82 @@ import (
 // State is a workload at one moment. What is in it is a cache's own: it is not changed.
 type State struct {
 	Ref Ref
-	// UID of the workload's object.
-	UID types.UID
+	// APIVersion and UID are those of the workload's object.
+	APIVersion string
+	UID        types.UID
 	// Replicas are those that the workload is to have; a Job has none.
 	Replicas int32
 	// Template is the pod that would be created next, in the workload's namespace, as far as
 	// the workload says: what admission adds (a priority's value, an overhead) is not in it.
 	Template *corev1.Pod
-	// Claims is whether Template claims devices, of whichever driver, or requests what a
+	// Gang are the pods of a replica that serves only with all of them, Template's first; nil where
+	// a replica is one pod.
+	Gang []Member
+	// Claims is whether pods of a replica claim devices, of whichever driver, or request what a
 	// DeviceClass stands for.
 	Claims bool
 	// Gated is whether pods of Template have the readiness gate mica.gpu/serving.
 	Gated bool
+	// ByCost tells that replicas go by the deletion costs of their pods, as those of ReplicaSets do.
+	ByCost bool
 	// Pods are those that have not ended and are not being deleted, by name.
 	Pods []Pod
+}
+
+// Member is a number of a gang's pods that are alike.
+type Member struct {
+	// Pod is as State.Template.
+	Pod   *corev1.Pod
+	Count int
+	// Devices counts those that a pod asks for by each DeviceClass; not those of which it takes one or
+	// the other.
+	Devices map[string]int
+	// Gated is whether the pods have the readiness gate mica.gpu/serving.
+	Gated bool
+}
+
+// Size is how many pods make up a replica.
+func (s *State) Size() int {
+	if len(s.Gang) == 0 {
+		return 1
+	}
+	size := 0
+	for _, member := range s.Gang {
+		size += member.Count
+	}
+	return size
+}
+
+// Replicated are the pods of each replica. One of a gang may lack pods that are still to come.
+func (s *State) Replicated() [][]Pod {
+	replicas := make([][]Pod, 0, len(s.Pods))
+	if len(s.Gang) == 0 {
+		for i := range s.Pods {
+			replicas = append(replicas, s.Pods[i:i+1])
+		}
+		return replicas
+	}
+	at := map[string]int{}
+	for _, pod := range s.Pods {
+		i, known := at[pod.Replica]
+		if !known {
+			i = len(replicas)
+			at[pod.Replica] = i
+			replicas = append(replicas, nil)
+		}
+		replicas[i] = append(replicas[i], pod)
+	}
+	return replicas
 }
 
 // Pod is a pod of a workload.
 type Pod struct {
 	UID  types.UID
 	Name string
+	// Replica tells the pods of one replica of a gang from those of others. Follows is of its pods
+	// all but one.
+	Replica string
+	Follows bool
 	// Node is empty until the scheduler has put the pod on one.
 	Node string
 	// Unstarted tells that kubelet has started nothing of the pod on its node: nothing uses its

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -23,6 +24,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 )
 
 const (
@@ -35,13 +38,24 @@ const (
 type world struct {
 	testing.TB
 	sources map[reflect.Type]*source.FakeControllerSource
+	targets targets
 	index   *Index
+}
+
+// targets are workloads of other kinds, by what they are called.
+type targets map[string]*scaletarget.Target
+
+func (t targets) Read(_ context.Context, name scaletarget.Name) (*scaletarget.Target, error) {
+	if target := t[name.String()]; target != nil && name.Namespace == namespace {
+		return target, nil
+	}
+	return nil, fmt.Errorf("%s %w", name, scaletarget.ErrNotFound)
 }
 
 // newWorld has objects from before the controller came.
 func newWorld(t testing.TB, objects ...client.Object) *world {
 	t.Helper()
-	w := &world{TB: t, sources: map[reflect.Type]*source.FakeControllerSource{}}
+	w := &world{TB: t, sources: map[reflect.Type]*source.FakeControllerSource{}, targets: targets{}}
 	for _, kind := range []client.Object{
 		&corev1.Pod{}, &resourceapi.ResourceClaim{}, &resourceapi.ResourceClaimTemplate{}, &resourceapi.DeviceClass{},
 		&appsv1.ReplicaSet{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}, &batchv1.Job{},
@@ -60,7 +74,7 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.index = New(c, driver)
+	w.index = New(c, driver, w.targets)
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := w.index.Observe(ctx, c); err != nil {
 		t.Fatal(err)
