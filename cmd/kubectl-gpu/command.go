@@ -21,6 +21,7 @@ func newCommand() *cobra.Command {
 	}
 	bindKubeconfigFlags(command.PersistentFlags(), rules, overrides)
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	command.AddCommand(newCordonCommand(config, newClient), newUncordonCommand(config, newClient))
 	command.AddCommand(
 		newListCommand(config, newFleet),
 		newTopCommand(config, newClient),

@@ -90,6 +90,8 @@ var floors = map[string]int{
 	// Which container runtimes use CDI, for the plugin's warning and for pkg/kubectl/doctor.
 	"pkg/containerd": 0,
 
+	// Which rules cordon what pkg/kubectl/inventory has.
+	"pkg/kubectl/cordon": 5,
 	// What would become of pods, for kubectl gpu.
 	"pkg/kubectl/simulate": 8,
 	// Which traps a cluster is in, for kubectl gpu.

@@ -16,6 +16,9 @@ import (
 // claims still have.
 const TaintWithdrawn = "mica.gpu/withdrawn"
 
+// TaintCordoned is on devices that somebody has cordoned, by DeviceTaintRules of kubectl gpu cordon.
+const TaintCordoned = "mica.gpu/cordoned"
+
 // Withdrawn is the taint of a device that no further claim gets.
 func Withdrawn() resourceapi.DeviceTaint {
 	return resourceapi.DeviceTaint{Key: TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}
@@ -53,6 +56,8 @@ func Meaning(key string) (why, remedy string) {
 	switch key {
 	case TaintWithdrawn:
 		return "the node's GPUPolicy does not offer it any more", "the withdrawn devices go when the claims that have them end"
+	case TaintCordoned:
+		return "somebody has cordoned it", "kubectl get devicetaintrules -l mica.gpu/cordon -o yaml says who and why, and kubectl gpu uncordon ends it"
 	case TaintFabric:
 		return "the GPU's NVLink fabric is not ready, or has a fault", "the node's Events NVLinkFabricPending and GPUFault say what to do, such as to start the fabric manager"
 	}

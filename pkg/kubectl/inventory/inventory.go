@@ -49,6 +49,8 @@ type GPU struct {
 	Name    string `json:"name"`
 	UUID    string `json:"uuid,omitempty"`
 	Product string `json:"product,omitempty"`
+	// Devices are the names of all shapes that are published of it.
+	Devices []string `json:"-"`
 	// Uses are the shapes in which claims have it now, none where nobody has it.
 	Uses   []Use  `json:"inUse"`
 	Memory Memory `json:"memory"`

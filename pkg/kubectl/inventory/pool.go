@@ -75,6 +75,7 @@ func (r *poolReader) gpus() []GPU {
 	for _, d := range r.devices {
 		g := r.groupOf(d)
 		g.devices = append(g.devices, d)
+		g.gpu.Devices = append(g.gpu.Devices, d.Name)
 	}
 	for _, g := range r.groups {
 		r.describe(g)

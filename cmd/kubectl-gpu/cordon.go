@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
+	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
+	"github.com/mica-gpu/mica/pkg/slice"
+)
+
+// connecter reaches the cluster that the user means.
+type connecter func(clientcmd.ClientConfig) (client.WithWatch, error)
+
+// cordonOptions are those of cordon and uncordon.
+type cordonOptions struct {
+	driver, effect, reason string
+	dryRun                 bool
+	output                 terminal.Format
+}
+
+const cordonLong = `Keep new claims from a GPU in all of its shapes, or from all GPUs of a node, by DeviceTaintRules. Pods
+that have it keep it, unless --effect is NoExecute. The node itself takes other pods as before.
+
+A rule names one device, so a GPU with partitions gets a rule per partition and share. If a GPUPolicy
+offers other shapes of a cordoned GPU later, cordon it again.
+
+--dry-run creates nothing and prints which claims and pods have the GPU now. --effect None creates rules
+that keep nothing away and have the API server report what NoExecute would do.
+
+It takes Kubernetes 1.37, or newer, and the ClusterRole cordon-gpus of Mica's chart.
+
+Exit codes: 0 done, 2 nothing, or not everything, was done.`
+
+func newCordonCommand(config clientcmd.ClientConfig, connect connecter) *cobra.Command {
+	o := cordonOptions{output: terminal.Tabular}
+	command := &cobra.Command{
+		Use:   "cordon gpu NODE/GPU|UUID | node NODE",
+		Short: "Keep new claims from a GPU, or from all GPUs of a node",
+		Long:  cordonLong,
+		Example: "  kubectl gpu cordon gpu ip-10-0-0-1/gpu-3 --reason 'XID 79, ticket 4711'\n  kubectl gpu cordon gpu GPU-7d8c... --effect NoExecute --dry-run\n" +
+			"  kubectl gpu cordon node ip-10-0-0-1\n  kubectl gpu uncordon node ip-10-0-0-1",
+		RunE: func(command *cobra.Command, args []string) error {
+			kind, name, err := cordoned("cordon", args)
+			if err != nil {
+				return err
+			}
+			effect, err := cordon.ParseEffect(o.effect)
+			if err != nil {
+				return err
+			}
+			if err := o.output.Check(terminal.Tabular, terminal.JSON, terminal.YAML); err != nil {
+				return err
+			}
+			connected, err := connect(config)
+			if err != nil {
+				return err
+			}
+			return o.cordon(command.Context(), connected, command.OutOrStdout(), kind, name, effect)
+		},
+	}
+	o.addFlags(command)
+	command.Flags().StringVar(&o.effect, "effect", string(resourceapi.DeviceTaintEffectNoSchedule), "NoSchedule keeps new claims away, NoExecute evicts pods as well, None only reports in the rules' status what NoExecute would do")
+	command.Flags().StringVar(&o.reason, "reason", "", "why, for those who find the rules")
+	command.Flags().StringVarP((*string)(&o.output), "output", "o", string(o.output), "how to print: table, or json or yaml for the rules")
+	return command
+}
+
+func newUncordonCommand(config clientcmd.ClientConfig, connect connecter) *cobra.Command {
+	var o cordonOptions
+	command := &cobra.Command{
+		Use:     "uncordon gpu NODE/GPU|UUID | node NODE",
+		Short:   "Let new claims have a GPU again, or all GPUs of a node",
+		Long:    "Delete the DeviceTaintRules that kubectl gpu cordon has made, and no others. Taints that the driver publishes of sick\nGPUs stay.\n\nExit codes: 0 done, also if nothing was cordoned; 2 nothing, or not everything, was done.",
+		Example: "  kubectl gpu uncordon gpu ip-10-0-0-1/gpu-3\n  kubectl gpu uncordon node ip-10-0-0-1 --dry-run",
+		RunE: func(command *cobra.Command, args []string) error {
+			kind, name, err := cordoned("uncordon", args)
+			if err != nil {
+				return err
+			}
+			connected, err := connect(config)
+			if err != nil {
+				return err
+			}
+			return o.uncordon(command.Context(), connected, command.OutOrStdout(), kind, name)
+		},
+	}
+	o.addFlags(command)
+	return command
+}
+
+func (o *cordonOptions) addFlags(command *cobra.Command) {
+	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "change nothing, and say what would be done")
+	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which the driver publishes devices")
+}
+
+// cordoned takes gpu NODE/GPU, gpu UUID or node NODE.
+func cordoned(verb string, args []string) (kind, name string, err error) {
+	if len(args) == 2 && (args[0] == cordon.OfGPU || args[0] == cordon.OfNode) && args[1] != "" {
+		return args[0], args[1], nil
+	}
+	return "", "", fmt.Errorf("%s wants gpu NODE/GPU, gpu UUID or node NODE, such as gpu n1/gpu-0, and was given %q", verb, strings.Join(args, " "))
+}
+
+func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, out io.Writer, kind, name string, effect resourceapi.DeviceTaintEffect) error {
+	seen, err := fleetReader{reader: cluster, driver: o.driver}.read(ctx)
+	if err != nil {
+		return err
+	}
+	if seen.SlicesHidden {
+		return errors.New("you may not list ResourceSlices, which say what devices a GPU has: ask for the ClusterRole cordon-gpus of Mica's chart")
+	}
+	find := cordon.FindNode
+	if kind == cordon.OfGPU {
+		find = cordon.FindGPU
+	}
+	target, err := find(inventory.Of(seen), name)
+	if err != nil {
+		return err
+	}
+	rules := target.Rules(effect, o.reason)
+	for i := range rules {
+		if o.dryRun {
+			break
+		}
+		if err := apply(ctx, cluster, &rules[i]); err != nil {
+			return fmt.Errorf("%d of %d DeviceTaintRules were written: %w", i, len(rules), err)
+		}
+	}
+	if o.output != terminal.Tabular {
+		return o.output.Encode(out, map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": rules})
+	}
+	report := cordon.Report{Target: target, Effect: effect, Rules: rules, DryRun: o.dryRun, NotSeen: seen.NotSeen}
+	return report.Write(out, terminal.Of(out, os.LookupEnv))
+}
+
+// apply creates a rule, or changes one that an earlier cordon has left.
+func apply(ctx context.Context, cluster client.Client, rule *resourceapi.DeviceTaintRule) error {
+	wanted := rule.DeepCopy()
+	err := cluster.Create(ctx, rule)
+	if apierrors.IsAlreadyExists(err) {
+		var existing resourceapi.DeviceTaintRule
+		if err = cluster.Get(ctx, client.ObjectKeyFromObject(wanted), &existing); err == nil {
+			if !cordon.Ours(&existing) {
+				return fmt.Errorf("DeviceTaintRule %s exists and was not made by kubectl gpu cordon: look at it, and delete it if nobody needs it", existing.Name)
+			}
+			wanted.ResourceVersion = existing.ResourceVersion
+			*rule = *wanted
+			err = cluster.Update(ctx, rule)
+		}
+	}
+	rule.SetGroupVersionKind(resourceapi.SchemeGroupVersion.WithKind("DeviceTaintRule")) // the client leaves it out
+	return ruleError("write", wanted.Name, err)
+}
+
+// ruleError says what to do about an answer of the API server.
+func ruleError(verb, name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case meta.IsNoMatchError(err):
+		return errors.New("the API server has no DeviceTaintRule of resource.k8s.io/v1: it takes Kubernetes 1.37 or newer; until then, kubectl cordon the node")
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("you may not %s DeviceTaintRules (%w): ask for the ClusterRole cordon-gpus of Mica's chart", verb, err)
+	}
+	return fmt.Errorf("%s DeviceTaintRule %s: %w", verb, name, err)
+}
+
+func (o *cordonOptions) uncordon(ctx context.Context, cluster client.WithWatch, out io.Writer, kind, name string) error {
+	var all resourceapi.DeviceTaintRuleList
+	if err := cluster.List(ctx, &all, client.HasLabels{cordon.Label}); err != nil {
+		return ruleError("list", "of cordons", err)
+	}
+	var found cordon.Found
+	if kind == cordon.OfNode {
+		found = cordon.ForNode(all.Items, name)
+	} else {
+		found = cordon.ForGPU(all.Items, name)
+	}
+	for i := range found.Rules {
+		if o.dryRun {
+			break
+		}
+		if err := client.IgnoreNotFound(cluster.Delete(ctx, &found.Rules[i])); err != nil {
+			return fmt.Errorf("%d of %d DeviceTaintRules were deleted: %w", i, len(found.Rules), ruleError("delete", found.Rules[i].Name, err))
+		}
+	}
+	screen := terminal.Of(out, os.LookupEnv)
+	for _, line := range screen.Lines(found.Sentence(kind, name, o.dryRun), 0) {
+		if _, err := fmt.Fprintln(out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// cordons runs cordon or uncordon in a cluster.
+func cordons(t *testing.T, cluster client.WithWatch, verb string, arguments ...string) (string, error) {
+	t.Helper()
+	connect := func(clientcmd.ClientConfig) (client.WithWatch, error) { return cluster, nil }
+	command := newCordonCommand(kubeconfig("research"), connect)
+	if verb == "uncordon" {
+		command = newUncordonCommand(kubeconfig("research"), connect)
+	}
+	command.SilenceUsage, command.SilenceErrors = true, true
+	command.SetArgs(arguments)
+	var out bytes.Buffer
+	command.SetOut(&out)
+	command.SetErr(io.Discard)
+	err := command.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func rulesOf(t *testing.T, cluster client.Client) []resourceapi.DeviceTaintRule {
+	t.Helper()
+	var all resourceapi.DeviceTaintRuleList
+	if err := cluster.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all.Items
+}
+
+func TestCordonAndUncordon(t *testing.T) {
+	cluster := clusterOf(t, "testdata/cluster.yaml").Build()
+	if out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--dry-run"); err != nil || len(rulesOf(t, cluster)) > 0 || !strings.Contains(out, "Nothing was created") {
+		t.Errorf("a dry run: %v, %v: %s", err, rulesOf(t, cluster), out)
+	}
+	if out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--reason", "noisy fan"); err != nil || !strings.Contains(out, "GPU gpu-0 of node n1 gets no new claims") {
+		t.Errorf("%v: %s", err, out)
+	}
+	// Who cordons again means the effect.
+	if _, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--effect", "NoExecute"); err != nil {
+		t.Error(err)
+	}
+	rules := rulesOf(t, cluster)
+	if len(rules) != 1 || rules[0].Spec.Taint.Effect != "NoExecute" || !cordon.Ours(&rules[0]) {
+		t.Fatalf("got %+v", rules)
+	}
+	if _, err := cordons(t, cluster, "cordon", "node", "n1"); err != nil || len(rulesOf(t, cluster)) != 2 {
+		t.Errorf("%v: %v", err, rulesOf(t, cluster))
+	}
+	if out, err := cordons(t, cluster, "uncordon", "node", "n1", "--dry-run"); err != nil || len(rulesOf(t, cluster)) != 2 || !strings.Contains(out, "would be") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := cordons(t, cluster, "uncordon", "node", "n1"); err != nil || len(rulesOf(t, cluster)) != 1 || !strings.Contains(out, "n1/gpu-0") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err := cordons(t, cluster, "uncordon", "gpu", "n1/gpu-0"); err != nil || len(rulesOf(t, cluster)) != 0 {
+		t.Errorf("%v: %v", err, rulesOf(t, cluster))
+	}
+	if out, err := cordons(t, cluster, "uncordon", "gpu", "n1/gpu-0"); err != nil || !strings.Contains(out, "was not cordoned") {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--dry-run", "-o", "yaml")
+	if err != nil || !strings.Contains(out, "kind: DeviceTaintRule") || !strings.Contains(out, "device: gpu-0") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestCordonRefuses(t *testing.T) {
+	rules := schema.GroupResource{Group: "resource.k8s.io", Resource: "devicetaintrules"}
+	for name, tc := range map[string]struct {
+		arguments []string
+		failure   error
+		want      []string
+	}{
+		"nothing":         {nil, nil, []string{"cordon wants", "gpu NODE/GPU"}},
+		"a pod":           {[]string{"pod", "a"}, nil, []string{"cordon wants", "pod a"}},
+		"an effect":       {[]string{"node", "n1", "--effect", "Evict"}, nil, []string{"Evict", "NoExecute"}},
+		"a format":        {[]string{"node", "n1", "-o", "wide"}, nil, []string{"wide"}},
+		"a node":          {[]string{"node", "n9"}, nil, []string{"n9", "kubectl gpu list"}},
+		"a GPU":           {[]string{"gpu", "n1/gpu-9"}, nil, []string{"gpu-9", "gpu-0"}},
+		"an old server":   {[]string{"node", "n1"}, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "DeviceTaintRule"}}, []string{"Kubernetes 1.37"}},
+		"no right":        {[]string{"node", "n1"}, apierrors.NewForbidden(rules, "x", nil), []string{"may not write", "cordon-gpus"}},
+		"somebody else's": {[]string{"node", "n1"}, apierrors.NewAlreadyExists(rules, "x"), []string{"not made by kubectl gpu cordon"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := clusterOf(t, "testdata/cluster.yaml").WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+					return tc.failure
+				},
+				Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+					object.SetName(key.Name)
+					return nil
+				},
+			}).Build()
+			_, err := cordons(t, cluster, "cordon", tc.arguments...)
+			fixture.Sentence(t, err, tc.want...)
+		})
+	}
+	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").Build(), "uncordon", "gpu")
+	fixture.Sentence(t, err, "uncordon wants")
+}
