@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,7 +41,7 @@ offers other shapes of a cordoned GPU later, cordon it again.
 --dry-run creates nothing and prints which claims and pods have the GPU now. --effect None creates rules
 that keep nothing away and have the API server report what NoExecute would do.
 
-It takes Kubernetes 1.37, or newer, and the ClusterRole cordon-gpus of Mica's chart.
+It takes Kubernetes 1.37, or newer, and the ClusterRole mica-cordon-gpus of Mica's chart.
 
 Exit codes: 0 done, 2 nothing, or not everything, was done.`
 
@@ -115,12 +116,9 @@ func cordoned(verb string, args []string) (kind, name string, err error) {
 }
 
 func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, out io.Writer, kind, name string, effect resourceapi.DeviceTaintEffect) error {
-	seen, err := fleetReader{reader: cluster, driver: o.driver}.read(ctx)
+	seen, err := o.read(ctx, cluster)
 	if err != nil {
 		return err
-	}
-	if seen.SlicesHidden {
-		return errors.New("you may not list ResourceSlices, which say what devices a GPU has: ask for the ClusterRole cordon-gpus of Mica's chart")
 	}
 	find := cordon.FindNode
 	if kind == cordon.OfGPU {
@@ -144,6 +142,31 @@ func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, ou
 	}
 	report := cordon.Report{Target: target, Effect: effect, Rules: rules, DryRun: o.dryRun, NotSeen: seen.NotSeen}
 	return report.Write(out, terminal.Of(out, os.LookupEnv))
+}
+
+// read is what is needed of the cluster to tell which devices there are, and who has them. Without a
+// right to the claims, only that is left out.
+func (o *cordonOptions) read(ctx context.Context, cluster client.Reader) (inventory.Seen, error) {
+	var seen inventory.Seen
+	err := eachOf(ctx, cluster, func() client.ObjectList { return &resourceapi.ResourceSliceList{} }, func(object runtime.Object) {
+		seen.Slices = append(seen.Slices, object.(*resourceapi.ResourceSlice).DeepCopy())
+	}, client.MatchingFields{resourceapi.ResourceSliceSelectorDriver: o.driver})
+	switch {
+	case apierrors.IsForbidden(err):
+		return seen, fmt.Errorf("you may not list ResourceSlices, which say what devices a GPU has (%w): ask for the ClusterRole mica-cordon-gpus of Mica's chart", err)
+	case err != nil:
+		return seen, fmt.Errorf("list the ResourceSlices of driver %s: %w", o.driver, err)
+	}
+	err = eachOf(ctx, cluster, func() client.ObjectList { return &resourceapi.ResourceClaimList{} }, func(object runtime.Object) {
+		seen.Holdings = append(seen.Holdings, inventory.HoldingsOf(object.(*resourceapi.ResourceClaim), o.driver)...)
+	})
+	switch {
+	case apierrors.IsForbidden(err):
+		seen.NotSeen = append(seen.NotSeen, notAllClaims+", so who has the devices is not known")
+	case err != nil:
+		return seen, fmt.Errorf("list the ResourceClaims: %w", err)
+	}
+	return seen, nil
 }
 
 // apply creates a rule, or changes one that an earlier cordon has left.
@@ -173,7 +196,7 @@ func ruleError(verb, name string, err error) error {
 	case meta.IsNoMatchError(err):
 		return errors.New("the API server has no DeviceTaintRule of resource.k8s.io/v1: it takes Kubernetes 1.37 or newer; until then, kubectl cordon the node")
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("you may not %s DeviceTaintRules (%w): ask for the ClusterRole cordon-gpus of Mica's chart", verb, err)
+		return fmt.Errorf("you may not %s DeviceTaintRules (%w): ask for the ClusterRole mica-cordon-gpus of Mica's chart", verb, err)
 	}
 	return fmt.Errorf("%s DeviceTaintRule %s: %w", verb, name, err)
 }

@@ -63,6 +63,8 @@ func (r Report) fate(held int) string {
 	claims := count(held, "claim")
 	const evicted = "whatever their PodDisruptionBudgets say, unless their claims tolerate the taint"
 	switch {
+	case held == 0 && len(r.NotSeen) > 0:
+		return "Of the claims that were seen, none has it now."
 	case held == 0:
 		return "No claim has it now."
 	case r.Effect == resourceapi.DeviceTaintEffectNone:
