@@ -98,9 +98,7 @@ func clusterOf(t *testing.T, files ...string) *fake.ClientBuilder {
 		}
 		documents = append(documents, strings.Split(string(content), "\n---\n")...)
 	}
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string {
-		return []string{o.(*resourceapi.ResourceSlice).Spec.Driver}
-	})
+	builder := fake.NewClientBuilder().WithScheme(scheme)
 	for _, document := range documents {
 		var header struct{ APIVersion, Kind string }
 		if err := yaml.Unmarshal([]byte(document), &header); err != nil {

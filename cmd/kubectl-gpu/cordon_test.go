@@ -46,7 +46,7 @@ func rulesOf(t *testing.T, cluster client.Client) []resourceapi.DeviceTaintRule 
 }
 
 func TestCordonAndUncordon(t *testing.T) {
-	cluster := clusterOf(t, "testdata/cluster.yaml").Build()
+	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).Build()
 	if out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--dry-run"); err != nil || len(rulesOf(t, cluster)) > 0 || !strings.Contains(out, "Nothing was created") {
 		t.Errorf("a dry run: %v, %v: %s", err, rulesOf(t, cluster), out)
 	}
@@ -100,7 +100,7 @@ func TestCordonRefuses(t *testing.T) {
 		"somebody else's": {[]string{"node", "n1"}, apierrors.NewAlreadyExists(rules, "x"), []string{"not made by kubectl gpu cordon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := clusterOf(t, "testdata/cluster.yaml").WithInterceptorFuncs(interceptor.Funcs{
+			cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 					return tc.failure
 				},
@@ -113,6 +113,6 @@ func TestCordonRefuses(t *testing.T) {
 			fixture.Sentence(t, err, tc.want...)
 		})
 	}
-	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").Build(), "uncordon", "gpu")
+	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).Build(), "uncordon", "gpu")
 	fixture.Sentence(t, err, "uncordon wants")
 }
