@@ -170,12 +170,12 @@ func (s *sizing) uses(ctx context.Context, target workload.Ref, over time.Durati
 		}
 		vector, is := value.(model.Vector)
 		if !is {
-			return nil, fmt.Errorf("Prometheus at %s answers with a %s: see that the URL is that of its HTTP API", s.prometheus, value.Type())
+			return nil, fmt.Errorf("the server at %s answers with a %s, not as Prometheus does: see that the URL is that of its HTTP API", s.prometheus, value.Type())
 		}
 		*one.into = vector
 	}
 	if len(answers.Peak) == 0 {
-		return nil, fmt.Errorf("Prometheus has no memory of devices of the pods of %s in the last %s: see that it scrapes Mica's plugins (mica_claim_device_info, mica_device_memory_used_bytes), that pods ran in this time, and -n",
+		return nil, fmt.Errorf("no memory of devices of the pods of %s is known to Prometheus in the last %s: see that it scrapes Mica's plugins (mica_claim_device_info, mica_device_memory_used_bytes), that pods ran in this time, and -n",
 			target, s.over)
 	}
 	return answers.Uses()

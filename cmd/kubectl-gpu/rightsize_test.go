@@ -101,7 +101,7 @@ func TestRightsizeThatCannotBeAnswered(t *testing.T) {
 		"without an address":    {nothing, withSlices(t), []string{"deployment/claims", "--prometheus", ""}, []string{"--prometheus is to be the URL", "port-forward"}},
 		"of a year":             {nothing, withSlices(t), []string{"deployment/claims", "--over", "1y"}, []string{"--over", "from 10m to 90d"}},
 		"with a negative":       {nothing, withSlices(t), []string{"deployment/claims", "--reserve", "-1"}, []string{"--reserve is -1"}},
-		"without series":        {nothing, withSlices(t), []string{"deployment/claims"}, []string{"has no memory of devices of the pods of Deployment/claims", "mica_claim_device_info"}},
+		"without series":        {nothing, withSlices(t), []string{"deployment/claims"}, []string{"no memory of devices of the pods of Deployment/claims", "mica_claim_device_info"}},
 		"by another server":     {broken, withSlices(t), []string{"deployment/claims"}, []string{"ask Prometheus at http://127.0.0.1", "shorter --over"}},
 		"by one without an end": {endless, withSlices(t), []string{"deployment/claims"}, []string{"ask Prometheus at http://127.0.0.1"}},
 		"without devices":       {nothing, withSlices(t), []string{"deployment/claims", "--driver-name", "other"}, []string{"no node offers", "driver other"}},

@@ -41,7 +41,7 @@ func examine(ctx context.Context, arguments ...string) (doctor.Report, error) {
 		return report, err
 	}
 	if (err != nil) != (report.Count(doctor.Error) > 0) {
-		return report, fmt.Errorf("it ended with %v, and found %+v", err, report.Findings)
+		return report, errors.Join(err, fmt.Errorf("its status is not that of what it found: %+v", report.Findings))
 	}
 	return report, nil
 }

@@ -103,7 +103,7 @@ func targetOf(d document) (string, error) {
 	kind := cmp.Or(object.Spec.Target.Kind, "Deployment") // KEDA's default
 	target := kind + "/" + object.Spec.Target.Name
 	if !slices.Contains([]string{"Deployment", "StatefulSet", "ReplicaSet"}, kind) {
-		return target, fmt.Errorf("Mica's triggers are for Deployments, StatefulSets and ReplicaSets, and this scales %s", target)
+		return target, fmt.Errorf("triggers of Mica are for Deployments, StatefulSets and ReplicaSets, and this scales %s", target)
 	}
 	return target, nil
 }
