@@ -121,3 +121,33 @@ func compareGolden(t *testing.T, path, got string) {
 	}
 	t.Fatalf("%s has %d lines more than helm renders, the first is: %s", path, len(wantLines)-len(gotLines), wantLines[len(gotLines)])
 }
+
+// Each file for a platform is accepted by the schema as it is, and says what it is for and where that is from.
+func TestValuesForPlatforms(t *testing.T) {
+	files, err := filepath.Glob("values/*.yaml")
+	if err != nil || len(files) < 6 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			if stdout, stderr, err := helm(t, "lint", "--strict", "mica", "--namespace", "mica", "--values", file); err != nil {
+				t.Errorf("helm lint: %v\n%s%s", err, stdout, stderr)
+			}
+			rendered := render(t, "--namespace", "mica", "--values", file)
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(content)
+			if _, root, found := strings.Cut(text, "\nnvidiaDriverRoot: "); found {
+				root, _, _ = strings.Cut(root, "\n")
+				if !strings.Contains(rendered, "value: \""+root+"\"") {
+					t.Errorf("the plugin does not get the driver root %s", root)
+				}
+			}
+			if !strings.HasPrefix(text, "# ") {
+				t.Errorf("%s does not say what it is for", file)
+			}
+		})
+	}
+}

@@ -16,6 +16,8 @@ type cluster struct {
 	servesDRA bool
 	class     *deviceClass
 	namespace string
+	// daemonSets are those of all namespaces.
+	daemonSets []map[string]any
 }
 
 // deviceClass is a DeviceClass that exists; release and namespace are those of the Helm
@@ -52,6 +54,13 @@ func (c cluster) start(t *testing.T) string {
 			"resources": []object{{"name": "deviceclasses", "kind": "DeviceClass", "verbs": []string{"get"}}},
 		})
 	}
+	apps := object{"groupVersion": "apps/v1", "version": "v1"}
+	groups = append(groups, object{"name": "apps", "versions": []object{apps}, "preferredVersion": apps})
+	reply("/apis/apps/v1", object{
+		"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1",
+		"resources": []object{{"name": "daemonsets", "kind": "DaemonSet", "namespaced": true, "verbs": []string{"get", "list"}}},
+	})
+	reply("/apis/apps/v1/daemonsets", object{"kind": "DaemonSetList", "apiVersion": "apps/v1", "metadata": object{}, "items": append([]object{}, c.daemonSets...)})
 	reply("/apis", object{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 	if c.class != nil {
 		metadata := object{"name": c.class.name}

@@ -215,6 +215,11 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 			want:    []string{`The DeviceClass "small.mig.nvidia.com" exists already`, "belongs to no Helm release"},
 		},
 		{
+			name:    "with a device plugin",
+			cluster: cluster{version: "v1.37.1", servesDRA: true, daemonSets: []map[string]any{daemonSet("nvidia-device-plugin-ctr", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 3)}},
+			want:    []string{`DaemonSet "plugin" in the namespace "gpu-operator"`, "kubeletPlugin.besideDevicePlugin=true", "kubectl gpu migrate --check"},
+		},
+		{
 			name:    "with a DeviceClass made by hand",
 			cluster: cluster{version: "v1.37.1", servesDRA: true, class: &deviceClass{name: "gpu.nvidia.com"}},
 			want:    []string{`The DeviceClass "gpu.nvidia.com" exists already`, "belongs to no Helm release"},
@@ -223,6 +228,38 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			expectRefusal(t, append(templateOn(t, test.cluster), test.args...), test.want)
+		})
+	}
+}
+
+func daemonSet(container, image string, nodes int) map[string]any {
+	type object = map[string]any
+	return object{
+		"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": object{"name": "plugin", "namespace": "gpu-operator"},
+		"spec":   object{"template": object{"spec": object{"containers": []object{{"name": container, "image": image}}}}},
+		"status": object{"desiredNumberScheduled": nodes},
+	}
+}
+
+// Only what gives GPUs out is in the way, and only before the first installation.
+func TestChartIsInstalledBesideADevicePlugin(t *testing.T) {
+	plugin := daemonSet("nvidia-device-plugin-ctr", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 3)
+	for name, test := range map[string]struct {
+		set  map[string]any
+		args []string
+	}{
+		"on request":              {plugin, []string{"--set", "kubeletPlugin.besideDevicePlugin=true"}},
+		"by who ignores it":       {plugin, []string{"--set", "kubeletPlugin.ignoreDevicePlugin=true"}},
+		"by an upgrade":           {plugin, []string{"--is-upgrade"}},
+		"GPU Feature Discovery":   {daemonSet("gpu-feature-discovery", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 3), nil},
+		"a plugin without a node": {daemonSet("nvidia-device-plugin-ctr", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 0), nil},
+		"another DaemonSet":       {daemonSet("a", "registry.example.com/agent", 3), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append(templateOn(t, cluster{version: "v1.37.1", servesDRA: true, daemonSets: []map[string]any{test.set}}), "--disable-openapi-validation")
+			if _, stderr, err := helm(t, append(args, test.args...)...); err != nil && strings.Contains(stderr, "device plugin") {
+				t.Errorf("it is refused:\n%s", stderr)
+			}
 		})
 	}
 }
