@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/test/manifest"
 )
 
 // toMigrate are Deployments as they were for the device plugin: a GPU, and a share of one.
@@ -53,7 +55,7 @@ func TestMigratedManifestsRun(t *testing.T) {
 	command.Stderr = &report
 	printed, err := command.Output()
 	must(t, err, "migrate: %s", &report)
-	objects, err := decodeManifests(printed)
+	objects, err := manifest.Read(printed)
 	must(t, err, "decode what was printed:\n%s", printed)
 	for _, object := range objects {
 		switch object := object.(type) {
