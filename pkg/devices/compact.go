@@ -70,7 +70,7 @@ func (i *interned[T]) one(list []T) []T {
 	defer i.lock.Unlock()
 	if first := i.known[content].Value(); first != nil {
 		// A pointer to the first element keeps the list, and equal content has equal length.
-		return unsafe.Slice(first, len(list))
+		return unsafe.Slice(first, len(list)) //nolint:gosec // within the list that the pointer keeps
 	}
 	if len(i.known) >= i.sweep {
 		maps.DeleteFunc(i.known, func(_ [sha256.Size]byte, p weak.Pointer[T]) bool { return p.Value() == nil })

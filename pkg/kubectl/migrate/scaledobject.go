@@ -87,25 +87,30 @@ func decodeTrigger(node *yamlnode.Node) (trigger, error) {
 	return t, err
 }
 
-// targetOf is what is scaled, Kind/name.
+// targetOf is what is scaled: Kind/name, with the group where the kind is none of apps/v1.
 func targetOf(d document) (string, error) {
 	var object struct {
 		Spec struct {
 			Target struct {
-				Kind string `json:"kind"`
-				Name string `json:"name"`
+				APIVersion string `json:"apiVersion"`
+				Kind       string `json:"kind"`
+				Name       string `json:"name"`
 			} `json:"scaleTargetRef"`
 		} `json:"spec"`
 	}
 	if err := yaml.Unmarshal(d.text, &object); err != nil {
 		return "", err
 	}
-	kind := cmp.Or(object.Spec.Target.Kind, "Deployment") // KEDA's default
-	target := kind + "/" + object.Spec.Target.Name
-	if !slices.Contains([]string{"Deployment", "StatefulSet", "ReplicaSet"}, kind) {
-		return target, fmt.Errorf("triggers of Mica are for Deployments, StatefulSets and ReplicaSets, and this scales %s", target)
+	target := object.Spec.Target
+	kind := cmp.Or(target.Kind, "Deployment") // KEDA's default
+	if slices.Contains([]string{"Deployment", "StatefulSet", "ReplicaSet"}, kind) {
+		return kind + "/" + target.Name, nil
 	}
-	return target, nil
+	group, _, has := strings.Cut(target.APIVersion, "/")
+	if !has {
+		return kind + "/" + target.Name, fmt.Errorf("it scales a %s, and does not say of which group: set spec.scaleTargetRef.apiVersion", kind)
+	}
+	return kind + "." + group + "/" + target.Name, nil
 }
 
 // reads says what a trigger's query stands for, and the threshold in percent; or why it cannot be
