@@ -127,3 +127,15 @@ func TestATargetThatIsNotThereIsAnError(t *testing.T) {
 		t.Errorf("it is counted with %v", err)
 	}
 }
+
+// Events and conditions name the kind as the cluster does, however a trigger spells it.
+func TestAKindIsNamedAsTheClusterDoes(t *testing.T) {
+	w := newWorld(t)
+	spelt := lws
+	spelt.Kind = "leaderworkersets"
+	w.targets[spelt.String()] = newGang(template(""), template(""))
+	state, err := w.index.Workload(t.Context(), spelt)
+	if err != nil || state.Ref != lws {
+		t.Errorf("%s is read as %s, %v", spelt, state.Ref, err)
+	}
+}
