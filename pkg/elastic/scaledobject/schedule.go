@@ -142,7 +142,7 @@ func (o Options) windows() ([]cronWindow, error) {
 		if w.replicas <= o.Min {
 			return nil, fmt.Errorf("the schedule %q has no effect, because there are always at least %d replicas: ask for more, or allow fewer", text, o.Min)
 		}
-		if w.replicas+o.Warm > o.Max {
+		if int64(w.replicas)+int64(o.Warm) > int64(o.Max) {
 			return nil, fmt.Errorf("the schedule %q and %d replicas that wait are more than %d in all: allow more", text, o.Warm, o.Max)
 		}
 		all = append(all, w)

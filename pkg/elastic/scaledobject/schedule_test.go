@@ -126,6 +126,7 @@ func TestASchedulesReplicasHaveAnEffect(t *testing.T) {
 		"as many as ever":  {func(o *Options) { o.Min, o.Schedules = 4, []string{"0 8 * * *=4"} }, []string{"no effect", "at least 4"}},
 		"too many":         {func(o *Options) { o.Schedules = []string{"0 8 * * *=9"} }, []string{"more than 8 in all"}},
 		"too many to wait": {func(o *Options) { o.Warm, o.Schedules = 1, []string{"0 8 * * *=8"} }, []string{"1 replicas that wait", "more than 8"}},
+		"beyond numbers":   {func(o *Options) { o.Warm, o.Schedules = 1, []string{"0 8 * * *=2147483647"} }, []string{"1 replicas that wait", "more than 8"}},
 		"an unknown zone":  {func(o *Options) { o.TimeZone, o.Schedules = "Asia/Soul", []string{"0 8 * * *=4"} }, []string{`the time zone "Asia/Soul" is not known`}},
 		"the machine's":    {func(o *Options) { o.TimeZone, o.Schedules = "Local", []string{"0 8 * * *=4"} }, []string{`"Local" is not known`}},
 		"a zone of none":   {func(o *Options) { o.TimeZone = "Asia/Seoul" }, []string{"there is none"}},
