@@ -2,9 +2,11 @@ package docs
 
 import (
 	"bytes"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -61,6 +63,44 @@ func TestTablesAreTables(t *testing.T) {
 		for _, broken := range parse(t, file).broken {
 			t.Errorf("%s: %.60q belongs to no table", file, broken)
 		}
+	}
+}
+
+// pageName is that of a page in a comment or a message. In an address something else is before it, and other
+// projects have other parts.
+var pageName = regexp.MustCompile(`(?:^|[ ("\x60])(docs/(?:(?:start|use|operate|understand|reference|project)/)?[a-z0-9-]+\.md)`)
+
+// What is no Markdown names pages in comments and messages, and is not followed by who moves a page.
+func TestPagesThatAreNamedAreThere(t *testing.T) {
+	named := 0
+	for _, part := range []string{"api", "cmd", "deployments", "examples", "hack", "pkg", "test", ".github"} {
+		err := filepath.WalkDir(filepath.Join(root, part), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil || entry.IsDir() && entry.Name() != "testdata":
+				return err
+			case entry.IsDir():
+				return fs.SkipDir // it has what earlier versions were
+			case !entry.Type().IsRegular() || filepath.Ext(path) == ".md":
+				return nil
+			}
+			content := read(t, path)
+			if !strings.Contains(content, "docs/") {
+				return nil
+			}
+			for _, found := range pageName.FindAllStringSubmatch(content, -1) {
+				named++
+				if _, err := os.Stat(filepath.Join(root, found[1])); err != nil {
+					t.Errorf("%s names %s, which does not exist", path, found[1])
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if named < 20 {
+		t.Errorf("only %d pages are named: does the test look for the right thing?", named)
 	}
 }
 
