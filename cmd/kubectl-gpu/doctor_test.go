@@ -100,7 +100,8 @@ func troubled() []client.Object {
 	kueue := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kueue-system", Name: kueueConfigName}, Data: map[string]string{
 		kueueConfigKey: "resources:\n  deviceClassMappings:\n  - name: gpus\n    sources:\n    - counter: {name: vram, driver: gpu.nvidia.com}\n",
 	}}
-	objects := []client.Object{node, slice, lease, machine, template, kueue, &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "all"}}}
+	everywhere := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: resourceapi.DeviceTaintRuleSpec{DeviceSelector: &resourceapi.DeviceTaintSelector{}}}
+	objects := []client.Object{node, slice, lease, machine, template, kueue, everywhere}
 	for _, name := range []string{"a", "b"} {
 		scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: name}}
 		scaler.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "llm"}

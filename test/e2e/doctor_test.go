@@ -149,7 +149,7 @@ func (s *scenario) trappedNode() string {
 	return name
 }
 
-// trappedWorkloads are in the scenario's namespace, but for a rule that taints nothing.
+// trappedWorkloads are in the scenario's namespace, but for a rule whose taint does nothing to any device.
 func (s *scenario) trappedWorkloads() {
 	s.Helper()
 	ctx := s.Context()
@@ -178,7 +178,8 @@ func (s *scenario) trappedWorkloads() {
 	must(s, err, "create a DaemonSet")
 
 	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Spec: resourcev1.DeviceTaintRuleSpec{
-		Taint: resourcev1.DeviceTaint{Key: testLabel, Effect: resourcev1.DeviceTaintEffectNone},
+		DeviceSelector: &resourcev1.DeviceTaintSelector{},
+		Taint:          resourcev1.DeviceTaint{Key: testLabel, Effect: resourcev1.DeviceTaintEffectNone},
 	}}
 	_, err = s.client.ResourceV1().DeviceTaintRules().Create(ctx, rule, metav1.CreateOptions{})
 	must(s, err, "create a rule for all devices")

@@ -119,9 +119,11 @@ func autoscalerClocks(f *Facts) []Finding {
 	groups, runners := f.paired(), f.runners()
 	var found []Finding
 	var longest time.Duration
-	outlasted := false
 	for _, group := range groups {
 		longest = max(longest, group.ProvisionTimeout())
+	}
+	outlasted := false
+	for _, group := range groups {
 		c := meta.FindStatusCondition(group.Status.Conditions, v1alpha1.ConditionOutlastsAutoscaler)
 		if c == nil || c.Status != metav1.ConditionTrue {
 			continue
@@ -130,7 +132,7 @@ func autoscalerClocks(f *Facts) []Finding {
 		if len(runners) == 0 {
 			found = append(found, Finding{
 				Object: "gpunodegroup/" + group.Name, Message: c.Reason + ": " + c.Message,
-				Fix: fmt.Sprintf("Set %s and %s of Cluster Autoscaler to %s.", autoscaler.FlagProvision, autoscaler.FlagStartup, longest+margin),
+				Fix: fmt.Sprintf("Set %s and %s of Cluster Autoscaler to %s.", autoscaler.FlagProvision, autoscaler.FlagStartup, short(longest+margin)),
 			})
 		}
 	}

@@ -185,17 +185,22 @@ var traps = map[string]trap{
 	"clocks of an autoscaler that nobody sees": {func(f *Facts) {
 		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
 		f.Deployments = f.Deployments[:1]
-	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 35m"},
+	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 35m."},
+	"clocks that a later group needs": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
+		slow := v1alpha1.GPUNodeGroup{}
+		slow.Name, slow.Spec.ProvisionTimeout = "slow", metav1.Duration{Duration: time.Hour}
+		f.Groups = append(f.Groups, slow)
+		f.Deployments = f.Deployments[:1]
+	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 1h5m."},
 	"two autoscalers": {func(f *Facts) { f.Scalers = append(f.Scalers, Scaler{"serving", "byhand", "Deployment/llm"}) },
 		"two-autoscalers", Error, "deployment/llm", "byhand and keda-hpa-llm in namespace serving", "kubectl --namespace serving delete horizontalpodautoscaler byhand"},
 	"a rule for all devices": {func(f *Facts) {
-		f.TaintRules = append(f.TaintRules, taintRule("all", nil, resourceapi.DeviceTaintEffectNoExecute))
+		f.TaintRules = append(f.TaintRules, ruleForAll("all", resourceapi.DeviceTaintEffectNoExecute))
 	},
 		"taint-rule-selector", Error, "devicetaintrule/all", "example.com/sick:NoExecute on every device", "kubectl delete devicetaintrule all"},
 	"a dry run for all devices": {func(f *Facts) {
-		rule := taintRule("dry", nil, resourceapi.DeviceTaintEffectNone)
-		rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{}
-		f.TaintRules = append(f.TaintRules, rule)
+		f.TaintRules = append(f.TaintRules, ruleForAll("dry", resourceapi.DeviceTaintEffectNone))
 	}, "taint-rule-selector", Info, "devicetaintrule/dry", "on every device", "dry"},
 	"a machine with two GPUs in a request": {func(f *Facts) {
 		for _, request := range MultipleDevices([]resourceapi.DeviceRequest{
@@ -295,7 +300,7 @@ func TestAnEmptyCluster(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	facts := healthy()
 	for i := range MaxFindings + 20 {
-		facts.TaintRules = append(facts.TaintRules, taintRule(fmt.Sprintf("rule-%03d", i), nil, resourceapi.DeviceTaintEffectNoSchedule))
+		facts.TaintRules = append(facts.TaintRules, ruleForAll(fmt.Sprintf("rule-%03d", i), resourceapi.DeviceTaintEffectNoSchedule))
 	}
 	report := Examine(facts)
 	if len(report.Findings) != MaxFindings || len(report.Omitted) != 1 || report.Omitted[0].Count != 20 {
@@ -327,6 +332,9 @@ func TestPatience(t *testing.T) {
 			delete(node.Labels, "nvidia.com/gpu.present")
 			node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 			f.Nodes = append(f.Nodes, *node)
+		},
+		"a rule that selects nothing": func(f *Facts) {
+			f.TaintRules = append(f.TaintRules, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute))
 		},
 		"a clock within a second": func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },
 	} {

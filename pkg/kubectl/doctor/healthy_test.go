@@ -129,6 +129,13 @@ func counters(name, node string, generation, of int64) *resourceapi.ResourceSlic
 	return s
 }
 
+// ruleForAll has a selector that is empty, and so selects every device.
+func ruleForAll(name string, effect resourceapi.DeviceTaintEffect) resourceapi.DeviceTaintRule {
+	rule := taintRule(name, nil, effect)
+	rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{}
+	return rule
+}
+
 func taintRule(name string, pool *string, effect resourceapi.DeviceTaintEffect) resourceapi.DeviceTaintRule {
 	rule := resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	rule.Spec.Taint = resourceapi.DeviceTaint{Key: "example.com/sick", Effect: effect}

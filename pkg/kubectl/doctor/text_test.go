@@ -19,7 +19,7 @@ func sick() *Facts {
 		traps[name].set(f)
 	}
 	for i := range 5 {
-		f.TaintRules = append(f.TaintRules, taintRule(fmt.Sprintf("rule-%d", i), nil, resourceapi.DeviceTaintEffectNoSchedule))
+		f.TaintRules = append(f.TaintRules, ruleForAll(fmt.Sprintf("rule-%d", i), resourceapi.DeviceTaintEffectNoSchedule))
 	}
 	f.Unseen[KindPods], f.Unseen[KindGates] = "you may not read them", "you may not read them"
 	return f

@@ -22,8 +22,8 @@ func workloadChecks() []Check {
 	}, {
 		Name:     "taint-rule-selector",
 		Severity: Error,
-		Looks:    "DeviceTaintRules without driver, pool and device",
-		Why:      "A rule without a selector is for every device of the cluster, of all drivers: no claim is allocated, and with NoExecute every pod with a device is deleted.",
+		Looks:    "DeviceTaintRules with a selector that is empty. One without a selector selects nothing",
+		Why:      "A rule with an empty selector is for every device of the cluster, of all drivers: no claim is allocated, and with NoExecute every pod with a device is deleted.",
 		Fix:      "kubectl delete devicetaintrule RULE",
 		Source:   "k8s.io/api/resource/v1, DeviceTaintRuleSpec.deviceSelector",
 		needs:    []Kind{KindTaintRules},
@@ -84,7 +84,7 @@ func last(names []string) string {
 func taintRuleSelector(f *Facts) []Finding {
 	var found []Finding
 	for _, rule := range f.TaintRules {
-		if s := rule.Spec.DeviceSelector; s != nil && (s.Driver != nil || s.Pool != nil || s.Device != nil) {
+		if s := rule.Spec.DeviceSelector; s == nil || s.Driver != nil || s.Pool != nil || s.Device != nil {
 			continue
 		}
 		finding := Finding{
