@@ -116,7 +116,7 @@ func cordoned(verb string, args []string) (kind, name string, err error) {
 }
 
 func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, out io.Writer, kind, name string, effect resourceapi.DeviceTaintEffect) error {
-	seen, err := o.read(ctx, cluster)
+	seen, err := o.read(ctx, cluster, nodeOf(kind, name))
 	if err != nil {
 		return err
 	}
@@ -144,20 +144,30 @@ func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, ou
 	return report.Write(out, terminal.Of(out, os.LookupEnv))
 }
 
-// read is what is needed of the cluster to tell which devices there are, and who has them. Without a
-// right to the claims, only that is left out.
-func (o *cordonOptions) read(ctx context.Context, cluster client.Reader) (inventory.Seen, error) {
-	var seen inventory.Seen
-	err := eachOf(ctx, cluster, func() client.ObjectList { return &resourceapi.ResourceSliceList{} }, func(object runtime.Object) {
-		seen.Slices = append(seen.Slices, object.(*resourceapi.ResourceSlice).DeepCopy())
-	}, client.MatchingFields{resourceapi.ResourceSliceSelectorDriver: o.driver})
-	switch {
-	case apierrors.IsForbidden(err):
-		return seen, fmt.Errorf("you may not list ResourceSlices, which say what devices a GPU has (%w): ask for the ClusterRole mica-cordon-gpus of Mica's chart", err)
-	case err != nil:
-		return seen, fmt.Errorf("list the ResourceSlices of driver %s: %w", o.driver, err)
+// nodeOf is the node that somebody names; empty with a UUID, which can be of any.
+func nodeOf(kind, name string) string {
+	node, _, isGPU := strings.Cut(name, "/")
+	if kind == cordon.OfGPU && !isGPU {
+		return ""
 	}
-	err = eachOf(ctx, cluster, func() client.ObjectList { return &resourceapi.ResourceClaimList{} }, func(object runtime.Object) {
+	return node
+}
+
+// read is what is needed of the cluster to tell which devices there are, of one node if it is known, and
+// who has them. Without a right to the claims, only that is left out.
+func (o *cordonOptions) read(ctx context.Context, cluster client.Reader, node string) (inventory.Seen, error) {
+	var seen inventory.Seen
+	slices := fleetReader{reader: cluster, driver: o.driver}
+	if node != "" {
+		slices.nodes = []string{node}
+	}
+	if err := slices.readSlices(ctx, &seen); err != nil {
+		return seen, err
+	}
+	if seen.SlicesHidden {
+		return seen, errors.New("you may not list ResourceSlices, which say what devices a GPU has: ask for the ClusterRole mica-cordon-gpus of Mica's chart")
+	}
+	err := eachOf(ctx, cluster, func() client.ObjectList { return &resourceapi.ResourceClaimList{} }, func(object runtime.Object) {
 		seen.Holdings = append(seen.Holdings, inventory.HoldingsOf(object.(*resourceapi.ResourceClaim), o.driver)...)
 	})
 	switch {
@@ -178,6 +188,9 @@ func apply(ctx context.Context, cluster client.Client, rule *resourceapi.DeviceT
 		if err = cluster.Get(ctx, client.ObjectKeyFromObject(wanted), &existing); err == nil {
 			if !cordon.Ours(&existing) {
 				return fmt.Errorf("DeviceTaintRule %s exists and was not made by kubectl gpu cordon: look at it, and delete it if nobody needs it", existing.Name)
+			}
+			if was := existing.Spec.Taint.Effect; wanted.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone && was != wanted.Spec.Taint.Effect {
+				return fmt.Errorf("DeviceTaintRule %s has the effect %s, and None would end the cordon: see by --dry-run who would be hit, or uncordon it first", existing.Name, was)
 			}
 			wanted.ResourceVersion = existing.ResourceVersion
 			*rule = *wanted
@@ -206,11 +219,12 @@ func (o *cordonOptions) uncordon(ctx context.Context, cluster client.WithWatch, 
 	if err := cluster.List(ctx, &all, client.HasLabels{cordon.Label}); err != nil {
 		return ruleError("list", "of cordons", err)
 	}
+	rules := cordon.OfDriver(all.Items, o.driver)
 	var found cordon.Found
 	if kind == cordon.OfNode {
-		found = cordon.ForNode(all.Items, name)
+		found = cordon.ForNode(rules, name)
 	} else {
-		found = cordon.ForGPU(all.Items, name)
+		found = cordon.ForGPU(rules, name)
 	}
 	for i := range found.Rules {
 		if o.dryRun {

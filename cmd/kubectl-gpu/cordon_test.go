@@ -46,7 +46,7 @@ func rulesOf(t *testing.T, cluster client.Client) []resourceapi.DeviceTaintRule 
 }
 
 func TestCordonAndUncordon(t *testing.T) {
-	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).Build()
+	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build()
 	if out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--dry-run"); err != nil || len(rulesOf(t, cluster)) > 0 || !strings.Contains(out, "Nothing was created") {
 		t.Errorf("a dry run: %v, %v: %s", err, rulesOf(t, cluster), out)
 	}
@@ -82,6 +82,44 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 }
 
+// The rules of other drivers stay, and so does a cordon that somebody only wants to see the effect of.
+func TestCordonsThatStay(t *testing.T) {
+	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build()
+	for _, arguments := range [][]string{{"node", "n1"}, {"gpu", "n1/gpu-0"}} {
+		if _, err := cordons(t, cluster, "cordon", arguments...); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := cordons(t, cluster, "uncordon", append(arguments, "--driver-name", "gpu.example.com")...); err != nil || !strings.Contains(out, "was not cordoned") {
+			t.Errorf("%v: %s", err, out)
+		}
+		_, err := cordons(t, cluster, "cordon", append(arguments, "--effect", "None")...)
+		fixture.Sentence(t, err, "effect NoSchedule", "--dry-run", "uncordon")
+	}
+	for _, rule := range rulesOf(t, cluster) {
+		if rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNoSchedule {
+			t.Errorf("the cordon %s has ended: %+v", rule.Name, rule.Spec)
+		}
+	}
+}
+
+// A node's slices are 170 kB with eight H100: those of other nodes are not asked for.
+func TestCordonReadsOneNodesSlices(t *testing.T) {
+	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			asked := (&client.ListOptions{}).ApplyOptions(options)
+			if _, is := list.(*resourceapi.ResourceSliceList); is && !strings.Contains(asked.FieldSelector.String(), "spec.nodeName=n1") {
+				t.Errorf("slices are selected by %s", asked.FieldSelector)
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	for _, arguments := range [][]string{{"node", "n1"}, {"gpu", "n1/gpu-0"}} {
+		if _, err := cordons(t, cluster, "cordon", arguments...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestCordonRefuses(t *testing.T) {
 	rules := schema.GroupResource{Group: "resource.k8s.io", Resource: "devicetaintrules"}
 	for name, tc := range map[string]struct {
@@ -100,7 +138,7 @@ func TestCordonRefuses(t *testing.T) {
 		"somebody else's": {[]string{"node", "n1"}, apierrors.NewAlreadyExists(rules, "x"), []string{"not made by kubectl gpu cordon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithInterceptorFuncs(interceptor.Funcs{
+			cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 					return tc.failure
 				},
@@ -113,6 +151,6 @@ func TestCordonRefuses(t *testing.T) {
 			fixture.Sentence(t, err, tc.want...)
 		})
 	}
-	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).Build(), "uncordon", "gpu")
+	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build(), "uncordon", "gpu")
 	fixture.Sentence(t, err, "uncordon wants")
 }

@@ -162,6 +162,15 @@ func slicesByDriver() (client.Object, string, client.IndexerFunc) {
 	}
 }
 
+func slicesByNode() (client.Object, string, client.IndexerFunc) {
+	return &resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorNodeName, func(o client.Object) []string {
+		if node := o.(*resourceapi.ResourceSlice).Spec.NodeName; node != nil {
+			return []string{*node}
+		}
+		return nil
+	}
+}
+
 // Of what runs only what can change is printed, as somebody would have written it.
 func TestMigrateReadsTheCluster(t *testing.T) {
 	got := runMigrate(t, migrateCluster(t, interceptor.Funcs{}), "")

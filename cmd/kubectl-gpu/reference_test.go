@@ -25,7 +25,7 @@ weight: 40
 
 <!-- Made of the commands by ` + "`go generate ./cmd/kubectl-gpu`" + `. Change their texts in cmd/kubectl-gpu. -->
 
-` + "`make build`" + ` makes ` + "`bin/kubectl-gpu`" + `: put it on the ` + "`PATH`" + `, and kubectl finds it. It reads the cluster with your own rights.
+` + "`make build`" + ` makes ` + "`bin/kubectl-gpu`" + `: put it on the ` + "`PATH`" + `, and kubectl finds it. It reads the cluster with your own rights. Only ` + "`cordon`" + ` and ` + "`uncordon`" + ` change something there.
 `
 
 // The page with all commands is made of the commands: run this test with -update after a change.

@@ -179,6 +179,14 @@ func Ours(rule *resourceapi.DeviceTaintRule) bool {
 	return rule.Labels[labelManagedBy] == manager && rule.Labels[Label] != ""
 }
 
+// OfDriver are the rules for a driver's devices.
+func OfDriver(all []resourceapi.DeviceTaintRule, driver string) []resourceapi.DeviceTaintRule {
+	return slices.DeleteFunc(slices.Clone(all), func(rule resourceapi.DeviceTaintRule) bool {
+		s := rule.Spec.DeviceSelector
+		return s == nil || s.Driver == nil || *s.Driver != driver
+	})
+}
+
 // Found are the rules of a target that exist.
 type Found struct {
 	Rules []resourceapi.DeviceTaintRule

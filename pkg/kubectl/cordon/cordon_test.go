@@ -183,6 +183,18 @@ func TestRulesAreFoundAgain(t *testing.T) {
 	}
 }
 
+// A claim with two devices of the node is one claim.
+func TestClaimsAreCountedOnce(t *testing.T) {
+	target := Target{Kind: OfNode, Node: "n", GPUs: []inventory.GPU{
+		{Name: "gpu-0", Claims: []inventory.Hold{{Namespace: "a", Claim: "pair", Device: "gpu-0"}}},
+		{Name: "gpu-1", Claims: []inventory.Hold{{Namespace: "a", Claim: "pair", Device: "gpu-1"}}},
+	}}
+	var out bytes.Buffer
+	if err := (Report{Target: target, Effect: effect}).Write(&out, terminal.Screen{}); err != nil || !strings.Contains(out.String(), "The pods of 1 claim keep it") {
+		t.Errorf("%v: %s", err, &out)
+	}
+}
+
 func TestReports(t *testing.T) {
 	var all bytes.Buffer
 	idle := gpuOf(t, inventory.Seen{Slices: published(t, node)}, node+"/gpu-1")

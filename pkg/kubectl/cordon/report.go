@@ -8,6 +8,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
@@ -29,7 +30,7 @@ func (r Report) Write(w io.Writer, screen terminal.Screen) error {
 		lines = append(lines, screen.Lines("Not seen: "+text+".", 0)...)
 	}
 	held := r.Target.Held()
-	lines = append(lines, screen.Lines(r.fate(len(held)), 0)...)
+	lines = append(lines, screen.Lines(r.fate(claimsOf(held)), 0)...)
 	if len(held) > 0 {
 		lines = append(lines, "")
 	}
@@ -41,6 +42,16 @@ func (r Report) Write(w io.Writer, screen terminal.Screen) error {
 		t.Rows = append(t.Rows, terminal.Texts(hold.Namespace, hold.Claim, hold.Device, cmp.Or(strings.Join(hold.Pods, ", "), "-")))
 	}
 	return screen.Write(w, t)
+}
+
+// claimsOf counts claims, which can have several devices.
+func claimsOf(held []inventory.Hold) int {
+	type claim struct{ namespace, name string }
+	claims := map[claim]bool{}
+	for _, hold := range held {
+		claims[claim{hold.Namespace, hold.Claim}] = true
+	}
+	return len(claims)
 }
 
 func (r Report) sentence() string {
