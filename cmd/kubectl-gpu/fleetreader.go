@@ -140,6 +140,7 @@ func (r fleetReader) readClaims(ctx context.Context, seen *inventory.Seen) error
 	case apierrors.IsForbidden(err) && r.only != "":
 		return fmt.Errorf("list the ResourceClaims of namespace %s: %w: ask for the ClusterRole view there, or %s", r.only, err, askFor)
 	case apierrors.IsForbidden(err):
+		seen.ClaimsHidden = true
 		seen.NotSeen[len(seen.NotSeen)-1] = fmt.Sprintf("you may list no ResourceClaims, neither of all namespaces nor of %s, so GPUs are shown without who has them, and without what is free: %s", r.namespace, askFor)
 	case err != nil:
 		return fmt.Errorf("list the ResourceClaims: %w", err)

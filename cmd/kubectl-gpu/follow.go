@@ -117,7 +117,9 @@ func (f *follower) start(ctx context.Context, running *sync.WaitGroup) error {
 	if !f.seen.RulesHidden {
 		f.rules = begin(&resourceapi.DeviceTaintRule{}, &resourceapi.DeviceTaintRuleList{}, nil)
 	}
-	f.claims = begin(&resourceapi.ResourceClaim{}, &resourceapi.ResourceClaimList{}, nil, client.InNamespace(f.seen.OfNamespace))
+	if !f.seen.ClaimsHidden {
+		f.claims = begin(&resourceapi.ResourceClaim{}, &resourceapi.ResourceClaimList{}, nil, client.InNamespace(f.seen.OfNamespace))
+	}
 	if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
 		return fmt.Errorf("read the cluster a second time, to watch it: %w", context.Cause(ctx))
 	}
@@ -150,7 +152,7 @@ func (f *follower) listWatch(empty client.ObjectList, options []client.ListOptio
 
 // current is what is to be seen now.
 func (f *follower) current() inventory.Seen {
-	now := inventory.Seen{OfNamespace: f.seen.OfNamespace, SlicesHidden: f.seen.SlicesHidden}
+	now := inventory.Seen{OfNamespace: f.seen.OfNamespace, SlicesHidden: f.seen.SlicesHidden, ClaimsHidden: f.seen.ClaimsHidden}
 	now.Slices = listed[*resourceapi.ResourceSlice](f.slices)
 	for _, rule := range listed[*resourceapi.DeviceTaintRule](f.rules) {
 		now.Rules = append(now.Rules, *rule)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -42,6 +43,44 @@ func (p *printedSoFar) taken() string {
 type listsFirst struct{ client.WithWatch }
 
 func (listsFirst) IsWatchListSemanticsUnSupported() bool { return true }
+
+// mayNotListClaims refuses as the API server does, in every namespace.
+type mayNotListClaims struct{ listsFirst }
+
+func (c mayNotListClaims) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, is := list.(*resourceapi.ResourceClaimList); is {
+		return apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "", nil)
+	}
+	return c.listsFirst.List(ctx, list, options...)
+}
+
+// Who may list no claims at all watches the GPUs, and does not wait for claims for ever.
+func TestGPUsAreWatchedWithoutClaims(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithIndex(slicesByDriver())
+	for _, s := range nodeSlices(publishedBy(t, "g5.12xlarge", gpu.Policy{Whole: true}), "n1") {
+		builder.WithObjects(s)
+	}
+	c := mayNotListClaims{listsFirst{builder.Build()}}
+	r := fleetReader{reader: c, driver: fixture.Driver, namespace: "default"}
+	seen, err := r.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	f := &follower{reader: r, client: c, seen: seen, changed: make(chan struct{}, 1)}
+	var running sync.WaitGroup
+	if err := f.start(ctx, &running); err != nil {
+		t.Error(err)
+	} else if now := f.current(); len(now.Slices) == 0 || !now.ClaimsHidden {
+		t.Errorf("got %d slices, claims hidden: %t", len(now.Slices), now.ClaimsHidden)
+	}
+	stop()
+	running.Wait()
+}
 
 // Who watches is shown all GPUs, and then those that change.
 func TestGPUsThatChangeAreListed(t *testing.T) {

@@ -24,7 +24,8 @@ type Seen struct {
 	// Holdings are what claims have of the driver's devices.
 	Holdings []Holding
 	// SlicesHidden and RulesHidden tell that they may not be seen: what is missing of them says nothing.
-	SlicesHidden, RulesHidden bool
+	// ClaimsHidden tells that no claim may be, not even of OfNamespace.
+	SlicesHidden, RulesHidden, ClaimsHidden bool
 	// OfNamespace is the only namespace whose claims are in Holdings, empty: all are. Of a part
 	// nobody can tell what is free.
 	OfNamespace string

@@ -104,6 +104,24 @@ func TestWhatNeedsNoChangeIsKept(t *testing.T) {
 	}
 }
 
+// One class has all profiles, so its quota is that of all of them together.
+func TestQuotasOfProfilesAddUp(t *testing.T) {
+	quota := "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: a}\nspec:\n  hard:\n    requests.nvidia.com/mig-1g.10gb: 4\n    requests.nvidia.com/mig-2g.20gb: \"2\"\n    requests.nvidia.com/gpu: 1\n"
+	once, err := Run([]Source{{Name: "f", Text: []byte(quota)}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`mig.nvidia.com.deviceclass.resource.k8s.io/devices: "6"`, `  gpu.nvidia.com.deviceclass.resource.k8s.io/devices: "1"`} {
+		if !strings.Contains(string(once.Manifests), want) {
+			t.Errorf("%q is not in\n%s", want, once.Manifests)
+		}
+	}
+	twice, err := Run([]Source{{Name: "f", Text: once.Manifests}}, Options{})
+	if err != nil || !bytes.Equal(once.Manifests, twice.Manifests) {
+		t.Errorf("%v, once:\n%s\ntwice:\n%s", err, once.Manifests, twice.Manifests)
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - {name: a, image: b, resources: {limits: {nvidia.com/gpu: 1}}}\n"
 	config := "version: v1\nsharing:\n  timeSlicing:\n    resources: [{name: gpu, replicas: 4}]\n"

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // quota adds what bounds claims: requests of extended resources do not count them.
@@ -15,14 +16,15 @@ func (m *migration) quota(d document) (bool, error) {
 	}
 	var names []string
 	for name := range quota.Spec.Hard {
-		if resource := strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix); resource != string(name) && isGPU(resource) {
+		if counted := strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix); counted != string(name) && isGPU(counted) {
 			names = append(names, string(name))
 		}
 	}
 	slices.Sort(names)
 	changed := false
+	// A class has all profiles: what there was for each of them adds up.
+	bounds := map[string]resource.Quantity{}
 	for _, name := range names {
-		hard := quota.Spec.Hard[corev1.ResourceName(name)]
 		a, err := m.meaning(nil).ask(strings.TrimPrefix(name, corev1.DefaultResourceRequestsPrefix), 1)
 		if err != nil {
 			m.find(d, Blocked, "spec.hard["+name+"]", err.Error(), "")
@@ -35,9 +37,12 @@ func (m *migration) quota(d document) (bool, error) {
 		if !changed {
 			expand(d.node)
 		}
-		set(get(d.node, "spec", "hard"), devices, hard.String())
+		bound := bounds[devices]
+		bound.Add(quota.Spec.Hard[corev1.ResourceName(name)])
+		bounds[devices] = bound
+		set(get(d.node, "spec", "hard"), devices, bound.String())
 		changed = true
-		m.find(d, Moved, "spec.hard["+name+"]", "claims are bounded by "+devices+": "+hard.String(), "")
+		m.find(d, Moved, "spec.hard["+name+"]", "claims are bounded by "+devices+": "+bound.String(), "")
 		if a.profile != "" {
 			m.find(d, Look, "spec.hard["+name+"]", "a quota of devices does not tell MIG profiles apart: it counts all of "+a.class,
 				"to have one per profile, make DeviceClasses with deviceClass.profiles of Mica's chart")
