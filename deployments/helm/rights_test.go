@@ -77,9 +77,10 @@ func documented(t *testing.T, heading string) rights {
 
 func TestDocumentedRightsAreThoseOfTheRoles(t *testing.T) {
 	for role, heading := range map[string]string{
-		"mica-controller": "What the controller can do",
-		"mica-plugin":     "What they can do in the cluster",
-		"mica-view-gpus":  "What people may see",
+		"mica-controller":  "What the controller can do",
+		"mica-plugin":      "What they can do in the cluster",
+		"mica-view-gpus":   "What people may see",
+		"mica-cordon-gpus": "What people may cordon",
 	} {
 		want, got := granted(t, role), documented(t, heading)
 		for _, right := range slices.Sorted(maps.Keys(want)) {
