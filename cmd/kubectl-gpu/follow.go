@@ -16,6 +16,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
+	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
 // settle is how long changes are gathered before they are printed: a claim's allocation and its pod
@@ -62,11 +63,24 @@ func (l *listing) follow(ctx context.Context, c client.WithWatch, r fleetReader)
 		case <-time.After(settle):
 		}
 		now := inventory.Of(f.current()).Only(l.filter)
-		if err := l.print.inventory(changes(before, now)); err != nil {
+		if err := l.showChanges(changes(before, now)); err != nil {
 			return err
 		}
 		before = byGPU(now)
 	}
+}
+
+// showChanges prints nothing where nothing has changed. YAML needs a line between two documents.
+func (l *listing) showChanges(changed inventory.Inventory) error {
+	if len(changed.GPUs) == 0 {
+		return nil
+	}
+	if l.print.format == terminal.YAML {
+		if _, err := fmt.Fprintln(l.print.out, "---"); err != nil {
+			return err
+		}
+	}
+	return l.print.inventory(changed)
 }
 
 type gpuKey struct{ driver, pool, name string }

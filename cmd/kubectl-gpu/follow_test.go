@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -43,6 +44,24 @@ func (p *printedSoFar) taken() string {
 type listsFirst struct{ client.WithWatch }
 
 func (listsFirst) IsWatchListSemanticsUnSupported() bool { return true }
+
+// For programs, each change is a document of its own, and what changes no GPU is none.
+func TestChangesAreDocuments(t *testing.T) {
+	for format, want := range map[terminal.Format]string{
+		terminal.YAML:    "---\ngpus:\n- ",
+		terminal.JSON:    "{\n  \"gpus\": [\n    {",
+		terminal.Tabular: "NODE",
+	} {
+		var out bytes.Buffer
+		l := &listing{print: printer{out: &out, notes: &out, format: format}}
+		if err := l.showChanges(inventory.Inventory{GPUs: []inventory.GPU{}}); err != nil || out.Len() > 0 {
+			t.Errorf("%s: without a change: %v: %s", format, err, &out)
+		}
+		if err := l.showChanges(inventory.Inventory{GPUs: []inventory.GPU{{Node: "n1", Name: "gpu-0"}}}); err != nil || !strings.HasPrefix(out.String(), want) {
+			t.Errorf("%s: %v: %s", format, err, &out)
+		}
+	}
+}
 
 // mayNotListClaims refuses as the API server does, in every namespace.
 type mayNotListClaims struct{ listsFirst }
