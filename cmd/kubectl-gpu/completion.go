@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
 )
 
 const (
@@ -65,6 +67,9 @@ func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 			panic(err) // a flag that is not there
 		}
 	}
+	oneOf := func(texts ...string) completion {
+		return cobra.FixedCompletions(texts, cobra.ShellCompDirectiveNoFileComp)
+	}
 	complete(root, clientcmd.FlagNamespace, namesOf(config, "Namespace", false, ""))
 	for _, command := range root.Commands() {
 		switch command.Name() {
@@ -72,10 +77,37 @@ func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 			command.ValidArgsFunction = namesOf(config, "Pod", true, "pod/")
 		case "list":
 			complete(command, "node", namesOf(config, "Node", false, ""))
-			complete(command, "output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+			complete(command, "output", oneOf("table", "wide", "json", "yaml"))
+		case "simulate", "slices":
+			complete(command, "output", oneOf("table", "wide", "json", "yaml"))
 		case "top":
-			complete(command, "sort-by", cobra.FixedCompletions([]string{"name", "utilization", "memory"}, cobra.ShellCompDirectiveNoFileComp))
-			complete(command, "output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+			complete(command, "sort-by", oneOf("name", "utilization", "memory"))
+			complete(command, "output", oneOf("table", "json", "yaml"))
+		case "doctor", "rightsize":
+			complete(command, "output", oneOf("table", "json", "yaml"))
+		case "migrate":
+			complete(command, "output", oneOf(outputManifests, outputReport, outputJSON))
+		case "cordon":
+			command.ValidArgsFunction = cordonedNames(config)
+			complete(command, "effect", oneOf("NoSchedule", "NoExecute", "None"))
+			complete(command, "output", oneOf("table", "json", "yaml"))
+		case "uncordon":
+			command.ValidArgsFunction = cordonedNames(config)
 		}
+	}
+}
+
+// cordonedNames completes gpu and node, and the names of nodes. GPUs are in ResourceSlices, which are too large to read
+// while somebody waits.
+func cordonedNames(config clientcmd.ClientConfig) completion {
+	nodes := namesOf(config, "Node", false, "")
+	return func(command *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		switch {
+		case len(args) == 0:
+			return []string{cordon.OfGPU, cordon.OfNode}, cobra.ShellCompDirectiveNoFileComp
+		case len(args) == 1 && args[0] == cordon.OfNode:
+			return nodes(command, args, begun)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -38,6 +38,13 @@ func TestShellsCompleteNames(t *testing.T) {
 		"a format":             {[]string{"list", "-o", ""}, "table wide json yaml"},
 		"an order":             {[]string{"top", "--sort-by", ""}, "name utilization memory"},
 		"what to print":        {[]string{"top", ""}, "pods namespaces"},
+		"what to cordon":       {[]string{"cordon", ""}, "gpu node"},
+		"a node to cordon":     {[]string{"cordon", "node", "n"}, "n1 n2"},
+		"a node to uncordon":   {[]string{"uncordon", "node", "o"}, "other"},
+		"one node to cordon":   {[]string{"cordon", "node", "n1", ""}, ""},
+		"an effect":            {[]string{"cordon", "--effect", ""}, "NoSchedule NoExecute None"},
+		"what migrate prints":  {[]string{"migrate", "-o", ""}, "yaml table json"},
+		"the doctor's format":  {[]string{"doctor", "-o", ""}, "table json yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)
