@@ -30,6 +30,9 @@ const (
 	// fresh is how long an answer stands, also one that is an error: a ScaledObject has several
 	// triggers, which are asked about twice in 15 s.
 	fresh = 10 * time.Second
+	// stale is how long the last target stands in for an answer that does not come: a cache would have it
+	// as well, and to be without would make KEDA fall back.
+	stale = time.Minute
 	// most are remembered.
 	most = 4096
 	// patience is for the answers of the API server to one question.
@@ -51,10 +54,15 @@ func NewReader(cluster Cluster, clock clock.PassiveClock, remedy func(resource s
 	return &Reader{cluster: cluster, remedy: remedy, clock: clock, answers: cache.NewLRUExpireCacheWithClock(most, clock)}
 }
 
+// errUnanswered is that the cluster has said nothing of the object.
+var errUnanswered = errors.New("no answer")
+
 // answer is what became of a question.
 type answer struct {
 	target *Target
 	err    error
+	// read is when the cluster gave the target.
+	read time.Time
 	// until is when it is asked again. It is kept longer, for what has not changed.
 	until time.Time
 }
@@ -62,7 +70,8 @@ type answer struct {
 // keep is how long a target is remembered that nobody asks for.
 const keep = 10 * time.Minute
 
-// Read gives an object, as it was some seconds ago at the earliest. It is ErrNotFound where there
+// Read gives an object, as it was some seconds ago at the earliest; while the cluster does not answer, as it
+// was up to a minute ago. It is ErrNotFound where there
 // is none of that name.
 func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 	now := r.clock.Now()
@@ -76,7 +85,10 @@ func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		target, err := r.ask(ctx, name, last.target)
-		a := answer{target, err, now.Add(fresh)}
+		a := answer{target, err, now, now.Add(fresh)}
+		if errors.Is(err, errUnanswered) && last.target != nil && now.Sub(last.read) <= stale {
+			a.target, a.err, a.read = last.target, nil, last.read
+		}
 		r.answers.Add(name, a, keep)
 		return a, nil
 	})
@@ -129,5 +141,5 @@ func (r *Reader) explain(name Name, resource schema.GroupResource, sub string, e
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%s may not be read (%s): %s", name, resource, r.remedy(resource))
 	}
-	return fmt.Errorf("read %s of %s in namespace %q: %w", resource, name, name.Namespace, err)
+	return fmt.Errorf("read %s of %s in namespace %q: %w: %w", resource, name, name.Namespace, errUnanswered, err)
 }

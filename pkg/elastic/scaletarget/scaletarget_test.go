@@ -264,3 +264,32 @@ func TestWhatCannotBeReadIsSaidInWords(t *testing.T) {
 		})
 	}
 }
+
+// As with a cache, an API server that does not answer for a while is no reason for a fallback.
+func TestTheLastAnswerStandsWhileNobodyAnswers(t *testing.T) {
+	c := &cluster{object: decode(t, gang), scale: scaleOf(2, leaders)}
+	r, clock := newReader(c)
+	if _, err := r.Read(t.Context(), llm); err != nil {
+		t.Fatal(err)
+	}
+	c.err = errors.New("connection refused")
+	for range stale / fresh {
+		clock.Step(fresh)
+		if target, err := r.Read(t.Context(), llm); err != nil || target.Replicas != 2 {
+			t.Errorf("%s after it was read: %+v, %v", clock.Since(time.Unix(1e9, 0)), target, err)
+		}
+	}
+	clock.Step(fresh)
+	_, err := r.Read(t.Context(), llm)
+	fixture.Sentence(t, err, "connection refused")
+	c.err = nil
+	clock.Step(fresh)
+	if _, err := r.Read(t.Context(), llm); err != nil {
+		t.Fatal(err)
+	}
+	c.object, c.scale = nil, nil
+	clock.Step(fresh)
+	if _, err := r.Read(t.Context(), llm); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an object that is gone is read with %v", err)
+	}
+}
