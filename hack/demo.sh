@@ -53,8 +53,8 @@ say "A pod with a ResourceClaimTemplate (examples/pod-with-template.yaml):"
 hack/apply.sh examples/pod-with-template.yaml
 "$kubectl" wait --for=condition=Ready pod/gpu-pod --timeout=2m
 
-say "What the scheduler gave it:"
-"$kubectl" get resourceclaims -o jsonpath='{range .items[*]}{.metadata.name}{": "}{.status.allocation.devices.results[*].device}{" on "}{.status.allocation.devices.results[*].pool}{"\n"}{end}'
+say "Who has which GPU (kubectl gpu list):"
+bin/kubectl-gpu list
 
 say "What its container sees:"
 "$kubectl" logs gpu-pod

@@ -66,7 +66,9 @@ func (s *scenario) runDocumented(where, script string) {
 	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c",
 		"kubectl config set-context --current --namespace="+s.namespace+" >/dev/null\n"+script)
 	command.Dir = directory
-	command.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(directory, "config"))
+	// kubectl finds the plugin gpu on PATH.
+	path := filepath.Dir(os.Getenv("MICA_KUBECTL_GPU")) + ":" + os.Getenv("PATH")
+	command.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(directory, "config"), "PATH="+path)
 	if output, err := command.CombinedOutput(); err != nil {
 		s.Errorf("%s: %v: the commands\n%s\nend with\n%s", where, err, script, output)
 	}

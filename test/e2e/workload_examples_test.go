@@ -63,7 +63,7 @@ func TestWorkloadExamples(t *testing.T) {
 // Every directory of examples has a test that applies it.
 func TestEveryExampleIsApplied(t *testing.T) {
 	tested := []string{
-		"batch", "llm-serving", "prefill-decode", "warm-pool", // TestKEDA/examples
+		"batch", "llm-serving", "prefill-decode", "queue", "warm-pool", // TestKEDA/examples
 		"embedding", "inference-gateway", "notebook", "same-zone", // TestWorkloadExamples
 		"efa", "multi-node", "spot", "training", // TestScaleOutExamples
 		"scale-out",  // below
