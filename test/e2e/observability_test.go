@@ -27,7 +27,7 @@ const observabilityDirectory = "../../deployments/observability"
 // queries.
 func TestAlertsFireForWhatTheyAreFor(t *testing.T) {
 	t.Parallel()
-	command := exec.CommandContext(t.Context(), os.Getenv("MICA_PROMTOOL"), "test", "rules", "alerts_test.yaml", "queries_test.yaml")
+	command := exec.CommandContext(t.Context(), os.Getenv("MICA_PROMTOOL"), "test", "rules", "alerts_test.yaml", "queries_test.yaml", "rightsize_test.yaml")
 	command.Dir = observabilityDirectory
 	output, err := command.CombinedOutput()
 	must(t, err, "run promtool (MICA_PROMTOOL): %s", output)

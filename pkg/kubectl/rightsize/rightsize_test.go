@@ -136,14 +136,14 @@ func TestQueriesAreOfTheWorkloadsPods(t *testing.T) {
 
 // Prometheus' own tool plays these queries.
 func TestTheQueriesArePlayed(t *testing.T) {
-	played, err := os.ReadFile("../../../deployments/observability/queries_test.yaml")
+	played, err := os.ReadFile("../../../deployments/observability/rightsize_test.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	queries := QueriesOf(workload.Ref{Kind: "Deployment", Namespace: "ml", Name: "llm"}, time.Hour)
 	for _, query := range []string{queries.Peak, queries.Busy} {
 		if !strings.Contains(string(played), query+"\n") {
-			t.Errorf("queries_test.yaml does not have %s", query)
+			t.Errorf("rightsize_test.yaml does not have %s", query)
 		}
 	}
 }
