@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,13 +25,13 @@ import (
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "sbom:", err)
-		os.Exit(1) //nolint:forbidigo // this is main
+		os.Exit(1)
 	}
 }
 
 func run(out io.Writer, args []string) error {
 	if len(args) < 3 {
-		return fmt.Errorf("usage: sbom NAME VERSION FILE...")
+		return errors.New("a name, a version and at least one binary are needed, as sbom NAME VERSION FILE")
 	}
 	document, err := describe(args[0], args[1], args[2:])
 	if err != nil {
