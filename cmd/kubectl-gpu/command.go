@@ -14,7 +14,7 @@ func newCommand() *cobra.Command {
 	overrides := &clientcmd.ConfigOverrides{}
 	command := &cobra.Command{
 		Use:           "kubectl-gpu",
-		Short:         "Explain what pods that ask for GPUs wait for, and scale workloads that have them",
+		Short:         "Show GPUs and who has them, explain why pods wait for them, and find what keeps them from pods",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},

@@ -1,7 +1,7 @@
-// Command kubectl-gpu is a plugin of kubectl: kubectl gpu explain pod/NAME says why a pod that
-// asks for GPUs waits, and which node group would have what it asks for; kubectl gpu scaledobject
-// prints the objects by which KEDA scales a workload with GPUs. It reads the cluster with its
-// user's rights. Only kubectl gpu cordon and uncordon change something there.
+// Command kubectl-gpu is a plugin of kubectl. It tells which GPUs there are, who has them and how busy
+// they are; why a pod waits for one, and where it would go; what in a cluster keeps GPUs from pods. It
+// prints ScaledObjects for KEDA, and manifests for the device plugin rewritten for claims. It reads the
+// cluster with its user's rights. Only kubectl gpu cordon and uncordon change something there.
 package main
 
 import (
