@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks what a compiler does not: Go (golangci-lint, logcheck), generated files, shell scripts
-# (shellcheck), GitHub's workflows (actionlint) and spelling (misspell). All checks run even when the first one fails.
+# (shellcheck), GitHub's workflows (actionlint) and spelling (misspell, hunspell). All checks run even when the first one fails.
 #
 #   GOLANGCI_LINT  the golangci-lint to use; by default the one that bin/cluster builds
-#   CI             when "true", a missing shellcheck is installed with apt-get
+#   CI             when "true", a missing shellcheck or hunspell is installed with apt-get
 #
 # shellcheck disable=SC2317,SC2329  # the checks are called by name
 set -uo pipefail
@@ -58,17 +58,20 @@ generated() {
 	return "${same}"
 }
 
-have_shellcheck() {
-	command -v shellcheck >/dev/null && return
+# have COMMAND PACKAGE... says whether there is a command, and installs the packages that have it with CI=true.
+have() {
+	local command=$1
+	shift
+	command -v "${command}" >/dev/null && return
 	if [[ ${CI:-} == true && $(id -u) == 0 ]]; then
-		apt-get update -qq >/dev/null && apt-get install -y -qq shellcheck >/dev/null && return
+		apt-get update -qq >/dev/null && apt-get install -y -qq "$@" >/dev/null && return
 	fi
-	echo "shellcheck is missing; install it with: apt-get install shellcheck" >&2
+	echo "${command} is missing; install it with: apt-get install $*" >&2
 	return 1
 }
 
 scripts() {
-	have_shellcheck || return 1
+	have shellcheck shellcheck || return 1
 	local files
 	mapfile -t files < <(find . \( -path ./.git -o -path ./bin \) -prune -o -type f -name '*.sh' -print)
 	shellcheck --external-sources .ci/run "${files[@]}"
@@ -77,9 +80,15 @@ scripts() {
 # actionlint also has shellcheck look at the steps' scripts.
 workflows() { go tool -modfile=hack/tools/go.mod actionlint; }
 
-# Words that are misspelt often; golangci-lint sees those of Go. hack/docs checks links and commands.
+# Words that are misspelled often; golangci-lint sees those of Go. hack/docs checks links and commands.
 spelling() {
 	git ls-files -z '*.md' '*.sh' '*.yaml' | xargs -0 go tool -modfile=hack/tools/go.mod misspell -error
+}
+
+# Words of the pages that no dictionary has, and that are not in hack/spelling/words.txt.
+dictionary() {
+	have hunspell hunspell hunspell-en-us || return 1
+	go run ./hack/spelling
 }
 
 check golangci-lint golangci
@@ -87,5 +96,6 @@ check logcheck logcheck
 check generated generated
 check shellcheck scripts
 check spelling spelling
+check dictionary dictionary
 check actionlint workflows
 exit "${failed}"

@@ -124,7 +124,7 @@ type parsed struct {
 
 func parse(t *testing.T, file string) parsed {
 	t.Helper()
-	source := []byte(withoutFrontMatter(read(t, filepath.Join(root, file))))
+	source := []byte(pages.WithoutFrontMatter(read(t, filepath.Join(root, file))))
 	result := parsed{anchors: map[string]bool{}}
 	seen := map[string]int{}
 	document := goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser().Parse(text.NewReader(source))
@@ -156,16 +156,6 @@ func parse(t *testing.T, file string) parsed {
 		t.Fatal(err)
 	}
 	return result
-}
-
-// withoutFrontMatter is the page below what the site alone reads.
-func withoutFrontMatter(page string) string {
-	if matter, found := strings.CutPrefix(page, "---\n"); found {
-		if _, body, found := strings.Cut(matter, "\n---\n"); found {
-			return body
-		}
-	}
-	return page
 }
 
 func plain(node ast.Node, source []byte) string {
