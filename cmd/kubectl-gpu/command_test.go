@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -52,7 +53,7 @@ func TestBadInput(t *testing.T) {
 		want      []string
 	}{
 		"nothing":          {[]string{"explain"}, []string{"pod/NAME"}},
-		"a deployment":     {[]string{"explain", "deployment/a"}, []string{"pod/NAME", "deployment/a"}},
+		"a deployment":     {[]string{"explain", "deployment/a"}, []string{"pod/NAME or claim/NAME", "deployment/a"}},
 		"a pod's part":     {[]string{"explain", "pod/a/b"}, []string{"pod/NAME", "pod/a/b"}},
 		"two pods":         {[]string{"explain", "pod", "a", "b"}, []string{"pod/NAME"}},
 		"a format":         {[]string{"explain", "pod/a", "-o", "xml"}, []string{"table, json, yaml", "xml"}},
@@ -124,23 +125,34 @@ func ask(t *testing.T, reader client.Reader, pod string) (explain.Explanation, e
 }
 
 func TestExplainReadsTheCluster(t *testing.T) {
-	e, err := ask(t, cluster(t, interceptor.Funcs{}), "big")
+	big := types.NamespacedName{Namespace: "research", Name: "big"}
+	found, err := podAnswer(t.Context(), cluster(t, interceptor.Funcs{}), big, defaults, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Outcome != scaleout.Blocked {
-		t.Errorf("outcome %s, want %s", e.Outcome, scaleout.Blocked)
-	}
-	for _, o := range []options{{output: "table"}, {output: "json"}} {
-		var out bytes.Buffer
-		if err := o.write(&out, terminal.Screen{Width: 110}, e); err != nil {
+	goldenAnswer(t, "big", found, 110)
+}
+
+// goldenAnswer compares an answer with its golden files, for people and for programs.
+func goldenAnswer(t *testing.T, name string, found findings, widths ...int) {
+	t.Helper()
+	var table, program bytes.Buffer
+	for i, width := range widths {
+		if i > 0 {
+			fmt.Fprintf(&table, "--- %d\n", width)
+		}
+		if err := (options{output: "table"}).write(&table, terminal.Screen{Width: width}, found); err != nil {
 			t.Fatal(err)
 		}
-		if o.output == "json" && !json.Valid(out.Bytes()) {
-			t.Error("the JSON is none")
-		}
-		fixture.Golden(t, "big."+string(o.output), out.String())
 	}
+	if err := (options{output: "json"}).write(&program, terminal.Screen{}, found); err != nil {
+		t.Fatal(err)
+	}
+	if !json.Valid(program.Bytes()) {
+		t.Error("the JSON is none")
+	}
+	fixture.Golden(t, name+".table", table.String())
+	fixture.Golden(t, name+".json", program.String())
 }
 
 // The plugin says what the controller says, which knows Cluster Autoscaler's own backoffs.

@@ -6,57 +6,67 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
 )
 
-const (
-	// completionTimeout is how long somebody waits who has pressed the tabulator.
-	completionTimeout = 2 * time.Second
-	// mostCompletions are read of what could be meant.
-	mostCompletions = 500
+// completionTimeout is how long somebody waits who has pressed the tabulator.
+const completionTimeout = 2 * time.Second
+
+var (
+	podKind   = corev1.SchemeGroupVersion.WithKind("Pod")
+	nodeKind  = corev1.SchemeGroupVersion.WithKind("Node")
+	claimKind = resourceapi.SchemeGroupVersion.WithKind("ResourceClaim")
 )
 
 // completion gives what could stand in a place of the command line.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// namesOf completes names of objects of the core API, those in the namespace that was given if they are in one, each
+// namesOf completes names of objects, those in the namespace that was given if they are in one, each
 // after a prefix such as pod/. Who may not list them gets none, as nobody reads errors there.
-func namesOf(config clientcmd.ClientConfig, kind string, namespaced bool, prefix string) completion {
+func namesOf(config clientcmd.ClientConfig, kind schema.GroupVersionKind, namespaced bool, prefix string) completion {
 	return func(command *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 && namespaced {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		const nothingElse = cobra.ShellCompDirectiveNoFileComp
+		namespace := ""
+		if namespaced {
+			var err error
+			if namespace, _, err = config.Namespace(); err != nil || len(args) > 0 {
+				return nil, nothingElse
+			}
 		}
 		ctx, stop := context.WithTimeout(command.Context(), completionTimeout)
 		defer stop()
-		options := []client.ListOption{client.Limit(mostCompletions)}
-		if namespaced {
-			namespace, _, err := config.Namespace()
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			options = append(options, client.InNamespace(namespace))
-		}
 		reader, err := newReader(config)
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return nil, nothingElse
 		}
-		var list metav1.PartialObjectMetadataList
-		list.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: kind + "List"})
-		if err := reader.List(ctx, &list, options...); err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		all, err := namesIn(ctx, reader, kind, namespace)
+		if err != nil {
+			return nil, nothingElse
 		}
 		var names []string
-		for i := range list.Items {
-			if name := prefix + list.Items[i].Name; strings.HasPrefix(name, begun) {
+		for _, name := range all {
+			if name = prefix + name; strings.HasPrefix(name, begun) {
 				names = append(names, name)
 			}
 		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		return names, nothingElse
+	}
+}
+
+// podOrClaim completes pods, until somebody has begun to write that a claim is meant.
+func podOrClaim(config clientcmd.ClientConfig) completion {
+	const claim = "claim/"
+	pods, claims := namesOf(config, podKind, true, "pod/"), namesOf(config, claimKind, true, claim)
+	return func(command *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if begun != "" && strings.HasPrefix(claim, begun[:min(len(begun), len(claim))]) {
+			return claims(command, args, begun)
+		}
+		return pods(command, args, begun)
 	}
 }
 
@@ -70,13 +80,14 @@ func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 	oneOf := func(texts ...string) completion {
 		return cobra.FixedCompletions(texts, cobra.ShellCompDirectiveNoFileComp)
 	}
-	complete(root, clientcmd.FlagNamespace, namesOf(config, "Namespace", false, ""))
+	complete(root, clientcmd.FlagNamespace, namesOf(config, corev1.SchemeGroupVersion.WithKind("Namespace"), false, ""))
 	for _, command := range root.Commands() {
 		switch command.Name() {
 		case "explain":
-			command.ValidArgsFunction = namesOf(config, "Pod", true, "pod/")
+			command.ValidArgsFunction = podOrClaim(config)
+			complete(command, "output", oneOf("table", "json", "yaml"))
 		case "list":
-			complete(command, "node", namesOf(config, "Node", false, ""))
+			complete(command, "node", namesOf(config, nodeKind, false, ""))
 			complete(command, "output", oneOf("table", "wide", "json", "yaml"))
 		case "simulate", "slices":
 			complete(command, "output", oneOf("table", "wide", "json", "yaml"))
@@ -100,7 +111,7 @@ func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 // cordonedNames completes gpu and node, and the names of nodes. GPUs are in ResourceSlices, which are too large to read
 // while somebody waits.
 func cordonedNames(config clientcmd.ClientConfig) completion {
-	nodes := namesOf(config, "Node", false, "")
+	nodes := namesOf(config, nodeKind, false, "")
 	return func(command *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		switch {
 		case len(args) == 0:

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/kubectl/allocation"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
@@ -33,21 +34,37 @@ type options struct {
 	output     terminal.Format
 }
 
-// write prints an explanation as the user wants it.
-func (o options) write(w io.Writer, screen terminal.Screen, e explain.Explanation) error {
-	if o.output == terminal.Tabular {
-		return explain.Table(w, screen, e)
-	}
-	return o.output.Encode(w, explain.Value(e))
+// findings are what was found out: a value for programs, a table for people, and notes on what was not seen.
+type findings struct {
+	value any
+	table func(io.Writer, terminal.Screen) error
+	notes []string
 }
+
+func (o options) write(w io.Writer, screen terminal.Screen, f findings) error {
+	if o.output == terminal.Tabular {
+		return f.table(w, screen)
+	}
+	return o.output.Encode(w, f.value)
+}
+
+const explainLong = `Say why a pod or a claim waits: for each node group and each kind of live nodes, whether it fits, or what
+blocks it first. Of a claim that waits for nothing, say which devices it has, how they are, and which pods
+use it.
+
+A claim is judged by the pod that waits with it. One that no pod uses is judged as if a pod asked for it and
+for nothing else.
+
+Exit codes: 0 printed, 2 there is nothing to explain, or no answer.`
 
 func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 	var o options
 	var startup startupTaints
 	command := &cobra.Command{
-		Use:     "explain pod/NAME",
-		Short:   "Say why a pod waits: for each node group and each kind of live nodes, whether it fits, or what blocks it first",
-		Example: "  kubectl gpu explain pod/train-0\n  kubectl gpu explain pod/train-0 -n research -o json",
+		Use:     "explain [pod/]NAME | claim/NAME",
+		Short:   "Say why a pod or a claim waits, or which devices a claim has",
+		Long:    explainLong,
+		Example: "  kubectl gpu explain pod/train-0\n  kubectl gpu explain claim/train-0-gpus-x7k2p\n  kubectl gpu explain pod/train-0 -n research -o json",
 		RunE: func(command *cobra.Command, args []string) error {
 			startup.declare()
 			return run(command, config, o, args)
@@ -69,7 +86,7 @@ func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args 
 	if err := o.output.Check(terminal.Tabular, terminal.JSON, terminal.YAML); err != nil {
 		return err
 	}
-	name, err := podName(args)
+	named, err := explained(args)
 	if err != nil {
 		return err
 	}
@@ -81,31 +98,71 @@ func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args 
 	if err != nil {
 		return err
 	}
-	explained, err := explainPod(command.Context(), reader, types.NamespacedName{Namespace: namespace, Name: name}, o, time.Now())
-	if apierrors.IsForbidden(err) {
-		var note string
-		explained, note, err = told(command.Context(), reader, types.NamespacedName{Namespace: namespace, Name: name})
-		if err == nil {
-			command.PrintErrln("note:", note)
-		}
+	name := types.NamespacedName{Namespace: namespace, Name: named.name}
+	say := podAnswer
+	if named.claim {
+		say = claimAnswer
 	}
+	found, err := say(command.Context(), reader, name, o, time.Now())
 	if err != nil {
 		return err
 	}
+	for _, note := range found.notes {
+		command.PrintErrln("note:", note)
+	}
 	out := command.OutOrStdout()
-	return o.write(out, terminal.Of(out, os.LookupEnv), explained)
+	return o.write(out, terminal.Of(out, os.LookupEnv), found)
 }
 
-// podName takes pod/NAME, as kubectl does, or pod NAME.
-func podName(args []string) (string, error) {
-	kind, name, _ := strings.Cut(strings.Join(args, "/"), "/")
+// subject is what is to be explained.
+type subject struct {
+	name  string
+	claim bool
+}
+
+// explained takes pod/NAME and claim/NAME, as kubectl does, or pod NAME and claim NAME. A name alone is a pod's.
+func explained(args []string) (subject, error) {
+	kind, name, named := strings.Cut(strings.Join(args, "/"), "/")
+	if strings.Contains(name, "/") {
+		kind = ""
+	}
 	switch kind {
 	case "pod", "pods", "po":
-		if name != "" && !strings.Contains(name, "/") {
-			return name, nil
+		if name != "" {
+			return subject{name: name}, nil
+		}
+	case "claim", "claims", "resourceclaim", "resourceclaims":
+		if name != "" {
+			return subject{name: name, claim: true}, nil
+		}
+	case "":
+	default:
+		if !named {
+			return subject{name: kind}, nil
 		}
 	}
-	return "", fmt.Errorf("explain wants one pod, as pod/NAME, and was given %q", strings.Join(args, " "))
+	return subject{}, fmt.Errorf("explain wants one pod or claim, as pod/NAME or claim/NAME, and was given %q", strings.Join(args, " "))
+}
+
+func podAnswer(ctx context.Context, reader client.Reader, name types.NamespacedName, o options, now time.Time) (findings, error) {
+	e, notes, err := explainOrTold(ctx, reader, name, o, now)
+	return findings{explain.Value(e), func(w io.Writer, s terminal.Screen) error { return explain.Table(w, s, e) }, notes}, err
+}
+
+func claimAnswer(ctx context.Context, reader client.Reader, name types.NamespacedName, o options, now time.Time) (findings, error) {
+	c, notes, err := explainClaim(ctx, reader, name, o, now)
+	return findings{c, func(w io.Writer, s terminal.Screen) error { return allocation.Table(w, s, c) }, notes}, err
+}
+
+// explainOrTold explains a pod, with a note where that is not from what decides, but from what the
+// controller has told the pod.
+func explainOrTold(ctx context.Context, reader client.Reader, name types.NamespacedName, o options, now time.Time) (explain.Explanation, []string, error) {
+	e, err := explainPod(ctx, reader, name, o, now)
+	if !apierrors.IsForbidden(err) {
+		return e, nil, err
+	}
+	e, note, err := told(ctx, reader, name)
+	return e, []string{note}, err
 }
 
 // explainPod plans as the controller does, and looks at one pod.
@@ -117,7 +174,7 @@ func explainPod(ctx context.Context, reader client.Reader, name types.Namespaced
 	if err != nil {
 		return explain.Explanation{}, err
 	}
-	explained, known, err := explain.Pod(ctx, scaleout.NewPlanner(v.Snapshot), name)
+	e, known, err := explain.Pod(ctx, scaleout.NewPlanner(v.Snapshot), name)
 	if err != nil {
 		return explain.Explanation{}, fmt.Errorf("plan for the pending pods: %w", err)
 	}
@@ -125,7 +182,7 @@ func explainPod(ctx context.Context, reader client.Reader, name types.Namespaced
 		return explain.Explanation{}, fmt.Errorf("pod %s asks for no devices, by a claim or by an extended resource of a DeviceClass: see kubectl describe pod %s -n %s for what it waits for",
 			name, name.Name, name.Namespace)
 	}
-	return explained, nil
+	return e, nil
 }
 
 // told is for who may not read the cluster: what the controller has told the pod, and a sentence about
@@ -163,7 +220,7 @@ func waits(ctx context.Context, reader client.Reader, name types.NamespacedName)
 	err := reader.Get(ctx, name, &pod)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no pod %s in namespace %s: see kubectl get pods -n %s, or give another namespace with -n", name.Name, name.Namespace, name.Namespace)
+		return missing(ctx, reader, podKind, "pod", name, "see kubectl get pods -n "+name.Namespace)
 	case err != nil:
 		return fmt.Errorf("read pod %s: %w", name, advised(err))
 	case pod.Spec.NodeName != "":

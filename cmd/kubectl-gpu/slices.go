@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -110,23 +109,15 @@ func suggested(err error, instanceType string) error {
 	if !errors.Is(err, catalog.ErrUnknownInstance) {
 		return err
 	}
-	// Cobra knows which of its commands are alike, and so which of these names.
-	var all cobra.Command
+	known := catalog.InstanceTypes()
+	if meant := alike(instanceType, known); len(meant) > 0 {
+		return fmt.Errorf("%w; did you mean %s?", err, strings.Join(meant, ", "))
+	}
 	var families []string
-	for _, name := range catalog.InstanceTypes() {
-		all.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+	for _, name := range known {
 		if family, _, _ := strings.Cut(name, "."); !slices.Contains(families, family) {
 			families = append(families, family)
 		}
 	}
-	const mistyped, most = 2, 5 // characters, names
-	all.SuggestionsMinimumDistance = mistyped
-	alike := all.SuggestionsFor(instanceType)
-	if len(alike) == 0 {
-		return fmt.Errorf("%w; it has types of the families %s", err, strings.Join(families, ", "))
-	}
-	slices.SortStableFunc(alike, func(a, b string) int {
-		return cmp.Compare(len(strings.TrimPrefix(a, instanceType))-len(a), len(strings.TrimPrefix(b, instanceType))-len(b))
-	})
-	return fmt.Errorf("%w; did you mean %s?", err, strings.Join(alike[:min(len(alike), most)], ", "))
+	return fmt.Errorf("%w; it has types of the families %s", err, strings.Join(families, ", "))
 }

@@ -94,6 +94,8 @@ var floors = map[string]int{
 	"pkg/kubectl/cordon": 5,
 	// What would become of pods, for kubectl gpu.
 	"pkg/kubectl/simulate": 8,
+	// What a claim has been given, or waits for, for kubectl gpu.
+	"pkg/kubectl/allocation": 8,
 	// Which traps a cluster is in, for kubectl gpu.
 	"pkg/kubectl/doctor": 7,
 	// What kubectl gpu prints on.

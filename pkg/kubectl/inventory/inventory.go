@@ -132,12 +132,7 @@ type Taint struct {
 // Of finds the GPUs: those of published devices, and those that only a claim still names.
 func Of(seen Seen) Inventory {
 	found := Inventory{GPUs: []GPU{}, NotSeen: seen.NotSeen}
-	held := byPool(seen.Holdings)
-	published := map[devices.PoolID][]*resourceapi.ResourceSlice{}
-	for _, slice := range seen.Slices {
-		id := devices.PoolOf(slice)
-		published[id] = append(published[id], slice)
-	}
+	held, published := byPool(seen.Holdings), slicesByPool(seen.Slices)
 	for _, gpus := range gpusOf(poolsOf(published, held), func(pool devices.PoolID) []GPU {
 		return newPoolReader(pool, published[pool], held[pool], seen).gpus()
 	}) {
@@ -163,6 +158,15 @@ func gpusOf(pools []devices.PoolID, read func(devices.PoolID) []GPU) [][]GPU {
 	}
 	readers.Wait()
 	return found
+}
+
+func slicesByPool(published []*resourceapi.ResourceSlice) map[devices.PoolID][]*resourceapi.ResourceSlice {
+	pools := map[devices.PoolID][]*resourceapi.ResourceSlice{}
+	for _, slice := range published {
+		id := devices.PoolOf(slice)
+		pools[id] = append(pools[id], slice)
+	}
+	return pools
 }
 
 func byPool(holdings []Holding) map[devices.PoolID][]Holding {

@@ -281,8 +281,13 @@ func (r *poolReader) addUnpublished(name string) {
 		g.gpu.Uses = append(g.gpu.Uses, use)
 	}
 	if !r.hidden {
-		g.gpu.Problem = cmp.Or(g.gpu.Problem, fmt.Sprintf("no ResourceSlice has device %s any more, which a claim holds: see the log of the node's plugin for why it was withdrawn", name))
+		g.gpu.Problem = cmp.Or(g.gpu.Problem, withdrawn(name))
 	}
+}
+
+// withdrawn is said of a device that only a claim still names.
+func withdrawn(device string) string {
+	return fmt.Sprintf("no ResourceSlice has device %s any more, which a claim holds: see the log of the node's plugin for why it was withdrawn", device)
 }
 
 // boardName is the name of the GPU in the name of a device: gpu-0 of gpu-0-mig-1g10gb-19-0, as

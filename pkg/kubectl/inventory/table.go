@@ -21,7 +21,7 @@ func Table(i Inventory, wide bool) terminal.Table {
 	t.Columns = append(t.Columns, terminal.Column{Title: "HELD BY", Wrapped: true})
 	for _, g := range i.GPUs {
 		row := terminal.Row{
-			{Text: cmp.Or(g.Node, g.Pool)}, {Text: g.Name}, {Text: strings.TrimPrefix(g.Product, "NVIDIA ")},
+			{Text: cmp.Or(g.Node, g.Pool)}, {Text: g.Name}, {Text: product(g.Product)},
 			{Text: inUse(g)}, {Text: memory(g)}, health(g, wide),
 		}
 		if wide {
@@ -31,6 +31,9 @@ func Table(i Inventory, wide bool) terminal.Table {
 	}
 	return t
 }
+
+// product leaves out what all products have in common.
+func product(name string) string { return strings.TrimPrefix(name, "NVIDIA ") }
 
 // memory is what is used of what there is.
 func memory(g GPU) string {
@@ -211,7 +214,11 @@ func heldBy(claims []Hold, wide bool) string {
 
 // text is what a claim has, and by which request.
 func (h Hold) text() string {
-	text := fmt.Sprintf("%s by request %s of claim %s", h.Device, h.Request, h.Claim)
+	return fmt.Sprintf("%s by request %s of claim %s", h.Device, h.Request, h.Claim) + h.part()
+}
+
+// part is what a share has of its device, and nothing of who has all of it.
+func (h Hold) part() string {
 	var has []string
 	if h.Shares > 0 {
 		has = append(has, fmt.Sprintf("shares: %d", h.Shares))
@@ -225,8 +232,8 @@ func (h Hold) text() string {
 	if h.Admin {
 		has = append(has, "looks only")
 	}
-	if len(has) > 0 {
-		text += " (" + strings.Join(has, ", ") + ")"
+	if len(has) == 0 {
+		return ""
 	}
-	return text
+	return " (" + strings.Join(has, ", ") + ")"
 }

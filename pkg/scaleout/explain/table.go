@@ -11,17 +11,22 @@ import (
 
 // Table writes an explanation for people.
 func Table(w io.Writer, screen terminal.Screen, e Explanation) error {
-	lines := append([]string{fmt.Sprintf("Pod %s: %s", e.Pod, e.Outcome)}, screen.Lines(e.Summary, 0)...)
-	if len(e.Verdicts) > 0 {
+	return Write(w, screen, fmt.Sprintf("Pod %s: %s", e.Pod, e.Outcome), e.Summary, e.Verdicts, e.More)
+}
+
+// Write writes under a title what it says, and verdicts, with the number of those that are left out.
+func Write(w io.Writer, screen terminal.Screen, title, summary string, verdicts []Verdict, more int) error {
+	lines := append([]string{title}, screen.Lines(summary, 0)...)
+	if len(verdicts) > 0 {
 		lines = append(lines, "")
 	}
 	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
-	if err := screen.Write(w, table(e.Verdicts)); err != nil || e.More == 0 {
+	if err := screen.Write(w, table(verdicts)); err != nil || more == 0 {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "and %d more, which are farther from a fit\n", e.More)
+	_, err := fmt.Fprintf(w, "and %d more, which are farther from a fit\n", more)
 	return err
 }
 

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+func askForClaim(t *testing.T, name string, failures interceptor.Funcs) (findings, error) {
+	t.Helper()
+	reader := clusterOf(t, "testdata/cluster.yaml", "testdata/claims.yaml").WithInterceptorFuncs(failures).
+		WithIndex(&resourceapi.ResourceSlice{}, "spec.driver", func(o client.Object) []string { return []string{o.(*resourceapi.ResourceSlice).Spec.Driver} }).
+		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string { return []string{*o.(*resourceapi.ResourceSlice).Spec.NodeName} }).
+		Build()
+	return claimAnswer(t.Context(), reader, types.NamespacedName{Namespace: "research", Name: name}, defaults, now)
+}
+
+// A claim is said to have its devices, to wait with a pod, or to be nobody's.
+func TestExplainOfClaims(t *testing.T) {
+	for _, name := range []string{"shared", "kept", "big-gpus", "alone", "fits"} {
+		t.Run(name, func(t *testing.T) {
+			found, err := askForClaim(t, name, interceptor.Funcs{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			goldenAnswer(t, "claim-"+name, found, 0, 110, 40)
+		})
+	}
+}
+
+func TestClaimsThatCannotBeExplained(t *testing.T) {
+	for name, want := range map[string][]string{
+		"nobody":  {"no claim nobody", "namespace research", "kubectl get resourceclaims", "-n"},
+		"big-gpu": {"no claim big-gpu ", "did you mean big-gpus", "-n"},
+		"pinned":  {"claim research/pinned", "pod pinned is on node n1", "spec.nodeName", "nodeSelector"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := askForClaim(t, name, interceptor.Funcs{})
+			fixture.Sentence(t, err, want...)
+		})
+	}
+}
+
+// Who may see a claim and little else is told what the claim says itself.
+func TestExplainOfAClaimForWhoMayNotSeeTheCluster(t *testing.T) {
+	refusing := interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", nil)
+	}}
+	found, err := askForClaim(t, "shared", refusing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goldenAnswer(t, "claim-hidden", found, 0)
+	notes := strings.Join(found.notes, "\n")
+	for _, want := range []string{"you may not list the pods of namespace research", "you may not list ResourceSlices", "ask for the ClusterRole"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes do not say %q:\n%s", want, notes)
+		}
+	}
+	_, err = askForClaim(t, "alone", refusing)
+	fixture.Sentence(t, err, "the right to list")
+	pods := interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+		if _, is := list.(*corev1.NodeList); is {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)
+		}
+		return c.List(ctx, list, o...)
+	}}
+	_, err = askForClaim(t, "big-gpus", pods)
+	fixture.Sentence(t, err, "you may not list", "pod research/big nothing yet")
+}
