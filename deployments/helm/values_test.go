@@ -3,6 +3,7 @@ package helm_test
 import (
 	"encoding/json"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -197,5 +198,33 @@ func readInto(t *testing.T, path string, into any) {
 	}
 	if err := decode(); err != nil {
 		t.Fatalf("decode %s: %v", path, err)
+	}
+}
+
+// TestReadmeNamesWhatIsInstalled keeps the table of README.md to the kinds that the chart renders.
+func TestReadmeNamesWhatIsInstalled(t *testing.T) {
+	readme, err := os.ReadFile("mica/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(readme), "\n## What is installed\n")
+	table, _, _ := strings.Cut(after, "\n## ")
+	kinds := map[string]bool{}
+	rendered := render(t, "--namespace", "mica", "--values", "testdata/everything.values.yaml", "--set", "mps.enabled=true,controller.enabled=true,"+
+		"controller.keda.enabled=true,podMonitor.enabled=false,serviceMonitor.enabled=true,networkPolicy.enabled=true,grafanaDashboards.enabled=true")
+	for line := range strings.Lines(rendered) {
+		if kind, ok := strings.CutPrefix(line, "kind: "); ok {
+			kinds[strings.TrimSpace(kind)] = true
+		}
+	}
+	for kind := range kinds {
+		// A binding stands with what it binds.
+		object := regexp.MustCompile(`\b` + strings.TrimSuffix(kind, "y") + `(y|ies|s|es)?\b`)
+		if !strings.HasSuffix(kind, "PolicyBinding") && !object.MatchString(table) {
+			t.Errorf("README.md does not say why the chart installs a %s", kind)
+		}
+	}
+	if len(kinds) < 18 {
+		t.Errorf("found %d kinds in what the chart renders, too few to be all", len(kinds))
 	}
 }
