@@ -64,6 +64,33 @@ func (s *scenario) nudgeRefused(ctx context.Context) error {
 	return nil
 }
 
+// forgottenAfter is how long a pod of a test is unschedulable, for which there is room, until the
+// scheduler is taken to have forgotten it.
+const forgottenAfter = 15 * time.Second
+
+// wakeScheduler has the scheduler try a pod again that it has forgotten. While a claim is being written,
+// kube-scheduler counts the capacity of its share twice, as allocated and as in flight (GatherAllocatedState
+// of its dra_manager.go; 1.37). Who asks for the rest of that GPU at this moment is turned away, and nothing
+// frees anything afterwards: it is tried again when five minutes have passed, or a label of a node changes.
+func (s *scenario) wakeScheduler(ctx context.Context, pod *corev1.Pod) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type != corev1.PodScheduled || c.Reason != corev1.PodReasonUnschedulable || time.Since(c.LastTransitionTime.Time) < forgottenAfter ||
+			time.Since(s.woken) < forgottenAfter {
+			continue
+		}
+		s.woken = time.Now()
+		s.Logf("pod %s is unschedulable since %s; changing a label of its node so that the scheduler tries again", pod.Name, c.LastTransitionTime.Format(time.TimeOnly))
+		patch, err := mergePatch(map[string]any{"metadata": map[string]any{"labels": map[string]string{"e2e.mica.gpu/woken": s.woken.Format("150405")}}})
+		if err != nil {
+			return err
+		}
+		if _, err := s.client.CoreV1().Nodes().Patch(ctx, s.node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // nudge changes an annotation of the pod.
 func (s *scenario) nudge(ctx context.Context, pod string) error {
 	patch, err := mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"mica.gpu/e2e-nudge": time.Now().String()}}})

@@ -28,6 +28,8 @@ type scenario struct {
 	namespace string
 	// nudged is when pods were last changed to make kubelet look at them again.
 	nudged time.Time
+	// woken is when the scheduler was last made to try again.
+	woken time.Time
 }
 
 // newScenario reserves GPUs for the test and makes its namespace.
@@ -200,7 +202,7 @@ func (s *scenario) waitRunningWithin(limit time.Duration, name string) *corev1.P
 			return fmt.Errorf("%w: %s", errNever, summary(pod))
 		}
 		if !isReady(pod) {
-			return errors.Join(errors.New(summary(pod)), s.nudgeRefused(ctx))
+			return errors.Join(errors.New(summary(pod)), s.nudgeRefused(ctx), s.wakeScheduler(ctx, pod))
 		}
 		return nil
 	})
