@@ -3,15 +3,22 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 
@@ -42,6 +49,90 @@ func BenchmarkFirstPendingClaim(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(milliseconds(median(toPush)), "claim-to-push-ms")
 	b.ReportMetric(milliseconds(slices.Max(toPush)), "worst-claim-to-push-ms")
+}
+
+// BenchmarkQueriesAtPrometheus counts at Prometheus itself the queries of a thousand ScaledObjects that
+// `kubectl gpu scaledobject` has printed (limit: 40 per second). Their pods wait at a scheduling gate.
+func BenchmarkQueriesAtPrometheus(b *testing.B) {
+	const objects, counted = 1000, 2 * time.Minute
+	requireKEDA(b)
+	s := &scaleOut{scenario: newScenario(b, 0)}
+	pod := s.plainPod("")
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "e2e.mica.gpu/never"}}
+	for i := range objects {
+		s.newScaled(scaledName(i), pod)
+	}
+	printed := string(s.printScaledObject("deployment/" + scaledName(0) + " --profile realtime --model llm"))
+	b.Cleanup(s.unscaleAll)
+	for i := range objects {
+		s.applyAsUser([]byte(strings.ReplaceAll(printed, scaledName(0), scaledName(i))))
+	}
+	s.awaitAutoscalers(objects)
+	for b.Loop() {
+		start, before := time.Now(), s.queriesAnswered()
+		<-time.After(counted)
+		b.ReportMetric(float64(s.queriesAnswered()-before)/time.Since(start).Seconds(), "queries/s")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func scaledName(i int) string { return fmt.Sprintf("llm-%04d", i) }
+
+// awaitAutoscalers waits until so many HorizontalPodAutoscalers have read their metrics.
+func (s *scaleOut) awaitAutoscalers(count int) {
+	s.Helper()
+	eventually(s, 10*time.Minute, fmt.Sprintf("%d HorizontalPodAutoscalers read metrics", count), func(ctx context.Context) error {
+		all, err := s.client.AutoscalingV2().HorizontalPodAutoscalers(s.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		reading := 0
+		for _, autoscaler := range all.Items {
+			for _, condition := range autoscaler.Status.Conditions {
+				if condition.Type == autoscalingv2.ScalingActive && condition.Status == corev1.ConditionTrue {
+					reading++
+				}
+			}
+		}
+		if reading < count {
+			err = fmt.Errorf("%d of %d do", reading, len(all.Items))
+		}
+		return err
+	})
+}
+
+// unscaleAll deletes all ScaledObjects and waits until KEDA has let go of them.
+func (s *scaleOut) unscaleAll() {
+	lasting(s, "no ScaledObject is left", func(ctx context.Context) error {
+		objects := s.inNamespace(scaledObjects)
+		if err := objects.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		left, err := objects.List(ctx, metav1.ListOptions{})
+		if err == nil && len(left.Items) > 0 {
+			err = fmt.Errorf("%d are left", len(left.Items))
+		}
+		return err
+	})
+}
+
+// queriesAnswered is how many queries KEDA's Prometheus has answered since it started.
+func (s *scaleOut) queriesAnswered() (count int) {
+	s.Helper()
+	response, err := http.Get(prometheusAddress() + "/metrics")
+	must(s, err, "read Prometheus' own metrics")
+	defer func() { _ = response.Body.Close() }()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	must(s, err, "decode Prometheus' own metrics")
+	for _, metric := range families["prometheus_http_requests_total"].GetMetric() {
+		for _, label := range metric.GetLabel() {
+			if label.GetName() == "handler" && strings.HasPrefix(label.GetValue(), "/api/v1/query") {
+				count += int(metric.GetCounter().GetValue())
+			}
+		}
+	}
+	return count
 }
 
 // awaitActive reads the stream until it tells what is wanted.

@@ -362,7 +362,7 @@ func (s *scaled) logScaling(ctx context.Context) {
 }
 
 // requireKEDA waits until KEDA and what is around it serve, or skips the test.
-func requireKEDA(t *testing.T) {
+func requireKEDA(t testing.TB) {
 	t.Helper()
 	_, err := under.client.CoreV1().Namespaces().Get(t.Context(), kedaNamespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
