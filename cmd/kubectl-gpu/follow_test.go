@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -41,9 +43,22 @@ func (p *printedSoFar) taken() string {
 }
 
 // listsFirst tells client-go's reflector to list first: the fake sends no initial events.
-type listsFirst struct{ client.WithWatch }
+type listsFirst struct {
+	client.WithWatch
+	// watches counts those that have begun; nil: nobody asks. What comes between list and watch is lost
+	// at the fake, and at no API server.
+	watches *atomic.Int32
+}
 
 func (listsFirst) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (c listsFirst) Watch(ctx context.Context, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+	begun, err := c.WithWatch.Watch(ctx, list, options...)
+	if c.watches != nil && err == nil {
+		c.watches.Add(1)
+	}
+	return begun, err
+}
 
 // For programs, each change is a document of its own, and what changes no GPU is none.
 func TestChangesAreDocuments(t *testing.T) {
@@ -83,7 +98,7 @@ func TestGPUsAreWatchedWithoutClaims(t *testing.T) {
 	for _, s := range nodeSlices(publishedBy(t, "g5.12xlarge", gpu.Policy{Whole: true}), "n1") {
 		builder.WithObjects(s)
 	}
-	c := mayNotListClaims{listsFirst{builder.Build()}}
+	c := mayNotListClaims{listsFirst{WithWatch: builder.Build()}}
 	r := fleetReader{reader: c, driver: fixture.Driver, namespace: "default"}
 	seen, err := r.read(t.Context())
 	if err != nil {
@@ -115,7 +130,7 @@ func TestGPUsThatChangeAreListed(t *testing.T) {
 		builder.WithObjects(s.DeepCopy())
 		items = append(items, s)
 	}
-	c := listsFirst{builder.Build()}
+	c := listsFirst{builder.Build(), &atomic.Int32{}}
 	out := &printedSoFar{}
 	l := &listing{driver: fixture.Driver, print: printer{out: out, notes: out, format: terminal.Tabular}}
 	r := fleetReader{reader: c, driver: fixture.Driver, namespace: "default", sliceAnswers: func(context.Context, metav1.ListOptions) ([]byte, error) {
@@ -134,6 +149,11 @@ func TestGPUsThatChangeAreListed(t *testing.T) {
 		}
 	}
 	says("gpu-3")
+	if err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		return c.watches.Load() == 3, nil // slices, rules and claims
+	}); err != nil {
+		t.Fatalf("%d kinds are watched, want 3", c.watches.Load())
+	}
 	result := fixture.Result("gpu", "gpu-2")
 	result.Pool = "n1"
 	claim := fixture.Claim("train", result)

@@ -56,7 +56,8 @@ func (d *device) readProfiles(total uint64) ([]gpu.Profile, error) {
 			return nil, check(ret, fmt.Sprintf("read the placements of MIG profile %d", p.info.Id), d.uuid)
 		}
 		if !sensible(placements) {
-			return nil, fmt.Errorf("read the placements of MIG profile %d of %s: NVML says that they are %v", p.info.Id, d.uuid, placements)
+			return nil, fmt.Errorf("read the placements of MIG profile %d of %s: NVML says that they are %d, of which the first are %v",
+				p.info.Id, d.uuid, len(placements), placements[:min(len(placements), maxInstances)])
 		}
 		profiles = append(profiles, profileOf(p.number, p.info, placements, total))
 	}
