@@ -1,23 +1,14 @@
 package helm_test
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/cel-go/cel"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/admission"
-	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/cel/environment"
-	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/test/admission"
 )
 
 // These tests compile the chart's policy of configurations and evaluate it with what the
@@ -81,7 +72,7 @@ func TestConfigPolicyDecides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for kind, object := range configured(t, "gpu.nvidia.com", test.parameters) {
-				matched, messages := policy.review(t, review{kind: kind, object: object})
+				matched, messages := policy.Review(t, admission.Review{Kind: kind, Object: object})
 				switch {
 				case !matched:
 					t.Errorf("a %s is not looked at", kind)
@@ -112,16 +103,16 @@ func TestConfigPolicyLeavesTheRestAlone(t *testing.T) {
 	policy := configPolicy(t)
 	for kind, object := range configured(t, "gpu.nvidia.com", wrong) {
 		for name, test := range map[string]struct {
-			review review
+			review admission.Review
 			want   bool
 		}{
-			"another driver's configuration": {review{object: configured(t, "nic.example.com", wrong)[kind]}, false},
-			"no configuration":               {review{object: configured(t, "", "")[kind]}, false},
-			"nothing of the spec changes":    {review{object: object, old: object}, false},
-			"the spec changes":               {review{object: object, old: configured(t, "", "")[kind]}, true},
+			"another driver's configuration": {admission.Review{Object: configured(t, "nic.example.com", wrong)[kind]}, false},
+			"no configuration":               {admission.Review{Object: configured(t, "", "")[kind]}, false},
+			"nothing of the spec changes":    {admission.Review{Object: object, Old: object}, false},
+			"the spec changes":               {admission.Review{Object: object, Old: configured(t, "", "")[kind]}, true},
 		} {
-			test.review.kind = kind
-			if matched, _ := policy.review(t, test.review); matched != test.want {
+			test.review.Kind = kind
+			if matched, _ := policy.Review(t, test.review); matched != test.want {
 				t.Errorf("a %s, %s: looked at %t, want %t", kind, name, matched, test.want)
 			}
 		}
@@ -153,142 +144,12 @@ func configured(t *testing.T, driver, parameters string) map[string]runtime.Obje
 }
 
 // configPolicy is the policy as the chart renders it.
-func configPolicy(t *testing.T) policy { return renderedPolicy(t, "deviceconfigs-") }
+func configPolicy(t *testing.T) admission.Policy { return renderedPolicy(t, "deviceconfigs-") }
 
 // renderedPolicy is the policy of which the name begins so.
-func renderedPolicy(t *testing.T, prefix string) policy {
+func renderedPolicy(t *testing.T, prefix string, args ...string) admission.Policy {
 	t.Helper()
-	for _, document := range strings.Split(render(t, "--namespace", "mica"), "\n---\n") {
-		var rendered admissionv1.ValidatingAdmissionPolicy
-		if err := yaml.Unmarshal([]byte(document), &rendered); err != nil || rendered.Kind != "ValidatingAdmissionPolicy" || !strings.HasPrefix(rendered.Name, prefix) {
-			continue
-		}
-		if err := yaml.UnmarshalStrict([]byte(document), &rendered); err != nil {
-			t.Fatal(err)
-		}
-		return compile(t, rendered.Spec)
-	}
-	t.Fatalf("the chart renders no policy %s…", prefix)
-	return policy{}
-}
-
-// policy is a compiled ValidatingAdmissionPolicy.
-type policy struct {
-	spec                              admissionv1.ValidatingAdmissionPolicySpec
-	compiler                          *plugincel.CompositedCompiler
-	conditions, expressions, messages plugincel.ConditionEvaluator
-}
-
-// expression is one of a policy.
-type expression struct {
-	name, text string
-	returns    *cel.Type
-}
-
-func (e expression) GetName() string          { return e.name }
-func (e expression) GetExpression() string    { return e.text }
-func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{e.returns} }
-
-func compile(t *testing.T, spec admissionv1.ValidatingAdmissionPolicySpec) policy {
-	t.Helper()
-	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A new expression is held to what the oldest API server of a rolling upgrade knows.
-	for _, v := range spec.Variables {
-		compiled := compiler.CompileAndStoreVariable(expression{v.Name, v.Expression, cel.AnyType}, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
-		if compiled.Error != nil {
-			t.Fatalf("variable %s: %v", v.Name, compiled.Error)
-		}
-	}
-	var conditions, expressions, messages []plugincel.ExpressionAccessor
-	for _, c := range spec.MatchConditions {
-		conditions = append(conditions, expression{c.Name, c.Expression, cel.BoolType})
-	}
-	for _, v := range spec.Validations {
-		expressions = append(expressions, expression{text: v.Expression, returns: cel.BoolType})
-		text := v.MessageExpression
-		if text == "" {
-			text = fmt.Sprintf("%q", v.Message)
-		}
-		messages = append(messages, expression{text: text, returns: cel.StringType})
-	}
-	p := policy{spec: spec, compiler: compiler}
-	for evaluator, of := range map[*plugincel.ConditionEvaluator][]plugincel.ExpressionAccessor{&p.conditions: conditions, &p.expressions: expressions, &p.messages: messages} {
-		*evaluator = compiler.CompileCondition(of, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
-		for _, err := range (*evaluator).CompilationErrors() {
-			t.Fatal(err)
-		}
-	}
-	return p
-}
-
-// review is what the policy is asked; old is nil for what is created, object for what is deleted.
-type review struct {
-	kind string
-	// namespace is "default" where it is empty.
-	namespace   string
-	object, old runtime.Object
-	user        user.DefaultInfo
-}
-
-// review tells whether the policy looks at an object, and why it refuses it.
-func (p policy) review(t *testing.T, r review) (matched bool, messages []string) {
-	t.Helper()
-	for _, condition := range p.evaluate(t, p.conditions, r) {
-		if condition != true {
-			return false, nil
-		}
-	}
-	texts := p.evaluate(t, p.messages, r)
-	for i, fine := range p.evaluate(t, p.expressions, r) {
-		if fine != true {
-			messages = append(messages, texts[i].(string))
-		}
-	}
-	return true, messages
-}
-
-// evaluate fails the test where the API server would refuse the object without a
-// sentence: a runtime error, or more work than it allows. A message is only asked
-// for where its expression fails, so that one of nothing is no error.
-func (p policy) evaluate(t *testing.T, evaluator plugincel.ConditionEvaluator, r review) []any {
-	t.Helper()
-	kind := resourceapi.SchemeGroupVersion.WithKind(r.kind)
-	resource, _ := meta.UnsafeGuessKindToResource(kind)
-	operation := admission.Create
-	switch {
-	case r.object == nil:
-		operation = admission.Delete
-	case r.old != nil:
-		operation = admission.Update
-	}
-	attributes := admission.NewAttributesRecord(r.object, r.old, kind, cmp.Or(r.namespace, "default"), "name", resource, "", operation, nil, false, &r.user)
-	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kind}
-	if r.object != nil {
-		versioned.VersionedObject.Set(r.object)
-	}
-	if r.old != nil {
-		versioned.VersionedOldObject.Set(r.old)
-	}
-	request := plugincel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(resource), metav1.GroupVersionKind(kind))
-	results, _, err := evaluator.ForInput(p.compiler.CreateContext(t.Context()), versioned, request, plugincel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudget)
-	if err != nil {
-		t.Fatal(err)
-	}
-	values := make([]any, len(results))
-	for i, result := range results {
-		switch {
-		case result.Error == nil:
-			values[i] = result.EvalResult.Value()
-		case evaluator == p.messages:
-			values[i] = result.Error.Error()
-		default:
-			t.Fatalf("%s: %v", result.ExpressionAccessor.GetExpression(), result.Error)
-		}
-	}
-	return values
+	return admission.Find(t, render(t, append([]string{"--namespace", "mica"}, args...)...), prefix)
 }
 
 // The largest configurations that the API allows are within what the API server spends.
@@ -306,7 +167,7 @@ func TestConfigPolicyIsWithinTheBudget(t *testing.T) {
 	for len(claim.Spec.Devices.Config) < resourceapi.DeviceConfigMaxSize {
 		claim.Spec.Devices.Config = append(claim.Spec.Devices.Config, claim.Spec.Devices.Config[1])
 	}
-	if matched, messages := policy.review(t, review{kind: "ResourceClaim", object: claim}); !matched || len(messages) > 0 {
+	if matched, messages := policy.Review(t, admission.Review{Kind: "ResourceClaim", Object: claim}); !matched || len(messages) > 0 {
 		t.Errorf("looked at: %t, refused: %q", matched, messages)
 	}
 }

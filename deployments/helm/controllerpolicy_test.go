@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/test/admission"
 )
 
 var theController = user.DefaultInfo{Name: "system:serviceaccount:mica:mica-controller"}
@@ -71,7 +73,7 @@ func TestNodePolicyDecides(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			after := newNode()
 			test.change(after)
-			matched, messages := policy.review(t, review{kind: "Node", object: after, old: newNode(), user: theController})
+			matched, messages := policy.Review(t, admission.Review{Kind: "Node", Object: after, Old: newNode(), User: theController})
 			refused := strings.Join(messages, "\n")
 			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
@@ -81,12 +83,12 @@ func TestNodePolicyDecides(t *testing.T) {
 	for mark, want := range map[string]string{"": "may uncordon no other", "cordoned 2026-01-01T00:00:00Z": ""} {
 		before, after := newNode(), newNode()
 		before.Spec.Unschedulable, before.Annotations["mica.gpu/scale-in"] = true, mark
-		_, messages := policy.review(t, review{kind: "Node", object: after, old: before, user: theController})
+		_, messages := policy.Review(t, admission.Review{Kind: "Node", Object: after, Old: before, User: theController})
 		if refused := strings.Join(messages, "\n"); (refused == "") != (want == "") || !strings.Contains(refused, want) {
 			t.Errorf("uncordoning a node with the mark %q is refused: %q", mark, refused)
 		}
 	}
-	if matched, _ := policy.review(t, review{kind: "Node", object: newNode(), old: newNode(), user: user.DefaultInfo{Name: "kubelet"}}); matched {
+	if matched, _ := policy.Review(t, admission.Review{Kind: "Node", Object: newNode(), Old: newNode(), User: user.DefaultInfo{Name: "kubelet"}}); matched {
 		t.Error("others than the controller are looked at")
 	}
 }
@@ -161,7 +163,7 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 			}
 			test.change(after)
 			before.Spec = after.Spec // a status is written without its spec
-			matched, messages := policy.review(t, review{kind: "Pod", object: after, old: before, user: theController})
+			matched, messages := policy.Review(t, admission.Review{Kind: "Pod", Object: after, Old: before, User: theController})
 			refused := strings.Join(messages, "\n")
 			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
@@ -177,7 +179,7 @@ func TestPodStatusPolicyKeepsOthersDelays(t *testing.T) {
 	for delay, want := range map[string]string{aHundred: "", "10m": "and nothing else"} {
 		before := waiting()
 		before.Annotations = map[string]string{scaleUpDelay: delay}
-		_, messages := policy.review(t, review{kind: "Pod", object: waiting(), old: before, user: theController})
+		_, messages := policy.Review(t, admission.Review{Kind: "Pod", Object: waiting(), Old: before, User: theController})
 		if refused := strings.Join(messages, "\n"); want == "" && refused != "" || !strings.Contains(refused, want) {
 			t.Errorf("removing %s: refused: %q", delay, refused)
 		}
@@ -221,7 +223,7 @@ func TestNodeStatusPolicyDecides(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			after := node()
 			test.change(after)
-			matched, messages := policy.review(t, review{kind: "Node", object: after, old: node(), user: theController})
+			matched, messages := policy.Review(t, admission.Review{Kind: "Node", Object: after, Old: node(), User: theController})
 			refused := strings.Join(messages, "\n")
 			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
@@ -307,14 +309,14 @@ func TestPlaceholderPolicyDecides(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := placeholder()
 			test.change(pod)
-			matched, messages := policy.review(t, review{kind: "Pod", namespace: pod.Namespace, object: pod, user: theController})
+			matched, messages := policy.Review(t, admission.Review{Kind: "Pod", Namespace: pod.Namespace, Object: pod, User: theController})
 			refused := strings.Join(messages, "\n")
 			if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
 			}
 		})
 	}
-	if matched, _ := policy.review(t, review{kind: "Pod", object: placeholder(), user: user.DefaultInfo{Name: "a user"}}); matched {
+	if matched, _ := policy.Review(t, admission.Review{Kind: "Pod", Object: placeholder(), User: user.DefaultInfo{Name: "a user"}}); matched {
 		t.Error("others than the controller are looked at")
 	}
 }
@@ -324,11 +326,11 @@ func TestOnlyPlaceholdersMayBeDeleted(t *testing.T) {
 	policy := renderedPolicy(t, "placeholders-")
 	old := placeholder()
 	old.Namespace, old.Spec.Containers[0].Image = "mica", "mica-gpu/controller:older"
-	if matched, messages := policy.review(t, review{kind: "Pod", namespace: "mica", old: old, user: theController}); !matched || len(messages) > 0 {
+	if matched, messages := policy.Review(t, admission.Review{Kind: "Pod", Namespace: "mica", Old: old, User: theController}); !matched || len(messages) > 0 {
 		t.Errorf("an older release's placeholder: looked at: %t, refused: %q", matched, messages)
 	}
 	plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mica-plugin-x", Namespace: "mica"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "plugin"}}}}
-	if _, messages := policy.review(t, review{kind: "Pod", namespace: "mica", old: plugin, user: theController}); !strings.Contains(strings.Join(messages, "\n"), "and no other pods") {
+	if _, messages := policy.Review(t, admission.Review{Kind: "Pod", Namespace: "mica", Old: plugin, User: theController}); !strings.Contains(strings.Join(messages, "\n"), "and no other pods") {
 		t.Errorf("the plugin's pod: refused: %q", messages)
 	}
 }

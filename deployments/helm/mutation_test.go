@@ -12,12 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
+	apiadmission "k8s.io/apiserver/pkg/admission"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"sigs.k8s.io/yaml"
+
+	"github.com/mica-gpu/mica/test/admission"
 )
 
 // mutation is a compiled MutatingAdmissionPolicy.
@@ -43,7 +45,7 @@ func mutatingPolicy(t *testing.T, prefix string) mutation {
 		params := rendered.Spec.ParamKind != nil
 		var conditions []plugincel.ExpressionAccessor
 		for _, c := range rendered.Spec.MatchConditions {
-			conditions = append(conditions, expression{c.Name, c.Expression, cel.BoolType})
+			conditions = append(conditions, admission.Expression{Name: c.Name, Text: c.Expression, Returns: cel.BoolType})
 		}
 		return mutation{
 			conditions: compiler.CompileCondition(conditions, plugincel.OptionalVariableDeclarations{HasParams: params}, environment.NewExpressions),
@@ -70,9 +72,9 @@ func (m mutation) mutate(t *testing.T, object runtime.Object, kind schema.GroupV
 		t.Fatal(err)
 	}
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
-	interfaces := admission.NewObjectInterfacesFromScheme(scheme)
-	attributes, err := admission.NewVersionedAttributes(
-		admission.NewAttributesRecord(object, nil, kind, named.GetNamespace(), named.GetName(), resource, "", admission.Create, &metav1.CreateOptions{}, false, &theController), kind, interfaces)
+	interfaces := apiadmission.NewObjectInterfacesFromScheme(scheme)
+	attributes, err := apiadmission.NewVersionedAttributes(
+		apiadmission.NewAttributesRecord(object, nil, kind, named.GetNamespace(), named.GetName(), resource, "", apiadmission.Create, &metav1.CreateOptions{}, false, &theController), kind, interfaces)
 	if err != nil {
 		t.Fatal(err)
 	}

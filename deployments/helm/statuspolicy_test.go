@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/test/admission"
 )
 
 func pluginOn(node string) user.DefaultInfo {
@@ -40,11 +41,11 @@ func TestGPUNodePolicyDecides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, old := range []*v1alpha1.GPUNode{nil, reported(test.object.Name)} {
-				asked := review{kind: "GPUNode", object: test.object, user: pluginOn(test.node)}
+				asked := admission.Review{Kind: "GPUNode", Object: test.object, User: pluginOn(test.node)}
 				if old != nil {
-					asked.old = old
+					asked.Old = old
 				}
-				matched, messages := policy.review(t, asked)
+				matched, messages := policy.Review(t, asked)
 				refused := strings.Join(messages, "\n")
 				if !matched || test.want == "" && refused != "" || !strings.Contains(refused, test.want) {
 					t.Errorf("looked at: %t, refused: %q", matched, refused)
@@ -52,7 +53,7 @@ func TestGPUNodePolicyDecides(t *testing.T) {
 			}
 		})
 	}
-	if matched, _ := policy.review(t, review{kind: "GPUNode", object: reported("b"), user: user.DefaultInfo{Name: "admin"}}); matched {
+	if matched, _ := policy.Review(t, admission.Review{Kind: "GPUNode", Object: reported("b"), User: user.DefaultInfo{Name: "admin"}}); matched {
 		t.Error("others than the plugin are looked at")
 	}
 }

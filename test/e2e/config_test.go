@@ -70,24 +70,72 @@ func TestBadConfigurationIsRefusedWhereItIsWritten(t *testing.T) {
 		},
 	}
 	s := newScenario(t, 0)
-	resources, created := s.client.ResourceV1(), metav1.CreateOptions{DryRun: dryRun}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			spec := configured(s.claimFor(1), s.driver, test.parameters)
-			named := metav1.ObjectMeta{GenerateName: "mica-e2e-"}
-			_, err := resources.ResourceClaims(s.namespace).Create(t.Context(), &resourcev1.ResourceClaim{ObjectMeta: named, Spec: spec}, created)
-			expectInvalid(t, err, test.want)
-			_, err = resources.ResourceClaimTemplates(s.namespace).Create(t.Context(), &resourcev1.ResourceClaimTemplate{
-				ObjectMeta: named, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec},
-			}, created)
-			expectInvalid(t, err, test.want)
-			_, err = resources.DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
-				ObjectMeta: named,
+			for _, err := range s.tryClaim(spec) {
+				expectInvalid(t, err, test.want)
+			}
+			_, err := s.client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-"},
 				Spec: resourcev1.DeviceClassSpec{Config: []resourcev1.DeviceClassConfiguration{
 					{DeviceConfiguration: spec.Devices.Config[0].DeviceConfiguration},
 				}},
-			}, created)
+			}, metav1.CreateOptions{DryRun: dryRun})
 			expectInvalid(t, err, test.want)
+		})
+	}
+}
+
+// tryClaim is what the API server says of a claim and of a template of it. Nothing is created.
+func (s *scenario) tryClaim(spec resourcev1.ResourceClaimSpec) (refusals [2]error) {
+	resources, created, named := s.client.ResourceV1(), metav1.CreateOptions{DryRun: dryRun}, metav1.ObjectMeta{GenerateName: "mica-e2e-"}
+	_, refusals[0] = resources.ResourceClaims(s.namespace).Create(s.Context(), &resourcev1.ResourceClaim{ObjectMeta: named, Spec: spec}, created)
+	_, refusals[1] = resources.ResourceClaimTemplates(s.namespace).Create(s.Context(), &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: named, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec},
+	}, created)
+	return refusals
+}
+
+// TestConfigurationThatFitsNoDeviceIsRefusedWhereItIsWritten asks for devices by the chart's classes, of which the API
+// server knows what configurations are for them.
+func TestConfigurationThatFitsNoDeviceIsRefusedWhereItIsWritten(t *testing.T) {
+	t.Parallel()
+	s := newScenario(t, 0)
+	byTurns := `{"strategy":"TimeSlicing"}`
+	ofClass := func(name, class string) resourcev1.DeviceRequest {
+		request := s.sharesFor(class, 1, nil).Devices.Requests[0]
+		request.Name = name
+		return request
+	}
+	either := resourcev1.DeviceRequest{Name: "either", FirstAvailable: []resourcev1.DeviceSubRequest{
+		{Name: "part", DeviceClassName: partitionClass}, {Name: "whole", DeviceClassName: s.driver},
+	}}
+	for _, test := range []struct {
+		name, configured string // a request or one of its alternatives
+		parameters       string
+		want             string // "" is accepted
+	}{
+		{"of its kind", "whole", gpuConfig(byTurns), ""},
+		{"of another kind", "part", gpuConfig(byTurns), `names the request "part", which asks for mig.nvidia.com: make it a MigDeviceConfig`},
+		{"of another driver's kind", "whole", `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"VfioDeviceConfig"}`, `names the request "whole", which asks for gpu.nvidia.com: make it a GpuConfig`},
+		{"of one alternative's kind", "either", gpuConfig(byTurns), ""},
+		{"of the other alternative's kind", "either/part", gpuConfig(byTurns), ""},
+		{"shares of a share", "share", gpuConfig(byTurns), `sharing is set for the request "share", which asks for shares, timeslice.nvidia.com`},
+		{"a share as it is", "share", gpuConfig("null"), ""},
+		{"MPS where it runs", "whole", gpuConfig(`{"strategy":"MPS"}`), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			spec := configured(s.claimFor(1), s.driver, test.parameters)
+			spec.Devices.Requests = []resourcev1.DeviceRequest{ofClass("whole", s.driver), ofClass("part", partitionClass), ofClass("share", timeSliceClass), either}
+			spec.Devices.Config[0].Requests = []string{test.configured}
+			for _, err := range s.tryClaim(spec) {
+				if test.want == "" {
+					must(t, err, "create the claim")
+					continue
+				}
+				expectInvalid(t, err, test.want)
+			}
 		})
 	}
 }

@@ -45,24 +45,14 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 	s.expectUnpartitioned()
 }
 
-// TestBadSharingFailsWithASentence names the request and the field of what cannot be.
+// TestBadSharingFailsWithASentence names the request and the field of what cannot be. Only the node knows how many
+// devices there are.
 func TestBadSharingFailsWithASentence(t *testing.T) {
-	tests := []struct {
-		name, class, sharing string
-		want                 []string
-	}{
-		{"an unknown device", under.driver, `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`, []string{"defaultPerDevicePinnedMemoryLimit", "7"}},
-		{"sharing of a share", timeSliceClass, `{"strategy":"TimeSlicing"}`, []string{kindTimeSlice}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s, _ := newShareScenario(t, 1)
-			s.createClaim("bad", configured(s.sharesFor(test.class, 1, nil), s.driver, gpuConfig(test.sharing)))
-			s.createPod(s.podSharing("bad", "bad"))
-			s.expectRefusal("bad", append(test.want, s.namespace+"/bad", fmt.Sprintf("%q", requestName)))
-		})
-	}
+	t.Parallel()
+	s, _ := newShareScenario(t, 1)
+	s.createClaim("bad", configured(s.claimFor(1), s.driver, gpuConfig(`{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`)))
+	s.createPod(s.podSharing("bad", "bad"))
+	s.expectRefusal("bad", []string{"defaultPerDevicePinnedMemoryLimit", "7", s.namespace + "/bad", fmt.Sprintf("%q", requestName)})
 }
 
 // expectRefusal waits until the pod is told, with these words, why its claim is not prepared.
@@ -74,18 +64,4 @@ func (s *scenario) expectRefusal(pod string, want []string) {
 			s.Errorf("the event says:\n%s\nwhich lacks: %s", message, text)
 		}
 	}
-}
-
-// TestConfigurationOfAnotherTypeIsRefused gives the configuration of whole GPUs to a request
-// for a partition, one of two.
-func TestConfigurationOfAnotherTypeIsRefused(t *testing.T) {
-	t.Parallel()
-	s, _ := newPartitionScenario(t, 2)
-	spec := configured(s.partitionsFor(1), s.driver, gpuConfig(`{"strategy":"TimeSlicing"}`))
-	whole := s.claimFor(1).Devices.Requests[0]
-	whole.Name = "whole"
-	spec.Devices.Requests = append(spec.Devices.Requests, whole)
-	s.createClaim("bad", spec)
-	s.createPod(s.podSharing("bad", "bad"))
-	s.expectRefusal("bad", []string{"GpuConfig", kindPartition, s.namespace + "/bad", fmt.Sprintf("%q", requestName)})
 }
