@@ -26,12 +26,13 @@ func TestUpgradeWithTheValuesOfAnEarlierChart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(chart, "values.yaml"), values, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr, err := helm(t, "template", "mica", chart, "--namespace", "mica", "--is-upgrade")
+	args := []string{"--namespace", "mica", "--is-upgrade", "--set", "mps.enabled=true"}
+	stdout, stderr, err := helm(t, append([]string{"template", "mica", chart}, args...)...)
 	if err != nil {
 		t.Fatalf("the new templates do not render with the earlier values:\n%s", stderr)
 	}
 	compareGolden(t, "testdata/earlier/immutable.golden.txt", immutable(t, stdout))
-	compareGolden(t, "testdata/earlier/immutable.golden.txt", immutable(t, render(t, "--namespace", "mica", "--is-upgrade")))
+	compareGolden(t, "testdata/earlier/immutable.golden.txt", immutable(t, render(t, args...)))
 }
 
 // immutable are the names of what has pods, with the selectors, which no update can change.

@@ -149,3 +149,20 @@ func newLoadCommand() *cobra.Command {
 	}
 	return cmd
 }
+
+func newTagCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tag IMAGE NAME",
+		Short: "Give an image of the running cluster another name as well",
+		Args:  cobra.ExactArgs(2),
+	}
+	dir := dirFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		spec, err := supervisor.LoadSpec(layout.Dir(*dir))
+		if err != nil {
+			return absent(layout.Dir(*dir), err)
+		}
+		return supervisor.Tag(cmd.Context(), spec.Binaries["ctr"], spec.Dir, args[0], args[1])
+	}
+	return cmd
+}

@@ -41,7 +41,7 @@ func newCommand() *cobra.Command {
 		newStatusCommand(), newComponentCommand("restart", "Kill a component of the node and start it again"),
 		newComponentCommand("stop", "Kill a component of the node, until start"),
 		newComponentCommand("start", "Start a component that was stopped"),
-		newBuildCommand(), newToolCommand(), newImageCommand(), newLoadCommand(),
+		newBuildCommand(), newToolCommand(), newImageCommand(), newLoadCommand(), newTagCommand(),
 		newKeepCommand(), newInitCommand(), newSuperviseCommand(),
 	)
 	return root

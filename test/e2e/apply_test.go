@@ -23,9 +23,12 @@ func (s *scenario) applier() applier {
 	s.Helper()
 	groups, err := restmapper.GetAPIGroupResources(s.client.Discovery())
 	must(s, err, "ask which kinds there are")
-	client, err := dynamic.NewForConfig(s.config)
-	must(s, err, "make a client")
-	return applier{s, restmapper.NewDiscoveryRESTMapper(groups), client}
+	return applier{s, restmapper.NewDiscoveryRESTMapper(groups), s.dynamicClient()}
+}
+
+// dynamicClient is one of objects of any kind.
+func (in *installation) dynamicClient() dynamic.Interface {
+	return dynamic.NewForConfigOrDie(in.config) // which made the other client
 }
 
 // apply applies an object in the scenario's namespace. With dryRun, and if it is of no namespace, it is

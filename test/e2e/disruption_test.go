@@ -255,36 +255,6 @@ func TestKubeletRestart(t *testing.T) {
 	s.expectNodeSettles()
 }
 
-// TestPluginRollingUpdate replaces the plugin while pods start and stop: none of them may
-// notice.
-func TestPluginRollingUpdate(t *testing.T) {
-	s := newScenario(t, 2)
-	s.createTemplate("one", s.claimFor(1))
-	if len(s.partitions) > 0 {
-		s.createTemplate("partition", s.partitionsFor(1))
-	}
-	s.expectPluginReady()
-	old := s.rollOut()
-
-	started := 0
-	deadline := time.Now().Add(retryTimeout)
-	for done := false; !done; started++ {
-		done = s.rolledOut(old) // one more pod starts after the end
-		if !done && time.Now().After(deadline) {
-			daemonSet, err := s.daemonSet(t.Context())
-			must(t, err, "get DaemonSet %s", s.plugin)
-			t.Fatalf("the update has not ended after %s: %+v", retryTimeout, daemonSet.Status)
-		}
-		s.startAndStop(fmt.Sprintf("pod-%d", started), "one")
-		if len(s.partitions) > 0 {
-			s.startAndStop(fmt.Sprintf("partition-%d", started), "partition")
-		}
-	}
-	t.Logf("%d pods started and stopped during the update", started)
-	s.expectPluginReady()
-	s.readDevicesAgain()
-}
-
 // startAndStop is the life of a pod with one device, which nothing disturbs.
 func (s *scenario) startAndStop(pod, template string) {
 	s.Helper()

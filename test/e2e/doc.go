@@ -17,10 +17,11 @@
 //	MICA_E2E_NO_SKIP         set: a test that would skip itself fails
 //	MICA_PROMTOOL            promtool, which plays the tests of the alerts
 //	MICA_E2E_LONG            set: tests of minutes run, too: TestKEDASurvivesAnyController
+//	MICA_E2E_UNINSTALL       set: TestUninstall takes Mica away, and no other test can run after it
 //	MICA_E2E_OLDER           set: the control plane is older, and TestOnAnOlderKubernetes runs (hack/older.sh)
 //	MICA_E2E_BENCH_ROUNDS    rounds of a benchmark (default 5)
 //	MICA_SIM_SOCKET          socket of the node's simulated hardware, on which tests partition GPUs
 //	                         and inject faults; what they would do to real GPUs is not done
 //	MICA_CLUSTER_DIR         directory of a cluster of test/cluster on this machine
-//	MICA_CLUSTER             its program, with which tests restart kubelet (default ../../bin/cluster)
+//	MICA_CLUSTER             its program, with which tests restart kubelet and name images (default ../../bin/cluster)
 package e2e

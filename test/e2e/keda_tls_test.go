@@ -11,8 +11,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -62,15 +60,6 @@ func TestKEDAWithCertificates(t *testing.T) {
 	// KEDA says why only in its own log, and we in ours.
 	(&scaled{s, "strange"}).expectStatusCondition("Ready", "False", "ScaledObjectCheckFailed")
 	s.expectControllerLog("TLS handshake with a client of KEDA's external scaler failed")
-}
-
-// helm runs a command of helm on the release of the controller, and waits for what it changes.
-func (s *scaleOut) helm(arguments ...string) {
-	s.Helper()
-	arguments = append(arguments, "--namespace", s.plugin.namespace, "--wait", "--timeout", "2m")
-	if output, err := exec.Command(os.Getenv("MICA_HELM"), arguments...).CombinedOutput(); err != nil {
-		s.Fatalf("run helm %q: %v: %s", arguments, err, output)
-	}
 }
 
 // expectControllerLog wants words in the log of a controller.

@@ -199,8 +199,14 @@ func filesByClaim(directory string, ours func(name string) bool) (map[string]str
 // restartKubelet kills kubelet and lets the cluster's supervisor start it again.
 func (m machine) restartKubelet(t testing.TB) {
 	t.Helper()
+	m.cluster(t, "restart", "kubelet")
+}
+
+// cluster runs a command of the program that runs the cluster.
+func (m machine) cluster(t testing.TB, arguments ...string) {
+	t.Helper()
 	program := cmp.Or(os.Getenv("MICA_CLUSTER"), "../../bin/cluster")
-	command := exec.CommandContext(t.Context(), program, "restart", "kubelet")
+	command := exec.CommandContext(t.Context(), program, arguments...)
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, output)
 	}

@@ -42,10 +42,7 @@ const (
 )
 
 func (s *scaleOut) dynamic(resource schema.GroupVersionResource) dynamic.ResourceInterface {
-	s.Helper()
-	client, err := dynamic.NewForConfig(s.config)
-	must(s, err, "make a client for %s", resource.Resource)
-	return client.Resource(resource)
+	return s.dynamicClient().Resource(resource)
 }
 
 // declare makes the GPUNodeGroup of a group for the time of the test.

@@ -245,11 +245,25 @@ func (s *Supervisor) importImages(ctx context.Context) error {
 // Import loads a docker-archive into the cluster's containerd, where kubelet
 // finds its images.
 func Import(ctx context.Context, ctr string, dir layout.Dir, archive string) error {
-	cmd := exec.CommandContext(ctx, ctr, "--address", dir.ContainerdSocket(), "--namespace", "k8s.io", "images", "import", archive)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("importing %s into the cluster's containerd: %w: %s", archive, err, strings.TrimSpace(string(out)))
+	if out, err := images(ctx, ctr, dir, "import", archive); err != nil {
+		return fmt.Errorf("importing %s into the cluster's containerd: %w: %s", archive, err, out)
 	}
 	return nil
+}
+
+// Tag gives an image of the cluster's containerd another name as well.
+func Tag(ctx context.Context, ctr string, dir layout.Dir, image, name string) error {
+	if out, err := images(ctx, ctr, dir, "tag", "--force", image, name); err != nil {
+		return fmt.Errorf("giving the image %s the name %s: %w: %s", image, name, err, out)
+	}
+	return nil
+}
+
+// images runs a command of ctr on the images that kubelet finds.
+func images(ctx context.Context, ctr string, dir layout.Dir, args ...string) (string, error) {
+	args = append([]string{"--address", dir.ContainerdSocket(), "--namespace", "k8s.io", "images"}, args...)
+	out, err := exec.CommandContext(ctx, ctr, args...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
 }
 
 // report tells how far the start is.
