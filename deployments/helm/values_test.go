@@ -122,10 +122,14 @@ func TestReadmeTableNamesEveryValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for line := range strings.Lines(string(readme)) {
+	last := 0
+	for i, line := range strings.Split(string(readme), "\n") {
 		if name, ok := strings.CutPrefix(line, "| `"); ok {
 			name, _, _ = strings.Cut(name, "`")
-			got = append(got, name)
+			if len(got) > 0 && i != last+1 {
+				t.Errorf("line %d of mica/README.md, of %s, is no row: the table ends before it", i+1, name)
+			}
+			got, last = append(got, name), i
 		}
 	}
 	if !slices.Equal(got, want) {
