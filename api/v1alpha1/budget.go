@@ -5,9 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// GPUBudget bounds what the controller asks for: no node with which there would be more than the
-// budget allows. Pods that it holds back are told so. It takes no node away, and keeps no pod from
-// a node that is there.
+// GPUBudget bounds what the controller asks for: it asks for no node with which there would be more
+// than the budget allows. It tells the pods that it holds back. A budget takes no node away, and
+// keeps no pod from a node that is there.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -42,9 +42,9 @@ type GPUBudgetList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.gpus) || has(self.pricePerHour) || has(self.rate)",message="the budget bounds nothing: give gpus, pricePerHour or rate"
 type GPUBudgetSpec struct {
-	// namespaces of which nodes count: nodes of which their claims have devices, and nodes that are
-	// asked for because of their pods, each in full. Empty: all nodes count, for all pods and for
-	// headroom.
+	// namespaces whose nodes count, each in full: nodes with devices that their claims have,
+	// and nodes that are asked for because of their pods. Empty: all nodes count, for all pods
+	// and for headroom.
 	//
 	// +optional
 	// +listType=set
@@ -106,7 +106,7 @@ type GPUBudgetStatus struct {
 	//
 	// +optional
 	PricePerHour string `json:"pricePerHour,omitempty"`
-	// held is for how many pods no node is asked for because of the budget.
+	// held is how many pods the budget holds back.
 	//
 	// +optional
 	Held int32 `json:"held"`

@@ -45,13 +45,13 @@ type GPUHeadroomSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="give the name of a DeviceClass, such as gpu.nvidia.com: names of extended resources, such as nvidia.com/gpu, are none"
 	DeviceClassName string `json:"deviceClassName"`
-	// selectors are CEL expressions as in a claim's selectors, all of which a device has to match.
+	// selectors are CEL expressions, as in a claim. A device has to match all of them.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Selectors []Selector `json:"selectors,omitempty"`
-	// devices is how many are kept free while no entry of schedule is in force.
+	// devices is how many devices are kept free while no entry of schedule is in force.
 	//
 	// +optional
 	// +kubebuilder:default=0
@@ -156,11 +156,11 @@ type GPUHeadroomStatus struct {
 	//
 	// +optional
 	Wanted int32 `json:"wanted"`
-	// free is how many of them are, after the demand of all pending pods.
+	// free is how many of the wanted devices are free, after the demand of all pending pods.
 	//
 	// +optional
 	Free int32 `json:"free"`
-	// demanded is how many are to come with new nodes.
+	// demanded is how many of them are to come with new nodes.
 	//
 	// +optional
 	Demanded int32 `json:"demanded"`
@@ -182,7 +182,7 @@ type GPUHeadroomStatus struct {
 type QueryAnswer struct {
 	// devices is how many it asks for.
 	Devices int32 `json:"devices"`
-	// time is when it said so, to within 5 minutes.
+	// time is when Prometheus answered, to within 5 minutes.
 	Time metav1.Time `json:"time"`
 }
 

@@ -54,8 +54,8 @@ type GPUNodeGroupSpec struct {
 	//
 	// +required
 	Provider NodeGroupProvider `json:"provider"`
-	// instanceType is the machine's name at EC2, such as p5.48xlarge. Without it the type of
-	// a node that the group has or had counts.
+	// instanceType is the machine's name at EC2, such as p5.48xlarge. Unset: the type of a node
+	// that the group has or had.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -94,8 +94,8 @@ type GPUNodeGroupSpec struct {
 	// +kubebuilder:default=placeholder
 	// +kubebuilder:validation:Enum=placeholder;direct;observe
 	Pairing Pairing `json:"pairing,omitempty"`
-	// capacityType is how the nodes are bought. Nodes of managed node groups of EKS are expected
-	// to have it in the label eks.amazonaws.com/capacityType.
+	// capacityType is how the nodes are bought. It predicts the label
+	// eks.amazonaws.com/capacityType of nodes of managed node groups.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=ON_DEMAND;SPOT;CAPACITY_BLOCK
@@ -286,7 +286,7 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// instanceType is the one that spec, or else a node of the group, has.
+	// instanceType is that of spec, or else that of a node of the group.
 	//
 	// +optional
 	InstanceType string `json:"instanceType,omitempty"`
@@ -298,11 +298,12 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	Nodes int32 `json:"nodes"`
-	// starting is how many of them do not offer yet what the template promises.
+	// starting is how many nodes do not offer yet what the template promises.
 	//
 	// +optional
 	Starting int32 `json:"starting"`
-	// unused is how many of them were complete for 10 minutes, and no claim has a device of them.
+	// unused is how many nodes have been complete for 10 minutes, and have no device that a
+	// claim has.
 	//
 	// +optional
 	Unused int32 `json:"unused"`
@@ -407,13 +408,13 @@ type DeviceSummary struct {
 type InFlight struct {
 	// id is the placeholder's name, or that of the update at EKS, or "intent" before there is one.
 	ID string `json:"id"`
-	// kind is that of the pods for which it is.
+	// kind names the kind of pods for which the node was asked for.
 	//
 	// +optional
 	Kind string `json:"kind,omitempty"`
 	// nodes is how many.
 	Nodes int32 `json:"nodes"`
-	// target is the size that the group was set to, of pairing direct.
+	// target is the size to which pairing direct has set the group.
 	//
 	// +optional
 	Target int32 `json:"target,omitempty"`

@@ -119,7 +119,7 @@ type Shapes struct {
 	//
 	// +optional
 	Whole *Whole `json:"whole,omitempty"`
-	// mig offers partitions, where the board and its MIG mode allow.
+	// mig offers partitions, if the board and its MIG mode allow them.
 	//
 	// +optional
 	MIG *MIG `json:"mig,omitempty"`
@@ -142,8 +142,8 @@ type Whole struct{}
 // MIG selects partitions by their profile. A profile that a board does not have is
 // not offered there, and is no mistake.
 type MIG struct {
-	// profiles are offered to one claim each, by the names of nvidia-smi. Empty: all of
-	// the board's, or none where shared names some.
+	// profiles are offered to one claim each, by the names of nvidia-smi. Empty: all of the
+	// board's, or none if shared names some.
 	//
 	// +optional
 	// +listType=set
@@ -185,14 +185,14 @@ type SharedProfile struct {
 
 // TimeSlice is how a GPU or partition is shared by turns.
 type TimeSlice struct {
-	// replicas is how many claims with a share of default size there is room for.
+	// replicas is how many claims with a share of default size fit.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	Replicas int32 `json:"replicas"`
-	// interval is how long a process runs before the next may: Short, Medium and Long
-	// are the NVIDIA driver's, and Default is what it does by itself. Others than Default
+	// interval is how long a process runs before the next one may. Short, Medium and Long are
+	// those of the NVIDIA driver, and Default is what it does by itself. Others than Default
 	// need compute capability 7.0 or later.
 	//
 	// +optional
@@ -203,8 +203,8 @@ type TimeSlice struct {
 
 // MPS is how a GPU or partition is shared through CUDA's Multi-Process Service.
 type MPS struct {
-	// clients is how many claims with a share of default size there is room for; such
-	// a share has its part of the memory and of the cores.
+	// clients is how many claims with a share of default size fit. Such a share has its part of
+	// the memory and of the cores.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=2
