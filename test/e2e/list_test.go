@@ -12,7 +12,9 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,12 +28,14 @@ type listedGPU struct {
 		Parts, OfParts        int
 	}
 	Memory struct{ UsedBytes, TotalBytes int64 }
-	Claims []struct {
-		Namespace, Device string
-		Pods              []string
-	}
+	Claims []heldClaim
 	Room   []struct{ Type string }
 	Taints []struct{ Key, Value, Effect string }
+}
+
+type heldClaim struct {
+	Namespace, Device string
+	Pods              []string
 }
 
 // gpuCommand runs kubectl gpu, and gives what it prints and what it notes.
@@ -56,12 +60,8 @@ func (s *scenario) listed(arguments ...string) (gpus []listedGPU, notes string) 
 // heldBy is the GPU of which the pod has something.
 func (s *scenario) heldBy(gpus []listedGPU, pod string) listedGPU {
 	s.Helper()
-	for _, g := range gpus {
-		for _, claim := range g.Claims {
-			if claim.Namespace == s.namespace && slices.Contains(claim.Pods, pod) {
-				return g
-			}
-		}
+	if at := slices.IndexFunc(gpus, func(g listedGPU) bool { return g.has(s.namespace, pod) }); at >= 0 {
+		return gpus[at]
 	}
 	s.Fatalf("no GPU is listed that pod %s has: %+v", pod, gpus)
 	return listedGPU{}
@@ -75,6 +75,7 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	s.createTemplate("whole", s.claimFor(1))
 	s.createTemplate("part", s.partitionsFor(1))
 	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil))
+	watched := s.watchGPUs()
 	for pod, template := range map[string]string{"whole": "whole", "part": "part", "left": "share", "right": "share"} {
 		s.createPod(s.podFromTemplate(pod, template))
 	}
@@ -82,6 +83,11 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 		s.waitRunning(pod)
 	}
 	whole, part, share := s.expectOwnDevices("whole")[0], s.expectOwnDevices("part")[0], s.shareOf("left")
+
+	watched.expect("of pod whole, which runs", func(g listedGPU) bool { return g.UUID == whole.uuid && g.has(s.namespace, "whole") })
+	if told, _ := gpuCommand(t, "explain", "claim/"+s.claimOf(s.waitRunning("left")).Name, "--namespace", s.namespace); !strings.Contains(told, "Allocated") || !strings.Contains(told, share.Device) {
+		t.Errorf("kubectl gpu explain says of the claim of share %s:\n%s", share.Device, told)
+	}
 
 	all, notes := s.listed()
 	if notes != "" {
@@ -146,6 +152,62 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 		}
 		return nil
 	})
+	s.beginDeletion("whole")
+	watched.expect("of pod whole, which has gone", func(g listedGPU) bool { return g.UUID == whole.uuid && !g.has(s.namespace, "whole") })
+}
+
+func (g listedGPU) has(namespace, pod string) bool {
+	return slices.ContainsFunc(g.Claims, func(c heldClaim) bool { return c.Namespace == namespace && slices.Contains(c.Pods, pod) })
+}
+
+// watching is `kubectl gpu list --watch`, with each GPU that it prints.
+type watching struct {
+	*scenario
+	gpus chan listedGPU
+}
+
+// watchGPUs begins to watch the GPUs of the node, until the test ends.
+func (s *scenario) watchGPUs() watching {
+	s.Helper()
+	w := watching{s, make(chan listedGPU)}
+	command := exec.CommandContext(s.Context(), os.Getenv("MICA_KUBECTL_GPU"), "list", "--watch", "--node", s.node, "-o", "json")
+	out, err := command.StdoutPipe()
+	must(s, err, "read what kubectl gpu list --watch prints")
+	must(s, command.Start(), "run kubectl gpu list --watch")
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		documents := json.NewDecoder(out)
+		for {
+			var list struct{ GPUs []listedGPU }
+			if documents.Decode(&list) != nil {
+				return // the test ends it
+			}
+			for _, g := range list.GPUs {
+				select {
+				case w.gpus <- g:
+				case <-s.Context().Done():
+				}
+			}
+		}
+	})
+	s.Cleanup(func() { reading.Wait(); _ = command.Wait() })
+	return w
+}
+
+// expect waits until a GPU is printed that is so, of those that are printed from now on or were not read yet.
+func (w watching) expect(what string, is func(listedGPU) bool) {
+	w.Helper()
+	late := time.After(goneTimeout)
+	for {
+		select {
+		case g := <-w.gpus:
+			if is(g) {
+				return
+			}
+		case <-late:
+			w.Fatalf("kubectl gpu list --watch prints no GPU %s within %s", what, goneTimeout)
+		}
+	}
 }
 
 // bindTo lets a user do what a ClusterRole allows, in a namespace or, empty, in all; and who may view

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 )
@@ -56,19 +59,24 @@ func testObservability(t *testing.T) {
 	held, sim := newPartitionScenario(t, 2)
 	held.createTemplate("one", held.claimFor(1))
 	held.createTemplate("part", held.partitionsFor(1))
-	held.createPod(held.podFromTemplate("holder", "one"))
+	replicas := &scaleOut{scenario: held}
+	sized := replicas.newScaled("holder", replicas.ending(held.podFromTemplate("", "one")))
+	sized.startWith(1)
+	holder := sized.onlyPod()
+	sim.use(held.expectOwnDevices(holder)[0], 5)
 	held.createPod(held.podFromTemplate("partition", "part"))
 	s := newScaleOut(t, "keda-seen")
 	s.createHeadroom("e2e-seen", fields{"deviceClassName": s.driver, "devices": int64(0), "nodeGroups": []any{"keda-seen"}})
 	d := s.newScaled("seen", s.ending(s.plainPod("")))
 	d.waiting(0)
 	d.scaledBy(5, d.byWaiting())
-	used := map[string]int{"holder": held.usedBy(sim, "holder"), "partition": held.usedBy(sim, "partition")}
+	used := map[string]int{holder: held.usedBy(sim, holder), "partition": held.usedBy(sim, "partition")}
 
 	p := s.startPrometheus(sim.dcgmPage(s.node))
 	p.expectRules()
 	p.expectAttribution(held.namespace, used)
 	p.expectSeries(slices.Concat(p.askedByDashboards(), p.selectedByAlerts()))
+	p.expectRightsize(sized)
 }
 
 // prometheus is one in a pod of the test.
@@ -157,10 +165,45 @@ func (s *scaleOut) prometheusConfig() string {
 	return string(config)
 }
 
+// get asks the HTTP API through the API server.
+func (p prometheus) get(path string) *rest.Request {
+	return p.client.CoreV1().RESTClient().Get().Namespace(p.namespace).Resource("pods").
+		Name(prometheusPod + ":9090").SubResource("proxy").Suffix(path)
+}
+
+// expectRightsize has kubectl gpu name a partition for a workload that uses a twentieth of its GPU.
+func (p prometheus) expectRightsize(of *scaled) {
+	p.Helper()
+	forward := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request := p.get(r.URL.Path)
+		if err := r.ParseForm(); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		for name, values := range r.Form {
+			request.Param(name, values[0])
+		}
+		content, err := request.DoRaw(r.Context())
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+		_, _ = w.Write(content)
+	}))
+	defer forward.Close()
+	eventually(p, startTimeout, "kubectl gpu rightsize names a smaller shape", func(ctx context.Context) error {
+		out, err := exec.CommandContext(ctx, os.Getenv("MICA_KUBECTL_GPU"), "rightsize", "deployment/"+of.name, "--namespace", of.namespace,
+			"--prometheus", forward.URL, "--over", "10m").CombinedOutput()
+		var ended *exec.ExitError
+		if !errors.As(err, &ended) || ended.ExitCode() != 1 || !strings.Contains(string(out), "a smaller shape would do for Deployment/"+of.name) {
+			return fmt.Errorf("it ends with %v: %s", err, out)
+		}
+		return nil
+	})
+}
+
 // ask reads the data of an answer of the HTTP API into one.
 func (p prometheus) ask(ctx context.Context, path, query string, into any) error {
-	content, err := p.client.CoreV1().RESTClient().Get().Namespace(p.namespace).Resource("pods").
-		Name(prometheusPod+":9090").SubResource("proxy").Suffix("api/v1/"+path).Param("query", query).DoRaw(ctx)
+	content, err := p.get("api/v1/"+path).Param("query", query).DoRaw(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, content)
 	}

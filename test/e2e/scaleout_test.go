@@ -136,10 +136,14 @@ func TestScaleOutOfWhatNobodyHas(t *testing.T) {
 	// An L4's 24 GB are 23034Mi: the trap is named, and what it has.
 	s.expectEvent("Pod", "pod-0", "mica-controller", "", "23034Mi")
 	s.expectCondition("pod-0", corev1.ConditionFalse, "too-small")
-	text := s.explain("pod-0")
-	for _, want := range []string{"too-small", "24Gi", "23034Mi"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("kubectl gpu explain does not say %s:\n%s", want, text)
+	pod, err := s.pod(s.Context(), "pod-0")
+	must(t, err, "get pod-0")
+	ofClaim, _ := gpuCommand(t, "explain", "claim/"+s.claimOf(pod).Name, "--namespace", s.namespace)
+	for _, text := range []string{s.explain("pod-0"), ofClaim} {
+		for _, want := range []string{"too-small", "24Gi", "23034Mi"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("kubectl gpu explain does not say %s:\n%s", want, text)
+			}
 		}
 	}
 	s.expectNodes("too-small", 0)

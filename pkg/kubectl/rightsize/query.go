@@ -14,10 +14,10 @@ import (
 
 const (
 	leastOver, mostOver = 10 * time.Minute, 90 * 24 * time.Hour
-	// points are how often the past is looked at, and step is at least as long as plugins are
-	// usually scraped.
+	// points are how often the past is looked at. Prometheus looks at multiples of the time between
+	// two points, so that a workload younger than step may not be seen.
 	points = 2000
-	step   = time.Minute
+	step   = 5 * time.Second
 	// mostUses bounds an answer: pods times devices.
 	mostUses = 2000
 )
@@ -40,7 +40,7 @@ type Queries struct{ Peak, Total, Busy string }
 
 // QueriesOf are those of the workload's pods, also of those that are gone.
 func QueriesOf(target workload.Ref, over time.Duration) Queries {
-	every := max((over / points).Round(time.Minute), step)
+	every := max((over / points).Round(step), step)
 	held := fmt.Sprintf("mica_claim_device_info{namespace=%s,pod=~%s}", strconv.Quote(target.Namespace), strconv.Quote(pods(target)))
 	of := func(metric, past string) string {
 		// Two plugins of a rolling update tell of one device.

@@ -120,7 +120,7 @@ func TestQueriesAreOfTheWorkloadsPods(t *testing.T) {
 		want   []string
 	}{
 		"a Deployment":  {workload.Ref{Kind: "Deployment", Namespace: "ml", Name: "llm.v1"}, 7 * 24 * time.Hour, []string{`namespace="ml"`, `pod=~"llm\\.v1-[a-z0-9]+-[a-z0-9]{5}"`, "[1w:5m]"}},
-		"a StatefulSet": {workload.Ref{Kind: "StatefulSet", Namespace: "ml", Name: "embed"}, time.Hour, []string{`pod=~"embed-[0-9]+"`, "[1h:1m]"}},
+		"a StatefulSet": {workload.Ref{Kind: "StatefulSet", Namespace: "ml", Name: "embed"}, time.Hour, []string{`pod=~"embed-[0-9]+"`, "[1h:5s]"}},
 		"a ReplicaSet":  {workload.Ref{Kind: "ReplicaSet", Namespace: "ml", Name: "rs"}, 90 * 24 * time.Hour, []string{`pod=~"rs-[a-z0-9]{5}"`, "[90d:1h5m]"}},
 	} {
 		queries := QueriesOf(test.target, test.over)
