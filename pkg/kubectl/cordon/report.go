@@ -37,7 +37,7 @@ func (r Report) Write(w io.Writer, screen terminal.Screen) error {
 	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
-	t := terminal.Table{Columns: []terminal.Column{{Title: "NAMESPACE"}, {Title: "CLAIM"}, {Title: "DEVICE"}, {Title: "PODS", Wrapped: true}}}
+	t := terminal.Table{Columns: []terminal.Column{{Title: "NAMESPACE", Key: true}, {Title: "CLAIM", Key: true}, {Title: "DEVICE", Key: true}, {Title: "PODS", Wrapped: true}}}
 	for _, hold := range held {
 		t.Rows = append(t.Rows, terminal.Texts(hold.Namespace, hold.Claim, hold.Device, cmp.Or(strings.Join(hold.Pods, ", "), "-")))
 	}

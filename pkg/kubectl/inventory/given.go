@@ -71,7 +71,7 @@ func (r *poolReader) given(h Holding) Given {
 // GivenTable is the devices of a claim for people.
 func GivenTable(given []Given) terminal.Table {
 	t := terminal.Table{Columns: []terminal.Column{
-		{Title: "REQUEST"}, {Title: "DEVICE"}, {Title: "PRODUCT", Spare: 1}, {Title: "SHAPE"}, {Title: "HEALTH"},
+		{Title: "REQUEST", Key: true}, {Title: "DEVICE", Key: true}, {Title: "PRODUCT", Spare: 1}, {Title: "SHAPE"}, {Title: "HEALTH"},
 	}}
 	for _, g := range given {
 		t.Rows = append(t.Rows, terminal.Row{

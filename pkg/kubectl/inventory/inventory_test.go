@@ -110,7 +110,7 @@ func TestWhatIsPrinted(t *testing.T) {
 	}
 	for _, wide := range []bool{false, true} {
 		var text strings.Builder
-		for _, width := range []int{0, 140, 80, 40} {
+		for _, width := range []int{0, 140, 79, 60, 40} {
 			fmt.Fprintf(&text, "--- %d\n", width)
 			if err := (terminal.Screen{Width: width}).Write(&text, Table(all, wide)); err != nil {
 				t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // Table is the inventory for people, wide with UUIDs, claims and room.
 func Table(i Inventory, wide bool) terminal.Table {
 	t := terminal.Table{Columns: []terminal.Column{
-		{Title: "NODE"}, {Title: "GPU"}, {Title: "PRODUCT", Spare: 2}, {Title: "IN USE"}, {Title: "MEMORY", Spare: 1, Right: true}, {Title: "HEALTH"},
+		{Title: "NODE", Key: true}, {Title: "GPU", Key: true}, {Title: "PRODUCT", Spare: 2}, {Title: "IN USE"}, {Title: "MEMORY", Spare: 1, Right: true}, {Title: "HEALTH"},
 	}}
 	if wide {
 		t.Columns = append(t.Columns, terminal.Column{Title: "ROOM"}, terminal.Column{Title: "UUID"})

@@ -10,7 +10,7 @@ import (
 // PodTable has a row per pod.
 func PodTable(l Load) terminal.Table {
 	t := terminal.Table{Columns: []terminal.Column{
-		{Title: "NAMESPACE"}, {Title: "POD"}, {Title: "BUSY", Right: true}, {Title: "MEMORY", Right: true}, {Title: "NODE", Spare: 1}, {Title: "DEVICES", Wrapped: true},
+		{Title: "NAMESPACE", Key: true}, {Title: "POD", Key: true}, {Title: "BUSY", Right: true}, {Title: "MEMORY", Right: true}, {Title: "NODE", Spare: 1}, {Title: "DEVICES", Wrapped: true},
 	}}
 	for _, p := range l.Pods {
 		name := p.Name

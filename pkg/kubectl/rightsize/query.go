@@ -41,6 +41,9 @@ type Queries struct{ Peak, Total, Busy string }
 // QueriesOf are those of the workload's pods, also of those that are gone.
 func QueriesOf(target workload.Ref, over time.Duration) Queries {
 	every := max((over / points).Round(step), step)
+	if every > time.Minute {
+		every = every.Round(time.Minute)
+	}
 	held := fmt.Sprintf("mica_claim_device_info{namespace=%s,pod=~%s}", strconv.Quote(target.Namespace), strconv.Quote(pods(target)))
 	of := func(metric, past string) string {
 		// Two plugins of a rolling update tell of one device.

@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -9,13 +10,14 @@ const (
 	// gap is between two columns.
 	gap = 3
 	// leastWrapped is how narrow a column may become whose texts are broken into lines. With less
-	// room, each row becomes a paragraph.
+	// room, they stand beneath the row.
 	leastWrapped = 20
 )
 
 // Table is rows under titles. Where it is too wide for the screen, first the texts of the Wrapped
-// column are broken into lines; then columns with the highest Spare are left out; what is still too
-// wide is printed as a paragraph per row, with a line per column. Nothing is cut short.
+// column are broken into lines; then columns with the highest Spare are left out; then the Wrapped
+// column stands beneath each row; what is still too wide is printed as a paragraph per row. Only
+// columns that can be spared are left out, and never of a paragraph.
 type Table struct {
 	Columns []Column
 	Rows    []Row
@@ -31,6 +33,8 @@ type Column struct {
 	Spare int
 	// Right aligns numbers.
 	Right bool
+	// Key columns tell rows apart, and begin the paragraph of each. Without any, the first does.
+	Key bool
 }
 
 // Row has a cell for each column. Missing ones are empty.
@@ -57,22 +61,32 @@ func (s Screen) Write(w io.Writer, t Table) error {
 		return nil
 	}
 	var out strings.Builder
-	shown := t.fit(s)
-	if s.Width > 0 && t.least(shown) > s.Width {
-		s.paragraphs(&out, t)
-	} else {
+	all, above := t.columns()
+	if shown, fits := t.fit(s, all); fits {
 		s.rows(&out, t, shown)
+	} else if shown, fits := t.fit(s, above); fits && len(above) < len(all) {
+		s.rowsAbove(&out, t, shown)
+	} else {
+		s.paragraphs(&out, t)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
-// fit chooses columns by their index: all, or without those that can be spared.
-func (t Table) fit(s Screen) []int {
-	shown := make([]int, 0, len(t.Columns))
-	for i := range t.Columns {
-		shown = append(shown, i)
+// columns are all by their index, and those that are not wrapped.
+func (t Table) columns() (all, above []int) {
+	for i, column := range t.Columns {
+		all = append(all, i)
+		if !column.Wrapped {
+			above = append(above, i)
+		}
 	}
+	return all, above
+}
+
+// fit leaves out columns that can be spared, until the others fit.
+func (t Table) fit(s Screen, columns []int) (shown []int, fits bool) {
+	shown = slices.Clone(columns)
 	for s.Width > 0 && t.least(shown) > s.Width {
 		out := -1
 		for at, i := range shown {
@@ -81,11 +95,11 @@ func (t Table) fit(s Screen) []int {
 			}
 		}
 		if out < 0 {
-			break
+			return nil, false
 		}
-		shown = append(shown[:out], shown[out+1:]...)
+		shown = slices.Delete(shown, out, out+1)
 	}
-	return shown
+	return shown, true
 }
 
 // least is how wide columns are at least.
@@ -120,20 +134,30 @@ func (r Row) at(column int) Cell {
 }
 
 func (s Screen) rows(out *strings.Builder, t Table, shown []int) {
-	widths, taken := make([]int, len(t.Columns)), 0
+	widths, taken := t.widths(shown)
+	for _, row := range append([]Row{t.heading()}, t.Rows...) {
+		s.row(out, t, row, shown, widths, taken)
+	}
+}
+
+// widths are those of columns by their index, and of all that are not wrapped together.
+func (t Table) widths(shown []int) (widths []int, taken int) {
+	widths = make([]int, len(t.Columns))
 	for _, i := range shown {
 		widths[i] = t.width(i)
 		if !t.Columns[i].Wrapped {
 			taken += widths[i] + gap
 		}
 	}
+	return widths, taken
+}
+
+func (t Table) heading() Row {
 	heading := make(Row, len(t.Columns))
 	for i, column := range t.Columns {
 		heading[i] = Cell{Text: column.Title, Style: Strong}
 	}
-	for _, row := range append([]Row{heading}, t.Rows...) {
-		s.row(out, t, row, shown, widths, taken)
-	}
+	return heading
 }
 
 // row prints the lines of a row: as many as its highest cell has.
@@ -172,35 +196,5 @@ func (s Screen) row(out *strings.Builder, t Table, row Row, shown, widths []int,
 			}
 		}
 		out.WriteString("\n")
-	}
-}
-
-// paragraphs prints each row by itself, a line per column that has a text.
-func (s Screen) paragraphs(out *strings.Builder, t Table) {
-	const indent = 2
-	for n, row := range t.Rows {
-		if n > 0 {
-			out.WriteString("\n")
-		}
-		for i, column := range t.Columns {
-			cell := row.at(i)
-			if cell.Text == "" {
-				continue
-			}
-			title := column.Title + ": "
-			lines := strings.Split(cell.Text, "\n")
-			var broken []string
-			for _, line := range lines {
-				broken = append(broken, wrap(line, s.room(indent))...)
-			}
-			if len(broken) == 1 && length(title)+length(broken[0]) <= s.Width {
-				out.WriteString(s.Paint(title, Strong) + s.Paint(broken[0], cell.Style) + "\n")
-				continue
-			}
-			out.WriteString(s.Paint(strings.TrimSpace(title), Strong) + "\n")
-			for _, line := range broken {
-				out.WriteString(strings.Repeat(" ", indent) + s.Paint(line, cell.Style) + "\n")
-			}
-		}
 	}
 }

@@ -40,7 +40,7 @@ func Value(e Explanation) any {
 }
 
 func table(verdicts []Verdict) terminal.Table {
-	t := terminal.Table{Columns: []terminal.Column{{Title: "GROUP"}, {Title: "NODES"}, {Title: "RESULT"}, {Title: "WHY", Wrapped: true}}}
+	t := terminal.Table{Columns: []terminal.Column{{Title: "GROUP", Key: true}, {Title: "NODES", Key: true}, {Title: "RESULT"}, {Title: "WHY", Wrapped: true}}}
 	for _, v := range verdicts {
 		nodes, result, why := "new", terminal.Cell{Text: "Fits", Style: terminal.Good}, v.Text
 		if v.Live {
