@@ -97,32 +97,34 @@ func (s *scenario) expectNoClaims(ctx context.Context) error {
 	return nil
 }
 
-// logDiagnosis writes what a reader of a failed test would ask for.
+// logDiagnosis writes what a reader of a failed test would ask for, last what is told first: who sees
+// the end of a log alone sees it.
 func (s *scenario) logDiagnosis(ctx context.Context) {
+	plugins, err := s.pluginPods(ctx)
+	if err != nil {
+		s.Logf("diagnosis: %v", err)
+	}
+	for i := range plugins {
+		log, err := s.podLog(ctx, plugins[i].Namespace, plugins[i].Name, &corev1.PodLogOptions{Container: pluginContainer, TailLines: ptr.To(int64(40))})
+		s.Logf("plugin %s: %s; its last log lines (%v):\n%s", plugins[i].Name, summary(&plugins[i]), err, log)
+	}
+	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		s.Logf("diagnosis: list Events: %v", err)
+	} else {
+		for _, event := range events.Items {
+			if event.Type == corev1.EventTypeWarning && event.Reason != "MissingClusterDNS" {
+				s.Logf("event %s %s %s/%s: %s", event.LastTimestamp.Format(time.TimeOnly), event.Reason, event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Message)
+			}
+		}
+	}
 	pods, err := s.client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		s.Logf("diagnosis: list pods: %v", err)
 		return
 	}
 	for i := range pods.Items {
-		s.Logf("pod %s: %s", pods.Items[i].Name, summary(&pods.Items[i]))
-	}
-	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{})
-	if err == nil {
-		for _, event := range events.Items {
-			if event.Type == corev1.EventTypeWarning {
-				s.Logf("event %s %s/%s: %s", event.Reason, event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Message)
-			}
-		}
-	}
-	plugins, err := s.pluginPods(ctx)
-	if err != nil {
-		s.Logf("diagnosis: %v", err)
-		return
-	}
-	for i := range plugins {
-		log, err := s.podLog(ctx, plugins[i].Namespace, plugins[i].Name, &corev1.PodLogOptions{Container: pluginContainer, TailLines: ptr.To(int64(40))})
-		s.Logf("plugin %s: %s; its last log lines (%v):\n%s", plugins[i].Name, summary(&plugins[i]), err, log)
+		s.Logf("pod %s of %s: %s", pods.Items[i].Name, pods.Items[i].CreationTimestamp.Format(time.TimeOnly), summary(&pods.Items[i]))
 	}
 }
 
