@@ -88,7 +88,8 @@ func (s *scenario) replaceDriver(sim simulator, d model.Driver) {
 	s.labelNode(deployLabel, nil)
 }
 
-// expectAgents waits until the plugin and the MPS supervisor run again that left the node.
+// expectAgents waits until the plugin and the MPS supervisor run again that left the node. A DaemonSet counts
+// a pod that ends as ready for as long as it answers.
 func (s *scenario) expectAgents() {
 	s.Helper()
 	lasting(s, "the plugin and the MPS supervisor are ready", func(ctx context.Context) error {
@@ -100,6 +101,15 @@ func (s *scenario) expectAgents() {
 			status := set.Status
 			if status.ObservedGeneration != set.Generation || status.DesiredNumberScheduled == 0 || status.NumberReady != status.DesiredNumberScheduled {
 				return fmt.Errorf("%s: %d of %d pods are ready", set.Name, status.NumberReady, status.DesiredNumberScheduled)
+			}
+		}
+		pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.node})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if pod := &pods.Items[i]; pod.DeletionTimestamp != nil || !isReady(pod) {
+				return fmt.Errorf("pod %s ends or is not ready: %s", pod.Name, summary(pod))
 			}
 		}
 		return nil

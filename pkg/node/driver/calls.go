@@ -19,6 +19,9 @@ import (
 // plugin, and lets calls in flight finish before the process ends.
 type calls struct {
 	registered atomic.Bool
+	// known is closed when kubelet has registered the plugin for the first time.
+	known     chan struct{}
+	closeOnce sync.Once
 
 	mu       sync.Mutex
 	draining bool
@@ -29,7 +32,9 @@ type calls struct {
 func (c *calls) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if registration, ok := request.(*registerapi.RegistrationStatus); ok {
 		c.registered.Store(registration.PluginRegistered)
-		if !registration.PluginRegistered {
+		if registration.PluginRegistered {
+			c.closeOnce.Do(func() { close(c.known) })
+		} else {
 			klog.FromContext(ctx).Info("kubelet refused to register the plugin", "reason", registration.Error)
 		}
 	}
@@ -38,6 +43,16 @@ func (c *calls) intercept(ctx context.Context, request any, _ *grpc.UnaryServerI
 	}
 	defer c.inFlight.Done()
 	return handle(tracing.Join(ctx), request)
+}
+
+// awaitRegistration waits until kubelet has registered the plugin, or its patience is at an end.
+func (c *calls) awaitRegistration(ctx context.Context, patience time.Duration) {
+	select {
+	case <-c.known:
+	case <-ctx.Done():
+	case <-time.After(patience):
+		klog.FromContext(ctx).Info("kubelet has not registered the plugin yet; devices are published nevertheless, and pods that come before it does wait for kubelet's next try", "waited", patience)
+	}
 }
 
 func (c *calls) begin() bool {

@@ -15,7 +15,7 @@ import (
 func TestDrainFinishesCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
-		var c calls
+		c := calls{known: make(chan struct{})}
 		release := make(chan struct{})
 		answered := make(chan error, 1)
 		go func() {
@@ -56,7 +56,7 @@ func TestDrainFinishesCallsInFlight(t *testing.T) {
 func TestDrainDoesNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
-		var c calls
+		c := calls{known: make(chan struct{})}
 		release := make(chan struct{})
 		go func() {
 			_, _ = c.intercept(ctx, nil, nil, func(context.Context, any) (any, error) {
@@ -76,7 +76,7 @@ func TestDrainDoesNotWaitForEver(t *testing.T) {
 
 func TestCallsSeeRegistration(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	var c calls
+	c := calls{known: make(chan struct{})}
 	answer := func(context.Context, any) (any, error) { return &registerapi.RegistrationStatusResponse{}, nil }
 	for _, step := range []struct {
 		request any

@@ -40,6 +40,10 @@ const (
 	// drainTimeout is how long a stopping plugin waits for calls in flight;
 	// the chart's terminationGracePeriodSeconds is longer.
 	drainTimeout = 45 * time.Second
+	// registrationPatience is how long devices wait for kubelet to register the plugin, for which it looks
+	// once a second (loopSleepDuration of its plugin manager). A pod that is placed before then is refused
+	// its claims, and kubelet tries again after 60 to 90 seconds.
+	registrationPatience = 5 * time.Second
 )
 
 // Hardware is an open NVIDIA driver, in the parts that its users know.
@@ -118,10 +122,12 @@ type Driver struct {
 	events     *events
 	daemons    *mps.Directory // nil without an MPS supervisor
 	calls      calls
-	failed     chan error
-	samples    *sample.Sampler
-	account    *account.Account
-	claimants  *claimants
+	// patience is registrationPatience, but for tests.
+	patience  time.Duration
+	failed    chan error
+	samples   *sample.Sampler
+	account   *account.Account
+	claimants *claimants
 	// journaled is what countPrepared has found in the journal.
 	journaled atomic.Pointer[map[journal.State]journal.Tally]
 	// counted wakes countClaims up when claims have come or gone.
@@ -145,6 +151,8 @@ func New(options Options) (*Driver, error) {
 		counted:   make(chan struct{}, 1),
 		samples:   sample.New(),
 		claimants: &claimants{driver: options.Name, known: map[string]account.Claim{}},
+		calls:     calls{known: make(chan struct{})},
+		patience:  registrationPatience,
 	}
 	d.account = account.New(account.Options{Utilization: d.samples.Utilization, Unnamed: options.Unnamed})
 	if options.MPSRoot != "" {
@@ -238,7 +246,10 @@ func (d *Driver) Run(ctx context.Context) error {
 	defer stopEvents()
 	d.monitor.Load(ctx)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.publisher.Run(ctx) })
+	group.Go(func() error {
+		d.calls.awaitRegistration(ctx, d.patience)
+		return d.publisher.Run(ctx)
+	})
 	group.Go(func() error { return d.reporter.run(ctx) })
 	group.Go(func() error { return d.offer.Run(ctx) })
 	group.Go(func() error { return d.watchHardware(ctx) })

@@ -133,11 +133,15 @@ func options(t testing.TB, api *apiserver.Server, h *hardware) Options {
 }
 
 // run runs the driver until stop is called, or the test ends.
-func run(t testing.TB, o Options) (d *Driver, stop func()) {
+func run(t testing.TB, o Options, changes ...func(*Driver)) (d *Driver, stop func()) {
 	t.Helper()
 	d, err := New(o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	d.patience = time.Millisecond // most tests are no kubelet
+	for _, change := range changes {
+		change(d)
 	}
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
@@ -310,6 +314,45 @@ func TestTheMainJob(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod that kubelet gets before it knows the plugin would wait a minute for its GPU.
+func TestDevicesArePublishedWhenKubeletKnowsThePlugin(t *testing.T) {
+	offered := func(d *Driver) {
+		t.Helper()
+		fixture.Eventually(t, "the offer", func() error {
+			if len(d.offer.State().Shapes) == 0 {
+				return errors.New("nothing is offered")
+			}
+			return nil
+		})
+	}
+	published := func(api *apiserver.Server) {
+		t.Helper()
+		fixture.Eventually(t, "the slices", func() error {
+			if got := len(api.Slices(t)); got != sliceCount {
+				return fmt.Errorf("there are %d", got)
+			}
+			return nil
+		})
+	}
+	t.Run("kubelet registers it", func(t *testing.T) {
+		api := apiserver.New()
+		o := options(t, api, newHardware(t))
+		d, _ := run(t, o, func(d *Driver) { d.patience = time.Hour })
+		offered(d)
+		if got := len(api.Slices(t)); got > 0 {
+			t.Errorf("there are %d slices before kubelet knows the plugin", got)
+		}
+		register(t, o)
+		published(api)
+	})
+	t.Run("kubelet never does", func(t *testing.T) {
+		api := apiserver.New()
+		d, _ := run(t, options(t, api, newHardware(t)), func(d *Driver) { d.patience = time.Second / 10 })
+		offered(d)
+		published(api)
+	})
 }
 
 // During a rolling update two processes serve the node.
