@@ -58,9 +58,9 @@ func newListCommand(config clientcmd.ClientConfig, connect func(clientcmd.Client
 	}
 	flags := command.Flags()
 	flags.StringVarP(&l.output, "output", "o", string(terminal.Tabular), "how to print: table, wide, json or yaml")
-	flags.StringArrayVar(&l.filter.Nodes, "node", nil, "print the GPUs of this node only; can be repeated")
-	flags.StringVar(&l.filter.Product, "product", "", "print GPUs only whose product's name has this in it, such as h100")
-	flags.BoolVar(&l.filter.Free, "free", false, "print GPUs only of which a claim that tolerates no taint could get something now")
+	flags.StringArrayVar(&l.filter.Nodes, "node", nil, "print only the GPUs of this node; can be repeated")
+	flags.StringVar(&l.filter.Product, "product", "", "print only GPUs whose product name contains this, such as h100")
+	flags.BoolVar(&l.filter.Free, "free", false, "print only GPUs with room for a claim that tolerates no taint")
 	flags.BoolVarP(&l.all, "all-namespaces", "A", false, "print the GPUs of all namespaces, as without -n")
 	flags.BoolVarP(&l.watch, "watch", "w", false, "go on printing the GPUs that change")
 	flags.StringVar(&l.driver, "driver-name", slice.DefaultDriver, "the name under which the driver publishes devices")

@@ -36,7 +36,7 @@ const migrateExample = `  kubectl gpu migrate -f manifests/ > migrated.yaml
   kubectl gpu migrate -n research > migrated.yaml
   kubectl gpu migrate --check`
 
-const migrateLong = `Rewrite manifests for NVIDIA's device plugin for claims of Mica, and say what cannot move and why.
+const migrateLong = `Rewrite manifests for NVIDIA's device plugin as claims for Mica, and say what cannot move and why.
 
 It reads Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods with limits of
 nvidia.com/gpu, nvidia.com/gpu.shared or nvidia.com/mig-*, configs of the device plugin, ResourceQuotas,
@@ -60,7 +60,7 @@ func newMigrateCommand(config clientcmd.ClientConfig, connect func(clientcmd.Cli
 	var m migrating
 	command := &cobra.Command{
 		Use:     "migrate",
-		Short:   "Rewrite manifests for NVIDIA's device plugin for claims of Mica, and say what cannot move",
+		Short:   "Rewrite manifests for NVIDIA's device plugin as claims for Mica, and say what cannot move",
 		Long:    migrateLong,
 		Example: migrateExample,
 		Args:    noArguments,

@@ -45,8 +45,8 @@ const rightsizeExample = `  kubectl -n monitoring port-forward service/prometheu
 
 const rightsizeLong = `Compare what a workload has used of its devices with the shapes that the nodes offer.
 
-Peak memory and utilization of its pods, also of those that are gone, are from Prometheus: the series of
-Mica's plugin. A shape fits if it has the peak and the reserve in memory, and would be busy for at most 90 %
+It asks Prometheus for the series of Mica's plugin: peak memory and utilization of its pods, also of those
+that are gone. A shape fits if it has the peak and the reserve in memory, and would be busy for at most 90 %
 of the time, by the 95th percentile, even if the work takes all of the compute that it has now.
 
 Exit codes: 0 printed, 1 a smaller shape would do, 2 there is no answer.`

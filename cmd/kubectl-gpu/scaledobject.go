@@ -62,8 +62,8 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.Int32Var(&s.max, "max", 10, "the largest number of replicas")
 	flags.Int32Var(&s.warm, "warm", -1, "the number of replicas that wait, loaded, behind the readiness gate mica.gpu/serving of their pods; -1: as many as the profile says")
 	flags.StringVar(&s.serving.Model, "model", "", "the name under which the model is served, as the engine's metrics have it")
-	flags.StringArrayVar(&s.serving.Matchers, "match", nil, `what else the workload's metrics are told by, such as pod=~"llm-.*"; can be repeated`)
-	flags.StringVar(&s.serving.Engine, "engine", "vllm", "what serves the model, by whose metrics it is scaled: "+strings.Join(scaledobject.Engines(), ", "))
+	flags.StringArrayVar(&s.serving.Matchers, "match", nil, `a label by which the workload's metrics are selected, such as pod=~"llm-.*"; can be repeated`)
+	flags.StringVar(&s.serving.Engine, "engine", "vllm", "the engine that serves the model, by whose metrics it is scaled: "+strings.Join(scaledobject.Engines(), ", "))
 	flags.BoolVar(&s.serving.Underscores, "underscores", false, "Prometheus has the engine's metrics with underscores for colons, as vllm_num_requests_waiting")
 	flags.StringVar(&s.demand, "demand-query", "", "PromQL that counts what waits while no replica runs; needed with --min 0")
 	flags.StringVar(&s.ahead, "ahead", "", "how far in advance replicas are asked for by what the last season needed, such as 5m; empty: not at all")
@@ -80,14 +80,14 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.StringVar(&s.scaler.Secret, "tls-secret", "", "the Secret in the workload's namespace with ca.crt of the controller; empty: no TLS")
 	flags.BoolVar(&s.scaler.ClientCertificate, "client-certificate", false, "show the controller tls.crt and tls.key of that Secret")
 	flags.StringVar(&s.scaler.Cluster, "cluster-trigger-authentication", "", "the ClusterTriggerAuthentication that says how to reach the controller, in place of a Secret")
-	flags.BoolVar(&s.noThreshold, "no-scale-in-threshold", false, "leave out what the autoscaler has from Kubernetes 1.35 on")
+	flags.BoolVar(&s.noThreshold, "no-scale-in-threshold", false, "leave out the autoscaler's tolerance, which Kubernetes 1.34 does not have")
 	return command
 }
 
 func addQueue(flags *pflag.FlagSet, q *scaledobject.Queue) {
 	flags.StringVar(&q.Kind, "queue", "", "the queue whose messages are the demand, counted by KEDA's own scaler: "+strings.Join(scaledobject.Queues(), ", "))
 	flags.StringArrayVar(&q.Settings, "queue-set", nil, "a setting of that scaler, such as address=redis:6379; can be repeated")
-	flags.Int32Var(&q.Messages, "queue-messages", 10, "messages for each replica: more ask for one replica more")
+	flags.Int32Var(&q.Messages, "queue-messages", 10, "how many messages one replica works off")
 	flags.StringVar(&q.Authentication, "queue-authentication", "", "the TriggerAuthentication in the workload's namespace with which KEDA reads the queue")
 }
 

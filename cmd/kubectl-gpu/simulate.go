@@ -37,7 +37,7 @@ func newSimulateCommand(config clientcmd.ClientConfig, connect func(clientcmd.Cl
 	command := &cobra.Command{
 		Use:   "simulate -f FILE",
 		Short: "Say where pods would go and which devices they would get, before they are created",
-		Long: "Simulate plans for the pods of manifests as the scheduler and Mica's controller would: on this cluster and what its\n" +
+		Long: "Plan for the pods of manifests as the scheduler and Mica's controller would: on this cluster and what its\n" +
 			"groups could add, or with --template on imagined nodes and no cluster at all. It creates nothing.\n\n" +
 			"Exit codes: 0: every pod has a node, one that exists or one that a group would add. 1: some pod has none.\n" +
 			"2: there is no answer, because the files are wrong or the cluster cannot be read.",
