@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -101,7 +104,9 @@ func troubled() []client.Object {
 		kueueConfigKey: "resources:\n  deviceClassMappings:\n  - name: gpus\n    sources:\n    - counter: {name: vram, driver: gpu.nvidia.com}\n",
 	}}
 	everywhere := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: resourceapi.DeviceTaintRuleSpec{DeviceSelector: &resourceapi.DeviceTaintSelector{}}}
-	objects := []client.Object{node, slice, lease, machine, template, kueue, everywhere}
+	burnIn := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "vms", Name: "burn-in"}}
+	burnIn.Spec.Template.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("two")}}
+	objects := []client.Object{burnIn, &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "h100"}}, node, slice, lease, machine, template, kueue, everywhere}
 	for _, name := range []string{"a", "b"} {
 		scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: name}}
 		scaler.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "llm"}
@@ -115,7 +120,7 @@ func TestDoctorReadsWhatItLooksAt(t *testing.T) {
 	if exitCode(err) != exitNo {
 		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
-	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock"} {
+	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "daemonset-claims", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock"} {
 		if !strings.Contains(out, "("+check+")") {
 			t.Errorf("%s found nothing:\n%s", check, out)
 		}
@@ -130,6 +135,33 @@ func TestDoctorSaysWhatItMayNotSee(t *testing.T) {
 	out, err := examined(t, facility{}, noPods, nil, "-o", "yaml")
 	if exitCode(err) != exitNo || !strings.Contains(out, "kind: pods") || !strings.Contains(out, "you may not read them") {
 		t.Errorf("exit code %d:\n%s", exitCode(err), out)
+	}
+}
+
+// Machines by the hundred cost one list of templates and one of claims, and no question for each.
+func TestDoctorListsClaimsOnce(t *testing.T) {
+	objects := troubled()
+	for i := range 300 {
+		machine := &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"namespace": "vms", "name": fmt.Sprint("vm-", i)},
+			"spec":     map[string]any{"resourceClaims": []any{map[string]any{"name": "gpus", "resourceClaimTemplateName": "two"}}},
+		}}
+		machine.SetGroupVersionKind(machineKind)
+		objects = append(objects, machine)
+	}
+	lists := map[string]int{}
+	out, err := examined(t, facility{}, func(list client.ObjectList) bool {
+		lists[fmt.Sprintf("%T", list)]++
+		_, is := list.(*resourceapi.ResourceClaimList)
+		return is
+	}, objects, "-o", "json")
+	if exitCode(err) != exitNo || !strings.Contains(out, `"kind": "resourceclaims"`) || strings.Contains(out, "kubevirt-count") && !strings.Contains(out, `"checks"`) {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	for _, kind := range []string{"*v1.ResourceClaimTemplateList", "*v1.ResourceClaimList"} {
+		if lists[kind] != 1 {
+			t.Errorf("%s was listed %d times", kind, lists[kind])
+		}
 	}
 }
 

@@ -59,7 +59,7 @@ func (s *survey) facts(ctx context.Context, o surveyOptions) (*doctor.Facts, err
 	s.mica(ctx, f)
 	s.workloads(ctx, f)
 	s.kueue(ctx, f, o)
-	s.machines(ctx, f)
+	s.claimed(ctx, f)
 	return f, ctx.Err()
 }
 

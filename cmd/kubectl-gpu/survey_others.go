@@ -58,26 +58,86 @@ func (s *survey) kueue(ctx context.Context, f *doctor.Facts, o surveyOptions) {
 	}
 }
 
-// machines reads the claims of KubeVirt's machines.
-func (s *survey) machines(ctx context.Context, f *doctor.Facts) {
+// asker names a claim, or a template of one, whose requests have to be read.
+type asker struct {
+	namespace string
+	claim     corev1.PodResourceClaim
+	// tell is told of the requests, and of the claim as kubectl takes it.
+	tell func(claim string, requests []resourceapi.DeviceRequest)
+}
+
+// claimed reads what KubeVirt's machines and DaemonSets ask for by claims: claims and templates are
+// listed once, whatever the number of machines.
+func (s *survey) claimed(ctx context.Context, f *doctor.Facts) {
+	all := append(s.machines(ctx, f), daemonClaims(f)...)
+	templates, claims := map[client.ObjectKey][]asker{}, map[client.ObjectKey][]asker{}
+	for _, a := range all {
+		switch {
+		case a.claim.ResourceClaimTemplateName != nil:
+			key := client.ObjectKey{Namespace: a.namespace, Name: *a.claim.ResourceClaimTemplateName}
+			templates[key] = append(templates[key], a)
+		case a.claim.ResourceClaimName != nil:
+			key := client.ObjectKey{Namespace: a.namespace, Name: *a.claim.ResourceClaimName}
+			claims[key] = append(claims[key], a)
+		}
+	}
+	if len(templates) > 0 {
+		s.each(ctx, f, doctor.KindTemplates, func() client.ObjectList { return &resourceapi.ResourceClaimTemplateList{} }, func(object runtime.Object) {
+			template := object.(*resourceapi.ResourceClaimTemplate)
+			for _, a := range templates[client.ObjectKeyFromObject(template)] {
+				a.tell("resourceclaimtemplate/"+template.Name, template.Spec.Spec.Devices.Requests)
+			}
+		})
+	}
+	if len(claims) > 0 {
+		s.each(ctx, f, doctor.KindClaims, func() client.ObjectList { return &resourceapi.ResourceClaimList{} }, func(object runtime.Object) {
+			claim := object.(*resourceapi.ResourceClaim)
+			for _, a := range claims[client.ObjectKeyFromObject(claim)] {
+				a.tell("resourceclaim/"+claim.Name, claim.Spec.Devices.Requests)
+			}
+		})
+	}
+}
+
+// machines are KubeVirt's.
+func (s *survey) machines(ctx context.Context, f *doctor.Facts) []asker {
 	empty := func() client.ObjectList {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachineInstanceList"})
 		return list
 	}
+	var all []asker
 	s.each(ctx, f, doctor.KindMachines, empty, func(object runtime.Object) {
 		machine, ok := object.(*unstructured.Unstructured)
 		if !ok {
 			return
 		}
+		namespace, name := machine.GetNamespace(), machine.GetName()
 		for _, claim := range claimsOf(machine) {
-			name, requests, err := s.requests(ctx, machine.GetNamespace(), claim)
-			note(f, doctor.KindMachines, err)
-			for _, request := range doctor.MultipleDevices(requests) {
-				f.Machines = append(f.Machines, doctor.Machine{Namespace: machine.GetNamespace(), Name: machine.GetName(), Claim: name, Request: request})
-			}
+			all = append(all, asker{namespace, claim, func(claim string, requests []resourceapi.DeviceRequest) {
+				for _, request := range doctor.MultipleDevices(requests) {
+					f.Machines = append(f.Machines, doctor.Machine{Namespace: namespace, Name: name, Claim: claim, Request: request})
+				}
+			}})
 		}
 	})
+	return all
+}
+
+// daemonClaims are those of DaemonSets.
+func daemonClaims(f *doctor.Facts) []asker {
+	var all []asker
+	for i := range f.DaemonSets {
+		set := &f.DaemonSets[i]
+		for _, claim := range set.Spec.Template.Spec.ResourceClaims {
+			all = append(all, asker{set.Namespace, claim, func(claim string, requests []resourceapi.DeviceRequest) {
+				for _, request := range doctor.TakingDevices(requests) {
+					f.DaemonClaims = append(f.DaemonClaims, doctor.DaemonClaim{Namespace: set.Namespace, DaemonSet: set.Name, Claim: claim, Request: request})
+				}
+			}})
+		}
+	}
+	return all
 }
 
 // claimsOf are a machine's spec.resourceClaims, which are as those of a pod.
@@ -92,19 +152,4 @@ func claimsOf(machine *unstructured.Unstructured) []corev1.PodResourceClaim {
 		}
 	}
 	return claims
-}
-
-// requests are those of a claim or template, whose name they come with.
-func (s *survey) requests(ctx context.Context, namespace string, claim corev1.PodResourceClaim) (string, []resourceapi.DeviceRequest, error) {
-	switch {
-	case claim.ResourceClaimTemplateName != nil:
-		var template resourceapi.ResourceClaimTemplate
-		err := s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: *claim.ResourceClaimTemplateName}, &template)
-		return "resourceclaimtemplate/" + *claim.ResourceClaimTemplateName, template.Spec.Spec.Devices.Requests, err
-	case claim.ResourceClaimName != nil:
-		var named resourceapi.ResourceClaim
-		err := s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: *claim.ResourceClaimName}, &named)
-		return "resourceclaim/" + *claim.ResourceClaimName, named.Spec.Devices.Requests, err
-	}
-	return "", nil, nil
 }

@@ -104,6 +104,17 @@ var traps = map[string]trap{
 	"NVIDIA's driver on a node of Mica": {func(f *Facts) {
 		f.DaemonSets = append(f.DaemonSets, *daemonSet("nvidia", "dra", corev1.Container{Name: "gpus", Image: "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5"}, map[string]string{"app.kubernetes.io/instance": "theirs"}))
 	}, "two-drivers", Error, "node/gpu-1", "nvidia/dra", "helm upgrade theirs dra-driver-nvidia-gpu --repo REPOSITORY --namespace nvidia"},
+	"a driver that waits for the taint to go": {func(f *Facts) {
+		f.DaemonSets = append(f.DaemonSets, *daemonSet("gpu-operator", "nvidia-driver-daemonset", corev1.Container{Image: "nvcr.io/nvidia/driver:580.95.05-ubuntu24.04"}, nil))
+	}, "startup-taint-tolerated", Warning, "daemonset/nvidia-driver-daemonset", "does not tolerate the taint startup-taint.cluster-autoscaler.kubernetes.io/mica", "to the values daemonsets.tolerations of the chart"},
+	"labels that wait for the taint to go": {func(f *Facts) {
+		driver := daemonSet("gpu-operator", "nvidia-driver-daemonset", corev1.Container{Image: "nvcr.io/nvidia/driver:580.95.05-ubuntu24.04"}, nil)
+		driver.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		f.DaemonSets = append(f.DaemonSets, *driver, *daemonSet("nfd", "nfd-worker", corev1.Container{Image: "registry.k8s.io/nfd/node-feature-discovery:v0.18"}, nil))
+	}, "startup-taint-tolerated", Warning, "daemonset/nfd-worker", "namespace nfd", "controller.startupTaint.tolerateIn={nfd}"},
+	"a DaemonSet that takes GPUs": {func(f *Facts) {
+		f.DaemonClaims = []DaemonClaim{{"monitoring", "burn-in", "resourceclaimtemplate/gpu", "gpu"}}
+	}, "daemonset-claims", Warning, "daemonset/burn-in", "takes devices by request gpu of resourceclaimtemplate/gpu", "kubectl label namespace monitoring"},
 	"a GPUCluster": {func(f *Facts) { f.Nodes[0].Labels[labelMode] = "dra" },
 		"two-drivers", Error, "node/gpu-1", "GPUCluster", "--namespace mica"},
 	"containerd 1.7": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27" },

@@ -28,6 +28,8 @@ const (
 	KindAutoscalers Kind = "horizontalpodautoscalers"
 	KindKueue       Kind = "the configuration of Kueue"
 	KindMachines    Kind = "virtualmachineinstances"
+	KindTemplates   Kind = "resourceclaimtemplates"
+	KindClaims      Kind = "resourceclaims"
 	KindGroups      Kind = "gpunodegroups"
 	KindPolicies    Kind = "gpupolicies"
 	KindGPUNodes    Kind = "gpunodes"
@@ -60,6 +62,8 @@ type Facts struct {
 	Scalers    []Scaler
 	Kueue      []Mapping
 	Machines   []Machine
+	// DaemonClaims are the requests of DaemonSets that take devices.
+	DaemonClaims []DaemonClaim
 	Groups     []v1alpha1.GPUNodeGroup
 	Policies   []v1alpha1.GPUPolicy
 	GPUNodes   []v1alpha1.GPUNode
@@ -211,6 +215,13 @@ type Machine struct {
 	Claim, Request string
 }
 
+// DaemonClaim is a request by which each pod of a DaemonSet takes a device.
+type DaemonClaim struct {
+	Namespace, DaemonSet string
+	// Claim and Request are as in Machine.
+	Claim, Request string
+}
+
 // AddLease compares the clock of a node with the API server's: kubelet writes spec.renewTime by its
 // own, and the API server the time of kubelet's last change.
 func (f *Facts) AddLease(node string, renewed, written time.Time) {
@@ -237,6 +248,17 @@ func MultipleDevices(requests []resourceapi.DeviceRequest) []string {
 	for _, request := range requests {
 		if exactly := request.Exactly; exactly != nil && several(exactly.AllocationMode, exactly.Count) ||
 			slices.ContainsFunc(request.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool { return several(s.AllocationMode, s.Count) }) {
+			names = append(names, request.Name)
+		}
+	}
+	return names
+}
+
+// TakingDevices names the requests that take devices: not those with admin access, which only look.
+func TakingDevices(requests []resourceapi.DeviceRequest) []string {
+	var names []string
+	for _, request := range requests {
+		if exactly := request.Exactly; exactly == nil || exactly.AdminAccess == nil || !*exactly.AdminAccess {
 			names = append(names, request.Name)
 		}
 	}

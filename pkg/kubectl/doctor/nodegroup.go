@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,6 +52,15 @@ func groupChecks() []Check {
 		Source:   "the controller, which writes the condition",
 		needs:    []Kind{KindGroups},
 		find:     startupTaintKept,
+	}, {
+		Name:     "startup-taint-tolerated",
+		Severity: Warning,
+		Looks:    "DaemonSets with NVIDIA's driver, and Node Feature Discovery beside them, where Cluster Autoscaler makes GPUNodeGroups grow",
+		Why:      "A new node with the startup taint gets no driver if the DaemonSet with it does not tolerate the taint, and loses the taint only when it publishes GPUs.",
+		Fix:      "Add {key: " + v1alpha1.TaintStartup + ", operator: Exists} to the values VALUES of the chart that has made the DaemonSet, or have Mica add it: controller.startupTaint.tolerateIn={NAMESPACE}",
+		Source:   "docs on scale-out, Give new nodes the startup taint; charts of NVIDIA's GPU Operator and Node Feature Discovery",
+		needs:    []Kind{KindDaemonSets, KindGroups},
+		find:     startupTaintTolerated,
 	}, {
 		Name:     "mixed-group",
 		Severity: Warning,
@@ -219,6 +229,46 @@ func startupTaintKept(f *Facts) []Finding {
 			finding.Fix = strings.TrimRight(command, ".'") + "'"
 		}
 		found = append(found, finding)
+	}
+	return found
+}
+
+// startupTaintTolerated looks before there is a node. What is stuck already, startupTaintKept finds.
+func startupTaintTolerated(f *Facts) []Finding {
+	drivers := f.daemonSetsOf("driver")
+	if len(f.paired()) == 0 || len(drivers) == 0 {
+		return nil
+	}
+	var found []Finding
+	look := func(sets []*appsv1.DaemonSet, values string) {
+		for _, set := range sets {
+			taint, repels := untolerated(set, starting)
+			if !repels {
+				continue
+			}
+			found = append(found, Finding{
+				Object:  "daemonset/" + set.Name,
+				Message: fmt.Sprintf("The DaemonSet in namespace %s does not tolerate the taint %s, so that a node which has it gets no driver.", set.Namespace, taint.Key),
+				names:   map[string]string{"NAMESPACE": set.Namespace, "VALUES": values},
+			})
+		}
+	}
+	look(drivers, "daemonsets.tolerations")
+	look(f.daemonSetsOf("node-feature-discovery"), "worker.tolerations")
+	return found
+}
+
+// starting is a node as docs have users give node groups the startup taint.
+var starting = &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: v1alpha1.TaintStartup, Value: "starting", Effect: corev1.TaintEffectNoSchedule}}}}
+
+// daemonSetsOf run an image of this name.
+func (f *Facts) daemonSetsOf(image string) []*appsv1.DaemonSet {
+	var found []*appsv1.DaemonSet
+	for i := range f.DaemonSets {
+		set := &f.DaemonSets[i]
+		if slices.ContainsFunc(set.Spec.Template.Spec.Containers, func(c corev1.Container) bool { return imageName(c.Image) == image }) {
+			found = append(found, set)
+		}
 	}
 	return found
 }

@@ -35,8 +35,17 @@ func workloadChecks() []Check {
 		Why:      "KubeVirt takes exactly one device per request, and does not start a machine with more.",
 		Fix:      "In CLAIM of namespace NAMESPACE, replace the request REQUEST by one request with count: 1 for each GPU, and name each in spec.domain.devices.gpus.",
 		Source:   "kubevirt/kubevirt 1.9, GPUsWithDRA",
-		needs:    []Kind{KindMachines},
+		needs:    []Kind{KindMachines, KindTemplates, KindClaims},
 		find:     kubevirtCount,
+	}, {
+		Name:     "daemonset-claims",
+		Severity: Warning,
+		Looks:    "the claims of DaemonSets, where there are GPUNodeGroups",
+		Why:      "A DaemonSet takes its devices on each new node, and neither Cluster Autoscaler nor Mica counts them: a node is bought for a pod that finds no device there.",
+		Fix:      "If the DaemonSet only looks at GPUs, set adminAccess: true in request REQUEST of CLAIM, and: kubectl label namespace NAMESPACE resource.kubernetes.io/admin-access=true. Else run it as a Deployment.",
+		Source:   "kubernetes/autoscaler#7684; Kubernetes' documentation, Dynamic Resource Allocation, Admin access",
+		needs:    []Kind{KindDaemonSets, KindGroups, KindTemplates, KindClaims},
+		find:     daemonSetClaims,
 	}, {
 		Name:     "kueue-counter",
 		Severity: Error,
@@ -107,6 +116,21 @@ func kubevirtCount(f *Facts) []Finding {
 			Object:  "virtualmachineinstance/" + m.Name,
 			Message: fmt.Sprintf("Request %s of %s in namespace %s is for more than one device.", m.Request, m.Claim, m.Namespace),
 			names:   map[string]string{"CLAIM": m.Claim, "NAMESPACE": m.Namespace, "REQUEST": m.Request},
+		})
+	}
+	return found
+}
+
+func daemonSetClaims(f *Facts) []Finding {
+	if len(f.Groups) == 0 {
+		return nil
+	}
+	var found []Finding
+	for _, d := range f.DaemonClaims {
+		found = append(found, Finding{
+			Object:  "daemonset/" + d.DaemonSet,
+			Message: fmt.Sprintf("Each pod of the DaemonSet in namespace %s takes devices by request %s of %s.", d.Namespace, d.Request, d.Claim),
+			names:   map[string]string{"CLAIM": d.Claim, "NAMESPACE": d.Namespace, "REQUEST": d.Request},
 		})
 	}
 	return found
