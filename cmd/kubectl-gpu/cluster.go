@@ -32,7 +32,7 @@ const (
 func clusterConfig(config clientcmd.ClientConfig) (*rest.Config, error) {
 	cluster, err := config.ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, kubeconfigError(config, err)
 	}
 	cluster.QPS, cluster.Burst = queriesPerSecond, queriesAtOnce
 	cluster.UserAgent = "kubectl-gpu/" + version()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -34,6 +36,9 @@ func newCommand() *cobra.Command {
 		newRightsizeCommand(config, newReader),
 		release.NewCommand(version()),
 	)
+	command.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help for its flags", err, c.CommandPath())
+	})
 	addCompletions(command, config)
 	return command
 }

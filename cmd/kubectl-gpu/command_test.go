@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -58,7 +60,10 @@ func TestBadInput(t *testing.T) {
 		"two pods":         {[]string{"explain", "pod", "a", "b"}, []string{"pod/NAME"}},
 		"a format":         {[]string{"explain", "pod/a", "-o", "xml"}, []string{"table, json, yaml", "xml"}},
 		"no kubeconfig":    {[]string{"explain", "pod/a", "--kubeconfig", missing}, []string{"kubeconfig", missing}},
-		"an unknown flag":  {[]string{"explain", "pod/a", "--wide"}, []string{"unknown flag: --wide"}},
+		"an unknown flag":  {[]string{"explain", "pod/a", "--wide"}, []string{"unknown flag: --wide", "kubectl gpu explain --help"}},
+		"no cluster":       {[]string{"list"}, []string{"no cluster is known", "--kubeconfig"}},
+		"another context":  {[]string{"top", "--kubeconfig", kubeconfigOf(t, "prod"), "--context", "prd"}, []string{"it has prod", "prd"}},
+		"what is examined": {[]string{"doctor", "node/n1"}, []string{"doctor takes no arguments", "node/n1"}},
 		"no such context":  {[]string{"explain", "pod/a", "--context", "nowhere"}, []string{"nowhere"}},
 		"no such command":  {[]string{"describe"}, []string{"describe"}},
 		"version of a pod": {[]string{"version", "pod/a"}, []string{"pod/a"}},
@@ -69,6 +74,20 @@ func TestBadInput(t *testing.T) {
 			fixture.Sentence(t, err, tc.want...)
 		})
 	}
+}
+
+// kubeconfigOf writes a kubeconfig with a context of this name.
+func kubeconfigOf(t *testing.T, context string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: "https://127.0.0.1:1"}},
+		Contexts: map[string]*clientcmdapi.Context{context: {Cluster: "c"}}, CurrentContext: context,
+	}
+	if err := clientcmd.WriteToFile(config, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func TestVersionIsPrinted(t *testing.T) {

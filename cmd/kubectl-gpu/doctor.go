@@ -31,7 +31,7 @@ func newDoctorCommand(config clientcmd.ClientConfig, connect func(clientcmd.Clie
 		Short:   "Find what keeps GPUs from pods, and say how to mend it",
 		Long:    doctorHelp,
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := format.Check(terminal.Tabular, terminal.JSON, terminal.YAML); err != nil {
 				return err

@@ -1,6 +1,12 @@
 package main
 
-import "errors"
+import (
+	"errors"
+	"net"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
 
 // Exit codes, as those of diff and grep.
 const (
@@ -27,4 +33,17 @@ func exitCode(err error) int {
 		return exitNo
 	}
 	return exitFailed
+}
+
+// sentence is what a user reads of an error: with what to do about a cluster that does not answer, or
+// does not know who asks, whatever the command.
+func sentence(err error) string {
+	var name *net.DNSError
+	switch {
+	case utilnet.IsConnectionRefused(err), utilnet.IsTimeout(err), errors.As(err, &name):
+		return err.Error() + ": see that the cluster answers (kubectl cluster-info), and that it is the one that you mean (--context)"
+	case apierrors.IsUnauthorized(err):
+		return err.Error() + ": the cluster does not know you, so renew the credentials of your kubeconfig"
+	}
+	return err.Error()
 }

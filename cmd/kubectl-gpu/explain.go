@@ -90,9 +90,9 @@ func run(command *cobra.Command, config clientcmd.ClientConfig, o options, args 
 	if err != nil {
 		return err
 	}
-	namespace, _, err := config.Namespace()
+	namespace, _, err := namespaceOf(config)
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return err
 	}
 	reader, err := newReader(config)
 	if err != nil {

@@ -42,7 +42,7 @@ func (l *listing) follow(ctx context.Context, c client.WithWatch, r fleetReader)
 	if err := l.show(seen); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(context.WithValue(ctx, watcher{}, l.print.note))
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
@@ -67,6 +67,17 @@ func (l *listing) follow(ctx context.Context, c client.WithWatch, r fleetReader)
 			return err
 		}
 		before = byGPU(now)
+	}
+}
+
+// watcher is where a context has the function that tells who watches.
+type watcher struct{}
+
+// tellWatcher tells who watches why nothing comes; the library tries again by itself. Other errors that
+// libraries handle are returned, too.
+func tellWatcher(ctx context.Context, err error, _ string, _ ...any) {
+	if tell, watches := ctx.Value(watcher{}).(func(string)); watches {
+		tell(fmt.Sprintf("the cluster cannot be watched now, which is tried again: %s", err))
 	}
 }
 

@@ -80,9 +80,9 @@ func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	if err := format.Check(terminal.Tabular, terminal.Wide, terminal.JSON, terminal.YAML); err != nil {
 		return err
 	}
-	namespace, named, err := config.Namespace()
+	namespace, named, err := namespaceOf(config)
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return err
 	}
 	if named && !l.all {
 		l.filter.Namespace = namespace

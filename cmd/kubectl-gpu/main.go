@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"os"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/component-base/cli"
 )
 
 func main() {
+	// Libraries log what they return as well.
+	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{tellWatcher}
 	// Not cli.Run: it logs the error, and people who type want a sentence.
 	if err := cli.RunNoErrOutput(newCommand()); err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "error:", err)
+		_, _ = fmt.Fprintln(os.Stderr, "error:", sentence(err))
 		os.Exit(exitCode(err))
 	}
 }

@@ -58,9 +58,9 @@ func (m *migrating) live(command *cobra.Command, config clientcmd.ClientConfig, 
 	if err != nil {
 		return nil, err
 	}
-	namespace, _, err := config.Namespace()
+	namespace, _, err := namespaceOf(config)
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return nil, err
 	}
 	if !m.all {
 		options = append(options, client.InNamespace(namespace))

@@ -80,9 +80,9 @@ func (s *sizing) run(command *cobra.Command, config clientcmd.ClientConfig, conn
 	if err != nil {
 		return err
 	}
-	namespace, _, err := config.Namespace()
+	namespace, _, err := namespaceOf(config)
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return err
 	}
 	if len(args) == 0 {
 		return errors.New("rightsize wants one workload, as deployment/NAME, and was given none")

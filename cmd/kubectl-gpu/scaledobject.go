@@ -92,9 +92,9 @@ func addQueue(flags *pflag.FlagSet, q *scaledobject.Queue) {
 }
 
 func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error), args []string) error {
-	namespace, named, err := config.Namespace()
+	namespace, named, err := namespaceOf(config)
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return err
 	}
 	cluster := sync.OnceValues(func() (client.WithWatch, error) { return connect(config) })
 	target, err := scaledTarget(args, cluster)

@@ -71,7 +71,7 @@ func newSimulateCommand(config clientcmd.ClientConfig, connect func(clientcmd.Cl
 // connect gives no reader where there is to be no cluster.
 func (o *simulateOptions) connect(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) (client.Reader, error) {
 	o.options.driver = o.machineOptions.driver
-	namespace, _, err := config.Namespace()
+	namespace, _, err := namespaceOf(config)
 	if o.offline = o.offline || len(o.templates) > 0; o.offline {
 		o.namespace = namespace
 		if err != nil {
@@ -80,7 +80,7 @@ func (o *simulateOptions) connect(config clientcmd.ClientConfig, connect func(cl
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return nil, err
 	}
 	if o.policy != "" {
 		return nil, errors.New("--policy is for imagined nodes: give --template or --offline as well, or put the GPUPolicy into a file of -f")

@@ -77,9 +77,9 @@ func (r *ranking) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	if err := r.output.Check(terminal.Tabular, terminal.JSON, terminal.YAML); err != nil {
 		return err
 	}
-	namespace, named, err := config.Namespace()
+	namespace, named, err := namespaceOf(config)
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig for its namespace: %w", err)
+		return err
 	}
 	connected, err := connect(config)
 	if err != nil {
