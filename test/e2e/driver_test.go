@@ -108,7 +108,11 @@ func (s *scenario) expectAgents() {
 			return err
 		}
 		for i := range pods.Items {
-			if pod := &pods.Items[i]; pod.DeletionTimestamp != nil || !isReady(pod) {
+			pod := &pods.Items[i]
+			if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != "DaemonSet" {
+				continue
+			}
+			if pod.DeletionTimestamp != nil || !isReady(pod) {
 				return fmt.Errorf("pod %s ends or is not ready: %s", pod.Name, summary(pod))
 			}
 		}
