@@ -37,6 +37,8 @@ const (
 	fileSuffix = ".json"
 	// tempSuffix keeps the runtime from reading a file that is being written.
 	tempSuffix = ".tmp"
+	// probeFile proves that the directory can be written.
+	probeFile = filePrefix + "probe" + tempSuffix
 	// filesSuffix makes the directory of a claim's Files. The runtime does not
 	// look into directories.
 	filesSuffix = ".files"
@@ -97,12 +99,12 @@ func (d *Directory) Make() error {
 	if err := os.MkdirAll(d.path, 0o755); err != nil {
 		return fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
 	}
-	probe, err := os.CreateTemp(d.path, filePrefix+"*"+tempSuffix)
-	if err != nil {
+	// Always the same file: what a process leaves that is killed here, the next one removes.
+	probe := filepath.Join(d.path, probeFile)
+	if err := os.WriteFile(probe, nil, 0o600); err != nil {
 		return fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", d.path, err)
 	}
-	defer func() { _ = os.Remove(probe.Name()) }()
-	if err := probe.Close(); err != nil {
+	if err := os.Remove(probe); err != nil && !errors.Is(err, fs.ErrNotExist) { // the other process of a rolling update was here
 		return fmt.Errorf("CDI directory %s cannot be written: %w", d.path, err)
 	}
 	return nil
