@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/devnode"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
@@ -111,7 +113,7 @@ func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)
 	return selftest.Options{
 		Version:     version(),
 		Proc:        os.DirFS("/proc"),
-		Directories: []string{driver.DataDir(f.pluginsDir, f.driverName), f.cdiRoot},
+		Directories: f.written(),
 		Driver:      f.driverName,
 		Hook:        installed,
 		Open: func() (found selftest.Hardware, err error) {
@@ -126,6 +128,22 @@ func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)
 			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)), Tools: tools}, nil
 		},
 	}
+}
+
+// written are the directories of the host that preparing claims writes into.
+func (f *flags) written() []string {
+	directories := []string{driver.DataDir(f.pluginsDir, f.driverName), f.cdiRoot}
+	for _, optional := range []string{f.hookDir, f.mpsRoot} {
+		if optional != "" {
+			directories = append(directories, optional)
+		}
+	}
+	if f.hostRoot != "" {
+		for _, directory := range devnode.Directories {
+			directories = append(directories, filepath.Join(f.hostRoot, directory))
+		}
+	}
+	return directories
 }
 
 // noClaims is for who does not ask the API server. A self-test works on GPUs that no claim has,

@@ -321,12 +321,12 @@ func TestPlaceholderPolicyDecides(t *testing.T) {
 	}
 }
 
-// Older releases have made placeholders in the release's namespace, where the plugin's pods are.
+// After an upgrade, placeholders of the release before have another image.
 func TestOnlyPlaceholdersMayBeDeleted(t *testing.T) {
 	policy := renderedPolicy(t, "placeholders-")
 	old := placeholder()
-	old.Namespace, old.Spec.Containers[0].Image = "mica", "mica-gpu/controller:older"
-	if matched, messages := policy.Review(t, admission.Review{Kind: "Pod", Namespace: "mica", Old: old, User: theController}); !matched || len(messages) > 0 {
+	old.Spec.Containers[0].Image = "mica-gpu/controller:older"
+	if matched, messages := policy.Review(t, admission.Review{Kind: "Pod", Namespace: old.Namespace, Old: old, User: theController}); !matched || len(messages) > 0 {
 		t.Errorf("an older release's placeholder: looked at: %t, refused: %q", matched, messages)
 	}
 	plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mica-plugin-x", Namespace: "mica"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "plugin"}}}}

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/utils/ptr"
 )
 
 // A right is a verb and what it is for, such as "patch nodes".
@@ -49,21 +51,8 @@ var (
 // documented are the rights that the table below a heading of docs/operate/security.md names.
 func documented(t *testing.T, heading string) rights {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operate/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("docs/operate/security.md has no heading %q", heading)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
 	all := rights{}
-	for line := range strings.Lines(section) {
-		if !strings.HasPrefix(line, "| ") {
-			continue
-		}
-		cell := strings.Split(line, " | ")[0]
+	for _, cell := range firstCells(t, heading) {
 		for _, clause := range rightsClause.FindAllStringSubmatch(cell, -1) {
 			for _, verb := range strings.Split(clause[2], ", ") {
 				for _, resource := range quoted.FindAllStringSubmatch(clause[1], -1) {
@@ -73,6 +62,27 @@ func documented(t *testing.T, heading string) rights {
 		}
 	}
 	return all
+}
+
+// firstCells are those of the table below a heading of docs/operate/security.md.
+func firstCells(t *testing.T, heading string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operate/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("docs/operate/security.md has no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var cells []string
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "| ") {
+			cells = append(cells, strings.Split(line, " | ")[0])
+		}
+	}
+	return cells
 }
 
 func TestDocumentedRightsAreThoseOfTheRoles(t *testing.T) {
@@ -92,6 +102,36 @@ func TestDocumentedRightsAreThoseOfTheRoles(t *testing.T) {
 			if !want[right] {
 				t.Errorf("docs/operate/security.md says that %s may %s, and no role does", role, right)
 			}
+		}
+	}
+}
+
+var leading = regexp.MustCompile("^\\| `([A-Za-z-]+)`")
+
+// What a DaemonSet has of its node is documented: its volumes, and what else may be taken from it.
+func TestDocumentedPartsOfTheNodeAreThoseOfTheDaemonSets(t *testing.T) {
+	headings := map[string]string{"mica-plugin": "What the plugin can do on a node", "mica-mps": "What the MPS supervisor can do on a node"}
+	for _, set := range objects[appsv1.DaemonSet](t, "DaemonSet", "--set", "mps.enabled=true,nvidiaCDIHookDirectory=/opt/hook") {
+		pod := set.Spec.Template.Spec
+		var want, got []string
+		for _, volume := range pod.Volumes {
+			want = append(want, volume.Name)
+		}
+		if ptr.Deref(pod.Containers[0].SecurityContext.Privileged, false) {
+			want = append(want, "privileged")
+		}
+		if pod.HostPID {
+			want = append(want, "hostPID")
+		}
+		for _, cell := range firstCells(t, headings[set.Name]) {
+			if name := leading.FindStringSubmatch(cell); name != nil {
+				got = append(got, name[1])
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("docs/operate/security.md says of %s that it has %q of its node, and it has %q", set.Name, got, want)
 		}
 	}
 }

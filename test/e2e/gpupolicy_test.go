@@ -350,8 +350,19 @@ func (s *scenario) waitForNodeEvent(reason, text string) string {
 
 func (s *scenario) waitForNodeEventOf(kind, reason, text string) string {
 	s.Helper()
+	return s.waitForNodeEvents(1, kind, reason, text)
+}
+
+// waitForNodeEventAgain waits until a warning has been given twice, which one Event counts.
+func (s *scenario) waitForNodeEventAgain(reason, text string) {
+	s.Helper()
+	s.waitForNodeEvents(2, corev1.EventTypeWarning, reason, text)
+}
+
+func (s *scenario) waitForNodeEvents(times int32, kind, reason, text string) string {
+	s.Helper()
 	var message string
-	eventually(s, startTimeout, fmt.Sprintf("node %s has the event %s about %s", s.node, reason, text), func(ctx context.Context) error {
+	eventually(s, startTimeout, fmt.Sprintf("node %s has the event %s about %s, times: %d", s.node, reason, text, times), func(ctx context.Context) error {
 		events, err := s.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + s.node + ",reason=" + reason,
 		})
@@ -359,7 +370,7 @@ func (s *scenario) waitForNodeEventOf(kind, reason, text string) string {
 			return err
 		}
 		for _, event := range events.Items {
-			if event.Type == kind && strings.Contains(event.Message, text) {
+			if event.Type == kind && strings.Contains(event.Message, text) && event.Count >= times {
 				message = event.Message
 				return nil
 			}

@@ -51,6 +51,8 @@ func TestASickGPU(t *testing.T) {
 		s.waitForNodeEvent("GPUError", xid)
 		s.expectHealth("patient", "Healthy", xid)
 	}
+	must(t, sim.control.Inject(model.XID(index, 13)), "report an error of the application again")
+	s.waitForNodeEventAgain("GPUError", "XID 13")
 	s.expectTaint(hit.name, "")
 
 	must(t, sim.control.SetCondition(index, model.Condition{RecoveryAction: "node-reboot"}), "ask for a reboot")

@@ -40,6 +40,11 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
 		return 1
 	}
+	granted, err := under.grantedRights(ctx)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: read Mica's roles: %v\n", err)
+		return 1
+	}
 	fmt.Printf("e2e: driver %s on node %s with %d GPUs, %d in shares and %d partitions of GPUs, plugin %s\n",
 		under.driver, under.node, len(under.devices), len(under.shares), len(under.partitions), under.plugin)
 	status := m.Run()
@@ -47,7 +52,14 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "e2e: the tests left something behind: %v\n", err)
 		return 1
 	}
-	return status
+	if status != 0 {
+		return status
+	}
+	if err := rightsAreUsed(granted); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: rights of Mica's roles and their use differ:\n%v\n", err)
+		return 1
+	}
+	return 0
 }
 
 func given(name string) bool {

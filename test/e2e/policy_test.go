@@ -169,19 +169,20 @@ func TestPluginWritesDevicesOfItsOwnNodesClaimsOnly(t *testing.T) {
 	must(t, err, "find the plugin")
 	plugin := s.asPlugin(t, pod).ResourceV1().ResourceClaims(s.namespace)
 
-	own := s.allocateNothing("own", s.node)
-	own.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: s.driver, Pool: s.node, Device: noDevice}}
-	_, err = plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
-	must(t, err, "write the status of a claim of the plugin's node")
-	own.Status.Allocation = nil
-	own.Status.Devices = nil
-	_, err = plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
-	expectInvalid(t, err, `changing status.allocation or status.reservedFor requires resource="resourceclaims/binding"`)
+	write := func(claim *resourcev1.ResourceClaim, status fields) error {
+		patch, err := mergePatch(fields{"status": status})
+		must(t, err, "encode a patch")
+		_, err = plugin.Patch(t.Context(), claim.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: dryRun}, "status")
+		return err
+	}
 
-	other := s.allocateNothing("other", otherNode)
-	other.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: s.driver, Pool: s.node, Device: noDevice}}
-	_, err = plugin.UpdateStatus(t.Context(), other, metav1.UpdateOptions{DryRun: dryRun})
-	expectInvalid(t, err, `cannot arbitrary-node:update resource "resourceclaims/driver"`)
+	devices := fields{"devices": []resourcev1.AllocatedDeviceStatus{{Driver: s.driver, Pool: s.node, Device: noDevice}}}
+	own := s.allocateNothing("own", s.node)
+	must(t, write(own, devices), "write the status of a claim of the plugin's node")
+	expectInvalid(t, write(own, fields{"allocation": nil}), `changing status.allocation or status.reservedFor requires resource="resourceclaims/binding"`)
+	expectInvalid(t, write(s.allocateNothing("other", otherNode), devices), `cannot arbitrary-node:patch resource "resourceclaims/driver"`)
+	_, err = plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
+	expectForbidden(t, err, `cannot update resource "resourceclaims/status"`)
 }
 
 // expectInvalid wants the answer that the API server gives where rights depend on content.

@@ -79,6 +79,7 @@ var scaleGroups = map[string]nodeGroup{
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
 	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 20 * time.Second},
 	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
+	"discovered":   {Promised: l4, Max: 5},
 	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
 	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
 	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},

@@ -18,6 +18,11 @@ import (
 // empty one nothing is made.
 type Host string
 
+// Directories are those of a Host in which something is made.
+var Directories = []string{links, "/dev/nvidia-caps"}
+
+const links = "/dev/char"
+
 // Link makes /dev/char/MAJOR:MINOR lead to the device, whose path is the host's. When
 // systemd applies a container's device rules again, at daemon-reload, it looks there,
 // and drops a device that it does not find: NVIDIA/nvidia-container-toolkit#48. The
@@ -26,11 +31,10 @@ func (h Host) Link(path string, major, minor int64) error {
 	if h == "" {
 		return nil
 	}
-	const dir = "/dev/char"
-	name := filepath.Join(string(h), dir, fmt.Sprintf("%d:%d", major, minor))
+	name := filepath.Join(string(h), links, fmt.Sprintf("%d:%d", major, minor))
 	if target, err := os.Readlink(name); err == nil {
 		if !filepath.IsAbs(target) {
-			target = filepath.Join(dir, target)
+			target = filepath.Join(links, target)
 		}
 		if target == path {
 			return nil
@@ -43,7 +47,7 @@ func (h Host) Link(path string, major, minor int64) error {
 	}
 	if err != nil {
 		_ = os.Remove(draft)
-		return fmt.Errorf("link to %s in the host's %s: %w", path, dir, err)
+		return fmt.Errorf("link to %s in the host's %s: %w", path, links, err)
 	}
 	return nil
 }

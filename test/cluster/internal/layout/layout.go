@@ -96,6 +96,10 @@ func (d Dir) Logs() string { return d.join("logs") }
 // Log is a component's log.
 func (d Dir) Log(component string) string { return d.join("logs", component+".log") }
 
+// AuditLog tells what Mica's ServiceAccounts have asked the API server. Older parts of it are beside it, with
+// their time between its name and its extension.
+func (d Dir) AuditLog() string { return d.Log("kube-apiserver-audit") }
+
 // Kubeconfig is the administrator's, for clients on the machine.
 func (d Dir) Kubeconfig() string { return d.join("kubeconfig") }
 

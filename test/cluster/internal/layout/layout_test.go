@@ -43,7 +43,7 @@ func TestTheLongestDirectoryLeavesRoomForAPluginsSocket(t *testing.T) {
 func TestEverythingIsBelowTheDirectory(t *testing.T) {
 	dir := Dir("/var/lib/mica")
 	for _, path := range []string{
-		dir.Lock(), dir.Spec(), dir.Info(), dir.PID(), dir.Control(), dir.Failure(), dir.Logs(), dir.Log("etcd"), dir.Kubeconfig(),
+		dir.Lock(), dir.Spec(), dir.Info(), dir.PID(), dir.Control(), dir.Failure(), dir.Logs(), dir.Log("etcd"), dir.AuditLog(), dir.Kubeconfig(),
 		dir.PKI(), dir.Config(), dir.Etcd(), dir.Kubelet(), dir.CDI(), dir.Driver(), dir.SimSocket(), dir.Containerd(), dir.Run(),
 		dir.ContainerdSocket(), dir.Shadow("/var/log"), dir.CgroupMade(),
 	} {

@@ -50,6 +50,7 @@ func (n Node) Files() (map[string][]byte, error) {
 		"containerd.toml":      "containerd.toml",
 		"cni/10-mica.conflist": "cni.conflist",
 		"kubelet.yaml":         "kubelet.yaml",
+		"audit.yaml":           "audit.yaml",
 	} {
 		text, err := execute(source, n)
 		if err != nil {

@@ -110,6 +110,11 @@ func apiserverArgs(dir layout.Dir) []string {
 		// Without kube-proxy a Service's address leads nowhere, so webhooks
 		// and aggregated APIs are called at their pods' addresses.
 		"--enable-aggregator-routing=true",
+		// What Mica asks of it, 256 MB at most. Older lines would be lost, and the tests would say so.
+		"--audit-policy-file=" + config(dir, "audit.yaml"),
+		"--audit-log-path=" + dir.AuditLog(),
+		"--audit-log-maxsize=64",
+		"--audit-log-maxbackup=3",
 	}
 }
 
