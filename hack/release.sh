@@ -32,7 +32,7 @@ version=$1
 epoch=$(git log -1 --format=%ct)
 archive() { tar --sort=name --mtime="@${epoch}" --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX -C "$2" -c "${@:3}" | gzip -9n >"$1"; }
 
-# notes prints the version's part of CHANGELOG.md.
+# notes prints the version's part of CHANGELOG.md, which then is of a version that is released.
 notes() {
 	local line inside=false
 	while IFS= read -r line; do
@@ -40,7 +40,7 @@ notes() {
 			[[ ${inside} == true ]] && break
 			[[ ${line} == "## ${version#v}" || ${line} == "## ${version#v} "* ]] && inside=true
 		fi
-		[[ ${inside} == true ]] && printf '%s\n' "${line}"
+		[[ ${inside} == true ]] && printf '%s\n' "${line% (unreleased)}"
 	done <CHANGELOG.md
 	[[ ${inside} == true ]]
 }
