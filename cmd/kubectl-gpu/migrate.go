@@ -39,10 +39,11 @@ const migrateExample = `  kubectl gpu migrate -f manifests/ > migrated.yaml
 const migrateLong = `Rewrite manifests for NVIDIA's device plugin as claims for Mica, and say what cannot move and why.
 
 It reads Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods with limits of
-nvidia.com/gpu, nvidia.com/gpu.shared or nvidia.com/mig-*, configs of the device plugin, ResourceQuotas,
-claims of NVIDIA's DRA driver, and ScaledObjects by DCGM's series. With -f it reads files, else the
-namespace. All manifests are printed on standard output, those that need no change as they are; the
-report is on standard error. Nothing in the cluster is changed.
+nvidia.com/gpu, nvidia.com/gpu.shared or nvidia.com/mig-*, configs of the device plugin, the GPU
+Operator's ClusterPolicy, ResourceQuotas, claims of NVIDIA's DRA driver, and ScaledObjects by DCGM's
+series. With -f it reads files, else the namespace. All manifests are printed on standard
+output, those that need no change as they are; the report is on standard error. Nothing in the cluster
+is changed.
 
 With --check it looks at the cluster, and prints what to do, node by node.
 

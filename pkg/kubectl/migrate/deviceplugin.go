@@ -320,7 +320,7 @@ func (m *migration) policies(configs []config) []any {
 		if len(blocked) > 0 {
 			continue
 		}
-		policy := c.policy(shapes)
+		policy := c.policy(shapes, m.byDefault(c.key))
 		if m.has("GPUPolicy", "", policy.Name) {
 			m.find(c.document, Unchanged, c.field(""), "GPUPolicy/"+policy.Name+" says the same for Mica, and is here already", "")
 			continue
@@ -349,16 +349,22 @@ func (c config) field(of string) string {
 	return "data[" + c.key + "]: " + of
 }
 
-func (c config) policy(shapes v1alpha1.Shapes) *v1alpha1.GPUPolicy {
+// priorityByDefault is below that of policies for nodes with a label, and above that of the chart's.
+const priorityByDefault = -1
+
+func (c config) policy(shapes v1alpha1.Shapes, byDefault bool) *v1alpha1.GPUPolicy {
 	name := "device-plugin"
 	var selector metav1.LabelSelector
 	if c.key != "" {
 		name = "device-plugin-" + label(c.key, 50)
-		if len(validation.IsValidLabelValue(c.key)) == 0 {
+		if len(validation.IsValidLabelValue(c.key)) == 0 && !byDefault {
 			selector.MatchLabels = map[string]string{labelConfig: c.key}
 		}
 	}
 	policy := &v1alpha1.GPUPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUPolicySpec{NodeSelector: selector, Shapes: shapes}}
+	if byDefault {
+		policy.Spec.Priority = priorityByDefault
+	}
 	policy.APIVersion, policy.Kind = v1alpha1.GroupVersion.String(), "GPUPolicy"
 	return policy
 }

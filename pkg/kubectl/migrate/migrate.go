@@ -183,6 +183,10 @@ func (m *migration) migrate(d document) (made []any, changed bool, err error) {
 	if w, known := workloads[d.kind]; known && strings.HasPrefix(d.apiVersion, w.group) {
 		return m.workload(d, w)
 	}
+	if o, is := operatorIn(d); is {
+		m.operator(d, o)
+		return nil, false, nil
+	}
 	switch {
 	case d.kind == "ResourceQuota" && d.apiVersion == "v1":
 		changed, err = m.quota(d)

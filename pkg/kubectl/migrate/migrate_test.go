@@ -25,6 +25,7 @@ var sources = map[string]Options{
 	"single":       {Scaler: scaler, Profile: "1g.10gb"},
 	"nvidia":       {Scaler: scaler},
 	"dcgm":         {Scaler: scaler},
+	"operator":     {Scaler: scaler},
 }
 
 func readSource(t *testing.T, name string) Source {

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,9 @@ var labelsOfPlugin = []string{
 	"nvidia.com/mig.config", "nvidia.com/mig.config.state", "nvidia.com/mps.capable", "nvidia.com/gpu.deploy.device-plugin",
 }
 
+// visibleDevices has NVIDIA's runtime give a container GPUs.
+const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+
 // tellPod says what of a pod, besides its limits, has to do with the device plugin.
 func (m *migration) tellPod(d document, pod corev1.PodSpec) {
 	for _, s := range nodeLabels(pod) {
@@ -26,7 +30,7 @@ func (m *migration) tellPod(d document, pod corev1.PodSpec) {
 			m.find(d, Look, s.field, "GPU Feature Discovery writes -SHARED and -MIG- after the product because of the device plugin's config, and without the config it does not",
 				"select the product in the claim: device.attributes['gpu.nvidia.com'].productName")
 		case strings.HasPrefix(s.key, "nvidia.com/"):
-			m.find(d, Look, s.field, "the label "+s.key+" is there as long as GPU Feature Discovery runs", "keep it, or select GPUs in the claim")
+			m.find(d, Look, s.field, "the label "+s.key+" is there as long as GPU Feature Discovery runs", "keep it, or select GPUs in the claim"+selector(s))
 		}
 	}
 	if runtime := pod.RuntimeClassName; runtime != nil && strings.HasPrefix(*runtime, "nvidia") {
@@ -38,11 +42,23 @@ func (m *migration) tellPod(d document, pod corev1.PodSpec) {
 	}
 }
 
+// tellUncounted tells of GPUs that a pod without limits takes past device plugin and claims alike.
+func (m *migration) tellUncounted(d document, pod corev1.PodSpec) {
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, e := range c.Env {
+			if e.Name == visibleDevices && !slices.Contains([]string{"", "void", "none"}, e.Value) {
+				m.find(d, Look, fmt.Sprintf("env %s of %s", e.Name, c.Name), "without a limit or claim it takes GPUs that nobody counts, those of claims too, if the node's runtime is NVIDIA's",
+					"give the pod a claim, with adminAccess if it only looks at GPUs, and remove the variable")
+			}
+		}
+	}
+}
+
 func (m *migration) tellEnvironment(d document, c corev1.Container) {
 	for _, e := range c.Env {
 		field := fmt.Sprintf("env %s of %s", e.Name, c.Name)
 		switch {
-		case e.Name == "NVIDIA_VISIBLE_DEVICES" && e.Value != "void" && e.Value != "none":
+		case e.Name == visibleDevices && e.Value != "void" && e.Value != "none":
 			m.find(d, Look, field, "with a runtime of NVIDIA's it gives the container GPUs that are not the claim's", "remove the variable")
 		case e.Name == "CUDA_VISIBLE_DEVICES":
 			m.find(d, Look, field, "it hides GPUs of the claim from CUDA", "remove the variable: a claim has the GPUs that it shall use")
@@ -50,6 +66,15 @@ func (m *migration) tellEnvironment(d document, c corev1.Container) {
 			m.find(d, Look, field, "with a share under MPS, Mica sets these variables from the claim", "remove the variable, and ask for memory and cores in the claim")
 		}
 	}
+}
+
+// selector writes a node label as a selector for devices, if there is one that says the same. GPU Feature
+// Discovery writes - for spaces.
+func selector(l nodeLabel) string {
+	if l.key != "nvidia.com/gpu.product" || len(l.values) != 1 {
+		return ""
+	}
+	return ": device.attributes['gpu.nvidia.com'].productName.matches('^" + strings.ReplaceAll(regexp.QuoteMeta(l.values[0]), "-", ".") + "$')"
 }
 
 func shared(product string) bool {

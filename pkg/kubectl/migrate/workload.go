@@ -79,6 +79,7 @@ func (m *migration) workload(d document, w workload) (made []any, changed bool, 
 		return nil, false, nil
 	case len(p.containers) == 0:
 		m.tellClaims(d, pod)
+		m.tellUncounted(d, pod)
 		return nil, false, nil
 	}
 	switch with := m.halfMigrated(d, pod); {
