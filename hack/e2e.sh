@@ -42,5 +42,10 @@ tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")
 if [[ $* == *-test.bench* ]]; then
 	exec hack/scaleout.sh bin/fleet-logs "${tests[@]}"
 fi
-exec hack/scaleout.sh bin/fleet-logs bin/gotestsum --format testname --hide-summary skipped --jsonfile bin/logs/e2e.json \
+hack/scaleout.sh bin/fleet-logs bin/gotestsum --format testname --hide-summary skipped --jsonfile bin/logs/e2e.json \
 	--raw-command -- go tool test2json -t -p test/e2e "${tests[@]}" -test.v=test2json
+if [[ $* != *-test.run* ]]; then
+	# The last one takes Mica away.
+	exec bin/gotestsum --format testname --jsonfile bin/logs/uninstall.json --raw-command -- go tool test2json -t -p test/e2e \
+		env MICA_E2E_UNINSTALL=1 "${tests[@]}" -test.run '^TestUninstall$' -test.v=test2json
+fi

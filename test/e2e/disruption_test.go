@@ -161,10 +161,16 @@ func (m machine) waitForPreparations(t *testing.T, own int) {
 // lockDirectory stays valid when the plugin is killed.
 func (m machine) lockDirectory(t *testing.T) string {
 	t.Helper()
+	return m.open(t, filepath.Join(m.pluginsDirectory, m.driver, "locks"))
+}
+
+// open is the path of a directory that the plugin has, also after the plugin's end.
+func (m machine) open(t *testing.T, path string) string {
+	t.Helper()
 	root, err := m.pluginRoot(t.Context())
 	must(t, err, "find the plugin's files")
-	directory, err := os.Open(filepath.Join(root, m.pluginsDirectory, m.driver, "locks"))
-	must(t, err, "open the plugin's locks")
+	directory, err := os.Open(filepath.Join(root, path))
+	must(t, err, "open the plugin's directory %s", path)
 	t.Cleanup(func() { _ = directory.Close() })
 	return fmt.Sprintf("/proc/self/fd/%d", directory.Fd())
 }

@@ -50,6 +50,8 @@ type installation struct {
 	gpus                        *reservations
 	// baseline are the claims that were in use before the tests.
 	baseline []string
+	// uninstalled: TestUninstall has taken Mica away.
+	uninstalled bool
 }
 
 type objectName struct{ namespace, name string }

@@ -70,6 +70,9 @@ func given(name string) bool {
 
 // nothingLeft waits until the driver holds no claim that it did not hold before the tests.
 func nothingLeft() error {
+	if under.uninstalled {
+		return nil // the last test has looked itself
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return errors.Join(

@@ -1,0 +1,121 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/mica-gpu/mica/test/manifest"
+)
+
+// TestUninstall does what the page of uninstalling says, after claims of each shape were used, and looks for
+// what is left. Nothing can be tested after it: hack/e2e.sh runs it last.
+func TestUninstall(t *testing.T) {
+	if os.Getenv("MICA_E2E_UNINSTALL") == "" {
+		t.Skip("this test takes Mica away: hack/e2e.sh runs it after all others, with MICA_E2E_UNINSTALL set")
+	}
+	m := under.onNode(t)
+	s, _ := newShareScenario(t, 3)
+	for template, spec := range map[string]string{"one": s.driver, "partition": partitionClass, "slice": timeSliceClass, "client": mpsClass} {
+		s.createTemplate(template, s.sharesFor(spec, 1, nil))
+	}
+	s.hold("one", "partition", "slice", "client")
+	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
+	eventually(t, startTimeout, "the claims are gone", s.expectNoClaims)
+	eventually(t, startTimeout, "claims have left neither records nor CDI files", s.expectNodeMatchesClaims)
+	s.expectUnshared()
+	files := []string{
+		filepath.Join(m.open(t, filepath.Join(s.pluginsDirectory, s.driver, "claims")), "*"),
+		filepath.Join(m.open(t, s.cdiRoot), "mica-*"),
+		filepath.Join(m.open(t, filepath.Join(s.mpsRoot, "daemons")), "*"),
+	}
+	objects := s.installed()
+	if len(objects) < 30 {
+		t.Errorf("the release has %d objects, too few to be the chart's", len(objects))
+	}
+
+	under.uninstalled = true
+	s.helm("uninstall", "mica")
+	for _, object := range objects {
+		eventually(t, goneTimeout, object.String()+" is gone", func(ctx context.Context) error { return s.expectAbsent(ctx, object) })
+	}
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	for _, resource := range []string{"gpupolicies", "gpunodes", "gpunodegroups", "gpuheadrooms", "gpubudgets"} {
+		crd := installedObject{crds, "", resource + ".mica.gpu"}
+		if err := s.expectAbsent(t.Context(), crd); err == nil {
+			t.Errorf("helm uninstall has removed %s, and with it what users made", crd)
+		}
+		must(t, s.dynamicClient().Resource(crds).Delete(t.Context(), crd.name, metav1.DeleteOptions{}), "delete %s", crd)
+		eventually(t, goneTimeout, crd.String()+" is gone: none of its objects waits for a controller", func(ctx context.Context) error { return s.expectAbsent(ctx, crd) })
+	}
+	for _, pattern := range files {
+		left, err := filepath.Glob(pattern)
+		must(t, err, "look for files")
+		if len(left) > 0 {
+			t.Errorf("claims that are gone have left %v", left)
+		}
+	}
+	must(t, s.expectNoInstances(t.Context()), "look for partitions")
+}
+
+// installedObject is one that the chart has made.
+type installedObject struct {
+	resource        schema.GroupVersionResource
+	namespace, name string
+}
+
+func (o installedObject) String() string {
+	return o.resource.Resource + " " + o.namespace + "/" + o.name
+}
+
+// installed are the objects of the release.
+func (s *scenario) installed() (all []installedObject) {
+	s.Helper()
+	command := exec.Command(os.Getenv("MICA_HELM"), "get", "manifest", "mica", "--namespace", s.plugin.namespace)
+	output, err := command.Output()
+	must(s, err, "ask helm for the release")
+	objects, err := manifest.Read(bytes.TrimPrefix(output, []byte("---\n")))
+	must(s, err, "read the release")
+	mapper := s.applier().mapper
+	for _, object := range objects {
+		loose, err := loosen(object)
+		must(s, err, "read the release")
+		kind := loose.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		must(s, err, "look for the kind %s", kind)
+		found := installedObject{mapping.Resource, "", loose.GetName()}
+		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+			found.namespace = loose.GetNamespace()
+		}
+		all = append(all, found)
+	}
+	return all
+}
+
+func (s *scenario) expectAbsent(ctx context.Context, o installedObject) error {
+	var resource dynamic.ResourceInterface = s.dynamicClient().Resource(o.resource)
+	if o.namespace != "" {
+		resource = s.dynamicClient().Resource(o.resource).Namespace(o.namespace)
+	}
+	object, err := resource.Get(ctx, o.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("it is there, with the finalizers %s", strings.Join(object.GetFinalizers(), ", "))
+}
