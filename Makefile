@@ -103,6 +103,10 @@ docs: $(CLUSTER) ## Build the documentation as a site into bin/docs
 docs-serve: $(CLUSTER) ## Show the documentation as a site, and follow changes
 	"$$($(CLUSTER) tool hugo)" server $(SITE) --renderToMemory
 
+.PHONY: screenshots
+screenshots: image nvml-sim ## Make the documentation's pictures of the terminal anew, on a cluster of their own
+	$(CLUSTER) run $(CLUSTER_HARDWARE) -- hack/screenshots.sh
+
 ##@ Test
 
 .PHONY: test

@@ -17,6 +17,7 @@ tool (
 require (
 	github.com/CycloneDX/cyclonedx-go v0.9.3
 	github.com/bufbuild/protocompile v0.14.1
+	github.com/leaanthony/go-ansi-parser v1.6.1
 	google.golang.org/protobuf v1.36.12
 )
 
@@ -57,6 +58,7 @@ require (
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/rhysd/actionlint v1.7.12 // indirect
+	github.com/rivo/uniseg v0.2.0 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
