@@ -21,7 +21,7 @@ kubectl --namespace serving wait --for 'jsonpath={.status.conditions[?(@.type=="
 sim() { bin/nvml-sim --socket "$MICA_SIM_SOCKET" "$@"; }
 # GPUs 0 and 1 are whole, the next one is cut, and the next one is shared.
 sim use 0 --utilization 91 --memory 61Gi
-sim use 1 --utilization 88 --memory 60Gi
+sim use 1 --utilization 89 --memory 60Gi
 sim use 3 --utilization 17 --memory 9Gi
 while read -r gpu instance _; do
 	sim use "${gpu}" "${instance}" --utilization 64 --memory 6Gi

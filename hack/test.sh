@@ -37,7 +37,7 @@ in_module() {
 # Rooms without a goroutine: the race detector would take ten times as long to find nothing.
 pure=(
 	pkg/gpu pkg/slice pkg/policy pkg/scaleout pkg/scaleout/fit pkg/scaleout/template pkg/scaleout/explain
-	pkg/scaleout/headroom pkg/elastic/scaledobject pkg/schedule pkg/kubectl/rightsize hack/docs hack/floors
+	pkg/scaleout/headroom pkg/elastic/scaledobject pkg/schedule pkg/kubectl/rightsize hack/docs hack/floors hack/spelling
 )
 # Rooms whose tests kill something at every point: at each without the race detector, at some with it.
 # test/crash kills processes, of which the detector sees nothing.
@@ -59,6 +59,7 @@ unit() {
 	show "what Kueue charges" in_module test/kueue kueue ./...
 	show "kind's configuration" in_module test/kind kind ./...
 	show "the files for EKS" in_module test/eks eks ./...
+	show "tests of the tools" in_module hack/tools tools ./...
 	# KEDA is large: what was compiled for the cluster is taken for the tests of its client.
 	CGO_ENABLED=0 show "KEDA's own scalers" in_module test/keda keda ./...
 }
@@ -148,7 +149,7 @@ if [[ $name == test-fast ]]; then
 	exit
 fi
 
-declare -A count=([unit]=8 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
+declare -A count=([unit]=9 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
 total=5
 [[ $* == "unit e2e" ]] && total=$((total + 1))
 for part in "$@" "${extra[@]}"; do total=$((total + count[$part])); done
