@@ -60,18 +60,24 @@ func (s *survey) kueue(ctx context.Context, f *doctor.Facts, o surveyOptions) {
 
 // asker names a claim, or a template of one, whose requests have to be read.
 type asker struct {
-	namespace string
-	claim     corev1.PodResourceClaim
-	// tell is told of the requests, and of the claim as kubectl takes it.
-	tell func(claim string, requests []resourceapi.DeviceRequest)
+	namespace, name string
+	claim           corev1.PodResourceClaim
+	// choose names the requests that count, which are noted in into.
+	choose func([]resourceapi.DeviceRequest) []string
+	into   *[]doctor.ClaimRequest
+}
+
+func (a asker) note(claim string, requests []resourceapi.DeviceRequest) {
+	for _, request := range a.choose(requests) {
+		*a.into = append(*a.into, doctor.ClaimRequest{Namespace: a.namespace, Name: a.name, Claim: claim, Request: request})
+	}
 }
 
 // claimed reads what KubeVirt's machines and DaemonSets ask for by claims: claims and templates are
 // listed once, whatever the number of machines.
 func (s *survey) claimed(ctx context.Context, f *doctor.Facts) {
-	all := append(s.machines(ctx, f), daemonClaims(f)...)
 	templates, claims := map[client.ObjectKey][]asker{}, map[client.ObjectKey][]asker{}
-	for _, a := range all {
+	for _, a := range append(s.machines(ctx, f), daemons(f)...) {
 		switch {
 		case a.claim.ResourceClaimTemplateName != nil:
 			key := client.ObjectKey{Namespace: a.namespace, Name: *a.claim.ResourceClaimTemplateName}
@@ -85,7 +91,7 @@ func (s *survey) claimed(ctx context.Context, f *doctor.Facts) {
 		s.each(ctx, f, doctor.KindTemplates, func() client.ObjectList { return &resourceapi.ResourceClaimTemplateList{} }, func(object runtime.Object) {
 			template := object.(*resourceapi.ResourceClaimTemplate)
 			for _, a := range templates[client.ObjectKeyFromObject(template)] {
-				a.tell("resourceclaimtemplate/"+template.Name, template.Spec.Spec.Devices.Requests)
+				a.note("resourceclaimtemplate/"+template.Name, template.Spec.Spec.Devices.Requests)
 			}
 		})
 	}
@@ -93,7 +99,7 @@ func (s *survey) claimed(ctx context.Context, f *doctor.Facts) {
 		s.each(ctx, f, doctor.KindClaims, func() client.ObjectList { return &resourceapi.ResourceClaimList{} }, func(object runtime.Object) {
 			claim := object.(*resourceapi.ResourceClaim)
 			for _, a := range claims[client.ObjectKeyFromObject(claim)] {
-				a.tell("resourceclaim/"+claim.Name, claim.Spec.Devices.Requests)
+				a.note("resourceclaim/"+claim.Name, claim.Spec.Devices.Requests)
 			}
 		})
 	}
@@ -108,33 +114,22 @@ func (s *survey) machines(ctx context.Context, f *doctor.Facts) []asker {
 	}
 	var all []asker
 	s.each(ctx, f, doctor.KindMachines, empty, func(object runtime.Object) {
-		machine, ok := object.(*unstructured.Unstructured)
-		if !ok {
-			return
-		}
-		namespace, name := machine.GetNamespace(), machine.GetName()
-		for _, claim := range claimsOf(machine) {
-			all = append(all, asker{namespace, claim, func(claim string, requests []resourceapi.DeviceRequest) {
-				for _, request := range doctor.MultipleDevices(requests) {
-					f.Machines = append(f.Machines, doctor.Machine{Namespace: namespace, Name: name, Claim: claim, Request: request})
-				}
-			}})
+		if machine, is := object.(*unstructured.Unstructured); is {
+			for _, claim := range claimsOf(machine) {
+				all = append(all, asker{machine.GetNamespace(), machine.GetName(), claim, doctor.MultipleDevices, &f.Machines})
+			}
 		}
 	})
 	return all
 }
 
-// daemonClaims are those of DaemonSets.
-func daemonClaims(f *doctor.Facts) []asker {
+// daemons are the DaemonSets with claims.
+func daemons(f *doctor.Facts) []asker {
 	var all []asker
 	for i := range f.DaemonSets {
 		set := &f.DaemonSets[i]
 		for _, claim := range set.Spec.Template.Spec.ResourceClaims {
-			all = append(all, asker{set.Namespace, claim, func(claim string, requests []resourceapi.DeviceRequest) {
-				for _, request := range doctor.TakingDevices(requests) {
-					f.DaemonClaims = append(f.DaemonClaims, doctor.DaemonClaim{Namespace: set.Namespace, DaemonSet: set.Name, Claim: claim, Request: request})
-				}
-			}})
+			all = append(all, asker{set.Namespace, set.Name, claim, doctor.TakingDevices, &f.Daemons})
 		}
 	}
 	return all

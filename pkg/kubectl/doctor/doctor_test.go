@@ -113,8 +113,8 @@ var traps = map[string]trap{
 		f.DaemonSets = append(f.DaemonSets, *driver, *daemonSet("nfd", "nfd-worker", corev1.Container{Image: "registry.k8s.io/nfd/node-feature-discovery:v0.18"}, nil))
 	}, "startup-taint-tolerated", Warning, "daemonset/nfd-worker", "namespace nfd", "controller.startupTaint.tolerateIn={nfd}"},
 	"a DaemonSet that takes GPUs": {func(f *Facts) {
-		f.DaemonClaims = []DaemonClaim{{"monitoring", "burn-in", "resourceclaimtemplate/gpu", "gpu"}}
-	}, "daemonset-claims", Warning, "daemonset/burn-in", "takes devices by request gpu of resourceclaimtemplate/gpu", "kubectl label namespace monitoring"},
+		f.Daemons = []ClaimRequest{{"monitoring", "burn-in", "resourceclaimtemplate/gpu", "gpu"}}
+	}, "daemonset-claims", Warning, "daemonset/burn-in", "By request gpu of resourceclaimtemplate/gpu in namespace monitoring", "kubectl label namespace monitoring"},
 	"a GPUCluster": {func(f *Facts) { f.Nodes[0].Labels[labelMode] = "dra" },
 		"two-drivers", Error, "node/gpu-1", "GPUCluster", "--namespace mica"},
 	"containerd 1.7": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27" },
@@ -218,7 +218,7 @@ var traps = map[string]trap{
 			{Name: "one", Exactly: &resourceapi.ExactDeviceRequest{Count: 1}},
 			{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{Count: 2}},
 		}) {
-			f.Machines = append(f.Machines, Machine{"vms", "win", "resourceclaimtemplate/two", request})
+			f.Machines = append(f.Machines, ClaimRequest{"vms", "win", "resourceclaimtemplate/two", request})
 		}
 	}, "kubevirt-count", Error, "virtualmachineinstance/win", "Request gpus", "In resourceclaimtemplate/two of namespace vms, replace the request gpus"},
 	"a counter that nobody has": {func(f *Facts) { f.Kueue[0].Counter = "vram" },

@@ -61,13 +61,13 @@ type Facts struct {
 	TaintRules []resourceapi.DeviceTaintRule
 	Scalers    []Scaler
 	Kueue      []Mapping
-	Machines   []Machine
-	// DaemonClaims are the requests of DaemonSets that take devices.
-	DaemonClaims []DaemonClaim
-	Groups     []v1alpha1.GPUNodeGroup
-	Policies   []v1alpha1.GPUPolicy
-	GPUNodes   []v1alpha1.GPUNode
-	Headrooms  []v1alpha1.GPUHeadroom
+	// Machines has the requests of KubeVirt's machines that are for several devices, and Daemons those
+	// of DaemonSets that take any.
+	Machines, Daemons []ClaimRequest
+	Groups            []v1alpha1.GPUNodeGroup
+	Policies          []v1alpha1.GPUPolicy
+	GPUNodes          []v1alpha1.GPUNode
+	Headrooms         []v1alpha1.GPUHeadroom
 
 	// Unseen says why a kind could not be read, in a few words.
 	Unseen map[Kind]string
@@ -208,17 +208,11 @@ type Mapping struct {
 	Name, Counter, Driver string
 }
 
-// Machine is a virtual machine of KubeVirt with a request for several devices.
-type Machine struct {
+// ClaimRequest is a request of a claim by which an object asks for devices.
+type ClaimRequest struct {
+	// Namespace and Name are the object's.
 	Namespace, Name string
 	// Claim is the ResourceClaim or ResourceClaimTemplate, as kubectl takes it, and Request is the one in it.
-	Claim, Request string
-}
-
-// DaemonClaim is a request by which each pod of a DaemonSet takes a device.
-type DaemonClaim struct {
-	Namespace, DaemonSet string
-	// Claim and Request are as in Machine.
 	Claim, Request string
 }
 

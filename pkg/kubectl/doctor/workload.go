@@ -110,27 +110,24 @@ func taintRuleSelector(f *Facts) []Finding {
 }
 
 func kubevirtCount(f *Facts) []Finding {
-	var found []Finding
-	for _, m := range f.Machines {
-		found = append(found, Finding{
-			Object:  "virtualmachineinstance/" + m.Name,
-			Message: fmt.Sprintf("Request %s of %s in namespace %s is for more than one device.", m.Request, m.Claim, m.Namespace),
-			names:   map[string]string{"CLAIM": m.Claim, "NAMESPACE": m.Namespace, "REQUEST": m.Request},
-		})
-	}
-	return found
+	return asking(f.Machines, "virtualmachineinstance/", "Request %s of %s in namespace %s is for more than one device.")
 }
 
 func daemonSetClaims(f *Facts) []Finding {
 	if len(f.Groups) == 0 {
 		return nil
 	}
+	return asking(f.Daemons, "daemonset/", "By request %s of %s in namespace %s, each pod of the DaemonSet takes devices.")
+}
+
+// asking has a finding per request, of which the message names request, claim and namespace.
+func asking(all []ClaimRequest, kind, message string) []Finding {
 	var found []Finding
-	for _, d := range f.DaemonClaims {
+	for _, r := range all {
 		found = append(found, Finding{
-			Object:  "daemonset/" + d.DaemonSet,
-			Message: fmt.Sprintf("Each pod of the DaemonSet in namespace %s takes devices by request %s of %s.", d.Namespace, d.Request, d.Claim),
-			names:   map[string]string{"CLAIM": d.Claim, "NAMESPACE": d.Namespace, "REQUEST": d.Request},
+			Object:  kind + r.Name,
+			Message: fmt.Sprintf(message, r.Request, r.Claim, r.Namespace),
+			names:   map[string]string{"CLAIM": r.Claim, "NAMESPACE": r.Namespace, "REQUEST": r.Request},
 		})
 	}
 	return found
