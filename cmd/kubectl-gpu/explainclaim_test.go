@@ -38,6 +38,19 @@ func TestExplainOfClaims(t *testing.T) {
 	}
 }
 
+func TestWhatIsToBeExplained(t *testing.T) {
+	for line, want := range map[string]subject{
+		"pod/a": {"a", false}, "pods a": {"a", false}, "a": {"a", false},
+		"claim/a": {"a", true}, "resourceclaim a": {"a", true}, "claims/a": {"a", true},
+		"pod": {}, "claim": {}, "claim/": {}, "/a": {}, "claim/a/b": {}, "a b": {}, "": {},
+	} {
+		got, err := explained(strings.Fields(line))
+		if got != want || (err == nil) != (want != subject{}) {
+			t.Errorf("%q: %+v, %v; want %+v", line, got, err, want)
+		}
+	}
+}
+
 func TestClaimsThatCannotBeExplained(t *testing.T) {
 	for name, want := range map[string][]string{
 		"nobody":  {"no claim nobody", "namespace research", "kubectl get resourceclaims", "-n"},
