@@ -195,7 +195,7 @@ func (p prometheus) expectRightsize(of *scaled) {
 			"--prometheus", forward.URL, "--over", "10m").CombinedOutput()
 		var ended *exec.ExitError
 		if !errors.As(err, &ended) || ended.ExitCode() != 1 || !strings.Contains(string(out), "a smaller shape would do for Deployment/"+of.name) {
-			return fmt.Errorf("it ends with %v: %s", err, out)
+			return fmt.Errorf("it ends with %w: %s", err, out)
 		}
 		return nil
 	})
