@@ -57,11 +57,14 @@ func BenchmarkQueriesAtPrometheus(b *testing.B) {
 	const objects, counted = 1000, 2 * time.Minute
 	requireKEDA(b)
 	s := &scaleOut{scenario: newScenario(b, 0)}
-	pod := s.plainPod("")
+	s.createTemplate("one", s.claimFor(1))
+	pod := s.podFromTemplate("", "one")
 	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "e2e.mica.gpu/never"}}
 	for i := range objects {
 		s.newScaled(scaledName(i), pod)
 	}
+	served := &scaled{s, "llm"} // by all of them
+	served.waiting(1)
 	printed := string(s.printScaledObject("deployment/" + scaledName(0) + " --profile realtime --model llm"))
 	b.Cleanup(s.unscaleAll)
 	for i := range objects {
