@@ -11,7 +11,7 @@ targets=0
 while IFS=: read -r file function; do
 	function=${function#func }
 	echo "fuzz: ${function%%(*} of ${file%/*}"
-	go test "./${file%/*}" -run '^$' -fuzz "^${function%%(*}\$" -fuzztime "${1:-1m}"
+	go test "./${file%/*}" -run '^$' -fuzz "^${function%%(*}\$" -fuzztime "${1:-1m}" -fuzzminimizetime 5s
 	targets=$((targets + 1))
 done < <(git grep --no-color -o -e '^func Fuzz[A-Za-z0-9]*(' -- '*_test.go')
 if ((targets == 0)); then
