@@ -97,6 +97,16 @@ func (s *scaleOut) newGang(name string, leader, worker *corev1.Pod) *scaled {
 		stop()
 		<-ended
 	})
+	eventually(s, startTimeout, "LeaderWorkerSet "+name+" tells its pods", func(ctx context.Context) error {
+		set, err := sets.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if _, found, _ := unstructured.NestedString(set.Object, "status", "hpaPodSelector"); !found {
+			return errors.New("its controller has not written a selector yet")
+		}
+		return nil
+	})
 	return d
 }
 
