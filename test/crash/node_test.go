@@ -20,9 +20,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/mica-gpu/mica/test/fixture"
+	"github.com/mica-gpu/mica/test/fixture/kubelet"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/wire"
 )
@@ -68,7 +68,7 @@ func newMachine(t testing.TB, description string, policies ...runtime.Object) *n
 	if err := os.WriteFile(n.path("kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	go n.knowPlugins(t.Context())
+	go kubelet.Know(t.Context(), n.path("registry"))
 	n.run("nvml-sim", "serve", "--node", description, "--root", n.path("root"))
 	fixture.Eventually(t, "the simulator", func() error {
 		_, err := n.gpu.State()
@@ -194,35 +194,6 @@ func (n *node) reach(process *process, arguments ...string) *plugin {
 	n.Cleanup(func() { connection.Close() })
 	p.kubelet = drapb.NewDRAPluginClient(connection)
 	return p
-}
-
-// knowPlugins registers each plugin process that comes until ctx ends, as kubelet's plugin manager does.
-func (n *node) knowPlugins(ctx context.Context) {
-	known := map[uint64]bool{} // by inode: a socket of the same name may be the next process's
-	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		sockets, _ := filepath.Glob(n.path("registry/*.sock"))
-		for _, socket := range sockets {
-			info, err := os.Stat(socket)
-			if err != nil || known[info.Sys().(*syscall.Stat_t).Ino] {
-				continue
-			}
-			if notify(ctx, socket) == nil {
-				known[info.Sys().(*syscall.Stat_t).Ino] = true
-			}
-		}
-	}
-}
-
-func notify(ctx context.Context, socket string) error {
-	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return err
-	}
-	defer connection.Close()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	_, err = registerapi.NewRegistrationClient(connection).NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true})
-	return err
 }
 
 // state is the plugin's directory.
