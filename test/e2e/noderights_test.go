@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -215,10 +216,13 @@ func runBeside(t *testing.T, spec *corev1.PodSpec, selftest bool) string {
 	return log
 }
 
-// selftestOf reads the report of a self-test in a log, where messages stand around it.
+// message is a line of klog, such as E1123 07:31:38.012345, or of a text of several lines in it.
+var message = regexp.MustCompile(`(?m)^([IWEF]\d{4} |\t| >).*\n`)
+
+// selftestOf reads the report of a self-test in a log, where messages stand around it and between its lines.
 func selftestOf(t *testing.T, log string) selftestReport {
 	t.Helper()
-	_, output, found := strings.Cut("\n"+log, "\n{\n")
+	_, output, found := strings.Cut("\n"+message.ReplaceAllString(log, ""), "\n{\n")
 	if !found {
 		t.Fatalf("there is no report:\n%s", log)
 	}
