@@ -122,9 +122,13 @@ func (s *scaleOut) unscaleAll() {
 // queriesAnswered is how many queries KEDA's Prometheus has answered since it started.
 func (s *scaleOut) queriesAnswered() (count int) {
 	s.Helper()
-	response, err := http.Get(prometheusAddress() + "/metrics")
+	direct := &http.Client{Transport: &http.Transport{}} // through no proxy of the machine
+	response, err := direct.Get(prometheusAddress() + "/metrics")
 	must(s, err, "read Prometheus' own metrics")
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		s.Fatalf("Prometheus' own metrics: %s", response.Status)
+	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(response.Body)
 	must(s, err, "decode Prometheus' own metrics")
