@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
@@ -28,6 +29,25 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	return p.prepareLocked(ctx, timer, claim)
 }
 
+// startPatience is how long a claim waits for the first look at the GPUs: kubelet knows a plugin before that,
+// and tries again only after 60 to 90 seconds.
+const startPatience = 5 * time.Second
+
+// awaitNode is the node as it was seen; nil: it was not seen in time, or is known to have no driver.
+func (p *Preparer) awaitNode(ctx context.Context) *Node {
+	for until := time.Now().Add(startPatience); ; {
+		node := p.node.Load()
+		if node != nil || p.noDriver.Load() || !time.Now().Before(until) {
+			return node
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // prepareLocked is Prepare for callers that hold the claim's lock.
 func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	before, err := p.recorded(ctx, claim.UID)
@@ -37,7 +57,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	if devices, done, err := p.prepared(ctx, before, claim); done || err != nil {
 		return devices, err
 	}
-	node := p.node.Load()
+	node := p.awaitNode(ctx)
 	if node == nil {
 		return nil, fmt.Errorf("claim %s: %w", identify(claim), errNoDriver)
 	}
