@@ -99,13 +99,18 @@ func (d *Directory) Make() error {
 	if err := os.MkdirAll(d.path, 0o755); err != nil {
 		return fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
 	}
-	// Always the same file: what a process leaves that is killed here, the next one removes.
+	// Always the same file: what a process leaves that is killed here, the next one removes. It is made anew, so
+	// that no link is followed; that it is there again means that the other process of a rolling update writes.
 	probe := filepath.Join(d.path, probeFile)
-	if err := os.WriteFile(probe, nil, 0o600); err != nil {
-		return fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", d.path, err)
+	err := os.RemoveAll(probe)
+	if err == nil {
+		var file *os.File
+		if file, err = os.OpenFile(probe, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			err = errors.Join(file.Close(), os.RemoveAll(probe))
+		}
 	}
-	if err := os.Remove(probe); err != nil && !errors.Is(err, fs.ErrNotExist) { // the other process of a rolling update was here
-		return fmt.Errorf("CDI directory %s cannot be written: %w", d.path, err)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", d.path, err)
 	}
 	return nil
 }

@@ -17,7 +17,31 @@ var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet
 // Prepare makes the claim's devices usable by containers and returns them in
 // the order of the allocation. Calling it again for a prepared claim returns
 // the same devices and restores what is missing.
+//
+// kubelet knows a plugin before it has looked at its GPUs. A claim that comes then waits for that, startPatience
+// at most.
 func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
+	devices, err := p.prepareOnce(ctx, claim)
+	if errors.Is(err, errNoDriver) && p.awaitLook(ctx) {
+		return p.prepareOnce(ctx, claim)
+	}
+	return devices, err
+}
+
+// startPatience is shorter than the 60 to 90 seconds after which kubelet tries again a claim that was refused.
+const startPatience = 5 * time.Second
+
+// awaitLook waits for the first look at the GPUs, and tells whether there is a driver.
+func (p *Preparer) awaitLook(ctx context.Context) bool {
+	select {
+	case <-p.looked:
+	case <-ctx.Done():
+	case <-time.After(startPatience):
+	}
+	return p.node.Load() != nil
+}
+
+func (p *Preparer) prepareOnce(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	timer := p.timer("prepare")
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim.UID))
 	if err != nil {
@@ -29,25 +53,6 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	return p.prepareLocked(ctx, timer, claim)
 }
 
-// startPatience is how long a claim waits for the first look at the GPUs: kubelet knows a plugin before that,
-// and tries again only after 60 to 90 seconds.
-const startPatience = 5 * time.Second
-
-// awaitNode is the node as it was seen; nil: it was not seen in time, or is known to have no driver.
-func (p *Preparer) awaitNode(ctx context.Context) *Node {
-	for until := time.Now().Add(startPatience); ; {
-		node := p.node.Load()
-		if node != nil || p.noDriver.Load() || !time.Now().Before(until) {
-			return node
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
 // prepareLocked is Prepare for callers that hold the claim's lock.
 func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	before, err := p.recorded(ctx, claim.UID)
@@ -57,7 +62,7 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	if devices, done, err := p.prepared(ctx, before, claim); done || err != nil {
 		return devices, err
 	}
-	node := p.awaitNode(ctx)
+	node := p.node.Load()
 	if node == nil {
 		return nil, fmt.Errorf("claim %s: %w", identify(claim), errNoDriver)
 	}

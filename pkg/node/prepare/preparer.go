@@ -14,6 +14,7 @@ package prepare
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -87,21 +88,30 @@ type Preparer struct {
 	gone gone
 	// noDriver is set while the node is known to have no driver.
 	noDriver atomic.Bool
+	// looked is closed by the first SetNode or NoDriver.
+	looked   chan struct{}
+	lookOnce sync.Once
 	// damaged holds a token when a record was found unusable.
 	damaged chan struct{}
 }
 
 // New returns a Preparer that refuses claims until SetNode is called.
 func New(options Options) *Preparer {
-	return &Preparer{Options: options, damaged: make(chan struct{}, 1)}
+	return &Preparer{Options: options, looked: make(chan struct{}), damaged: make(chan struct{}, 1)}
 }
 
 // SetNode replaces what the node offers.
-func (p *Preparer) SetNode(node Node) { p.node.Store(&node) }
+func (p *Preparer) SetNode(node Node) {
+	p.node.Store(&node)
+	p.lookOnce.Do(func() { close(p.looked) })
+}
 
 // NoDriver tells that the NVIDIA driver was looked for and that none works: until SetNode,
 // pods end without it.
-func (p *Preparer) NoDriver() { p.noDriver.Store(true) }
+func (p *Preparer) NoDriver() {
+	p.noDriver.Store(true)
+	p.lookOnce.Do(func() { close(p.looked) })
+}
 
 // Damaged tells that a record was found unusable: Reconcile has to put it back, or
 // to prepare its claim anew, which nothing else guards the GPUs of until then.

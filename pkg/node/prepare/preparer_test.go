@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -126,6 +127,38 @@ func TestPrepareBeforeTheDriverAnswers(t *testing.T) {
 	_, err := p.Prepare(testContext(t), r.claim("c", 0))
 	fixture.Sentence(t, err, "claim default/c", "the NVIDIA driver on this node does not answer yet", "kubelet tries again")
 	r.expect(t)
+}
+
+// kubelet knows a plugin before it has looked at its GPUs.
+func TestAClaimWaitsForTheFirstLook(t *testing.T) {
+	for name, c := range map[string]struct {
+		look  func(*Preparer, Node)
+		after time.Duration
+		found bool
+	}{
+		"the driver answers":      {func(p *Preparer, n Node) { p.SetNode(n) }, time.Second, true},
+		"there is no driver":      {func(p *Preparer, _ Node) { p.NoDriver() }, time.Second, false},
+		"the look takes too long": {nil, startPatience, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				running := r.start(t)
+				p := New(running.Options)
+				if c.look != nil {
+					time.AfterFunc(time.Second, func() { c.look(p, *running.node.Load()) })
+				}
+				begun := time.Now()
+				_, err := p.Prepare(testContext(t), r.claim("c", 0))
+				if c.found != (err == nil) {
+					t.Errorf("got %v", err)
+				}
+				if waited := time.Since(begun); waited != c.after {
+					t.Errorf("it has waited %s, want %s", waited, c.after)
+				}
+			})
+		})
+	}
 }
 
 func TestUnprepareIsIdempotent(t *testing.T) {
