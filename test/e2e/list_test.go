@@ -23,14 +23,16 @@ import (
 // listedGPU is what is looked at of a GPU that `kubectl gpu list -o json` prints.
 type listedGPU struct {
 	Node, Name, UUID, Product string
-	InUse                     []struct {
-		Device, Type, Profile string
-		Parts, OfParts        int
-	}
+	InUse                     []deviceInUse
 	Memory struct{ UsedBytes, TotalBytes int64 }
 	Claims []heldClaim
 	Room   []struct{ Type string }
 	Taints []struct{ Key, Value, Effect string }
+}
+
+type deviceInUse struct {
+	Device, Type, Profile string
+	Parts, OfParts        int
 }
 
 type heldClaim struct {
@@ -96,10 +98,13 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	if g := s.heldBy(all, "whole"); g.UUID != whole.uuid || g.Node != s.node || g.InUse[0].Type != "gpu" || g.Memory.UsedBytes != g.Memory.TotalBytes || len(g.Room) != 0 {
 		t.Errorf("the whole GPU %s is listed as %+v", whole.uuid, g)
 	}
-	if g := s.heldBy(all, "part"); len(g.InUse) == 0 || g.InUse[0].Type != "mig" || g.InUse[0].Profile != part.text("profile") || g.Memory.UsedBytes >= g.Memory.TotalBytes || len(g.Room) == 0 {
+	// Tests that run beside have other parts of these GPUs.
+	g := s.heldBy(all, "part")
+	if used := g.inUse(part.name); used.Type != "mig" || used.Profile != part.text("profile") || g.Memory.UsedBytes >= g.Memory.TotalBytes || len(g.Room) == 0 && len(g.Claims) == 1 {
 		t.Errorf("the GPU of partition %s is listed as %+v", part.name, g)
 	}
-	if g := s.heldBy(all, "left"); g.InUse[0].Device != share.Device || g.InUse[0].Parts < 1 || g.InUse[0].Parts > g.InUse[0].OfParts {
+	g = s.heldBy(all, "left")
+	if used := g.inUse(share.Device); used.Parts < 1 || used.Parts > used.OfParts {
 		t.Errorf("the GPU of share %s is listed as %+v", share.Device, g)
 	}
 
@@ -110,7 +115,7 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 			t.Errorf("a tenant is not told of %s: %s", hidden, notes)
 		}
 	}
-	if g := s.heldBy(own, "part"); g.InUse[0].Device != part.name || g.Product != "" || g.Room != nil {
+	if g := s.heldBy(own, "part"); g.inUse(part.name).Device == "" || g.Product != "" || g.Room != nil {
 		t.Errorf("to a tenant, the GPU of partition %s is listed as %+v", part.name, g)
 	}
 	for _, g := range own {
@@ -154,6 +159,15 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	})
 	s.beginDeletion("whole")
 	watched.expect("of pod whole, which has gone", func(g listedGPU) bool { return g.UUID == whole.uuid && !g.has(s.namespace, "whole") })
+}
+
+// inUse is what is listed of a device of the GPU; empty: it is not.
+func (g listedGPU) inUse(device string) deviceInUse {
+	at := slices.IndexFunc(g.InUse, func(u deviceInUse) bool { return u.Device == device })
+	if at < 0 {
+		return deviceInUse{}
+	}
+	return g.InUse[at]
 }
 
 func (g listedGPU) has(namespace, pod string) bool {

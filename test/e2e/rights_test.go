@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,51 +44,39 @@ func of(holder, verb, group, resource, namespace, name string) rights.Right {
 // auditBackups is how many older parts of its log the API server of test/cluster keeps.
 const auditBackups = 3
 
-// rightsAreUsed compares what Mica's roles granted at the start with what Mica has asked the API server in the whole
-// run. Without a whole run, or without its log, it says so and compares nothing.
-func rightsAreUsed(granted []rights.Right) error {
-	if why := partly(); why != "" {
-		fmt.Printf("e2e: whether Mica uses each right of its roles was not compared: %s\n", why)
-		return nil
+// TestEachRightIsUsed compares what Mica's roles grant with what Mica has asked the API server while all other tests ran.
+func TestEachRightIsUsed(t *testing.T) {
+	comesLast(t, "compares Mica's roles with what all other tests have had Mica ask for")
+	if !under.local() {
+		skip(t, "MICA_CLUSTER_DIR is not set, so the API server's audit log cannot be read")
 	}
+	if os.Getenv("MICA_E2E_NO_SKIP") == "" {
+		t.Skip("MICA_E2E_NO_SKIP is not set, so tests may have skipped themselves that use a right")
+	}
+	granted, err := under.grantedRights(t.Context())
+	must(t, err, "read Mica's roles")
 	// Tests use Mica's tokens, too. The lease is asked for by the name of the program.
 	tally := rights.NewTally(granted, "mica-kubelet-plugin/", "mica-controller/", "controller/")
 	logs, err := filepath.Glob(filepath.Join(os.Getenv("MICA_CLUSTER_DIR"), "logs", "kube-apiserver-audit*.log"))
-	if err != nil {
-		return err
-	}
+	must(t, err, "find the API server's audit log")
 	if len(logs) == 0 || len(logs) > auditBackups {
-		return fmt.Errorf("the API server's audit log has %d parts, and 1 to %d are known to be all: see test/cluster for its size", len(logs), auditBackups)
+		t.Fatalf("the API server's audit log has %d parts, and 1 to %d are known to be all: see test/cluster for its size", len(logs), auditBackups)
 	}
 	for _, path := range logs {
-		if err := addLog(tally, path); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
+		must(t, addLog(tally, path), "read %s", path)
 	}
-	var complaints []error
 	for _, complaint := range tally.Complaints(unusedBecause, refusedBecause) {
-		complaints = append(complaints, errors.New(complaint))
+		t.Error(complaint)
 	}
-	fmt.Printf("e2e: of %d rights of Mica's roles, all but %d were to be used in this run, and %d are at odds with that\n", tally.Len(), len(unusedBecause), len(complaints))
-	return errors.Join(complaints...)
+	t.Logf("of %d rights of Mica's roles, all but %d are to be used in a whole run", tally.Len(), len(unusedBecause))
 }
 
-// partly says why the run is not a whole one on a cluster of test/cluster.
-func partly() string {
-	for _, name := range []string{"test.run", "test.skip", "test.bench"} {
-		if value := flag.Lookup(name).Value.String(); value != "" {
-			return fmt.Sprintf("-%s=%s runs a part of the tests", name, value)
-		}
+// comesLast skips a test that goes with no other beside it: hack/e2e.sh runs it when all others have passed.
+func comesLast(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("MICA_E2E_LAST") == "" {
+		t.Skipf("this test %s: hack/e2e.sh runs it after them, with MICA_E2E_LAST set", what)
 	}
-	switch {
-	case testing.Short():
-		return "-test.short leaves tests out"
-	case os.Getenv("MICA_E2E_NO_SKIP") == "":
-		return "MICA_E2E_NO_SKIP is not set, so tests may have skipped themselves"
-	case !under.local():
-		return "MICA_CLUSTER_DIR is not set, so the API server's audit log cannot be read"
-	}
-	return ""
 }
 
 func addLog(tally *rights.Tally, path string) error {

@@ -24,9 +24,7 @@ import (
 // TestUninstall does what the page of uninstalling says, after claims of each shape were used, and looks for
 // what is left. Nothing can be tested after it: hack/e2e.sh runs it last.
 func TestUninstall(t *testing.T) {
-	if os.Getenv("MICA_E2E_UNINSTALL") == "" {
-		t.Skip("this test takes Mica away: hack/e2e.sh runs it after all others, with MICA_E2E_UNINSTALL set")
-	}
+	comesLast(t, "takes Mica away from all others")
 	m := under.onNode(t)
 	s, _ := newShareScenario(t, 3)
 	for template, spec := range map[string]string{"one": s.driver, "partition": partitionClass, "slice": timeSliceClass, "client": mpsClass} {
