@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -37,6 +38,15 @@ func autoscalerChecks() []Check {
 		Source:   "kubernetes/autoscaler, config/flags/flags.go; docs on scale-out, Set Cluster Autoscaler's clocks",
 		needs:    []Kind{KindDeployments, KindGroups},
 		find:     autoscalerClocks,
+	}, {
+		Name:     "autoscaler-taint-rules",
+		Severity: Info,
+		Looks:    "DeviceTaintRules that keep claims from devices, where Cluster Autoscaler runs and no GPUNodeGroup is paired with it",
+		Why:      "Cluster Autoscaler does not read DeviceTaintRules. It takes such a device for a free one and adds no node for the pod that waits. Mica's controller reads them and adds one.",
+		Fix:      "Declare the node groups with GPUs to Mica as GPUNodeGroups, or end the rule when its reason is gone: kubectl delete devicetaintrule RULE",
+		Source:   "kubernetes/autoscaler#7947",
+		needs:    []Kind{KindDeployments, KindGroups, KindTaintRules},
+		find:     autoscalerTaintRules,
 	}}
 }
 
@@ -110,6 +120,33 @@ func autoscalerVersion(f *Facts) []Finding {
 		found = append(found, finding)
 	}
 	return found
+}
+
+// autoscalerTaintRules has one finding for all rules: a cordoned node has one per kind of device.
+func autoscalerTaintRules(f *Facts) []Finding {
+	runners := f.runners()
+	if len(runners) == 0 || len(f.paired()) > 0 {
+		return nil
+	}
+	var rules []string
+	for _, rule := range f.TaintRules {
+		if rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone {
+			rules = append(rules, rule.Name)
+		}
+	}
+	if len(rules) == 0 {
+		return nil
+	}
+	slices.Sort(rules)
+	others := ""
+	if len(rules) > 1 {
+		others = fmt.Sprintf(" and %d more", len(rules)-1)
+	}
+	return []Finding{{
+		Object:  "deployment/" + runners[0].Deployment.Name,
+		Message: fmt.Sprintf("Cluster Autoscaler takes devices for free that DeviceTaintRule %s%s keeps claims from.", rules[0], others),
+		names:   map[string]string{"RULE": rules[0]},
+	}}
 }
 
 // defaultWait is that of both flags.
