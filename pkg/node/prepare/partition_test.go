@@ -470,6 +470,24 @@ func TestWithoutADriverEffectsAreRemembered(t *testing.T) {
 	r.expectMIG(t, p, nil)
 }
 
+// kubelet knows a plugin before it has looked at its GPUs, and may want a claim back then.
+func TestAReleaseWaitsForTheFirstLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newMIGRig(t)
+		claim := r.allocated("c", small0)
+		running := r.startMIG(t, nil)
+		prepare(t, running, claim)
+		p := New(running.Options)
+		time.AfterFunc(time.Second, func() { p.SetNode(*running.node.Load()) })
+		begun := time.Now()
+		unprepare(t, p, claim)
+		if waited := time.Since(begun); waited != time.Second {
+			t.Errorf("it has waited %s, want 1s", waited)
+		}
+		r.expectMIG(t, p, nil)
+	})
+}
+
 func TestAdminAccessToPartitions(t *testing.T) {
 	r := newMIGRig(t)
 	p := r.startMIG(t, nil)

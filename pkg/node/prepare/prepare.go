@@ -28,7 +28,8 @@ func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim
 	return devices, err
 }
 
-// startPatience is shorter than the 60 to 90 seconds after which kubelet tries again a claim that was refused.
+// startPatience is how long a claim waits for the first look, to be prepared or taken back. It is shorter than the
+// 60 to 90 seconds after which kubelet tries again a claim that was refused.
 const startPatience = 5 * time.Second
 
 // awaitLook waits for the first look at the GPUs, and tells whether there is a driver.

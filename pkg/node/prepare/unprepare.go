@@ -14,6 +14,9 @@ import (
 // was taken away, for whose sake the pod would never end: it stays recorded for Reconcile.
 func (p *Preparer) Unprepare(ctx context.Context, claim types.UID) error {
 	err := p.unprepare(ctx, claim)
+	if errors.Is(err, errNoDriver) && p.awaitLook(ctx) {
+		err = p.unprepare(ctx, claim)
+	}
 	log := klog.FromContext(ctx)
 	switch {
 	case lost(err):
