@@ -327,7 +327,7 @@ func (s *scaleOut) createEFAClass() {
 func (s *scaleOut) publishEFA(group string) map[string]string {
 	s.Helper()
 	roots, efa := map[string]string{}, &resourcev1.ResourceSlice{}
-	eventually(s, nodeTimeout, "the node publishes its GPUs", func(ctx context.Context) error {
+	eventually(s, nodeTimeout, "the node publishes all its GPUs", func(ctx context.Context) error {
 		nodes, err := s.nodesOf(ctx, group)
 		if err == nil && len(nodes) == 0 {
 			err = errors.New("it is not there yet")
@@ -336,11 +336,11 @@ func (s *scaleOut) publishEFA(group string) map[string]string {
 			return err
 		}
 		list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + nodes[0].Name})
-		if err == nil && len(list.Items) == 0 {
-			err = errors.New("it has no slices")
-		}
 		if err != nil {
 			return err
+		}
+		if len(list.Items) == 0 || int64(len(list.Items)) != list.Items[0].Spec.Pool.ResourceSliceCount {
+			return fmt.Errorf("it has %d slices, not all of them", len(list.Items))
 		}
 		roots, efa = efaBeside(list.Items)
 		return nil
