@@ -5,23 +5,20 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
-	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
-// testKEDAQueue has a queue of fifty messages, of which a replica takes five, and two GPUs: those that
-// the other tests would take last. The ScaledObject is what the command prints, only faster.
+// testKEDAQueue has a queue of fifty messages, of which a replica takes five, and two GPUs that no other test has. The ScaledObject is what the command prints, only faster.
 func testKEDAQueue(t *testing.T) {
 	t.Parallel()
 	s := &scaleOut{scenario: newScenario(t, 2)}
-	claim := s.claimFor(1)
-	claim.Devices.Requests[0].Exactly.Selectors = append(claim.Devices.Requests[0].Exactly.Selectors, resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{
-		Expression: fmt.Sprintf("device.attributes['gpu.nvidia.com'].index >= %d", under.gpus.all-2),
-	}})
-	s.createTemplate("last", claim)
+	free := s.lastFree(2)
+	s.createTemplate("last", s.claimFor(1, s.of(free[0])+" || "+s.of(free[1])))
 	d := s.newScaled("queued", s.ending(s.podFromTemplate("", "last")))
 	list := s.namespace
 	object := string(s.printScaledObject("deployment/queued --profile batch --min 0 --max 5 --queue redis --queue-set address=redis.keda.svc:6379 --queue-set listName=" + list + " --queue-messages 5"))
@@ -38,6 +35,33 @@ func testKEDAQueue(t *testing.T) {
 	d.expectClaims(2)
 	s.queue(list, 0)
 	d.expectReplicas(0)
+}
+
+// lastFree are GPUs that no claim has, those that the scheduler gives last: the tests beside take, of what is
+// free, the others, since there are as many GPUs as all tests have reserved.
+func (s *scenario) lastFree(count int) []device {
+	s.Helper()
+	claims, err := s.client.ResourceV1().ResourceClaims("").List(s.Context(), metav1.ListOptions{})
+	must(s, err, "list ResourceClaims")
+	taken := map[int64]bool{}
+	for i := range claims.Items {
+		if !s.usesNode(&claims.Items[i]) {
+			continue
+		}
+		for _, result := range claims.Items[i].Status.Allocation.Devices.Results {
+			if result.Driver != s.driver || result.Pool != s.node || ptr.Deref(result.AdminAccess, false) {
+				continue
+			}
+			d, err := s.deviceByName(s.Context(), result.Device)
+			must(s, err, "find device %s", result.Device)
+			taken[d.minor] = true
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(s.devices), func(d device) bool { return taken[d.minor] })
+	if len(free) < count {
+		s.Fatalf("%d GPUs are free, want %d", len(free), count)
+	}
+	return free[len(free)-count:]
 }
 
 // queue has a list of Redis be so long.
