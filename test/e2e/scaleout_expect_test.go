@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +53,10 @@ func (s *scaleOut) declare(name string) {
 		"instanceType":     group.Promised,
 		"max":              int64(group.Max),
 		"pairing":          group.Pairing,
-		"provisionTimeout": (cmp.Or(group.Timeout, 2*time.Minute) + autoscalerDelay()).String(),
+		"provisionTimeout": nodeTimeout.String(),
+	}
+	if group.Timeout > 0 {
+		spec["provisionTimeout"] = (group.Timeout + autoscalerDelay()).String()
 	}
 	if group.Capacity != "" {
 		spec["capacityType"] = group.Capacity

@@ -49,7 +49,8 @@ type nodeGroup struct {
 	Workers bool
 	// Capacity is the capacity type; empty: ON_DEMAND.
 	Capacity string
-	// Timeout is the GPUNodeGroup's provisionTimeout beside the stand-in; zero: 2 minutes.
+	// Timeout is the GPUNodeGroup's provisionTimeout beside the stand-in; zero: nodeTimeout. A machine has to have
+	// joined by then, or else nothing grows for five minutes: of all groups, one grows in a scan.
 	Timeout time.Duration
 }
 
@@ -77,7 +78,7 @@ var scaleGroups = map[string]nodeGroup{
 	"direct":       {Promised: h200, Max: 5, Pairing: "direct", ScaleInAfter: "5s"},
 	"budget":       {Promised: l4, Max: 5, Pairing: "direct"},
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
-	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 20 * time.Second},
+	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 90 * time.Second},
 	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
 	"discovered":   {Promised: l4, Max: 5},
 	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},

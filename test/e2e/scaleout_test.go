@@ -344,9 +344,9 @@ type scaleOut struct {
 	groups []string
 }
 
-// nodeTimeout bounds the way from a pending pod to a node with slices, with scans of the
-// autoscaler and delays that groups are given.
-var nodeTimeout = 2*time.Minute + autoscalerDelay()
+// nodeTimeout bounds the way from a pending pod to a node with slices, with delays that groups are given,
+// and with scans of the autoscaler: one group grows in each, and a test beside may have the next ones.
+var nodeTimeout = 4*time.Minute + autoscalerDelay()
 
 // groupSetLabel keeps the pods of a test on the nodes of its groups.
 const groupSetLabel = "e2e.mica.gpu/groups"
