@@ -171,10 +171,11 @@ func TestScaleOutSkipsAGroupInBackoff(t *testing.T) {
 	s := newScaleOut(t, "out-of-stock", "in-stock")
 	s.createTemplate("one", s.claimFor(1))
 	s.createPods("pod", 1, "one")
+	// The backoff is over five minutes after the machine did not come.
+	s.expectGroupCondition("out-of-stock", "InBackoff", metav1.ConditionTrue, "")
 	s.expectPlaced("pod-0")
 	s.expectNodes("out-of-stock", 0)
 	s.expectNodes("in-stock", 1)
-	s.expectGroupCondition("out-of-stock", "InBackoff", metav1.ConditionTrue, "")
 	s.expectPlaceholders("out-of-stock", 0)
 }
 
