@@ -358,7 +358,8 @@ func (s *scaleOut) expectKeptFromAutoscaler(pod *corev1.Pod) {
 	})
 }
 
-// waitingPod waits for a pod of which the condition about its scale-up has a reason, and a text.
+// waitingPod waits for a pod without a node of which the condition about its scale-up has a reason, and a text. A
+// pod that has got a node keeps what it was told before.
 func (s *scaleOut) waitingPod(reason, text string) (name string) {
 	s.Helper()
 	eventually(s, nodeTimeout, fmt.Sprintf("a pod waits because of %s", reason), func(ctx context.Context) error {
@@ -368,7 +369,7 @@ func (s *scaleOut) waitingPod(reason, text string) (name string) {
 		}
 		for _, pod := range pods.Items {
 			for _, c := range pod.Status.Conditions {
-				if c.Type == "mica.gpu/ScaleUp" && c.Reason == reason && strings.Contains(c.Message, text) {
+				if pod.Spec.NodeName == "" && c.Type == "mica.gpu/ScaleUp" && c.Reason == reason && strings.Contains(c.Message, text) {
 					name = pod.Name
 					return nil
 				}
