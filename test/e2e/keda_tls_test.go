@@ -10,6 +10,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -62,19 +64,24 @@ func TestKEDAWithCertificates(t *testing.T) {
 	s.expectControllerLog("TLS handshake with a client of KEDA's external scaler failed")
 }
 
-// expectControllerLog wants words in the log of a controller.
+// expectControllerLog waits until a controller's log has words. Controllers from before an upgrade may still go.
 func (s *scaleOut) expectControllerLog(words string) {
 	s.Helper()
-	pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(s.Context(), metav1.ListOptions{LabelSelector: controllerSelector})
-	must(s, err, "list the controllers")
-	for _, pod := range pods.Items {
-		log, err := s.podLog(s.Context(), pod.Namespace, pod.Name, &corev1.PodLogOptions{})
-		must(s, err, "read the log of controller %s", pod.Name)
-		if strings.Contains(log, words) {
-			return
+	eventually(s, scaleTimeout, fmt.Sprintf("a controller logs %q", words), func(ctx context.Context) error {
+		pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
+		if err != nil {
+			return err
 		}
-	}
-	s.Errorf("no controller's log has %q", words)
+		var failures []error
+		for _, pod := range pods.Items {
+			log, err := s.podLog(ctx, pod.Namespace, pod.Name, &corev1.PodLogOptions{})
+			if err == nil && strings.Contains(log, words) {
+				return nil
+			}
+			failures = append(failures, err)
+		}
+		return errors.Join(append(failures, fmt.Errorf("none of %d does", len(pods.Items)))...)
+	})
 }
 
 func (s *scaleOut) createSecret(namespace, name string, data map[string][]byte) {
