@@ -54,8 +54,10 @@ func testKEDAUse(t *testing.T) {
 func (s *scaled) expectIdleToGo(sim simulator, first string, own device) {
 	s.Helper()
 	newer := slices.DeleteFunc(s.awaitServing(2, 2), func(name string) bool { return name == first })[0]
+	busy := s.expectOwnDevices(newer)[0]
+	// At once: with a quarter of one GPU in use and nothing of the other, one replica would do.
 	sim.use(own, 25)
-	sim.use(s.expectOwnDevices(newer)[0], 90)
+	sim.use(busy, 90)
 	eventually(s, scaleTimeout, "the busier replica costs more", func(ctx context.Context) error {
 		pods, err := s.pods(ctx)
 		if err != nil {
@@ -71,7 +73,7 @@ func (s *scaled) expectIdleToGo(sim simulator, first string, own device) {
 		return nil
 	})
 	sim.use(own, 0)
-	sim.use(s.expectOwnDevices(newer)[0], 50)
+	sim.use(busy, 50)
 	if left := s.awaitServing(1, 1); left[0] != newer {
 		s.Errorf("%s is left, where %s was busy", left[0], newer)
 	}
