@@ -30,7 +30,7 @@ func TestDeploymentOnEveryGPU(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	must(t, err, "create the Deployment")
-	eventually(t, startTimeout, "all pods of the Deployment are available", func(ctx context.Context) error {
+	eventually(t, retryTimeout, "all pods of the Deployment are available", func(ctx context.Context) error {
 		deployment, err := s.client.AppsV1().Deployments(s.namespace).Get(ctx, "deployment", metav1.GetOptions{})
 		if err == nil && deployment.Status.AvailableReplicas != int32(len(s.devices)) {
 			err = errors.Join(fmt.Errorf("%d of %d are available", deployment.Status.AvailableReplicas, len(s.devices)), s.nudgeRefused(ctx))
@@ -73,7 +73,7 @@ func TestJobRunsToCompletion(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	must(t, err, "create the Job")
-	eventually(t, startTimeout, "the Job completes", func(ctx context.Context) error {
+	eventually(t, retryTimeout, "the Job completes", func(ctx context.Context) error {
 		job, err := s.client.BatchV1().Jobs(s.namespace).Get(ctx, "job", metav1.GetOptions{})
 		switch {
 		case err != nil:

@@ -33,7 +33,7 @@ const (
 	cooldown    = 3 * time.Second
 	// scaleTimeout bounds what takes the horizontal pod autoscaler two looks, 15 s apart, on a
 	// busy machine.
-	scaleTimeout = 2 * time.Minute
+	scaleTimeout = 4 * time.Minute
 )
 
 // scaled is a Deployment that KEDA scales, called as its ScaledObject and as its model.
@@ -102,7 +102,7 @@ func (s *scaled) scaledObjectOf(target fields, minimum, maximum int64, triggers 
 
 // unscale waits until KEDA has let go, so that nothing scales what is being cleaned up.
 func (s *scaled) unscale() {
-	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout+retryTimeout)
 	defer cancel()
 	if s.Failed() {
 		s.logScaling(ctx)

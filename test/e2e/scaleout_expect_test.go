@@ -97,7 +97,7 @@ func (s *scaleOut) undeclare(name string) {
 	if unready := theFleet(s).unready.of(name); len(unready) > 0 {
 		s.Errorf("nodes %v of group %s were Ready and then were not", unready, name)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout+retryTimeout)
 	defer cancel()
 	err := errors.Join(
 		until(ctx, s.deletePods),

@@ -222,7 +222,8 @@ func TestScaleOutByEKS(t *testing.T) {
 			s.deletePod(name)
 		}
 	}
-	eventually(t, nodeTimeout, "the empty node is gone", func(ctx context.Context) error {
+	// The controller cordons it, and waits for a minute for pods that were on their way.
+	eventually(t, time.Minute+nodeTimeout, "the empty node is gone", func(ctx context.Context) error {
 		_, err := s.client.CoreV1().Nodes().Get(ctx, emptied, metav1.GetOptions{})
 		if err == nil {
 			return errors.New("it is still there")

@@ -153,7 +153,7 @@ func (s *scenario) provide(claim *corev1.PersistentVolumeClaim) {
 
 // endPods ends the pods without their grace periods, which are long, and what would replace them.
 func (s *scenario) endPods() {
-	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), goneTimeout+retryTimeout)
 	defer cancel()
 	background, all := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}, metav1.ListOptions{}
 	err := errors.Join(
