@@ -94,6 +94,7 @@ func (s *scaleOut) declareAs(machines cloud.Group, spec fields) {
 // there, as those of real machines: who learns from nodes that are Ready for a minute learns
 // from no other.
 func (s *scaleOut) undeclare(name string) {
+	s.logGroups()
 	if unready := theFleet(s).unready.of(name); len(unready) > 0 {
 		s.Errorf("nodes %v of group %s were Ready and then were not", unready, name)
 	}
@@ -431,8 +432,12 @@ func (s *scaleOut) awaitScans(count int) {
 	})
 }
 
-// logGroups writes what a reader of a failed test would ask for.
+// logGroups writes what a reader of a failed test would ask for, as long as it is there.
 func (s *scaleOut) logGroups() {
+	if !s.Failed() || s.told {
+		return
+	}
+	s.told = true
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	for _, group := range s.groups {
@@ -454,6 +459,12 @@ func (s *scaleOut) logGroups() {
 	for _, pod := range pods.Items {
 		log, err := s.podLog(ctx, pod.Namespace, pod.Name, &corev1.PodLogOptions{TailLines: ptr.To(int64(80))})
 		s.Logf("controller %s: %s; its last log lines (%v):\n%s", pod.Name, summary(&pod), err, log)
+	}
+	own, err := s.client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{})
+	if err == nil {
+		for _, pod := range own.Items {
+			s.Logf("pod %s on node %q: %s", pod.Name, pod.Spec.NodeName, summary(&pod))
+		}
 	}
 	events, err := s.client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{})
 	if err == nil {

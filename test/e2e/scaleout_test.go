@@ -344,6 +344,8 @@ func productIs(product string) string {
 type scaleOut struct {
 	*scenario
 	groups []string
+	// told: what a reader of the failed test would ask for was written.
+	told bool
 }
 
 // nodeTimeout bounds the way from a pending pod to a node with slices, with delays that groups are given,
@@ -358,11 +360,7 @@ func newScaleOut(t testing.TB, groups ...string) *scaleOut {
 	t.Helper()
 	s := &scaleOut{scenario: newScenario(t, 0), groups: groups}
 	theFleet(t)
-	t.Cleanup(func() {
-		if t.Failed() {
-			s.logGroups()
-		}
-	})
+	t.Cleanup(s.logGroups)
 	for _, group := range groups {
 		s.declare(group)
 	}
