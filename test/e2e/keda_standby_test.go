@@ -18,9 +18,8 @@ import (
 const servingGate = "mica.gpu/serving"
 
 // testKEDAStandby has one replica serve and one wait, which serves a second after there is work for
-// it, while KEDA brings the next one that waits.
+// it, while KEDA brings the next one that waits. Alone: the second is for Mica, not for a dozen tests beside it.
 func testKEDAStandby(t *testing.T) {
-	t.Parallel()
 	s := &scaleOut{scenario: newScenario(t, 0)}
 	pod := s.ending(s.plainPod(""))
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: servingGate}}

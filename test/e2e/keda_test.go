@@ -20,10 +20,10 @@ import (
 // nodes.
 func TestKEDA(t *testing.T) {
 	requireKEDA(t)
+	t.Run("standby", testKEDAStandby) // is over before the others begin
 	t.Run("KEDA alone", testKEDAAlone)
 	t.Run("chain", testKEDAChain)
 	t.Run("loading guard", testKEDALoadingGuard)
-	t.Run("standby", testKEDAStandby)
 	t.Run("capacity cap", testKEDACapacityCap)
 	t.Run("gang", testKEDAGang)
 	t.Run("queue", testKEDAQueue)
