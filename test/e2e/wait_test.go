@@ -28,16 +28,21 @@ const (
 var errNever = errors.New("this cannot succeed any more")
 
 // until calls check until it returns nil, and returns its last error when the context ends
-// or when check says that it will never succeed.
+// or when check says that it will never succeed. What a check says that the end of the context
+// has cut short tells nobody anything.
 func until(ctx context.Context, check func(context.Context) error) error {
+	var last error
 	for {
 		err := check(ctx)
 		if err == nil || errors.Is(err, errNever) {
 			return err
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return err
+			return last
 		case <-time.After(pollInterval):
 		}
 	}
