@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// callTimeout is plenty for a server on the same machine.
-const callTimeout = 10 * time.Second
+// callTimeout is plenty for a server on the same machine, which asks the API server for all nodes before it answers.
+const callTimeout = time.Minute
 
 // Client asks a cloud that another process has.
 type Client struct {
