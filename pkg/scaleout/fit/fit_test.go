@@ -50,6 +50,11 @@ func TestPlaceSaysWhatIsInTheWay(t *testing.T) {
 			pod:    func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} },
 			reason: ReasonNodeAffinity, mention: "asks for the label zone=b, and the node has zone=a",
 		},
+		"another value of a label, and a cordon": {
+			node:   func(n *Node) { n.Object.Labels["zone"], n.Object.Spec.Unschedulable = "a", true },
+			pod:    func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} },
+			reason: ReasonNodeAffinity, mention: "asks for the label zone=b, and the node has zone=a",
+		},
 		"node affinity": {
 			pod: func(p *corev1.Pod) {
 				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{

@@ -102,12 +102,13 @@ func (h *traits) miss(p *Pod) *Miss {
 }
 
 func (h *traits) missOfNode(p *Pod) *Miss {
-	if h.node.Spec.Unschedulable && !tolerates(p.tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
-		return &Miss{Reason: ReasonUnschedulable, Text: "the node is cordoned"}
-	}
-	// As in the scheduler, a term that cannot be parsed matches nothing.
+	// As in the scheduler, a term that cannot be parsed matches nothing. A cordon comes after that: on a node that
+	// the pod does not ask for, it is not what is in the way.
 	if ok, _ := p.nodeAffinity.Match(h.node); !ok {
 		return &Miss{Reason: ReasonNodeAffinity, Text: h.missOfAffinity(p)}
+	}
+	if h.node.Spec.Unschedulable && !tolerates(p.tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+		return &Miss{Reason: ReasonUnschedulable, Text: "the node is cordoned"}
 	}
 	for i := range h.node.Spec.Taints {
 		taint := &h.node.Spec.Taints[i]
