@@ -19,9 +19,13 @@ func newReservations(all int) *reservations {
 	return &reservations{all: all, free: semaphore.NewWeighted(int64(all))}
 }
 
-// reserve waits for count GPUs and returns what gives them back.
+// reserve waits for count GPUs and returns what gives them back. Who wants none does not wait behind
+// somebody who waits for all.
 func (r *reservations) reserve(t testing.TB, count int) (release func()) {
 	t.Helper()
+	if count == 0 {
+		return func() {}
+	}
 	if count > r.all {
 		skip(t, "it needs %d GPUs and the node has %d", count, r.all)
 	}
