@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
@@ -114,8 +111,8 @@ func TestReplicas(t *testing.T) {
 // shares by two requests.
 func TestMoreThanOneShare(t *testing.T) {
 	t.Parallel()
-	s, _ := newShareScenario(t, 1)
-	gpu := s.freeGPU()
+	s, _ := newShareScenario(t, len(under.devices)) // another test's share would be one too many
+	gpu := s.devices[0]
 	s.createTemplate("large", s.sharesFor(timeSliceClass, 1, amounts{"shares": "3"}, s.of(gpu)))
 	s.createTemplate("default", s.sharesFor(timeSliceClass, 1, nil, s.of(gpu)))
 	s.createPod(s.podFromTemplate("large", "large"))
@@ -139,37 +136,6 @@ func TestMoreThanOneShare(t *testing.T) {
 		t.Errorf("the claim for two shares has %+v", results)
 	}
 	s.expectSight(pod, "main", s.allocated(s.claimOf(pod)))
-}
-
-// freeGPU is a GPU of the node on which no claim has anything. Tests that ask for it run
-// beside others, so it may be taken before it is used; then the pod waits.
-func (s *scenario) freeGPU() device {
-	s.Helper()
-	var free device
-	eventually(s, startTimeout, "a GPU is free", func(ctx context.Context) error {
-		claims, err := s.client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		used := map[int64]bool{}
-		for _, claim := range claims.Items {
-			if claim.Status.Allocation == nil {
-				continue
-			}
-			for _, result := range claim.Status.Allocation.Devices.Results {
-				used[describe(resourcev1.Device{Name: result.Device}).minor] = true
-			}
-		}
-		// From the end: claims that do not choose get the first ones.
-		for _, gpu := range slices.Backward(s.devices) {
-			if !used[gpu.minor] {
-				free = gpu
-				return nil
-			}
-		}
-		return errors.New("all are used")
-	})
-	return free
 }
 
 // TestNamespacesShareAGPU is what a claim that pods share cannot do.
