@@ -207,10 +207,7 @@ func (s *scenario) waitRunningNudged(podNames ...string) {
 
 func (s *scenario) expectPluginReady() {
 	s.Helper()
-	eventually(s, retryTimeout, "the plugin is ready", func(ctx context.Context) error {
-		_, err := s.readyPlugin(ctx)
-		return err
-	})
+	s.awaitPlugin(s)
 }
 
 // expectNodeSettles waits until the plugin's files are exactly those of the claims in use.
@@ -276,8 +273,7 @@ func (s *scenario) startAndStop(pod, template string) {
 // replace.
 func (s *scenario) rollOut() (old types.UID) {
 	s.Helper()
-	pod, err := s.readyPlugin(s.Context())
-	must(s, err, "find the plugin")
+	pod := s.awaitPlugin(s)
 	patch, err := mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
 		"annotations": map[string]string{"mica.gpu/e2e-rollout": time.Now().Format(time.RFC3339Nano)},
 	}}}})

@@ -25,8 +25,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	s.createTemplate("one-gpu", s.claimFor(1))
 	s.createPod(s.podFromTemplate("gpu-pod", "one-gpu"))
 	pod := s.waitRunning("gpu-pod")
-	plugin, err := s.readyPlugin(t.Context())
-	must(t, err, "find the plugin's pod")
+	plugin := s.awaitPlugin(t)
 	claims, err := s.client.ResourceV1().ResourceClaims(s.namespace).List(t.Context(), metav1.ListOptions{})
 	must(t, err, "list the claims")
 	names := strings.NewReplacer("PLUGIN-POD", plugin.Name, "NODE-NAME", pod.Spec.NodeName, " NODE ", " "+pod.Spec.NodeName+" ",

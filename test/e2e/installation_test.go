@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -272,6 +273,18 @@ func (in *installation) readyPlugin(ctx context.Context) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("the plugin's pod %s is not ready: %s", pods[0].Name, summary(&pods[0]))
 	}
 	return &pods[0], nil
+}
+
+// awaitPlugin waits for the plugin's one pod on the node. One that answers a probe too late, on a busy machine, is
+// not ready for a moment.
+func (in *installation) awaitPlugin(t testing.TB) *corev1.Pod {
+	t.Helper()
+	var pod *corev1.Pod
+	eventually(t, retryTimeout, "the plugin is ready", func(ctx context.Context) (err error) {
+		pod, err = in.readyPlugin(ctx)
+		return err
+	})
+	return pod
 }
 
 func (in *installation) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {

@@ -89,34 +89,43 @@ func isFirst(status string) bool {
 	return false
 }
 
-// killPlugin kills the plugin's process of the ready pod without warning.
-func (m machine) killPlugin(ctx context.Context) (*corev1.Pod, error) {
-	pod, err := m.readyPlugin(ctx)
+// killPlugin kills the plugin's process without warning, once its pod is ready.
+func (m machine) killPlugin(ctx context.Context) (pod *corev1.Pod, err error) {
+	err = m.withPlugin(ctx, func(ready *corev1.Pod, pid int) error {
+		pod = ready
+		return syscall.Kill(pid, syscall.SIGKILL)
+	})
 	if err != nil {
-		return nil, err
-	}
-	pid, err := m.processOf(pod, pluginContainer)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		return nil, fmt.Errorf("kill the plugin's process %d: %w", pid, err)
+		return nil, fmt.Errorf("kill the plugin's process: %w", err)
 	}
 	return pod, nil
 }
 
 // pluginRoot is the root directory of the plugin's container. The directories of the node
 // that it has mounted have the node's own paths in it.
-func (m machine) pluginRoot(ctx context.Context) (string, error) {
-	pod, err := m.readyPlugin(ctx)
-	if err != nil {
-		return "", err
-	}
-	pid, err := m.processOf(pod, pluginContainer)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("/proc/%d/root", pid), nil
+func (m machine) pluginRoot(ctx context.Context) (root string, err error) {
+	err = m.withPlugin(ctx, func(_ *corev1.Pod, pid int) error {
+		root = fmt.Sprintf("/proc/%d/root", pid)
+		return nil
+	})
+	return root, err
+}
+
+// withPlugin waits for the plugin's ready pod and its process, and does something with it.
+func (m machine) withPlugin(ctx context.Context, do func(pod *corev1.Pod, pid int) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return until(ctx, func(ctx context.Context) error {
+		pod, err := m.readyPlugin(ctx)
+		if err != nil {
+			return err
+		}
+		pid, err := m.processOf(pod, pluginContainer)
+		if err != nil {
+			return err
+		}
+		return do(pod, pid)
+	})
 }
 
 var claimUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)

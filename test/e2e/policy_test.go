@@ -62,8 +62,7 @@ func (in *installation) configOfPlugin(t *testing.T, pod *corev1.Pod) *rest.Conf
 
 func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	t.Parallel()
-	pod, err := under.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
+	pod := under.awaitPlugin(t)
 	plugin := under.asPlugin(t, pod)
 
 	t.Run("its own node", func(t *testing.T) {
@@ -133,8 +132,7 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 // TestPluginLeavesSlicesOfOtherNodesAlone tries to change and to delete what exists.
 func TestPluginLeavesSlicesOfOtherNodesAlone(t *testing.T) {
 	t.Parallel()
-	pod, err := under.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
+	pod := under.awaitPlugin(t)
 	plugin := under.asPlugin(t, pod)
 	others := under.client.ResourceV1().ResourceSlices()
 	slice, err := others.Create(t.Context(), under.sliceOf(func(spec *resourcev1.ResourceSliceSpec) { spec.NodeName = ptr.To(otherNode) }), metav1.CreateOptions{})
@@ -165,8 +163,7 @@ func TestPluginLeavesSlicesOfOtherNodesAlone(t *testing.T) {
 func TestPluginWritesDevicesOfItsOwnNodesClaimsOnly(t *testing.T) {
 	t.Parallel()
 	s := newScenario(t, 0)
-	pod, err := s.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
+	pod := s.awaitPlugin(t)
 	plugin := s.asPlugin(t, pod).ResourceV1().ResourceClaims(s.namespace)
 
 	write := func(claim *resourcev1.ResourceClaim, status fields) error {
@@ -181,7 +178,7 @@ func TestPluginWritesDevicesOfItsOwnNodesClaimsOnly(t *testing.T) {
 	must(t, write(own, devices), "write the status of a claim of the plugin's node")
 	expectInvalid(t, write(own, fields{"allocation": nil}), `changing status.allocation or status.reservedFor requires resource="resourceclaims/binding"`)
 	expectInvalid(t, write(s.allocateNothing("other", otherNode), devices), `cannot arbitrary-node:patch resource "resourceclaims/driver"`)
-	_, err = plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
+	_, err := plugin.UpdateStatus(t.Context(), own, metav1.UpdateOptions{DryRun: dryRun})
 	expectForbidden(t, err, `cannot update resource "resourceclaims/status"`)
 }
 
@@ -216,8 +213,7 @@ func (s *scenario) allocateNothing(name, node string) *resourcev1.ResourceClaim 
 // TestPluginWritesItsOwnGPUNodeOnly tries to say something of another node, and of a policy.
 func TestPluginWritesItsOwnGPUNodeOnly(t *testing.T) {
 	t.Parallel()
-	pod, err := under.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
+	pod := under.awaitPlugin(t)
 	client, err := dynamic.NewForConfig(under.configOfPlugin(t, pod))
 	must(t, err, "make a client")
 	apply := func(name string) error {
@@ -236,10 +232,9 @@ func TestPluginWritesItsOwnGPUNodeOnly(t *testing.T) {
 // TestPluginHasNoOtherRights samples what the plugin's ServiceAccount must not do.
 func TestPluginHasNoOtherRights(t *testing.T) {
 	t.Parallel()
-	pod, err := under.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
+	pod := under.awaitPlugin(t)
 	plugin := under.asPlugin(t, pod)
-	_, err = plugin.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
+	_, err := plugin.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
 	expectForbidden(t, err, "secrets is forbidden")
 	_, err = plugin.CoreV1().Pods(under.plugin.namespace).List(t.Context(), metav1.ListOptions{})
 	expectForbidden(t, err, "pods is forbidden")

@@ -24,8 +24,7 @@ type selftestReport struct {
 // TestSelftest runs what users are asked to run before they report a bug.
 func TestSelftest(t *testing.T) {
 	s := newScenario(t, len(under.devices)) // it changes a GPU that no claim has, and claims would wait for it
-	pod, err := s.readyPlugin(t.Context())
-	must(t, err, "find the plugin's pod")
+	pod := s.awaitPlugin(t)
 	s.expectGatheredInfo(pod)
 	output, err := s.execInPlugin(pod, "kubelet-plugin", "selftest", "--mutate", "--output=json")
 	if err != nil {

@@ -87,8 +87,7 @@ func TestMetricsTellWhatIsPublishedAndPrepared(t *testing.T) {
 	s.createPod(s.podFromTemplate("pod", "one"))
 	s.expectOwnDevices("pod")
 
-	plugin, err := s.readyPlugin(t.Context())
-	must(t, err, "find the plugin")
+	plugin := s.awaitPlugin(t)
 	published, err := s.metric(t.Context(), plugin, "mica_published_devices")
 	must(t, err, "read a metric")
 	if want := len(s.published()); int(published) != want {

@@ -122,9 +122,8 @@ func TestAStolenTokenOfTheController(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) { expectForbidden(t, f.create(test.namespace, test.change), test.want) })
 	}
 	t.Run("a pod that it did not make", func(t *testing.T) {
-		pod, err := under.readyPlugin(t.Context())
-		must(t, err, "find the plugin")
-		err = f.CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{DryRun: dryRun})
+		pod := under.awaitPlugin(t)
+		err := f.CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{DryRun: dryRun})
 		expectForbidden(t, err, `cannot delete resource "pods" in API group "" in the namespace "`+pod.Namespace)
 	})
 	for name, test := range map[string]struct{ patch, want string }{

@@ -144,8 +144,7 @@ func (s *scenario) holder(name string) holder {
 // changeRelease runs a command of helm while pods start and stop, and one more after it.
 func (s *scenario) changeRelease(held map[string]holder, arguments ...string) {
 	s.Helper()
-	plugin, err := s.readyPlugin(s.Context())
-	must(s, err, "find the plugin")
+	plugin := s.awaitPlugin(s)
 	ended := make(chan error, 1)
 	go func() { ended <- s.runHelm(arguments) }()
 	started := 0
