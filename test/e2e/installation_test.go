@@ -200,7 +200,7 @@ func (in *installation) publishedDevices(ctx context.Context) (map[string][]devi
 		}
 	}
 	for _, slice := range list.Items {
-		if node := slice.Spec.Pool.Name; count[node] != slice.Spec.Pool.ResourceSliceCount {
+		if node := slice.Spec.Pool.Name; node == ptr.Deref(slice.Spec.NodeName, "") && count[node] != slice.Spec.Pool.ResourceSliceCount {
 			delete(devices, node)
 		}
 	}
