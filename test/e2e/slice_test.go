@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +30,28 @@ func TestSlicesEqualGoldenFile(t *testing.T) {
 	if machine == "" {
 		skip(t, "the node is not known to be a simulated one (MICA_E2E_SIM_NODE is not set), and what a real one publishes is in no golden file")
 	}
+	path := filepath.Join("testdata", "slices-"+machine+".golden.yaml")
+	if *update {
+		must(t, os.WriteFile(path, []byte(normalisedSlices(t)), 0o644), "write the golden file")
+		return
+	}
+	want, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		skip(t, "there is no golden file for this machine (write %s with -update)", path)
+	}
+	must(t, err, "read the golden file")
+	// The plugin writes one slice after the other.
+	eventually(t, startTimeout, "the slices are those of "+path, func(context.Context) error {
+		if now := normalisedSlices(t); now != string(want) {
+			return fmt.Errorf("they are:\n%s", now)
+		}
+		return nil
+	})
+}
+
+// normalisedSlices are those of the plugin on the node.
+func normalisedSlices(t *testing.T) string {
+	t.Helper()
 	list, err := under.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{
 		FieldSelector: resourcev1.ResourceSliceSelectorDriver + "=" + under.driver,
 	})
@@ -43,20 +67,7 @@ func TestSlicesEqualGoldenFile(t *testing.T) {
 		must(t, err, "encode slice %s", slice.Name)
 		text.WriteString("---\n" + string(content))
 	}
-
-	path := filepath.Join("testdata", "slices-"+machine+".golden.yaml")
-	if *update {
-		must(t, os.WriteFile(path, []byte(text.String()), 0o644), "write the golden file")
-		return
-	}
-	want, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		skip(t, "there is no golden file for this machine (write %s with -update)", path)
-	}
-	must(t, err, "read the golden file")
-	if text.String() != string(want) {
-		t.Errorf("the slices differ from %s; they are:\n%s", path, text.String())
-	}
+	return text.String()
 }
 
 func normalised(slice resourcev1.ResourceSlice) resourcev1.ResourceSlice {
@@ -88,20 +99,23 @@ func TestMetricsTellWhatIsPublishedAndPrepared(t *testing.T) {
 	s.expectOwnDevices("pod")
 
 	plugin := s.awaitPlugin(t)
-	published, err := s.metric(t.Context(), plugin, "mica_published_devices")
-	must(t, err, "read a metric")
-	if want := len(s.published()); int(published) != want {
-		t.Errorf("mica_published_devices is %v, want %d", published, want)
-	}
-	for _, name := range []string{
-		"mica_prepared_claims",
-		"mica_last_successful_publish_timestamp_seconds",
-		`mica_claim_operation_duration_seconds_count{operation="prepare",result="ok"}`,
-	} {
-		value, err := s.metric(t.Context(), plugin, name)
-		must(t, err, "read a metric")
-		if value < 1 {
-			t.Errorf("%s is %v while a claim is prepared, want 1 or more", name, value)
+	eventually(t, startTimeout, "the metrics tell of the devices and the claim", func(ctx context.Context) error {
+		published, err := s.metric(ctx, plugin, "mica_published_devices")
+		if want := len(s.published()); err == nil && int(published) != want {
+			err = fmt.Errorf("mica_published_devices is %v, want %d", published, want)
 		}
-	}
+		failures := []error{err}
+		for _, name := range []string{
+			"mica_prepared_claims",
+			"mica_last_successful_publish_timestamp_seconds",
+			`mica_claim_operation_duration_seconds_count{operation="prepare",result="ok"}`,
+		} {
+			value, err := s.metric(ctx, plugin, name)
+			if err == nil && value < 1 {
+				err = fmt.Errorf("%s is %v while a claim is prepared, want 1 or more", name, value)
+			}
+			failures = append(failures, err)
+		}
+		return errors.Join(failures...)
+	})
 }
