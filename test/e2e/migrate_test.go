@@ -101,7 +101,9 @@ func TestHelmTest(t *testing.T) {
 	if helm == "" {
 		skip(t, "MICA_HELM names no helm")
 	}
-	output, err := exec.CommandContext(t.Context(), helm, "test", "mica", "--namespace", s.plugin.namespace, "--timeout", "1m").CombinedOutput()
+	// A pod that kubelet was refused the claim of is tried again after 60 to 90 seconds, one that the scheduler has
+	// forgotten after five minutes: nothing here makes them try sooner.
+	output, err := exec.CommandContext(t.Context(), helm, "test", "mica", "--namespace", s.plugin.namespace, "--timeout", "6m").CombinedOutput()
 	must(t, err, "helm test:\n%s", output)
 	if !bytes.Contains(output, []byte("Succeeded")) {
 		t.Errorf("helm test printed:\n%s", output)
