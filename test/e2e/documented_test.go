@@ -48,6 +48,9 @@ func TestCommandsOfTheDocs(t *testing.T) {
 // prompt is what a recorded session begins its lines with.
 var prompt = regexp.MustCompile(`(?m)^\$ `)
 
+// documentedTimeout bounds a block of several commands, some of which look at all of the node.
+const documentedTimeout = 4 * time.Minute
+
 // runDocumented runs a script with kubectl in the test's namespace, and with the directories that commands name.
 func (s *scenario) runDocumented(where, script string) {
 	s.Helper()
@@ -60,7 +63,7 @@ func (s *scenario) runDocumented(where, script string) {
 	config, err := os.ReadFile(os.Getenv("KUBECONFIG"))
 	must(s, err, "read the kubeconfig")
 	must(s, os.WriteFile(filepath.Join(directory, "config"), config, 0o600), "write a kubeconfig")
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.Context(), documentedTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c",
 		"kubectl config set-context --current --namespace="+s.namespace+" >/dev/null\n"+script)

@@ -65,7 +65,8 @@ func nothingLeft() error {
 	if under.uninstalled {
 		return nil // the last test has looked itself
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	// Hundreds of namespaces are deleted one after the other, and the last tests have not waited for theirs.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return errors.Join(
 		until(ctx, func(ctx context.Context) error { return under.expectNoObjects(ctx) }),
