@@ -75,7 +75,7 @@ func documentedQuery(t testing.TB, page, start string) string {
 func (p prometheus) expectAttribution(namespace string, want map[string]int) {
 	p.Helper()
 	query := documentedQuery(p, "reference/metrics.md", "mica_claim_device_info * on")
-	eventually(p, startTimeout, "DCGM's figures are attributed to pods", func(ctx context.Context) error {
+	eventually(p, retryTimeout, "DCGM's figures are attributed to pods", func(ctx context.Context) error {
 		var found struct {
 			Result []struct {
 				Metric map[string]string

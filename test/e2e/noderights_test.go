@@ -204,7 +204,8 @@ func runBeside(t *testing.T, spec *corev1.PodSpec, selftest bool) string {
 	t.Cleanup(func() {
 		must(t, pods.Delete(context.WithoutCancel(t.Context()), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}), "delete pod %s", pod.Name)
 	})
-	eventually(t, startTimeout, "pod "+pod.Name+" ends", func(ctx context.Context) error {
+	// Twelve of them look at all GPUs at once.
+	eventually(t, retryTimeout, "pod "+pod.Name+" ends", func(ctx context.Context) error {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && now.Status.Phase != corev1.PodFailed && now.Status.Phase != corev1.PodSucceeded {
 			err = errors.New(summary(now))

@@ -190,7 +190,7 @@ func (p prometheus) expectRightsize(of *scaled) {
 		_, _ = w.Write(content)
 	}))
 	defer forward.Close()
-	eventually(p, startTimeout, "kubectl gpu rightsize names a smaller shape", func(ctx context.Context) error {
+	eventually(p, retryTimeout, "kubectl gpu rightsize names a smaller shape", func(ctx context.Context) error {
 		out, err := exec.CommandContext(ctx, os.Getenv("MICA_KUBECTL_GPU"), "rightsize", "deployment/"+of.name, "--namespace", of.namespace,
 			"--prometheus", forward.URL, "--over", "10m").CombinedOutput()
 		var ended *exec.ExitError
@@ -214,7 +214,7 @@ func (p prometheus) ask(ctx context.Context, path, query string, into any) error
 // expectRules waits until each alert of the chart was evaluated without an error.
 func (p prometheus) expectRules() {
 	p.Helper()
-	eventually(p, startTimeout, "Prometheus evaluates every alert", func(ctx context.Context) error {
+	eventually(p, retryTimeout, "Prometheus evaluates every alert", func(ctx context.Context) error {
 		var loaded struct {
 			Groups []struct {
 				Rules []struct{ Name, Health, LastError string }
@@ -345,7 +345,7 @@ func (p prometheus) expectSeries(queries []string) {
 			open[query] = "it finds nothing"
 		}
 	}
-	eventually(p, startTimeout, "every query finds something", func(ctx context.Context) error {
+	eventually(p, retryTimeout, "every query finds something", func(ctx context.Context) error {
 		for query := range open {
 			var found struct{ Result []any }
 			if err := p.ask(ctx, "query", query, &found); err != nil {

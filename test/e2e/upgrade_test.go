@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -159,9 +161,12 @@ func (s *scenario) changeRelease(held map[string]holder, arguments ...string) {
 		s.startAndStop(fmt.Sprintf("%s-%d", template, started), template)
 	}
 	s.Logf("helm %s: %d pods started and stopped meanwhile", arguments[0], started)
-	if !s.rolledOut(plugin.UID) {
-		s.Errorf("helm %s has not replaced the plugin", arguments[0])
-	}
+	eventually(s, startTimeout, "helm "+arguments[0]+" has replaced the plugin", func(context.Context) error {
+		if !s.rolledOut(plugin.UID) {
+			return errors.New("it has not yet")
+		}
+		return nil
+	})
 	for _, name := range slices.Sorted(maps.Keys(held)) {
 		if now := s.holder(name); now != held[name] {
 			s.Errorf("helm %s disturbed pod %s: it had %+v, has %+v", arguments[0], name, held[name], now)
