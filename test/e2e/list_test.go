@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -24,10 +26,10 @@ import (
 type listedGPU struct {
 	Node, Name, UUID, Product string
 	InUse                     []deviceInUse
-	Memory struct{ UsedBytes, TotalBytes int64 }
-	Claims []heldClaim
-	Room   []struct{ Type string }
-	Taints []struct{ Key, Value, Effect string }
+	Memory                    struct{ UsedBytes, TotalBytes int64 }
+	Claims                    []heldClaim
+	Room                      []struct{ Type string }
+	Taints                    []struct{ Key, Value, Effect string }
 }
 
 type deviceInUse struct {
@@ -43,11 +45,17 @@ type heldClaim struct {
 // gpuCommand runs kubectl gpu, and gives what it prints and what it notes.
 func gpuCommand(t testing.TB, arguments ...string) (out, notes string) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Getenv("MICA_KUBECTL_GPU"), arguments...)
+	out, notes, err := tryGPUCommand(t.Context(), arguments...)
+	must(t, err, "run kubectl gpu %s: %s", strings.Join(arguments, " "), notes)
+	return out, notes
+}
+
+func tryGPUCommand(ctx context.Context, arguments ...string) (out, notes string, err error) {
+	command := exec.CommandContext(ctx, os.Getenv("MICA_KUBECTL_GPU"), arguments...)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
-	must(t, command.Run(), "run kubectl gpu %s: %s", strings.Join(arguments, " "), &stderr)
-	return stdout.String(), stderr.String()
+	err = command.Run()
+	return stdout.String(), stderr.String(), err
 }
 
 // listed are the GPUs that somebody is shown.
@@ -136,8 +144,11 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	if g := s.heldBy(seen, "whole"); notes != "" || g.UUID != whole.uuid {
 		t.Errorf("to who may view GPUs, the whole GPU is listed as %+v (%s)", g, notes)
 	}
-	eventually(t, startTimeout, "top tells how busy the devices are", func(context.Context) error {
-		out, notes := gpuCommand(t, "top", "pods", "--namespace", s.namespace, "-o", "json", "--as", viewer)
+	eventually(t, startTimeout, "top tells how busy the devices are", func(ctx context.Context) error {
+		out, notes, err := tryGPUCommand(ctx, "top", "pods", "--namespace", s.namespace, "-o", "json", "--as", viewer)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, notes)
+		}
 		var top struct {
 			Pods []struct {
 				Name        string
@@ -225,7 +236,7 @@ func (w watching) expect(what string, is func(listedGPU) bool) {
 }
 
 // bindTo lets a user do what a ClusterRole allows, in a namespace or, empty, in all; and who may view
-// GPUs what the Role of that name allows.
+// GPUs what the Role of that name allows. The API server hears of a binding a moment after it has taken it.
 func (s *scenario) bindTo(user, role, namespace string) {
 	s.Helper()
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}
@@ -234,6 +245,7 @@ func (s *scenario) bindTo(user, role, namespace string) {
 	if namespace != "" {
 		_, err := s.client.RbacV1().RoleBindings(namespace).Create(s.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: reference, Subjects: subjects}, metav1.CreateOptions{})
 		must(s, err, "bind %s to %s", role, user)
+		s.awaitRight(user, authorizationv1.ResourceAttributes{Verb: "list", Group: resourcev1.GroupName, Resource: "resourceclaims", Namespace: namespace})
 		return
 	}
 	all := s.client.RbacV1().ClusterRoleBindings()
@@ -245,6 +257,24 @@ func (s *scenario) bindTo(user, role, namespace string) {
 	_, err = own.Create(s.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: reference, Subjects: subjects}, metav1.CreateOptions{})
 	must(s, err, "bind %s to %s in namespace %s", role, user, s.plugin.namespace)
 	s.Cleanup(func() { _ = own.Delete(context.Background(), user, metav1.DeleteOptions{}) })
+	s.awaitRight(user, authorizationv1.ResourceAttributes{Verb: "list", Group: resourcev1.GroupName, Resource: "resourceslices"})
+	s.awaitRight(user, authorizationv1.ResourceAttributes{
+		Verb: "get", Resource: "services", Subresource: "proxy", Namespace: s.plugin.namespace, Name: "mica-controller-metrics:metrics",
+	})
+}
+
+// awaitRight waits until the API server lets the user do something.
+func (s *scenario) awaitRight(user string, something authorizationv1.ResourceAttributes) {
+	s.Helper()
+	eventually(s, startTimeout, fmt.Sprintf("%s may %s %s", user, something.Verb, something.Resource), func(ctx context.Context) error {
+		review, err := s.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &something},
+		}, metav1.CreateOptions{})
+		if err == nil && !review.Status.Allowed {
+			err = fmt.Errorf("the API server answers %+v", review.Status)
+		}
+		return err
+	})
 }
 
 // expectListedSick checks what is listed of a GPU of which a pod has something.
