@@ -194,7 +194,7 @@ func (s *scenario) waitRunningNudged(podNames ...string) {
 			if isReady(pod) {
 				continue
 			}
-			waiting = fmt.Errorf("pod %s: %s", name, summary(pod))
+			waiting = errors.Join(fmt.Errorf("pod %s: %s", name, summary(pod)), s.wakeScheduler(ctx, pod))
 			if nudge {
 				if err := s.nudge(ctx, name); err != nil {
 					return err

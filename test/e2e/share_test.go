@@ -85,12 +85,12 @@ func TestReplicas(t *testing.T) {
 	s, _ := newShareScenario(t, len(under.devices))
 	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil))
 	all := names("pod", defaultShares+1)
-	for _, name := range all {
-		s.createPod(s.podFromTemplate(name, "share"))
-	}
 	shares := map[types.UID]bool{}
 	users := map[string]int{}
 	for _, name := range all {
+		// One after the other: a share that is being written may count twice (wakeScheduler), and then the next pod
+		// gets one of another GPU.
+		s.createPod(s.podFromTemplate(name, "share"))
 		expectCount(t, s.expectOwnDevices(name), 1)
 		result := s.shareOf(name)
 		shares[*result.ShareID] = true
