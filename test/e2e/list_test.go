@@ -277,15 +277,18 @@ func (s *scenario) awaitRight(user string, something authorizationv1.ResourceAtt
 	})
 }
 
-// expectListedSick checks what is listed of a GPU of which a pod has something.
+// expectListedSick waits until a GPU of which a pod has something is listed with the taint, and nothing of it to be
+// had: its shapes are in several slices, which are written one after the other.
 func (s *scenario) expectListedSick(pod, uuid, key string) {
 	s.Helper()
-	gpus, _ := s.listed()
-	g := s.heldBy(gpus, pod)
-	for _, taint := range g.Taints {
-		if taint.Key == key && taint.Effect == "NoSchedule" && g.UUID == uuid && len(g.Room) == 0 {
-			return
+	eventually(s, startTimeout, fmt.Sprintf("the sick GPU %s of pod %s is listed as tainted by %s and without room", uuid, pod, key), func(context.Context) error {
+		gpus, _ := s.listed()
+		g := s.heldBy(gpus, pod)
+		for _, taint := range g.Taints {
+			if taint.Key == key && taint.Effect == "NoSchedule" && g.UUID == uuid && len(g.Room) == 0 {
+				return nil
+			}
 		}
-	}
-	s.Errorf("the sick GPU %s of pod %s is listed as %+v, want it tainted by %s and without room", uuid, pod, g, key)
+		return fmt.Errorf("it is listed as %+v", g)
+	})
 }
