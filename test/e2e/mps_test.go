@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -64,16 +66,29 @@ func (s *scenario) expectConnected(name string) {
 	}
 }
 
-// expectLost waits until the pod's client has lost its daemon and is a client of the next.
-func (s *scenario) expectLost(name string) {
+// followClient reads what the pod's client says from now on. What it gives waits until the client has lost its daemon.
+// kubelet keeps the log of the last run alone, and one that came before the next daemon would have ended since.
+func (s *scenario) followClient(name string) (expectLost func()) {
 	s.Helper()
-	eventually(s, startTimeout, "the client in pod "+name+" has lost its MPS daemon", func(ctx context.Context) error {
-		log, err := s.podLog(ctx, s.namespace, name, &corev1.PodLogOptions{Previous: true})
-		if err == nil && !strings.Contains(log, "mps lost\n") {
-			err = errors.New("its log does not say so:\n" + log)
+	stream, err := s.client.CoreV1().Pods(s.namespace).GetLogs(name, &corev1.PodLogOptions{Follow: true}).Stream(s.Context())
+	must(s, err, "follow the log of pod %s", name)
+	said := make(chan string, 1)
+	go func() {
+		defer stream.Close()
+		log, _ := io.ReadAll(stream) // what came before an error is looked at all the same
+		said <- string(log)
+	}()
+	return func() {
+		s.Helper()
+		select {
+		case log := <-said:
+			if !strings.Contains(log, "mps lost\n") {
+				s.Fatalf("the client in pod %s has ended and not lost its MPS daemon:\n%s", name, log)
+			}
+		case <-time.After(startTimeout):
+			s.Fatalf("the client in pod %s has not lost its MPS daemon within %s", name, startTimeout)
 		}
-		return err
-	})
+	}
 }
 
 // expectUnshared waits until nothing is left of any share.

@@ -28,11 +28,12 @@ func TestMPSDaemonKilled(t *testing.T) {
 		s.createPod(s.clientFromTemplate(name, name))
 		s.expectLimits(name, amounts{"memory": "10Gi", "cores": "20"})
 	}
+	expectLost := s.followClient("victim")
 	m.killMPSDaemon(t, s.devices[0])
 	if message := s.waitForEvent("victim", "MPSDaemonRestarted"); !strings.Contains(message, "gpu-") {
 		t.Errorf("the event does not say of which device: %s", message)
 	}
-	s.expectLost("victim")
+	expectLost()
 	s.expectLimits("victim", amounts{"memory": "10Gi", "cores": "20"})
 	s.createPod(s.clientFromTemplate("next", "victim"))
 	s.expectLimits("next", amounts{"memory": "10Gi", "cores": "20"})
