@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
@@ -164,7 +164,8 @@ func checkFabric(r *Report, node gpu.Node) {
 var neededNodes = []string{"nvidiactl", "nvidia-uvm"}
 
 // checkEdits derives what containers of every GPU and every partition would get.
-func checkEdits(r *Report, node gpu.Node, edits prepare.Edits, hook string) {
+func checkEdits(r *Report, node gpu.Node, hardware Hardware, hook string) {
+	edits := hardware.Edits
 	common, err := edits.Common()
 	if err != nil {
 		r.add("CDI", Failed, err.Error())
@@ -175,7 +176,7 @@ func checkEdits(r *Report, node gpu.Node, edits prepare.Edits, hook string) {
 		failures = append(failures, fmt.Sprintf("the hook %s cannot be run (%v), so that no container with a GPU would start: wait for the plugin to install it, or set --nvidia-cdi-hook-path", hook, err))
 	}
 	nodes := nodeNames(common)
-	partitions := 0
+	partitions, unusable := 0, map[string]error{}
 	for _, g := range node.GPUs {
 		found, err := edits.GPU(g.UUID)
 		if err != nil {
@@ -186,11 +187,15 @@ func checkEdits(r *Report, node gpu.Node, edits prepare.Edits, hook string) {
 		for _, instance := range g.Instances {
 			for _, device := range instance.Devices {
 				if _, err := edits.Partition(g.UUID, instance.ID, device.ComputeID); err != nil {
-					failures = append(failures, err.Error())
+					unusable[device.UUID] = err
 				}
 				partitions++
 			}
 		}
+	}
+	partitions -= forgetGone(unusable, hardware.GPUs)
+	for _, uuid := range slices.Sorted(maps.Keys(unusable)) {
+		failures = append(failures, unusable[uuid].Error())
 	}
 	slices.Sort(nodes)
 	checkNodes(r, slices.Compact(nodes))
@@ -199,6 +204,28 @@ func checkEdits(r *Report, node gpu.Node, edits prepare.Edits, hook string) {
 		return
 	}
 	r.add("CDI", OK, fmt.Sprintf("of all containers: mounts: %d, hooks: %d; GPUs: %d; existing partitions: %d", len(common.Mounts), len(common.Hooks), len(node.GPUs), partitions))
+}
+
+// forgetGone removes the partitions that have gone since they were seen, and tells how many. Claims come and go meanwhile.
+func forgetGone(unusable map[string]error, gpus GPUs) (gone int) {
+	if len(unusable) == 0 {
+		return 0
+	}
+	now, _, err := gpus.Discover()
+	if err != nil {
+		return 0
+	}
+	there := map[string]bool{}
+	for _, g := range now.GPUs {
+		for _, instance := range g.Instances {
+			for _, device := range instance.Devices {
+				there[device.UUID] = true
+			}
+		}
+	}
+	before := len(unusable)
+	maps.DeleteFunc(unusable, func(uuid string, _ error) bool { return !there[uuid] })
+	return before - len(unusable)
 }
 
 func checkNodes(r *Report, nodes []string) {

@@ -134,6 +134,8 @@ func (noPhases) ObservePhase(string, string, time.Duration) {}
 type edits struct {
 	nodes []string
 	err   error
+	// partition is what Partition fails with; nil: it does not.
+	partition func() error
 }
 
 func (e *edits) Common() (cdispec.ContainerEdits, error) {
@@ -152,6 +154,9 @@ func (e *edits) GPU(string) (cdispec.ContainerEdits, error) {
 }
 
 func (e *edits) Partition(string, int, int) (cdispec.ContainerEdits, error) {
+	if e.partition != nil {
+		return cdispec.ContainerEdits{}, e.partition()
+	}
 	return cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidia-caps/nvidia-cap12"}}}, nil
 }
 

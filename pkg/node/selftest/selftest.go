@@ -73,7 +73,7 @@ func Run(ctx context.Context, options Options) *Report {
 	checkDevices(r, node)
 	checkCatalogue(r, node)
 	checkFabric(r, node)
-	checkEdits(r, node, hardware.Edits, options.Hook)
+	checkEdits(r, node, hardware, options.Hook)
 	if options.Claims == nil {
 		for _, name := range []string{"partition", "time-slice", "MPS"} {
 			r.add(name, Skipped, "it is only tried with --mutate, on a GPU that nobody uses")

@@ -118,6 +118,35 @@ func TestFaultsThatAreSeen(t *testing.T) {
 	}
 }
 
+// A partition that goes while the node is looked at has no files, and that is no fault.
+func TestPartitionsThatGoMeanwhile(t *testing.T) {
+	for name, goes := range map[string]bool{"one that stays": false, "one that goes": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "p5.48xlarge")
+			if err := r.machine.SetMIGMode(2, true); err != nil {
+				t.Fatal(err)
+			}
+			instance, err := r.machine.CreateInstance(2, "1g.10gb", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.edits.partition = func() error {
+				if goes {
+					if err := r.machine.DestroyInstance(2, instance.ID); err != nil {
+						t.Error(err)
+					}
+				}
+				return errors.New("open gi3/access: file does not exist")
+			}
+			if goes {
+				expect(t, r.look(t), "CDI", OK, "existing partitions: 0")
+			} else {
+				expect(t, r.look(t), "CDI", Failed, "gi3/access")
+			}
+		})
+	}
+}
+
 // other is a node whose board is not as it is known.
 type other struct {
 	*nvml.Library
