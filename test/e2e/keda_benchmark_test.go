@@ -52,10 +52,11 @@ func BenchmarkFirstPendingClaim(b *testing.B) {
 	b.ReportMetric(milliseconds(slices.Max(toPush)), "worst-claim-to-push-ms")
 }
 
-// BenchmarkQueriesAtPrometheus counts at Prometheus itself the queries of a thousand ScaledObjects that
-// `kubectl gpu scaledobject` has printed (limit: 40 per second). Their pods wait at a scheduling gate.
+// BenchmarkQueriesAtPrometheus counts at Prometheus itself the queries of ScaledObjects that `kubectl gpu scaledobject`
+// has printed (limit: 40 per second for 1,000). Each is asked for by itself, so the rate of fewer tells that of 1,000, for
+// which two processors are too slow: KEDA had 490 after ten minutes. Their pods wait at a scheduling gate.
 func BenchmarkQueriesAtPrometheus(b *testing.B) {
-	const objects, counted = 1000, 2 * time.Minute
+	const objects, counted = 250, 2 * time.Minute
 	requireKEDA(b)
 	s := &scaleOut{scenario: newScenario(b, 0)}
 	s.createTemplate("one", s.claimFor(1))
@@ -75,7 +76,9 @@ func BenchmarkQueriesAtPrometheus(b *testing.B) {
 	for b.Loop() {
 		start, before := time.Now(), s.queriesAnswered()
 		<-time.After(counted)
-		b.ReportMetric(float64(s.queriesAnswered()-before)/time.Since(start).Seconds(), "queries/s")
+		perSecond := float64(s.queriesAnswered()-before) / time.Since(start).Seconds()
+		b.ReportMetric(perSecond, "queries/s")
+		b.ReportMetric(perSecond*1000/objects, "queries/s-of-1000")
 	}
 	b.ReportMetric(0, "ns/op")
 }
