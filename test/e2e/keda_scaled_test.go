@@ -140,8 +140,9 @@ func (s *scaled) byWaiting() fields {
 	})
 }
 
+// waitingQuery finds something also when Prometheus, on a busy machine, has missed a scrape, of which there is one a second.
 func (s *scaled) waitingQuery() string {
-	return fmt.Sprintf("sum(vllm:num_requests_waiting{model_name=%q})", s.name)
+	return fmt.Sprintf("sum(last_over_time(vllm:num_requests_waiting{model_name=%q}[5s]))", s.name)
 }
 
 // byPrometheus is KEDA's own trigger for the same.
