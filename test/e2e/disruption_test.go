@@ -79,7 +79,8 @@ func TestPluginKilledDuringPrepares(t *testing.T) {
 }
 
 // killAnyPlugin kills the plugin, ready or not, and its pod with it: kubelet would wait
-// longer with each restart of the same pod, a new pod it starts at once.
+// longer with each restart of the same pod, a new pod it starts at once. The pod goes first, or else kubelet may start its
+// container once more, prefer it, as it registers last, to the one of the new pod, and then end it with a claim in its hands.
 func (m machine) killAnyPlugin(t *testing.T) {
 	t.Helper()
 	eventually(t, startTimeout, "the plugin has a process to kill", func(ctx context.Context) error {
@@ -92,10 +93,13 @@ func (m machine) killAnyPlugin(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			if err := m.forceDelete(ctx, &pods[i]); err != nil {
 				return err
 			}
-			return m.forceDelete(ctx, &pods[i])
+			if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+			return nil
 		}
 		return fmt.Errorf("none of its %d pods has one", len(pods))
 	})

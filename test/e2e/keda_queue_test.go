@@ -13,7 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// testKEDAQueue has a queue of fifty messages, of which a replica takes five, and two GPUs that no other test has. The ScaledObject is what the command prints, only faster.
+// testKEDAQueue has a queue of fifty messages, of which a replica takes five, and two GPUs that no other test has. The
+// ScaledObject is what the command prints, only faster.
 func testKEDAQueue(t *testing.T) {
 	t.Parallel()
 	s := &scaleOut{scenario: newScenario(t, 2)}
