@@ -43,7 +43,7 @@ func autoscalerChecks() []Check {
 		Severity: Info,
 		Looks:    "DeviceTaintRules that keep claims from devices, where Cluster Autoscaler runs and no GPUNodeGroup is paired with it",
 		Why:      "Cluster Autoscaler does not read DeviceTaintRules. It takes such a device for a free one and adds no node for the pod that waits. Mica's controller reads them and adds one.",
-		Fix:      "Declare the node groups with GPUs to Mica as GPUNodeGroups, or end the rule when its reason is gone: kubectl delete devicetaintrule RULE",
+		Fix:      "Declare the node groups with GPUs to Mica as GPUNodeGroups, or delete the DeviceTaintRule RULE when its reason is gone.",
 		Source:   "kubernetes/autoscaler#7947",
 		needs:    []Kind{KindDeployments, KindGroups, KindTaintRules},
 		find:     autoscalerTaintRules,
