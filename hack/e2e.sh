@@ -55,7 +55,7 @@ suite() {
 }
 
 part=
-[[ $* == *-test.@(run|skip|short)* ]] && part=1
+[[ $* == *-test.@(run|skip|short|failfast|list)* ]] && part=1
 again=()
 if ! suite e2e "$@"; then
 	mapfile -t again < <(sed -n 's/.*"Action":"fail".*"Test":"\([^"/]*\)".*/\1/p' bin/logs/e2e.json | sort -u)
@@ -70,6 +70,10 @@ if [[ ! $part ]]; then
 	# The last ones look at what all have done, and take Mica away.
 	export MICA_E2E_LAST=1
 	suite last -test.run '^(TestEachRightIsUsed|TestUninstall)$'
+	if ! grep -q '"Action":"pass".*"Test":"TestUninstall"' bin/logs/last.json; then
+		echo "TestUninstall did not run: see bin/logs/last.json" >&2
+		exit 1
+	fi
 fi
 if ((${#again[@]})); then
 	printf '\nFLAKY: %s failed beside the others and passed without them: see bin/logs/e2e.json\n' "${again[*]}"

@@ -79,8 +79,9 @@ func TestPluginKilledDuringPrepares(t *testing.T) {
 }
 
 // killAnyPlugin kills the plugin, ready or not, and its pod with it: kubelet would wait
-// longer with each restart of the same pod, a new pod it starts at once. The pod goes first, or else kubelet may start its
-// container once more, prefer it, as it registers last, to the one of the new pod, and then end it with a claim in its hands.
+// longer with each restart of the same pod, a new pod it starts at once. The pod is deleted first. Otherwise kubelet may
+// restart its container, which registers after the new pod's, gets the claims, and is ended while it prepares one.
+// Meanwhile the process is stopped, so that it does not end gracefully.
 func (m machine) killAnyPlugin(t *testing.T) {
 	t.Helper()
 	eventually(t, startTimeout, "the plugin has a process to kill", func(ctx context.Context) error {
@@ -93,13 +94,10 @@ func (m machine) killAnyPlugin(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			if err := m.forceDelete(ctx, &pods[i]); err != nil {
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 				return err
 			}
-			if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
-			return nil
+			return errors.Join(m.forceDelete(ctx, &pods[i]), syscall.Kill(pid, syscall.SIGKILL))
 		}
 		return fmt.Errorf("none of its %d pods has one", len(pods))
 	})

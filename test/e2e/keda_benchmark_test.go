@@ -53,8 +53,8 @@ func BenchmarkFirstPendingClaim(b *testing.B) {
 }
 
 // BenchmarkQueriesAtPrometheus counts at Prometheus itself the queries of ScaledObjects that `kubectl gpu scaledobject`
-// has printed (limit: 40 per second for 1,000). Each is asked for by itself, so the rate of fewer tells that of 1,000, for
-// which two processors are too slow: KEDA had 490 after ten minutes. Their pods wait at a scheduling gate.
+// has printed (limit: 40 per second for 1,000). Each is queried separately, so 250 tell the rate of 1,000, which two
+// processors cannot bear: KEDA had 490 after ten minutes. Their pods wait at a scheduling gate.
 func BenchmarkQueriesAtPrometheus(b *testing.B) {
 	const objects, counted = 250, 2 * time.Minute
 	requireKEDA(b)

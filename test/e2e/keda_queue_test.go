@@ -5,10 +5,12 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -38,31 +40,34 @@ func testKEDAQueue(t *testing.T) {
 	d.expectReplicas(0)
 }
 
-// lastFree are GPUs that no claim has, those that the scheduler gives last: the tests beside take, of what is
-// free, the others, since there are as many GPUs as all tests have reserved.
-func (s *scenario) lastFree(count int) []device {
+// lastFree are GPUs that no claim has, from the end: claims that do not choose get the first ones, and reservations
+// leave these free.
+func (s *scenario) lastFree(count int) (last []device) {
 	s.Helper()
-	claims, err := s.client.ResourceV1().ResourceClaims("").List(s.Context(), metav1.ListOptions{})
-	must(s, err, "list ResourceClaims")
-	taken := map[int64]bool{}
-	for i := range claims.Items {
-		if !s.usesNode(&claims.Items[i]) {
-			continue
+	eventually(s, startTimeout, fmt.Sprintf("%d GPUs are free", count), func(ctx context.Context) error {
+		claims, err := s.client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
 		}
-		for _, result := range claims.Items[i].Status.Allocation.Devices.Results {
-			if result.Driver != s.driver || result.Pool != s.node || ptr.Deref(result.AdminAccess, false) {
+		taken := map[int64]bool{}
+		for i := range claims.Items {
+			if !s.usesNode(&claims.Items[i]) {
 				continue
 			}
-			d, err := s.deviceByName(s.Context(), result.Device)
-			must(s, err, "find device %s", result.Device)
-			taken[d.minor] = true
+			for _, result := range claims.Items[i].Status.Allocation.Devices.Results {
+				if result.Driver == s.driver && result.Pool == s.node && !ptr.Deref(result.AdminAccess, false) {
+					taken[describe(resourcev1.Device{Name: result.Device}).minor] = true
+				}
+			}
 		}
-	}
-	free := slices.DeleteFunc(slices.Clone(s.devices), func(d device) bool { return taken[d.minor] })
-	if len(free) < count {
-		s.Fatalf("%d GPUs are free, want %d", len(free), count)
-	}
-	return free[len(free)-count:]
+		free := slices.DeleteFunc(slices.Clone(s.devices), func(d device) bool { return taken[d.minor] })
+		if len(free) < count {
+			return fmt.Errorf("%d are", len(free))
+		}
+		last = free[len(free)-count:]
+		return nil
+	})
+	return last
 }
 
 // queue has a list of Redis be so long.

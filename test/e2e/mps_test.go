@@ -67,7 +67,8 @@ func (s *scenario) expectConnected(name string) {
 }
 
 // followClient reads what the pod's client says from now on. What it gives waits until the client has lost its daemon.
-// kubelet keeps the log of the last run alone, and one that came before the next daemon would have ended since.
+// kubelet keeps only the log of the run before. A client that started again before the next daemon did has ended, too,
+// and that log would be its own.
 func (s *scenario) followClient(name string) (expectLost func()) {
 	s.Helper()
 	stream, err := s.client.CoreV1().Pods(s.namespace).GetLogs(name, &corev1.PodLogOptions{Follow: true}).Stream(s.Context())
@@ -75,7 +76,10 @@ func (s *scenario) followClient(name string) (expectLost func()) {
 	said := make(chan string, 1)
 	go func() {
 		defer stream.Close()
-		log, _ := io.ReadAll(stream) // what came before an error is looked at all the same
+		log, err := io.ReadAll(stream) // what came before an error is looked at all the same
+		if err != nil {
+			log = fmt.Appendf(log, "(%v)", err)
+		}
 		said <- string(log)
 	}()
 	return func() {

@@ -93,7 +93,10 @@ func isFirst(status string) bool {
 func (m machine) killPlugin(ctx context.Context) (pod *corev1.Pod, err error) {
 	err = m.withPlugin(ctx, func(ready *corev1.Pod, pid int) error {
 		pod = ready
-		return syscall.Kill(pid, syscall.SIGKILL)
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("process %d: %w", pid, err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("kill the plugin's process: %w", err)
@@ -113,7 +116,7 @@ func (m machine) pluginRoot(ctx context.Context) (root string, err error) {
 
 // withPlugin waits for the plugin's ready pod and its process, and does something with it.
 func (m machine) withPlugin(ctx context.Context, do func(pod *corev1.Pod, pid int) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, retryTimeout)
 	defer cancel()
 	return until(ctx, func(ctx context.Context) error {
 		pod, err := m.readyPlugin(ctx)

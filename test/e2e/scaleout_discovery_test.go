@@ -45,6 +45,7 @@ func TestScaleOutForgetsAGroup(t *testing.T) {
 		"spec":     fields{"provider": fields{"eks": fields{"nodegroup": name}}, "pairing": placeholder},
 	}}, metav1.CreateOptions{})
 	must(t, err, "declare group %s", name)
+	t.Cleanup(func() { _ = groups.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}) })
 	eventually(t, nodeTimeout, "the group is forgotten", func(ctx context.Context) error {
 		_, err := groups.Get(ctx, name, metav1.GetOptions{})
 		if err == nil {

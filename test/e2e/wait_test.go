@@ -28,8 +28,8 @@ const (
 var errNever = errors.New("this cannot succeed any more")
 
 // until calls check until it returns nil, and returns its last error when the context ends
-// or when check says that it will never succeed. What a check says that the end of the context
-// has cut short tells nobody anything.
+// or when check says that it will never succeed. The error of a check that the end of the context
+// has cut short is dropped: it says nothing.
 func until(ctx context.Context, check func(context.Context) error) error {
 	var last error
 	for {

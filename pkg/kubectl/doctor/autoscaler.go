@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
@@ -41,8 +42,8 @@ func autoscalerChecks() []Check {
 	}, {
 		Name:     "autoscaler-taint-rules",
 		Severity: Info,
-		Looks:    "DeviceTaintRules that keep claims from devices, where Cluster Autoscaler runs and no GPUNodeGroup is paired with it",
-		Why:      "Cluster Autoscaler does not read DeviceTaintRules. It takes such a device for a free one and adds no node for the pod that waits. Mica's controller reads them and adds one.",
+		Looks:    "DeviceTaintRules that keep claims from devices, where Cluster Autoscaler runs and Mica adds nodes to no GPUNodeGroup",
+		Why:      "Cluster Autoscaler does not read DeviceTaintRules. It counts such a device as free and adds no node for the pod that waits. Mica's controller reads them and adds one.",
 		Fix:      "Declare the node groups with GPUs to Mica as GPUNodeGroups, or delete the DeviceTaintRule RULE when its reason is gone.",
 		Source:   "kubernetes/autoscaler#7947",
 		needs:    []Kind{KindDeployments, KindGroups, KindTaintRules},
@@ -125,12 +126,15 @@ func autoscalerVersion(f *Facts) []Finding {
 // autoscalerTaintRules has one finding for all rules: a cordoned node has one per kind of device.
 func autoscalerTaintRules(f *Facts) []Finding {
 	runners := f.runners()
-	if len(runners) == 0 || len(f.paired()) > 0 {
+	grows := func(group v1alpha1.GPUNodeGroup) bool { return group.Spec.Pairing != v1alpha1.PairingObserve }
+	if len(runners) == 0 || slices.ContainsFunc(f.Groups, grows) {
 		return nil
 	}
 	var rules []string
 	for _, rule := range f.TaintRules {
-		if rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone {
+		// A rule without a selector selects nothing.
+		selector := rule.Spec.DeviceSelector
+		if selector != nil && ptr.Deref(selector.Driver, f.Driver) == f.Driver && rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone {
 			rules = append(rules, rule.Name)
 		}
 	}
@@ -138,13 +142,13 @@ func autoscalerTaintRules(f *Facts) []Finding {
 		return nil
 	}
 	slices.Sort(rules)
-	others := ""
+	keep := rules[0] + " keeps"
 	if len(rules) > 1 {
-		others = fmt.Sprintf(" and %d more", len(rules)-1)
+		keep = fmt.Sprintf("%s and %d more keep", rules[0], len(rules)-1)
 	}
 	return []Finding{{
 		Object:  "deployment/" + runners[0].Deployment.Name,
-		Message: fmt.Sprintf("Cluster Autoscaler takes devices for free that DeviceTaintRule %s%s keeps claims from.", rules[0], others),
+		Message: fmt.Sprintf("Cluster Autoscaler counts devices as free although DeviceTaintRule %s claims from them.", keep),
 		names:   map[string]string{"RULE": rules[0]},
 	}}
 }

@@ -205,11 +205,11 @@ var traps = map[string]trap{
 		f.Deployments = f.Deployments[:1]
 	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 1h5m."},
 	"a rule that an autoscaler does not see": {func(f *Facts) { f.Groups = nil },
-		"autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "free that DeviceTaintRule cordon keeps", "delete the DeviceTaintRule cordon when"},
+		"autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "as free although DeviceTaintRule cordon keeps claims", "delete the DeviceTaintRule cordon when"},
 	"rules that an autoscaler does not see": {func(f *Facts) {
 		f.Groups = nil
 		f.TaintRules = append(f.TaintRules, taintRule("also", ptr.To("gpu-1"), resourceapi.DeviceTaintEffectNoExecute))
-	}, "autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "DeviceTaintRule also and 1 more", "delete the DeviceTaintRule also when"},
+	}, "autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "DeviceTaintRule also and 1 more keep claims", "delete the DeviceTaintRule also when"},
 	"two autoscalers": {func(f *Facts) { f.Scalers = append(f.Scalers, Scaler{"serving", "byhand", "Deployment/llm"}) },
 		"two-autoscalers", Error, "deployment/llm", "byhand and keda-hpa-llm in namespace serving", "kubectl --namespace serving delete horizontalpodautoscaler byhand"},
 	"a rule for all devices": {func(f *Facts) {

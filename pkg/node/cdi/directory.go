@@ -107,9 +107,11 @@ func (d *Directory) Make() error {
 		var file *os.File
 		if file, err = os.OpenFile(probe, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
 			err = errors.Join(file.Close(), os.RemoveAll(probe))
+		} else if errors.Is(err, fs.ErrExist) {
+			err = nil
 		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err != nil {
 		return fmt.Errorf("CDI directory %s cannot be written: %w: choose a writable --cdi-root that the container runtime reads", d.path, err)
 	}
 	return nil
