@@ -34,7 +34,9 @@ type question func() (same bool, err error)
 // Refresh looks again at GPUs, for what changes while the driver is loaded: the MIG mode, the
 // instances, and the NVLinks. Of a GPU that has not changed it asks two questions: one that
 // any change of MIG answers otherwise but the exchange of an instance for one of the same
-// size, and one of the rest, which it asks in turn. So it can be called every few seconds.
+// size, and one of the rest, which it asks in turn. So it can be called every few seconds. An
+// exchange that this Library has made is seen at once: who knows only the new MIG device would
+// take the old one for somebody else's.
 //
 // A GPU that cannot be read is returned as it was, and reported in err. That is ErrGPULost
 // where one is lost, ErrSilent where one does not answer, and ErrGPUsChanged where there are
@@ -87,6 +89,9 @@ func (d *device) discover(g *gpu.GPU) error {
 func (d *device) look(g *gpu.GPU, brief bool) error {
 	d.looking.Lock()
 	defer d.looking.Unlock()
+	if d.remade.Swap(false) && d.sight != nil {
+		d.sight.settled = false
+	}
 	if same, err := d.unchanged(brief); err != nil {
 		return err
 	} else if same {

@@ -69,6 +69,28 @@ func partitioned(t *testing.T) func(*model.Machine) {
 
 func asIs(*model.Machine) {}
 
+// The room for instances is as before, and of all other questions a look asks one.
+func TestALookSeesAnInstanceMadeInThePlaceOfAnother(t *testing.T) {
+	w := watch(t, "p5.48xlarge", partitioned(t))
+	for range 3 {
+		w.look()
+	}
+	g := w.gpus[0]
+	last := g.Instances[len(g.Instances)-1]
+	must(t, w.library.DestroyComputeInstance(g.UUID, last.ID, last.Devices[0].ComputeID))
+	must(t, w.library.DestroyInstance(g.UUID, last.ID))
+	id, err := w.library.CreateInstance(g.UUID, last.ProfileID, last.Start, last.Size)
+	must(t, err)
+	made, err := w.library.CreateComputeInstance(g.UUID, id)
+	must(t, err)
+	w.look()
+	for _, instance := range w.gpus[0].Instances {
+		if instance.Start == last.Start && (len(instance.Devices) != 1 || instance.Devices[0].UUID != made.UUID) {
+			t.Errorf("at memory slice %d the look sees %+v, want %s; %s was there before", last.Start, instance.Devices, made.UUID, last.Devices[0].UUID)
+		}
+	}
+}
+
 // On a node that does not change, no look takes more than two calls per GPU.
 func TestALookTakesTwoCallsPerGPU(t *testing.T) {
 	for name, before := range map[string]func(*model.Machine){

@@ -372,6 +372,7 @@ func (l *Library) CreateComputeInstance(uuid string, instance int) (made gpu.MIG
 			d.forgetInstance(instance)
 			return check(ret, "create the compute instance", d.instanceName(instance))
 		}
+		d.remade.Store(true)
 		if ret = mig.read(); ret != nvml.SUCCESS {
 			return check(ret, "read the new MIG device", d.instanceName(instance))
 		}
