@@ -158,6 +158,7 @@ func TestMPSSupervisorRestarted(t *testing.T) {
 	want := amounts{"memory": "10Gi", "cores": "20"}
 	s.createTemplate("client", s.sharesFor(mpsClass, 1, want, s.of(s.devices[0])))
 	s.createPod(s.clientFromTemplate("before", "client"))
+	s.waitRunningNudged("before") // the plugin that the test before has killed may be ended once more
 	s.expectLimits("before", want)
 	supervisors := metav1.ListOptions{LabelSelector: mpsSelector, FieldSelector: "spec.nodeName=" + s.node}
 	must(t, s.client.CoreV1().Pods(s.plugin.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, supervisors), "delete the supervisor's pod")
