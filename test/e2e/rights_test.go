@@ -51,7 +51,7 @@ func TestEachRightIsUsed(t *testing.T) {
 		skip(t, "MICA_CLUSTER_DIR is not set, so the API server's audit log cannot be read")
 	}
 	if os.Getenv("MICA_E2E_NO_SKIP") == "" {
-		t.Skip("MICA_E2E_NO_SKIP is not set, so tests may have skipped themselves that use a right")
+		skip(t, "MICA_E2E_NO_SKIP is not set, so tests may have skipped themselves that use a right")
 	}
 	granted, err := under.grantedRights(t.Context())
 	must(t, err, "read Mica's roles")

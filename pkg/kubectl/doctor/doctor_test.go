@@ -353,7 +353,13 @@ func TestPatience(t *testing.T) {
 		"a rule that selects nothing": func(f *Facts) {
 			f.TaintRules = append(f.TaintRules, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute))
 		},
-		"a clock within a second": func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },
+		"rules that select nothing of Mica's, beside an autoscaler alone": func(f *Facts) {
+			others := taintRule("others", ptr.To("tpu-1"), resourceapi.DeviceTaintEffectNoExecute)
+			others.Spec.DeviceSelector.Driver = ptr.To("tpu.google.com")
+			f.Groups, f.TaintRules = nil, []resourceapi.DeviceTaintRule{others, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute)}
+		},
+		"a rule where Mica adds the nodes itself": func(f *Facts) { f.Groups[0].Spec.Pairing = v1alpha1.PairingDirect },
+		"a clock within a second":                 func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := healthy()

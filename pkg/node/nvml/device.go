@@ -35,7 +35,7 @@ type device struct {
 	profiles  []listedProfile
 	resetless *bool
 
-	// remade tells that a MIG device was made here since the last look: one that took the place of another may leave
+	// remade tells that a MIG device was made here since the last look, or may have been: one that took the place of another may leave
 	// everything else as it was.
 	remade atomic.Bool
 	// looking is held while somebody looks at the GPU; it guards sight.

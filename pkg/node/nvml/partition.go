@@ -368,11 +368,12 @@ func (l *Library) CreateComputeInstance(uuid string, instance int) (made gpu.MIG
 		}
 		mig := migHandles{instanceID: instance, instance: handle}
 		var ret nvml.Return
-		if mig.compute, ret = handle.CreateComputeInstance(&profile); ret != nvml.SUCCESS {
+		mig.compute, ret = handle.CreateComputeInstance(&profile)
+		d.remade.Store(true)
+		if ret != nvml.SUCCESS {
 			d.forgetInstance(instance)
 			return check(ret, "create the compute instance", d.instanceName(instance))
 		}
-		d.remade.Store(true)
 		if ret = mig.read(); ret != nvml.SUCCESS {
 			return check(ret, "read the new MIG device", d.instanceName(instance))
 		}
