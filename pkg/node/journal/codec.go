@@ -66,8 +66,7 @@ func encode(r Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := fmt.Appendf(nil, `{"schemaVersion":%d,"crc32c":"%08x","record":%s}`+"\n",
-		schemaOf(r), crc32.Checksum(body, castagnoli), body)
+	data := fmt.Appendf(nil, `{"schemaVersion":%d,"crc32c":%q,"record":%s}`+"\n", schemaOf(r), checksum(body), body)
 	if len(data) > maxFileSize {
 		return nil, fmt.Errorf("the record takes %d bytes and at most %d are allowed", len(data), maxFileSize)
 	}
@@ -103,6 +102,12 @@ func decode(name string, data []byte) (Record, *fault) {
 	}
 	if len(data) == 0 {
 		return Record{}, faultf("is empty")
+	}
+	// The version first: a newer one may have another envelope, and other limits.
+	if version := schemaIn(data); version > newestSchema {
+		newer := faultf("was written by a newer version of the plugin (schema version %d, this one knows up to %d)", version, newestSchema)
+		newer.newer = true
+		return Record{}, newer
 	}
 	if len(data) > maxFileSize {
 		return Record{}, faultf("is larger than %d bytes", maxFileSize)
@@ -140,21 +145,15 @@ func openEnvelope(data []byte) (json.RawMessage, *fault) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, faultf("has something behind the record")
 	}
-	// The version first: a newer one may have another envelope.
 	var version int
 	if err := json.Unmarshal(envelope["schemaVersion"], &version); err != nil || version < 1 {
 		return nil, faultf("has no schema version")
-	}
-	if version > newestSchema {
-		newer := faultf("was written by a newer version of the plugin (schema version %d, this one knows up to %d)", version, newestSchema)
-		newer.newer = true
-		return nil, newer
 	}
 	var sum string
 	if err := json.Unmarshal(envelope["crc32c"], &sum); err != nil || len(envelope["record"]) == 0 || len(envelope) != 3 {
 		return nil, faultf(`is not a record: exactly "schemaVersion", "crc32c" and "record" were expected`)
 	}
-	if actual := fmt.Sprintf("%08x", crc32.Checksum(envelope["record"], castagnoli)); sum != actual {
+	if actual := checksum(envelope["record"]); sum != actual {
 		return nil, faultf("has been damaged: its checksum is %s where %q is written", actual, sum)
 	}
 	return envelope["record"], nil

@@ -11,6 +11,8 @@ type Corrupt struct {
 	Detail   string // the end of a sentence whose subject is the file
 	Newer    bool   // written by a newer plugin: sound, and left alone
 	Known    bool   // List has told of it before
+	// Record is what a Newer one says in the fields that every version keeps.
+	Record Record
 }
 
 // Error says what was found and what happens now.
@@ -18,7 +20,7 @@ func (c *Corrupt) Error() string {
 	text := fmt.Sprintf("the journal file %s %s; ", c.Path, c.Detail)
 	switch {
 	case c.Newer:
-		return text + "it and its claim are left alone: install that version again, or remove the file if nothing of the claim is left, as after a reboot"
+		return text + "it and its claim are left alone: install that version again, or remove the file if nothing of the claim is left, as after a reboot; until then no other claim gets its devices"
 	case c.ClaimUID == "":
 		return text + "it is not used"
 	}

@@ -78,6 +78,9 @@ func (j *Journal) read(name string, before listed) (listed, error) {
 	found.corrupt = &Corrupt{Path: j.path(name), Detail: bad.detail, Newer: bad.newer}
 	if uid := strings.TrimSuffix(name, extension); validUID(uid) {
 		found.corrupt.ClaimUID = uid
+		if bad.newer {
+			found.corrupt.Record = newerRecord(uid, found.data)
+		}
 	}
 	return found, nil
 }

@@ -68,8 +68,15 @@ type Device struct {
 	// a device that is only looked at there are none.
 	Steps []Step
 
+	// Newer is true for a device of a newer version's record (Corrupt.Record), which is
+	// never written. Of its fields, only those have a value that every version keeps.
+	Newer bool
+
 	unknown map[string]json.RawMessage
 }
+
+// On reports whether the device is, or may be, on that GPU.
+func (d Device) On(gpu string) bool { return d.UUID == gpu || d.Newer && d.UUID == "" }
 
 // Step is the name of something that is done to prepare a device.
 type Step string

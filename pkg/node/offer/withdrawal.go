@@ -96,7 +96,7 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 			}
 		}
 		for _, device := range held {
-			if device.UUID != g.UUID {
+			if device.UUID != g.UUID || device.Newer {
 				continue
 			}
 			// The hardware has its say: what a GPU cannot be any more is not published.

@@ -42,9 +42,9 @@ func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neig
 		if err != nil {
 			return nil, nil, fmt.Errorf("claim %s: %w", claimIn(wanted), err)
 		}
-		holder, records, err := p.holder(ctx, wanted)
+		holder, found, err := p.holder(ctx, wanted)
 		if err == nil && holder == nil {
-			held := p.heldBeside(wanted.ClaimUID, records)
+			held := p.heldBeside(wanted.ClaimUID, found)
 			return func() ([]journal.Device, error) { return held, nil }, unlock, nil
 		}
 		unlock()
@@ -52,6 +52,9 @@ func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neig
 			return nil, nil, err
 		}
 		if over {
+			if err := newerHolder(wanted, *holder, found); err != nil {
+				return nil, nil, err
+			}
 			if err := p.takeOver(ctx, wanted, *holder); err != nil {
 				return nil, nil, err
 			}
@@ -72,26 +75,37 @@ func none() ([]journal.Device, error) { return nil, nil }
 
 // holder finds another claim's record that holds something that the wanted one needs.
 // An intent counts, also one of a share of the same device: its effects may have
-// happened. It also returns all records.
-func (p *Preparer) holder(ctx context.Context, wanted journal.Record) (*journal.Record, []journal.Record, error) {
-	records, err := p.records(ctx)
+// happened. It also returns everything that is recorded.
+func (p *Preparer) holder(ctx context.Context, wanted journal.Record) (*journal.Record, listing, error) {
+	found, err := p.list(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, listing{}, err
 	}
 	needed := holdings(wanted)
-	for _, record := range records {
-		if record.ClaimUID == wanted.ClaimUID || record.BootID != p.BootID {
+	for _, record := range p.ofThisBoot(found) {
+		if record.ClaimUID == wanted.ClaimUID {
 			continue
 		}
 		for _, held := range holdings(record) {
 			if slices.ContainsFunc(needed, func(n holding) bool {
 				return held.overlaps(n) && (record.State == journal.Intent || !held.coexists(n))
 			}) {
-				return &record, nil, nil
+				return &record, found, nil
 			}
 		}
 	}
-	return nil, records, nil
+	return nil, found, nil
+}
+
+// newerHolder is why a claim that a newer version has prepared is not taken over, however
+// long it is gone; nil for another holder.
+func newerHolder(wanted, holder journal.Record, found listing) error {
+	for _, bad := range found.newer {
+		if bad.ClaimUID == holder.ClaimUID {
+			return fmt.Errorf("claim %s was given a GPU (%v) that claim %s holds or may hold: %w", claimIn(wanted), gpusHeldBy(wanted), claimIn(holder), bad)
+		}
+	}
+	return nil
 }
 
 // takeOver releases a claim that is in the way, if it is gone.
@@ -145,6 +159,7 @@ func (p *Preparer) claimOf(ctx context.Context, record journal.Record) (*resourc
 
 // holding is what a claim holds of a GPU: memory slices, or all of it.
 type holding struct {
+	// gpu is empty if it may be any.
 	gpu string
 	// sharedAs is empty unless other claims may have shares of it.
 	sharedAs string
@@ -157,7 +172,7 @@ func (h holding) coexists(other holding) bool {
 }
 
 func (h holding) overlaps(other holding) bool {
-	return h.gpu == other.gpu && h.Placement.Overlaps(other.Placement)
+	return (h.gpu == other.gpu || h.gpu == "") && h.Placement.Overlaps(other.Placement)
 }
 
 func holdingOf(device journal.Device) holding {

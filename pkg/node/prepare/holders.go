@@ -12,11 +12,11 @@ import (
 // Held are the devices that claims have, or may have, without those that they only
 // look at. What they are shapes of must stay offered.
 func (p *Preparer) Held(ctx context.Context) ([]journal.Device, error) {
-	records, err := p.records(ctx)
+	found, err := p.list(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list the devices that claims have: %w", err)
 	}
-	return p.heldBeside("", records), nil
+	return p.heldBeside("", found), nil
 }
 
 // Idle keeps claims from a GPU until release is called, if none has something of it, or may have.
@@ -27,7 +27,7 @@ func (p *Preparer) Idle(ctx context.Context, uuid string) (release func(), idle 
 		return nil, false, err
 	}
 	held, err := p.Held(ctx)
-	if err != nil || slices.ContainsFunc(held, func(d journal.Device) bool { return d.UUID == uuid }) {
+	if err != nil || slices.ContainsFunc(held, func(d journal.Device) bool { return d.On(uuid) }) {
 		release()
 		return nil, false, err
 	}
@@ -37,8 +37,8 @@ func (p *Preparer) Idle(ctx context.Context, uuid string) (release func(), idle 
 // neighbours of a claim.
 func (p *Preparer) neighbours(ctx context.Context, claim string) neighbours {
 	return sync.OnceValues(func() ([]journal.Device, error) {
-		records, err := p.records(ctx)
-		return p.heldBeside(claim, records), err
+		found, err := p.list(ctx)
+		return p.heldBeside(claim, found), err
 	})
 }
 
@@ -78,10 +78,10 @@ func siblingsOf(record *journal.Record, i int, others neighbours) ([]journal.Dev
 }
 
 // heldBeside are the devices of this boot's records, except a claim's.
-func (p *Preparer) heldBeside(claim string, records []journal.Record) []journal.Device {
+func (p *Preparer) heldBeside(claim string, found listing) []journal.Device {
 	var devices []journal.Device
-	for _, record := range records {
-		if record.BootID != p.BootID || record.ClaimUID == claim {
+	for _, record := range p.ofThisBoot(found) {
+		if record.ClaimUID == claim {
 			continue
 		}
 		for _, device := range record.Devices {
@@ -91,6 +91,29 @@ func (p *Preparer) heldBeside(claim string, records []journal.Record) []journal.
 		}
 	}
 	return devices
+}
+
+// ofThisBoot are the records that still hold something. One of a newer version that does not
+// say of which boot it is may.
+func (p *Preparer) ofThisBoot(found listing) []journal.Record {
+	var current []journal.Record
+	for _, record := range found.records {
+		if record.BootID == p.BootID {
+			current = append(current, record)
+		}
+	}
+	for _, bad := range found.newer {
+		if bad.Record.BootID == p.BootID || bad.Record.BootID == "" {
+			current = append(current, bad.Record)
+		}
+	}
+	return current
+}
+
+// mayNeed reports whether a neighbour is of a newer version and in the place of a device. What it
+// needs there is not known, so everything stays for it.
+func mayNeed(neighbour, device journal.Device) bool {
+	return neighbour.Newer && holdingOf(neighbour).overlaps(holdingOf(device))
 }
 
 // sharesWith tells whether both are shares of one device.

@@ -26,7 +26,7 @@ func (s enableMIG) do(_ context.Context, tools Tools) error {
 }
 
 func (s enableMIG) undo(_ context.Context, tools Tools) error {
-	partitions, err := s.others.some(func(d journal.Device) bool { return ours(d) && d.UUID == s.gpu })
+	partitions, err := s.others.some(func(d journal.Device) bool { return ours(d) && d.UUID == s.gpu || d.Newer && d.On(s.gpu) })
 	if err != nil || len(partitions) > 0 {
 		return err
 	}

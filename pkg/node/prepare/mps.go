@@ -25,7 +25,7 @@ func (s setMode) do(_ context.Context, tools Tools) error {
 
 func (s setMode) undo(_ context.Context, tools Tools) error {
 	clients, err := s.others.some(func(d journal.Device) bool {
-		return d.UUID == s.device.UUID && d.Served() && d.Form().Entire()
+		return d.UUID == s.device.UUID && d.Served() && d.Form().Entire() || mayNeed(d, *s.device)
 	})
 	if err != nil || len(clients) > 0 {
 		return err
@@ -90,8 +90,8 @@ func (s runDaemon) do(ctx context.Context, tools Tools) error {
 
 // clients of the daemon that other claims have.
 func (s runDaemon) clients() ([]journal.Device, error) {
-	id := s.devices[0].MPS.Daemon
-	return s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == id })
+	first := *s.devices[0]
+	return s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == first.MPS.Daemon || mayNeed(d, first) })
 }
 
 func (s runDaemon) undo(ctx context.Context, tools Tools) error {

@@ -69,7 +69,10 @@ func isInstance(partition journal.Partition, instance gpu.Instance) bool {
 }
 
 // Made tells whether an instance on a GPU was made here for a recorded device of this
-// boot, or may have been.
+// boot, or may have been. Of a newer version's device, only the place is known.
 func Made(device journal.Device, uuid string, instance gpu.Instance) bool {
+	if place := device.Form().Placement; device.Newer && !place.Entire() {
+		return device.UUID == uuid && place.Overlaps(gpu.Placement{Start: instance.Start, Size: instance.Size})
+	}
 	return ours(device) && device.UUID == uuid && isInstance(device.Partition, instance)
 }

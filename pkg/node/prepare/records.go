@@ -50,18 +50,27 @@ func (p *Preparer) recorded(ctx context.Context, claim types.UID) (journal.Recor
 
 // records are all records, those that were lost as their copies have them.
 func (p *Preparer) records(ctx context.Context) ([]journal.Record, error) {
-	records, _, err := p.listed(ctx)
-	return records, err
+	listed, err := p.list(ctx)
+	return listed.records, err
 }
 
-// listed also lists the claims whose record is damaged, which it reports once, whoever
-// asks first.
-func (p *Preparer) listed(ctx context.Context) (records []journal.Record, damaged []types.UID, err error) {
+// listing is what the journal and the copies of its records say.
+type listing struct {
+	records []journal.Record
+	// newer are of a newer version. Their claims hold what they hold.
+	newer []*journal.Corrupt
+	// damaged are the claims whose record is damaged.
+	damaged []types.UID
+}
+
+// list reports each file that cannot be used once, whoever asks first.
+func (p *Preparer) list(ctx context.Context) (listing, error) {
 	// Before the journal: a lost record is put back before its copy goes.
 	specs, err := p.CDI.Claims()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
+		return listing{}, err
 	}
+	var found listing
 	records, corrupt, err := p.Journal.List()
 	for _, bad := range corrupt {
 		switch {
@@ -71,12 +80,15 @@ func (p *Preparer) listed(ctx context.Context) (records []journal.Record, damage
 			p.reportDamage()
 			klog.FromContext(ctx).Error(bad, "A claim's record is unusable; it is put back from its CDI file, or the claim is prepared anew, where possible")
 		}
-		if !bad.Newer && bad.ClaimUID != "" {
-			damaged = append(damaged, types.UID(bad.ClaimUID))
+		switch {
+		case bad.Newer:
+			found.newer = append(found.newer, bad)
+		case bad.ClaimUID != "":
+			found.damaged = append(found.damaged, types.UID(bad.ClaimUID))
 		}
 	}
 	if err != nil {
-		return nil, nil, err
+		return listing{}, err
 	}
 	for _, claim := range specs {
 		if slices.ContainsFunc(records, func(r journal.Record) bool { return r.ClaimUID == string(claim) }) {
@@ -87,13 +99,14 @@ func (p *Preparer) listed(ctx context.Context) (records []journal.Record, damage
 			lost, found, err = p.Journal.Get(string(claim))
 		}
 		if corrupt := (*journal.Corrupt)(nil); err != nil && !errors.As(err, &corrupt) {
-			return nil, nil, fmt.Errorf("look for the record of claim %s: %w", claim, err)
+			return listing{}, fmt.Errorf("look for the record of claim %s: %w", claim, err)
 		}
 		if found {
 			records = append(records, lost)
 		}
 	}
-	return records, damaged, nil
+	found.records = records
+	return found, nil
 }
 
 // recalled reads the copy of a claim's record. One that is damaged or from another

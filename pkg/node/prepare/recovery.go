@@ -25,12 +25,13 @@ const prepareLimit = 40 * time.Second
 // is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each
 // claim is handled under its lock, so claims may be prepared at the same time.
 func (p *Preparer) Reconcile(ctx context.Context) error {
-	records, claims, err := p.listed(ctx) // those with a damaged record, to begin with
+	found, err := p.list(ctx)
 	if err != nil {
 		return err
 	}
+	claims := found.damaged // to begin with
 	recorded := map[types.UID]bool{}
-	for _, record := range records {
+	for _, record := range found.records {
 		recorded[types.UID(record.ClaimUID)] = true
 		claims = append(claims, types.UID(record.ClaimUID))
 	}

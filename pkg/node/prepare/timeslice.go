@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -23,8 +24,10 @@ func (s setInterval) do(ctx context.Context, tools Tools) error {
 }
 
 func (s setInterval) undo(ctx context.Context, tools Tools) error {
-	needing, err := s.others.some(func(d journal.Device) bool { return d.UUID == s.device.UUID && d.Interval != "" })
-	if err != nil {
+	needing, err := s.others.some(func(d journal.Device) bool {
+		return d.UUID == s.device.UUID && d.Interval != "" || mayNeed(d, *s.device)
+	})
+	if err != nil || slices.ContainsFunc(needing, func(d journal.Device) bool { return d.Newer }) {
 		return err
 	}
 	interval := gpu.DefaultInterval

@@ -99,7 +99,7 @@ func (m *mutation) idle(ctx context.Context) (idle []gpu.GPU, reasons []string) 
 		switch {
 		case err != nil:
 			reasons = append(reasons, fmt.Sprintf("GPU %d: %v", g.Index, err))
-		case slices.ContainsFunc(held, func(d journal.Device) bool { return d.UUID == g.UUID }):
+		case slices.ContainsFunc(held, func(d journal.Device) bool { return d.On(g.UUID) }):
 			reasons = append(reasons, fmt.Sprintf("a claim has GPU %d, or a part of it", g.Index))
 		case len(processes) > 0:
 			reasons = append(reasons, fmt.Sprintf("process %d uses GPU %d", processes[0], g.Index))
