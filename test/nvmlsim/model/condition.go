@@ -69,11 +69,7 @@ func (c Condition) afterReset() Condition {
 	return left
 }
 
-// recoveryActionRelease is the first release of the driver that has a recovery action: field 230
-// is in nvml.h from R565 on.
-const recoveryActionRelease = 565
-
-// SetCondition implements Control. A driver that knows recovery actions reports that one changes
+// SetCondition implements Control. Actions that XIDs have yet to cause do not come. A driver that knows recovery actions reports that one changes
 // by an event, and by XID 154 in the kernel's log, which the simulator does not have.
 func (m *Machine) SetCondition(gpu int, condition Condition) error {
 	g, err := m.gpu(gpu)
@@ -88,19 +84,12 @@ func (m *Machine) SetCondition(gpu int, condition Condition) error {
 	}
 	m.mu.Lock()
 	changed := g.condition.RecoveryAction.number() != condition.RecoveryAction.number()
-	g.condition = condition
+	g.condition, g.recovering = condition, nil
 	m.mu.Unlock()
 	if !changed || !m.hasRecoveryAction() {
 		return nil
 	}
-	return m.Inject(Event{GPU: gpu, Type: nvml.EventTypeGpuRecoveryAction, GPUInstanceID: WholeGPU, ComputeInstanceID: WholeGPU})
-}
-
-// hasRecoveryAction tells whether the driver has them.
-func (m *Machine) hasRecoveryAction() bool {
-	var release int
-	_, err := fmt.Sscanf(m.file.DriverVersion, "%d.", &release)
-	return err == nil && release >= recoveryActionRelease
+	return m.Inject(recoveryActionChanged(gpu))
 }
 
 // condition is the value of a field about a GPU's health.

@@ -15,7 +15,8 @@ const WholeGPU uint32 = 0xFFFFFFFF
 // command line over its socket. GPUs are named by their index on the machine,
 // whatever a session can see of them.
 type Control interface {
-	// Inject delivers an event to every event set that is registered for it.
+	// Inject delivers an event to every event set that is registered for it. After an XID
+	// that NVIDIA links to a recovery action, the GPU asks for that action some time later.
 	Inject(Event) error
 	// Lose makes the GPU fall off the bus: calls on it answer GPU_IS_LOST.
 	// It raises no XID; inject 79 first for what a driver logs.

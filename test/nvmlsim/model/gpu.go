@@ -42,6 +42,8 @@ type gpu struct {
 	instances   instances
 	// condition is what the GPU says of its health.
 	condition Condition
+	// recovering are the XIDs whose recovery action has yet to come.
+	recovering []*uint64
 	// work is that of the GPU as a whole.
 	work work
 	// occupied says that somebody made a process run on the GPU as a whole; contexts

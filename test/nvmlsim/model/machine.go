@@ -113,12 +113,18 @@ func (m *Machine) Inject(e Event) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.deliver(m.gpus[e.GPU], e)
+	m.recoverLater(m.gpus[e.GPU], e)
+	return nil
+}
+
+// deliver is called with Machine.mu held.
+func (m *Machine) deliver(g *gpu, e Event) {
 	for s := range m.sessions {
 		for set := range s.sets {
-			set.deliver(m.gpus[e.GPU], e)
+			set.deliver(g, e)
 		}
 	}
-	return nil
 }
 
 func (m *Machine) validateEvent(e Event) error {

@@ -133,7 +133,7 @@ func (g *gpu) reboot() {
 	}
 	g.persistence = nvml.FEATURE_DISABLED
 	g.computeMode, g.timeslice, g.work = nvml.COMPUTEMODE_DEFAULT, TimesliceDefault, work{}
-	g.condition = Condition{RemapFailed: g.condition.RemapFailed}
+	g.condition, g.recovering = Condition{RemapFailed: g.condition.RemapFailed}, nil
 }
 
 func (g *gpu) endInstances() {

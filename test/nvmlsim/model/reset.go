@@ -52,7 +52,7 @@ func (g *gpu) worksNow() bool {
 func (g *gpu) reset() {
 	g.endInstances()
 	g.migMode.current = g.migMode.pending
-	g.timeslice, g.work, g.condition = TimesliceDefault, work{}, g.condition.afterReset()
+	g.timeslice, g.work, g.condition, g.recovering = TimesliceDefault, work{}, g.condition.afterReset(), nil
 }
 
 // ResetByUUID resets a GPU as nvidia-smi does, which is a process of its own.
