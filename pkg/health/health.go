@@ -98,6 +98,9 @@ func (a Action) Asks() bool { return a > ActionNone }
 // what happened while nobody listened.
 type Level struct {
 	Action Action
+	// Release is that of the driver, such as 580, and 0 if it is not known. It decides for which
+	// errors Action speaks.
+	Release int
 	// RemapPending tells that the next reset replaces worn rows of memory; RemapFailed that
 	// there is no row left to replace one.
 	RemapPending, RemapFailed bool

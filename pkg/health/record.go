@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -11,6 +12,11 @@ import (
 
 // noteTime is how long a device tells of errors that were not its own.
 const noteTime = 10 * time.Minute
+
+// causeTime is how long an error can be the cause of an action that the driver asks for later. It refreshes the action in a work
+// item after the error (gpuRefreshRecoveryAction in gpu.c of NVIDIA/open-gpu-kernel-modules). The time covers an event about it
+// that is lost: the GPU is asked again within a minute.
+const causeTime = 90 * time.Second
 
 // maxNotes bounds the notes of a GPU; the oldest go first.
 const maxNotes = 16
@@ -24,7 +30,10 @@ type Record struct {
 	// Faults have at most one of a condition and place, and are in the order of both.
 	Faults []Fault `json:"faults,omitempty"`
 	Notes  []Note  `json:"notes,omitempty"`
-	Resets Resets  `json:"resets,omitzero"`
+	// Suspect is an error for which the driver has not asked for an action so far; zero without one. Its words
+	// have no advice.
+	Suspect Fault  `json:"suspect,omitzero"`
+	Resets  Resets `json:"resets,omitzero"`
 }
 
 // Rules say when a fault is over.
@@ -35,7 +44,10 @@ type Rules struct {
 
 // Next is the record after a judgement. It does not change r.
 func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
-	next := Record{Reach: cmp.Or(facts.Reach, r.Reach), Action: r.Action, Faults: slices.Clone(r.Faults), Notes: slices.Clone(r.Notes), Resets: r.Resets}
+	next := Record{Reach: cmp.Or(facts.Reach, r.Reach), Action: r.Action, Faults: slices.Clone(r.Faults), Notes: slices.Clone(r.Notes), Suspect: r.Suspect, Resets: r.Resets}
+	if now.Sub(next.Suspect.Since) >= causeTime {
+		next.Suspect = Fault{}
+	}
 	switch facts.Reach {
 	case Answers:
 		next.Action = facts.Level.Action
@@ -43,12 +55,10 @@ func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 		next.Action = ActionUnknown
 	}
 	if facts.Restored {
-		for i := range next.Faults {
-			next.Faults[i].Unconfirmed = false
-		}
+		next.restore(now)
 	}
 	for _, event := range facts.Events {
-		next.judge(event, now)
+		next.judge(event, facts.Level, now)
 	}
 	next.look(facts, now)
 	next.Faults = slices.DeleteFunc(next.Faults, func(f Fault) bool {
@@ -67,23 +77,33 @@ func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 	return next
 }
 
-// judge decides what an event means: by the action that the driver asks for, and by the table
-// where it does not say.
-func (r *Record) judge(event Event, now time.Time) {
+// restore lets the faults of which no level tells end after the quiet time.
+func (r *Record) restore(now time.Time) {
+	for i, fault := range r.Faults {
+		if fault.Unconfirmed {
+			r.Faults[i].Unconfirmed, r.Faults[i].Last = false, now
+		}
+	}
+}
+
+// judge decides what an event means: by the action that the driver asks for if that speaks for it, and else by
+// the table.
+func (r *Record) judge(event Event, level Level, now time.Time) {
 	class, fault := event.fault()
-	advice := classes[class].advice
+	advice, own := classes[class].advice, class != Application && class != Informative
 	switch {
-	case r.Action == ActionUnknown:
-		fault.Unconfirmed = true
-	case !r.Action.Asks():
+	case r.Action.Asks() && own:
+		// What is asked for concerns the entire GPU.
+		fault.Place = gpu.Placement{}
+		fault.Severity, advice = actions[r.Action].severity, actions[r.Action].advice
+	case r.Action == ActionNone && own && level.judges(event):
+		r.suspect(fault, now)
 		if fault.Severity > OK {
 			advice = "the driver asks for no action"
 		}
 		fault.Severity = OK
-	case class != Application && class != Informative:
-		// What is asked for concerns the entire GPU.
-		fault.Place = gpu.Placement{}
-		fault.Severity, advice = actions[r.Action].severity, actions[r.Action].advice
+	default:
+		fault.Unconfirmed = true
 	}
 	fault.Words += "; " + advice
 	if fault.Severity == OK {
@@ -91,6 +111,14 @@ func (r *Record) judge(event Event, now time.Time) {
 		return
 	}
 	r.add(fault, now)
+}
+
+// suspect remembers the first XID that an action may come for.
+func (r *Record) suspect(fault Fault, now time.Time) {
+	if fault.Condition == XID && r.Suspect.Since.IsZero() {
+		fault.Since = now
+		r.Suspect = fault
+	}
 }
 
 // note replaces one that says the same.
@@ -135,7 +163,13 @@ func (r *Record) level(level Level, now time.Time) {
 			r.Faults[i].Last, r.Faults[i].Severity, r.Faults[i].Unconfirmed = now, max(f.Severity, asked.severity), false
 		}
 	}
-	if !caused {
+	switch cause := r.Suspect; {
+	case caused:
+	case !cause.Since.IsZero():
+		r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return strings.HasPrefix(n.Words, cause.Words+"; ") })
+		cause.Place, cause.Severity, cause.Words = gpu.Placement{}, asked.severity, cause.Words+"; "+asked.advice
+		r.add(cause, now)
+	default:
 		r.add(Fault{Condition: Recovery, Value: level.Action.String(), Severity: asked.severity, Words: fmt.Sprintf("the driver asks for the recovery action %s; %s", level.Action, asked.advice)}, now)
 	}
 }
@@ -168,7 +202,8 @@ func (r *Record) add(fault Fault, now time.Time) {
 			return
 		}
 		if fault.Severity == known.Severity {
-			r.Faults[i].Last, r.Faults[i].Unconfirmed = now, known.Unconfirmed && fault.Unconfirmed
+			// The last word counts: an error that comes again after a reset is not over.
+			r.Faults[i].Last, r.Faults[i].Unconfirmed = now, fault.Unconfirmed
 		}
 		return
 	}

@@ -19,7 +19,7 @@ var (
 )
 
 func answers(action Action, events ...Event) Facts {
-	return Facts{Reach: Answers, Level: Level{Action: action}, Events: events}
+	return Facts{Reach: Answers, Level: Level{Action: action, Release: 580}, Events: events}
 }
 
 // said are a record's faults and notes in short.
@@ -90,11 +90,67 @@ func TestWhenAFaultIsOver(t *testing.T) {
 	check("nobody says that it is over", faulty(later), true)
 	restored := answers(ActionUnknown)
 	restored.Restored = true
-	check("the GPU was restored", faulty(later.Next(restored, rules, start.Add(25*time.Hour))), false)
+	mended := later.Next(restored, rules, start.Add(25*time.Hour))
+	check("the GPU was just restored", faulty(mended), true)
+	check("the GPU was restored", faulty(mended.Next(answers(ActionUnknown), rules, start.Add(25*time.Hour+rules.Quiet))), false)
+	again = mended.Next(answers(ActionUnknown, Event{XID: 119}), rules, start.Add(25*time.Hour+time.Minute))
+	check("it comes again after that", faulty(again.Next(answers(ActionUnknown), rules, start.Add(48*time.Hour))), true)
 
 	lost := Record{}.Next(Facts{Reach: Gone}, rules, start)
 	check("lost and back", faulty(lost.Next(answers(ActionNone), rules, start.Add(time.Minute))), true)
 	check("back for long", faulty(lost.Next(answers(ActionNone), rules, start.Add(time.Hour))), false)
+}
+
+// A driver that asks for nothing decides only for XIDs for which its recovery action speaks. For others the table does.
+func TestForWhichXIDsTheDriverDecides(t *testing.T) {
+	const noted, tainted = "note", "fault"
+	for xid, releases := range map[uint64]map[int]string{
+		46:   {565: tainted, 580: tainted},
+		95:   {0: tainted, 565: noted, 580: noted},
+		109:  {565: tainted, 570: noted},
+		119:  {565: tainted, 580: tainted, 595: tainted},
+		140:  {580: tainted},
+		143:  {570: tainted, 575: noted},
+		13:   {0: noted, 580: noted},
+		1000: {580: noted},
+	} {
+		for release, want := range releases {
+			r := Record{}.Next(Facts{Reach: Answers, Level: Level{Action: ActionNone, Release: release}, Events: []Event{{XID: xid}}}, rules, start)
+			got := noted
+			if len(r.Faults) > 0 {
+				got = tainted
+				if !r.Faults[0].Unconfirmed || !r.AsksForReset() {
+					t.Errorf("XID %d with R%d: a reset ends %+v", xid, release, r.Faults[0])
+				}
+			}
+			if got != want {
+				t.Errorf("XID %d with R%d: got a %s, want a %s", xid, release, got, want)
+			}
+		}
+	}
+}
+
+// An action that comes some time after its XID has it as its cause, but not an XID of long ago, nor that of an application.
+func TestAnActionAfterItsXID(t *testing.T) {
+	for name, c := range map[string]struct {
+		events []Event
+		after  time.Duration
+		want   []string
+	}{
+		"soon":           {[]Event{{XID: 109}}, 3 * time.Second, []string{"xid=109 drain 0"}},
+		"of a partition": {[]Event{{XID: 95, Place: half}}, 3 * time.Second, []string{"xid=95 drain 0"}},
+		"the first":      {[]Event{{XID: 48}, {XID: 95}}, 3 * time.Second, []string{"xid=48 drain 0", "note: XID 95: uncontained memory error; the driver asks for no action"}},
+		"not listed":     {[]Event{{XID: 1000}}, 3 * time.Second, []string{"xid=1000 drain 0"}},
+		"late":           {[]Event{{XID: 109}}, causeTime, []string{"recovery-action=gpu-reset drain 0", "note: XID 109: timeout of a context switch; the driver asks for no action"}},
+		"an application": {[]Event{{XID: 94}}, 3 * time.Second, []string{"recovery-action=gpu-reset drain 0", "note: XID 94: contained memory error; the application has to be restarted; the GPU goes on"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Record{}.Next(answers(ActionNone, c.events...), rules, start).Next(answers(ActionReset), rules, start.Add(c.after))
+			if got := said(r); !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
 }
 
 // The first cause is told, and when it was first seen does not change.
@@ -163,6 +219,12 @@ func TestTheTable(t *testing.T) {
 	for number, x := range xids {
 		if x.class == Unlisted || x.meaning == "" || strings.HasSuffix(x.meaning, ".") {
 			t.Errorf("XID %d: %+v", number, x)
+		}
+	}
+	never := []uint64{46, 54, 119, 140, 151}
+	for number, x := range xids {
+		if _, linked := linkedSince[number]; linked == slices.Contains(never, number) && x.class >= NeedsReset || linked && x.class < NeedsReset {
+			t.Errorf("XID %d, %+v, is linked %t to the recovery action", number, x, linked)
 		}
 	}
 	for action, a := range actions {

@@ -29,8 +29,8 @@ func (r Resets) Again() (pause time.Duration, more bool) {
 	return resetPause << (r.Tried - 1), r.Tried < MaxResets
 }
 
-// AsksForReset tells whether a reset of the GPU ends what is wrong with it, and nothing less does:
-// the driver says so, or where it does not say, the table.
+// AsksForReset reports whether a reset of the GPU ends what is wrong with it, and nothing less does:
+// the driver says so, or the table does for errors that the driver does not judge.
 func (r Record) AsksForReset() bool {
 	if r.Reach != Answers || slices.ContainsFunc(r.Faults, func(f Fault) bool { return f.Severity == Dead }) {
 		return false
@@ -38,7 +38,7 @@ func (r Record) AsksForReset() bool {
 	switch r.Action {
 	case ActionReset, ActionDrainAndReset:
 		return true
-	case ActionUnknown:
+	case ActionUnknown, ActionNone:
 		return slices.ContainsFunc(r.Faults, func(f Fault) bool { return f.Unconfirmed && f.Severity == Drain })
 	}
 	return false

@@ -42,8 +42,8 @@ type xid struct {
 // xids are from NVIDIA's XID catalog (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors
 // with the Xid Catalog", column "Immediate Action"): RESTART_APP is Application, IGNORE is
 // Informative, RESET_GPU is NeedsReset. Where the catalog prescribes a workflow (48, 74,
-// 144-150), the outcome that protects claims is taken. It only decides where the driver does not
-// say what has to be done, see Action.
+// 144-150), the outcome that protects claims is taken. It only decides if the driver does not
+// say what has to be done, see Action and linkedSince.
 var xids = map[uint64]xid{
 	8:   {Application, "the GPU stopped processing"},
 	11:  {Application, "invalid or corrupted push buffer stream"},
@@ -139,6 +139,25 @@ var xids = map[uint64]xid{
 	158: {NeedsReset, "fatal timeout"},
 	160: {Informative, "a channel is retired"},
 	161: {Informative, "a channel could not be retired"},
+}
+
+// linkedSince are the first releases of the driver whose recovery action speaks for an XID, from the catalog's column
+// "Xid 154 linkage". It has those after which a GPU or node needs something. For 46, 54, 119, 140 and 151 that column is empty: a
+// driver that asks for nothing after one of them has not judged it. 158 is linked by every driver that reports it.
+var linkedSince = map[uint64]int{
+	48: 565, 62: 565, 64: 565, 74: 565, 79: 565, 95: 565, 109: 570, 110: 565, 120: 565, 136: 565, 143: 575,
+	144: 565, 145: 565, 146: 565, 147: 565, 148: 565, 149: 565, 150: 565, 155: 565, 156: 565, 158: 565,
+}
+
+// judges reports whether the driver decides what an event means by the action that it asks for, also by
+// asking for none. Events without a number are those of XIDs that are linked from the first release with an action on.
+func (l Level) judges(event Event) bool {
+	if event.XID == 0 {
+		return true
+	}
+	_, listed := xids[event.XID]
+	since, linked := linkedSince[event.XID]
+	return !listed || linked && l.Release >= since
 }
 
 // Incident is an event that has no number. Taints have it as their value.

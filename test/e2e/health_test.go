@@ -43,10 +43,11 @@ func TestASickGPU(t *testing.T) {
 	index := sim.gpu(sick).Index
 	t.Cleanup(func() { must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU") })
 
-	// The driver asks for no action: words only, also of what a table would take for a fault.
+	// The driver asks for no action: words only, also of what a table would take for a fault and the driver judges.
 	for _, xid := range []uint64{13, 43, 109} {
 		must(t, sim.control.Inject(model.XID(index, xid)), "report an error of the application")
 	}
+	must(t, sim.control.SetCondition(index, model.Condition{}), "keep the action away that comes after XID 109")
 	for _, xid := range []string{"XID 13", "XID 43", "XID 109"} {
 		s.waitForNodeEvent("GPUError", xid)
 		s.expectHealth("patient", "Healthy", xid)

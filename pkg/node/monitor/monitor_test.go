@@ -41,7 +41,11 @@ type ward struct {
 
 func newWard(t *testing.T, machine string) *ward {
 	t.Helper()
-	file := fixture.File(t, machine)
+	return newWardOf(t, fixture.File(t, machine))
+}
+
+func newWardOf(t *testing.T, file model.File) *ward {
+	t.Helper()
 	w := &ward{T: t, machine: fixture.Machine(t, file), repair: func(context.Context) {}}
 	w.library = fixture.Library(t, w.machine)
 	node, _, err := w.library.Discover()

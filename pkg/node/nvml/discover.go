@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"strconv"
 	"strings"
 
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
@@ -78,8 +79,8 @@ func distinct(g gpu.GPU, others []gpu.GPU) error {
 }
 
 func (s *session) system() (gpu.Node, error) {
-	driver, ret := s.api.SystemGetDriverVersion()
-	if err := check(ret, "read the driver version", ""); err != nil {
+	driver, err := s.driverVersion()
+	if err != nil {
 		return gpu.Node{}, err
 	}
 	cuda, ret := s.api.SystemGetCudaDriverVersion_v2()
@@ -88,6 +89,27 @@ func (s *session) system() (gpu.Node, error) {
 	}
 	// NVML encodes major*1000 + minor*10 (NVML_CUDA_DRIVER_VERSION_MAJOR in nvml.h).
 	return gpu.Node{DriverVersion: driver, CUDAVersion: fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)}, nil
+}
+
+func (s *session) driverVersion() (string, error) {
+	version, ret := s.api.SystemGetDriverVersion()
+	if err := check(ret, "read the driver version", ""); err != nil {
+		return "", err
+	}
+	branch, _, _ := strings.Cut(version, ".")
+	if release, err := strconv.Atoi(branch); err == nil {
+		s.release.Store(int64(release))
+	}
+	return version, nil
+}
+
+// driverRelease is the first number of the driver's version, or 0 for a version without one. The kernel module stays the
+// same for as long as a session holds it.
+func (s *session) driverRelease() int {
+	if s.release.Load() == 0 {
+		_, _ = s.driverVersion() // without it, the XID table decides
+	}
+	return int(s.release.Load())
 }
 
 // deviceReader reads one GPU after the other.

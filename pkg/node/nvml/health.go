@@ -36,7 +36,7 @@ func (l *Library) Health(uuid string) (health.Level, error) {
 			return level, check(ret, "read the health", d.uuid)
 		}
 		if action, known := number(values[0]); known {
-			level.Action = actions[action]
+			level.Action, level.Release = actions[action], d.session.driverRelease()
 		}
 		pending, _ := number(values[1])
 		failed, _ := number(values[2])

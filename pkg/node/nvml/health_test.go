@@ -32,10 +32,10 @@ func TestHealth(t *testing.T) {
 		set     model.Condition
 		want    health.Level
 	}{
-		"healthy":           {"p5.48xlarge", model.Condition{}, health.Level{Action: health.ActionNone}},
-		"to be reset":       {"p5.48xlarge", model.Condition{RecoveryAction: "gpu-reset"}, health.Level{Action: health.ActionReset}},
-		"reboot":            {"p5.48xlarge", model.Condition{RecoveryAction: "system-reboot"}, health.Level{Action: health.ActionSystemReboot}},
-		"rows":              {"p5.48xlarge", model.Condition{RemapPending: true, RemapFailed: true}, health.Level{Action: health.ActionNone, RemapPending: true, RemapFailed: true}},
+		"healthy":           {"p5.48xlarge", model.Condition{}, health.Level{Release: 580, Action: health.ActionNone}},
+		"to be reset":       {"p5.48xlarge", model.Condition{RecoveryAction: "gpu-reset"}, health.Level{Release: 580, Action: health.ActionReset}},
+		"reboot":            {"p5.48xlarge", model.Condition{RecoveryAction: "system-reboot"}, health.Level{Release: 580, Action: health.ActionSystemReboot}},
+		"rows":              {"p5.48xlarge", model.Condition{RemapPending: true, RemapFailed: true}, health.Level{Release: 580, Action: health.ActionNone, RemapPending: true, RemapFailed: true}},
 		"before R565":       {"p4d.24xlarge", model.Condition{RecoveryAction: "gpu-reset", RemapPending: true}, health.Level{RemapPending: true}},
 		"without remapping": {"pascal", model.Condition{RemapFailed: true}, health.Level{}},
 	} {
@@ -91,7 +91,7 @@ func TestEvents(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		expect("an XID", model.XID(3, 79), nvml.Report{UUID: gpus[3].UUID, Event: health.Event{XID: 79}})
+		expect("an XID", model.XID(3, 119), nvml.Report{UUID: gpus[3].UUID, Event: health.Event{XID: 119}})
 		changed := model.XID(2, 0)
 		changed.Type = 0x8000
 		expect("a new action", changed, nvml.Report{UUID: gpus[2].UUID})
@@ -106,13 +106,13 @@ func TestEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inside := model.XID(0, 95)
+		inside := model.XID(0, 119)
 		inside.GPUInstanceID = uint32(instance.ID)
 		expect("of a partition", inside, nvml.Report{UUID: gpus[0].UUID, Event: health.Event{
-			XID: 95, Place: gpu.Placement{ProfileID: instance.ProfileID, Start: instance.Start, Size: instance.Size},
+			XID: 119, Place: gpu.Placement{ProfileID: instance.ProfileID, Start: instance.Start, Size: instance.Size},
 		}})
 		inside.GPUInstanceID = 99
-		expect("of a partition that is gone", inside, nvml.Report{UUID: gpus[0].UUID, Event: health.Event{XID: 95}})
+		expect("of a partition that is gone", inside, nvml.Report{UUID: gpus[0].UUID, Event: health.Event{XID: 119}})
 
 		if _, err := next(); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v while nothing happens", err)

@@ -16,6 +16,9 @@ import (
 type session struct {
 	api nvml.Interface
 
+	// release is that of the driver, such as 580; 0 until it was read.
+	release atomic.Int64
+
 	mu   sync.Mutex
 	gpus map[string]*device // by UUID
 	// census is of all sessions.

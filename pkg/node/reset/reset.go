@@ -79,13 +79,13 @@ func (r *Resetter) Look(ctx context.Context, hardware Hardware) {
 			record.Resets = r.persist(ctx, hardware, uuid, record.Resets)
 		}
 		if record.ResetDue(r.Allowed(), time.Now()) {
-			r.tryToReset(ctx, hardware, uuid, record.Resets)
+			r.tryToReset(ctx, hardware, uuid, record)
 		}
 	}
 }
 
 // tryToReset resets a GPU unless a claim has it, or it has recovered.
-func (r *Resetter) tryToReset(ctx context.Context, hardware Hardware, uuid string, before health.Resets) {
+func (r *Resetter) tryToReset(ctx context.Context, hardware Hardware, uuid string, sick health.Record) {
 	waiting, cancel := context.WithTimeout(ctx, lockWait)
 	release, idle, err := r.Claims.Idle(waiting, uuid)
 	cancel()
@@ -94,18 +94,18 @@ func (r *Resetter) tryToReset(ctx context.Context, hardware Hardware, uuid strin
 		return
 	}
 	defer release()
-	if level, err := hardware.Health(uuid); err != nil || level.Action == health.ActionNone {
+	if level, err := hardware.Health(uuid); err != nil || sick.Action.Asks() && level.Action == health.ActionNone {
 		return // it is lost, or another process has reset it: the next question tells
 	}
 	// Kept before anything happens, so that a process that dies of it does not try for ever.
-	attempt := health.Resets{Tried: before.Tried + 1, Last: time.Now().UTC().Truncate(time.Second)}
+	attempt := health.Resets{Tried: sick.Resets.Tried + 1, Last: time.Now().UTC().Truncate(time.Second)}
 	r.Health.KeepResets(ctx, uuid, attempt)
 	klog.FromContext(ctx).Info("Resetting a GPU", "gpu", uuid, "attempt", attempt.Tried, "of", health.MaxResets)
 	// A reset that was begun is finished also by a process that is told to end.
 	err = r.reset(context.WithoutCancel(ctx), hardware, uuid, attempt)
 	if err == nil {
 		r.Health.Restored(uuid)
-		r.Tell(ctx, uuid, true, fmt.Sprintf("was reset, as the NVIDIA driver asked; it gets claims again when it has been well for %v", r.Quiet))
+		r.Tell(ctx, uuid, true, fmt.Sprintf("was reset; it gets claims again when it has been well for %v", r.Quiet))
 		return
 	}
 	next := "no further attempt is made: end what holds the GPU and reset it with nvidia-smi, or reboot the node"

@@ -115,7 +115,7 @@ func TestASickGPUIsReset(t *testing.T) {
 	c := newClinic(t, "p5.48xlarge")
 	c.must(c.library.SetPersistence(c.uuid, true))
 	c.look()
-	c.expect(false, "true was reset, as the NVIDIA driver asked; it gets claims again when it has been well for 1m0s")
+	c.expect(false, "true was reset; it gets claims again when it has been well for 1m0s")
 	if _, persistent := c.asks(); !persistent || c.restored != 1 || c.record.Resets.Persistent {
 		t.Errorf("persistent is %v, restored %d times, kept %+v", persistent, c.restored, c.record.Resets)
 	}
@@ -153,6 +153,18 @@ func TestAGPUThatIsNotReset(t *testing.T) {
 func TestAResetByTheTable(t *testing.T) {
 	c := newClinic(t, "p4d.24xlarge")
 	c.record = c.record.Next(health.Facts{Reach: health.Answers, Events: []health.Event{{XID: 119}}}, health.Rules{Quiet: time.Minute}, time.Now())
+	c.allowed = health.ConditionSet{health.XID: true}
+	c.look()
+	c.expect(false, "true was reset")
+}
+
+// A driver that asks for no action has not judged an XID that it does not link to one.
+func TestAResetBesideADriverThatAsksForNothing(t *testing.T) {
+	c := newClinic(t, "p5.48xlarge")
+	c.must(c.machine.SetCondition(0, model.Condition{}))
+	level, err := c.library.Health(c.uuid)
+	c.must(err)
+	c.record = health.Record{}.Next(health.Facts{Reach: health.Answers, Level: level, Events: []health.Event{{XID: 119}}}, health.Rules{Quiet: time.Minute}, time.Now())
 	c.allowed = health.ConditionSet{health.XID: true}
 	c.look()
 	c.expect(false, "true was reset")
