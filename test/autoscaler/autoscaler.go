@@ -23,9 +23,11 @@ import (
 )
 
 const (
-	component         = "cluster-autoscaler"
-	statusNamespace   = metav1.NamespaceSystem
-	statusName        = "cluster-autoscaler-status"
+	component       = "cluster-autoscaler"
+	statusNamespace = metav1.NamespaceSystem
+	statusName      = "cluster-autoscaler-status"
+	// exitTimeout bounds what is done after the signal to end.
+	exitTimeout       = 5 * time.Second
 	annotationUpdated = "cluster-autoscaler.kubernetes.io/last-updated"
 	// resourceGPU is what the AWS provider says of every type that has GPUs.
 	resourceGPU = corev1.ResourceName("nvidia.com/gpu")
@@ -81,10 +83,23 @@ func (a *autoscaler) run(ctx context.Context, interval time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return errors.Join(ctx.Err(), a.deleteStatus(context.WithoutCancel(ctx)))
 		case <-tick.C:
 		}
 	}
+}
+
+// deleteStatus is what the real one does when it is asked to end (kubernetes/autoscaler,
+// cluster-autoscaler/core/static_autoscaler.go, ExitCleanUp): until the next one has scanned, its
+// readers know no group's target.
+func (a *autoscaler) deleteStatus(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+	err := a.client.CoreV1().ConfigMaps(statusNamespace).Delete(ctx, statusName, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the status: %w", err)
+	}
+	return nil
 }
 
 func (a *autoscaler) once(ctx context.Context) error {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -113,6 +116,26 @@ func TestAReasonIsToldOnceInFiveMinutes(t *testing.T) {
 				t.Errorf("told %d times", told)
 			}
 		})
+	}
+}
+
+func TestAnAutoscalerThatEndsDeletesItsStatus(t *testing.T) {
+	cluster := fake.NewClientset()
+	a, _ := rig(t, cluster, false)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- a.run(ctx, time.Hour) }()
+	status := func() error {
+		_, err := cluster.CoreV1().ConfigMaps(statusNamespace).Get(t.Context(), statusName, metav1.GetOptions{})
+		return err
+	}
+	fixture.Eventually(t, "the status", status)
+	end()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+	if err := status(); !apierrors.IsNotFound(err) {
+		t.Errorf("the status is not deleted: %v", err)
 	}
 }
 

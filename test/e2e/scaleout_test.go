@@ -264,6 +264,33 @@ func TestScaleOutStaysWithinABudget(t *testing.T) {
 	s.expectNodes("budget", 3)
 }
 
+// TestScaleOutBudgetOutlastsTheAutoscaler restarts Cluster Autoscaler while a node comes that it has asked for: until it
+// has scanned again, only the controller knows of that node. It runs alone: the others need the autoscaler.
+func TestScaleOutBudgetOutlastsTheAutoscaler(t *testing.T) {
+	s := newScaleOut(t, "restarted")
+	s.createBudget("e2e-restarted", fields{"namespaces": []any{s.namespace}, "gpus": int64(1)})
+	s.createTemplate("one", s.claimFor(1, productIs("NVIDIA L4")))
+	s.createPods("pod", 3, "one")
+	eventually(s, nodeTimeout, "the autoscaler has asked for a node", func(ctx context.Context) error {
+		desired, err := s.desired(ctx, "restarted")
+		if err == nil && desired == 0 {
+			err = errors.New("it has not")
+		}
+		return err
+	})
+	s.restartAutoscaler()
+	s.expectNodes("restarted", 1)
+	s.awaitScans(2)
+	s.expectStatus(gpuBudgets, "e2e-restarted", "held", int64(2))
+	desired, err := s.desired(t.Context(), "restarted")
+	must(t, err, "ask the cloud")
+	if desired != 1 {
+		t.Errorf("the cloud was asked for %d nodes under a budget of one GPU", desired)
+	}
+	s.setBudget("e2e-restarted", 2)
+	s.expectNodes("restarted", 2)
+}
+
 // TestScaleOutIsOnlyAdvised says what is needed and does nothing; once somebody adds the
 // node, the pod is placed.
 func TestScaleOutIsOnlyAdvised(t *testing.T) {
