@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
@@ -43,6 +42,8 @@ type pending struct {
 	host *host
 	why  string
 	hold Hold
+	// nominated is the name of the node for which the scheduler has nominated the pod; usually empty.
+	nominated string
 	// overBudget tells that why is about a budget.
 	overBudget bool
 }
@@ -55,9 +56,9 @@ func waits(pod *corev1.Pod) bool {
 
 // kinds tells the pods apart by what they ask for: the most urgent and hardest kinds first,
 // those that cannot be planned last.
-func (p *planner) kinds(pods []*corev1.Pod, held map[types.UID]Hold) []*kind {
+func (p *planner) kinds(s Snapshot) []*kind {
 	known := map[string]*kind{}
-	for _, pod := range pods {
+	for _, pod := range s.Pending {
 		if !waits(pod) {
 			continue
 		}
@@ -66,8 +67,8 @@ func (p *planner) kinds(pods []*corev1.Pod, held map[types.UID]Hold) []*kind {
 			known[k.id] = k
 		}
 		k = known[k.id]
-		hold := held[pod.UID]
-		k.pods = append(k.pods, &pending{pod: pod, kind: k, why: cmp.Or(gated(pod), hold.Why), hold: hold})
+		hold := s.Held[pod.UID]
+		k.pods = append(k.pods, &pending{pod: pod, kind: k, why: cmp.Or(gated(pod), hold.Why), hold: hold, nominated: s.Nominated[pod.UID]})
 	}
 	kinds := slices.Collect(maps.Values(known))
 	for _, k := range kinds {

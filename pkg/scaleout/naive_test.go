@@ -110,6 +110,21 @@ func (n *naiveNode) take(allocation *resourceapi.AllocationResult) {
 	}
 }
 
+// nominee puts a nominated pod on its node, or has it wait there.
+func (n *naive) nominee(pod *corev1.Pod) string {
+	on := n.nodes[slices.IndexFunc(n.nodes, func(node *naiveNode) bool { return node.name == n.s.Nominated[pod.UID] })]
+	for name, node := range n.sharedOf(pod) {
+		if node != nil && node != on || !n.put(on, pod) {
+			return string(Held)
+		}
+		return n.went(pod, name, on)
+	}
+	if !n.put(on, pod) {
+		return string(Held)
+	}
+	return n.went(pod, "", on)
+}
+
 // outcome of a pod, as text.
 func (n *naive) place(pod *corev1.Pod, like int) string {
 	for name, node := range n.sharedOf(pod) {

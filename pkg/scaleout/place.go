@@ -14,7 +14,10 @@ import (
 func (p *planner) place(ctx context.Context, kinds []*kind) error {
 	for _, b := range p.batches(kinds) {
 		place := p.placeBatch
-		if len(b.kind.named) > 0 {
+		switch {
+		case b.on != nil:
+			place = p.placeNominee
+		case len(b.kind.named) > 0:
 			place = p.placeSharing
 		}
 		if err := place(ctx, b); err != nil {
@@ -31,18 +34,24 @@ type batch struct {
 	pods     []*pending
 	// payers are their budgets.
 	payers []*budget
+	// on is the node for which the one pod is nominated; nil: the pods are not nominated.
+	on *host
 }
 
 // batches are the pods in the order in which they are put on hosts, without those that are
 // not to be scheduled yet, or held.
 func (p *planner) batches(kinds []*kind) []batch {
-	var all []batch
+	var all, nominees []batch
 	for _, k := range kinds {
 		if k.example == nil {
 			continue
 		}
 		for _, pod := range k.pods {
 			if pod.why != "" {
+				continue
+			}
+			if on := p.node(pod.nominated); on != nil {
+				nominees = append(nominees, p.nominee(pod, on))
 				continue
 			}
 			last := len(all) - 1
@@ -54,7 +63,8 @@ func (p *planner) batches(kinds []*kind) []batch {
 			all[last].pods = append(all[last].pods, pod)
 		}
 	}
-	slices.SortFunc(all, func(a, b batch) int { return byNeed(a.pods[0], b.pods[0]) })
+	all = append(all, nominees...)
+	slices.SortFunc(all, nomineesFirst)
 	return all
 }
 
@@ -96,15 +106,20 @@ func (p *planner) placeSharing(ctx context.Context, b batch) error {
 		if err != nil {
 			as = b.kind.example
 		}
-		p.put(h, pod, as, left)
-		for _, claim := range b.kind.named {
-			claim.use(pod.pod)
-			if !claim.allocated() {
-				claim.host = pod.host
-			}
-		}
+		p.putSharing(h, pod, as, left)
 	}
 	return nil
+}
+
+// putSharing puts a pod on the host, and the claims that it names with it.
+func (p *planner) putSharing(h *host, pod *pending, as *fit.Pod, left *fit.Machine) {
+	p.put(h, pod, as, left)
+	for _, claim := range pod.kind.named {
+		claim.use(pod.pod)
+		if !claim.allocated() {
+			claim.host = h
+		}
+	}
 }
 
 // put puts a pod, which is read as a variant of its kind, on the host, of which left is left.

@@ -58,7 +58,7 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 		idle:     map[*group][]*host{},
 		budgets:  readBudgets(s.Budgets),
 	}
-	kinds := p.kinds(s.Pending, s.Held)
+	kinds := p.kinds(s)
 	p.waiting = map[string]bool{}
 	for _, k := range kinds {
 		p.waiting[k.id] = true

@@ -1,6 +1,7 @@
 package scaleout
 
 import (
+	stdcmp "cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -31,12 +32,12 @@ func TestPlansAsIfPodByPod(t *testing.T) {
 			if kind.Problem != "" {
 				t.Fatalf("seed %d: %s", seed, kind.Problem)
 			}
-			for i, got := range kind.Pods {
-				want := simple.place(podNamed(w, got.Pod.Name), len(kind.Pods)-i)
-				place := or(got.Node, got.Group)
-				if got := strings.TrimSpace(fmt.Sprintf("%s %s", got.Outcome, place)); got != want {
-					t.Fatalf("seed %d: pod %s: got %q, want %q; decision:\n%s", seed, kind.Pods[i].Pod.Name, got, want, log(decision))
-				}
+		}
+		for _, turn := range turns(w, decision) {
+			want := turn.place(simple)
+			place := or(turn.got.Node, turn.got.Group)
+			if got := strings.TrimSpace(fmt.Sprintf("%s %s", turn.got.Outcome, place)); got != want {
+				t.Fatalf("seed %d: pod %s: got %q, want %q; decision:\n%s", seed, turn.got.Pod.Name, got, want, log(decision))
 			}
 		}
 		asked := map[string]int{}
@@ -47,6 +48,43 @@ func TestPlansAsIfPodByPod(t *testing.T) {
 			t.Fatalf("seed %d: nodes to ask for (-one by one +planned):\n%s", seed, diff)
 		}
 	}
+}
+
+// turn is one pod of a plan that is made pod by pod.
+type turn struct {
+	pod       *podObject
+	got       PodDecision
+	nominated bool
+	// like counts the pods of its kind that are not nominated and had no turn before, with itself.
+	like int
+}
+
+// turns are the pods in the order of their priority, nominated ones first among equals.
+func turns(w *world, decision Decision) []turn {
+	var all []turn
+	for _, kind := range decision.Kinds {
+		like := 0
+		for _, got := range slices.Backward(kind.Pods) {
+			turn := turn{pod: podNamed(w, got.Pod.Name), got: got}
+			if turn.nominated = w.Nominated[got.UID] != ""; !turn.nominated {
+				like++
+			}
+			turn.like = like
+			all = append(all, turn)
+		}
+		slices.Reverse(all[len(all)-len(kind.Pods):])
+	}
+	slices.SortStableFunc(all, func(a, b turn) int {
+		return stdcmp.Or(stdcmp.Compare(priority(b.pod), priority(a.pod)), falseFirst(!a.nominated, !b.nominated))
+	})
+	return all
+}
+
+func (t turn) place(simple *naive) string {
+	if t.nominated {
+		return simple.nominee(t.pod)
+	}
+	return simple.place(t.pod, t.like)
 }
 
 // No group grows over its maximum or while it is closed, every node that is asked for is for
@@ -206,6 +244,9 @@ func randomWorld(t *testing.T, seed uint64) *world {
 	}
 	for _, pod := range w.Pending { // several are of one second
 		pod.CreationTimestamp.Time = pod.CreationTimestamp.Truncate(4 * time.Second)
+		if len(w.Nodes) > 0 && random.IntN(5) == 0 {
+			w.nominate(pod, w.Nodes[random.IntN(len(w.Nodes))].Object.Name)
+		}
 	}
 	return w
 }

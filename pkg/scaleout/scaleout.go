@@ -20,6 +20,9 @@ type Snapshot struct {
 	Pending []*corev1.Pod
 	// Held are those of them that no node would help now.
 	Held map[types.UID]Hold
+	// Nominated has the names of the nodes for which the scheduler has nominated some of them. A
+	// node that is not in Nodes is none.
+	Nominated map[types.UID]string
 	// Claims, ClaimTemplates, Classes and Slices are all of the cluster; the slices have
 	// DeviceTaintRules applied.
 	Claims         []*resourceapi.ResourceClaim

@@ -315,8 +315,20 @@ func (w *world) pods(names []string, o options) {
 		w.t.Fatal(err)
 	}
 	for i := range count {
-		w.Pending = append(w.Pending, w.pod(fmt.Sprintf("%s-%d", names[0], i+1), o))
+		pod := w.pod(fmt.Sprintf("%s-%d", names[0], i+1), o)
+		w.Pending = append(w.Pending, pod)
+		if o["nominated"] != "" {
+			w.nominate(pod, o["nominated"])
+		}
 	}
+}
+
+// nominate has the scheduler mean a pod for a node.
+func (w *world) nominate(pod *corev1.Pod, node string) {
+	if w.Nominated == nil {
+		w.Nominated = map[types.UID]string{}
+	}
+	w.Nominated[pod.UID] = node
 }
 
 func (w *world) pod(name string, o options) *corev1.Pod {

@@ -64,7 +64,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w := &world{t: t, clock: testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.GPUNodeGroup{}, &v1alpha1.GPUHeadroom{}, &v1alpha1.GPUBudget{}, &corev1.Pod{}).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithIndex(&corev1.Pod{}, "status.nominatedNodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Status.NominatedNodeName} }).Build()
 	w.create(&resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: driverName},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{

@@ -74,6 +74,8 @@ type endNode struct {
 	Node     *corev1.Node
 	Instance string
 	Now      time.Time
+	// Outdated are pods whose nomination counts no longer.
+	Outdated map[types.UID]bool
 }
 
 func (a endNode) String() string {
@@ -127,11 +129,21 @@ func (a endNode) used(ctx context.Context, e *Executor) (bool, error) {
 	} else if err == nil && !node.Spec.Unschedulable {
 		return true, nil
 	}
-	var pods corev1.PodList
-	if err := e.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": a.Node.Name}); err != nil {
-		return false, fmt.Errorf("list the pods of node %s, without which it is not ended: %w", a.Node.Name, err)
+	for field, uses := range map[string]func(*corev1.Pod) bool{"spec.nodeName": needsNode, "status.nominatedNodeName": a.nominated} {
+		var pods corev1.PodList
+		if err := e.Live.List(ctx, &pods, client.MatchingFields{field: a.Node.Name}); err != nil {
+			return false, fmt.Errorf("list the pods whose %s is %s, without which the node is not ended: %w", field, a.Node.Name, err)
+		}
+		if slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return uses(&pod) }) {
+			return true, nil
+		}
 	}
-	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return needsNode(&pod) }), nil
+	return false, nil
+}
+
+// nominated reports whether the scheduler still means a pod for the node.
+func (a endNode) nominated(pod *corev1.Pod) bool {
+	return view.NominatedFor(pod) == a.Node.Name && !a.Outdated[pod.UID]
 }
 
 // undo says in the group's status that the node does not end.

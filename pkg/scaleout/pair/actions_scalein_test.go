@@ -95,6 +95,8 @@ func TestANodeEnds(t *testing.T) {
 	daemon.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: &yes}}
 	late := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "late"}, Spec: corev1.PodSpec{NodeName: "n"}}
 	elsewhere := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "elsewhere"}, Spec: corev1.PodSpec{NodeName: "m"}}
+	nominated := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "nominated", UID: "nominated"}, Status: corev1.PodStatus{NominatedNodeName: "n"}}
+	outdated := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "outdated", UID: "outdated"}, Status: corev1.PodStatus{NominatedNodeName: "n"}}
 	for name, test := range map[string]struct {
 		step  view.Step
 		pods  []client.Object
@@ -105,6 +107,8 @@ func TestANodeEnds(t *testing.T) {
 		"once it is recorded":        {view.StepCordoned, []client.Object{daemon, elsewhere}, nil, 1, view.StepEnding},
 		"again":                      {view.StepEnding, nil, nil, 1, view.StepEnding},
 		"not with a pod":             {view.StepCordoned, []client.Object{daemon, late}, nil, 0, ""},
+		"not with a nominated pod":   {view.StepCordoned, []client.Object{outdated, nominated}, nil, 0, ""},
+		"nominated for too long":     {view.StepCordoned, []client.Object{outdated}, nil, 1, view.StepEnding},
 		"AWS does not answer":        {view.StepCordoned, nil, errors.New("timeout"), 1, view.StepEnding},
 		"AWS refuses":                {view.StepCordoned, nil, ErrRefused, 1, view.StepEmpty},
 		"AWS refuses the next time":  {view.StepEnding, nil, ErrRefused, 1, view.StepEmpty},
@@ -125,7 +129,7 @@ func TestANodeEnds(t *testing.T) {
 				seen = markedNode(view.StepCordoned)
 			}
 			e := &Executor{Client: c, Live: liveReader{c}, Nodegroups: aws}
-			result := &Result{Actions: []Action{endNode{Group: eksGroup("p5", "p5"), Node: seen, Instance: "i-1", Now: epoch.Add(time.Hour)}}, Status: map[string]GroupStatus{}}
+			result := &Result{Actions: []Action{endNode{Group: eksGroup("p5", "p5"), Node: seen, Instance: "i-1", Now: epoch.Add(time.Hour), Outdated: map[types.UID]bool{"outdated": true}}}, Status: map[string]GroupStatus{}}
 			if err := e.Do(t.Context(), result); !errors.Is(err, test.fails) {
 				t.Errorf("error %v", err)
 			}
@@ -195,11 +199,14 @@ func (r liveReader) List(ctx context.Context, list client.ObjectList, options ..
 
 type podFields struct{ *corev1.Pod }
 
-func (p podFields) Has(field string) bool { return field == "spec.nodeName" }
+func (p podFields) Has(field string) bool { return p.Get(field) != "" }
 
 func (p podFields) Get(field string) string {
-	if field != "spec.nodeName" {
-		return ""
+	switch field {
+	case "spec.nodeName":
+		return p.Spec.NodeName
+	case "status.nominatedNodeName":
+		return p.Status.NominatedNodeName
 	}
-	return p.Spec.NodeName
+	return ""
 }

@@ -137,7 +137,7 @@ func (s *shrinking) cordon(node *view.NodeState) {
 }
 
 func (s *shrinking) end(node *view.NodeState) {
-	s.actions = append(s.actions, endNode{Group: s.group.Object, Node: node.Object, Instance: instanceID(node.Object), Now: s.s.Now})
+	s.actions = append(s.actions, endNode{Group: s.group.Object, Node: node.Object, Instance: instanceID(node.Object), Now: s.s.Now, Outdated: s.s.View.Nominated.Outdated})
 	s.again = sooner(s.again, s.s.Now.Add(pollNodes))
 }
 

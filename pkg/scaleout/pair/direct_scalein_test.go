@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -66,6 +67,9 @@ func TestEmptyNodesEnd(t *testing.T) {
 		}, inUse},
 		"a pod is to go there": {view.StepCordoned, time.Minute, func(c *calling) {
 			c.Decision.Kinds = []scaleout.Kind{{Pods: []scaleout.PodDecision{{Outcome: scaleout.FitsNode, Node: "node-0"}}}}
+		}, uncordon},
+		"a pod is nominated": {view.StepCordoned, time.Minute, func(c *calling) {
+			c.View.Nominated.Nodes = map[types.UID]string{"p": "node-0"}
 		}, uncordon},
 		"headroom is kept there": {view.StepCordoned, time.Minute, func(c *calling) {
 			c.Decision.Headroom = []scaleout.HeadroomDecision{{Nodes: []string{"node-0"}}}

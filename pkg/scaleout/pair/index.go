@@ -27,8 +27,8 @@ type index struct {
 	coming    map[string]bool
 	comingAll bool
 	taken     taken
-	// podsOn are the pods that nodes have, by the node's name, and used the nodes on which pods
-	// are to go, or headroom is kept.
+	// podsOn are the pods that nodes have, by the node's name, and used the nodes for which pods
+	// are planned or nominated, or on which headroom is kept.
 	podsOn map[string][]*corev1.Pod
 	used   map[string]bool
 	// lastEvent is when Cluster Autoscaler last said anything of a pod.
@@ -52,6 +52,9 @@ func newIndex(s *Situation) *index {
 	}
 	for _, pod := range s.View.Pending {
 		x.pending[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = pod
+	}
+	for _, node := range s.View.Nominated.Nodes {
+		x.used[node] = true
 	}
 	for _, node := range s.View.Nodes {
 		x.podsOn[node.Object.Name] = node.Pods

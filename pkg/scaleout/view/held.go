@@ -26,7 +26,7 @@ func (r *reading) held() map[types.UID]scaleout.Hold {
 	}
 	held := map[types.UID]scaleout.Hold{}
 	for _, pod := range r.pods.pending {
-		if why := heldBy(pod, claims); why != "" {
+		if why := heldBy(pod, claims, r.nominated.Nodes[pod.UID] != ""); why != "" {
 			held[pod.UID] = scaleout.Hold{Why: why}
 		} else if why := unused(pod, r.Now); why != "" {
 			held[pod.UID] = scaleout.Hold{Why: why, Unused: true}
@@ -35,8 +35,9 @@ func (r *reading) held() map[types.UID]scaleout.Hold {
 	return held
 }
 
-// heldBy is why a pod is held; empty: it is not. A pod with scheduling gates is the planner's to tell.
-func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool) string {
+// heldBy is why a pod is held; empty: it is not. The planner handles pods with scheduling gates, and
+// puts those that are nominated on their nodes.
+func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool, nominated bool) string {
 	if len(pod.Spec.SchedulingGates) > 0 {
 		return ""
 	}
@@ -44,13 +45,10 @@ func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool) string {
 		return fmt.Sprintf("its priority is %d, and for pods below %d no nodes are added: give it a PriorityClass of %d or more, or wait until devices are free",
 			*pod.Spec.Priority, expendable, expendable)
 	}
-	if node := pod.Status.NominatedNodeName; node != "" {
-		return fmt.Sprintf("the scheduler makes room for it on node %s", node)
-	}
 	if claim := missingClaim(pod, claims); claim != "" {
 		return fmt.Sprintf("its claim %q is not made: see the pod's Events for what refuses it, such as a ResourceQuota", claim)
 	}
-	if !Tried(pod) {
+	if !Tried(pod) && !nominated {
 		return fmt.Sprintf("scheduler %q has not tried to place it: see that a scheduler of that name runs", pod.Spec.SchedulerName)
 	}
 	return ""

@@ -34,7 +34,7 @@ func TestAPodIsHeldUntilANodeWouldHelpIt(t *testing.T) {
 			pod.Spec.SchedulingGates, pod.Status.Conditions = []corev1.PodSchedulingGate{{Name: "g"}}, nil
 		}, ""},
 		"gates have just gone": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, "has not tried"},
-		"preempts":             {func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" }, "makes room for it on node n1"},
+		"nominated long ago":   {func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" }, ""},
 		"expendable":           {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-11) }, "its priority is -11"},
 		"lowest that is not":   {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-10) }, ""},
 		"claim that the pod names": {func(pod *corev1.Pod) {
@@ -47,7 +47,7 @@ func TestAPodIsHeldUntilANodeWouldHelpIt(t *testing.T) {
 			pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: ptr.To("p-gpu")}}
 			pod.Status.Conditions = []corev1.PodCondition{scheduled(corev1.ConditionFalse, corev1.PodReasonUnschedulable)}
 			test.change(pod)
-			got := heldBy(pod, map[types.NamespacedName]bool{{Namespace: "default", Name: "p-gpu"}: true})
+			got := heldBy(pod, map[types.NamespacedName]bool{{Namespace: "default", Name: "p-gpu"}: true}, false)
 			if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
 				t.Errorf("held by %q, want %q", got, test.want)
 			}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +21,8 @@ type Memo struct {
 	decoded     table[[sha256.Size]byte, *template.Template]
 	learned     table[learnKey, *template.Template]
 	comparisons table[compareKey, comparison]
+	// nominations has when each was first seen.
+	nominations table[nomination, time.Time]
 	// selectors are forgotten when there are too many.
 	selectors *devices.Selectors
 }
@@ -33,6 +36,7 @@ func (m *Memo) endRead() {
 	m.decoded.dropUnread()
 	m.learned.dropUnread()
 	m.comparisons.dropUnread()
+	m.nominations.dropUnread()
 }
 
 type predictionKey struct{ group, instanceType, policies string }

@@ -57,6 +57,9 @@ type View struct {
 	// Placeholders are the pods that the controller has made, whatever their phase.
 	Placeholders []*corev1.Pod
 
+	// Nominated are the nominations of pods, also of pods without devices.
+	Nominated Nominations
+
 	// Daemons are the DaemonSets of the cluster.
 	Daemons []Daemon
 }
@@ -134,6 +137,7 @@ type reading struct {
 	policyKey string
 	members   membership
 	daemons   []Daemon
+	nominated Nominations
 	// eks has answers of EKS by the group's name.
 	eks map[string]Nodegroup
 }
@@ -146,6 +150,7 @@ func newReading(all *objects, o Options) *reading {
 	r.policyKey = versionsOf(r.policies)
 	r.members = members(living(all.groups.Items), all.nodes.Items)
 	r.daemons = DaemonsOf(all.daemonSets.Items)
+	r.nominated = r.nominations()
 	return r
 }
 
@@ -154,6 +159,7 @@ func (r *reading) view() *View {
 		Snapshot: scaleout.Snapshot{
 			Pending:        r.pods.pending,
 			Held:           r.held(),
+			Nominated:      r.nominated.Nodes,
 			Claims:         pointers(r.claims.Items),
 			ClaimTemplates: pointers(r.claimTemplates.Items),
 			Classes:        pointers(r.classes.Items),
@@ -164,6 +170,8 @@ func (r *reading) view() *View {
 		Nodegroups:   r.eks,
 		Placeholders: r.pods.placeholders,
 		Daemons:      r.daemons,
+		Nominated:    r.nominated,
+		Again:        r.nominated.again,
 	}
 	starting := map[string]bool{}
 	for _, object := range r.members.groups {

@@ -1,0 +1,69 @@
+package view
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// nominationHolds is how long a nomination counts. A scheduler may wait for ten minutes until a
+// volume is bound or a device is attached (VolumeBindingArgs.bindTimeoutSeconds, and
+// DynamicResourcesArgs.bindingTimeout). After that it has given up on the node, and may have left
+// the field as it was: Kubernetes 1.34 does (kubernetes/kubernetes#133276).
+const nominationHolds = 15 * time.Minute
+
+// Nominations are the nodes for which a scheduler has nominated pods that are on no node: the
+// scheduler makes room there, binds volumes, or waits for the rest of a gang.
+type Nominations struct {
+	// Nodes has the nodes' names by pod, for nodes that exist, and nominations that count.
+	Nodes map[types.UID]string
+	// Outdated are the pods that have been nominated for one node for too long.
+	Outdated map[types.UID]bool
+	// again is when the first of Nodes will be outdated; zero: there is none.
+	again time.Time
+}
+
+// nomination is one of a pod for a node.
+type nomination struct {
+	pod  types.UID
+	node string
+}
+
+// nominations reads those of all pods, with devices or without. A pod does not say when it was
+// nominated. What counts is when a Read with the same Memo first saw it, so that a controller that
+// has just begun to lead waits once more.
+func (r *reading) nominations() Nominations {
+	n := Nominations{Nodes: map[types.UID]string{}, Outdated: map[types.UID]bool{}}
+	exists := make(map[string]bool, len(r.nodes.Items))
+	for i := range r.nodes.Items {
+		exists[r.nodes.Items[i].Name] = planned(&r.nodes.Items[i]) != nil
+	}
+	for i := range r.objects.pods.Items {
+		pod := &r.objects.pods.Items[i]
+		node := NominatedFor(pod)
+		if !exists[node] {
+			continue
+		}
+		since := r.Memo.nominations.get(nomination{pod: pod.UID, node: node}, func() time.Time { return r.Now })
+		end := since.Add(nominationHolds)
+		if !r.Now.Before(end) {
+			n.Outdated[pod.UID] = true
+			continue
+		}
+		n.Nodes[pod.UID] = node
+		if n.again.IsZero() || end.Before(n.again) {
+			n.again = end
+		}
+	}
+	return n
+}
+
+// NominatedFor is the name of the node for which a pod without a node is nominated; empty: there
+// is none.
+func NominatedFor(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || ended(pod) {
+		return ""
+	}
+	return pod.Status.NominatedNodeName
+}
