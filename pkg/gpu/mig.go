@@ -42,7 +42,8 @@ type Instance struct {
 type MIGDevice struct {
 	// ComputeID is NVML's compute instance ID, unique within the Instance.
 	ComputeID int
-	// UUID is NVML's "MIG-..." identifier. It changes with every creation.
+	// UUID is NVML's "MIG-..." identifier. The driver derives it from the place on the GPU: one that
+	// is made in the place of another has it again.
 	UUID string
 	// Slices is the number of compute slices, at most the Instance's.
 	Slices int

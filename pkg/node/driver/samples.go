@@ -74,12 +74,13 @@ func (d *Driver) tallies() map[journal.State]journal.Tally {
 
 // held are the devices that prepared claims hold, each once, however many claims share
 // it. Who only looks at a device does not hold it. The figures of a share are those of
-// what is shared: NVML tells no others.
+// what is shared: NVML tells no others. Those of a partition that is gone would be
+// of whatever is in its place.
 func held(prepared []journal.Record) []sample.Device {
 	var devices []sample.Device
 	for _, record := range prepared {
 		for _, device := range record.Devices {
-			if device.AdminAccess {
+			if device.AdminAccess || device.Partition.Gone {
 				continue
 			}
 			uuid := device.DeviceUUID()

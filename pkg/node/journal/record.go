@@ -140,8 +140,12 @@ type Partition struct {
 	// Foreign: somebody else has made it. It is handed out and never destroyed.
 	// Without a UUID, nothing of ours is in its place, or not any more.
 	Foreign bool
+	// Gone: it was made here, and was seen to be destroyed while its claim had it. Whatever is
+	// in its place later is somebody else's, also with the same UUID.
+	Gone bool
 	// UUID is the MIG device's. It is empty until the partition is made; until
-	// then the IDs, which NVML uses again, mean nothing.
+	// then the IDs, which NVML uses again, mean nothing. It is no identity: the driver
+	// derives it from the place, so that another partition there has it, too.
 	UUID                  string
 	InstanceID, ComputeID int
 
@@ -257,6 +261,7 @@ func (p *Partition) fields() []field {
 		{"start", &p.Start},
 		{"size", &p.Size},
 		{"foreign", &p.Foreign},
+		{"gone", &p.Gone},
 		{"uuid", &p.UUID},
 		{"instanceID", &p.InstanceID},
 		{"computeID", &p.ComputeID},

@@ -15,7 +15,9 @@ import (
 // device is a GPU of a session, and the handles on it that are known. A handle is only a hint:
 // what it stands for may be destroyed, and NVML may use it again. So an instance is only
 // changed by its handle right after its MIG device has answered with the UUID that was read
-// together with it: a device that is still there was never destroyed, nor what it lies in.
+// together with it: the handle then stands for what is in that place of the GPU, of which the driver
+// derives the UUID. It is not proof that nothing was destroyed there meanwhile: whose the
+// instance is has to be known by who has looked (prepare.Preparer.Seen).
 type device struct {
 	nvml.Device
 	uuid    string

@@ -2,6 +2,7 @@ package nvml_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -79,15 +80,17 @@ func TestALookSeesAnInstanceMadeInThePlaceOfAnother(t *testing.T) {
 	last := g.Instances[len(g.Instances)-1]
 	must(t, w.library.DestroyComputeInstance(g.UUID, last.ID, last.Devices[0].ComputeID))
 	must(t, w.library.DestroyInstance(g.UUID, last.ID))
-	id, err := w.library.CreateInstance(g.UUID, last.ProfileID, last.Start, last.Size)
+	const withMediaExtensions = 20
+	id, err := w.library.CreateInstance(g.UUID, withMediaExtensions, last.Start, last.Size)
 	must(t, err)
 	made, err := w.library.CreateComputeInstance(g.UUID, id)
 	must(t, err)
+	if made.UUID != last.Devices[0].UUID {
+		t.Fatalf("the next MIG device has the UUID %s, want %s again", made.UUID, last.Devices[0].UUID)
+	}
 	w.look()
-	for _, instance := range w.gpus[0].Instances {
-		if instance.Start == last.Start && (len(instance.Devices) != 1 || instance.Devices[0].UUID != made.UUID) {
-			t.Errorf("at memory slice %d the look sees %+v, want %s; %s was there before", last.Start, instance.Devices, made.UUID, last.Devices[0].UUID)
-		}
+	if !slices.ContainsFunc(w.gpus[0].Instances, func(i gpu.Instance) bool { return i.Start == last.Start && i.ProfileID == withMediaExtensions }) {
+		t.Errorf("the look sees %+v, want an instance of another profile at memory slice %d", w.gpus[0].Instances, last.Start)
 	}
 }
 
@@ -120,27 +123,21 @@ func TestLooksSeeWhatChanges(t *testing.T) {
 			}
 		}
 	}
-	create := func(t *testing.T, w *watched, start int) {
+	create := func(t *testing.T, w *watched, profile string, start int) {
 		t.Helper()
-		_, err := w.machine.CreateInstance(0, "1g.10gb", &start)
+		_, err := w.machine.CreateInstance(0, profile, &start)
 		must(t, err)
 	}
 	w := watch(t, "p5.48xlarge", partitioned(t))
 	w.look()
 	destroy(t, w, 3)
 	w.looks(1, "an instance that goes", first(6))
-	create(t, w, 3)
+	create(t, w, "1g.10gb", 3)
 	w.looks(1, "an instance that comes", first(7))
-	before := w.gpus[0].Instances
 	destroy(t, w, 3)
-	create(t, w, 3) // takes the same place, with the same ID
+	create(t, w, "1g.10gb+me", 3) // takes the same place, with the same ID and UUID
 	w.looks(40, "an instance that takes the place of another", func(gpus []gpu.GPU) bool {
-		for i, instance := range gpus[0].Instances {
-			if instance.Devices[0].UUID != before[i].Devices[0].UUID {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(gpus[0].Instances, func(i gpu.Instance) bool { return i.Start == 3 && i.ProfileID == 20 })
 	})
 	checkInstances(t, w.gpus[0], w.machine)
 	for start := range 7 {

@@ -62,8 +62,9 @@ const lookAttempts = 3
 // discover looks at the GPUs and tells the instances that were made here from others.
 // Claims may be prepared and unprepared meanwhile, also by another process. An instance
 // has its record before it is made and until it is gone, so one that is seen both before
-// and after the records are read, and that none of them names, is somebody else's. Looks
-// that contradict each other are taken again.
+// and after the records are read, and that none of them names, is somebody else's. The records
+// are read after the second look, too: an instance in the place of another can have its UUID.
+// Looks that contradict each other are taken again.
 func (o *Offer) discover(ctx context.Context, look look) (found findings, err error) {
 	found.node = o.seen
 	var sure bool
@@ -72,10 +73,24 @@ func (o *Offer) discover(ctx context.Context, look look) (found findings, err er
 			break
 		}
 	}
+	o.foreign = nil // what an earlier look knew may have made place for a claim's by now
 	if sure {
 		o.foreign = found.free.GPUs
 	}
+	if err == nil {
+		o.noteGone(ctx, found)
+	}
 	return found, err
+}
+
+// noteGone is what keeps an administrator's partition from being taken for a claim's that was in its place.
+func (o *Offer) noteGone(ctx context.Context, found findings) {
+	if !slices.ContainsFunc(found.held, func(d journal.Device) bool { return prepare.Missing(d, found.node.GPUs) }) {
+		return
+	}
+	if err := o.Claims.Seen(ctx, found.node.GPUs); err != nil {
+		klog.FromContext(ctx).Error(err, "A partition of a claim was destroyed, which could not be written down; the next look tries again")
+	}
 }
 
 // lookTwice is not sure when an instance had other devices the second time, as when a
@@ -89,11 +104,9 @@ func (o *Offer) lookTwice(ctx context.Context, look look, before gpu.Node) (foun
 	if err != nil {
 		return findings{}, false, err
 	}
-	others := without(first.node, func(g gpu.GPU, instance gpu.Instance) bool {
-		return slices.ContainsFunc(held, func(d journal.Device) bool { return prepare.Made(d, g.UUID, instance) })
-	})
+	others := without(first.node, madeFor(held))
 	doubtful := without(others, func(g gpu.GPU, instance gpu.Instance) bool {
-		_, same := seen(o.foreign, g.UUID, instance) // MIG devices of others never become ours
+		_, same := seen(o.foreign, g.UUID, instance) // a place is only offered after a look that showed it free
 		return same && len(instance.Devices) > 0
 	})
 	if !slices.ContainsFunc(doubtful.GPUs, hasInstances) {
@@ -103,14 +116,24 @@ func (o *Offer) lookTwice(ctx context.Context, look look, before gpu.Node) (foun
 	if err != nil {
 		return findings{}, false, err
 	}
+	if held, err = o.Claims.Held(ctx); err != nil {
+		return findings{}, false, err
+	}
 	sure = true
-	free := without(second.node, func(g gpu.GPU, instance gpu.Instance) bool {
+	free := without(without(second.node, madeFor(held)), func(g gpu.GPU, instance gpu.Instance) bool {
 		there, same := seen(others.GPUs, g.UUID, instance)
 		sure = sure && there == same
 		return !same
 	})
 	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
 	return findings{second, free, held}, sure, nil
+}
+
+// madeFor matches the instances that were made for some of the devices that claims have.
+func madeFor(held []journal.Device) func(gpu.GPU, gpu.Instance) bool {
+	return func(g gpu.GPU, instance gpu.Instance) bool {
+		return slices.ContainsFunc(held, func(d journal.Device) bool { return prepare.Made(d, g.UUID, instance) })
+	}
 }
 
 func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }

@@ -1,6 +1,7 @@
 package offer
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -82,6 +84,61 @@ func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// claimsBetween has something happen after the records were read for the first time.
+type claimsBetween struct {
+	Claims
+	happens func()
+}
+
+func (c *claimsBetween) Held(ctx context.Context) ([]journal.Device, error) {
+	held, err := c.Claims.Held(ctx)
+	if c.happens != nil {
+		c.happens()
+		c.happens = nil
+	}
+	return held, err
+}
+
+// A partition that takes the place of another has its UUID, and passes for the one that was
+// there at the first look and that no record named.
+func TestDiscoverTellsAPartitionFromTheOneBefore(t *testing.T) {
+	r := newShared(t)
+	before, after := fixture.Claim("before", fixture.Result("r", ownDevice)), fixture.Claim("after", fixture.Result("r", ownDevice))
+	_, err := r.preparer.Prepare(t.Context(), before)
+	must(t, err)
+	r.Claims = &claimsBetween{r.Claims, func() {
+		_, err := r.preparer.Prepare(t.Context(), after)
+		must(t, err)
+	}}
+	found, err := r.discover(t.Context(), r.looking(func(looked int, _ *gpu.Node) {
+		if looked == 1 {
+			must(t, r.preparer.Unprepare(t.Context(), before.UID))
+		}
+	}))
+	must(t, err)
+	if got := found.free.GPUs[0].Instances; len(got) > 0 {
+		t.Errorf("the partition of a claim passes for somebody else's: %+v", got)
+	}
+}
+
+// A look that does not show the partition of a claim is written down.
+func TestALookNotesAPartitionThatIsGone(t *testing.T) {
+	r := newShared(t)
+	claim := fixture.Claim("c", fixture.Result("r", ownDevice))
+	devices, err := r.preparer.Prepare(t.Context(), claim)
+	must(t, err)
+	must(t, r.machine.DestroyInstance(0, devices[0].Partition.InstanceID))
+	must(t, r.offerChanges(t.Context()))
+	start := devices[0].Partition.Start
+	_, err = r.machine.CreateInstance(0, "3g.40gb", &start)
+	must(t, err)
+	must(t, r.offerChanges(t.Context()))
+	must(t, r.preparer.Unprepare(t.Context(), claim.UID))
+	if left := r.machine.Instances(0); len(left) != 1 {
+		t.Errorf("got the instances %+v, want the administrator's", left)
 	}
 }
 

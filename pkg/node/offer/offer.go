@@ -62,6 +62,8 @@ type Hardware struct {
 type Claims interface {
 	// Held are the devices that claims have, or may have.
 	Held(ctx context.Context) ([]journal.Device, error)
+	// Seen notes which partitions of claims a look at GPUs has shown to be destroyed.
+	Seen(ctx context.Context, gpus []gpu.GPU) error
 	// SetNode replaces what claims are prepared with.
 	SetNode(node prepare.Node)
 }

@@ -60,8 +60,8 @@ func TestFewCallsOfNVML(t *testing.T) {
 	atMost(0, "the end of a whole GPU", func() { unprepare(t, p, whole) })
 }
 
-// What somebody else has put in the place of a partition is not taken for it, although NVML's
-// handles of the partition are known.
+// What an administrator has put in the place of a partition that was gone is not taken for it,
+// although it has its UUID and NVML's handles of the partition are known.
 func TestKnownHandlesDestroyNothingOfOthers(t *testing.T) {
 	r := newMIGRig(t)
 	p := r.startMIG(t, nil)
@@ -70,9 +70,13 @@ func TestKnownHandlesDestroyNothingOfOthers(t *testing.T) {
 	if err := r.machine.DestroyInstance(0, device.Partition.InstanceID); err != nil {
 		t.Fatal(err)
 	}
+	r.lookAt(t, p)
 	other := r.foreign(t, 0, "3g.40gb", device.Partition.Start)
 	if other.ID != device.Partition.InstanceID {
 		t.Fatalf("the other instance has the ID %d, want that of the partition", other.ID)
+	}
+	if got := other.ComputeInstances[0].UUID; got != device.Partition.UUID {
+		t.Fatalf("the other instance has the UUID %s, want that of the partition", got)
 	}
 	unprepare(t, p, claim)
 	if left := r.machine.Instances(0); len(left) != 1 || len(left[0].ComputeInstances) != 1 || left[0].ComputeInstances[0].UUID != other.ComputeInstances[0].UUID {

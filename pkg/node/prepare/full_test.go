@@ -14,14 +14,7 @@ import (
 // is told why it waits.
 func TestAFullDisk(t *testing.T) {
 	r := newMIGRigOf(t, 1)
-	if err := syscall.Mount("none", r.dir, "tmpfs", 0, "size=64k,nr_inodes=40"); err != nil {
-		t.Skipf("mounting is not allowed here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(r.dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	smallDisk(t, r.dir)
 	p, before := r.startMIG(t, nil), r.instances()
 	going, coming := r.allocated("going", small0), r.allocated("coming", small1)
 	prepare(t, p, going)
@@ -38,6 +31,19 @@ func TestAFullDisk(t *testing.T) {
 	prepare(t, p, coming)
 	unprepare(t, p, coming)
 	r.expectMIG(t, p, before)
+}
+
+// smallDisk mounts one that fill soon fills.
+func smallDisk(t *testing.T, dir string) {
+	t.Helper()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k,nr_inodes=40"); err != nil {
+		t.Skipf("mounting is not allowed here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // fill leaves neither a byte nor an inode, until it is undone.

@@ -125,7 +125,7 @@ func (s *makePartition) endStale(ctx context.Context, tools Tools) error {
 }
 
 func (s *makePartition) undo(_ context.Context, tools Tools) error {
-	if s.device.Partition.Foreign {
+	if !ours(*s.device) {
 		return nil
 	}
 	instance, err := ownInstance(tools.MIG, s.device)

@@ -21,11 +21,12 @@ func (migDevice) edits(device journal.Device, edits Edits) (cdispec.ContainerEdi
 	return edits.Partition(device.UUID, device.Partition.InstanceID, device.Partition.ComputeID)
 }
 
-// exists tells whether a MIG device is where its record says. Its UUID is enough: it is never
-// given again.
+// exists reports whether a MIG device is where its record says. Its UUID is no proof that it is the
+// same one: the driver derives it from the place (nvGenerateSmcUuid in gpu_uuid.c of
+// NVIDIA/open-gpu-kernel-modules). So one that was seen to be gone does not come back.
 func exists(device journal.Device, mig MIG) (bool, error) {
 	partition := device.Partition
-	if partition.UUID == "" {
+	if partition.UUID == "" || partition.Gone {
 		return false, nil
 	}
 	uuid, err := mig.DeviceAt(device.UUID, partition.InstanceID, partition.ComputeID)

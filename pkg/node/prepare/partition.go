@@ -52,14 +52,14 @@ func findPlace(device *journal.Device, mig MIG) error {
 	return nil
 }
 
-// ours tells whether a recorded device is a partition that is made and unmade here.
+// ours reports whether a recorded device is a partition that is made and unmade here.
 func ours(device journal.Device) bool {
-	return device.Shape == gpu.BasePartition && !device.Partition.Foreign
+	return device.Shape == gpu.BasePartition && !device.Partition.Foreign && !device.Partition.Gone
 }
 
-// isInstance tells whether a record's partition is this instance, which is on the
-// GPU of the record: by the MIG device's UUID once it is known, else by the
-// place. An instance without a device is one that is being made or unmade.
+// isInstance reports whether an instance can be a record's partition, on the
+// GPU of the record: by the place, and by the MIG device's UUID once it is known, which differs
+// where it is for another engine. An instance without a device is one that is being made or unmade.
 func isInstance(partition journal.Partition, instance gpu.Instance) bool {
 	if partition.ProfileID != instance.ProfileID || partition.Start != instance.Start {
 		return false

@@ -73,6 +73,15 @@ func (r *migRig) free(t testing.TB, p *Preparer) gpu.Node {
 	return node
 }
 
+// lookAt has the plugin look at the GPUs, as it does from time to time.
+func (r *migRig) lookAt(t *testing.T, p *Preparer) {
+	t.Helper()
+	node, unreadable, err := r.library.Discover()
+	if err := errors.Join(append(unreadable, err, p.Seen(testContext(t), node.GPUs))...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (r *migRig) uuid(index int) string { return r.machine.GPUs()[index].UUID }
 
 // allocated is a claim that has these devices, a request each.

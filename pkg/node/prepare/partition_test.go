@@ -164,11 +164,17 @@ func destroy(t *testing.T, r *migRig, index int) {
 }
 
 func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
-	for name, change := range map[string]func(t *testing.T, r *migRig) (foreign bool){
-		"destroyed":           func(t *testing.T, r *migRig) bool { destroy(t, r, 0); return false },
-		"and MIG disabled":    func(t *testing.T, r *migRig) bool { destroy(t, r, 0); return disable(t, r) },
-		"and made by another": func(t *testing.T, r *migRig) bool { destroy(t, r, 0); r.foreign(t, 0, "3g.40gb", 4); return true },
-		"with a compute instance left out": func(t *testing.T, r *migRig) bool {
+	for name, change := range map[string]func(t *testing.T, r *migRig, p *Preparer) (foreign bool){
+		"destroyed":        func(t *testing.T, r *migRig, _ *Preparer) bool { destroy(t, r, 0); return false },
+		"and seen so":      func(t *testing.T, r *migRig, p *Preparer) bool { destroy(t, r, 0); r.lookAt(t, p); return false },
+		"and MIG disabled": func(t *testing.T, r *migRig, _ *Preparer) bool { destroy(t, r, 0); return disable(t, r) },
+		"seen so, and made by another": func(t *testing.T, r *migRig, p *Preparer) bool {
+			destroy(t, r, 0)
+			r.lookAt(t, p)
+			r.foreign(t, 0, "3g.40gb", 4)
+			return true
+		},
+		"with a compute instance left out": func(t *testing.T, r *migRig, _ *Preparer) bool {
 			instance := r.machine.Instances(0)[0]
 			if err := r.library.DestroyComputeInstance(r.uuid(0), instance.ID, 0); err != nil {
 				t.Fatal(err)
@@ -182,11 +188,11 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 				p := r.startMIG(t, nil)
 				claim := r.allocated("c", big0)
 				prepare(t, p, claim)
-				foreign := change(t, r)
+				corrected := correctionsOf(t)
+				foreign := change(t, r, p)
 				before := r.instances()
 				switch {
 				case next == "reconcile":
-					corrected := correctionsOf(t)
 					reconcile(t, p)
 					reconcile(t, p) // nothing is left to put right
 					if got := corrected(); got != "cdi-withdrawn 1" {

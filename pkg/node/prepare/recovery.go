@@ -166,11 +166,12 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 		return err
 	}
 	if !intact {
+		unnoted := p.noteGone(ctx, record, node)
 		klog.FromContext(ctx).Info("A partition of a claim was destroyed by somebody else; its containers cannot be restarted until the claim is prepared again", "claim", klog.KRef(claim.Namespace, claim.Name), "uid", claim.UID)
 		if !p.CDI.Has(claim.UID) {
-			return p.CDI.Remove(claim.UID) // of what remains
+			return errors.Join(unnoted, p.CDI.Remove(claim.UID)) // of what remains
 		}
-		return specWithdrawn.corrected(p.CDI.Remove(claim.UID))
+		return errors.Join(unnoted, specWithdrawn.corrected(p.CDI.Remove(claim.UID)))
 	}
 	if p.CDI.Has(claim.UID) {
 		return nil

@@ -435,31 +435,36 @@ func TestALostGPUThatWasShared(t *testing.T) {
 // next, and each share's own is told apart.
 func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 	for _, device := range []string{slicedSmall, servedBig} {
-		t.Run(device, func(t *testing.T) {
-			r := newShareRig(t)
-			p := r.startShares(t, nil)
-			one, two, three := r.sharing("one", device), r.sharing("two", device), r.sharing("three", device)
-			first := prepare(t, p, one)[0].Partition
-			prepare(t, p, two)
-			if err := r.library.DestroyComputeInstance(r.uuid(0), first.InstanceID, first.ComputeID); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.library.DestroyInstance(r.uuid(0), first.InstanceID); err != nil {
-				t.Fatal(err)
-			}
-			later := prepare(t, p, three)[0].Partition
-			if later.UUID == first.UUID {
-				t.Fatalf("got %s again", later.UUID)
-			}
-			unprepare(t, p, one)
-			if again := prepare(t, p, two)[0].Partition; again.UUID != later.UUID {
-				t.Errorf("got %s, want that of the other share, %s", again.UUID, later.UUID)
-			}
-			r.expectShares(t, p, two, three)
-			unprepare(t, p, three)
-			unprepare(t, p, two)
-			r.expectShares(t, p)
-		})
+		for _, seen := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, seen: %t", device, seen), func(t *testing.T) {
+				r := newShareRig(t)
+				p := r.startShares(t, nil)
+				one, two, three := r.sharing("one", device), r.sharing("two", device), r.sharing("three", device)
+				first := prepare(t, p, one)[0].Partition
+				prepare(t, p, two)
+				if err := r.library.DestroyComputeInstance(r.uuid(0), first.InstanceID, first.ComputeID); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.library.DestroyInstance(r.uuid(0), first.InstanceID); err != nil {
+					t.Fatal(err)
+				}
+				if seen {
+					r.lookAt(t, p)
+				}
+				later := prepare(t, p, three)[0].Partition
+				if len(r.instances()) != 1 {
+					t.Fatalf("got the instances %v, want one that was made anew", r.instances())
+				}
+				unprepare(t, p, one)
+				if again := prepare(t, p, two)[0].Partition; !reflect.DeepEqual(again, later) {
+					t.Errorf("got %+v, want that of the other share, %+v", again, later)
+				}
+				r.expectShares(t, p, two, three)
+				unprepare(t, p, three)
+				unprepare(t, p, two)
+				r.expectShares(t, p)
+			})
+		}
 	}
 }
 

@@ -31,8 +31,8 @@ func (s suite) migDevices(t *testing.T) {
 			refuses(t, "an unmodelled function of one", gone)(mig.GetFanSpeed())
 			refuses(t, "one by UUID", nvml.ERROR_NOT_FOUND)(lib.DeviceGetHandleByUUID(id))
 			again := fill(t, gi, p.Slices)
-			if uuid(t, migDevice(t, again)) == id {
-				t.Errorf("the next %s has the UUID of the one before", p.Name)
+			if next := uuid(t, migDevice(t, again)); next != id {
+				t.Errorf("the next %s in the same place has the UUID %s, want %s again", p.Name, next, id)
 			}
 			refuses(t, "GetUUID of the one before", gone)(mig.GetUUID())
 			returns(t, "Destroy", nvml.SUCCESS, again.Destroy())

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"crypto/sha1" //nolint:gosec // NVIDIA's driver derives UUIDs with it
+	"encoding/hex"
 	"fmt"
 	"slices"
 
@@ -16,8 +18,6 @@ type instances struct {
 	// devices are the MIG devices, one a compute instance, at their index. One
 	// that goes leaves a hole, which the next one takes.
 	devices []*computeInstance
-	// created counts compute instances: no two ever have the same UUID.
-	created int
 }
 
 // existence is what a handle looks at before it is used.
@@ -171,18 +171,23 @@ func (i *gpuInstance) createCompute(p computeProfile, start *int) (*computeInsta
 		id++
 	}
 	all := &i.gpu.instances
-	all.created++
-	c := &computeInstance{parent: i, id: id, profile: p, start: *start, uuid: i.deviceUUID(id, all.created)}
+	c := &computeInstance{parent: i, id: id, profile: p, start: *start, uuid: i.deviceUUID(*start)}
 	i.compute[id] = c
 	// There are as many indices as slices, of which every device has one.
 	all.devices[slices.Index(all.devices, nil)] = c
 	return c, nvml.SUCCESS
 }
 
-// deviceUUID makes the UUID of a MIG device: one of version 5, as the driver's
-// are, and another one at every creation.
-func (i *gpuInstance) deviceUUID(compute, created int) string {
-	d := []byte(digest(i.gpu.spec.UUID, i.id, fmt.Sprintf("mig %d %d", compute, created))[:32])
+// deviceUUID makes the UUID of a MIG device. NVIDIA's driver derives it, so that an instance
+// in the place of one that was destroyed has the same UUID again, whoever makes it and
+// whatever its profile. Read (nvGenerateSmcUuid in src/nvidia/src/kernel/gpu/gpu_uuid.c of
+// NVIDIA/open-gpu-kernel-modules): version 5, the first 16 bytes of a SHA-1 of the chip's ID, the
+// board's PDI, the ID of the GPU instance and that of an engine, the "sys pipe". Assumed: that a
+// bare machine calls it so, which the GSP's firmware does out of sight, and that the first
+// compute slice stands for the sys pipe. Here the GPU's UUID stands for chip and PDI.
+func (i *gpuInstance) deviceUUID(computeStart int) string {
+	sum := sha1.Sum(fmt.Appendf(nil, "%s SMC %d %d", i.gpu.spec.UUID, i.id, computeStart)) //nolint:gosec // as the driver does
+	d := []byte(hex.EncodeToString(sum[:16]))
 	d[12] = '5'
 	d[16] = "89ab"[d[16]&3]
 	return "MIG-" + hyphenated(d)

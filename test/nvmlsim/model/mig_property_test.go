@@ -100,7 +100,8 @@ type stream struct {
 	machine *Machine
 	device  nvml.Device
 	ledger  ledger
-	uuids   map[string]bool
+	// places are where on the GPU each UUID was seen.
+	places map[string]string
 }
 
 func newStream(t *testing.T, board catalog.Board, seed uint64) *stream {
@@ -113,7 +114,7 @@ gpus: [{board: %s, pciBusID: "0000:53:00.0", pciRoot: "pci0000:44", numaNode: 0,
 `, board.Name))
 	return &stream{
 		t: t, rng: rand.New(rand.NewPCG(seed, 17)), machine: m, device: handle(t, initialised(t, m), 0),
-		ledger: ledger{geometry: *board.MIG}, uuids: map[string]bool{},
+		ledger: ledger{geometry: *board.MIG}, places: map[string]string{},
 	}
 }
 
@@ -204,10 +205,12 @@ func (s *stream) createCompute() {
 		e.cells[cell] = true
 	}
 	uuid, _ := placed.Device.GetUUID()
-	if s.uuids[uuid] {
-		s.t.Fatalf("the UUID %s comes a second time", uuid)
+	parent, _ := e.handle.GetInfo()
+	place := fmt.Sprintf("GPU instance %d, compute slice %d", parent.Id, placed.Placement.Start)
+	if before := s.places[uuid]; before != "" && before != place {
+		s.t.Fatalf("the UUID %s comes a second time, at %s; it was at %s", uuid, place, before)
 	}
-	s.uuids[uuid] = true
+	s.places[uuid] = place
 	e.compute = append(e.compute, ci)
 }
 
@@ -238,7 +241,7 @@ func (s *stream) compare() {
 	if capacity, ret := s.device.GetGpuInstanceRemainingCapacity(info); ret != nvml.SUCCESS || capacity != s.ledger.capacity(p) {
 		s.t.Fatalf("the capacity for %s beside %v is %d (%v), want %d", p.Name, s.ledger.placed, capacity, ret, s.ledger.capacity(p))
 	}
-	ids, minors, indices := map[int]bool{}, map[int]bool{}, map[int]bool{}
+	ids, minors, indices, uuids := map[int]bool{}, map[int]bool{}, map[int]bool{}, map[string]bool{}
 	compute := 0
 	for _, gi := range s.machine.Instances(0) {
 		if ids[gi.ID] || minors[gi.Capability] {
@@ -246,10 +249,10 @@ func (s *stream) compare() {
 		}
 		ids[gi.ID], minors[gi.Capability] = true, true
 		for _, ci := range gi.ComputeInstances {
-			if minors[ci.Capability] || indices[ci.Index] {
-				s.t.Fatalf("two MIG devices have capability %d or index %d", ci.Capability, ci.Index)
+			if minors[ci.Capability] || indices[ci.Index] || uuids[ci.UUID] {
+				s.t.Fatalf("two MIG devices have capability %d, index %d or the UUID %s", ci.Capability, ci.Index, ci.UUID)
 			}
-			minors[ci.Capability], indices[ci.Index] = true, true
+			minors[ci.Capability], indices[ci.Index], uuids[ci.UUID] = true, true, true
 			compute++
 		}
 	}
