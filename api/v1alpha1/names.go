@@ -22,11 +22,13 @@ const (
 	AnnotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	AnnotationProtected         = "mica.gpu/protected-for"
 
-	// AnnotationScaleUpDelay is Cluster Autoscaler's: how old a pod is before it adds a node for the
-	// pod. ScaleUpDelay, which is a hundred years, is on pods under a GPUBudget: no node is added for
-	// them but those that the controller asks for.
+	// AnnotationScaleUpDelay is Cluster Autoscaler's: how old a pod has to be before a node is added
+	// for it. The controller sets it on pods that it plans under a GPUBudget, for as long as it renews
+	// it, or to ScaleUpDelayForever, which is a hundred years. AnnotationDelayBefore beside it has the
+	// value that was there before, which is empty if there was none.
 	AnnotationScaleUpDelay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
-	ScaleUpDelay           = "876000h"
+	AnnotationDelayBefore  = "mica.gpu/scale-up-delay-before"
+	ScaleUpDelayForever    = "876000h"
 
 	// AnnotationScaleIn is on nodes of pairing direct that are empty, with how far their end is,
 	// and since when: "empty", "cordoned" or "ending", and a time as in RFC 3339.

@@ -29,6 +29,7 @@ type flags struct {
 	startupTaints, startupTaintPrefixes []string
 	awsRegion, eksEndpoint, eksCluster  string
 	discovery                           discovery
+	budgetsFailClosed                   bool
 
 	kedaPort                               int
 	kedaTLSDir, kedaProfiles               string
@@ -66,6 +67,7 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", autoscaler.StatusName, "Name of the ConfigMap with Cluster Autoscaler's status.")
 	set.StringArrayVar(&f.startupTaints, "startup-taint", nil, "Key of a taint that new nodes lose once they have started, as in Cluster Autoscaler's flag. Can be given several times; the usual ones are known.")
 	set.StringArrayVar(&f.startupTaintPrefixes, "startup-taint-prefix", nil, "Prefix of keys of such taints, as in Cluster Autoscaler's flag. Can be given several times.")
+	set.BoolVar(&f.budgetsFailClosed, "budgets-fail-closed", false, "Keep pods under a GPUBudget from Cluster Autoscaler for ever, also while no controller runs. Otherwise they are left to it an hour after the controller has last run.")
 	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")

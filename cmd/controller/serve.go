@@ -130,6 +130,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		Placeholder:   f.placeholder,
 		Autoscaler:    types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
 		DiscoverNodes: f.discovery != discoverOff,
+		FailClosed:    f.budgetsFailClosed,
 	}
 	options.Placeholder.Namespace = cmp.Or(f.placeholder.Namespace, f.namespace)
 	if nodegroups != nil {

@@ -142,9 +142,14 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 		"an address":                        {func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }, "nothing else", nil},
 		"the states of containers":          {func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true}} }, "nothing else", nil},
 		"everything but its own gone":       {func(p *corev1.Pod) { p.Status = corev1.PodStatus{Conditions: []corev1.PodCondition{ours}} }, "nothing else", nil},
-		"kept from the autoscaler":          {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, "", nil},
+		"kept from the autoscaler":          {func(p *corev1.Pod) { p.Annotations = keptFor("1h0m0s", "") }, "", nil},
+		"kept for ever":                     {func(p *corev1.Pod) { p.Annotations = keptFor(aHundred, "") }, "", nil},
+		"kept without a mark":               {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: aHundred} }, "while it notes the value before", nil},
+		"kept with a forged mark":           {func(p *corev1.Pod) { p.Annotations = keptFor("1h0m0s", "0s") }, "while it notes the value before", nil},
+		"kept by no duration":               {func(p *corev1.Pod) { p.Annotations = keptFor("soon", "") }, "while it notes the value before", nil},
+		"a mark alone":                      {func(p *corev1.Pod) { p.Annotations = map[string]string{delayBefore: ""} }, "while it notes the value before", nil},
 		"what its deletion costs":           {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "200"} }, "", nil},
-		"another delay":                     {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "to 876000h", nil},
+		"another delay":                     {func(p *corev1.Pod) { p.Annotations = map[string]string{scaleUpDelay: "0s"} }, "put that value back", nil},
 		"a finalizer, to end a Job's count": {func(p *corev1.Pod) { p.Finalizers = nil }, "nothing else", nil},
 		"another address":                   {func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }, "nothing else", nil},
 		"the host's address":                {func(p *corev1.Pod) { p.Status.HostIP = "10.0.0.1" }, "nothing else", nil},
@@ -154,7 +159,9 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 		"another claim of its extended resources": {func(p *corev1.Pod) {
 			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "c"}
 		}, "nothing else", nil},
-		"an annotation on the way": {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred} }, "nothing else", nil},
+		"an annotation on the way": {func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"a": "b", scaleUpDelay: aHundred, delayBefore: ""}
+		}, "nothing else", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := waiting(), waiting()
@@ -172,17 +179,35 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 	}
 }
 
-// What keeps a pod under a budget from Cluster Autoscaler is the controller's to remove; a delay that somebody else has
-// set is not.
-func TestPodStatusPolicyKeepsOthersDelays(t *testing.T) {
+// A delay that a user has chosen is not the controller's to change, but while it notes it, and is what comes back.
+func TestPodStatusPolicyKeepsUsersDelays(t *testing.T) {
 	policy := renderedPolicy(t, "podstatus-")
-	for delay, want := range map[string]string{aHundred: "", "10m": "and nothing else"} {
-		before := waiting()
-		before.Annotations = map[string]string{scaleUpDelay: delay}
-		_, messages := policy.Review(t, admission.Review{Kind: "Pod", Object: waiting(), Old: before, User: theController})
-		if refused := strings.Join(messages, "\n"); want == "" && refused != "" || !strings.Contains(refused, want) {
-			t.Errorf("removing %s: refused: %q", delay, refused)
-		}
+	own := map[string]string{scaleUpDelay: "10m"}
+	for name, test := range map[string]struct {
+		before, after map[string]string
+		allowed       bool
+	}{
+		"set":                            {own, keptFor("1h0m0s", "10m"), true},
+		"renewed":                        {keptFor("1h0m0s", "10m"), keptFor("2h30m0s", "10m"), true},
+		"put back":                       {keptFor("1h0m0s", "10m"), own, true},
+		"put back, it was none":          {keptFor("1h0m0s", ""), nil, true},
+		"of before there was a mark":     {map[string]string{scaleUpDelay: aHundred}, nil, true},
+		"that, renewed":                  {map[string]string{scaleUpDelay: aHundred}, keptFor("1h0m0s", ""), true},
+		"removed":                        {own, nil, false},
+		"forgotten":                      {own, keptFor("1h0m0s", ""), false},
+		"forgotten at the end":           {keptFor("1h0m0s", "10m"), nil, false},
+		"another one put back":           {keptFor("1h0m0s", "10m"), map[string]string{scaleUpDelay: "0s"}, false},
+		"another one noted":              {keptFor("1h0m0s", "10m"), keptFor("1h0m0s", "0s"), false},
+		"the delay gone, the mark stays": {keptFor("1h0m0s", "10m"), map[string]string{delayBefore: "10m"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, after := waiting(), waiting()
+			before.Annotations, after.Annotations = test.before, test.after
+			_, messages := policy.Review(t, admission.Review{Kind: "Pod", Object: after, Old: before, User: theController})
+			if refused := strings.Join(messages, "\n"); (refused == "") != test.allowed {
+				t.Errorf("refused: %q, want allowed: %t", refused, test.allowed)
+			}
+		})
 	}
 }
 

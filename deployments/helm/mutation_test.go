@@ -61,6 +61,16 @@ func mutatingPolicy(t *testing.T, prefix string) mutation {
 // mutate is what the API server does with an object that is made, for one object of the policy's parameters.
 func (m mutation) mutate(t *testing.T, object runtime.Object, kind schema.GroupVersionKind, params runtime.Object) runtime.Object {
 	t.Helper()
+	return m.mutateUpdate(t, object, nil, kind, params)
+}
+
+// mutateUpdate is what it does with one that was another before; nil: it is made.
+func (m mutation) mutateUpdate(t *testing.T, object, old runtime.Object, kind schema.GroupVersionKind, params runtime.Object) runtime.Object {
+	t.Helper()
+	operation, options := apiadmission.Create, runtime.Object(&metav1.CreateOptions{})
+	if old != nil {
+		operation, options = apiadmission.Update, &metav1.UpdateOptions{}
+	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -74,7 +84,7 @@ func (m mutation) mutate(t *testing.T, object runtime.Object, kind schema.GroupV
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
 	interfaces := apiadmission.NewObjectInterfacesFromScheme(scheme)
 	attributes, err := apiadmission.NewVersionedAttributes(
-		apiadmission.NewAttributesRecord(object, nil, kind, named.GetNamespace(), named.GetName(), resource, "", apiadmission.Create, &metav1.CreateOptions{}, false, &theController), kind, interfaces)
+		apiadmission.NewAttributesRecord(object, old, kind, named.GetNamespace(), named.GetName(), resource, "", operation, options, false, &theController), kind, interfaces)
 	if err != nil {
 		t.Fatal(err)
 	}

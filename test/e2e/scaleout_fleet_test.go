@@ -89,6 +89,7 @@ var scaleGroups = map[string]nodeGroup{
 	"discovered":   {Promised: l4, Max: 5},
 	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
 	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
+	"delayed":      {Promised: l4, Max: 5, Pairing: placeholder},
 	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},
 	"tainted":      {Promised: l4, Max: 5, Pairing: placeholder},
 	"multi-node":   {Promised: h100, Max: 2, Pairing: "observe", Workers: true},

@@ -11,10 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -45,6 +48,7 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("the release has %d objects, too few to be the chart's", len(objects))
 	}
 
+	waiting := s.waitUnderABudget()
 	under.uninstalled = true
 	s.helm("uninstall", "mica")
 	for _, object := range objects {
@@ -67,6 +71,42 @@ func TestUninstall(t *testing.T) {
 		}
 	}
 	must(t, s.expectNoInstances(t.Context()), "look for partitions")
+	s.expectDelayEnds(waiting)
+}
+
+// waitUnderABudget has a pod wait for a node that its budget does not allow, and gives its name. The group and the budget
+// go with their CustomResourceDefinitions.
+func (s *scenario) waitUnderABudget() string {
+	s.Helper()
+	for resource, object := range map[schema.GroupVersionResource]*unstructured.Unstructured{
+		gpuNodeGroups: groupWith("e2e-uninstall", fields{"provider": fields{"eks": fields{"nodegroup": "e2e-uninstall"}}, "instanceType": l4, "pairing": placeholder}),
+		gpuBudgets: {Object: fields{
+			"apiVersion": "mica.gpu/v1alpha1", "kind": "GPUBudget", "metadata": fields{"name": "e2e-uninstall"},
+			"spec": fields{"namespaces": []any{s.namespace}, "gpus": int64(0)},
+		}},
+	} {
+		_, err := s.dynamicClient().Resource(resource).Create(s.Context(), object, metav1.CreateOptions{})
+		must(s, err, "create %s %s", resource.Resource, object.GetName())
+	}
+	s.createTemplate("waits", s.claimFor(1, productIs("NVIDIA L4")))
+	s.createPod(s.podFromTemplate("waits", "waits"))
+	s.expectDelay("waits", func(pod *corev1.Pod) bool {
+		delay, err := time.ParseDuration(pod.Annotations[scaleUpDelay])
+		_, marked := pod.Annotations[delayBefore]
+		return err == nil && marked && delay > 0
+	})
+	return "waits"
+}
+
+// expectDelayEnds expects that Cluster Autoscaler has the pod within the hour, though the budget was not deleted first.
+func (s *scenario) expectDelayEnds(name string) {
+	s.Helper()
+	pod, err := s.pod(s.Context(), name)
+	must(s, err, "read pod %s", name)
+	delay, err := time.ParseDuration(pod.Annotations[scaleUpDelay])
+	if left := delay - time.Since(pod.CreationTimestamp.Time); err != nil || left > time.Hour {
+		s.Errorf("pod %s is kept from Cluster Autoscaler for %s without Mica: %v, %v", name, left, pod.Annotations, err)
+	}
 }
 
 // installedObject is one that the chart has made.

@@ -47,6 +47,8 @@ type Options struct {
 	Clock    clock.WithTicker
 	// Placeholder is how placeholders are made.
 	Placeholder pair.PlaceholderOptions
+	// FailClosed keeps pods under a budget from Cluster Autoscaler also while no controller runs.
+	FailClosed bool
 	// Autoscaler is the ConfigMap in which Cluster Autoscaler tells its status.
 	Autoscaler types.NamespacedName
 	// Nodegroups is EKS; nil where it is not to be asked. Groups of pairing direct then do

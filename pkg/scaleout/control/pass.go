@@ -103,7 +103,7 @@ func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err e
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.Nodegroups, Placeholder: l.Placeholder}, nil
+	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.Nodegroups, Placeholder: l.Placeholder, FailClosed: l.FailClosed}, nil
 }
 
 // triggers is what Cluster Autoscaler has said of pods.

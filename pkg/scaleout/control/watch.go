@@ -98,7 +98,7 @@ func podChanged(before, after *corev1.Pod) bool {
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		before.Status.NominatedNodeName != after.Status.NominatedNodeName ||
 		view.Tried(before) != view.Tried(after) ||
-		view.Delayed(before) != view.Delayed(after) ||
+		before.Annotations[v1alpha1.AnnotationScaleUpDelay] != after.Annotations[v1alpha1.AnnotationScaleUpDelay] ||
 		len(before.Spec.SchedulingGates) != len(after.Spec.SchedulingGates) ||
 		!apiequality.Semantic.DeepEqual(before.Status.ResourceClaimStatuses, after.Status.ResourceClaimStatuses) ||
 		!maps.Equal(before.Labels, after.Labels)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
-	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // create creates a placeholder for each node of the demand that Cluster Autoscaler will not
@@ -75,7 +74,7 @@ func (d *placing) leftToUs(node scaleout.NewNode) bool {
 // live node of the group as its template, it sees what we see, and only what it has said
 // since counts. A pod under a budget is ours alone.
 func (d *placing) reactionTo(pod *corev1.Pod) (left, triggered bool) {
-	if view.Delayed(pod) {
+	if d.s.ours(pod) {
 		return true, false
 	}
 	t, said := d.s.trigger(pod)

@@ -12,10 +12,7 @@ import (
 func Decide(s Situation) Result {
 	s.index = newIndex(&s)
 	result := Result{Status: map[string]GroupStatus{}}
-	result.Actions = delays(&s)
-	if len(result.Actions) == maxDelays {
-		result.Again = s.Now
-	}
+	result.Actions, result.Again = delays(&s)
 	result.Actions = append(result.Actions, strays(s.View)...)
 	demand := demanded(s.Decision)
 	for i := range s.View.GroupStates {

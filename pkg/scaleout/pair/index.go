@@ -9,6 +9,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // index finds what a Situation has in lists. All modes of one Decide share it.
@@ -20,8 +21,8 @@ type index struct {
 	waiting map[string]map[string]waiting
 	// misses are, by group, the kinds of which no pod fits on a new node.
 	misses map[string]map[string]string
-	// strangers are pods that fit on a new node of no group, as where there are none.
-	strangers map[types.UID]bool
+	// kept are the pods that are to be kept from Cluster Autoscaler.
+	kept map[types.UID]bool
 	// coming are the groups on whose nodes to come a headroom counts; all tells that one
 	// counts on any.
 	coming    map[string]bool
@@ -40,15 +41,15 @@ type waiting struct{ pods, perNode int }
 
 func newIndex(s *Situation) *index {
 	x := &index{
-		pending:   make(map[types.NamespacedName]*corev1.Pod, len(s.View.Pending)),
-		daemons:   map[string][]*corev1.Pod{},
-		waiting:   map[string]map[string]waiting{},
-		misses:    map[string]map[string]string{},
-		strangers: map[types.UID]bool{},
-		coming:    map[string]bool{},
-		taken:     takenBy(s.View.Claims),
-		podsOn:    make(map[string][]*corev1.Pod, len(s.View.Nodes)),
-		used:      headroom.Nodes(s.Decision.Headroom),
+		pending: make(map[types.NamespacedName]*corev1.Pod, len(s.View.Pending)),
+		daemons: map[string][]*corev1.Pod{},
+		waiting: map[string]map[string]waiting{},
+		misses:  map[string]map[string]string{},
+		kept:    keptFromAutoscaler(s),
+		coming:  map[string]bool{},
+		taken:   takenBy(s.View.Claims),
+		podsOn:  make(map[string][]*corev1.Pod, len(s.View.Nodes)),
+		used:    headroom.Nodes(s.Decision.Headroom),
 	}
 	for _, pod := range s.View.Pending {
 		x.pending[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = pod
@@ -78,18 +79,14 @@ func newIndex(s *Situation) *index {
 }
 
 func (x *index) addKind(kind *scaleout.Kind) {
-	perNode, misses := map[string]int{}, 0
+	perNode := map[string]int{}
 	for _, fit := range kind.Groups {
 		perNode[fit.Group] = fit.PerNode
 		if fit.Miss != nil {
 			entry(x.misses, fit.Group)[kind.ID] = fit.Miss.Text
-			misses++
 		}
 	}
 	for _, pod := range kind.Pods {
-		if kind.Problem == "" && misses == len(kind.Groups) {
-			x.strangers[pod.UID] = true
-		}
 		if pod.Node != "" {
 			x.used[pod.Node] = true
 		}
@@ -144,4 +141,9 @@ func (s *Situation) trigger(pod *corev1.Pod) (Trigger, bool) {
 		return Trigger{}, false
 	}
 	return t, !t.At.Before(pod.CreationTimestamp.Time)
+}
+
+// ours reports whether a pod is kept from Cluster Autoscaler, and gets nodes from here alone.
+func (s *Situation) ours(pod *corev1.Pod) bool {
+	return s.index.kept[pod.UID] && view.Delayed(pod, s.Now)
 }

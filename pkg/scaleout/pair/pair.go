@@ -29,6 +29,8 @@ type Situation struct {
 	EKS map[string]view.Nodegroup
 	// Placeholder is how placeholders are made.
 	Placeholder PlaceholderOptions
+	// FailClosed keeps pods under a budget from Cluster Autoscaler for ever, also while no controller runs.
+	FailClosed bool
 
 	// index is made by Decide.
 	index *index

@@ -192,7 +192,7 @@ func (d *placing) requests(node scaleout.NewNode) corev1.ResourceList {
 	requests := corev1.ResourceList{}
 	if slices.ContainsFunc(node.Pods, func(name types.NamespacedName) bool {
 		pod := d.s.index.pending[name]
-		return pod != nil && view.Delayed(pod)
+		return pod != nil && d.s.ours(pod)
 	}) {
 		return requests
 	}

@@ -128,11 +128,11 @@ func (w *world) scanPods() (taken map[*simGroup]int) {
 	for _, p := range w.pending() {
 		group := w.knownGroup(p)
 		switch {
-		case group == nil && !view.Delayed(p.object):
+		case group == nil && !view.Delayed(p.object, w.now):
 			w.event(p.object, eventNotTriggered, "pod didn't trigger scale-up: 1 cannot allocate all claims")
 		case room[group] >= p.needs:
 			room[group] -= p.needs
-		case view.Delayed(p.object):
+		case view.Delayed(p.object, w.now):
 		default:
 			w.grow(group, p.object)
 			room[group] += group.real - p.needs

@@ -197,7 +197,7 @@ func (w *world) addPods(name string, count, needs int) {
 		w.serial++
 		var annotations map[string]string
 		if w.budget > 0 && w.admission {
-			annotations = map[string]string{v1alpha1.AnnotationScaleUpDelay: v1alpha1.ScaleUpDelay}
+			annotations = map[string]string{v1alpha1.AnnotationScaleUpDelay: "10m", v1alpha1.AnnotationDelayBefore: ""}
 		}
 		w.pods = append(w.pods, &simPod{needs: needs, pending: w.now, object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "users", Name: fmt.Sprintf("%s-%d", name, w.serial), UID: types.UID(fmt.Sprintf("pod-%d", w.serial)),
@@ -428,9 +428,11 @@ func (w *world) annotate(action Action) {
 	for _, p := range w.pods {
 		if p.object.UID == wanted.UID {
 			p.object = p.object.DeepCopy()
-			p.object.Annotations = nil
-			if wanted.On {
-				p.object.Annotations = map[string]string{v1alpha1.AnnotationScaleUpDelay: v1alpha1.ScaleUpDelay}
+			p.object.Annotations = map[string]string{}
+			for key, value := range wanted.annotations() {
+				if value != nil {
+					p.object.Annotations[key] = value.(string)
+				}
 			}
 		}
 	}

@@ -48,12 +48,6 @@ func IsPlaceholder(pod *corev1.Pod) bool {
 	return owner != nil && owner.Kind == "GPUNodeGroup" && owner.APIVersion == v1alpha1.GroupVersion.String()
 }
 
-// Delayed tells that Cluster Autoscaler adds no node for the pod: those that it needs are asked for here,
-// within the budgets.
-func Delayed(pod *corev1.Pod) bool {
-	return pod.Annotations[v1alpha1.AnnotationScaleUpDelay] == v1alpha1.ScaleUpDelay
-}
-
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
