@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -226,91 +225,6 @@ func TestVersion(t *testing.T) {
 	linked = ""
 	if output, err := execute(t, "version"); err != nil || strings.TrimSpace(output) == "" {
 		t.Errorf("got %q, %v", output, err)
-	}
-}
-
-func TestInstallHook(t *testing.T) {
-	from, to := write(t, "hook", "new"), write(t, "nvidia-cdi-hook", "old")
-	// A container that has the old one open keeps it.
-	old, err := os.Open(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer old.Close()
-	if err := installHook(from, to); err != nil {
-		t.Fatal(err)
-	}
-	if content, err := io.ReadAll(old); err != nil || string(content) != "old" {
-		t.Errorf("got %q, %v from the old file", content, err)
-	}
-	content, err := os.ReadFile(to)
-	if err != nil || string(content) != "new" {
-		t.Errorf("got %q, %v", content, err)
-	}
-	info, err := os.Stat(to)
-	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("got %v, %v; the runtime must be able to run it", info.Mode(), err)
-	}
-	if entries, err := os.ReadDir(filepath.Dir(to)); err != nil || len(entries) != 1 {
-		t.Errorf("got %v, %v beside it", entries, err)
-	}
-	if err := installHook(from+"-missing", to); err == nil {
-		t.Error("installed what is not there")
-	}
-	if err := installHook(from, filepath.Join(from, "below-a-file")); err == nil {
-		t.Error("installed below a file")
-	}
-}
-
-// Pods would fail one by one, each with an error of the container runtime.
-func TestTheHookIsNotInstalledWhereNothingRuns(t *testing.T) {
-	from, dir := write(t, "hook", "new"), t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {
-		t.Skip("mounting needs root: ", err)
-	}
-	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
-	err := (&hookInstaller{from: from}).install(filepath.Join(dir, hookName))
-	fixture.Sentence(t, err, dir, "is mounted noexec", "nvidiaCDIHookDirectory")
-}
-
-func TestTheHookIsInstalledOnce(t *testing.T) {
-	from, dir := write(t, "hook", "new"), t.TempDir()
-	to := filepath.Join(dir, hookName)
-	dead, busy := filepath.Join(dir, "."+hookName+"-1"), filepath.Join(dir, "."+hookName+"-2")
-	for _, half := range []string{dead, busy} {
-		if err := os.WriteFile(half, []byte("ha"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chtimes(dead, time.Time{}, time.Now().Add(-2*halfHookAge)); err != nil {
-		t.Fatal(err)
-	}
-	installer := &hookInstaller{from: from + "-missing"}
-	if err := installer.install(to); err == nil {
-		t.Error("installed what is not there")
-	}
-	installer.from = from
-	var first os.FileInfo
-	for range 3 { // the node's driver is not loaded yet
-		if err := installer.install(to); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first == nil {
-			first = info
-		}
-		if !os.SameFile(first, info) {
-			t.Error("it was installed again")
-		}
-	}
-	if _, err := os.Stat(dead); !os.IsNotExist(err) {
-		t.Errorf("got %v for what a process left that died", err)
-	}
-	if _, err := os.Stat(busy); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (driver.Hardware, error) {
 	roots := f.roots()
 	if roots.Batch {
-		if err := installer.install(roots.Hook); err != nil {
+		if err := installer.install(ctx, roots.Hook); err != nil {
 			return driver.Hardware{}, fmt.Errorf("install the CDI hook: %w", err)
 		}
 	}

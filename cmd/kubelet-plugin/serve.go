@@ -2,21 +2,17 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -26,18 +22,13 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-const (
-	bundledHook = "/usr/bin/nvidia-cdi-hook"
-	hookName    = "nvidia-cdi-hook"
-	bootIDFile  = "/proc/sys/kernel/random/boot_id"
-)
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // serve runs the plugin until ctx ends.
 func serve(ctx context.Context, f *flags) error {
@@ -98,77 +89,6 @@ func checkMPS(f *flags) error {
 		return fmt.Errorf("the NVIDIA driver in %s comes without %s: install its compute utilities, or take mps out of the policy", f.hostDriverRoot, program)
 	}
 	return nil
-}
-
-// hookInstaller installs the hook once: a node without a GPU looks for its driver
-// for ever. It is not safe for concurrent use.
-type hookInstaller struct {
-	from string
-	done bool
-}
-
-func (h *hookInstaller) install(to string) error {
-	if h.done {
-		return nil
-	}
-	if err := removeHalfHooks(filepath.Dir(to)); err != nil {
-		return err
-	}
-	if err := installHook(h.from, to); err != nil {
-		return fmt.Errorf("%w: use the plugin's own image, or set --nvidia-cdi-hook-path to a hook on the host", err)
-	}
-	if err := checkExecutable(filepath.Dir(to)); err != nil {
-		return err
-	}
-	h.done = true
-	return nil
-}
-
-// checkExecutable refuses a file system from which the container runtime could not
-// start the hook: every pod with a GPU would fail. A bind mount inherits the flag.
-func checkExecutable(dir string) error {
-	var stat unix.Statfs_t
-	if err := unix.Statfs(dir, &stat); err != nil {
-		return fmt.Errorf("look at the file system of %s: %w", dir, err)
-	}
-	if stat.Flags&unix.ST_NOEXEC != 0 {
-		return fmt.Errorf("%s is mounted noexec, so the container runtime cannot start a hook from it: set --nvidia-cdi-hook-directory (the chart's nvidiaCDIHookDirectory) to a directory on the host from which programs run", dir)
-	}
-	return nil
-}
-
-// halfHookAge is more than a copy takes: a younger one may be of another plugin
-// that starts now.
-const halfHookAge = time.Minute
-
-// removeHalfHooks removes the copies of processes that died in the middle.
-func removeHalfHooks(dir string) error {
-	halves, err := filepath.Glob(filepath.Join(dir, "."+hookName+"-*"))
-	if err != nil {
-		return err
-	}
-	for _, half := range halves {
-		info, err := os.Lstat(half)
-		if err != nil || time.Since(info.ModTime()) < halfHookAge {
-			continue // it is another's and in use, or gone already
-		}
-		if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// installHook copies the hook to where the container runtime finds it. A container
-// that starts meanwhile must not run half a file.
-func installHook(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = source.Close() }()
-	draft := filepath.Join(filepath.Dir(to), "."+hookName+"-"+rand.Text())
-	return atomicfile.Write(to, draft, source, 0o755)
 }
 
 func newClients(f *flags) (kubernetes.Interface, offer.Policies, error) {

@@ -79,8 +79,7 @@ type Directory struct {
 	share  func(paths ...string) error // lets containers use files; a test has its own
 }
 
-// NewDirectory creates the directory where it is missing and proves that it
-// can be written.
+// NewDirectory makes the directory as Make does.
 func NewDirectory(path, driverName string) (*Directory, error) {
 	if err := parser.ValidateVendorName(driverName); err != nil {
 		return nil, fmt.Errorf("driver name %q cannot be a CDI vendor: %w", driverName, err)
@@ -93,8 +92,9 @@ func NewDirectory(path, driverName string) (*Directory, error) {
 	return directory, nil
 }
 
-// Make creates the directory where it is missing and proves that it can be
-// written. A mount whose source was removed is there and cannot.
+// Make creates the directory if it is missing and proves that it can be written. A
+// mount whose source was removed is there and cannot be. A full disk is no error if the
+// directory is there: Write reports it, and Remove makes space.
 func (d *Directory) Make() error {
 	if err := os.MkdirAll(d.path, 0o755); err != nil {
 		return fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
@@ -107,7 +107,7 @@ func (d *Directory) Make() error {
 		var file *os.File
 		if file, err = os.OpenFile(probe, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
 			err = errors.Join(file.Close(), os.RemoveAll(probe))
-		} else if errors.Is(err, fs.ErrExist) {
+		} else if errors.Is(err, fs.ErrExist) || atomicfile.IsFull(err) {
 			err = nil
 		}
 	}

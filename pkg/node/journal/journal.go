@@ -192,9 +192,13 @@ func (j *Journal) fileNames() ([]string, error) {
 	}), nil
 }
 
-// checkWritable finds a read-only mount at start rather than at the first claim.
+// checkWritable finds a read-only mount at start rather than at the first claim. A full disk passes: claims that
+// are released make space.
 func (j *Journal) checkWritable() error {
 	probe, err := os.CreateTemp(j.dir, tempPrefix+"probe-*")
+	if atomicfile.IsFull(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

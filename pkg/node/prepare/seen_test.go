@@ -95,12 +95,12 @@ func TestOneOfTwoPartitionsIsGone(t *testing.T) {
 // On a disk that is full, the CDI file goes all the same, and the next look writes down the rest.
 func TestAPartitionThatIsGoneOnAFullDisk(t *testing.T) {
 	r := newMIGRigOf(t, 1)
-	smallDisk(t, r.dir)
+	fixture.SmallDisk(t, r.dir)
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", big0)
 	start := prepare(t, p, claim)[0].Partition.Start
 	destroy(t, r, 0)
-	space := fill(t, r.dir)
+	space := fixture.FillDisk(t, r.dir)
 	node, _, err := r.library.Discover()
 	must(t, err)
 	fixture.Sentence(t, p.Seen(testContext(t), node.GPUs), "no space left on device")
