@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -123,11 +124,13 @@ type Driver struct {
 	daemons    *mps.Directory // nil without an MPS supervisor
 	calls      calls
 	// patience is registrationPatience, but for tests.
-	patience  time.Duration
-	failed    chan error
-	samples   *sample.Sampler
-	account   *account.Account
-	claimants *claimants
+	patience time.Duration
+	// newWatcher is fsnotify.NewWatcher, but for tests.
+	newWatcher func() (*fsnotify.Watcher, error)
+	failed     chan error
+	samples    *sample.Sampler
+	account    *account.Account
+	claimants  *claimants
 	// journaled is what countPrepared has found in the journal.
 	journaled atomic.Pointer[map[journal.State]journal.Tally]
 	// counted wakes countClaims up when claims have come or gone.
@@ -153,6 +156,8 @@ func New(options Options) (*Driver, error) {
 		claimants: &claimants{driver: options.Name, known: map[string]account.Claim{}},
 		calls:     calls{known: make(chan struct{})},
 		patience:  registrationPatience,
+
+		newWatcher: fsnotify.NewWatcher,
 	}
 	d.account = account.New(account.Options{Utilization: d.samples.Utilization, Unnamed: options.Unnamed})
 	if options.MPSRoot != "" {

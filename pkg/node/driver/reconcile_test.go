@@ -5,10 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -98,13 +100,53 @@ func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.restoreSpecs(t.Context())
+	must(t, d.remakeSpecs(t.Context(), true))
 	if got := specs(t, o); len(got) != 2 {
 		t.Errorf("got CDI files %q", got)
 	}
 	if len(d.restored) != 1 {
 		t.Error("reconcile is not woken up for the rest")
 	}
+}
+
+// A node without inotify instances asks the API server what any other node does, and still restores what is
+// removed.
+func TestWithoutInotifyNothingIsAskedOfTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
+		api := apiserver.New(claim)
+		o := options(t, api, newHardware(t))
+		d := offering(t, o, claim)
+		attempts := 0
+		d.newWatcher = func() (*fsnotify.Watcher, error) {
+			attempts++
+			return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE)
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		reconciling(t, d)
+		api.ClearActions()
+		go func() { done <- d.watchSpecs(ctx) }()
+		after(reconcileInterval - time.Second)
+		if actions := api.Actions(); len(actions) > 0 {
+			t.Errorf("the API server was asked %d times, first %v", len(actions), actions[0])
+		}
+		if most := int(reconcileInterval/goneInterval) + 6; attempts < 10 || attempts > most {
+			t.Errorf("a watch was tried %d times in %s, want 10 to %d", attempts, reconcileInterval, most)
+		}
+		for name, remove := range map[string]func(string) error{"a file": func(dir string) error { return os.Remove(specs(t, o)[0]) }, "the directory": os.RemoveAll} {
+			must(t, remove(o.CDIRoot))
+			after(goneInterval)
+			if got := specs(t, o); len(got) != 1 {
+				t.Errorf("%s was removed, and %s later there are CDI files %q", name, goneInterval, got)
+			}
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the watch ended with %v", err)
+		}
+	})
 }
 
 // Until its claim is prepared anew, nothing guards the GPU of a damaged record.

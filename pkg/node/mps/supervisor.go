@@ -86,7 +86,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	changes, err := watch(ctx, s.root.wishes())
 	if err != nil {
-		return err
+		klog.FromContext(ctx).Error(err, "Cannot watch the requests for MPS control daemons; looking from time to time", "every", resync)
 	}
 	return s.supervise(ctx, changes)
 }

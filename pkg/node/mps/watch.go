@@ -18,7 +18,7 @@ func watch(ctx context.Context, dir string) (<-chan struct{}, error) {
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("watch the MPS control daemons: %w", err)
+		return nil, fmt.Errorf("watch the MPS control daemons: %w: raise fs.inotify.max_user_instances on the node", err)
 	}
 	if err := watcher.Add(dir); err != nil {
 		_ = watcher.Close() // the other error counts

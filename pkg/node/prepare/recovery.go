@@ -131,7 +131,9 @@ func (p *Preparer) RestoreSpecs(ctx context.Context) error {
 	}
 	var failures []error
 	for _, record := range records {
-		failures = append(failures, p.RestoreSpec(ctx, types.UID(record.ClaimUID)))
+		if claim := types.UID(record.ClaimUID); !p.CDI.Has(claim) {
+			failures = append(failures, p.RestoreSpec(ctx, claim))
+		}
 	}
 	return errors.Join(failures...)
 }
