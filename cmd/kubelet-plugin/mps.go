@@ -3,21 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/probe"
 	"github.com/mica-gpu/mica/pkg/settings"
 )
 
@@ -72,46 +67,26 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 			return err
 		}
 		log.Info("Serving health checks", "address", listener.Addr().String())
-		group.Go(func() error { return serveMPSHealth(ctx, listener, supervisor) })
+		alive, ready := supervising(supervisor)
+		group.Go(func() error { return probe.Serve(ctx, listener, alive, ready) })
 	}
 	group.Go(func() error { return supervisor.Run(ctx) })
 	return group.Wait()
 }
 
-// serveMPSHealth answers gRPC health checks on the listener until ctx ends.
-func serveMPSHealth(ctx context.Context, listener net.Listener, supervisor *mps.Supervisor) error {
-	server := grpc.NewServer()
-	grpc_health_v1.RegisterHealthServer(server, mpsHealth{supervisor: supervisor})
-	go func() {
-		<-ctx.Done()
-		server.Stop()
-	}()
-	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("serve health checks: %w", err)
+// supervising reports why the supervisor is not of use: one that waits for another one to end is alive and not ready.
+func supervising(s *mps.Supervisor) (alive, ready probe.Check) {
+	alive = func(context.Context) error {
+		if _, hanging := s.Alive(); hanging {
+			return errors.New("the MPS supervisor hangs")
+		}
+		return nil
 	}
-	return nil
-}
-
-type mpsHealth struct {
-	grpc_health_v1.UnimplementedHealthServer
-	supervisor *mps.Supervisor
-}
-
-// Check implements the health service: a supervisor that waits for another one to
-// end is alive and not ready.
-func (h mpsHealth) Check(_ context.Context, request *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	supervising, hanging := h.supervisor.Alive()
-	serving := false
-	switch request.GetService() {
-	case "", "liveness":
-		serving = !hanging
-	case "readiness":
-		serving = supervising && !hanging
-	default:
-		return nil, status.Errorf(codes.NotFound, "unknown service %q: ask for %q or %q", request.GetService(), "liveness", "readiness")
+	ready = func(ctx context.Context) error {
+		if supervising, _ := s.Alive(); !supervising {
+			return errors.New("another MPS supervisor of this node has not ended yet")
+		}
+		return alive(ctx)
 	}
-	if !serving {
-		return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_NOT_SERVING}, nil
-	}
-	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
+	return alive, ready
 }

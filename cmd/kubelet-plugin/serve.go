@@ -25,10 +25,21 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/node/probe"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// What scrapers can ask for: anybody in the cluster can be one.
+const (
+	// maxScrapes are answered at once; one more gets 503.
+	maxScrapes    = 4
+	scrapeTimeout = 10 * time.Second
+	// idleTimeout is longer than Prometheus' default scrape interval of a minute.
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 16 << 10
+)
 
 // serve runs the plugin until ctx ends.
 func serve(ctx context.Context, f *flags) error {
@@ -166,14 +177,22 @@ func serveMetrics(ctx context.Context, listener net.Listener, collectors []metri
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", metrics.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, devices}, metrics.HandlerOpts{
-		DisableCompression: true, // a compressor of a few kilobytes has a megabyte itself
+		DisableCompression:  true, // a compressor of a few kilobytes has a megabyte itself
+		MaxRequestsInFlight: maxScrapes,
 	}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: scrapeTimeout,
+		ReadTimeout:       scrapeTimeout,
+		WriteTimeout:      scrapeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+	}
 	go func() {
 		<-ctx.Done()
 		_ = server.Close() // a scrape that is cut off is repeated
 	}()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(probe.Bound(listener)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	return nil

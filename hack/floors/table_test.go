@@ -35,6 +35,8 @@ var floors = map[string]int{
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice, pkg/node/reset and pkg/node/mps.
 	"pkg/node/driverroot": 0,
+	// How kubelet's probes are answered.
+	"pkg/node/probe": 0,
 	// How files are replaced, and what lets containers use them.
 	"pkg/node/atomicfile": 0,
 	"pkg/node/selinux":    0,

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/node/probe"
 )
 
 // refusalWait is between two looks at a socket: a process that starts now may
@@ -115,7 +117,7 @@ func refuses(ctx context.Context, path string) bool {
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probe.Timeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err == nil {
