@@ -163,7 +163,8 @@ func condition(e Explanation, now time.Time) corev1.PodCondition {
 	}
 	switch e.Outcome {
 	case scaleout.FitsNode:
-		c.Reason = reasonFits
+		// Which node has room changes with every plan, and LastProbeTime is for how long one has had it.
+		c.Reason, c.Message = reasonFits, "a node has room for it now: the scheduler will put it there or elsewhere"
 	case scaleout.FitsStarting:
 		c.Reason = reasonWaiting
 	case scaleout.NeedsNode:

@@ -114,8 +114,21 @@ func TestNoPodWaitsInSilence(t *testing.T) {
 	pod.CreationTimestamp = metav1.NewTime(noon)
 	x := newTold(t, nil, pod)
 	x.report(noon.Add(31*time.Second), tells("a", scaleout.FitsNode, "fits"))
-	if got := scaleUp(x.pods()[0]); got.Reason != v1alpha1.ReasonFitsNode || got.Message != "fits" {
+	if got := scaleUp(x.pods()[0]); got.Reason != v1alpha1.ReasonFitsNode || !strings.Contains(got.Message, "a node has room") {
 		t.Errorf("it is told %+v", got)
+	}
+}
+
+// How long there has been room is known from the condition, whichever node has it.
+func TestRoomOnAnotherNodeIsNoChange(t *testing.T) {
+	x := newTold(t, nil, waiting("a"))
+	for i, node := range []string{"n1", "n2"} {
+		kind := scaleout.Kind{ID: "a"}
+		pod := scaleout.PodDecision{Pod: types.NamespacedName{Namespace: "default", Name: "a"}, UID: "a", Outcome: scaleout.FitsNode, Node: node}
+		x.report(noon.Add(time.Duration(i)*5*time.Minute), explanation(kind, pod, nil))
+	}
+	if got := scaleUp(x.pods()[0]); !got.LastProbeTime.Time.Equal(noon) || len(x.events) != 1 {
+		t.Errorf("it is told at %s, and by %d Events; want once, at noon", got.LastProbeTime, len(x.events))
 	}
 }
 

@@ -8,6 +8,36 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
+// A node that does not publish costs until it ends, one that AWS does not have costs nothing.
+func TestIncompleteNodesBackOffToADay(t *testing.T) {
+	now := epoch
+	var b *v1alpha1.Backoff
+	step := func(reason string, want time.Duration) {
+		t.Helper()
+		b = fail(b, now, reason, "")
+		if got := b.Until.Sub(now); got != want {
+			t.Errorf("failure %d, of %s: for %s, want %s", b.Failures, reason, got, want)
+		}
+		if again := fail(b, now.Add(time.Second), v1alpha1.ReasonScaleUpFailed, "the next of the same attempt"); again != b {
+			t.Error("a second failure of one attempt counts")
+		}
+		if kept := remembered(b, now, time.Minute); kept != b {
+			t.Errorf("remembered is %v of %v", kept, b)
+		}
+		now = b.Until.Add(time.Minute)
+	}
+	const incomplete = v1alpha1.ReasonNodeIncomplete
+	for _, minutes := range []time.Duration{5, 10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440} {
+		step(incomplete, minutes*time.Minute)
+	}
+	step(v1alpha1.ReasonScaleUpFailed, time.Hour)
+	for range 20 {
+		step(v1alpha1.ReasonScaleUpFailed, time.Hour)
+	}
+	step(incomplete, 80*time.Minute)
+	step(incomplete, 160*time.Minute)
+}
+
 func TestBackoffDoublesAndIsForgotten(t *testing.T) {
 	now := epoch
 	var b *v1alpha1.Backoff

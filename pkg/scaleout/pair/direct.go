@@ -196,7 +196,7 @@ func (g *growing) follow(u scaleUp) {
 		failure = u.expiry(g)
 	}
 	if failure != "" {
-		g.fail(failure)
+		g.fail(u.reason(), failure)
 		return
 	}
 	g.kept = append(g.kept, u)
@@ -222,8 +222,8 @@ func WantedID(e v1alpha1.InFlight) string {
 	return fmt.Sprintf("%s%d-at-%d", wantedPrefix, e.Target, e.Since.Unix())
 }
 
-func (g *growing) fail(message string) {
-	g.backoff = fail(g.backoff, g.s.Now, v1alpha1.ReasonScaleUpFailed, message)
+func (g *growing) fail(reason, message string) {
+	g.backoff = fail(g.backoff, g.s.Now, reason, message)
 	g.failed = true
 }
 
@@ -293,7 +293,7 @@ func (g *growing) grow(demand []scaleout.NewNode) {
 		return
 	}
 	if g.eks.Desired >= size+n && g.eks.Issue != "" {
-		g.fail(fmt.Sprintf("EKS has been asked for %d nodes already, and %d have come: %s; %s",
+		g.fail(v1alpha1.ReasonScaleUpFailed, fmt.Sprintf("EKS has been asked for %d nodes already, and %d have come: %s; %s",
 			g.eks.Desired, len(g.group.Nodes), excerpt.Of(g.eks.Issue, maxReason), g.remedy(int32(g.eks.Desired))))
 		return
 	}
@@ -323,7 +323,7 @@ func (g *growing) atMax() {
 		g.wait() // nodes that are being replaced count, too
 		return
 	}
-	g.fail(fmt.Sprintf("the group has %d nodes, or will have, and its maxSize at %s is %d: raise maxSize", len(g.group.Nodes)+g.coming(), service(g.group.Object), g.eks.Max))
+	g.fail(v1alpha1.ReasonScaleUpFailed, fmt.Sprintf("the group has %d nodes, or will have, and its maxSize at %s is %d: raise maxSize", len(g.group.Nodes)+g.coming(), service(g.group.Object), g.eks.Max))
 }
 
 // predicted tells that nobody has seen a node of the group yet.

@@ -63,6 +63,14 @@ func (u scaleUp) withheld() *view.NodeState {
 	return nil
 }
 
+// reason is that of a failure: nodes that came and are not complete are paid for, others are not.
+func (u scaleUp) reason() string {
+	if u.left() == 0 || u.withheld() != nil {
+		return v1alpha1.ReasonNodeIncomplete
+	}
+	return v1alpha1.ReasonScaleUpFailed
+}
+
 // expiry is what has not come in time.
 func (u scaleUp) expiry(g *growing) string {
 	if left := u.left(); left > 0 {

@@ -363,12 +363,12 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 			c.asked("u1", 1, 1, 21*time.Minute)
 			c.node(15*time.Minute, false)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
-		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nkeep node node-0 for claim\nbackoff 1: node node-0 does not offer within 20m0s what it should: pool gpus has 0 of 8 devices\n"},
+		}, "leave gpus alone until 12:05:00: NodeIncomplete\nkeep node node-0 for claim\nbackoff 1: node node-0 does not offer within 20m0s what it should: pool gpus has 0 of 8 devices\n"},
 		"a device plugin has the GPUs": {func(c *calling) {
 			c.asked("u1", 1, 1, 3*time.Minute)
 			c.node(time.Minute, false).Withheld = "offers none of its GPUs: a device plugin has them"
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
-		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nkeep node node-0 for claim\nbackoff 1: node node-0, which EKS was asked for, offers none of its GPUs: a device plugin has them\n"},
+		}, "leave gpus alone until 12:05:00: NodeIncomplete\nkeep node node-0 for claim\nbackoff 1: node node-0, which EKS was asked for, offers none of its GPUs: a device plugin has them\n"},
 		"somebody lowers the size": {func(c *calling) { c.asked("u1", 2, 2, time.Minute) },
 			"leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: the size was set to 2, and somebody has set it back to 0 before 2 nodes had come: let one alone set the size, or choose pairing observe\n"},
 		"somebody has just lowered the size, or another machine ends": {func(c *calling) {

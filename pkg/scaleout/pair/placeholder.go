@@ -101,7 +101,7 @@ func (d *placing) retire(all []attempt) {
 		why, failure := d.verdict(a, needed)
 		switch {
 		case failure != "":
-			d.fail(failure)
+			d.fail(a, failure)
 			fallthrough
 		case why != "":
 			d.deletes = append(d.deletes, a.delete(why))
@@ -186,9 +186,12 @@ func (d *placing) refused(a attempt) (string, bool) {
 	return fmt.Sprintf("Cluster Autoscaler adds no node for placeholder %s, which is pinned to the group: %s", a.pod.Name, t.Message), true
 }
 
-func (d *placing) fail(message string) {
-	before := d.backoff
-	d.backoff = fail(d.backoff, d.s.Now, v1alpha1.ReasonScaleUpFailed, message)
+func (d *placing) fail(a attempt, message string) {
+	before, reason := d.backoff, v1alpha1.ReasonScaleUpFailed
+	if a.node != nil {
+		reason = v1alpha1.ReasonNodeIncomplete
+	}
+	d.backoff = fail(d.backoff, d.s.Now, reason, message)
 	d.failed = d.failed || d.backoff != before
 }
 
