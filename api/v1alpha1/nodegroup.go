@@ -469,6 +469,7 @@ const (
 	ReasonNotSeenYet          = "NotSeenYet"
 	ReasonLiveNodeDiffers     = "LiveNodeDiffers"
 	ReasonScaleUpFailed       = "ScaleUpFailed"
+	ReasonPlaceholderStays    = "PlaceholderStays"
 	ReasonAutoscalerBackedOff = "ClusterAutoscalerBackedOff"
 	ReasonNoBackoff           = "NoFailure"
 	ReasonProvisionTime       = "MaxNodeProvisionTimeTooShort"

@@ -95,7 +95,7 @@ func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err e
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	o := view.Options{Driver: l.Driver, Now: now, Autoscaler: &said, Replicas: l.Forecast.Replicas(), Answers: l.Answers, Memo: l.memo}
+	o := view.Options{Driver: l.Driver, Now: now, Placeholders: l.Placeholder.Namespace, Autoscaler: &said, Replicas: l.Forecast.Replicas(), Answers: l.Answers, Memo: l.memo}
 	if l.Nodegroups != nil {
 		o.EKS = l.Nodegroups
 	}

@@ -32,7 +32,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-const driverName = "gpu.nvidia.com"
+const (
+	driverName           = "gpu.nvidia.com"
+	placeholderNamespace = "mica-placeholders"
+)
 
 // world is a cluster of plain objects, with a Cluster Autoscaler, machines and a scheduler
 // that do as little as they must.
@@ -167,7 +170,7 @@ func (w *world) restart() {
 		Live:          w.client,
 		Recorder:      w.recorder,
 		Clock:         w.clock,
-		Placeholder:   pair.PlaceholderOptions{Namespace: "mica", Image: "pause"},
+		Placeholder:   pair.PlaceholderOptions{Namespace: placeholderNamespace, Image: "pause"},
 		Autoscaler:    types.NamespacedName{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName},
 		DiscoverNodes: true,
 	})
@@ -243,7 +246,7 @@ func (w *world) autoscale() {
 		pod := &pods[i]
 		switch {
 		case pod.Spec.NodeName != "":
-		case !view.IsPlaceholder(pod):
+		case !view.IsPlaceholder(pod, placeholderNamespace):
 			w.say(pod, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 cannot allocate all claims")
 		case w.node("for-"+string(pod.UID)) == nil:
 			w.say(pod, "TriggeredScaleUp", "pod triggered scale-up: [{g 0->1 (max: 5)}]")
@@ -359,12 +362,13 @@ func (w *world) groupOf(node *corev1.Node) *v1alpha1.GPUNodeGroup {
 	return nil
 }
 
-// schedule gives a node to each pod for which one is free of the startup taint and has a GPU.
+// schedule gives a node to each pod without a node selector, which placeholders have, for which one is free of the
+// startup taint and has a GPU.
 func (w *world) schedule() {
 	w.t.Helper()
 	var pods []corev1.Pod
 	for _, pod := range all(w, &corev1.PodList{}).Items {
-		if pod.Spec.NodeName == "" && !view.IsPlaceholder(&pod) {
+		if pod.Spec.NodeName == "" && len(pod.Spec.NodeSelector) == 0 {
 			pods = append(pods, pod)
 		}
 	}
@@ -455,7 +459,7 @@ func oneGPU(n int) []client.Object {
 }
 
 func (w *world) placeholders() int {
-	return len(slices.DeleteFunc(all(w, &corev1.PodList{}).Items, func(pod corev1.Pod) bool { return !view.IsPlaceholder(&pod) }))
+	return len(slices.DeleteFunc(all(w, &corev1.PodList{}).Items, func(pod corev1.Pod) bool { return !view.IsPlaceholder(&pod, placeholderNamespace) }))
 }
 
 func (w *world) nodes() int { return len(all(w, &corev1.NodeList{}).Items) }
@@ -463,7 +467,7 @@ func (w *world) nodes() int { return len(all(w, &corev1.NodeList{}).Items) }
 // placed counts pods of users with a node.
 func (w *world) placed() int {
 	return len(slices.DeleteFunc(all(w, &corev1.PodList{}).Items, func(pod corev1.Pod) bool {
-		return view.IsPlaceholder(&pod) || pod.Spec.NodeName == ""
+		return view.IsPlaceholder(&pod, placeholderNamespace) || pod.Spec.NodeName == ""
 	}))
 }
 
@@ -481,5 +485,12 @@ func (w *world) expectCondition(group, kind string, status metav1.ConditionStatu
 	got := meta.FindStatusCondition(w.status(group).Conditions, kind)
 	if got == nil || got.Status != status || got.Reason != reason {
 		w.t.Errorf("condition %s of %s is %+v, want %s for %s", kind, group, got, status, reason)
+	}
+}
+
+func (w *world) expectMessage(group, kind, text string) {
+	w.t.Helper()
+	if got := meta.FindStatusCondition(w.status(group).Conditions, kind); got == nil || !strings.Contains(got.Message, text) {
+		w.t.Errorf("condition %s of %s is %+v, want %q", kind, group, got, text)
 	}
 }

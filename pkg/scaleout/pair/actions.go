@@ -16,13 +16,13 @@ import (
 // Action is one thing to do. Each leaves a state in which it may be done again.
 type Action interface {
 	String() string
-	// group is that whose later actions count on this one; empty: none does.
+	// group is the name of the node group that the action is about; empty: of no group in particular.
 	group() string
 	// do writes into the result what it has recorded, so that who writes the status next does
 	// not undo it.
 	do(ctx context.Context, e *Executor, result *Result) error
 	// undo takes out of the result's status what was not done: because of why, or, where that
-	// is nil, because an earlier action of the group failed.
+	// is nil, because the group's failure is not on record.
 	undo(result *Result, why error)
 }
 

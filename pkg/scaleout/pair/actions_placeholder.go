@@ -33,7 +33,7 @@ func (a createPlaceholder) do(ctx context.Context, e *Executor, _ *Result) error
 	}
 	// It is ours that the cache does not show yet, unless another has taken the name.
 	var found corev1.Pod
-	if e.Client.Get(ctx, client.ObjectKeyFromObject(a.Pod), &found) == nil && !view.IsPlaceholder(&found) {
+	if e.Client.Get(ctx, client.ObjectKeyFromObject(a.Pod), &found) == nil && !view.IsPlaceholder(&found, a.Pod.Namespace) {
 		return fmt.Errorf("a pod %s/%s that is no placeholder has its name: delete that pod", found.Namespace, found.Name)
 	}
 	return nil
@@ -53,7 +53,6 @@ func (a createPlaceholder) undo(result *Result, why error) {
 
 // deletePlaceholder deletes one that has served.
 type deletePlaceholder struct {
-	unpromised
 	Name types.NamespacedName
 	UID  types.UID
 	// Group for which it was.
@@ -78,4 +77,15 @@ func (a deletePlaceholder) do(ctx context.Context, e *Executor, _ *Result) error
 		return nil
 	}
 	return err
+}
+
+// undo: a placeholder that the API server does not delete still counts as a node that is coming.
+func (a deletePlaceholder) undo(result *Result, why error) {
+	status := result.Status[a.Group]
+	if why != nil && status.NotReady == "" {
+		status.NotReady = v1alpha1.ReasonPlaceholderStays
+		status.Message = fmt.Sprintf("placeholder %s cannot be deleted: %s; see to the admission and the controller's rights in namespace %s",
+			a.Name.Name, excerpt.Of(why.Error(), maxMessage), a.Name.Namespace)
+	}
+	result.Status[a.Group] = status
 }

@@ -24,16 +24,16 @@ type Executor struct {
 }
 
 // Do does the actions of a result, one after the other, and writes into its Status what it
-// has recorded of them, so that who writes the status next does not undo it. An action that
-// fails does not stop those of other groups; a group's own later ones wait for the next
-// time, since they count on those before.
+// has recorded of them, so that the next writer of the status does not undo it. An action that
+// fails stops no other, but for a failure that is not on record: the later actions of its group
+// would delete what shows it, and they wait for the next time.
 func (e *Executor) Do(ctx context.Context, result *Result) error {
 	logger := klog.FromContext(ctx)
 	var errs []error
-	stopped := map[string]bool{}
+	unrecorded := map[string]bool{}
 	for _, action := range result.Actions {
 		group := action.group()
-		if stopped[group] && group != "" {
+		if unrecorded[group] {
 			action.undo(result, nil)
 			continue
 		}
@@ -41,7 +41,9 @@ func (e *Executor) Do(ctx context.Context, result *Result) error {
 			return errors.Join(append(errs, err)...)
 		}
 		if err := action.do(ctx, e, result); err != nil {
-			stopped[group] = true
+			if _, records := action.(setBackoff); records {
+				unrecorded[group] = true
+			}
 			action.undo(result, err)
 			errs = append(errs, fmt.Errorf("%s: %w", action, err))
 			continue

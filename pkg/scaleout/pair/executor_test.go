@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -122,7 +123,60 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// What a group's later actions count on has to have been done; other groups go on.
+// An action that the API server refuses, always, stops no other of its group.
+func TestARefusedActionIsItsOwn(t *testing.T) {
+	refused := func(o client.Object) error {
+		if strings.HasPrefix(o.GetName(), "refused") {
+			return apierrors.NewForbidden(corev1.Resource("pods"), o.GetName(), errors.New("not allowed"))
+		}
+		return nil
+	}
+	c := apiWith(t, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if err := refused(o); err != nil {
+				return err
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if err := refused(o); err != nil {
+				return err
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+	}, eksGroup("a", "a"), placeholderOf("a", "refused-to-delete"), placeholderOf("a", "old"))
+	eks := &fakeEKS{id: "update"}
+	result := &Result{Status: map[string]GroupStatus{}, Actions: []Action{
+		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "refused-to-delete"}, UID: "uid-refused-to-delete", Group: "a"},
+		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "old"}, UID: "uid-old", Group: "a"},
+		createPlaceholder{Pod: placeholderOf("a", "refused-to-create")},
+		createPlaceholder{Pod: placeholderOf("a", "new")},
+		setDesired{Group: eksGroup("a", "a"), Entry: v1alpha1.InFlight{ID: IntentID, Target: 1}},
+	}}
+	if err := (&Executor{Client: c, Nodegroups: eks}).Do(t.Context(), result); !apierrors.IsForbidden(err) {
+		t.Fatal(err)
+	}
+	var pods corev1.PodList
+	if err := c.List(t.Context(), &pods); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, pod := range pods.Items {
+		left = append(left, pod.Name)
+	}
+	if want := []string{"new", "refused-to-delete"}; !slices.Equal(left, want) {
+		t.Errorf("pods %v, want %v", left, want)
+	}
+	if len(eks.calls) != 1 {
+		t.Errorf("%d calls of EKS, want one", len(eks.calls))
+	}
+	got := result.Status["a"]
+	if got.NotReady != v1alpha1.ReasonPlaceholderStays || !strings.Contains(got.Message, "placeholder refused-to-delete cannot be deleted: ") {
+		t.Errorf("%s: %q", got.NotReady, got.Message)
+	}
+}
+
+// What would delete the sign of a failure waits until that is on record; other groups go on.
 func TestOneGroupsFailureIsItsOwn(t *testing.T) {
 	c := apiWith(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
 		return errors.New("no connection")

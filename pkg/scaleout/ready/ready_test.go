@@ -244,6 +244,28 @@ func TestNodesOfNoGroup(t *testing.T) {
 	}
 }
 
+// A node that kubelet says nothing of any more keeps its taint, though its slices are still there.
+func TestANodeThatIsNotKnownToBeReadyIsNotOpened(t *testing.T) {
+	slice := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+		Driver: driver, NodeName: ptr.To("node"), Pool: resourceapi.ResourcePool{Name: "node", ResourceSliceCount: 1},
+	}}
+	for status, want := range map[corev1.ConditionStatus]int{"": 1, corev1.ConditionUnknown: 1, corev1.ConditionFalse: 1, corev1.ConditionTrue: 0} {
+		node := nodeWith("node", startup)
+		node.Status.Conditions[0].Status = status
+		if status == "" {
+			node.Status.Conditions = nil
+		}
+		r := newRig(interceptor.Funcs{}, node)
+		v := &view.View{Snapshot: scaleout.Snapshot{Nodes: []scaleout.Node{{Object: node}}, Slices: []*resourceapi.ResourceSlice{slice}}}
+		if _, err := r.Act(t.Context(), v, created); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.taints(t, "node"); len(got) != want {
+			t.Errorf("with Ready %q the node has taints %v, want %d", status, got, want)
+		}
+	}
+}
+
 func TestOverdueNodesAreReportedOnceAChange(t *testing.T) {
 	for name, test := range map[string]struct {
 		taints []corev1.Taint

@@ -21,12 +21,12 @@ type podsByUse struct {
 	placeholders []*corev1.Pod
 }
 
-func sortPods(pods []corev1.Pod, extended map[corev1.ResourceName]bool) podsByUse {
+func sortPods(pods []corev1.Pod, extended map[corev1.ResourceName]bool, placeholders string) podsByUse {
 	use := podsByUse{bound: map[string][]*corev1.Pod{}}
 	for i := range pods {
 		pod := &pods[i]
 		switch {
-		case IsPlaceholder(pod):
+		case IsPlaceholder(pod, placeholders):
 			use.placeholders = append(use.placeholders, pod)
 		case ended(pod):
 		case pod.Spec.NodeName != "":
@@ -38,10 +38,11 @@ func sortPods(pods []corev1.Pod, extended map[corev1.ResourceName]bool) podsByUs
 	return use
 }
 
-// IsPlaceholder tells the controller's own pods by label and owner: the label alone is any
-// user's to set, and would take a pod out of the demand.
-func IsPlaceholder(pod *corev1.Pod) bool {
-	if pod.Labels[v1alpha1.LabelNodeGroup] == "" {
+// IsPlaceholder reports whether the controller has created the pod, in its namespace of placeholders; an empty
+// namespace is any. Every user may write the label and the owner, who would so hold a group's growth: what counts
+// is the namespace, which is the controller's alone. The chart's policy refuses both elsewhere.
+func IsPlaceholder(pod *corev1.Pod, namespace string) bool {
+	if pod.Labels[v1alpha1.LabelNodeGroup] == "" || namespace != "" && pod.Namespace != namespace {
 		return false
 	}
 	owner := metav1.GetControllerOf(pod)

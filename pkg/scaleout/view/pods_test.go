@@ -39,11 +39,15 @@ func in(phase corev1.PodPhase) func(*corev1.Pod) {
 func TestPodsAreSortedByUse(t *testing.T) {
 	deleting := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: t0} }
 	claimed := func(pod *corev1.Pod) { pod.Labels = map[string]string{"mica.gpu/node-group": "g"} }
+	forged := testPlaceholder("g", "forged", time.Minute, "")
+	forged.Namespace = "default"
+	withClaim(forged)
 	pods := []corev1.Pod{
 		testPod("claim", withClaim),
 		testPod("named", asking("nvidia.com/gpu")),
 		testPod("implicit", asking("deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
 		testPod("label-only", withClaim, claimed),
+		*forged,
 		testPod("plain", asking("cpu")),
 		testPod("foreign", asking("amd.com/gpu")),
 		testPod("deleting", withClaim, deleting),
@@ -56,8 +60,8 @@ func TestPodsAreSortedByUse(t *testing.T) {
 		*testPlaceholder("g", "landed", time.Minute, "n"),
 	}
 	extended := "nvidia.com/gpu"
-	use := sortPods(pods, extendedResources([]resourceapi.DeviceClass{{Spec: resourceapi.DeviceClassSpec{ExtendedResourceName: &extended}}}))
-	expectPods(t, "pending", use.pending, "claim", "named", "implicit", "label-only")
+	use := sortPods(pods, extendedResources([]resourceapi.DeviceClass{{Spec: resourceapi.DeviceClassSpec{ExtendedResourceName: &extended}}}), testPlaceholder("", "", 0, "").Namespace)
+	expectPods(t, "pending", use.pending, "claim", "named", "implicit", "label-only", "forged")
 	expectPods(t, "bound", use.bound["n"], "bound", "bound-plain", "leaving")
 	expectPods(t, "placeholders", use.placeholders, "waiting", "landed")
 }

@@ -24,6 +24,9 @@ type Options struct {
 	// Driver is our driver's name.
 	Driver string
 	Now    time.Time
+	// Placeholders is the namespace in which the controller creates placeholders. Empty, for a reader that does not
+	// know it: any.
+	Placeholders string
 	// Autoscaler is what Cluster Autoscaler says; nil where that cannot be known.
 	Autoscaler *autoscaler.Status
 	// EKS is asked for groups of pairing direct; nil where nobody may.
@@ -144,7 +147,7 @@ type reading struct {
 
 func newReading(all *objects, o Options) *reading {
 	r := &reading{objects: all, Options: o, policies: pointers(all.policies.Items)}
-	r.pods = sortPods(all.pods.Items, extendedResources(all.classes.Items))
+	r.pods = sortPods(all.pods.Items, extendedResources(all.classes.Items), o.Placeholders)
 	r.slices = slicesByNode(all.slices.Items)
 	r.withheld = r.withheldNodes()
 	r.policyKey = versionsOf(r.policies)
