@@ -47,6 +47,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"an unknown flag":     {[]string{"--nonsense"}, nil, []string{"unknown flag: --nonsense"}},
 		"an argument":         {[]string{"please"}, nil, []string{`unknown command "please"`}},
 		"a bad variable":      {nil, map[string]string{"METRICS_PORT": "x"}, []string{"environment variable METRICS_PORT"}},
+		"a bad pairing":       {[]string{"--discovered-pairing=direct"}, nil, []string{`unknown value "direct": use observe or placeholder`}},
 		"a bad discovery":     {[]string{"--discover-node-groups=all"}, nil, []string{`"all" is none of off, nodes and eks`}},
 		"EKS unknown":         {[]string{"--namespace=m", "--placeholder-image=i", "--discover-node-groups=eks"}, map[string]string{"AWS_REGION": ""}, []string{"set --eks-cluster", "AWS_REGION"}},
 		"a bad endpoint":      {[]string{"--namespace=m", "--placeholder-image=i", "--eks-endpoint=nowhere", "--aws-region=r"}, nil, []string{"nowhere", "is no URL"}},
@@ -110,7 +111,7 @@ func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
 	t.Setenv("PLACEHOLDER_GRACE", "45s")
 	t.Setenv("DISCOVER_NODE_GROUPS", "off")
 	t.Setenv("LEADER_ELECT", "false")
-	f := &flags{discovery: discoverNodes}
+	f := &flags{discovery: discoverNodes, discoveredPairing: observeDiscovered}
 	own := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.addCluster(own)
 	f.addScaleOut(own)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/slice"
@@ -30,6 +31,7 @@ type flags struct {
 	awsRegion, eksEndpoint, eksCluster  string
 	discovery                           discovery
 	budgetsFailClosed                   bool
+	discoveredPairing                   discoveredPairing
 
 	kedaPort                               int
 	kedaTLSDir, kedaProfiles               string
@@ -71,6 +73,7 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")
+	set.Var(&f.discoveredPairing, "discovered-pairing", "Pairing of node groups that are found from now on: observe (say what they would need, and ask for no node) or placeholder. Those that exist keep theirs.")
 	set.Var(&f.discovery, "discover-node-groups", "Where node groups that nobody has declared are found: off, nodes (managed node groups of live nodes with our devices), eks (that, and those with GPUs that EKS lists).")
 }
 
@@ -84,6 +87,27 @@ func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
 	set.BoolVar(&f.podDeletionCost, "pod-deletion-cost", true, "Say of the replicas that KEDA scales which goes first, by the annotation controller.kubernetes.io/pod-deletion-cost.")
 	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")
+}
+
+// discoveredPairing is a pairing that no administrator has to have chosen.
+type discoveredPairing v1alpha1.Pairing
+
+const observeDiscovered = discoveredPairing(v1alpha1.PairingObserve)
+
+// String implements pflag.Value.
+func (p *discoveredPairing) String() string { return string(*p) }
+
+// Type implements pflag.Value.
+func (p *discoveredPairing) Type() string { return "observe|placeholder" }
+
+// Set implements pflag.Value.
+func (p *discoveredPairing) Set(value string) error {
+	switch got := v1alpha1.Pairing(value); got {
+	case v1alpha1.PairingObserve, v1alpha1.PairingPlaceholder:
+		*p = discoveredPairing(got)
+		return nil
+	}
+	return fmt.Errorf("unknown value %q: use observe or placeholder", value)
 }
 
 // discovery is where node groups are found.

@@ -122,15 +122,16 @@ func newNodegroups(ctx context.Context, f *flags) (*eks.Client, error) {
 
 func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.Client) error {
 	options := control.Options{
-		Driver:        f.driverName,
-		Client:        m.GetClient(),
-		Live:          m.GetAPIReader(),
-		Recorder:      m.GetEventRecorder(component),
-		Clock:         clock.RealClock{},
-		Placeholder:   f.placeholder,
-		Autoscaler:    types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
-		DiscoverNodes: f.discovery != discoverOff,
-		FailClosed:    f.budgetsFailClosed,
+		Driver:            f.driverName,
+		Client:            m.GetClient(),
+		Live:              m.GetAPIReader(),
+		Recorder:          m.GetEventRecorder(component),
+		Clock:             clock.RealClock{},
+		Placeholder:       f.placeholder,
+		Autoscaler:        types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
+		DiscoverNodes:     f.discovery != discoverOff,
+		FailClosed:        f.budgetsFailClosed,
+		DiscoveredPairing: v1alpha1.Pairing(f.discoveredPairing),
 	}
 	options.Placeholder.Namespace = cmp.Or(f.placeholder.Namespace, f.namespace)
 	if nodegroups != nil {
@@ -200,8 +201,9 @@ func addUsages(f *flags, m manager.Manager) error {
 // newDiscovery declares the node groups with GPUs that EKS lists.
 func newDiscovery(f *flags, m manager.Manager, nodegroups *eks.Client) *control.Discovery {
 	return &control.Discovery{
-		Client: m.GetClient(),
-		Clock:  clock.RealClock{},
+		Client:  m.GetClient(),
+		Clock:   clock.RealClock{},
+		Pairing: v1alpha1.Pairing(f.discoveredPairing),
 		List: func(ctx context.Context) ([]view.Discovered, error) {
 			return nodegroups.Discover(ctx, f.eksCluster, hasGPUs)
 		},

@@ -93,10 +93,64 @@ func TestNodePolicyDecides(t *testing.T) {
 	}
 }
 
+// What the controller writes to nodes it writes to those with GPUs only.
+func TestNodePolicyKeepsNodesWithoutGPUs(t *testing.T) {
+	policy := renderedPolicy(t, "nodes-")
+	writes := map[string]func(*corev1.Node){
+		"cordoned": func(n *corev1.Node) {
+			n.Spec.Unschedulable, n.Annotations = true, map[string]string{"mica.gpu/scale-in": "cordoned 2026-01-01T00:00:00Z"}
+		},
+		"protected": func(n *corev1.Node) {
+			n.Annotations = map[string]string{"mica.gpu/protected-for": "use", "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}
+		},
+	}
+	review := func(before, after *corev1.Node) string {
+		_, messages := policy.Review(t, admission.Review{Kind: "Node", Object: after, Old: before, User: theController})
+		return strings.Join(messages, "\n")
+	}
+	for name, test := range map[string]struct {
+		sign    func(*corev1.Node)
+		refused bool
+	}{
+		"a node of CPUs": {func(n *corev1.Node) { n.Labels["node.kubernetes.io/instance-type"] = "m7i.large" }, true},
+		"no labels":      {func(n *corev1.Node) { n.Labels = nil }, true},
+		"an AMD GPU":     {func(n *corev1.Node) { n.Labels["feature.node.kubernetes.io/pci-1002.present"] = "true" }, true},
+		"the startup taint": {func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: startupTaint, Value: "starting", Effect: corev1.TaintEffectNoSchedule}}
+		}, false},
+		"the usual taint": {func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}}
+		}, false},
+		"the usual label":   {func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" }, false},
+		"feature discovery": {func(n *corev1.Node) { n.Labels["feature.node.kubernetes.io/pci-0302_10de.present"] = "true" }, false},
+		"an H100 machine":   {func(n *corev1.Node) { n.Labels["node.kubernetes.io/instance-type"] = "p5.48xlarge" }, false},
+		"a Grace machine":   {func(n *corev1.Node) { n.Labels["node.kubernetes.io/instance-type"] = "gr6.4xlarge" }, false},
+		"a device plugin": {func(n *corev1.Node) {
+			n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+		}, false},
+	} {
+		for what, write := range writes {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				before := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}}}
+				test.sign(before)
+				after := before.DeepCopy()
+				write(after)
+				if refused := review(before, after); strings.Contains(refused, "to nodes with GPUs and to no other") != test.refused || !test.refused && refused != "" {
+					t.Errorf("refused: %q", refused)
+				}
+				if refused := review(after, before); refused != "" {
+					t.Errorf("undoing it is refused: %q", refused)
+				}
+			})
+		}
+	}
+}
+
 // waiting is a pod that the scheduler could not place.
 func waiting() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", Labels: map[string]string{"a": "b"}, Finalizers: []string{"batch.kubernetes.io/job-tracking"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}, ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu"}}},
 		Status: corev1.PodStatus{
 			Phase:      corev1.PodPending,
 			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable"}},
@@ -118,7 +172,11 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 	}{
 		"opens a gate": {func(p *corev1.Pod) {
 			p.Spec.ReadinessGates, p.Status.Conditions = []corev1.PodReadinessGate{gate}, append(p.Status.Conditions, serving(corev1.ConditionTrue))
-		}, "", nil},
+		}, "", []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}},
+		"opens the gate of a pod that loads": {func(p *corev1.Pod) {
+			p.Spec.ReadinessGates, p.Status.Conditions = []corev1.PodReadinessGate{gate}, append(p.Status.Conditions, serving(corev1.ConditionTrue))
+		}, "whose containers are ready", []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse}}},
+		"leaves a gate open": {func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{gate} }, "", []corev1.PodCondition{serving(corev1.ConditionTrue)}},
 		"says why a gate is closed": {func(p *corev1.Pod) {
 			p.Spec.ReadinessGates, p.Status.Conditions = []corev1.PodReadinessGate{gate}, append(p.Status.Conditions, serving(corev1.ConditionFalse))
 		}, "", nil},
@@ -176,6 +234,44 @@ func TestPodStatusPolicyDecides(t *testing.T) {
 				t.Errorf("looked at: %t, refused: %q", matched, refused)
 			}
 		})
+	}
+}
+
+// Pods that ask for no device are none of the controller's.
+func TestPodStatusPolicyKeepsPodsWithoutDevices(t *testing.T) {
+	policy := renderedPolicy(t, "podstatus-")
+	requests := func(name corev1.ResourceName) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) {
+			s.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse("1")}}}}
+		}
+	}
+	for name, test := range map[string]struct {
+		spec    func(*corev1.PodSpec)
+		refused bool
+	}{
+		"nothing":              {func(*corev1.PodSpec) {}, true},
+		"CPUs":                 {requests("cpu"), true},
+		"huge pages":           {requests("hugepages-2Mi"), true},
+		"an extended resource": {requests("nvidia.com/gpu"), false},
+		"a class":              {requests("deviceclass.resource.kubernetes.io/gpu.nvidia.com"), false},
+		"an init container's GPU": {func(s *corev1.PodSpec) {
+			plain := s.Containers
+			requests("nvidia.com/gpu")(s)
+			s.InitContainers, s.Containers = s.Containers, plain
+		}, false},
+		"a claim": {func(s *corev1.PodSpec) { s.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} }, false},
+	} {
+		for _, annotations := range []map[string]string{keptFor("1h0m0s", ""), {corev1.PodDeletionCost: "-2147483648"}} {
+			before := waiting()
+			before.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}
+			test.spec(&before.Spec)
+			after := before.DeepCopy()
+			after.Annotations = annotations
+			_, messages := policy.Review(t, admission.Review{Kind: "Pod", Object: after, Old: before, User: theController})
+			if refused := strings.Join(messages, "\n"); strings.Contains(refused, "to pods that ask for devices") != test.refused || !test.refused && refused != "" {
+				t.Errorf("%v of a pod that asks for %s: refused: %q", annotations, name, refused)
+			}
+		}
 	}
 }
 

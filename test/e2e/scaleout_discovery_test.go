@@ -14,7 +14,8 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// TestScaleOutDiscoversAGroup has a node of a group that nobody has declared: the controller declares it.
+// TestScaleOutDiscoversAGroup has a node of a group that nobody has declared: the controller declares it, observes it, and
+// says how to let it grow.
 func TestScaleOutDiscoversAGroup(t *testing.T) {
 	t.Parallel()
 	const name = "discovered"
@@ -30,6 +31,7 @@ func TestScaleOutDiscoversAGroup(t *testing.T) {
 		}
 		return err
 	})
+	s.expectGroupCondition(name, v1alpha1.ConditionReady, metav1.ConditionTrue, "kubectl patch gpunodegroup "+name)
 }
 
 // TestScaleOutForgetsAGroup has a group as the controller declares those that it discovers, whose node went before

@@ -22,6 +22,8 @@ import (
 type thief struct {
 	kubernetes.Interface
 	t *testing.T
+	// config has the stolen token.
+	config *rest.Config
 	// serviceAccount is the controller's, of the release's namespace.
 	serviceAccount string
 	// placeholders is their namespace, image and priorityClass are theirs.
@@ -56,6 +58,7 @@ func newThief(t *testing.T) *thief {
 	must(t, err, "request a token of ServiceAccount %s", f.serviceAccount)
 	config := rest.AnonymousClientConfig(under.config)
 	config.BearerToken = token.Status.Token
+	f.config = config
 	f.Interface, err = kubernetes.NewForConfig(config)
 	must(t, err, "make a client")
 	return f

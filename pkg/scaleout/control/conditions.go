@@ -28,8 +28,20 @@ func (r groupReport) ready() metav1.Condition {
 	default:
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonReady
 		condition.Message = "It is known what a new node of the group has, and the group can grow."
+		if r.group.Object.Spec.Pairing == v1alpha1.PairingObserve {
+			condition.Message = observed(r.group.Object)
+		}
 	}
 	return condition
+}
+
+// observed is a sentence about a group that grows by others only, with how to change that.
+func observed(group *v1alpha1.GPUNodeGroup) string {
+	text := "It is known what a new node of the group has, and the group is only observed: Mica asks for no node of it."
+	if group.Labels[v1alpha1.LabelDiscovered] == "" {
+		return text
+	}
+	return fmt.Sprintf(`%s It was discovered; to let it grow by Cluster Autoscaler: kubectl patch gpunodegroup %s --type=merge -p '{"spec":{"pairing":"placeholder"}}'.`, text, group.Name)
 }
 
 // gone is the condition of a group that EKS does not list any more; nil: it does.

@@ -13,6 +13,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -56,6 +57,8 @@ type Options struct {
 	Nodegroups pair.Nodegroups
 	// DiscoverNodes makes groups of live nodes that are of none.
 	DiscoverNodes bool
+	// DiscoveredPairing is the pairing of those groups. Empty: observe.
+	DiscoveredPairing v1alpha1.Pairing
 	// Answers are those to the queries of headrooms; nil: those that were given to an earlier process.
 	Answers view.Answers
 	// Forecast asks for room for more pods, and is told; nil where nobody asks.
@@ -114,6 +117,7 @@ func New(o Options) *Loop {
 	if o.Answers == nil {
 		o.Answers = silence{}
 	}
+	o.DiscoveredPairing = cmp.Or(o.DiscoveredPairing, v1alpha1.PairingObserve)
 	l := &Loop{
 		Options:  o,
 		memo:     view.NewMemo(),

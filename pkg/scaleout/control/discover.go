@@ -25,7 +25,7 @@ import (
 func (l *Loop) discover(ctx context.Context, v *view.View) error {
 	var failures []error
 	for _, nodegroup := range undeclared(l.Driver, v) {
-		failures = append(failures, createGroup(ctx, l.Client, discoveredGroup(nodegroup)))
+		failures = append(failures, createGroup(ctx, l.Client, discoveredGroup(nodegroup, l.DiscoveredPairing)))
 	}
 	for i := range v.GroupStates {
 		if learnedNothing(&v.GroupStates[i]) {
@@ -94,7 +94,7 @@ func selected(node *corev1.Node, selectors []labels.Selector) bool {
 // discoveredFromNodes tells groups that live nodes have shown.
 const discoveredFromNodes = "nodes"
 
-func discoveredGroup(nodegroup string) *v1alpha1.GPUNodeGroup {
+func discoveredGroup(nodegroup string, pairing v1alpha1.Pairing) *v1alpha1.GPUNodeGroup {
 	return &v1alpha1.GPUNodeGroup{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   view.DiscoveredName(nodegroup),
@@ -102,7 +102,7 @@ func discoveredGroup(nodegroup string) *v1alpha1.GPUNodeGroup {
 		},
 		Spec: v1alpha1.GPUNodeGroupSpec{
 			Provider: v1alpha1.NodeGroupProvider{EKS: &v1alpha1.EKSNodegroup{Nodegroup: nodegroup}},
-			Pairing:  v1alpha1.PairingPlaceholder,
+			Pairing:  pairing,
 		},
 	}
 }

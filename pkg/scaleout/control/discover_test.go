@@ -107,12 +107,12 @@ func TestADiscoveredGroupIsKnownOrGone(t *testing.T) {
 func TestTheSameGroupFoundTwiceIsNoFailure(t *testing.T) {
 	w := newWorld(t)
 	for _, nodegroup := range []string{"GPU_a", "GPU_a"} {
-		if err := createGroup(t.Context(), w.client, discoveredGroup(nodegroup)); err != nil {
+		if err := createGroup(t.Context(), w.client, discoveredGroup(nodegroup, v1alpha1.PairingObserve)); err != nil {
 			t.Error(err)
 		}
 	}
 	w.create(group("other", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "something" }))
-	if err := createGroup(t.Context(), w.client, discoveredGroup("other")); err == nil || !strings.Contains(err.Error(), "under another name") {
+	if err := createGroup(t.Context(), w.client, discoveredGroup("other", v1alpha1.PairingObserve)); err == nil || !strings.Contains(err.Error(), "under another name") {
 		t.Errorf("a name that another group has: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,8 @@ type Discovery struct {
 	Clock  clock.WithTicker
 	// List gives all node groups. The error is of a list that is not whole.
 	List func(context.Context) ([]view.Discovered, error)
+	// Pairing of groups that are new; those that exist keep theirs. Empty: observe.
+	Pairing v1alpha1.Pairing
 
 	// told has the errors of the last time: each is logged when it is new.
 	told map[string]bool
@@ -160,6 +163,11 @@ func (d *Discovery) one(ctx context.Context, found view.Discovered, known groups
 
 // apply sets the fields of a group that nobody else has set. Before is nil for one that is new.
 func (d *Discovery) apply(ctx context.Context, group, before *v1alpha1.GPUNodeGroup) error {
+	group = group.DeepCopy()
+	group.Spec.Pairing = cmp.Or(d.Pairing, v1alpha1.PairingObserve)
+	if before != nil {
+		group.Spec.Pairing = before.Spec.Pairing
+	}
 	fields, err := applied(group)
 	if err != nil {
 		return err

@@ -89,13 +89,42 @@ func TestADiscoveredGroupFollowsEKS(t *testing.T) {
 	l.w.expectCondition("p5", v1alpha1.ConditionDiscovered, metav1.ConditionTrue, v1alpha1.ReasonListed)
 }
 
+// A group that is discovered is observed until an administrator, or the controller's setting, says otherwise. One that
+// exists keeps its pairing, whatever the setting is later.
+func TestADiscoveredGroupIsObserved(t *testing.T) {
+	for setting, want := range map[v1alpha1.Pairing]v1alpha1.Pairing{"": v1alpha1.PairingObserve, v1alpha1.PairingPlaceholder: v1alpha1.PairingPlaceholder} {
+		l := newListing(t)
+		l.has()
+		l.task.Pairing = setting
+		if got := l.once().Spec.Pairing; got != want {
+			t.Errorf("with %q, it has pairing %s, want %s", setting, got, want)
+		}
+		for _, later := range []v1alpha1.Pairing{v1alpha1.PairingPlaceholder, v1alpha1.PairingObserve} {
+			l.task.Pairing = later
+			if got := l.once().Spec.Pairing; got != want {
+				t.Errorf("with %q and later %s, it has pairing %s, want %s", setting, later, got, want)
+			}
+		}
+	}
+	l := newListing(t)
+	l.has()
+	l.once()
+	l.w.pass()
+	l.w.expectMessage("p5", v1alpha1.ConditionReady, `kubectl patch gpunodegroup p5 --type=merge -p '{"spec":{"pairing":"placeholder"}}'`)
+	l.edit(func(g *v1alpha1.GPUNodeGroup) { g.Spec.Pairing = v1alpha1.PairingPlaceholder })
+	l.once()
+	l.w.autoscale()
+	l.w.pass()
+	l.w.expectMessage("p5", v1alpha1.ConditionReady, "the group can grow")
+}
+
 // What somebody has set stays, while the rest follows.
 func TestWhatSomebodyHasSetIsTheirs(t *testing.T) {
 	l := newListing(t)
 	l.has()
 	l.once()
 	l.edit(func(g *v1alpha1.GPUNodeGroup) {
-		g.Spec.Max, g.Spec.Pairing = ptr.To(int32(1)), v1alpha1.PairingObserve
+		g.Spec.Max, g.Spec.Pairing = ptr.To(int32(1)), v1alpha1.PairingPlaceholder
 		g.Spec.Template.Labels["example.com/pool"] = "mine"
 		g.Spec.Template.DriverVersion = "580.95.05"
 	})
@@ -105,7 +134,7 @@ func TestWhatSomebodyHasSetIsTheirs(t *testing.T) {
 	})
 	for range 2 {
 		spec := l.once().Spec
-		if *spec.Max != 1 || spec.Pairing != v1alpha1.PairingObserve || spec.Template.Labels["example.com/pool"] != "mine" || spec.Template.DriverVersion == "" {
+		if *spec.Max != 1 || spec.Pairing != v1alpha1.PairingPlaceholder || spec.Template.Labels["example.com/pool"] != "mine" || spec.Template.DriverVersion == "" {
 			t.Errorf("what somebody has set is gone: %+v", spec)
 		}
 		if spec.InstanceType != "p5e.48xlarge" || spec.Template.Labels["team"] != "b" {
@@ -135,6 +164,7 @@ func TestADeclaredGroupIsNotTouched(t *testing.T) {
 func TestADiscoveredGroupThatIsGoneDoesNotGrow(t *testing.T) {
 	l := newListing(t)
 	l.has(untainted)
+	l.task.Pairing = v1alpha1.PairingPlaceholder
 	l.once()
 	l.err = errors.New("throttled")
 	if err := l.task.Once(t.Context()); err == nil {

@@ -25,8 +25,8 @@ const maxNodegroups = 500
 
 // Discover lists the cluster's node groups, with how those would be declared whose machines have GPUs, as
 // isGPU tells of an instance type. Nothing can be predicted of groups with several types, of which any
-// node may be, and of groups whose type only their launch template says. The pairing is the one that
-// needs no AWS right; who wants another declares the group. One that cannot be read, or of which EKS says
+// node may be, and of groups whose type only their launch template says. The pairing is observe: an
+// administrator says who makes a group grow. One that cannot be read, or of which EKS says
 // what cannot be, has an error of its own; the error is of the list.
 func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instanceType string) bool) ([]view.Discovered, error) {
 	names, err := c.list(ctx, cluster)
@@ -109,7 +109,7 @@ func declared(id v1alpha1.EKSNodegroup, g *types.Nodegroup) *v1alpha1.GPUNodeGro
 			Template:     v1alpha1.NodeTemplate{Labels: g.Labels, Taints: taints(g.Taints)},
 			Min:          int32(n.Min),
 			Max:          &most,
-			Pairing:      v1alpha1.PairingPlaceholder,
+			Pairing:      v1alpha1.PairingObserve,
 			CapacityType: string(g.CapacityType),
 		},
 	}
