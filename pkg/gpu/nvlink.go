@@ -9,6 +9,9 @@ type Link struct {
 	Switched bool
 }
 
+// Any reports whether the link reaches anything.
+func (l Link) Any() bool { return l.Switched || len(l.Peers) > 0 }
+
 // GroupByNVLink returns the GPUs with NVLinkGroup set from their links, which
 // are keyed by UUID. A GPU without links, or linked only to itself, has no group.
 func GroupByNVLink(gpus []GPU, links map[string]Link) []GPU {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -27,6 +28,11 @@ type device struct {
 	disabled atomic.Bool
 	// fabricless tells that the driver does not say how the GPU's NVLink fabric is.
 	fabricless atomic.Bool
+
+	// disabledAt is when MIG was disabled here, nil once the GPU is linked again. wasLinked
+	// tells that a look has seen it linked.
+	disabledAt atomic.Pointer[time.Time]
+	wasLinked  atomic.Bool
 
 	mu sync.Mutex
 	// instances are what the handles of GPU instances stood for when they were read.

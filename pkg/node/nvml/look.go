@@ -238,6 +238,7 @@ func (d *device) see(g *gpu.GPU) error {
 	if before != nil {
 		now.turn = before.turn
 	}
+	d.keepLinks(now, before)
 	d.sight = now
 	now.show(g)
 	return nil

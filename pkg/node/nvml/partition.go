@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
@@ -39,11 +41,21 @@ func (l *Library) SetMIG(uuid string, enabled bool) error {
 		case !resetless:
 			return &Error{Call: call, Device: uuid, Return: nvml.ERROR_RESET_REQUIRED}
 		}
-		activation, ret := d.SetMigMode(mode)
-		if ret != nvml.SUCCESS {
-			return check(ret, call, uuid)
+		before := d.disabledAt.Load()
+		if !enabled {
+			d.disabledAt.Store(ptr.To(time.Now())) // before a look sees the links go
 		}
-		return check(activation, call, uuid)
+		activation, ret := d.SetMigMode(mode)
+		if ret == nvml.SUCCESS {
+			ret = activation
+		}
+		switch {
+		case ret != nvml.SUCCESS:
+			d.disabledAt.Store(before)
+		case enabled:
+			d.disabledAt.Store(nil)
+		}
+		return check(ret, call, uuid)
 	})
 }
 

@@ -67,7 +67,7 @@ func persist(ctx context.Context, do func() error) error {
 	var last error
 	_ = pauses.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
 		last = do()
-		passes := errors.Is(last, nvml.ErrInUse) || errors.Is(last, nvml.ErrTransient)
+		passes := errors.Is(last, nvml.ErrInUse) || errors.Is(last, nvml.ErrTransient) || errors.Is(last, nvml.ErrRetraining)
 		if passes {
 			klog.FromContext(ctx).V(4).Info("A change of a GPU is tried again", "reason", last.Error())
 		}

@@ -33,8 +33,13 @@ func newMIGRig(t testing.TB) *migRig {
 // newMIGRigOf has only the first GPUs, for tests that begin anew so often that it counts.
 func newMIGRigOf(t testing.TB, gpus int) *migRig {
 	t.Helper()
+	return newMIGRigWith(t, gpus, model.Habits{})
+}
+
+func newMIGRigWith(t testing.TB, gpus int, habits model.Habits) *migRig {
+	t.Helper()
 	file := fixture.File(t, "p5.48xlarge")
-	file.GPUs = file.GPUs[:gpus]
+	file.GPUs, file.Habits = file.GPUs[:gpus], habits
 	machine := fixture.Machine(t, file)
 	return &migRig{newRig(t), machine, fixture.Library(t, machine)}
 }

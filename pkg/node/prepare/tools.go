@@ -26,6 +26,8 @@ type MIG interface {
 	MIGEnabled(uuid string) (bool, error)
 	// SetMIG is nvml.ErrResetRequired where it would not take effect at once.
 	SetMIG(uuid string, enabled bool) error
+	// Linked is nvml.ErrRetraining after MIG was disabled, until the GPU's NVLinks are back.
+	Linked(uuid string) error
 	// Instances are all GPU instances, whoever made them.
 	Instances(uuid string) ([]gpu.Instance, error)
 	// HasInstances tells in one question whether there is a GPU instance. It is

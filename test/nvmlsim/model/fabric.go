@@ -1,6 +1,9 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Fabric is how far the fabric manager, a service of its own, has come on a machine with
 // NVSwitches: it may start long after the driver. The zero value is completed.
@@ -40,9 +43,17 @@ func (m *Machine) SetFabric(state Fabric) error {
 	return nil
 }
 
-// fabricState is how far the fabric manager has come.
-func (m *Machine) fabricState() Fabric {
+// fabricState is how far the fabric manager has come with a GPU.
+func (m *Machine) fabricState(g *gpu) Fabric {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.fabricOf(g)
+}
+
+// fabricOf is called with Machine.mu held.
+func (m *Machine) fabricOf(g *gpu) Fabric {
+	if m.fabric == FabricCompleted && time.Now().Before(g.retrained) {
+		return FabricInProgress
+	}
 	return m.fabric
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -39,7 +40,10 @@ type gpu struct {
 	computeMode nvml.ComputeMode
 	timeslice   Timeslice
 	migMode     migMode
-	instances   instances
+	// retrained is when the links are back after MIG was disabled, retrain how long that takes.
+	retrained time.Time
+	retrain   time.Duration
+	instances instances
 	// condition is what the GPU says of its health.
 	condition Condition
 	// recovering are the XIDs whose recovery action has yet to come.
@@ -111,6 +115,7 @@ func newGPU(f File, index int) (*gpu, error) {
 		changing:     make(chan struct{}, 1),
 		presence:     cmp.Or(spec.Presence, Present),
 		instances:    newInstances(board),
+		retrain:      f.Habits.MIGRetrain.Duration,
 	}
 	if err := g.setUp(); err != nil {
 		return nil, err

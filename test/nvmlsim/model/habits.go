@@ -41,6 +41,13 @@ type Habits struct {
 	// of MIG devices keep their instances from being destroyed is not known
 	// (NVIDIA/DCGM #95 is of processes that compute): here they do not.
 	ClientsHold bool `json:"clientsHold,omitempty"`
+	// MIGRetrain is how long a GPU's links into NVSwitches and its state in the fabric are away after
+	// MIG was disabled on it, beginning with Hopper. The kernel driver trains the links again and
+	// resumes its probe of the fabric, which it repeats every 5 s, after the call has
+	// returned (kernel_mig_manager.c, and GPU_FABRIC_PROBE_DEFAULT_DELAY in gpu_fabric_probe.h of
+	// NVIDIA/open-gpu-kernel-modules). Read, not seen on hardware. Assumed: that the state is
+	// "inProgress" meanwhile. Unset: not at all.
+	MIGRetrain metav1.Duration `json:"migRetrain,omitzero"`
 }
 
 // Latency is how long NVML's functions take, before their effect.

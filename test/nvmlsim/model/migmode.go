@@ -1,6 +1,10 @@
 package model
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
 
 // migMode is whether a GPU can have MIG instances. Machine.mu guards it.
 type migMode struct {
@@ -42,6 +46,9 @@ func (g *gpu) setMIGMode(mode int, held bool) (activation nvml.Return) {
 	case g.resetless():
 		g.migMode.current, g.migMode.pending = mode, mode
 		g.timeslice, g.work = TimesliceDefault, work{}
+		if mode == nvml.DEVICE_MIG_DISABLE {
+			g.retrained = time.Now().Add(g.retrain)
+		}
 		return nvml.SUCCESS
 	default:
 		g.migMode.pending = mode

@@ -12,10 +12,10 @@ var nvlinkVersions = map[string]nvml.NvlinkVersion{
 }
 
 // port enters a function about one NVLink port. It leads nowhere until the fabric
-// manager is done.
+// manager is done with the GPU.
 func (d *device) port(function string, number int) (link, nvml.Return) {
 	l, ret := d.wiring(function, number)
-	if d.session.machine.fabricState() != FabricCompleted {
+	if d.session.machine.fabricState(d.gpu) != FabricCompleted {
 		l.remote = nil
 	}
 	return l, ret
@@ -112,8 +112,9 @@ func (d *device) fabric(function string) (fabricInfo, nvml.Return) {
 	m := d.session.machine
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	info := fabricInfo{state: fabricStates[m.fabric]}
-	if m.fabric == FabricCompleted {
+	state := m.fabricOf(d.gpu)
+	info := fabricInfo{state: fabricStates[state]}
+	if state == FabricCompleted {
 		health := fabricHealths[d.gpu.condition.Fabric]
 		info.healthMask, info.healthSummary, info.status = health.mask, health.summary, health.status
 	}

@@ -23,7 +23,8 @@ func (d *device) GetP2PStatus(other nvml.Device, index nvml.GpuP2PCapsIndex) (nv
 	if index < 0 || index >= nvml.P2P_CAPS_INDEX_UNKNOWN {
 		return nvml.P2P_STATUS_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
 	}
-	switched := d.gpu.switched() && peer.switched() && d.session.machine.fabricState() == FabricCompleted
+	m := d.session.machine
+	switched := d.gpu.switched() && peer.switched() && m.fabricState(d.gpu) == FabricCompleted && m.fabricState(peer) == FabricCompleted
 	linked := d.gpu == peer || switched
 	switch {
 	case linked && index != nvml.P2P_CAPS_INDEX_PCI:
