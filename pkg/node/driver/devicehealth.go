@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ const (
 	// ReasonReset: a sick GPU was reset. ReasonNotReset: it was tried in vain.
 	ReasonReset    = "GPUReset"
 	ReasonNotReset = "GPUResetFailed"
+	// ReasonStalled: the NVIDIA driver answers about no GPU.
+	ReasonStalled = "NVIDIADriverStalled"
 )
 
 // DefaultHealthQuiet is long enough for a GPU that comes and goes to stay out.
@@ -141,6 +144,13 @@ func (d *Driver) tellHealth(ctx context.Context, change monitor.Change) {
 		logger.Info("A GPU has recovered", "gpu", change.UUID, "condition", fault.Condition, "value", fault.Value)
 		d.tellHolders(ctx, change.UUID, fault.Place, corev1.EventTypeNormal, ReasonRecovered, "over: "+fault.Words)
 	}
+}
+
+// tellStall tells the node that the driver answers about no GPU.
+func (d *Driver) tellStall(ctx context.Context, lasts time.Duration) {
+	sentence := fmt.Sprintf("the NVIDIA driver answers about no GPU, as while it recovers one of them; if that lasts %v, all are taken for unresponsive: look for messages of NVRM in the kernel's log", lasts)
+	klog.FromContext(ctx).Info("The NVIDIA driver is stalled", "reason", sentence)
+	d.events.WarnNode(ReasonStalled, sentence)
 }
 
 // tellHolders tells the node, and the claims that have something of a place on a GPU.

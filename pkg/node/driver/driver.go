@@ -178,6 +178,7 @@ func New(options Options) (*Driver, error) {
 		Asked:   func() { d.offer.Used() },
 		Repair:  func(ctx context.Context) { d.resetter.Look(ctx, d.hardware.Resets) },
 		Tell:    d.tellHealth,
+		Stalled: d.tellStall,
 	})
 	d.resetter = reset.New(reset.Options{
 		Health:  d.monitor,

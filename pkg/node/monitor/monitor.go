@@ -5,6 +5,7 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -23,9 +24,17 @@ import (
 const (
 	// askInterval is how long a fault may go unseen of which the driver reports nothing.
 	askInterval = time.Minute
-	// patience is how long a GPU may take to say how it is. A driver that recovers a GPU holds
-	// calls up for seconds.
-	patience = 10 * time.Second
+	// patience is how long a round waits for answers. It is more than the 10 seconds after which pkg/node/nvml calls a GPU silent,
+	// so that its word comes first.
+	patience = 15 * time.Second
+	// lateInterval is between two questions to a GPU that has not answered, and to all others, which then show whether the
+	// driver answers at all.
+	lateInterval = 10 * time.Second
+	// apartTime is how long a GPU may be unreadable while others are read. They are looked for again within a minute.
+	apartTime = 2 * time.Minute
+	// stallTime is how long the driver may answer about no GPU at all. One GPU whose system processor does not answer
+	// holds the driver's lock for 45 seconds, and up to three times in a row (XID 119).
+	stallTime = 5 * time.Minute
 	// roundPause bounds how often GPUs are asked because of events.
 	roundPause = 500 * time.Millisecond
 	// tellPause bounds how often Changed is called: whoever publishes taints writes slices.
@@ -75,6 +84,9 @@ type Options struct {
 	Repair func(ctx context.Context)
 	// Tell says what is new to who has to know.
 	Tell func(ctx context.Context, change Change)
+	// Stalled is called once if the driver answers about no GPU of several. They are taken for
+	// unresponsive if that lasts for the given time.
+	Stalled func(ctx context.Context, lasts time.Duration)
 }
 
 // Monitor is what is known of the health of a node's GPUs. New has no effects; Run has.
@@ -89,6 +101,14 @@ type Monitor struct {
 	// seen are the GPUs as they were read last. unsaved tells that there are others than in the file.
 	seen    map[string]gpu.GPU
 	unsaved bool
+	// stalled tells that the driver answered about no GPU when it was asked last.
+	stalled bool
+}
+
+// answer is what a GPU has said of itself.
+type answer struct {
+	level health.Level
+	err   error
 }
 
 // patient is a GPU that is watched.
@@ -99,8 +119,13 @@ type patient struct {
 	pending []health.Event
 	asked   time.Time
 	failed  int
-	// asking tells that a question has not been answered yet.
+	// asking tells that a question has not been answered yet, and answer is one that no round has seen, nil for none.
 	asking bool
+	answer *answer
+	// late is since when the GPU does not answer, zero while it does.
+	late time.Time
+	// apart is since when that is so beside others that answer, or that can be read if this one cannot; else zero.
+	apart time.Time
 	// restored tells that what was wrong can be over when it answers next.
 	restored bool
 }
@@ -133,14 +158,40 @@ func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 			m.gpus[uuid] = p
 		}
 		if !known || (p.missing == nil) != (err == nil) {
-			p.asked, changed = time.Time{}, true
+			p.asked, p.apart, changed = time.Time{}, time.Time{}, true
 		}
 		p.missing = err
+		p.unread(len(present) > 0)
 	}
 	maps.DeleteFunc(m.gpus, func(uuid string, _ *patient) bool { _, there := seen[uuid]; return !there })
 	maps.DeleteFunc(m.seen, func(uuid string, _ gpu.GPU) bool { _, there := seen[uuid]; return !there })
 	if changed {
 		m.rouse()
+	}
+}
+
+// unread notes since when the GPU cannot be read because it does not answer, and whether others can be read.
+func (p *patient) unread(others bool) {
+	silent := errors.Is(p.missing, nvml.ErrSilent)
+	switch {
+	case p.missing == nil: // it is asked
+	case !silent:
+		p.late, p.apart = time.Time{}, time.Time{}
+	default:
+		if p.late.IsZero() {
+			p.late = time.Now()
+		}
+		p.besides(others)
+	}
+}
+
+// besides notes whether the driver answers about others while the GPU is late.
+func (p *patient) besides(others bool) {
+	switch {
+	case !others:
+		p.apart = time.Time{}
+	case p.apart.IsZero():
+		p.apart = time.Now()
 	}
 }
 

@@ -35,6 +35,7 @@ type ward struct {
 
 	mu      sync.Mutex
 	told    []string
+	stalls  int
 	changes []time.Time
 	asked   int
 }
@@ -63,6 +64,11 @@ func newWardOf(t *testing.T, file model.File) *ward {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.changes = append(w.changes, time.Now())
+		},
+		Stalled: func(context.Context, time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.stalls++
 		},
 		Tell: func(_ context.Context, change Change) {
 			w.mu.Lock()
@@ -123,6 +129,12 @@ func (w *ward) faults(index int) (faults []string) {
 		faults = append(faults, fmt.Sprintf("%s=%s %s", f.Condition, f.Value, f.Severity))
 	}
 	return faults
+}
+
+func (w *ward) stallsTold() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stalls
 }
 
 func (w *ward) heard() []string {
@@ -275,6 +287,8 @@ func TestALostGPU(t *testing.T) {
 		w.expect(1, "gpu-lost= dead")
 		others := slices.Delete(slices.Clone(w.gpus), 0, 2)
 		w.monitor.See(others, map[string]error{w.gpus[0].UUID: nvml.ErrSilent, w.gpus[1].UUID: errors.New("GPU 1 cannot be read")})
+		w.expect(0)
+		time.Sleep(apartTime)
 		w.expect(0, "unresponsive= dead")
 		w.expect(1, "gpu-lost= dead")
 		w.must(w.machine.Return(1))
@@ -316,6 +330,8 @@ func TestACallThatDoesNotReturnIsThatGPUsFault(t *testing.T) {
 		go func() { done <- w.monitor.Run(ctx, deaf{GPUs: w.library, uuid: w.gpus[2].UUID, release: release}) }()
 		w.stop = func() {}
 		time.Sleep(patience)
+		w.expect(2)
+		time.Sleep(lateInterval)
 		w.expect(2, "unresponsive= dead")
 		w.expect(0)
 		w.must(w.machine.SetCondition(0, model.Condition{RemapPending: true, RecoveryAction: "gpu-reset"}))
@@ -426,6 +442,67 @@ func TestARepair(t *testing.T) {
 		w.expect(0)
 		if got := w.monitor.Known()[uuid].Resets; got != (health.Resets{Persistent: true}) {
 			t.Errorf("after the fault the attempts are %+v, want none, and that the persistence mode is to come back", got)
+		}
+	})
+}
+
+// A driver that answers about no GPU for a while, as while it recovers one, is one suspect and not eight: no GPU of the
+// machine is taken for dead, and the node is told. If it never answers again, no GPU is of use.
+func TestAStallOfTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p5.48xlarge")
+		w.start()
+		w.expect(0)
+		for _, length := range []time.Duration{11 * time.Second, 45 * time.Second, 2 * time.Minute} {
+			before := w.stallsTold()
+			w.must(w.machine.Stall(length))
+			w.must(w.machine.Inject(model.XID(3, 13)))
+			for range 60 {
+				time.Sleep(5 * time.Second)
+				for i := range w.gpus {
+					if got := w.faults(i); len(got) > 0 {
+						t.Fatalf("in a stall of %s, GPU %d has the faults %q", length, i, got)
+					}
+				}
+			}
+			if told := w.stallsTold() - before; length > patience && told != 1 || told > 1 {
+				t.Errorf("a stall of %s was told %d times", length, told)
+			}
+		}
+		w.must(w.machine.Stall(20 * time.Minute))
+		time.Sleep(15 * time.Minute)
+		for i := range w.gpus {
+			w.expect(i, "unresponsive= dead")
+		}
+		time.Sleep(10*time.Minute + quiet)
+		for i := range w.gpus {
+			w.expect(i)
+		}
+	})
+}
+
+// While the driver stalls nothing can be read, and at its end GPUs are read again one after the other. None of them is dead.
+func TestGPUsThatCannotBeReadInAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p5.48xlarge")
+		w.start()
+		w.expect(0)
+		w.must(w.machine.Stall(2 * time.Minute))
+		missing := map[string]error{}
+		for _, g := range w.gpus {
+			missing[g.UUID] = nvml.ErrSilent
+		}
+		for range 10 {
+			w.monitor.See(nil, missing)
+			time.Sleep(15 * time.Second)
+		}
+		delete(missing, w.gpus[7].UUID)
+		w.monitor.See(w.gpus[7:], missing)
+		time.Sleep(time.Minute)
+		w.monitor.See(w.gpus, nil)
+		time.Sleep(10 * time.Minute)
+		if got := w.heard(); len(got) > 0 {
+			t.Errorf("told %q", got)
 		}
 	})
 }

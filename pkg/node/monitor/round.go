@@ -50,52 +50,52 @@ func (m *Monitor) nextRound() time.Duration {
 		if len(m.records[uuid].Faults) > 0 {
 			pause = min(pause, m.Quiet)
 		}
+		if !m.gpus[uuid].late.IsZero() {
+			pause = min(pause, lateInterval)
+		}
 	}
 	return pause
 }
 
 // round asks the GPUs that are due, all at once, and tells whether faults have come or gone.
 func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
-	type answer struct {
-		uuid  string
-		level health.Level
-		err   error
-	}
 	due := m.due()
-	answers := make(chan answer, len(due))
+	arrived := make(chan struct{}, len(due))
 	for _, uuid := range due {
 		go func() {
 			level, err := gpus.Health(uuid)
-			m.answered(uuid)
-			answers <- answer{uuid, level, err}
+			m.answered(uuid, answer{level, err})
+			arrived <- struct{}{}
 		}()
 	}
 	late := time.After(patience)
-	waiting := len(due)
-	for waiting > 0 {
+	answered := 0
+	for waiting := len(due); waiting > 0; {
 		select {
-		case a := <-answers:
+		case <-arrived:
 			waiting--
-			changed = m.judge(ctx, a.uuid, m.facts(a.uuid, a.level, a.err)) || changed
 		case <-late:
 			waiting = 0
 		case <-ctx.Done():
 			return changed
 		}
+		for uuid, a := range m.arrivals() {
+			if !errors.Is(a.err, nvml.ErrSilent) {
+				answered++
+				changed = m.judge(ctx, uuid, m.facts(uuid, a.level, a.err)) || changed
+			}
+		}
 	}
 	if len(due) > 0 {
 		m.Asked()
 	}
-	for _, uuid := range m.overdue() {
+	for _, uuid := range m.silent(answered > 0) {
 		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Silent})) || changed
 	}
 	for uuid, err := range m.missing() {
-		facts := health.Facts{Reach: health.Gone, Why: err.Error()}
-		if errors.Is(err, nvml.ErrSilent) {
-			facts = health.Facts{Reach: health.Silent}
-		}
-		changed = m.judge(ctx, uuid, m.take(uuid, facts)) || changed
+		changed = m.judge(ctx, uuid, m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})) || changed
 	}
+	m.watchStall(ctx, answered > 0)
 	if m.takeUnsaved() || changed {
 		m.save(ctx)
 	}
@@ -110,17 +110,18 @@ func (m *Monitor) takeUnsaved() bool {
 	return unsaved
 }
 
-// due are the GPUs that are to be asked now. They count as asked.
+// due are the GPUs that are to be asked now: all if one is late. They count as asked.
 func (m *Monitor) due() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var uuids []string
+	late := m.anyLate()
 	for uuid, p := range m.gpus {
 		interval := askInterval
 		if len(m.records[uuid].Faults) > 0 {
 			interval = min(interval, m.Quiet)
 		}
-		if p.missing == nil && !p.asking && time.Since(p.asked) >= interval {
+		if p.missing == nil && !p.asking && (late || time.Since(p.asked) >= interval) {
 			p.asked, p.asking = time.Now(), true
 			uuids = append(uuids, uuid)
 		}
@@ -128,37 +129,98 @@ func (m *Monitor) due() []string {
 	return uuids
 }
 
-func (m *Monitor) answered(uuid string) {
+func (m *Monitor) anyLate() bool {
+	for _, p := range m.gpus {
+		if !p.late.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// answered keeps an answer, also one that comes after its round, for the next.
+func (m *Monitor) answered(uuid string, a answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p, known := m.gpus[uuid]; known {
-		p.asking = false
+		p.asking, p.answer = false, &a
 	}
 }
 
-// missing are the GPUs that cannot be read, and why.
+// arrivals are the answers that no round has seen.
+func (m *Monitor) arrivals() map[string]answer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	answers := map[string]answer{}
+	for uuid, p := range m.gpus {
+		if p.answer == nil {
+			continue
+		}
+		answers[uuid], p.answer = *p.answer, nil
+		switch {
+		case !errors.Is(answers[uuid].err, nvml.ErrSilent):
+			p.late, p.apart = time.Time{}, time.Time{}
+		case p.late.IsZero():
+			p.late = p.asked
+		}
+	}
+	return answers
+}
+
+// missing are the GPUs that cannot be read, and why. Those that do not answer are silent.
 func (m *Monitor) missing() map[string]error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	errs := map[string]error{}
 	for uuid, p := range m.gpus {
-		if p.missing != nil {
+		if p.missing != nil && !errors.Is(p.missing, nvml.ErrSilent) {
 			errs[uuid] = p.missing
 		}
 	}
 	return errs
 }
 
-// overdue are the GPUs that owe an answer for too long.
-func (m *Monitor) overdue() (uuids []string) {
+// silent are the GPUs that owe an answer for too long. NVML's calls take locks of the driver, so that one GPU can hold up
+// calls about all: what is late in two rounds beside answers about others is the GPU, and what is late with all others is
+// the driver.
+func (m *Monitor) silent(others bool) (uuids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uuid, p := range m.gpus {
-		if p.asking && time.Since(p.asked) >= patience {
+		if p.asking && p.late.IsZero() && time.Since(p.asked) >= patience {
+			p.late = p.asked
+		}
+		if p.late.IsZero() {
+			continue
+		}
+		bound := apartTime
+		if p.missing == nil {
+			bound = lateInterval
+			p.besides(others)
+		}
+		if time.Since(p.late) >= stallTime || !p.apart.IsZero() && time.Since(p.apart) >= bound {
 			uuids = append(uuids, uuid)
 		}
 	}
 	return uuids
+}
+
+// watchStall reports once that the driver answers about none of several GPUs.
+func (m *Monitor) watchStall(ctx context.Context, answered bool) {
+	m.mu.Lock()
+	late := 0
+	for _, p := range m.gpus {
+		if !p.late.IsZero() {
+			late++
+		}
+	}
+	was := m.stalled
+	m.stalled = late > 1 && late == len(m.gpus) && !answered
+	begins := m.stalled && !was
+	m.mu.Unlock()
+	if begins {
+		m.Stalled(ctx, stallTime)
+	}
 }
 
 // facts are what an answer says.
@@ -166,8 +228,6 @@ func (m *Monitor) facts(uuid string, level health.Level, err error) health.Facts
 	switch {
 	case err == nil:
 		return m.take(uuid, health.Facts{Reach: health.Answers, Level: level})
-	case errors.Is(err, nvml.ErrSilent):
-		return m.take(uuid, health.Facts{Reach: health.Silent})
 	case errors.Is(err, nvml.ErrGPULost) || m.failedTooOften(uuid):
 		return m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})
 	}

@@ -2,9 +2,12 @@ package offer
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
@@ -90,6 +93,28 @@ func TestAGPUThatDoesNotAnswerGetsNoClaims(t *testing.T) {
 			t.Errorf("it answers again and has the taints %v", got)
 		}
 	})
+}
+
+// A GPU of which it is only known that it does not answer evicts no pods, because the driver may answer about none.
+func TestAGPUThatDoesNotAnswerEvictsNothing(t *testing.T) {
+	r := newRig(t, "g5.12xlarge")
+	effects := slice.FaultEffects{health.Unresponsive: resourceapi.DeviceTaintEffectNoExecute, health.Lost: resourceapi.DeviceTaintEffectNoExecute}
+	for want, why := range map[string]error{
+		"mica.gpu/unresponsive=:NoSchedule":  &nvml.UnreadableError{Err: nvml.ErrSilent},
+		"gpu.nvidia.com/gpu-lost=:NoExecute": &nvml.UnreadableError{Err: nvml.ErrGPULost},
+	} {
+		o := &Offer{Options: Options{Health: &r.health}, faults: effects, missing: []missingGPU{{gpu.GPU{UUID: "GPU-0"}, why}}}
+		next := desired{shapes: []gpu.Shape{gpu.Whole{GPU: gpu.GPU{UUID: "GPU-0"}}}, taints: slice.Taints{}}
+		o.taint(next, nil)
+		for _, taint := range next.taints[next.shapes[0].Name()] {
+			if got := fmt.Sprintf("%s=%s:%s", taint.Key, taint.Value, taint.Effect); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		if len(next.taints) != 1 {
+			t.Errorf("got %v, want %s", next.taints, want)
+		}
+	}
 }
 
 // A fault of a partition is one of what overlaps it, and one of the GPU of all its shapes; no

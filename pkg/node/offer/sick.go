@@ -90,8 +90,8 @@ func (o *Offer) noneReadable(known []gpu.GPU) error {
 
 var errNoneReadable = errors.New("none of the node's GPUs can be read")
 
-// taint keeps claims from sick devices. Of a GPU that cannot be read, nobody has to find out first
-// what is wrong with it.
+// taint keeps claims from sick devices. A GPU that cannot be read is tainted before anything else is known of it. One that
+// does not answer evicts no pods before Health has told it from a driver that answers about none.
 func (o *Offer) taint(next desired, gpus []gpu.GPU) {
 	for _, g := range gpus {
 		for _, fault := range o.Health.Record(g.UUID).Faults {
@@ -103,8 +103,12 @@ func (o *Offer) taint(next desired, gpus []gpu.GPU) {
 		}
 	}
 	for _, m := range o.missing {
-		if _, known := o.Health.Record(m.last.UUID).Like(m.fault()); !known {
-			next.taints.AddGPU(m.last.UUID, next.shapes, o.faults.Sick(m.fault()))
+		fault, effects := m.fault(), o.faults
+		if fault.Condition == health.Unresponsive {
+			effects = nil
+		}
+		if _, known := o.Health.Record(m.last.UUID).Like(fault); !known {
+			next.taints.AddGPU(m.last.UUID, next.shapes, effects.Sick(fault))
 		}
 	}
 }

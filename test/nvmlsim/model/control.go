@@ -50,9 +50,13 @@ type Control interface {
 	SetContention(latency time.Duration) error
 	// SetLatencyProfile sets the latencies of many functions: "realistic".
 	SetLatencyProfile(name string) error
+	// Stall lets no call that begins within that time return before its end, whatever GPU it
+	// is about: NVML's calls take the lock of the driver, which it holds while it recovers
+	// one GPU, or waits for one in vain (XID 119).
+	Stall(duration time.Duration) error
 	// Fail makes calls of a function return an error.
 	Fail(Failure) error
-	// Clear removes all latencies and failures.
+	// Clear removes all latencies and failures, and ends a stall for calls that begin later.
 	Clear() error
 	// SetMIGMode asks for MIG to be enabled or disabled, as NVML would: on Ampere
 	// the mode is pending until Reset. It is an error if the GPU is in use.

@@ -15,6 +15,8 @@ type faults struct {
 	latencies  map[moment]time.Duration
 	contention time.Duration
 	failures   []Failure
+	// stalled is when the driver goes on after a stall.
+	stalled time.Time
 }
 
 // moment is when in a call of a function something happens.

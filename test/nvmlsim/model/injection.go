@@ -56,6 +56,17 @@ func (m *Machine) SetLatencyProfile(name string) error {
 	return nil
 }
 
+// Stall implements Control.
+func (m *Machine) Stall(duration time.Duration) error {
+	if duration < 0 {
+		return fmt.Errorf("a stall cannot last %s", duration)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.faults.stalled = time.Now().Add(duration)
+	return nil
+}
+
 // Fail implements Control.
 func (m *Machine) Fail(f Failure) error {
 	if f.GPU != nil {

@@ -135,7 +135,7 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// lag waits for the latency of function, before its effect or after it, or until
+// lag waits for the latency of function, before its effect or after it, for the end of a stall, or until
 // the session is closed. It is called with Machine.mu held and releases it meanwhile.
 func (s *Session) lag(function string, g *gpu, after bool) {
 	m := s.machine
@@ -145,7 +145,10 @@ func (s *Session) lag(function string, g *gpu, after bool) {
 		m.searching++
 		defer func() { m.searching-- }()
 	}
-	if latency == 0 {
+	if !after {
+		latency = max(latency, time.Until(m.faults.stalled))
+	}
+	if latency <= 0 {
 		return
 	}
 	call := &SlowCall{Function: function, After: after}

@@ -25,6 +25,7 @@ type controlRequest struct {
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
 	Latencies  *string             `json:"latencies,omitempty"`
 	Contention *time.Duration      `json:"contention,omitempty"`
+	Stall      *time.Duration      `json:"stall,omitempty"`
 	Fail       *model.Failure      `json:"fail,omitempty"`
 	Clear      *struct{}           `json:"clear,omitempty"`
 	MIG        *migRequest         `json:"mig,omitempty"`
@@ -114,6 +115,8 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.SetLatencyProfile(*r.Latencies)
 	case r.Contention != nil:
 		err = control.SetContention(*r.Contention)
+	case r.Stall != nil:
+		err = control.Stall(*r.Stall)
 	case r.Fail != nil:
 		err = control.Fail(*r.Fail)
 	case r.Clear != nil:
@@ -225,6 +228,9 @@ func (c Client) SetLatencyProfile(name string) error { return c.do(controlReques
 func (c Client) SetContention(latency time.Duration) error {
 	return c.do(controlRequest{Contention: &latency})
 }
+
+// Stall implements model.Control.
+func (c Client) Stall(duration time.Duration) error { return c.do(controlRequest{Stall: &duration}) }
 
 // Fail implements model.Control.
 func (c Client) Fail(f model.Failure) error { return c.do(controlRequest{Fail: &f}) }

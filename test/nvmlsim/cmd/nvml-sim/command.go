@@ -51,7 +51,7 @@ func newCommand() *cobra.Command {
 		fabricCommand(client),
 		conditionCommand(client),
 		latencyCommand(client),
-		failCommand(client),
+		failCommand(client), stallCommand(client),
 		clearCommand(client),
 		useCommand(client),
 		migCommand(client),

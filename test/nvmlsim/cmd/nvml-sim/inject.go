@@ -52,6 +52,22 @@ func latencyCommand(client connect) *cobra.Command {
 	return cmd
 }
 
+func stallCommand(client connect) *cobra.Command {
+	return &cobra.Command{
+		Use:     "stall DURATION",
+		Short:   "Let no call return for a while, as while the driver recovers a GPU",
+		Example: "  nvml-sim stall 45s",
+		Args:    exactly("DURATION"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			duration, err := time.ParseDuration(args[0])
+			if err != nil {
+				return fmt.Errorf("DURATION %q is not one such as 45s", args[0])
+			}
+			return run(client, func(c wire.Client) error { return c.Stall(duration) })
+		},
+	}
+}
+
 func failCommand(client connect) *cobra.Command {
 	failure := model.Failure{}
 	gpu := -1
