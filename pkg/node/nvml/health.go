@@ -27,11 +27,7 @@ var actions = map[uint64]health.Action{
 // The error is ErrGPULost where the GPU is, and ErrSilent where it does not answer.
 func (l *Library) Health(uuid string) (health.Level, error) {
 	return ask(l, "read the health", uuid, func(d *device) (level health.Level, err error) {
-		values := []nvml.FieldValue{
-			{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
-			{FieldId: nvml.FI_DEV_REMAPPED_PENDING},
-			{FieldId: nvml.FI_DEV_REMAPPED_FAILURE},
-		}
+		values := fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
 		if ret := d.GetFieldValues(values); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
 			return level, check(ret, "read the health", d.uuid)
 		}
@@ -127,10 +123,19 @@ func fabricReasons(mask uint32) string {
 	return strings.Join(reasons, ", ")
 }
 
-// number is the value of a field, if the GPU has it. An unsigned int fills the first half of the
+// fields are values to be read. One that the driver leaves as it is stays unsupported.
+func fields(ids ...uint32) (values []nvml.FieldValue) {
+	for _, id := range ids {
+		values = append(values, nvml.FieldValue{FieldId: id, NvmlReturn: uint32(nvml.ERROR_NOT_SUPPORTED)})
+	}
+	return values
+}
+
+// number is the value of a field, if the GPU has it. That depends on its own return value only: nothing in nvml.h keeps a driver
+// from leaving the time of a field at 0 that it does not sample. An unsigned int fills the first half of the
 // union, whatever is in the second.
 func number(value nvml.FieldValue) (uint64, bool) {
-	if nvml.Return(value.NvmlReturn) != nvml.SUCCESS || value.Timestamp == 0 {
+	if nvml.Return(value.NvmlReturn) != nvml.SUCCESS {
 		return 0, false
 	}
 	switch nvml.ValueType(value.ValueType) {

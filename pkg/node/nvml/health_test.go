@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
@@ -54,6 +56,41 @@ func TestHealth(t *testing.T) {
 				t.Errorf("got the calls %v, want one", calls)
 			}
 		})
+	}
+}
+
+// timeless is a GPU whose driver does not say when a field was sampled.
+type timeless struct{ gonvml.Device }
+
+func (d timeless) GetFieldValues(values []gonvml.FieldValue) gonvml.Return {
+	ret := d.Device.GetFieldValues(values)
+	for i := range values {
+		values[i].Timestamp = 0
+	}
+	return ret
+}
+
+// untouched is a GPU whose driver leaves all fields as they are.
+type untouched struct{ gonvml.Device }
+
+func (untouched) GetFieldValues([]gonvml.FieldValue) gonvml.Return { return gonvml.SUCCESS }
+
+func TestHealthByFieldsWithoutATime(t *testing.T) {
+	sick := model.Condition{RecoveryAction: "gpu-reset", RemapPending: true}
+	for name, c := range map[string]struct {
+		odd  func(gonvml.Device) gonvml.Device
+		want health.Level
+	}{
+		"without a time": {func(d gonvml.Device) gonvml.Device { return timeless{d} }, health.Level{Action: health.ActionReset, Release: 580, RemapPending: true}},
+		"untouched":      {func(d gonvml.Device) gonvml.Device { return untouched{d} }, health.Level{}},
+	} {
+		library, machine := withOdd(t, c.odd)
+		node, _, err := library.Discover()
+		must(t, err)
+		must(t, machine.SetCondition(2, sick))
+		if got, err := library.Health(node.GPUs[2].UUID); err != nil || got != c.want {
+			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, c.want)
+		}
 	}
 }
 
