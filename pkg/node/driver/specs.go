@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -57,14 +58,30 @@ func (d *Driver) watchSpecs(ctx context.Context) error {
 // remakeSpecs re-makes the files that are missing. Reconcile, which asks the API server about each claim, is
 // woken only for a directory that was gone.
 func (d *Driver) remakeSpecs(ctx context.Context, gone bool) error {
-	if gone || d.specs.Gone() {
-		if err := d.specs.Make(); err != nil && !atomicfile.IsFull(err) {
-			return fmt.Errorf("make the CDI directory anew: %w: if it is a mount whose source was removed, a restart of this container mounts the new one", err)
-		}
-		defer d.wakeReconcile()
+	if !gone && !d.specs.Gone() {
+		d.restoreMissing(ctx)
+		return nil
+	}
+	if err := d.specs.Make(); err != nil && !atomicfile.IsFull(err) {
+		return fmt.Errorf("make the CDI directory anew: %w: if it is a mount whose source was removed, a restart of this container mounts the new one", err)
 	}
 	d.restoreSpecs(ctx)
+	d.wakeReconcile()
 	return nil
+}
+
+// restoreMissing looks at no device of a claim whose file is there.
+func (d *Driver) restoreMissing(ctx context.Context) {
+	records, err := d.preparer.Prepared(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Removed CDI files cannot be looked for")
+		return
+	}
+	for _, record := range records {
+		if claim := types.UID(record.ClaimUID); !d.specs.Has(claim) {
+			d.restoreClaim(ctx, claim)
+		}
+	}
 }
 
 // watchSpecsOnce returns when the directory is not watched, or no longer.
@@ -121,13 +138,15 @@ func (d *Driver) wakeReconcile() {
 // restoreSpec does nothing for files that the driver removed itself: their
 // claims have no record any more.
 func (d *Driver) restoreSpec(ctx context.Context, path string) {
-	claim, ours := d.specs.Owns(path)
-	if !ours {
-		return
+	if claim, ours := d.specs.Owns(path); ours {
+		d.restoreClaim(ctx, claim)
 	}
+}
+
+func (d *Driver) restoreClaim(ctx context.Context, claim types.UID) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	if err := d.preparer.RestoreSpec(ctx, claim); err != nil {
-		klog.FromContext(ctx).Error(err, "A CDI file that was removed could not be re-made", "path", path)
+		klog.FromContext(ctx).Error(err, "A CDI file that was removed could not be re-made", "claim", claim)
 	}
 }

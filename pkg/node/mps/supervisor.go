@@ -55,6 +55,7 @@ type Supervisor struct {
 	root    root
 	runner  Runner
 	share   func(paths ...string) error // lets containers use directories; a test has its own
+	watch   func(ctx context.Context, dir string) (<-chan struct{}, error)
 	keepers map[string]*keeper
 	ended   chan *keeper
 	// used: there may be something in the shared memory.
@@ -66,7 +67,7 @@ type Supervisor struct {
 
 // NewSupervisor has no effects. Path must be the same on the host.
 func NewSupervisor(path string, runner Runner) *Supervisor {
-	return &Supervisor{root: root(filepath.Clean(path)), runner: runner, share: selinux.Share, keepers: map[string]*keeper{}, ended: make(chan *keeper)}
+	return &Supervisor{root: root(filepath.Clean(path)), runner: runner, share: selinux.Share, watch: watch, keepers: map[string]*keeper{}, ended: make(chan *keeper)}
 }
 
 // Alive tells whether the supervisor supervises, which it does not while another
@@ -84,7 +85,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if stays, err := outlivesReboot(string(s.root)); err != nil || stays {
 		klog.FromContext(ctx).Info("The MPS directory survives a reboot and the daemons do not: put it on a tmpfs such as /run", "directory", string(s.root), "err", err)
 	}
-	changes, err := watch(ctx, s.root.wishes())
+	changes, err := s.watch(ctx, s.root.wishes())
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot watch the requests for MPS control daemons; looking from time to time", "every", resync)
 	}

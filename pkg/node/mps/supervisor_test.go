@@ -204,6 +204,25 @@ func TestWhatIsWantedAgainIsNotStopped(t *testing.T) {
 	})
 }
 
+// A node on which other processes have all inotify instances gets its daemons a little later.
+func TestASupervisorWithoutAWatchLooksFromTimeToTime(t *testing.T) {
+	bubble(t, func(t *testing.T, d *Directory) {
+		s := NewSupervisor(d.Path(), &fakeRunner{})
+		s.watch = func(context.Context, string) (<-chan struct{}, error) {
+			return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		start(t, d, wanted())
+		stop(t, d, wanted().ID)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // SELinux keeps containers from what has the type of a directory in /run.
 func TestContainersMayUseWhatTheyShare(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {

@@ -131,9 +131,7 @@ func (p *Preparer) RestoreSpecs(ctx context.Context) error {
 	}
 	var failures []error
 	for _, record := range records {
-		if claim := types.UID(record.ClaimUID); !p.CDI.Has(claim) {
-			failures = append(failures, p.RestoreSpec(ctx, claim))
-		}
+		failures = append(failures, p.RestoreSpec(ctx, types.UID(record.ClaimUID)))
 	}
 	return errors.Join(failures...)
 }

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/component-base/metrics"
+
+	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/test/fixture"
+)
+
+// A client that sends what it likes takes neither the node's memory nor Prometheus' answers.
+func TestAFloodOfScrapes(t *testing.T) {
+	const scrapes, answers, memory = 10_000, 500, 10 << 20
+	address := serving(t, sample.New())
+	before := memoryInUse()
+	flooded := make(chan error, 1)
+	go func() { flooded <- scrapeAtOnce(address, scrapes, answers) }()
+	var most int
+	var slowest time.Duration
+	for others, ended := 0, false; !ended || others < 5; others++ {
+		start := time.Now()
+		if got, err := scrape(t.Context(), address); err != nil || got != http.StatusOK {
+			t.Errorf("another scraper got %d, %v", got, err)
+		}
+		slowest = max(slowest, time.Since(start))
+		most = max(most, memoryInUse())
+		select {
+		case err := <-flooded:
+			must(t, err)
+			ended = true
+		default:
+		}
+	}
+	t.Logf("the slowest of other scrapes took %s; %d bytes more than before", slowest, most-before)
+	if most-before > memory || slowest > time.Second {
+		t.Errorf("%d scrapes on one connection take %d bytes more than before, and another scrape %s", scrapes, most-before, slowest)
+	}
+}
+
+func TestNoMoreScrapesAtOnce(t *testing.T) {
+	slow := &slowCollector{release: make(chan struct{})}
+	address := serving(t, slow)
+	answers := make(chan int, 5*maxScrapes)
+	for range cap(answers) {
+		go func() {
+			got, err := scrape(t.Context(), address)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- got
+		}()
+	}
+	for range cap(answers) - maxScrapes {
+		if got := <-answers; got != http.StatusServiceUnavailable {
+			t.Errorf("a scrape that is too many got %d", got)
+		}
+	}
+	fixture.Eventually(t, "the others", func() error {
+		if got := slow.running.Load(); got != maxScrapes {
+			return fmt.Errorf("%d scrapes at once, want %d", got, maxScrapes)
+		}
+		return nil
+	})
+	close(slow.release)
+	for range maxScrapes {
+		if got := <-answers; got != http.StatusOK {
+			t.Errorf("a scrape got %d", got)
+		}
+	}
+}
+
+// slowCollector has nothing to tell until it is released.
+type slowCollector struct {
+	metrics.BaseStableCollector
+	running atomic.Int32
+	release chan struct{}
+}
+
+func (*slowCollector) DescribeWithStability(into chan<- *metrics.Desc) {
+	into <- metrics.NewDesc("mica_test_slow", "none", nil, nil, metrics.ALPHA, "")
+}
+
+func (c *slowCollector) CollectWithStability(chan<- metrics.Metric) {
+	c.running.Add(1)
+	<-c.release
+}
+
+// serving serves metrics until the test ends.
+func serving(t *testing.T, collector metrics.StableCollector) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveMetrics(ctx, listener, []metrics.StableCollector{collector}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
+
+// scrape opens a connection for one scrape.
+func scrape(ctx context.Context, address string) (status int, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, err
+}
+
+// scrapeAtOnce sends all requests on one connection at once, and leaves after some answers.
+func scrapeAtOnce(address string, scrapes, answers int) error {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+		return err
+	}
+	go func() { // until the connection is closed
+		_, _ = io.WriteString(conn, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: plugin\r\n\r\n", scrapes))
+	}()
+	reader := bufio.NewReader(conn)
+	for i := range answers {
+		answer, err := http.ReadResponse(reader, nil)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+		}
+		if err != nil {
+			return fmt.Errorf("after %d answers: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// memoryInUse is without what the garbage collector would free.
+func memoryInUse() int {
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return int(memory.HeapAlloc + memory.StackInuse)
+}
