@@ -32,6 +32,12 @@ type Group struct {
 	SelfManaged bool
 	// Instances are lifecycle states by instance ID. The simulator starts none by itself.
 	Instances map[string]string
+	// Zones of the Auto Scaling group; none is "sim-1a". InstanceZones has those of instances that are in another
+	// than the first.
+	Zones         []string
+	InstanceZones map[string]string
+	// Suspended are processes of the Auto Scaling group that are suspended, such as AZRebalance.
+	Suspended []string
 }
 
 // Taint is a taint in EKS's words: the effect is NO_SCHEDULE, NO_EXECUTE or PREFER_NO_SCHEDULE.

@@ -1,6 +1,7 @@
 package ekssim
 
 import (
+	"cmp"
 	"encoding/xml"
 	"fmt"
 	"net/http"
@@ -95,11 +96,18 @@ type xmlGroup struct {
 	Min       int           `xml:"MinSize"`
 	Max       int           `xml:"MaxSize"`
 	Desired   int           `xml:"DesiredCapacity"`
+	Zones     []string      `xml:"AvailabilityZones>member"`
 	Instances []xmlInstance `xml:"Instances>member"`
+	Suspended []xmlProcess  `xml:"SuspendedProcesses>member"`
+}
+
+type xmlProcess struct {
+	Name string `xml:"ProcessName"`
 }
 
 type xmlInstance struct {
 	ID        string `xml:"InstanceId"`
+	Zone      string `xml:"AvailabilityZone"`
 	Lifecycle string `xml:"LifecycleState"`
 	Health    string `xml:"HealthStatus"`
 }
@@ -122,9 +130,15 @@ func (s *Server) describeScaling(r *http.Request) (any, *desiredChange, *fault) 
 }
 
 func (g *group) xml() xmlGroup {
-	x := xmlGroup{Name: g.scalingName(), Min: g.Min, Max: g.Max, Desired: g.Desired}
+	x := xmlGroup{Name: g.scalingName(), Min: g.Min, Max: g.Max, Desired: g.Desired, Zones: g.Zones}
+	if len(x.Zones) == 0 {
+		x.Zones = []string{"sim-1a"}
+	}
 	for id, lifecycle := range g.Instances {
-		x.Instances = append(x.Instances, xmlInstance{ID: id, Lifecycle: lifecycle, Health: "Healthy"})
+		x.Instances = append(x.Instances, xmlInstance{ID: id, Zone: cmp.Or(g.InstanceZones[id], x.Zones[0]), Lifecycle: lifecycle, Health: "Healthy"})
+	}
+	for _, process := range g.Suspended {
+		x.Suspended = append(x.Suspended, xmlProcess{process})
 	}
 	slices.SortFunc(x.Instances, func(a, b xmlInstance) int { return strings.Compare(a.ID, b.ID) })
 	return x

@@ -73,8 +73,8 @@ func groupChecks() []Check {
 	}, {
 		Name:     "group-ready",
 		Severity: Warning,
-		Looks:    "the conditions Ready, " + v1alpha1.ConditionInBackoff + " and " + v1alpha1.ConditionDiscovered + " of GPUNodeGroups",
-		Why:      "A group with such a condition does not grow.",
+		Looks:    "the conditions Ready, " + v1alpha1.ConditionInBackoff + ", " + v1alpha1.ConditionDiscovered + " and " + v1alpha1.ConditionScaleIn + " of GPUNodeGroups",
+		Why:      "A group with such a condition does not grow, or its empty nodes do not end.",
 		Fix:      "kubectl describe gpunodegroup GROUP",
 		Source:   "the controller, which writes the conditions; docs on troubleshooting",
 		needs:    []Kind{KindGroups},
@@ -313,6 +313,7 @@ var troubles = []struct {
 	{v1alpha1.ConditionReady, metav1.ConditionFalse},
 	{v1alpha1.ConditionInBackoff, metav1.ConditionTrue},
 	{v1alpha1.ConditionDiscovered, metav1.ConditionFalse},
+	{v1alpha1.ConditionScaleIn, metav1.ConditionFalse},
 }
 
 func groupReady(f *Facts) []Finding {

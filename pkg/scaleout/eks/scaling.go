@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -118,6 +119,11 @@ func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance st
 		c.noteEnd(instance)
 		return nil
 	}
+	if rebalances(g, instance) {
+		return fmt.Errorf("%w: without instance %s, %s would have more machines in one zone than in another, and AWS would end a machine there, also one that is in use: "+
+			"suspend its process AZRebalance (aws autoscaling suspend-processes --auto-scaling-group-name %s --scaling-processes AZRebalance), use one zone per group, or set spec.scaleInAfter of the GPUNodeGroup to 0s",
+			pair.ErrRefused, instance, group, group.scaling)
+	}
 	if err := c.paused(); err != nil {
 		return err
 	}
@@ -130,6 +136,28 @@ func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance st
 	}
 	c.noteEnd(instance)
 	return nil
+}
+
+// rebalances reports whether EC2 Auto Scaling would balance the group's zones after the end of an instance: it starts a
+// machine in the zone with fewer and ends one of its choice in the other (EC2 Auto Scaling's user guide, "Rebalancing
+// activities", and TerminateInstanceInAutoScalingGroup in its API reference).
+func rebalances(g *types.AutoScalingGroup, without string) bool {
+	if len(g.AvailabilityZones) < 2 || slices.ContainsFunc(g.SuspendedProcesses, func(p types.SuspendedProcess) bool {
+		return aws.ToString(p.ProcessName) == "AZRebalance"
+	}) {
+		return false
+	}
+	left := make(map[string]int, len(g.AvailabilityZones))
+	for _, zone := range g.AvailabilityZones {
+		left[zone] = 0
+	}
+	for _, i := range g.Instances {
+		if aws.ToString(i.InstanceId) != without && !strings.HasPrefix(string(i.LifecycleState), "Terminat") {
+			left[aws.ToString(i.AvailabilityZone)]++
+		}
+	}
+	counts := slices.Collect(maps.Values(left))
+	return slices.Max(counts)-slices.Min(counts) > 1
 }
 
 // behind is the Auto Scaling group that has a group's machines.

@@ -167,6 +167,51 @@ func TestAnEndIsRefused(t *testing.T) {
 	}
 }
 
+// AWS ends a machine of its choice, which can be in use, where zones are not in balance.
+func TestAnEndThatWouldBeBalancedIsRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*ekssim.Group)
+		refused bool
+	}{
+		"one zone": {func(g *ekssim.Group) { g.Zones = []string{"a"} }, false},
+		"two zones, three machines in the other": {func(g *ekssim.Group) {
+			g.InstanceZones = map[string]string{"i-2": "b", "i-3": "b", "i-4": "b"}
+		}, true},
+		"two zones, one machine more in the other": {func(g *ekssim.Group) {
+			g.InstanceZones = map[string]string{"i-2": "b", "i-3": "b"}
+		}, false},
+		"one of two that are left terminates": {func(g *ekssim.Group) {
+			g.InstanceZones = map[string]string{"i-2": "b", "i-3": "b"}
+			g.Instances["i-4"] = "Terminating:Wait"
+		}, true},
+		"a zone without machines": {func(g *ekssim.Group) { g.Zones = append(g.Zones, "c") }, true},
+		"suspended": {func(g *ekssim.Group) {
+			g.InstanceZones = map[string]string{"i-2": "b", "i-3": "b", "i-4": "b"}
+			g.Suspended = []string{"HealthCheck", "AZRebalance"}
+		}, false},
+		"something else suspended": {func(g *ekssim.Group) {
+			g.InstanceZones = map[string]string{"i-2": "b", "i-3": "b", "i-4": "b"}
+			g.Suspended = []string{"HealthCheck"}
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.instances(gpus.Nodegroup, 4, map[string]string{"i-1": "InService", "i-2": "InService", "i-3": "InService", "i-4": "InService"})
+			b.Change(gpus.Nodegroup, func(g *ekssim.Group) {
+				g.Max, g.Zones = 4, []string{"a", "b"}
+				test.change(g)
+			})
+			err := b.client.End(context.Background(), groupOf(gpus, ""), "i-1")
+			if errors.Is(err, pair.ErrRefused) != test.refused || !test.refused && err != nil || test.refused && !strings.Contains(err.Error(), "suspend its process AZRebalance") {
+				t.Errorf("End gives %v, want that it is refused: %t", err, test.refused)
+			}
+			if g, _ := b.Group(gpus.Nodegroup); (g.Instances["i-1"] == "Terminating") == test.refused {
+				t.Errorf("the instance is %s", g.Instances["i-1"])
+			}
+		})
+	}
+}
+
 func TestALargeGroupIsReadWhole(t *testing.T) {
 	b := newBench(t)
 	all := map[string]string{"i-1": "InService"}
