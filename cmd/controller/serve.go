@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	kubediscovery "k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/catalog"
+	"github.com/mica-gpu/mica/pkg/crd"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
 	"github.com/mica-gpu/mica/pkg/elastic/standby"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
@@ -133,6 +135,14 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		FailClosed:        f.budgetsFailClosed,
 		DiscoveredPairing: v1alpha1.Pairing(f.discoveredPairing),
 	}
+	definitions, err := newDefinitions(m)
+	if err != nil {
+		return err
+	}
+	if err := m.Add(definitions); err != nil {
+		return err
+	}
+	options.Outdated = definitions.Sentence
 	options.Placeholder.Namespace = cmp.Or(f.placeholder.Namespace, f.namespace)
 	if nodegroups != nil {
 		options.Nodegroups = nodegroups // a nil client in it would not be nil
@@ -196,6 +206,17 @@ func addUsages(f *flags, m manager.Manager) error {
 		return err
 	}
 	return m.AddMetricsServerExtraHandler(usage.Path, usage.NewServer(options))
+}
+
+// newDefinitions compares the CustomResourceDefinitions with this version.
+func newDefinitions(m manager.Manager) (*crd.Watcher, error) {
+	asked, err := kubediscovery.NewDiscoveryClientForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("set up what compares the CustomResourceDefinitions: %w", err)
+	}
+	return &crd.Watcher{Clock: clock.RealClock{}, Read: func(ctx context.Context) ([]byte, error) {
+		return asked.RESTClient().Get().AbsPath(crd.Path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	}}, nil
 }
 
 // newDiscovery declares the node groups with GPUs that EKS lists.

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mica-gpu/mica/pkg/crd"
 )
 
 // newSurvey connects to the cluster with the user's rights.
@@ -101,6 +103,14 @@ func (r remote) Resources(ctx context.Context, groupVersion string) ([]string, e
 		names = append(names, resource.Name)
 	}
 	return names, nil
+}
+
+func (r remote) Schemas(ctx context.Context) ([]byte, error) {
+	document, err := r.client.Get().AbsPath(crd.Path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return document, err
 }
 
 func (r remote) ask(ctx context.Context, path string, into any) error {

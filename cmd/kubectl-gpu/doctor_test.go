@@ -49,6 +49,7 @@ func (f facility) Resources(_ context.Context, groupVersion string) ([]string, e
 		"mica.gpu/v1alpha1":  {"gpupolicies", "gpunodes", "gpunodegroups", "gpuheadrooms", "gpubudgets"},
 	}[groupVersion], nil
 }
+func (f facility) Schemas(context.Context) ([]byte, error)        { return nil, nil }
 func (f facility) Gates(context.Context) (map[string]bool, error) { return f.gates, nil }
 func (f facility) Now() time.Time                                 { return now }
 

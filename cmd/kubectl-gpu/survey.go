@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/crd"
 	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
 )
@@ -37,6 +38,8 @@ type discoverer interface {
 	Version(ctx context.Context) (string, error)
 	// Resources of a group and version; none if it is not served.
 	Resources(ctx context.Context, groupVersion string) ([]string, error)
+	// Schemas is the document at crd.Path; nil if it is not served.
+	Schemas(ctx context.Context) ([]byte, error)
 	// Gates are the feature gates by name.
 	Gates(ctx context.Context) (map[string]bool, error)
 	// Now is its time when it answered last.
@@ -72,7 +75,11 @@ func (s *survey) served(ctx context.Context, f *doctor.Facts) {
 			f.Served[version+" "+resource] = true
 		}
 	}
-	var err error
+	document, err := s.server.Schemas(ctx)
+	if err == nil && document != nil {
+		f.Lacking, err = crd.Lacking(document)
+	}
+	note(f, doctor.KindDiscovery, err)
 	f.Gates, err = s.server.Gates(ctx)
 	note(f, doctor.KindGates, err)
 }

@@ -84,6 +84,7 @@ var floors = map[string]int{
 	"pkg/health":   1,
 	"pkg/gpu":      0,
 	"pkg/release":  0,
+	"pkg/crd":      0,
 	"pkg/tracing":  0,
 	"pkg/schedule": 0,
 	"pkg/settings": 0,

@@ -40,6 +40,8 @@ var traps = map[string]trap{
 		"resource-api", Error, "apiserver", "v1.37.1 does not serve resource.k8s.io/v1", "1.34 or newer"},
 	"CRDs of an old chart": {func(f *Facts) { f.Served["mica.gpu/v1alpha1 gpubudgets"] = false },
 		"mica-kinds", Error, "apiserver", "does not know gpubudgets", "kubectl apply --server-side --filename deployments/helm/mica/crds"},
+	"CRDs that lack a field": {func(f *Facts) { f.Lacking = []string{"GPUNodeGroup.spec.scaleInAfter"} },
+		"mica-kinds", Error, "apiserver", "drops GPUNodeGroup.spec.scaleInAfter", "kubectl apply --server-side --filename deployments/helm/mica/crds"},
 	"a gate that is off": {func(f *Facts) { f.Gates = map[string]bool{"DRAConsumableCapacity": false} },
 		"feature-gates", Warning, "apiserver", "DRAConsumableCapacity is off: shares", "--feature-gates=DRAConsumableCapacity=true"},
 	"a gate that nobody misses": {func(f *Facts) { f.Gates = map[string]bool{"DRADeviceTaintRules": false} },
@@ -175,6 +177,10 @@ var traps = map[string]trap{
 		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonUnknownTemplate)
 	},
 		"group-ready", Warning, "gpunodegroup/h100", "UnknownTemplate", "kubectl describe gpunodegroup h100"},
+	"a node that may not end": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionScaleIn, "False", v1alpha1.ReasonScaleInRefused)
+	},
+		"group-ready", Warning, "gpunodegroup/h100", "ScaleInRefused", "kubectl describe gpunodegroup h100"},
 	"headroom that no group holds": {func(f *Facts) {
 		f.Headrooms[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonCannotBeKept)
 	},

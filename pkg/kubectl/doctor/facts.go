@@ -48,6 +48,8 @@ type Facts struct {
 	// Served has every version of resource.k8s.io and mica.gpu with its resources, such as
 	// "resource.k8s.io/v1 resourceslices".
 	Served map[string]bool
+	// Lacking are the fields of mica.gpu that the API server does not know, as package crd has them.
+	Lacking []string
 	// Gates are the feature gates of the API server, as its metrics tell. Nil: nobody may read them.
 	Gates map[string]bool
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/mica-gpu/mica/pkg/crd"
 )
 
 func serverChecks() []Check {
@@ -20,9 +22,9 @@ func serverChecks() []Check {
 	}, {
 		Name:     "mica-kinds",
 		Severity: Error,
-		Looks:    "the kinds of mica.gpu that the API server serves",
-		Why:      "Helm installs CustomResourceDefinitions with a chart and never upgrades them: a kind of a newer version is missing.",
-		Fix:      "kubectl apply --server-side --filename deployments/helm/mica/crds",
+		Looks:    "the kinds of mica.gpu that the API server serves, and their fields",
+		Why:      "Helm installs CustomResourceDefinitions with a chart and never upgrades them: a kind of a newer version is missing, and a new field is dropped without a word.",
+		Fix:      crd.Remedy,
 		Source:   "Helm's documentation, Custom Resource Definitions",
 		needs:    []Kind{KindDiscovery},
 		find:     micaKinds,
@@ -59,10 +61,13 @@ func micaKinds(f *Facts) []Finding {
 			missing = append(missing, kind)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	if len(missing) > 0 {
+		return []Finding{{Object: "apiserver", Message: "The API server does not know " + strings.Join(missing, ", ") + " of mica.gpu/v1alpha1."}}
 	}
-	return []Finding{{Object: "apiserver", Message: "The API server does not know " + strings.Join(missing, ", ") + " of mica.gpu/v1alpha1."}}
+	if sentence := crd.Sentence(f.Lacking); sentence != "" {
+		return []Finding{{Object: "apiserver", Message: sentence}}
+	}
+	return nil
 }
 
 // gate is a feature gate that Mica's users miss when it is off.

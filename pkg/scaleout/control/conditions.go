@@ -32,6 +32,9 @@ func (r groupReport) ready() metav1.Condition {
 			condition.Message = observed(r.group.Object)
 		}
 	}
+	if r.outdated != "" {
+		condition.Message = r.outdated + " " + condition.Message
+	}
 	return condition
 }
 

@@ -57,6 +57,9 @@ type Options struct {
 	Nodegroups pair.Nodegroups
 	// DiscoverNodes makes groups of live nodes that are of none.
 	DiscoverNodes bool
+	// Outdated says that the CustomResourceDefinitions are older than the controller, and how to mend it; empty: they
+	// are not. Nil: never.
+	Outdated func() string
 	// DiscoveredPairing is the pairing of those groups. Empty: observe.
 	DiscoveredPairing v1alpha1.Pairing
 	// Answers are those to the queries of headrooms; nil: those that were given to an earlier process.
@@ -116,6 +119,9 @@ func New(o Options) *Loop {
 	}
 	if o.Answers == nil {
 		o.Answers = silence{}
+	}
+	if o.Outdated == nil {
+		o.Outdated = func() string { return "" }
 	}
 	o.DiscoveredPairing = cmp.Or(o.DiscoveredPairing, v1alpha1.PairingObserve)
 	l := &Loop{

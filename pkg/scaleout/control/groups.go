@@ -52,13 +52,14 @@ func (l *Loop) groupReports(ctx context.Context, s pair.Situation, result pair.R
 			continue
 		}
 		report := groupReport{
-			before:  before,
-			group:   group,
-			unknown: s.View.Groups[i].Unknown,
-			demand:  demand[name],
-			pairing: result.Status[name],
-			now:     s.Now,
-			unused:  unusedNodes(group, taken, s.Now),
+			before:   before,
+			group:    group,
+			unknown:  s.View.Groups[i].Unknown,
+			demand:   demand[name],
+			pairing:  result.Status[name],
+			now:      s.Now,
+			outdated: l.Outdated(),
+			unused:   unusedNodes(group, taken, s.Now),
 		}
 		report.said, _ = s.Autoscaler.Of(group.Object, s.Now)
 		for _, stuck := range l.gate.Stuck() {
@@ -207,6 +208,8 @@ type groupReport struct {
 	unused  int
 	pairing pair.GroupStatus
 	now     time.Time
+	// outdated is a sentence about CustomResourceDefinitions that are older than the controller; empty: they are not.
+	outdated string
 	// said is what Cluster Autoscaler says of the group; zero where it says nothing.
 	said autoscaler.Group
 	// stuck are the group's nodes that do not get through the gate.

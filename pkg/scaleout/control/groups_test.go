@@ -170,3 +170,12 @@ func TestWhatWasLearnedOutlivesAMistake(t *testing.T) {
 		t.Errorf("what was learned is lost: %+v", status)
 	}
 }
+
+// Fields that the API server drops are missed by nobody: Ready says that it does.
+func TestReadySaysThatTheDefinitionsAreOlder(t *testing.T) {
+	w := newWorld(t)
+	w.create(group("g"))
+	w.loop.Outdated = func() string { return "The CustomResourceDefinitions are older than Mica." }
+	w.pass()
+	w.expectMessage("g", v1alpha1.ConditionReady, "The CustomResourceDefinitions are older than Mica.")
+}
