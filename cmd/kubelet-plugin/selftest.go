@@ -21,6 +21,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/podresources"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/node/selftest"
 	"github.com/mica-gpu/mica/pkg/node/timeslice"
@@ -110,8 +111,13 @@ func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)
 	if roots.Batch {
 		installed = roots.Hook
 	}
+	var containers selftest.Containers
+	if !f.ignoreDevicePlugin {
+		containers = podresources.New(podresources.Directory(f.pluginsDir))
+	}
 	return selftest.Options{
 		Version:     version(),
+		Containers:  containers,
 		Proc:        os.DirFS("/proc"),
 		Directories: f.written(),
 		Driver:      f.driverName,

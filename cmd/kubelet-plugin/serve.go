@@ -25,6 +25,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/node/podresources"
 	"github.com/mica-gpu/mica/pkg/node/probe"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
@@ -78,6 +79,7 @@ func serve(ctx context.Context, f *flags) error {
 		Unsampled:    !f.deviceMetrics || f.metricsPort < 0,
 		Unnamed:      !f.claimMetrics,
 
+		Containers:         podresources.New(podresources.Directory(f.pluginsDir)),
 		IgnoreDevicePlugin: f.ignoreDevicePlugin,
 	})
 	if err != nil {

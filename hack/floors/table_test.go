@@ -31,7 +31,9 @@ var floors = map[string]int{
 	"pkg/node/timeslice": 2,
 	"pkg/node/nvml":      2,
 	"pkg/node/lock":      1,
-	"pkg/node/devnode":   1,
+	// What the node's kubelet says of containers: for pkg/node/offer.
+	"pkg/node/podresources": 1,
+	"pkg/node/devnode":      1,
 	// Where an installed driver has what: for who loads its library, pkg/node/nvml, and
 	// who runs its programs, pkg/node/timeslice, pkg/node/reset and pkg/node/mps.
 	"pkg/node/driverroot": 0,

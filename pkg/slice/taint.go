@@ -16,6 +16,15 @@ import (
 // claims still have.
 const TaintWithdrawn = "mica.gpu/withdrawn"
 
+// TaintInUse is on devices that claims have and that something else uses as well, such as a
+// container that has the GPU from a device plugin.
+const TaintInUse = "mica.gpu/in-use"
+
+// InUse is the taint of a device that no further claim shares.
+func InUse() resourceapi.DeviceTaint {
+	return resourceapi.DeviceTaint{Key: TaintInUse, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+}
+
 // TaintCordoned is on devices that somebody has cordoned, by DeviceTaintRules of kubectl gpu cordon.
 const TaintCordoned = "mica.gpu/cordoned"
 
@@ -56,6 +65,8 @@ func Meaning(key string) (why, remedy string) {
 	switch key {
 	case TaintWithdrawn:
 		return "the node's GPUPolicy does not offer it any more", "the withdrawn devices go when the claims that have them end"
+	case TaintInUse:
+		return "something else uses it, such as a container that has it from a device plugin", "the node's Event GPUsInUse says what: end these pods"
 	case TaintCordoned:
 		return "somebody has cordoned it", "kubectl get devicetaintrules -l mica.gpu/cordon -o yaml says who and why, and kubectl gpu uncordon ends it"
 	case TaintFabric:

@@ -174,7 +174,7 @@ func (n *node) arguments(driverRoot string) []string {
 		"--node-name=" + fixture.NodeName, "--kubeconfig=" + n.path("kubeconfig"), "--cdi-root=" + n.path("cdi"),
 		"--kubelet-plugins-directory-path=" + n.path("plugins"), "--kubelet-registrar-directory-path=" + n.path("registry"),
 		"--nvidia-driver-root=" + n.path(driverRoot), "--container-driver-root=" + n.path(driverRoot), "--nvidia-cdi-hook-path=/hook",
-		"--healthcheck-port=-1", "--metrics-port=-1",
+		"--healthcheck-port=-1", "--metrics-port=-1", "--ignore-device-plugin", // there is no kubelet to ask
 	}, n.mpsArguments()...)
 }
 

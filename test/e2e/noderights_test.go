@@ -43,14 +43,15 @@ var privileges = map[string]nodeRight{
 // pluginRights and supervisorRights have a row for each volume, by its name, beside the privileges.
 var (
 	pluginRights = map[string]nodeRight{
-		"registrar":   {says: "look for kubelet's registration directory"},
-		"state":       {says: "read-only file system"},
-		"cdi":         {says: "choose a writable --cdi-root that the container runtime reads"},
-		"mps-root":    {check: "directories", says: "/mps does not exist"},
-		"driver-root": {check: "driver", says: "libnvidia-ml.so.1"},
-		"dev":         {check: "CDI", says: "/dev/nvidiactl is missing", world: nodesOfTheHost},
-		"dev-char":    {check: "directories", says: "/host/dev/char cannot be written", world: devIsOneMount},
-		"dev-caps":    {check: "directories", says: "/host/dev/nvidia-caps cannot be written", world: devIsOneMount},
+		"registrar":     {says: "look for kubelet's registration directory"},
+		"state":         {says: "read-only file system"},
+		"cdi":           {says: "choose a writable --cdi-root that the container runtime reads"},
+		"mps-root":      {check: "directories", says: "/mps does not exist"},
+		"pod-resources": {check: "kubelet", says: "which containers have devices of device plugins"},
+		"driver-root":   {check: "driver", says: "libnvidia-ml.so.1"},
+		"dev":           {check: "CDI", says: "/dev/nvidiactl is missing", world: nodesOfTheHost},
+		"dev-char":      {check: "directories", says: "/host/dev/char cannot be written", world: devIsOneMount},
+		"dev-caps":      {check: "directories", says: "/host/dev/nvidia-caps cannot be written", world: devIsOneMount},
 	}
 	supervisorRights = map[string]nodeRight{
 		"mps-root":    {says: "/dev/shm is not the directory"},

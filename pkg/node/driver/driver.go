@@ -100,7 +100,10 @@ type Options struct {
 	Unsampled bool
 	// Unnamed keeps the names of claims and pods out of the metrics.
 	Unnamed bool
-	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out.
+	// Containers say what a device plugin that was removed has left in use; nil where kubelet is
+	// not asked.
+	Containers offer.Containers
+	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out, or has given.
 	IgnoreDevicePlugin bool
 }
 
@@ -198,6 +201,7 @@ func New(options Options) (*Driver, error) {
 		Policies:  options.Policies,
 		CheckMPS:  d.checkMPS,
 
+		Containers:         options.Containers,
 		IgnoreDevicePlugin: options.IgnoreDevicePlugin,
 	})
 	return d, nil

@@ -15,11 +15,12 @@ import (
 // ReasonDevicePlugin is that of the event on a node whose GPUs a device plugin gives out.
 const ReasonDevicePlugin = "DevicePluginOwnsGPUs"
 
-// ofDevicePlugin tells whether a resource in a node's status stands for GPUs that NVIDIA's
-// device plugin gives out. What DRA offers under such a name, with extendedResourceName of a
-// DeviceClass, is in no node's status (KEP-5004).
-func ofDevicePlugin(name corev1.ResourceName) bool {
-	return name == "nvidia.com/gpu" || name == "nvidia.com/gpu.shared" || strings.HasPrefix(string(name), "nvidia.com/mig-")
+// isDevicePlugins reports whether a resource in a node's status, or of a container, stands for
+// GPUs that NVIDIA's device plugin gives out. What DRA offers under such a name, with
+// extendedResourceName of a DeviceClass, is in no node's status (KEP-5004), and no device of a
+// container's in kubelet's eyes.
+func isDevicePlugins(name string) bool {
+	return name == "nvidia.com/gpu" || name == "nvidia.com/gpu.shared" || strings.HasPrefix(name, "nvidia.com/mig-")
 }
 
 // devicePluginHas is what a device plugin gives out on a node. A device plugin that does
@@ -28,7 +29,7 @@ func devicePluginHas(node *corev1.Node) corev1.ResourceList {
 	has := corev1.ResourceList{}
 	for _, resources := range []corev1.ResourceList{node.Status.Allocatable, node.Status.Capacity} {
 		for name, quantity := range resources {
-			if ofDevicePlugin(name) && quantity.Sign() > 0 {
+			if isDevicePlugins(string(name)) && quantity.Sign() > 0 {
 				has[name] = quantity
 			}
 		}
@@ -66,7 +67,7 @@ func (o *Offer) sayWithheld(ctx context.Context, reason error) {
 	switch {
 	case reason == nil:
 		klog.FromContext(ctx).Info("Nothing keeps this node from offering its GPUs any more")
-	case errors.Is(reason, errNoneReadable): // of which the node is told GPU by GPU
+	case errors.Is(reason, errNoneReadable), said == o.saidTaken: // the node has another Event of that
 		klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again every minute")
 	default:
 		klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again when its status changes")

@@ -4,6 +4,7 @@
 package offer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -88,7 +89,7 @@ type Events interface {
 	WarnNode(reason, sentence string)
 }
 
-// Options configure an Offer. All fields but Policies are required.
+// Options configure an Offer. All fields but Policies and Containers are required.
 type Options struct {
 	// Driver is the driver's name, NodeName that of the node and of its pool.
 	Driver, NodeName string
@@ -102,7 +103,10 @@ type Options struct {
 	Policies Policies
 	// CheckMPS says what the node lacks for MPS, and what to do.
 	CheckMPS func() error
-	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out.
+	// Containers say what a device plugin that was removed has left in use; nil where kubelet is
+	// not asked.
+	Containers Containers
+	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out, or has given.
 	IgnoreDevicePlugin bool
 }
 
@@ -144,6 +148,10 @@ type Offer struct {
 	// they are not published, empty where they are.
 	offered      []string
 	saidWithheld string
+	// leftovers are what a device plugin has left in use, and saidTaken what was said last of
+	// that and of a newer version's claims.
+	leftovers leftovers
+	saidTaken string
 	// applied and history are what the policies said, until is when the offer
 	// changes by itself, zero for never.
 	applied applied
@@ -338,11 +346,16 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	node := withMissing(found.free, o.missing)
 	o.Health.See(found.node.GPUs, reasons(o.missing))
 	o.occupied = len(found.held) > 0
-	policies, withheld, known := o.policiesFor(ctx, node)
+	policies, withheld, known := o.policiesFor(ctx, node, found)
 	history, next := o.history.next(node.GPUs, policies, found.held, time.Now())
 	o.taint(next, node.GPUs)
+	all := o.takenOf(found.node, found.held)
+	next, inUse := withoutTaken(next, all, found.held), describeTaken(found.node.GPUs, all)
+	if inUse != "" && len(next.shapes) == 0 {
+		withheld = cmp.Or(withheld, errors.New(inUse))
+	}
 	if known {
-		o.history, o.until = history, next.until
+		o.history, o.until = history, o.leftovers.until(next.until, time.Now())
 		o.passing.Store(next.passing)
 	}
 	offered := identities(next)
@@ -352,12 +365,15 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if withheld != nil {
 		offered = append(offered, withheld.Error())
 	}
+	if inUse != "" {
+		offered = append(offered, inUse)
+	}
 	o.state.Store(&State{Node: found.node, Shapes: next.shapes, Taints: next.taints, Offered: offered, Resets: o.resets})
 	if o.offered != nil && slices.Equal(offered, o.offered) {
 		return
 	}
 	pool := prepare.NewPool(o.Driver, o.NodeName, o.readable(next.shapes))
-	pool.Withheld = withheld
+	pool.Withheld, pool.InUse = withheld, inUse
 	o.Claims.SetNode(prepare.Node{
 		Pool:  pool,
 		Edits: o.hardware.Edits,
@@ -371,6 +387,7 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published
 	}
+	o.sayTaken(ctx, inUse)
 	o.sayWithheld(ctx, withheld)
 	if withheld != nil {
 		o.Publisher.Set(resourceslice.DriverResources{})

@@ -31,7 +31,7 @@ type applied struct {
 // be done changes nothing. withheld says why nothing may be offered at all. known is false
 // as long as the API server has not told about policies and the node: what is returned is
 // good for claims that are prepared already.
-func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[string]gpu.Policy, withheld error, known bool) {
+func (o *Offer) policiesFor(ctx context.Context, node gpu.Node, found findings) (result map[string]gpu.Policy, withheld error, known bool) {
 	all, cluster, known := o.policies.get()
 	result = make(map[string]gpu.Policy, len(node.GPUs))
 	for _, g := range node.GPUs {
@@ -44,7 +44,8 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[stri
 	if !known {
 		return result, nil, false
 	}
-	withheld = cmp.Or(o.noneReadable(node.GPUs), o.withheld(cluster))
+	unsure := o.lookForLeftovers(ctx, cluster)
+	withheld = cmp.Or(o.noneReadable(node.GPUs), o.withheld(cluster), unsure)
 	var labels map[string]string
 	if cluster != nil {
 		labels = cluster.Labels
@@ -52,7 +53,7 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node) (result map[stri
 	selected := policy.Select(all, labels)
 	policies, err := o.rule(ctx, selected, node)
 	if cluster != nil {
-		o.report.set(cluster.UID, policy.Verdict(selected, err), withheld)
+		o.report.set(cluster.UID, policy.Verdict(selected, err), cmp.Or(withheld, o.allTaken(found)))
 	}
 	o.sayVerdict(ctx, selected, err)
 	if err == nil {

@@ -66,6 +66,9 @@ func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (
 		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, pool.Name)
 	}
 	shape, offered := pool.Shapes[result.Device]
+	if !offered && pool.InUse != "" {
+		return Assignment{}, fmt.Errorf("device %s is not offered by this node: %s", result.Device, pool.InUse)
+	}
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
 	}

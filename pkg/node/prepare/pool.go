@@ -18,6 +18,8 @@ type Pool struct {
 	// Withheld says why no further claim is prepared; nil: they are. Shapes are then good
 	// for claims that are prepared already.
 	Withheld error
+	// InUse says which GPUs are left out because something else uses them, and why; empty for none.
+	InUse string
 }
 
 // NewPool indexes shapes by device name.

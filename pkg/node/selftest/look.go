@@ -3,6 +3,7 @@ package selftest
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,6 +75,19 @@ func checkDirectories(r *Report, directories []string) {
 		}
 	}
 	r.add("directories", status, findings...)
+}
+
+// checkContainers is a warning without an answer: a machine for a look may have no kubelet.
+func checkContainers(ctx context.Context, r *Report, containers Containers) {
+	if containers == nil {
+		return
+	}
+	uses, err := containers.Uses(ctx)
+	if err != nil {
+		r.add("kubelet", Warning, err.Error()+": the plugin offers no GPU until it knows; mount kubelet's pod-resources directory")
+		return
+	}
+	r.add("kubelet", OK, fmt.Sprintf("it lists %d devices of device plugins", len(uses)))
 }
 
 func checkGPUs(r *Report, node gpu.Node, unreadable []error) {

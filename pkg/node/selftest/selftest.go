@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/podresources"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
@@ -46,6 +47,14 @@ type Options struct {
 	Claims Claims
 	// Driver is the driver's name.
 	Driver string
+	// Containers are asked for what a device plugin has left in use; nil where the plugin does not.
+	Containers Containers
+}
+
+// Containers are those of this node.
+type Containers interface {
+	// Uses are the devices that containers have from device plugins.
+	Uses(ctx context.Context) ([]podresources.Use, error)
 }
 
 // Run looks at everything, in the order of the report. What cannot be looked at because of an
@@ -54,6 +63,7 @@ func Run(ctx context.Context, options Options) *Report {
 	r := &Report{Version: options.Version}
 	checkPrivileges(r, options.Proc)
 	checkDirectories(r, options.Directories)
+	checkContainers(ctx, r, options.Containers)
 	hardware, err := options.Open()
 	if err != nil {
 		r.add("driver", Failed, err.Error())
