@@ -108,7 +108,7 @@ type Loop struct {
 	looks sync.Mutex
 	// told has the errors of the last pass: each is logged when it is new.
 	told map[string]bool
-	// passing is when the pass that runs has begun, in nanoseconds since 1970; 0: none runs.
+	// passing is when the pass that runs has last made progress, in nanoseconds since 1970; 0: none runs.
 	passing atomic.Int64
 }
 
@@ -149,20 +149,24 @@ func (l *Loop) Enqueue() {
 	}
 }
 
-// Alive is an error while a pass hangs, for a probe that has the process started anew.
+// progress notes that one part of a pass is over.
+func (l *Loop) progress() { l.passing.Store(l.Clock.Now().UnixNano()) }
+
+// Alive is an error while a pass hangs, for a probe that has the process started anew. A pass that is slow
+// in each of its parts does not hang: a new process would list the whole cluster again.
 func (l *Loop) Alive() error {
 	begun := l.passing.Load()
 	if begun == 0 {
 		return nil
 	}
 	if lasts := l.Clock.Since(time.Unix(0, begun)); lasts > hangs {
-		return fmt.Errorf("a pass over the cluster lasts %s already", lasts.Truncate(time.Second))
+		return fmt.Errorf("a pass over the cluster has made no progress for %s", lasts.Truncate(time.Second))
 	}
 	return nil
 }
 
 const (
-	// hangs is longer than any pass: planning and EKS have limits of their own.
+	// hangs is longer than any part of a pass: planning, acting and EKS have limits of their own.
 	hangs = 5 * time.Minute
 	// settle is how long a pass waits after the first change for those that come with it: a
 	// Deployment's pods, a node's slices.

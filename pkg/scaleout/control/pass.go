@@ -19,6 +19,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
+// actTimeout ends what is done of a plan: what is left is decided anew, by what is so then.
+const actTimeout = 2 * time.Minute
+
 // planTimeout ends a plan that takes absurdly long, because a claim makes the search
 // exponential.
 const planTimeout = time.Minute
@@ -42,8 +45,9 @@ func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	result := pair.Decide(situation)
 	logActions(ctx, result.Actions)
 	v := situation.View
-	done := l.act(ctx, &result)
-	gateAgain, opened := l.gate.Act(ctx, v, begun)
+	l.progress()
+	done, gateAgain, opened := l.act(ctx, v, &result, begun)
+	l.progress()
 	counted := l.tellSupplies(ctx, situation, planner)
 	reports, read := l.groupReports(ctx, situation, result)
 	explained, unexplained := l.explain(ctx, situation, planner)
@@ -61,13 +65,17 @@ func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	return earliest(result.Again, v.Again, gateAgain, nextTimeout(v, begun)), errors.Join(failures...)
 }
 
-// act does what was decided.
-func (l *Loop) act(ctx context.Context, result *pair.Result) error {
+// act does what was decided, and opens nodes that are complete. It gives the time when a node is to be
+// looked at again, and the errors of both.
+func (l *Loop) act(ctx context.Context, v *view.View, result *pair.Result, now time.Time) (done error, again time.Time, opened error) {
+	ctx, cancel := context.WithTimeout(ctx, actTimeout)
+	defer cancel()
 	ctx, span := tracing.Begin(ctx, "act")
 	span.Count("mica.actions", len(result.Actions))
-	err := l.executor.Do(ctx, result)
-	span.End(err)
-	return err
+	done = l.executor.Do(ctx, result)
+	span.End(done)
+	again, opened = l.gate.Act(ctx, v, now)
+	return done, again, opened
 }
 
 // consider looks and plans. An error is also the forecast's.

@@ -26,31 +26,30 @@ type Executor struct {
 // Do does the actions of a result, one after the other, and writes into its Status what it
 // has recorded of them, so that the next writer of the status does not undo it. An action that
 // fails stops no other, but for a failure that is not on record: the later actions of its group
-// would delete what shows it, and they wait for the next time.
+// would delete what shows it, and they wait for the next time. So does everything of a kind that an
+// overloaded server has not done, for any group, and what is left when ctx ends.
 func (e *Executor) Do(ctx context.Context, result *Result) error {
 	logger := klog.FromContext(ctx)
 	var errs []error
-	unrecorded := map[string]bool{}
+	unrecorded, overloaded := map[string]bool{}, overloads{}
 	for _, action := range result.Actions {
 		group := action.group()
-		if unrecorded[group] {
+		_, records := action.(setBackoff)
+		if unrecorded[group] || overloaded[kindOf(action)] || ctx.Err() != nil {
+			unrecorded[group] = unrecorded[group] || records
 			action.undo(result, nil)
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
-		}
 		if err := action.do(ctx, e, result); err != nil {
-			if _, records := action.(setBackoff); records {
-				unrecorded[group] = true
-			}
+			unrecorded[group] = unrecorded[group] || records
+			overloaded.note(action, err)
 			action.undo(result, err)
 			errs = append(errs, fmt.Errorf("%s: %w", action, err))
 			continue
 		}
 		logger.V(2).Info("Did the action", "action", action.String(), "group", group)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
 // changeStatus changes the status of a group as it is now. A group that is gone needs none.
