@@ -57,6 +57,7 @@ func newWorld(t *testing.T, replicas ...string) *world {
 		w.pods, w.busy[p.Name] = append(w.pods, p), busy
 		o := &corev1.Pod{}
 		o.Namespace, o.Name, o.UID, o.Spec.NodeName = llm.Namespace, p.Name, p.UID, p.Node
+		o.Annotations = map[string]string{AnnotationManage: "true"}
 		o.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 		objects = append(objects, o)
 	}
@@ -172,5 +173,44 @@ func TestWorkloadsThatNobodyScalesAreForgotten(t *testing.T) {
 	w.clock.Step(forgotten + time.Second)
 	if got := writer.current(); len(got) > 0 {
 		t.Errorf("still looks at %v", got)
+	}
+}
+
+// A cost that is there is somebody's choice, and so is it to have Mica choose.
+func TestCostsOfOthersStay(t *testing.T) {
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		want        []string
+	}{
+		"a workload that did not ask": {map[string]string{AnnotationManage: ""}, nil},
+		"a user's cost":               {map[string]string{AnnotationManage: "true", corev1.PodDeletionCost: "1000"}, []string{"b 1000"}},
+		"a cost that replaced Mica's": {map[string]string{AnnotationManage: "true", corev1.PodDeletionCost: "-100", annotationWritten: "0"}, []string{"b -100"}},
+		"Mica's own":                  {map[string]string{AnnotationManage: "true", corev1.PodDeletionCost: "0", annotationWritten: "0"}, []string{"a 100", "b 400"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "a:n1:0.25", "b:n2:1")
+			for _, pod := range []string{"a", "b"} {
+				if pod == "a" && name != "a workload that did not ask" {
+					continue
+				}
+				var object corev1.Pod
+				key := client.ObjectKey{Namespace: llm.Namespace, Name: pod}
+				if err := w.Get(t.Context(), key, &object); err != nil {
+					t.Fatal(err)
+				}
+				object.Annotations = test.annotations
+				if err := w.Update(t.Context(), &object); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 3 {
+				if err := w.writer().look(t.Context(), llm); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := w.costs(t); !slices.Equal(got, test.want) {
+				t.Errorf("the costs are %q, want %q", got, test.want)
+			}
+		})
 	}
 }

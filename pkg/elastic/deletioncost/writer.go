@@ -30,6 +30,14 @@ type Usages interface {
 }
 
 const (
+	// AnnotationManage with the value true, on the pods of a workload, leaves their deletion cost to
+	// the controller.
+	AnnotationManage = "mica.gpu/manage-deletion-cost"
+	// annotationWritten has the cost that the controller wrote: another one is a user's or Karpenter's.
+	annotationWritten = "mica.gpu/deletion-cost"
+)
+
+const (
 	// every is how often workloads are looked at.
 	every = 20 * time.Second
 	// atMost is how often a pod is written.
@@ -176,8 +184,12 @@ func (w *Writer) replicas(ctx context.Context, state workload.State) ([]replica,
 		if r.neighbors, err = w.neighbors(ctx, pod.Node); err != nil {
 			return nil, err
 		}
-		if r.written, err = w.written(ctx, state.Ref.Namespace, pod.Name); err != nil {
+		chosen, err := w.written(ctx, state.Ref.Namespace, &r)
+		if err != nil {
 			return nil, err
+		}
+		if !chosen {
+			continue
 		}
 		all = append(all, r)
 	}
@@ -192,23 +204,27 @@ func (w *Writer) neighbors(ctx context.Context, node string) (int, error) {
 	return max(len(pods.Items)-1, 0), nil
 }
 
-// written is 0 where the pod has no cost, or what is none.
-func (w *Writer) written(ctx context.Context, namespace, name string) (int, error) {
+// written reads the cost that the pod has: 0 where it has none, or what is no number. It reports whether
+// the pod's workload leaves the cost to the controller, and nobody else has written one.
+func (w *Writer) written(ctx context.Context, namespace string, r *replica) (bool, error) {
 	var pod corev1.Pod
-	err := w.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pod, client.UnsafeDisableDeepCopy)
+	err := w.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: r.pod.Name}, &pod, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return 0, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+		return false, fmt.Errorf("read pod %s/%s: %w", namespace, r.pod.Name, err)
 	}
-	cost, err := strconv.Atoi(pod.Annotations[corev1.PodDeletionCost])
-	if err != nil {
-		return 0, nil
+	cost, has := pod.Annotations[corev1.PodDeletionCost]
+	if pod.Annotations[AnnotationManage] != "true" || has && pod.Annotations[annotationWritten] != cost {
+		return false, nil
 	}
-	return cost, nil
+	if r.written, err = strconv.Atoi(cost); err != nil {
+		r.written = 0
+	}
+	return true, nil
 }
 
 func (w *Writer) write(ctx context.Context, namespace string, r replica) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": r.pod.UID, "annotations": map[string]string{corev1.PodDeletionCost: strconv.Itoa(r.cost())},
+		"uid": r.pod.UID, "annotations": map[string]string{corev1.PodDeletionCost: strconv.Itoa(r.cost()), annotationWritten: strconv.Itoa(r.cost())},
 	}})
 	if err != nil {
 		return err
