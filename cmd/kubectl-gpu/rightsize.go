@@ -119,7 +119,7 @@ func (s *sizing) check() (time.Duration, error) {
 }
 
 func (s *sizing) advise(ctx context.Context, reader client.Reader, target workload.Ref, over time.Duration) (rightsize.Advice, error) {
-	if _, err := podOf(ctx, reader, target); err != nil {
+	if _, err := readBuiltIn(ctx, reader, target); err != nil {
 		return rightsize.Advice{}, err
 	}
 	offer, err := s.offer(ctx, reader)

@@ -33,10 +33,12 @@ type scaling struct {
 	prometheus        scaledobject.Prometheus
 	throughController bool
 	noThreshold       bool
+	// ownSeries takes only series with the workload's namespace and pods.
+	ownSeries bool
 }
 
 const scaledObjectExample = `  kubectl gpu scaledobject deployment/llm --profile realtime --model meta-llama/Llama-3.1-8B-Instruct | kubectl apply -f -
-  kubectl gpu scaledobject deployment/prefill --profile prefill --match 'pod=~"prefill-.*"' --max 4
+  kubectl gpu scaledobject deployment/prefill --profile prefill --max 4
   kubectl gpu scaledobject deployment/llm --profile batch --model llm --min 0 --demand-query 'sum(gateway_queue_size{model="llm"})'
   kubectl gpu scaledobject deployment/llm --profile realtime --model llm --ahead 5m --schedule '0 8 * * 1-5 for 12h=4' --timezone Asia/Seoul
   kubectl gpu scaledobject leaderworkerset/llm --profile realtime --model llm --max 4
@@ -63,6 +65,7 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	flags.Int32Var(&s.warm, "warm", -1, "the number of replicas that wait, loaded, behind the readiness gate mica.gpu/serving of their pods; -1: as many as the profile says")
 	flags.StringVar(&s.serving.Model, "model", "", "the name under which the model is served, as the engine's metrics have it")
 	flags.StringArrayVar(&s.serving.Matchers, "match", nil, `a label by which the workload's metrics are selected, such as pod=~"llm-.*"; can be repeated`)
+	flags.BoolVar(&s.ownSeries, "own-series", true, "select only metrics with the workload's namespace and pods in the labels namespace and pod; false: by --model and --match alone")
 	flags.StringVar(&s.serving.Engine, "engine", "vllm", "the engine that serves the model, by whose metrics it is scaled: "+strings.Join(scaledobject.Engines(), ", "))
 	flags.BoolVar(&s.serving.Underscores, "underscores", false, "Prometheus has the engine's metrics with underscores for colons, as vllm_num_requests_waiting")
 	flags.StringVar(&s.demand, "demand-query", "", "PromQL that counts what waits while no replica runs; needed with --min 0")
@@ -92,7 +95,7 @@ func addQueue(flags *pflag.FlagSet, q *scaledobject.Queue) {
 }
 
 func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error), args []string) error {
-	namespace, named, err := namespaceOf(config)
+	namespace, chosen, err := namespaceOf(config)
 	if err != nil {
 		return err
 	}
@@ -103,23 +106,37 @@ func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	}
 	// The objects have a namespace only where the user has named one: what is printed is then
 	// applied with the same default as here.
-	if named {
+	if chosen {
 		target.Namespace = namespace
 	}
-	objects, err := s.build(target)
-	if err != nil {
+	if s.serving.AnyPod = !s.ownSeries; s.ownSeries {
+		s.serving.Namespace = namespace
+	}
+	// What is wrong with the command line is told without the cluster.
+	if _, err := s.build(target, ""); err != nil {
 		return err
 	}
-	target.Namespace = namespace
+	named := target
+	named.Namespace = namespace
 	connected, err := cluster()
 	if err != nil {
 		return err
 	}
-	pods, err := podsOf(command, connected, target, &objects.ScaledObject.Spec.ScaleTargetRef)
+	read, err := readTarget(command, connected, named)
 	if err != nil {
 		return err
 	}
-	if err := checkPods(command, connected, target, pods); err != nil {
+	if err := checkPods(command, connected, named, read.pods); err != nil {
+		return err
+	}
+	objects, err := s.build(target, read.selector)
+	if err != nil {
+		return err
+	}
+	if called := &objects.ScaledObject.Spec.ScaleTargetRef; read.kind != "" {
+		called.APIVersion, called.Kind = read.apiVersion, read.kind
+	}
+	if err := s.notePartitions(command, connected, named, read.pods); err != nil {
 		return err
 	}
 	if len(objects.Untold) > 0 {
@@ -131,7 +148,7 @@ func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	return objects.YAML(command.OutOrStdout())
 }
 
-func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
+func (s *scaling) build(target workload.Ref, selector string) (scaledobject.Objects, error) {
 	if s.output != "yaml" && s.output != "json" {
 		return scaledobject.Objects{}, fmt.Errorf("scaledobject prints as yaml or json, and was given -o %q", s.output)
 	}
@@ -157,6 +174,7 @@ func (s *scaling) build(target workload.Ref) (scaledobject.Objects, error) {
 		TimeZone:          s.timeZone,
 		Queue:             s.queue,
 		Scaler:            s.scaler,
+		Selector:          selector,
 		Prometheus:        s.prometheus,
 		ThroughController: s.throughController,
 		NoTolerance:       s.noThreshold,

@@ -252,6 +252,29 @@ func TestScaledObjectIsPrintedForWhatAsksForDevices(t *testing.T) {
 }
 
 // Who names a namespace gets it in the objects.
+// Partitions of some boards report no utilization, which a profile may be made of.
+func TestScaledObjectWarnsOfPartitions(t *testing.T) {
+	embedding := applied(t, filepath.Join(examples, "embedding", "workload.yaml"))
+	for name, test := range map[string]struct {
+		arguments []string
+		notes     string
+	}{
+		"beside load":    {[]string{"--profile", "realtime"}, "the load alone decides which replicas of Deployment/embedding stay"},
+		"alone":          {[]string{"--profile", "batch"}, "profile batch cannot scale Deployment/embedding"},
+		"not by the GPU": {[]string{"--profile", "prefill"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, notes, err := printed(t, embedding, append([]string{"deployment/embedding", "--model", "embedding"}, test.arguments...)...)
+			if err != nil || out == "" {
+				t.Fatal(err)
+			}
+			if (test.notes == "") != (notes == "") || !strings.Contains(notes, test.notes) {
+				t.Errorf("notes are %q, want %q", notes, test.notes)
+			}
+		})
+	}
+}
+
 func TestANamedNamespaceIsPrinted(t *testing.T) {
 	command := newScaledObjectCommand(kubeconfig("default"), func(clientcmd.ClientConfig) (client.WithWatch, error) { return applied(t, targets), nil })
 	var out bytes.Buffer

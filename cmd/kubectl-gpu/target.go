@@ -12,11 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/mica-gpu/mica/pkg/elastic/scaledobject"
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
 	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
@@ -59,54 +60,123 @@ func foreignTarget(text string, unknown error, cluster func() (client.WithWatch,
 	return workload.ParseRef("", kind.Kind+"."+kind.Group+"/"+name)
 }
 
-// podsOf reads what the pods of a replica are made of; none where the workload does not say, of which
-// there is a note. It writes down how the cluster calls the kind.
-func podsOf(command *cobra.Command, cluster client.WithWatch, target workload.Ref, called *scaledobject.ScaleTargetRef) ([]corev1.PodSpec, error) {
+// scaledPods is what the cluster knows of a workload's pods.
+type scaledPods struct {
+	// pods are those of a replica; none where the workload does not say.
+	pods []corev1.PodSpec
+	// selector selects them, of a gang one of each.
+	selector string
+	// apiVersion and kind are those of another kind, as the cluster calls it.
+	apiVersion, kind string
+}
+
+// readTarget notes where a workload does not say what its pods are made of.
+func readTarget(command *cobra.Command, cluster client.WithWatch, target workload.Ref) (scaledPods, error) {
 	if !target.Foreign() {
-		pod, err := podOf(command.Context(), cluster, target)
-		return []corev1.PodSpec{pod}, err
+		return readBuiltIn(command.Context(), cluster, target)
 	}
 	reader := scaletarget.NewReader(cluster, clock.RealClock{}, func(schema.GroupResource) string { return "ask for the right to get it" })
 	read, err := reader.Read(command.Context(), scaletarget.Name{Kind: target.Kind, Group: target.Group, Namespace: target.Namespace, Name: target.Name})
 	if err != nil {
-		return nil, err
+		return scaledPods{}, err
 	}
-	called.APIVersion, called.Kind = read.Kind.ToAPIVersionAndKind()
+	s := scaledPods{pods: make([]corev1.PodSpec, len(read.Members))}
+	s.apiVersion, s.kind = read.Kind.ToAPIVersionAndKind()
+	if read.Selector != nil {
+		s.selector = read.Selector.String()
+	}
 	if len(read.Members) == 0 {
 		command.PrintErrf("note: %s does not say what its pods ask for, so Mica learns it from the pods that there are: keep one replica at least.\n", target)
 	}
-	pods := make([]corev1.PodSpec, len(read.Members))
 	for i := range read.Members {
-		pods[i] = read.Members[i].Template.Spec
+		s.pods[i] = read.Members[i].Template.Spec
 	}
-	return pods, nil
+	return s, nil
 }
 
-// podOf reads what the pods of a workload are made of.
-func podOf(ctx context.Context, reader client.Reader, target workload.Ref) (corev1.PodSpec, error) {
+// readBuiltIn reads a workload of Kubernetes' own kinds.
+func readBuiltIn(ctx context.Context, reader client.Reader, target workload.Ref) (scaledPods, error) {
 	var (
-		object client.Object
-		pod    *corev1.PodSpec
+		object   client.Object
+		pod      *corev1.PodSpec
+		selector **metav1.LabelSelector
 	)
 	switch target.Kind {
 	case workload.KindDeployment:
 		o := &appsv1.Deployment{}
-		object, pod = o, &o.Spec.Template.Spec
+		object, pod, selector = o, &o.Spec.Template.Spec, &o.Spec.Selector
 	case workload.KindStatefulSet:
 		o := &appsv1.StatefulSet{}
-		object, pod = o, &o.Spec.Template.Spec
+		object, pod, selector = o, &o.Spec.Template.Spec, &o.Spec.Selector
 	default:
 		o := &appsv1.ReplicaSet{}
-		object, pod = o, &o.Spec.Template.Spec
+		object, pod, selector = o, &o.Spec.Template.Spec, &o.Spec.Selector
 	}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: target.Namespace, Name: target.Name}, object)
 	switch {
 	case apierrors.IsNotFound(err):
-		return corev1.PodSpec{}, fmt.Errorf("there is no %s in namespace %s: create it first, or give another namespace with -n", target, target.Namespace)
+		return scaledPods{}, fmt.Errorf("there is no %s in namespace %s: create it first, or give another namespace with -n", target, target.Namespace)
 	case err != nil:
-		return corev1.PodSpec{}, fmt.Errorf("read %s in namespace %s: %w", target, target.Namespace, err)
+		return scaledPods{}, fmt.Errorf("read %s in namespace %s: %w", target, target.Namespace, err)
 	}
-	return *pod, nil
+	s := scaledPods{pods: []corev1.PodSpec{*pod}}
+	if selected, err := metav1.LabelSelectorAsSelector(*selector); err == nil && !selected.Empty() {
+		s.selector = selected.String()
+	}
+	return s, nil
+}
+
+// partitions is the DeviceClass of MIG partitions.
+const partitions = "mig.nvidia.com"
+
+// notePartitions warns of a profile by the utilization of devices that may not report any.
+func (s *scaling) notePartitions(command *cobra.Command, reader client.Reader, target workload.Ref, pods []corev1.PodSpec) error {
+	set, err := s.load()
+	if err != nil {
+		return err
+	}
+	p, err := set.Get(s.profile)
+	if err != nil || !slices.Contains(p.Triggers, profile.GPUUtilization) {
+		return err
+	}
+	for _, pod := range pods {
+		asks, err := asksForPartitions(command.Context(), reader, target.Namespace, pod)
+		if err != nil {
+			return err
+		}
+		if !asks {
+			continue
+		}
+		if s.demand != "" || s.queue.Kind != "" || p.Holds(profile.GPUUtilization) {
+			command.PrintErrf("note: partitions of A100 and A30 do not report their utilization: on them, the load alone decides which replicas of %s stay.\n", target)
+		} else {
+			command.PrintErrf("note: partitions of A100 and A30 do not report their utilization: on them, profile %s cannot scale %s. Choose a profile with a signal of load.\n", s.profile, target)
+		}
+		return nil
+	}
+	return nil
+}
+
+// asksForPartitions reports whether a claim of a pod may be given MIG partitions. A template that is
+// not there yet asks for nothing.
+func asksForPartitions(ctx context.Context, reader client.Reader, namespace string, pod corev1.PodSpec) (bool, error) {
+	for _, reference := range pod.ResourceClaims {
+		if reference.ResourceClaimTemplateName == nil {
+			continue
+		}
+		var template resourceapi.ResourceClaimTemplate
+		err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: *reference.ResourceClaimTemplateName}, &template)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("read ResourceClaimTemplate %s in namespace %s: %w", *reference.ResourceClaimTemplateName, namespace, err)
+		}
+		for _, request := range template.Spec.Spec.Devices.Requests {
+			if request.Exactly != nil && request.Exactly.DeviceClassName == partitions ||
+				slices.ContainsFunc(request.FirstAvailable, func(r resourceapi.DeviceSubRequest) bool { return r.DeviceClassName == partitions }) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // asksForDevices tells whether a pod gets devices by a claim, its own or one that is made for an

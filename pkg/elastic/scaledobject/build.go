@@ -41,6 +41,9 @@ type Options struct {
 	// Queue tells of demand in place of Demand, and with any number of replicas.
 	Queue  Queue
 	Scaler Scaler
+	// Selector selects the target's pods, of a gang one of each, as KEDA's kubernetes-workload scaler
+	// takes it; empty: it is unknown.
+	Selector string
 	// Prometheus is asked by KEDA, or by the controller, by a trigger for each signal, where
 	// ThroughController is set.
 	Prometheus        Prometheus
@@ -109,7 +112,7 @@ func Build(o Options) (Objects, error) {
 				CooldownPeriod:  int64(p.Cooldown / time.Second),
 				MinReplicaCount: o.Min + o.Warm,
 				MaxReplicaCount: o.Max,
-				Fallback:        o.fallback(),
+				Fallback:        o.fallback(formula),
 				Advanced: Advanced{
 					HorizontalPodAutoscalerConfig: HorizontalPodAutoscalerConfig{Behavior: o.behavior(p)},
 					ScalingModifiers:              formula,
@@ -157,7 +160,12 @@ func (o Options) triggers(p profile.Profile, s signals) ([]Trigger, *ScalingModi
 // fallback keeps what is: a source that goes away under load must not take replicas with it, and
 // one that nobody can ask is no demand. At 0 replicas KEDA takes any fallback for activation; it
 // keeps the 0 where there is none.
-func (o Options) fallback() *Fallback {
+func (o Options) fallback(formula *ScalingModifiers) *Fallback {
+	if formula != nil && o.degrades() {
+		// Without a replica to fall back to, KEDA would take an error for no demand (KEDA 2.21,
+		// pkg/scaling/executor). The formula never gives nothing, so that the number is not used.
+		return &Fallback{Behavior: "scalingModifiers", Replicas: max(o.Min+o.Warm, 1)}
+	}
 	f := &Fallback{FailureThreshold: o.Profiles.Fallback.Failures, Behavior: "currentReplicas", Replicas: o.Min + o.Warm}
 	switch least := o.Profiles.Fallback.Replicas; {
 	case least > 0:

@@ -3,6 +3,7 @@ package scaledobject
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -29,7 +30,8 @@ func options(t *testing.T, change ...func(*Options)) Options {
 		Profile:    "realtime",
 		Min:        1,
 		Max:        8,
-		Serving:    Serving{Engine: "vllm", Model: "meta-llama/Llama-3.1-8B"},
+		Serving:    Serving{Engine: "vllm", Model: "meta-llama/Llama-3.1-8B", Namespace: "default"},
+		Selector:   "app=llm",
 		Prometheus: Prometheus{Address: "http://prometheus.monitoring:9090"},
 		Scaler:     Scaler{Address: "mica-controller-keda.mica.svc:9443"},
 	}
@@ -65,6 +67,7 @@ func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
 	underscore := func(o *Options) { o.Serving.Underscores = true }
 	engine := func(name string) func(*Options) { return func(o *Options) { o.Serving.Engine = name } }
 	pods := func(o *Options) {
+		o.Serving.AnyPod, o.Serving.Namespace = true, ""
 		o.Serving.Model, o.Serving.Matchers = "", []string{`pod=~"llm-\\d+"`, `namespace="inference"`}
 	}
 	golden := map[string][]func(*Options){
@@ -145,14 +148,14 @@ func TestJSONIsOneObjectOrAList(t *testing.T) {
 // Where nothing is known, there are as many replicas as before, also none; an operator's number is
 // within what the workload may have.
 func TestTheFallbackKeepsWhatIs(t *testing.T) {
-	const keeps, least = "currentReplicas", "currentReplicasIfHigher"
+	const keeps, least, formula = "currentReplicas", "currentReplicasIfHigher", "scalingModifiers"
 	for _, test := range []struct {
 		of, min, max int32
 		want         *Fallback
 	}{
-		{0, 1, 8, &Fallback{3, 1, keeps}},
-		{0, 4, 8, &Fallback{3, 4, keeps}},
-		{0, 0, 8, nil},
+		{0, 1, 8, &Fallback{0, 1, formula}},
+		{0, 4, 8, &Fallback{0, 4, formula}},
+		{0, 0, 8, &Fallback{0, 1, formula}},
 		{3, 1, 8, &Fallback{3, 3, least}},
 		{3, 1, 2, &Fallback{3, 2, least}},
 		{3, 4, 8, &Fallback{3, 4, least}},
@@ -167,6 +170,9 @@ func TestTheFallbackKeepsWhatIs(t *testing.T) {
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%d of %d to %d: (-want +got)\n%s", test.of, test.min, test.max, diff)
 		}
+	}
+	if diff := cmp.Diff(&Fallback{3, 1, keeps}, build(t, through).ScaledObject.Spec.Fallback); diff != "" {
+		t.Errorf("without a formula: (-want +got)\n%s", diff)
 	}
 }
 
@@ -323,7 +329,7 @@ func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
 		"no Prometheus":        {func(o *Options) { o.Prometheus.Address = "prometheus:9090" }, []string{"address of Prometheus", "http://prometheus.monitoring:9090"}},
 		"half a header":        {func(o *Options) { o.Prometheus.Headers = []string{"X-Scope-OrgID"} }, []string{`"X-Scope-OrgID"`, "Name=value"}},
 		"two identities":       {func(o *Options) { o.Prometheus.Region, o.Prometheus.Secret = "eu-west-1", "s" }, []string{"region eu-west-1", "Secret s", "choose one"}},
-		"everybody's metrics":  {func(o *Options) { o.Serving.Model = "" }, []string{"profile realtime", "kvCache", "name the model"}},
+		"everybody's metrics":  {func(o *Options) { o.Serving.Model, o.Serving.AnyPod = "", true }, []string{"profile realtime", "kvCache", "name the model"}},
 		"half a matcher":       {func(o *Options) { o.Serving.Matchers = []string{"pod=llm"} }, []string{`"pod=llm"`, `pod=~"llm-.*"`}},
 		"two matchers in one":  {func(o *Options) { o.Serving.Matchers = []string{`a="b",c="d"`} }, []string{"no matcher"}},
 		"a matcher that leaks": {func(o *Options) { o.Serving.Matchers = []string{`a="b"} or vector(1) or x{a="b"`} }, []string{"no matcher"}},
@@ -345,5 +351,72 @@ func TestAProfileWithoutSignalsOfAServerNeedsNoModel(t *testing.T) {
 	objects := build(t, with("batch"), func(o *Options) { o.Profiles, o.Serving = profiles, Serving{} })
 	if got := len(objects.ScaledObject.Spec.Triggers); got != 1 {
 		t.Errorf("there are %d triggers, want 1", got)
+	}
+}
+
+// Two workloads that serve one model are each scaled by their own load.
+func TestQueriesNameTheirWorkload(t *testing.T) {
+	for name, test := range map[string]struct {
+		change []func(*Options)
+		want   string
+	}{
+		"a Deployment":      {nil, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
+		"ahead of time":     {[]func(*Options){ahead}, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
+		"by the controller": {[]func(*Options){through}, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
+		"a StatefulSet":     {[]func(*Options){func(o *Options) { o.Target.Kind = "StatefulSet" }}, `pod=~"llm-[0-9]+"`},
+		"another kind":      {[]func(*Options){func(o *Options) { o.Target.Kind, o.Target.Group = "Rollout", "argoproj.io" }}, `pod=~"llm-.*"`},
+		"a name with a dot": {[]func(*Options){func(o *Options) { o.Target.Name = "llm.v1" }}, `pod=~"llm\\.v1-[a-z0-9]+-[a-z0-9]{5}"`},
+		"a very long name":  {[]func(*Options){func(o *Options) { o.Target.Name = strings.Repeat("a", 60) }}, `a-.*"`},
+		"by pods alone":     {[]func(*Options){func(o *Options) { o.Serving.Model = "" }}, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}"}`},
+		"of other pods":     {[]func(*Options){func(o *Options) { o.Serving.AnyPod, o.Serving.Namespace = true, "" }}, `{model_name="meta-llama/Llama-3.1-8B"}`},
+		"a frontend's":      {[]func(*Options){func(o *Options) { o.Serving.Engine = "dynamo" }}, `{namespace="default",model="meta-llama/Llama-3.1-8B"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen := 0
+			for _, trigger := range build(t, test.change...).ScaledObject.Spec.Triggers {
+				query := trigger.Metadata["query"]
+				braces := strings.Count(query, "{") - strings.Count(query, "]{5}")
+				if n := strings.Count(query, test.want); n != braces {
+					t.Errorf("%d of %d selectors of %s have %s", n, braces, query, test.want)
+				}
+				seen += braces
+			}
+			if seen == 0 {
+				t.Error("nothing is asked of Prometheus")
+			}
+		})
+	}
+}
+
+// A frontend has the load of all models of its namespace.
+func TestAFrontendNeedsTheModel(t *testing.T) {
+	_, err := Build(options(t, func(o *Options) { o.Serving.Engine, o.Serving.Model = "dynamo", "" }))
+	fixture.Sentence(t, err, "which metrics are those of the workload?", "name the model")
+}
+
+// What fails in KEDA leaves the other triggers in force.
+func TestAFormulaGoesOnWithoutATrigger(t *testing.T) {
+	for name, test := range map[string]struct {
+		change            []func(*Options)
+		formula, fallback string
+	}{
+		"with replicas":                 {nil, "min([max([load, held ?? 0]), possible ?? 8])", "scalingModifiers 0 1"},
+		"from zero":                     {[]func(*Options){fromZero}, "min([max([(load ?? pods), held ?? 0]), possible ?? 8])", "scalingModifiers 0 1"},
+		"from zero, of unknown pods":    {[]func(*Options){fromZero, func(o *Options) { o.Selector = "" }}, "min([max([load, held]), possible])", "none"},
+		"with replicas to fall back to": {[]func(*Options){func(o *Options) { o.Profiles.Fallback.Replicas = 3 }}, "min([max([load, held]), possible])", "currentReplicasIfHigher 3 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := build(t, test.change...).ScaledObject.Spec
+			if got := spec.Advanced.ScalingModifiers.Formula; got != test.formula {
+				t.Errorf("the formula is %s, want %s", got, test.formula)
+			}
+			fallback := "none"
+			if f := spec.Fallback; f != nil {
+				fallback = fmt.Sprint(f.Behavior, " ", f.FailureThreshold, " ", f.Replicas)
+			}
+			if fallback != test.fallback {
+				t.Errorf("the fallback is %s, want %s", fallback, test.fallback)
+			}
+		})
 	}
 }

@@ -24,6 +24,8 @@ func named(names ...string) metric { return metric{names: names} }
 type engine struct {
 	// modelLabel is the label with the model's name; empty where its metrics have none.
 	modelLabel string
+	// ofFrontend reports whether the metrics are those of other pods than the workload's.
+	ofFrontend bool
 	// gauges count requests (profile.WaitingRequests, RunningRequests), or are parts of 1
 	// (profile.KVCache). The first two are sums over the replicas, the cache is a mean.
 	gauges map[string]metric
@@ -114,6 +116,7 @@ var engines = map[string]engine{
 	},
 	"dynamo": {
 		modelLabel: "model",
+		ofFrontend: true,
 		gauges: map[string]metric{
 			profile.WaitingRequests: named("dynamo_frontend_queued_requests"),
 			profile.RunningRequests: named("dynamo_frontend_inflight_requests"),

@@ -47,7 +47,16 @@ const (
 	triggerLoad     = "load"
 	triggerHeld     = "held"
 	triggerPossible = "possible"
+	triggerPods     = "pods"
 )
+
+// degrades reports whether the formula goes on without triggers that fail. KEDA then gives a trigger
+// no value from its first failure on (fallback.behavior scalingModifiers, from KEDA 2.20). Without a
+// source of demand all replicas stay: the formula has no value, and at a minimum of 0, where KEDA would
+// take that for no demand, it counts pods. A profile with replicas to fall back to wants those.
+func (o Options) degrades() bool {
+	return o.Profiles.Fallback.Replicas == 0 && (o.Min+o.Warm > 0 || o.Selector != "")
+}
 
 // modifiers combine the triggers: the most that one of them asks for, and no more than there can be
 // devices for.
@@ -55,17 +64,46 @@ func (o Options) modifiers(triggers []Trigger) *ScalingModifiers {
 	var ask []string
 	for _, t := range triggers {
 		switch t.Name {
-		case triggerPossible:
+		case triggerPossible, triggerPods:
 		case triggerQueue:
-			ask = append(ask, fmt.Sprintf("%s / %d", t.Name, o.Queue.Messages)) // KEDA counts messages, all others replicas
+			// KEDA counts messages, all others replicas.
+			ask = append(ask, fmt.Sprintf("%s / %d", o.otherwise(t.Name, fmt.Sprintf("%s * %d", triggerPods, o.Queue.Messages)), o.Queue.Messages))
+		case triggerLoad:
+			ask = append(ask, o.otherwise(t.Name, triggerPods))
+		case triggerHeld:
+			held := t.Name
+			switch {
+			case o.Queue.there() && o.countsPods():
+				held += " ?? " + triggerPods // the queue no longer has the message that a worker has taken
+			case o.degrades():
+				held += " ?? 0"
+			}
+			ask = append(ask, held)
 		default:
 			ask = append(ask, t.Name)
 		}
 	}
+	possible := triggerPossible
+	if o.degrades() {
+		possible += fmt.Sprintf(" ?? %d", o.Max)
+	}
 	return &ScalingModifiers{
-		Formula: fmt.Sprintf("min([max([%s]), %s])", strings.Join(ask, ", "), triggerPossible),
+		Formula: fmt.Sprintf("min([max([%s]), %s])", strings.Join(ask, ", "), possible),
 		Target:  "1",
 	}
+}
+
+// countsPods reports whether pods stand for a demand that is not known.
+func (o Options) countsPods() bool {
+	return o.degrades() && o.Selector != "" && (o.Min+o.Warm == 0 || o.Queue.there())
+}
+
+// otherwise is a trigger of demand in the formula, with what stands for it while it fails.
+func (o Options) otherwise(name, instead string) string {
+	if !o.countsPods() {
+		return name
+	}
+	return fmt.Sprintf("(%s ?? %s)", name, instead)
 }
 
 // nativeTriggers are one of KEDA's own, which asks Prometheus one query for all signals, and two of
@@ -98,13 +136,18 @@ func (o Options) nativeTriggers(p profile.Profile, s signals, by *season) []Trig
 	return append([]Trigger{load}, o.ownTriggers(p)...)
 }
 
-// ownTriggers are the controller's beside a trigger of KEDA's.
+// ownTriggers are the controller's beside a trigger of KEDA's, and one that counts pods where the
+// formula needs it. KEDA asks the controller for the name of a metric unless a stream has given it, and
+// a trigger whose metric has no name has no fallback either: therefore they are pushed.
 func (o Options) ownTriggers(p profile.Profile) []Trigger {
-	held := o.trigger(triggerHeld, map[string]string{"metric": "heldReplicas", "profile": p.Name})
-	possible := o.trigger(triggerPossible, map[string]string{"metric": "possibleReplicas"})
-	// KEDA asks for these when it looks; by the formula no push would say anything.
-	held.Type, possible.Type = "external", "external"
-	return []Trigger{held, possible}
+	all := []Trigger{
+		o.trigger(triggerHeld, map[string]string{"metric": "heldReplicas", "profile": p.Name}),
+		o.trigger(triggerPossible, map[string]string{"metric": "possibleReplicas"}),
+	}
+	if o.countsPods() {
+		all = append(all, Trigger{Type: "kubernetes-workload", Name: triggerPods, Metadata: map[string]string{"podSelector": o.Selector, "value": "1"}})
+	}
+	return all
 }
 
 func (o Options) prometheusAuthentication() string { return o.Target.Name + "-prometheus" }

@@ -109,7 +109,7 @@ func TestSchedulesAreKEDAsOwnTriggers(t *testing.T) {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
 		}
 	}
-	if got := build(t, two).ScaledObject.Spec.Advanced.ScalingModifiers.Formula; got != "min([max([load, held, schedule1, schedule2]), possible])" {
+	if got := build(t, two).ScaledObject.Spec.Advanced.ScalingModifiers.Formula; got != "min([max([load, held ?? 0, schedule1, schedule2]), possible ?? 8])" {
 		t.Errorf("the formula is %s", got)
 	}
 	waiting := ofCron(build(t, two, func(o *Options) { o.Warm = 1 }))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
 // Serving says which series of Prometheus are those of the workload.
@@ -20,6 +21,32 @@ type Serving struct {
 	Model string
 	// Matchers are as PromQL writes them, such as pod=~"llm-.*".
 	Matchers []string
+	// Namespace is that of the workload's pods in the label namespace. Empty: the series of all
+	// namespaces count.
+	Namespace string
+	// AnyPod takes series of other pods as well, which Prometheus has without the label pod.
+	AnyPod bool
+}
+
+// podNames are the names that a workload's pods get, as a regular expression with the workload's
+// name for %s. A hash has no hyphen, so that llm does not take the pods of llm-green.
+var podNames = map[string]string{
+	workload.KindDeployment:  "%s-[a-z0-9]+-[a-z0-9]{5}",
+	workload.KindReplicaSet:  "%s-[a-z0-9]{5}",
+	workload.KindStatefulSet: "%s-[0-9]+",
+}
+
+// longestName leaves room for a hash in the 58 characters that a generated name keeps (apiserver,
+// pkg/storage/names). Of a longer one the hash may be cut.
+const longestName = 58 - len("-0123456789-")
+
+// pods is the matcher for the pods of a workload.
+func pods(of workload.Ref) string {
+	names, known := podNames[of.Kind]
+	if !known || of.Foreign() || len(of.Name) > longestName {
+		names = "%s-.*"
+	}
+	return "pod=~" + strconv.Quote(fmt.Sprintf(names, regexp.QuoteMeta(of.Name)))
 }
 
 var matcher = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)("([^"\\]|\\.)*")$`)
@@ -32,18 +59,27 @@ type series struct {
 }
 
 // series is an error where they would be those of all workloads.
-func (s Serving) series() (series, error) {
+func (s Serving) series(target workload.Ref) (series, error) {
 	e, err := engineNamed(s.Engine)
 	if err != nil {
 		return series{}, err
 	}
 	of := series{engine: e, underscores: s.Underscores}
+	if s.Namespace != "" {
+		of.matchers = append(of.matchers, "namespace="+strconv.Quote(s.Namespace))
+	}
+	named := 0 // matchers that tell the workload from others of the namespace
+	if !s.AnyPod && !e.ofFrontend {
+		of.matchers = append(of.matchers, pods(target))
+		named++
+	}
 	switch {
 	case s.Model == "":
 	case e.modelLabel == "":
 		return series{}, fmt.Errorf("the metrics of %s do not name the model %s: leave it out, and give a label that only the workload's pods have, such as pod=~\"llm-.*\"", s.Engine, s.Model)
 	default:
 		of.matchers = append(of.matchers, e.modelLabel+"="+strconv.Quote(s.Model))
+		named++
 	}
 	for _, m := range s.Matchers {
 		parts := matcher.FindStringSubmatch(m)
@@ -54,8 +90,9 @@ func (s Serving) series() (series, error) {
 			return series{}, fmt.Errorf("the value in the matcher %s cannot be read: write a backslash as two", m)
 		}
 		of.matchers = append(of.matchers, m)
+		named++
 	}
-	if len(of.matchers) == 0 {
+	if named == 0 {
 		return series{}, fmt.Errorf("which metrics are those of the workload? name the model, or a label that only its pods have: " +
 			"otherwise it would be scaled by the load of all")
 	}

@@ -36,7 +36,7 @@ func (o Options) signals(p profile.Profile) (signals, error) {
 		return s, nil
 	}
 	var err error
-	if s.of, err = o.Serving.series(); err != nil {
+	if s.of, err = o.Serving.series(o.Target); err != nil {
 		return signals{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, s.load[0], err)
 	}
 	wanted := s.load

@@ -41,7 +41,7 @@ func queryOf(t *testing.T, file, trigger string) string {
 
 // Prometheus itself says how many replicas the signals ask for.
 func TestTheLoadIsInReplicas(t *testing.T) {
-	const of = `{model_name="meta-llama/Llama-3.1-8B",engine="0",instance=`
+	const of = `{namespace="default",pod="llm-6c9f7d-x2x4z",model_name="meta-llama/Llama-3.1-8B",engine="0",instance=`
 	idle := strings.ReplaceAll(`
 		vllm:num_requests_waitingOF"a"} 0x80
 		vllm:num_requests_waitingOF"b"} 0x80
@@ -58,6 +58,12 @@ func TestTheLoadIsInReplicas(t *testing.T) {
 		"a queue": {"realtime.yaml", idle + strings.ReplaceAll(`
 		vllm:num_requests_waitingOF"c"} 45x80
 `, "OF", of), 4.5},
+		"the same model in another namespace": {"realtime.yaml", idle + strings.ReplaceAll(strings.ReplaceAll(`
+		vllm:num_requests_waitingOF"c"} 45x80
+`, "OF", of), `"default"`, `"staging"`), 0},
+		"the same model of another workload": {"realtime.yaml", idle + strings.ReplaceAll(strings.ReplaceAll(`
+		vllm:num_requests_waitingOF"c"} 45x80
+`, "OF", of), `"llm-`, `"llm-green-`), 0},
 		"two full caches":              {"realtime.yaml", strings.ReplaceAll(idle, "perc"+of+`"a"} 0x80`, "perc"+of+`"a"} 1x80`), 1.25},
 		"full caches of an older vLLM": {"realtime.yaml", strings.ReplaceAll(strings.ReplaceAll(idle, "vllm:kv_cache", "vllm:gpu_cache"), "perc"+of+`"b"} 0x80`, "perc"+of+`"b"} 1x80`), 1.25},
 		"engines of one replica": {"realtime.yaml", strings.ReplaceAll(idle, "perc"+of+`"b"} 0x80`, "perc"+of+`"b"} 1x80`) + strings.ReplaceAll(`
@@ -95,7 +101,7 @@ func TestWithoutServersThereIsNoLoad(t *testing.T) {
 // What was needed a week ago, from then until five minutes later, adds to what is needed now.
 func TestTheLastWeekAsksAheadOfTime(t *testing.T) {
 	const (
-		of = `{model_name="meta-llama/Llama-3.1-8B",engine="0",instance="a"} `
+		of = `{namespace="default",pod="llm-6c9f7d-x2x4z",model_name="meta-llama/Llama-3.1-8B",engine="0",instance="a"} `
 		// week is so many samples, and now is ten minutes after it.
 		week = 7 * 24 * time.Hour
 		idle = "vllm:kv_cache_usage_perc" + of + "0x40400\n"
