@@ -28,7 +28,7 @@ for name in "${!environment[@]}"; do
 	values+=(--set "controller.env[$i].name=$name" --set-string "controller.env[$i].value=${environment[$name]}")
 done
 # KEDA's tests let the controller ask the Prometheus that hack/keda.sh brings up.
-hack/install.sh "${values[@]}" --set controller.keda.enabled=true \
+hack/install.sh "${values[@]}" --set controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false,controller.keda.prometheus.triggers=true \
 	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090" \
 	--set kubeletPlugin.healthQuietPeriod=5s
 "$tool" load bin/eks-sim.tar

@@ -57,9 +57,10 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"no driver":           {[]string{"--namespace=m", "--driver-name="}, nil, []string{"--driver-name is empty"}},
 		"no requests":         {[]string{"--namespace=m", "--placeholder-image=i", "--kube-api-qps=0"}, nil, []string{"both must be positive"}},
 		"a port too high":     {[]string{"--namespace=m", "--placeholder-image=i", "--metrics-port=70000"}, nil, []string{"--metrics-port is 70000"}},
-		"nobody to sign":      {[]string{"--namespace=m", "--placeholder-image=i", "--keda-require-client-certificate"}, nil, []string{"--keda-tls-dir", "ca.crt"}},
+		"every client":        {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0"}, nil, []string{"--keda-tls-dir", "ca.crt", "--keda-require-client-certificate=false"}},
+		"nobody to query":     {[]string{"--namespace=m", "--placeholder-image=i", "--prometheus-triggers"}, nil, []string{"--prometheus-address is not"}},
 		"no Prometheus":       {[]string{"--namespace=m", "--placeholder-image=i", "--prometheus-secret-dir=/s"}, nil, []string{"--prometheus-address is not"}},
-		"bad plugin pods":     {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0", "--plugin-pods=a==b==c"}, nil, []string{"--plugin-pods", "key=value"}},
+		"bad plugin pods":     {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0", "--keda-require-client-certificate=false", "--plugin-pods=a==b==c"}, nil, []string{"--plugin-pods", "key=value"}},
 		"a lease that lapses": {[]string{"--namespace=m", "--placeholder-image=i", "--leader-elect-renew-deadline=1m"}, nil, []string{"each must be longer than the next"}},
 		"no kubeconfig":       {[]string{"--namespace=m", "--placeholder-image=i", "--kubeconfig=/nonexistent"}, nil, []string{"/nonexistent", "set --kubeconfig"}},
 	} {

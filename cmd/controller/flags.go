@@ -37,6 +37,7 @@ type flags struct {
 	kedaTLSDir, kedaProfiles               string
 	kedaRequiresCertificate                bool
 	prometheusAddress, prometheusSecretDir string
+	prometheusTriggers                     bool
 	pluginPods                             string
 	podDeletionCost                        bool
 
@@ -81,11 +82,12 @@ func (f *flags) addScaleOut(set *pflag.FlagSet) {
 func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.IntVar(&f.kedaPort, "keda-port", -1, "TCP port of KEDA's external scaler. 0: any free port. Negative: none.")
 	set.StringVar(&f.kedaTLSDir, "keda-tls-dir", "", "Directory with tls.crt and tls.key of the scaler, and ca.crt. Empty: plain text.")
-	set.BoolVar(&f.kedaRequiresCertificate, "keda-require-client-certificate", false, "Serve only clients with a certificate that ca.crt in --keda-tls-dir has signed.")
+	set.BoolVar(&f.kedaRequiresCertificate, "keda-require-client-certificate", true, "Serve only clients with a certificate that ca.crt in --keda-tls-dir has signed. false: every client that reaches the port.")
 	set.StringVar(&f.kedaProfiles, "keda-profiles", "", "File with profiles that differ from Mica's own.")
-	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of triggers and of GPUHeadrooms. Empty: triggers with a query are refused, and headrooms keep nothing for theirs.")
+	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of GPUHeadrooms, and of triggers with --prometheus-triggers. Empty: headrooms keep nothing for theirs.")
+	set.BoolVar(&f.prometheusTriggers, "prometheus-triggers", false, "Answer the queries of triggers: a user who may write a ScaledObject has any query answered, with a number.")
 	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
-	set.BoolVar(&f.podDeletionCost, "pod-deletion-cost", true, "Say of the replicas that KEDA scales which goes first, by the annotation controller.kubernetes.io/pod-deletion-cost.")
+	set.BoolVar(&f.podDeletionCost, "pod-deletion-cost", true, "Say of the replicas that KEDA scales which goes first, by the annotation controller.kubernetes.io/pod-deletion-cost, if their pods have mica.gpu/manage-deletion-cost: true.")
 	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")
 }
 

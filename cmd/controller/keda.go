@@ -142,6 +142,13 @@ func newPrometheus(f *flags) (keda.Prometheus, error) {
 	return keda.NewPrometheus(options)
 }
 
+// headroomQueries asks for GPUHeadrooms, which are an administrator's.
+type headroomQueries struct{ prometheus keda.Prometheus }
+
+func (q headroomQueries) Query(ctx context.Context, query string) (float64, error) {
+	return q.prometheus.Query(ctx, "", query)
+}
+
 // kedaFiles is nothing where the scaler speaks plain text.
 func (f *flags) kedaFiles() keda.Files {
 	if f.kedaTLSDir == "" {

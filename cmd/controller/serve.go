@@ -157,11 +157,18 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		return err
 	}
 	var loop *control.Loop
-	answers := query.New(m.GetCache(), prometheus, func() { loop.Enqueue() }, clock.RealClock{})
+	var headrooms query.Prometheus
+	if prometheus != nil {
+		headrooms = headroomQueries{prometheus}
+	}
+	answers := query.New(m.GetCache(), headrooms, func() { loop.Enqueue() }, clock.RealClock{})
 	options.Answers = answers
 	if f.kedaPort >= 0 {
 		plans := forecast.New(func() { loop.Enqueue() }, clock.RealClock{})
 		options.Forecast = plans
+		if !f.prometheusTriggers {
+			prometheus = nil
+		}
 		if err := addKEDA(ctx, f, m, plans, prometheus); err != nil {
 			return err
 		}

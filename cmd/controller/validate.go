@@ -38,8 +38,11 @@ func (f *flags) validate() error {
 		return fmt.Errorf("--leader-elect-lease-duration is %s, --leader-elect-renew-deadline %s and --leader-elect-retry-period %s: each must be longer than the next",
 			f.leaseDuration, f.renewDeadline, f.retryPeriod)
 	}
-	if f.kedaRequiresCertificate && f.kedaTLSDir == "" {
-		return errors.New("--keda-require-client-certificate is set, but --keda-tls-dir is not: set it to a directory with tls.crt, tls.key and ca.crt")
+	if f.kedaPort >= 0 && f.kedaRequiresCertificate && f.kedaTLSDir == "" {
+		return errors.New("--keda-port is set, but no --keda-tls-dir with tls.crt, tls.key and ca.crt, by which clients are known: set it, or serve every client that reaches the port with --keda-require-client-certificate=false")
+	}
+	if f.prometheusTriggers && f.prometheusAddress == "" {
+		return errors.New("--prometheus-triggers is set, but --prometheus-address is not: set it to the URL of Prometheus")
 	}
 	if _, err := labels.Parse(f.pluginPods); err != nil {
 		return fmt.Errorf("--plugin-pods is %q: %w: give labels as key=value,key=value", f.pluginPods, err)

@@ -75,7 +75,7 @@ func TestNotesEqualGoldenFiles(t *testing.T) {
 		args   []string
 	}{
 		{golden: "defaults", args: []string{"--namespace", "mica"}},
-		{golden: "keda", args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true,kubeletPlugin.containers.plugin.metricsPort=-1"}},
+		{golden: "keda", args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false,kubeletPlugin.containers.plugin.metricsPort=-1"}},
 		{golden: "everything", args: []string{"--namespace", "kube-system", "--values", "testdata/everything.values.yaml"}},
 		{golden: "nvidia", args: []string{"--namespace", "mica", "--values", "testdata/nvidia.values.yaml"}},
 	}

@@ -109,9 +109,14 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"the controller serves KEDA"},
 		},
 		{
-			name: "client certificates that nobody can check",
-			args: []string{"--namespace", "mica", "--set", "controller.keda.tls.requireClientCertificate=true"},
-			want: []string{"names no Secret", "ca.crt"},
+			name: "KEDA's port for every client, without saying so",
+			args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true"},
+			want: []string{"names no Secret", "ca.crt", "controller.keda.tls.requireClientCertificate=false"},
+		},
+		{
+			name: "queries of triggers for no Prometheus",
+			args: []string{"--namespace", "mica", "--set", "controller.keda.prometheus.triggers=true"},
+			want: []string{"does not say where Prometheus is"},
 		},
 		{
 			name: "credentials for no Prometheus",
@@ -125,7 +130,7 @@ func TestChartRefuses(t *testing.T) {
 		},
 		{
 			name: "one port for KEDA and metrics",
-			args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true", "--set", "controller.keda.port=8080"},
+			args: []string{"--namespace", "mica", "--set", "controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false", "--set", "controller.keda.port=8080"},
 			want: []string{"controller.keda.port is 8080", "a port of its own"},
 		},
 		{

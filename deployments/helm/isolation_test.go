@@ -18,7 +18,7 @@ import (
 func objects[T any](t *testing.T, kind string, args ...string) []T {
 	t.Helper()
 	var found []T
-	all := append([]string{"--namespace", "mica", "--set", "mps.enabled=true,controller.keda.enabled=true"}, args...)
+	all := append([]string{"--namespace", "mica", "--set", "mps.enabled=true,controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false"}, args...)
 	for document := range strings.SplitSeq(render(t, all...), "\n---\n") {
 		var meta metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {

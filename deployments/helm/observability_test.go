@@ -51,7 +51,7 @@ func TestAlertsAreAboutWhatIsInstalled(t *testing.T) {
 		want   map[string]bool
 	}{
 		{"controller.enabled=true", map[string]bool{"mica-plugin": true, "mica-controller": true, "mica-keda": false}},
-		{"controller.keda.enabled=true", map[string]bool{"mica-plugin": true, "mica-controller": true, "mica-keda": true}},
+		{"controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false", map[string]bool{"mica-plugin": true, "mica-controller": true, "mica-keda": true}},
 		{"controller.enabled=false", map[string]bool{"mica-plugin": true, "mica-controller": false, "mica-keda": false}},
 	} {
 		rendered := render(t, "--namespace", "mica", "--set", "prometheusRule.enabled=true,"+test.values, "--show-only", "templates/prometheusrule.yaml")

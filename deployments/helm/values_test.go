@@ -142,7 +142,7 @@ func TestReadmeTableNamesEveryValue(t *testing.T) {
 
 // The API server would take an object in another namespace than the others for good.
 func TestNamespaceOverrideMovesEverything(t *testing.T) {
-	rendered := render(t, "--namespace", "elsewhere", "--values", "testdata/nvidia.values.yaml", "--set", "mps.enabled=true,controller.keda.enabled=true,podMonitor.enabled=true")
+	rendered := render(t, "--namespace", "elsewhere", "--values", "testdata/nvidia.values.yaml", "--set", "mps.enabled=true,controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false,podMonitor.enabled=true")
 	if strings.Contains(rendered, "elsewhere") {
 		t.Error("with namespaceOverride=gpus something is still in the release's namespace")
 	}
@@ -215,7 +215,7 @@ func TestReadmeNamesWhatIsInstalled(t *testing.T) {
 	table, _, _ := strings.Cut(after, "\n## ")
 	kinds := map[string]bool{}
 	rendered := render(t, "--namespace", "mica", "--values", "testdata/everything.values.yaml", "--set", "mps.enabled=true,controller.enabled=true,"+
-		"controller.keda.enabled=true,podMonitor.enabled=false,serviceMonitor.enabled=true,networkPolicy.enabled=true,grafanaDashboards.enabled=true")
+		"controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false,podMonitor.enabled=false,serviceMonitor.enabled=true,networkPolicy.enabled=true,grafanaDashboards.enabled=true")
 	for line := range strings.Lines(rendered) {
 		if kind, ok := strings.CutPrefix(line, "kind: "); ok {
 			kinds[strings.TrimSpace(kind)] = true

@@ -29,6 +29,7 @@ func TestWhatTriggersHaveIsDocumented(t *testing.T) {
 		{triggersPage, "key", "../../pkg/elastic/keda/field.go", regexp.MustCompile(`key\w+\s+= "(\w+)"`)},
 		{triggersPage, "metric", "../../pkg/elastic/keda/metric.go", regexp.MustCompile(`\{name: "(\w+)"`)},
 		{triggersPage, "reason", "../../pkg/elastic/keda/capevents.go", regexp.MustCompile(`[rR]eason\w+ = "(\w+)"`)},
+		{triggersPage, "reason", "../../pkg/elastic/keda/degraded.go", regexp.MustCompile(`reason\w+\s+= "(\w+)"`)},
 		{commandPage, "flag", "../../cmd/kubectl-gpu/scaledobject.go", regexp.MustCompile(`Var\(&s\.[\w.]+, "([\w-]+)"`)},
 	} {
 		names := test.name.FindAllStringSubmatch(read(t, test.source), -1)

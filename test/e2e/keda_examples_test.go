@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -86,15 +87,20 @@ func (s *scaled) expectHealthy() {
 	})
 }
 
-// printScaledObject runs kubectl gpu scaledobject with arguments as a shell splits them.
+// printScaledObject runs kubectl gpu scaledobject with arguments as a shell splits them. The simulated models
+// are in one pod of another namespace, so that they are told by their names, or by the pods that Prometheus
+// makes of these.
 func (s *scaleOut) printScaledObject(arguments string) []byte {
 	s.Helper()
+	if strings.Contains(arguments, "--model ") {
+		arguments += " --own-series=false"
+	}
 	command := exec.CommandContext(s.Context(), "sh", "-c", `exec "$0" scaledobject --namespace "$1" --prometheus "$2" `+arguments, os.Getenv("MICA_KUBECTL_GPU"), s.namespace, prometheusAddress())
 	var notes strings.Builder
 	command.Stderr = &notes
 	output, err := command.Output()
 	must(s, err, "run kubectl gpu scaledobject %s: %s", arguments, &notes)
-	return output
+	return bytes.ReplaceAll(output, fmt.Appendf(nil, "namespace=%q,", s.namespace), nil)
 }
 
 // applyAsUser applies all objects of a file in the scenario's namespace, and returns the names of the

@@ -52,7 +52,7 @@ func (s *scaleOut) newScaled(name string, pod *corev1.Pod) *scaled {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32),
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec},
 		},
 	}, metav1.CreateOptions{})
 	must(s, err, "create Deployment %s", name)

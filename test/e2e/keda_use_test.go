@@ -31,7 +31,9 @@ func testKEDAUse(t *testing.T) {
 			s.createPod(s.ending(s.podFromTemplate("neighbor", "one")))
 			sim.use(s.expectOwnDevices("neighbor")[0], 100)
 
-			d := s.newScaled("used", s.ending(s.podFromTemplate("", "one")))
+			pod := s.ending(s.podFromTemplate("", "one"))
+			pod.Annotations = map[string]string{"mica.gpu/manage-deletion-cost": "true"}
+			d := s.newScaled("used", pod)
 			d.startWith(1)
 			first := d.onlyPod()
 			own := s.expectOwnDevices(first)[0]

@@ -118,6 +118,7 @@ func TestGatesOfAGangAreThoseOfLeaders(t *testing.T) {
 	query := map[string]string{"metric": "prometheus", "target": gangTarget, "query": "sum(waiting)", "threshold": "10"}
 	w := ofGang(groups(3), scaleout.Supply{Free: 9})
 	w.gated, w.answers["sum(waiting)"] = true, 15
+	w.heard(t, query)
 	if _, err := w.metrics(t, query); err != nil {
 		t.Fatal(err)
 	}

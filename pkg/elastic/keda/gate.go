@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/utils/lru"
 
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
@@ -17,11 +20,50 @@ func (s *Scaler) serve(ctx context.Context, r resolved, wanted float64) {
 	if r.target == nil || !r.target.Gated {
 		return
 	}
-	count := int(r.target.Replicas) - r.trigger.Warm
+	count := int(r.target.Replicas) - s.warm.of(r, s.Clock.Now())
 	if r.trigger.definition.load && !r.trigger.Holds && wanted > r.trigger.Activation {
 		count = max(count, replicas(wanted, r.trigger.Threshold))
 	}
 	s.Gates.Serve(ctx, leading(r.target), count, "ScaledObject "+r.ref.GetName())
+}
+
+// warmTargets knows how many replicas of a target wait, by the largest number that a trigger of it has:
+// another trigger, written by hand, may have none, and a gate that is open stays so.
+type warmTargets struct {
+	mu    sync.Mutex
+	known *lru.Cache
+}
+
+// warmth is what the triggers of a target had, since the first was asked for.
+type warmth struct {
+	most      int
+	at, since time.Time
+}
+
+// firstRound is longer than KEDA takes to ask for all triggers of a ScaledObject. Before, one that has
+// more may not have been heard of.
+const firstRound = 45 * time.Second
+
+func newWarmTargets() *warmTargets { return &warmTargets{known: lru.New(mostTriggers)} }
+
+// of is the number for the trigger's target; all replicas until every trigger was asked for.
+func (w *warmTargets) of(r resolved, now time.Time) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := r.target.Ref
+	before, has := w.known.Get(key)
+	known, _ := before.(warmth)
+	if !has || now.Sub(known.at) >= forgotten {
+		known = warmth{since: now}
+	}
+	if r.trigger.Warm >= known.most {
+		known.most, known.at = r.trigger.Warm, now
+	}
+	w.known.Add(key, known)
+	if known.most == 0 && now.Sub(known.since) < firstRound {
+		return int(r.target.Replicas)
+	}
+	return known.most
 }
 
 // leading is the target with one pod of each replica: that which has the gate.

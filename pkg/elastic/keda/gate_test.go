@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -46,6 +47,7 @@ func TestStandbysAreBesideWhatTheLoadAsksFor(t *testing.T) {
 			w := newWorld()
 			warmed(w)
 			w.answers["sum(waiting)"] = test.waiting
+			w.heard(t, test.trigger)
 			if got, err := w.metrics(t, test.trigger); err != nil || got != test.value {
 				t.Errorf("value %v, %v, want %v", got, err, test.value)
 			}
@@ -56,6 +58,51 @@ func TestStandbysAreBesideWhatTheLoadAsksFor(t *testing.T) {
 				t.Errorf("active: %t, %v", active, err)
 			}
 		})
+	}
+}
+
+// heard has KEDA ask for the trigger as long as it takes to have asked for all.
+func (w *world) heard(t *testing.T, trigger map[string]string) {
+	t.Helper()
+	if _, err := w.metrics(t, trigger); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.Step(firstRound)
+	w.opened = nil
+}
+
+// A gate that is open stays so: one trigger without standbys is not to open those of the others.
+func TestATriggerWithoutWarmOpensNoStandbysOfOthers(t *testing.T) {
+	w := newWorld()
+	warmed(w)
+	w.answers["sum(waiting)"] = 5
+	serving := func(trigger map[string]string) string {
+		t.Helper()
+		w.opened = nil
+		if _, err := w.metrics(t, trigger); err != nil || len(w.opened) != 1 {
+			t.Fatalf("opened %q, %v", w.opened, err)
+		}
+		return w.opened[0]
+	}
+	standbys := with(queryTrigger, "warm", "1")
+	for _, step := range []struct {
+		what    string
+		trigger map[string]string
+		after   time.Duration
+		want    string
+	}{
+		{"first, before the one with standbys", queryTrigger, 0, "1"},
+		{"the one with standbys", standbys, time.Second, "2"},
+		{"beside it", queryTrigger, time.Minute, "2"},
+		{"it again", standbys, 4 * time.Minute, "2"},
+		{"while it is still there", queryTrigger, 4 * time.Minute, "2"},
+		{"when it has just gone", queryTrigger, 2 * time.Minute, "1"},
+		{"when it has gone for good", queryTrigger, time.Minute, "3"},
+	} {
+		w.clock.Step(step.after)
+		if got, want := serving(step.trigger), "Deployment/vllm: "+step.want+" by ScaledObject llm"; got != want {
+			t.Errorf("%s: serving %s, want %s", step.what, got, want)
+		}
 	}
 }
 

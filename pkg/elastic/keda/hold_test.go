@@ -113,7 +113,7 @@ func (r *rehearsal) readings(t *testing.T, d demand) []reading {
 	switch modifiers := r.object.Spec.Advanced.ScalingModifiers; {
 	case modifiers == nil:
 		return all
-	case modifiers.Formula != "min([max([load, held]), possible])" || modifiers.Target != "1":
+	case modifiers.Formula != "min([max([load, held ?? 0]), possible ?? 16])" || modifiers.Target != "1":
 		t.Fatalf("the triggers are combined by %v", modifiers)
 	}
 	return []reading{{min(max(values["load"], values["held"]), values["possible"]), 1}}

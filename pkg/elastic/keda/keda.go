@@ -61,8 +61,9 @@ type Costs interface {
 
 // Prometheus answers queries. A query that gives no number is an error.
 type Prometheus interface {
-	// Query is ErrNoData where the query matches nothing.
-	Query(ctx context.Context, query string) (float64, error)
+	// Query is ErrNoData where the query matches nothing. The namespace is that of the trigger, or
+	// empty: queries of others do not wait for those of one namespace.
+	Query(ctx context.Context, namespace, query string) (float64, error)
 }
 
 // Profiles have the thresholds for kinds of workloads: package profile.

@@ -38,7 +38,9 @@ type definition struct {
 	// guards tells that a replica that waits or loads counts for one, in the value itself: with a
 	// formula, KEDA does not ask what is active.
 	guards bool
-	read   func(f fields, namespace string, target *workload.Ref) (metric, error)
+	// passive tells that the value is for a formula, which decides on activation.
+	passive bool
+	read    func(f fields, namespace string, target *workload.Ref) (metric, error)
 }
 
 var definitions = []definition{
@@ -48,8 +50,8 @@ var definitions = []definition{
 	{name: "gpuUtilization", spec: "mica-gpu-utilization", targeted: true, read: readUtilization},
 	{name: "gpuMemory", spec: "mica-gpu-memory", targeted: true, read: readMemory},
 	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, load: true, targeted: true, read: readQuery},
-	{name: "heldReplicas", spec: "mica-held-replicas", targeted: true, threshold: 1, guards: true, read: readHeld},
-	{name: "possibleReplicas", spec: "mica-possible-replicas", targeted: true, threshold: 1, read: readPossible},
+	{name: "heldReplicas", spec: "mica-held-replicas", targeted: true, threshold: 1, guards: true, passive: true, read: readHeld},
+	{name: "possibleReplicas", spec: "mica-possible-replicas", targeted: true, threshold: 1, passive: true, read: readPossible},
 }
 
 func definitionOf(name string) (*definition, error) {

@@ -43,7 +43,7 @@ const (
 	defaultTimeout = 3 * time.Second
 	// fresh is how long an answer stands: KEDA asks for value and activity one after the other.
 	fresh = 5 * time.Second
-	// mostQueries are remembered, and mostAtOnce are asked at a time.
+	// mostQueries are remembered, and mostAtOnce are asked at a time, of all namespaces.
 	mostQueries = 4096
 	mostAtOnce  = 32
 	// mostAnswer is in bytes: one number needs little more than its labels.
@@ -58,7 +58,7 @@ type prometheusServer struct {
 	clock   clock.PassiveClock
 	asking  singleflight.Group
 	answers *cache.LRUExpireCache
-	slots   chan struct{}
+	slots   *querySlots
 }
 
 // NewPrometheus is an error where the address or a file cannot be read. It does not connect yet.
@@ -88,7 +88,7 @@ func NewPrometheus(o PrometheusOptions) (Prometheus, error) {
 	return &prometheusServer{
 		api: promv1.NewAPI(client), address: o.Address, timeout: o.Timeout, clock: o.Clock,
 		answers: cache.NewLRUExpireCacheWithClock(mostQueries, o.Clock),
-		slots:   make(chan struct{}, mostAtOnce),
+		slots:   newQuerySlots(mostAtOnce),
 	}, nil
 }
 
@@ -124,17 +124,18 @@ func (a queryResponse) get() (float64, error) {
 
 // Query implements Prometheus. Who asks the same at the same time waits for the same answer, and
 // an answer stands for some seconds, also one that is an error: a server that is slow is not
-// asked more often for it. Queries are remembered by their hashes: they may be long.
-func (p *prometheusServer) Query(ctx context.Context, query string) (float64, error) {
-	key := sha256.Sum256([]byte(query))
+// asked more often for it. Queries are remembered by their hashes: they may be long. No answer is for
+// two namespaces, of which one may have waited for its slots.
+func (p *prometheusServer) Query(ctx context.Context, namespace, query string) (float64, error) {
+	key := sha256.Sum256([]byte(namespace + "\x00" + query))
 	if known, ok := p.answers.Get(key); ok {
 		return known.(queryResponse).get()
 	}
-	asked := p.asking.DoChan(query, func() (any, error) {
+	asked := p.asking.DoChan(string(key[:]), func() (any, error) {
 		// Who has asked first may go while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
 		defer cancel()
-		a := p.get(ctx, query)
+		a := p.get(ctx, namespace, query)
 		p.answers.Add(key, a, fresh)
 		return a, nil
 	})
@@ -146,26 +147,24 @@ func (p *prometheusServer) Query(ctx context.Context, query string) (float64, er
 	}
 }
 
-func (p *prometheusServer) get(ctx context.Context, query string) (a queryResponse) {
+func (p *prometheusServer) get(ctx context.Context, namespace, query string) (a queryResponse) {
 	defer func() {
 		if bug := recover(); bug != nil {
 			a = queryResponse{bug: fmt.Sprintf("%v, in\n%s", bug, debug.Stack())}
 		}
 	}()
-	value, err := p.ask(ctx, query)
+	value, err := p.ask(ctx, namespace, query)
 	if err != nil {
 		err = fmt.Errorf("query %s of Prometheus at %s: %w", quoted(query), p.address, err)
 	}
 	return queryResponse{value: value, err: err}
 }
 
-func (p *prometheusServer) ask(ctx context.Context, query string) (float64, error) {
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return 0, unavailable(fmt.Errorf("%d other queries were not answered within %s: see to its load", mostAtOnce, p.timeout))
+func (p *prometheusServer) ask(ctx context.Context, namespace, query string) (float64, error) {
+	if !p.slots.take(ctx, namespace) {
+		return 0, unavailable(fmt.Errorf("other queries, most of them of this namespace, were not answered within %s: make them cheaper, and see to the load of Prometheus", p.timeout))
 	}
+	defer p.slots.give(namespace)
 	value, _, err := p.api.Query(ctx, query, p.clock.Now())
 	if err != nil {
 		return 0, p.judge(ctx, err)
@@ -173,7 +172,8 @@ func (p *prometheusServer) ask(ctx context.Context, query string) (float64, erro
 	return number(value)
 }
 
-// number is the one that an answer has.
+// number is the one that an answer has. Labels are in no error: the series may be those of others,
+// which the author of the query cannot read.
 func number(value model.Value) (float64, error) {
 	var n float64
 	switch v := value.(type) {
@@ -186,7 +186,7 @@ func number(value model.Value) (float64, error) {
 		case slices.Contains(v, nil):
 			return 0, refused(&promv1.Error{Type: promv1.ErrBadResponse, Msg: "it has a series without a value"})
 		case len(v) > 1:
-			return 0, invalid(fmt.Errorf("the query gives %d series, such as %s and %s, where one number is needed: aggregate them, by sum() for one", len(v), excerpt.Of(v[0].Metric.String(), 120), excerpt.Of(v[1].Metric.String(), 120)))
+			return 0, invalid(fmt.Errorf("the query gives %d series, where one number is needed: aggregate them, by sum() for one", len(v)))
 		case v[0].Histogram != nil:
 			return 0, invalid(errors.New("the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()"))
 		}
@@ -220,31 +220,34 @@ func (p *prometheusServer) judge(ctx context.Context, err error) error {
 	return unavailable(fmt.Errorf("it cannot be reached: %w", err))
 }
 
-// refused makes a sentence of what the server said.
+// refused makes a sentence of what the server said. Its own words are repeated only where they are
+// about the text of the query: others quote the labels of series, as those of a matching that fails do.
 func refused(told *promv1.Error) error {
-	errorType, why := told.Type, told.Msg
+	errorType, parse := told.Type, told.Msg
 	// The client leaves unread what comes with a status that a proxy may have set as well.
 	var answer struct {
 		ErrorType promv1.ErrorType `json:"errorType"`
 		Error     string           `json:"error"`
 	}
 	if json.Unmarshal([]byte(told.Detail), &answer) == nil && answer.ErrorType != "" {
-		errorType, why = answer.ErrorType, answer.Error
+		errorType, parse = answer.ErrorType, answer.Error
 	}
-	why = excerpt.Of(why, 300)
+	said := excerpt.Of(told.Msg, 300) // the client's words, as of the status
 	switch errorType {
 	case promv1.ErrBadData:
-		return invalid(fmt.Errorf("it cannot read the query: %s", why))
+		return invalid(fmt.Errorf("it cannot read the query: %s", excerpt.Of(parse, 300)))
 	case promv1.ErrExec:
-		return invalid(fmt.Errorf("it cannot carry out the query: %s", why))
+		return invalid(errors.New("it cannot carry out the query, as when many series match many: try it in Prometheus, which says why"))
 	case promv1.ErrTimeout, promv1.ErrCanceled:
-		return unavailable(fmt.Errorf("it gave up: %s: make the query cheaper, by a recording rule for one", why))
+		return unavailable(errors.New("it gave up: make the query cheaper, by a recording rule for one"))
 	case promv1.ErrClient:
-		return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", why))
+		return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", said))
 	case promv1.ErrBadResponse:
-		return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", why))
+		return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", said))
+	case promv1.ErrServer:
+		return unavailable(fmt.Errorf("it failed (%s)", said))
 	}
-	return unavailable(fmt.Errorf("it failed (%s)", why))
+	return unavailable(fmt.Errorf("it failed (%s): see its log", excerpt.Of(string(errorType), 40)))
 }
 
 // bounded ends answers that are too long.

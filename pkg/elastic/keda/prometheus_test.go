@@ -61,7 +61,7 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 		{"one series", 200, vector(sample("a", "7")), 7, "", codes.OK},
 		{"warnings", 200, strings.Replace(vector(sample("a", "7")), `{`, `{"warnings":["some stores did not answer"],`, 1), 7, "", codes.OK},
 		{"no series", 200, vector(), 0, "the query matches nothing", codes.Unavailable},
-		{"several series", 200, vector(sample("a", "7"), sample("b", "8")), 0, `the query gives 2 series, such as {pod="a"} and {pod="b"}, where one number is needed: aggregate them, by sum() for one`, codes.InvalidArgument},
+		{"several series", 200, vector(sample("a", "7"), sample("b", "8")), 0, "the query gives 2 series, where one number is needed: aggregate them, by sum() for one", codes.InvalidArgument},
 		{"no number", 200, vector(sample("a", "NaN")), 0, "the query gives NaN, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
 		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
 		{"a range", 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, 0, "the query gives a matrix, where one number is needed: ask for an instant vector", codes.InvalidArgument},
@@ -69,8 +69,9 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 		{"a series that is nothing", 200, vector("null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
 		{"several series that are nothing", 200, vector("null", "null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
 		{"PromQL that does not parse", 400, refusal("bad_data", `1:5: parse error: unclosed left parenthesis`), 0, "it cannot read the query: 1:5: parse error: unclosed left parenthesis", codes.InvalidArgument},
-		{"PromQL that cannot be carried out", 422, refusal("execution", `many-to-many matching not allowed`), 0, "it cannot carry out the query: many-to-many matching not allowed", codes.InvalidArgument},
-		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "it gave up: query timed out in expression evaluation: make the query cheaper, by a recording rule for one", codes.Unavailable},
+		{"PromQL that cannot be carried out", 422, refusal("execution", `found duplicate series for the match group {pod=\"secret\"} on the right hand-side`), 0, "it cannot carry out the query, as when many series match many: try it in Prometheus, which says why", codes.InvalidArgument},
+		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "it gave up: make the query cheaper, by a recording rule for one", codes.Unavailable},
+		{"a server that tells of its series", 500, refusal("internal", `block with {pod=\"secret\"} is broken`), 0, "it failed (internal): see its log", codes.Unavailable},
 		{"no right to ask", 401, "Unauthorized", 0, "it refused (client error: 401): see the address, and the token that the controller has for it", codes.Unavailable},
 		{"another server", 404, "not found", 0, "it refused (client error: 404): see the address, and the token that the controller has for it", codes.Unavailable},
 		{"a server that fails", 500, "boom", 0, "it failed (server error: 500)", codes.Unavailable},
@@ -90,7 +91,7 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 				_, _ = w.Write([]byte(test.body))
 			}))
 			defer server.Close()
-			value, err := askOf(t, PrometheusOptions{Address: server.URL + "/prefix/"}).Query(t.Context(), query)
+			value, err := askOf(t, PrometheusOptions{Address: server.URL + "/prefix/"}).Query(t.Context(), "ml", query)
 			if test.want == "" {
 				if err != nil || value != test.value {
 					t.Errorf("got %v, %v", value, err)
@@ -100,6 +101,9 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 			want := fmt.Sprintf("query %q of Prometheus at %s/prefix/: %s", query, server.URL, test.want)
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("said  %v\nwant %s", err, want)
+			}
+			if strings.Contains(fmt.Sprint(err), "secret") || strings.Contains(fmt.Sprint(err), `pod=`) {
+				t.Errorf("labels of series are in %v", err)
 			}
 			if errors.Is(err, ErrNoData) != (test.name == "no series") {
 				t.Errorf("%v is taken for no data, or is not", err)
@@ -118,7 +122,7 @@ func TestAPrometheusThatIsDownIsNamed(t *testing.T) {
 	}
 	address := "http://" + listener.Addr().String()
 	_ = listener.Close()
-	_, err = askOf(t, PrometheusOptions{Address: address}).Query(t.Context(), "up")
+	_, err = askOf(t, PrometheusOptions{Address: address}).Query(t.Context(), "ml", "up")
 	if err == nil || !strings.HasPrefix(err.Error(), `query "up" of Prometheus at `+address+`: it cannot be reached: dial tcp `) || status.Code(err) != codes.Unavailable {
 		t.Errorf("said %v", err)
 	}
@@ -130,13 +134,13 @@ func TestAPrometheusThatIsSlowIsNotWaitedFor(t *testing.T) {
 	defer server.Close()
 	defer close(over)
 	p := askOf(t, PrometheusOptions{Address: server.URL, Timeout: 50 * time.Millisecond})
-	_, err := p.Query(t.Context(), "up")
+	_, err := p.Query(t.Context(), "ml", "up")
 	if err == nil || !strings.HasSuffix(err.Error(), "there was no answer within 50ms: see whether it runs, and whether the query is too expensive") || status.Code(err) != codes.Unavailable {
 		t.Errorf("said %v", err)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	if _, err := p.Query(ctx, "down"); !errors.Is(err, context.Canceled) {
+	if _, err := p.Query(ctx, "ml", "down"); !errors.Is(err, context.Canceled) {
 		t.Errorf("said %v to who had gone", err)
 	}
 }
@@ -159,7 +163,7 @@ func TestWhatIsAskedTwiceIsAskedOnce(t *testing.T) {
 	// Who asks first goes, and takes nobody's answer along.
 	ctx, end := context.WithCancel(t.Context())
 	first := make(chan error, 1)
-	go func() { _, err := p.Query(ctx, "up"); first <- err }()
+	go func() { _, err := p.Query(ctx, "ml", "up"); first <- err }()
 	<-arrived
 	end()
 	if err := <-first; !errors.Is(err, context.Canceled) {
@@ -168,7 +172,7 @@ func TestWhatIsAskedTwiceIsAskedOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
-			if value, err := p.Query(t.Context(), "up"); err != nil || value != 1 {
+			if value, err := p.Query(t.Context(), "ml", "up"); err != nil || value != 1 {
 				t.Errorf("got %v, %v", value, err)
 			}
 		})
@@ -176,11 +180,11 @@ func TestWhatIsAskedTwiceIsAskedOnce(t *testing.T) {
 	close(go1)
 	all.Wait()
 	clock.Step(fresh - time.Millisecond)
-	if value, err := p.Query(t.Context(), "up"); err != nil || value != 1 {
+	if value, err := p.Query(t.Context(), "ml", "up"); err != nil || value != 1 {
 		t.Errorf("got %v, %v of an answer that still stands", value, err)
 	}
 	clock.Step(2 * time.Millisecond)
-	if value, err := p.Query(t.Context(), "up"); err != nil || value != 2 {
+	if value, err := p.Query(t.Context(), "ml", "up"); err != nil || value != 2 {
 		t.Errorf("got %v, %v of an answer that is old", value, err)
 	}
 	if n := asked.Load(); n != 2 {
@@ -205,7 +209,7 @@ func TestAPanicOfAQueryIsThatOfWhoAsked(t *testing.T) {
 					t.Errorf("panicked with %s", got)
 				}
 			}()
-			_, err := p.Query(t.Context(), "up")
+			_, err := p.Query(t.Context(), "ml", "up")
 			t.Errorf("said %v", err)
 		}()
 	}
@@ -235,7 +239,7 @@ func TestPrometheusIsAskedWithTokenAndAuthority(t *testing.T) {
 		{"no authority", token, "", "certificate signed by unknown authority"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := askOf(t, PrometheusOptions{Address: server.URL, TokenFile: test.token, CAFile: test.ca}).Query(t.Context(), "up")
+			_, err := askOf(t, PrometheusOptions{Address: server.URL, TokenFile: test.token, CAFile: test.ca}).Query(t.Context(), "ml", "up")
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasSuffix(err.Error(), test.want)) {
 				t.Errorf("said %v", err)
 			}
@@ -262,5 +266,69 @@ func TestAPrometheusThatCannotBeAskedIsRefused(t *testing.T) {
 				t.Errorf("said %v", err)
 			}
 		})
+	}
+}
+
+// Triggers of one namespace, however slow, are errors of that namespace alone.
+func TestSlowQueriesOfANamespaceAreItsOwnTrouble(t *testing.T) {
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.FormValue("query"), "slow") {
+			select {
+			case <-over:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = w.Write([]byte(vector(sample("a", "7"))))
+	}))
+	defer server.Close()
+	p := askOf(t, PrometheusOptions{Address: server.URL, Timeout: long})
+	var slow sync.WaitGroup
+	defer slow.Wait()
+	defer close(over)
+	for _, namespace := range []string{"greedy", "as-greedy"} {
+		for i := range 4 * mostAtOnce {
+			slow.Go(func() { _, _ = p.Query(context.WithoutCancel(t.Context()), namespace, fmt.Sprint("slow", i)) })
+		}
+	}
+	for _, namespace := range []string{"modest", "another", ""} {
+		if value, err := p.Query(t.Context(), namespace, "fast"); err != nil || value != 7 {
+			t.Errorf("namespace %q got %v, %v", namespace, value, err)
+		}
+	}
+}
+
+// All slots come back, and each namespace that waits gets one.
+func TestSlotsAreShared(t *testing.T) {
+	s := newQuerySlots(8)
+	take := func(namespace string) (n int) {
+		for {
+			if got, _ := s.try(namespace); !got {
+				return n
+			}
+			n++
+		}
+	}
+	if got := [4]int{take("a"), take("b"), take("c"), take("d")}; got != [4]int{4, 2, 1, 1} {
+		t.Errorf("namespaces that want all got %v", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan bool, 1)
+	go func() { waited <- s.take(ctx, "e") }()
+	s.give("a")
+	if !<-waited {
+		t.Error("a slot that came free was not taken")
+	}
+	cancel()
+	if s.take(ctx, "c") {
+		t.Error("there was a slot too many")
+	}
+	for namespace, n := range map[string]int{"a": 3, "b": 2, "c": 1, "d": 1, "e": 1} {
+		for range n {
+			s.give(namespace)
+		}
+	}
+	if s.free != 8 || len(s.held) != 0 {
+		t.Errorf("%d are free, and held are %v", s.free, s.held)
 	}
 }

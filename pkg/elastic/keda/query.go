@@ -15,7 +15,7 @@ var ErrNoData = errors.New("the query matches nothing")
 // promQL is a number that Prometheus knows.
 type promQL struct {
 	polled
-	query string
+	namespace, query string
 	// average tells that the query gives a mean over the replicas.
 	average bool
 	// notReady is taken where the query matches nothing and no replica is Ready to be asked;
@@ -23,8 +23,8 @@ type promQL struct {
 	notReady *float64
 }
 
-func readQuery(f fields, _ string, _ *workload.Ref) (metric, error) {
-	m := promQL{query: f[keyQuery]}
+func readQuery(f fields, namespace string, _ *workload.Ref) (metric, error) {
+	m := promQL{namespace: namespace, query: f[keyQuery]}
 	if m.query == "" {
 		return nil, fmt.Errorf("%s is missing: metric prometheus has a PromQL query that gives one number", keyQuery)
 	}
@@ -63,9 +63,9 @@ func (m promQL) value(ctx context.Context, from *Sources, target *workload.State
 // misspelt name would else be no load for ever.
 func (m promQL) ask(ctx context.Context, from *Sources, ready int) (float64, error) {
 	if from.Prometheus == nil {
-		return 0, unavailable(errors.New("the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address"))
+		return 0, unavailable(errors.New("the controller answers no queries of triggers: an administrator allows them by the chart's values controller.keda.prometheus.address and controller.keda.prometheus.triggers"))
 	}
-	value, err := from.Prometheus.Query(ctx, m.query)
+	value, err := from.Prometheus.Query(ctx, m.namespace, m.query)
 	switch {
 	case err == nil:
 		return value, nil

@@ -2,6 +2,7 @@ package keda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,6 +31,11 @@ func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float
 		return wanted, nil
 	}
 	supply, err := s.supply(ctx, replica)
+	if errors.Is(err, errUnplannable) {
+		s.notices.report(ctx, r, degraded{err, wanted, reasonUncapped})
+		s.capEvents.lift(ctx, r)
+		return wanted, nil
+	}
 	if err != nil {
 		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", r.target.Ref, err)
 	}

@@ -2,6 +2,7 @@ package keda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
+	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
@@ -35,6 +37,7 @@ func (m heldReplicas) by(p profile.Profile) metric {
 
 func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	kept := 0.0
+	var untold error
 	for _, signal := range slices.Sorted(maps.Keys(m.thresholds)) {
 		d, err := definitionOf(signal)
 		if err != nil {
@@ -45,12 +48,21 @@ func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload
 			return 0, err
 		}
 		v, err := used.value(ctx, from, target)
-		if err != nil {
+		switch {
+		case errors.Is(err, usage.ErrUntold):
+			untold = err
+		case err != nil && ctx.Err() == nil:
+			return 0, degrade(err, float64(target.Replicas))
+		case err != nil:
 			return 0, err
 		}
 		kept = max(kept, v/m.thresholds[signal])
 	}
-	return min(kept, float64(target.Replicas)), nil
+	kept = min(kept, float64(target.Replicas))
+	if untold != nil {
+		return 0, degraded{untold, kept, reasonHoldsNone}
+	}
+	return kept, nil
 }
 
 // possibleReplicas counts the replicas for which there are, or can be, devices.
@@ -67,6 +79,9 @@ func (possibleReplicas) value(ctx context.Context, from *Sources, target *worklo
 		return unlimited, nil
 	}
 	supply, err := from.supply(ctx, replicaOf(target))
+	if errors.Is(err, errUnplannable) {
+		return 0, degraded{err, unlimited, reasonUncapped}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", target.Ref, err)
 	}

@@ -2,7 +2,9 @@ package keda
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,16 +68,59 @@ func TestReplicasForAFormula(t *testing.T) {
 	}
 }
 
-func TestReplicasForAFormulaThatAreNotKnownAreAnError(t *testing.T) {
+// A guard that answered with an error would freeze the workload just when capacity goes.
+func TestAGuardThatKnowsNothingLetsTheLoadDecide(t *testing.T) {
+	silent := errors.New("the plugin of node-1 is away")
+	partition := usage.Usage{Utilization: usage.Mean{Err: fmt.Errorf("device gpu-0 %w its utilization", usage.ErrUntold)}, Devices: 3}
+	spread := scaleout.Supply{Problem: "a topology spread constraint with DoNotSchedule"}
+	holds := map[string]string{"metric": "gpuUtilization", "target": "Deployment/vllm", "profile": "realtime", "role": "hold"}
+	for name, test := range map[string]struct {
+		trigger map[string]string
+		world   func(*world)
+		want    float64
+		event   string
+	}{
+		"a silent plugin":                     {heldTrigger, func(w *world) { w.usageErr = silent }, 3, "Warning HoldsAllReplicas ScaledObject llm keeps all replicas of Deployment/vllm until"},
+		"partitions that tell no utilization": {heldTrigger, func(w *world) { w.usage = partition }, 0, "Warning UsageNotReported ScaledObject llm keeps no replicas of Deployment/vllm"},
+		"one of several signals": {with(heldTrigger, "profile", "batch"), func(w *world) {
+			w.usage = partition
+			w.usage.Memory.Value = 0.5
+		}, 2, "Warning UsageNotReported"},
+		"a silent plugin of a trigger that holds": {holds, func(w *world) { w.usageErr = silent }, 3 * 70, "Warning HoldsAllReplicas"},
+		"partitions of a trigger that holds":      {holds, func(w *world) { w.usage = partition }, 0, "Warning UsageNotReported"},
+		"a spread":                                {possibleTrigger, func(w *world) { w.supplies[vllm] = spread }, math.MaxInt32, "Warning ScaleUncapped ScaledObject llm scales Deployment/vllm without regard to how many devices there are: nothing can be planned with it: a topology spread"},
+		"a spread of a trigger that asks":         {queryTrigger, func(w *world) { w.supplies[vllm] = spread }, 90, "Warning ScaleUncapped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			p := w.profiles["realtime"]
+			p.Triggers = []string{profile.GPUUtilization}
+			w.profiles["realtime"] = p
+			w.profiles["batch"] = profile.Profile{
+				Name: "batch", Triggers: []string{profile.GPUUtilization, profile.GPUMemory},
+				Targets: map[string]float64{profile.GPUUtilization: 70, profile.GPUMemory: 75},
+			}
+			w.pods, w.answers["sum(waiting)"] = pods(3), 90
+			test.world(w)
+			for range 20 {
+				w.clock.Step(time.Minute)
+				if got, err := w.metrics(t, test.trigger); err != nil || got != test.want {
+					t.Fatalf("%v, %v, want %v", got, err, test.want)
+				}
+			}
+			if events := w.events(); len(events) != 1 || !strings.HasPrefix(events[0], test.event) {
+				t.Errorf("told %q, want once %s", events, test.event)
+			}
+		})
+	}
+}
+
+// A plan that is late is not one that there will never be: KEDA asks again.
+func TestAPlanThatIsNotThereYetIsAnError(t *testing.T) {
 	w := newWorld()
-	p := w.profiles["realtime"]
-	p.Triggers = []string{profile.GPUUtilization}
-	w.profiles["realtime"] = p
-	w.pods, w.usageErr, w.supplyErr = pods(1), errors.New("the plugin is away"), errors.New("there is no plan")
-	for _, trigger := range []map[string]string{heldTrigger, possibleTrigger} {
-		if got, err := w.metrics(t, trigger); err == nil {
-			t.Errorf("%s is %v", trigger["metric"], got)
-		}
+	w.pods, w.supplyErr = pods(1), errors.New("there is no plan")
+	if got, err := w.metrics(t, possibleTrigger); err == nil {
+		t.Errorf("possibleReplicas is %v", got)
 	}
 }
 

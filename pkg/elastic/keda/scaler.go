@@ -2,6 +2,7 @@ package keda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -43,6 +44,8 @@ type ScalerOptions struct {
 type Scaler struct {
 	ScalerOptions
 	capEvents *capEvents
+	notices   *notices
+	warm      *warmTargets
 
 	mu sync.Mutex
 	// known are triggers that were read, or why they could not be, by what they say: KEDA sends
@@ -58,7 +61,7 @@ func NewScaler(o ScalerOptions) *Scaler {
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
 	}
-	return &Scaler{ScalerOptions: o, capEvents: newCapEvents(o.Recorder, o.Clock)}
+	return &Scaler{ScalerOptions: o, capEvents: newCapEvents(o.Recorder, o.Clock), notices: newNotices(o.Recorder, o.Clock), warm: newWarmTargets()}
 }
 
 // invalidSpec is the metric of a trigger that cannot be read. KEDA only logs an error of this
@@ -145,6 +148,13 @@ func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64
 // load is what the metric says.
 func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err error) {
 	wanted, err = r.trigger.metric.value(ctx, &s.Sources, r.target)
+	if err != nil && r.trigger.Holds && ctx.Err() == nil {
+		err = degrade(err, float64(r.target.Replicas)*r.trigger.Threshold)
+	}
+	if instead, is := errors.AsType[degraded](err); is {
+		s.notices.report(ctx, r, instead)
+		wanted, err = instead.value, nil
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -126,15 +126,11 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 			w.queryErr = fmt.Errorf("query: %w", ErrNoData)
 		}, "query: the query matches nothing though 2 replicas are Ready: correct its names, see that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", codes.Unknown},
 		{"Prometheus is down", queryTrigger, func(w *world) { w.queryErr = unavailable(errors.New("it cannot be reached")) }, "it cannot be reached", codes.Unavailable},
-		{"no Prometheus", queryTrigger, func(w *world) { w.scaler.Prometheus = nil }, "the controller was given no Prometheus to ask: set the chart's value controller.keda.prometheus.address", codes.Unavailable},
+		{"no Prometheus", queryTrigger, func(w *world) { w.scaler.Prometheus = nil }, "the controller answers no queries of triggers: an administrator allows them by the chart's values controller.keda.prometheus.address and controller.keda.prometheus.triggers", codes.Unavailable},
 		{"no plan for the target", queryTrigger, func(w *world) {
 			w.answers["sum(waiting)"] = 12
 			w.supplyErr = errors.New("the last plan was made 5m ago")
 		}, "for how many replicas of Deployment/vllm there are devices is not known: the last plan was made 5m ago", codes.Unavailable},
-		{"the target cannot be planned", queryTrigger, func(w *world) {
-			w.answers["sum(waiting)"] = 12
-			w.supplies[vllm] = scaleout.Supply{Problem: "its claim template does not exist"}
-		}, "for how many replicas of Deployment/vllm there are devices is not known: nothing can be planned with it: its claim template does not exist", codes.FailedPrecondition},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld()

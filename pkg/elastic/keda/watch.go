@@ -15,11 +15,16 @@ import (
 // until ctx ends or the trigger cannot be read. While it is not known nothing is sent: KEDA
 // gets the reason when it asks. KEDA takes nothing but activation from the stream: while the target
 // is to have replicas nothing is looked at, and what is sent holds again from the time that it
-// has none.
+// has none. Of a metric for a formula nothing is ever sent: KEDA would start a replica, whatever the
+// formula gives.
 func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error {
 	_, t, err := s.trigger(ref)
 	if err != nil {
 		return err
+	}
+	if t.definition.passive {
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	changes, err := t.metric.changes(ctx, &s.Sources)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
+	"github.com/mica-gpu/mica/pkg/elastic/profile"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
@@ -189,5 +190,27 @@ func TestTheSpecIsSentWhenProfilesMakeItAnother(t *testing.T) {
 	change(60)
 	if got := threshold(); got != 60 {
 		t.Errorf("threshold %v", got)
+	}
+}
+
+// KEDA starts a replica when a stream says so, whatever the formula gives.
+func TestOfAMetricForAFormulaNothingIsPushed(t *testing.T) {
+	for _, trigger := range []map[string]string{heldTrigger, possibleTrigger} {
+		w := newWorld()
+		p := w.profiles["realtime"]
+		p.Triggers = []string{profile.GPUUtilization}
+		w.profiles["realtime"] = p
+		if active, err := w.scaler.Active(t.Context(), scaledObject(possibleTrigger)); err != nil || !active {
+			t.Fatalf("there is room: %t, %v", active, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, stop)
+		err := w.scaler.WatchActive(ctx, scaledObject(trigger), func(active bool) error {
+			t.Errorf("%s was pushed as %t", trigger["metric"], active)
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the stream of %s ended: %v", trigger["metric"], err)
+		}
 	}
 }

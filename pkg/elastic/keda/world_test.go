@@ -236,7 +236,7 @@ func (w plans) Known(uid types.UID) bool {
 
 type queries struct{ *world }
 
-func (w queries) Query(_ context.Context, query string) (float64, error) {
+func (w queries) Query(_ context.Context, _, query string) (float64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queried++

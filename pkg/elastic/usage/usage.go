@@ -22,7 +22,13 @@
 // way round.
 package usage
 
-import "time"
+import (
+	"errors"
+	"time"
+)
+
+// ErrUntold is in the error of a device that never reports a figure, however long one waits.
+var ErrUntold = errors.New("does not tell")
 
 // Reading is how busy a device was.
 type Reading struct {

@@ -8,9 +8,10 @@
 - {{ printf "--plugin-pods=%s" (include "mica.pluginSelector" .) | quote }}
 {{- if $keda.tls.secretName }}
 - "--keda-tls-dir=/etc/mica/keda"
-{{- if $keda.tls.requireClientCertificate }}
-- "--keda-require-client-certificate"
 {{- end }}
+- {{ printf "--keda-require-client-certificate=%t" $keda.tls.requireClientCertificate | quote }}
+{{- if $keda.prometheus.triggers }}
+- "--prometheus-triggers"
 {{- end }}
 {{- if $keda.profiles }}
 - "--keda-profiles=/etc/mica/profiles/profiles.yaml"

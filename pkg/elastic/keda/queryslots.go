@@ -1,0 +1,57 @@
+package keda
+
+import (
+	"context"
+	"sync"
+)
+
+// querySlots are shared by namespaces. One takes another slot only while it has fewer than are free: alone
+// it gets half of them, and however many it waits for, there is one for a namespace that has none.
+type querySlots struct {
+	mu   sync.Mutex
+	free int
+	held map[string]int
+	// freed is closed when a slot is given back.
+	freed chan struct{}
+}
+
+func newQuerySlots(n int) *querySlots {
+	return &querySlots{free: n, held: map[string]int{}, freed: make(chan struct{})}
+}
+
+// take waits for a slot until ctx ends, for which it is false.
+func (s *querySlots) take(ctx context.Context, namespace string) bool {
+	for {
+		got, freed := s.try(namespace)
+		if got {
+			return true
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (s *querySlots) try(namespace string) (got bool, freed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[namespace] >= s.free {
+		return false, s.freed
+	}
+	s.free--
+	s.held[namespace]++
+	return true, nil
+}
+
+func (s *querySlots) give(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free++
+	if s.held[namespace]--; s.held[namespace] == 0 {
+		delete(s.held, namespace)
+	}
+	close(s.freed)
+	s.freed = make(chan struct{})
+}
