@@ -109,8 +109,8 @@ type GPUNodeGroupSpec struct {
 	ProvisionTimeout metav1.Duration `json:"provisionTimeout,omitempty"`
 	// scaleInAfter is how long a node must be empty before pairing direct ends it, such as 10m.
 	// Empty is a node without pods, other than those of DaemonSets, and without allocated
-	// claims. 0s: never. Unset: 10m, or never if a Cluster Autoscaler has written its status in
-	// the cluster.
+	// claims. 0s: never. Unset: 10m, or never if a Cluster Autoscaler has had a status in the
+	// cluster within a day.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="scaleInAfter is negative: give a duration such as 10m, or 0s for never"
@@ -328,6 +328,11 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	ProviderSize *int32 `json:"providerSize,omitempty"`
+	// autoscaler is what Cluster Autoscaler has last reported of the group. Unset: nothing within a
+	// day.
+	//
+	// +optional
+	Autoscaler *AutoscalerReport `json:"autoscaler,omitempty"`
 	// backoff is why and how long the group does not grow.
 	//
 	// +optional
@@ -341,6 +346,21 @@ type GPUNodeGroupStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AutoscalerReport is what Cluster Autoscaler has last reported of a group in its status.
+type AutoscalerReport struct {
+	// target is how many nodes Cluster Autoscaler wants the group to have, such as 4. Unset: it does
+	// not report the group.
+	//
+	// +optional
+	Target *int32 `json:"target,omitempty"`
+	// silentSince is since when its status is missing, outdated or without the group, as while it
+	// restarts. Nodes up to the target count as asked for until the group's provisionTimeout has
+	// passed. Unset: it reports.
+	//
+	// +optional
+	SilentSince *metav1.Time `json:"silentSince,omitempty"`
 }
 
 // TemplateSource says where a template comes from.

@@ -227,6 +227,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		InFlight:           r.pairing.InFlight[:min(len(r.pairing.InFlight), v1alpha1.MaxInFlight)],
 		ProviderMax:        r.group.ProviderMax,
 		ProviderSize:       r.group.ProviderSize,
+		Autoscaler:         r.group.Autoscaler,
 		Backoff:            r.pairing.Backoff,
 	}
 	for _, state := range r.group.Nodes {

@@ -212,6 +212,9 @@ func nextTimeout(v *view.View, now time.Time) time.Time {
 		if backoff := group.Object.Status.Backoff; backoff != nil && backoff.Until.After(now) {
 			next = earliest(next, backoff.Until.Time)
 		}
+		if ends := group.TargetEnds(); ends.After(now) {
+			next = earliest(next, ends)
+		}
 		for _, state := range group.Nodes {
 			if group.Starting(state, now) {
 				next = earliest(next, state.Object.CreationTimestamp.Add(group.Object.ProvisionTimeout()+time.Second))

@@ -5,11 +5,13 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
 // Whatever happens, Cluster Autoscaler adds no node over the budget, which the world checks each time
 // that it does: for pods that come and go, groups that it knows and does not know, controllers that
-// are killed, nodes that end, and budgets that are raised.
+// are killed, nodes that end, budgets that are raised, and a status that is away at times.
 func TestNoBudgetIsExceededBesideTheAutoscaler(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
@@ -29,6 +31,9 @@ func TestNoBudgetIsExceededBesideTheAutoscaler(t *testing.T) {
 					w.dies(w.groups[random.IntN(len(w.groups))])
 				}
 				w.disturb(random, i)
+				if random.IntN(3) == 0 {
+					w.restartAutoscaler(time.Duration(5+random.IntN(60)) * time.Second)
+				}
 				w.run(time.Duration(1+random.IntN(180))*time.Second, 5*time.Second)
 			}
 			for _, g := range w.groups {
@@ -48,4 +53,13 @@ func TestNoBudgetIsExceededBesideTheAutoscaler(t *testing.T) {
 	if made < int(seeds) || over < int(seeds) {
 		t.Errorf("%d nodes were made, and %d pods held back at the end: the test shows too little", made, over)
 	}
+}
+
+// restartAutoscaler ends Cluster Autoscaler, which takes its status away (ExitCleanUp), and starts it after a while.
+func (w *world) restartAutoscaler(after time.Duration) {
+	down := w.autoscalerDown
+	w.logf("Cluster Autoscaler ends")
+	w.autoscaler, w.autoscalerDown = autoscaler.Status{}, true
+	w.run(after, 5*time.Second)
+	w.autoscalerDown = down
 }

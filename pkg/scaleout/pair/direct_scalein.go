@@ -63,7 +63,7 @@ func scaleInAfter(s *Situation, group *view.Group) time.Duration {
 	switch after := group.Object.Spec.ScaleInAfter; {
 	case after != nil:
 		return after.Duration
-	case s.Autoscaler.Absent():
+	case s.Autoscaler.Absent() && group.Autoscaler == nil:
 		return defaultScaleInAfter
 	}
 	return 0

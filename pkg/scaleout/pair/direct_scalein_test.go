@@ -115,13 +115,14 @@ func TestEmptyNodesEnd(t *testing.T) {
 		}, cordon + "cordon node node-1, which is empty\n"},
 		"no EC2 instance": {view.StepEmpty, day, func(c *calling) { c.group().Nodes[0].Object.Spec.ProviderID = "kind://docker/x" },
 			"does not end: node node-0 has been empty for long and does not end, because its spec.providerID \"kind://docker/x\" is no EC2 instance: end it yourself, or set spec.scaleInAfter to 0s\n"},
-		"switched off":          {view.StepCordoned, day, func(c *calling) { c.group().Object.Spec.ScaleInAfter = &metav1.Duration{} }, uncordon},
-		"switched off, ends":    {view.StepEnding, time.Minute, func(c *calling) { c.group().Object.Spec.ScaleInAfter = &metav1.Duration{} }, uncordon},
-		"ends, uncordoned":      {view.StepEnding, time.Minute, func(c *calling) { c.group().Nodes[0].Object.Spec.Unschedulable = false }, uncordon},
-		"cordoned, uncordoned":  {view.StepCordoned, day, func(c *calling) { c.group().Nodes[0].Object.Spec.Unschedulable = false }, uncordon},
-		"another pairing, ends": {view.StepEnding, time.Minute, func(c *calling) { c.group().Object.Spec.Pairing = v1alpha1.PairingObserve }, uncordon},
-		"an hour":               {view.StepEmpty, 59 * time.Minute, func(c *calling) { c.group().Object.Spec.ScaleInAfter = &metav1.Duration{Duration: time.Hour} }, ""},
-		"beside an autoscaler":  {view.StepEmpty, day, func(c *calling) { c.Autoscaler = autoscaler.Status{Groups: map[string]autoscaler.Group{}} }, inUse},
+		"switched off":                       {view.StepCordoned, day, func(c *calling) { c.group().Object.Spec.ScaleInAfter = &metav1.Duration{} }, uncordon},
+		"switched off, ends":                 {view.StepEnding, time.Minute, func(c *calling) { c.group().Object.Spec.ScaleInAfter = &metav1.Duration{} }, uncordon},
+		"ends, uncordoned":                   {view.StepEnding, time.Minute, func(c *calling) { c.group().Nodes[0].Object.Spec.Unschedulable = false }, uncordon},
+		"cordoned, uncordoned":               {view.StepCordoned, day, func(c *calling) { c.group().Nodes[0].Object.Spec.Unschedulable = false }, uncordon},
+		"another pairing, ends":              {view.StepEnding, time.Minute, func(c *calling) { c.group().Object.Spec.Pairing = v1alpha1.PairingObserve }, uncordon},
+		"an hour":                            {view.StepEmpty, 59 * time.Minute, func(c *calling) { c.group().Object.Spec.ScaleInAfter = &metav1.Duration{Duration: time.Hour} }, ""},
+		"beside an autoscaler":               {view.StepEmpty, day, func(c *calling) { c.Autoscaler = autoscaler.Status{Groups: map[string]autoscaler.Group{}} }, inUse},
+		"beside an autoscaler that restarts": {view.StepEmpty, day, func(c *calling) { c.group().Autoscaler = &v1alpha1.AutoscalerReport{} }, inUse},
 		"beside an autoscaler, wanted": {view.StepEmpty, day, func(c *calling) {
 			c.Autoscaler = autoscaler.Status{Groups: map[string]autoscaler.Group{}}
 			c.group().Object.Spec.ScaleInAfter = &metav1.Duration{Duration: time.Hour}

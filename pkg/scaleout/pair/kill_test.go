@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -179,5 +180,8 @@ func (w *world) disturb(random *rand.Rand, i int) {
 		g.frozen = !g.frozen
 	case 8:
 		w.autoscalerDown = !w.autoscalerDown
+		if w.autoscalerDown && random.IntN(2) == 0 {
+			w.autoscaler = autoscaler.Status{} // it has ended, and taken its status away (ExitCleanUp)
+		}
 	}
 }

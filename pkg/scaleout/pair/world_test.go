@@ -215,6 +215,9 @@ func (w *world) dies(g *simGroup) {
 	dead := g.nodes[0]
 	g.nodes = slices.Clone(g.nodes[1:])
 	w.logf("node %s ends", dead.name)
+	killBefore, killAfter := w.killBefore, w.killAfter
+	w.killBefore, w.killAfter = -1, -1 // this is not the controller's write
+	defer func() { w.killBefore, w.killAfter = killBefore, killAfter }()
 	for _, p := range w.placeholders() {
 		if p.Spec.NodeName == dead.name {
 			w.seen = nil
@@ -445,6 +448,7 @@ func (w *world) report(result Result) {
 		before := object.Status.DeepCopy()
 		status := result.Status[g.name]
 		object.Status.Backoff, object.Status.InFlight = status.Backoff, status.InFlight
+		object.Status.Autoscaler = view.Report(object, &w.autoscaler, w.now)
 		if status.NotReady != "" && (len(before.Conditions) == 0 || before.Conditions[0].Message != status.NotReady) {
 			w.logf("group %s is not ready: %s", g.name, status.NotReady)
 		}
@@ -478,14 +482,14 @@ func (w *world) situation() Situation {
 	}
 	for _, g := range w.groups {
 		object := w.groupObject(g.name)
-		state := view.Group{Object: object, Template: g.template(), Max: w.most(object)}
+		state := view.Group{Object: object, Template: g.template(), Max: w.most(object), Autoscaler: view.Report(object, &w.autoscaler, w.now)}
 		for _, n := range g.nodes {
 			state.Nodes = append(state.Nodes, w.nodeState(n))
 		}
 		v.GroupStates = append(v.GroupStates, state)
 		v.Groups = append(v.Groups, scaleout.Group{
 			Name: g.name, Closed: view.Closed(object, &w.autoscaler, w.now), Max: state.Max,
-			Upcoming: w.upcoming(g), Foreign: max(w.autoscaler.Groups[g.autoscalerName()].Target-len(g.nodes)-w.upcoming(g), 0),
+			Upcoming: w.upcoming(g), Foreign: max(state.Target(w.now)-len(g.nodes)-w.upcoming(g), 0),
 		})
 	}
 	return Situation{

@@ -19,6 +19,7 @@ func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
 	group := Group{Object: object, Refused: r.members.refused[object.Name]}
 	group.ProviderMax = r.providerMax(object)
 	group.ProviderSize = r.providerSize(object)
+	group.Autoscaler = Report(object, r.Autoscaler, r.Now)
 	group.Max = group.most()
 	if group.Refused != "" {
 		return group
@@ -52,7 +53,7 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		desired = answer.Desired
 	}
 	out.Size = group.SizeWith(out.Upcoming, desired)
-	out.Foreign = max(r.target(&group)-out.Size, 0)
+	out.Foreign = max(group.Target(r.Now)-out.Size, 0)
 	if out.Closed == "" {
 		out.Closed = Closed(object, r.Autoscaler, r.Now)
 	}
@@ -65,18 +66,6 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 	}
 	out.Pods = daemonPods(r.daemons, group.Template.Node)
 	return out
-}
-
-// target is the size that the group is to have, as far as somebody says.
-func (r *reading) target(group *Group) int {
-	if group.ProviderSize != nil {
-		return int(*group.ProviderSize)
-	}
-	if r.Autoscaler == nil {
-		return 0
-	}
-	said, _ := r.Autoscaler.Of(group.Object, r.Now)
-	return said.Target
 }
 
 // unknown is why the group has no template.

@@ -81,7 +81,9 @@ type Group struct {
 	ProviderMax *int32
 	// ProviderSize is the size that EKS or EC2 Auto Scaling is to give the group, nil where they are not asked.
 	ProviderSize *int32
-	Max          *int
+	// Autoscaler is what Cluster Autoscaler reports of the group, or has last reported; nil: nothing.
+	Autoscaler *v1alpha1.AutoscalerReport
+	Max        *int
 	// Refused says why the group is not planned with at all: its labels are another group's.
 	Refused string
 	// Withheld says why a new node would offer no GPU: the group's nodes do not.

@@ -1,0 +1,63 @@
+package view
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
+)
+
+// silentMost is how long a Cluster Autoscaler that reports nothing is taken to come back.
+const silentMost = 24 * time.Hour
+
+// Report is what Cluster Autoscaler reports of a group now, or has last reported; nil: nothing within a
+// day, or status is nil and nothing was seen. It deletes its status when it ends (ExitCleanUp in
+// core/static_autoscaler.go), and the first one after its start has no groups: what it has asked for comes
+// all the same.
+func Report(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Time) *v1alpha1.AutoscalerReport {
+	last := group.Status.Autoscaler
+	if status == nil {
+		return last
+	}
+	if reported, known := status.Of(group, now); known {
+		return &v1alpha1.AutoscalerReport{Target: limit(reported.Target)}
+	}
+	lives := status.Counts(now)
+	if last == nil || lives && last.Target == nil || last.SilentSince != nil && now.Sub(last.SilentSince.Time) > silentMost {
+		if lives {
+			return &v1alpha1.AutoscalerReport{}
+		}
+		return nil
+	}
+	silent := last.DeepCopy()
+	if silent.SilentSince == nil {
+		silent.SilentSince = &metav1.Time{Time: now.Truncate(time.Second)}
+	}
+	return silent
+}
+
+// Target is the size that the group is to have, as far as EKS, EC2 Auto Scaling or Cluster Autoscaler
+// reports it. What Cluster Autoscaler has asked for counts for as long as a node of the group may take.
+func (g *Group) Target(now time.Time) int {
+	switch report := g.Autoscaler; {
+	case g.ProviderSize != nil:
+		return int(*g.ProviderSize)
+	case report == nil || report.Target == nil:
+		return 0
+	case report.SilentSince != nil && !now.Before(g.TargetEnds()):
+		return 0
+	default:
+		return int(*report.Target)
+	}
+}
+
+// TargetEnds is when a target counts no more that Cluster Autoscaler has reported before it fell silent;
+// zero: it reports.
+func (g *Group) TargetEnds() time.Time {
+	if g.Autoscaler == nil || g.Autoscaler.SilentSince == nil {
+		return time.Time{}
+	}
+	return g.Autoscaler.SilentSince.Add(g.Object.ProvisionTimeout())
+}
