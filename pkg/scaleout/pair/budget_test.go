@@ -20,7 +20,7 @@ func TestNoBudgetIsExceededBesideTheAutoscaler(t *testing.T) {
 	made, over := 0, 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 6))
+			random, restarts := rand.New(rand.NewPCG(seed, 6)), rand.New(rand.NewPCG(seed, 7))
 			w := newWorld(t, randomGroups(t, random)...)
 			w.budget, w.admission = 2+random.IntN(24), true
 			for i := range 25 {
@@ -31,8 +31,8 @@ func TestNoBudgetIsExceededBesideTheAutoscaler(t *testing.T) {
 					w.dies(w.groups[random.IntN(len(w.groups))])
 				}
 				w.disturb(random, i)
-				if random.IntN(3) == 0 {
-					w.restartAutoscaler(time.Duration(5+random.IntN(60)) * time.Second)
+				if restarts.IntN(3) == 0 {
+					w.restartAutoscaler(time.Duration(5+restarts.IntN(60)) * time.Second)
 				}
 				w.run(time.Duration(1+random.IntN(180))*time.Second, 5*time.Second)
 			}

@@ -180,7 +180,7 @@ func (w *world) disturb(random *rand.Rand, i int) {
 		g.frozen = !g.frozen
 	case 8:
 		w.autoscalerDown = !w.autoscalerDown
-		if w.autoscalerDown && random.IntN(2) == 0 {
+		if w.autoscalerDown && i%2 == 0 {
 			w.autoscaler = autoscaler.Status{} // it has ended, and taken its status away (ExitCleanUp)
 		}
 	}
