@@ -73,6 +73,16 @@ func (m *moments) DestroyInstance(uuid string, instance int) error {
 // it returns, empty when that many do not come.
 func liveAndCrash(t *testing.T, r *migRig, claim *resourceapi.ResourceClaim, at int) (moment string) {
 	t.Helper()
+	m := &moments{left: at}
+	return crashMoment(func() {
+		p := r.startMIG(t, func(mig MIG) MIG { m.MIG = mig; return m }, func(o *Options) { o.Phases = m })
+		prepare(t, p, claim)
+		unprepare(t, p, claim)
+	})
+}
+
+// crashMoment is the moment at which the process ended, empty if it went on.
+func crashMoment(process func()) (moment string) {
 	defer func() {
 		switch crash := recover().(type) {
 		case nil:
@@ -82,10 +92,7 @@ func liveAndCrash(t *testing.T, r *migRig, claim *resourceapi.ResourceClaim, at 
 			panic(crash)
 		}
 	}()
-	m := &moments{left: at}
-	p := r.startMIG(t, func(mig MIG) MIG { m.MIG = mig; return m }, func(o *Options) { o.Phases = m })
-	prepare(t, p, claim)
-	unprepare(t, p, claim)
+	process()
 	return ""
 }
 
@@ -117,6 +124,45 @@ func TestACrashAtEachEffect(t *testing.T) {
 				t.Errorf("%q: no crash before and after %s: %v", devices, effect, seen)
 			}
 		}
+	}
+}
+
+// A process that ends in the middle of a rollback has written down what its attempt learned: what
+// an administrator has made in the place that was refused is not taken for the claim's.
+func TestACrashInARollback(t *testing.T) {
+	const bigProfile = 9
+	for _, next := range []string{"reconcile", "unprepare", "another claim"} {
+		t.Run("then "+next, func(t *testing.T) {
+			r := newMIGRigOf(t, 1)
+			claim := r.allocated("c", small0, big0)
+			i := &interference{createCompute: never}
+			i.create = func(profile int) error {
+				if profile == bigProfile {
+					r.foreign(t, 0, "3g.40gb", 4)
+				}
+				return nil
+			}
+			i.destroy = func(int) error { panic(errMoment("rollback")) }
+			if crashed := crashMoment(func() { prepare(t, r.startMIG(t, func(mig MIG) MIG { i.MIG = mig; return i }), claim) }); crashed == "" {
+				t.Fatal("nothing was undone")
+			}
+			p := r.startMIG(t, nil)
+			switch next {
+			case "unprepare":
+				unprepare(t, p, claim)
+			case "another claim":
+				r.api.remove(claim)
+				another := r.allocated("another", small0)
+				prepare(t, p, another)
+				unprepare(t, p, another)
+			}
+			reconcile(t, p)
+			got := r.machine.Instances(0)
+			if len(got) != 1 || got[0].Profile != "3g.40gb" || len(got[0].ComputeInstances) != 1 {
+				t.Errorf("got the instances %+v, want the administrator's alone", got)
+			}
+			r.expect(t)
+		})
 	}
 }
 

@@ -201,20 +201,12 @@ func (c crashingShare) expect(t *testing.T, r *shareRig, p *Preparer, claims ...
 // returns, empty when that many do not come.
 func liveAndCrashShare(t *testing.T, r *shareRig, claim *resourceapi.ResourceClaim, at int) (moment string) {
 	t.Helper()
-	defer func() {
-		switch crash := recover().(type) {
-		case nil:
-		case errMoment:
-			moment = string(crash)
-		default:
-			panic(crash)
-		}
-	}()
 	m := &moments{left: at}
-	p := r.startShares(t, m.tools, func(o *Options) { o.Phases = m })
-	prepare(t, p, claim)
-	unprepare(t, p, claim)
-	return ""
+	return crashMoment(func() {
+		p := r.startShares(t, m.tools, func(o *Options) { o.Phases = m })
+		prepare(t, p, claim)
+		unprepare(t, p, claim)
+	})
 }
 
 // Whatever NVML answers about the compute mode, once or for as long as the operation
