@@ -22,6 +22,10 @@ const (
 	AnnotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	AnnotationProtected         = "mica.gpu/protected-for"
 
+	// AnnotationHeldUntil is on nodes that the controller has protected or cordoned, with the time until which
+	// that holds, as in RFC 3339. The controller renews it while it leads; after that time it is taken back.
+	AnnotationHeldUntil = "mica.gpu/held-until"
+
 	// AnnotationScaleUpDelay is Cluster Autoscaler's: how old a pod has to be before a node is added
 	// for it. The controller sets it on pods that it plans under a GPUBudget, for as long as it renews
 	// it, or to ScaleUpDelayForever, which is a hundred years. AnnotationDelayBefore beside it has the

@@ -49,6 +49,7 @@ func TestNodePolicyDecides(t *testing.T) {
 		"the startup taint made stronger": {func(n *corev1.Node) { n.Spec.Taints[1].Effect = corev1.TaintEffectNoExecute }, "may add none"},
 		"its annotations set": {func(n *corev1.Node) {
 			n.Annotations["mica.gpu/protected-for"] = "claim"
+			n.Annotations["mica.gpu/held-until"] = "2026-01-01T02:00:00Z"
 			n.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] = "false"
 		}, ""},
 		"its annotation removed":     {func(n *corev1.Node) { delete(n.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled") }, ""},

@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 // Action is one thing to do. Each leaves a state in which it may be done again.
@@ -51,11 +53,12 @@ func (a setBackoff) do(ctx context.Context, e *Executor, result *Result) error {
 	})
 }
 
-// protect keeps Cluster Autoscaler from removing a node, or lets it again when For is empty.
+// protect keeps Cluster Autoscaler from removing a node for the time of a lease, or lets it again when For is empty.
 type protect struct {
 	unpromised
 	Node string
 	For  string
+	Now  time.Time
 }
 
 func (a protect) String() string {
@@ -81,9 +84,9 @@ func (a protect) do(ctx context.Context, e *Executor, _ *Result) error {
 	}
 	changed := node.DeepCopy()
 	if a.For == "" {
-		delete(changed.Annotations, v1alpha1.AnnotationProtected)
-		delete(changed.Annotations, v1alpha1.AnnotationScaleDownDisabled)
+		view.Unprotect(changed)
 	} else {
+		view.Hold(changed, a.Now)
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationProtected, a.For)
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationScaleDownDisabled, "true")
 	}

@@ -16,17 +16,21 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// markNode takes a node a step nearer to its end, or back; an empty step: it is not marked.
+// markNode takes a node a step nearer to its end, or back, or keeps it where it is for another lease; an empty step:
+// it is not marked.
 type markNode struct {
 	unpromised
 	// Node is as it was when that was decided.
 	Node *corev1.Node
 	Mark view.Mark
+	Now  time.Time
 }
 
 func (a markNode) String() string {
 	before := view.MarkOf(a.Node).Cordons()
 	switch {
+	case before && a.Mark == view.MarkOf(a.Node):
+		return fmt.Sprintf("keep node %s cordoned", a.Node.Name)
 	case a.Mark.Step == view.StepCordoned:
 		return fmt.Sprintf("cordon node %s, which is empty", a.Node.Name)
 	case before:
@@ -56,11 +60,13 @@ func (a markNode) write(ctx context.Context, e *Executor) (bool, error) {
 		return false, nil
 	}
 	changed := node.DeepCopy()
-	changed.Spec.Unschedulable = a.Mark.Cordons()
-	if a.Mark.Step == "" {
-		delete(changed.Annotations, v1alpha1.AnnotationScaleIn)
-	} else {
+	view.Unmark(changed)
+	if a.Mark.Step != "" {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationScaleIn, a.Mark.String())
+	}
+	if a.Mark.Cordons() {
+		changed.Spec.Unschedulable = true
+		view.Hold(changed, a.Now)
 	}
 	if err := e.Client.Patch(ctx, changed, client.MergeFromWithOptions(&node, client.MergeFromWithOptimisticLock{})); err != nil {
 		return false, client.IgnoreNotFound(err)
@@ -102,7 +108,7 @@ func (a endNode) do(ctx context.Context, e *Executor, _ *Result) error {
 	}
 	asked := view.MarkOf(node).Step == view.StepEnding
 	if !asked {
-		ending := markNode{Node: node, Mark: view.Mark{Step: view.StepEnding, Since: a.Now.Truncate(time.Second)}}
+		ending := markNode{Node: node, Mark: view.Mark{Step: view.StepEnding, Since: a.Now.Truncate(time.Second)}, Now: a.Now}
 		if written, err := ending.write(ctx, e); err != nil || !written {
 			return err
 		}

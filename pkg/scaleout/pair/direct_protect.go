@@ -21,21 +21,29 @@ const (
 // node that nobody has taken by then, nobody waits for.
 const unclaimed = 10 * time.Minute
 
+// maxRenewals is how many nodes are held for another lease in a pass, of which there is one a minute: the leases of
+// a fleet end together when its nodes came together.
+const maxRenewals = 200
+
 // protections keep Cluster Autoscaler, where there is one, from removing nodes that EKS was
 // asked for before their claims are allocated, those on which headroom is kept, and those that
 // are busy. Others that were protected are let go.
 func protections(s *Situation) []Action {
 	wanted := reasons(s)
-	var actions []Action
+	var actions, renewals []Action
 	for _, node := range s.View.Nodes {
 		why := wanted[node.Object.Name]
 		ours := node.Object.Annotations[v1alpha1.AnnotationProtected]
-		if why == ours || ours == "" && protected(node.Object) {
-			continue
+		action := protect{Node: node.Object.Name, For: why, Now: s.Now}
+		switch {
+		case ours == "" && protected(node.Object):
+		case why != ours:
+			actions = append(actions, action)
+		case why != "" && view.HoldLapses(node.Object, s.Now):
+			renewals = append(renewals, action)
 		}
-		actions = append(actions, protect{Node: node.Object.Name, For: why})
 	}
-	return actions
+	return append(actions, renewals[:min(len(renewals), maxRenewals)]...)
 }
 
 // reasons are why nodes are to be protected, by name. Those of groups that are only observed

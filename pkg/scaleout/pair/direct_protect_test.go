@@ -12,6 +12,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 func TestNodesAreProtectedForAReason(t *testing.T) {
@@ -19,6 +20,7 @@ func TestNodesAreProtectedForAReason(t *testing.T) {
 		c.group().Nodes[0].Object.Annotations = map[string]string{v1alpha1.AnnotationScaleDownDisabled: "true"}
 		if why != "" {
 			c.group().Nodes[0].Object.Annotations[v1alpha1.AnnotationProtected] = why
+			view.Hold(c.group().Nodes[0].Object, c.Now)
 		}
 	}
 	kept := func(c *calling) { c.Decision.Headroom = []scaleout.HeadroomDecision{{Nodes: []string{"node-0"}}} }

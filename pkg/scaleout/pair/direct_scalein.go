@@ -121,7 +121,7 @@ func (s *shrinking) over(mark view.Mark, lasts time.Duration) bool {
 }
 
 func (s *shrinking) mark(node *view.NodeState, step view.Step) {
-	s.actions = append(s.actions, markNode{Node: node.Object, Mark: view.Mark{Step: step, Since: s.s.Now.Truncate(time.Second)}})
+	s.actions = append(s.actions, markNode{Node: node.Object, Mark: view.Mark{Step: step, Since: s.s.Now.Truncate(time.Second)}, Now: s.s.Now})
 }
 
 // cordon begins the end of a node. Without an EC2 instance it cannot end.
@@ -138,6 +138,10 @@ func (s *shrinking) cordon(node *view.NodeState) {
 
 func (s *shrinking) end(node *view.NodeState) {
 	s.actions = append(s.actions, endNode{Group: s.group.Object, Node: node.Object, Instance: instanceID(node.Object), Now: s.s.Now, Outdated: s.s.View.Nominated.Outdated})
+	// AWS can take hours, because of a lifecycle hook. If the node was taken back just now, it has lost its mark.
+	if mark := view.MarkOf(node.Object); mark.Step == view.StepEnding && view.HoldLapses(node.Object, s.s.Now) {
+		s.actions = append(s.actions, markNode{Node: node.Object, Mark: mark, Now: s.s.Now})
+	}
 	s.again = sooner(s.again, s.s.Now.Add(pollNodes))
 }
 

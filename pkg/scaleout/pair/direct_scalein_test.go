@@ -82,6 +82,7 @@ func TestEmptyNodesEnd(t *testing.T) {
 		"it is not Ready":            {view.StepEmpty, day, func(c *calling) { c.group().Nodes[0].Ready = false }, inUse},
 		"it is new": {"", 0, func(c *calling) {
 			c.group().Nodes[0].Object.Annotations = map[string]string{v1alpha1.AnnotationScaleDownDisabled: "true", v1alpha1.AnnotationProtected: forClaim}
+			view.Hold(c.group().Nodes[0].Object, c.Now)
 			c.group().Nodes[0].ReadySince = c.Now.Add(-time.Minute)
 		}, ""},
 		"spec.min":              {view.StepEmpty, day, func(c *calling) { c.group().Object.Spec.Min = 1 }, ""},

@@ -88,7 +88,9 @@ func leaving(node *view.NodeState) {
 // mark says how far a node's end is, and since so long ago.
 func mark(node *view.NodeState, step view.Step, ago time.Duration) {
 	metav1.SetMetaDataAnnotation(&node.Object.ObjectMeta, v1alpha1.AnnotationScaleIn, view.Mark{Step: step, Since: epoch.Add(-ago)}.String())
-	node.Object.Spec.Unschedulable = view.MarkOf(node.Object).Cordons()
+	if node.Object.Spec.Unschedulable = view.MarkOf(node.Object).Cordons(); node.Object.Spec.Unschedulable {
+		view.Hold(node.Object, epoch)
+	}
 }
 
 // asked has something in flight since so long ago.
@@ -301,6 +303,7 @@ func TestUpdateOfIsTheLastOneOfOurs(t *testing.T) {
 func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 	protect := func(n *view.NodeState) {
 		n.Object.Annotations = map[string]string{v1alpha1.AnnotationScaleDownDisabled: "true", v1alpha1.AnnotationProtected: forClaim}
+		view.Hold(n.Object, epoch)
 	}
 	for name, test := range map[string]struct {
 		given func(*calling)

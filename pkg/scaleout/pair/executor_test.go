@@ -273,15 +273,18 @@ func TestSetDesiredKeepsTheIntent(t *testing.T) {
 }
 
 func TestProtect(t *testing.T) {
-	const ours, disabled = v1alpha1.AnnotationProtected, v1alpha1.AnnotationScaleDownDisabled
+	const ours, disabled, until = v1alpha1.AnnotationProtected, v1alpha1.AnnotationScaleDownDisabled, v1alpha1.AnnotationHeldUntil
+	const lease, cordoned = "2026-03-01T14:00:00Z", "cordoned 2026-03-01T12:00:00Z"
 	for name, test := range map[string]struct {
 		has  map[string]string
 		For  string
 		want map[string]string
 	}{
-		"a node":                     {nil, "claim", map[string]string{ours: "claim", disabled: "true"}},
-		"for another reason":         {map[string]string{ours: "claim", disabled: "true", "x": "y"}, "headroom", map[string]string{ours: "headroom", disabled: "true", "x": "y"}},
-		"no more":                    {map[string]string{ours: "claim", disabled: "true", "x": "y"}, "", map[string]string{"x": "y"}},
+		"a node":                     {nil, "claim", map[string]string{ours: "claim", disabled: "true", until: lease}},
+		"for another reason":         {map[string]string{ours: "claim", disabled: "true", "x": "y"}, "headroom", map[string]string{ours: "headroom", disabled: "true", until: lease, "x": "y"}},
+		"for longer":                 {map[string]string{ours: "claim", disabled: "true", until: "2026-03-01T12:30:00Z"}, "claim", map[string]string{ours: "claim", disabled: "true", until: lease}},
+		"no more":                    {map[string]string{ours: "claim", disabled: "true", until: lease, "x": "y"}, "", map[string]string{"x": "y"}},
+		"no more, but cordoned":      {map[string]string{ours: "claim", disabled: "true", until: lease, v1alpha1.AnnotationScaleIn: cordoned}, "", map[string]string{until: lease, v1alpha1.AnnotationScaleIn: cordoned}},
 		"someone else's is theirs":   {map[string]string{disabled: "true"}, "claim", map[string]string{disabled: "true"}},
 		"and is not taken away":      {map[string]string{disabled: "true"}, "", map[string]string{disabled: "true"}},
 		"nothing to take away is ok": {nil, "", nil},
@@ -289,7 +292,7 @@ func TestProtect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := apiWith(t, interceptor.Funcs{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: test.has}})
 			for range 2 {
-				if err := do(t, c, protect{Node: "n", For: test.For}, protect{Node: "gone", For: test.For}); err != nil {
+				if err := do(t, c, protect{Node: "n", For: test.For, Now: epoch}, protect{Node: "gone", For: test.For, Now: epoch}); err != nil {
 					t.Fatal(err)
 				}
 			}

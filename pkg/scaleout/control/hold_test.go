@@ -1,0 +1,54 @@
+package control
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
+)
+
+// A controller that dies leaves nodes that it has protected, or cordoned because they were empty. Nothing holds them
+// for longer than its lease; as long as it lives, nothing expires.
+func TestWhatADeadControllerHoldsExpires(t *testing.T) {
+	for name, test := range map[string]struct {
+		// nodes are there before the controller asks for any.
+		nodes int
+		held  func(*corev1.Node) bool
+	}{
+		"protected": {0, func(node *corev1.Node) bool { return node.Annotations[v1alpha1.AnnotationProtected] != "" }},
+		"cordoned":  {leastNodes + 1, func(node *corev1.Node) bool { return node.Spec.Unschedulable }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t, rand.New(rand.NewPCG(1, 7)))
+			h.resize(test.nodes)
+			node := h.untilHeld(test.held)
+			h.clock.Step(119 * time.Minute)
+			if view.HoldExpired(node, h.clock.Now()) {
+				t.Fatalf("it has expired within two hours: %v", node.Annotations)
+			}
+			h.clock.Step(2 * time.Minute)
+			if !view.HoldExpired(node, h.clock.Now()) {
+				t.Errorf("two hours after its controller has died, node %s is still held: %v", node.Name, node.Annotations)
+			}
+		})
+	}
+}
+
+// untilHeld runs the controller until it holds a node so, and lets it die then.
+func (h *history) untilHeld(held func(*corev1.Node) bool) *corev1.Node {
+	h.t.Helper()
+	for range 240 {
+		h.step(15 * time.Second)
+		for _, node := range all(h.world, &corev1.NodeList{}).Items {
+			if held(&node) {
+				return &node
+			}
+		}
+	}
+	h.t.Fatal("no node is held in an hour")
+	return nil
+}

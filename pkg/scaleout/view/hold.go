@@ -1,0 +1,69 @@
+package view
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mica-gpu/mica/api/v1alpha1"
+)
+
+// holdLease is how long a protection or a cordon holds after it was last renewed. Neither Cluster Autoscaler's
+// annotation nor a cordon ends by itself, and a node that is kept in vain can cost a hundred dollars an hour.
+const holdLease = 2 * time.Hour
+
+// Held reports whether the controller has protected or cordoned a node.
+func Held(node *corev1.Node) bool {
+	_, protected := node.Annotations[v1alpha1.AnnotationProtected]
+	return protected || MarkOf(node).Cordons()
+}
+
+// HoldExpired reports whether what the controller holds a node by has not been renewed in time. What has no time, or
+// one that cannot be read, has expired.
+func HoldExpired(node *corev1.Node, now time.Time) bool {
+	return Held(node) && !heldUntil(node).After(now)
+}
+
+// HoldLapses reports whether a hold is to be renewed, because less than half of its time is left. A time that is
+// further away than any renewal sets was written by a clock that went wrong, and is renewed, too.
+func HoldLapses(node *corev1.Node, now time.Time) bool {
+	left := heldUntil(node).Sub(now)
+	return left < holdLease/2 || left > holdLease+time.Minute
+}
+
+// Hold notes on a node that it is held for another lease.
+func Hold(node *corev1.Node, now time.Time) {
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationHeldUntil, now.Add(holdLease).UTC().Format(time.RFC3339))
+}
+
+// Unprotect takes a protection from a node. One of somebody else stays.
+func Unprotect(node *corev1.Node) {
+	if _, ours := node.Annotations[v1alpha1.AnnotationProtected]; ours {
+		delete(node.Annotations, v1alpha1.AnnotationProtected)
+		delete(node.Annotations, v1alpha1.AnnotationScaleDownDisabled)
+	}
+	if !Held(node) {
+		delete(node.Annotations, v1alpha1.AnnotationHeldUntil)
+	}
+}
+
+// Unmark takes the mark of its end from a node, and with it the cordon. A cordon of somebody else stays.
+func Unmark(node *corev1.Node) {
+	if MarkOf(node).Cordons() {
+		node.Spec.Unschedulable = false
+	}
+	delete(node.Annotations, v1alpha1.AnnotationScaleIn)
+	if !Held(node) {
+		delete(node.Annotations, v1alpha1.AnnotationHeldUntil)
+	}
+}
+
+// heldUntil is zero for a node that has no time.
+func heldUntil(node *corev1.Node) time.Time {
+	until, err := time.Parse(time.RFC3339, node.Annotations[v1alpha1.AnnotationHeldUntil])
+	if err != nil {
+		return time.Time{}
+	}
+	return until
+}
