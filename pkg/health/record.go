@@ -236,14 +236,33 @@ func (r Record) Like(fault Fault) (Fault, bool) {
 	return Fault{}, false
 }
 
-// Since takes over from another record of the GPU when a fault was first seen, if that was
-// earlier.
-func (r Record) Since(other Record) Record {
+// Merge adds what another process knows of the GPU. Of a fault that both have, the earlier start and the later end count. One
+// that only the other has is taken over if no level would report it, and it is later than what known, the faults that this
+// process has had, has of it: else this process has ended it.
+func (r Record) Merge(other, known Record) Record {
 	r.Faults = slices.Clone(r.Faults)
-	for i, fault := range r.Faults {
-		if known, found := other.Like(fault); found && known.Since.Before(fault.Since) && !known.Last.Before(fault.Since) {
-			r.Faults[i].Since = known.Since
+	for _, theirs := range other.Faults {
+		i := slices.IndexFunc(r.Faults, theirs.same)
+		if i < 0 {
+			if had, ended := known.Like(theirs); theirs.Unconfirmed && (!ended || theirs.Last.After(had.Last)) {
+				r.Faults = append(r.Faults, theirs)
+			}
+			continue
+		}
+		ours := &r.Faults[i]
+		if theirs.Since.Before(ours.Since) && !theirs.Last.Before(ours.Since) {
+			ours.Since = theirs.Since
+		}
+		if theirs.Severity == ours.Severity && theirs.Last.After(ours.Last) {
+			ours.Last, ours.Unconfirmed = theirs.Last, theirs.Unconfirmed
 		}
 	}
+	return r
+}
+
+// Known adds to the faults that a process has had those of a record, as they are there.
+func (r Record) Known(record Record) Record {
+	r.Faults = slices.DeleteFunc(slices.Clone(r.Faults), func(f Fault) bool { return slices.ContainsFunc(record.Faults, f.same) })
+	r.Faults = append(r.Faults, record.Faults...)
 	return r
 }

@@ -238,10 +238,10 @@ func TestTheTable(t *testing.T) {
 func TestSince(t *testing.T) {
 	mine := Record{}.Next(answers(ActionReset), rules, start.Add(time.Second))
 	other := Record{}.Next(answers(ActionReset), rules, start).Next(answers(ActionReset), rules, start.Add(time.Minute))
-	if got := mine.Since(other).Faults[0].Since; !got.Equal(start) {
+	if got := mine.Merge(other, Record{}).Faults[0].Since; !got.Equal(start) {
 		t.Errorf("got %v", got)
 	}
-	if got := other.Since(mine).Faults[0].Since; !got.Equal(start) {
+	if got := other.Merge(mine, Record{}).Faults[0].Since; !got.Equal(start) {
 		t.Errorf("got %v", got)
 	}
 }

@@ -50,17 +50,19 @@ func (m *Monitor) Load(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uuid, record := range kept.GPUs {
-		for i := range record.Faults {
-			if kept.BootID == m.BootID {
-				record.Faults[i].Last = time.Now().UTC().Truncate(time.Second)
-			} else {
+		for i, fault := range record.Faults {
+			switch {
+			case kept.BootID != m.BootID:
 				record.Faults[i].Unconfirmed = false
+			case !fault.Unconfirmed: // else Last is when the error came, which a repair has to be later than
+				record.Faults[i].Last = time.Now().UTC().Truncate(time.Second)
 			}
 		}
 		if kept.BootID != m.BootID {
 			record.Notes = nil
 		}
 		m.records[uuid] = record
+		m.filed[uuid] = health.Record{}.Known(record)
 	}
 	if kept.BootID == m.BootID && kept.Seen != nil {
 		m.seen = kept.Seen
@@ -83,21 +85,18 @@ func (m *Monitor) read() (kept file, err error) {
 	return kept, nil
 }
 
-// save keeps what is known: a GPU may be lost while no process looks. Of a fault that another plugin
-// process of a rolling update has seen earlier, that time counts: both publish the same.
-func (m *Monitor) save(ctx context.Context) {
+// save keeps what is known: a GPU may be lost while no process looks. It reports whether another plugin process of a rolling
+// update has written a fault that this one takes over.
+func (m *Monitor) save(ctx context.Context) (changed bool) {
 	other, err := m.read()
-	if err != nil {
+	if err != nil || other.BootID != m.BootID {
 		other = file{} // it is replaced
 	}
 	kept := file{BootID: m.BootID, GPUs: map[string]health.Record{}}
 	m.mu.Lock()
+	changed = m.merge(other.GPUs)
 	kept.Seen = maps.Clone(m.seen)
 	for uuid, record := range m.records {
-		if other.BootID == m.BootID {
-			record = record.Since(other.GPUs[uuid])
-			m.records[uuid] = record
-		}
 		if len(record.Faults)+len(record.Notes) > 0 || record.Resets.Persistent {
 			kept.GPUs[uuid] = record
 		} else if _, watched := m.gpus[uuid]; !watched {
@@ -112,4 +111,23 @@ func (m *Monitor) save(ctx context.Context) {
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "What is known of the GPUs' health would be lost by a restart", "file", m.File)
 	}
+	return changed
+}
+
+// merge takes over what another process has written, and reports whether that has other faults. It needs mu.
+func (m *Monitor) merge(written map[string]health.Record) (changed bool) {
+	for uuid, theirs := range written {
+		ours := m.records[uuid]
+		merged := ours.Merge(theirs, m.filed[uuid])
+		changed = changed || len(merged.Faults) != len(ours.Faults)
+		if len(merged.Faults) > 0 {
+			m.records[uuid] = merged
+		}
+	}
+	for uuid, record := range m.records {
+		if len(record.Faults) > 0 {
+			m.filed[uuid] = m.filed[uuid].Known(record)
+		}
+	}
+	return changed
 }

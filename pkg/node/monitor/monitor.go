@@ -98,6 +98,8 @@ type Monitor struct {
 	gpus map[string]*patient
 	// records are those of all GPUs that are known to have or have had faults, by UUID.
 	records map[string]health.Record
+	// filed are the faults that this process has read or written, also those that it has ended, by UUID.
+	filed map[string]health.Record
 	// seen are the GPUs as they were read last. unsaved tells that there are others than in the file.
 	seen    map[string]gpu.GPU
 	unsaved bool
@@ -132,7 +134,7 @@ type patient struct {
 
 // New returns a Monitor of no GPUs.
 func New(options Options) *Monitor {
-	return &Monitor{Options: options, wake: make(chan struct{}, 1), gpus: map[string]*patient{}, records: map[string]health.Record{}, seen: map[string]gpu.GPU{}}
+	return &Monitor{Options: options, wake: make(chan struct{}, 1), gpus: map[string]*patient{}, records: map[string]health.Record{}, filed: map[string]health.Record{}, seen: map[string]gpu.GPU{}}
 }
 
 // See tells which GPUs there are: those that were read, and those that could not be, by UUID.

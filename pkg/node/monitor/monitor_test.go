@@ -506,3 +506,47 @@ func TestGPUsThatCannotBeReadInAStall(t *testing.T) {
 		}
 	})
 }
+
+// In a rolling update two processes write the file. What only one has seen is kept by the other, and what one has ended does
+// not come back when the other writes it once more.
+func TestTwoProcessesWriteTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		options := Options{File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet, Tell: func(context.Context, Change) {}}
+		start := func() *Monitor {
+			m := New(options)
+			m.Load(t.Context())
+			m.See([]gpu.GPU{{UUID: "GPU-1"}}, nil)
+			return m
+		}
+		judge := func(m *Monitor, facts health.Facts) {
+			facts.Reach = health.Answers
+			m.judge(t.Context(), "GPU-1", facts)
+			m.save(t.Context())
+			time.Sleep(time.Second)
+		}
+		expect := func(m *Monitor, want int) {
+			t.Helper()
+			if got := len(m.Record("GPU-1").Faults); got != want {
+				t.Errorf("the process knows %d faults, want %d", got, want)
+			}
+		}
+		xid := health.Facts{Events: []health.Event{{XID: 119}}}
+		older, newer := start(), start()
+		judge(newer, xid)
+		judge(older, health.Facts{})
+		expect(older, 1)
+		expect(start(), 1)
+
+		judge(older, health.Facts{Restored: true})
+		time.Sleep(quiet)
+		judge(older, health.Facts{})
+		expect(older, 0)
+		newer.save(t.Context()) // it has not seen that the GPU was restored
+		judge(older, health.Facts{})
+		expect(older, 0)
+
+		judge(newer, xid)
+		judge(older, health.Facts{})
+		expect(older, 1)
+	})
+}

@@ -97,7 +97,7 @@ func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
 	}
 	m.watchStall(ctx, answered > 0)
 	if m.takeUnsaved() || changed {
-		m.save(ctx)
+		changed = m.save(ctx) || changed
 	}
 	return changed
 }
