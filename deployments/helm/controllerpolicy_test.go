@@ -261,6 +261,9 @@ func TestPodStatusPolicyKeepsPodsWithoutDevices(t *testing.T) {
 			s.InitContainers, s.Containers = s.Containers, plain
 		}, false},
 		"a claim": {func(s *corev1.PodSpec) { s.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} }, false},
+		"nothing, with the gate": {func(s *corev1.PodSpec) {
+			s.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "mica.gpu/serving"}}
+		}, false},
 	} {
 		for _, annotations := range []map[string]string{keptFor("1h0m0s", ""), {corev1.PodDeletionCost: "-2147483648"}} {
 			before := waiting()

@@ -174,19 +174,19 @@ func TestASickGPUEvicts(t *testing.T) {
 	must(t, err, "read the chart's policy")
 	shapes, _, err := unstructured.NestedMap(chart.Object, "spec", "shapes")
 	must(t, err, "read the chart's shapes")
-	rule := func(rule fields) *unstructured.Unstructured {
+	policyWith := func(rules ...any) *unstructured.Unstructured {
 		policy := s.policyOf(shapes)
-		must(t, unstructured.SetNestedSlice(policy.Object, []any{rule}, "spec", "health"), "write the policy")
+		must(t, unstructured.SetNestedSlice(policy.Object, rules, "spec", "health"), "write the policy")
 		return policy
 	}
 
-	name := s.createPolicy(rule(fields{"condition": "memory", "effect": "None"}))
+	name := s.createPolicy(policyWith(fields{"condition": "memory", "effect": "None"}))
 	must(t, sim.control.SetCondition(index, model.Condition{RemapFailed: true}), "wear the memory out")
 	must(t, sim.control.Inject(model.XID(index, 63)), "have the plugin ask now and not within a minute")
 	s.expectTaint(sick.name, "None")
 	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
 	s.expectTaint(sick.name, "NoSchedule")
-	name = s.createPolicy(rule(fields{"condition": "memory", "effect": "NoExecute"}))
+	name = s.createPolicy(policyWith(fields{"condition": "memory", "effect": "NoExecute"}))
 	eventually(t, startTimeout, "the pod of the sick GPU is evicted", func(ctx context.Context) error {
 		pod, err := s.pod(ctx, "patient")
 		if apierrors.IsNotFound(err) {
@@ -196,7 +196,11 @@ func TestASickGPUEvicts(t *testing.T) {
 	})
 
 	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
-	s.createPolicy(rule(fields{"condition": "recovery-action", "effect": "NoSchedule", "recovery": "Reset"}))
+	// An action is taken for that of the GPU's last XID, such as one of the test before.
+	s.createPolicy(policyWith(
+		fields{"condition": "recovery-action", "effect": "NoSchedule", "recovery": "Reset"},
+		fields{"condition": "xid", "effect": "NoSchedule", "recovery": "Reset"},
+	))
 	must(t, sim.control.SetCondition(index, model.Condition{RecoveryAction: "gpu-reset"}), "ask for a reset")
 	s.waitForNodeEventOf(corev1.EventTypeNormal, "GPUReset", sick.uuid)
 	if now := sim.gpu(sick).Condition; now != (model.Condition{}) {

@@ -55,7 +55,7 @@ func TestKEDAScalesWithoutAController(t *testing.T) {
 	d.waiting(0)
 	s.applyAsUser(s.printScaledObject("deployment/alone --profile realtime --model alone --max 3"))
 	t.Cleanup(d.unscale)
-	d.expectDecision("composite-metric", "1", 1) // held, so that the controller has answered
+	d.expectDecision("composite-metric", "0", 1)
 	s.stopControllers()
 	d.waiting(25)
 	d.expectReplicas(3)
