@@ -278,6 +278,8 @@ const (
 	MaxTemplateBytes = 512 << 10
 	// MaxInFlight is how many scale-ups of a group a status lists.
 	MaxInFlight = 100
+	// MaxUnusedBy is how many workloads that left nodes unused a status lists.
+	MaxUnusedBy = 32
 )
 
 // GPUNodeGroupStatus is what the controller knows of a group.
@@ -307,6 +309,18 @@ type GPUNodeGroupStatus struct {
 	//
 	// +optional
 	Unused int32 `json:"unused"`
+	// unusedBy are workloads for which a node had room, and whose pods the scheduler did not put there.
+	// For pods that such a workload makes anew, no further node is asked for until the given time. An
+	// entry goes when a newer pod of the workload gets a node, and a day after its time. Each is in the
+	// first group, by name, that could grow for its pods. To try again at once, remove the entry.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=workload
+	// +listMapKey=asks
+	// +kubebuilder:validation:MaxItems=32
+	UnusedBy []UnusedBy `json:"unusedBy,omitempty"`
 	// demand is how many nodes pending claims need beyond those that exist or are coming.
 	//
 	// +optional
@@ -440,6 +454,36 @@ type InFlight struct {
 	Target int32 `json:"target,omitempty"`
 	// since is when they were asked for.
 	Since metav1.Time `json:"since"`
+}
+
+// UnusedBy is a workload that left nodes unused.
+type UnusedBy struct {
+	// namespace of the workload.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// workload is the kind and the name of what makes the pods, such as CronJob/train or Deployment/llm.
+	// A pod that nothing makes is its own, such as Pod/train.
+	//
+	// +kubebuilder:validation:MaxLength=330
+	Workload string `json:"workload"`
+	// asks is the same for pods that ask the same of a node, so that a workload that has been changed
+	// gets a node at once.
+	//
+	// +kubebuilder:validation:MaxLength=16
+	Asks string `json:"asks"`
+	// nodes is how many nodes in a row were not used, such as 3.
+	Nodes int32 `json:"nodes"`
+	// since is when the last of them was found unused.
+	Since metav1.Time `json:"since"`
+	// until is when another node is asked for: an hour after since, twice as long after each further
+	// node, a day at most.
+	Until metav1.Time `json:"until"`
+	// message is what the scheduler said of the pod.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
 }
 
 // Backoff is why and how long a group does not grow.

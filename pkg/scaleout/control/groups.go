@@ -223,6 +223,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		InstanceType:       r.group.InstanceType,
 		Nodes:              int32(len(r.group.Nodes)),
 		Unused:             int32(r.unused),
+		UnusedBy:           r.pairing.UnusedBy,
 		Demand:             int32(r.demand),
 		InFlight:           r.pairing.InFlight[:min(len(r.pairing.InFlight), v1alpha1.MaxInFlight)],
 		ProviderMax:        r.group.ProviderMax,

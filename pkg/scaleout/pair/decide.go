@@ -15,10 +15,12 @@ func Decide(s Situation) Result {
 	result.Actions, result.Again = delays(&s)
 	result.Actions = append(result.Actions, strays(s.View)...)
 	demand := demanded(s.Decision)
+	unused := unusedBy(&s)
 	for i := range s.View.GroupStates {
 		group := &s.View.GroupStates[i]
 		out := modeFor(group).decide(&s, group, demand[group.Object.Name])
 		result.Actions = append(result.Actions, out.actions...)
+		out.status.UnusedBy = unused[group.Object.Name]
 		result.Status[group.Object.Name] = out.status
 		result.Again = sooner(result.Again, out.again)
 	}

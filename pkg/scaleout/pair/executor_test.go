@@ -311,7 +311,7 @@ func TestStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	cancel()
 	c := apiWith(t, interceptor.Funcs{})
-	err := (&Executor{Client: c}).Do(ctx, &Result{Actions: []Action{createPlaceholder{Pod: placeholderOf("p5", "a")}}})
+	err := (&Executor{Client: c}).Do(ctx, &Result{Status: map[string]GroupStatus{}, Actions: []Action{createPlaceholder{Pod: placeholderOf("p5", "a")}}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}

@@ -83,6 +83,8 @@ type GroupStatus struct {
 	// NotReady is the reason of Ready being false, with a sentence; empty: nothing of pairing is wrong.
 	NotReady, Message string
 	ScaleIn           ScaleIn
+	// UnusedBy are the workloads that left nodes unused.
+	UnusedBy []v1alpha1.UnusedBy
 }
 
 // ScaleIn is what becomes of a group's empty nodes.

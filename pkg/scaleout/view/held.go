@@ -24,12 +24,15 @@ func (r *reading) held() map[types.UID]scaleout.Hold {
 	for i := range r.claims.Items {
 		claims[types.NamespacedName{Namespace: r.claims.Items[i].Namespace, Name: r.claims.Items[i].Name}] = true
 	}
+	workloads := unusedBy(r.groups.Items)
 	held := map[types.UID]scaleout.Hold{}
 	for _, pod := range r.pods.pending {
 		if why := heldBy(pod, claims, r.nominated.Nodes[pod.UID] != ""); why != "" {
 			held[pod.UID] = scaleout.Hold{Why: why}
 		} else if why := unused(pod, r.Now); why != "" {
 			held[pod.UID] = scaleout.Hold{Why: why, Unused: true}
+		} else if why := workloads.hold(pod, r.Now); why != "" {
+			held[pod.UID] = scaleout.Hold{Why: why}
 		}
 	}
 	return held
@@ -76,12 +79,8 @@ func unused(pod *corev1.Pod, now time.Time) string {
 		if now.Sub(said.LastProbeTime.Time) < unusedAfter {
 			return ""
 		}
-		scheduler := "nothing"
-		if c := condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
-			scheduler = c.Message
-		}
 		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: mend that; another node is asked for after an hour, or when the pod is twice as old, a day at most",
-			unusedAfter, scheduler), excerpt.MaxEvent)
+			unusedAfter, schedulerSays(pod)), excerpt.MaxEvent)
 	case v1alpha1.ReasonNodeUnused:
 		since := said.LastTransitionTime.Time
 		if now.Before(since.Add(min(max(since.Sub(pod.CreationTimestamp.Time), unusedHold), unusedMost))) {
@@ -89,6 +88,14 @@ func unused(pod *corev1.Pod, now time.Time) string {
 		}
 	}
 	return ""
+}
+
+// schedulerSays is why the scheduler has found no node for the pod.
+func schedulerSays(pod *corev1.Pod) string {
+	if c := condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
+		return c.Message
+	}
+	return "nothing"
 }
 
 // missingClaim is what the pod calls a claim that is to be made of a template, and is not there;
