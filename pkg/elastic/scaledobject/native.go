@@ -67,7 +67,7 @@ func (o Options) modifiers(triggers []Trigger) *ScalingModifiers {
 		case triggerPossible, triggerPods:
 		case triggerQueue:
 			// KEDA counts messages, all others replicas.
-			ask = append(ask, fmt.Sprintf("%s / %d", o.otherwise(t.Name, fmt.Sprintf("%s * %d", triggerPods, o.Queue.Messages)), o.Queue.Messages))
+			ask = append(ask, fmt.Sprintf("%s / %d", o.otherwise(t.Name, fmt.Sprintf("(%s * %d)", triggerPods, o.Queue.Messages)), o.Queue.Messages))
 		case triggerLoad:
 			ask = append(ask, o.otherwise(t.Name, triggerPods))
 		case triggerHeld:

@@ -37,7 +37,7 @@ func TestAQueueIsCappedByTheDevices(t *testing.T) {
 			if got := spec.Triggers[0].Type; got != test.keda {
 				t.Errorf("the queue is read by %s, want %s", got, test.keda)
 			}
-			if got := spec.Advanced.ScalingModifiers.Formula; got != "min([max([(queue ?? pods * 5) / 5, held ?? pods]), possible ?? 8])" {
+			if got := spec.Advanced.ScalingModifiers.Formula; got != "min([max([(queue ?? (pods * 5)) / 5, held ?? pods]), possible ?? 8])" {
 				t.Errorf("the formula is %s", got)
 			}
 			var out strings.Builder
