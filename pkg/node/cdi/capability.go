@@ -16,6 +16,9 @@ import (
 // capsDriver is the name under which /proc/devices lists the capability devices.
 const capsDriver = "nvidia-caps"
 
+// capsDir is where containers find them.
+const capsDir = "/dev/nvidia-caps"
+
 // Partition are the edits that one MIG device adds: the device node of its GPU,
 // and the two capability devices that let a process use this partition of it
 // and no other.
@@ -61,13 +64,12 @@ func (e *Edits) capability(file string) (*cdispec.DeviceNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	devices := filepath.Join(e.roots.localProc(), "devices")
-	major, err := number(devices, capsDriver, 0)
+	major, err := e.capsMajor()
 	if err != nil {
 		return nil, err
 	}
 	node := &cdispec.DeviceNode{
-		Path:        fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor),
+		Path:        fmt.Sprintf("%s/nvidia-cap%d", capsDir, minor),
 		Type:        "c",
 		Major:       major,
 		Minor:       minor,
@@ -78,6 +80,10 @@ func (e *Edits) capability(file string) (*cdispec.DeviceNode, error) {
 		e.makeCapability(path, node)
 	}
 	return node, nil
+}
+
+func (e *Edits) capsMajor() (int64, error) {
+	return number(filepath.Join(e.roots.localProc(), "devices"), capsDriver, 0)
 }
 
 // makeCapability makes the node on the host, unless the driver is told to make none.

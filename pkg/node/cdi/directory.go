@@ -245,12 +245,9 @@ func (d *Directory) Claims() ([]types.UID, error) {
 // when there is none or it is damaged. Other errors may pass.
 func (d *Directory) Read(uid types.UID) (Claim, error) {
 	claim := Claim{UID: uid}
-	content, err := os.ReadFile(d.file(uid))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EISDIR) {
-		return claim, nil
-	}
+	content, err := d.content(uid)
 	if err != nil {
-		return claim, fmt.Errorf("read the CDI specification of claim %s: %w", uid, err)
+		return claim, err
 	}
 	var spec struct{ Annotations map[string]string }
 	if json.Unmarshal(content, &spec) == nil {
@@ -258,6 +255,31 @@ func (d *Directory) Read(uid types.UID) (Claim, error) {
 		claim.Record = spec.Annotations[annotationRecord]
 	}
 	return claim, nil
+}
+
+// Spec is the claim's specification, empty when there is none or it is damaged.
+func (d *Directory) Spec(uid types.UID) (cdispec.Spec, error) {
+	content, err := d.content(uid)
+	if err != nil {
+		return cdispec.Spec{}, err
+	}
+	var spec cdispec.Spec
+	if json.Unmarshal(content, &spec) != nil {
+		return cdispec.Spec{}, nil
+	}
+	return spec, nil
+}
+
+// content is that of a claim's specification, nil when there is none.
+func (d *Directory) content(uid types.UID) ([]byte, error) {
+	content, err := os.ReadFile(d.file(uid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EISDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the CDI specification of claim %s: %w", uid, err)
+	}
+	return content, nil
 }
 
 // prefix ends in a character that no driver name contains: the files of a

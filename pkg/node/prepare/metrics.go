@@ -23,15 +23,16 @@ const (
 	claimReleased     correction = "claim-released"
 	// claimPrepared: a claim whose record was lost with its copy was prepared anew.
 	claimPrepared correction = "claim-prepared"
-	// specRestored: a CDI file had vanished. specWithdrawn: its partition was destroyed by somebody else.
+	// specRestored: a CDI file had vanished. specReplaced: it was another driver's. specWithdrawn: its partition was destroyed by somebody else.
 	// specRemoved: it had no claim.
 	specRestored  correction = "cdi-restored"
+	specReplaced  correction = "cdi-replaced"
 	specWithdrawn correction = "cdi-withdrawn"
 	specRemoved   correction = "cdi-removed"
 )
 
 var corrections = []correction{
-	recordRestored, recordRemoved, preparationUndone, claimForgotten, claimReleased, claimPrepared, specRestored, specWithdrawn, specRemoved,
+	recordRestored, recordRemoved, preparationUndone, claimForgotten, claimReleased, claimPrepared, specRestored, specReplaced, specWithdrawn, specRemoved,
 }
 
 // corrected counts what was done, if it was.

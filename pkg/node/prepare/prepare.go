@@ -111,7 +111,11 @@ func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *r
 			return nil, false, err
 		}
 	}
-	if p.CDI.Has(claim.UID) {
+	fits, err := p.specFits(identify(claim), node)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A claim keeps its CDI file")
+	}
+	if fits {
 		return record.Devices, true, nil
 	}
 	if node == nil {

@@ -39,6 +39,8 @@ type Edits interface {
 	GPU(uuid string) (cdispec.ContainerEdits, error)
 	// Partition is a MIG device, named by its GPU and NVML's IDs.
 	Partition(uuid string, instance, compute int) (cdispec.ContainerEdits, error)
+	// Fit reports whether a specification that was made of these is still what containers need.
+	Fit(written cdispec.Spec) (bool, error)
 }
 
 // Locks serialises work on a key among goroutines and among processes: during

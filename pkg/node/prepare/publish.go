@@ -61,6 +61,25 @@ func (p *Preparer) writeSpec(record journal.Record, node *Node) error {
 	return p.CDI.Write(claim, common, devices)
 }
 
+// specFits reports whether the claim's CDI file is there and fits the installed driver, which can have been
+// replaced since the file was written. One that cannot be compared is left alone: the error says why.
+func (p *Preparer) specFits(claim cdi.Claim, node *Node) (fits bool, err error) {
+	if !p.CDI.Has(claim.UID) {
+		return false, nil
+	}
+	if node == nil {
+		return true, nil
+	}
+	written, err := p.CDI.Spec(claim.UID)
+	if err == nil {
+		fits, err = node.Edits.Fit(written)
+	}
+	if err != nil {
+		return true, fmt.Errorf("claim %s: compare its CDI file with the installed driver: %w", claim, err)
+	}
+	return fits, nil
+}
+
 // editsOf are those of the device, and of a client of its daemon.
 func editsOf(device journal.Device, node *Node) (cdispec.ContainerEdits, error) {
 	prepared, err := preparationOf(device.Shape)

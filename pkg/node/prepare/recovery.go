@@ -66,7 +66,7 @@ func (p *Preparer) ReconcileIn() (wait time.Duration, needed bool) {
 
 // reconcileRecord drops a record whose claim is gone, whose boot is over, or whose
 // preparation has ended halfway with the process that was at it, and restores a
-// CDI file that vanished.
+// CDI file that vanished or is another driver's.
 func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
 	if err != nil {
@@ -173,10 +173,14 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 		}
 		return errors.Join(unnoted, specWithdrawn.corrected(p.CDI.Remove(claim.UID)))
 	}
-	if p.CDI.Has(claim.UID) {
-		return nil
+	if !p.CDI.Has(claim.UID) {
+		return specRestored.corrected(p.writeSpec(record, node))
 	}
-	return specRestored.corrected(p.writeSpec(record, node))
+	if fits, err := p.specFits(claim, node); err != nil || fits {
+		return err
+	}
+	klog.FromContext(ctx).Info("Writing a claim's CDI file anew for the NVIDIA driver that is installed now", "claim", klog.KRef(claim.Namespace, claim.Name), "uid", claim.UID)
+	return specReplaced.corrected(p.writeSpec(record, node))
 }
 
 // reconcileOrphan handles a CDI file without a record or a copy of it, both of
