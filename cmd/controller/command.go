@@ -16,6 +16,6 @@ func newCommand() *cobra.Command {
 	f.addCluster(command.Flags())
 	f.addScaleOut(command.Flags())
 	f.addKEDA(command.Flags())
-	command.AddCommand(release.NewCommand(version()), newPauseCommand())
+	command.AddCommand(release.NewCommand(version()), newPauseCommand(), newReleaseCommand())
 	return command
 }

@@ -44,13 +44,18 @@ type flags struct {
 	healthPort, metricsPort int
 }
 
+// addAPI adds what is needed to reach the API server.
+func (f *flags) addAPI(set *pflag.FlagSet) {
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
+	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
+	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
+}
+
 // addCluster adds what is needed to work in a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller, and of its lease. Required.")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
-	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
-	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
+	f.addAPI(set)
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "Work only while holding the lease, so that of several replicas one works.")
 	set.StringVar(&f.leaseName, "leader-elect-resource-name", "mica-controller", "Name of the lease.")
 	set.DurationVar(&f.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long another replica waits for a leader that is silent.")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +37,7 @@ func objects[T any](t *testing.T, kind string, args ...string) []T {
 	return found
 }
 
-// podTemplates are those of the plugin, the MPS supervisor and the controller.
+// podTemplates are those of the plugin, the MPS supervisor, the controller and the Job that releases nodes.
 func podTemplates(t *testing.T, args ...string) []corev1.PodTemplateSpec {
 	t.Helper()
 	var templates []corev1.PodTemplateSpec
@@ -46,7 +47,10 @@ func podTemplates(t *testing.T, args ...string) []corev1.PodTemplateSpec {
 	for _, deployment := range objects[appsv1.Deployment](t, "Deployment", args...) {
 		templates = append(templates, deployment.Spec.Template)
 	}
-	if len(templates) != 3 {
+	for _, job := range objects[batchv1.CronJob](t, "CronJob", args...) {
+		templates = append(templates, job.Spec.JobTemplate.Spec.Template)
+	}
+	if len(templates) != 4 {
 		t.Fatalf("got %d kinds of pods", len(templates))
 	}
 	return templates

@@ -52,6 +52,7 @@ var floors = map[string]int{
 	"pkg/scaleout/pair":       7,
 	"pkg/scaleout/ready":      7,
 	"pkg/scaleout/handover":   7,
+	"pkg/scaleout/leftover":   7,
 	"pkg/scaleout/explain":    7,
 	"pkg/scaleout/view":       6,
 	"pkg/scaleout/headroom":   5,

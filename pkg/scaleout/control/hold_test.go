@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/leftover"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
@@ -31,7 +32,10 @@ func TestWhatADeadControllerHoldsExpires(t *testing.T) {
 				t.Fatalf("it has expired within two hours: %v", node.Annotations)
 			}
 			h.clock.Step(2 * time.Minute)
-			if !view.HoldExpired(node, h.clock.Now()) {
+			if err := leftover.Nodes(t.Context(), h.client, h.clock.Now(), true); err != nil {
+				t.Fatal(err)
+			}
+			if node := h.node(node.Name); view.Held(node) || test.held(node) || node.Annotations[v1alpha1.AnnotationScaleDownDisabled] != "" {
 				t.Errorf("two hours after its controller has died, node %s is still held: %v", node.Name, node.Annotations)
 			}
 		})

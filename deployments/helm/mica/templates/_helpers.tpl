@@ -197,6 +197,28 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: controller
 {{- end -}}
 
+{{/* Names and labels of the Job that takes back what no controller renews. */}}
+{{- define "mica.releaseName" -}}
+{{- printf "%s-release" (include "mica.controllerName" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The values of an earlier chart, which helm upgrade --reuse-values keeps, have none. */}}
+{{- define "mica.releaseSchedule" -}}
+{{- dig "release" "schedule" "17 * * * *" .Values.controller -}}
+{{- end -}}
+
+{{- define "mica.releaseClusterName" -}}
+{{- printf "%s-release" (include "mica.controllerClusterName" .) -}}
+{{- end -}}
+
+{{- define "mica.releaseSelectorLabels" -}}
+{{ include "mica.controllerSelectorLabels" . | replace "component: controller" "component: release" }}
+{{- end -}}
+
+{{- define "mica.releaseLabels" -}}
+{{ include "mica.controllerLabels" . | replace "component: controller" "component: release" }}
+{{- end -}}
+
 {{- define "mica.controllerLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "mica.controllerSelectorLabels" . }}
