@@ -160,6 +160,9 @@ func (e *edits) Partition(string, int, int) (cdispec.ContainerEdits, error) {
 	return cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidia-caps/nvidia-cap12"}}}, nil
 }
 
+// Fit implements prepare.Edits. The driver stays the same.
+func (*edits) Fit(cdispec.Spec) (bool, error) { return true, nil }
+
 // intervals notes the time-slices that were set.
 type intervals struct {
 	mu   sync.Mutex

@@ -74,6 +74,9 @@ func (noContainers) Partition(string, int, int) (cdispec.ContainerEdits, error) 
 	return cdispec.ContainerEdits{}, errNoContainers
 }
 
+// Fit implements prepare.Edits. The driver stays the same.
+func (noContainers) Fit(cdispec.Spec) (bool, error) { return true, nil }
+
 // opener is Options.Open of the driver.
 func opener(machine, node string) func(context.Context) (driver.Hardware, error) {
 	return func(context.Context) (driver.Hardware, error) {
