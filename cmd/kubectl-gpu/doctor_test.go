@@ -40,10 +40,15 @@ import (
 type facility struct {
 	err   error
 	gates map[string]bool
+	// mutates: it serves MutatingAdmissionPolicies.
+	mutates bool
 }
 
 func (f facility) Version(context.Context) (string, error) { return "v1.37.1", f.err }
 func (f facility) Resources(_ context.Context, groupVersion string) ([]string, error) {
+	if groupVersion == "admissionregistration.k8s.io/v1" && f.mutates {
+		return []string{"validatingadmissionpolicies", "mutatingadmissionpolicies"}, nil
+	}
 	return map[string][]string{
 		"resource.k8s.io/v1": {"resourceslices"},
 		"mica.gpu/v1alpha1":  {"gpupolicies", "gpunodes", "gpunodegroups", "gpuheadrooms", "gpubudgets"},
@@ -107,7 +112,9 @@ func troubled() []client.Object {
 	everywhere := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: resourceapi.DeviceTaintRuleSpec{DeviceSelector: &resourceapi.DeviceTaintSelector{}}}
 	burnIn := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "vms", Name: "burn-in"}}
 	burnIn.Spec.Template.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("two")}}
-	objects := []client.Object{burnIn, &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "h100"}}, node, slice, lease, machine, template, kueue, everywhere}
+	runner := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cluster-autoscaler"}}
+	runner.Spec.Template.Spec.Containers = []corev1.Container{{Image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1.35.0"}}
+	objects := []client.Object{runner, &v1alpha1.GPUBudget{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, burnIn, &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "h100"}}, node, slice, lease, machine, template, kueue, everywhere}
 	for _, name := range []string{"a", "b"} {
 		scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: name}}
 		scaler.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "llm"}
@@ -121,13 +128,20 @@ func TestDoctorReadsWhatItLooksAt(t *testing.T) {
 	if exitCode(err) != exitNo {
 		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
-	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "daemonset-claims", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock"} {
+	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "daemonset-claims", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock", "autoscaler-new-pods"} {
 		if !strings.Contains(out, "("+check+")") {
 			t.Errorf("%s found nothing:\n%s", check, out)
 		}
 	}
 	if strings.Contains(out, "Not seen") {
 		t.Errorf("something was not seen:\n%s", out)
+	}
+}
+
+func TestDoctorKnowsMutatingAdmission(t *testing.T) {
+	out, err := examined(t, facility{mutates: true}, nothing, troubled())
+	if exitCode(err) != exitNo || strings.Contains(out, "autoscaler-new-pods") {
+		t.Errorf("exit code %d:\n%s", exitCode(err), out)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -68,7 +69,7 @@ func (s *survey) facts(ctx context.Context, o surveyOptions) (*doctor.Facts, err
 
 func (s *survey) served(ctx context.Context, f *doctor.Facts) {
 	f.Served = map[string]bool{}
-	for _, version := range []string{resourceapi.SchemeGroupVersion.String(), v1alpha1.GroupVersion.String()} {
+	for _, version := range []string{resourceapi.SchemeGroupVersion.String(), v1alpha1.GroupVersion.String(), admissionv1.SchemeGroupVersion.String()} {
 		resources, err := s.server.Resources(ctx, version)
 		note(f, doctor.KindDiscovery, err)
 		for _, resource := range resources {
@@ -138,6 +139,9 @@ func (s *survey) mica(ctx context.Context, f *doctor.Facts) {
 	})
 	s.each(ctx, f, doctor.KindHeadrooms, func() client.ObjectList { return &v1alpha1.GPUHeadroomList{} }, func(object runtime.Object) {
 		f.Headrooms = append(f.Headrooms, *object.(*v1alpha1.GPUHeadroom))
+	})
+	s.each(ctx, f, doctor.KindBudgets, func() client.ObjectList { return &v1alpha1.GPUBudgetList{} }, func(object runtime.Object) {
+		f.Budgets = append(f.Budgets, object.(*v1alpha1.GPUBudget).Name)
 	})
 }
 

@@ -48,6 +48,15 @@ func autoscalerChecks() []Check {
 		Source:   "kubernetes/autoscaler#7947",
 		needs:    []Kind{KindDeployments, KindGroups, KindTaintRules},
 		find:     autoscalerTaintRules,
+	}, {
+		Name:     "autoscaler-new-pods",
+		Severity: Warning,
+		Looks:    autoscaler.FlagNewPods + " of Cluster Autoscaler's Deployment, where there are GPUBudgets and the API server serves no MutatingAdmissionPolicy",
+		Why:      "Before Kubernetes 1.36, the controller annotates pods under a budget only after they were made. Until then, Cluster Autoscaler can add a node that no budget bounds.",
+		Fix:      `kubectl --namespace NAMESPACE patch deployment DEPLOYMENT --type=json --patch '[{"op":"add","path":"/spec/template/spec/containers/INDEX/COMMAND/-","value":"` + autoscaler.FlagNewPods + "=" + newPodsWait.String() + `"}]'`,
+		Source:   "kubernetes/autoscaler, config/flags/flags.go; docs on budgets, Budgets and Cluster Autoscaler",
+		needs:    []Kind{KindDiscovery, KindDeployments, KindGroups, KindBudgets},
+		find:     autoscalerNewPods,
 	}}
 }
 
@@ -82,7 +91,14 @@ func imageName(image string) string {
 }
 
 func (r runner) names() map[string]string {
-	return map[string]string{"NAMESPACE": r.Namespace, "DEPLOYMENT": r.Deployment.Name, "CONTAINER": r.Container.Name, "INDEX": strconv.Itoa(r.index)}
+	// The flags are in one of two lists, and a patch adds only to one that is there.
+	list := "command"
+	if len(r.Args) > 0 {
+		list = "args"
+	}
+	return map[string]string{
+		"NAMESPACE": r.Namespace, "DEPLOYMENT": r.Deployment.Name, "CONTAINER": r.Container.Name, "INDEX": strconv.Itoa(r.index), "COMMAND": list,
+	}
 }
 
 // paired are the groups that Cluster Autoscaler makes grow.
@@ -94,6 +110,11 @@ func (f *Facts) paired() []*v1alpha1.GPUNodeGroup {
 		}
 	}
 	return groups
+}
+
+// grows reports whether Mica adds nodes to any group.
+func (f *Facts) grows() bool {
+	return slices.ContainsFunc(f.Groups, func(group v1alpha1.GPUNodeGroup) bool { return group.Spec.Pairing != v1alpha1.PairingObserve })
 }
 
 var tag = regexp.MustCompile(`:v?(\d+\.\d+(\.\d+)?)`)
@@ -126,8 +147,7 @@ func autoscalerVersion(f *Facts) []Finding {
 // autoscalerTaintRules has one finding for all rules: a cordoned node has one per kind of device.
 func autoscalerTaintRules(f *Facts) []Finding {
 	runners := f.runners()
-	grows := func(group v1alpha1.GPUNodeGroup) bool { return group.Spec.Pairing != v1alpha1.PairingObserve }
-	if len(runners) == 0 || slices.ContainsFunc(f.Groups, grows) {
+	if len(runners) == 0 || f.grows() {
 		return nil
 	}
 	var rules []string
@@ -182,7 +202,7 @@ func autoscalerClocks(f *Facts) []Finding {
 	}
 	for _, r := range runners {
 		for _, flag := range []string{autoscaler.FlagProvision, autoscaler.FlagStartup} {
-			if wait := r.duration(flag); wait < longest {
+			if wait := r.duration(flag, defaultWait); wait < longest {
 				found = append(found, r.short(flag, wait, longest, outlasted))
 			}
 		}
@@ -207,11 +227,6 @@ func (r runner) short(flag string, wait, longest time.Duration, outlasted bool) 
 		finding.Message = fmt.Sprintf("%s of Cluster Autoscaler is %s, and a node has taken longer than Cluster Autoscaler waits. It may take %s by its GPUNodeGroup's provisionTimeout.",
 			flag, short(wait), short(longest))
 	}
-	// In which of the two lists the flags are, and whether one is there.
-	finding.names["COMMAND"] = "command"
-	if len(r.Args) > 0 {
-		finding.names["COMMAND"] = "args"
-	}
 	finding.names["FLAG"], finding.names["DURATION"] = flag, short(longest+margin)
 	return finding
 }
@@ -228,9 +243,30 @@ func short(d time.Duration) string {
 	return text
 }
 
+// newPodsWait is enough for the controller to annotate some thousand pods that are made at once.
+const newPodsWait = 30 * time.Second
+
+func autoscalerNewPods(f *Facts) []Finding {
+	if len(f.Budgets) == 0 || !f.grows() || f.Served["admissionregistration.k8s.io/v1 mutatingadmissionpolicies"] {
+		return nil
+	}
+	var found []Finding
+	for _, r := range f.runners() {
+		if wait := r.duration(autoscaler.FlagNewPods, 0); wait < newPodsWait {
+			found = append(found, Finding{
+				Object: "deployment/" + r.Deployment.Name,
+				Message: fmt.Sprintf("%s of Cluster Autoscaler is %s, and has to be %s or longer for GPUBudgets: Kubernetes %s serves no MutatingAdmissionPolicy.",
+					autoscaler.FlagNewPods, short(wait), newPodsWait, f.Version),
+				names: r.names(),
+			})
+		}
+	}
+	return found
+}
+
 // duration is that of a flag, and the last one counts.
-func (r runner) duration(flag string) time.Duration {
-	wait := defaultWait
+func (r runner) duration(flag string, byDefault time.Duration) time.Duration {
+	wait := byDefault
 	arguments := slices.Concat(r.Command, r.Args)
 	for i, argument := range arguments {
 		// Go's flags have one dash or two, and the value in the same argument or in the next.

@@ -197,7 +197,7 @@ var traps = map[string]trap{
 		"autoscaler-clocks", Info, "deployment/cluster-autoscaler", "is 20m, and a node may take 30m", `"path":"/spec/template/spec/containers/0/command/-","value":"--max-node-startup-time=35m"`},
 	"clocks that were too short": {func(f *Facts) {
 		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
-		autoscalerOf(f).Command, autoscalerOf(f).Args = nil, []string{"--max-node-startup-time=1h"}
+		autoscalerOf(f).Command, autoscalerOf(f).Args = nil, []string{"--max-node-startup-time=1h", "--new-pod-scale-up-delay=30s"}
 	}, "autoscaler-clocks", Warning, "deployment/cluster-autoscaler", "is 15m, and a node has taken longer", `containers/0/args/-","value":"--max-node-provision-time=35m"`},
 	"clocks of an autoscaler that nobody sees": {func(f *Facts) {
 		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
@@ -216,6 +216,12 @@ var traps = map[string]trap{
 		f.Groups = nil
 		f.TaintRules = append(f.TaintRules, taintRule("also", ptr.To("gpu-1"), resourceapi.DeviceTaintEffectNoExecute))
 	}, "autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "DeviceTaintRule also and 1 more keep claims", "delete the DeviceTaintRule also when"},
+	"pods that an autoscaler sees before the controller": {atOnce,
+		"autoscaler-new-pods", Warning, "deployment/cluster-autoscaler", "is 0s", `"path":"/spec/template/spec/containers/0/command/-","value":"--new-pod-scale-up-delay=30s"`},
+	"pods that an autoscaler sees too early, beside pairing direct": {func(f *Facts) {
+		f.Groups[0].Spec.Pairing, f.TaintRules = v1alpha1.PairingDirect, nil
+		autoscalerOf(f).Args = []string{"--new-pod-scale-up-delay", "29s"}
+	}, "autoscaler-new-pods", Warning, "deployment/cluster-autoscaler", "is 29s, and has to be 30s or longer", `containers/0/args/-","value":"--new-pod-scale-up-delay=30s"`},
 	"two autoscalers": {func(f *Facts) { f.Scalers = append(f.Scalers, Scaler{"serving", "byhand", "Deployment/llm"}) },
 		"two-autoscalers", Error, "deployment/llm", "byhand and keda-hpa-llm in namespace serving", "kubectl --namespace serving delete horizontalpodautoscaler byhand"},
 	"a rule for all devices": {func(f *Facts) {
@@ -241,10 +247,20 @@ func pluginHas(f *Facts, name corev1.ResourceName) {
 	f.Nodes[0].Status.Capacity = corev1.ResourceList{name: resource.MustParse("8")}
 }
 
+// without is a list without a word.
+func without(list []string, word string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == word })
+}
+
 func addNode(f *Facts, node *corev1.Node) {
 	f.Nodes = append(f.Nodes, *node)
 	f.AddSlice(slice(node.Name, node.Name, 1, 1))
 	f.AddPod(pluginPod(node.Name, true))
+}
+
+// atOnce has Cluster Autoscaler see new pods at once.
+func atOnce(f *Facts) {
+	autoscalerOf(f).Command = without(autoscalerOf(f).Command, "--new-pod-scale-up-delay=30s")
 }
 
 func autoscalerOf(f *Facts) *corev1.Container {
@@ -363,6 +379,22 @@ func TestPatience(t *testing.T) {
 			others := taintRule("others", ptr.To("tpu-1"), resourceapi.DeviceTaintEffectNoExecute)
 			others.Spec.DeviceSelector.Driver = ptr.To("tpu.google.com")
 			f.Groups, f.TaintRules = nil, []resourceapi.DeviceTaintRule{others, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute)}
+		},
+		"pods that admission keeps": func(f *Facts) {
+			atOnce(f)
+			f.Served["admissionregistration.k8s.io/v1 mutatingadmissionpolicies"] = true
+		},
+		"new pods without a budget": func(f *Facts) {
+			atOnce(f)
+			f.Budgets = nil
+		},
+		"new pods where Mica asks for no node": func(f *Facts) {
+			atOnce(f)
+			f.Groups[0].Spec.Pairing, f.TaintRules = v1alpha1.PairingObserve, nil
+		},
+		"new pods without an autoscaler that is seen": func(f *Facts) {
+			atOnce(f)
+			f.Deployments = f.Deployments[:1]
 		},
 		"a rule where Mica adds the nodes itself": func(f *Facts) { f.Groups[0].Spec.Pairing = v1alpha1.PairingDirect },
 		"a clock within a second":                 func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },

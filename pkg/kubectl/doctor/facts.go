@@ -34,6 +34,7 @@ const (
 	KindPolicies    Kind = "gpupolicies"
 	KindGPUNodes    Kind = "gpunodes"
 	KindHeadrooms   Kind = "gpuheadrooms"
+	KindBudgets     Kind = "gpubudgets"
 )
 
 // Facts are what the checks look at. Lists of what is large are reduced while they are read: see
@@ -45,8 +46,8 @@ type Facts struct {
 	Now time.Time
 	// Version of the API server, such as v1.37.1.
 	Version string
-	// Served has every version of resource.k8s.io and mica.gpu with its resources, such as
-	// "resource.k8s.io/v1 resourceslices".
+	// Served has the resources of resource.k8s.io, mica.gpu and admissionregistration.k8s.io in the versions
+	// that the checks look at, such as "resource.k8s.io/v1 resourceslices".
 	Served map[string]bool
 	// Lacking are the fields of mica.gpu that the API server does not know, as package crd has them.
 	Lacking []string
@@ -70,6 +71,8 @@ type Facts struct {
 	Policies          []v1alpha1.GPUPolicy
 	GPUNodes          []v1alpha1.GPUNode
 	Headrooms         []v1alpha1.GPUHeadroom
+	// Budgets are the names of GPUBudgets.
+	Budgets []string
 
 	// Unseen says why a kind could not be read, in a few words.
 	Unseen map[Kind]string

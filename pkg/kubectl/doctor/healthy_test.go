@@ -18,7 +18,7 @@ var (
 	early = metav1.NewTime(now.Add(-time.Hour))
 )
 
-// healthy is a cluster without a trap: a node group of EKS with one node.
+// healthy is a cluster without a trap: a node group of EKS with one node, and a budget that no admission upholds.
 func healthy() *Facts {
 	f := &Facts{
 		Driver: "gpu.nvidia.com", Now: now, Version: "v1.37.1", Served: map[string]bool{"resource.k8s.io/v1 resourceslices": true},
@@ -28,6 +28,7 @@ func healthy() *Facts {
 		Policies:   []v1alpha1.GPUPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "mica"}}},
 		GPUNodes:   []v1alpha1.GPUNode{{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}},
 		Headrooms:  []v1alpha1.GPUHeadroom{{ObjectMeta: metav1.ObjectMeta{Name: "warm"}, Status: v1alpha1.GPUHeadroomStatus{Conditions: conditions(v1alpha1.ConditionReady, "True", v1alpha1.ReasonKept)}}},
+		Budgets:    []string{"team-a"},
 		Scalers:    []Scaler{{"serving", "keda-hpa-llm", "Deployment/llm"}, {"serving", "web", "Deployment/web"}, {"other", "web", "Deployment/llm"}},
 		Kueue:      []Mapping{{"gpu-memory", "memory", "gpu.nvidia.com"}, {"tpu", "cores", "tpu.google.com"}},
 		TaintRules: []resourceapi.DeviceTaintRule{taintRule("cordon", ptr.To("gpu-1"), resourceapi.DeviceTaintEffectNoSchedule)},
@@ -40,7 +41,7 @@ func healthy() *Facts {
 		deployment("mica", "mica-controller", map[string]string{"app.kubernetes.io/name": "mica", "app.kubernetes.io/component": "controller"}, corev1.Container{Name: "controller"}),
 		deployment("kube-system", "cluster-autoscaler", nil, corev1.Container{
 			Name: "ca", Image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1.36.2",
-			Command: []string{"./cluster-autoscaler", "--max-node-provision-time=35m", "-max-node-startup-time", "35m"},
+			Command: []string{"./cluster-autoscaler", "--max-node-provision-time=35m", "-max-node-startup-time", "35m", "--new-pod-scale-up-delay=30s"},
 		}),
 	}
 	f.AddSlice(slice("gpu-1-a", "gpu-1", 1, 2))

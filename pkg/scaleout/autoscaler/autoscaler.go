@@ -100,6 +100,9 @@ const (
 	FlagStartup   = "--max-node-startup-time"
 )
 
+// FlagNewPods is how old a pod has to be before Cluster Autoscaler adds a node for it, by default 0s.
+const FlagNewPods = "--new-pod-scale-up-delay"
+
 // codeTimeout is the code of a backoff after FlagProvision has passed (FailedScaleUpReason Timeout).
 const codeTimeout = "timeout"
 
