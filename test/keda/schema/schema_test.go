@@ -111,7 +111,7 @@ func TestMistakesAreFound(t *testing.T) {
 		"a misspelt field of HPA":    {"stabilizationWindowSeconds: 300", "stabilisationWindowSeconds: 300", "stabilisationWindowSeconds"},
 		"text where a number is":     {"pollingInterval: 30", `pollingInterval: "30"`, "spec.pollingInterval"},
 		"a number where text is":     {`threshold: "1"`, "threshold: 1", "threshold"},
-		"another word":               {"behavior: currentReplicas", "behavior: keep", "spec.fallback.behavior"},
+		"another word":               {"behavior: scalingModifiers", "behavior: keep", "spec.fallback.behavior"},
 		"fewer at most than atleast": {"minReplicaCount: 1", "minReplicaCount: 9", "minReplicaCount must be less than or equal to maxReplicaCount"},
 		"no target":                  {"  scaleTargetRef:\n    apiVersion: apps/v1\n    kind: Deployment\n    name: llm\n", "", "spec.scaleTargetRef"},
 	} {
