@@ -209,7 +209,7 @@ func TestAGroupWhoseNodesWithholdTheirGPUsIsLeftAlone(t *testing.T) {
 		t.Fatalf("the group has %d nodes, want the one that was tried", got)
 	}
 	w.expectCondition("g6", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonWithheld)
-	w.expectCondition("g6", v1alpha1.ConditionInBackoff, metav1.ConditionTrue, v1alpha1.ReasonScaleUpFailed)
+	w.expectCondition("g6", v1alpha1.ConditionInBackoff, metav1.ConditionTrue, v1alpha1.ReasonNodeIncomplete)
 	conditions := all(w, &corev1.PodList{}).Items[0].Status.Conditions
 	if !slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
 		return c.Reason == "GPUScaleUpBlocked" && strings.Contains(c.Message, w.withhold)

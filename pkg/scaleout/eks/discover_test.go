@@ -46,13 +46,13 @@ func TestGroupsWithGPUsAreDiscovered(t *testing.T) {
 				{Key: "drain", Value: "b", Effect: corev1.TaintEffectNoExecute},
 				{Key: "team", Value: "a", Effect: corev1.TaintEffectNoSchedule},
 			}},
-			Min: 1, Max: &most[0], Pairing: v1alpha1.PairingPlaceholder, CapacityType: "SPOT",
+			Min: 1, Max: &most[0], Pairing: v1alpha1.PairingObserve, CapacityType: "SPOT",
 		},
 	}, {
 		ObjectMeta: metav1.ObjectMeta{Name: "gpus", Labels: map[string]string{v1alpha1.LabelDiscovered: "eks"}},
 		Spec: v1alpha1.GPUNodeGroupSpec{
 			Provider:     v1alpha1.NodeGroupProvider{EKS: &v1alpha1.EKSNodegroup{Cluster: "one", Nodegroup: "gpus"}},
-			InstanceType: "p5.48xlarge", Max: &most[1], Pairing: v1alpha1.PairingPlaceholder,
+			InstanceType: "p5.48xlarge", Max: &most[1], Pairing: v1alpha1.PairingObserve,
 		},
 	}}
 	if diff := cmp.Diff(want, groups); diff != "" {
