@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Labels, annotations and taints that the controller writes or reads.
+// Labels, annotations and taints that Mica writes or reads.
 const (
 	// LabelNodeGroup is on placeholders, with the GPUNodeGroup for which they are.
 	LabelNodeGroup = "mica.gpu/node-group"
@@ -42,6 +42,11 @@ const (
 	// claims away. AnnotationGPUFaults has all faults of the node's GPUs, as JSON.
 	ConditionGPUsHealthy = "mica.gpu/GPUsHealthy"
 	AnnotationGPUFaults  = "mica.gpu/gpu-faults"
+
+	// AnnotationRepaired is the prefix of an annotation that an administrator sets on a node, before the UUID of one of its
+	// GPUs. The value is the time, as in RFC 3339, at which the GPU was repaired: faults from before it that no driver
+	// reports as over end.
+	AnnotationRepaired = "repaired.mica.gpu/"
 
 	// ConditionScaleUp is of pending pods: whether and by what they get a node.
 	ConditionScaleUp = "mica.gpu/ScaleUp"

@@ -162,6 +162,8 @@ type Facts struct {
 	// Restored tells that what was wrong before can be over: the GPU came back, its driver was
 	// loaded anew, or the machine has started.
 	Restored bool
+	// Repaired is when an administrator had repaired the GPU, zero for never.
+	Repaired time.Time
 }
 
 // Fault is something wrong with a GPU.
@@ -177,7 +179,8 @@ type Fault struct {
 	// Since is when it was first seen, Last when it was last seen to last.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
-	// Unconfirmed tells that no level says whether it lasts: it ends after the GPU was Restored.
+	// Unconfirmed tells that no level says whether it lasts: it ends after the GPU was Restored, or once an
+	// administrator has Repaired it.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 

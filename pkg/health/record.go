@@ -62,7 +62,10 @@ func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 	}
 	next.look(facts, now)
 	next.Faults = slices.DeleteFunc(next.Faults, func(f Fault) bool {
-		return facts.Reach == Answers && !f.Unconfirmed && now.Sub(f.Last) >= rules.Quiet
+		if f.Unconfirmed {
+			return f.Last.Before(facts.Repaired)
+		}
+		return facts.Reach == Answers && now.Sub(f.Last) >= rules.Quiet
 	})
 	if len(next.Faults) == 0 {
 		next.Resets = Resets{Persistent: r.Resets.Persistent}
@@ -188,7 +191,8 @@ func (r *Record) fabric(fabric FabricHealth, now time.Time) {
 }
 
 // add notes a fault, or that it lasts. The first cause is the one that is told; it gets worse, but
-// not better, and a milder one neither ends it nor makes it last.
+// not better, and a milder one neither ends it nor makes it last. Of two that no level reports the later counts, because a
+// repair has to be later than both.
 func (r *Record) add(fault Fault, now time.Time) {
 	fault.Since, fault.Last = now, now
 	for i, known := range r.Faults {
@@ -201,7 +205,7 @@ func (r *Record) add(fault Fault, now time.Time) {
 			r.Faults[i] = fault
 			return
 		}
-		if fault.Severity == known.Severity {
+		if fault.Severity == known.Severity || fault.Unconfirmed && known.Unconfirmed {
 			// The last word counts: an error that comes again after a reset is not over.
 			r.Faults[i].Last, r.Faults[i].Unconfirmed = now, fault.Unconfirmed
 		}

@@ -101,6 +101,37 @@ func TestWhenAFaultIsOver(t *testing.T) {
 	check("back for long", faulty(lost.Next(answers(ActionNone), rules, start.Add(time.Hour))), false)
 }
 
+// A repair by hand ends what no level reports, if no error came after it.
+func TestARepairByHand(t *testing.T) {
+	repaired := func(action Action, at time.Time, events ...Event) Facts {
+		facts := answers(action, events...)
+		facts.Repaired = at
+		return facts
+	}
+	byTable := Record{}.Next(answers(ActionUnknown, Event{XID: 79}), rules, start)
+	worn := Record{}.Next(Facts{Reach: Answers, Level: Level{RemapFailed: true}}, rules, start)
+	for name, c := range map[string]struct {
+		before Record
+		facts  Facts
+		want   []string
+	}{
+		"after the error":           {byTable, repaired(ActionUnknown, start.Add(time.Second)), nil},
+		"before the error":          {byTable, repaired(ActionUnknown, start.Add(-time.Second)), []string{"xid=79 dead 0"}},
+		"in the second of it":       {byTable, repaired(ActionUnknown, start), []string{"xid=79 dead 0"}},
+		"never":                     {byTable, answers(ActionUnknown), []string{"xid=79 dead 0"}},
+		"it came again":             {byTable, repaired(ActionUnknown, start.Add(time.Second), Event{XID: 79}), []string{"xid=79 dead 0"}},
+		"a milder one came":         {byTable, repaired(ActionUnknown, start.Add(time.Second), Event{XID: 119}), []string{"xid=79 dead 0"}},
+		"the driver asks for it":    {byTable, repaired(ActionReset, start.Add(time.Second)), []string{"xid=79 dead 0"}},
+		"one that the GPU confirms": {worn, repaired(ActionUnknown, start.Add(time.Second)), []string{"memory=row-remap-failed drain 0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := said(c.before.Next(c.facts, rules, start.Add(time.Minute))); !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 // A driver that asks for nothing decides only for XIDs for which its recovery action speaks. For others the table does.
 func TestForWhichXIDsTheDriverDecides(t *testing.T) {
 	const noted, tainted = "note", "fault"

@@ -130,6 +130,8 @@ type patient struct {
 	apart time.Time
 	// restored tells that what was wrong can be over when it answers next.
 	restored bool
+	// repaired is when an administrator had repaired it, zero for never.
+	repaired time.Time
 }
 
 // New returns a Monitor of no GPUs.
@@ -242,6 +244,18 @@ func (m *Monitor) Restored(uuid string) {
 	if p, known := m.gpus[uuid]; known {
 		p.restored, p.asked = true, time.Time{}
 		m.rouse()
+	}
+}
+
+// Repaired tells when an administrator had repaired GPUs, by UUID. Those are asked at once.
+func (m *Monitor) Repaired(times map[string]time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uuid, p := range m.gpus {
+		if at := times[uuid]; !at.Equal(p.repaired) {
+			p.repaired, p.asked = at, time.Time{}
+			m.rouse()
+		}
 	}
 }
 

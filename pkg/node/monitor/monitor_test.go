@@ -238,6 +238,32 @@ func TestARestartRemembers(t *testing.T) {
 	})
 }
 
+// A repair that an administrator tells of ends what the driver does not report as over, of that GPU only.
+func TestARepairByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t, "p4d.24xlarge") // its driver knows no recovery action
+		w.start()
+		w.expect(0)
+		for i := range 2 {
+			w.must(w.machine.Inject(model.XID(i, 119)))
+			w.expect(i, "xid=119 drain")
+		}
+		repaired := map[string]time.Time{w.gpus[0].UUID: time.Now(), "GPU-of-another-node": time.Now()}
+		w.monitor.Repaired(repaired)
+		w.expect(0)
+		w.expect(1, "xid=119 drain")
+		if got := w.heard(); !slices.Equal(got, []string{"fault xid=119", "fault xid=119", "over xid=119"}) {
+			t.Errorf("told %q", got)
+		}
+		w.must(w.machine.Inject(model.XID(0, 119)))
+		w.expect(0, "xid=119 drain")
+		w.stop()
+		w.start()
+		w.monitor.Repaired(repaired)
+		w.expect(0, "xid=119 drain")
+	})
+}
+
 // A fault that has just ended is not over because of a restart.
 func TestARestartDoesNotEndAFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

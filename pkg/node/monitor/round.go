@@ -245,12 +245,13 @@ func (m *Monitor) failedTooOften(uuid string) bool {
 	return p.failed >= attempts
 }
 
-// take adds to the facts the events that have come, and whether the GPU has come back.
+// take adds to the facts the events that have come, and whether the GPU has come back or was repaired.
 func (m *Monitor) take(uuid string, facts health.Facts) health.Facts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p, known := m.gpus[uuid]; known {
 		facts.Events, p.pending = p.pending, nil
+		facts.Repaired = p.repaired
 		if facts.Reach == health.Answers {
 			p.failed = 0
 		}

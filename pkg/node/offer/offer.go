@@ -77,6 +77,8 @@ type Health interface {
 	Remembered() []gpu.GPU
 	// Record is what is known of a GPU.
 	Record(uuid string) health.Record
+	// Repaired tells when an administrator had repaired GPUs, by UUID.
+	Repaired(times map[string]time.Time)
 }
 
 // Publisher publishes what it was given last.
@@ -156,6 +158,8 @@ type Offer struct {
 	// changes by itself, zero for never.
 	applied applied
 	history history
+	// repairs are what the node's annotations say of repaired GPUs.
+	repairs repairs
 	// faults are what faults of GPUs mean, as the policy said that was done last.
 	faults slice.FaultEffects
 	// resets are the conditions for which it wants GPUs to be reset.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -43,6 +44,9 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node, found findings) 
 	}
 	if !known {
 		return result, nil, false
+	}
+	if cluster != nil {
+		o.Health.Repaired(o.readRepairs(ctx, cluster, time.Now()))
 	}
 	unsure := o.lookForLeftovers(ctx, cluster)
 	withheld = cmp.Or(o.noneReadable(node.GPUs), o.withheld(cluster), unsure)

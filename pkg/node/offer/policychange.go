@@ -27,11 +27,11 @@ func onlySpec(object any) (any, error) {
 	return object, nil
 }
 
-// onlyDeciding leaves out what decides nothing of a node's offer.
+// onlyDeciding leaves out what decides nothing of a node's offer, or of when a fault ends.
 func onlyDeciding(object any) (any, error) {
 	if node, is := object.(*corev1.Node); is {
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels, Annotations: repairsOf(node)},
 			Status:     corev1.NodeStatus{Capacity: devicePluginHas(node)},
 		}, nil
 	}
@@ -52,7 +52,7 @@ func (v *policyView) policyChanged(before, after any) {
 func (v *policyView) nodeChanged(before, after any) {
 	old, was := before.(*corev1.Node)
 	now, is := after.(*corev1.Node)
-	if !was || !is || old.UID != now.UID || !maps.Equal(old.Labels, now.Labels) || !equality.Semantic.DeepEqual(old.Status.Capacity, now.Status.Capacity) {
+	if !was || !is || old.UID != now.UID || !maps.Equal(old.Labels, now.Labels) || !maps.Equal(old.Annotations, now.Annotations) || !equality.Semantic.DeepEqual(old.Status.Capacity, now.Status.Capacity) {
 		v.decides()
 	}
 }

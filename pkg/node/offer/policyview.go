@@ -17,7 +17,7 @@ import (
 )
 
 // policyView has what decides which policy applies to a node: the policies, and
-// the node's labels and what a device plugin has there.
+// the node's labels and what a device plugin has there. It also has the node's annotations about repairs.
 type policyView struct {
 	policies, node cache.SharedIndexInformer
 	started        time.Time

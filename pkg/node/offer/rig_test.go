@@ -241,6 +241,8 @@ type patients struct {
 	records map[string]health.Record
 	missing map[string]error
 	seen    map[string]gpu.GPU
+	// repaired is what was told last.
+	repaired map[string]time.Time
 }
 
 func (p *patients) See(present []gpu.GPU, missing map[string]error) {
@@ -265,6 +267,18 @@ func (p *patients) Record(uuid string) health.Record {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.records[uuid]
+}
+
+func (p *patients) Repaired(times map[string]time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.repaired = times
+}
+
+func (p *patients) repairedAt(uuid string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.repaired[uuid]
 }
 
 func (p *patients) set(uuid string, faults ...health.Fault) {
