@@ -43,7 +43,7 @@ func reviewGroup(t *testing.T, policy admission.Policy, before, after *v1alpha1.
 	return strings.Join(messages, "\n")
 }
 
-// Who has stolen the controller's token cannot declare a group that grows by itself.
+// A stolen token of the controller cannot declare a group that grows by itself.
 func TestGroupPolicyOfNewGroups(t *testing.T) {
 	with := func(change func(*v1alpha1.GPUNodeGroup)) func() *v1alpha1.GPUNodeGroup {
 		return func() *v1alpha1.GPUNodeGroup {

@@ -80,7 +80,7 @@ func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 	return next
 }
 
-// restore lets the faults of which no level tells end after the quiet time.
+// restore ends faults that no level confirms after the quiet time.
 func (r *Record) restore(now time.Time) {
 	for i, fault := range r.Faults {
 		if fault.Unconfirmed {

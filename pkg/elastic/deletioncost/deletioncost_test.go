@@ -176,7 +176,7 @@ func TestWorkloadsThatNobodyScalesAreForgotten(t *testing.T) {
 	}
 }
 
-// A cost that is there is somebody's choice, and so is it to have Mica choose.
+// An existing cost is a user's choice, and so is the annotation that leaves it to Mica.
 func TestCostsOfOthersStay(t *testing.T) {
 	for name, test := range map[string]struct {
 		annotations map[string]string

@@ -205,7 +205,7 @@ func (w *Writer) neighbors(ctx context.Context, node string) (int, error) {
 }
 
 // written reads the cost that the pod has: 0 where it has none, or what is no number. It reports whether
-// the pod's workload leaves the cost to the controller, and nobody else has written one.
+// the pod's workload leaves the cost to the controller, and nothing else has written one.
 func (w *Writer) written(ctx context.Context, namespace string, r *replica) (bool, error) {
 	var pod corev1.Pod
 	err := w.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: r.pod.Name}, &pod, client.UnsafeDisableDeepCopy)

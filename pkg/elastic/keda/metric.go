@@ -38,7 +38,7 @@ type definition struct {
 	// guards tells that a replica that waits or loads counts for one, in the value itself: with a
 	// formula, KEDA does not ask what is active.
 	guards bool
-	// passive tells that the value is for a formula, which decides on activation.
+	// passive is true for a value of a formula, which decides on activation.
 	passive bool
 	read    func(f fields, namespace string, target *workload.Ref) (metric, error)
 }

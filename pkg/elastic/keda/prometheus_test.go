@@ -71,7 +71,7 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 		{"PromQL that does not parse", 400, refusal("bad_data", `1:5: parse error: unclosed left parenthesis`), 0, "it cannot read the query: 1:5: parse error: unclosed left parenthesis", codes.InvalidArgument},
 		{"PromQL that cannot be carried out", 422, refusal("execution", `found duplicate series for the match group {pod=\"secret\"} on the right hand-side`), 0, "it cannot carry out the query, as when many series match many: try it in Prometheus, which says why", codes.InvalidArgument},
 		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "it gave up: make the query cheaper, by a recording rule for one", codes.Unavailable},
-		{"a server that tells of its series", 500, refusal("internal", `block with {pod=\"secret\"} is broken`), 0, "it failed (internal): see its log", codes.Unavailable},
+		{"a server that names its series", 500, refusal("internal", `block with {pod=\"secret\"} is broken`), 0, "it failed (internal): see its log", codes.Unavailable},
 		{"no right to ask", 401, "Unauthorized", 0, "it refused (client error: 401): see the address, and the token that the controller has for it", codes.Unavailable},
 		{"another server", 404, "not found", 0, "it refused (client error: 404): see the address, and the token that the controller has for it", codes.Unavailable},
 		{"a server that fails", 500, "boom", 0, "it failed (server error: 500)", codes.Unavailable},

@@ -57,7 +57,7 @@ func (h hold) utilization() (value, weight float64, err error) {
 		return 0, h.fraction.time, nil
 	}
 	if h.reading.Utilization == nil {
-		return 0, 0, fmt.Errorf("%s %w its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by what it tells of itself", h, ErrUntold)
+		return 0, 0, fmt.Errorf("%s %w its utilization, as partitions of many boards do not: scale the workload by its devices' memory, or by its own metrics", h, ErrUntold)
 	}
 	return *h.reading.Utilization, h.fraction.time, nil
 }
@@ -68,7 +68,7 @@ func (h hold) memory() (value, weight float64, err error) {
 	}
 	used, total := h.reading.MemoryUsed, h.reading.MemoryTotal
 	if used == nil || total == nil {
-		return 0, 0, fmt.Errorf("%s %w its memory: scale the workload by its devices' utilization, or by what it tells of itself", h, ErrUntold)
+		return 0, 0, fmt.Errorf("%s %w its memory: scale the workload by its devices' utilization, or by its own metrics", h, ErrUntold)
 	}
 	return min(1, h.usedBytes()/(h.fraction.memory**total)), h.fraction.memory, nil
 }

@@ -103,7 +103,7 @@ type Monitor struct {
 	// seen are the GPUs as they were read last. unsaved tells that there are others than in the file.
 	seen    map[string]gpu.GPU
 	unsaved bool
-	// stalled tells that the driver answered about no GPU when it was asked last.
+	// stalled is true if the driver answered about no GPU when it was last asked.
 	stalled bool
 }
 
@@ -121,7 +121,7 @@ type patient struct {
 	pending []health.Event
 	asked   time.Time
 	failed  int
-	// asking tells that a question has not been answered yet, and answer is one that no round has seen, nil for none.
+	// asking reports that a question has no answer yet; answer is one that no round has judged, or nil.
 	asking bool
 	answer *answer
 	// late is since when the GPU does not answer, zero while it does.

@@ -57,7 +57,7 @@ func TestFewCallsOfNVML(t *testing.T) {
 	whole := r.allocated("whole", whole0)
 	atMost(4, "a whole GPU after partitions, whose links may be away", func() { prepare(t, p, whole) })
 	unprepare(t, p, whole)
-	// Somebody may have enabled MIG since the last look; nothing else is asked.
+	// An administrator may have enabled MIG since the last look; nothing else is asked.
 	atMost(1, "a whole GPU", func() { prepare(t, p, whole) })
 	atMost(0, "the end of a whole GPU", func() { unprepare(t, p, whole) })
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// answerAge is how long an answer serves everybody who asks. kubelet asks every few seconds.
+// answerAge is how long one answer serves all callers. kubelet asks every few seconds.
 const answerAge = 500 * time.Millisecond
 
 // answer is that of a check, which runs at most once at a time and once per answerAge, however many ask.

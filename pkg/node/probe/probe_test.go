@@ -16,7 +16,7 @@ import (
 )
 
 // A client that holds connections keeps kubelet from none.
-func TestConnectionsThatAreHeldKeepNobodyOut(t *testing.T) {
+func TestHeldConnectionsLockNoClientOut(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

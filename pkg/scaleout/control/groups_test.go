@@ -171,7 +171,7 @@ func TestWhatWasLearnedOutlivesAMistake(t *testing.T) {
 	}
 }
 
-// Fields that the API server drops are missed by nobody: Ready says that it does.
+// A field that the API server drops does no harm by itself: Ready reports it.
 func TestReadySaysThatTheDefinitionsAreOlder(t *testing.T) {
 	w := newWorld(t)
 	w.create(group("g"))

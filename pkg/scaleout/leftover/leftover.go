@@ -20,7 +20,7 @@ import (
 const page = 500
 
 // Nodes takes back protections, cordons and marks of nodes: those that have expired, or all of them. The result is an
-// error if a node is left as it was, also because somebody has changed it meanwhile: the call may be made again.
+// error if a node is left as it was, also if it was changed meanwhile: the call may be repeated.
 func Nodes(ctx context.Context, c client.Client, now time.Time, expired bool) error {
 	var errs []error
 	for next := ""; ; {

@@ -51,7 +51,7 @@ const failuresOfAnother = 5
 
 // backoffWait doubles with every failure.
 func backoffWait(failures int32, reason string) time.Duration {
-	// A count that nobody here has made is one that is over every bound, which 16 doublings are.
+	// A forged count is over every bound, as 16 doublings are.
 	if failures < 1 || failures > 16 {
 		return backoffLimit(reason)
 	}

@@ -37,7 +37,7 @@ func Hold(node *corev1.Node, now time.Time) {
 	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationHeldUntil, now.Add(holdLease).UTC().Format(time.RFC3339))
 }
 
-// Unprotect takes a protection from a node. One of somebody else stays.
+// Unprotect removes the controller's protection from a node. An administrator's stays.
 func Unprotect(node *corev1.Node) {
 	if _, ours := node.Annotations[v1alpha1.AnnotationProtected]; ours {
 		delete(node.Annotations, v1alpha1.AnnotationProtected)
@@ -48,7 +48,7 @@ func Unprotect(node *corev1.Node) {
 	}
 }
 
-// Unmark takes the mark of its end from a node, and with it the cordon. A cordon of somebody else stays.
+// Unmark removes the mark of its end from a node, and the controller's own cordon. An administrator's cordon stays.
 func Unmark(node *corev1.Node) {
 	if MarkOf(node).Cordons() {
 		node.Spec.Unschedulable = false
