@@ -185,6 +185,22 @@ var traps = map[string]trap{
 		f.Headrooms[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonCannotBeKept)
 	},
 		"headroom-ready", Warning, "gpuheadroom/warm", "CannotBeKept", "kubectl describe gpuheadroom warm"},
+	"a protection that has expired": {func(f *Facts) {
+		hold(f, v1alpha1.AnnotationProtected, "use", now.Add(-releasedWithin-time.Second))
+	},
+		"hold-expired", Warning, "node/gpu-1", "protection of the node expired at 2026-10-01T10:39:59Z", "kubectl --namespace mica create job release-now --from=cronjob/mica-controller-release"},
+	"a cordon that has expired": {func(f *Facts) {
+		hold(f, v1alpha1.AnnotationScaleIn, "cordoned 2026-10-01T08:00:00Z", now.Add(-2*time.Hour))
+	}, "hold-expired", Warning, "node/gpu-1", "cordon of the node expired at 2026-10-01T10:00:00Z", "kubectl --namespace mica logs deployment/mica-controller"},
+	"a protection and a cordon that have expired": {func(f *Facts) {
+		hold(f, v1alpha1.AnnotationProtected, "use", now.Add(-2*time.Hour))
+		hold(f, v1alpha1.AnnotationScaleIn, "ending 2026-10-01T08:00:00Z", now.Add(-2*time.Hour))
+	}, "hold-expired", Warning, "node/gpu-1", "protection and cordon of the node", "cronjob/mica-controller-release"},
+	"a protection without a time, and no controller": {func(f *Facts) {
+		hold(f, v1alpha1.AnnotationProtected, "use", now)
+		delete(f.Nodes[0].Annotations, v1alpha1.AnnotationHeldUntil)
+		f.Groups, f.Deployments, f.TaintRules = nil, nil, nil
+	}, "hold-expired", Warning, "node/gpu-1", "has no time in mica.gpu/held-until that can be read", "cronjob/CRONJOB"},
 	"an old autoscaler": {func(f *Facts) {
 		autoscalerOf(f).Image = "registry.example:5000/cluster-autoscaler-arm64:v1.34.1@sha256:0"
 	},
@@ -247,6 +263,12 @@ func pluginHas(f *Facts, name corev1.ResourceName) {
 	f.Nodes[0].Status.Capacity = corev1.ResourceList{name: resource.MustParse("8")}
 }
 
+// hold puts what the controller holds nodes by on the only node.
+func hold(f *Facts, annotation, value string, until time.Time) {
+	metav1.SetMetaDataAnnotation(&f.Nodes[0].ObjectMeta, annotation, value)
+	metav1.SetMetaDataAnnotation(&f.Nodes[0].ObjectMeta, v1alpha1.AnnotationHeldUntil, until.Format(time.RFC3339))
+}
+
 // without is a list without a word.
 func without(list []string, word string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == word })
@@ -298,6 +320,21 @@ func TestChecksAreDescribed(t *testing.T) {
 			t.Errorf("%+v is not whole, or there twice", c)
 		}
 		seen[c.Name] = true
+	}
+}
+
+// The chart cuts long names, and so does the fix.
+func TestNameOfTheCronJobIsCut(t *testing.T) {
+	for name, want := range map[string]string{
+		strings.Repeat("m", 44): strings.Repeat("m", 44) + "-release",
+		strings.Repeat("m", 48): strings.Repeat("m", 48) + "-rel",
+		strings.Repeat("m", 51): strings.Repeat("m", 51),
+	} {
+		facts := healthy()
+		facts.Deployments[0].Name = name
+		if got := facts.releaseNames()["CRONJOB"]; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }
 
@@ -395,6 +432,19 @@ func TestPatience(t *testing.T) {
 		"new pods without an autoscaler that is seen": func(f *Facts) {
 			atOnce(f)
 			f.Deployments = f.Deployments[:1]
+		},
+		"a protection that is renewed": func(f *Facts) {
+			hold(f, v1alpha1.AnnotationProtected, "use", now.Add(time.Hour))
+		},
+		"a protection that the CronJob may still take back": func(f *Facts) {
+			hold(f, v1alpha1.AnnotationProtected, "use", now.Add(time.Second-releasedWithin))
+		},
+		"a node that is empty and not cordoned": func(f *Facts) {
+			hold(f, v1alpha1.AnnotationScaleIn, "empty 2026-10-01T08:00:00Z", now.Add(-3*time.Hour))
+		},
+		"a node that an administrator keeps": func(f *Facts) {
+			hold(f, v1alpha1.AnnotationScaleDownDisabled, "true", now.Add(-3*time.Hour))
+			f.Nodes[0].Spec.Unschedulable = true
 		},
 		"a rule where Mica adds the nodes itself": func(f *Facts) { f.Groups[0].Spec.Pairing = v1alpha1.PairingDirect },
 		"a clock within a second":                 func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },

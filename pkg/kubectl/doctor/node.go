@@ -9,6 +9,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/containerd"
+	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 func nodeChecks() []Check {
@@ -48,6 +49,15 @@ func nodeChecks() []Check {
 		Source:   "the controller, which writes the condition; docs on health",
 		needs:    []Kind{KindNodes},
 		find:     gpusHealthy,
+	}, {
+		Name:     "hold-expired",
+		Severity: Warning,
+		Looks:    "the annotations " + v1alpha1.AnnotationProtected + ", " + v1alpha1.AnnotationScaleIn + " and " + v1alpha1.AnnotationHeldUntil + " of nodes. The hourly CronJob has 80 minutes to take back what has expired",
+		Why:      "Cluster Autoscaler never removes a protected node, and no new pod starts on a cordoned one: the node costs money in vain.",
+		Fix:      "See why no controller renews it: kubectl --namespace NAMESPACE logs deployment/DEPLOYMENT --tail=50. Take back what has expired: kubectl --namespace NAMESPACE create job release-now --from=cronjob/CRONJOB",
+		Source:   "deployments/helm/mica/templates/release.yaml; docs on scale-out",
+		needs:    []Kind{KindNodes},
+		find:     holdExpired,
 	}}
 }
 
@@ -190,4 +200,56 @@ func gpusHealthy(f *Facts) []Finding {
 		}
 	}
 	return found
+}
+
+// releasedWithin is how long the chart's CronJob may take for what has expired: an hour until it runs, ten minutes
+// until its Job has to start, and ten more until that has to end.
+const releasedWithin = 80 * time.Minute
+
+func holdExpired(f *Facts) []Finding {
+	names := f.releaseNames()
+	var found []Finding
+	for i := range f.Nodes {
+		node := &f.Nodes[i]
+		if !view.HoldExpired(node, f.Now.Add(-releasedWithin)) {
+			continue
+		}
+		expired := "has no time in " + v1alpha1.AnnotationHeldUntil + " that can be read"
+		if until := view.HeldUntil(node); !until.IsZero() {
+			expired = "expired at " + until.UTC().Format(time.RFC3339)
+		}
+		found = append(found, Finding{
+			Object:  "node/" + node.Name,
+			Message: fmt.Sprintf("The controller's %s of the node %s. No controller has renewed it, and no run of the CronJob has taken it back.", held(node), expired),
+			names:   names,
+		})
+	}
+	return found
+}
+
+// held is what the controller holds a node by.
+func held(node *corev1.Node) string {
+	var by []string
+	if _, protected := node.Annotations[v1alpha1.AnnotationProtected]; protected {
+		by = append(by, "protection")
+	}
+	if view.MarkOf(node).Cordons() {
+		by = append(by, "cordon")
+	}
+	return strings.Join(by, " and ")
+}
+
+// maxCronJobName is what Kubernetes allows, and to which the chart cuts the name.
+const maxCronJobName = 52
+
+// releaseNames are those of the controller and of the CronJob beside it, if the controller's Deployment is seen.
+func (f *Facts) releaseNames() map[string]string {
+	for i := range f.Deployments {
+		if d := &f.Deployments[i]; ofChart(d, componentController) {
+			job := d.Name + "-release"
+			job = strings.TrimSuffix(job[:min(len(job), maxCronJobName)], "-")
+			return map[string]string{"NAMESPACE": d.Namespace, "DEPLOYMENT": d.Name, "CRONJOB": job}
+		}
+	}
+	return nil
 }

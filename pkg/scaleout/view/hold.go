@@ -22,13 +22,13 @@ func Held(node *corev1.Node) bool {
 // HoldExpired reports whether what the controller holds a node by has not been renewed in time. What has no time, or
 // one that cannot be read, has expired.
 func HoldExpired(node *corev1.Node, now time.Time) bool {
-	return Held(node) && !heldUntil(node).After(now)
+	return Held(node) && !HeldUntil(node).After(now)
 }
 
 // HoldLapses reports whether a hold is to be renewed, because less than half of its time is left. A time that is
 // further away than any renewal sets was written by a clock that went wrong, and is renewed, too.
 func HoldLapses(node *corev1.Node, now time.Time) bool {
-	left := heldUntil(node).Sub(now)
+	left := HeldUntil(node).Sub(now)
 	return left < holdLease/2 || left > holdLease+time.Minute
 }
 
@@ -59,8 +59,8 @@ func Unmark(node *corev1.Node) {
 	}
 }
 
-// heldUntil is zero for a node that has no time.
-func heldUntil(node *corev1.Node) time.Time {
+// HeldUntil is when what the controller holds a node by expires. It is zero for a node without a time that can be read.
+func HeldUntil(node *corev1.Node) time.Time {
 	until, err := time.Parse(time.RFC3339, node.Annotations[v1alpha1.AnnotationHeldUntil])
 	if err != nil {
 		return time.Time{}
