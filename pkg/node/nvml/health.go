@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -21,15 +22,62 @@ var actions = map[uint64]health.Action{
 	uint64(nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT):       health.ActionSystemReboot,
 }
 
+// FieldAnswer is how the driver answers about one field of a GPU's health.
+type FieldAnswer struct {
+	// Field is what it is, such as "recovery action".
+	Field string
+	// Err is nil for a value that Health goes by, and ErrNotSupported if the board or driver does not know the field.
+	Err error
+}
+
+// HealthFields are the fields of a GPU's health by which Health goes. Health takes one that the driver does not answer for no
+// fault, so that nothing else shows it.
+func (l *Library) HealthFields(uuid string) ([]FieldAnswer, error) {
+	return ask(l, "read the health", uuid, func(d *device) ([]FieldAnswer, error) {
+		values, err := d.healthValues()
+		if err != nil {
+			return nil, err
+		}
+		answers := []FieldAnswer{{Field: "recovery action"}, {Field: "pending row remaps"}, {Field: "failed row remaps"}}
+		for i, value := range values {
+			answers[i].Err = judgeField(value, answers[i].Field, d.uuid)
+		}
+		return answers, nil
+	})
+}
+
+func judgeField(value nvml.FieldValue, name, uuid string) error {
+	if ret := nvml.Return(value.NvmlReturn); ret != nvml.SUCCESS {
+		return check(ret, "read the "+name, uuid)
+	}
+	got, known := number(value)
+	if !known {
+		return fmt.Errorf("read the %s of %s: NVML answered with a value of the unknown type %d", name, uuid, value.ValueType)
+	}
+	if _, known := actions[got]; !known && value.FieldId == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION {
+		return fmt.Errorf("read the %s of %s: NVML answered with the unknown action %d", name, uuid, got)
+	}
+	return nil
+}
+
+// healthValues are the recovery action, and whether remaps of rows are pending or have failed.
+func (d *device) healthValues() ([]nvml.FieldValue, error) {
+	values := fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
+	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
+		return nil, check(ret, "read the health", d.uuid)
+	}
+	return values, nil
+}
+
 // Health asks a GPU how it is, in one call, and one more on boards that may be in an NVLink fabric.
 // What the board or driver does not know is no fault:
 // drivers before R565 have no recovery action, and boards without ECC no rows that are remapped.
 // The error is ErrGPULost where the GPU is, and ErrSilent where it does not answer.
 func (l *Library) Health(uuid string) (health.Level, error) {
 	return ask(l, "read the health", uuid, func(d *device) (level health.Level, err error) {
-		values := fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
-		if ret := d.GetFieldValues(values); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
-			return level, check(ret, "read the health", d.uuid)
+		values, err := d.healthValues()
+		if err != nil {
+			return level, err
 		}
 		if action, known := number(values[0]); known {
 			level.Action, level.Release = actions[action], d.session.driverRelease()

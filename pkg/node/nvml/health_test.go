@@ -3,6 +3,7 @@ package nvml_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +91,45 @@ func TestHealthByFieldsWithoutATime(t *testing.T) {
 		must(t, machine.SetCondition(2, sick))
 		if got, err := library.Health(node.GPUs[2].UUID); err != nil || got != c.want {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+// answering is a GPU whose driver answers about a field in another way.
+type answering struct {
+	gonvml.Device
+
+	change func(*gonvml.FieldValue)
+}
+
+func (d answering) GetFieldValues(values []gonvml.FieldValue) gonvml.Return {
+	ret := d.Device.GetFieldValues(values)
+	d.change(&values[0])
+	return ret
+}
+
+// What Health leaves out of account shows.
+func TestHealthFields(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*gonvml.FieldValue)
+		want   string
+	}{
+		"answered":       {func(*gonvml.FieldValue) {}, ""},
+		"not supported":  {func(v *gonvml.FieldValue) { v.NvmlReturn = uint32(gonvml.ERROR_NOT_SUPPORTED) }, "NOT_SUPPORTED"},
+		"another type":   {func(v *gonvml.FieldValue) { v.ValueType = 99 }, "unknown type 99"},
+		"another action": {func(v *gonvml.FieldValue) { v.Value[0] = 200 }, "unknown action 200"},
+	} {
+		library, _ := withOdd(t, func(d gonvml.Device) gonvml.Device { return answering{d, c.change} })
+		node, _, err := library.Discover()
+		must(t, err)
+		answers, err := library.HealthFields(node.GPUs[2].UUID)
+		must(t, err)
+		if len(answers) != 3 || answers[1].Err != nil || answers[2].Err != nil {
+			t.Fatalf("%s: got %v", name, answers)
+		}
+		got := answers[0].Err
+		if (got == nil) != (c.want == "") || got != nil && !strings.Contains(got.Error(), c.want) || errors.Is(got, nvml.ErrNotSupported) != (name == "not supported") {
+			t.Errorf("%s: got %v, want %q", name, got, c.want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
@@ -172,6 +173,40 @@ func checkFabric(r *Report, node gpu.Node) {
 	default:
 		r.add("fabric", OK, groups.String())
 	}
+}
+
+// checkHealth says by which fields the health of GPUs is judged: without a recovery action the table of XIDs decides, and without
+// the others worn memory is not found.
+func checkHealth(r *Report, node gpu.Node, gpus GPUs) {
+	status := OK
+	var findings []string
+	var answered, unsupported counted
+	for _, g := range node.GPUs {
+		fields, err := gpus.HealthFields(g.UUID)
+		if err != nil {
+			status = Failed
+			findings = append(findings, fmt.Sprintf("GPU %d: %v: look at the kernel's log for messages of NVRM", g.Index, err))
+			continue
+		}
+		for _, field := range fields {
+			switch {
+			case field.Err == nil:
+				answered.add(field.Field)
+			case errors.Is(field.Err, nvml.ErrNotSupported):
+				unsupported.add(field.Field)
+			default:
+				status = status.worse(Warning)
+				findings = append(findings, fmt.Sprintf("GPU %d: %v, so the plugin does not go by it: send this report", g.Index, field.Err))
+			}
+		}
+	}
+	if len(unsupported.order) > 0 {
+		findings = append([]string{"fields that board or driver does not know, by GPUs: " + unsupported.String()}, findings...)
+	}
+	if len(answered.order) > 0 {
+		findings = append([]string{"fields that the driver answers, by GPUs: " + answered.String()}, findings...)
+	}
+	r.add("health", status, findings...)
 }
 
 // neededNodes are those besides the GPUs' own without which CUDA does not start.

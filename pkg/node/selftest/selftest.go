@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/podresources"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
@@ -21,6 +22,8 @@ type GPUs interface {
 	Discover() (node gpu.Node, unreadable []error, err error)
 	// Processes are those that compute on a GPU.
 	Processes(uuid string) ([]uint32, error)
+	// HealthFields are how the driver answers about the health of a GPU.
+	HealthFields(uuid string) ([]nvml.FieldAnswer, error)
 }
 
 // Hardware is an open NVIDIA driver.
@@ -83,6 +86,7 @@ func Run(ctx context.Context, options Options) *Report {
 	checkDevices(r, node)
 	checkCatalogue(r, node)
 	checkFabric(r, node)
+	checkHealth(r, node, hardware.GPUs)
 	checkEdits(r, node, hardware, options.Hook)
 	if options.Claims == nil {
 		for _, name := range []string{"partition", "time-slice", "MPS"} {

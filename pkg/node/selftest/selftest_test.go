@@ -175,6 +175,44 @@ func TestBoardsThatAreNotAsPredicted(t *testing.T) {
 	}
 }
 
+// deaf is a driver that answers about the health of a GPU in another way.
+type deaf struct {
+	*nvml.Library
+
+	index  int
+	fields []nvml.FieldAnswer
+	err    error
+	asked  *int
+}
+
+// HealthFields implements GPUs.
+func (d deaf) HealthFields(uuid string) ([]nvml.FieldAnswer, error) {
+	if *d.asked++; *d.asked-1 != d.index {
+		return d.Library.HealthFields(uuid)
+	}
+	return d.fields, d.err
+}
+
+func TestHealthThatIsNotAnswered(t *testing.T) {
+	odd := errors.New("NVML answered with a value of the unknown type 9")
+	for name, tc := range map[string]struct {
+		fields []nvml.FieldAnswer
+		err    error
+		status Status
+		want   []string
+	}{
+		"not supported": {[]nvml.FieldAnswer{{Field: "recovery action", Err: nvml.ErrNotSupported}}, nil, OK, []string{"answers, by GPUs: 7 recovery action", "does not know, by GPUs: 1 recovery action"}},
+		"another type":  {[]nvml.FieldAnswer{{Field: "recovery action", Err: odd}}, nil, Warning, []string{"answers, by GPUs: 7 recovery action", "GPU 1: NVML answered with a value of the unknown type 9"}},
+		"no answer":     {nil, nvml.ErrGPULost, Failed, []string{"GPU 1: GPU is lost"}},
+	} {
+		r := newRig(t, "p5.48xlarge")
+		r.options.Open = func() (Hardware, error) {
+			return Hardware{GPUs: deaf{r.library, 1, tc.fields, tc.err, new(int)}, Edits: &r.edits}, nil
+		}
+		t.Run(name, func(t *testing.T) { expect(t, r.look(t), "health", tc.status, tc.want...) })
+	}
+}
+
 func TestAFabricThatIsNotReady(t *testing.T) {
 	r := newRig(t, "p5.48xlarge")
 	if err := r.machine.SetFabric(model.FabricInProgress); err != nil {
