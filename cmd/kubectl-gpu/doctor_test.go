@@ -91,7 +91,9 @@ var machineKind = schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", K
 
 // troubled has a mistake in each kind that is read.
 func troubled() []client.Object {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"k8s.amazonaws.com/accelerator": "h100"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"k8s.amazonaws.com/accelerator": "h100"}, Annotations: map[string]string{
+		v1alpha1.AnnotationProtected: "use", v1alpha1.AnnotationScaleIn: "cordoned 2020-01-01T10:00:00Z", v1alpha1.AnnotationHeldUntil: "2020-01-01T12:00:00Z",
+	}}}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1-a"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: "gpu.nvidia.com", NodeName: ptr.To("gpu-1"), Pool: resourceapi.ResourcePool{Name: "gpu-1", ResourceSliceCount: 1}, Devices: []resourceapi.Device{{Name: "gpu-0"}},
 	}}
@@ -128,13 +130,21 @@ func TestDoctorReadsWhatItLooksAt(t *testing.T) {
 	if exitCode(err) != exitNo {
 		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
-	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "daemonset-claims", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock", "autoscaler-new-pods"} {
+	for _, check := range []string{"accelerator-label", "plugin-installed", "kubevirt-count", "daemonset-claims", "kueue-counter", "two-autoscalers", "taint-rule-selector", "feature-gates", "node-clock", "autoscaler-new-pods", "hold-expired"} {
 		if !strings.Contains(out, "("+check+")") {
 			t.Errorf("%s found nothing:\n%s", check, out)
 		}
 	}
 	if strings.Contains(out, "Not seen") {
 		t.Errorf("something was not seen:\n%s", out)
+	}
+}
+
+// Of a node's annotations, those of the controller are kept.
+func TestDoctorReadsWhatNodesAreHeldBy(t *testing.T) {
+	out, _ := examined(t, facility{}, nothing, troubled())
+	if want := "The controller's protection and cordon of the node expired at 2020-01-01T12:00:00Z."; !strings.Contains(out, want) {
+		t.Errorf("want %q in\n%s", want, out)
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -89,7 +91,11 @@ func (s *survey) served(ctx context.Context, f *doctor.Facts) {
 func (s *survey) cluster(ctx context.Context, f *doctor.Facts, o surveyOptions) {
 	s.each(ctx, f, doctor.KindNodes, func() client.ObjectList { return &corev1.NodeList{} }, func(object runtime.Object) {
 		node := object.(*corev1.Node)
-		node.ManagedFields, node.Annotations, node.Status.Images = nil, nil, nil
+		node.ManagedFields, node.Status.Images = nil, nil
+		// Others' annotations can be large, and no check looks at them.
+		maps.DeleteFunc(node.Annotations, func(key, _ string) bool {
+			return !slices.Contains([]string{v1alpha1.AnnotationProtected, v1alpha1.AnnotationScaleIn, v1alpha1.AnnotationHeldUntil}, key)
+		})
 		f.Nodes = append(f.Nodes, *node)
 	})
 	s.each(ctx, f, doctor.KindSlices, func() client.ObjectList { return &resourceapi.ResourceSliceList{} }, func(object runtime.Object) {
