@@ -270,7 +270,7 @@ func TestScaleOutBudgetOutlastsTheAutoscaler(t *testing.T) {
 	s := newScaleOut(t, "restarted")
 	s.createBudget("e2e-restarted", fields{"namespaces": []any{s.namespace}, "gpus": int64(1)})
 	s.createTemplate("one", s.claimFor(1, productIs("NVIDIA L4")))
-	s.createPods("pod", 3, "one")
+	all := s.createPods("pod", 3, "one")
 	eventually(s, nodeTimeout, "the autoscaler has asked for a node", func(ctx context.Context) error {
 		desired, err := s.desired(ctx, "restarted")
 		if err == nil && desired == 0 {
@@ -279,16 +279,21 @@ func TestScaleOutBudgetOutlastsTheAutoscaler(t *testing.T) {
 		return err
 	})
 	s.restartAutoscaler()
-	s.expectNodes("restarted", 1)
 	s.awaitScans(2)
-	s.expectStatus(gpuBudgets, "e2e-restarted", "held", int64(2))
-	desired, err := s.desired(t.Context(), "restarted")
-	must(t, err, "ask the cloud")
-	if desired != 1 {
-		t.Errorf("the cloud was asked for %d nodes under a budget of one GPU", desired)
+	eventually(s, nodeTimeout, "the node has joined", func(ctx context.Context) error {
+		nodes, err := s.nodesOf(ctx, "restarted")
+		if err == nil && len(nodes) == 0 {
+			err = errors.New("it has not")
+		}
+		return err
+	})
+	// The autoscaler may have asked for that node a second time: docs/operate/budgets.md.
+	if made := s.placeholdersMade("restarted"); made != 1 {
+		t.Errorf("%d placeholders were made under a budget of one GPU", made)
 	}
-	s.setBudget("e2e-restarted", 2)
-	s.expectNodes("restarted", 2)
+	s.setBudget("e2e-restarted", 3)
+	s.expectPlaced(all...)
+	s.expectNodes("restarted", 3)
 }
 
 // TestScaleOutIsOnlyAdvised says what is needed and does nothing; once somebody adds the
