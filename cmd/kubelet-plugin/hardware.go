@@ -33,7 +33,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	}
 	return driver.Hardware{
 		GPUs:   library,
-		Edits:  cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)),
+		Edits:  cdi.NewEdits(library, roots, klog.FromContext(ctx)),
 		Tools:  prepare.Tools{MIG: library, Modes: library, TimeSlices: timeslice.NewSetter(newTools(f))},
 		Health: library,
 		Resets: reset.Hardware{GPUs: library, Program: reset.NewSMI(newTools(f))},

@@ -131,7 +131,7 @@ func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)
 			if f.mpsRoot != "" {
 				tools.Daemons = mps.NewDirectory(f.mpsRoot)
 			}
-			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library.API(), roots, klog.FromContext(ctx)), Tools: tools}, nil
+			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library, roots, klog.FromContext(ctx)), Tools: tools}, nil
 		},
 	}
 }

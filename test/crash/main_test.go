@@ -65,12 +65,9 @@ func holdNVML(root string) error {
 	if err != nil {
 		return err
 	}
-	api := library.API()
-	count, _ := api.DeviceGetCount()
-	for index := range count {
-		if _, ret := api.DeviceGetHandleByIndex(index); ret != 0 {
-			return ret
-		}
+	_, unreadable, err := library.Discover()
+	if err := errors.Join(append(unreadable, err)...); err != nil {
+		return err
 	}
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return errors.Join(err, library.Close())

@@ -27,7 +27,7 @@ func BenchmarkClaim(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	edits := NewEdits(fixture.Library(b, machine).API(), Roots{Host: "/", Local: root, Hook: "/plugins/nvidia-cdi-hook", Batch: true}, klog.Background())
+	edits := NewEdits(fixture.Library(b, machine), Roots{Host: "/", Local: root, Hook: "/plugins/nvidia-cdi-hook", Batch: true}, klog.Background())
 	directory, err := NewDirectory(b.TempDir(), "gpu.nvidia.com")
 	if err != nil {
 		b.Fatal(err)

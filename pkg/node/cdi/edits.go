@@ -54,14 +54,26 @@ func (r Roots) localProc() string {
 	return "/proc"
 }
 
+// Library is the NVML of the driver. nvcdi initialises NVML by itself, and must not
+// while the driver has to be closed.
+type Library interface {
+	// Use calls do with NVML, which stays initialised until do returns.
+	Use(do func(nvml.Interface) error) error
+}
+
 // Edits derives what a container needs to use a GPU, with paths of the host.
 // Results are remembered for as long as every file that they name exists: a
 // driver upgrade replaces the files, so the edits are derived anew. It is safe
 // for concurrent use.
 type Edits struct {
-	api   nvml.Interface
-	roots Roots
-	log   klog.Logger
+	library Library
+	roots   Roots
+	log     klog.Logger
+
+	// deriving is held by the one caller that derives, which can wait for the reset of a
+	// GPU. It is locked before mu, which is not held meanwhile: callers whose edits are
+	// remembered go on.
+	deriving sync.Mutex
 
 	mu     sync.Mutex
 	common *remembered
@@ -69,8 +81,8 @@ type Edits struct {
 }
 
 // NewEdits derives nothing yet.
-func NewEdits(api nvml.Interface, roots Roots, log klog.Logger) *Edits {
-	return &Edits{api: api, roots: roots, log: log, byUUID: map[string]*remembered{}}
+func NewEdits(library Library, roots Roots, log klog.Logger) *Edits {
+	return &Edits{library: library, roots: roots, log: log, byUUID: map[string]*remembered{}}
 }
 
 // controlDevices are those without which no CUDA program starts. The driver makes
@@ -80,39 +92,57 @@ var controlDevices = []string{"nvidiactl", "nvidia-uvm"}
 // Common are the edits that every GPU container shares: driver libraries,
 // control devices, hooks.
 func (e *Edits) Common() (cdispec.ContainerEdits, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.common != nil && e.common.complete() {
-		return e.common.edits, nil
-	}
-	common, err := e.deriveCommon()
-	if err != nil {
-		return cdispec.ContainerEdits{}, err
-	}
-	e.common = e.remember(common)
-	return common, nil
+	return e.recallOrDerive(
+		func() *remembered { return e.common },
+		func(common *remembered) { e.common = common },
+		e.deriveCommon)
 }
 
 // GPU are the edits that one GPU adds: its device nodes.
 func (e *Edits) GPU(uuid string) (cdispec.ContainerEdits, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if edits, known := e.byUUID[uuid]; known && edits.complete() {
-		return edits.edits, nil
+	return e.recallOrDerive(
+		func() *remembered { return e.byUUID[uuid] },
+		func(gpu *remembered) { e.byUUID[uuid] = gpu },
+		func(generator nvcdi.Interface) (cdispec.ContainerEdits, error) { return e.deriveGPU(generator, uuid) })
+}
+
+// recallOrDerive returns the edits that recall finds, or else derives them and has keep
+// remember them. Both are called with mu held.
+func (e *Edits) recallOrDerive(recall func() *remembered, keep func(*remembered), derive func(nvcdi.Interface) (cdispec.ContainerEdits, error)) (cdispec.ContainerEdits, error) {
+	if known, ok := e.recall(recall); ok {
+		return known, nil
 	}
-	edits, err := e.deriveGPU(uuid)
-	if err != nil {
+	e.deriving.Lock()
+	defer e.deriving.Unlock()
+	if known, ok := e.recall(recall); ok {
+		return known, nil // another caller has derived them
+	}
+	var edits cdispec.ContainerEdits
+	if err := e.library.Use(func(api nvml.Interface) error {
+		generator, err := e.generator(api)
+		if err == nil {
+			edits, err = derive(generator)
+		}
+		return err
+	}); err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
-	e.byUUID[uuid] = e.remember(edits)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	keep(e.remember(edits))
 	return edits, nil
 }
 
-func (e *Edits) deriveCommon() (cdispec.ContainerEdits, error) {
-	generator, err := e.generator()
-	if err != nil {
-		return cdispec.ContainerEdits{}, err
+func (e *Edits) recall(from func() *remembered) (edits cdispec.ContainerEdits, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if known := from(); known != nil && known.complete() {
+		return known.edits, true
 	}
+	return edits, false
+}
+
+func (e *Edits) deriveCommon(generator nvcdi.Interface) (cdispec.ContainerEdits, error) {
 	edits, err := generator.GetCommonEdits()
 	if err != nil {
 		return cdispec.ContainerEdits{}, fmt.Errorf("find the NVIDIA driver's files below %s: %w", e.roots.Host, err)
@@ -126,11 +156,7 @@ func (e *Edits) deriveCommon() (cdispec.ContainerEdits, error) {
 	return e.forHost(common)
 }
 
-func (e *Edits) deriveGPU(uuid string) (cdispec.ContainerEdits, error) {
-	generator, err := e.generator()
-	if err != nil {
-		return cdispec.ContainerEdits{}, err
-	}
+func (e *Edits) deriveGPU(generator nvcdi.Interface, uuid string) (cdispec.ContainerEdits, error) {
 	devices, err := generator.GetDeviceSpecsByID(uuid)
 	if err != nil {
 		return cdispec.ContainerEdits{}, fmt.Errorf("find the device nodes of GPU %s below %s: %w", uuid, e.roots.hostDev(), err)
@@ -145,13 +171,13 @@ func (e *Edits) deriveGPU(uuid string) (cdispec.ContainerEdits, error) {
 	return e.forHost(devices[0].ContainerEdits)
 }
 
-func (e *Edits) generator() (nvcdi.Interface, error) {
+func (e *Edits) generator(api nvml.Interface) (nvcdi.Interface, error) {
 	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to derive CDI edits: %w", err)
 	}
 	generator, err := nvcdi.New(
-		nvcdi.WithNvmlLib(e.api),
+		nvcdi.WithNvmlLib(api),
 		nvcdi.WithMode(nvcdi.ModeNvml),
 		nvcdi.WithDriverRoot(e.roots.Local),
 		nvcdi.WithDevRoot(e.roots.localDev()),

@@ -33,7 +33,7 @@ func newRig(t *testing.T, name, host string) rig {
 	root := fixture.DriverRoot(t, machine)
 	logger, _ := ktesting.NewTestContext(t)
 	roots := Roots{Host: host, Local: root, Hook: "/plugins/nvidia-cdi-hook"}
-	return rig{machine, root, NewEdits(fixture.Library(t, machine).API(), roots, logger)}
+	return rig{machine, root, NewEdits(fixture.Library(t, machine), roots, logger)}
 }
 
 func (r rig) uuid(index int) string { return r.machine.GPUs()[index].UUID }

@@ -155,8 +155,16 @@ func (l *Library) Close() error { return l.sessions.close() }
 // Path is the file that was loaded, empty for an in-process stand-in.
 func (l *Library) Path() string { return l.path }
 
-// API is the handle that nvcdi wants. Nothing but pkg/node/cdi may use it.
-func (l *Library) API() nvml.Interface { return l.sessions.api }
+// Use calls do with NVML within a session, for nvcdi, which initialises NVML by itself. Closed
+// and Rest do not shut NVML down before do returns. Nothing but pkg/node/cdi may use it.
+func (l *Library) Use(do func(nvml.Interface) error) error {
+	in, leave, err := l.sessions.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do(in.api)
+}
 
 func findLibrary(driverRoot string) (string, error) {
 	if path, found := driverroot.Library(driverRoot, soname); found {

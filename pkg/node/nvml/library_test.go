@@ -155,12 +155,9 @@ func TestNewSaysWhyNVMLDoesNotStart(t *testing.T) {
 
 func TestCloseReleasesNVML(t *testing.T) {
 	machine := fixture.Machine(t, fixture.File(t, "g6.xlarge"))
-	library, err := nvml.New(machine.Library(), fixture.Sysfs(machine.File()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if library.Path() != "" || library.API() == nil {
-		t.Errorf("got path %q and API %v of an in-process library", library.Path(), library.API())
+	library, client := fixture.Client(t, machine)
+	if library.Path() != "" {
+		t.Errorf("got path %q of an in-process library", library.Path())
 	}
 	if err := library.Close(); err != nil {
 		t.Error(err)
@@ -168,7 +165,10 @@ func TestCloseReleasesNVML(t *testing.T) {
 	if err := library.Close(); err == nil {
 		t.Error("closed twice without an error")
 	}
-	if _, ret := library.API().DeviceGetCount(); ret != gonvml.ERROR_UNINITIALIZED {
+	if _, ret := client.DeviceGetCount(); ret != gonvml.ERROR_UNINITIALIZED {
 		t.Errorf("got %v after Close, want uninitialized", ret)
+	}
+	if err := library.Use(func(gonvml.Interface) error { return errors.New("was called") }); !errors.As(err, new(*nvml.Error)) {
+		t.Errorf("got %v from Use after Close, want it refused", err)
 	}
 }

@@ -18,6 +18,7 @@ type watched struct {
 	*testing.T
 	machine *model.Machine
 	library *nvml.Library
+	client  *model.Session
 	gpus    []gpu.GPU
 }
 
@@ -26,7 +27,7 @@ func watch(t *testing.T, name string, before func(*model.Machine)) *watched {
 	file := fixture.File(t, name)
 	w := &watched{T: t, machine: fixture.Machine(t, file)}
 	before(w.machine)
-	w.library = fixture.Library(t, w.machine)
+	w.library, w.client = fixture.Client(t, w.machine)
 	node, unreadable, err := w.library.Discover()
 	must(t, errors.Join(append(unreadable, err)...))
 	w.gpus = node.GPUs
@@ -200,7 +201,7 @@ func TestNVMLRestsUntilTheNextCall(t *testing.T) {
 	must(t, err)
 	resting, err := w.library.Rest()
 	must(t, err)
-	if _, ret := w.library.API().DeviceGetCount(); !resting || ret != gonvml.ERROR_UNINITIALIZED {
+	if _, ret := w.client.DeviceGetCount(); !resting || ret != gonvml.ERROR_UNINITIALIZED {
 		t.Errorf("resting: %t, NVML answers %v", resting, ret)
 	}
 	if calls := w.look(); calls["nvmlInit_v2"] != 1 || calls["nvmlDeviceGetHandleByUUID"] != len(w.gpus) {

@@ -13,43 +13,34 @@ import (
 const (
 	success       = 0
 	uninitialised = 1
-	disabled      = 0
-	enabled       = 1
 )
 
 // answers fails the test if NVML is open and is not to be, or the other way round.
 func (r *rig) answers(t *testing.T, when string, want int) {
 	t.Helper()
 	synctest.Wait()
-	if _, got := r.library.API().DeviceGetCount(); int(got) != want {
+	if _, got := r.client.DeviceGetCount(); int(got) != want {
 		t.Errorf("%s: NVML answers %d, want %d", when, got, want)
 	}
 }
 
 // persist has the driver keep all GPUs.
 func persist(t *testing.T) func(*rig) {
-	return func(r *rig) { keep(t, r, r.library, enabled) }
+	return func(r *rig) { keep(t, r, r.library, true) }
 }
 
 // persistenced has another user of NVML say whether the driver keeps GPUs.
-func persistenced(t *testing.T, r *rig, keeps int) {
+func persistenced(t *testing.T, r *rig, keeps bool) {
 	t.Helper()
 	other := fixture.Library(t, r.machine)
 	keep(t, r, other, keeps)
 	must(t, other.Close())
 }
 
-func keep(t *testing.T, r *rig, by *nvml.Library, keeps int) {
+func keep(t *testing.T, r *rig, by *nvml.Library, keeps bool) {
 	t.Helper()
-	for i := range r.machine.GPUs() {
-		handle, _ := by.API().DeviceGetHandleByIndex(i)
-		ret := handle.SetPersistenceMode(disabled)
-		if keeps == enabled {
-			ret = handle.SetPersistenceMode(enabled)
-		}
-		if ret != success {
-			t.Fatal(ret)
-		}
+	for _, g := range r.machine.GPUs() {
+		must(t, by.SetPersistence(g.UUID, keeps))
 	}
 }
 
@@ -94,10 +85,10 @@ func TestThePersistenceModeIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := live(t, "g5.12xlarge", nothing)
 		r.answers(t, "no GPU is kept", success)
-		persistenced(t, r, enabled)
+		persistenced(t, r, true)
 		after(lookInterval)
 		r.answers(t, "nvidia-persistenced has started", uninitialised)
-		persistenced(t, r, disabled)
+		persistenced(t, r, false)
 		before, err := r.machine.State()
 		must(t, err)
 		after(10 * restInterval)

@@ -38,6 +38,7 @@ type rig struct {
 	*Offer
 	machine  *model.Machine
 	library  *nvml.Library
+	client   *model.Session
 	dir      string
 	records  *journal.Journal
 	preparer *prepare.Preparer
@@ -60,7 +61,7 @@ type rig struct {
 func newRig(t testing.TB, machine string, changes ...func(*Options)) *rig {
 	t.Helper()
 	r := &rig{machine: fixture.Machine(t, fixture.File(t, machine)), node: fixture.Node(t, machine), dir: t.TempDir()}
-	r.library = fixture.Library(t, r.machine)
+	r.library, r.client = fixture.Client(t, r.machine)
 	r.logger = ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	var err error
 	r.records, err = journal.Open(filepath.Join(r.dir, "claims"))

@@ -40,7 +40,7 @@ func (r *rig) install(t *testing.T, version string) *installed {
 func (i *installed) begin(t *testing.T) {
 	t.Helper()
 	logger, _ := ktesting.NewTestContext(t)
-	i.edits = cdi.NewEdits(i.library.API(), cdi.Roots{Host: "/", Local: i.root, Hook: "/plugins/nvidia-cdi-hook"}, logger)
+	i.edits = cdi.NewEdits(i.library, cdi.Roots{Host: "/", Local: i.root, Hook: "/plugins/nvidia-cdi-hook"}, logger)
 	i.p = i.start(t)
 	i.p.SetNode(Node{Pool: NewPool(fixture.Driver, fixture.NodeName, gpu.Shapes(i.free(t, i.p).GPUs, gpu.ByDefault)), Edits: i.edits, Tools: Tools{MIG: i.library, Modes: i.library}})
 }

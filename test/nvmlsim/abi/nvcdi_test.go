@@ -56,9 +56,15 @@ func printNodes(library nvml.Interface, root, id string) error {
 	return nil
 }
 
+// open is a library that stays initialised.
+type open struct{ nvml.Interface }
+
+// Use implements cdi.Library.
+func (o open) Use(do func(nvml.Interface) error) error { return do(o.Interface) }
+
 // deriveEdits lets Mica derive the edits of all GPUs, as the role of another process.
 func deriveEdits(library nvml.Interface, root string) error {
-	edits := cdi.NewEdits(library, cdi.Roots{Host: "/", Local: root, Hook: "/usr/bin/nvidia-cdi-hook"}, klog.Background())
+	edits := cdi.NewEdits(open{library}, cdi.Roots{Host: "/", Local: root, Hook: "/usr/bin/nvidia-cdi-hook"}, klog.Background())
 	if _, err := edits.Common(); err != nil {
 		return err
 	}
