@@ -109,7 +109,7 @@ func TestBadInput(t *testing.T) {
 		"an unknown format of a report": {arguments: []string{"selftest", "-o", "table"}, want: []string{`output format "table" is unknown`, "use -o text, -o json or -o yaml"}},
 		"a self-test without a driver": {
 			arguments: []string{"selftest", "--container-driver-root=" + missing, "--cdi-root=" + missing},
-			want:      []string{"of 3 checks failed", "attach it to a bug"},
+			want:      []string{"of 4 checks failed", "attach it to a bug"},
 		},
 		"a self-test without a place for records": {
 			arguments: []string{"selftest", "--mutate", "--kubelet-plugins-directory-path=" + write(t, "file", "")},
