@@ -115,7 +115,7 @@ func TestHealthFields(t *testing.T) {
 		want   string
 	}{
 		"answered":       {func(*gonvml.FieldValue) {}, ""},
-		"not supported":  {func(v *gonvml.FieldValue) { v.NvmlReturn = uint32(gonvml.ERROR_NOT_SUPPORTED) }, "NOT_SUPPORTED"},
+		"not supported":  {func(v *gonvml.FieldValue) { v.NvmlReturn = uint32(gonvml.ERROR_NOT_SUPPORTED) }, "NVML answered"},
 		"another type":   {func(v *gonvml.FieldValue) { v.ValueType = 99 }, "unknown type 99"},
 		"another action": {func(v *gonvml.FieldValue) { v.Value[0] = 200 }, "unknown action 200"},
 	} {
