@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -110,8 +111,7 @@ type devicePlugin struct {
 // startDevicePlugin registers the device plugin at kubelet, until the test ends.
 func (s *scenario) startDevicePlugin(m machine) *devicePlugin {
 	s.Helper()
-	// kubelet has this directory below its root directory, as it has that of plugins.
-	directory := filepath.Join(filepath.Dir(filepath.Clean(m.pluginsDirectory)), "device-plugins")
+	directory := m.devicePluginDirectory(s)
 	p := &devicePlugin{installation: s.installation, socket: filepath.Join(directory, "mica-e2e.sock"), server: grpc.NewServer(), leaving: make(chan struct{})}
 	devicepluginapi.RegisterDevicePluginServer(p.server, p)
 	listener, err := net.Listen("unix", p.socket)
@@ -133,6 +133,23 @@ func (s *scenario) startDevicePlugin(m machine) *devicePlugin {
 	})
 	must(s, err, "register the device plugin at kubelet")
 	return p
+}
+
+// devicePluginDirectory is where device plugins register, as this process sees it. kubelet has it at a fixed path, whatever
+// its root directory is, and on the local cluster in a file system of its own.
+func (m machine) devicePluginDirectory(t testing.TB) string {
+	t.Helper()
+	root := "--root-dir=" + filepath.Dir(filepath.Clean(m.pluginsDirectory))
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err, "list processes")
+	for _, command := range commands {
+		arguments, err := os.ReadFile(command)
+		if err == nil && slices.Contains(strings.Split(string(arguments), "\x00"), root) {
+			return filepath.Join(filepath.Dir(command), "root", devicepluginapi.DevicePluginPath)
+		}
+	}
+	t.Fatalf("no process has %s: kubelet does not run on this machine", root)
+	return ""
 }
 
 // leave takes the device plugin and its socket away, once it has taken back its GPUs. kubelet keeps the capacity
