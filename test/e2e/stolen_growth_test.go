@@ -91,19 +91,20 @@ func (f *thief) tryNodes(t *testing.T, s *scenario) {
 
 // tryPods writes to pods what keeps them from a node, ends them first, or lets them serve.
 func (f *thief) tryPods(t *testing.T, s *scenario) {
-	pod := func(name string, resources corev1.ResourceList) *corev1.Pod {
+	pod := func(name string, resources corev1.ResourceList, gates ...corev1.PodReadinessGate) *corev1.Pod {
 		return s.createPod(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PodSpec{
 				SchedulingGates: []corev1.PodSchedulingGate{{Name: "e2e.mica.gpu/never"}},
-				ReadinessGates:  []corev1.PodReadinessGate{{ConditionType: "mica.gpu/serving"}},
+				ReadinessGates:  gates,
 				Containers: []corev1.Container{{
 					Name: "c", Image: under.image, Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
 				}},
 			},
 		})
 	}
-	plain, gpu := pod("plain", nil), pod("gpu", corev1.ResourceList{"example.com/gpu": resource.MustParse("1")})
+	plain := pod("plain", nil)
+	gpu := pod("gpu", corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}, corev1.PodReadinessGate{ConditionType: "mica.gpu/serving"})
 	patch := func(of *corev1.Pod, text string) error {
 		_, err := f.CoreV1().Pods(of.Namespace).Patch(t.Context(), of.Name, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{DryRun: dryRun}, "status")
 		return err
