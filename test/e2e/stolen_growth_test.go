@@ -68,7 +68,7 @@ func (f *thief) tryGroups(t *testing.T, s *scenario) {
 
 // tryNodes writes to a node without GPUs what the controller may write to others.
 func (f *thief) tryNodes(t *testing.T, s *scenario) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.namespace, Labels: map[string]string{testLabel: "", corev1.LabelInstanceTypeStable: "m7i.large"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.namespace, Labels: map[string]string{corev1.LabelInstanceTypeStable: "m7i.large"}}}
 	node.Spec.Taints = []corev1.Taint{{Key: testLabel, Effect: corev1.TaintEffectNoSchedule}}
 	_, err := s.client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
 	must(t, err, "create a Node")
