@@ -158,8 +158,11 @@ func (p *devicePlugin) leave(ctx context.Context) error {
 	p.once.Do(func() { close(p.leaving) })
 	err := until(ctx, func(ctx context.Context) error { return p.expectDevicePluginHas(ctx, 0) })
 	p.server.Stop()
-	if _, found := os.Lstat(p.socket); !errors.Is(found, fs.ErrNotExist) {
-		err = errors.Join(err, fmt.Errorf("the device plugin's socket %s is still there (%v)", p.socket, found))
+	switch _, found := os.Lstat(p.socket); {
+	case found == nil:
+		err = errors.Join(err, fmt.Errorf("the device plugin's socket %s is still there", p.socket))
+	case !errors.Is(found, fs.ErrNotExist):
+		err = errors.Join(err, found)
 	}
 	return err
 }

@@ -135,6 +135,8 @@ func TestACheckRunsOnceForAllWhoAsk(t *testing.T) {
 		if err := a.get(leaving); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v for who left while another one's check runs", err)
 		}
-		<-answers
+		if err := <-answers; err == nil {
+			t.Error("got no answer of the check for who stayed")
+		}
 	})
 }

@@ -95,8 +95,9 @@ type unusedWorkloads map[string]map[Workload]*v1alpha1.UnusedBy
 func unusedBy(groups []v1alpha1.GPUNodeGroup) unusedWorkloads {
 	found := unusedWorkloads{}
 	for i := range groups {
-		for j := range groups[i].Status.UnusedBy {
-			entry := &groups[i].Status.UnusedBy[j]
+		entries := groups[i].Status.UnusedBy
+		for j := range entries {
+			entry := &entries[j]
 			if found[entry.Namespace] == nil {
 				found[entry.Namespace] = map[Workload]*v1alpha1.UnusedBy{}
 			}

@@ -1,7 +1,7 @@
 package model
 
 import (
-	"crypto/sha1" //nolint:gosec // NVIDIA's driver derives UUIDs with it
+	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -186,7 +186,7 @@ func (i *gpuInstance) createCompute(p computeProfile, start *int) (*computeInsta
 // bare machine calls it so, which the GSP's firmware does out of sight, and that the first
 // compute slice stands for the sys pipe. Here the GPU's UUID stands for chip and PDI.
 func (i *gpuInstance) deviceUUID(computeStart int) string {
-	sum := sha1.Sum(fmt.Appendf(nil, "%s SMC %d %d", i.gpu.spec.UUID, i.id, computeStart)) //nolint:gosec // as the driver does
+	sum := sha1.Sum(fmt.Appendf(nil, "%s SMC %d %d", i.gpu.spec.UUID, i.id, computeStart))
 	d := []byte(hex.EncodeToString(sum[:16]))
 	d[12] = '5'
 	d[16] = "89ab"[d[16]&3]
