@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Consumes is how much of a capacity a request takes of a device that is shared: what it asks
-// for, rounded up as the device's policy says, or the policy's default.
+// Consumes returns what a request takes of a capacity of a shared device: the requested amount, rounded
+// up by the device's policy, or the policy's default.
 func (d *Device) Consumes(name resourceapi.QualifiedName, asked *resourceapi.CapacityRequirements) resource.Quantity {
 	capacity := d.Capacity[name]
 	policy := capacity.RequestPolicy
@@ -49,14 +49,14 @@ func roundUp(want resource.Quantity, valid resourceapi.CapacityRequestPolicyRang
 	return want
 }
 
-// Squeeze is a capacity of which a request takes more than is left.
+// Squeeze is a capacity with less left than a request takes.
 type Squeeze struct {
 	Capacity        resourceapi.QualifiedName
 	Takes, Left, Of resource.Quantity
 }
 
-// Crowded is the first capacity that keeps a request from having a share of the device; nil:
-// there is none, or the device is not shared.
+// Crowded returns the first capacity that keeps a request from a share of the device. It is nil if all
+// suffice, or if the device is not shared.
 func (s *Stock) Crowded(d *Device, asked *resourceapi.CapacityRequirements) *Squeeze {
 	if !d.Shared() {
 		return nil

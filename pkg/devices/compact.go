@@ -16,14 +16,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Compactor keeps once in memory what many nodes publish alike: of 5,000 nodes of one type, the
-// devices are those of one node, and not 5 GiB. It is safe for concurrent use.
+// Compactor shares equal devices among slices in memory: 5,000 nodes of one type take as much as one
+// node, not 5 GiB. It is safe for concurrent use.
 type Compactor struct {
 	devices  interned[resourceapi.Device]
 	counters interned[resourceapi.CounterSet]
 }
 
-// NewCompactor knows no slice yet.
+// NewCompactor returns an empty Compactor.
 func NewCompactor() *Compactor {
 	return &Compactor{
 		devices:  interned[resourceapi.Device]{known: map[[sha256.Size]byte]weak.Pointer[resourceapi.Device]{}},
@@ -31,10 +31,9 @@ func NewCompactor() *Compactor {
 	}
 }
 
-// Compact changes a slice that nobody else has seen yet, so that it shares devices and counters
-// with slices like it. They are only to be read from then on, and the slice is never to be sent
-// to the API server: attributes that no two nodes have alike were put aside, where OwnOf finds
-// them. A slice that is compact stays as it is.
+// Compact makes a slice share devices and counters with equal slices. It also moves the UUIDs of GPUs
+// aside, where OwnOf finds them. The caller owns the slice until then. Afterwards it is read-only, and
+// must not be sent to the API server. A compact slice stays as it is.
 func (c *Compactor) Compact(slice *resourceapi.ResourceSlice) {
 	if _, compact := slice.Annotations[annotationOwn]; !compact {
 		putAside(slice)
@@ -43,15 +42,15 @@ func (c *Compactor) Compact(slice *resourceapi.ResourceSlice) {
 	slice.Spec.SharedCounters = c.counters.one(slice.Spec.SharedCounters)
 }
 
-// interned has lists by their content, as long as anybody else has them.
+// interned finds lists by their content until the garbage collector frees them.
 type interned[T any] struct {
 	lock  sync.Mutex
 	known map[[sha256.Size]byte]weak.Pointer[T]
-	// sweep is at how many entries those are looked for whose lists are gone.
+	// sweep is the number of entries at which entries of freed lists are deleted.
 	sweep int
 }
 
-// one is the list that stands for all of this content.
+// one returns the list that represents this content.
 func (i *interned[T]) one(list []T) []T {
 	if len(list) == 0 {
 		return list
@@ -59,7 +58,7 @@ func (i *interned[T]) one(list []T) []T {
 	sum := sha256.New()
 	for k := range list {
 		wire, err := any(&list[k]).(interface{ Marshal() ([]byte, error) }).Marshal()
-		if err != nil { // the generated code has none
+		if err != nil { // the generated code returns none
 			return list
 		}
 		sum.Write(wire)
@@ -76,29 +75,22 @@ func (i *interned[T]) one(list []T) []T {
 		maps.DeleteFunc(i.known, func(_ [sha256.Size]byte, p weak.Pointer[T]) bool { return p.Value() == nil })
 		i.sweep = 2*len(i.known) + 100
 	}
-	list = slices.Clone(list) // what was decoded has room to grow
+	list = slices.Clone(list) // decoded lists have spare capacity
 	i.known[content] = weak.Make(&list[0])
 	return list
 }
 
-// annotationOwn is on compact slices, in memory alone.
+// annotationOwn marks compact slices. It exists in memory only.
 const annotationOwn = "mica.gpu/own-attributes"
 
-// identities are the attributes that tell a GPU from all others in the world. Drivers publish
-// them without a domain.
+// identities are the attributes that are unique to a GPU. Drivers publish them without a domain.
 var identities = []resourceapi.QualifiedName{gpu.AttributeParentUUID, gpu.AttributeUUID}
 
-// Identifies tells whether an attribute of that name, without domain, may differ between nodes
-// that are alike in everything else.
-func Identifies(name string) bool {
-	return name == gpu.AttributeUUID || name == gpu.AttributeParentUUID
-}
-
-// Own has what a compact slice's identities are, by what is in their place: values differ there
-// where the identities do, on the whole node. It is nil for slices that are as they were published.
+// Own maps the placeholders in a compact slice to the identities that were published. It is nil for
+// slices that are not compact.
 type Own map[string]string
 
-// OwnOf reads what was put aside of a slice.
+// OwnOf returns the identities of a slice.
 func OwnOf(slice *resourceapi.ResourceSlice) Own {
 	text, compact := slice.Annotations[annotationOwn]
 	if !compact {
@@ -106,12 +98,12 @@ func OwnOf(slice *resourceapi.ResourceSlice) Own {
 	}
 	var own Own
 	if json.Unmarshal([]byte(text), &own) != nil {
-		return nil // a driver has made it up: what is published counts
+		return nil // a driver published the annotation
 	}
 	return own
 }
 
-// putAside replaces UUIDs of GPUs by their addresses, which GPUs of other nodes have as well.
+// putAside replaces UUIDs of GPUs by PCI addresses, which GPUs of other nodes have as well.
 func putAside(slice *resourceapi.ResourceSlice) {
 	if slice.Spec.NodeName == nil {
 		return
@@ -128,7 +120,7 @@ func putAside(slice *resourceapi.ResourceSlice) {
 			place, known := places[*value]
 			if !known {
 				place = *address
-				if _, taken := own[place]; taken { // a partition that exists has a UUID besides its GPU's
+				if _, taken := own[place]; taken { // an existing partition has a UUID of its own
 					place += " " + device.Name
 				}
 				own[place], places[*value] = *value, place
@@ -140,15 +132,15 @@ func putAside(slice *resourceapi.ResourceSlice) {
 		return
 	}
 	text, err := json.Marshal(own)
-	if err != nil { // of strings there is none
+	if err != nil { // strings never fail
 		return
 	}
 	metav1.SetMetaDataAnnotation(&slice.ObjectMeta, annotationOwn, string(text))
 }
 
-// Attribute is the value that was published of an attribute.
+// Attribute returns the published value of an attribute.
 func (o Own) Attribute(name resourceapi.QualifiedName, value resourceapi.DeviceAttribute) resourceapi.DeviceAttribute {
-	if len(o) == 0 || value.StringValue == nil || !Identifies(string(name)) {
+	if len(o) == 0 || value.StringValue == nil || !slices.Contains(identities, name) {
 		return value
 	}
 	if own, aside := o[*value.StringValue]; aside {
@@ -157,7 +149,7 @@ func (o Own) Attribute(name resourceapi.QualifiedName, value resourceapi.DeviceA
 	return value
 }
 
-// Attributes are all that were published of a device: a copy, if one of them was put aside.
+// Attributes returns the published attributes of a device: a copy if any was put aside.
 func (o Own) Attributes(of map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	if len(o) == 0 {
 		return of

@@ -14,34 +14,33 @@ import (
 	"github.com/google/cel-go/parser"
 )
 
-// parse reads an expression as it was written: without macros a cel.bind or an exists is a
-// call like any other, and can be printed again.
+// parse expands no macros, so that an expression can be printed again as it was written.
 var parse = sync.OnceValues(func() (*parser.Parser, error) {
 	return parser.NewParser(parser.Macros(), parser.EnableOptionalSyntax(true),
 		parser.EnableIdentEscapeSyntax(true), parser.ExpressionSizeCodePointLimit(math.MaxInt32))
 })
 
-// Condition is one of those that && joins to a selector.
+// Condition is one operand of the && that make up a selector.
 type Condition struct {
-	// Text is for people, Expression can be evaluated by itself.
+	// Text is for people. Expression includes the bindings, so it can be evaluated alone.
 	Text, Expression string
-	// Reads is what of a device it looks at, in the order in which it is written.
+	// Reads are the fields of a device that it reads, in the order of the text.
 	Reads []Field
-	// Quantities are the arguments of quantity(), and Words the strings that are compared.
+	// Quantities are the arguments of quantity(), Words the other strings.
 	Quantities, Words []string
 }
 
 // Field is a part of a device.
 type Field struct {
 	Section Section
-	// Domain and Name are of attributes and capacities.
+	// Domain and Name are those of an attribute or a capacity.
 	Domain, Name string
 }
 
-// Section is a field of what selectors call device.
+// Section is a field of the CEL variable device.
 type Section string
 
-// Sections. A driver and whether a device is shared have neither domain nor name.
+// Sections. SectionDriver and SectionShared have neither domain nor name.
 const (
 	SectionDriver     Section = "driver"
 	SectionShared     Section = "allowMultipleAllocations"
@@ -49,8 +48,8 @@ const (
 	SectionCapacity   Section = "capacity"
 )
 
-// read takes an expression apart. One that cannot be taken apart is one condition, and may read
-// everything.
+// read splits an expression into conditions. An expression that it cannot split is one condition that
+// may read everything.
 func read(expression string) *Selector {
 	whole := &Selector{Everything: true, Conditions: []Condition{{Text: expression, Expression: expression}}}
 	p, err := parse()
@@ -72,7 +71,7 @@ func read(expression string) *Selector {
 	return w.Selector
 }
 
-// scope has what cel.bind has given a name: paths from the device.
+// scope maps variables of cel.bind to paths from the device.
 type scope map[string][]string
 
 // walker reads an expression.
@@ -80,11 +79,11 @@ type walker struct {
 	*Selector
 	info   *ast.SourceInfo
 	failed bool
-	// at is the condition that it is in.
+	// at is the current condition.
 	at Condition
 }
 
-// split descends through && and cel.bind. around puts the bindings around a part again.
+// split descends through && and cel.bind. around wraps a part in its bindings again.
 func (w *walker) split(e ast.Expr, names scope, around func(string) string) {
 	if e.Kind() == ast.CallKind {
 		call := e.AsCall()
@@ -109,7 +108,7 @@ func (w *walker) split(e ast.Expr, names scope, around func(string) string) {
 }
 
 func (w *walker) print(e ast.Expr) string {
-	// One line, however long: the text ends up in sentences.
+	// One line: the text becomes part of sentences.
 	text, err := parser.Unparse(e, w.info, parser.WrapOnColumn(math.MaxInt32))
 	if err != nil {
 		w.failed = true
@@ -117,7 +116,7 @@ func (w *walker) print(e ast.Expr) string {
 	return text
 }
 
-// binding takes cel.bind(variable, init, body) apart.
+// binding returns the parts of cel.bind(variable, init, body).
 func binding(e ast.Expr) (variable string, init, body ast.Expr, ok bool) {
 	if e.Kind() != ast.CallKind {
 		return "", nil, nil, false
@@ -131,8 +130,8 @@ func binding(e ast.Expr) (variable string, init, body ast.Expr, ok bool) {
 	return args[0].AsIdent(), args[1], args[2], true
 }
 
-// bind resolves the value where it is bound, so that a variable may hide one of its own name.
-// What a value reads that is no path belongs to no condition.
+// bind resolves the value in the outer scope, because a variable may hide one of the same name. Fields
+// that a value other than a path reads belong to no condition.
 func (w *walker) bind(variable string, value ast.Expr, names scope) scope {
 	inner := maps.Clone(names)
 	inner[variable] = names.path(value)
@@ -144,7 +143,7 @@ func (w *walker) bind(variable string, value ast.Expr, names scope) scope {
 	return inner
 }
 
-// path is where an expression points to, from the device; nil where it does not.
+// path returns the path of an expression from the device; nil: it has none.
 func (s scope) path(e ast.Expr) []string {
 	switch e.Kind() {
 	case ast.IdentKind:
@@ -175,7 +174,7 @@ func join(path []string, step string) []string {
 	return append(slices.Clone(path), step)
 }
 
-// text is the value of a string that is written out.
+// text returns the value of a string literal.
 func text(e ast.Expr) (string, bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false
@@ -184,9 +183,8 @@ func text(e ast.Expr) (string, bool) {
 	return string(value), ok
 }
 
-// read collects what an expression looks at. A device's attributes are maps: a value is read by
-// a name that is in the text, unless the name is computed, or a map is used as a whole. Names
-// that point nowhere from the device are noted, too: it may be in a variable of a macro.
+// read collects the fields that an expression reads. It reads everything if it computes a name or uses
+// a map as a whole. It notes names outside of paths, too: a macro may have the device in a variable.
 func (w *walker) read(e ast.Expr, names scope) {
 	if path := names.path(e); path != nil {
 		if f, ok := fieldOf(path); ok {
@@ -266,10 +264,10 @@ func (w *walker) add(f Field) {
 	}
 }
 
-// pathLength is of a path to one value: device.attributes["domain"].name.
+// pathLength is the length of a path to one value: device.attributes["domain"].name.
 const pathLength = 4
 
-// fieldOf takes a whole path from the device.
+// fieldOf returns the field at a path from the device.
 func fieldOf(path []string) (Field, bool) {
 	if len(path) == 2 {
 		section := Section(path[1])

@@ -1,6 +1,6 @@
-// Package devices reads what drivers publish of devices and what claims have of them: the
-// pools in their newest generation, what is taken and what is left of each device, and what a
-// selector looks at. It never chooses a device, and it publishes nothing: that is pkg/slice.
+// Package devices reads ResourceSlices and allocations: the newest generation of each pool, what is
+// taken and left of each device, and which fields a selector reads. It never chooses a device, and it
+// publishes nothing: that is pkg/slice.
 package devices
 
 import (
@@ -17,11 +17,6 @@ type ID struct {
 	Name string
 }
 
-// Of is the device of an allocation's result.
-func Of(result *resourceapi.DeviceRequestAllocationResult) ID {
-	return ID{Pool: PoolID{Driver: result.Driver, Name: result.Pool}, Name: result.Device}
-}
-
 // Compare orders devices by their pools and names.
 func (d ID) Compare(other ID) int {
 	return cmp.Or(d.Pool.Compare(other.Pool), cmp.Compare(d.Name, other.Name))
@@ -31,14 +26,14 @@ func (d ID) Compare(other ID) int {
 type Device struct {
 	*resourceapi.Device
 	ID ID
-	// Own has what of Attributes was put aside, if its slice is compact.
+	// Own has the identities of its slice, if that is compact.
 	Own Own
 }
 
-// Shared tells that several claims may have the device at once.
+// Shared reports whether several claims may hold the device at once.
 func (d *Device) Shared() bool { return ptr.Deref(d.AllowMultipleAllocations, false) }
 
-// AttributeAt is nil where the device has no such attribute.
+// AttributeAt returns an attribute; nil: the device does not have it.
 func (d *Device) AttributeAt(f Field) *resourceapi.DeviceAttribute {
 	attribute, ok := Lookup(d.Attributes, d.ID.Pool.Driver, f.Domain, f.Name)
 	if !ok || f.Section != SectionAttributes {
@@ -48,7 +43,7 @@ func (d *Device) AttributeAt(f Field) *resourceapi.DeviceAttribute {
 	return &attribute
 }
 
-// CapacityAt is nil where the device has no such capacity.
+// CapacityAt returns a capacity; nil: the device does not have it.
 func (d *Device) CapacityAt(f Field) *resourceapi.DeviceCapacity {
 	capacity, ok := Lookup(d.Capacity, d.ID.Pool.Driver, f.Domain, f.Name)
 	if !ok || f.Section != SectionCapacity {
@@ -57,13 +52,12 @@ func (d *Device) CapacityAt(f Field) *resourceapi.DeviceCapacity {
 	return &capacity
 }
 
-// Lacks tells that the device has nothing in the field.
+// Lacks reports whether the device has neither an attribute nor a capacity at the field.
 func (d *Device) Lacks(f Field) bool {
 	return f.Name != "" && d.AttributeAt(f) == nil && d.CapacityAt(f) == nil
 }
 
-// Lookup finds what a device of the driver has by a name in a domain: in its own, a driver may
-// leave the domain out.
+// Lookup finds an attribute or capacity by its name and domain. A driver may leave out its own domain.
 func Lookup[V any](of map[resourceapi.QualifiedName]V, driver, domain, name string) (V, bool) {
 	if domain == driver {
 		if value, ok := of[resourceapi.QualifiedName(name)]; ok {
@@ -74,7 +68,7 @@ func Lookup[V any](of map[resourceapi.QualifiedName]V, driver, domain, name stri
 	return value, ok
 }
 
-// Input is the device as selectors see it.
+// Input returns the device as selectors see it.
 func (d *Device) Input() dracel.Device {
 	return dracel.Device{
 		Driver: d.ID.Pool.Driver, AllowMultipleAllocations: d.AllowMultipleAllocations,

@@ -78,6 +78,14 @@ func result(device string, change func(*resourceapi.DeviceRequestAllocationResul
 	return r
 }
 
+// held is the holding of the only result of an allocation.
+func held(r resourceapi.DeviceRequestAllocationResult) Holding {
+	for h := range HoldingsWithAdmin(&resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{r}}}) {
+		return h
+	}
+	return Holding{}
+}
+
 func share(memory string) func(*resourceapi.DeviceRequestAllocationResult) {
 	return func(r *resourceapi.DeviceRequestAllocationResult) {
 		r.ShareID = ptr.To(types.UID("share-" + memory))
@@ -88,7 +96,7 @@ func share(memory string) func(*resourceapi.DeviceRequestAllocationResult) {
 func TestUseCountsWhatClaimsHave(t *testing.T) {
 	admin := func(r *resourceapi.DeviceRequestAllocationResult) { r.AdminAccess = ptr.To(true) }
 	claim := &resourceapi.ResourceClaim{}
-	for range Results(claim.Status.Allocation) {
+	for range Holdings(claim.Status.Allocation) {
 		t.Error("a claim that is not allocated has a result")
 	}
 	claim.Status.Allocation = &resourceapi.AllocationResult{}
@@ -97,12 +105,11 @@ func TestUseCountsWhatClaimsHave(t *testing.T) {
 		result("bare", func(r *resourceapi.DeviceRequestAllocationResult) { r.ShareID = ptr.To(types.UID("x")) }),
 	}
 	used := Use{}
-	for r := range Results(claim.Status.Allocation) {
-		used.Add(Of(r), r)
+	for h := range Holdings(claim.Status.Allocation) {
+		used.Add(h)
 	}
 	before := used.Clone()
-	again := result("shared", share("4Gi"))
-	used.Add(Of(&again), &again)
+	used.Add(held(result("shared", share("4Gi"))))
 	for _, tc := range []struct {
 		used   Use
 		memory string
@@ -151,35 +158,30 @@ func TestAStockKnowsWhatIsLeft(t *testing.T) {
 	}
 	left := func(s *Stock) string { return s.Crowded(shared, asks("99Gi")).Left.String() }
 
-	s := fresh.Clone()
-	s.Take(shared, asks("1Gi"))
-	s.Take(shared, asks("1Gi"))
+	used := Use{}
+	used.Add(held(result("shared", share("1Gi"))))
+	used.Add(held(result("shared", share("1Gi"))))
+	s := NewStock(cut(), used)
 	if short := s.Short(whole); short == nil || short.Counter != "slices" || short.Left.String() != "1" || short.Need.String() != "2" {
 		t.Errorf("the whole GPU is short of %+v", short)
 	}
 	if s.Short(half) != nil || s.Short(shared) != nil || left(s) != "2Gi" || s.Taken(shared) {
 		t.Errorf("half is short of %+v, the share of %+v, and has %s left", s.Short(half), s.Short(shared), left(s))
 	}
-	s.Take(half, nil)
-	if !s.Taken(half) || s.Short(shared) != nil {
+	used.Add(held(result("half", nil)))
+	if s = NewStock(cut(), used); !s.Taken(half) || s.Short(shared) != nil {
 		t.Error("a share of a device that others share needs no counters")
 	}
 	if s.Crowded(shared, asks("2Gi")) != nil || s.Crowded(shared, nil) == nil || s.Crowded(half, nil) != nil {
-		t.Error("of a share with 2Gi left, 2Gi can be had, and not all of it")
+		t.Error("a share with 2Gi left gives 2Gi, and not all of it")
 	}
-	if fresh.Short(whole) != nil || fresh.Taken(half) || left(fresh) != "4Gi" {
-		t.Error("what a clone takes is gone from the first")
-	}
-
-	used := Use{}
-	r := result("shared", share("3Gi"))
-	used.Add(Of(&r), &r)
+	used = Use{}
+	used.Add(held(result("shared", share("3Gi"))))
 	if s = NewStock(cut(), used); s.Short(whole) == nil || s.Short(half) != nil || left(s) != "1Gi" {
 		t.Errorf("of a share in use %s is left, and the whole GPU is short of %v", left(s), s.Short(whole))
 	}
-	r = result("whole", nil)
 	used = Use{}
-	used.Add(Of(&r), &r)
+	used.Add(held(result("whole", nil)))
 	if s = NewStock(cut(), used); !s.Taken(whole) || s.Short(half) == nil || s.Short(shared) == nil {
 		t.Error("of a GPU that is taken whole something is left")
 	}

@@ -7,16 +7,15 @@ import (
 	"github.com/google/cel-go/common/ast"
 )
 
-// longestNumeral and longestExponent bound, in characters, the text of a number. Numbers with a
-// longer exponent are worked out in full: 1e-9999999 takes minutes for each device, and neither the
-// cost of an expression nor an end of its context counts that.
+// longestNumeral and longestExponent bound the text of a number in characters. The parser of quantities
+// expands exponents: 1e-9999999 takes minutes per device, and neither CEL's cost nor a context stops it.
 const (
 	longestNumeral  = 64
 	longestExponent = 2
 )
 
-// checkNumerals tells of numbers in an expression that may take for ever to read. A text that the
-// expression puts together could be any number.
+// checkNumerals returns an error for numbers that may take too long to parse. A text that the expression
+// computes could be any number.
 func checkNumerals(expression ast.Expr) error {
 	var err error
 	ast.PreOrderVisit(expression, ast.NewExprVisitor(func(e ast.Expr) {

@@ -15,20 +15,19 @@ func (p PoolID) Compare(other PoolID) int {
 	return cmp.Or(cmp.Compare(p.Driver, other.Driver), cmp.Compare(p.Name, other.Name))
 }
 
-// PoolOf is the pool that the slice is of.
+// PoolOf returns the pool of a slice.
 func PoolOf(slice *resourceapi.ResourceSlice) PoolID {
 	return PoolID{Driver: slice.Spec.Driver, Name: slice.Spec.Pool.Name}
 }
 
-// Pool is what was published last of a pool.
+// Pool is the newest generation of a pool.
 type Pool struct {
 	ID PoolID
-	// Slices are those of the newest generation, by name, of which there is one at least.
+	// Slices are sorted by name. There is at least one.
 	Slices []*resourceapi.ResourceSlice
 }
 
-// Pools gives the pools that the slices are of. They, and the devices in them, are in the
-// order in which the scheduler tries them.
+// Pools returns the pools of slices, in the order in which the scheduler tries them.
 func Pools(published []*resourceapi.ResourceSlice) []Pool {
 	var pools []Pool
 	at := map[PoolID]int{}
@@ -49,7 +48,7 @@ func Pools(published []*resourceapi.ResourceSlice) []Pool {
 	return pools
 }
 
-// OfNode are the pools of the slices that are of this node alone.
+// OfNode returns the pools of the slices that only this node can use.
 func OfNode(node string, published []*resourceapi.ResourceSlice) []Pool {
 	var own []*resourceapi.ResourceSlice
 	for _, slice := range published {
@@ -60,7 +59,7 @@ func OfNode(node string, published []*resourceapi.ResourceSlice) []Pool {
 	return Pools(own)
 }
 
-// add keeps the slices of the newest generation.
+// add drops slices of older generations.
 func (p *Pool) add(slice *resourceapi.ResourceSlice) {
 	if len(p.Slices) > 0 {
 		switch known := p.Slices[0].Spec.Pool.Generation; {
@@ -73,7 +72,7 @@ func (p *Pool) add(slice *resourceapi.ResourceSlice) {
 	p.Slices = append(p.Slices, slice)
 }
 
-// Devices are those of the slices, in the order in which the scheduler tries them.
+// Devices returns the devices of the slices, in the order in which the scheduler tries them.
 func (p Pool) Devices() []*Device {
 	var all []*Device
 	for _, slice := range p.Slices {
@@ -86,14 +85,14 @@ func (p Pool) Devices() []*Device {
 	return all
 }
 
-// Announced is how many slices the pool is to have.
+// Announced is the number of slices that the pool has when it is complete.
 func (p Pool) Announced() int64 { return p.Slices[0].Spec.Pool.ResourceSliceCount }
 
-// Complete tells that all slices are there: before, the scheduler gives no device of the pool.
+// Complete reports whether all slices are there. The scheduler allocates no device of an incomplete pool.
 func (p Pool) Complete() bool { return int64(len(p.Slices)) == p.Announced() }
 
-// Last is the device of that name as it was published last, of slices of one pool; nil: it was
-// not. While a pool is published anew some devices are in slices of the generation before.
+// Last returns the newest version of a device in the slices of one pool; nil: no slice has it. While a
+// driver publishes a new generation, some devices are only in slices of the previous one.
 func Last(pool []resourceapi.ResourceSlice, name string) *resourceapi.Device {
 	var found *resourceapi.Device
 	newest := int64(-1)

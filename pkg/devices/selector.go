@@ -9,25 +9,24 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// language is what a stock cluster's expressions may use.
+// language has the CEL features of a cluster with default feature gates.
 var language = dracel.Features{EnableConsumableCapacity: true}
 
-// remembered is of how many expressions is kept what they compile to.
+// remembered bounds the cache of compiled expressions.
 const remembered = 1000
 
-// Selectors keeps what CEL expressions of selectors compile to, which depends on nothing but
-// their text. It is safe for concurrent use.
+// Selectors caches compiled CEL expressions. It is safe for concurrent use.
 type Selectors struct {
 	known    *lru.Cache
 	compiled *dracel.Cache
 }
 
-// NewSelectors knows none.
+// NewSelectors returns an empty cache.
 func NewSelectors() *Selectors {
 	return &Selectors{known: lru.New(remembered), compiled: dracel.NewCache(remembered, language)}
 }
 
-// Get gives what Compile does, once for each expression.
+// Get returns the compiled expression.
 func (s *Selectors) Get(expression string) *Selector {
 	if known, ok := s.known.Get(expression); ok {
 		return known.(*Selector)
@@ -37,31 +36,31 @@ func (s *Selectors) Get(expression string) *Selector {
 	return selector
 }
 
-// Compiled are the same expressions for the scheduler's allocator, which has a type for them.
+// Compiled is a cache of the type that the scheduler's allocator takes.
 func (s *Selectors) Compiled() *dracel.Cache { return s.compiled }
 
 // Selector is an expression, compiled and read.
 type Selector struct {
-	// Err tells why the expression cannot be used: it does not compile, costs more than the
-	// API server allows, or has a number that may take for ever to read.
+	// Err is set if the expression does not compile, costs more than the API server allows, or has a
+	// number that takes too long to parse.
 	Err error
-	// Names are the attributes that it may read, without their domains, and strings that are
-	// none. With Everything, it may read any.
+	// Names include the attributes that it may read, without their domains. With Everything, it may
+	// read any.
 	Names      []string
 	Everything bool
-	// Conditions are those that all have to be true. There is one at least.
+	// Conditions all have to be true. There is at least one.
 	Conditions []Condition
 	program    dracel.CompilationResult
 }
 
-// Check tells why an expression cannot be used.
+// Check returns an error if an expression cannot be used.
 func Check(expression string) error { return Compile(expression).Err }
 
-// Compile compiles an expression as the API server does.
+// Compile compiles an expression like the API server.
 func Compile(expression string) *Selector {
 	s := read(expression)
 	if s.Err != nil {
-		return s // it may not be looked at any further
+		return s // compiling evaluates constants
 	}
 	s.program = dracel.GetCompiler(language).CompileCELExpression(expression, dracel.Options{})
 	switch {
@@ -73,7 +72,7 @@ func Compile(expression string) *Selector {
 	return s
 }
 
-// Matches tells whether a device passes. The error is Err, or what happened on this device.
+// Matches reports whether a device passes. The error is Err, or an error of the evaluation.
 func (s *Selector) Matches(ctx context.Context, device dracel.Device) (bool, error) {
 	if s.Err != nil {
 		return false, fmt.Errorf("it %w", s.Err)

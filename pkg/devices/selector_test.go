@@ -118,7 +118,7 @@ func TestSelectorsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// Nobody may keep the planner busy with a number, however it is written.
+// No number may keep the planner busy, however it is written.
 func TestNumbersAreBounded(t *testing.T) {
 	const memory = `device.capacity["gpu.nvidia.com"].memory.compareTo(VALUE) > 0`
 	for value, fine := range map[string]bool{

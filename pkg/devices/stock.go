@@ -8,22 +8,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Stock is what a node's pods can reach of devices, and what of it is left.
+// Stock is the devices that a node's pods can reach, and what is left of them.
 type Stock struct {
 	pools []Pool
-	// Devices are those of the pools that are complete, as the scheduler tries them.
+	// Devices are those of complete pools, in the order in which the scheduler tries them.
 	Devices  []*Device
 	used     Use
 	counters map[counter]resource.Quantity
 }
 
-// counter names one of a pool. What is left of it may be less than nothing.
+// counter names a counter of a pool. What is left of it may be negative.
 type counter struct {
 	pool      PoolID
 	set, name string
 }
 
-// NewStock reads the slices, and what is used of their devices.
+// NewStock returns the stock of slices whose devices are used as given.
 func NewStock(published []*resourceapi.ResourceSlice, used Use) *Stock {
 	s := &Stock{pools: Pools(published), used: Use{}, counters: map[counter]resource.Quantity{}}
 	for _, p := range s.pools {
@@ -51,7 +51,7 @@ func (s *Stock) add(p Pool) {
 	s.Devices = append(s.Devices, p.Devices()...)
 }
 
-// pay takes a device's counters.
+// pay subtracts the counters of a device.
 func (s *Stock) pay(d *Device) {
 	for _, consumption := range d.ConsumesCounters {
 		for name, c := range consumption.Counters {
@@ -63,7 +63,7 @@ func (s *Stock) pay(d *Device) {
 	}
 }
 
-// Incomplete is the first pool of which slices are missing; nil where there is none.
+// Incomplete is the first pool that lacks slices; nil: there is none.
 func (s *Stock) Incomplete() *Pool {
 	i := slices.IndexFunc(s.pools, func(p Pool) bool { return !p.Complete() })
 	if i < 0 {
@@ -72,41 +72,17 @@ func (s *Stock) Incomplete() *Pool {
 	return &s.pools[i]
 }
 
-// Clone can be taken from without a change to this one.
-func (s *Stock) Clone() *Stock {
-	c := *s
-	c.used, c.counters = s.used.Clone(), maps.Clone(s.counters)
-	return &c
-}
-
-// Taken tells that nobody can have the device any more.
+// Taken reports whether a claim has the whole device.
 func (s *Stock) Taken(d *Device) bool { return s.used[d.ID].Whole }
 
-// Take takes the device, or of one that is shared, what a request takes of its capacities. Who
-// calls has found that there is enough.
-func (s *Stock) Take(d *Device, asked *resourceapi.CapacityRequirements) {
-	if !s.used[d.ID].Shared {
-		s.pay(d)
-	}
-	if !d.Shared() {
-		s.used.takeWhole(d.ID)
-		return
-	}
-	consumes := make(map[resourceapi.QualifiedName]resource.Quantity, len(d.Capacity))
-	for name := range d.Capacity {
-		consumes[name] = d.Consumes(name, asked)
-	}
-	s.used.takeShare(d.ID, consumes)
-}
-
-// Shortage is a counter of which a device needs more than is left.
+// Shortage is a counter with less left than a device needs.
 type Shortage struct {
 	Set, Counter string
 	Need, Left   resource.Quantity
 }
 
-// Short is the first shortage that keeps the device from being had; nil where there is none.
-// The first share of a device pays for all.
+// Short is the first shortage that keeps claims from the device; nil: there is none. The first share of a device pays
+// for all.
 func (s *Stock) Short(d *Device) *Shortage {
 	if d.Shared() && s.used[d.ID].Shared {
 		return nil
@@ -126,7 +102,7 @@ func (s *Stock) Short(d *Device) *Shortage {
 	return nil
 }
 
-// pays tells that there is enough of each counter: most devices fit, and nobody asks of those in order.
+// pays is the fast path: it reports whether all counters suffice, without sorting.
 func (s *Stock) pays(d *Device) bool {
 	for _, consumption := range d.ConsumesCounters {
 		for name, need := range consumption.Counters {
@@ -138,7 +114,7 @@ func (s *Stock) pays(d *Device) bool {
 	return true
 }
 
-// Has tells that a claim could have the device now, or a share of default size, whatever its taints.
+// Has reports whether a claim could have the device now, or a share of default size, whatever its taints.
 func (s *Stock) Has(d *Device) bool {
 	return !s.Taken(d) && s.Short(d) == nil && s.Crowded(d, nil) == nil
 }

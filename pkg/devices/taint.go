@@ -7,8 +7,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// Repels is the first taint that keeps new claims with these tolerations from the device; nil
-// where there is none.
+// Repels returns the first taint that keeps new claims with these tolerations away; nil: there is none.
 func (d *Device) Repels(tolerations []resourceapi.DeviceToleration) *resourceapi.DeviceTaint {
 	for i, taint := range d.Taints {
 		if taint.Effect != resourceapi.DeviceTaintEffectNoSchedule && taint.Effect != resourceapi.DeviceTaintEffectNoExecute {
@@ -24,8 +23,8 @@ func (d *Device) Repels(tolerations []resourceapi.DeviceToleration) *resourceapi
 	return nil
 }
 
-// WithTaintRules gives the slices with the taints that DeviceTaintRules put on their devices,
-// as the scheduler sees them. A slice that no rule changes is the same pointer.
+// WithTaintRules adds the taints of DeviceTaintRules to slices, like the scheduler. A slice that no rule
+// changes is the same pointer.
 func WithTaintRules(published []*resourceapi.ResourceSlice, rules []resourceapi.DeviceTaintRule) []*resourceapi.ResourceSlice {
 	if len(rules) == 0 {
 		return published
@@ -48,7 +47,7 @@ func withRules(slice *resourceapi.ResourceSlice, rules []resourceapi.DeviceTaint
 				continue
 			}
 			if tainted == slice {
-				// Attributes and the rest, which are many, stay those of the published devices.
+				// A shallow copy: the attributes stay shared.
 				tainted = &resourceapi.ResourceSlice{ObjectMeta: slice.ObjectMeta, Spec: slice.Spec}
 				tainted.Spec.Devices = slices.Clone(slice.Spec.Devices)
 			}
@@ -59,14 +58,14 @@ func withRules(slice *resourceapi.ResourceSlice, rules []resourceapi.DeviceTaint
 	return tainted
 }
 
-// RuleReaches tells that a rule may taint devices of the pool.
+// RuleReaches reports whether a rule may taint devices of the pool.
 func RuleReaches(rule *resourceapi.DeviceTaintRule, pool PoolID) bool {
 	// A rule without a selector selects nothing.
 	selector := rule.Spec.DeviceSelector
 	return selector != nil && selects(selector.Driver, pool.Driver) && selects(selector.Pool, pool.Name)
 }
 
-// RuleTaints tells that a rule taints the device.
+// RuleTaints reports whether a rule taints the device.
 func RuleTaints(rule *resourceapi.DeviceTaintRule, device ID) bool {
 	return RuleReaches(rule, device.Pool) && selects(rule.Spec.DeviceSelector.Device, device.Name)
 }

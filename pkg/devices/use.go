@@ -1,7 +1,6 @@
 package devices
 
 import (
-	"iter"
 	"maps"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -9,79 +8,49 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
-	"k8s.io/utils/ptr"
 )
 
-// Results are those of an allocation, which may be nil, that take a device or a share of one:
-// with admin access nothing is taken.
-func Results(allocation *resourceapi.AllocationResult) iter.Seq[*resourceapi.DeviceRequestAllocationResult] {
-	return func(yield func(*resourceapi.DeviceRequestAllocationResult) bool) {
-		if allocation == nil {
-			return
-		}
-		results := allocation.Devices.Results
-		for i := range results {
-			if !takesNothing(&results[i]) && !yield(&results[i]) {
-				return
-			}
-		}
-	}
-}
-
-func takesNothing(result *resourceapi.DeviceRequestAllocationResult) bool {
-	return ptr.Deref(result.AdminAccess, false)
-}
-
-// Use is what is taken of devices, as the scheduler counts it. Nothing is taken of those that
-// are not in it.
+// Use is what is taken of devices, as the scheduler counts it. A device that is not in it is free.
 type Use map[ID]Taken
 
 // Taken is what is taken of a device.
 type Taken struct {
-	// Whole tells that one claim has all of it, Shared that claims have shares.
+	// Whole reports that one claim holds the device, Shared that claims hold shares of it.
 	Whole, Shared bool
-	// Consumed is what the shares have of its capacities together. It is never changed.
+	// Consumed is the sum of what the shares take of each capacity. It is never changed.
 	Consumed map[resourceapi.QualifiedName]resource.Quantity
 }
 
-// Add counts a result of an allocation for the device.
-func (u Use) Add(id ID, result *resourceapi.DeviceRequestAllocationResult) {
-	switch {
-	case takesNothing(result):
-	case result.ShareID == nil:
-		u.takeWhole(id)
-	default:
-		u.takeShare(id, result.ConsumedCapacity)
+// Add counts a holding.
+func (u Use) Add(h Holding) {
+	if h.Admin {
+		return
 	}
-}
-
-func (u Use) takeWhole(id ID) {
-	taken := u[id]
-	taken.Whole = true
-	u[id] = taken
-}
-
-func (u Use) takeShare(id ID, consumes map[resourceapi.QualifiedName]resource.Quantity) {
-	taken := u[id]
+	taken := u[h.ID]
+	if h.ShareID == nil {
+		taken.Whole = true
+		u[h.ID] = taken
+		return
+	}
 	taken.Shared = true
-	if consumes != nil {
-		consumed := make(map[resourceapi.QualifiedName]resource.Quantity, len(consumes))
+	if h.ConsumedCapacity != nil {
+		consumed := make(map[resourceapi.QualifiedName]resource.Quantity, len(h.ConsumedCapacity))
 		maps.Copy(consumed, taken.Consumed)
-		for name, quantity := range consumes {
+		for name, quantity := range h.ConsumedCapacity {
 			sum := quantity.DeepCopy()
 			sum.Add(consumed[name])
 			consumed[name] = sum
 		}
 		taken.Consumed = consumed
 	}
-	u[id] = taken
+	u[h.ID] = taken
 }
 
-// Clone can be added to without a change to this one.
+// Clone returns a copy that can be changed.
 func (u Use) Clone() Use { return maps.Clone(u) }
 
-// State is the use as the scheduler's allocator wants it. A device in shares has one,
-// SharesOf it, whatever their number: only what they consume together counts.
+// State converts the use for the scheduler's allocator. The shares of a device become one share, SharesOf,
+// because only the sum of what they consume counts.
 func (u Use) State() structured.AllocatedState {
 	state := structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),
@@ -105,7 +74,7 @@ func (u Use) State() structured.AllocatedState {
 
 var anyShare = types.UID("taken")
 
-// SharesOf stands for the shares of a device: the allocator only asks whether there are any.
+// SharesOf represents all shares of a device. The allocator only asks whether there are any.
 func SharesOf(device structured.DeviceID) structured.SharedDeviceID {
 	return structured.MakeSharedDeviceID(device, &anyShare)
 }
