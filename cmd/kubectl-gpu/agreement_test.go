@@ -28,9 +28,9 @@ import (
 // planned keeps what the controller's plan was made of.
 type planned struct{ snapshot scaleout.Snapshot }
 
-func (*planned) Replicas() []scaleout.Replica                    { return nil }
-func (p *planned) Tell(s scaleout.Snapshot, _ scaleout.Decision) { p.snapshot = s }
-func (*planned) Failed(error)                                    {}
+func (*planned) Replicas() []scaleout.Replica                       { return nil }
+func (p *planned) Planned(s scaleout.Snapshot, _ scaleout.Decision) { p.snapshot = s }
+func (*planned) Failed(error)                                       {}
 
 // writeStatuses has a controller run until it has written what it knows of a group.
 func writeStatuses(t *testing.T, options control.Options, known client.Client, group string) {
@@ -66,7 +66,7 @@ func (fullEKS) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Nodegroup 
 }
 
 // The plugin sees the cluster as the controller does: also what only the controller may ask EKS,
-// and what somebody may not read of Cluster Autoscaler.
+// and what the user may not read of Cluster Autoscaler.
 func TestThePluginAndTheControllerPlanTheSame(t *testing.T) {
 	known := clusterOf(t, "testdata/cluster.yaml", "testdata/bounded.yaml").
 		WithStatusSubresource(&corev1.Pod{}, &v1alpha1.GPUNodeGroup{}).Build()
@@ -101,7 +101,7 @@ func TestThePluginAndTheControllerPlanTheSame(t *testing.T) {
 	}})
 	for name, reader := range map[string]client.Reader{"with all rights": known, "without a right to the autoscaler's status": forbidden} {
 		t.Run(name, func(t *testing.T) {
-			v, err := look(t.Context(), reader, defaults, now)
+			v, err := explainer{defaults, reader, now}.look(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

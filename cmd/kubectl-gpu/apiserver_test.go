@@ -22,8 +22,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// apiServer answers as one does that has objects of resource.k8s.io: page by page, as protobuf, to who
-// may list.
+// apiServer serves objects of resource.k8s.io page by page, as protobuf.
 type apiServer struct {
 	*httptest.Server
 	// items are objects as they are in an answer, by what is listed, such as resourceslices, or
@@ -34,7 +33,7 @@ type apiServer struct {
 	files map[string][]string
 	// answers are what else is there, as JSON, by path.
 	answers map[string]string
-	// forbidden are those that nobody may list.
+	// forbidden may not be listed.
 	forbidden []string
 
 	lock sync.Mutex

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
@@ -21,14 +18,13 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// A command asks a few hundred pages at most, and is to wait for the API server and not for itself:
-// kubectl's own limits (k8s.io/kubectl/pkg/cmd, kubeConfigFlags) are for this, too.
+// These are kubectl's limits (k8s.io/kubectl/pkg/cmd, kubeConfigFlags).
 const (
 	queriesPerSecond = 50
 	queriesAtOnce    = 300
 )
 
-// clusterConfig says how to reach the cluster that the user means.
+// clusterConfig returns the configuration of the cluster that the kubeconfig and flags name.
 func clusterConfig(config clientcmd.ClientConfig) (*rest.Config, error) {
 	cluster, err := config.ClientConfig()
 	if err != nil {
@@ -45,7 +41,7 @@ func newReader(config clientcmd.ClientConfig) (client.Reader, error) {
 
 // newClient connects to the cluster with the user's rights.
 func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {
-	// Without a logger, the library complains after 30 seconds, with a stack.
+	// Without a logger, controller-runtime logs a warning with a stack after 30 seconds.
 	log.SetLogger(klog.Background())
 	cluster, err := clusterConfig(config)
 	if err != nil {
@@ -66,35 +62,8 @@ func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {
 	return connected, nil
 }
 
-// fleet is a connection for who lists GPUs.
-type fleet struct {
-	client.WithWatch
-	// sliceAnswers gives a page of ResourceSlices as the API server has sent it.
-	sliceAnswers func(context.Context, metav1.ListOptions) ([]byte, error)
-}
-
-func newFleet(config clientcmd.ClientConfig) (*fleet, error) {
-	connected, err := newClient(config)
-	if err != nil {
-		return nil, err
-	}
-	cluster, err := clusterConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	cluster.ContentType = runtime.ContentTypeProtobuf
-	cluster.AcceptContentTypes = runtime.ContentTypeProtobuf
-	resources, err := resourceclient.NewForConfig(cluster)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
-	}
-	return &fleet{WithWatch: connected, sliceAnswers: func(ctx context.Context, o metav1.ListOptions) ([]byte, error) {
-		return resources.RESTClient().Get().Resource("resourceslices").VersionedParams(&o, clientgoscheme.ParameterCodec).DoRaw(ctx)
-	}}, nil
-}
-
-// newMapper knows all kinds of the cluster by the names that kubectl takes, also the short ones. It
-// asks once, when it is asked itself.
+// newMapper maps the names that kubectl takes, including short names, to kinds. It reads the kinds from
+// the cluster once, on first use.
 func newMapper(cluster *rest.Config) (meta.RESTMapper, error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(cluster)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 func newCommand() *cobra.Command {
-	// kubectl's own flags would come from cli-runtime, with kustomize and its loader of Go
-	// plugins, for which the linker keeps everything.
+	// cli-runtime would bring kubectl's flags, but also kustomize and its loader of Go plugins, which
+	// keeps the linker from dropping unused code.
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	overrides := &clientcmd.ConfigOverrides{}
 	command := &cobra.Command{
@@ -25,15 +25,11 @@ func newCommand() *cobra.Command {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	command.AddCommand(newCordonCommand(config, newClient), newUncordonCommand(config, newClient))
 	command.AddCommand(
-		newListCommand(config, newFleet),
-		newTopCommand(config, newClient),
+		newListCommand(config, newReader),
+		newTopCommand(config, newReader),
 		newDoctorCommand(config, newSurvey),
 		newExplainCommand(config),
-		newSimulateCommand(config, newReader),
-		newSlicesCommand(),
 		newScaledObjectCommand(config, newClient),
-		newMigrateCommand(config, newReader),
-		newRightsizeCommand(config, newReader),
 		release.NewCommand(version()),
 	)
 	command.SetFlagErrorFunc(func(c *cobra.Command, err error) error {

@@ -29,8 +29,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/scaleout"
-	"github.com/mica-gpu/mica/pkg/scaleout/explain"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
+	reasons "github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -56,6 +55,8 @@ func TestBadInput(t *testing.T) {
 	}{
 		"nothing":          {[]string{"explain"}, []string{"pod/NAME"}},
 		"a deployment":     {[]string{"explain", "deployment/a"}, []string{"pod/NAME or claim/NAME", "deployment/a"}},
+		"a pod and a file": {[]string{"explain", "pod/a", "-f", "a.yaml"}, []string{"unexpected argument", "pod/a"}},
+		"only offline":     {[]string{"explain", "--offline"}, []string{"--offline needs --template"}},
 		"a pod's part":     {[]string{"explain", "pod/a/b"}, []string{"pod/NAME", "pod/a/b"}},
 		"two pods":         {[]string{"explain", "pod", "a", "b"}, []string{"pod/NAME"}},
 		"a format":         {[]string{"explain", "pod/a", "-o", "xml"}, []string{"table, json, yaml", "xml"}},
@@ -138,14 +139,14 @@ func clusterOf(t *testing.T, files ...string) *fake.ClientBuilder {
 
 var defaults = options{driver: "gpu.nvidia.com", autoscaler: types.NamespacedName{Namespace: "kube-system", Name: "cluster-autoscaler-status"}}
 
-func ask(t *testing.T, reader client.Reader, pod string) (explain.Explanation, error) {
+func ask(t *testing.T, reader client.Reader, pod string) (reasons.Explanation, error) {
 	t.Helper()
-	return explainPod(t.Context(), reader, types.NamespacedName{Namespace: "research", Name: pod}, defaults, now)
+	return explainer{defaults, reader, now}.explainPod(t.Context(), types.NamespacedName{Namespace: "research", Name: pod})
 }
 
 func TestExplainReadsTheCluster(t *testing.T) {
 	big := types.NamespacedName{Namespace: "research", Name: "big"}
-	found, err := podAnswer(t.Context(), cluster(t, interceptor.Funcs{}), big, defaults, now)
+	found, err := explainer{defaults, cluster(t, interceptor.Funcs{}), now}.pod(t.Context(), big)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func TestExplainReadsTheCluster(t *testing.T) {
 }
 
 // goldenAnswer compares an answer with its golden files, for people and for programs.
-func goldenAnswer(t *testing.T, name string, found findings, widths ...int) {
+func goldenAnswer(t *testing.T, name string, found result, widths ...int) {
 	t.Helper()
 	var table, program bytes.Buffer
 	for i, width := range widths {
@@ -216,7 +217,7 @@ nodeGroups:
 
 func TestPodsThatNeedNoExplanation(t *testing.T) {
 	for pod, want := range map[string][]string{
-		"nobody":  {"no pod nobody", "namespace research", "-n"},
+		"missing": {"no pod missing", "namespace research", "-n"},
 		"placed":  {"pod research/placed", "on node n1"},
 		"done":    {"pod research/done", "Succeeded"},
 		"no-gpus": {"pod research/no-gpus", "no devices", "kubectl describe"},
@@ -252,19 +253,6 @@ func TestClusterThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// The plugin judges nodes by the startup taints that the controller was told of.
-func TestExplainKnowsTheOperatorsStartupTaints(t *testing.T) {
-	t.Cleanup(func() { template.DeclareStartup(nil, nil) })
-	if _, err := execute(t, "explain", "--startup-taint=example.com/boots", "--startup-taint-prefix=agents.example.com/", "service/x"); err == nil {
-		t.Fatal("a service is explained")
-	}
-	for _, key := range []string{"example.com/boots", "agents.example.com/net"} {
-		if !template.IsStartup(corev1.Taint{Key: key}) {
-			t.Errorf("%s is taken for a taint that lasts", key)
-		}
-	}
-}
-
 // A tenant may see its pod and little else: it is told what the controller has told the pod.
 func TestExplainForWhoMayNotSeeTheCluster(t *testing.T) {
 	nodes := schema.GroupResource{Resource: "nodes"}
@@ -275,8 +263,8 @@ func TestExplainForWhoMayNotSeeTheCluster(t *testing.T) {
 		t.Fatalf("a tenant is refused with %v", err)
 	}
 	big := types.NamespacedName{Namespace: "research", Name: "big"}
-	_, _, err := told(t.Context(), cluster(t, refusing), big)
-	fixture.Sentence(t, err, "you may not list", "pod research/big nothing yet", "mica.gpu/ScaleUp")
+	_, _, err := explainer{reader: cluster(t, refusing)}.recall(t.Context(), big)
+	fixture.Sentence(t, err, "you may not list", "pod research/big has no condition mica.gpu/ScaleUp yet")
 	withCondition := interceptor.Funcs{List: refusing.List, Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 		err := c.Get(ctx, key, o, opts...)
 		if pod, is := o.(*corev1.Pod); is && err == nil {
@@ -286,9 +274,9 @@ func TestExplainForWhoMayNotSeeTheCluster(t *testing.T) {
 		}
 		return err
 	}}
-	e, note, err := told(t.Context(), cluster(t, withCondition), big)
+	e, note, err := explainer{reader: cluster(t, withCondition)}.recall(t.Context(), big)
 	if err != nil || e.Outcome != scaleout.NeedsNode || e.Summary != "needs a new node of group h100" {
-		t.Errorf("told %+v, %v", e, err)
+		t.Errorf("recalled %+v, %v", e, err)
 	}
-	fixture.Sentence(t, errors.New(note), "you may not list", "at 2026-10-01T12:00:00Z")
+	fixture.Sentence(t, errors.New(note), "you may not list", "of 2026-10-01T12:00:00Z")
 }

@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
 )
 
-// completionTimeout is how long somebody waits who has pressed the tabulator.
+// completionTimeout bounds the wait after the Tab key.
 const completionTimeout = 2 * time.Second
 
 var (
@@ -23,11 +24,11 @@ var (
 	claimKind = resourceapi.SchemeGroupVersion.WithKind("ResourceClaim")
 )
 
-// completion gives what could stand in a place of the command line.
+// completion completes an argument or a flag.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// namesOf completes names of objects, those in the namespace that was given if they are in one, each
-// after a prefix such as pod/. Who may not list them gets none, as nobody reads errors there.
+// namesOf completes names of objects with a prefix such as pod/. Errors give no names, because a shell
+// shows no errors of completions.
 func namesOf(config clientcmd.ClientConfig, kind schema.GroupVersionKind, namespaced bool, prefix string) completion {
 	return func(command *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		const nothingElse = cobra.ShellCompDirectiveNoFileComp
@@ -58,7 +59,7 @@ func namesOf(config clientcmd.ClientConfig, kind schema.GroupVersionKind, namesp
 	}
 }
 
-// podOrClaim completes pods, until somebody has begun to write that a claim is meant.
+// podOrClaim completes pods, and claims after the first letters of claim/.
 func podOrClaim(config clientcmd.ClientConfig) completion {
 	const claim = "claim/"
 	pods, claims := namesOf(config, podKind, true, "pod/"), namesOf(config, claimKind, true, claim)
@@ -70,11 +71,11 @@ func podOrClaim(config clientcmd.ClientConfig) completion {
 	}
 }
 
-// addCompletions lets shells complete what the flags and arguments of all commands name.
+// addCompletions registers completions for the flags and arguments of all commands.
 func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 	complete := func(command *cobra.Command, flag string, how completion) {
 		if err := command.RegisterFlagCompletionFunc(flag, how); err != nil {
-			panic(err) // a flag that is not there
+			panic(err) // no such flag
 		}
 	}
 	oneOf := func(texts ...string) completion {
@@ -86,18 +87,15 @@ func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 		case "explain":
 			command.ValidArgsFunction = podOrClaim(config)
 			complete(command, "output", oneOf("table", "json", "yaml"))
+			complete(command, "template", oneOf(catalog.InstanceTypes()...))
 		case "list":
 			complete(command, "node", namesOf(config, nodeKind, false, ""))
-			complete(command, "output", oneOf("table", "wide", "json", "yaml"))
-		case "simulate", "slices":
 			complete(command, "output", oneOf("table", "wide", "json", "yaml"))
 		case "top":
 			complete(command, "sort-by", oneOf("name", "utilization", "memory"))
 			complete(command, "output", oneOf("table", "json", "yaml"))
-		case "doctor", "rightsize":
+		case "doctor":
 			complete(command, "output", oneOf("table", "json", "yaml"))
-		case "migrate":
-			complete(command, "output", oneOf(outputManifests, outputReport, outputJSON))
 		case "cordon":
 			command.ValidArgsFunction = cordonedNames(config)
 			complete(command, "effect", oneOf("NoSchedule", "NoExecute", "None"))
@@ -108,8 +106,8 @@ func addCompletions(root *cobra.Command, config clientcmd.ClientConfig) {
 	}
 }
 
-// cordonedNames completes gpu and node, and the names of nodes. GPUs are in ResourceSlices, which are too large to read
-// while somebody waits.
+// cordonedNames completes gpu, node and the names of nodes. It does not complete GPUs, because reading
+// ResourceSlices takes too long.
 func cordonedNames(config clientcmd.ClientConfig) completion {
 	nodes := namesOf(config, nodeKind, false, "")
 	return func(command *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {

@@ -48,7 +48,6 @@ func TestShellsCompleteNames(t *testing.T) {
 		"a node to uncordon":    {[]string{"uncordon", "node", "o"}, "other"},
 		"one node to cordon":    {[]string{"cordon", "node", "n1", ""}, ""},
 		"an effect":             {[]string{"cordon", "--effect", ""}, "NoSchedule NoExecute None"},
-		"what migrate prints":   {[]string{"migrate", "-o", ""}, "yaml table json"},
 		"the doctor's format":   {[]string{"doctor", "-o", ""}, "table json yaml"},
 		"the format of explain": {[]string{"explain", "-o", ""}, "table json yaml"},
 	} {
@@ -73,7 +72,7 @@ func TestShellsCompleteNames(t *testing.T) {
 	}
 }
 
-// Who may not list is not shown an error in the middle of a line.
+// Errors of completions are not shown.
 func TestWhoMayNotListGetsNoCompletions(t *testing.T) {
 	s := newAPIServer(t)
 	var out strings.Builder

@@ -12,20 +12,19 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
-	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// connecter reaches the cluster that the user means.
+// connecter connects to the user's cluster.
 type connecter func(clientcmd.ClientConfig) (client.WithWatch, error)
 
-// cordonOptions are those of cordon and uncordon.
+// cordonOptions are the flags of cordon and uncordon.
 type cordonOptions struct {
 	driver, effect, reason string
 	dryRun                 bool
@@ -33,17 +32,17 @@ type cordonOptions struct {
 }
 
 const cordonLong = `Keep new claims from a GPU in all of its shapes, or from all GPUs of a node, by DeviceTaintRules. Pods
-that have it keep it, unless --effect is NoExecute. The node itself takes other pods as before.
+that have it keep it, unless --effect is NoExecute. The node still takes other pods.
 
 A rule names one device, so a GPU with partitions gets a rule per partition and share. If a GPUPolicy
 offers other shapes of a cordoned GPU later, cordon it again.
 
 --dry-run creates nothing and prints which claims and pods have the GPU now. --effect None creates rules
-that keep nothing away and have the API server report what NoExecute would do.
+that keep no claim away: the API server reports what NoExecute would do.
 
-It takes Kubernetes 1.37, or newer, and the ClusterRole mica-cordon-gpus of Mica's chart.
+It needs Kubernetes 1.37 or newer, and the ClusterRole mica-cordon-gpus of Mica's chart.
 
-Exit codes: 0 done, 2 nothing, or not everything, was done.`
+Exit codes: 0 done, 2 nothing or not everything was done.`
 
 func newCordonCommand(config clientcmd.ClientConfig, connect connecter) *cobra.Command {
 	o := cordonOptions{output: terminal.Tabular}
@@ -74,7 +73,7 @@ func newCordonCommand(config clientcmd.ClientConfig, connect connecter) *cobra.C
 	}
 	o.addFlags(command)
 	command.Flags().StringVar(&o.effect, "effect", string(resourceapi.DeviceTaintEffectNoSchedule), "NoSchedule keeps new claims away, NoExecute evicts pods as well, None only reports in the rules' status what NoExecute would do")
-	command.Flags().StringVar(&o.reason, "reason", "", "why, for those who find the rules")
+	command.Flags().StringVar(&o.reason, "reason", "", "why, in an annotation of the rules")
 	command.Flags().StringVarP((*string)(&o.output), "output", "o", string(o.output), "how to print: table, or json or yaml for the rules")
 	return command
 }
@@ -83,8 +82,8 @@ func newUncordonCommand(config clientcmd.ClientConfig, connect connecter) *cobra
 	var o cordonOptions
 	command := &cobra.Command{
 		Use:     "uncordon gpu NODE/GPU|UUID | node NODE",
-		Short:   "Let new claims have a GPU again, or all GPUs of a node",
-		Long:    "Delete the DeviceTaintRules that kubectl gpu cordon has made, and no others. Taints that the driver publishes of sick\nGPUs stay.\n\nExit codes: 0 done, also if nothing was cordoned; 2 nothing, or not everything, was done.",
+		Short:   "Let new claims have a GPU, or all GPUs of a node, again",
+		Long:    "Delete the DeviceTaintRules that kubectl gpu cordon has made, and no others. Taints that the driver publishes on sick\nGPUs stay.\n\nExit codes: 0 done, also if nothing was cordoned; 2 nothing or not everything was done.",
 		Example: "  kubectl gpu uncordon gpu ip-10-0-0-1/gpu-3\n  kubectl gpu uncordon node ip-10-0-0-1 --dry-run",
 		RunE: func(command *cobra.Command, args []string) error {
 			kind, name, err := cordoned("uncordon", args)
@@ -103,28 +102,35 @@ func newUncordonCommand(config clientcmd.ClientConfig, connect connecter) *cobra
 }
 
 func (o *cordonOptions) addFlags(command *cobra.Command) {
-	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "change nothing, and say what would be done")
+	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "change nothing, and print what would be done")
 	command.Flags().StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which the driver publishes devices")
 }
 
-// cordoned takes gpu NODE/GPU, gpu UUID or node NODE.
+// cordoned parses gpu NODE/GPU, gpu UUID and node NODE.
 func cordoned(verb string, args []string) (kind, name string, err error) {
 	if len(args) == 2 && (args[0] == cordon.OfGPU || args[0] == cordon.OfNode) && args[1] != "" {
 		return args[0], args[1], nil
 	}
-	return "", "", fmt.Errorf("%s wants gpu NODE/GPU, gpu UUID or node NODE, such as gpu n1/gpu-0, and was given %q", verb, strings.Join(args, " "))
+	return "", "", fmt.Errorf("cannot %s %q: give gpu NODE/GPU, gpu UUID or node NODE, such as gpu n1/gpu-0", verb, strings.Join(args, " "))
 }
 
 func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, out io.Writer, kind, name string, effect resourceapi.DeviceTaintEffect) error {
-	seen, err := o.read(ctx, cluster, nodeOf(kind, name))
+	scope := fleet.Scope{Driver: o.driver}
+	if node := nodeOf(kind, name); node != "" {
+		scope.Nodes = []string{node}
+	}
+	seen, err := fleet.Read(ctx, cluster, scope)
 	if err != nil {
 		return err
+	}
+	if seen.SlicesHidden {
+		return errors.New("you may not list ResourceSlices, which have the devices of a GPU: ask for the ClusterRole mica-cordon-gpus of Mica's chart")
 	}
 	find := cordon.FindNode
 	if kind == cordon.OfGPU {
 		find = cordon.FindGPU
 	}
-	target, err := find(inventory.Of(seen), name)
+	target, err := find(seen.GPUs(), name)
 	if err != nil {
 		return err
 	}
@@ -140,11 +146,11 @@ func (o *cordonOptions) cordon(ctx context.Context, cluster client.WithWatch, ou
 	if o.output != terminal.Tabular {
 		return o.output.Encode(out, map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": rules})
 	}
-	report := cordon.Report{Target: target, Effect: effect, Rules: rules, DryRun: o.dryRun, NotSeen: seen.NotSeen}
+	report := cordon.Report{Target: target, Effect: effect, Rules: rules, DryRun: o.dryRun, NotSeen: seen.Unseen}
 	return report.Write(out, terminal.Of(out, os.LookupEnv))
 }
 
-// nodeOf is the node that somebody names; empty with a UUID, which can be of any.
+// nodeOf is the node of the arguments; empty with a UUID.
 func nodeOf(kind, name string) string {
 	node, _, isGPU := strings.Cut(name, "/")
 	if kind == cordon.OfGPU && !isGPU {
@@ -153,33 +159,7 @@ func nodeOf(kind, name string) string {
 	return node
 }
 
-// read is what is needed of the cluster to tell which devices there are, of one node if it is known, and
-// who has them. Without a right to the claims, only that is left out.
-func (o *cordonOptions) read(ctx context.Context, cluster client.Reader, node string) (inventory.Seen, error) {
-	var seen inventory.Seen
-	slices := fleetReader{reader: cluster, driver: o.driver}
-	if node != "" {
-		slices.nodes = []string{node}
-	}
-	if err := slices.readSlices(ctx, &seen); err != nil {
-		return seen, err
-	}
-	if seen.SlicesHidden {
-		return seen, errors.New("you may not list ResourceSlices, which say what devices a GPU has: ask for the ClusterRole mica-cordon-gpus of Mica's chart")
-	}
-	err := eachOf(ctx, cluster, func() client.ObjectList { return &resourceapi.ResourceClaimList{} }, func(object runtime.Object) {
-		seen.Holdings = append(seen.Holdings, inventory.HoldingsOf(object.(*resourceapi.ResourceClaim), o.driver)...)
-	})
-	switch {
-	case apierrors.IsForbidden(err):
-		seen.NotSeen = append(seen.NotSeen, notAllClaims+", so who has the devices is not known")
-	case err != nil:
-		return seen, fmt.Errorf("list the ResourceClaims: %w", err)
-	}
-	return seen, nil
-}
-
-// apply creates a rule, or changes one that an earlier cordon has left.
+// apply creates a rule, or updates that of an earlier cordon.
 func apply(ctx context.Context, cluster client.Client, rule *resourceapi.DeviceTaintRule) error {
 	wanted := rule.DeepCopy()
 	err := cluster.Create(ctx, rule)
@@ -187,10 +167,10 @@ func apply(ctx context.Context, cluster client.Client, rule *resourceapi.DeviceT
 		var existing resourceapi.DeviceTaintRule
 		if err = cluster.Get(ctx, client.ObjectKeyFromObject(wanted), &existing); err == nil {
 			if !cordon.Ours(&existing) {
-				return fmt.Errorf("DeviceTaintRule %s exists and was not made by kubectl gpu cordon: look at it, and delete it if nobody needs it", existing.Name)
+				return fmt.Errorf("DeviceTaintRule %s exists and was not made by kubectl gpu cordon: delete it if it is not needed", existing.Name)
 			}
 			if was := existing.Spec.Taint.Effect; wanted.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone && was != wanted.Spec.Taint.Effect {
-				return fmt.Errorf("DeviceTaintRule %s has the effect %s, and None would end the cordon: see by --dry-run who would be hit, or uncordon it first", existing.Name, was)
+				return fmt.Errorf("DeviceTaintRule %s has the effect %s, and None would end the cordon: use --dry-run to see which pods NoExecute would evict, or uncordon it first", existing.Name, was)
 			}
 			wanted.ResourceVersion = existing.ResourceVersion
 			*rule = *wanted
@@ -201,13 +181,13 @@ func apply(ctx context.Context, cluster client.Client, rule *resourceapi.DeviceT
 	return ruleError("write", wanted.Name, err)
 }
 
-// ruleError says what to do about an answer of the API server.
+// ruleError adds what to do about an error of the API server.
 func ruleError(verb, name string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return errors.New("the API server has no DeviceTaintRule of resource.k8s.io/v1: it takes Kubernetes 1.37 or newer; until then, kubectl cordon the node")
+		return errors.New("the API server has no DeviceTaintRule of resource.k8s.io/v1: upgrade to Kubernetes 1.37 or newer, or use kubectl cordon for the node")
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("you may not %s DeviceTaintRules (%w): ask for the ClusterRole mica-cordon-gpus of Mica's chart", verb, err)
 	}

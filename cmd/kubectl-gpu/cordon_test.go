@@ -28,7 +28,7 @@ func cordons(t *testing.T, cluster client.WithWatch, verb string, arguments ...s
 		command = newUncordonCommand(kubeconfig("research"), connect)
 	}
 	command.SilenceUsage, command.SilenceErrors = true, true
-	command.SetArgs(arguments)
+	command.SetArgs(append([]string{}, arguments...))
 	var out bytes.Buffer
 	command.SetOut(&out)
 	command.SetErr(io.Discard)
@@ -53,7 +53,7 @@ func TestCordonAndUncordon(t *testing.T) {
 	if out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--reason", "noisy fan"); err != nil || !strings.Contains(out, "GPU gpu-0 of node n1 gets no new claims") {
 		t.Errorf("%v: %s", err, out)
 	}
-	// Who cordons again means the effect.
+	// A second cordon updates the effect.
 	if _, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--effect", "NoExecute"); err != nil {
 		t.Error(err)
 	}
@@ -82,7 +82,7 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 }
 
-// The rules of other drivers stay, and so does a cordon that somebody only wants to see the effect of.
+// Rules of other drivers stay, and --effect None does not end a cordon.
 func TestCordonsThatStay(t *testing.T) {
 	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build()
 	for _, arguments := range [][]string{{"node", "n1"}, {"gpu", "n1/gpu-0"}} {
@@ -127,15 +127,15 @@ func TestCordonRefuses(t *testing.T) {
 		failure   error
 		want      []string
 	}{
-		"nothing":         {nil, nil, []string{"cordon wants", "gpu NODE/GPU"}},
-		"a pod":           {[]string{"pod", "a"}, nil, []string{"cordon wants", "pod a"}},
-		"an effect":       {[]string{"node", "n1", "--effect", "Evict"}, nil, []string{"Evict", "NoExecute"}},
-		"a format":        {[]string{"node", "n1", "-o", "wide"}, nil, []string{"wide"}},
-		"a node":          {[]string{"node", "n9"}, nil, []string{"n9", "kubectl gpu list"}},
-		"a GPU":           {[]string{"gpu", "n1/gpu-9"}, nil, []string{"gpu-9", "gpu-0"}},
-		"an old server":   {[]string{"node", "n1"}, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "DeviceTaintRule"}}, []string{"Kubernetes 1.37"}},
-		"no right":        {[]string{"node", "n1"}, apierrors.NewForbidden(rules, "x", nil), []string{"may not write", "cordon-gpus"}},
-		"somebody else's": {[]string{"node", "n1"}, apierrors.NewAlreadyExists(rules, "x"), []string{"not made by kubectl gpu cordon"}},
+		"nothing":        {nil, nil, []string{"cannot cordon", "gpu NODE/GPU"}},
+		"a pod":          {[]string{"pod", "a"}, nil, []string{"cannot cordon", "pod a"}},
+		"an effect":      {[]string{"node", "n1", "--effect", "Evict"}, nil, []string{"Evict", "NoExecute"}},
+		"a format":       {[]string{"node", "n1", "-o", "wide"}, nil, []string{"wide"}},
+		"a node":         {[]string{"node", "n9"}, nil, []string{"n9", "kubectl gpu list"}},
+		"a GPU":          {[]string{"gpu", "n1/gpu-9"}, nil, []string{"gpu-9", "gpu-0"}},
+		"an old server":  {[]string{"node", "n1"}, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "DeviceTaintRule"}}, []string{"Kubernetes 1.37"}},
+		"no right":       {[]string{"node", "n1"}, apierrors.NewForbidden(rules, "x", nil), []string{"may not write", "cordon-gpus"}},
+		"another's rule": {[]string{"node", "n1"}, apierrors.NewAlreadyExists(rules, "x"), []string{"not made by kubectl gpu cordon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).WithInterceptorFuncs(interceptor.Funcs{
@@ -152,5 +152,21 @@ func TestCordonRefuses(t *testing.T) {
 		})
 	}
 	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build(), "uncordon", "gpu")
-	fixture.Sentence(t, err, "uncordon wants")
+	fixture.Sentence(t, err, "cannot uncordon")
+}
+
+// slicesByDriver and slicesByNode index slices by the fields that the API server can select by.
+func slicesByDriver() (client.Object, string, client.IndexerFunc) {
+	return &resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string {
+		return []string{o.(*resourceapi.ResourceSlice).Spec.Driver}
+	}
+}
+
+func slicesByNode() (client.Object, string, client.IndexerFunc) {
+	return &resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorNodeName, func(o client.Object) []string {
+		if node := o.(*resourceapi.ResourceSlice).Spec.NodeName; node != nil {
+			return []string{*node}
+		}
+		return nil
+	}
 }

@@ -2,16 +2,19 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiversion "k8s.io/apimachinery/pkg/version"
@@ -39,7 +42,7 @@ func newSurvey(config clientcmd.ClientConfig) (*survey, error) {
 	return &survey{Reader: reader, server: server}, nil
 }
 
-// newRemote connects to an API server, whose configuration it takes for itself.
+// newRemote connects to an API server. It changes the configuration.
 func newRemote(cluster *rest.Config) (remote, error) {
 	dated := &dates{}
 	cluster.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -53,7 +56,7 @@ func newRemote(cluster *rest.Config) (remote, error) {
 	return remote{connected.RESTClient(), dated}, nil
 }
 
-// dates remembers when the API server answered last, by its own clock: this machine's may be wrong.
+// dates remembers the time of the API server's last answer: this machine's clock may be wrong.
 type dates struct {
 	next http.RoundTripper
 	last atomic.Pointer[time.Time]
@@ -70,13 +73,13 @@ func (d *dates) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// remote is an API server that is asked.
+// remote asks an API server about itself.
 type remote struct {
 	client rest.Interface
 	*dates
 }
 
-// Now is this machine's time if the API server has not told its own.
+// Now falls back to this machine's time if the API server has not sent its own.
 func (r remote) Now() time.Time {
 	if last := r.last.Load(); last != nil {
 		return *last
@@ -121,13 +124,11 @@ func (r remote) ask(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(body, into)
 }
 
-// maxMetrics bounds what is read of the API server's metrics: those of a large cluster have tens of MiB.
+// maxMetrics bounds the API server's metrics: those of a large cluster have tens of MiB.
 const maxMetrics = 256 << 20
 
 // gateMetric is in component-base since Kubernetes 1.26.
 const gateMetric = "kubernetes_feature_enabled"
-
-var gateLine = regexp.MustCompile(`^` + gateMetric + `\{name="([A-Za-z0-9]+)"[^}]*\} ([01])$`)
 
 func (r remote) Gates(ctx context.Context) (map[string]bool, error) {
 	stream, err := r.client.Get().AbsPath("/metrics").Stream(ctx)
@@ -138,20 +139,29 @@ func (r remote) Gates(ctx context.Context) (map[string]bool, error) {
 	return gatesOf(stream)
 }
 
-// gatesOf reads feature gates from metrics, and stops behind them.
+// gatesOf parses one metric and stops behind it: all metrics of a large cluster would take much memory.
 func gatesOf(metrics io.Reader) (map[string]bool, error) {
-	gates := map[string]bool{}
+	var family bytes.Buffer
 	lines := bufio.NewScanner(io.LimitReader(metrics, maxMetrics))
 	for lines.Scan() {
-		line := lines.Text()
-		if match := gateLine.FindStringSubmatch(line); match != nil {
-			gates[match[1]] = match[2] == "1"
-		} else if len(gates) > 0 && !strings.HasPrefix(line, gateMetric) {
+		if strings.HasPrefix(lines.Text(), gateMetric) {
+			family.WriteString(lines.Text() + "\n")
+		} else if family.Len() > 0 {
 			break
 		}
 	}
-	if err := lines.Err(); err != nil {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(&family)
+	if err = errors.Join(lines.Err(), err); err != nil {
 		return nil, fmt.Errorf("read the metrics: %w", err)
+	}
+	gates := map[string]bool{}
+	for _, metric := range families[gateMetric].GetMetric() {
+		for _, label := range metric.GetLabel() {
+			if label.GetName() == "name" {
+				gates[label.GetValue()] = metric.GetUntyped().GetValue() == 1
+			}
+		}
 	}
 	return gates, nil
 }

@@ -8,27 +8,27 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
-	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-const doctorHelp = `Look for everything that is known to keep GPUs from pods, to give a GPU out twice, or to buy nodes in vain,
-and print how to mend each.
+const doctorHelp = `Find known mistakes that keep GPUs from pods, give a GPU to two drivers or buy nodes in vain,
+and print how to fix each.
 
-It reads the cluster with your rights, changes nothing, and says what it may not see. What only a node can
-tell, such as the configuration of its container runtime, it cannot see: each check says so in the documentation.
+It reads the cluster with your rights, changes nothing, and lists what it could not read. It does not see
+what only a node shows, such as the configuration of its container runtime.
 
-Exit code 0: no errors were found. 1: errors were found. 2: nothing could be looked at.`
+Exit codes: 0 no errors were found, 1 errors were found, 2 no check could run.`
 
 // newDoctorCommand connects to a cluster only when it runs.
 func newDoctorCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (*survey, error)) *cobra.Command {
-	var o surveyOptions
+	var driver string
 	format := terminal.Tabular
 	command := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Find what keeps GPUs from pods, and say how to mend it",
+		Short:   "Find what keeps GPUs from pods, and how to fix it",
 		Long:    doctorHelp,
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor -o json",
 		Args:    noArguments,
@@ -40,7 +40,7 @@ func newDoctorCommand(config clientcmd.ClientConfig, connect func(clientcmd.Clie
 			if err != nil {
 				return err
 			}
-			facts, err := s.facts(command.Context(), o)
+			facts, err := s.facts(command.Context(), driver)
 			if err != nil {
 				return err
 			}
@@ -49,13 +49,11 @@ func newDoctorCommand(config clientcmd.ClientConfig, connect func(clientcmd.Clie
 	}
 	flags := command.Flags()
 	flags.StringVarP((*string)(&format), "output", "o", string(format), "how to print: table, json or yaml")
-	flags.StringVar(&o.driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
-	flags.StringVar(&o.autoscalerNamespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "the namespace of Cluster Autoscaler")
-	flags.StringVar(&o.kueueNamespace, "kueue-namespace", "kueue-system", "the namespace of Kueue")
+	flags.StringVar(&driver, "driver-name", slice.DefaultDriver, "the name under which Mica's driver publishes devices")
 	return command
 }
 
-// conclude prints the report, and ends as the help says.
+// conclude prints the report and returns the error for the exit code.
 func conclude(command *cobra.Command, format terminal.Format, report doctor.Report) error {
 	out := command.OutOrStdout()
 	var err error
@@ -68,10 +66,10 @@ func conclude(command *cobra.Command, format terminal.Format, report doctor.Repo
 		return err
 	}
 	if report.Blind() {
-		return errors.New("nothing could be looked at: " + askFor)
+		return errors.New("no check could run: " + fleet.AskFor)
 	}
 	if count := report.Count(doctor.Error); count > 0 {
-		return no(fmt.Sprintf("%d findings are errors: mend them, and run kubectl gpu doctor again", count))
+		return negativeAnswer(fmt.Sprintf("%d findings are errors: fix them, and run kubectl gpu doctor again", count))
 	}
 	return nil
 }

@@ -8,24 +8,22 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// Exit codes, as those of diff and grep.
+// Exit codes, as in diff and grep.
 const (
-	// exitNo: the command has looked, and the answer is one that a script is to notice. Only
-	// commands whose help names it end with it.
+	// exitNo is for an answer that scripts check. Only commands whose help names it return it.
 	exitNo = 1
-	// exitFailed: there is no answer. The command line is wrong, there is no cluster or no right,
-	// or reading failed.
+	// exitFailed: there is no answer, because the command line is wrong, a right is missing or reading failed.
 	exitFailed = 2
 )
 
-// no is an answer that scripts are to notice, after its findings were printed.
-type no string
+// negativeAnswer is the error of a command that has printed its answer and ends with exitNo.
+type negativeAnswer string
 
-func (n no) Error() string { return string(n) }
+func (n negativeAnswer) Error() string { return string(n) }
 
-// exitCode is that of a command which ended with this error.
+// exitCode is the exit code for a command's error.
 func exitCode(err error) int {
-	var answer no
+	var answer negativeAnswer
 	switch {
 	case err == nil:
 		return 0
@@ -35,15 +33,14 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// sentence is what a user reads of an error: with what to do about a cluster that does not answer, or
-// does not know who asks, whatever the command.
+// sentence is the error for the user. For a cluster that does not answer or rejects the credentials, it adds what to do.
 func sentence(err error) string {
 	var name *net.DNSError
 	switch {
 	case utilnet.IsConnectionRefused(err), utilnet.IsTimeout(err), errors.As(err, &name):
-		return err.Error() + ": see that the cluster answers (kubectl cluster-info), and that it is the one that you mean (--context)"
+		return err.Error() + ": check that the cluster answers (kubectl cluster-info), and that it is the right one (--context)"
 	case apierrors.IsUnauthorized(err):
-		return err.Error() + ": the cluster does not know you, so renew the credentials of your kubeconfig"
+		return err.Error() + ": renew the credentials of your kubeconfig"
 	}
 	return err.Error()
 }

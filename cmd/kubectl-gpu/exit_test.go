@@ -19,7 +19,7 @@ func TestExitCodes(t *testing.T) {
 		want int
 	}{
 		"done":               {nil, 0},
-		"the answer is no":   {fmt.Errorf("doctor: %w", no("2 errors found")), 1},
+		"the answer is no":   {fmt.Errorf("doctor: %w", negativeAnswer("2 errors found")), 1},
 		"there is no answer": {errors.New("connection refused"), 2},
 	} {
 		if got := exitCode(test.err); got != test.want {
@@ -43,15 +43,5 @@ func TestClustersThatDoNotAnswer(t *testing.T) {
 		if got := sentence(test.err); !strings.HasPrefix(got, test.err.Error()) || !strings.Contains(got, test.says) {
 			t.Errorf("%s: %q does not say %q", name, got, test.says)
 		}
-	}
-}
-
-func TestOnlyWhoWatchesIsToldWhatLibrariesHandle(t *testing.T) {
-	tellWatcher(t.Context(), errors.New("refused"), "Failed to watch")
-	var told []string
-	ctx := context.WithValue(t.Context(), watcher{}, func(text string) { told = append(told, text) })
-	tellWatcher(ctx, errors.New("refused"), "Failed to watch")
-	if len(told) != 1 || !strings.Contains(told[0], "tried again: refused") {
-		t.Errorf("told %q", told)
 	}
 }

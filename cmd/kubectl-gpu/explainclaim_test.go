@@ -16,16 +16,16 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-func askForClaim(t *testing.T, name string, failures interceptor.Funcs) (findings, error) {
+func askForClaim(t *testing.T, name string, failures interceptor.Funcs) (result, error) {
 	t.Helper()
 	reader := clusterOf(t, "testdata/cluster.yaml", "testdata/claims.yaml").WithInterceptorFuncs(failures).
 		WithIndex(&resourceapi.ResourceSlice{}, "spec.driver", func(o client.Object) []string { return []string{o.(*resourceapi.ResourceSlice).Spec.Driver} }).
 		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string { return []string{*o.(*resourceapi.ResourceSlice).Spec.NodeName} }).
 		Build()
-	return claimAnswer(t.Context(), reader, types.NamespacedName{Namespace: "research", Name: name}, defaults, now)
+	return explainer{defaults, reader, now}.claim(t.Context(), types.NamespacedName{Namespace: "research", Name: name})
 }
 
-// A claim is said to have its devices, to wait with a pod, or to be nobody's.
+// A claim has its devices, waits with a pod, or is not used.
 func TestExplainOfClaims(t *testing.T) {
 	for _, name := range []string{"shared", "kept", "big-gpus", "alone", "fits"} {
 		t.Run(name, func(t *testing.T) {
@@ -33,27 +33,27 @@ func TestExplainOfClaims(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			goldenAnswer(t, "claim-"+name, found, 0, 110, 40)
+			goldenAnswer(t, "claim-"+name, found, 0, 110)
 		})
 	}
 }
 
-func TestWhatIsToBeExplained(t *testing.T) {
+func TestArgumentsOfExplain(t *testing.T) {
 	for line, want := range map[string]subject{
 		"pod/a": {"a", false}, "pods a": {"a", false}, "a": {"a", false},
 		"claim/a": {"a", true}, "resourceclaim a": {"a", true}, "claims/a": {"a", true},
 		"pod": {}, "claim": {}, "claim/": {}, "/a": {}, "claim/a/b": {}, "a b": {}, "": {},
 	} {
-		got, err := explained(strings.Fields(line))
+		got, err := explained(strings.Fields(line), false)
 		if got != want || (err == nil) != (want != subject{}) {
 			t.Errorf("%q: %+v, %v; want %+v", line, got, err, want)
 		}
 	}
 }
 
-func TestClaimsThatCannotBeExplained(t *testing.T) {
+func TestClaimsWithoutAnExplanation(t *testing.T) {
 	for name, want := range map[string][]string{
-		"nobody":  {"no claim nobody", "namespace research", "kubectl get resourceclaims", "-n"},
+		"missing": {"no claim missing", "namespace research", "kubectl get resourceclaims", "-n"},
 		"big-gpu": {"no claim big-gpu ", "did you mean big-gpus", "-n"},
 		"pinned":  {"claim research/pinned", "pod pinned is on node n1", "spec.nodeName", "nodeSelector"},
 	} {
@@ -64,8 +64,8 @@ func TestClaimsThatCannotBeExplained(t *testing.T) {
 	}
 }
 
-// Who may see a claim and little else is told what the claim says itself.
-func TestExplainOfAClaimForWhoMayNotSeeTheCluster(t *testing.T) {
+// A user with few rights gets the facts of the claim itself.
+func TestExplainOfAClaimWithFewRights(t *testing.T) {
 	refusing := interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", nil)
 	}}
@@ -89,5 +89,5 @@ func TestExplainOfAClaimForWhoMayNotSeeTheCluster(t *testing.T) {
 		return c.List(ctx, list, o...)
 	}}
 	_, err = askForClaim(t, "big-gpus", pods)
-	fixture.Sentence(t, err, "you may not list", "pod research/big nothing yet")
+	fixture.Sentence(t, err, "you may not list", "pod research/big has no condition mica.gpu/ScaleUp yet")
 }

@@ -11,18 +11,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// bindKubeconfigFlags adds the flags by which kubectl finds a cluster and says who asks, by the names
-// that kubectl has for them. kubectl also has --cache-dir, --match-server-version and --kuberc:
-// nothing is cached here, no version has to match, and there are no preferences.
+// bindKubeconfigFlags adds kubectl's flags for the cluster and the user. --cache-dir, --match-server-version and --kuberc
+// are left out: there is no cache, no check of versions, and there are no preferences.
 func bindKubeconfigFlags(flags *pflag.FlagSet, rules *clientcmd.ClientConfigLoadingRules, overrides *clientcmd.ConfigOverrides) {
 	flags.StringVar(&rules.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "the kubeconfig to use")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ClusterOverrideFlags.APIServer.ShortName = "s"
 	clientcmd.BindOverrideFlags(overrides, flags, names)
-	flags.Var(&userExtra{overrides}, "as-user-extra", "KEY=VALUE, what else is said of the user to impersonate; can be repeated")
+	flags.Var(&userExtra{overrides}, "as-user-extra", "KEY=VALUE, an extra attribute of the user to impersonate; can be repeated")
 }
 
-// namespaceOf is the namespace that the user means, and whether a flag has named it.
+// namespaceOf is the user's namespace. named reports whether a flag has set it.
 func namespaceOf(config clientcmd.ClientConfig) (namespace string, named bool, err error) {
 	namespace, named, err = config.Namespace()
 	if err != nil {
@@ -31,20 +30,20 @@ func namespaceOf(config clientcmd.ClientConfig) (namespace string, named bool, e
 	return namespace, named, nil
 }
 
-// kubeconfigError says what to do about a kubeconfig by which no cluster is found.
+// kubeconfigError adds what to do about a kubeconfig without a cluster.
 func kubeconfigError(config clientcmd.ClientConfig, err error) error {
 	if clientcmd.IsEmptyConfig(err) {
-		return errors.New("no cluster is known: name a kubeconfig by --kubeconfig or the variable KUBECONFIG, as for kubectl")
+		return errors.New("no cluster is known: give a kubeconfig by --kubeconfig or the variable KUBECONFIG, as for kubectl")
 	}
 	raw, unread := config.RawConfig()
 	if contexts := slices.Sorted(maps.Keys(raw.Contexts)); unread == nil && clientcmd.IsContextNotFound(err) {
 		const most = 10
-		return fmt.Errorf("the kubeconfig has no context of the name that --context or its current-context says: it has %s: %w", strings.Join(contexts[:min(len(contexts), most)], ", "), err)
+		return fmt.Errorf("no such context in the kubeconfig: it has %s: %w", strings.Join(contexts[:min(len(contexts), most)], ", "), err)
 	}
 	return fmt.Errorf("read the kubeconfig: %w", err)
 }
 
-// userExtra is a flag that client-go knows of kubeconfigs only.
+// userExtra is the flag --as-user-extra, which client-go has for kubeconfigs alone.
 type userExtra struct{ overrides *clientcmd.ConfigOverrides }
 
 // Set implements pflag.Value.

@@ -82,12 +82,12 @@ func TestListAsItsUsersSeeIt(t *testing.T) {
 		{"an administrator", nil, nil},
 		{"an administrator, of a namespace", nil, []string{"-n", "billing"}},
 		{"an administrator, what is free of a node", nil, []string{"--free", "--node", "n1", "-o", "wide"}},
-		{"a tenant who may list slices", []string{"resourceclaims", "devicetaintrules"}, nil},
+		{"a tenant with slices", []string{"resourceclaims", "devicetaintrules"}, nil},
 		{"a tenant", []string{"resourceslices", "resourceclaims", "devicetaintrules"}, nil},
-		{"somebody without claims", []string{"resourceclaims", "namespaces/research/resourceclaims"}, []string{"--node", "n2"}},
-		{"somebody who may list nothing", []string{"resourceslices", "resourceclaims", "namespaces/research/resourceclaims"}, nil},
-		{"a tenant who asks for what is free", []string{"resourceclaims"}, []string{"--free"}},
-		{"somebody who asks for nothing that is there", nil, []string{"--product", "h100"}},
+		{"a user without claims", []string{"resourceclaims", "namespaces/research/resourceclaims"}, []string{"--node", "n2"}},
+		{"a user without rights", []string{"resourceslices", "resourceclaims", "namespaces/research/resourceclaims"}, nil},
+		{"a tenant, what is free", []string{"resourceclaims"}, []string{"--free"}},
+		{"an administrator, what is not there", nil, []string{"--product", "h100"}},
 	} {
 		s := smallCluster(t)
 		s.forbidden = test.forbidden

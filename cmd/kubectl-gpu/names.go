@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// mostNames are read of what could be meant.
+// mostNames bounds the names that are read for suggestions.
 const mostNames = 500
 
-// namesIn are the names of objects, those of a namespace if there is one.
+// namesIn lists the names of objects, of one namespace if it is set.
 func namesIn(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, namespace string) ([]string, error) {
 	var list metav1.PartialObjectMetadataList
 	kind.Kind += "List"
@@ -31,8 +31,8 @@ func namesIn(ctx context.Context, reader client.Reader, kind schema.GroupVersion
 	return names, nil
 }
 
-// missing says that an object does not exist which the user has named, and what could be meant. Who may
-// not list is told what to do instead.
+// missing returns an error for an object that does not exist, with similar names. If the user may not
+// list names, it says what to do instead.
 func missing(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, called string, name client.ObjectKey, instead string) error {
 	text := fmt.Sprintf("there is no %s %s in namespace %s", called, name.Name, name.Namespace)
 	names, err := namesIn(ctx, reader, kind, name.Namespace)
@@ -42,9 +42,9 @@ func missing(ctx context.Context, reader client.Reader, kind schema.GroupVersion
 	return fmt.Errorf("%s: %s, or give another namespace with -n", text, instead)
 }
 
-// alike are the names that are most like one that does not exist, the most alike first, five at most.
+// alike returns up to five names that are similar to one that does not exist, the most similar first.
 func alike(name string, all []string) []string {
-	// Cobra knows which of its commands are alike, and so which of these names.
+	// Cobra suggests commands with similar names.
 	var known cobra.Command
 	for _, other := range all {
 		known.AddCommand(&cobra.Command{Use: other, Run: func(*cobra.Command, []string) {}})

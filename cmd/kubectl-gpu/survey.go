@@ -7,10 +7,7 @@ import (
 	"slices"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,16 +17,13 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/crd"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
 )
 
-// surveyOptions say where things are.
-type surveyOptions struct {
-	driver, autoscalerNamespace, kueueNamespace string
-}
-
-// survey reads what the doctor looks at.
+// survey reads the doctor's facts.
 type survey struct {
 	client.Reader
 	server discoverer
@@ -37,7 +31,7 @@ type survey struct {
 
 // discoverer asks the API server about itself.
 type discoverer interface {
-	// Version is the first that is asked: who cannot be told it cannot reach the cluster.
+	// Version is called first: its error means that the cluster cannot be reached.
 	Version(ctx context.Context) (string, error)
 	// Resources of a group and version; none if it is not served.
 	Resources(ctx context.Context, groupVersion string) ([]string, error)
@@ -45,33 +39,31 @@ type discoverer interface {
 	Schemas(ctx context.Context) ([]byte, error)
 	// Gates are the feature gates by name.
 	Gates(ctx context.Context) (map[string]bool, error)
-	// Now is its time when it answered last.
+	// Now is the server's time at its last answer.
 	Now() time.Time
 }
 
-// maxObjects bounds what is kept of one kind: a cluster of the largest supported size has 150,000 pods
-// (Kubernetes' documentation, Considerations for large clusters).
+// maxObjects bounds the objects per kind. The largest supported cluster has 150,000 pods (Kubernetes'
+// documentation, Considerations for large clusters).
 const maxObjects = 200_000
 
-// facts reads everything once. The error is for a cluster that cannot be reached.
-func (s *survey) facts(ctx context.Context, o surveyOptions) (*doctor.Facts, error) {
+// facts reads everything once. It fails only if the cluster cannot be reached.
+func (s *survey) facts(ctx context.Context, driver string) (*doctor.Facts, error) {
 	version, err := s.server.Version(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server for its version: %w", err)
 	}
-	f := &doctor.Facts{Driver: o.driver, Version: version, Now: s.server.Now(), Unseen: map[doctor.Kind]string{}}
+	f := &doctor.Facts{Driver: driver, Version: version, Now: s.server.Now(), Unseen: map[doctor.Kind]string{}}
 	s.served(ctx, f)
-	s.cluster(ctx, f, o)
+	s.cluster(ctx, f)
 	s.mica(ctx, f)
-	s.workloads(ctx, f)
-	s.kueue(ctx, f, o)
-	s.claimed(ctx, f)
+	s.daemonClaims(ctx, f)
 	return f, ctx.Err()
 }
 
 func (s *survey) served(ctx context.Context, f *doctor.Facts) {
 	f.Served = map[string]bool{}
-	for _, version := range []string{resourceapi.SchemeGroupVersion.String(), v1alpha1.GroupVersion.String(), admissionv1.SchemeGroupVersion.String()} {
+	for _, version := range []string{resourceapi.SchemeGroupVersion.String(), v1alpha1.GroupVersion.String()} {
 		resources, err := s.server.Resources(ctx, version)
 		note(f, doctor.KindDiscovery, err)
 		for _, resource := range resources {
@@ -87,95 +79,85 @@ func (s *survey) served(ctx context.Context, f *doctor.Facts) {
 	note(f, doctor.KindGates, err)
 }
 
-// cluster reads nodes and what runs on them.
-func (s *survey) cluster(ctx context.Context, f *doctor.Facts, o surveyOptions) {
-	s.each(ctx, f, doctor.KindNodes, func() client.ObjectList { return &corev1.NodeList{} }, func(object runtime.Object) {
-		node := object.(*corev1.Node)
-		node.ManagedFields, node.Status.Images = nil, nil
-		// Others' annotations can be large, and no check looks at them.
-		maps.DeleteFunc(node.Annotations, func(key, _ string) bool {
-			return !slices.Contains([]string{v1alpha1.AnnotationProtected, v1alpha1.AnnotationScaleIn, v1alpha1.AnnotationHeldUntil}, key)
-		})
-		f.Nodes = append(f.Nodes, *node)
-	})
-	s.each(ctx, f, doctor.KindSlices, func() client.ObjectList { return &resourceapi.ResourceSliceList{} }, func(object runtime.Object) {
-		f.AddSlice(object.(*resourceapi.ResourceSlice))
-	})
-	s.each(ctx, f, doctor.KindPods, func() client.ObjectList { return &corev1.PodList{} }, func(object runtime.Object) { f.AddPod(object.(*corev1.Pod)) })
-	s.each(ctx, f, doctor.KindLeases, func() client.ObjectList { return &coordinationv1.LeaseList{} }, func(object runtime.Object) {
-		addLease(f, object.(*coordinationv1.Lease))
-	}, client.InNamespace(corev1.NamespaceNodeLease))
-	s.each(ctx, f, doctor.KindDaemonSets, func() client.ObjectList { return &appsv1.DaemonSetList{} }, func(object runtime.Object) {
-		f.DaemonSets = append(f.DaemonSets, *object.(*appsv1.DaemonSet))
-	})
-	keep := func(object runtime.Object) { f.Deployments = append(f.Deployments, *object.(*appsv1.Deployment)) }
-	s.each(ctx, f, doctor.KindDeployments, func() client.ObjectList { return &appsv1.DeploymentList{} }, keep, client.InNamespace(o.autoscalerNamespace))
-	s.each(ctx, f, doctor.KindDeployments, func() client.ObjectList { return &appsv1.DeploymentList{} }, func(object runtime.Object) {
-		if object.(*appsv1.Deployment).Namespace != o.autoscalerNamespace {
-			keep(object)
-		}
-	}, client.MatchingLabels{"app.kubernetes.io/component": "controller"})
-}
+// holdAnnotations are the only annotations of nodes that checks read; others can be large.
+var holdAnnotations = []string{v1alpha1.AnnotationProtected, v1alpha1.AnnotationScaleIn, v1alpha1.AnnotationHeldUntil}
 
-// addLease takes the time of the newest change from the API server, and that of renewal from kubelet.
-func addLease(f *doctor.Facts, lease *coordinationv1.Lease) {
-	var written time.Time
-	for _, entry := range lease.ManagedFields {
-		if entry.Time != nil && entry.Time.After(written) {
-			written = entry.Time.Time
+// cluster reads the kinds of Kubernetes.
+func (s *survey) cluster(ctx context.Context, f *doctor.Facts) {
+	read(ctx, s, f, doctor.KindNodes, &corev1.NodeList{}, func(node *corev1.Node) {
+		node.ManagedFields, node.Status.Images = nil, nil
+		maps.DeleteFunc(node.Annotations, func(key, _ string) bool { return !slices.Contains(holdAnnotations, key) })
+		f.Nodes = append(f.Nodes, node)
+	})
+	compactor := devices.NewCompactor()
+	read(ctx, s, f, doctor.KindSlices, &resourceapi.ResourceSliceList{}, func(slice *resourceapi.ResourceSlice) {
+		compactor.Compact(slice)
+		slice.ManagedFields = nil
+		f.Slices = append(f.Slices, slice)
+	})
+	f.ExtendedResources = map[corev1.ResourceName]bool{}
+	read(ctx, s, f, doctor.KindClasses, &resourceapi.DeviceClassList{}, func(class *resourceapi.DeviceClass) {
+		if name := class.Spec.ExtendedResourceName; name != nil {
+			f.ExtendedResources[corev1.ResourceName(*name)] = true
 		}
-	}
-	if lease.Spec.RenewTime != nil && !written.IsZero() {
-		f.AddLease(lease.Name, lease.Spec.RenewTime.Time, written)
-	}
+	})
+	read(ctx, s, f, doctor.KindPods, &corev1.PodList{}, f.AddPod)
+	read(ctx, s, f, doctor.KindDaemonSets, &appsv1.DaemonSetList{}, keep(&f.DaemonSets))
+	read(ctx, s, f, doctor.KindDeployments, &appsv1.DeploymentList{}, keep(&f.Deployments), client.MatchingLabels{"app.kubernetes.io/component": "controller"})
+	read(ctx, s, f, doctor.KindQuotas, &corev1.ResourceQuotaList{}, keep(&f.Quotas))
+	read(ctx, s, f, doctor.KindTaintRules, &resourceapi.DeviceTaintRuleList{}, keep(&f.TaintRules))
 }
 
 // mica reads the kinds of mica.gpu.
 func (s *survey) mica(ctx context.Context, f *doctor.Facts) {
-	s.each(ctx, f, doctor.KindGroups, func() client.ObjectList { return &v1alpha1.GPUNodeGroupList{} }, func(object runtime.Object) {
-		group := object.(*v1alpha1.GPUNodeGroup)
-		group.Status.Template = nil // up to 512 KiB, and nothing looks at it
-		f.Groups = append(f.Groups, *group)
+	read(ctx, s, f, doctor.KindGroups, &v1alpha1.GPUNodeGroupList{}, func(group *v1alpha1.GPUNodeGroup) {
+		group.Status.Template = nil // up to 512 KiB
+		f.Groups = append(f.Groups, group)
 	})
-	s.each(ctx, f, doctor.KindPolicies, func() client.ObjectList { return &v1alpha1.GPUPolicyList{} }, func(object runtime.Object) {
-		f.Policies = append(f.Policies, *object.(*v1alpha1.GPUPolicy))
-	})
-	s.each(ctx, f, doctor.KindGPUNodes, func() client.ObjectList { return &v1alpha1.GPUNodeList{} }, func(object runtime.Object) {
-		f.GPUNodes = append(f.GPUNodes, *object.(*v1alpha1.GPUNode))
-	})
-	s.each(ctx, f, doctor.KindHeadrooms, func() client.ObjectList { return &v1alpha1.GPUHeadroomList{} }, func(object runtime.Object) {
-		f.Headrooms = append(f.Headrooms, *object.(*v1alpha1.GPUHeadroom))
-	})
-	s.each(ctx, f, doctor.KindBudgets, func() client.ObjectList { return &v1alpha1.GPUBudgetList{} }, func(object runtime.Object) {
-		f.Budgets = append(f.Budgets, object.(*v1alpha1.GPUBudget).Name)
+	read(ctx, s, f, doctor.KindPolicies, &v1alpha1.GPUPolicyList{}, keep(&f.Policies))
+	read(ctx, s, f, doctor.KindGPUNodes, &v1alpha1.GPUNodeList{}, keep(&f.GPUNodes))
+	read(ctx, s, f, doctor.KindHeadrooms, &v1alpha1.GPUHeadroomList{}, keep(&f.Headrooms))
+}
+
+// daemonClaims reads the requests of DaemonSets' claims. It lists templates once, if any DaemonSet has one.
+func (s *survey) daemonClaims(ctx context.Context, f *doctor.Facts) {
+	users := map[client.ObjectKey][]string{}
+	for _, set := range f.DaemonSets {
+		for _, claim := range set.Spec.Template.Spec.ResourceClaims {
+			if claim.ResourceClaimTemplateName != nil {
+				key := client.ObjectKey{Namespace: set.Namespace, Name: *claim.ResourceClaimTemplateName}
+				users[key] = append(users[key], set.Name)
+			}
+		}
+	}
+	if len(users) == 0 {
+		return
+	}
+	read(ctx, s, f, doctor.KindTemplates, &resourceapi.ResourceClaimTemplateList{}, func(template *resourceapi.ResourceClaimTemplate) {
+		for _, set := range users[client.ObjectKeyFromObject(template)] {
+			for _, request := range doctor.TakingDevices(template.Spec.Spec.Devices.Requests) {
+				f.DaemonClaims = append(f.DaemonClaims, doctor.ClaimRequest{Namespace: template.Namespace, Name: set, Template: template.Name, Request: request})
+			}
+		}
 	})
 }
 
-func (s *survey) workloads(ctx context.Context, f *doctor.Facts) {
-	s.each(ctx, f, doctor.KindTaintRules, func() client.ObjectList { return &resourceapi.DeviceTaintRuleList{} }, func(object runtime.Object) {
-		f.TaintRules = append(f.TaintRules, *object.(*resourceapi.DeviceTaintRule))
-	})
-	s.each(ctx, f, doctor.KindAutoscalers, func() client.ObjectList { return &autoscalingv2.HorizontalPodAutoscalerList{} }, func(object runtime.Object) {
-		scaler := object.(*autoscalingv2.HorizontalPodAutoscaler)
-		target := scaler.Spec.ScaleTargetRef
-		f.Scalers = append(f.Scalers, doctor.Scaler{Namespace: scaler.Namespace, Name: scaler.Name, Target: target.Kind + "/" + target.Name})
-	})
-}
+func keep[T any](list *[]T) func(T) { return func(object T) { *list = append(*list, object) } }
 
-// each reads a kind page by page. What is not served has no objects; why it could not be read is noted.
-func (s *survey) each(ctx context.Context, f *doctor.Facts, kind doctor.Kind, empty func() client.ObjectList, use func(runtime.Object), options ...client.ListOption) {
-	read := 0
-	err := eachOf(ctx, s, empty, func(object runtime.Object) {
-		if read++; read <= maxObjects {
-			use(object)
+// read lists a kind page by page. A kind that is not served has no objects; other errors go to Unseen.
+func read[T client.Object](ctx context.Context, s *survey, f *doctor.Facts, kind doctor.Kind, empty client.ObjectList, use func(T), options ...client.ListOption) {
+	count := 0
+	err := fleet.Each(ctx, s, empty, func(object runtime.Object) {
+		if count++; count <= maxObjects {
+			use(object.(T))
 		}
 	}, options...)
-	if note(f, kind, err); read > maxObjects {
-		f.Unseen[kind] = fmt.Sprintf("there are %d, of which the first %d count", read, maxObjects)
+	if note(f, kind, err); count > maxObjects {
+		f.Unseen[kind] = fmt.Sprintf("there are %d, and only the first %d were read", count, maxObjects)
 	}
 }
 
-// note keeps why a kind could not be read.
+// note records why a kind could not be read.
 func note(f *doctor.Facts, kind doctor.Kind, err error) {
 	switch {
 	case err == nil, meta.IsNoMatchError(err), apierrors.IsNotFound(err):

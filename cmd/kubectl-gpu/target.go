@@ -22,11 +22,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// scaledTarget takes KIND/NAME, as kubectl does, or KIND NAME. Which kind of another group is meant by
-// a word alone, it asks the cluster.
+// scaledTarget parses KIND/NAME or KIND NAME. It asks the cluster for kinds of other groups.
 func scaledTarget(args []string, cluster func() (client.WithWatch, error)) (workload.Ref, error) {
 	if len(args) == 0 {
-		return workload.Ref{}, errors.New("scaledobject wants one workload, as deployment/NAME, and was given none")
+		return workload.Ref{}, errors.New("the workload is missing: name one, such as deployment/NAME")
 	}
 	text := strings.Join(args, "/")
 	ref, err := workload.ParseRef("", text)
@@ -42,7 +41,7 @@ func scaledTarget(args []string, cluster func() (client.WithWatch, error)) (work
 	return ref, nil
 }
 
-// foreignTarget is unknown where the cluster has the kind among its own, none of which is scaled.
+// foreignTarget returns the error unknown for other kinds of the core group, which have no scale.
 func foreignTarget(text string, unknown error, cluster func() (client.WithWatch, error)) (workload.Ref, error) {
 	connected, err := cluster()
 	if err != nil {
@@ -60,17 +59,17 @@ func foreignTarget(text string, unknown error, cluster func() (client.WithWatch,
 	return workload.ParseRef("", kind.Kind+"."+kind.Group+"/"+name)
 }
 
-// scaledPods is what the cluster knows of a workload's pods.
+// scaledPods describes a workload's pods.
 type scaledPods struct {
-	// pods are those of a replica; none where the workload does not say.
+	// pods are those of one replica; none if the workload has no pod template.
 	pods []corev1.PodSpec
-	// selector selects them, of a gang one of each.
+	// selector selects them, one pod per gang.
 	selector string
-	// apiVersion and kind are those of another kind, as the cluster calls it.
+	// apiVersion and kind are set for kinds of other groups.
 	apiVersion, kind string
 }
 
-// readTarget notes where a workload does not say what its pods are made of.
+// readTarget warns if a workload has no pod template.
 func readTarget(command *cobra.Command, cluster client.WithWatch, target workload.Ref) (scaledPods, error) {
 	if !target.Foreign() {
 		return readBuiltIn(command.Context(), cluster, target)
@@ -86,7 +85,7 @@ func readTarget(command *cobra.Command, cluster client.WithWatch, target workloa
 		s.selector = read.Selector.String()
 	}
 	if len(read.Members) == 0 {
-		command.PrintErrf("note: %s does not say what its pods ask for, so Mica learns it from the pods that there are: keep one replica at least.\n", target)
+		command.PrintErrf("note: %s has no pod template, so Mica reads its existing pods: keep at least one replica.\n", target)
 	}
 	for i := range read.Members {
 		s.pods[i] = read.Members[i].Template.Spec
@@ -94,7 +93,7 @@ func readTarget(command *cobra.Command, cluster client.WithWatch, target workloa
 	return s, nil
 }
 
-// readBuiltIn reads a workload of Kubernetes' own kinds.
+// readBuiltIn reads a workload of a kind of Kubernetes.
 func readBuiltIn(ctx context.Context, reader client.Reader, target workload.Ref) (scaledPods, error) {
 	var (
 		object   client.Object
@@ -129,13 +128,9 @@ func readBuiltIn(ctx context.Context, reader client.Reader, target workload.Ref)
 // partitions is the DeviceClass of MIG partitions.
 const partitions = "mig.nvidia.com"
 
-// notePartitions warns of a profile by the utilization of devices that may not report any.
+// notePartitions warns if a profile needs utilization and the devices may not report it.
 func (s *scaling) notePartitions(command *cobra.Command, reader client.Reader, target workload.Ref, pods []corev1.PodSpec) error {
-	set, err := s.load()
-	if err != nil {
-		return err
-	}
-	p, err := set.Get(s.profile)
+	p, err := s.Profiles.Get(s.Profile)
 	if err != nil || !slices.Contains(p.Triggers, profile.GPUUtilization) {
 		return err
 	}
@@ -147,18 +142,17 @@ func (s *scaling) notePartitions(command *cobra.Command, reader client.Reader, t
 		if !asks {
 			continue
 		}
-		if s.demand != "" || s.queue.Kind != "" || p.Holds(profile.GPUUtilization) {
+		if s.Demand != "" || p.Holds(profile.GPUUtilization) {
 			command.PrintErrf("note: partitions of A100 and A30 do not report their utilization: on them, the load alone decides which replicas of %s stay.\n", target)
 		} else {
-			command.PrintErrf("note: partitions of A100 and A30 do not report their utilization: on them, profile %s cannot scale %s. Choose a profile with a signal of load.\n", s.profile, target)
+			command.PrintErrf("note: partitions of A100 and A30 do not report their utilization: on them, profile %s cannot scale %s. Choose a profile with a signal of load.\n", s.Profile, target)
 		}
 		return nil
 	}
 	return nil
 }
 
-// asksForPartitions reports whether a claim of a pod may be given MIG partitions. A template that is
-// not there yet asks for nothing.
+// asksForPartitions reports whether a pod's claims may get MIG partitions. A missing template does not.
 func asksForPartitions(ctx context.Context, reader client.Reader, namespace string, pod corev1.PodSpec) (bool, error) {
 	for _, reference := range pod.ResourceClaims {
 		if reference.ResourceClaimTemplateName == nil {
@@ -179,15 +173,14 @@ func asksForPartitions(ctx context.Context, reader client.Reader, namespace stri
 	return false, nil
 }
 
-// asksForDevices tells whether a pod gets devices by a claim, its own or one that is made for an
-// extended resource.
+// asksForDevices reports whether a pod has a claim, its own or one for an extended resource.
 func asksForDevices(ctx context.Context, reader client.Reader, pod corev1.PodSpec) (bool, error) {
 	if len(pod.ResourceClaims) > 0 {
 		return true, nil
 	}
 	var classes resourceapi.DeviceClassList
 	if err := reader.List(ctx, &classes); err != nil {
-		return false, fmt.Errorf("list the device classes, to see whether one stands for a resource of the pods: %w", err)
+		return false, fmt.Errorf("list the DeviceClasses to find extended resources of the pods: %w", err)
 	}
 	extended := map[corev1.ResourceName]bool{}
 	for _, class := range classes.Items {
@@ -196,7 +189,7 @@ func asksForDevices(ctx context.Context, reader client.Reader, pod corev1.PodSpe
 		}
 	}
 	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
-		// An extended resource has to have a limit, and no other request.
+		// Extended resources need a limit equal to the request.
 		for name := range container.Resources.Limits {
 			if extended[name] || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
 				return true, nil

@@ -22,7 +22,7 @@ var (
 	plain           = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Plain"}
 )
 
-// foreign has workloads of kinds that Mica does not name, of which a Plain has no scale.
+// foreign has workloads of kinds of other groups. The kind Plain has no scale.
 func foreign(t *testing.T) client.WithWatch {
 	t.Helper()
 	scheme, err := newScheme()
@@ -86,7 +86,7 @@ func TestScaledObjectOfAKindThatCannotBeScaled(t *testing.T) {
 		"an unknown kind":     {"unicorn/a", []string{"the cluster has no kind unicorn", "kubectl api-resources"}},
 		"an unknown group":    {"leaderworkerset.example.com/a", []string{"the cluster has no kind leaderworkerset.example.com"}},
 		"a kind without":      {"plain/a", []string{"Plain.example.com/a has no scale subresource", "name the workload"}},
-		"nobody":              {"leaderworkerset/nobody", []string{"nobody does not exist in namespace", "create it"}},
+		"missing":             {"leaderworkerset/missing", []string{"missing does not exist in namespace", "create it"}},
 		"pods without claims": {"leaderworkerset/web", []string{"ask for no devices"}},
 		"no name":             {"leaderworkerset/", []string{`can have the name ""`}},
 	} {

@@ -6,48 +6,50 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
-	"github.com/mica-gpu/mica/pkg/kubectl/load"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// ranking is the options of top.
+// ranking has the options of top.
 type ranking struct {
 	output terminal.Format
 	driver string
-	order  load.Order
+	order  inventory.Order
 	idle   bool
 	all    bool
-	// namespace and service are where the controller answers.
+	// namespace and service are those of the controller.
 	namespace, service string
 }
 
 const topLong = `Print how busy the devices of pods are: the part of the last 15 seconds in which something ran
-on them, and the memory that processes have of them. What a device does not tell is a dash.
+on them, and the memory that processes use. A dash stands for a figure that a device does not report.
 
-Mica's controller asks the plugins, and is asked through the API server: one port of its Service. That
-takes the Role mica-view-gpus of the chart; without it, or without Mica, only who has which device is
+Mica's controller has the figures, and the API server forwards the request to its Service. This takes
+the Role mica-view-gpus of the chart. Without it, or without Mica, only pods and their devices are
 printed. No Prometheus is needed.
 
-The figures of a device in shares are those of all who share it: NVML cannot tell them apart.
+The figures of a shared device include all pods that share it, because NVML does not separate them.
 
 Exit codes: 0 printed, 2 nothing could be read.`
 
-func newTopCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error)) *cobra.Command {
+func newTopCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) *cobra.Command {
 	var r ranking
 	command := &cobra.Command{
 		Use:       "top [pods|namespaces]",
-		Short:     "Print how busy the devices of pods are, and who has devices that are idle",
+		Short:     "Print how busy the devices of pods are, and which are idle",
 		Long:      topLong,
 		Example:   "  kubectl gpu top\n  kubectl gpu top pods -n research --sort-by utilization\n  kubectl gpu top namespaces --idle",
 		ValidArgs: []string{"pods", "namespaces"},
@@ -57,8 +59,8 @@ func newTopCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientC
 	}
 	flags := command.Flags()
 	flags.StringVarP((*string)(&r.output), "output", "o", string(terminal.Tabular), "how to print: table, json or yaml")
-	flags.StringVar((*string)(&r.order), "sort-by", string(load.ByName), "by what to sort: name, utilization or memory")
-	flags.BoolVar(&r.idle, "idle", false, "print those only with a device on which nothing has run for 15 seconds")
+	flags.StringVar((*string)(&r.order), "sort-by", string(inventory.ByName), "by what to sort: name, utilization or memory")
+	flags.BoolVar(&r.idle, "idle", false, "print only those with a device on which nothing ran for 15 seconds")
 	flags.BoolVarP(&r.all, "all-namespaces", "A", false, "print the pods of all namespaces, as without -n")
 	flags.StringVar(&r.namespace, "mica-namespace", "mica", "the namespace of Mica's controller")
 	flags.StringVar(&r.service, "controller-service", "mica-controller-metrics", "the Service by which the controller is asked")
@@ -66,7 +68,7 @@ func newTopCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientC
 	return command
 }
 
-func (r *ranking) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error), args []string) error {
+func (r *ranking) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error), args []string) error {
 	byNamespace, err := wantsNamespaces(args)
 	if err != nil {
 		return err
@@ -85,21 +87,16 @@ func (r *ranking) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	if err != nil {
 		return err
 	}
-	seen := inventory.Seen{SlicesHidden: true} // nobody looks for them
-	claims := fleetReader{reader: connected, driver: r.driver, namespace: namespace}
-	if named && !r.all {
-		claims.only = namespace
-	}
-	if err := claims.readClaims(command.Context(), &seen); err != nil {
-		return err
-	}
-	held := heldBy(seen.Holdings)
-	told, untold, err := r.ask(command.Context(), config, held)
+	f, err := fleet.Read(command.Context(), connected, fleet.Scope{Driver: r.driver, Namespace: namespace, OneNamespace: named && !r.all, ClaimsOnly: true})
 	if err != nil {
 		return err
 	}
-	l := load.Of(held, told)
-	l.NotSeen = append(append(seen.NotSeen, untold...), l.NotSeen...)
+	measured, failure, err := r.measured(command.Context(), config, f.Holdings)
+	if err != nil {
+		return err
+	}
+	l := inventory.NewLoad(f.Holdings, measured)
+	l.NotSeen = slices.Concat(f.Unseen, failure, l.NotSeen)
 	if r.idle {
 		l = l.Idle()
 	}
@@ -118,97 +115,76 @@ func wantsNamespaces(args []string) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, fmt.Errorf("top prints pods or namespaces, and was given %q", args)
+	return false, fmt.Errorf("unknown arguments %q: use pods or namespaces", args)
 }
 
-func (r *ranking) print(command *cobra.Command, l load.Load, byNamespace bool) error {
+func (r *ranking) print(command *cobra.Command, l inventory.Load, byNamespace bool) error {
 	out := command.OutOrStdout()
-	for _, sentence := range l.NotSeen {
-		command.PrintErrln("note:", sentence)
-	}
+	printNotes(command, l.NotSeen...)
 	if r.output != terminal.Tabular {
 		return r.output.Encode(out, l)
 	}
 	if len(l.Pods) == 0 {
-		command.PrintErrln("note: no claim that was seen has a device" + map[bool]string{true: " that is idle"}[r.idle])
+		printNotes(command, "no claim that was seen has a device"+map[bool]string{true: " that is idle"}[r.idle])
 	}
-	table := load.PodTable(l)
+	table := inventory.PodTable(l)
 	if byNamespace {
-		table = load.NamespaceTable(l)
+		table = inventory.NamespaceTable(l)
 	}
 	return terminal.Of(out, os.LookupEnv).Write(out, table)
 }
 
-// heldBy are the holdings that take something.
-func heldBy(holdings []inventory.Holding) []load.Held {
-	var held []load.Held
-	for _, h := range holdings {
-		if h.Takes() {
-			held = append(held, load.Held{Claim: h.Claim, Pods: h.Pods, Node: h.Device.Pool.Name, Device: h.Device.Name, Share: h.Share()})
-		}
-	}
-	return held
-}
-
 const (
-	// mostNodes are named in a question: for more, it is for all.
+	// mostNodes bounds the nodes that a request names. For more, it asks for all.
 	mostNodes = 100
-	// mostUsage bounds what is read of an answer, in bytes. A node with eight GPUs takes about 1,500.
+	// mostUsage bounds the size of an answer in bytes. A node with eight GPUs takes about 1,500.
 	mostUsage = 64 << 20
 )
 
-// ask asks the controller, or says in a sentence why it cannot be asked.
-func (r *ranking) ask(ctx context.Context, config clientcmd.ClientConfig, held []load.Held) (told usage.Fleet, untold []string, err error) {
+// measured asks the controller how busy devices are. The failure is a sentence if it cannot answer.
+func (r *ranking) measured(ctx context.Context, config clientcmd.ClientConfig, held []fleet.Holding) (measured usage.Fleet, failure []string, err error) {
 	if len(held) == 0 {
-		return told, nil, nil
+		return measured, nil, nil
 	}
 	cluster, err := clusterConfig(config)
 	if err != nil {
-		return told, nil, err
+		return measured, nil, err
 	}
 	core, err := corev1client.NewForConfig(cluster)
 	if err != nil {
-		return told, nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
+		return measured, nil, fmt.Errorf("connect to the cluster at %s: %w", cluster.Host, err)
 	}
 	request := core.RESTClient().Get().Namespace(r.namespace).Resource("services").SubResource("proxy").
 		Name(utilnet.JoinSchemeNamePort("", r.service, "metrics")).Suffix(usage.Path)
-	if nodes := nodesOf(held); len(nodes) <= mostNodes {
-		for _, node := range nodes {
+	nodes := sets.New[string]()
+	for _, h := range held {
+		nodes.Insert(h.Pool())
+	}
+	if nodes.Len() <= mostNodes {
+		for _, node := range sets.List(nodes) {
 			request.Param("node", node)
 		}
 	}
 	answer, err := request.Stream(ctx)
 	if err != nil {
-		return told, []string{r.silence(err)}, nil
+		return measured, []string{r.unanswered(err)}, nil
 	}
 	defer answer.Close()
-	if err := json.NewDecoder(io.LimitReader(answer, mostUsage)).Decode(&told); err != nil {
-		return usage.Fleet{}, []string{fmt.Sprintf("what Service %s in namespace %s says of devices is not understood (%s): see that kubectl gpu and Mica's controller are of one release", r.service, r.namespace, err)}, nil
+	if err := json.NewDecoder(io.LimitReader(answer, mostUsage)).Decode(&measured); err != nil {
+		return usage.Fleet{}, []string{fmt.Sprintf("cannot read the answer of Service %s in namespace %s (%s): check that kubectl gpu and Mica's controller are of the same release", r.service, r.namespace, err)}, nil
 	}
-	return told, nil, nil
+	return measured, nil, nil
 }
 
-func nodesOf(held []load.Held) []string {
-	var nodes []string
-	seen := map[string]bool{}
-	for _, h := range held {
-		if !seen[h.Node] {
-			nodes = append(nodes, h.Node)
-		}
-		seen[h.Node] = true
-	}
-	return nodes
-}
-
-// silence says why there are no figures, and what to do.
-func (r *ranking) silence(err error) string {
+// unanswered explains why there are no figures, and what to do.
+func (r *ranking) unanswered(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("you may not read how busy devices are (get services/proxy of %s:metrics in namespace %s): ask for the Role mica-view-gpus of Mica's chart there (value viewGPUs.subjects)", r.service, r.namespace)
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("nobody tells how busy devices are: there is no Service %s in namespace %s that does, so install Mica's chart with controller.enabled, or name them with --mica-namespace and --controller-service", r.service, r.namespace)
+		return fmt.Sprintf("how busy devices are is unknown: there is no Service %s in namespace %s: install Mica's chart with controller.enabled, or set --mica-namespace and --controller-service", r.service, r.namespace)
 	case apierrors.IsServiceUnavailable(err):
-		return fmt.Sprintf("nobody tells how busy devices are: Service %s in namespace %s does not answer (%s): see that a pod of the controller is ready, and that networkPolicy.metricsFrom lets the API server in", r.service, r.namespace, err)
+		return fmt.Sprintf("how busy devices are is unknown: Service %s in namespace %s does not answer (%s): check that a pod of the controller is ready, and that networkPolicy.metricsFrom lets the API server in", r.service, r.namespace, err)
 	}
-	return fmt.Sprintf("nobody tells how busy devices are: %s", err)
+	return fmt.Sprintf("how busy devices are is unknown: %s", err)
 }

@@ -30,7 +30,7 @@ func TestTopAsItsUsersSeeIt(t *testing.T) {
 		{"a tenant", "", []string{"resourceclaims", usagePath}, nil},
 		{"without Mica", "", nil, nil},
 		{"with another controller", "<html>", nil, nil},
-		{"somebody without claims", toldUsage, []string{"resourceclaims", "namespaces/research/resourceclaims"}, nil},
+		{"a user without claims", toldUsage, []string{"resourceclaims", "namespaces/research/resourceclaims"}, nil},
 		{"of another's namespace", toldUsage, []string{"namespaces/billing/resourceclaims"}, []string{"-n", "billing"}},
 		{"of nodes", toldUsage, nil, []string{"nodes"}},
 		{"by age", toldUsage, nil, []string{"--sort-by", "age"}},
@@ -50,7 +50,7 @@ func TestTopAsItsUsersSeeIt(t *testing.T) {
 	fixture.Golden(t, "top.txt", text.String())
 }
 
-// Nodes that nobody has something of are not asked.
+// Nodes without claims are not asked.
 func TestTopAsksForTheNodesOfClaims(t *testing.T) {
 	s := smallCluster(t)
 	s.answers = map[string]string{usagePath: toldUsage}

@@ -1,6 +1,5 @@
-// Package cordon says which DeviceTaintRules keep new claims from a GPU, or from all GPUs of a node, and
-// which claims have them now. It finds GPUs in an inventory, and rules among those that somebody has
-// read. It writes nothing to the cluster.
+// Package cordon makes the DeviceTaintRules that keep new claims from a GPU, or from all GPUs of a node, finds them
+// again, and reports which claims have the devices now. It reads and writes nothing in the cluster.
 package cordon
 
 import (
@@ -16,12 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/mica-gpu/mica/pkg/devices"
-	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
+	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
 const (
-	// Label is on the rules of this package. Its value is OfGPU or OfNode.
+	// Label is on the rules of this package, with the value OfGPU or OfNode.
 	Label  = "mica.gpu/cordon"
 	OfGPU  = "gpu"
 	OfNode = "node"
@@ -33,84 +33,85 @@ const (
 	manager          = "kubectl-gpu"
 )
 
-// Effects are those that a cordon can have.
+// Effects are those of a cordon.
 var Effects = []resourceapi.DeviceTaintEffect{
 	resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute, resourceapi.DeviceTaintEffectNone,
 }
 
-// ParseEffect is an error for what is none.
+// ParseEffect parses the flag --effect.
 func ParseEffect(text string) (resourceapi.DeviceTaintEffect, error) {
 	if effect := resourceapi.DeviceTaintEffect(text); slices.Contains(Effects, effect) {
 		return effect, nil
 	}
-	return "", fmt.Errorf("--effect %q is none: choose NoSchedule to keep new claims away, NoExecute to evict pods as well, or None to only have reported what NoExecute would do", text)
+	return "", fmt.Errorf("unknown effect %q: use NoSchedule to keep new claims away, NoExecute to evict pods as well, or None to report what NoExecute would do", text)
 }
 
-// Target is what is cordoned.
+// Target is a GPU or a node to cordon.
 type Target struct {
 	// Kind is OfGPU or OfNode.
 	Kind string
 	Node string
-	// GPUs is the one, or those of the node.
-	GPUs []inventory.GPU
+	// GPUs is the GPU, or those of the node.
+	GPUs []fleet.GPU
 }
 
-// FindGPU takes NODE/GPU or a UUID.
-func FindGPU(all inventory.Inventory, text string) (Target, error) {
+// FindGPU finds the GPU with a name NODE/GPU or a UUID.
+func FindGPU(all []fleet.GPU, text string) (Target, error) {
 	node, name, byName := strings.Cut(text, "/")
-	var ofNode []string
-	for _, g := range all.GPUs {
-		if byName && g.Node == node {
-			ofNode = append(ofNode, g.Name)
+	if !byName {
+		at := slices.IndexFunc(all, func(g fleet.GPU) bool { return g.UUID == text && text != "" })
+		if at < 0 {
+			return Target{}, fmt.Errorf("no published GPU has the UUID %q: give NODE/GPU, such as n1/gpu-0, or a UUID of kubectl gpu list -o wide", text)
 		}
-		if byName && g.Node == node && g.Name == name || !byName && g.UUID == text && text != "" {
-			if len(g.Devices) == 0 {
-				return Target{}, fmt.Errorf("GPU %s of node %s publishes no device, so there is nothing to cordon: cordon the node, by kubectl gpu cordon node %s", g.Name, g.Node, g.Node)
-			}
-			return Target{Kind: OfGPU, Node: g.Node, GPUs: []inventory.GPU{g}}, nil
-		}
-		if byName && g.Node == node && slices.Contains(g.Devices, name) {
-			return Target{}, fmt.Errorf("device %s is a part of GPU %s, and a GPU is cordoned with all of its parts: give %s/%s", name, g.Name, node, g.Name)
-		}
+		return targetGPU(all[at])
 	}
-	switch {
-	case !byName:
-		return Target{}, fmt.Errorf("no published GPU has the UUID %q: give NODE/GPU, such as n1/gpu-0, or a UUID as kubectl gpu list -o wide prints it", text)
-	case len(ofNode) == 0:
-		return Target{}, noGPUs(node)
+	target, err := FindNode(all, node)
+	if err != nil {
+		return Target{}, err
 	}
-	return Target{}, fmt.Errorf("node %s has no GPU %q: it has %s", node, name, strings.Join(ofNode, ", "))
+	var names []string
+	for _, g := range target.GPUs {
+		switch {
+		case g.Name == name:
+			return targetGPU(g)
+		case slices.Contains(g.Devices, name):
+			return Target{}, fmt.Errorf("device %s is part of GPU %s, which can be cordoned only as a whole: give %s/%s", name, g.Name, node, g.Name)
+		}
+		names = append(names, g.Name)
+	}
+	return Target{}, fmt.Errorf("node %s has no GPU %q: it has %s", node, name, strings.Join(names, ", "))
 }
 
-func noGPUs(node string) error {
-	return fmt.Errorf("node %q publishes no GPU: kubectl gpu list has the nodes that do", node)
+func targetGPU(g fleet.GPU) (Target, error) {
+	if len(g.Devices) == 0 {
+		return Target{}, fmt.Errorf("GPU %s of node %s publishes no device, so there is nothing to cordon: run kubectl gpu cordon node %s", g.Name, g.Node, g.Node)
+	}
+	return Target{Kind: OfGPU, Node: g.Node, GPUs: []fleet.GPU{g}}, nil
 }
 
-// FindNode is a node with all of its GPUs.
-func FindNode(all inventory.Inventory, node string) (Target, error) {
+// FindNode finds a node with all of its GPUs.
+func FindNode(all []fleet.GPU, node string) (Target, error) {
 	target := Target{Kind: OfNode, Node: node}
-	for _, g := range all.GPUs {
+	for _, g := range all {
 		if g.Node == node {
 			target.GPUs = append(target.GPUs, g)
 		}
 	}
 	if len(target.GPUs) == 0 {
-		return Target{}, noGPUs(node)
+		return Target{}, fmt.Errorf("node %q publishes no GPU: see the nodes in kubectl gpu list", node)
 	}
 	return target, nil
 }
 
-// String is the target for people.
 func (t Target) String() string {
 	if t.Kind == OfGPU {
 		return "GPU " + t.GPUs[0].Name + " of node " + t.Node
 	}
-	return fmt.Sprintf("node %s with %s", t.Node, count(len(t.GPUs), "GPU"))
+	return fmt.Sprintf("node %s with %s", t.Node, excerpt.Count(len(t.GPUs), "GPU"))
 }
 
-// Rules taint all devices of the target, in all shapes. A rule selects by driver, pool and device name
-// alone (DeviceTaintSelector in k8s.io/api/resource/v1: selectors by class and CEL were taken out in
-// 1.35), so that a node has a rule per pool, and a GPU a rule per device.
+// Rules taint all devices of the target, in all shapes: a node has a rule per pool, and a GPU a rule per device. A rule
+// selects by driver, pool and device name alone (DeviceTaintSelector in k8s.io/api/resource/v1).
 func (t Target) Rules(effect resourceapi.DeviceTaintEffect, reason string) []resourceapi.DeviceTaintRule {
 	var rules []resourceapi.DeviceTaintRule
 	seen := map[devices.PoolID]bool{}
@@ -157,7 +158,7 @@ func (t Target) rule(pool devices.PoolID, device string, effect resourceapi.Devi
 	return rule
 }
 
-// ruleName is that of the one rule for a device, or a pool.
+// ruleName is the name of the only rule for a device or a pool.
 func ruleName(kind string, pool devices.PoolID, device string) string {
 	parts := []string{"mica-cordon-" + kind, strings.ReplaceAll(pool.Name, "/", ".")}
 	if device != "" {
@@ -174,12 +175,12 @@ func ruleName(kind string, pool devices.PoolID, device string) string {
 	return parts[0] + "." + hex.EncodeToString(sum[:])
 }
 
-// Ours tells rules of this package.
+// Ours reports whether kubectl gpu cordon has made the rule.
 func Ours(rule *resourceapi.DeviceTaintRule) bool {
 	return rule.Labels[labelManagedBy] == manager && rule.Labels[Label] != ""
 }
 
-// OfDriver are the rules for a driver's devices.
+// OfDriver returns the rules for a driver's devices.
 func OfDriver(all []resourceapi.DeviceTaintRule, driver string) []resourceapi.DeviceTaintRule {
 	return slices.DeleteFunc(slices.Clone(all), func(rule resourceapi.DeviceTaintRule) bool {
 		s := rule.Spec.DeviceSelector
@@ -187,14 +188,14 @@ func OfDriver(all []resourceapi.DeviceTaintRule, driver string) []resourceapi.De
 	})
 }
 
-// Found are the rules of a target that exist.
+// Found has the existing rules of a target.
 type Found struct {
 	Rules []resourceapi.DeviceTaintRule
-	// Note says what stays cordoned, or nothing.
+	// Note says what stays cordoned; empty: nothing does.
 	Note string
 }
 
-// ForNode are the rules by which a node was cordoned. The GPUs that were cordoned by themselves stay so.
+// ForNode returns the rules of a node. GPUs that were cordoned by themselves stay cordoned.
 func ForNode(all []resourceapi.DeviceTaintRule, node string) Found {
 	var found Found
 	var others []string
@@ -209,13 +210,12 @@ func ForNode(all []resourceapi.DeviceTaintRule, node string) Found {
 	}
 	slices.Sort(others)
 	if others = slices.Compact(others); len(others) > 0 {
-		found.Note = fmt.Sprintf("what was cordoned by itself stays so: %s", strings.Join(others, ", "))
+		found.Note = fmt.Sprintf("still cordoned by themselves: %s", strings.Join(others, ", "))
 	}
 	return found
 }
 
-// ForGPU are the rules by which a GPU was cordoned, which is given as NODE/GPU or by its UUID. It may
-// be gone since.
+// ForGPU returns the rules of a GPU, by NODE/GPU or its UUID. The GPU may not exist any more.
 func ForGPU(all []resourceapi.DeviceTaintRule, text string) Found {
 	node, name, byName := strings.Cut(text, "/")
 	var found Found
@@ -229,18 +229,18 @@ func ForGPU(all []resourceapi.DeviceTaintRule, text string) Found {
 		}
 	}
 	if of := ForNode(all, node); len(of.Rules) > 0 {
-		found.Note = fmt.Sprintf("all GPUs of node %s are cordoned: kubectl gpu uncordon node %s", node, node)
+		found.Note = fmt.Sprintf("all GPUs of node %s are still cordoned: run kubectl gpu uncordon node %s", node, node)
 	}
 	return found
 }
 
-// Sentence says what became of the rules.
+// Sentence reports what uncordon did.
 func (f Found) Sentence(kind, name string, dryRun bool) string {
 	verb := "is uncordoned"
 	if dryRun {
 		verb = "would be uncordoned"
 	}
-	text := fmt.Sprintf("%s %s %s (%s).", upper(kind), name, verb, count(len(f.Rules), "DeviceTaintRule"))
+	text := fmt.Sprintf("%s %s %s (%s).", upper(kind), name, verb, excerpt.Count(len(f.Rules), "DeviceTaintRule"))
 	if len(f.Rules) == 0 {
 		text = fmt.Sprintf("%s %s was not cordoned by kubectl gpu cordon.", upper(kind), name)
 	}
@@ -250,7 +250,7 @@ func (f Found) Sentence(kind, name string, dryRun bool) string {
 	return text
 }
 
-// poolOf is the pool's name, which is that of its node.
+// poolOf is the name of the rule's pool, which is its node's.
 func poolOf(rule resourceapi.DeviceTaintRule) string {
 	if rule.Spec.DeviceSelector == nil || rule.Spec.DeviceSelector.Pool == nil {
 		return ""
@@ -258,12 +258,9 @@ func poolOf(rule resourceapi.DeviceTaintRule) string {
 	return *rule.Spec.DeviceSelector.Pool
 }
 
-// Reason is why somebody has cordoned what the rule selects, or nothing.
-func Reason(rule *resourceapi.DeviceTaintRule) string { return rule.Annotations[annotationReason] }
-
-// Held are the claims that have something of the target, by namespace and name.
-func (t Target) Held() []inventory.Hold {
-	var all []inventory.Hold
+// Held returns the claims with devices of the target, by namespace and name.
+func (t Target) Held() []fleet.Holding {
+	var all []fleet.Holding
 	for _, g := range t.GPUs {
 		for _, hold := range g.Claims {
 			if !hold.Admin {
@@ -271,15 +268,8 @@ func (t Target) Held() []inventory.Hold {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b inventory.Hold) int {
+	slices.SortFunc(all, func(a, b fleet.Holding) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Device, b.Device))
 	})
 	return all
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

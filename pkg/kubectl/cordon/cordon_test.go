@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -44,23 +44,23 @@ func published(t *testing.T, node string) []*resourceapi.ResourceSlice {
 }
 
 // cluster has two nodes. Claims have a GPU and a share of the first one.
-func cluster(t *testing.T) inventory.Seen {
+func cluster(t *testing.T) fleet.Fleet {
 	t.Helper()
-	seen := inventory.Seen{Slices: append(published(t, node), published(t, "other")...)}
+	seen := fleet.Fleet{Slices: append(published(t, node), published(t, "other")...)}
 	for name, device := range map[string]string{"train": "gpu-0", "notebook": "gpu-1-timeslice"} {
 		result := fixture.Result("gpu", device)
 		result.Pool, result.Driver = node, slice.DefaultDriver
 		claim := fixture.Claim(name, result)
 		claim.Namespace = "research"
 		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name + "-0", UID: types.UID(name)}}
-		seen.Holdings = append(seen.Holdings, inventory.HoldingsOf(claim, slice.DefaultDriver)...)
+		seen.Holdings = append(seen.Holdings, fleet.HoldingsOf(claim, slice.DefaultDriver)...)
 	}
 	return seen
 }
 
-func gpuOf(t *testing.T, seen inventory.Seen, name string) Target {
+func gpuOf(t *testing.T, seen fleet.Fleet, name string) Target {
 	t.Helper()
-	target, err := FindGPU(inventory.Of(seen), name)
+	target, err := FindGPU(seen.GPUs(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestRulesCoverAllShapesOfAGPUAndNothingElse(t *testing.T) {
 	seen := cluster(t)
 	target := gpuOf(t, seen, node+"/gpu-1")
 	uuid := target.GPUs[0].UUID
-	if again := gpuOf(t, inventory.Seen{Slices: published(t, node)}, uuid); again.GPUs[0].Name != "gpu-1" {
+	if again := gpuOf(t, fleet.Fleet{Slices: published(t, node)}, uuid); again.GPUs[0].Name != "gpu-1" {
 		t.Errorf("UUID %s is of %s", uuid, again.GPUs[0].Name)
 	}
 	for name, rules := range map[string][]resourceapi.DeviceTaintRule{
@@ -103,9 +103,9 @@ func TestRulesCoverAllShapesOfAGPUAndNothingElse(t *testing.T) {
 	}
 }
 
-func wholeNode(t *testing.T, seen inventory.Seen) Target {
+func wholeNode(t *testing.T, seen fleet.Fleet) Target {
 	t.Helper()
-	target, err := FindNode(inventory.Of(seen), node)
+	target, err := FindNode(seen.GPUs(), node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,27 +116,22 @@ func TestEachDeviceHasARuleOfItsOwnName(t *testing.T) {
 	long := strings.Repeat("a", 250)
 	names := map[string]string{}
 	for _, pool := range []devices.PoolID{{Driver: slice.DefaultDriver, Name: "n"}, {Driver: slice.DefaultDriver, Name: "n.gpu-0"}, {Driver: "gpu.example.com", Name: "n"}, {Driver: slice.DefaultDriver, Name: "n/x"}, {Driver: slice.DefaultDriver, Name: long}} {
-		for _, kind := range []string{OfNode, OfGPU} {
-			for _, device := range []string{"gpu-0", "gpu-0-timeslice"} {
-				if kind == OfNode {
-					device = ""
-				}
-				name := ruleName(kind, pool, device)
-				what := fmt.Sprint(kind, pool, device)
-				if other := names[name]; other != "" && other != what {
-					t.Errorf("%s is the rule of %s and %s", name, other, what)
-				}
-				names[name] = what
-				if len(name) > 253 {
-					t.Errorf("%s is too long", name)
-				}
+		for _, device := range []string{"", "gpu-0", "gpu-0-timeslice"} {
+			kind := OfGPU
+			if device == "" {
+				kind = OfNode
 			}
+			name := ruleName(kind, pool, device)
+			if other := names[name]; other != "" || len(name) > 253 {
+				t.Errorf("%s is too long, or also the rule of %s", name, other)
+			}
+			names[name] = fmt.Sprint(kind, pool, device)
 		}
 	}
 }
 
 func TestWhatIsNotFound(t *testing.T) {
-	all := inventory.Of(cluster(t))
+	all := cluster(t).GPUs()
 	for text, want := range map[string][]string{
 		node + "/gpu-7":           {"no GPU \"gpu-7\"", "gpu-0, gpu-1"},
 		node + "/gpu-1-timeslice": {"part of GPU gpu-1", "give " + node + "/gpu-1"},
@@ -151,7 +146,7 @@ func TestWhatIsNotFound(t *testing.T) {
 	fixture.Sentence(t, err, "nowhere", "kubectl gpu list")
 	_, err = ParseEffect("NoExec")
 	fixture.Sentence(t, err, "NoExec", "NoExecute")
-	gone := inventory.Inventory{GPUs: []inventory.GPU{{Node: "n", Name: "gpu-0"}}}
+	gone := []fleet.GPU{{Node: "n", Name: "gpu-0"}}
 	_, err = FindGPU(gone, "n/gpu-0")
 	fixture.Sentence(t, err, "no device", "cordon node n")
 }
@@ -185,9 +180,9 @@ func TestRulesAreFoundAgain(t *testing.T) {
 
 // A claim with two devices of the node is one claim.
 func TestClaimsAreCountedOnce(t *testing.T) {
-	target := Target{Kind: OfNode, Node: "n", GPUs: []inventory.GPU{
-		{Name: "gpu-0", Claims: []inventory.Hold{{Namespace: "a", Claim: "pair", Device: "gpu-0"}}},
-		{Name: "gpu-1", Claims: []inventory.Hold{{Namespace: "a", Claim: "pair", Device: "gpu-1"}}},
+	target := Target{Kind: OfNode, Node: "n", GPUs: []fleet.GPU{
+		{Name: "gpu-0", Claims: []fleet.Holding{{Namespace: "a", Claim: "pair", Device: "gpu-0"}}},
+		{Name: "gpu-1", Claims: []fleet.Holding{{Namespace: "a", Claim: "pair", Device: "gpu-1"}}},
 	}}
 	var out bytes.Buffer
 	if err := (Report{Target: target, Effect: effect}).Write(&out, terminal.Screen{}); err != nil || !strings.Contains(out.String(), "The pods of 1 claim keep it") {
@@ -197,7 +192,7 @@ func TestClaimsAreCountedOnce(t *testing.T) {
 
 func TestReports(t *testing.T) {
 	var all bytes.Buffer
-	idle := gpuOf(t, inventory.Seen{Slices: published(t, node)}, node+"/gpu-1")
+	idle := gpuOf(t, fleet.Fleet{Slices: published(t, node)}, node+"/gpu-1")
 	for _, target := range []Target{gpuOf(t, cluster(t), node+"/gpu-0"), wholeNode(t, cluster(t)), idle} {
 		for _, e := range Effects {
 			for _, dryRun := range []bool{false, true} {
@@ -205,7 +200,7 @@ func TestReports(t *testing.T) {
 				if target.Kind == OfNode {
 					report.NotSeen = []string{"you may not list the claims of all namespaces"}
 				}
-				for _, width := range []int{0, 40} {
+				for _, width := range []int{0, 80} {
 					fmt.Fprintf(&all, "--- %s %s dry run %t, %d characters\n", target.Kind, e, dryRun, width)
 					if err := report.Write(&all, terminal.Screen{Width: width}); err != nil {
 						t.Fatal(err)

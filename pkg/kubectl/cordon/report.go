@@ -8,22 +8,23 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
+	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
-// Report is what a cordon does, for people.
+// Report is the output of a cordon.
 type Report struct {
 	Target Target
 	Effect resourceapi.DeviceTaintEffect
 	Rules  []resourceapi.DeviceTaintRule
-	// DryRun tells that no rule was created.
+	// DryRun reports whether the rules were only planned.
 	DryRun bool
-	// NotSeen has sentences about what the user may not see of claims.
+	// NotSeen says which claims the user may not see.
 	NotSeen []string
 }
 
-// Write says what becomes of new claims, and of those that have devices of the target.
+// Write prints what happens to new claims, and to those with devices of the target.
 func (r Report) Write(w io.Writer, screen terminal.Screen) error {
 	lines := screen.Lines(r.sentence(), 0)
 	for _, text := range r.NotSeen {
@@ -37,15 +38,15 @@ func (r Report) Write(w io.Writer, screen terminal.Screen) error {
 	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
-	t := terminal.Table{Columns: []terminal.Column{{Title: "NAMESPACE", Key: true}, {Title: "CLAIM", Key: true}, {Title: "DEVICE", Key: true}, {Title: "PODS", Wrapped: true}}}
+	t := terminal.Table{Columns: []terminal.Column{{Title: "NAMESPACE"}, {Title: "CLAIM"}, {Title: "DEVICE"}, {Title: "PODS", Wrapped: true}}}
 	for _, hold := range held {
 		t.Rows = append(t.Rows, terminal.Texts(hold.Namespace, hold.Claim, hold.Device, cmp.Or(strings.Join(hold.Pods, ", "), "-")))
 	}
 	return screen.Write(w, t)
 }
 
-// claimsOf counts claims, which can have several devices.
-func claimsOf(held []inventory.Hold) int {
+// claimsOf counts claims, which may have several devices.
+func claimsOf(held []fleet.Holding) int {
 	type claim struct{ namespace, name string }
 	claims := map[claim]bool{}
 	for _, hold := range held {
@@ -55,27 +56,27 @@ func claimsOf(held []inventory.Hold) int {
 }
 
 func (r Report) sentence() string {
-	by := fmt.Sprintf("%s, effect %s", count(len(r.Rules), "DeviceTaintRule"), r.Effect)
+	by := fmt.Sprintf("%s, effect %s", excerpt.Count(len(r.Rules), "DeviceTaintRule"), r.Effect)
 	none := r.Effect == resourceapi.DeviceTaintEffectNone
 	text := upper(r.Target.String())
 	switch {
 	case r.DryRun && none:
-		return fmt.Sprintf("%s would stay as it is, and the rules would report (%s).", text, by)
+		return fmt.Sprintf("%s would stay as it is, and the rules would report what NoExecute would do (%s).", text, by)
 	case r.DryRun:
 		return fmt.Sprintf("%s would get no new claims (%s). Nothing was created.", text, by)
 	case none:
-		return fmt.Sprintf("%s stays as it is; the rules report in their status what NoExecute would do (%s): kubectl get devicetaintrules -l %s -o yaml", text, by, Label)
+		return fmt.Sprintf("%s stays as it is; the rules report in their status what NoExecute would do (%s): run kubectl get devicetaintrules -l %s -o yaml", text, by, Label)
 	}
 	return fmt.Sprintf("%s gets no new claims (%s).", text, by)
 }
 
-// fate is what becomes of claims that have devices of the target now.
+// fate says what happens to the claims with devices of the target.
 func (r Report) fate(held int) string {
-	claims := count(held, "claim")
-	const evicted = "whatever their PodDisruptionBudgets say, unless their claims tolerate the taint"
+	claims := excerpt.Count(held, "claim")
+	const evicted = "regardless of PodDisruptionBudgets, unless their claims tolerate the taint"
 	switch {
 	case held == 0 && len(r.NotSeen) > 0:
-		return "Of the claims that were seen, none has it now."
+		return "None of the visible claims has it now."
 	case held == 0:
 		return "No claim has it now."
 	case r.Effect == resourceapi.DeviceTaintEffectNone:

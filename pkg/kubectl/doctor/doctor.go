@@ -1,6 +1,5 @@
-// Package doctor finds what keeps a cluster's GPUs from pods, or gives one GPU to two of them, and
-// says how to mend it. It owns the table of checks, each of which looks at Facts and returns
-// findings; it reads no cluster and changes nothing.
+// Package doctor finds what keeps GPUs from pods, gives a GPU to two drivers or buys nodes in vain, and
+// how to fix it. It owns the checks, which turn Facts into findings. It never reads or changes a cluster.
 package doctor
 
 import (
@@ -10,84 +9,85 @@ import (
 	"slices"
 )
 
-// Severity says how much a finding matters.
+// Severity is how much a finding matters.
 type Severity string
 
 // Severities, the worst first.
 const (
-	// Error is for what keeps GPUs from pods, gives a GPU out twice or buys nodes in vain.
+	// Error keeps GPUs from pods, allocates a GPU twice or buys nodes in vain.
 	Error Severity = "error"
-	// Warning is for what does so under conditions that cannot be seen, or later.
+	// Warning does so later, or under conditions that the API server does not show.
 	Warning Severity = "warning"
-	// Info is for what is worth knowing.
+	// Info is worth knowing.
 	Info Severity = "info"
 )
 
 var rank = map[Severity]int{Error: 0, Warning: 1, Info: 2}
 
-// MaxFindings is how many findings of one check a report has: a mistake of a node group is on all
-// its nodes.
+// MaxFindings bounds a report's findings per check: a mistake in a node group shows on all its nodes.
 const MaxFindings = 100
 
-// Check is one trap.
+// Check finds one kind of mistake.
 type Check struct {
 	Name string
 	// Severity is that of its worst finding.
 	Severity Severity
-	// Looks says at what it looks.
-	Looks string
-	// Why says what the trap does.
-	Why string
-	// Fix mends it. Words in capitals, such as NODE, stand for the names of a finding.
+	// Finds describes the mistake and its consequence, for the documentation.
+	Finds string
+	// Fix is a command to copy, or a sentence. Words in capitals, such as NODE, stand for names from the finding.
 	Fix string
-	// Source is where the fact comes from.
-	Source string
 
-	// needs are the kinds without which nothing can be said.
+	// needs are the kinds without which the check cannot run.
 	needs []Kind
 	find  func(*Facts) []Finding
 }
 
-// Finding is one object that is in a trap.
+// Checks returns all checks, by theme.
+func Checks() []Check {
+	return slices.Concat(serverChecks(), installationChecks(), conditionChecks(), sliceChecks(), driverChecks(), nodeChecks(),
+		groupChecks(), workloadChecks())
+}
+
+// Finding is one object with a mistake.
 type Finding struct {
 	Check    string   `json:"check"`
 	Severity Severity `json:"severity"`
-	// Object is the kind and name of what is at fault, as kubectl takes it.
+	// Object is a kind and a name, as kubectl takes them.
 	Object  string `json:"object"`
 	Message string `json:"message"`
-	// Fix is a command to copy, or a sentence where no command does it.
+	// Fix is a command to copy, or a sentence if no command fixes it.
 	Fix string `json:"fix"`
 
-	// names replace the words in capitals of the check's Fix.
+	// names replace words in capitals in the check's Fix.
 	names map[string]string
 }
 
-// Unseen is a part of the cluster that could not be read.
+// Unseen is a kind that could not be read.
 type Unseen struct {
 	Kind   Kind   `json:"kind"`
 	Reason string `json:"reason"`
-	// Checks could not look because of that.
+	// Checks did not run because of it.
 	Checks []string `json:"checks,omitempty"`
 }
 
-// Omitted counts findings of a check beyond MaxFindings.
+// Omitted counts a check's findings beyond MaxFindings.
 type Omitted struct {
 	Check string `json:"check"`
 	Count int    `json:"count"`
 }
 
-// Report is what was found.
+// Report is the result of all checks.
 type Report struct {
 	// Findings are sorted, the worst first.
 	Findings []Finding `json:"findings"`
 	Omitted  []Omitted `json:"omitted,omitempty"`
-	// Passed names the checks that found nothing.
+	// Passed names the checks without findings.
 	Passed []string `json:"passed"`
-	// Unseen is what could not be read, by kind.
+	// Unseen is sorted by kind.
 	Unseen []Unseen `json:"unseen,omitempty"`
 }
 
-// Count is how many findings there are of a severity, without those that were omitted.
+// Count returns the number of findings with this severity, without omitted ones.
 func (r Report) Count(s Severity) int {
 	count := 0
 	for _, f := range r.Findings {
@@ -98,10 +98,10 @@ func (r Report) Count(s Severity) int {
 	return count
 }
 
-// Blind tells that no check could look.
+// Blind reports whether no check could run.
 func (r Report) Blind() bool { return len(r.Findings) == 0 && len(r.Passed) == 0 }
 
-// Examine looks at the facts with every check.
+// Examine runs all checks.
 func Examine(facts *Facts) Report {
 	report := Report{Findings: []Finding{}, Passed: []string{}}
 	for _, kind := range slices.Sorted(maps.Keys(facts.Unseen)) {
@@ -125,7 +125,7 @@ func Examine(facts *Facts) Report {
 	return report
 }
 
-// blocks tells whether a check cannot look, and notes that.
+// blocks reports whether a check lacks a kind that it needs, and records the check there.
 func (r *Report) blocks(check Check) bool {
 	blocked := false
 	for i := range r.Unseen {
@@ -137,19 +137,12 @@ func (r *Report) blocks(check Check) bool {
 	return blocked
 }
 
-// examine completes what the check finds, the worst first and by object.
+// examine completes the check's findings and sorts them, the worst first.
 func (c Check) examine(facts *Facts) []Finding {
 	found := c.find(facts)
 	for i := range found {
 		f := &found[i]
-		f.Check = c.Name
-		if f.Severity == "" {
-			f.Severity = c.Severity
-		}
-		if f.Fix == "" {
-			f.Fix = c.Fix
-		}
-		f.Fix = fill(f.Fix, f.names)
+		f.Check, f.Severity, f.Fix = c.Name, cmp.Or(f.Severity, c.Severity), fill(cmp.Or(f.Fix, c.Fix), f.names)
 		f.names = nil
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
@@ -160,12 +153,7 @@ func (c Check) examine(facts *Facts) []Finding {
 
 var placeholder = regexp.MustCompile(`\b[A-Z]{2,}\b`)
 
-// fill replaces the words in capitals that have a name. Others are for the reader to replace.
+// fill replaces the words in capitals that have a name, and leaves the others to the reader.
 func fill(text string, names map[string]string) string {
-	return placeholder.ReplaceAllStringFunc(text, func(word string) string {
-		if name, known := names[word]; known && name != "" {
-			return name
-		}
-		return word
-	})
+	return placeholder.ReplaceAllStringFunc(text, func(word string) string { return cmp.Or(names[word], word) })
 }

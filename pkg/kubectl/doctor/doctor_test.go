@@ -23,18 +23,18 @@ func TestAHealthyClusterIsFoundHealthy(t *testing.T) {
 	}
 }
 
-// trap is a cluster that is healthy but for one mistake.
+// trap is a healthy cluster with one mistake.
 type trap struct {
 	set func(*Facts)
-	// check is the one that finds it, and no other does.
+	// check is the only one that finds it.
 	check    string
 	severity Severity
 	object   string
-	// says are parts of the message, and fix of what mends it.
+	// says is a part of the message, and fix a part of the fix.
 	says, fix string
 }
 
-// traps are by what somebody has done.
+// traps has at least one mistake per check.
 var traps = map[string]trap{
 	"an old cluster": {func(f *Facts) { f.Served["resource.k8s.io/v1 resourceslices"] = false },
 		"resource-api", Error, "apiserver", "v1.37.1 does not serve resource.k8s.io/v1", "1.34 or newer"},
@@ -44,7 +44,7 @@ var traps = map[string]trap{
 		"mica-kinds", Error, "apiserver", "drops GPUNodeGroup.spec.scaleInAfter", "kubectl apply --server-side --filename deployments/helm/mica/crds"},
 	"a gate that is off": {func(f *Facts) { f.Gates = map[string]bool{"DRAConsumableCapacity": false} },
 		"feature-gates", Warning, "apiserver", "DRAConsumableCapacity is off: shares", "--feature-gates=DRAConsumableCapacity=true"},
-	"a gate that nobody misses": {func(f *Facts) { f.Gates = map[string]bool{"DRADeviceTaintRules": false} },
+	"a gate of little use": {func(f *Facts) { f.Gates = map[string]bool{"DRADeviceTaintRules": false} },
 		"feature-gates", Info, "apiserver", "DRADeviceTaintRules is off", "kube-scheduler"},
 	"gates of a version": {func(f *Facts) { f.Version = "v1.36.3" },
 		"feature-gates", Info, "apiserver", "DRADeviceTaintRules is off by default in Kubernetes v1.36.3", "DRADeviceTaintRules=true"},
@@ -53,7 +53,7 @@ var traps = map[string]trap{
 	"a node without label": {func(f *Facts) {
 		node := gpuNode("bare")
 		delete(node.Labels, "nvidia.com/gpu.present")
-		f.Nodes = append(f.Nodes, *node)
+		f.Nodes = append(f.Nodes, node)
 	},
 		"plugin-selects-node", Warning, "node/bare", "p5.48xlarge", "kubectl label node bare nvidia.com/gpu.present=true"},
 	"a plugin that crashes": {func(f *Facts) { f.Pods = nil; f.AddPod(pluginPod("gpu-1", false)) },
@@ -62,83 +62,69 @@ var traps = map[string]trap{
 		f.Pods = nil
 		f.Nodes[0].Spec.Taints = append(f.Nodes[0].Spec.Taints, corev1.Taint{Key: "team", Value: "a", Effect: corev1.TaintEffectNoSchedule})
 	}, "plugin-running", Error, "node/gpu-1", "team=a:NoSchedule keeps the plugin", "mica"},
-	"no driver": {func(f *Facts) { f.Pools, f.Kueue = nil, nil },
+	"no driver": {func(f *Facts) { f.Slices = nil },
 		"gpus-published", Warning, "node/gpu-1", "publishes no device", "kubectl --namespace mica logs plugin-gpu-1"},
-	"a node that is withheld": {func(f *Facts) { f.Pools, f.Kueue = nil, nil; f.GPUNodes[0].Withheld = "no GPU can be read" },
+	"a node that is withheld": {func(f *Facts) { f.Slices = nil; f.GPUNodes[0].Withheld = "no GPU can be read" },
 		"gpus-published", Warning, "node/gpu-1", "no GPU can be read", "logs plugin-gpu-1"},
-	"a policy that a node refuses": {func(f *Facts) {
-		f.Policies[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonRefused)
-	},
-		"policy-applied", Warning, "gpupolicy/mica", "Refused: As the controller says.", "kubectl describe gpupolicy mica"},
-	"MPS without daemons": {func(f *Facts) { f.Policies[0].Spec.Shapes.MPS = &v1alpha1.MPS{Clients: 4} },
-		"mps-installed", Warning, "gpupolicy/mica", "no DaemonSet runs MPS", "--namespace mica --reuse-values --set mps.enabled=true"},
-	"MPS of partitions in an override": {func(f *Facts) {
-		f.Policies[0].Spec.Overrides = []v1alpha1.Override{{Shapes: v1alpha1.Shapes{MIG: &v1alpha1.MIG{Shared: []v1alpha1.SharedProfile{{MPS: &v1alpha1.MPS{Clients: 2}}}}}}}
-	}, "mps-installed", Warning, "gpupolicy/mica", "no DaemonSet runs MPS", "mps.enabled=true"},
-	"no controller": {func(f *Facts) { f.Deployments = f.Deployments[1:] },
+	"no controller": {func(f *Facts) { f.Deployments = nil },
 		"controller-running", Error, "gpunodegroups", "none of the 1 GPUNodeGroups grows", "kubectl get pods"},
 	"a startup taint after an uninstallation": {func(f *Facts) {
 		f.Deployments, f.Groups = nil, nil
 		f.Nodes[0].Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintStartup, Value: "starting", Effect: corev1.TaintEffectNoSchedule}}
 	}, "controller-running", Error, "node/gpu-1", "no replica of the controller is ready to remove it", "kubectl taint node gpu-1 startup-taint.cluster-autoscaler.kubernetes.io/mica-"},
-	"a slice is missing": {func(f *Facts) { f.AddSlice(slice("other", "gpu-1", 1, 4)) },
-		"pool-complete", Error, "node/gpu-1", "3 of 4 slices", "spec.nodeName=gpu-1"},
-	"slices of a node that is gone": {func(f *Facts) { f.AddSlice(slice("gone-a", "gone", 1, 1)) },
+	"a slice is missing": {func(f *Facts) { f.Slices[0].Spec.Pool.ResourceSliceCount = 2 },
+		"pool-complete", Error, "node/gpu-1", "1 of 2 slices of its generation 1", "spec.nodeName=gpu-1"},
+	"slices of a node that is gone": {func(f *Facts) { f.Slices = append(f.Slices, slice("gone-a", "gone", 1, 1)) },
 		"slices-left-behind", Warning, "resourceslice/gone-a", "node gone, which does not exist", "kubectl delete resourceslice gone-a"},
-	"a slice of an old generation": {func(f *Facts) { f.AddSlice(slice("old", "gpu-1", 0, 1)) },
+	"a slice of an old generation": {func(f *Facts) { f.Slices = append(f.Slices, slice("old", "gpu-1", 0, 1)) },
 		"slices-left-behind", Warning, "resourceslice/old", "older than generation 1", "kubectl delete resourceslice old"},
 	"partitions by nvidia-smi": {func(f *Facts) {
 		s := slice("gpu-1-mig", "gpu-1", 2, 1)
 		s.Spec.Devices[0].Attributes["type"] = resourceapi.DeviceAttribute{StringValue: ptr.To("mig")}
-		f.Pools, f.Kueue = nil, nil
-		f.AddSlice(s)
-	}, "foreign-partitions", Info, "node/gpu-1", "1 MIG partitions were made by somebody else, such as gpu-0", "on gpu-1: nvidia-smi mig"},
+		f.Slices = nil
+		f.Slices = append(f.Slices, s)
+	}, "foreign-partitions", Info, "node/gpu-1", "Mica did not create 1 MIG partition, such as gpu-0", "on gpu-1: nvidia-smi mig"},
 	"an old driver": {func(f *Facts) {
 		s := slice("gpu-1-a", "gpu-1", 2, 1)
 		s.Spec.Devices[0].Attributes["driverVersion"] = resourceapi.DeviceAttribute{VersionValue: ptr.To("550.90.7")}
-		f.Pools, f.Kueue = nil, nil
-		f.AddSlice(s)
+		f.Slices = nil
+		f.Slices = append(f.Slices, s)
 	}, "driver-version", Warning, "node/gpu-1", "550.90.7", "driver of gpu-1 to R565"},
 	"a device plugin on a node of Mica": {func(f *Facts) { pluginHas(f, "nvidia.com/gpu") },
 		"device-plugin", Error, "node/gpu-1", "nvidia.com/gpu: 8", "kubectl drain gpu-1"},
-	"a device plugin that keeps Mica away": {func(f *Facts) { pluginHas(f, "nvidia.com/mig-1g.10gb"); f.Pools, f.Kueue = nil, nil },
+	"a device plugin that keeps Mica away": {func(f *Facts) { pluginHas(f, "nvidia.com/mig-1g.10gb"); f.Slices = nil },
 		"device-plugin", Warning, "node/gpu-1", "publishes none", "kubectl uncordon gpu-1"},
 	"NVIDIA's driver on a node of Mica": {func(f *Facts) {
-		f.DaemonSets = append(f.DaemonSets, *daemonSet("nvidia", "dra", corev1.Container{Name: "gpus", Image: "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5"}, map[string]string{"app.kubernetes.io/instance": "theirs"}))
+		f.DaemonSets = append(f.DaemonSets, daemonSet("nvidia", "dra", corev1.Container{Name: "gpus", Image: "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5"}, map[string]string{"app.kubernetes.io/instance": "theirs"}))
 	}, "two-drivers", Error, "node/gpu-1", "nvidia/dra", "helm upgrade theirs dra-driver-nvidia-gpu --repo REPOSITORY --namespace nvidia"},
 	"a driver that waits for the taint to go": {func(f *Facts) {
-		f.DaemonSets = append(f.DaemonSets, *daemonSet("gpu-operator", "nvidia-driver-daemonset", corev1.Container{Image: "nvcr.io/nvidia/driver:580.95.05-ubuntu24.04"}, nil))
-	}, "startup-taint-tolerated", Warning, "daemonset/nvidia-driver-daemonset", "does not tolerate the taint startup-taint.cluster-autoscaler.kubernetes.io/mica", "to the values daemonsets.tolerations of the chart"},
+		f.DaemonSets = append(f.DaemonSets, daemonSet("gpu-operator", "nvidia-driver-daemonset", corev1.Container{Image: "nvcr.io/nvidia/driver:580.95.05-ubuntu24.04"}, nil))
+	}, "startup-taint-tolerated", Warning, "daemonset/nvidia-driver-daemonset", "does not tolerate the taint startup-taint.cluster-autoscaler.kubernetes.io/mica", "to the values daemonsets.tolerations of the DaemonSet's chart"},
 	"labels that wait for the taint to go": {func(f *Facts) {
 		driver := daemonSet("gpu-operator", "nvidia-driver-daemonset", corev1.Container{Image: "nvcr.io/nvidia/driver:580.95.05-ubuntu24.04"}, nil)
 		driver.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-		f.DaemonSets = append(f.DaemonSets, *driver, *daemonSet("nfd", "nfd-worker", corev1.Container{Image: "registry.k8s.io/nfd/node-feature-discovery:v0.18"}, nil))
+		f.DaemonSets = append(f.DaemonSets, driver, daemonSet("nfd", "nfd-worker", corev1.Container{Image: "registry.k8s.io/nfd/node-feature-discovery:v0.18"}, nil))
 	}, "startup-taint-tolerated", Warning, "daemonset/nfd-worker", "namespace nfd", "controller.startupTaint.tolerateIn={nfd}"},
 	"a DaemonSet that takes GPUs": {func(f *Facts) {
-		f.Daemons = []ClaimRequest{{"monitoring", "burn-in", "resourceclaimtemplate/gpu", "gpu"}}
+		f.DaemonClaims = []ClaimRequest{{"monitoring", "burn-in", "gpu", "gpu"}}
 	}, "daemonset-claims", Warning, "daemonset/burn-in", "By request gpu of resourceclaimtemplate/gpu in namespace monitoring", "kubectl label namespace monitoring"},
 	"a GPUCluster": {func(f *Facts) { f.Nodes[0].Labels[labelMode] = "dra" },
 		"two-drivers", Error, "node/gpu-1", "GPUCluster", "--namespace mica"},
 	"containerd 1.7": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27" },
-		"container-runtime", Warning, "node/gpu-1", "seen on the node only", "On gpu-1, set enable_cdi = true"},
+		"container-runtime", Warning, "node/gpu-1", "which only the node shows", "On gpu-1, set enable_cdi = true"},
 	"containerd 1.6": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.1" },
 		"container-runtime", Error, "node/gpu-1", "knows no CDI", "Upgrade containerd of gpu-1"},
 	"a toolkit that is open": {func(f *Facts) {
-		f.DaemonSets = append(f.DaemonSets, *daemonSet("gpu-operator", "toolkit", corev1.Container{Image: "nvcr.io/nvidia/k8s/container-toolkit:v1"}, nil))
+		f.DaemonSets = append(f.DaemonSets, daemonSet("gpu-operator", "toolkit", corev1.Container{Image: "nvcr.io/nvidia/k8s/container-toolkit:v1"}, nil))
 	}, "visible-devices", Warning, "daemonset/toolkit", "gpu-operator", "helm upgrade gpu-operator nvidia/gpu-operator --namespace gpu-operator --reuse-values --set toolkit.env[0].name=ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"},
 	"Amazon Linux": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.OSImage = "Amazon Linux 2023.9" },
-		"visible-devices", Info, "node/gpu-1", "unless user data", "On gpu-1"},
+		"visible-devices", Info, "node/gpu-1", "unless user data prevents", "On gpu-1"},
 	"a pod that takes all": {func(f *Facts) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "greedy"}}
 		pod.Spec.NodeName = "gpu-1"
 		pod.Spec.Containers = []corev1.Container{{Name: "cuda", Env: []corev1.EnvVar{{Name: envVisibleDevices, Value: "all"}}}}
 		f.AddPod(pod)
 	}, "visible-devices", Warning, "pod/greedy", "Container cuda in namespace a", "nvidia-ctk"},
-	"a clock that is behind": {func(f *Facts) { f.AddLease("gpu-1", now.Add(-2*time.Minute), now) },
-		"node-clock", Warning, "node/gpu-1", "2m0s behind", "On gpu-1: chronyc makestep"},
-	"a sick GPU": {func(f *Facts) {
-		f.Nodes[0].Status.Conditions = append(f.Nodes[0].Status.Conditions, corev1.NodeCondition{Type: v1alpha1.ConditionGPUsHealthy, Status: corev1.ConditionFalse, Reason: "XID", Message: "gpu-0 is sick"})
-	}, "gpus-healthy", Warning, "node/gpu-1", "XID: gpu-0 is sick", "kubectl get node gpu-1"},
 	"an accelerator label": {func(f *Facts) { f.Nodes[0].Labels[labelAccelerator] = "nvidia-h100" },
 		"accelerator-label", Error, "node/gpu-1", "k8s.amazonaws.com/accelerator=nvidia-h100", "--cluster-name prod --nodegroup-name h100 --labels removeLabels=k8s.amazonaws.com/accelerator && kubectl label node gpu-1 "},
 	"an accelerator label of new nodes": {func(f *Facts) { f.Groups[0].Spec.Template.Labels = map[string]string{labelAccelerator: "x"} },
@@ -151,12 +137,8 @@ var traps = map[string]trap{
 	"no startup taint": {func(f *Facts) {
 		node := gpuNode("young")
 		node.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
-		f.Nodes = append(f.Nodes, *node)
+		f.Nodes = append(f.Nodes, node)
 	}, "startup-taint", Warning, "node/young", "GPUNodeGroup h100", "--nodegroup-name h100 --taints 'addOrUpdateTaints=[{key=startup-taint.cluster-autoscaler.kubernetes.io/mica,value=starting"},
-	"DaemonSets that are kept off": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionNodesStuck, "True", v1alpha1.ReasonDaemonSetsKeptOff)
-		f.Groups[0].Status.Conditions[0].Message = `Node gpu-1 lacks its slices: let that tolerate the taint: kubectl -n nfd patch daemonset worker --type=json -p '[{"op":"add"}]'; the node keeps the taint.`
-	}, "startup-taint-kept", Error, "gpunodegroup/h100", "DaemonSetsKeptOff: Node gpu-1", `kubectl -n nfd patch daemonset worker --type=json -p '[{"op":"add"}]'`},
 	"different machines": {func(f *Facts) {
 		node := gpuNode("gpu-2")
 		node.Labels[corev1.LabelInstanceTypeStable] = "p4d.24xlarge"
@@ -169,22 +151,6 @@ var traps = map[string]trap{
 		addNode(f, node)
 	},
 		"mixed-group", Info, "gpunodegroup/h100", "eu-1a, eu-1b", "one zone"},
-	"a node that differs": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionTemplateValid, "False", v1alpha1.ReasonLiveNodeDiffers)
-	},
-		"mixed-group", Warning, "gpunodegroup/h100", "LiveNodeDiffers", "one launch template"},
-	"an unknown template": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonUnknownTemplate)
-	},
-		"group-ready", Warning, "gpunodegroup/h100", "UnknownTemplate", "kubectl describe gpunodegroup h100"},
-	"a node that may not end": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionScaleIn, "False", v1alpha1.ReasonScaleInRefused)
-	},
-		"group-ready", Warning, "gpunodegroup/h100", "ScaleInRefused", "kubectl describe gpunodegroup h100"},
-	"headroom that no group holds": {func(f *Facts) {
-		f.Headrooms[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonCannotBeKept)
-	},
-		"headroom-ready", Warning, "gpuheadroom/warm", "CannotBeKept", "kubectl describe gpuheadroom warm"},
 	"a protection that has expired": {func(f *Facts) {
 		hold(f, v1alpha1.AnnotationProtected, "use", now.Add(-releasedWithin-time.Second))
 	},
@@ -199,94 +165,70 @@ var traps = map[string]trap{
 	"a protection without a time, and no controller": {func(f *Facts) {
 		hold(f, v1alpha1.AnnotationProtected, "use", now)
 		delete(f.Nodes[0].Annotations, v1alpha1.AnnotationHeldUntil)
-		f.Groups, f.Deployments, f.TaintRules = nil, nil, nil
-	}, "hold-expired", Warning, "node/gpu-1", "has no time in mica.gpu/held-until that can be read", "cronjob/CRONJOB"},
-	"an old autoscaler": {func(f *Facts) {
-		autoscalerOf(f).Image = "registry.example:5000/cluster-autoscaler-arm64:v1.34.1@sha256:0"
-	},
-		"autoscaler-version", Error, "deployment/cluster-autoscaler", "1.34.1", "kubectl --namespace kube-system set image deployment/cluster-autoscaler ca="},
-	"an autoscaler of unknown version": {func(f *Facts) { autoscalerOf(f).Image = "cluster-autoscaler:latest" },
-		"autoscaler-version", Info, "deployment/cluster-autoscaler", "cannot be told", "set image"},
-	"short clocks": {func(f *Facts) {
-		autoscalerOf(f).Command = append(autoscalerOf(f).Command, "--max-node-startup-time=20m")
-	},
-		"autoscaler-clocks", Info, "deployment/cluster-autoscaler", "is 20m, and a node may take 30m", `"path":"/spec/template/spec/containers/0/command/-","value":"--max-node-startup-time=35m"`},
-	"clocks that were too short": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
-		autoscalerOf(f).Command, autoscalerOf(f).Args = nil, []string{"--max-node-startup-time=1h", "--new-pod-scale-up-delay=30s"}
-	}, "autoscaler-clocks", Warning, "deployment/cluster-autoscaler", "is 15m, and a node has taken longer", `containers/0/args/-","value":"--max-node-provision-time=35m"`},
-	"clocks of an autoscaler that nobody sees": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
-		f.Deployments = f.Deployments[:1]
-	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 35m."},
-	"clocks that a later group needs": {func(f *Facts) {
-		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionOutlastsAutoscaler, "True", v1alpha1.ReasonProvisionTime)
-		slow := v1alpha1.GPUNodeGroup{}
-		slow.Name, slow.Spec.ProvisionTimeout = "slow", metav1.Duration{Duration: time.Hour}
-		f.Groups = append(f.Groups, slow)
-		f.Deployments = f.Deployments[:1]
-	}, "autoscaler-clocks", Warning, "gpunodegroup/h100", "MaxNodeProvisionTimeTooShort", "to 1h5m."},
-	"a rule that an autoscaler does not see": {func(f *Facts) { f.Groups = nil },
-		"autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "as free although DeviceTaintRule cordon keeps claims", "delete the DeviceTaintRule cordon when"},
-	"rules that an autoscaler does not see": {func(f *Facts) {
-		f.Groups = nil
-		f.TaintRules = append(f.TaintRules, taintRule("also", ptr.To("gpu-1"), resourceapi.DeviceTaintEffectNoExecute))
-	}, "autoscaler-taint-rules", Info, "deployment/cluster-autoscaler", "DeviceTaintRule also and 1 more keep claims", "delete the DeviceTaintRule also when"},
-	"pods that an autoscaler sees before the controller": {atOnce,
-		"autoscaler-new-pods", Warning, "deployment/cluster-autoscaler", "is 0s", `"path":"/spec/template/spec/containers/0/command/-","value":"--new-pod-scale-up-delay=30s"`},
-	"pods that an autoscaler sees too early, beside pairing direct": {func(f *Facts) {
-		f.Groups[0].Spec.Pairing, f.TaintRules = v1alpha1.PairingDirect, nil
-		autoscalerOf(f).Args = []string{"--new-pod-scale-up-delay", "29s"}
-	}, "autoscaler-new-pods", Warning, "deployment/cluster-autoscaler", "is 29s, and has to be 30s or longer", `containers/0/args/-","value":"--new-pod-scale-up-delay=30s"`},
-	"two autoscalers": {func(f *Facts) { f.Scalers = append(f.Scalers, Scaler{"serving", "byhand", "Deployment/llm"}) },
-		"two-autoscalers", Error, "deployment/llm", "byhand and keda-hpa-llm in namespace serving", "kubectl --namespace serving delete horizontalpodautoscaler byhand"},
+		f.Groups, f.Deployments = nil, nil
+	}, "hold-expired", Warning, "node/gpu-1", "has no valid time in mica.gpu/held-until", "cronjob/CRONJOB"},
+	"a policy that a node refuses": {func(f *Facts) {
+		f.Policies[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonRefused)
+	}, "conditions", Warning, "gpupolicy/mica", "Refused: As the controller says.", "kubectl describe gpupolicy/mica"},
+	"a group in backoff": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionInBackoff, "True", v1alpha1.ReasonUnknownTemplate)
+	}, "conditions", Warning, "gpunodegroup/h100", "UnknownTemplate", "kubectl describe gpunodegroup/h100"},
+	"a node that keeps its startup taint": {func(f *Facts) {
+		f.Groups[0].Status.Conditions = conditions(v1alpha1.ConditionNodesStuck, "True", v1alpha1.ReasonDaemonSetsKeptOff)
+	}, "conditions", Error, "gpunodegroup/h100", "DaemonSetsKeptOff", "kubectl describe gpunodegroup/h100"},
+	"headroom that no group holds": {func(f *Facts) {
+		f.Headrooms[0].Status.Conditions = conditions(v1alpha1.ConditionReady, "False", v1alpha1.ReasonCannotBeKept)
+	}, "conditions", Warning, "gpuheadroom/warm", "CannotBeKept", "kubectl describe gpuheadroom/warm"},
+	"a sick GPU": {func(f *Facts) {
+		f.Nodes[0].Status.Conditions = append(f.Nodes[0].Status.Conditions, corev1.NodeCondition{Type: v1alpha1.ConditionGPUsHealthy, Status: corev1.ConditionFalse, Reason: "XID", Message: "gpu-0 is sick"})
+	}, "conditions", Warning, "node/gpu-1", "XID: gpu-0 is sick", "kubectl describe node/gpu-1"},
+	"a pod that asks for a resource without a DeviceClass": {func(f *Facts) { asks(f, "train-0", "", "nvidia.com/mig-1g.10gb") },
+		"device-plugin-resources", Error, "replicaset/train", "1 pod in namespace research asks for nvidia.com/mig-1g.10gb, which neither", "Write a claim"},
+	"pods that a device plugin serves": {func(f *Facts) {
+		asks(f, "train-0", "other", "nvidia.com/mig-1g.10gb")
+		asks(f, "train-1", "other", "nvidia.com/mig-1g.10gb")
+	}, "device-plugin-resources", Info, "replicaset/train", "2 pods in namespace research", "Write a claim"},
+	"a quota without claims": {func(f *Facts) { quota(f, "requests.nvidia.com/gpu") },
+		"device-plugin-quota", Warning, "resourcequota/gpus", "limits requests.nvidia.com/gpu, and no claims", "kubectl --namespace research patch resourcequota gpus"},
 	"a rule for all devices": {func(f *Facts) {
-		f.TaintRules = append(f.TaintRules, ruleForAll("all", resourceapi.DeviceTaintEffectNoExecute))
+		f.TaintRules = append(f.TaintRules, taintRule("all", &resourceapi.DeviceTaintSelector{}, resourceapi.DeviceTaintEffectNoExecute))
 	},
 		"taint-rule-selector", Error, "devicetaintrule/all", "example.com/sick:NoExecute on every device", "kubectl delete devicetaintrule all"},
 	"a dry run for all devices": {func(f *Facts) {
-		f.TaintRules = append(f.TaintRules, ruleForAll("dry", resourceapi.DeviceTaintEffectNone))
+		f.TaintRules = append(f.TaintRules, taintRule("dry", &resourceapi.DeviceTaintSelector{}, resourceapi.DeviceTaintEffectNone))
 	}, "taint-rule-selector", Info, "devicetaintrule/dry", "on every device", "dry"},
-	"a machine with two GPUs in a request": {func(f *Facts) {
-		for _, request := range MultipleDevices([]resourceapi.DeviceRequest{
-			{Name: "one", Exactly: &resourceapi.ExactDeviceRequest{Count: 1}},
-			{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{Count: 2}},
-		}) {
-			f.Machines = append(f.Machines, ClaimRequest{"vms", "win", "resourceclaimtemplate/two", request})
-		}
-	}, "kubevirt-count", Error, "virtualmachineinstance/win", "Request gpus", "In resourceclaimtemplate/two of namespace vms, replace the request gpus"},
-	"a counter that nobody has": {func(f *Facts) { f.Kueue[0].Counter = "vram" },
-		"kueue-counter", Error, "deviceclassmapping/gpu-memory", "vram of driver gpu.nvidia.com, whose devices have memory", "remove sources"},
 }
 
 func pluginHas(f *Facts, name corev1.ResourceName) {
 	f.Nodes[0].Status.Capacity = corev1.ResourceList{name: resource.MustParse("8")}
 }
 
-// hold puts what the controller holds nodes by on the only node.
+// hold annotates the only node as the controller does.
 func hold(f *Facts, annotation, value string, until time.Time) {
 	metav1.SetMetaDataAnnotation(&f.Nodes[0].ObjectMeta, annotation, value)
 	metav1.SetMetaDataAnnotation(&f.Nodes[0].ObjectMeta, v1alpha1.AnnotationHeldUntil, until.Format(time.RFC3339))
 }
 
-// without is a list without a word.
-func without(list []string, word string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == word })
+// asks adds a pod with a limit. A pod without a node is pending.
+func asks(f *Facts, name, node string, resourceName corev1.ResourceName) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "research", Name: name, OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "train"}}}}
+	pod.Spec.NodeName = node
+	pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{resourceName: resource.MustParse("1")}}}}
+	f.AddPod(pod)
+}
+
+func quota(f *Facts, names ...corev1.ResourceName) {
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "research", Name: "gpus"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+	for _, name := range names {
+		q.Spec.Hard[name] = resource.MustParse("8")
+	}
+	f.Quotas = append(f.Quotas, q)
 }
 
 func addNode(f *Facts, node *corev1.Node) {
-	f.Nodes = append(f.Nodes, *node)
-	f.AddSlice(slice(node.Name, node.Name, 1, 1))
+	f.Nodes = append(f.Nodes, node)
+	f.Slices = append(f.Slices, slice(node.Name, node.Name, 1, 1))
 	f.AddPod(pluginPod(node.Name, true))
-}
-
-// atOnce has Cluster Autoscaler see new pods at once.
-func atOnce(f *Facts) {
-	autoscalerOf(f).Command = without(autoscalerOf(f).Command, "--new-pod-scale-up-delay=30s")
-}
-
-func autoscalerOf(f *Facts) *corev1.Container {
-	return &f.Deployments[1].Spec.Template.Spec.Containers[0]
 }
 
 func TestEachTrapIsFound(t *testing.T) {
@@ -316,7 +258,7 @@ func TestEachTrapIsFound(t *testing.T) {
 func TestChecksAreDescribed(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range Checks() {
-		if seen[c.Name] || c.Looks == "" || c.Why == "" || c.Fix == "" || c.Source == "" || len(c.needs) == 0 || c.find == nil {
+		if seen[c.Name] || c.Finds == "" || c.Fix == "" || len(c.needs) == 0 || c.find == nil {
 			t.Errorf("%+v is not whole, or there twice", c)
 		}
 		seen[c.Name] = true
@@ -338,8 +280,8 @@ func TestNameOfTheCronJobIsCut(t *testing.T) {
 	}
 }
 
-// What cannot be read is told, with the checks that could not look because of it.
-func TestWhatIsNotSeenIsTold(t *testing.T) {
+// The report names what could not be read, and the checks that did not run because of it.
+func TestUnseenKindsBlockChecks(t *testing.T) {
 	facts := healthy()
 	facts.Unseen[KindPods] = "you may not read them"
 	facts.Unseen[KindGates] = "you may not read them"
@@ -348,12 +290,12 @@ func TestWhatIsNotSeenIsTold(t *testing.T) {
 	if len(report.Findings) > 0 || report.Blind() {
 		t.Errorf("got %+v", report)
 	}
-	if len(report.Unseen) != 2 || !slices.Equal(report.Unseen[0].Checks, []string{"plugin-running", "gpus-published", "visible-devices"}) {
+	if len(report.Unseen) != 2 || !slices.Equal(report.Unseen[0].Checks, []string{"plugin-running", "gpus-published", "device-plugin-resources", "visible-devices"}) {
 		t.Errorf("got %+v", report.Unseen)
 	}
 }
 
-func TestWhoSeesNothingIsBlind(t *testing.T) {
+func TestReportWithoutChecksIsBlind(t *testing.T) {
 	facts := &Facts{Unseen: map[Kind]string{}}
 	for _, check := range Checks() {
 		for _, kind := range check.needs {
@@ -365,7 +307,7 @@ func TestWhoSeesNothingIsBlind(t *testing.T) {
 	}
 }
 
-// An empty cluster breaks no check, and lacks only Mica.
+// In an empty cluster, only the plugin is missing.
 func TestAnEmptyCluster(t *testing.T) {
 	report := Examine(&Facts{Now: now, Version: "v1.37.1", Served: healthy().Served})
 	if len(report.Findings) != 1 || report.Findings[0].Check != "plugin-installed" {
@@ -376,7 +318,7 @@ func TestAnEmptyCluster(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	facts := healthy()
 	for i := range MaxFindings + 20 {
-		facts.TaintRules = append(facts.TaintRules, ruleForAll(fmt.Sprintf("rule-%03d", i), resourceapi.DeviceTaintEffectNoSchedule))
+		facts.TaintRules = append(facts.TaintRules, taintRule(fmt.Sprintf("rule-%03d", i), &resourceapi.DeviceTaintSelector{}, resourceapi.DeviceTaintEffectNoSchedule))
 	}
 	report := Examine(facts)
 	if len(report.Findings) != MaxFindings || len(report.Omitted) != 1 || report.Omitted[0].Count != 20 {
@@ -384,20 +326,19 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 }
 
-// What is on its way is no trap.
+// A change in progress is no mistake.
 func TestPatience(t *testing.T) {
 	for name, set := range map[string]func(*Facts){
 		"a pool that is being published": func(f *Facts) {
 			s := slice("new", "gpu-1", 2, 3)
 			s.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
-			f.AddSlice(s)
-			f.Kueue = nil
+			f.Slices = append(f.Slices, s)
 		},
 		"a node that has just come": func(f *Facts) {
 			node := gpuNode("new")
 			node.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
 			node.Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintStartup, Value: "starting", Effect: corev1.TaintEffectNoSchedule}}
-			f.Nodes = append(f.Nodes, *node)
+			f.Nodes = append(f.Nodes, node)
 		},
 		"a node that is not ready": func(f *Facts) { f.Nodes[0].Status.Conditions, f.Pods = nil, nil },
 		"headroom that is filled": func(f *Facts) {
@@ -407,31 +348,14 @@ func TestPatience(t *testing.T) {
 			node := gpuNode("theirs")
 			delete(node.Labels, "nvidia.com/gpu.present")
 			node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-			f.Nodes = append(f.Nodes, *node)
+			f.Nodes = append(f.Nodes, node)
+		},
+		"pods that a DeviceClass serves": func(f *Facts) { asks(f, "train-0", "", "nvidia.com/gpu") },
+		"a quota with claims": func(f *Facts) {
+			quota(f, "requests.nvidia.com/gpu", "gpu.nvidia.com.deviceclass.resource.k8s.io/devices")
 		},
 		"a rule that selects nothing": func(f *Facts) {
 			f.TaintRules = append(f.TaintRules, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute))
-		},
-		"rules that select nothing of Mica's, beside an autoscaler alone": func(f *Facts) {
-			others := taintRule("others", ptr.To("tpu-1"), resourceapi.DeviceTaintEffectNoExecute)
-			others.Spec.DeviceSelector.Driver = ptr.To("tpu.google.com")
-			f.Groups, f.TaintRules = nil, []resourceapi.DeviceTaintRule{others, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute)}
-		},
-		"pods that admission keeps": func(f *Facts) {
-			atOnce(f)
-			f.Served["admissionregistration.k8s.io/v1 mutatingadmissionpolicies"] = true
-		},
-		"new pods without a budget": func(f *Facts) {
-			atOnce(f)
-			f.Budgets = nil
-		},
-		"new pods where Mica asks for no node": func(f *Facts) {
-			atOnce(f)
-			f.Groups[0].Spec.Pairing, f.TaintRules = v1alpha1.PairingObserve, nil
-		},
-		"new pods without an autoscaler that is seen": func(f *Facts) {
-			atOnce(f)
-			f.Deployments = f.Deployments[:1]
 		},
 		"a protection that is renewed": func(f *Facts) {
 			hold(f, v1alpha1.AnnotationProtected, "use", now.Add(time.Hour))
@@ -446,8 +370,6 @@ func TestPatience(t *testing.T) {
 			hold(f, v1alpha1.AnnotationScaleDownDisabled, "true", now.Add(-3*time.Hour))
 			f.Nodes[0].Spec.Unschedulable = true
 		},
-		"a rule where Mica adds the nodes itself": func(f *Facts) { f.Groups[0].Spec.Pairing = v1alpha1.PairingDirect },
-		"a clock within a second":                 func(f *Facts) { f.AddLease("gpu-1", now.Add(time.Second), now) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := healthy()

@@ -6,7 +6,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -18,36 +17,29 @@ var (
 	early = metav1.NewTime(now.Add(-time.Hour))
 )
 
-// healthy is a cluster without a trap: a node group of EKS with one node, and a budget that no admission upholds.
+// healthy is a cluster without a mistake: an EKS node group with one node.
 func healthy() *Facts {
 	f := &Facts{
 		Driver: "gpu.nvidia.com", Now: now, Version: "v1.37.1", Served: map[string]bool{"resource.k8s.io/v1 resourceslices": true},
-		Nodes:      []corev1.Node{*gpuNode("gpu-1")},
-		DaemonSets: []appsv1.DaemonSet{*plugin()},
-		Groups:     []v1alpha1.GPUNodeGroup{*group()},
-		Policies:   []v1alpha1.GPUPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "mica"}}},
-		GPUNodes:   []v1alpha1.GPUNode{{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}},
-		Headrooms:  []v1alpha1.GPUHeadroom{{ObjectMeta: metav1.ObjectMeta{Name: "warm"}, Status: v1alpha1.GPUHeadroomStatus{Conditions: conditions(v1alpha1.ConditionReady, "True", v1alpha1.ReasonKept)}}},
-		Budgets:    []string{"team-a"},
-		Scalers:    []Scaler{{"serving", "keda-hpa-llm", "Deployment/llm"}, {"serving", "web", "Deployment/web"}, {"other", "web", "Deployment/llm"}},
-		Kueue:      []Mapping{{"gpu-memory", "memory", "gpu.nvidia.com"}, {"tpu", "cores", "tpu.google.com"}},
-		TaintRules: []resourceapi.DeviceTaintRule{taintRule("cordon", ptr.To("gpu-1"), resourceapi.DeviceTaintEffectNoSchedule)},
-		Unseen:     map[Kind]string{},
+		Nodes:             []*corev1.Node{gpuNode("gpu-1")},
+		ExtendedResources: map[corev1.ResourceName]bool{"nvidia.com/gpu": true, "nvidia.com/gpu.shared": true},
+		DaemonSets:        []*appsv1.DaemonSet{plugin()},
+		Groups:            []*v1alpha1.GPUNodeGroup{group()},
+		Policies:          []*v1alpha1.GPUPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "mica"}}},
+		GPUNodes:          []*v1alpha1.GPUNode{{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}},
+		Headrooms:         []*v1alpha1.GPUHeadroom{{ObjectMeta: metav1.ObjectMeta{Name: "warm"}, Status: v1alpha1.GPUHeadroomStatus{Conditions: conditions(v1alpha1.ConditionReady, "True", v1alpha1.ReasonKept)}}},
+		TaintRules:        []*resourceapi.DeviceTaintRule{taintRule("cordon", &resourceapi.DeviceTaintSelector{Pool: ptr.To("gpu-1")}, resourceapi.DeviceTaintEffectNoSchedule)},
+		Unseen:            map[Kind]string{},
 	}
 	for _, kind := range kinds {
 		f.Served["mica.gpu/v1alpha1 "+kind] = true
 	}
-	f.Deployments = []appsv1.Deployment{
-		deployment("mica", "mica-controller", map[string]string{"app.kubernetes.io/name": "mica", "app.kubernetes.io/component": "controller"}, corev1.Container{Name: "controller"}),
-		deployment("kube-system", "cluster-autoscaler", nil, corev1.Container{
-			Name: "ca", Image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1.36.2",
-			Command: []string{"./cluster-autoscaler", "--max-node-provision-time=35m", "-max-node-startup-time", "35m", "--new-pod-scale-up-delay=30s"},
-		}),
-	}
-	f.AddSlice(slice("gpu-1-a", "gpu-1", 1, 2))
-	f.AddSlice(counters("gpu-1-b", "gpu-1", 1, 2))
+	f.Deployments = []*appsv1.Deployment{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mica", Name: "mica-controller", Labels: map[string]string{"app.kubernetes.io/name": "mica", "app.kubernetes.io/component": "controller"}},
+		Status:     appsv1.DeploymentStatus{ReadyReplicas: 1},
+	}}
+	f.Slices = append(f.Slices, slice("gpu-1-a", "gpu-1", 1, 1))
 	f.AddPod(pluginPod("gpu-1", true))
-	f.AddLease("gpu-1", now, now.Add(-time.Second))
 	return f
 }
 
@@ -92,14 +84,6 @@ func daemonSet(namespace, name string, container corev1.Container, labels map[st
 	}
 }
 
-func deployment(namespace, name string, labels map[string]string, container corev1.Container) appsv1.Deployment {
-	return appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
-		Spec:       appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}},
-		Status:     appsv1.DeploymentStatus{ReadyReplicas: 1},
-	}
-}
-
 func pluginPod(node string, ready bool) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "mica", Name: "plugin-" + node, OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "mica-kubelet-plugin"}},
@@ -123,25 +107,9 @@ func slice(name, node string, generation, of int64) *resourceapi.ResourceSlice {
 	}
 }
 
-func counters(name, node string, generation, of int64) *resourceapi.ResourceSlice {
-	s := slice(name, node, generation, of)
-	s.Spec.Devices = nil
-	s.Spec.SharedCounters = []resourceapi.CounterSet{{Name: "gpu-0", Counters: map[string]resourceapi.Counter{"memory": {Value: resource.MustParse("80Gi")}}}}
-	return s
-}
-
-// ruleForAll has a selector that is empty, and so selects every device.
-func ruleForAll(name string, effect resourceapi.DeviceTaintEffect) resourceapi.DeviceTaintRule {
-	rule := taintRule(name, nil, effect)
-	rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{}
-	return rule
-}
-
-func taintRule(name string, pool *string, effect resourceapi.DeviceTaintEffect) resourceapi.DeviceTaintRule {
-	rule := resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func taintRule(name string, selector *resourceapi.DeviceTaintSelector, effect resourceapi.DeviceTaintEffect) *resourceapi.DeviceTaintRule {
+	rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	rule.Spec.Taint = resourceapi.DeviceTaint{Key: "example.com/sick", Effect: effect}
-	if pool != nil {
-		rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{Pool: pool}
-	}
+	rule.Spec.DeviceSelector = selector
 	return rule
 }

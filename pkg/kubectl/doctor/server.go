@@ -13,28 +13,22 @@ func serverChecks() []Check {
 	return []Check{{
 		Name:     "resource-api",
 		Severity: Error,
-		Looks:    "the API versions that the API server serves",
-		Why:      "Mica publishes ResourceSlices of resource.k8s.io/v1, which Kubernetes serves from 1.34 on unless it is switched off.",
+		Finds:    "The API server does not serve resource.k8s.io/v1, which is on from Kubernetes 1.34. Without it no driver can publish devices.",
 		Fix:      "Upgrade the cluster to Kubernetes 1.34 or newer, or remove resource.k8s.io/v1=false from --runtime-config of kube-apiserver.",
-		Source:   "Kubernetes 1.34 release notes; k8s.io/kubernetes/pkg/controlplane/instance.go",
 		needs:    []Kind{KindDiscovery},
 		find:     resourceAPI,
 	}, {
 		Name:     "mica-kinds",
 		Severity: Error,
-		Looks:    "the kinds of mica.gpu that the API server serves, and their fields",
-		Why:      "Helm installs CustomResourceDefinitions with a chart and never upgrades them: a kind of a newer version is missing, and a new field is dropped without a word.",
+		Finds:    "The API server lacks a kind of mica.gpu or one of its fields: Helm installs CustomResourceDefinitions and never upgrades them.",
 		Fix:      crd.Remedy,
-		Source:   "Helm's documentation, Custom Resource Definitions",
 		needs:    []Kind{KindDiscovery},
 		find:     micaKinds,
 	}, {
 		Name:     "feature-gates",
 		Severity: Warning,
-		Looks:    "the feature gates in /metrics of the API server, or else its version; those of other components cannot be seen",
-		Why:      "Without a gate, the API server drops fields of ResourceSlices without a word, and the plugin offers less.",
+		Finds:    "A feature gate of the API server is off, so it drops fields of ResourceSlices. Gates of other components cannot be seen.",
 		Fix:      "Add --feature-gates=GATE=true to kube-apiserver, kube-scheduler, kube-controller-manager and every kubelet.",
-		Source:   "k8s.io/kubernetes/pkg/features/kube_features.go; KEP-4815, KEP-5004, KEP-5055, KEP-5075",
 		needs:    []Kind{KindDiscovery},
 		find:     featureGates,
 	}}
@@ -70,9 +64,11 @@ func micaKinds(f *Facts) []Finding {
 	return nil
 }
 
-// gate is a feature gate that Mica's users miss when it is off.
+// gate is a feature gate that Mica's users need (k8s.io/kubernetes/pkg/features/kube_features.go).
 type gate struct {
-	name, lost string
+	name string
+	// lost is what does not work without it.
+	lost string
 	// since is the version in which it became on by default.
 	since    string
 	severity Severity
@@ -81,22 +77,22 @@ type gate struct {
 var gates = []gate{
 	{"DRAPartitionableDevices", "MIG partitions and shares of GPUs are not offered", "1.36", Warning},
 	{"DRAConsumableCapacity", "shares of GPUs are not offered", "1.36", Warning},
-	{"DRADeviceTaints", "sick GPUs go on being given to claims", "1.36", Warning},
+	{"DRADeviceTaints", "claims still get sick GPUs", "1.36", Warning},
 	{"DRAExtendedResource", "pods that ask for nvidia.com/gpu get no device of Mica", "1.36", Warning},
 	{"DRADeviceTaintRules", "kubectl gpu cordon cannot keep claims from a GPU", "1.37", Info},
-	{"ResourceHealthStatus", "the status of a pod does not say that its GPU is sick", "1.36", Info},
+	{"ResourceHealthStatus", "the status of a pod does not report a sick GPU", "1.36", Info},
 }
 
 func featureGates(f *Facts) []Finding {
 	server, err := version.ParseGeneric(f.Version)
 	var found []Finding
 	for _, g := range gates {
-		on, told := f.Gates[g.name]
+		on, known := f.Gates[g.name]
 		message := fmt.Sprintf("The feature gate %s is off: %s.", g.name, g.lost)
-		if !told {
-			// A gate that is locked may be gone from the metrics.
+		if !known {
+			// The metrics may be forbidden, or the gate locked and no longer among them.
 			on = err != nil || server.AtLeast(version.MustParseGeneric(g.since))
-			message = fmt.Sprintf("The feature gate %s is off by default in Kubernetes %s: where it is, %s.", g.name, f.Version, g.lost)
+			message = fmt.Sprintf("The feature gate %s is off by default in Kubernetes %s: if it is off, %s.", g.name, f.Version, g.lost)
 		}
 		if !on {
 			found = append(found, Finding{Severity: g.severity, Object: "apiserver", Message: message, names: map[string]string{"GATE": g.name}})

@@ -2,135 +2,108 @@ package doctor
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
 func sliceChecks() []Check {
 	return []Check{{
 		Name:     "pool-complete",
 		Severity: Error,
-		Looks:    "the newest generation of each pool of a node, of all drivers",
-		Why:      "The scheduler gives no device of a pool of which a slice is missing, and Cluster Autoscaler keeps such a node as not started.",
+		Finds:    "A pool lacks slices of its newest generation. The scheduler allocates no device of it.",
 		Fix:      "kubectl get resourceslices --field-selector spec.nodeName=NODE --output custom-columns=NAME:.metadata.name,DRIVER:.spec.driver,GENERATION:.spec.pool.generation,OF:.spec.pool.resourceSliceCount",
-		Source:   "k8s.io/api/resource/v1, ResourcePool.resourceSliceCount; kubernetes/autoscaler#8109",
 		needs:    []Kind{KindSlices},
 		find:     poolComplete,
 	}, {
 		Name:     "slices-left-behind",
 		Severity: Warning,
-		Looks:    "slices of nodes that do not exist, and slices of an older generation than their pool's",
-		Why:      "A driver that was removed, or could not delete them, leaves slices; of a node that comes back, they promise devices that nobody prepares.",
+		Finds:    "A slice belongs to a node that does not exist, or to an old generation. If the node returns, its devices can be allocated without a driver.",
 		Fix:      "kubectl delete resourceslice SLICE",
-		Source:   "k8s.io/api/resource/v1, ResourcePool.generation",
 		needs:    []Kind{KindNodes, KindSlices},
 		find:     slicesLeftBehind,
 	}, {
 		Name:     "foreign-partitions",
 		Severity: Info,
-		Looks:    "MIG devices with a UUID that no claim has made",
-		Why:      "Mica offers partitions that somebody else made as they are, never destroys them, and does not offer their room in other shapes.",
-		Fix:      "Where nobody needs them, on NODE: nvidia-smi mig --destroy-compute-instance && nvidia-smi mig --destroy-gpu-instance",
-		Source:   "docs on MIG",
+		Finds:    "A GPU has MIG partitions that Mica did not create. Mica never destroys them, and does not offer their space in other shapes.",
+		Fix:      "If they are not needed, on NODE: nvidia-smi mig --destroy-compute-instance && nvidia-smi mig --destroy-gpu-instance",
 		needs:    []Kind{KindSlices},
 		find:     foreignPartitions,
 	}, {
 		Name:     "driver-version",
 		Severity: Warning,
-		Looks:    "the attribute driverVersion of published devices",
-		Why:      "Drivers before R565 do not say which action a faulty GPU needs, so its health is judged by its XIDs alone.",
+		Finds:    "The NVIDIA driver is older than R565. It does not report recovery actions, so Mica judges GPU health by XIDs alone.",
 		Fix:      "Upgrade the NVIDIA driver of NODE to R565 or newer: see docs on the GPU Operator, Upgrading the driver.",
-		Source:   "nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
 		needs:    []Kind{KindSlices},
 		find:     driverVersion,
 	}}
 }
 
-// pools are all, in order.
-func (f *Facts) pools() []PoolID {
-	return slices.SortedFunc(maps.Keys(f.Pools), func(a, b PoolID) int {
-		return strings.Compare(a.Node+" "+a.Driver+" "+a.Name, b.Node+" "+b.Driver+" "+b.Name)
-	})
+func inPool(p Pool, format string, args ...any) Finding {
+	return Finding{Object: "node/" + p.node(), Message: fmt.Sprintf(format, args...), names: map[string]string{"NODE": p.node()}}
 }
 
 func poolComplete(f *Facts) []Finding {
 	var found []Finding
-	for _, id := range f.pools() {
-		pool := f.Pools[id]
-		if id.Node == "" || pool.Complete() || f.Now.Sub(pool.Since) < patience {
-			continue
+	for _, p := range f.pools() {
+		if p.node() != "" && !p.Complete() && !f.young(p) {
+			found = append(found, inPool(p, "Pool %s of driver %s has %d of %d slices of its generation %d.",
+				p.ID.Name, p.ID.Driver, len(p.Slices), p.Announced(), p.Slices[0].Spec.Pool.Generation))
 		}
-		found = append(found, Finding{
-			Object:  "node/" + id.Node,
-			Message: fmt.Sprintf("Pool %s of driver %s has %d of %d slices of its generation %d.", id.Name, id.Driver, len(pool.Slices), pool.Announced, pool.Generation),
-			names:   map[string]string{"NODE": id.Node},
-		})
 	}
 	return found
 }
 
 func slicesLeftBehind(f *Facts) []Finding {
-	nodes := map[string]bool{}
-	for i := range f.Nodes {
-		nodes[f.Nodes[i].Name] = true
+	nodes := map[string]bool{"": true}
+	for _, node := range f.Nodes {
+		nodes[node.Name] = true
 	}
 	var found []Finding
-	add := func(slice, message string) {
-		found = append(found, Finding{Object: "resourceslice/" + slice, Message: message, names: map[string]string{"SLICE": slice}})
-	}
-	for _, id := range f.pools() {
-		pool := f.Pools[id]
-		// Nodes and slices are read one after the other, and the node's may be new.
-		if f.Now.Sub(pool.Since) < patience {
+	for _, p := range f.pools() {
+		// Slices are read after nodes, so a young slice may belong to a node created in between.
+		if f.young(p) {
 			continue
 		}
-		if id.Node != "" && !nodes[id.Node] {
-			for _, slice := range slices.Concat(pool.Slices, pool.Older) {
-				add(slice, fmt.Sprintf("The slice of driver %s is of node %s, which does not exist.", id.Driver, id.Node))
-			}
-			continue
+		left, message := p.Older, fmt.Sprintf("The slice is older than generation %d of its pool %s of driver %s.", p.Slices[0].Spec.Pool.Generation, p.ID.Name, p.ID.Driver)
+		if !nodes[p.node()] {
+			left, message = slices.Concat(p.Slices, p.Older), fmt.Sprintf("The slice of driver %s is for node %s, which does not exist.", p.ID.Driver, p.node())
 		}
-		for _, slice := range pool.Older {
-			add(slice, fmt.Sprintf("The slice is older than generation %d of its pool %s of driver %s.", pool.Generation, id.Name, id.Driver))
+		for _, slice := range left {
+			found = append(found, Finding{Object: "resourceslice/" + slice.Name, Message: message, names: map[string]string{"SLICE": slice.Name}})
 		}
 	}
 	return found
 }
 
+// foreignPartitions existed before any claim: they have a UUID.
 func foreignPartitions(f *Facts) []Finding {
 	var found []Finding
-	for _, id := range f.pools() {
-		pool := f.Pools[id]
-		if id.Driver != f.Driver || len(pool.Foreign) == 0 {
-			continue
-		}
-		found = append(found, Finding{
-			Object:  "node/" + id.Node,
-			Message: fmt.Sprintf("%d MIG partitions were made by somebody else, such as %s.", len(pool.Foreign), pool.Foreign[0]),
-			names:   map[string]string{"NODE": id.Node},
+	for _, p := range f.pools() {
+		foreign := slices.DeleteFunc(p.Devices(), func(d *devices.Device) bool {
+			return ptr.Deref(d.Attributes["type"].StringValue, "") != "mig" || d.Attributes["uuid"].StringValue == nil
 		})
+		if p.ID.Driver == f.Driver && len(foreign) > 0 {
+			found = append(found, inPool(p, "Mica did not create %s, such as %s.", plural(len(foreign), "MIG partition"), foreign[0].Name))
+		}
 	}
 	return found
 }
 
+// recoveryDriver is the first with NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (nvml.h).
 var recoveryDriver = version.MajorMinor(565, 0)
 
 func driverVersion(f *Facts) []Finding {
 	var found []Finding
-	for _, id := range f.pools() {
-		if id.Driver != f.Driver {
-			continue
-		}
-		for _, text := range slices.Sorted(maps.Keys(f.Pools[id].DriverVersions)) {
-			if v, err := version.ParseGeneric(text); err == nil && !v.AtLeast(recoveryDriver) {
-				found = append(found, Finding{
-					Object:  "node/" + id.Node,
-					Message: fmt.Sprintf("The NVIDIA driver is %s, which is older than R565.", text),
-					names:   map[string]string{"NODE": id.Node},
-				})
+	for _, p := range f.pools() {
+		for _, d := range p.Devices() {
+			text := ptr.Deref(d.Attributes["driverVersion"].VersionValue, "")
+			if v, err := version.ParseGeneric(text); p.ID.Driver == f.Driver && err == nil && !v.AtLeast(recoveryDriver) {
+				found = append(found, inPool(p, "The NVIDIA driver is %s, which is older than R565.", text))
+				break
 			}
 		}
 	}

@@ -8,39 +8,42 @@ import (
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
-// maxPrinted is how many findings of one check are printed for people.
+// maxPrinted is how many findings per check Write prints.
 const maxPrinted = 3
 
 var styles = map[Severity]terminal.Style{Error: terminal.Bad, Warning: terminal.Warning, Info: terminal.Faint}
 
-// Write prints a report for people. Fixes are not broken into lines, so that they can be copied.
+// Write prints a report for people. It never breaks a fix into lines, so that it can be copied.
 func Write(w io.Writer, screen terminal.Screen, r Report) error {
 	var out strings.Builder
-	for at := 0; at < len(r.Findings); {
-		end := at
-		for end < len(r.Findings) && r.Findings[end].Check == r.Findings[at].Check && r.Findings[end].Severity == r.Findings[at].Severity {
+	for start := 0; start < len(r.Findings); {
+		first, end := r.Findings[start], start
+		for end < len(r.Findings) && r.Findings[end].Check == first.Check && r.Findings[end].Severity == first.Severity {
 			end++
 		}
-		writeFindings(&out, screen, r.Findings[at:end])
-		at = end
+		writeFindings(&out, screen, r.Findings[start:end])
+		start = end
 	}
 	for _, omitted := range r.Omitted {
-		write(&out, screen, 0, fmt.Sprintf("%s has found %d more, which are listed nowhere.", omitted.Check, omitted.Count))
+		write(&out, screen, 0, fmt.Sprintf("%s: %d more findings are not listed.", omitted.Check, omitted.Count))
 	}
-	for _, unseen := range r.Unseen {
-		write(&out, screen, 0, unseen.sentence())
+	for _, u := range r.Unseen {
+		line := fmt.Sprintf("Not seen: %s (%s).", u.Kind, u.Reason)
+		if len(u.Checks) > 0 {
+			line += " Not checked: " + strings.Join(u.Checks, ", ") + "."
+		}
+		write(&out, screen, 0, line)
 	}
 	write(&out, screen, 0, r.summary())
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
-// writeFindings prints those of one check.
+// writeFindings prints findings of one check and severity.
 func writeFindings(out *strings.Builder, screen terminal.Screen, found []Finding) {
 	shown := found[:min(len(found), maxPrinted)]
 	for _, f := range shown {
-		heading := fmt.Sprintf("%s: %s (%s)", f.Severity, f.Object, f.Check)
-		for _, line := range screen.Lines(heading, 0) {
+		for _, line := range screen.Lines(fmt.Sprintf("%s: %s (%s)", f.Severity, f.Object, f.Check), 0) {
 			out.WriteString(screen.Paint(line, styles[f.Severity]) + "\n")
 		}
 		write(out, screen, 2, f.Message)
@@ -58,25 +61,17 @@ func write(out *strings.Builder, screen terminal.Screen, indent int, text string
 	}
 }
 
-func (u Unseen) sentence() string {
-	said := fmt.Sprintf("Not seen: %s (%s).", u.Kind, u.Reason)
-	if len(u.Checks) > 0 {
-		said += " Not checked: " + strings.Join(u.Checks, ", ") + "."
-	}
-	return said
-}
-
 // summary is the last line.
 func (r Report) summary() string {
-	looked := len(r.Passed)
-	seen := map[string]bool{}
+	ran := len(r.Passed)
+	counted := map[string]bool{}
 	for _, f := range r.Findings {
-		if !seen[f.Check] {
-			seen[f.Check] = true
-			looked++
+		if !counted[f.Check] {
+			counted[f.Check] = true
+			ran++
 		}
 	}
-	return fmt.Sprintf("%d of %d checks have looked: %s, %s, %s.", looked, len(Checks()),
+	return fmt.Sprintf("%d of %d checks ran: %s, %s, %s.", ran, len(Checks()),
 		plural(r.Count(Error), "error"), plural(r.Count(Warning), "warning"), plural(r.Count(Info), "info"))
 }
 

@@ -1,210 +1,63 @@
 package inventory
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/mica-gpu/mica/pkg/devices"
-	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
-	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// published is what a p5.48xlarge with so many GPUs publishes, in every shape.
-func published(t *testing.T, node string, gpus int, taints slice.Taints) []*resourceapi.ResourceSlice {
+// gpusOf reads a file that the tests of pkg/fleet write.
+func gpusOf(t *testing.T, name string) []fleet.GPU {
 	t.Helper()
-	facts := fixture.Node(t, "p5.48xlarge")
-	policy := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}, MPS: &gpu.MPS{Clients: 4}}
-	pool := slice.Pool(facts, gpu.Shapes(facts.GPUs[:gpus], func(gpu.GPU) gpu.Policy { return policy }), taints)
-	var all []*resourceapi.ResourceSlice
-	for i, s := range pool.Slices {
-		all = append(all, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%02d", node, i)},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: fixture.Driver, NodeName: &node, Devices: s.Devices, SharedCounters: s.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
-			},
-		})
-	}
-	return all
-}
-
-// claim is one of namespace research for a pod of its name, unless it has none.
-func claim(name, node string, pods bool, results ...resourceapi.DeviceRequestAllocationResult) []Holding {
-	c := fixture.Claim(name, results...)
-	c.Namespace = "research"
-	for i := range results {
-		results[i].Pool = node
-	}
-	if pods {
-		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID(name)}}
-	}
-	return HoldingsOf(c, fixture.Driver)
-}
-
-func share(device, id string, has map[resourceapi.QualifiedName]string) resourceapi.DeviceRequestAllocationResult {
-	result := fixture.Result("gpu", device)
-	result.ShareID = ptr.To(types.UID(id))
-	result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{}
-	for name, quantity := range has {
-		result.ConsumedCapacity[name] = resource.MustParse(quantity)
-	}
-	return result
-}
-
-// seen is a node with a GPU in each kind of use, one that is sick, and one that is cordoned.
-func seen(t *testing.T) Seen {
-	taints := slice.Taints{}
-	sick := resourceapi.DeviceTaint{Key: "gpu.nvidia.com/xid", Value: "79", Effect: resourceapi.DeviceTaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: metav1.Date(2026, 10, 1, 12, 0, 0, 0, metav1.Now().UTC().Location()).Time}}
-	for _, s := range published(t, "n1", 7, nil) {
-		for _, d := range s.Spec.Devices {
-			if boardName(d.Name) == "gpu-5" {
-				taints.Add(d.Name, sick)
-			}
-		}
-	}
-	taints.Add("gpu-1-mig-1g10gb-19-0", slice.Withdrawn())
-	s := Seen{Slices: published(t, "n1", 7, taints)}
-	for _, of := range [][]Holding{
-		claim("train", "n1", true, fixture.Result("gpu", "gpu-0")),
-		claim("watcher", "n1", true, fixture.AdminResult("look", "gpu-0")),
-		claim("small", "n1", true, fixture.Result("part", "gpu-1-mig-1g10gb-19-0")),
-		claim("pair", "n1", true, fixture.Result("a", "gpu-1-mig-1g10gb-19-1"), fixture.Result("b", "gpu-1-mig-3g40gb-9-4")),
-		claim("note-a", "n1", true, share("gpu-2-timeslice", "1", map[resourceapi.QualifiedName]string{"shares": "2", "memory": "39Gi"})),
-		claim("note-b", "n1", false, share("gpu-2-timeslice", "2", map[resourceapi.QualifiedName]string{"shares": "1", "memory": "19.5Gi"})),
-		claim("infer", "n1", true, share("gpu-3-mps", "3", map[resourceapi.QualifiedName]string{"cores": "40", "memory": "32Gi"})),
-		claim("old", "n1", true, fixture.Result("gpu", "gpu-9")),
-	} {
-		s.Holdings = append(s.Holdings, of...)
-	}
-	s.Rules = []resourceapi.DeviceTaintRule{{
-		ObjectMeta: metav1.ObjectMeta{Name: "cordon-n1-gpu-6"},
-		Spec: resourceapi.DeviceTaintRuleSpec{
-			DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(fixture.Driver), Pool: ptr.To("n1"), Device: ptr.To("gpu-6")},
-			Taint:          resourceapi.DeviceTaint{Key: "example.com/repair", Effect: resourceapi.DeviceTaintEffectNoExecute},
-		},
-	}}
-	return s
-}
-
-func TestWhatIsPrinted(t *testing.T) {
-	all := Of(seen(t))
-	for _, format := range []terminal.Format{terminal.JSON, terminal.YAML} {
-		var out bytes.Buffer
-		if err := format.Encode(&out, all.Only(Filter{})); err != nil {
-			t.Fatal(err)
-		}
-		fixture.Golden(t, "everything."+string(format), out.String())
-	}
-	for _, wide := range []bool{false, true} {
-		var text strings.Builder
-		for _, width := range []int{0, 140, 79, 60, 40} {
-			fmt.Fprintf(&text, "--- %d\n", width)
-			if err := (terminal.Screen{Width: width}).Write(&text, Table(all, wide)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		fixture.Golden(t, map[bool]string{false: "everything.txt", true: "everything.wide.txt"}[wide], text.String())
-	}
-}
-
-// What the slices have in memory alike with those of other nodes says the same.
-func TestCompactSlicesSayTheSame(t *testing.T) {
-	plain, compact := seen(t), seen(t)
-	c := devices.NewCompactor()
-	for _, s := range compact.Slices {
-		c.Compact(s)
-	}
-	if want, got := text(t, Of(plain)), text(t, Of(compact)); want != got {
-		t.Errorf("compact:\n%s\nas published:\n%s", got, want)
-	}
-}
-
-func text(t *testing.T, i Inventory) string {
-	t.Helper()
-	var out bytes.Buffer
-	if err := terminal.YAML.Encode(&out, i); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
-}
-
-// NVIDIA's driver publishes the same names, with counters of its own.
-func TestSlicesOfNVIDIAsDriver(t *testing.T) {
-	content, err := os.ReadFile("testdata/nvidia.yaml")
+	content, err := os.ReadFile(filepath.Join("../../fleet/testdata", name+".gpus.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s Seen
-	for _, document := range strings.Split(string(content), "\n---\n") {
-		var slice resourceapi.ResourceSlice
-		if err := yaml.UnmarshalStrict([]byte(document), &slice); err != nil {
-			t.Fatal(err)
-		}
-		s.Slices = append(s.Slices, &slice)
-	}
-	s.Holdings = append(claim("part", "n2", true, fixture.Result("gpu", "gpu-0-mig-3g40gb-9-0")), claim("cut", "n2", true, fixture.Result("gpu", "gpu-1-mig-1g10gb-19-0"))...)
-	var out strings.Builder
-	if err := (terminal.Screen{}).Write(&out, Table(Of(s), true)); err != nil {
+	var gpus []fleet.GPU
+	if err := yaml.UnmarshalStrict(content, &gpus); err != nil {
 		t.Fatal(err)
 	}
-	fixture.Golden(t, "nvidia.txt", out.String())
+	return gpus
 }
 
-func TestWhoMayNotSeeEverythingSeesTheRest(t *testing.T) {
-	ofTenant := seen(t)
-	ofTenant.OfNamespace = "research"
-	for name, s := range map[string]Seen{
-		"claims of one namespace": ofTenant,
-		"no slices":               {SlicesHidden: true, OfNamespace: "research", Holdings: ofTenant.Holdings},
-		"no claims":               {OfNamespace: "research", Slices: ofTenant.Slices},
+func TestTables(t *testing.T) {
+	for name, test := range map[string]struct {
+		widths []int
+		wide   bool
+	}{
+		"everything":              {[]int{0, 140, 79}, false},
+		"everything.wide":         {[]int{0, 140, 79}, true},
+		"nvidia":                  {[]int{0}, true},
+		"claims-of-one-namespace": {[]int{100}, false},
+		"no-slices":               {[]int{100}, false},
+		"no-claims":               {[]int{100}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found := Of(s)
-			if len(found.GPUs) == 0 {
-				t.Fatal("no GPU is shown")
-			}
-			for _, g := range found.GPUs {
-				if g.Room != nil {
-					t.Errorf("GPU %s is said to have room for %v, which depends on claims that were not seen", g.Name, g.Room)
-				}
-				if s.SlicesHidden && (g.Product != "" || g.Problem != "") {
-					t.Errorf("GPU %s is said to be %q, with %q, and no slice was seen", g.Name, g.Product, g.Problem)
-				}
-			}
 			var out strings.Builder
-			if err := (terminal.Screen{Width: 100}).Write(&out, Table(found, false)); err != nil {
-				t.Fatal(err)
+			for _, width := range test.widths {
+				if len(test.widths) > 1 {
+					fmt.Fprintf(&out, "--- %d\n", width)
+				}
+				if err := (terminal.Screen{Width: width}).Write(&out, Table(gpusOf(t, strings.TrimSuffix(name, ".wide")), test.wide)); err != nil {
+					t.Fatal(err)
+				}
 			}
-			fixture.Golden(t, strings.ReplaceAll(name, " ", "-")+".txt", out.String())
+			fixture.Golden(t, name+".txt", out.String())
 		})
-	}
-}
-
-func TestAPoolOfWhichSlicesAreMissingHasNoRoom(t *testing.T) {
-	s := Seen{Slices: published(t, "n1", 1, nil)[1:]}
-	for _, g := range Of(s).GPUs {
-		fixture.Sentence(t, fmt.Errorf("%s", g.Problem), "of pool n1 are there", "plugin")
-		if len(g.Room) > 0 {
-			t.Errorf("GPU %s has room for %v", g.Name, g.Room)
-		}
 	}
 }
 
 func TestFilters(t *testing.T) {
-	all := Of(seen(t))
+	all := gpusOf(t, "everything")
 	for name, test := range map[string]struct {
 		filter Filter
 		want   string
@@ -218,7 +71,7 @@ func TestFilters(t *testing.T) {
 		"of another":     {Filter{Namespace: "default"}, ""},
 	} {
 		var names []string
-		for _, g := range all.Only(test.filter).GPUs {
+		for _, g := range test.filter.Select(all) {
 			names = append(names, g.Name)
 		}
 		if got := strings.Join(names, " "); got != test.want {

@@ -7,19 +7,20 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
-// Table is the inventory for people, wide with UUIDs, claims and room.
-func Table(i Inventory, wide bool) terminal.Table {
+// Table has a row per GPU. The wide table adds UUIDs, room and the devices of each claim.
+func Table(gpus []fleet.GPU, wide bool) terminal.Table {
 	t := terminal.Table{Columns: []terminal.Column{
-		{Title: "NODE", Key: true}, {Title: "GPU", Key: true}, {Title: "PRODUCT", Spare: 2}, {Title: "IN USE"}, {Title: "MEMORY", Spare: 1, Right: true}, {Title: "HEALTH"},
+		{Title: "NODE"}, {Title: "GPU"}, {Title: "PRODUCT", Spare: 2}, {Title: "IN USE"}, {Title: "MEMORY", Spare: 1, Right: true}, {Title: "HEALTH"},
 	}}
 	if wide {
 		t.Columns = append(t.Columns, terminal.Column{Title: "ROOM"}, terminal.Column{Title: "UUID"})
 	}
 	t.Columns = append(t.Columns, terminal.Column{Title: "HELD BY", Wrapped: true})
-	for _, g := range i.GPUs {
+	for _, g := range gpus {
 		row := terminal.Row{
 			{Text: cmp.Or(g.Node, g.Pool)}, {Text: g.Name}, {Text: product(g.Product)},
 			{Text: inUse(g)}, {Text: memory(g)}, health(g, wide),
@@ -32,11 +33,11 @@ func Table(i Inventory, wide bool) terminal.Table {
 	return t
 }
 
-// product leaves out what all products have in common.
+// product leaves out the vendor.
 func product(name string) string { return strings.TrimPrefix(name, "NVIDIA ") }
 
-// memory is what is used of what there is.
-func memory(g GPU) string {
+// memory is the memory in use and in total.
+func memory(g fleet.GPU) string {
 	used, total := gibibytes(g.Memory.UsedBytes), gibibytes(g.Memory.TotalBytes)
 	switch {
 	case total == "":
@@ -47,7 +48,7 @@ func memory(g GPU) string {
 	return strings.TrimSuffix(cmp.Or(used, "0Gi"), "Gi") + "/" + total
 }
 
-// gibibytes is nothing for nothing.
+// gibibytes is empty for 0.
 func gibibytes(bytes int64) string {
 	if bytes == 0 {
 		return ""
@@ -55,10 +56,9 @@ func gibibytes(bytes int64) string {
 	return terminal.Gibibytes(bytes)
 }
 
-// words for the types that devices have by the attribute of this name. A partition is known by its
-// profile.
+// words are for the attribute type of devices.
 var words = map[string]string{
-	"gpu": "whole", "mig": "MIG", "timeslice": "time-slice", "mps": "MPS", "vfio": "passthrough",
+	"gpu": "whole", "mig": "MIG", "timeslice": "time-slice", "mps": "MPS",
 	"mig-timeslice": "MIG time-slice", "mig-mps": "MIG MPS",
 }
 
@@ -70,9 +70,9 @@ func shape(kind, profile string) string {
 	return strings.TrimSpace(word + " " + profile)
 }
 
-// inUse counts shapes that are alike: partitions of one profile. Without any, others may have it
-// whose claims were not seen.
-func inUse(g GPU) string {
+// inUse counts partitions of one profile. If no claim was seen and Room is unknown, hidden claims may
+// hold the GPU.
+func inUse(g fleet.GPU) string {
 	switch {
 	case len(g.Uses) == 0 && g.Room == nil:
 		return "unknown"
@@ -105,8 +105,8 @@ func parts(n, of int64) string {
 	return fmt.Sprintf(" %d/%d", n, of)
 }
 
-// room says what could be had, the shapes as they are published.
-func room(of []Room) string {
+// room lists the shapes that are free, in the order of publishing.
+func room(of []fleet.Room) string {
 	if of == nil {
 		return "unknown"
 	}
@@ -131,8 +131,8 @@ func room(of []Room) string {
 	return cmp.Or(strings.Join(texts, ", "), "none")
 }
 
-// health is one word where all is well, and else what keeps claims away, the worst first.
-func health(g GPU, wide bool) terminal.Cell {
+// health is "ok", or the taints and problems of the GPU, the worst first.
+func health(g fleet.GPU, wide bool) terminal.Cell {
 	var texts []string
 	style := terminal.Good
 	for _, effect := range []resourceapi.DeviceTaintEffect{resourceapi.DeviceTaintEffectNoExecute, resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNone} {
@@ -140,7 +140,7 @@ func health(g GPU, wide bool) terminal.Cell {
 			if taint.Effect != effect {
 				continue
 			}
-			texts = append(texts, taint.text(wide))
+			texts = append(texts, taintText(taint, wide))
 			switch {
 			case effect != resourceapi.DeviceTaintEffectNone:
 				style = terminal.Bad
@@ -162,9 +162,9 @@ func health(g GPU, wide bool) terminal.Cell {
 	return terminal.Cell{Text: strings.Join(texts, ", "), Style: style}
 }
 
-// text is the taint, wide as kubectl writes those of nodes. One that keeps claims away is the rule,
-// one that does not says so.
-func (t Taint) text(wide bool) string {
+// taintText is the taint, in the wide table as kubectl writes taints of nodes. The narrow table names
+// the effect only if it is None.
+func taintText(t fleet.Taint, wide bool) string {
 	key := t.Key
 	if at := strings.LastIndex(key, "/"); at >= 0 && !wide {
 		key = key[at+1:]
@@ -184,8 +184,8 @@ func (t Taint) text(wide bool) string {
 	return key
 }
 
-// heldBy names pods, and claims that no pod uses; wide also what each has.
-func heldBy(claims []Hold, wide bool) string {
+// heldBy names pods, and claims that no pod uses. The wide table adds the devices of each.
+func heldBy(claims []fleet.Holding, wide bool) string {
 	var lines []string
 	seen := map[string]bool{}
 	for _, h := range claims {
@@ -199,7 +199,7 @@ func heldBy(claims []Hold, wide bool) string {
 				line = "claim " + h.Namespace + "/" + h.Claim
 			}
 			if wide {
-				line += ": " + h.text()
+				line += ": " + holdingText(h)
 			} else if h.Admin {
 				line += " (looks only)"
 			}
@@ -212,28 +212,27 @@ func heldBy(claims []Hold, wide bool) string {
 	return strings.Join(lines, "\n")
 }
 
-// text is what a claim has, and by which request.
-func (h Hold) text() string {
-	return fmt.Sprintf("%s by request %s of claim %s", h.Device, h.Request, h.Claim) + h.part()
+func holdingText(h fleet.Holding) string {
+	return fmt.Sprintf("%s by request %s of claim %s", h.Device, h.Request, h.Claim) + part(h)
 }
 
-// part is what a share has of its device, and nothing of who has all of it.
-func (h Hold) part() string {
-	var has []string
+// part describes a share; empty for a whole device.
+func part(h fleet.Holding) string {
+	var texts []string
 	if h.Shares > 0 {
-		has = append(has, fmt.Sprintf("shares: %d", h.Shares))
+		texts = append(texts, fmt.Sprintf("shares: %d", h.Shares))
 	}
 	if h.Cores > 0 {
-		has = append(has, fmt.Sprintf("cores: %d%%", h.Cores))
+		texts = append(texts, fmt.Sprintf("cores: %d%%", h.Cores))
 	}
 	if h.MemoryBytes > 0 {
-		has = append(has, "memory: "+gibibytes(h.MemoryBytes))
+		texts = append(texts, "memory: "+gibibytes(h.MemoryBytes))
 	}
 	if h.Admin {
-		has = append(has, "looks only")
+		texts = append(texts, "looks only")
 	}
-	if len(has) == 0 {
+	if len(texts) == 0 {
 		return ""
 	}
-	return " (" + strings.Join(has, ", ") + ")"
+	return " (" + strings.Join(texts, ", ") + ")"
 }

@@ -10,10 +10,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Format is how a command prints: the value of -o.
+// Format is the value of -o.
 type Format string
 
-// The formats that commands have. Each command says which of them it takes.
+// The formats. Each command passes those that it takes to Check.
 const (
 	Tabular Format = "table"
 	Wide    Format = "wide"
@@ -21,7 +21,7 @@ const (
 	YAML    Format = "yaml"
 )
 
-// Check is an error for a format that a command does not have.
+// Check returns an error for a format that a command does not take.
 func (f Format) Check(has ...Format) error {
 	if slices.Contains(has, f) {
 		return nil
@@ -30,10 +30,10 @@ func (f Format) Check(has ...Format) error {
 	for i, format := range has {
 		names[i] = string(format)
 	}
-	return fmt.Errorf("-o %q is no format that this command prints: choose one of %s", string(f), strings.Join(names, ", "))
+	return fmt.Errorf("unknown format -o %q: use one of %s", string(f), strings.Join(names, ", "))
 }
 
-// Encode writes a value for programs, as JSON or YAML.
+// Encode writes a value as JSON or YAML.
 func (f Format) Encode(w io.Writer, value any) error {
 	if f == YAML {
 		text, err := yaml.Marshal(value)
@@ -44,13 +44,13 @@ func (f Format) Encode(w io.Writer, value any) error {
 		return err
 	}
 	encoder := json.NewEncoder(w)
-	// Selectors are full of >= and &&, which are to be read by people as well.
+	// People read selectors with >= and &&, too.
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }
 
-// Gibibytes is an amount of memory as people read it, such as 79.6Gi.
+// Gibibytes formats an amount of memory, such as 79.6Gi.
 func Gibibytes(bytes int64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(bytes)/(1<<30)), ".0") + "Gi"
 }

@@ -7,46 +7,40 @@ import (
 )
 
 const (
-	// gap is between two columns.
+	// gap is the space between two columns.
 	gap = 3
-	// leastWrapped is how narrow a column may become whose texts are broken into lines. With less
-	// room, they stand beneath the row.
+	// leastWrapped is the least width of a wrapped column.
 	leastWrapped = 20
 )
 
-// Table is rows under titles. Where it is too wide for the screen, first the texts of the Wrapped
-// column are broken into lines; then columns with the highest Spare are left out; then the Wrapped
-// column stands beneath each row; what is still too wide is printed as a paragraph per row. Only
-// columns that can be spared are left out, and never of a paragraph.
+// Table is rows under titles. On a narrow screen, the texts of the Wrapped column are broken into lines,
+// and then columns with the highest Spare are left out.
 type Table struct {
 	Columns []Column
 	Rows    []Row
 }
 
-// Column says how a column of cells is printed.
+// Column describes a column of cells.
 type Column struct {
 	Title string
-	// Wrapped texts may take several lines. At most one column of a table is wrapped: the last.
+	// Wrapped texts may take several lines. Only the last column of a table may be wrapped.
 	Wrapped bool
-	// Spare columns are left out on a narrow screen, those with the highest number first.
-	// 0: never.
+	// Spare columns are left out on a narrow screen, the highest number first. 0: never.
 	Spare int
 	// Right aligns numbers.
 	Right bool
-	// Key columns tell rows apart, and begin the paragraph of each. Without any, the first does.
-	Key bool
 }
 
-// Row has a cell for each column. Missing ones are empty.
+// Row has a cell for each column. Missing cells are empty.
 type Row []Cell
 
-// Cell is a text, and what it means. Its lines begin a new line in a Wrapped column.
+// Cell is a text in a style. A Wrapped cell may have several lines.
 type Cell struct {
 	Text  string
 	Style Style
 }
 
-// Texts makes a row of plain cells.
+// Texts returns a row of plain cells.
 func Texts(texts ...string) Row {
 	row := make(Row, len(texts))
 	for i, text := range texts {
@@ -55,75 +49,62 @@ func Texts(texts ...string) Row {
 	return row
 }
 
-// Write prints a table. One without rows prints nothing: say in words what was looked for.
+// Write prints a table. A table without rows prints nothing.
 func (s Screen) Write(w io.Writer, t Table) error {
 	if len(t.Rows) == 0 {
 		return nil
 	}
+	widths := make([]int, len(t.Columns))
+	for i := range t.Columns {
+		widths[i] = t.width(i)
+	}
+	shown := t.fit(s, widths)
+	heading := make(Row, len(t.Columns))
+	for i, column := range t.Columns {
+		heading[i] = Cell{Text: column.Title, Style: Strong}
+	}
 	var out strings.Builder
-	all, above := t.columns()
-	if shown, fits := t.fit(s, all); fits {
-		s.rows(&out, t, shown)
-	} else if shown, fits := t.fit(s, above); fits && len(above) < len(all) {
-		s.rowsAbove(&out, t, shown)
-	} else {
-		s.paragraphs(&out, t)
+	for _, row := range append([]Row{heading}, t.Rows...) {
+		s.row(&out, t, row, shown, widths)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
-// columns are all by their index, and those that are not wrapped.
-func (t Table) columns() (all, above []int) {
-	for i, column := range t.Columns {
-		all = append(all, i)
-		if !column.Wrapped {
-			above = append(above, i)
-		}
-	}
-	return all, above
-}
-
-// fit leaves out columns that can be spared, until the others fit.
-func (t Table) fit(s Screen, columns []int) (shown []int, fits bool) {
-	shown = slices.Clone(columns)
-	for s.Width > 0 && t.least(shown) > s.Width {
-		out := -1
-		for at, i := range shown {
-			if t.Columns[i].Spare > 0 && (out < 0 || t.Columns[i].Spare > t.Columns[shown[out]].Spare) {
-				out = at
-			}
-		}
-		if out < 0 {
-			return nil, false
-		}
-		shown = slices.Delete(shown, out, out+1)
-	}
-	return shown, true
-}
-
-// least is how wide columns are at least.
-func (t Table) least(shown []int) int {
-	total := -gap
-	for _, i := range shown {
-		width := t.width(i)
-		if t.Columns[i].Wrapped {
-			width = min(width, leastWrapped)
-		}
-		total += width + gap
-	}
-	return total
-}
-
-// width is that of a column whose texts are not broken.
+// width is the width of a column's longest line.
 func (t Table) width(column int) int {
 	widest := length(t.Columns[column].Title)
 	for _, row := range t.Rows {
-		for _, line := range strings.Split(row.at(column).Text, "\n") {
+		for line := range strings.SplitSeq(row.at(column).Text, "\n") {
 			widest = max(widest, length(line))
 		}
 	}
 	return widest
+}
+
+// fit returns the columns that the screen has room for.
+func (t Table) fit(s Screen, widths []int) []int {
+	var shown []int
+	total := -gap
+	least := func(i int) int {
+		if t.Columns[i].Wrapped {
+			return min(widths[i], leastWrapped) + gap
+		}
+		return widths[i] + gap
+	}
+	for i := range t.Columns {
+		shown = append(shown, i)
+		total += least(i)
+	}
+	for s.Width > 0 && total > s.Width {
+		spare := slices.MaxFunc(shown, func(a, b int) int { return t.Columns[a].Spare - t.Columns[b].Spare })
+		if t.Columns[spare].Spare == 0 {
+			break
+		}
+		shown = slices.DeleteFunc(shown, func(i int) bool { return i == spare })
+		total -= least(spare)
+	}
+	return shown
 }
 
 func (r Row) at(column int) Cell {
@@ -133,67 +114,35 @@ func (r Row) at(column int) Cell {
 	return r[column]
 }
 
-func (s Screen) rows(out *strings.Builder, t Table, shown []int) {
-	widths, taken := t.widths(shown)
-	for _, row := range append([]Row{t.heading()}, t.Rows...) {
-		s.row(out, t, row, shown, widths, taken)
-	}
-}
-
-// widths are those of columns by their index, and of all that are not wrapped together.
-func (t Table) widths(shown []int) (widths []int, taken int) {
-	widths = make([]int, len(t.Columns))
-	for _, i := range shown {
-		widths[i] = t.width(i)
-		if !t.Columns[i].Wrapped {
-			taken += widths[i] + gap
-		}
-	}
-	return widths, taken
-}
-
-func (t Table) heading() Row {
-	heading := make(Row, len(t.Columns))
-	for i, column := range t.Columns {
-		heading[i] = Cell{Text: column.Title, Style: Strong}
-	}
-	return heading
-}
-
-// row prints the lines of a row: as many as its highest cell has.
-func (s Screen) row(out *strings.Builder, t Table, row Row, shown, widths []int, taken int) {
-	lines, high := map[int][]string{}, 1
+// row prints as many lines as the row's highest cell has.
+func (s Screen) row(out *strings.Builder, t Table, row Row, shown, widths []int) {
+	taken, height := 0, 1
+	lines := make([][]string, len(t.Columns))
 	for _, i := range shown {
 		lines[i] = []string{row.at(i).Text}
 		if t.Columns[i].Wrapped {
-			lines[i] = nil
-			for _, paragraph := range strings.Split(row.at(i).Text, "\n") {
-				lines[i] = append(lines[i], wrap(paragraph, s.room(taken))...)
-			}
+			lines[i] = s.wrapped(row.at(i).Text, taken)
 		}
-		high = max(high, len(lines[i]))
+		taken += widths[i] + gap
+		height = max(height, len(lines[i]))
 	}
-	for n := range high {
-		before := 0
-		for at, i := range shown {
+	for n := range height {
+		spaces := 0 // they are written before a text, so that no line ends in one
+		for _, i := range shown {
 			text := ""
 			if n < len(lines[i]) {
 				text = lines[i][n]
 			}
-			pad := strings.Repeat(" ", max(widths[i]-length(text), 0))
-			// Spaces are written only before a text, so that no line ends in one.
-			if text != "" {
-				if t.Columns[i].Right {
-					before += len(pad)
-					pad = ""
-				}
-				out.WriteString(strings.Repeat(" ", before) + s.Paint(text, row.at(i).Style))
-				before = 0
+			left, right := 0, max(widths[i]-length(text), 0)
+			if t.Columns[i].Right {
+				left, right = right, 0
 			}
-			before += len(pad)
-			if at < len(shown)-1 {
-				before += gap
+			if text == "" {
+				spaces += left + right + gap
+				continue
 			}
+			out.WriteString(strings.Repeat(" ", spaces+left) + s.Paint(text, row.at(i).Style))
+			spaces = right + gap
 		}
 		out.WriteString("\n")
 	}

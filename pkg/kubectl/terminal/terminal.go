@@ -1,6 +1,5 @@
-// Package terminal prints what `kubectl gpu` has to say: tables that fit the terminal, and the same
-// values as JSON or YAML. Colour is for people: output that is not a terminal's has none, and no line of
-// it is broken. The package knows no object of the cluster.
+// Package terminal prints tables that fit the terminal, and values as JSON or YAML. Output to files and
+// pipes has no colour, and no line of it is broken. The package knows no object of the cluster.
 package terminal
 
 import (
@@ -12,16 +11,16 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen is what is printed on.
+// Screen is a terminal, a file or a pipe.
 type Screen struct {
-	// Width is how many characters a line has, 0 where lines have no end: in files and pipes.
+	// Width is the number of characters per line. 0: no limit, as in files and pipes.
 	Width int
-	// Colour is whether styles are shown.
+	// Colour reports whether styles are shown.
 	Colour bool
 }
 
-// Of looks at what a command writes to. Variables of the environment are asked for with lookup:
-// NO_COLOR (https://no-color.org) and TERM=dumb turn colour off.
+// Of returns the screen that w writes to. lookup reads environment variables: NO_COLOR
+// (https://no-color.org) and TERM=dumb turn colour off.
 func Of(w io.Writer, lookup func(string) (string, bool)) Screen {
 	file, is := w.(*os.File)
 	if !is || !term.IsTerminal(int(file.Fd())) {
@@ -36,28 +35,28 @@ func Of(w io.Writer, lookup func(string) (string, bool)) Screen {
 	return Screen{Width: width, Colour: unwanted == "" && kind != "dumb"}
 }
 
-// Style is what a text means. It is shown by colour, and must be readable without.
+// Style is the meaning of a text. It is shown by colour, and the text must be readable without.
 type Style int
 
 const (
-	// Plain is a text like any other.
+	// Plain has no colour.
 	Plain Style = iota
-	// Good is for what is as it is to be.
+	// Good marks what is healthy.
 	Good
-	// Warning is for what somebody may want to look at.
+	// Warning marks what may need attention.
 	Warning
-	// Bad is for what somebody has to mend.
+	// Bad marks what needs repair.
 	Bad
-	// Faint is for what is of less weight than the rest.
+	// Faint marks details.
 	Faint
-	// Strong is for headings.
+	// Strong marks headings.
 	Strong
 )
 
-// codes are SGR parameters of ECMA-48, which every terminal knows.
+// codes are SGR parameters of ECMA-48.
 var codes = map[Style]string{Good: "32", Warning: "33", Bad: "31", Faint: "2", Strong: "1"}
 
-// Paint gives a text its style, if the screen has colours.
+// Paint applies a style if the screen has colours.
 func (s Screen) Paint(text string, style Style) string {
 	code := codes[style]
 	if !s.Colour || code == "" || text == "" {
@@ -66,24 +65,27 @@ func (s Screen) Paint(text string, style Style) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// Lines breaks a text at its spaces into lines of the screen, each after an indent of so many
-// characters. A word that is too long has a line of its own.
+// Lines breaks a text at its spaces into lines of the screen, each after so many spaces. A word that is
+// too long has a line of its own.
 func (s Screen) Lines(text string, indent int) []string {
-	var lines []string
-	for _, paragraph := range strings.Split(text, "\n") {
-		for _, line := range wrap(paragraph, s.room(indent)) {
-			lines = append(lines, strings.Repeat(" ", indent)+line)
-		}
+	lines := s.wrapped(text, indent)
+	for i := range lines {
+		lines[i] = strings.Repeat(" ", indent) + lines[i]
 	}
 	return lines
 }
 
-// room is how many characters are left after so many, 0 where lines have no end.
-func (s Screen) room(taken int) int {
-	if s.Width == 0 {
-		return 0
+// wrapped breaks a text into lines that start after so many characters.
+func (s Screen) wrapped(text string, taken int) []string {
+	width := 0 // without end
+	if s.Width > 0 {
+		width = max(s.Width-taken, leastWrapped)
 	}
-	return max(s.Width-taken, leastWrapped)
+	var lines []string
+	for paragraph := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, wrap(paragraph, width)...)
+	}
+	return lines
 }
 
 func wrap(text string, width int) []string {
