@@ -1,9 +1,7 @@
 package journal
 
 import (
-	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -14,30 +12,6 @@ func BenchmarkPut(b *testing.B) {
 	r := record("a")
 	for b.Loop() {
 		put(b, j, r)
-	}
-}
-
-func BenchmarkPutEightClaimsAtOnce(b *testing.B) {
-	j := open(b)
-	var worker atomic.Int32
-	b.SetParallelism(8)
-	b.RunParallel(func(pb *testing.PB) {
-		r := record(fmt.Sprint("claim-", worker.Add(1)))
-		for pb.Next() {
-			if err := j.Put(context.Background(), r); err != nil {
-				b.Error(err)
-			}
-		}
-	})
-}
-
-func BenchmarkGet(b *testing.B) {
-	j := open(b)
-	put(b, j, record("a"))
-	for b.Loop() {
-		if _, _, err := j.Get("a"); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 

@@ -1,64 +1,57 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
-	"slices"
+	"regexp"
 	"strings"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// A record is written in the oldest schema version whose builds do no harm with it,
-// and refused by older ones. A field that those may ignore needs no new version.
-const (
-	firstSchema = 1
-	// sharingSchema is of claims that share a GPU or change how it is shared: who
-	// does not know of that takes the others' shares for conflicts, and leaves
-	// daemons and modes behind.
-	sharingSchema = 2
-	// shapeSchema is of shapes and steps that come after those of earlier builds, which
-	// would take the device for a whole GPU with nothing to undo. Of all others, such
-	// builds conclude the shape from the other fields, which they find as they wrote
-	// them, so that they can follow this one.
-	shapeSchema  = 3
-	newestSchema = shapeSchema
-)
+const schema = 1
 
-var (
-	earlierShapes   = []string{gpu.BaseWhole, gpu.BasePartition, gpu.BaseStatic}
-	earlierSharings = []string{"", gpu.TimeSlicing{}.Name(), gpu.MPS{}.Name()}
-	earlierSteps    = []Step{DisableMIG, MakePartition, SetTimeSlice, SetComputeMode, RunDaemon}
-)
-
-// maxFileSize bounds what is read into memory. A claim has at most 32 results;
-// a record of that many devices takes some 10 KiB.
+// maxFileSize bounds what is read into memory. A claim has at most 32 results; a record of
+// that many devices takes some 15 KiB.
 const maxFileSize = 64 << 10
 
 const extension = ".json"
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Encode returns the record as its file holds it, for a copy elsewhere.
-func Encode(r Record) ([]byte, error) { return encode(r) }
-
-// Decode reads a copy of a claim's record. The error says what is wrong with it.
-func Decode(uid string, data []byte) (Record, error) {
-	record, bad := decode(uid+extension, data)
-	if bad != nil {
-		return Record{}, fmt.Errorf("the copy of the record of claim %s %s", uid, bad.detail)
-	}
-	return record, nil
+// envelope is the content of a file. The checksum is over the bytes of the record as they
+// are in the file.
+type envelope struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	CRC32C        string          `json:"crc32c"`
+	Record        json.RawMessage `json:"record"`
 }
 
-// encode returns the content of the record's file. The checksum is over the
-// bytes of the record as they stand in the file, never over a re-marshalled
-// value, so a reader with other fields than the writer's still gets the same sum.
-func encode(r Record) ([]byte, error) {
+// Corrupt is the error of a file that cannot be used. Its claim counts as unknown, unless a
+// newer version wrote the file: that version needs it.
+type Corrupt struct {
+	ClaimUID string // from the file's name; empty if that is no UID
+	Path     string
+	Detail   string // the end of a sentence whose subject is the file
+	Newer    bool   // written by a newer version: sound, and left alone
+	Known    bool   // List has reported it before
+	// Record has the fields of a newer version's record that every version keeps.
+	Record Record
+}
+
+// Error says what was found and what happens now.
+func (c *Corrupt) Error() string {
+	text := fmt.Sprintf("the journal file %s %s; ", c.Path, c.Detail)
+	switch {
+	case c.Newer:
+		return text + "it and its claim are left alone: install that version again, or remove the file if nothing of the claim is left, as after a reboot; until then no other claim gets its devices"
+	case c.ClaimUID == "":
+		return text + "it is not used"
+	}
+	return text + fmt.Sprintf("it is not used, and claim %s will be prepared again from what is found on the node", c.ClaimUID)
+}
+
+// Encode returns the content of the record's file, also for a copy elsewhere.
+func Encode(r Record) ([]byte, error) {
 	if err := validate(r); err != nil {
 		return nil, err
 	}
@@ -66,97 +59,119 @@ func encode(r Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := fmt.Appendf(nil, `{"schemaVersion":%d,"crc32c":%q,"record":%s}`+"\n", schemaOf(r), checksum(body), body)
-	if len(data) > maxFileSize {
+	data, err := json.Marshal(envelope{schema, checksum(body), body})
+	if err != nil {
+		return nil, err
+	}
+	if data = append(data, '\n'); len(data) > maxFileSize {
 		return nil, fmt.Errorf("the record takes %d bytes and at most %d are allowed", len(data), maxFileSize)
 	}
 	return data, nil
 }
 
-// schemaOf is the version in which a record is written.
-func schemaOf(r Record) int {
-	schema := firstSchema
-	for _, d := range r.Devices {
-		schema = max(schema, d.schema())
-	}
-	return schema
-}
-
-func (d Device) schema() int {
-	later := func(s Step) bool { return !slices.Contains(earlierSteps, s) }
-	switch {
-	case !slices.Contains(earlierShapes, d.Shape), !slices.Contains(earlierSharings, d.Sharing), slices.ContainsFunc(d.Steps, later):
-		return shapeSchema
-	case d.Shares != 0 || d.Interval != "" || d.Served():
-		return sharingSchema
-	}
-	return firstSchema
-}
-
-// decode reads what encode wrote. The name is that of the file, without its
-// directory. The second result is nil or says what is wrong.
-func decode(name string, data []byte) (Record, *fault) {
-	uid := strings.TrimSuffix(name, extension)
-	if !validUID(uid) || uid == name {
-		return Record{}, faultf("has the name of no claim: a claim's UID and %q were expected", extension)
+// Decode reads what Encode wrote. The error is a *Corrupt without a path.
+func Decode(uid string, data []byte) (Record, error) {
+	if !validUID(uid) {
+		return Record{}, corruptf("", "has the name of no claim: a claim's UID and %q were expected", extension)
 	}
 	if len(data) == 0 {
-		return Record{}, faultf("is empty")
+		return Record{}, corruptf(uid, "is empty")
 	}
 	// The version first: a newer one may have another envelope, and other limits.
-	if version := schemaIn(data); version > newestSchema {
-		newer := faultf("was written by a newer version of the plugin (schema version %d, this one knows up to %d)", version, newestSchema)
-		newer.newer = true
-		return Record{}, newer
+	if version, newer := newerSchema(data); newer {
+		err := corruptf(uid, "was written by a newer version of the plugin (schema version %s, this one knows up to %d)", version, schema)
+		err.Newer, err.Record = true, newerRecord(uid, data)
+		return Record{}, err
 	}
 	if len(data) > maxFileSize {
-		return Record{}, faultf("is larger than %d bytes", maxFileSize)
+		return Record{}, corruptf(uid, "is larger than %d bytes", maxFileSize)
 	}
-	body, bad := openEnvelope(data)
-	if bad != nil {
-		return Record{}, bad
+	var file envelope
+	switch err := json.Unmarshal(data, &file); {
+	case err != nil && strings.HasSuffix(err.Error(), "unexpected end of JSON input"):
+		return Record{}, corruptf(uid, "ends after %d bytes in the middle of its content", len(data))
+	case err != nil:
+		return Record{}, corruptf(uid, "is not a record: %w", err)
+	case file.SchemaVersion != schema:
+		return Record{}, corruptf(uid, "has no schema version")
+	}
+	if actual := checksum(file.Record); file.CRC32C != actual {
+		return Record{}, corruptf(uid, "has been damaged: its checksum is %s, but %q is written", actual, file.CRC32C)
 	}
 	var record Record
-	if err := json.Unmarshal(body, &record); err != nil {
-		return Record{}, faultf("has an intact checksum and a content that cannot be read: %w", err)
+	err := json.Unmarshal(file.Record, &record)
+	if err == nil {
+		err = validate(record)
 	}
-	for i := range record.Devices {
-		record.Devices[i].complete()
+	if err == nil && record.ClaimUID != uid {
+		err = fmt.Errorf("it is the record of claim %q", record.ClaimUID)
 	}
-	if err := validate(record); err != nil {
-		return Record{}, faultf("has an intact checksum and an impossible content: %w", err)
-	}
-	if record.ClaimUID != uid {
-		return Record{}, faultf("holds the record of claim %q", record.ClaimUID)
+	if err != nil {
+		return Record{}, corruptf(uid, "has an intact checksum and an impossible content: %w", err)
 	}
 	return record, nil
 }
 
-// openEnvelope returns the bytes of the record after checking all around them.
-func openEnvelope(data []byte) (json.RawMessage, *fault) {
-	var envelope map[string]json.RawMessage
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	switch err := decoder.Decode(&envelope); {
-	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return nil, faultf("ends after %d bytes in the middle of its content", len(data))
-	case err != nil:
-		return nil, faultf("is not a record: %w", err)
+func corruptf(uid, format string, args ...any) *Corrupt {
+	return &Corrupt{ClaimUID: uid, Detail: fmt.Errorf(format, args...).Error()}
+}
+
+var schemaVersion = regexp.MustCompile(`^\s*\{\s*"schemaVersion"\s*:\s*([0-9]+)`)
+
+// newerSchema reports whether a later schema wrote the file, also if it ends too soon.
+func newerSchema(data []byte) (version string, newer bool) {
+	found := schemaVersion.FindSubmatch(data)
+	if found == nil {
+		return "", false
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, faultf("has something behind the record")
+	version = strings.TrimLeft(string(found[1]), "0")
+	return version, version > "1" || len(version) > 1
+}
+
+// newerRecord reads the fields that every version keeps. A device without UUID stands for
+// all GPUs of the node, and a record without boot ID for one of this boot.
+func newerRecord(uid string, data []byte) Record {
+	var file envelope
+	var kept struct {
+		Namespace, Name, BootID string
+		Devices                 []json.RawMessage
 	}
-	var version int
-	if err := json.Unmarshal(envelope["schemaVersion"], &version); err != nil || version < 1 {
-		return nil, faultf("has no schema version")
+	// A field of another type is skipped; the others are still read.
+	if _ = json.Unmarshal(data, &file); file.CRC32C == checksum(file.Record) {
+		_ = json.Unmarshal(file.Record, &kept)
 	}
-	var sum string
-	if err := json.Unmarshal(envelope["crc32c"], &sum); err != nil || len(envelope["record"]) == 0 || len(envelope) != 3 {
-		return nil, faultf(`is not a record: exactly "schemaVersion", "crc32c" and "record" were expected`)
+	record := Record{ClaimUID: uid, Namespace: kept.Namespace, Name: kept.Name, BootID: kept.BootID}
+	for _, device := range kept.Devices {
+		record.Devices = append(record.Devices, newerDevice(device))
 	}
-	if actual := checksum(envelope["record"]); sum != actual {
-		return nil, faultf("has been damaged: its checksum is %s where %q is written", actual, sum)
+	if len(record.Devices) == 0 {
+		record.Devices = []Device{{Newer: true}}
 	}
-	return envelope["record"], nil
+	return record
+}
+
+// newerDevice has the entire GPU if anything of its place cannot be read.
+func newerDevice(data []byte) Device {
+	var kept struct {
+		Device, UUID string
+		AdminAccess  bool
+		Form         json.RawMessage
+	}
+	var form struct {
+		Placement struct{ Start, Size int }
+	}
+	_ = json.Unmarshal(data, &kept)
+	device := Device{Newer: true, Device: kept.Device, UUID: kept.UUID, AdminAccess: kept.AdminAccess}
+	if kept.UUID != "" && json.Unmarshal(kept.Form, &form) == nil && form.Placement.Start >= 0 && form.Placement.Size > 0 {
+		device.Form.Placement = gpu.Placement{Start: form.Placement.Start, Size: form.Placement.Size}
+	}
+	return device
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(record []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(record, castagnoli))
 }
 
 func validate(r Record) error {
@@ -167,25 +182,17 @@ func validate(r Record) error {
 		return fmt.Errorf("the state %q is neither %q nor %q", r.State, Intent, Prepared)
 	}
 	for _, d := range r.Devices {
-		if d.Shape == "" {
+		if d.Form.Base == "" {
 			return fmt.Errorf("device %q has no shape", d.Device)
 		}
 	}
 	return nil
 }
 
-// validUID accepts what Kubernetes or a test may use as a UID and nothing that
-// means something in a path.
+// validUID accepts what Kubernetes or a test uses as a UID, and nothing that has a meaning
+// in a path.
 func validUID(uid string) bool {
-	if uid == "" || len(uid) > 64 || uid[0] == '-' {
-		return false
-	}
-	for _, c := range []byte(uid) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
+	return len(uid) <= 64 && uidPattern.MatchString(uid)
 }
+
+var uidPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9-]*$`)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // The journal against a map, under random operations of two processes, crashes
@@ -32,7 +34,7 @@ func TestJournalBehavesLikeAMap(t *testing.T) {
 					}
 					delete(model, uid)
 				case op < 7:
-					half, err := encode(randomRecord(rng, uid))
+					half, err := Encode(randomRecord(rng, uid))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -40,7 +42,7 @@ func TestJournalBehavesLikeAMap(t *testing.T) {
 				case op < 8:
 					journals[rng.IntN(2)] = reopen(t, j)
 				case op < 9:
-					whole, err := encode(randomRecord(rng, uid))
+					whole, err := Encode(randomRecord(rng, uid))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -88,43 +90,17 @@ func randomRecord(rng *rand.Rand, uid string) Record {
 	if rng.IntN(2) == 0 {
 		r.State = Prepared
 	}
-	for i := range rng.IntN(9) {
-		device := Device{
-			Request: "r<&>", Pool: "pool", Device: fmt.Sprint("gpu-", i), UUID: fmt.Sprint("GPU-", rng.Uint32()),
-			AdminAccess: rng.IntN(4) == 0, CDIDeviceIDs: []string{fmt.Sprint("k8s/claim=", i)},
-			Partition: randomPartition(rng), Shape: []string{"whole", "partition", "later"}[rng.IntN(3)], Type: "t",
-		}
-		if rng.IntN(2) == 0 {
-			share(rng, &device)
-		}
-		r.Devices = append(r.Devices, device)
+	for i := range 1 + rng.IntN(9) {
+		r.Devices = append(r.Devices, Device{
+			Request: "r", Pool: "pool", Device: fmt.Sprint("gpu-", i), UUID: fmt.Sprint("GPU-", rng.Uint32()),
+			AdminAccess: rng.IntN(4) == 0, CDIDeviceIDs: []string{fmt.Sprint("k8s/claim=", i)}, Part: rng.Float64(),
+			Form: gpu.Form{
+				Base: []string{"whole", "partition", "later"}[rng.IntN(3)], Shares: rng.IntN(3),
+				Placement: gpu.Placement{ProfileID: rng.IntN(3), Start: rng.IntN(3), Size: rng.IntN(3), InstanceID: rng.IntN(3)},
+			},
+			Type: "t", PartUUID: []string{"", "MIG-1"}[rng.IntN(2)], ShareID: []string{"", "share"}[rng.IntN(2)],
+			Steps: [][]Step{nil, {{Name: "a"}}, {{Name: "b", Data: []byte(`{"x":[1,2.50]}`)}, {Name: "c"}}}[rng.IntN(3)],
+		})
 	}
 	return r
-}
-
-// randomPartition may be of no, an intended, a made or somebody else's partition.
-func randomPartition(rng *rand.Rand) Partition {
-	if rng.IntN(2) == 0 {
-		return Partition{}
-	}
-	p := Partition{ProfileID: rng.IntN(68), Start: rng.IntN(12), Size: 1 + rng.IntN(12), Foreign: rng.IntN(4) == 0}
-	if p.Foreign || rng.IntN(2) == 0 {
-		p.UUID, p.InstanceID, p.ComputeID = fmt.Sprint("MIG-", rng.Uint32()), rng.IntN(15), rng.IntN(7)
-	}
-	return p
-}
-
-// share makes it a share, or a device that a claim's own pods share.
-func share(rng *rand.Rand, device *Device) {
-	if rng.IntN(2) == 0 {
-		device.Shares, device.ShareID = 2+rng.IntN(127), fmt.Sprint("share-", rng.Uint32())
-	}
-	if rng.IntN(2) == 0 {
-		device.Interval = []string{"Short", "Medium", "Long"}[rng.IntN(3)]
-		return
-	}
-	device.MPS = MPS{
-		Daemon: device.Device, ComputeMode: []string{"", "Default", "Prohibited"}[rng.IntN(3)],
-		MemoryBytes: rng.Uint64N(1 << 40), Cores: rng.IntN(101), MultiUser: rng.IntN(2) == 0,
-	}
 }
