@@ -69,19 +69,19 @@ func TestKnownHandlesDestroyNothingOfOthers(t *testing.T) {
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", big0)
 	device := prepare(t, p, claim)[0]
-	if err := r.machine.DestroyInstance(0, device.Partition.InstanceID); err != nil {
+	if err := r.machine.DestroyInstance(0, device.Form.InstanceID); err != nil {
 		t.Fatal(err)
 	}
 	r.lookAt(t, p)
-	other := r.foreign(t, 0, "3g.40gb", device.Partition.Start)
-	if other.ID != device.Partition.InstanceID {
+	other := r.foreign(t, 0, "3g.40gb", device.Form.Start)
+	if other.ID != device.Form.InstanceID {
 		t.Fatalf("the other instance has the ID %d, want that of the partition", other.ID)
 	}
-	if got := other.ComputeInstances[0].UUID; got != device.Partition.UUID {
+	if got := other.ComputeInstances[0].UUID; got != device.PartUUID {
 		t.Fatalf("the other instance has the UUID %s, want that of the partition", got)
 	}
 	unprepare(t, p, claim)
 	if left := r.machine.Instances(0); len(left) != 1 || len(left[0].ComputeInstances) != 1 || left[0].ComputeInstances[0].UUID != other.ComputeInstances[0].UUID {
-		t.Errorf("got the instances %+v, want somebody else's", left)
+		t.Errorf("got the instances %+v, want an administrator's", left)
 	}
 }

@@ -18,14 +18,13 @@ import (
 
 // config is a decoded opaque configuration.
 type config interface {
-	// appliesTo tells whether the kind is meant for such a device.
+	// appliesTo reports whether the kind is meant for such a device.
 	appliesTo(gpu.Form) bool
 }
 
 // sharingConfig is a config that can say how the claim's pods share its devices.
 type sharingConfig interface {
-	// sharing is nil where it does not say. What cannot be honoured on any device is an
-	// error.
+	// sharing is nil if the config does not say. What no device can honor is an error.
 	sharing() (sharing, error)
 }
 
@@ -35,7 +34,7 @@ func (gpuConfig) appliesTo(f gpu.Form) bool { return f.Base == gpu.BaseWhole }
 
 func (c gpuConfig) sharing() (sharing, error) {
 	if c.Sharing == nil {
-		return nil, nil //nolint:nilnil // nothing is an answer
+		return nil, nil //nolint:nilnil // no sharing is an answer
 	}
 	return newSharing(c.Sharing.Strategy, c.Sharing.TimeSlicingConfig, c.Sharing.MPSConfig)
 }
@@ -46,7 +45,7 @@ func (migConfig) appliesTo(f gpu.Form) bool { return !f.Entire() }
 
 func (c migConfig) sharing() (sharing, error) {
 	if c.Sharing == nil {
-		return nil, nil //nolint:nilnil // nothing is an answer
+		return nil, nil //nolint:nilnil // no sharing is an answer
 	}
 	return newSharing(c.Sharing.Strategy, nil, c.Sharing.MPSConfig)
 }
@@ -62,7 +61,7 @@ var kinds = map[string]func() config{
 	v1beta1.VFIODeviceConfigKind: func() config { return &vfioConfig{} },
 }
 
-// setting is a configuration of an allocation, and what it says of sharing.
+// setting is a configuration of an allocation, and the sharing that it asks for.
 type setting struct {
 	config
 	sharing sharing
@@ -75,14 +74,14 @@ func (s setting) wrong(assignments []Assignment, err error) error {
 	return fmt.Errorf("config[%d] (%s, %s): %w", s.index, s.entry.Source, requestsText(s.entry.Requests, assignments), err)
 }
 
-// isFor tells whether the configuration is for an assignment: one for all requests is
+// isFor reports whether the configuration is for an assignment. One for all requests is
 // for those that it fits.
 func (s setting) isFor(a Assignment) bool {
 	return s.appliesTo(a.Shape.Form()) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.isOf))
 }
 
-// configure gives to the assignments what the claim's configurations ask for. Of those
-// that are for a device, the claim's come before the class's, and the last one counts.
+// configure gives to the assignments what the claim's configurations ask for. If several
+// are for one device, the claim's come before the class's, and the last one counts.
 func configure(claim types.UID, configs []resourceapi.DeviceAllocationConfiguration, driver string, assignments []Assignment) error {
 	settings, err := decodeConfigs(configs, driver, assignments)
 	if err != nil {
@@ -106,7 +105,7 @@ func configure(claim types.UID, configs []resourceapi.DeviceAllocationConfigurat
 	return nil
 }
 
-// rank orders configurations by whose they are.
+// rank puts the class's configurations before the claim's.
 func rank(s setting) int {
 	if s.entry.Source == resourceapi.AllocationConfigSourceClass {
 		return 0
@@ -114,9 +113,9 @@ func rank(s setting) int {
 	return 1
 }
 
-// decodeConfigs decodes every configuration for our driver, also one that no
-// device uses: a typing error must not wait for the day when it matters. A
-// configuration that names a request must be of the kind for its devices.
+// decodeConfigs decodes every configuration for this driver, also one that no device uses,
+// so that a typing error shows at once. A configuration that names a request must be of
+// the kind for its devices.
 func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver string, assignments []Assignment) ([]setting, error) {
 	var settings []setting
 	for i, entry := range configs {
@@ -147,8 +146,8 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 	return settings, nil
 }
 
-// requestsText names the requests that a configuration is for. The scheduler
-// clears the list of one that names every request of the claim.
+// requestsText names the requests that a configuration is for. The scheduler clears the
+// list of a configuration that names every request of the claim.
 func requestsText(requests []string, assignments []Assignment) string {
 	if len(requests) > 0 {
 		return fmt.Sprintf("requests %q", requests)

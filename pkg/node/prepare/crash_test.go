@@ -53,7 +53,7 @@ func TestACrashAtEachStep(t *testing.T) {
 	}
 }
 
-// survives tells whether the claim is prepared after a crash at the step and
+// survives reports whether the claim is prepared after a crash at the step and
 // what came next. What a crash cut short may have happened or not, but a file
 // of it makes the next start finish the preparation.
 func survives(step, next string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,24 +16,22 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// releasePoll is how often the journal is looked at while another claim still
-// holds a GPU.
+// releasePoll is the time between two looks at the journal while another claim holds a GPU.
 const releasePoll = 50 * time.Millisecond
 
-// hold locks the GPUs of a claim that is to be prepared, and makes sure that no other
-// claim holds a part of them that it needs. The driver is the last line of defence against two
-// workloads on one exclusive device: a pod that was deleted by force can leave
-// the API server before kubelet has stopped its containers
-// (kubernetes/kubernetes#141471).
+// hold locks the GPUs of a claim that is to be prepared, and makes sure that no other claim
+// holds a part of them that it needs. The driver is the last line of defense against two
+// workloads on one exclusive device: a pod that was deleted by force can leave the API
+// server before kubelet has stopped its containers (kubernetes/kubernetes#141471).
 //
-// It gives kubelet time to unprepare the other claim, for which that claim needs
-// the locks. When the time is up and the API server confirms that the other
-// claim no longer has the device, kubelet has lost track of it, and it is
-// released here. What the other claims have then is returned.
+// It gives kubelet time to unprepare the other claim, for which that claim needs the locks.
+// After that time, if the API server confirms that the other claim no longer has the
+// device, kubelet has lost track of it, and it is released here. It returns what the other
+// claims hold then.
 func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neighbours, release func(), err error) {
 	uuids := gpusHeldBy(wanted)
-	if len(uuids) == 0 {
-		return none, func() {}, nil // admin access changes nothing, so it excludes nobody
+	if len(uuids) == 0 { // admin access changes nothing, so it excludes no claim
+		return func() ([]journal.Device, error) { return nil, nil }, func() {}, nil
 	}
 	patience := time.NewTimer(p.ReleaseWait)
 	defer patience.Stop()
@@ -40,7 +39,7 @@ func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neig
 	for {
 		unlock, err := p.lockGPUs(ctx, uuids)
 		if err != nil {
-			return nil, nil, fmt.Errorf("claim %s: %w", claimIn(wanted), err)
+			return nil, nil, err
 		}
 		holder, found, err := p.holder(ctx, wanted)
 		if err == nil && holder == nil {
@@ -52,10 +51,7 @@ func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neig
 			return nil, nil, err
 		}
 		if over {
-			if err := newerHolder(wanted, *holder, found); err != nil {
-				return nil, nil, err
-			}
-			if err := p.takeOver(ctx, wanted, *holder); err != nil {
+			if err := p.takeOver(ctx, wanted, *holder, found); err != nil {
 				return nil, nil, err
 			}
 			continue
@@ -70,12 +66,8 @@ func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neig
 	}
 }
 
-// none is what is asked of neighbours by a claim that holds nothing.
-func none() ([]journal.Device, error) { return nil, nil }
-
-// holder finds another claim's record that holds something that the wanted one needs.
-// An intent counts, also one of a share of the same device: its effects may have
-// happened. It also returns everything that is recorded.
+// holder finds the record of another claim that holds something that the wanted one needs.
+// An intent counts, also one of a share of the same device: its effects may have happened.
 func (p *Preparer) holder(ctx context.Context, wanted journal.Record) (*journal.Record, listing, error) {
 	found, err := p.list(ctx)
 	if err != nil {
@@ -97,29 +89,23 @@ func (p *Preparer) holder(ctx context.Context, wanted journal.Record) (*journal.
 	return nil, found, nil
 }
 
-// newerHolder is why a claim that a newer version has prepared is not taken over, however
-// long it is gone; nil for another holder.
-func newerHolder(wanted, holder journal.Record, found listing) error {
+// takeOver releases a claim that is in the way, if it is gone. It never releases a claim that
+// a newer version has prepared.
+func (p *Preparer) takeOver(ctx context.Context, wanted, holder journal.Record, found listing) error {
+	conflict := fmt.Sprintf("it was given a GPU (%v) that claim %s/%s (UID %s)", gpusHeldBy(wanted), holder.Namespace, holder.Name, holder.ClaimUID)
 	for _, bad := range found.newer {
 		if bad.ClaimUID == holder.ClaimUID {
-			return fmt.Errorf("claim %s was given a GPU (%v) that claim %s holds or may hold: %w", claimIn(wanted), gpusHeldBy(wanted), claimIn(holder), bad)
+			return fmt.Errorf("%s holds or may hold: %w", conflict, bad)
 		}
 	}
-	return nil
-}
-
-// takeOver releases a claim that is in the way, if it is gone.
-func (p *Preparer) takeOver(ctx context.Context, wanted, holder journal.Record) error {
-	claim, uuids := claimIn(wanted), gpusHeldBy(wanted)
 	stale, err := p.stale(ctx, holder)
-	if err != nil {
-		return fmt.Errorf("claim %s needs a GPU that claim %s/%s held, and whether that claim still exists is not known: %w", claim, holder.Namespace, holder.Name, err)
-	}
-	if !stale && holder.State == journal.Intent && shareDevices(wanted, holder) {
-		return fmt.Errorf("claim %s was given a GPU (%v) of which claim %s/%s (UID %s) is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", claim, uuids, holder.Namespace, holder.Name, holder.ClaimUID)
-	}
-	if !stale {
-		return fmt.Errorf("claim %s was given a GPU (%v) that claim %s/%s (UID %s) still holds on this node: delete one of the two pods", claim, uuids, holder.Namespace, holder.Name, holder.ClaimUID)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s held, and it is not known whether that claim still exists: %w", conflict, err)
+	case !stale && holder.State == journal.Intent && shareDevices(wanted, holder):
+		return fmt.Errorf("%s shares and that is being prepared or released, which takes longer than it should: see the log of this plugin for the reason; kubelet tries again", conflict)
+	case !stale:
+		return fmt.Errorf("%s still holds on this node: delete one of the two pods", conflict)
 	}
 	klog.FromContext(ctx).Info("Releasing a claim that is gone and that kubelet did not unprepare", "claim", klog.KRef(holder.Namespace, holder.Name), "uid", holder.ClaimUID)
 	// Bounded, because the other claim may be waiting for this one.
@@ -128,45 +114,48 @@ func (p *Preparer) takeOver(ctx context.Context, wanted, holder journal.Record) 
 	return p.unprepare(unprepare, types.UID(holder.ClaimUID))
 }
 
-// shareDevices tells whether both claims have shares of one device.
+// shareDevices reports whether both claims have shares of one device.
 func shareDevices(a, b journal.Record) bool {
 	needed := holdings(a)
 	return slices.ContainsFunc(holdings(b), func(held holding) bool { return slices.ContainsFunc(needed, held.coexists) })
 }
 
-// stale tells whether a record's claim no longer exists or no longer has the
-// recorded devices. Only the API server's own word counts.
+// stale reports whether a record's claim no longer exists or no longer has the recorded
+// devices, as the API server has it.
 func (p *Preparer) stale(ctx context.Context, record journal.Record) (bool, error) {
-	claim, err := p.claimOf(ctx, record)
+	claim, err := p.claimOf(ctx, nameOf(record), types.UID(record.ClaimUID))
 	if err != nil {
 		return false, err
 	}
 	return claim == nil || !p.recordsAllocation(record, claim), nil
 }
 
-// claimOf reads the claim of a record, nil when it is gone or another claim
-// has taken its name.
-func (p *Preparer) claimOf(ctx context.Context, record journal.Record) (*resourceapi.ResourceClaim, error) {
-	claim, err := p.Claims.Get(ctx, types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
-	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != record.ClaimUID {
+// claimOf reads a claim. It returns nil if the claim is gone, has no known name, or another
+// claim has its name.
+func (p *Preparer) claimOf(ctx context.Context, name types.NamespacedName, uid types.UID) (*resourceapi.ResourceClaim, error) {
+	if name.Name == "" {
+		return nil, nil //nolint:nilnil // unknown is gone
+	}
+	claim, err := p.Claims.Get(ctx, name)
+	if apierrors.IsNotFound(err) || err == nil && claim.UID != uid {
 		return nil, nil //nolint:nilnil // gone is an answer
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read claim %s/%s: %w", record.Namespace, record.Name, err)
+		return nil, fmt.Errorf("read claim %s: %w", name, err)
 	}
 	return claim, nil
 }
 
-// holding is what a claim holds of a GPU: memory slices, or all of it.
+// holding is a part of a GPU that a claim holds, in memory slices, or all of it.
 type holding struct {
 	// gpu is empty if it may be any.
 	gpu string
-	// sharedAs is empty unless other claims may have shares of it.
+	// sharedAs is the device's name if other claims may have shares of it, or empty.
 	sharedAs string
 	gpu.Placement
 }
 
-// coexists tells whether both are shares of one device.
+// coexists reports whether both are shares of one device.
 func (h holding) coexists(other holding) bool {
 	return h.sharedAs != "" && h.sharedAs == other.sharedAs && h.gpu == other.gpu
 }
@@ -176,7 +165,11 @@ func (h holding) overlaps(other holding) bool {
 }
 
 func holdingOf(device journal.Device) holding {
-	return holding{device.UUID, sharedName(device), device.Form().Placement}
+	held := holding{gpu: device.UUID, Placement: device.Form.Placement}
+	if device.Form.Shares > 0 {
+		held.sharedAs = device.Device
+	}
+	return held
 }
 
 // holdings are what a recorded claim holds for itself.
@@ -190,7 +183,7 @@ func holdings(record journal.Record) []holding {
 	return held
 }
 
-// gpusHeldBy are the UUIDs of the GPUs of which a recorded claim holds something, sorted.
+// gpusHeldBy are the UUIDs of the GPUs that a recorded claim holds parts of, sorted.
 func gpusHeldBy(record journal.Record) []string {
 	var uuids []string
 	for _, held := range holdings(record) {
@@ -198,4 +191,111 @@ func gpusHeldBy(record journal.Record) []string {
 	}
 	slices.Sort(uuids)
 	return slices.Compact(uuids)
+}
+
+// neighbours returns what other claims hold, or may hold, of this node's GPUs in this boot.
+// It reads the records once: what they say of a GPU changes only under the GPU's lock,
+// which the caller holds.
+type neighbours func() ([]journal.Device, error)
+
+func (p *Preparer) neighbours(ctx context.Context, claim string) neighbours {
+	return sync.OnceValues(func() ([]journal.Device, error) {
+		found, err := p.list(ctx)
+		return p.heldBeside(claim, found), err
+	})
+}
+
+// some are the neighbours that match.
+func (n neighbours) some(match func(journal.Device) bool) ([]journal.Device, error) {
+	devices, err := n()
+	var matching []journal.Device
+	for _, device := range devices {
+		if match(device) {
+			matching = append(matching, device)
+		}
+	}
+	return matching, err
+}
+
+// siblingsOf are the other shares of the device of a record's request: those of the same
+// claim first.
+func siblingsOf(record *journal.Record, i int, others neighbours) ([]journal.Device, error) {
+	device := record.Devices[i]
+	if device.AdminAccess || device.Form.Shares == 0 {
+		return nil, nil
+	}
+	var siblings []journal.Device
+	for _, earlier := range record.Devices[:i] {
+		if sharesWith(earlier, device) {
+			siblings = append(siblings, earlier)
+		}
+	}
+	elsewhere, err := others.some(func(d journal.Device) bool { return sharesWith(d, device) })
+	return append(siblings, elsewhere...), err
+}
+
+// sharesWith reports whether both are shares of one device.
+func sharesWith(a, b journal.Device) bool {
+	return !a.AdminAccess && !b.AdminAccess && holdingOf(a).coexists(holdingOf(b))
+}
+
+// mayNeed reports whether a neighbour was prepared by a newer version in the place of a
+// device. Its needs there are unknown, so everything stays for it.
+func mayNeed(neighbour, device journal.Device) bool {
+	return neighbour.Newer && holdingOf(neighbour).overlaps(holdingOf(device))
+}
+
+// heldBeside are the devices in this boot's records, except a claim's.
+func (p *Preparer) heldBeside(claim string, found listing) []journal.Device {
+	var devices []journal.Device
+	for _, record := range p.ofThisBoot(found) {
+		for _, device := range record.Devices {
+			if record.ClaimUID != claim && !device.AdminAccess {
+				devices = append(devices, device)
+			}
+		}
+	}
+	return devices
+}
+
+// ofThisBoot are the records that still hold something. A newer version's record without a
+// boot ID may.
+func (p *Preparer) ofThisBoot(found listing) []journal.Record {
+	var current []journal.Record
+	for _, record := range found.records {
+		if record.BootID == p.BootID {
+			current = append(current, record)
+		}
+	}
+	for _, bad := range found.newer {
+		if bad.Record.BootID == p.BootID || bad.Record.BootID == "" {
+			current = append(current, bad.Record)
+		}
+	}
+	return current
+}
+
+// Held are the devices that claims hold, or may hold, without those of admin access. Their
+// shapes must stay offered.
+func (p *Preparer) Held(ctx context.Context) ([]journal.Device, error) {
+	found, err := p.list(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the devices that claims hold: %w", err)
+	}
+	return p.heldBeside("", found), nil
+}
+
+// Idle keeps claims from a GPU until release is called, if no claim holds or may hold a part
+// of it. A claim that comes meanwhile waits.
+func (p *Preparer) Idle(ctx context.Context, uuid string) (release func(), idle bool, err error) {
+	release, err = p.lockGPUs(ctx, []string{uuid})
+	if err != nil {
+		return nil, false, err
+	}
+	held, err := p.Held(ctx)
+	if err != nil || slices.ContainsFunc(held, func(d journal.Device) bool { return d.On(uuid) }) {
+		release()
+		return nil, false, err
+	}
+	return release, true, nil
 }

@@ -90,7 +90,7 @@ func TestALiveClaimKeepsItsGPU(t *testing.T) {
 	old := r.claim("old", 0)
 	prepare(t, p, old)
 	_, err := p.Prepare(testContext(t), r.claim("fresh", 0, 1))
-	fixture.Sentence(t, err, "claim default/fresh was given a GPU", "claim default/old (UID uid-old) still holds on this node", "delete one of the two pods")
+	fixture.Sentence(t, err, "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds on this node", "delete one of the two pods")
 	r.expect(t, old)
 }
 
@@ -104,7 +104,7 @@ func TestAClaimKeepsItsGPUWhileTheAPIServerIsAway(t *testing.T) {
 	r.api.fail(errAway)
 	fresh := r.claim("fresh", 0)
 	_, err := p.Prepare(testContext(t), fresh)
-	fixture.Sentence(t, err, "claim default/fresh needs a GPU that claim default/old held", "whether that claim still exists is not known", "connection refused")
+	fixture.Sentence(t, err, "claim default/fresh", "claim default/old (UID uid-old) held", "it is not known whether that claim still exists", "connection refused")
 	r.expect(t, old)
 	r.api.fail(nil)
 	prepare(t, p, fresh)

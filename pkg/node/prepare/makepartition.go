@@ -4,17 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-// enableMIG prepares a GPU for its first partition. Undone, it leaves the GPU as
-// whole claims need it, once nobody has a partition of it.
+// enableMIG prepares a GPU for its first partition. Undone, it leaves the GPU as whole
+// claims need it, once no claim has a partition of it.
 type enableMIG struct {
 	gpu    string
 	others neighbours
+}
+
+// addEnable adds the step once per GPU.
+func addEnable(w *work, at spot) {
+	job := w.of(at.device().UUID)
+	if !slices.ContainsFunc(job.steps, func(s step) bool { _, is := s.(enableMIG); return is }) {
+		job.add(at.device().Request, enableMIG{at.device().UUID, at.others})
+	}
 }
 
 func (s enableMIG) do(_ context.Context, tools Tools) error {
@@ -39,27 +48,35 @@ func (s enableMIG) undo(_ context.Context, tools Tools) error {
 	}
 	err = tools.MIG.SetMIG(s.gpu, false)
 	if errors.Is(err, nvml.ErrResetRequired) || errors.Is(err, nvml.ErrInUse) {
-		// The mode of such a board is the administrator's, and one that a
-		// monitor keeps in use costs nobody anything: the next whole claim
-		// switches it, or says why it cannot.
+		// The mode of such a board is the administrator's. A mode that a monitor keeps in
+		// use does no harm: the next whole claim switches it, or says why it cannot.
 		return nil
 	}
 	return err
 }
 
 // makePartition makes the GPU instance of a partition and the compute instance in it, which
-// together are the MIG device of a container, unless that of another share was adopted. The
-// last of the shares unmakes it.
+// together are the MIG device of a container, unless another share's was adopted. The last
+// share destroys it.
 type makePartition struct {
 	device *journal.Device
 	others neighbours
-	// triedInstance and triedCompute tell that what is found may be what was made.
+	// triedInstance and triedCompute: an instance that is found may be one's own.
 	triedInstance, triedCompute bool
 }
 
+func addPartition(w *work, at spot) {
+	device := at.device()
+	earlier := at.record.Devices[:at.index]
+	if first := slices.IndexFunc(earlier, func(d journal.Device) bool { return sharesWith(d, *device) }); first >= 0 {
+		at.addTo(w, adoption{&earlier[first], device})
+		return
+	}
+	at.addTo(w, &makePartition{device: device, others: at.others})
+}
+
 func (s *makePartition) do(ctx context.Context, tools Tools) error {
-	partition := &s.device.Partition
-	if partition.UUID != "" {
+	if s.device.Exists() {
 		return nil // adopted
 	}
 	found, err := s.findInstance(tools.MIG)
@@ -71,27 +88,27 @@ func (s *makePartition) do(ctx context.Context, tools Tools) error {
 			return err
 		}
 	}
-	partition.InstanceID = found.ID
+	s.device.Form.InstanceID = found.ID
 	made := gpu.MIGDevice{}
 	if s.triedCompute && len(found.Devices) > 0 {
 		made = found.Devices[0]
 	}
 	s.triedCompute = true
 	if made.UUID == "" {
-		if made, err = tools.MIG.CreateComputeInstance(s.device.UUID, partition.InstanceID); err != nil {
+		if made, err = tools.MIG.CreateComputeInstance(s.device.UUID, found.ID); err != nil {
 			return err
 		}
 	}
-	partition.ComputeID, partition.UUID = made.ComputeID, made.UUID
+	s.device.Form.ComputeID, s.device.PartUUID = made.ComputeID, made.UUID
 	return nil
 }
 
-// findInstance looks for what an earlier attempt has made after all.
+// findInstance looks for an instance that an earlier attempt has made after all.
 func (s *makePartition) findInstance(mig MIG) (*gpu.Instance, error) {
 	if !s.triedInstance {
 		return nil, nil //nolint:nilnil // none is an answer
 	}
-	found, err := mig.InstanceAt(s.device.UUID, s.device.Partition.ProfileID, s.device.Partition.Start)
+	found, err := mig.InstanceAt(s.device.UUID, s.device.Form.ProfileID, s.device.Form.Start)
 	if err == nil && found == nil && s.triedCompute {
 		err = fmt.Errorf("the GPU instance that was made for %s is gone: %w", s.device.Device, nvml.ErrNotFound)
 	}
@@ -103,25 +120,26 @@ func (s *makePartition) createInstance(ctx context.Context, tools Tools) (*gpu.I
 		return nil, err
 	}
 	s.triedInstance = true
-	partition := &s.device.Partition
-	id, err := tools.MIG.CreateInstance(s.device.UUID, partition.ProfileID, partition.Start, partition.Size)
+	place := s.device.Form.Placement
+	id, err := tools.MIG.CreateInstance(s.device.UUID, place.ProfileID, place.Start, place.Size)
 	if errors.Is(err, nvml.ErrInsufficientResources) {
-		partition.Foreign = true // whatever is there, so that undo leaves it alone
+		relinquish(s.device) // undo leaves alone whatever is there
 	}
 	return &gpu.Instance{ID: id}, err
 }
 
-// endStale ends the daemon of other shares whose partition somebody has destroyed: one
-// of that name is needed for the partition that takes its place.
+// endStale ends the daemon of other shares whose partition was destroyed: the new partition
+// needs one of that name.
 func (s *makePartition) endStale(ctx context.Context, tools Tools) error {
-	if !s.device.Served() {
+	if !hasStep(*s.device, runDaemon) || tools.Daemons == nil {
 		return nil
 	}
-	clients, err := s.others.some(func(d journal.Device) bool { return d.MPS.Daemon == s.device.MPS.Daemon })
-	if err != nil || len(clients) == 0 || tools.Daemons == nil {
+	daemon := dataOf[client](*s.device, runDaemon).Daemon
+	clients, err := s.others.some(func(d journal.Device) bool { return dataOf[client](d, runDaemon).Daemon == daemon })
+	if err != nil || len(clients) == 0 {
 		return err
 	}
-	return explain(tools.Daemons.Stop(ctx, s.device.MPS.Daemon))
+	return explain(tools.Daemons.Stop(ctx, daemon))
 }
 
 func (s *makePartition) undo(_ context.Context, tools Tools) error {
@@ -133,7 +151,7 @@ func (s *makePartition) undo(_ context.Context, tools Tools) error {
 		return err
 	}
 	if instance != nil {
-		if needed, err := needed(*s.device, *instance, s.others); err != nil || needed {
+		if needed, err := s.needed(*instance); err != nil || needed {
 			return err
 		}
 		for _, made := range instance.Devices {
@@ -145,54 +163,25 @@ func (s *makePartition) undo(_ context.Context, tools Tools) error {
 			return err
 		}
 	}
-	relinquish(&s.device.Partition)
+	relinquish(s.device)
 	return nil
 }
 
-// relinquish notes that nothing of ours is in the place of a partition any more:
-// what is found there later is somebody else's.
-func relinquish(partition *journal.Partition) {
-	partition.Foreign, partition.UUID, partition.InstanceID, partition.ComputeID = true, "", 0, 0
-}
-
-// needed tells whether another claim has a share of the same instance.
-func needed(device journal.Device, instance gpu.Instance, others neighbours) (bool, error) {
-	if device.Shares == 0 {
+// needed reports whether another claim has a share of the same instance.
+func (s *makePartition) needed(instance gpu.Instance) (bool, error) {
+	if s.device.Form.Shares == 0 {
 		return false, nil
 	}
-	sharing, err := others.some(func(d journal.Device) bool { return Made(d, device.UUID, instance) })
+	sharing, err := s.others.some(func(d journal.Device) bool { return Made(d, s.device.UUID, instance) })
 	return len(sharing) > 0, err
 }
 
-// adopt takes over the partition that was made for an earlier share of the same claim,
-// with which it is unmade.
-type adopt struct{ from, to *journal.Device }
+// adoption takes over the partition of an earlier share of the same claim, which destroys it.
+type adoption struct{ from, to *journal.Device }
 
-func (s adopt) do(context.Context, Tools) error {
-	s.to.Partition = s.from.Partition
+func (s adoption) do(context.Context, Tools) error {
+	adopt(s.to, *s.from)
 	return nil
 }
 
-func (adopt) undo(context.Context, Tools) error { return nil }
-
-// ownInstance finds what was made for a recorded device, nil when it is gone. Its MIG device is
-// asked for by its IDs. Where that is not there, there may be an instance without one, which is
-// looked for in the place.
-func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
-	partition := device.Partition
-	there, err := exists(*device, mig)
-	if err != nil {
-		return nil, err
-	}
-	if there {
-		return &gpu.Instance{
-			ID: partition.InstanceID, ProfileID: partition.ProfileID, Start: partition.Start, Size: partition.Size,
-			Devices: []gpu.MIGDevice{{ComputeID: partition.ComputeID, UUID: partition.UUID}},
-		}, nil
-	}
-	instance, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
-	if err != nil || instance == nil || !isInstance(partition, *instance) {
-		return nil, err
-	}
-	return instance, nil
-}
+func (adoption) undo(context.Context, Tools) error { return nil }

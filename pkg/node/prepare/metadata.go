@@ -18,25 +18,25 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// metadataOf are the device metadata files (KEP-5304) of a claim's requests that
-// have partitions, whose UUIDs no slice tells, by the device that brings them
-// into a container. kubeletplugin could write such files too, but only for all
-// claims: every whole GPU would pay for them, and neither a claim that is gone
-// nor a CDI directory that was emptied would be noticed.
+// metadataOf are the device metadata files (KEP-5304) of a claim's requests for partitions,
+// whose UUIDs are in no slice, by the device that brings them into a container.
+// kubeletplugin could write such files too, but only for all claims: every whole GPU would
+// pay for them, and neither a claim that is gone nor an emptied CDI directory would be
+// noticed.
 func metadataOf(record journal.Record, driver string) (map[string][]cdi.File, error) {
 	files := map[string][]cdi.File{}
-	seen := map[string]bool{}
+	done := map[string]bool{}
 	for _, device := range record.Devices {
 		request := resourceclaim.BaseRequestRef(device.Request)
-		if seen[request] {
+		if done[request] {
 			continue
 		}
-		seen[request] = true
-		given := slices.DeleteFunc(slices.Clone(record.Devices), func(d journal.Device) bool { return d.Request != device.Request })
-		if !slices.ContainsFunc(given, func(d journal.Device) bool { return d.DeviceUUID() != d.UUID }) {
+		done[request] = true
+		devices := slices.DeleteFunc(slices.Clone(record.Devices), func(d journal.Device) bool { return d.Request != device.Request })
+		if !slices.ContainsFunc(devices, func(d journal.Device) bool { return d.DeviceUUID() != d.UUID }) {
 			continue
 		}
-		content, err := describeRequest(record, driver, given)
+		content, err := describeRequest(record, driver, devices)
 		if err != nil {
 			return nil, fmt.Errorf("request %q: describe its devices: %w", device.Request, err)
 		}
@@ -44,16 +44,16 @@ func metadataOf(record journal.Record, driver string) (map[string][]cdi.File, er
 		if record.PodClaim != "" {
 			path = metadata.ResourceClaimTemplateFilePath(driver, record.PodClaim, request)
 		}
-		name := nameInClaim(device.Device, device.ShareID)
+		name := nameInClaim(device)
 		files[name] = append(files[name], cdi.File{Name: request, ContainerPath: path, Content: content})
 	}
 	return files, nil
 }
 
 // describeRequest is the content of a request's file.
-func describeRequest(record journal.Record, driver string, given []journal.Device) ([]byte, error) {
-	request := metadatav1beta1.DeviceMetadataRequest{Name: given[0].Request}
-	for _, device := range given {
+func describeRequest(record journal.Record, driver string, devices []journal.Device) ([]byte, error) {
+	request := metadatav1beta1.DeviceMetadataRequest{Name: devices[0].Request}
+	for _, device := range devices {
 		request.Devices = append(request.Devices, metadatav1beta1.Device{
 			Driver: driver, Pool: device.Pool, Name: device.Device, Attributes: attributesOf(device),
 		})
@@ -71,7 +71,7 @@ func describeRequest(record journal.Record, driver string, given []journal.Devic
 	return json.Marshal(described)
 }
 
-// attributesOf has the names that slices use.
+// attributesOf uses the names of attributes in slices.
 func attributesOf(device journal.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	text := func(value string) resourceapi.DeviceAttribute {
 		return resourceapi.DeviceAttribute{StringValue: ptr.To(value)}

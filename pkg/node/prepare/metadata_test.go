@@ -66,8 +66,8 @@ func TestTheMetadataFile(t *testing.T) {
 			r.api.put(claim)
 			devices := prepare(t, p, claim)
 			want := map[string]string{
-				tc.dir + "a/gpu.nvidia.com-metadata.json": fmt.Sprintf("%s: a %s %s", small0, devices[0].Partition.UUID, devices[1].Partition.UUID),
-				tc.dir + "b/gpu.nvidia.com-metadata.json": fmt.Sprintf("%s: b/first %s", big0, devices[2].Partition.UUID),
+				tc.dir + "a/gpu.nvidia.com-metadata.json": fmt.Sprintf("%s: a %s %s", small0, devices[0].PartUUID, devices[1].PartUUID),
+				tc.dir + "b/gpu.nvidia.com-metadata.json": fmt.Sprintf("%s: b/first %s", big0, devices[2].PartUUID),
 			}
 			check := func() {
 				t.Helper()

@@ -8,7 +8,7 @@ var correctionsTotal = metrics.NewCounterVec(&metrics.CounterOpts{
 	StabilityLevel: metrics.ALPHA,
 }, []string{"correction"})
 
-// correction is what Reconcile puts right.
+// correction is something that Reconcile repairs.
 type correction string
 
 const (
@@ -23,7 +23,7 @@ const (
 	claimReleased     correction = "claim-released"
 	// claimPrepared: a claim whose record was lost with its copy was prepared anew.
 	claimPrepared correction = "claim-prepared"
-	// specRestored: a CDI file had vanished. specReplaced: it was another driver's. specWithdrawn: its partition was destroyed by somebody else.
+	// specRestored: a CDI file had vanished. specReplaced: it was another driver's. specWithdrawn: its partition was destroyed behind the plugin's back.
 	// specRemoved: it had no claim.
 	specRestored  correction = "cdi-restored"
 	specReplaced  correction = "cdi-replaced"
@@ -35,7 +35,7 @@ var corrections = []correction{
 	recordRestored, recordRemoved, preparationUndone, claimForgotten, claimReleased, claimPrepared, specRestored, specReplaced, specWithdrawn, specRemoved,
 }
 
-// corrected counts what was done, if it was.
+// corrected counts the correction if it was made.
 func (c correction) corrected(err error) error {
 	if err == nil {
 		correctionsTotal.WithLabelValues(string(c)).Inc()

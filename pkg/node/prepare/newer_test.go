@@ -54,26 +54,30 @@ func TestTheDevicesOfANewerVersionAreHeld(t *testing.T) {
 	}{
 		"in a schema with the same fields": {same, nil, place},
 		"of a shape and with steps that are not known": {func(_, device map[string]any) {
-			device["shape"], device["steps"], device["type"] = map[string]any{"base": "vgpu"}, 7, nil
+			device["form"].(map[string]any)["base"], device["steps"], device["type"] = 5, 7, nil
 		}, nil, place},
 		"of a state that is not known":     {func(record, _ map[string]any) { record["state"] = []int{1} }, nil, place},
 		"of a claim whose name is missing": {func(record, _ map[string]any) { delete(record, "name"); delete(record, "namespace") }, nil, place},
-		"in a place that cannot be read":   {func(_, device map[string]any) { device["partition"] = "first half" }, nil, entire},
-		"in a place without a size":        {func(_, device map[string]any) { device["partition"] = map[string]any{"start": 0} }, nil, entire},
-		"in a place that starts nowhere":   {func(_, device map[string]any) { device["partition"].(map[string]any)["start"] = "0" }, nil, entire},
-		"on a GPU without a UUID":          {func(_, device map[string]any) { delete(device, "uuid") }, nil, all},
-		"on a GPU that cannot be read":     {func(_, device map[string]any) { device["uuid"] = 0 }, nil, all},
-		"in devices that are no list":      {func(record, _ map[string]any) { record["devices"] = "gpu-0" }, nil, all},
-		"in devices that are no objects":   {func(record, _ map[string]any) { record["devices"] = []any{nil} }, nil, all},
-		"without devices":                  {func(record, _ map[string]any) { delete(record, "devices") }, nil, all},
-		"of a boot that is not known":      {func(record, _ map[string]any) { record["bootID"] = 5 }, nil, place},
-		"of another boot":                  {func(record, _ map[string]any) { record["bootID"] = "boot-0" }, nil, nothing},
-		"that it only looks at":            {func(_, device map[string]any) { device["adminAccess"] = true }, nil, nothing},
-		"and may only look at":             {func(_, device map[string]any) { device["adminAccess"] = "perhaps" }, nil, place},
-		"with a checksum that is wrong":    {same, func(file string) string { return strings.Replace(file, "uid-newer", "uid-never", 1) }, all},
-		"in another envelope":              {same, func(string) string { return `{"schemaVersion":99,"sealed":"AAECAw=="}` }, all},
-		"in a file that ends too soon":     {same, func(file string) string { return file[:len(file)-20] }, all},
-		"in a file that is too large":      {func(record, _ map[string]any) { record["later"] = strings.Repeat("x", 80<<10) }, nil, all},
+		"in a place that cannot be read":   {func(_, device map[string]any) { device["form"].(map[string]any)["placement"] = "first half" }, nil, entire},
+		"in a place without a size": {func(_, device map[string]any) {
+			device["form"].(map[string]any)["placement"] = map[string]any{"start": 0}
+		}, nil, entire},
+		"in a place that starts nowhere": {func(_, device map[string]any) {
+			device["form"].(map[string]any)["placement"].(map[string]any)["start"] = "0"
+		}, nil, entire},
+		"on a GPU without a UUID":        {func(_, device map[string]any) { delete(device, "uuid") }, nil, all},
+		"on a GPU that cannot be read":   {func(_, device map[string]any) { device["uuid"] = 0 }, nil, all},
+		"in devices that are no list":    {func(record, _ map[string]any) { record["devices"] = "gpu-0" }, nil, all},
+		"in devices that are no objects": {func(record, _ map[string]any) { record["devices"] = []any{nil} }, nil, all},
+		"without devices":                {func(record, _ map[string]any) { delete(record, "devices") }, nil, all},
+		"of a boot that is not known":    {func(record, _ map[string]any) { record["bootID"] = 5 }, nil, place},
+		"of another boot":                {func(record, _ map[string]any) { record["bootID"] = "boot-0" }, nil, nothing},
+		"that it only looks at":          {func(_, device map[string]any) { device["adminAccess"] = true }, nil, nothing},
+		"and may only look at":           {func(_, device map[string]any) { device["adminAccess"] = "perhaps" }, nil, place},
+		"with a checksum that is wrong":  {same, func(file string) string { return strings.Replace(file, "uid-newer", "uid-never", 1) }, all},
+		"in another envelope":            {same, func(string) string { return `{"schemaVersion":99,"sealed":"AAECAw=="}` }, all},
+		"in a file that ends too soon":   {same, func(file string) string { return file[:len(file)-20] }, all},
+		"in a file that is too large":    {func(record, _ map[string]any) { record["later"] = strings.Repeat("x", 80<<10) }, nil, all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newMIGRig(t)
@@ -92,7 +96,7 @@ func TestTheDevicesOfANewerVersionAreHeld(t *testing.T) {
 				claim := r.allocated("on-"+device, device)
 				_, err := p.Prepare(testContext(t), claim)
 				if held := test.held >= needs; held {
-					fixture.Sentence(t, err, "claim default/on-"+device+" was given a GPU", "uid-newer", "newer version of the plugin", "install that version again")
+					fixture.Sentence(t, err, "claim default/on-"+device, "was given a GPU", "uid-newer", "newer version of the plugin", "install that version again")
 				} else if err != nil && test.held != nothing {
 					t.Errorf("%s: %v", device, err)
 				}
@@ -124,7 +128,7 @@ func TestWhatANewerVersionMayNeedStays(t *testing.T) {
 	newer, older := r.sharing("newer", servedGPU), r.sharing("older", servedGPU)
 	prepare(t, p, newer)
 	prepare(t, p, older)
-	write(t, r.record(newer), newerFile(t, read(t, r.record(newer)), func(_, device map[string]any) { delete(device, "mps") }))
+	write(t, r.record(newer), newerFile(t, read(t, r.record(newer)), func(_, device map[string]any) { delete(device, "steps") }))
 	forgetCopy(t, r.rig, newer)
 	p = r.startShares(t, nil)
 	unprepare(t, p, older)

@@ -4,23 +4,64 @@ import (
 	"fmt"
 	"slices"
 
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// dynamicMIG is the preparation of a MIG partition, which is made for the claim.
+// migDevice is common to all partitions, whoever made them.
+type migDevice struct{}
+
+func (migDevice) intact(device journal.Device, tools Tools) (bool, error) {
+	return exists(device, tools.MIG)
+}
+
+// edits are the GPU's if the claim only looks at a partition that does not exist.
+func (migDevice) edits(device journal.Device, edits Edits) (cdispec.ContainerEdits, error) {
+	if !device.Exists() {
+		return edits.GPU(device.UUID)
+	}
+	return edits.Partition(device.UUID, device.Form.InstanceID, device.Form.ComputeID)
+}
+
+// exists reports whether a MIG device is where its record says. The UUID is no proof that it
+// is the same one: the driver derives it from the place (nvGenerateSmcUuid in gpu_uuid.c of
+// NVIDIA/open-gpu-kernel-modules). So one that was once found gone stays gone.
+func exists(device journal.Device, mig MIG) (bool, error) {
+	if !device.Exists() {
+		return false, nil
+	}
+	uuid, err := mig.DeviceAt(device.UUID, device.Form.InstanceID, device.Form.ComputeID)
+	return err == nil && uuid == device.PartUUID, err
+}
+
+// staticMIG prepares a partition that an administrator has made: there is nothing to do.
+type staticMIG struct{ migDevice }
+
+func (staticMIG) steps() []string { return nil }
+
+// inspect makes sure that the partition is still the published one.
+func (staticMIG) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, tools Tools) (change bool, err error) {
+	there, err := exists(*device, tools.MIG)
+	if err == nil && !there {
+		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.PartUUID, device.Device, device.UUID)
+	}
+	return false, err
+}
+
+// dynamicMIG prepares a MIG partition, which is made for the claim.
 type dynamicMIG struct{ migDevice }
 
-func (dynamicMIG) steps() []journal.Step { return []journal.Step{journal.MakePartition} }
+func (dynamicMIG) steps() []string { return []string{enableMIGStep, makeStep} }
 
-// inspect adopts the partition of another share where there is one. One
-// that somebody has destroyed is made anew.
+// inspect adopts the partition of another share. One that was destroyed is made again.
 func (dynamicMIG) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	for _, sibling := range siblings {
 		if !ours(sibling) {
 			continue
 		}
-		if sibling.Partition.UUID == "" {
+		if !sibling.Exists() {
 			return true, nil // it is made for an earlier request of the same claim
 		}
 		there, err := exists(sibling, tools.MIG)
@@ -28,51 +69,91 @@ func (dynamicMIG) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.
 			return false, err
 		}
 		if there {
-			device.Partition = sibling.Partition
+			adopt(device, sibling)
 			return false, nil
 		}
 	}
 	return !device.AdminAccess, findPlace(device, tools.MIG)
 }
 
-// findPlace finds the place of a partition free. For who only looks at
-// one, it finds the partition that is there, if any.
+// adopt gives a device the partition of another share.
+func adopt(device *journal.Device, from journal.Device) {
+	device.PartUUID = from.PartUUID
+	device.Form.InstanceID, device.Form.ComputeID = from.Form.InstanceID, from.Form.ComputeID
+}
+
+// findPlace makes sure that the place of a partition is free. For admin access, it finds the
+// partition there, if any.
 func findPlace(device *journal.Device, mig MIG) error {
-	partition := &device.Partition
-	found, err := mig.InstanceAt(device.UUID, partition.ProfileID, partition.Start)
+	found, err := mig.InstanceAt(device.UUID, device.Form.ProfileID, device.Form.Start)
 	if err != nil || found == nil {
 		return err
 	}
 	if !device.AdminAccess {
-		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which somebody else has made: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
+		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which Mica did not make: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
 	}
 	if len(found.Devices) > 0 {
-		partition.InstanceID, partition.ComputeID, partition.UUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
+		device.Form.InstanceID, device.Form.ComputeID, device.PartUUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
 	}
 	return nil
 }
 
-// ours reports whether a recorded device is a partition that is made and unmade here.
-func ours(device journal.Device) bool {
-	return device.Shape == gpu.BasePartition && !device.Partition.Foreign && !device.Partition.Gone
+// ours reports whether a recorded device is a partition that is made and destroyed here.
+func ours(device journal.Device) bool { return hasStep(device, makeStep) }
+
+// relinquish records that the plugin has nothing in the place of a partition any more. What
+// is found there later is an administrator's, also with the same UUID.
+func relinquish(device *journal.Device) {
+	device.PartUUID, device.Form.InstanceID, device.Form.ComputeID = "", 0, 0
+	device.Steps = slices.DeleteFunc(slices.Clone(device.Steps), func(s journal.Step) bool { return s.Name == makeStep })
 }
 
-// isInstance reports whether an instance can be a record's partition, on the
-// GPU of the record: by the place, and by the MIG device's UUID once it is known, which differs
-// where it is for another engine. An instance without a device is one that is being made or unmade.
-func isInstance(partition journal.Partition, instance gpu.Instance) bool {
-	if partition.ProfileID != instance.ProfileID || partition.Start != instance.Start {
+// isInstance reports whether an instance on the recorded GPU can be the recorded partition:
+// by the place, and by the MIG device's UUID if it is known, which differs for other engines.
+// An instance without a device is being made or destroyed.
+func isInstance(device journal.Device, instance gpu.Instance) bool {
+	if device.Form.ProfileID != instance.ProfileID || device.Form.Start != instance.Start {
 		return false
 	}
-	return partition.UUID == "" || len(instance.Devices) == 0 ||
-		slices.ContainsFunc(instance.Devices, func(d gpu.MIGDevice) bool { return d.UUID == partition.UUID })
+	return device.PartUUID == "" || len(instance.Devices) == 0 ||
+		slices.ContainsFunc(instance.Devices, func(d gpu.MIGDevice) bool { return d.UUID == device.PartUUID })
 }
 
-// Made tells whether an instance on a GPU was made here for a recorded device of this
-// boot, or may have been. Of a newer version's device, only the place is known.
+// Made reports whether an instance on a GPU was, or may have been, made for a recorded device
+// of this boot. Only the place is known of a newer version's device.
 func Made(device journal.Device, uuid string, instance gpu.Instance) bool {
-	if place := device.Form().Placement; device.Newer && !place.Entire() {
+	if place := device.Form.Placement; device.Newer && !place.Entire() {
 		return device.UUID == uuid && place.Overlaps(gpu.Placement{Start: instance.Start, Size: instance.Size})
 	}
-	return ours(device) && device.UUID == uuid && isInstance(device.Partition, instance)
+	return ours(device) && device.UUID == uuid && isInstance(device, instance)
+}
+
+// Missing reports whether a look at GPUs did not show the partition of a recorded device. A
+// GPU that is not among them has shown nothing.
+func Missing(device journal.Device, gpus []gpu.GPU) bool {
+	i := slices.IndexFunc(gpus, func(g gpu.GPU) bool { return g.UUID == device.UUID })
+	return i >= 0 && ours(device) && device.Exists() &&
+		!slices.ContainsFunc(gpus[i].Instances, func(instance gpu.Instance) bool { return isInstance(device, instance) })
+}
+
+// ownInstance finds the instance that was made for a recorded device, nil if it is gone. It
+// asks for the MIG device by its IDs. Without that device, there may be an instance without
+// one in the place.
+func ownInstance(mig MIG, device *journal.Device) (*gpu.Instance, error) {
+	there, err := exists(*device, mig)
+	if err != nil {
+		return nil, err
+	}
+	place := device.Form.Placement
+	if there {
+		return &gpu.Instance{
+			ID: place.InstanceID, ProfileID: place.ProfileID, Start: place.Start, Size: place.Size,
+			Devices: []gpu.MIGDevice{{ComputeID: place.ComputeID, UUID: device.PartUUID}},
+		}, nil
+	}
+	instance, err := mig.InstanceAt(device.UUID, place.ProfileID, place.Start)
+	if err != nil || instance == nil || !isInstance(*device, *instance) {
+		return nil, err
+	}
+	return instance, nil
 }

@@ -134,11 +134,11 @@ func (r *migRig) expectMIG(t testing.TB, p *Preparer, before []string, claims ..
 	t.Helper()
 	r.expect(t, claims...)
 	want := slices.Clone(before)
-	records, err := p.records(testContext(t))
+	found, err := p.list(testContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, record := range records {
+	for _, record := range found.records {
 		for _, device := range record.Devices {
 			if ours(device) {
 				want = append(want, r.describe(t, device))
@@ -169,8 +169,8 @@ func (r *migRig) describe(t testing.TB, device journal.Device) string {
 		if g.UUID != device.UUID {
 			continue
 		}
-		profile, _ := g.Board.MIG.ProfileByID(device.Partition.ProfileID)
-		return fmt.Sprintf("%d: %s at %d %s", g.Index, profile.Name, device.Partition.Start, device.Partition.UUID)
+		profile, _ := g.Board.MIG.ProfileByID(device.Form.ProfileID)
+		return fmt.Sprintf("%d: %s at %d %s", g.Index, profile.Name, device.Form.Start, device.PartUUID)
 	}
 	t.Fatalf("a record names GPU %s", device.UUID)
 	return ""

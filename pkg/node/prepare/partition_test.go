@@ -35,8 +35,8 @@ func TestPartitionsOfAClaim(t *testing.T) {
 		t.Errorf("got %d instances: %q", got, r.instances())
 	}
 	for i, device := range devices[:3] {
-		if device.Partition.UUID == "" || device.UUID != r.uuid(i/2) {
-			t.Errorf("got %+v of %s", device.Partition, device.UUID)
+		if device.PartUUID == "" || device.UUID != r.uuid(i/2) {
+			t.Errorf("got %+v", device)
 		}
 	}
 	if again := prepare(t, r.startMIG(t, nil), claim); !reflect.DeepEqual(devices, again) {
@@ -59,13 +59,13 @@ func TestTheModeFollowsTheClaims(t *testing.T) {
 	if _, err := p.Prepare(within(t), all); err == nil {
 		t.Error("a whole GPU was prepared beside its partitions")
 	} else {
-		fixture.Sentence(t, err, "claim default/all was given a GPU", "claim default/two (UID uid-two) still holds")
+		fixture.Sentence(t, err, "claim default/all (UID uid-all): it was given a GPU", "claim default/two (UID uid-two) still holds")
 	}
 	unprepare(t, p, two)
 	r.expectMIG(t, p, nil)
 	prepare(t, p, all)
 	_, err := p.Prepare(within(t), one)
-	fixture.Sentence(t, err, "claim default/one was given a GPU", "claim default/all (UID uid-all) still holds")
+	fixture.Sentence(t, err, "claim default/one (UID uid-one): it was given a GPU", "claim default/all (UID uid-all) still holds")
 	r.expectMIG(t, p, nil, all)
 }
 
@@ -88,7 +88,7 @@ func TestOverlappingPartitionsConflict(t *testing.T) {
 	prepare(t, p, old)
 	prepare(t, p, beside)
 	_, err := p.Prepare(within(t), fresh)
-	fixture.Sentence(t, err, "claim default/fresh was given a GPU", "claim default/old (UID uid-old) still holds")
+	fixture.Sentence(t, err, "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds")
 	r.api.remove(old)
 	prepare(t, p, fresh)
 	r.expectMIG(t, p, nil, fresh, beside)
@@ -101,7 +101,7 @@ func TestForeignInstancesAreLeftAlone(t *testing.T) {
 	p := r.startMIG(t, nil)
 	static, dynamic := r.allocated("static", big0), r.allocated("dynamic", small0)
 	devices := prepare(t, p, static)
-	if got := devices[0].Partition; !got.Foreign || got.UUID != state.ComputeInstances[0].UUID {
+	if got := devices[0]; len(got.Steps) > 0 || got.PartUUID != state.ComputeInstances[0].UUID {
 		t.Errorf("got %+v, want %+v", got, state)
 	}
 	prepare(t, p, dynamic)
@@ -122,10 +122,10 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 			r.foreign(t, 0, profile, 4) // made since the plugin has looked
 			before := r.instances()
 			_, err := p.Prepare(within(t), r.allocated("c", small0, big0))
-			fixture.Sentence(t, err, `claim default/c, request "r1"`, r.uuid(0), "somebody else", "destroy it, or delete the pod")
+			fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r1"`, r.uuid(0), "Mica did not make", "destroy it, or delete the pod")
 			r.expectMIG(t, p, before)
 			_, err = p.Prepare(within(t), r.allocated("all", whole0))
-			fixture.Sentence(t, err, `claim default/all, request "r0"`, "gpu-0", "1 MIG instances", "destroy them, or delete the pod")
+			fixture.Sentence(t, err, `claim default/all (UID uid-all): request "r0"`, "gpu-0", "1 MIG instances", "destroy them, or delete the pod")
 			r.expectMIG(t, p, before)
 		})
 	}
@@ -141,7 +141,7 @@ func TestAPlaceThatIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := p.Prepare(within(t), r.allocated("c", small0))
-	fixture.Sentence(t, err, `claim default/c, request "r0"`, r.uuid(0), "somebody else", "delete the pod")
+	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0"`, r.uuid(0), "Mica did not make", "delete the pod")
 	r.expectMIG(t, p, nil)
 }
 
@@ -150,7 +150,7 @@ func TestAProfileThatTheBoardLacks(t *testing.T) {
 	r := newMIGRig(t)
 	p := r.startMIG(t, nil)
 	_, err := p.Prepare(within(t), r.allocated("c", "gpu-0-mig-1g5gb-19-0"))
-	fixture.Sentence(t, err, `claim default/c, request "r0": device gpu-0-mig-1g5gb-19-0 is not on this node`, "and 198 more")
+	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": device gpu-0-mig-1g5gb-19-0 is not on this node`, "and 198 more")
 	r.expectMIG(t, p, nil)
 }
 
@@ -199,12 +199,12 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 						t.Errorf("put right: %q", got)
 					}
 					if p.CDI.Has(claim.UID) {
-						t.Error("the CDI file may lead to somebody else's partition")
+						t.Error("the CDI file may lead to an administrator's partition")
 					}
 					unprepare(t, p, claim)
 				case next == "prepare" && foreign:
 					_, err := p.Prepare(within(t), claim)
-					fixture.Sentence(t, err, "the place of gpu-0-mig-3g40gb-9-4", "somebody else has made")
+					fixture.Sentence(t, err, "the place of gpu-0-mig-3g40gb-9-4", "Mica did not make")
 				case next == "prepare":
 					prepare(t, p, claim)
 					r.expectMIG(t, p, nil, claim)
@@ -237,7 +237,7 @@ func TestAPartitionOutlivesItsCDIFile(t *testing.T) {
 	remove(t, r.spec(claim))
 	r.edits.FailGPU(r.uuid(0), errAway)
 	_, err := p.Prepare(within(t), claim)
-	fixture.Sentence(t, err, `claim default/c, request "r0"`, "connection refused")
+	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0"`, "connection refused")
 	if got := r.instances(); !slices.Equal(got, before) {
 		t.Errorf("got the instances %q, want %q", got, before)
 	}
@@ -258,7 +258,7 @@ func TestAPartitionInUse(t *testing.T) {
 	id := r.machine.Instances(0)[0].ID
 	occupy(t, r, id, true)
 	err := p.Unprepare(shortly(t), claim.UID)
-	fixture.Sentence(t, err, "release claim default/c", `request "r0"`, "compute instance 0", r.uuid(0), "end the processes that still use it", "kubelet tries again")
+	fixture.Sentence(t, err, "claim default/c", `request "r0"`, "compute instance 0", r.uuid(0), "end the processes that still use it", "kubelet tries again")
 	_, err = p.Prepare(within(t), r.allocated("next", whole0))
 	fixture.Sentence(t, err, "claim default/c (UID uid-c) still holds")
 	// Kubelet tries again, and the process ends meanwhile.
@@ -291,7 +291,7 @@ func TestAPartitionInUseLeavesTheGPUToOthers(t *testing.T) {
 		if err := p.Unprepare(soon, neighbour.UID); err != nil {
 			t.Error(err)
 		}
-		fixture.Sentence(t, <-done, "release claim default/c", `request "r0"`, "end the processes that still use it")
+		fixture.Sentence(t, <-done, "claim default/c", `request "r0"`, "end the processes that still use it")
 		occupy(t, r, id, false)
 		unprepare(t, p, claim)
 		r.expectMIG(t, p, nil)
@@ -332,7 +332,7 @@ func TestAPartitionOnALostGPU(t *testing.T) {
 			}
 			r.api.remove(claim)
 			_, err = p.Prepare(within(t), next)
-			fixture.Sentence(t, err, "release claim default/c", r.uuid(0), "reset or replace it")
+			fixture.Sentence(t, err, "claim default/c", r.uuid(0), "reset or replace it")
 			unprepare(t, p, next)
 			if err := back(); err != nil {
 				t.Fatal(err)
@@ -357,7 +357,7 @@ func TestAPartitionInUseBesideALostGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "release claim default/c", `request "r0"`, "end the processes that still use it")
+		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "claim default/c", `request "r0"`, "end the processes that still use it")
 	})
 }
 
@@ -392,7 +392,7 @@ func TestReconcileLeavesWhatIsInUse(t *testing.T) {
 				}
 				select {
 				case err := <-reconciled:
-					fixture.Sentence(t, err, "release claim default/busy", "end the processes that still use it")
+					fixture.Sentence(t, err, "claim default/busy", "end the processes that still use it")
 				case <-time.After(2 * takeOverLimit):
 					occupy(t, r, id, false)
 					t.Fatal("Reconcile waits for the process to end")
@@ -412,45 +412,6 @@ func occupy(t *testing.T, r *migRig, instance int, inUse bool) {
 	}
 }
 
-// After a reboot nothing is there, and nothing is touched.
-func TestPartitionsDoNotSurviveAReboot(t *testing.T) {
-	r := newMIGRig(t)
-	gone, kept := r.allocated("gone", small0), r.allocated("kept", big0, elsewhere)
-	p := r.startMIG(t, nil)
-	prepare(t, p, gone)
-	prepare(t, p, kept)
-	if err := r.machine.Reboot(); err != nil {
-		t.Fatal(err)
-	}
-	r.boot = "boot-2"
-	r.foreign(t, 0, "1g.10gb", 0) // where a claim of the last boot had one
-	before := r.instances()
-	p = r.startMIG(t, nil)
-	reconcile(t, p)
-	r.expectMIG(t, p, before)
-	prepare(t, p, kept)
-	unprepare(t, p, gone)
-	r.expectMIG(t, p, before, kept)
-}
-
-func TestClaimsThatWereDeletedMeanwhile(t *testing.T) {
-	r := newMIGRig(t)
-	gone, kept := r.allocated("gone", small0), r.allocated("kept", big0)
-	p := r.startMIG(t, nil)
-	prepare(t, p, gone)
-	prepare(t, p, kept)
-	r.api.remove(gone)
-	p = r.startMIG(t, nil)
-	r.api.fail(errAway)
-	if err := p.Reconcile(testContext(t)); !errors.Is(err, errAway) {
-		t.Errorf("got %v, want %v", err, errAway)
-	}
-	r.expectMIG(t, p, nil, gone, kept)
-	r.api.fail(nil)
-	reconcile(t, p)
-	r.expectMIG(t, p, nil, kept)
-}
-
 // While there is no driver, nothing that it would have to undo is forgotten.
 func TestWithoutADriverEffectsAreRemembered(t *testing.T) {
 	r := newMIGRig(t)
@@ -458,7 +419,7 @@ func TestWithoutADriverEffectsAreRemembered(t *testing.T) {
 	prepare(t, r.startMIG(t, nil), claim)
 	p := r.start(t)
 	p.node.Store(nil)
-	fixture.Sentence(t, p.Unprepare(testContext(t), claim.UID), "release claim default/c", "the NVIDIA driver on this node does not answer yet")
+	fixture.Sentence(t, p.Unprepare(testContext(t), claim.UID), "claim default/c", "the NVIDIA driver on this node does not answer yet")
 	reconcile(t, p)
 	if got := uids(t, r.claimsDir()); len(got) != 1 {
 		t.Errorf("records of %q", got)
@@ -502,8 +463,8 @@ func TestAdminAccessToPartitions(t *testing.T) {
 	admin := fixture.Claim("admin", fixture.AdminResult("look", small0), fixture.AdminResult("look", big0), fixture.AdminResult("look", whole0))
 	r.api.put(admin)
 	devices := prepare(t, p, admin)
-	if devices[0].Partition.UUID == "" || devices[1].Partition.UUID != "" {
-		t.Errorf("got %+v and %+v", devices[0].Partition, devices[1].Partition)
+	if devices[0].PartUUID == "" || devices[1].PartUUID != "" {
+		t.Errorf("got %+v and %+v", devices[0], devices[1])
 	}
 	r.expectMIG(t, p, nil, holder, admin)
 	unprepare(t, p, admin)
@@ -533,7 +494,7 @@ func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 	}
 }
 
-// What somebody else makes in the place of a partition that was never made, or
+// What an administrator makes in the place of a partition that was never made, or
 // that was undone, is left alone, however the rest of its claim is undone.
 func TestAPlaceIsGivenUpAsSoonAsItIsFree(t *testing.T) {
 	const smallProfile, bigProfile = 19, 9
@@ -581,14 +542,14 @@ func TestAPlaceIsGivenUpAsSoonAsItIsFree(t *testing.T) {
 				switch next {
 				case "unprepare":
 					unprepare(t, p, claim)
-				case "prepare": // with what somebody else has made, which is offered now
+				case "prepare": // with what an administrator has made, which is offered now
 					prepare(t, p, claim)
 					unprepare(t, p, claim)
 				}
 				reconcile(t, p)
 				got := r.machine.Instances(0)
 				if len(got) != 1 || got[0].Profile != "3g.40gb" || len(got[0].ComputeInstances) != 1 {
-					t.Errorf("got the instances %+v, want somebody else's alone", got)
+					t.Errorf("got the instances %+v, want an administrator's alone", got)
 				}
 				r.expect(t)
 			})
@@ -626,7 +587,7 @@ func TestQuestionsAreRepeated(t *testing.T) {
 					}
 					synctest.Test(t, func(t *testing.T) {
 						_, err := p.Prepare(within(t), claim)
-						fixture.Sentence(t, err, append(want, `claim default/c, request "r0"`)...)
+						fixture.Sentence(t, err, append(want, `claim default/c (UID uid-c): request "r0"`)...)
 					})
 					if err := r.machine.Clear(); err != nil {
 						t.Fatal(err)
@@ -678,19 +639,19 @@ func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", small0, big0)
 	devices := prepare(t, p, claim)
-	small, big := devices[0].Partition, devices[1].Partition
-	occupy(t, r, small.InstanceID, true)
+	small, big := devices[0], devices[1]
+	occupy(t, r, small.Form.InstanceID, true)
 	synctest.Test(t, func(t *testing.T) {
-		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "release claim default/c", "end the processes")
+		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "claim default/c", "end the processes")
 	})
-	id, err := r.library.CreateInstance(r.uuid(0), big.ProfileID, big.Start, big.Size) // nvidia-smi mig -cgi without -C
+	id, err := r.library.CreateInstance(r.uuid(0), big.Form.ProfileID, big.Form.Start, big.Form.Size) // nvidia-smi mig -cgi without -C
 	if err != nil {
 		t.Fatal(err)
 	}
-	occupy(t, r, small.InstanceID, false)
+	occupy(t, r, small.Form.InstanceID, false)
 	unprepare(t, p, claim)
 	if got := r.machine.Instances(0); len(got) != 1 || got[0].ID != id {
-		t.Errorf("got the instances %+v, want somebody else's alone", got)
+		t.Errorf("got the instances %+v, want an administrator's alone", got)
 	}
 	r.expect(t)
 }

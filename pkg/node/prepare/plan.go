@@ -1,15 +1,21 @@
 package prepare
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// plan says what is to be done for a claim, as the record of it that will be kept.
+// plan returns the record of the claim as it will be once the claim is prepared.
 func (p *Preparer) plan(claim *resourceapi.ResourceClaim, pool Pool) (journal.Record, error) {
 	assignments, err := assign(claim, pool)
 	if err != nil {
@@ -26,67 +32,219 @@ func (p *Preparer) plan(claim *resourceapi.ResourceClaim, pool Pool) (journal.Re
 	for _, assignment := range assignments {
 		device, err := assignment.record(pool)
 		if err != nil {
-			return journal.Record{}, fmt.Errorf("claim %s, request %q: device %s: %w", identify(claim), assignment.Request, assignment.Shape.Name(), err)
+			return journal.Record{}, fmt.Errorf("request %q: device %s: %w", assignment.Request, assignment.Shape.Name(), err)
 		}
-		device.CDIDeviceIDs = []string{p.CDI.DeviceID(claim.UID, nameInClaim(device.Device, device.ShareID))}
+		device.CDIDeviceIDs = []string{p.CDI.DeviceID(claim.UID, nameInClaim(device))}
 		record.Devices = append(record.Devices, device)
 	}
 	return record, nil
 }
 
+// nameInClaim distinguishes the devices of a claim, which can have several shares of one.
+func nameInClaim(device journal.Device) string {
+	if device.ShareID == "" {
+		return device.Device
+	}
+	return device.Device + "-" + device.ShareID
+}
+
+// recordsAllocation reports whether the record has exactly the devices that the claim has
+// here now: a claim that was released and allocated again can have others, or more.
+func (p *Preparer) recordsAllocation(record journal.Record, claim *resourceapi.ResourceClaim) bool {
+	return len(record.Devices) > 0 && slices.EqualFunc(p.results(claim), record.Devices, func(r resourceapi.DeviceRequestAllocationResult, d journal.Device) bool {
+		return r.Request == d.Request && r.Pool == d.Pool && r.Device == d.Device && string(ptr.Deref(r.ShareID, "")) == d.ShareID
+	})
+}
+
+// results are those of a claim that are prepared here, in their order.
+func (p *Preparer) results(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	if claim.Status.Allocation == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(claim.Status.Allocation.Devices.Results), func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return r.Driver != p.Driver || r.Pool != p.Pool
+	})
+}
+
+// Assignment is one allocation result: a device for a request.
+type Assignment struct {
+	// Request is the request's name, or request/alternative.
+	Request string
+	Shape   gpu.Shape
+	// Admin results look at a device without holding it.
+	Admin   bool
+	ShareID types.UID
+	// Part is the claim's part of the device's time.
+	Part float64
+	// Interval is the time-slice that the GPU must have, empty for any.
+	Interval gpu.Interval
+	// Client is set if the claim's processes are clients of an MPS daemon.
+	Client client
+}
+
+// assign reads a claim's allocation, without the results of other drivers. Every error names
+// the request or configuration at fault.
+func assign(claim *resourceapi.ResourceClaim, pool Pool) ([]Assignment, error) {
+	if pool.Withheld != nil {
+		return nil, pool.Withheld
+	}
+	if claim.Status.Allocation == nil {
+		return nil, errors.New("the claim is not allocated: it can only be prepared after the scheduler has placed a pod that uses it")
+	}
+	devices := claim.Status.Allocation.Devices
+	var assignments []Assignment
+	for _, result := range devices.Results {
+		if result.Driver != pool.Driver {
+			continue
+		}
+		assignment, err := assignmentOf(result, pool)
+		if err != nil {
+			return nil, fmt.Errorf("request %q: %w", result.Request, err)
+		}
+		assignments = append(assignments, assignment)
+	}
+	if len(assignments) == 0 {
+		return nil, fmt.Errorf("the claim has no device of driver %s", pool.Driver)
+	}
+	if err := configure(claim.UID, devices.Config, pool.Driver, assignments); err != nil {
+		return nil, err
+	}
+	return assignments, checkDaemons(assignments)
+}
+
+func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (Assignment, error) {
+	if result.Pool != pool.Name {
+		return Assignment{}, fmt.Errorf("device %s was allocated from pool %q, but this node's pool is %q: delete the pod so that it is scheduled again", result.Device, result.Pool, pool.Name)
+	}
+	shape, offered := pool.Shapes[result.Device]
+	if !offered && pool.InUse != "" {
+		return Assignment{}, fmt.Errorf("device %s is not offered by this node: %s", result.Device, pool.InUse)
+	}
+	if !offered {
+		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
+	}
+	assignment := Assignment{
+		Request: result.Request,
+		Shape:   shape,
+		Admin:   ptr.Deref(result.AdminAccess, false),
+		ShareID: ptr.Deref(result.ShareID, ""),
+		Part:    1,
+	}
+	assignment.takeShare(result, pool.Driver)
+	return assignment, nil
+}
+
+// takeShare reads how the claim's share of a device is used, and how much of it the
+// scheduler has given to the claim.
+func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult, driver string) {
+	form := a.Shape.Form()
+	if a.Admin || form.Shares == 0 {
+		return
+	}
+	if form.Entire() && form.Interval != gpu.DefaultInterval {
+		a.Interval = form.Interval
+	}
+	if !form.Served() {
+		a.Part = float64(max(1, consumed(result, driver, gpu.CapacityShares))) / float64(form.Shares)
+		return
+	}
+	a.Client = client{
+		Daemon:      a.Shape.Name(),
+		MemoryBytes: uint64(consumed(result, driver, gpu.CapacityMemory)),
+		Cores:       int(consumed(result, driver, gpu.CapacityCores)),
+		MultiUser:   true, // claims of a namespace do not know each other's users
+	}
+	if a.Client.Cores > 0 {
+		a.Part = float64(a.Client.Cores) / 100
+	}
+}
+
+// consumed is how much of a capacity a result has, 0 if it does not say. The scheduler
+// copies the slice's name, which may be qualified by the driver's.
+func consumed(result resourceapi.DeviceRequestAllocationResult, driver, capacity string) int64 {
+	for _, name := range []string{capacity, driver + "/" + capacity} {
+		if quantity, found := result.ConsumedCapacity[resourceapi.QualifiedName(name)]; found {
+			return max(0, quantity.Value())
+		}
+	}
+	return 0
+}
+
+// served reports whether the claim's processes are clients of an MPS daemon.
+func (a Assignment) served() bool { return a.Client.Daemon != "" }
+
+// shared reports whether other claims may have shares of the device.
+func (a Assignment) shared() bool { return a.Shape.Form().Shares > 0 }
+
+// isOf reports whether a configuration's request reference means this assignment: the
+// request, or one of its alternatives.
+func (a Assignment) isOf(reference string) bool {
+	return reference == a.Request || reference == resourceclaim.BaseRequestRef(a.Request)
+}
+
+// checkDaemons refuses what no container can use: MPS reads its daemon and a client's limits
+// from the environment, so a container can have one of each.
+func checkDaemons(assignments []Assignment) error {
+	for i, a := range assignments {
+		for _, b := range assignments[:i] {
+			if a.Admin || b.Admin || a.Request != b.Request || !a.served() && !b.served() {
+				continue
+			}
+			if !a.shared() && !b.shared() && a.Client.Daemon == b.Client.Daemon {
+				continue
+			}
+			return fmt.Errorf("request %q: it was given %s and %s, but a container can be the client of one MPS daemon only, with one share: ask for each in a request of its own, and use them in different containers",
+				a.Request, b.Shape.Name(), a.Shape.Name())
+		}
+	}
+	return nil
+}
+
 // record is what will be remembered of the device.
 func (a Assignment) record(pool Pool) (journal.Device, error) {
-	steps, err := a.steps()
-	form := a.Shape.Form()
-	return journal.Device{
+	device := journal.Device{
 		Request:     a.Request,
 		Pool:        pool.Name,
 		Device:      a.Shape.Name(),
 		UUID:        a.Shape.Physical().UUID,
 		AdminAccess: a.Admin,
 		ShareID:     string(a.ShareID),
-		Shape:       form.Base,
+		Form:        a.Shape.Form(),
 		Type:        a.Shape.Type(),
-		Partition:   a.partition(),
-		Shares:      form.Shares,
-		Sharing:     form.Sharing,
-		Interval:    string(a.Interval),
-		MPS:         a.MPS,
-		Steps:       steps,
-	}, err
+		Part:        a.Part,
+	}
+	if uuid := a.Shape.UUID(); uuid != device.UUID {
+		device.PartUUID = uuid
+	}
+	var err error
+	device.Steps, err = a.steps()
+	return device, err
 }
 
-// partition is what a record says of the shape's partition, zero for an entire GPU. What
-// exists already, or is only looked at, is never ours.
-func (a Assignment) partition() journal.Partition {
-	form := a.Shape.Form()
-	if form.Entire() {
-		return journal.Partition{}
-	}
-	uuid := a.Shape.UUID()
-	return journal.Partition{
-		ProfileID: form.ProfileID, Start: form.Start, Size: form.Size, Foreign: a.Admin || uuid != "",
-		UUID: uuid, InstanceID: form.InstanceID, ComputeID: form.ComputeID,
-	}
-}
-
-// steps are what the preparation does: what the shape takes, and then what its sharing
-// takes. Who only looks at a device changes nothing.
+// steps are those of the shape, then those of its sharing. Admin access changes nothing.
 func (a Assignment) steps() ([]journal.Step, error) {
 	form := a.Shape.Form()
 	shape, err := preparationOf(form.Base)
 	if err != nil || a.Admin {
 		return nil, err
 	}
-	steps := slices.Clone(shape.steps())
+	var steps []journal.Step
+	for _, name := range shape.steps() {
+		steps = append(steps, journal.Step{Name: name})
+	}
+	add := func(name string, data any) {
+		encoded, encodeErr := json.Marshal(data)
+		err = errors.Join(err, encodeErr)
+		steps = append(steps, journal.Step{Name: name, Data: encoded})
+	}
 	if a.Interval != "" {
-		steps = append(steps, journal.SetTimeSlice)
+		add(setTimeSlice, timeSlice{a.Interval})
 	}
 	if a.served() && form.Entire() {
-		steps = append(steps, journal.SetComputeMode)
+		add(setComputeMode, computeMode{})
 	}
 	if a.served() {
-		steps = append(steps, journal.RunDaemon)
+		add(runDaemon, a.Client)
 	}
-	return steps, nil
+	return steps, err
 }

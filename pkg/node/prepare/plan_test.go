@@ -71,8 +71,8 @@ func TestPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if claim := claimIn(record); claim.String() != "default/c" || claim.UID != "uid-c" {
-				t.Errorf("the plan is for claim %s (%s)", claim, claim.UID)
+			if claim := nameOf(record); claim.String() != "default/c" || record.ClaimUID != "uid-c" {
+				t.Errorf("the plan is for claim %s (%s)", claim, record.ClaimUID)
 			}
 			var got []string
 			for _, d := range record.Devices {
@@ -107,15 +107,15 @@ func TestARefusedPlanSaysWhy(t *testing.T) {
 	}{
 		"a claim that is not allocated": {
 			claim: unallocated, pool: pool(),
-			want: []string{"claim default/c is not allocated", "after the scheduler has placed a pod"},
+			want: []string{"the claim is not allocated", "after the scheduler has placed a pod"},
 		},
 		"another node's pool": {
 			claim: fixture.Claim("c", elsewhere), pool: pool(),
-			want: []string{`claim default/c, request "r": device gpu-0 was allocated from pool "node-b"`, `this node's pool is "node-a"`, "delete the pod so that it is scheduled again"},
+			want: []string{`request "r": device gpu-0 was allocated from pool "node-b"`, `this node's pool is "node-a"`, "delete the pod so that it is scheduled again"},
 		},
 		"a device that is not there": {
 			claim: fixture.Claim("c", fixture.Result("r", "gpu-0"), fixture.Result("s", "gpu-9")), pool: pool(),
-			want: []string{`claim default/c, request "s": device gpu-9 is not on this node, which offers gpu-0, gpu-1`, "if its GPU was lost, repair it; else delete the pod"},
+			want: []string{`request "s": device gpu-9 is not on this node, which offers gpu-0, gpu-1`, "if its GPU was lost, repair it; else delete the pod"},
 		},
 		"any device of a node without GPUs": {
 			claim: fixture.Claim("c", fixture.Result("r", "gpu-0")), pool: NewPool(fixture.Driver, fixture.NodeName, nil),
@@ -123,7 +123,7 @@ func TestARefusedPlanSaysWhy(t *testing.T) {
 		},
 		"a claim of other drivers alone": {
 			claim: fixture.Claim("c", resourceapi.DeviceRequestAllocationResult{Request: "nic", Driver: "nic.example.com"}), pool: pool(),
-			want: []string{"claim default/c has no device of driver gpu.nvidia.com"},
+			want: []string{"the claim has no device of driver gpu.nvidia.com"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

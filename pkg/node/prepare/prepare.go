@@ -7,6 +7,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
@@ -14,25 +15,36 @@ import (
 
 var errNoDriver = errors.New("the NVIDIA driver on this node does not answer yet, so no GPU can be prepared: see the log of this plugin for the reason; kubelet tries again")
 
-// Prepare makes the claim's devices usable by containers and returns them in
-// the order of the allocation. Calling it again for a prepared claim returns
-// the same devices and restores what is missing.
+// Prepare makes the claim's devices usable by containers and returns them in the order of
+// the allocation. Called again for a prepared claim, it returns the same devices and
+// restores what is missing.
 //
-// kubelet knows a plugin before it has looked at its GPUs. A claim that comes then waits for that, startPatience
-// at most.
+// kubelet knows a plugin before the plugin has looked at its GPUs. A claim that comes
+// earlier waits up to startPatience.
 func (p *Preparer) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
-	devices, err := p.prepareOnce(ctx, claim)
+	devices, err := p.lockAndPrepare(ctx, claim)
 	if errors.Is(err, errNoDriver) && p.awaitLook(ctx) {
-		return p.prepareOnce(ctx, claim)
+		devices, err = p.lockAndPrepare(ctx, claim)
 	}
-	return devices, err
+	return devices, named(claim.Namespace, claim.Name, claim.UID, err)
 }
 
-// startPatience is how long a claim waits for the first look, to be prepared or taken back. It is shorter than the
-// 60 to 90 seconds after which kubelet tries again a claim that was refused.
+// named names the claim in an error. Only the entrances of the package call it.
+func named(namespace, name string, uid types.UID, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case name == "": // its record was lost, or never there
+		return fmt.Errorf("claim %s: %w", uid, err)
+	}
+	return fmt.Errorf("claim %s/%s (UID %s): %w", namespace, name, uid, err)
+}
+
+// startPatience is how long a claim waits for the first look at the GPUs. It is shorter than
+// the 60 to 90 seconds after which kubelet tries a refused claim again.
 const startPatience = 5 * time.Second
 
-// awaitLook waits for the first look at the GPUs, and tells whether there is a driver.
+// awaitLook waits for the first look at the GPUs, and reports whether there is a driver.
 func (p *Preparer) awaitLook(ctx context.Context) bool {
 	select {
 	case <-p.looked:
@@ -42,40 +54,42 @@ func (p *Preparer) awaitLook(ctx context.Context) bool {
 	return p.node.Load() != nil
 }
 
-func (p *Preparer) prepareOnce(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
+func (p *Preparer) lockAndPrepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	timer := p.timer("prepare")
 	unlock, err := p.Locks.Lock(ctx, claimKey(claim.UID))
 	if err != nil {
-		return nil, fmt.Errorf("claim %s: %w", identify(claim), err)
+		return nil, err
 	}
 	defer unlock()
 	timer.phase(ctx, "lock-claim")
 	p.gone.forget(claim.UID) // kubelet would not ask for it
-	return p.prepareLocked(ctx, timer, claim)
+	return p.prepare(ctx, timer, claim)
 }
 
-// prepareLocked is Prepare for callers that hold the claim's lock.
-func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
+// prepare is Prepare for callers that hold the claim's lock.
+func (p *Preparer) prepare(ctx context.Context, timer *phaseTimer, claim *resourceapi.ResourceClaim) ([]journal.Device, error) {
 	before, err := p.recorded(ctx, claim.UID)
 	if err != nil {
-		return nil, fmt.Errorf("claim %s: %w", identify(claim), err)
+		return nil, err
 	}
-	if devices, done, err := p.prepared(ctx, before, claim); done || err != nil {
-		return devices, err
+	if p.current(before) && p.recordsAllocation(before, claim) {
+		if intact, err := p.restore(ctx, before); intact || err != nil {
+			return before.Devices, err
+		}
 	}
 	node := p.node.Load()
 	if node == nil {
-		return nil, fmt.Errorf("claim %s: %w", identify(claim), errNoDriver)
+		return nil, errNoDriver
 	}
 	record, err := p.plan(claim, node.Pool)
 	if err != nil {
 		return nil, err
 	}
-	// What an earlier attempt or allocation has left is no base to build on, and
-	// neither is the copy of its record.
+	// What an earlier attempt or allocation has left is no base to build on, and neither
+	// is the copy of its record.
 	if p.hasEffects(before) {
-		if err := p.release(ctx, claim.UID); err != nil {
-			return nil, fmt.Errorf("claim %s: undo what an earlier attempt has left: %w", identify(claim), err)
+		if err := p.release(ctx, before); err != nil {
+			return nil, fmt.Errorf("undo what an earlier attempt has left: %w", err)
 		}
 	}
 	others, release, err := p.hold(ctx, record)
@@ -92,40 +106,32 @@ func (p *Preparer) prepareLocked(ctx context.Context, timer *phaseTimer, claim *
 	return record.Devices, nil
 }
 
-// prepared answers for a claim that is prepared already, after making sure
-// that its partitions, its daemons and its CDI specification are still there. Anything
-// doubtful, such as a record from before a reboot, is prepared anew.
-func (p *Preparer) prepared(ctx context.Context, record journal.Record, claim *resourceapi.ResourceClaim) (devices []journal.Device, done bool, err error) {
-	if !p.current(record) || !p.recordsAllocation(record, claim) {
-		return nil, false, nil
-	}
-	if intact, err := p.intact(ctx, record); err != nil || !intact {
-		return nil, false, err
-	}
+// restore makes sure that a prepared claim still has its partitions, modes, daemons and CDI
+// file. If it is not intact, the claim is prepared again.
+func (p *Preparer) restore(ctx context.Context, record journal.Record) (intact bool, err error) {
 	node := p.node.Load()
-	if node != nil {
-		if err := p.keepModes(ctx, record, node); err != nil {
-			return nil, false, err
-		}
-		if err := p.serve(ctx, &record, node); err != nil {
-			return nil, false, err
-		}
-	}
-	fits, err := p.specFits(identify(claim), node)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "A claim keeps its CDI file")
-	}
-	if fits {
-		return record.Devices, true, nil
+	if intact, err := p.intact(ctx, record, node); err != nil || !intact {
+		return false, err
 	}
 	if node == nil {
-		return nil, false, nil
+		return p.CDI.Has(types.UID(record.ClaimUID)), nil
 	}
-	if err := p.writeSpec(record, node); err != nil {
-		if p.hasEffects(record) {
-			return nil, false, err // preparing anew would destroy a partition that is in use
-		}
-		return nil, false, nil
+	if err := p.keepModes(ctx, record, node); err != nil {
+		return false, err
 	}
-	return record.Devices, true, nil
+	if err := p.serve(ctx, &record, node); err != nil {
+		return false, err
+	}
+	fits, err := p.specFits(record, node)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot compare a claim's CDI file with the NVIDIA driver; keeping the file", "claim", klog.KRef(record.Namespace, record.Name))
+	}
+	if fits {
+		return true, nil
+	}
+	err = p.writeSpec(record, node)
+	if err != nil && !p.hasEffects(record) {
+		return false, nil // else preparing again would destroy a partition in use
+	}
+	return err == nil, err
 }

@@ -1,15 +1,16 @@
-// Package prepare turns an allocated claim into what its containers need, and
-// takes it back. It owns the order of effects, so that a crash at any point
-// leaves a state from which the next start recovers. It never publishes
-// devices and never talks to kubelet.
+// Package prepare turns an allocated claim into what its containers need, and takes it
+// back. It owns the order of effects: after a crash at any point, the next start recovers.
+// It never publishes devices and never talks to kubelet.
 //
-// It reads from the top: Prepare (prepare.go) makes a plan of the claim (plan.go, with
-// assignment.go for a result and config.go and sharing.go for opaque configurations),
-// holds the GPUs (hold.go), carries the plan out (transaction.go, inspect.go; work.go
-// makes steps of what the record names) and publishes the result to the runtime
-// (publish.go). How a shape is prepared is in preparation.go, with a file for each base;
-// how a device is shared is in timeslice.go and mps.go. Unprepare (unprepare.go) undoes
-// what the record names, and Reconcile (recovery.go) what nobody asked to be undone.
+// Prepare (prepare.go) plans the claim (plan.go; config.go and sharing.go for opaque
+// configurations), holds the GPUs (hold.go), does the steps (transaction.go, step.go) and
+// publishes the result to the runtime (publish.go). shape.go has the table of shapes and
+// steps, with a file for each: whole.go, partition.go, makepartition.go, timeslice.go and
+// mps.go. Unprepare (unprepare.go) undoes the recorded steps, and Reconcile (recovery.go)
+// those of claims that are gone. The ledger (ledger.go) keeps the records.
+//
+// Only Prepare, Unprepare and Reconcile name the claim in an error. Errors below them name
+// the request and the device.
 package prepare
 
 import (
@@ -20,45 +21,28 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/journal"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-// Claims reads claims from the API server. A claim that does not exist is an
-// error for which apierrors.IsNotFound holds.
+// Claims reads claims from the API server. For a claim that does not exist,
+// apierrors.IsNotFound holds for the error.
 type Claims interface {
 	Get(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error)
 }
 
-// Edits tells what a container needs to use GPUs.
-type Edits interface {
-	Common() (cdispec.ContainerEdits, error)
-	GPU(uuid string) (cdispec.ContainerEdits, error)
-	// Partition is a MIG device, named by its GPU and NVML's IDs.
-	Partition(uuid string, instance, compute int) (cdispec.ContainerEdits, error)
-	// Fit reports whether a specification that was made of these is still what containers need.
-	Fit(written cdispec.Spec) (bool, error)
-}
-
-// Locks serialises work on a key among goroutines and among processes: during
-// a rolling update, two plugins serve one node.
+// Locks serializes work on a key among goroutines and among processes: during a rolling
+// update, two plugins serve one node.
 type Locks interface {
 	Lock(ctx context.Context, keys ...string) (unlock func(), err error)
 }
 
-// Phases records how long a part of an operation took.
+// Phases records the duration of a part of an operation.
 type Phases interface {
 	ObservePhase(operation, phase string, duration time.Duration)
-}
-
-// Node is what the driver knows of its node at one time.
-type Node struct {
-	Pool  Pool
-	Edits Edits
-	Tools
 }
 
 // Options are what a Preparer works with. All fields are required.
@@ -70,22 +54,23 @@ type Options struct {
 	Phases  Phases
 	// Driver and Pool select the results of a claim that are prepared here.
 	Driver, Pool string
-	// BootID tells records of this boot from those of an earlier one, whose
+	// BootID distinguishes records of this boot from those of an earlier one, whose
 	// containers and CDI files are gone.
 	BootID string
-	// ReleaseWait is how long a claim waits for kubelet to release a GPU that
-	// another claim still holds.
+	// ReleaseWait is how long a claim waits for kubelet to release a GPU that another
+	// claim still holds.
 	ReleaseWait time.Duration
-	// GoneWait is how long Reconcile leaves a claim that is gone to kubelet,
-	// which may still be stopping its containers. Longer than ReleaseWait, it leaves
-	// the decision to the claim that needs the GPU.
+	// GoneWait is how long Reconcile leaves a claim that is gone to kubelet, which may
+	// still be stopping its containers. It is longer than ReleaseWait, so that a claim
+	// that needs the GPU decides first.
 	GoneWait time.Duration
 }
 
-// Preparer prepares and unprepares claims. It is safe for concurrent use: work
-// on different claims and GPUs runs in parallel.
+// Preparer prepares and unprepares claims. It is safe for concurrent use: work on
+// different claims and GPUs runs in parallel.
 type Preparer struct {
 	Options
+	ledger
 	node atomic.Pointer[Node]
 	gone gone
 	// noDriver is set while the node is known to have no driver.
@@ -93,13 +78,12 @@ type Preparer struct {
 	// looked is closed by the first SetNode or NoDriver.
 	looked   chan struct{}
 	lookOnce sync.Once
-	// damaged holds a token when a record was found unusable.
-	damaged chan struct{}
 }
 
 // New returns a Preparer that refuses claims until SetNode is called.
 func New(options Options) *Preparer {
-	return &Preparer{Options: options, looked: make(chan struct{}), damaged: make(chan struct{}, 1)}
+	ledger := ledger{options.Journal, options.CDI, options.BootID, wake.New()}
+	return &Preparer{Options: options, ledger: ledger, looked: make(chan struct{})}
 }
 
 // SetNode replaces what the node offers.
@@ -108,15 +92,15 @@ func (p *Preparer) SetNode(node Node) {
 	p.lookOnce.Do(func() { close(p.looked) })
 }
 
-// NoDriver tells that the NVIDIA driver was looked for and that none works: until SetNode,
-// pods end without it.
+// NoDriver records that no NVIDIA driver works on the node: until SetNode, pods end
+// without it.
 func (p *Preparer) NoDriver() {
 	p.noDriver.Store(true)
 	p.lookOnce.Do(func() { close(p.looked) })
 }
 
-// Damaged tells that a record was found unusable: Reconcile has to put it back, or
-// to prepare its claim anew, which nothing else guards the GPUs of until then.
+// Damaged receives a token when a record was found unusable. Reconcile then restores the
+// record or prepares its claim again; until it does, nothing else guards the claim's GPUs.
 func (p *Preparer) Damaged() <-chan struct{} { return p.damaged }
 
 // readLimit bounds one question to the API server.

@@ -15,7 +15,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -42,15 +41,6 @@ func TestPrepareReturnsDevicesInOrder(t *testing.T) {
 	r.expect(t, claim)
 }
 
-func TestPrepareKeepsTheShareID(t *testing.T) {
-	r := newRig(t)
-	claim := r.claim("c", 1)
-	claim.Status.Allocation.Devices.Results[0].ShareID = &claim.UID
-	if devices := prepare(t, r.start(t), claim); devices[0].ShareID != string(claim.UID) {
-		t.Errorf("got share %q, want %q", devices[0].ShareID, claim.UID)
-	}
-}
-
 func TestPrepareAgainReturnsTheSame(t *testing.T) {
 	r := newRig(t)
 	claim := r.claim("c", 3)
@@ -73,20 +63,6 @@ func TestPrepareAgainReturnsTheSame(t *testing.T) {
 	if !os.SameFile(info, after) {
 		t.Error("the record was written again")
 	}
-}
-
-func TestPrepareAgainRestoresTheCDIFile(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
-	claim := r.claim("c", 3)
-	first := prepare(t, p, claim)
-	if err := os.Remove(r.spec(claim)); err != nil {
-		t.Fatal(err)
-	}
-	if again := prepare(t, p, claim); !reflect.DeepEqual(first, again) {
-		t.Errorf("got %v, then %v", first, again)
-	}
-	r.expect(t, claim)
 }
 
 // A claim that is released and allocated again keeps its UID.
@@ -161,18 +137,6 @@ func TestAClaimWaitsForTheFirstLook(t *testing.T) {
 	}
 }
 
-func TestUnprepareIsIdempotent(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
-	claim, other := r.claim("c", 0), r.claim("other", 1)
-	unprepare(t, p, claim) // never seen
-	prepare(t, p, claim)
-	prepare(t, p, other)
-	unprepare(t, p, claim)
-	unprepare(t, r.start(t), claim)
-	r.expect(t, other)
-}
-
 func TestAFailedPrepareLeavesNothing(t *testing.T) {
 	broken := errors.New("libcuda.so.1 is missing")
 	for name, tc := range map[string]struct {
@@ -185,7 +149,7 @@ func TestAFailedPrepareLeavesNothing(t *testing.T) {
 		},
 		"no edits of the second GPU": {
 			spoil: func(_ *testing.T, r *rig, _ *Preparer) { r.edits.FailGPU(uuid(2), broken) },
-			want:  []string{`claim default/c, request "gpus"`, "libcuda.so.1 is missing"},
+			want:  []string{`claim default/c (UID uid-c): request "gpus"`, "libcuda.so.1 is missing"},
 		},
 		"the CDI file cannot be written": {
 			spoil: func(t *testing.T, r *rig, _ *Preparer) {
@@ -230,31 +194,6 @@ func (h hook) Common() (cdispec.ContainerEdits, error) {
 		return cdispec.ContainerEdits{}, err
 	}
 	return h.Edits.Common()
-}
-
-func TestOneClaimFromManyGoroutines(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
-	claim := r.claim("c", 0, 1, 2)
-	results := make([][]journal.Device, 32)
-	parallel(len(results), func(i int) {
-		var err error
-		if results[i], err = p.Prepare(testContext(t), claim); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, result := range results {
-		if !reflect.DeepEqual(result, results[0]) {
-			t.Errorf("got %v and %v", results[0], result)
-		}
-	}
-	r.expect(t, claim)
-	parallel(8, func(int) {
-		if err := p.Unprepare(testContext(t), claim.UID); err != nil {
-			t.Error(err)
-		}
-	})
-	r.expect(t)
 }
 
 func TestManyClaimsFromManyGoroutines(t *testing.T) {
@@ -323,8 +262,8 @@ func TestWaitingForALockEndsWithTheCall(t *testing.T) {
 	cancel()
 	_, err = p.Prepare(ctx, claim)
 	fixture.Sentence(t, err, "claim default/c", "gave up waiting for the lock")
-	fixture.Sentence(t, p.Unprepare(ctx, claim.UID), "unprepare claim uid-c", "gave up waiting for the lock")
-	fixture.Sentence(t, p.RestoreSpec(ctx, claim.UID), "restore the CDI file of claim uid-c", "gave up waiting for the lock")
+	fixture.Sentence(t, p.Unprepare(ctx, claim.UID), "claim uid-c", "gave up waiting for the lock")
+	fixture.Sentence(t, p.RestoreSpec(ctx, claim.UID), "claim uid-c", "gave up waiting for the lock")
 }
 
 func TestPreparedCounts(t *testing.T) {

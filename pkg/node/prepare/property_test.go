@@ -12,7 +12,7 @@ import (
 
 // TestRandomHistories holds the preparer against a model that fits on a page:
 // which claims exist, which kubelet was told are prepared, and which files
-// somebody has destroyed.
+// were destroyed.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -21,82 +21,84 @@ func (p *Preparer) publish(ctx context.Context, timer *phaseTimer, record *journ
 		return err
 	}
 	record.State = journal.Prepared
-	if err = p.Journal.Put(ctx, *record); err != nil {
-		err = errors.Join(fmt.Errorf("claim %s: %w", claimIn(*record), err), p.CDI.Remove(types.UID(record.ClaimUID)))
+	if err = p.put(ctx, *record); err != nil {
+		err = errors.Join(err, p.CDI.Remove(types.UID(record.ClaimUID)))
 	}
 	timer.phase(ctx, "record")
 	return err
 }
 
-// writeSpec publishes the CDI specification of recorded devices. A device that
-// several requests were given, as with admin access, appears once: as the claim has
-// it, if it does not only look at it.
+// writeSpec publishes the CDI specification of recorded devices. A device of several
+// requests, as with admin access, appears once: as the request without admin access has it.
 func (p *Preparer) writeSpec(record journal.Record, node *Node) error {
-	claim := claimIn(record)
-	var err error
-	if claim.Record, err = copied(record); err != nil {
-		return fmt.Errorf("claim %s: %w", claim, err)
+	claim, err := copyOf(record)
+	if err != nil {
+		return err
 	}
 	common, err := node.Edits.Common()
 	if err != nil {
-		return fmt.Errorf("claim %s: %w", claim, err)
+		return err
 	}
 	files, err := metadataOf(record, p.Driver)
 	if err != nil {
-		return fmt.Errorf("claim %s, %w", claim, err)
+		return err
 	}
 	var devices []cdi.Device
 	for _, device := range record.Devices {
-		name := nameInClaim(device.Device, device.ShareID)
-		had := func(d journal.Device) bool { return !d.AdminAccess && nameInClaim(d.Device, d.ShareID) == name }
-		if device.AdminAccess && slices.ContainsFunc(record.Devices, had) || slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == name }) {
+		name := nameInClaim(device)
+		held := func(d journal.Device) bool { return !d.AdminAccess && nameInClaim(d) == name }
+		if device.AdminAccess && slices.ContainsFunc(record.Devices, held) || slices.ContainsFunc(devices, func(d cdi.Device) bool { return d.Name == name }) {
 			continue
 		}
 		own, err := editsOf(device, node)
 		if err != nil {
-			return fmt.Errorf("claim %s, request %q: %w", claim, device.Request, err)
+			return fmt.Errorf("request %q: %w", device.Request, err)
 		}
 		devices = append(devices, cdi.Device{Name: name, Edits: own, Files: files[name]})
 	}
 	return p.CDI.Write(claim, common, devices)
 }
 
-// specFits reports whether the claim's CDI file is there and fits the installed driver, which can have been
-// replaced since the file was written. One that cannot be compared is left alone: the error says why.
-func (p *Preparer) specFits(claim cdi.Claim, node *Node) (fits bool, err error) {
-	if !p.CDI.Has(claim.UID) {
-		return false, nil
-	}
-	if node == nil {
-		return true, nil
-	}
-	written, err := p.CDI.Spec(claim.UID)
-	if err == nil {
-		fits, err = node.Edits.Fit(written)
-	}
-	if err != nil {
-		return true, fmt.Errorf("claim %s: compare its CDI file with the installed driver: %w", claim, err)
-	}
-	return fits, nil
+// copyOf encodes a record for its claim's CDI file. The file is written when everything is
+// done, before the record says so.
+func copyOf(record journal.Record) (cdi.Claim, error) {
+	record.State = journal.Prepared
+	data, err := journal.Encode(record)
+	return cdi.Claim{UID: types.UID(record.ClaimUID), NamespacedName: nameOf(record), Record: string(data)}, err
 }
 
 // editsOf are those of the device, and of a client of its daemon.
 func editsOf(device journal.Device, node *Node) (cdispec.ContainerEdits, error) {
-	prepared, err := preparationOf(device.Shape)
+	prepared, err := preparationOf(device.Form.Base)
 	if err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
 	own, err := prepared.edits(device, node.Edits)
-	if err != nil || !device.Served() {
+	if err != nil || !hasStep(device, runDaemon) {
 		return own, err
 	}
-	if node.Daemons == nil {
-		return own, errNoSupervisor
-	}
-	client := node.Daemons.Edits(device.MPS.Daemon, limitsOf(device))
+	client, err := clientEdits(device, node.Daemons)
 	own.Env = slices.Concat(own.Env, client.Env)
 	own.DeviceNodes = slices.Concat(own.DeviceNodes, client.DeviceNodes)
 	own.Mounts = slices.Concat(own.Mounts, client.Mounts)
 	own.Hooks = slices.Concat(own.Hooks, client.Hooks)
-	return own, nil
+	return own, err
+}
+
+// specFits reports whether the claim's CDI file exists and fits the installed driver, which
+// may have been replaced since. A file that cannot be compared counts as fitting: the error
+// says why.
+func (p *Preparer) specFits(record journal.Record, node *Node) (fits bool, err error) {
+	uid := types.UID(record.ClaimUID)
+	if !p.CDI.Has(uid) {
+		return false, nil
+	}
+	written, err := p.CDI.Spec(uid)
+	if err == nil {
+		fits, err = node.Edits.Fit(written)
+	}
+	if err != nil {
+		return true, fmt.Errorf("compare its CDI file with the installed driver: %w", err)
+	}
+	return fits, nil
 }

@@ -155,7 +155,7 @@ func TestPartitionsOutliveTheirRecord(t *testing.T) {
 			destroy(t, r.migRig, 1) // the foreign one with it
 			reconcile(t, r.p)
 			if r.p.CDI.Has(r.claim.UID) {
-				t.Error("the CDI file may lead to somebody else's partition")
+				t.Error("the CDI file may lead to an administrator's partition")
 			}
 			unprepare(t, r.p, r.claim)
 			if got := r.migRig.instances(); len(got) != 1 {
@@ -164,7 +164,7 @@ func TestPartitionsOutliveTheirRecord(t *testing.T) {
 		},
 		"there is no driver yet": func(t *testing.T, r *lossRig) {
 			node := r.p.node.Swap(nil)
-			fixture.Sentence(t, r.p.Unprepare(testContext(t), r.claim.UID), "release claim default/c", "the NVIDIA driver on this node does not answer yet")
+			fixture.Sentence(t, r.p.Unprepare(testContext(t), r.claim.UID), "claim default/c", "the NVIDIA driver on this node does not answer yet")
 			r.p.SetNode(*node)
 			unprepare(t, r.p, r.claim)
 			r.expectReleased(t)
@@ -183,7 +183,7 @@ func TestPartitionsOutliveTheirRecord(t *testing.T) {
 	}
 }
 
-// Another version's record is nobody's to undo without knowing what it says: neither
+// Another version's record is not undone without knowing its content: neither
 // while both plugins run, during a rolling update, nor after one that was taken back.
 func TestTheRecordOfANewerVersion(t *testing.T) {
 	for _, device := range sharedDevices {
@@ -193,8 +193,8 @@ func TestTheRecordOfANewerVersion(t *testing.T) {
 			claim := r.sharing("c", device)
 			prepare(t, newer, claim)
 			record, copied := read(t, r.record(claim)), read(t, r.spec(claim))
-			write(t, r.record(claim), strings.Replace(record, `"schemaVersion":2`, `"schemaVersion":4`, 1))
-			write(t, r.spec(claim), strings.Replace(copied, `\"schemaVersion\":2`, `\"schemaVersion\":4`, 1))
+			write(t, r.record(claim), strings.Replace(record, `"schemaVersion":1`, `"schemaVersion":4`, 1))
+			write(t, r.spec(claim), strings.Replace(copied, `\"schemaVersion\":1`, `\"schemaVersion\":4`, 1))
 
 			older := r.startShares(t, nil)
 			_, err := older.Prepare(testContext(t), claim)
@@ -209,7 +209,7 @@ func TestTheRecordOfANewerVersion(t *testing.T) {
 			if got := read(t, r.spec(claim)); !strings.Contains(got, `\"schemaVersion\":4`) {
 				t.Errorf("the CDI file was changed to %s", got)
 			}
-			write(t, r.record(claim), strings.Replace(read(t, r.record(claim)), `"schemaVersion":4`, `"schemaVersion":2`, 1))
+			write(t, r.record(claim), strings.Replace(read(t, r.record(claim)), `"schemaVersion":4`, `"schemaVersion":1`, 1))
 			write(t, r.spec(claim), copied)
 			r.expectShares(t, newer, claim)
 			unprepare(t, newer, claim)
@@ -223,7 +223,7 @@ func TestARecordAndItsCopyAreLost(t *testing.T) {
 	r := newLossRig(t, losses["damaged"], false)
 	spoil(t, r.rig, r.claim)
 	err := r.p.Reconcile(testContext(t))
-	fixture.Sentence(t, err, "the place of "+small0, "somebody else has made")
+	fixture.Sentence(t, err, "the place of "+small0, "Mica did not make")
 	r.api.remove(r.claim)
 	reconcile(t, r.p)
 	r.expect(t, r.other)
@@ -255,6 +255,6 @@ func TestNothingIsLeftOfAnEarlierAllocation(t *testing.T) {
 	prepare(t, p, r.allocated("c", big0))
 	r.foreign(t, 1, "3g.40gb", 4)
 	_, err := p.Prepare(testContext(t), r.allocated("c", elsewhere))
-	fixture.Sentence(t, err, "claim default/c", "somebody else has made")
+	fixture.Sentence(t, err, "claim default/c", "Mica did not make")
 	r.expectMIG(t, p, r.instances())
 }

@@ -4,32 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// prepareLimit bounds the preparation of one claim, as kubelet's calls are bounded:
-// one GPU that does not answer must not keep Reconcile from the other claims.
+// prepareLimit bounds the preparation of one claim, as kubelet's calls are bounded: one GPU
+// that does not answer must not keep Reconcile from the other claims.
 const prepareLimit = 40 * time.Second
 
-// Reconcile makes records, CDI files and living claims agree. It runs at the
-// start and from time to time: it repairs what a crash, a reboot, a damaged
-// file, or a claim that was deleted while the plugin was down has left behind.
-// What the API server does not confirm stays as it is, and a claim that is gone
-// is left to kubelet for GoneWait: ReconcileIn tells when to come again. Each
-// claim is handled under its lock, so claims may be prepared at the same time.
+// Reconcile makes records, CDI files and living claims agree. It runs at the start and from
+// time to time. It repairs what a crash, a reboot, a damaged file, or a claim that was
+// deleted while the plugin was down has left behind. What the API server does not confirm
+// stays, and a claim that is gone is left to kubelet for GoneWait: ReconcileIn returns when
+// to run again. Each claim is handled under its lock, so claims may be prepared meanwhile.
 func (p *Preparer) Reconcile(ctx context.Context) error {
 	found, err := p.list(ctx)
 	if err != nil {
 		return err
 	}
-	claims := found.damaged // to begin with
+	claims := found.damaged // first
 	recorded := map[types.UID]bool{}
 	for _, record := range found.records {
 		recorded[types.UID(record.ClaimUID)] = true
@@ -37,9 +37,7 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 	}
 	var failures []error
 	for _, claim := range claims {
-		if err := p.reconcileRecord(ctx, claim); err != nil {
-			failures = append(failures, err)
-		}
+		failures = append(failures, p.underLock(ctx, claim, p.reconcile))
 	}
 	p.gone.keep(recorded)
 	specs, err := p.CDI.Claims()
@@ -47,38 +45,42 @@ func (p *Preparer) Reconcile(ctx context.Context) error {
 		return errors.Join(append(failures, err)...)
 	}
 	for _, claim := range specs {
-		if recorded[claim] {
-			continue
-		}
-		if err := p.reconcileOrphan(ctx, claim); err != nil {
-			failures = append(failures, err)
+		if !recorded[claim] {
+			failures = append(failures, p.reconcileOrphan(ctx, claim))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// ReconcileIn tells when Reconcile should run again, if it left claims that are
-// gone to kubelet for a while.
+// underLock does something to the record of a claim with the claim's lock held. It does
+// nothing without a record, and names the claim in the error.
+func (p *Preparer) underLock(ctx context.Context, claim types.UID, do func(context.Context, journal.Record) error) error {
+	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
+	if err != nil {
+		return named("", "", claim, err)
+	}
+	defer unlock()
+	record, err := p.recorded(ctx, claim)
+	if err == nil && record.ClaimUID != "" {
+		err = do(ctx, record)
+	}
+	return named(record.Namespace, record.Name, claim, err)
+}
+
+// ReconcileIn returns when Reconcile should run again, if it left claims that are gone to
+// kubelet for a while.
 func (p *Preparer) ReconcileIn() (wait time.Duration, needed bool) {
 	age, needed := p.gone.longest()
 	return max(0, p.GoneWait-age), needed
 }
 
-// reconcileRecord drops a record whose claim is gone, whose boot is over, or whose
-// preparation has ended halfway with the process that was at it, and restores a
-// CDI file that vanished or is another driver's.
-func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
-	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
-	if err != nil {
-		return fmt.Errorf("reconcile claim %s: %w", claim, err)
-	}
-	defer unlock()
-	record, err := p.recorded(ctx, claim)
-	if err != nil || record.ClaimUID == "" {
-		return err // released, or damaged, in the meantime
-	}
+// reconcile drops a record if its claim is gone, its boot is over, or its preparation was cut
+// short. It restores a CDI file that vanished or is another driver's.
+func (p *Preparer) reconcile(ctx context.Context, record journal.Record) error {
+	claim := types.UID(record.ClaimUID)
+	log := klog.LoggerWithValues(klog.FromContext(ctx), "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
 	if !p.current(record) {
-		klog.FromContext(ctx).Info("Forgetting a claim from before the node's last start, or whose preparation was cut short; kubelet prepares it again if it is needed", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
+		log.Info("Forgetting a claim from before the node's last start, or whose preparation was cut short; kubelet prepares it again if it is needed")
 		if record.State == journal.Intent {
 			return p.releaseIfPossible(ctx, record, preparationUndone)
 		}
@@ -88,140 +90,234 @@ func (p *Preparer) reconcileRecord(ctx context.Context, claim types.UID) error {
 	if err != nil {
 		return errors.Join(err, p.restoreSpec(ctx, record)) // its containers may be restarted meanwhile
 	}
-	if stale {
-		if p.gone.seen(claim) < p.GoneWait {
-			klog.FromContext(ctx).V(2).Info("A claim is gone, leaving its release to kubelet for a while", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-			return nil
-		}
-		p.gone.forget(claim) // where it cannot be released, its time begins anew
-		klog.FromContext(ctx).Info("Releasing a claim that is gone", "claim", klog.KRef(record.Namespace, record.Name), "uid", claim)
-		return p.releaseIfPossible(ctx, record, claimReleased)
+	if !stale {
+		p.gone.forget(claim)
+		return p.restoreSpec(ctx, record)
 	}
-	p.gone.forget(claim)
-	return p.restoreSpec(ctx, record)
+	if p.gone.note(claim) < p.GoneWait {
+		log.V(2).Info("A claim is gone, leaving its release to kubelet for a while")
+		return nil
+	}
+	p.gone.forget(claim) // if it cannot be released, its time begins anew
+	log.Info("Releasing a claim that is gone")
+	return p.releaseIfPossible(ctx, record, claimReleased)
 }
 
-// releaseIfPossible leaves effects alone while there is no driver to undo them
-// with; there will be another time when there is.
+// releaseIfPossible leaves effects alone while there is no driver to undo them.
 func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record, because correction) error {
 	if p.node.Load() == nil && p.hasEffects(record) {
 		return nil
 	}
-	// Bounded, because a partition can be in use for ever, and kubelet may be
-	// waiting for the locks.
+	// Bounded, because a partition can be in use for ever, and kubelet may be waiting for
+	// the locks.
 	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
-	return because.corrected(p.release(ctx, types.UID(record.ClaimUID)))
+	return because.corrected(p.release(ctx, record))
 }
 
-// staleSoon is for callers that hold the claim's lock: kubelet's next call for the
-// claim must not wait for an API server that does not answer.
+// staleSoon is for callers that hold the claim's lock: kubelet's next call for the claim must
+// not wait for an API server that does not answer.
 func (p *Preparer) staleSoon(ctx context.Context, record journal.Record) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	return p.stale(ctx, record)
 }
 
-// RestoreSpecs re-makes all CDI files that vanished, without the API server: those
-// of claims that are gone are for Reconcile to remove.
+// RestoreSpecs writes all CDI files again that vanished, without the API server. Those of
+// claims that are gone are left for Reconcile to remove.
 func (p *Preparer) RestoreSpecs(ctx context.Context) error {
-	records, err := p.records(ctx)
+	found, err := p.list(ctx)
 	if err != nil {
 		return err
 	}
 	var failures []error
-	for _, record := range records {
+	for _, record := range found.records {
 		failures = append(failures, p.RestoreSpec(ctx, types.UID(record.ClaimUID)))
 	}
 	return errors.Join(failures...)
 }
 
-// RestoreSpec re-makes the CDI file of a prepared claim that vanished while
-// its containers may still be restarted.
+// RestoreSpec writes the CDI file of a prepared claim again if it vanished while the claim's
+// containers may still be restarted.
 func (p *Preparer) RestoreSpec(ctx context.Context, claim types.UID) error {
-	unlock, err := p.Locks.Lock(ctx, claimKey(claim))
-	if err != nil {
-		return fmt.Errorf("restore the CDI file of claim %s: %w", claim, err)
-	}
-	defer unlock()
-	record, err := p.recorded(ctx, claim)
-	if err != nil || !p.current(record) {
-		return err
-	}
-	return p.restoreSpec(ctx, record)
+	return p.underLock(ctx, claim, func(ctx context.Context, record journal.Record) error {
+		if !p.current(record) {
+			return nil
+		}
+		return p.restoreSpec(ctx, record)
+	})
 }
 
-// restoreSpec also withdraws the CDI file of a partition that somebody has
-// destroyed: its capability devices may be those of another partition by now.
+// restoreSpec also removes the CDI file of a partition that was destroyed behind the plugin's
+// back: its capability devices may be those of another partition by now.
 func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error {
-	claim := claimIn(record)
+	claim, log := types.UID(record.ClaimUID), klog.LoggerWithValues(klog.FromContext(ctx), "claim", klog.KRef(record.Namespace, record.Name), "uid", record.ClaimUID)
 	node := p.node.Load()
 	if node == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
-	intact, err := p.intact(ctx, record)
+	intact, err := p.intact(ctx, record, node)
 	if err != nil {
 		return err
 	}
 	if !intact {
-		unnoted := p.noteGone(ctx, record, node)
-		klog.FromContext(ctx).Info("A partition of a claim was destroyed by somebody else; its containers cannot be restarted until the claim is prepared again", "claim", klog.KRef(claim.Namespace, claim.Name), "uid", claim.UID)
-		if !p.CDI.Has(claim.UID) {
-			return errors.Join(unnoted, p.CDI.Remove(claim.UID)) // of what remains
+		failed := p.noteGone(ctx, record, node)
+		log.Info("A partition of a claim was destroyed, but not by Mica; its containers cannot be restarted until the claim is prepared again")
+		if !p.CDI.Has(claim) {
+			return errors.Join(failed, p.CDI.Remove(claim)) // what remains of it
 		}
-		return errors.Join(unnoted, specWithdrawn.corrected(p.CDI.Remove(claim.UID)))
+		return errors.Join(failed, specWithdrawn.corrected(p.CDI.Remove(claim)))
 	}
-	if !p.CDI.Has(claim.UID) {
+	if !p.CDI.Has(claim) {
 		return specRestored.corrected(p.writeSpec(record, node))
 	}
-	if fits, err := p.specFits(claim, node); err != nil || fits {
+	if fits, err := p.specFits(record, node); err != nil || fits {
 		return err
 	}
-	klog.FromContext(ctx).Info("Writing a claim's CDI file anew for the NVIDIA driver that is installed now", "claim", klog.KRef(claim.Namespace, claim.Name), "uid", claim.UID)
+	log.Info("Writing a claim's CDI file again for the NVIDIA driver that is installed now")
 	return specReplaced.corrected(p.writeSpec(record, node))
 }
 
-// reconcileOrphan handles a CDI file without a record or a copy of it, both of
-// which were damaged. Where the API server says that the claim is allocated here,
-// containers may be using it, so it is prepared anew; else the file goes.
+// reconcileOrphan handles a CDI file whose record and copy are lost. If the API server says
+// that the claim is allocated here, containers may be using it, so it is prepared again. If
+// not, the file is removed.
 func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
 	spec, err := p.CDI.Read(uid)
 	if err != nil {
 		return err
 	}
-	claim, err := p.claimOfOrphan(ctx, spec)
+	return named(spec.Namespace, spec.Name, uid, p.adoptOrphan(ctx, uid, spec.NamespacedName))
+}
+
+func (p *Preparer) adoptOrphan(ctx context.Context, uid types.UID, name types.NamespacedName) error {
+	read, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	claim, err := p.claimOf(read, name, uid)
 	if err != nil {
 		return err
 	}
-	unlock, err := p.Locks.Lock(ctx, claimKey(spec.UID))
+	living := claim != nil && len(p.results(claim)) > 0
+	unlock, err := p.Locks.Lock(ctx, claimKey(uid))
 	if err != nil {
-		return fmt.Errorf("take care of the orphan CDI file of claim %s: %w", spec.UID, err)
+		return err
 	}
 	defer unlock()
-	if record, err := p.recorded(ctx, spec.UID); err != nil || record.ClaimUID != "" {
+	if record, err := p.recorded(ctx, uid); err != nil || record.ClaimUID != "" {
 		return err // it is no orphan any more
 	}
-	if claim != nil && len(p.results(claim)) > 0 {
-		if !p.CDI.Has(spec.UID) {
-			return nil // kubelet has unprepared it meanwhile
-		}
-		ctx, cancel := context.WithTimeout(ctx, prepareLimit)
-		defer cancel()
-		_, err := p.prepareLocked(ctx, p.timer("prepare"), claim)
-		return claimPrepared.corrected(err)
+	if !living {
+		klog.FromContext(ctx).Info("Removing a CDI file without a record", "uid", uid)
+		return specRemoved.corrected(p.CDI.Remove(uid))
 	}
-	klog.FromContext(ctx).Info("Removing a CDI file without a record", "uid", spec.UID)
-	return specRemoved.corrected(p.CDI.Remove(spec.UID))
+	if !p.CDI.Has(uid) {
+		return nil // kubelet has unprepared it meanwhile
+	}
+	ctx, cancelPrepare := context.WithTimeout(ctx, prepareLimit)
+	defer cancelPrepare()
+	_, err = p.prepare(ctx, p.timer("prepare"), claim)
+	return claimPrepared.corrected(err)
 }
 
-// claimOfOrphan is nil when the claim is gone or the file does not name it.
-func (p *Preparer) claimOfOrphan(ctx context.Context, spec cdi.Claim) (*resourceapi.ResourceClaim, error) {
-	if spec.Name == "" {
-		return nil, nil //nolint:nilnil // gone is an answer
+// Seen records which partitions a look at GPUs has shown to be destroyed, after asking for
+// each by its IDs: claims come and go during a look. It needs every look, because the UUID of
+// a partition does not distinguish it from the next one in its place.
+func (p *Preparer) Seen(ctx context.Context, gpus []gpu.GPU) error {
+	found, err := p.list(ctx)
+	if err != nil {
+		return fmt.Errorf("look for partitions that were destroyed: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	var failures []error
+	for _, record := range found.records {
+		if p.current(record) && slices.ContainsFunc(record.Devices, func(d journal.Device) bool { return Missing(d, gpus) }) {
+			failures = append(failures, p.restoreSoon(ctx, types.UID(record.ClaimUID)))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// restoreSoon does not wait long for a claim that is being prepared or unprepared.
+func (p *Preparer) restoreSoon(ctx context.Context, claim types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
-	return p.claimOf(ctx, journal.Record{ClaimUID: string(spec.UID), Namespace: spec.Namespace, Name: spec.Name})
+	return p.RestoreSpec(ctx, claim)
+}
+
+// noteGone records which partitions of a prepared claim are gone, so that what takes their
+// place is never taken for them.
+func (p *Preparer) noteGone(ctx context.Context, record journal.Record, node *Node) error {
+	record, changed := record.Clone(), false
+	for i := range record.Devices {
+		device := &record.Devices[i]
+		if !ours(*device) {
+			continue
+		}
+		var instance *gpu.Instance
+		err := persist(ctx, func() (err error) {
+			instance, err = ownInstance(node.MIG, device)
+			return err
+		})
+		if err != nil {
+			return advised(*device, err)
+		}
+		if instance == nil {
+			relinquish(device)
+			changed = true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return p.put(ctx, record)
+}
+
+// gone remembers since when claims with a record are known to be gone. A pod that was deleted
+// by force leaves the API server before kubelet has stopped its containers, so a claim is
+// not released when it is first found gone.
+type gone struct {
+	mu    sync.Mutex
+	since map[types.UID]time.Time
+}
+
+// note returns for how long the claim is known to be gone, 0 at the first time.
+func (g *gone) note(claim types.UID) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if since, known := g.since[claim]; known {
+		return time.Since(since)
+	}
+	if g.since == nil {
+		g.since = map[types.UID]time.Time{}
+	}
+	g.since[claim] = time.Now()
+	return 0
+}
+
+// forget is for claims that exist, or have no record any more.
+func (g *gone) forget(claim types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.since, claim)
+}
+
+// keep forgets all claims but these.
+func (g *gone) keep(claims map[types.UID]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for claim := range g.since {
+		if !claims[claim] {
+			delete(g.since, claim)
+		}
+	}
+}
+
+// longest returns for how long the first of them is known to be gone.
+func (g *gone) longest() (age time.Duration, any bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, since := range g.since {
+		age, any = max(age, time.Since(since)), true
+	}
+	return age, any
 }

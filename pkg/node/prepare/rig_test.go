@@ -94,7 +94,7 @@ func uids(t testing.TB, dir string) []string {
 	var found []string
 	for _, entry := range entries {
 		if entry.IsDir() || strings.HasPrefix(entry.Name(), ".") {
-			continue // what somebody is writing
+			continue // what a process is writing
 		}
 		name := strings.TrimPrefix(entry.Name(), "mica-"+fixture.Driver+"_")
 		found = append(found, strings.TrimSuffix(name, ".json"))

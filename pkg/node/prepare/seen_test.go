@@ -21,11 +21,11 @@ func TestAPlaceThatAnAdministratorHasTaken(t *testing.T) {
 				r := newMIGRigOf(t, 1)
 				p := r.startMIG(t, nil)
 				claim := r.allocated("c", big0)
-				partition := prepare(t, p, claim)[0].Partition
+				partition := prepare(t, p, claim)[0]
 				destroy(t, r, 0)
 				see(t, r, p)
-				if other := r.foreign(t, 0, "3g.40gb", partition.Start).ComputeInstances[0].UUID; other != partition.UUID {
-					t.Fatalf("the administrator's instance has the UUID %s, want %s again", other, partition.UUID)
+				if other := r.foreign(t, 0, "3g.40gb", partition.Form.Start).ComputeInstances[0].UUID; other != partition.PartUUID {
+					t.Fatalf("the administrator's instance has the UUID %s, want %s again", other, partition.PartUUID)
 				}
 				before := r.instances()
 				if restarted {
@@ -40,12 +40,12 @@ func TestAPlaceThatAnAdministratorHasTaken(t *testing.T) {
 					t.Errorf("got the instances %+v of others, want the administrator's", g.Instances)
 				}
 				if restarted { // the plugin offers the instance as it is
-					if got := prepare(t, p, claim)[0].Partition; !got.Foreign || got.Gone {
+					if got := prepare(t, p, claim)[0]; got.Form.Base != gpu.BaseStatic || !got.Exists() {
 						t.Errorf("the claim was given %+v, want the administrator's instance", got)
 					}
 				} else {
 					_, err := p.Prepare(within(t), claim)
-					fixture.Sentence(t, err, "claim default/c", "somebody else has made")
+					fixture.Sentence(t, err, "claim default/c", "Mica did not make")
 				}
 				unprepare(t, p, claim)
 				r.expectMIG(t, p, before)
@@ -83,9 +83,9 @@ func TestOneOfTwoPartitionsIsGone(t *testing.T) {
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", small0, big0)
 	devices := prepare(t, p, claim)
-	must(t, r.machine.DestroyInstance(0, devices[1].Partition.InstanceID))
+	must(t, r.machine.DestroyInstance(0, devices[1].Form.InstanceID))
 	r.lookAt(t, p)
-	r.foreign(t, 0, "3g.40gb", devices[1].Partition.Start)
+	r.foreign(t, 0, "3g.40gb", devices[1].Form.Start)
 	unprepare(t, p, claim)
 	if left := r.machine.Instances(0); len(left) != 1 || left[0].Profile != "3g.40gb" {
 		t.Errorf("got the instances %+v, want the administrator's alone", left)
@@ -98,14 +98,14 @@ func TestAPartitionThatIsGoneOnAFullDisk(t *testing.T) {
 	fixture.SmallDisk(t, r.dir)
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", big0)
-	start := prepare(t, p, claim)[0].Partition.Start
+	start := prepare(t, p, claim)[0].Form.Start
 	destroy(t, r, 0)
 	space := fixture.FillDisk(t, r.dir)
 	node, _, err := r.library.Discover()
 	must(t, err)
 	fixture.Sentence(t, p.Seen(testContext(t), node.GPUs), "no space left on device")
 	if p.CDI.Has(claim.UID) {
-		t.Error("the CDI file may lead to somebody else's partition")
+		t.Error("the CDI file may lead to an administrator's partition")
 	}
 	space()
 	r.lookAt(t, p)

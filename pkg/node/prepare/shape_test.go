@@ -3,7 +3,6 @@ package prepare
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +17,7 @@ import (
 
 // A shape that is not shipped goes all the way. What it takes to ship one is in
 // docs/project/development.md, "Adding a shape": what is here before addToy is two of the files,
-// and addToy is preparation.go.
+// and addToy is shape.go.
 
 // toyShape is an entire GPU in a toy box.
 type toyShape struct{ gpu.Whole }
@@ -37,11 +36,18 @@ func (s toyShape) Describe(d gpu.Description) {
 // toy puts the GPU into its box.
 type toy struct{}
 
-const putIntoBox journal.Step = "put-into-box"
+const putIntoBox = "put-into-box"
 
-func (toy) steps() []journal.Step { return []journal.Step{putIntoBox} }
+func (toy) steps() []string { return []string{putIntoBox} }
 
-func (toy) inspect(*journal.Device, gpu.GPU, []journal.Device, Tools) (bool, error) { return true, nil }
+// lid is the data of the step.
+type lid struct {
+	Color string `json:"color"`
+}
+
+func (toy) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, _ Tools) (bool, error) {
+	return true, setData(device, putIntoBox, lid{"red"})
+}
 
 func (toy) intact(journal.Device, Tools) (bool, error) { return true, nil }
 
@@ -56,12 +62,13 @@ type boxes struct {
 }
 
 type box struct {
+	lid
 	boxes *boxes
 	gpu   string
 }
 
 func (b box) do(context.Context, Tools) error {
-	b.boxes.full[b.gpu] = true
+	b.boxes.full[b.gpu] = b.Color == "red"
 	return b.boxes.fail
 }
 
@@ -75,13 +82,12 @@ func addToy(t *testing.T) (all *boxes, remove func()) {
 	t.Helper()
 	all = &boxes{full: map[string]bool{}}
 	preparations["toy"] = toy{}
-	steps[putIntoBox] = stepType{add: func(w *work, record *journal.Record, i int, _ neighbours) {
-		device := record.Devices[i]
-		w.of(device.UUID).add(device.Request, box{all, device.UUID})
+	stepTypes[putIntoBox] = stepType{add: func(w *work, at spot) {
+		at.addTo(w, box{dataOf[lid](*at.device(), putIntoBox), all, at.device().UUID})
 	}}
 	remove = func() {
 		delete(preparations, "toy")
-		delete(steps, putIntoBox)
+		delete(stepTypes, putIntoBox)
 	}
 	t.Cleanup(remove)
 	return all, remove
@@ -127,11 +133,8 @@ func TestAToyShapeIsPreparedAndUndone(t *testing.T) {
 	p := startToys(t, r)
 	claim := r.allocated("c", "gpu-0-toy", "gpu-1")
 	devices := prepare(t, p, claim)
-	if d := devices[0]; d.Shape != "toy" || d.Type != "toy" || !slices.Equal(d.Steps, []journal.Step{putIntoBox}) || !boxes.full[r.uuid(0)] {
+	if d := devices[0]; d.Form.Base != "toy" || d.Type != "toy" || len(d.Steps) != 1 || d.Steps[0].Name != putIntoBox || !boxes.full[r.uuid(0)] {
 		t.Errorf("got %+v, in boxes are %v", d, boxes.full)
-	}
-	if got := read(t, r.record(claim)); !strings.HasPrefix(got, `{"schemaVersion":3,`) {
-		t.Errorf("earlier builds would take it for a whole GPU: %s", got)
 	}
 	if got := read(t, r.spec(claim)); !strings.Contains(got, "BOX="+r.uuid(0)) {
 		t.Errorf("a container gets %s", got)

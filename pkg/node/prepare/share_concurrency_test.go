@@ -69,19 +69,19 @@ func (r *shareRig) expectServed(t *testing.T, devices []journal.Device) {
 
 func (r *shareRig) expectOneServed(t *testing.T, device journal.Device) {
 	t.Helper()
-	if device.Interval != "" && string(r.intervals.all()[device.UUID]) != device.Interval {
+	if hasStep(device, setTimeSlice) && r.intervals.all()[device.UUID] != dataOf[timeSlice](device, setTimeSlice).Interval {
 		t.Errorf("%s: its GPU has the interval %q", device.Device, r.intervals.all()[device.UUID])
 	}
-	if device.Partition.UUID != "" && !r.migDeviceExists(device.Partition.UUID) {
-		t.Errorf("%s: its partition %s is gone", device.Device, device.Partition.UUID)
+	if device.PartUUID != "" && !r.migDeviceExists(device.PartUUID) {
+		t.Errorf("%s: its partition %s is gone", device.Device, device.PartUUID)
 	}
-	if !device.Served() {
+	if !hasStep(device, runDaemon) {
 		return
 	}
-	if _, runs := r.daemons.all()[device.MPS.Daemon]; !runs {
+	if _, runs := r.daemons.all()[dataOf[client](device, runDaemon).Daemon]; !runs {
 		t.Errorf("%s: its daemon does not run", device.Device)
 	}
-	if mode, err := r.library.ComputeMode(device.UUID); device.Form().Entire() && (err != nil || mode != nvml.ExclusiveProcess) {
+	if mode, err := r.library.ComputeMode(device.UUID); device.Form.Entire() && (err != nil || mode != nvml.ExclusiveProcess) {
 		t.Errorf("%s: its GPU has the compute mode %s, %v", device.Device, mode, err)
 	}
 }

@@ -124,11 +124,11 @@ func (h *shareHistory) prepareOne(t *testing.T, c *historyClaim) {
 
 func (h *shareHistory) anyIntent(t *testing.T) bool {
 	t.Helper()
-	records, err := h.preparer.records(testContext(t))
+	found, err := h.preparer.list(testContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.ContainsFunc(records, func(r journal.Record) bool { return r.State == journal.Intent })
+	return slices.ContainsFunc(found.records, func(r journal.Record) bool { return r.State == journal.Intent })
 }
 
 // survive lets the process crash on the way, as often as not.

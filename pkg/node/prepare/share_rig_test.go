@@ -113,12 +113,12 @@ func (r *shareRig) expectShares(t testing.TB, p *Preparer, claims ...*resourceap
 	wantIntervals, wantDaemons := map[string]gpu.Interval{}, map[string]mps.Daemon{}
 	wantModes := map[string]string{}
 	for _, device := range held {
-		if device.Interval != "" {
-			wantIntervals[device.UUID] = gpu.Interval(device.Interval)
+		if hasStep(device, setTimeSlice) {
+			wantIntervals[device.UUID] = dataOf[timeSlice](device, setTimeSlice).Interval
 		}
-		if device.Served() {
-			wantDaemons[device.MPS.Daemon] = r.wanted(held, device.MPS.Daemon)
-			if device.Form().Entire() {
+		if hasStep(device, runDaemon) {
+			wantDaemons[dataOf[client](device, runDaemon).Daemon] = r.wanted(held, dataOf[client](device, runDaemon).Daemon)
+			if device.Form.Entire() {
 				wantModes[device.UUID] = nvml.ExclusiveProcess
 			}
 		}
@@ -145,7 +145,7 @@ func (r *shareRig) expectShares(t testing.TB, p *Preparer, claims ...*resourceap
 func (r *shareRig) wanted(held []journal.Device, id string) mps.Daemon {
 	daemon := mps.Daemon{ID: id, MultiUser: true}
 	for _, device := range held {
-		if device.MPS.Daemon != id {
+		if dataOf[client](device, runDaemon).Daemon != id {
 			continue
 		}
 		uuid := device.DeviceUUID()

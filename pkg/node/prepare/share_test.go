@@ -37,7 +37,7 @@ func TestSharesOfOneDevice(t *testing.T) {
 				for i := range 3 {
 					claims = append(claims, r.sharing(fmt.Sprint("c", i), device))
 					devices := prepare(t, p, claims[i])
-					if got := devices[0]; got.ShareID != fmt.Sprintf("share-c%d-0", i) || got.Shares != 4 {
+					if got := devices[0]; got.ShareID != fmt.Sprintf("share-c%d-0", i) || got.Form.Shares != 4 {
 						t.Errorf("got %+v", got)
 					}
 					r.expectShares(t, p, claims...)
@@ -80,8 +80,8 @@ func TestAClaimWithTwoShares(t *testing.T) {
 			if devices[0].CDIDeviceIDs[0] == devices[1].CDIDeviceIDs[0] {
 				t.Errorf("both are %s", devices[0].CDIDeviceIDs)
 			}
-			if !reflect.DeepEqual(devices[0].Partition, devices[1].Partition) {
-				t.Errorf("got the partitions %+v and %+v", devices[0].Partition, devices[1].Partition)
+			if !reflect.DeepEqual(devices[0].Form, devices[1].Form) || devices[0].PartUUID != devices[1].PartUUID {
+				t.Errorf("got the partitions %+v and %+v", devices[0].Form, devices[1].Form)
 			}
 			r.expectShares(t, p, claim)
 			other := r.sharing("other", device)
@@ -124,7 +124,7 @@ func TestSharesExcludeOtherShapes(t *testing.T) {
 		prepare(t, p, holder)
 		for _, device := range excluded {
 			_, err := p.Prepare(testContext(t), r.sharing("next", device))
-			fixture.Sentence(t, err, "claim default/next was given a GPU", "claim default/holder (UID uid-holder) still holds on this node")
+			fixture.Sentence(t, err, "claim default/next (UID uid-next): it was given a GPU", "claim default/holder (UID uid-holder) still holds on this node")
 		}
 		r.expectShares(t, p, holder)
 	}
@@ -146,7 +146,7 @@ func TestAnIntentExcludesOtherShares(t *testing.T) {
 	}
 	next := r.sharing("next", servedGPU)
 	_, err = p.Prepare(testContext(t), next)
-	fixture.Sentence(t, err, "claim default/next was given a GPU", "of which claim default/first (UID uid-first) is being prepared or released", "kubelet tries again")
+	fixture.Sentence(t, err, "claim default/next (UID uid-next): it was given a GPU", "that claim default/first (UID uid-first) shares and that is being prepared or released", "kubelet tries again")
 	corrected := correctionsOf(t)
 	reconcile(t, p)
 	if got := corrected(); got != "preparation-undone 1" {
@@ -186,7 +186,7 @@ func TestAFurtherShareHasNoIntent(t *testing.T) {
 	}
 }
 
-// The mode that somebody has set for a GPU comes back after MPS.
+// The mode that an administrator has set for a GPU comes back after MPS.
 func TestTheComputeModeIsRestored(t *testing.T) {
 	r := newShareRig(t)
 	if err := r.library.SetComputeMode(r.uuid(0), nvml.Prohibited); err != nil {
@@ -203,7 +203,7 @@ func TestTheComputeModeIsRestored(t *testing.T) {
 	}
 }
 
-func TestAModeThatSomebodySetsMeanwhileStays(t *testing.T) {
+func TestAModeThatAnAdministratorSetsMeanwhileStays(t *testing.T) {
 	r := newShareRig(t)
 	p := r.startShares(t, nil)
 	claim := r.sharing("c", servedGPU)
@@ -267,7 +267,7 @@ func TestANodeWithoutSupervisor(t *testing.T) {
 	p := r.startShares(t, without)
 	claim := r.sharing("c", servedGPU)
 	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, `claim default/c, request "r0": this node runs no supervisor of MPS daemons: install the chart with mps.enabled=true`)
+	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": this node runs no supervisor of MPS daemons: install the chart with mps.enabled=true`)
 	r.expectShares(t, p)
 	// One whose supervisor was taken away does not keep its pods from ending.
 	prepare(t, r.startShares(t, nil), claim)
@@ -283,7 +283,7 @@ func TestADaemonThatDoesNotStart(t *testing.T) {
 		claim := r.sharing("c", device)
 		r.daemons.broken("nvidia-cuda-mps-control is not in the driver root")
 		_, err := p.Prepare(testContext(t), claim)
-		fixture.Sentence(t, err, `claim default/c, request "r0": start MPS control daemon `+device+": nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop MPS control daemon "+device)
+		fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": start MPS control daemon `+device+": nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop MPS control daemon "+device)
 		r.daemons.broken("")
 		reconcile(t, p)
 		r.expectShares(t, p)
@@ -302,7 +302,7 @@ func TestAGPUWithoutComputeModes(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := p.Prepare(testContext(t), r.sharing("c", servedGPU))
-		fixture.Sentence(t, err, `claim default/c, request "r0": `, "MPS needs the GPU's compute mode to be changed", "keep MPS from it by a GPUPolicy")
+		fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": `, "MPS needs the GPU's compute mode to be changed", "keep MPS from it by a GPUPolicy")
 		if strings.Contains(err.Error(), "MIG") {
 			t.Errorf("%v speaks of MIG", err)
 		}
@@ -363,7 +363,7 @@ func (e *ending) Stop(ctx context.Context, id string) error {
 }
 
 // As after MPS was switched off and on again while claims had shares.
-func TestADaemonThatNobodyHasIsReplaced(t *testing.T) {
+func TestADaemonWithoutClientsIsReplaced(t *testing.T) {
 	r := newShareRig(t)
 	p := r.startShares(t, nil)
 	left := mps.Daemon{ID: servedGPU, Devices: []string{"GPU-that-was-replaced"}}
@@ -371,7 +371,7 @@ func TestADaemonThatNobodyHasIsReplaced(t *testing.T) {
 	claim := r.sharing("c", servedGPU)
 	prepare(t, p, claim)
 	r.expectShares(t, p, claim)
-	r.daemons.running[left.ID] = left // somebody meddles
+	r.daemons.running[left.ID] = left // a user meddles
 	_, err := p.Prepare(testContext(t), r.sharing("d", servedGPU))
 	if _, is := r.daemons.running[left.ID]; !is || !errors.Is(err, mps.ErrOther) {
 		t.Errorf("the daemon of another claim was ended: %v", err)
@@ -384,14 +384,14 @@ func TestAnIntervalThatCannotBeSet(t *testing.T) {
 	claim := r.sharing("c", slicedGPU)
 	r.intervals.fail = os.ErrPermission
 	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, `claim default/c, request "r0": permission denied`)
+	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": permission denied`)
 	r.intervals.fail = nil
 	reconcile(t, p)
 	prepare(t, p, claim)
 	r.expectShares(t, p, claim)
 }
 
-// Where no time-slice can be set, a share that needs one is refused, and keeps nobody
+// Where no time-slice can be set, a share that needs one is refused, and keeps no claim
 // from the GPU.
 func TestAGPUWithoutTimeSlices(t *testing.T) {
 	for _, reason := range []error{errors.ErrUnsupported, os.ErrNotExist} {
@@ -400,7 +400,7 @@ func TestAGPUWithoutTimeSlices(t *testing.T) {
 		claim := r.sharing("c", slicedGPU)
 		r.intervals.fail = fmt.Errorf("set the time-slice: %w", reason)
 		_, err := p.Prepare(testContext(t), claim)
-		fixture.Sentence(t, err, `claim default/c, request "r0": set the time-slice`)
+		fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": set the time-slice`)
 		r.expectShares(t, p)
 		whole := r.sharing("whole", whole0)
 		prepare(t, p, whole)
@@ -431,7 +431,7 @@ func TestALostGPUThatWasShared(t *testing.T) {
 	}
 }
 
-// The partition of shares that somebody has destroyed is made anew for whoever comes
+// The partition of shares that an administrator has destroyed is made anew for whoever comes
 // next, and each share's own is told apart.
 func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 	for _, device := range []string{slicedSmall, servedBig} {
@@ -440,7 +440,7 @@ func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 				r := newShareRig(t)
 				p := r.startShares(t, nil)
 				one, two, three := r.sharing("one", device), r.sharing("two", device), r.sharing("three", device)
-				first := prepare(t, p, one)[0].Partition
+				first := prepare(t, p, one)[0].Form
 				prepare(t, p, two)
 				if err := r.library.DestroyComputeInstance(r.uuid(0), first.InstanceID, first.ComputeID); err != nil {
 					t.Fatal(err)
@@ -451,12 +451,12 @@ func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 				if seen {
 					r.lookAt(t, p)
 				}
-				later := prepare(t, p, three)[0].Partition
+				later := prepare(t, p, three)[0].Form
 				if len(r.instances()) != 1 {
 					t.Fatalf("got the instances %v, want one that was made anew", r.instances())
 				}
 				unprepare(t, p, one)
-				if again := prepare(t, p, two)[0].Partition; !reflect.DeepEqual(again, later) {
+				if again := prepare(t, p, two)[0].Form; !reflect.DeepEqual(again, later) {
 					t.Errorf("got %+v, want that of the other share, %+v", again, later)
 				}
 				r.expectShares(t, p, two, three)
@@ -468,7 +468,7 @@ func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 	}
 }
 
-// An instance of somebody else's is handed out in shares, and stays.
+// An administrator's instance is handed out in shares, and stays.
 func TestSharesOfAStaticPartition(t *testing.T) {
 	r := newShareRig(t)
 	r.foreign(t, 0, "3g.40gb", 4)
@@ -488,74 +488,6 @@ func TestSharesOfAStaticPartition(t *testing.T) {
 	}
 }
 
-// Records that are lost come back from their copies, also those of shares.
-func TestTheLostRecordOfAShare(t *testing.T) {
-	for name, lose := range losses {
-		for _, device := range sharedDevices {
-			t.Run(name+" "+device, func(t *testing.T) {
-				r := newShareRig(t)
-				p := r.startShares(t, nil)
-				one, two := r.sharing("one", device), r.sharing("two", device)
-				prepare(t, p, one)
-				prepare(t, p, two)
-				lose(t, r.record(one))
-				p = r.startShares(t, nil)
-				unprepare(t, p, two)
-				reconcile(t, p)
-				r.expectShares(t, p, one)
-				unprepare(t, p, one)
-				r.expectShares(t, p)
-			})
-		}
-	}
-}
-
-// After a reboot nothing is left of shares, and nothing that was made since is undone.
-func TestSharesOfAnEarlierBoot(t *testing.T) {
-	for _, device := range sharedDevices {
-		r := newShareRig(t)
-		old, fresh := r.sharing("old", device), r.sharing("fresh", device)
-		p := r.startShares(t, nil)
-		prepare(t, p, old)
-		unprepareByHand(t, r, p, old)
-		r.boot = "boot-2"
-		p = r.startShares(t, nil)
-		prepare(t, p, fresh)
-		reconcile(t, p)
-		r.expectShares(t, p, fresh)
-	}
-}
-
-// unprepareByHand takes back what a claim has, as a reboot does, and leaves its record.
-func unprepareByHand(t *testing.T, r *shareRig, p *Preparer, claim *resourceapi.ResourceClaim) {
-	t.Helper()
-	content := read(t, r.record(claim))
-	unprepare(t, p, claim)
-	write(t, r.record(claim), content)
-}
-
-func TestHeldDevices(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
-	prepare(t, p, r.sharing("one", slicedGPU))
-	prepare(t, p, r.sharing("two", elsewhere))
-	admin := fixture.Claim("admin", fixture.AdminResult("look", "gpu-1-mps"))
-	r.api.put(admin)
-	prepare(t, p, admin)
-	held, err := p.Held(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, device := range held {
-		names = append(names, device.Device)
-	}
-	slices.Sort(names)
-	if want := []string{slicedGPU, elsewhere}; !slices.Equal(names, want) {
-		t.Errorf("got %q, want %q", names, want)
-	}
-}
-
 // A program that hangs until a call's time is up does not use up that of its undoing.
 func TestAnIntervalThatIsSetTooLate(t *testing.T) {
 	r := newShareRig(t)
@@ -563,7 +495,7 @@ func TestAnIntervalThatIsSetTooLate(t *testing.T) {
 	defer cancel()
 	p := r.startShares(t, func(tools Tools) Tools { tools.TimeSlices = late{r.intervals, cancel}; return tools })
 	_, err := p.Prepare(ctx, r.sharing("c", slicedGPU))
-	fixture.Sentence(t, err, `claim default/c, request "r0": context canceled`)
+	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": context canceled`)
 	r.expectShares(t, p)
 }
 

@@ -13,18 +13,17 @@ import (
 
 	v1beta1 "github.com/mica-gpu/mica/api/resource/v1beta1"
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// sharing is how the pods of a claim share the devices that it has to itself, as an
+// sharing is how the pods of a claim share the devices that the claim has to itself, as an
 // opaque configuration asks for it.
 type sharing interface {
-	// arrange gives to the devices of one configuration what it takes, in the order
-	// of the allocation. A daemon of theirs has the given ID.
+	// arrange sets up the devices of one configuration, in the order of the allocation.
+	// Their daemon, if they need one, has the given ID.
 	arrange(devices []*Assignment, daemon string) error
 }
 
-// newSharing refuses what cannot be honoured on any device, naming the field.
+// newSharing refuses what no device can honor, and names the field.
 func newSharing(strategy v1beta1.SharingStrategy, slicing *v1beta1.TimeSlicingConfig, service *v1beta1.MPSConfig) (sharing, error) {
 	switch strategy {
 	case v1beta1.TimeSlicingStrategy:
@@ -41,25 +40,25 @@ func newSharing(strategy v1beta1.SharingStrategy, slicing *v1beta1.TimeSlicingCo
 	return nil, fmt.Errorf("sharing.strategy is %q: choose %s or %s", strategy, v1beta1.TimeSlicingStrategy, v1beta1.MPSStrategy)
 }
 
-// arrange does what the setting says of sharing. Of a share, that is for others to say.
+// arrange sets up the sharing of the setting. It refuses shares, which the policy sets up.
 func (s setting) arrange(claim types.UID, devices []*Assignment) error {
 	if s.sharing == nil {
 		return nil
 	}
 	for _, device := range devices {
-		if device.shares() > 0 {
+		if device.shared() {
 			return fmt.Errorf("sharing is set, but request %q was given a share, %s of type %s: the node's policy says how it is shared, and the claim's capacity requests how much of it there is; remove sharing, or name the requests that it is for",
 				device.Request, device.Shape.Name(), device.Shape.Type())
 		}
 	}
 	held := slices.DeleteFunc(slices.Clone(devices), func(a *Assignment) bool { return a.Admin })
 	if len(held) == 0 {
-		return nil // another configuration counts, so that it has no positions that could be wrong
+		return nil // another configuration counts for all of them
 	}
 	return s.sharing.arrange(held, fmt.Sprintf("claim-%s-%d", claim, s.index))
 }
 
-// slicing lets processes run in turn, which they do anyway; it sets for how long.
+// slicing sets how long a process runs before the next one may.
 type slicing struct{ interval gpu.Interval }
 
 func newSlicing(config *v1beta1.TimeSlicingConfig) (sharing, error) {
@@ -95,10 +94,10 @@ const (
 
 func perDeviceField(key string) string { return fmt.Sprintf("%s[%s]", fieldPerDevice, key) }
 
-// leastMemory is what limits are counted in.
+// leastMemory is the unit of limits.
 const leastMemory = 1 << 20
 
-// service makes processes the clients of one MPS daemon. Limits are 0 for none.
+// service makes processes clients of one MPS daemon. A limit of 0 is none.
 type service struct {
 	cores  int
 	memory uint64
@@ -155,12 +154,12 @@ func (s service) arrange(devices []*Assignment, daemon string) error {
 			return fmt.Errorf("%s is %s, which is more than the %s of %s, which request %q was given: lower it",
 				limits[i].field, bytesText(limits[i].bytes), bytesText(total), device.Shape.Name(), device.Request)
 		}
-		device.MPS = journal.MPS{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
+		device.Client = client{Daemon: daemon, MemoryBytes: limits[i].bytes, Cores: s.cores, MultiUser: s.multiUser}
 	}
 	return nil
 }
 
-// limit is a memory limit and the field that sets it.
+// limit is a memory limit, with the field that sets it.
 type limit struct {
 	field string
 	bytes uint64

@@ -17,7 +17,7 @@ import (
 )
 
 // sharedPool has gpu-0 and gpu-1 in each coarse shape, two partitions of gpu-0, one of
-// them in shares, a partition of gpu-1 that somebody else has made, and gpu-2, which is
+// them in shares, a partition of gpu-1 that an administrator has made, and gpu-2, which is
 // older than Volta.
 func sharedPool() Pool {
 	var shapes []gpu.Shape
@@ -134,8 +134,8 @@ func TestWhatConfigsAskFor(t *testing.T) {
 func sharingText(a Assignment) string {
 	switch {
 	case a.served():
-		text := fmt.Sprint(a.MPS.Daemon, " ", a.MPS.MemoryBytes>>20, " ", a.MPS.Cores)
-		if a.MPS.MultiUser {
+		text := fmt.Sprint(a.Client.Daemon, " ", a.Client.MemoryBytes>>20, " ", a.Client.Cores)
+		if a.Client.MultiUser {
 			text += " multi-user"
 		}
 		return text
@@ -193,7 +193,7 @@ func TestSharingThatIsRefused(t *testing.T) {
 			claim := requesting(tc.device)
 			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{tc.config}
 			_, err := assign(claim, sharedPool())
-			fixture.Sentence(t, err, append(tc.want, "claim default/c, config[0] (")...)
+			fixture.Sentence(t, err, append(tc.want, "config[0] (")...)
 		})
 	}
 }
@@ -224,7 +224,7 @@ func TestARequestIsTheClientOfOneDaemon(t *testing.T) {
 				t.Error(err)
 			}
 			if tc.refused {
-				fixture.Sentence(t, err, `claim default/c, request "a": it was given `+tc.devices[0]+" and "+tc.devices[1],
+				fixture.Sentence(t, err, `request "a": it was given `+tc.devices[0]+" and "+tc.devices[1],
 					"a container can be the client of one MPS daemon only", "ask for each in a request of its own")
 			}
 		})

@@ -9,23 +9,49 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-// step is one effect on a GPU, whose lock the caller holds. Both methods may be
-// repeated, and undo needs nothing but the record that the step was made from:
-// it finds the effect, a part of it, or nothing.
-type step interface {
-	do(ctx context.Context, tools Tools) error
-	undo(ctx context.Context, tools Tools) error
-}
+// work is the steps of a record: what is done to GPUs, then the daemons that serve them.
+type work struct{ gpus, daemons []*job }
 
-// job is steps in their order, which have to do with one GPU or one daemon.
+// job is steps in their order, which concern one GPU or one daemon.
 type job struct {
 	gpu   string
 	steps []step
-	// requests are where errors say that it went wrong.
+	// requests are those of the steps, for errors.
 	requests []string
+}
+
+// workOf makes the steps of a record. Only the version that recorded an unknown step can
+// undo it.
+func workOf(record *journal.Record, others neighbours) (work, error) {
+	var w work
+	for i, device := range record.Devices {
+		for _, s := range device.Steps {
+			t, known := stepTypes[s.Name]
+			if !known {
+				return work{}, fmt.Errorf("request %q: %s was prepared with the step %q, which this version of the plugin does not know: install the version again that prepared it", device.Request, device.Device, s.Name)
+			}
+			t.add(&w, spot{record, i, others})
+		}
+	}
+	return w, nil
+}
+
+// of is the job on a GPU.
+func (w *work) of(uuid string) *job {
+	if i := slices.IndexFunc(w.gpus, func(j *job) bool { return j.gpu == uuid }); i >= 0 {
+		return w.gpus[i]
+	}
+	w.gpus = append(w.gpus, &job{gpu: uuid})
+	return w.gpus[len(w.gpus)-1]
+}
+
+// addTo adds a step to the job on the device's GPU.
+func (s spot) addTo(w *work, step step) {
+	w.of(s.device().UUID).add(s.device().Request, step)
 }
 
 func (j *job) add(request string, s step) {
@@ -33,7 +59,6 @@ func (j *job) add(request string, s step) {
 	j.steps = append(j.steps, s)
 }
 
-// failed says what went wrong at a step.
 func (j *job) failed(step int, err error) error {
 	if own := (explained{}); errors.As(err, &own) {
 		return fmt.Errorf("request %q: %w", j.requests[step], err)
@@ -41,7 +66,7 @@ func (j *job) failed(step int, err error) error {
 	return fmt.Errorf("request %q: %w: %s", j.requests[step], err, advice(err, j.gpu))
 }
 
-// doAll carries out jobs, in parallel. What can pass is tried again until ctx ends.
+// doAll carries out jobs, in parallel. It tries again what can pass, until ctx ends.
 func doAll(ctx context.Context, jobs []*job, tools Tools) error {
 	return parallelly(jobs, func(j *job) error {
 		for i, s := range j.steps {
@@ -56,8 +81,8 @@ func doAll(ctx context.Context, jobs []*job, tools Tools) error {
 	})
 }
 
-// undo takes all effects back, the last one first. It stops at the first of a GPU that
-// stays until ctx ends.
+// undo takes all effects back, the last one first. On each GPU it stops at the first effect
+// that stays until ctx ends.
 func (w work) undo(ctx context.Context, tools Tools) error {
 	return w.undoEach(ctx, func(ctx context.Context, s step) error {
 		return persist(ctx, func() error { return s.undo(ctx, tools) })
@@ -87,7 +112,7 @@ func (w work) undoEach(ctx context.Context, undo func(context.Context, step) err
 	return nil
 }
 
-// traced does something to a step, as a part of the claim's span that is named as the step's type.
+// traced does something to a step in a span of its own, named for the step's type.
 func traced(ctx context.Context, prefix string, j *job, s step, do func(context.Context) error) error {
 	ctx, span := tracing.Begin(ctx, prefix+"step")
 	if span.On() {
@@ -100,7 +125,7 @@ func traced(ctx context.Context, prefix string, j *job, s step, do func(context.
 	return err
 }
 
-// parallelly needs no goroutine for a claim on one GPU, which most are.
+// parallelly needs no goroutine for a claim on one GPU, the usual case.
 func parallelly(all []*job, work func(*job) error) error {
 	if len(all) == 1 {
 		return work(all[0])
@@ -111,14 +136,14 @@ func parallelly(all []*job, work func(*job) error) error {
 		group.Go(func() { errs[i] = work(j) })
 	}
 	group.Wait()
-	// A GPU that is lost is only worth a word when nothing else is in the way.
+	// A lost GPU is only worth a word if nothing else is in the way.
 	if reached := slices.DeleteFunc(slices.Clone(errs), lost); inOneLine(reached) != nil {
 		return inOneLine(reached)
 	}
 	return inOneLine(errs)
 }
 
-// toUndo gives time to what is undone, also to what was waited for in vain.
+// toUndo gives time to undo something, also if the call's time is up.
 func toUndo(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)

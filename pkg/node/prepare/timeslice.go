@@ -12,39 +12,53 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// setInterval sets the time-slice of a GPU. Undone, it leaves the GPU with what another
-// claim on it needs, or with the driver's own.
+// timeSlice is the data of the step that sets the time-slice of a GPU.
+type timeSlice struct {
+	Interval gpu.Interval `json:"interval"`
+}
+
+// setInterval sets the time-slice of a GPU. Undone, it leaves the one that another claim on
+// the GPU needs, or the driver's own.
 type setInterval struct {
+	timeSlice
 	device *journal.Device
 	others neighbours
 }
 
-func (s setInterval) do(ctx context.Context, tools Tools) error {
-	return s.set(ctx, tools, gpu.Interval(s.device.Interval))
+func addTimeSlice(w *work, at spot) {
+	at.addTo(w, setInterval{dataOf[timeSlice](*at.device(), setTimeSlice), at.device(), at.others})
 }
+
+// inspectTimeSlice reports whether no other share has set the same interval.
+func inspectTimeSlice(device *journal.Device, siblings []journal.Device, _ Tools) (change bool, err error) {
+	desired := dataOf[timeSlice](*device, setTimeSlice)
+	return !slices.ContainsFunc(siblings, func(d journal.Device) bool { return dataOf[timeSlice](d, setTimeSlice) == desired }), nil
+}
+
+func (s setInterval) do(ctx context.Context, tools Tools) error { return s.set(ctx, tools, s.Interval) }
 
 func (s setInterval) undo(ctx context.Context, tools Tools) error {
 	needing, err := s.others.some(func(d journal.Device) bool {
-		return d.UUID == s.device.UUID && d.Interval != "" || mayNeed(d, *s.device)
+		return d.UUID == s.device.UUID && hasStep(d, setTimeSlice) || mayNeed(d, *s.device)
 	})
 	if err != nil || slices.ContainsFunc(needing, func(d journal.Device) bool { return d.Newer }) {
 		return err
 	}
 	interval := gpu.DefaultInterval
 	if len(needing) > 0 {
-		interval = gpu.Interval(needing[0].Interval)
+		interval = dataOf[timeSlice](needing[0], setTimeSlice).Interval
 	}
-	if string(interval) == s.device.Interval {
+	if interval == s.Interval {
 		return nil
 	}
 	ctx, cancel := toUndo(ctx, resetLimit)
 	defer cancel()
 	err = s.set(ctx, tools, interval)
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
-		return nil // as it could not be set either, nothing of it is left
+		return nil // it was never set
 	}
 	if _, reason := tools.Modes.ComputeMode(s.device.UUID); err != nil && lost(reason) {
-		return reason // for whose sake no pod is kept
+		return reason // no pod is kept for a lost GPU
 	}
 	return err
 }
@@ -56,6 +70,6 @@ func (s setInterval) set(ctx context.Context, tools Tools, interval gpu.Interval
 	return explain(tools.TimeSlices.Set(ctx, s.device.UUID, interval))
 }
 
-// resetLimit is what a time-slice gets to be set back, whose program is slow on a node with
-// many GPUs that are not kept initialised.
+// resetLimit bounds setting a time-slice back. Its program is slow on a node with many GPUs
+// without persistence mode.
 const resetLimit = 30 * time.Second

@@ -12,15 +12,23 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-// wholeGPU is the preparation of an entire GPU, on which MIG has to be disabled.
+// wholeGPU prepares an entire GPU, on which MIG has to be disabled.
 type wholeGPU struct{}
 
-func (wholeGPU) steps() []journal.Step { return []journal.Step{journal.DisableMIG} }
+func (wholeGPU) steps() []string { return []string{disableMIGStep} }
 
-// inspect reports whether MIG has to be disabled. Where that takes a reset, a GPU with MIG
-// enabled is not offered. One on which it was disabled a moment ago is waited for.
+// inspect reports whether MIG has to be disabled. A GPU with MIG enabled is not offered if
+// that takes a reset. inspect waits for the NVLinks of a GPU on which MIG was just disabled.
 func (wholeGPU) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
-	if device.AdminAccess || len(siblings) > 0 || !g.MIGSwitchable {
+	if device.AdminAccess || len(siblings) > 0 {
+		return false, nil
+	}
+	if device.Form.Shares > 0 && !device.Form.Served() {
+		if err := admitsProcesses(device, tools.Modes); err != nil {
+			return false, err
+		}
+	}
+	if !g.MIGSwitchable {
 		return false, nil
 	}
 	enabled, err := tools.MIG.MIGEnabled(g.UUID)
@@ -35,9 +43,22 @@ func (wholeGPU) inspect(device *journal.Device, g gpu.GPU, siblings []journal.De
 	}
 	instances, err := tools.MIG.Instances(g.UUID)
 	if err == nil {
-		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: somebody else has made %d MIG instances on it: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID, len(instances))
+		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: it has %d MIG instances that Mica did not make: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID, len(instances))
 	}
 	return true, err
+}
+
+// admitsProcesses refuses shares of a GPU with an exclusive compute mode, which would fail
+// all claims but the first with an error of CUDA.
+func admitsProcesses(device *journal.Device, modes Modes) error {
+	mode, err := modes.ComputeMode(device.UUID)
+	switch {
+	case errors.Is(err, nvml.ErrNotSupported):
+		return nil // without a mode
+	case err == nil && mode != nvml.DefaultComputeMode:
+		err = fmt.Errorf("%s cannot be shared: an administrator has set the compute mode of %s to %s, which keeps other processes out: set it back (nvidia-smi -i %s -c 0), or delete the pod so that it is scheduled again", device.Device, device.UUID, mode, device.UUID)
+	}
+	return err
 }
 
 func (wholeGPU) intact(journal.Device, Tools) (bool, error) { return true, nil }
@@ -46,9 +67,10 @@ func (wholeGPU) edits(device journal.Device, edits Edits) (cdispec.ContainerEdit
 	return edits.GPU(device.UUID)
 }
 
-// disableMIG makes a GPU without partitions usable as a whole, which is how it
-// is left when undone, too.
+// disableMIG makes a GPU without partitions usable as a whole. Undone, it leaves the GPU so.
 type disableMIG struct{ gpu string }
+
+func addDisable(w *work, at spot) { at.addTo(w, disableMIG{at.device().UUID}) }
 
 func (s disableMIG) do(_ context.Context, tools Tools) error {
 	enabled, err := tools.MIG.MIGEnabled(s.gpu)
@@ -61,7 +83,9 @@ func (s disableMIG) do(_ context.Context, tools Tools) error {
 	return linked(tools.MIG, s.gpu)
 }
 
-// linked has its own advice for a GPU whose links are away.
+func (disableMIG) undo(context.Context, Tools) error { return nil }
+
+// linked keeps NVML's own advice for a GPU whose links are away.
 func linked(mig MIG, uuid string) error {
 	err := mig.Linked(uuid)
 	if errors.Is(err, nvml.ErrRetraining) {
@@ -69,5 +93,3 @@ func linked(mig MIG, uuid string) error {
 	}
 	return err
 }
-
-func (disableMIG) undo(context.Context, Tools) error { return nil }
