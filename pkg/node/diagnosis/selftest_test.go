@@ -1,4 +1,4 @@
-package selftest
+package diagnosis
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// said is what the report says of a check.
-func said(r *Report, name string) (Status, string) {
+// finding is the result of a check.
+func finding(r *Report, name string) (Status, string) {
 	for _, check := range r.Checks {
 		if check.Name == name {
 			return check.Status, strings.Join(check.Findings, "; ")
@@ -26,13 +26,13 @@ func said(r *Report, name string) (Status, string) {
 
 func expect(t *testing.T, report *Report, name string, want Status, words ...string) {
 	t.Helper()
-	status, text := said(report, name)
+	status, text := finding(report, name)
 	if status != want {
 		t.Errorf("%s is %q, want %q: %s", name, status, want, text)
 	}
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			t.Errorf("%s says %q, which does not tell %q", name, text, word)
+			t.Errorf("%s says %q, without %q", name, text, word)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestReportsOfSimulatedNodes(t *testing.T) {
 			r := newRig(t, machine)
 			report := r.look(t)
 			var text strings.Builder
-			if err := report.Print(&text); err != nil {
+			if err := printText(&text, report); err != nil {
 				t.Fatal(err)
 			}
 			fixture.Golden(t, machine+".txt", strings.ReplaceAll(text.String(), r.dir, "DIRECTORY"))
@@ -51,7 +51,7 @@ func TestReportsOfSimulatedNodes(t *testing.T) {
 	}
 }
 
-// A report is attached to bugs, and read by programs.
+// Programs read it.
 func TestReportAsYAML(t *testing.T) {
 	r := newRig(t, "g5.12xlarge")
 	content, err := yaml.Marshal(r.look(t))
@@ -81,17 +81,12 @@ func TestFaultsThatAreSeen(t *testing.T) {
 			}, "GPUs", Failed, []string{"a GPU cannot be read", "GPU 1: NVML answered ERROR_GPU_IS_LOST"},
 		},
 		"another user": {
-			func(_ *testing.T, r *rig) { r.proc = strings.ReplaceAll(r.proc, "Uid:\t0\t0", "Uid:\t1000\t1000") },
+			func(_ *testing.T, r *rig) { r.options.Privileges.User = 1000 },
 			"privileges", Failed, []string{"user 1000", "run it as root"},
 		},
 		"no privileges": {
-			func(_ *testing.T, r *rig) {
-				r.proc = strings.ReplaceAll(r.proc, "000001ffffffffff", "00000000a80425fb")
-			},
-			"privileges", Warning, []string{"SYS_ADMIN", "00000000a80425fb"},
-		},
-		"no procfs": {
-			func(_ *testing.T, r *rig) { r.proc = "" }, "privileges", Warning, []string{"does not say"},
+			func(_ *testing.T, r *rig) { r.options.Privileges.SysAdmin = false },
+			"privileges", Warning, []string{"SYS_ADMIN"},
 		},
 		"no directory": {
 			func(_ *testing.T, r *rig) { r.options.Directories = []string{r.dir + "/none"} },
@@ -118,8 +113,8 @@ func TestFaultsThatAreSeen(t *testing.T) {
 	}
 }
 
-// A partition that goes while the node is looked at has no files, and that is no fault.
-func TestPartitionsThatGoMeanwhile(t *testing.T) {
+// A partition that a claim removes during the test is no fault.
+func TestPartitionsThatAreRemovedMeanwhile(t *testing.T) {
 	for name, goes := range map[string]bool{"one that stays": false, "one that goes": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, "p5.48xlarge")
@@ -147,7 +142,7 @@ func TestPartitionsThatGoMeanwhile(t *testing.T) {
 	}
 }
 
-// other is a node whose board is not as it is known.
+// other is a node with an unknown board.
 type other struct {
 	*nvml.Library
 
@@ -175,7 +170,7 @@ func TestBoardsThatAreNotAsPredicted(t *testing.T) {
 	}
 }
 
-// deaf is a driver that answers about the health of a GPU in another way.
+// deaf is a driver with other answers about the health of a GPU.
 type deaf struct {
 	*nvml.Library
 
@@ -228,7 +223,7 @@ func TestAMutationIsUndone(t *testing.T) {
 	for _, name := range []string{"partition", "time-slice", "MPS"} {
 		expect(t, report, name, OK, "was prepared in", "and unprepared in")
 	}
-	if _, text := said(report, "partition"); !strings.HasPrefix(text, "gpu-0-mig-1g10gb") {
+	if _, text := finding(report, "partition"); !strings.HasPrefix(text, "gpu-0-mig-1g10gb") {
 		t.Errorf("the partition was %q", text)
 	}
 	if len(r.set.last) == 0 || r.set.last[0] != gpu.ShortInterval || r.run.starts != 1 {
@@ -264,7 +259,7 @@ func TestWhatIsNotIdleIsLeftAlone(t *testing.T) {
 		r.options.Claims = r.preparer(t)
 		expect(t, r.look(t), "partition", OK, "gpu-1-mig-1g10gb")
 	})
-	t.Run("somebody's partitions", func(t *testing.T) {
+	t.Run("an administrator's partitions", func(t *testing.T) {
 		r := newRig(t, "p5.48xlarge")
 		for i := range 8 {
 			if err := r.machine.SetMIGMode(i, true); err != nil {

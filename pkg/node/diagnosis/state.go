@@ -1,4 +1,4 @@
-package bugreport
+package diagnosis
 
 import (
 	"bufio"
@@ -21,16 +21,14 @@ import (
 )
 
 type claim struct {
-	UID     string   `json:"uid"`
 	Claim   string   `json:"claim"`
-	State   string   `json:"state"`
 	Devices []string `json:"devices"`
-	// OtherBoot: it was recorded before the machine started.
+	// OtherBoot: it was recorded before the last boot.
 	OtherBoot bool `json:"otherBoot,omitempty"`
 }
 
-// Claims are those that the journal in dir records. bootID is that of the kernel that runs.
-func Claims(dir, bootID string) Section {
+// Recorded are the claims in the journal in dir. bootID is that of the running kernel.
+func Recorded(dir, bootID string) Section {
 	return Section{"claims", func(context.Context) (any, error) {
 		records, damaged, err := journal.Read(dir)
 		if err != nil {
@@ -41,9 +39,9 @@ func Claims(dir, bootID string) Section {
 			Damaged  []string `json:"damaged,omitempty"`
 		}{Recorded: []claim{}}
 		for _, record := range records {
-			c := claim{UID: record.ClaimUID, Claim: record.Namespace + "/" + record.Name, State: string(record.State), OtherBoot: record.BootID != bootID, Devices: []string{}}
+			c := claim{Claim: fmt.Sprintf("%s/%s (%s): %s", record.Namespace, record.Name, record.ClaimUID, record.State), OtherBoot: record.BootID != bootID, Devices: []string{}}
 			for _, d := range record.Devices {
-				c.Devices = append(c.Devices, fmt.Sprintf("%s is %s of %s for request %s, shape %q, steps %v", d.Device, d.DeviceUUID(), d.UUID, d.Request, d.Shape, d.Steps))
+				c.Devices = append(c.Devices, fmt.Sprintf("%s is %s of %s for request %s, shape %q, steps %v", d.Device, d.DeviceUUID(), d.UUID, d.Request, d.Form.Base, d.Steps))
 			}
 			found.Recorded = append(found.Recorded, c)
 		}
@@ -54,7 +52,7 @@ func Claims(dir, bootID string) Section {
 	}}
 }
 
-// CDI are the specifications in a directory, of all vendors: their names, sizes and times.
+// CDI lists the specifications of all vendors in a directory, with sizes and times.
 func CDI(dir string) Section {
 	return Section{"cdi", func(context.Context) (any, error) {
 		entries, err := os.ReadDir(dir)
@@ -71,15 +69,15 @@ func CDI(dir string) Section {
 	}}
 }
 
-// maxHealth bounds what is read of the file, in bytes: the plugin itself reads no more.
+// maxHealth bounds the file in bytes, as the plugin does.
 const maxHealth = 1 << 20
 
-// Health is what the plugin keeps of the GPUs' health in a file, as it stands there.
+// Health is the plugin's file about the GPUs' health.
 func Health(path string) Section {
 	return Section{"health", func(context.Context) (any, error) {
 		file, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return "nothing was wrong yet", nil
+			return "no fault so far", nil
 		}
 		if err != nil {
 			return nil, err
@@ -92,7 +90,7 @@ func Health(path string) Section {
 	}}
 }
 
-// MPS are the control daemons below root, which is empty on a node without a supervisor.
+// MPS has the status of the control daemons. root is empty on a node without a supervisor.
 func MPS(root string) Section {
 	return Section{"mps", func(context.Context) (any, error) {
 		if root == "" {
@@ -103,8 +101,8 @@ func MPS(root string) Section {
 	}}
 }
 
-// Metrics are what the running plugin counts, at a port of this host that is negative if it serves none, less those of single devices and what
-// histograms have besides their sums. It stands for what the plugin knows, and how often it has failed.
+// Metrics are the running plugin's, at a port of this host, without those of single devices and
+// without buckets. The port is negative if the plugin serves none.
 func Metrics(port int) Section {
 	return Section{"metrics", func(ctx context.Context) (any, error) {
 		if port < 0 {

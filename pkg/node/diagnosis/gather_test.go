@@ -1,4 +1,4 @@
-package bugreport
+package diagnosis
 
 import (
 	"context"
@@ -26,17 +26,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
-	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/journal"
-	"github.com/mica-gpu/mica/pkg/node/selftest"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// report is what a report of the sections has, as text and decoded.
+// report returns a report of the sections, as text and decoded.
 func report(t *testing.T, limits Limits, sections ...Section) (string, map[string]any) {
 	t.Helper()
 	var text strings.Builder
-	if err := Write(t.Context(), &text, limits, sections...); err != nil {
+	if err := Gather(t.Context(), &text, limits, sections...); err != nil {
 		t.Fatal(err)
 	}
 	var decoded map[string]any
@@ -53,7 +51,7 @@ func value(v any) func(context.Context) (any, error) {
 	return func(context.Context) (any, error) { return v, nil }
 }
 
-// newState makes what a plugin has on disk, with claims of all kinds.
+// newState makes the files of a plugin.
 func newState(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -63,7 +61,7 @@ func newState(t *testing.T) (dir string) {
 	}
 	for _, record := range []journal.Record{
 		{ClaimUID: "uid-1", Namespace: "team-a", Name: "train", BootID: "boot-1", State: journal.Prepared, Devices: []journal.Device{{
-			Request: "gpu", Device: "gpu-0", UUID: "GPU-0", Shape: gpu.BaseWhole, Steps: []journal.Step{journal.DisableMIG},
+			Request: "gpu", Device: "gpu-0", UUID: "GPU-0", Form: gpu.Form{Base: gpu.BaseWhole}, Steps: []journal.Step{{Name: "disable-mig"}},
 		}}},
 		{ClaimUID: "uid-2", Namespace: "team-b", Name: "infer", BootID: "boot-0", State: journal.Intent},
 	} {
@@ -91,7 +89,7 @@ func newState(t *testing.T) (dir string) {
 	return dir
 }
 
-// tree is what is below a directory, with times.
+// tree lists the files below a directory, with times.
 func tree(t *testing.T, dir string) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -148,7 +146,6 @@ func TestAReport(t *testing.T) {
 		"self/mountinfo": &fstest.MapFile{Data: []byte(`21 1 0:20 / / rw,relatime - overlay overlay rw
 22 21 0:21 /var/run/cdi /var/run/cdi rw,nosuid shared:5 master:1 - tmpfs tmpfs rw,size=1
 23 21 0:22 / /var/run/cdinot rw - ext4 /dev/sda rw
-broken
 `)},
 	}
 	flags := pflag.NewFlagSet("plugin", pflag.ContinueOnError)
@@ -161,12 +158,12 @@ broken
 		Flags(flags),
 		DriverRoot("/", "/nowhere", ""),
 		NVML(func() (GPUs, error) { return library, nil }),
-		Selftest(func(context.Context) (*selftest.Report, error) {
-			return &selftest.Report{Checks: []selftest.Check{{Name: "driver", Status: selftest.Failed, Findings: []string{"it does not answer", "load it"}}}}, nil
+		Selftest(func(context.Context) *Report {
+			return &Report{Checks: []Check{{Name: "driver", Status: Failed, Findings: []string{"it does not answer", "load it"}}}}
 		}),
 		Health(filepath.Join(dir, "health.json")),
 		Published(cluster, fixture.Driver, fixture.NodeName),
-		Claims(filepath.Join(dir, "claims"), "boot-1"),
+		Recorded(filepath.Join(dir, "claims"), "boot-1"),
 		CDI(filepath.Join(dir, "cdi")),
 		MPS(filepath.Join(dir, "mps")),
 		Metrics(port),
@@ -186,7 +183,7 @@ func TestADamagedRecordIsNamed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "claims/uid-3.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, decoded := report(t, DefaultLimits, Claims(filepath.Join(dir, "claims"), "boot-1"))
+	_, decoded := report(t, DefaultLimits, Recorded(filepath.Join(dir, "claims"), "boot-1"))
 	if damaged := fmt.Sprint(decoded["claims"].(map[string]any)["damaged"]); !strings.Contains(damaged, "uid-3.json") {
 		t.Errorf("damaged is %s", damaged)
 	}
@@ -201,23 +198,22 @@ func TestWhereThereIsNothing(t *testing.T) {
 }
 
 // stuck are GPUs whose driver does not come back.
-type stuck struct{ release chan struct{} }
-
-func (s stuck) Discover() (gpu.Node, []error, error) {
-	return gpu.Node{GPUs: []gpu.GPU{{UUID: "GPU-0"}}}, nil, nil
+type stuck struct {
+	GPUs
+	release chan struct{}
 }
-func (s stuck) Processes(string) ([]uint32, error)  { <-s.release; return nil, nil }
-func (s stuck) Health(string) (health.Level, error) { return health.Level{}, nil }
+
+func (s stuck) Discover() (gpu.Node, []error, error) { <-s.release; return gpu.Node{}, nil, nil }
 
 func TestSectionsFailOnTheirOwn(t *testing.T) {
-	gpus := stuck{make(chan struct{})}
+	gpus := stuck{release: make(chan struct{})}
 	defer close(gpus.release)
-	var nobody map[string]string
+	var missing map[string]string
 	_, decoded := report(t, Limits{Time: 50 * time.Millisecond, Bytes: 1 << 10},
 		Section{"first", value("here")},
 		NVML(func() (GPUs, error) { return gpus, nil }),
 		Section{"failed", func(context.Context) (any, error) { return nil, errors.New("the disk is: gone") }},
-		Section{"panicked", func(context.Context) (any, error) { nobody["a"] = "b"; return nil, nil }},
+		Section{"panicked", func(context.Context) (any, error) { missing["a"] = "b"; return nil, nil }},
 		Section{"odd", value(func() {})},
 		Section{"last", value([]string{"here"})},
 	)
@@ -241,7 +237,7 @@ func TestALargeSectionIsCut(t *testing.T) {
 		t.Errorf("it has %d bytes", len(text))
 	}
 	large := decoded["large"].(map[string]any)
-	if !strings.Contains(fmt.Sprint(large["error"]), "bytes, of which these are the first") || !strings.Contains(fmt.Sprint(large["beginning"]), "line: 3") {
+	if !strings.Contains(fmt.Sprint(large["error"]), "bytes and is cut") || !strings.Contains(fmt.Sprint(large["beginning"]), "line: 3") {
 		t.Errorf("it has no beginning:\n%s", text)
 	}
 }

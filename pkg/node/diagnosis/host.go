@@ -1,8 +1,8 @@
-package bugreport
+package diagnosis
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +10,16 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
-// Versions are Mica's, that of Go, and what the kernel says of itself and of its NVIDIA module.
+// Versions are those of Mica, Go, the kernel and its NVIDIA module.
 func Versions(mica string, proc fs.FS) Section {
 	return Section{"versions", func(context.Context) (any, error) {
 		found := map[string]string{"mica": mica, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
@@ -32,7 +35,7 @@ func Versions(mica string, proc fs.FS) Section {
 	}}
 }
 
-// Flags are the settings of a command: its flags that are not empty, whatever has set them.
+// Flags are those of a command that are not empty.
 func Flags(set *pflag.FlagSet) Section {
 	return Section{"flags", func(context.Context) (any, error) {
 		found := map[string]string{}
@@ -45,7 +48,7 @@ func Flags(set *pflag.FlagSet) Section {
 	}}
 }
 
-// Mounts are those on which the paths are, less empty ones, as this process has them.
+// Mounts are those of the paths that are not empty, as this process has them.
 func Mounts(proc fs.FS, paths ...string) Section {
 	return Section{"mounts", func(context.Context) (any, error) {
 		content, err := fs.ReadFile(proc, "self/mountinfo")
@@ -54,36 +57,32 @@ func Mounts(proc fs.FS, paths ...string) Section {
 		}
 		found := map[string]string{}
 		for _, path := range paths {
-			if path != "" {
-				found[path] = mountOf(content, path)
+			if path == "" {
+				continue
+			}
+			if found[path], err = mountOf(content, path); err != nil {
+				return nil, err
 			}
 		}
 		return found, nil
 	}}
 }
 
-// mountOf is the last mount of those on which a path is, in words.
-func mountOf(mountinfo []byte, path string) string {
-	point, words := "", "none"
-	lines := bufio.NewScanner(bytes.NewReader(mountinfo))
-	for lines.Scan() {
-		// proc_pid_mountinfo(5): ID, parent, device, root, mount point, options, optional
-		// fields, a hyphen, type, source, options of the file system.
-		fields := strings.Fields(lines.Text())
-		before, after, _ := strings.Cut(lines.Text(), " - ")
-		kind := strings.Fields(after)
-		if len(strings.Fields(before)) < 6 || len(kind) < 2 {
-			continue
-		}
-		at := strings.TrimSuffix(fields[4], "/")
-		if len(at) >= len(point) && (path == at || strings.HasPrefix(path, at+"/")) {
-			point, words = at, fmt.Sprintf("%s: %s of %s %s (%s)", fields[4], fields[3], kind[0], kind[1], fields[5])
-		}
+// mountOf describes the mount that a path is on: the last of the deepest.
+func mountOf(content []byte, path string) (string, error) {
+	mounts, err := mountinfo.GetMountsFromReader(bytes.NewReader(content), func(m *mountinfo.Info) (skip, stop bool) {
+		below, err := filepath.Rel(m.Mountpoint, path)
+		return err != nil || !filepath.IsLocal(below), false
+	})
+	if err != nil || len(mounts) == 0 {
+		return "none", err
 	}
-	return words
+	slices.SortStableFunc(mounts, func(a, b *mountinfo.Info) int { return cmp.Compare(len(a.Mountpoint), len(b.Mountpoint)) })
+	m := mounts[len(mounts)-1]
+	return fmt.Sprintf("%s: %s of %s %s (%s)", m.Mountpoint, m.Root, m.FSType, m.Source, m.Options), nil
 }
 
-// Devices are the device nodes of NVIDIA below the directories, less those that have no name.
+// Devices are NVIDIA's device nodes below the directories that are not empty.
 func Devices(directories ...string) Section {
 	return Section{"deviceNodes", func(context.Context) (any, error) {
 		found := map[string]any{}
@@ -102,8 +101,7 @@ func Devices(directories ...string) Section {
 	}}
 }
 
-// maxNodes bounds what is shown of a directory: a node of 8 GPUs that are all partitioned has some
-// hundred in nvidia-caps.
+// maxNodes bounds the device nodes per directory: 8 partitioned GPUs have some hundred.
 const maxNodes = 512
 
 func nodesIn(dir string) ([]string, error) {
@@ -125,21 +123,13 @@ func nodesIn(dir string) ([]string, error) {
 	return nodes, nil
 }
 
-// deviceNode is such as "nvidia0 195:0 crw-rw-rw- 0:0".
+// deviceNode is such as "nvidia0 195:0 crw-rw-rw- 0:0". It is false for a directory, or if the
+// node is gone.
 func deviceNode(path string) (string, bool) {
-	var stat unix.Stat_t
 	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", false
-	case err == nil:
-		err = unix.Lstat(path, &stat)
-	}
 	if err != nil {
-		return err.Error(), true
+		return err.Error(), !errors.Is(err, fs.ErrNotExist)
 	}
-	if info.IsDir() {
-		return "", false
-	}
-	return fmt.Sprintf("%s %d:%d %s %d:%d", filepath.Base(path), unix.Major(stat.Rdev), unix.Minor(stat.Rdev), info.Mode(), stat.Uid, stat.Gid), true
+	stat := info.Sys().(*syscall.Stat_t) // always so on Linux
+	return fmt.Sprintf("%s %d:%d %s %d:%d", filepath.Base(path), unix.Major(stat.Rdev), unix.Minor(stat.Rdev), info.Mode(), stat.Uid, stat.Gid), !info.IsDir()
 }

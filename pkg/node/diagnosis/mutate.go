@@ -1,4 +1,4 @@
-package selftest
+package diagnosis
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -22,15 +23,15 @@ import (
 )
 
 const (
-	// pool is the pool of the devices that only the self-test has.
+	// pool is the self-test's own.
 	pool = "selftest"
-	// patience bounds each half of a try, which also ends when the caller has gone.
+	// patience bounds each half of a try.
 	patience = time.Minute
 )
 
-// Claims prepares claims as for kubelet, with the records and the locks of the node's plugin:
-// that never gives away a GPU on which a self-test works, and undoes what one has left that
-// was killed, because its claim is unknown to the API server.
+// Claims prepares claims as for kubelet, with the records and locks of the node's plugin. So the
+// plugin does not use the GPU meanwhile, and undoes a killed self-test, whose claim is unknown
+// to the API server.
 type Claims interface {
 	Held(ctx context.Context) ([]journal.Device, error)
 	SetNode(node prepare.Node)
@@ -38,7 +39,7 @@ type Claims interface {
 	Unprepare(ctx context.Context, claim types.UID) error
 }
 
-// mutation prepares and unprepares claims on GPUs that nobody uses.
+// mutation prepares and unprepares claims on idle GPUs.
 type mutation struct {
 	Options
 	hardware Hardware
@@ -76,7 +77,7 @@ func (m *mutation) run(ctx context.Context, r *Report) {
 	m.try(ctx, r, "MPS", shapes[whole], &v1beta1.Sharing{Strategy: v1beta1.MPSStrategy})
 }
 
-// smallestPartition is one with the least memory, nil where there is none.
+// smallestPartition has the least memory. It is nil if there is none.
 func smallestPartition(shapes []gpu.Shape) gpu.Shape {
 	var smallest gpu.Shape
 	for _, shape := range shapes {
@@ -87,8 +88,8 @@ func smallestPartition(shapes []gpu.Shape) gpu.Shape {
 	return smallest
 }
 
-// idle are the GPUs that no claim and no process uses and that nobody has partitioned, and why
-// the others are none.
+// idle returns the GPUs that no claim and no process uses and that have no MIG instances, and
+// why the others are not idle.
 func (m *mutation) idle(ctx context.Context) (idle []gpu.GPU, reasons []string) {
 	held, err := m.Claims.Held(ctx)
 	if err != nil {
@@ -112,7 +113,7 @@ func (m *mutation) idle(ctx context.Context) (idle []gpu.GPU, reasons []string) 
 	return idle, reasons
 }
 
-// try prepares a claim for a device, unprepares it, and looks whether the GPU is as before.
+// try prepares a claim for a device, unprepares it, and compares the GPU with before.
 func (m *mutation) try(ctx context.Context, r *Report, name string, shape gpu.Shape, sharing *v1beta1.Sharing) {
 	claim, err := m.claim(name, shape, sharing)
 	if err != nil {
@@ -123,14 +124,14 @@ func (m *mutation) try(ctx context.Context, r *Report, name string, shape gpu.Sh
 		_, err := m.Claims.Prepare(ctx, claim)
 		return err
 	})
-	// What was begun is undone, whoever has gone meanwhile.
+	// It is undone also if the caller has gone.
 	unmade, undo := m.timed(context.WithoutCancel(ctx), func(ctx context.Context) error { return m.Claims.Unprepare(ctx, claim.UID) })
 	if undo != nil {
-		undo = fmt.Errorf("%w: what is left is undone by the node's plugin, which sees that the claim is unknown", undo)
+		undo = fmt.Errorf("%w: the node's plugin undoes what is left, because it does not know the claim", undo)
 	}
 	switch err := errors.Join(undo, m.compare(shape.Physical())); {
 	case err != nil:
-		r.add(name, Failed, sentences(errors.Join(failure, err))...)
+		r.add(name, Failed, strings.Split(errors.Join(failure, err).Error(), "\n")...)
 	case errors.Is(failure, errors.ErrUnsupported):
 		r.add(name, Skipped, failure.Error())
 	case failure != nil:
@@ -148,7 +149,7 @@ func (m *mutation) timed(ctx context.Context, do func(context.Context) error) (t
 	return time.Since(start).Round(100 * time.Microsecond), err
 }
 
-// compare looks whether a GPU is divided as it was before.
+// compare returns an error if the GPU is not divided as before.
 func (m *mutation) compare(before gpu.GPU) error {
 	node, _, err := m.hardware.GPUs.Discover()
 	if err != nil {
@@ -166,7 +167,7 @@ func (m *mutation) compare(before gpu.GPU) error {
 	return nil
 }
 
-// claim is one as the scheduler would have allocated it.
+// claim is as the scheduler would have allocated it.
 func (m *mutation) claim(name string, shape gpu.Shape, sharing *v1beta1.Sharing) (*resourceapi.ResourceClaim, error) {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "mica-selftest", Name: "mica-selftest", UID: uuid.NewUUID()},
@@ -189,16 +190,4 @@ func (m *mutation) claim(name string, shape gpu.Shape, sharing *v1beta1.Sharing)
 		}},
 	}}
 	return claim, nil
-}
-
-// sentences are the errors that are joined in one.
-func sentences(err error) []string {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []string
-		for _, each := range joined.Unwrap() {
-			all = append(all, sentences(each)...)
-		}
-		return all
-	}
-	return []string{err.Error()}
 }

@@ -1,17 +1,13 @@
-package selftest
+package diagnosis
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,45 +16,21 @@ import (
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// checkPrivileges looks for what the driver asks of who opens its control device as an
-// administrator.
-func checkPrivileges(r *Report, proc fs.FS) {
-	status, err := processStatus(proc)
-	if err != nil {
-		r.add("privileges", Warning, err.Error())
-		return
-	}
-	capabilities, err := strconv.ParseUint(status["CapEff"], 16, 64)
-	user := strings.Fields(status["Uid"])
+// checkPrivileges checks what the driver requires of a process that opens its control device
+// as an administrator.
+func checkPrivileges(r *Report, own Privileges) {
 	switch {
-	case err != nil || len(user) < 2:
-		r.add("privileges", Warning, "the kernel does not say what this process may do")
-	case user[1] != "0":
-		r.add("privileges", Failed, fmt.Sprintf("this process runs as user %s: run it as root, as the chart's container does", user[1]))
-	case capabilities&(1<<unix.CAP_SYS_ADMIN) == 0:
-		r.add("privileges", Warning, fmt.Sprintf("the capability SYS_ADMIN is not among those of this process (%s), and without it MIG may be refused: run it in the plugin's container, which is privileged", status["CapEff"]))
+	case own.User != 0:
+		r.add("privileges", Failed, fmt.Sprintf("this process runs as user %d: run it as root, as the chart's container does", own.User))
+	case !own.SysAdmin:
+		r.add("privileges", Warning, "this process lacks the capability SYS_ADMIN, and without it the driver may refuse MIG: run it in the plugin's container, which is privileged")
 	default:
 		r.add("privileges", OK, "root, with the capability SYS_ADMIN")
 	}
-}
-
-// processStatus is what procfs says of this process.
-func processStatus(proc fs.FS) (map[string]string, error) {
-	content, err := fs.ReadFile(proc, "self/status")
-	if err != nil {
-		return nil, fmt.Errorf("read what this process may do: %w: mount procfs", err)
-	}
-	status := map[string]string{}
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	for lines.Scan() {
-		if name, value, found := strings.Cut(lines.Text(), ":"); found {
-			status[name] = strings.TrimSpace(value)
-		}
-	}
-	return status, lines.Err()
 }
 
 func checkDirectories(r *Report, directories []string) {
@@ -78,7 +50,7 @@ func checkDirectories(r *Report, directories []string) {
 	r.add("directories", status, findings...)
 }
 
-// checkContainers is a warning without an answer: a machine for a look may have no kubelet.
+// checkContainers only warns: a machine may have no kubelet.
 func checkContainers(ctx context.Context, r *Report, containers Containers) {
 	if containers == nil {
 		return
@@ -107,7 +79,7 @@ func checkGPUs(r *Report, node gpu.Node, unreadable []error) {
 	r.add("GPUs", status, findings...)
 }
 
-// checkDevices says what a node without a GPUPolicy would publish.
+// checkDevices reports what a node without a GPUPolicy would publish.
 func checkDevices(r *Report, node gpu.Node) {
 	shapes := gpu.Shapes(node.GPUs, gpu.ByDefault)
 	var types counted
@@ -124,8 +96,8 @@ func checkDevices(r *Report, node gpu.Node) {
 	r.add("devices", status, findings...)
 }
 
-// checkCatalogue compares NVML's tables of profiles and placements with those that nodes are
-// predicted by which do not exist yet.
+// checkCatalogue compares NVML's profiles and placements with the catalogue, which predicts
+// nodes that do not exist yet.
 func checkCatalogue(r *Report, node gpu.Node) {
 	status, findings := OK, []string{}
 	var same counted
@@ -135,7 +107,7 @@ func checkCatalogue(r *Report, node gpu.Node) {
 		switch {
 		case !known:
 			status = Warning
-			findings = append(findings, fmt.Sprintf("GPU %d, a %s, is not in the catalogue, so that no node like this one is predicted: send this report with the output of nvidia-smi mig -lgip and -lgipp", g.Index, g.ProductName))
+			findings = append(findings, fmt.Sprintf("GPU %d, a %s, is not in the catalogue, so the controller cannot predict nodes like this one: send this report with the output of nvidia-smi mig -lgip and -lgipp", g.Index, g.ProductName))
 		case board.MIG != nil && len(g.Profiles) == 0:
 			findings = append(findings, fmt.Sprintf("GPU %d lists no MIG profiles while MIG is disabled, as old drivers do", g.Index))
 		case len(differences) > 0:
@@ -153,7 +125,7 @@ func checkCatalogue(r *Report, node gpu.Node) {
 	r.add("catalogue", status, findings...)
 }
 
-// checkFabric looks at NVLink, by which GPUs reach each other, through a fabric or without.
+// checkFabric checks NVLink between GPUs, with or without a fabric.
 func checkFabric(r *Report, node gpu.Node) {
 	var groups counted
 	var waiting []string
@@ -175,8 +147,8 @@ func checkFabric(r *Report, node gpu.Node) {
 	}
 }
 
-// checkHealth says by which fields the health of GPUs is judged: without a recovery action the table of XIDs decides, and without
-// the others worn memory is not found.
+// checkHealth lists the fields that the plugin judges GPUs by. Without a recovery action the
+// table of XIDs decides; without the others worn memory is not found.
 func checkHealth(r *Report, node gpu.Node, gpus GPUs) {
 	status := OK
 	var findings []string
@@ -196,36 +168,51 @@ func checkHealth(r *Report, node gpu.Node, gpus GPUs) {
 				unsupported.add(field.Field)
 			default:
 				status = status.worse(Warning)
-				findings = append(findings, fmt.Sprintf("GPU %d: %v, so the plugin does not go by it: send this report", g.Index, field.Err))
+				findings = append(findings, fmt.Sprintf("GPU %d: %v, so the plugin ignores it: send this report", g.Index, field.Err))
 			}
 		}
 	}
-	if len(unsupported.order) > 0 {
-		findings = append([]string{"fields that board or driver does not know, by GPUs: " + unsupported.String()}, findings...)
-	}
+	var summary []string
 	if len(answered.order) > 0 {
-		findings = append([]string{"fields that the driver answers, by GPUs: " + answered.String()}, findings...)
+		summary = append(summary, "fields that the driver answers, by GPUs: "+answered.String())
 	}
-	r.add("health", status, findings...)
+	if len(unsupported.order) > 0 {
+		summary = append(summary, "fields that board or driver does not know, by GPUs: "+unsupported.String())
+	}
+	r.add("health", status, append(summary, findings...)...)
 }
 
-// neededNodes are those besides the GPUs' own without which CUDA does not start.
+// neededNodes are the device nodes, besides the GPUs' own, without which CUDA does not start.
 var neededNodes = []string{"nvidiactl", "nvidia-uvm"}
 
 // checkEdits derives what containers of every GPU and every partition would get.
 func checkEdits(r *Report, node gpu.Node, hardware Hardware, hook string) {
-	edits := hardware.Edits
-	common, err := edits.Common()
+	common, err := hardware.Edits.Common()
 	if err != nil {
 		r.add("CDI", Failed, err.Error())
 		return
 	}
-	var failures []string
-	if _, err := os.Stat(hook); hook != "" && err != nil {
-		failures = append(failures, fmt.Sprintf("the hook %s cannot be run (%v), so that no container with a GPU would start: wait for the plugin to install it, or set --nvidia-cdi-hook-path", hook, err))
+	nodes, partitions, failures := deriveEdits(node, hardware.Edits)
+	if len(failures) > 0 { // a claim may have removed its partition meanwhile
+		if now, _, err := hardware.GPUs.Discover(); err == nil {
+			nodes, partitions, failures = deriveEdits(now, hardware.Edits)
+		}
 	}
-	nodes := nodeNames(common)
-	partitions, unusable := 0, map[string]error{}
+	if _, err := os.Stat(hook); hook != "" && err != nil {
+		failures = append(failures, fmt.Sprintf("the hook %s cannot be run (%v), so no container with a GPU would start: wait for the plugin to install it, or set --nvidia-cdi-hook-path", hook, err))
+	}
+	nodes = append(nodes, nodeNames(common)...)
+	slices.Sort(nodes)
+	checkNodes(r, slices.Compact(nodes))
+	if len(failures) > 0 {
+		r.add("CDI", Failed, failures...)
+		return
+	}
+	r.add("CDI", OK, fmt.Sprintf("of all containers: mounts: %d, hooks: %d; GPUs: %d; existing partitions: %d", len(common.Mounts), len(common.Hooks), len(node.GPUs), partitions))
+}
+
+// deriveEdits returns the device nodes of all GPUs and the number of existing partitions.
+func deriveEdits(node gpu.Node, edits prepare.Edits) (nodes []string, partitions int, failures []string) {
 	for _, g := range node.GPUs {
 		found, err := edits.GPU(g.UUID)
 		if err != nil {
@@ -236,45 +223,13 @@ func checkEdits(r *Report, node gpu.Node, hardware Hardware, hook string) {
 		for _, instance := range g.Instances {
 			for _, device := range instance.Devices {
 				if _, err := edits.Partition(g.UUID, instance.ID, device.ComputeID); err != nil {
-					unusable[device.UUID] = err
+					failures = append(failures, err.Error())
 				}
 				partitions++
 			}
 		}
 	}
-	partitions -= forgetGone(unusable, hardware.GPUs)
-	for _, uuid := range slices.Sorted(maps.Keys(unusable)) {
-		failures = append(failures, unusable[uuid].Error())
-	}
-	slices.Sort(nodes)
-	checkNodes(r, slices.Compact(nodes))
-	if len(failures) > 0 {
-		r.add("CDI", Failed, failures...)
-		return
-	}
-	r.add("CDI", OK, fmt.Sprintf("of all containers: mounts: %d, hooks: %d; GPUs: %d; existing partitions: %d", len(common.Mounts), len(common.Hooks), len(node.GPUs), partitions))
-}
-
-// forgetGone removes the partitions that have gone since they were seen, and tells how many. Claims come and go meanwhile.
-func forgetGone(unusable map[string]error, gpus GPUs) (gone int) {
-	if len(unusable) == 0 {
-		return 0
-	}
-	now, _, err := gpus.Discover()
-	if err != nil {
-		return 0
-	}
-	there := map[string]bool{}
-	for _, g := range now.GPUs {
-		for _, instance := range g.Instances {
-			for _, device := range instance.Devices {
-				there[device.UUID] = true
-			}
-		}
-	}
-	before := len(unusable)
-	maps.DeleteFunc(unusable, func(uuid string, _ error) bool { return !there[uuid] })
-	return before - len(unusable)
+	return nodes, partitions, failures
 }
 
 func checkNodes(r *Report, nodes []string) {

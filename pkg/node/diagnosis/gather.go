@@ -1,7 +1,4 @@
-// Package bugreport collects what whoever mends a fault has to know of one node: what is installed, how
-// it is set, what the NVIDIA driver says, what is published and prepared. It changes nothing, takes no
-// lock, and shows no secret. What is right and wrong about a node is for pkg/node/selftest to say.
-package bugreport
+package diagnosis
 
 import (
 	"bytes"
@@ -16,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Section is one part of a report. Gather may be called at the same time as that of others, and its
-// value is shown as YAML; what its context ends for is said of the section alone.
+// Section is one part of a bug report. Sections are gathered at the same time and printed as
+// YAML. A section that fails or is late does not affect the others.
 type Section struct {
 	Name   string
 	Gather func(context.Context) (any, error)
@@ -25,19 +22,17 @@ type Section struct {
 
 // Limits bound each section of a report.
 type Limits struct {
-	// Time is how long it may take. All are gathered at once.
-	Time time.Duration
-	// Bytes is how much of it is shown.
+	Time  time.Duration
 	Bytes int
 }
 
-// DefaultLimits leave room for 8 GPUs in all shapes, and for calls of NVML that a driver holds up for
-// seconds while it recovers a GPU.
+// DefaultLimits leave room for 8 GPUs in all shapes, and for NVML calls that take seconds while
+// the driver recovers a GPU.
 var DefaultLimits = Limits{Time: 15 * time.Second, Bytes: 128 << 10}
 
-// Write gathers all sections and writes them as one YAML document, in their order. A section that fails
-// or does not end in time has its error instead, and is left behind: the caller's process is about to end.
-func Write(ctx context.Context, out io.Writer, limits Limits, sections ...Section) error {
+// Gather writes all sections as one YAML document, in their order. A section that fails or is
+// late has an error instead. A late one goes on: the caller's process is about to end.
+func Gather(ctx context.Context, out io.Writer, limits Limits, sections ...Section) error {
 	texts := make([]string, len(sections))
 	var group sync.WaitGroup
 	for i, section := range sections {
@@ -52,7 +47,7 @@ func Write(ctx context.Context, out io.Writer, limits Limits, sections ...Sectio
 	return nil
 }
 
-// text is what a section has, indented below its name.
+// text is the content of a section, indented below its name.
 func (l Limits) text(ctx context.Context, section Section) string {
 	value, err := l.gather(ctx, section)
 	if err != nil {
@@ -63,13 +58,12 @@ func (l Limits) text(ctx context.Context, section Section) string {
 		text = fmt.Sprintf("error: %q\n", "the section cannot be encoded: "+redact(err.Error()))
 	}
 	if len(text) > l.Bytes {
-		end := strings.LastIndex(text[:l.Bytes], "\n") + 1
-		text = fmt.Sprintf("error: the section has %d bytes, of which these are the first\nbeginning: |2\n%s", len(text), indented(text[:end]))
+		text = fmt.Sprintf("error: the section has %d bytes and is cut\nbeginning: |2\n%s", len(text), indented(Lines(text, l.Bytes)))
 	}
 	return indented(text)
 }
 
-// gather asks for a section in a goroutine of its own, because a call of NVML cannot be ended.
+// gather runs a section in a goroutine of its own, because a call of NVML cannot be ended.
 func (l Limits) gather(ctx context.Context, section Section) (value any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Time)
 	defer cancel()
@@ -89,7 +83,7 @@ func (l Limits) gather(ctx context.Context, section Section) (value any, err err
 	case <-done:
 		return found, failure
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no answer within %v: what it asks hangs", l.Time)
+		return nil, fmt.Errorf("no answer within %v: a call hangs", l.Time)
 	}
 }
 
@@ -115,4 +109,12 @@ func indented(text string) string {
 		all.WriteString("  " + line)
 	}
 	return all.String()
+}
+
+// Lines cuts a text to whole lines with at most so many bytes.
+func Lines(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return text[:strings.LastIndex(text[:most], "\n")+1]
 }

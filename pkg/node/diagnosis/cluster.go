@@ -1,4 +1,4 @@
-package bugreport
+package diagnosis
 
 import (
 	"context"
@@ -10,13 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 )
 
 // Connect makes a client of the API server.
 type Connect func() (kubernetes.Interface, error)
 
-// Node is the node as the API server has it: who runs there in which version, and what it says of
-// GPUs. It has no address.
+// Node is the Node object without addresses: versions, conditions, and labels and resources of
+// GPUs.
 func Node(connect Connect, name string) Section {
 	return Section{"node", func(ctx context.Context) (any, error) {
 		client, err := connect()
@@ -28,21 +29,15 @@ func Node(connect Connect, name string) Section {
 			return nil, err
 		}
 		info := node.Status.NodeInfo
+		info.MachineID, info.SystemUUID = "", "" // they identify the machine
 		found := struct {
-			Kubelet          string            `json:"kubelet"`
-			ContainerRuntime string            `json:"containerRuntime"`
-			OSImage          string            `json:"osImage"`
-			Kernel           string            `json:"kernel"`
-			BootID           string            `json:"bootID"`
-			Unschedulable    bool              `json:"unschedulable"`
-			Labels           map[string]string `json:"labels"`
-			Taints           []string          `json:"taints"`
-			Conditions       []string          `json:"conditions"`
-			Allocatable      map[string]string `json:"allocatable"`
-		}{
-			Kubelet: info.KubeletVersion, ContainerRuntime: info.ContainerRuntimeVersion, OSImage: info.OSImage, Kernel: info.KernelVersion,
-			BootID: info.BootID, Unschedulable: node.Spec.Unschedulable, Labels: map[string]string{}, Allocatable: map[string]string{},
-		}
+			Info          corev1.NodeSystemInfo `json:"info"`
+			Unschedulable bool                  `json:"unschedulable"`
+			Labels        map[string]string     `json:"labels"`
+			Taints        []string              `json:"taints"`
+			Conditions    []string              `json:"conditions"`
+			Allocatable   map[string]string     `json:"allocatable"`
+		}{Info: info, Unschedulable: node.Spec.Unschedulable, Labels: map[string]string{}, Allocatable: map[string]string{}}
 		for label, value := range node.Labels {
 			if aboutGPUs(label) {
 				found.Labels[label] = value
@@ -65,7 +60,7 @@ func Node(connect Connect, name string) Section {
 	}}
 }
 
-// aboutGPUs tells whether a label or resource has to do with what the plugin offers.
+// aboutGPUs reports whether a label or resource is about GPUs.
 func aboutGPUs(name string) bool {
 	for _, word := range []string{"nvidia", "mica", "pci-10de", "pci-03", "instance-type"} {
 		if strings.Contains(name, word) {
@@ -76,17 +71,12 @@ func aboutGPUs(name string) bool {
 }
 
 type published struct {
-	Name       string   `json:"name"`
-	Pool       string   `json:"pool"`
-	Generation int64    `json:"generation"`
-	Slices     int64    `json:"slicesOfPool"`
-	Devices    int      `json:"devices"`
-	Types      []string `json:"types,omitempty"`
-	Counters   int      `json:"counterSets"`
-	Tainted    []string `json:"tainted,omitempty"`
+	Slice   string   `json:"slice"`
+	Types   []string `json:"types,omitempty"`
+	Tainted []string `json:"tainted,omitempty"`
 }
 
-// Published are the ResourceSlices that a driver has of a node at the API server.
+// Published are the ResourceSlices of a driver and node at the API server.
 func Published(connect Connect, driver, node string) Section {
 	return Section{"published", func(ctx context.Context) (any, error) {
 		client, err := connect()
@@ -109,25 +99,15 @@ func Published(connect Connect, driver, node string) Section {
 
 func describeSlice(slice resourceapi.ResourceSlice) published {
 	spec := slice.Spec
-	p := published{
-		Name: slice.Name, Pool: spec.Pool.Name, Generation: spec.Pool.Generation, Slices: spec.Pool.ResourceSliceCount,
-		Devices: len(spec.Devices), Counters: len(spec.SharedCounters),
-	}
-	times, order := map[string]int{}, []string{}
+	p := published{Slice: fmt.Sprintf("%s: pool %s, generation %d, %d slices; devices: %d, counter sets: %d",
+		slice.Name, spec.Pool.Name, spec.Pool.Generation, spec.Pool.ResourceSliceCount, len(spec.Devices), len(spec.SharedCounters))}
+	var types counted
 	for _, device := range spec.Devices {
-		kind := "of no type"
-		if attribute := device.Attributes["type"]; attribute.StringValue != nil {
-			kind = *attribute.StringValue
-		}
-		if times[kind]++; times[kind] == 1 {
-			order = append(order, kind)
-		}
+		types.add(ptr.Deref(device.Attributes["type"].StringValue, "without a type"))
 		for _, taint := range device.Taints {
 			p.Tainted = append(p.Tainted, fmt.Sprintf("%s: %s=%s:%s", device.Name, taint.Key, taint.Value, taint.Effect))
 		}
 	}
-	for _, kind := range order {
-		p.Types = append(p.Types, fmt.Sprintf("%d %s", times[kind], kind))
-	}
+	p.Types = types.list()
 	return p
 }

@@ -1,4 +1,4 @@
-package selftest
+package diagnosis
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -25,12 +24,11 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// rig is a simulated node, whose plugin has its records and locks in a directory.
+// rig is a simulated node with the plugin's records and locks.
 type rig struct {
 	machine *model.Machine
 	library *nvml.Library
 	edits   edits
-	proc    string
 	dir     string
 	options Options
 	tools   prepare.Tools
@@ -40,11 +38,11 @@ type rig struct {
 
 func newRig(t *testing.T, machine string) *rig {
 	t.Helper()
-	r := &rig{machine: fixture.Machine(t, fixture.File(t, machine)), dir: t.TempDir(), proc: "Name:\tselftest\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"}
+	r := &rig{machine: fixture.Machine(t, fixture.File(t, machine)), dir: t.TempDir()}
 	r.library = fixture.Library(t, r.machine)
 	r.edits.nodes = []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
 	r.tools = prepare.Tools{MIG: r.library, Modes: r.library, TimeSlices: &r.set, Daemons: &r.run}
-	r.options = Options{Version: "v1.2.3", Open: r.open, Directories: []string{r.dir}, Driver: fixture.Driver}
+	r.options = Options{Version: "v1.2.3", Open: r.open, Directories: []string{r.dir}, Driver: fixture.Driver, Privileges: Privileges{SysAdmin: true}}
 	return r
 }
 
@@ -55,7 +53,6 @@ func (r *rig) open() (Hardware, error) {
 // look runs the self-test.
 func (r *rig) look(t *testing.T) *Report {
 	t.Helper()
-	r.options.Proc = fstest.MapFS{"self/status": &fstest.MapFile{Data: []byte(r.proc)}}
 	_, ctx := ktesting.NewTestContext(t)
 	return Run(ctx, r.options)
 }
@@ -76,7 +73,7 @@ func (r *rig) preparer(t *testing.T) *prepare.Preparer {
 		t.Fatal(err)
 	}
 	return prepare.New(prepare.Options{
-		Journal: records, CDI: specs, Locks: locks, Claims: nobody{}, Phases: noPhases{},
+		Journal: records, CDI: specs, Locks: locks, Claims: noClaims{}, Phases: noPhases{},
 		Driver: fixture.Driver, Pool: fixture.NodeName, BootID: "boot-1", ReleaseWait: time.Millisecond,
 	})
 }
@@ -96,7 +93,7 @@ func (r *rig) hold(t *testing.T, device string) {
 	}
 }
 
-// untouched fails the test if anything of a self-test is left.
+// untouched fails the test if a self-test has left something.
 func (r *rig) untouched(t *testing.T) {
 	t.Helper()
 	state, err := r.machine.State()
@@ -118,10 +115,10 @@ func (r *rig) untouched(t *testing.T) {
 	}
 }
 
-type nobody struct{}
+type noClaims struct{}
 
 // Get implements prepare.Claims.
-func (nobody) Get(context.Context, types.NamespacedName) (*resourceapi.ResourceClaim, error) {
+func (noClaims) Get(context.Context, types.NamespacedName) (*resourceapi.ResourceClaim, error) {
 	return nil, errors.New("there is no API server")
 }
 
