@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A share's container may be root, and other tenants have the same daemon, which is root of
-// the node.
+// A container with a share may run as root. Its daemon is root of the node, and serves other
+// tenants.
 func TestRootOfAContainerCannotChangeWhatTheDaemonUses(t *testing.T) {
 	root := shortDir(t)
 	d := NewDirectory(root)
@@ -53,7 +53,7 @@ func TestRootOfAContainerCannotChangeWhatTheDaemonUses(t *testing.T) {
 	}
 }
 
-// inContainer runs attack as root in a mount namespace of its own, and returns what it says.
+// inContainer runs attack as root in a mount namespace of its own, and returns the output.
 func inContainer(t *testing.T, root string) string {
 	t.Helper()
 	own, err := os.Executable()
@@ -73,8 +73,7 @@ func inContainer(t *testing.T, root string) string {
 	return string(output)
 }
 
-// attack prints what a container with a share can do and must not, and what it cannot do
-// and has to.
+// attack prints what a container with a share can do but must not, and what it must do but cannot.
 func attack(root string) int {
 	container, err := os.MkdirTemp(root, "container-")
 	if err == nil {
@@ -129,7 +128,7 @@ func attack(root string) int {
 	return 0
 }
 
-// mountEdits does what a container runtime does with a share's edits.
+// mountEdits applies a share's edits as a container runtime does.
 func mountEdits(d *Directory, container string) error {
 	flags := map[string]uintptr{"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC}
 	for _, mount := range d.Edits("gpu-0-mps", Limits{}).Mounts {

@@ -8,77 +8,40 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/pkg/node/lock"
 )
 
-// supervisorWait is how long a supervisor that is away is waited for, as while its
-// container is started again.
+// supervisorWait is how long Start waits for a supervisor, for example while kubelet
+// restarts its container.
 const supervisorWait = 5 * time.Second
 
-// looks are for waiting for the supervisor, whose answers are files: the first is
-// soon, as a daemon that is asked for takes some 100 ms.
-var looks = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Cap: 100 * time.Millisecond, Steps: math.MaxInt}
+// polls begin soon, as a daemon starts within some 100 ms.
+var polls = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Cap: 100 * time.Millisecond, Steps: math.MaxInt}
 
-// errNoSupervisor: nobody starts daemons on this node.
-var errNoSupervisor = errors.New("no MPS supervisor runs on this node")
+var errNoSupervisor = errors.New("no MPS supervisor runs on this node: look at the pods of the chart's DaemonSet with the component mps, or install the chart with mps.enabled=true")
 
-// ErrOther: a daemon of the name is wanted that is not the same.
+// ErrOther: a daemon of this name with other settings is desired already.
 var ErrOther = errors.New("there is one of that name already")
 
-const noSupervisorAdvice = "look at the pods of the chart's DaemonSet with the component mps, or install the chart with mps.enabled=true"
-
-// Directory is how those who need control daemons ask for them. It is safe for
-// concurrent use, also by several processes, as long as nobody starts and stops the
-// same daemon at once.
+// Directory starts and stops control daemons. It is safe for concurrent use, also by
+// several processes, if no two of them start or stop the same daemon at once.
 type Directory struct{ root root }
 
-// NewDirectory has no effects. Root must be the same path on the host.
+// NewDirectory has no effects. path must be the same on the host.
 func NewDirectory(path string) *Directory { return &Directory{root: root(filepath.Clean(path))} }
 
-// Path is where the directory is.
-func (d *Directory) Path() string { return string(d.root) }
-
-// Start makes sure that the daemon is wanted, and returns when clients can connect
-// or with the reason why they cannot. After an error, it is still wanted.
+// Start ensures that the daemon is desired. It returns when clients can connect, or why
+// they cannot. After an error, the daemon may still be desired.
 func (d *Directory) Start(ctx context.Context, daemon Daemon) error {
-	if err := d.want(daemon); err != nil {
-		return err
-	}
-	last := "the supervisor has not begun with it"
-	away := patience{limit: supervisorWait}
-	err := poll(ctx, func() (bool, error) {
-		supervised, err := d.supervised()
-		if err != nil {
-			return false, err
-		}
-		if !supervised {
-			last = errNoSupervisor.Error()
-			if away.exhausted() {
-				return false, fmt.Errorf("%w: %s", errNoSupervisor, noSupervisorAdvice)
-			}
-			return false, nil
-		}
-		away.reset()
-		status, err := d.root.readStatus(daemon.ID)
-		switch {
-		case err != nil || status == nil || status.State == Stopping:
-			return false, err
-		case status.State == Failed && (status.Daemon.equal(daemon) || status.Daemon.Devices == nil):
-			return false, errors.New(status.Reason)
-		case status.Daemon.equal(daemon) && status.State == Ready:
-			return true, nil
-		}
-		last = strings.TrimSuffix("it is "+string(status.State)+": "+status.Reason, ": ")
-		return false, nil
-	})
-	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %s", err, last)
+	err := d.desire(daemon)
+	if err == nil {
+		err = d.awaitReady(ctx, daemon)
 	}
 	if err != nil {
 		return fmt.Errorf("start MPS control daemon %s for %s: %w", daemon.ID, strings.Join(daemon.Devices, ", "), err)
@@ -86,42 +49,77 @@ func (d *Directory) Start(ctx context.Context, daemon Daemon) error {
 	return nil
 }
 
-// want writes down what is wanted, unless it is there already.
-func (d *Directory) want(daemon Daemon) error {
+// desire writes the desired state, unless it is there already.
+func (d *Directory) desire(daemon Daemon) error {
 	if err := daemon.check(); err != nil {
 		return err
 	}
 	if excess := len(d.root.place(daemon.ID).Pipe()) + longestSocket - maxSocketPath; excess > 0 {
-		return fmt.Errorf("the sockets of MPS control daemon %s would have paths %d bytes longer than the kernel allows: choose a shorter --mps-root", daemon.ID, excess)
+		return fmt.Errorf("the paths of its sockets would be %d bytes longer than the kernel allows: choose a shorter --mps-root", excess)
 	}
-	wish, err := d.root.readWish(daemon.ID)
-	var newer Daemon
+	current, err := d.root.readSpec(daemon.ID)
 	switch {
-	case errors.Is(err, errDamaged) && read(d.root.wish(daemon.ID), &newer, false) == nil && newer.ID == daemon.ID && newer.check() == nil:
-		// To write it anew would end the daemon, and the work of its clients.
-		return fmt.Errorf("%w: the daemon that it asks for is used by claims: upgrade this plugin, or end the pods of those claims", err)
-	case wish != nil && wish.equal(daemon):
-		return nil
-	case wish != nil:
-		return fmt.Errorf("start MPS control daemon %s for %s: %w: it serves %s with other limits or devices: it ends with the last claim that uses it",
-			daemon.ID, strings.Join(daemon.Devices, ", "), ErrOther, strings.Join(wish.Devices, ", "))
-	case err != nil && !errors.Is(err, errDamaged):
+	case errors.Is(err, errDamaged): // to replace it would end a daemon that may have clients
+		return fmt.Errorf("%w: %w: upgrade this plugin, or end the pods that use the daemon", ErrOther, err)
+	case err != nil:
 		return err
+	case current != nil && current.equal(daemon):
+		return nil
+	case current != nil:
+		return fmt.Errorf("%w: it serves %s with other limits or devices: it ends with the last claim that uses it", ErrOther, strings.Join(current.Devices, ", "))
 	}
-	if err := write(d.root.wish(daemon.ID), daemon); err != nil {
-		return fmt.Errorf("ask for MPS control daemon %s: %w: check that --mps-root is writable and not full", daemon.ID, err)
+	if err = os.MkdirAll(d.root.specs(), 0o755); err == nil {
+		err = write(d.root.spec(daemon.ID), daemon)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: check that --mps-root is writable and not full", err)
 	}
 	return nil
 }
 
-// Stop makes sure that the daemon is not wanted, and returns when it has ended and
-// nothing of it is left. One that nobody knows is stopped.
+func (d *Directory) awaitReady(ctx context.Context, daemon Daemon) error {
+	last := "the supervisor has not begun with it"
+	var away time.Time // since when no supervisor runs
+	err := poll(ctx, func() (bool, error) {
+		supervised, err := d.supervised()
+		if err != nil {
+			return false, err
+		}
+		if !supervised {
+			if away.IsZero() {
+				away = time.Now()
+			}
+			last = "no MPS supervisor runs on this node"
+			if time.Since(away) >= supervisorWait {
+				return false, errNoSupervisor
+			}
+			return false, nil
+		}
+		away = time.Time{}
+		status, err := d.root.readStatus(daemon.ID)
+		if err != nil || status == nil || status.State == Stopping {
+			return false, err
+		}
+		same := status.Daemon.equal(daemon)
+		if status.State == Failed && (same || status.Daemon.Devices == nil) {
+			return false, errors.New(status.Reason)
+		}
+		last = strings.TrimSuffix("it is "+string(status.State)+": "+status.Reason, ": ")
+		return same && status.State == Ready, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %s", err, last)
+	}
+	return err
+}
+
+// Stop ensures that the daemon is not desired. It returns when the daemon has ended and its
+// files are removed. An unknown daemon is stopped.
 func (d *Directory) Stop(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
-	wish := d.root.wish(id)
-	err := errors.Join(remove(wish), removeDrafts(d.root.wishes(), draftPrefix(wish)))
+	err := remove(d.root.spec(id))
 	if err == nil {
 		err = poll(ctx, func() (bool, error) {
 			if d.gone(id) {
@@ -140,18 +138,15 @@ func (d *Directory) Stop(ctx context.Context, id string) error {
 }
 
 func (d *Directory) gone(id string) bool {
-	for _, path := range []string{d.root.status(id), string(d.root.place(id))} {
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			return false
-		}
-	}
-	return true
+	_, status := os.Lstat(d.root.status(id))
+	_, place := os.Lstat(string(d.root.place(id)))
+	return errors.Is(status, fs.ErrNotExist) && errors.Is(place, fs.ErrNotExist)
 }
 
-// clean removes what a supervisor has left that does not run any more: its daemons
-// died with it. No supervisor can start meanwhile.
+// clean removes the files of a daemon that ended with its supervisor. The lock keeps another
+// supervisor from starting meanwhile.
 func (d *Directory) clean(id string) error {
-	release, held, err := tryLock(d.root.lock(), lock.Exclusive)
+	release, held, err := d.root.tryLock(lockFile, lock.Exclusive)
 	if err != nil || !held {
 		return err
 	}
@@ -159,13 +154,13 @@ func (d *Directory) clean(id string) error {
 	return d.root.forget(id)
 }
 
-// forget removes the place and the status of a daemon that does not run. The status
-// goes last: what has none is not looked for any more.
-func (r root) forget(id string) error {
-	if err := os.RemoveAll(string(r.place(id))); err != nil {
-		return err
+// supervised reports whether a supervisor runs and every status is its own.
+func (d *Directory) supervised() (bool, error) {
+	release, free, err := d.root.tryLock(servingFile, lock.Shared)
+	if free {
+		release()
 	}
-	return remove(r.status(id))
+	return err == nil && !free, err
 }
 
 // Statuses are those of all daemons that have one.
@@ -187,94 +182,57 @@ func (d *Directory) Statuses() ([]Status, error) {
 	return statuses, nil
 }
 
-// Watch tells, until ctx ends, that statuses may have changed.
-func (d *Directory) Watch(ctx context.Context) (<-chan struct{}, error) {
-	return watch(ctx, d.root.statuses())
-}
-
-// restartMark begins the names of the files that say which restart was told.
-const restartMark = "restart-"
-
-// Announce is true for the first who asks, of all processes of the node, so that
-// each restart of a daemon is told once.
-func (d *Directory) Announce(status Status) (first bool, err error) {
-	mark := d.root.mark(status.Daemon.ID, status.Restarts)
-	file, err := os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // or the daemon is stopped
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("note that the restart of MPS control daemon %s is told: %w", status.Daemon.ID, err)
-	}
-	// A process that has read the status before this restart was counted still needs
-	// the mark before.
-	return true, errors.Join(file.Close(), remove(d.root.mark(status.Daemon.ID, status.Restarts-2)))
-}
-
-func (r root) mark(id string, restart int) string {
-	return filepath.Join(string(r.place(id)), restartMark+strconv.Itoa(restart))
-}
-
-// Announced tells whether somebody has announced the restart.
+// Announced reports whether SetAnnounced was called for the daemon's last restart.
 func (d *Directory) Announced(status Status) bool {
-	_, err := os.Lstat(d.root.mark(status.Daemon.ID, status.Restarts))
-	return err == nil
+	var restarts int
+	return read(d.announced(status), &restarts, true) == nil && restarts >= status.Restarts
 }
 
-// supervised tells whether a supervisor runs, and no status is an earlier one's.
-func (d *Directory) supervised() (bool, error) {
-	release, free, err := tryLock(d.root.serving(), lock.Shared)
-	if err != nil {
-		return false, err
+// SetAnnounced records that the pods have an Event about the daemon's last restart.
+func (d *Directory) SetAnnounced(status Status) error {
+	err := write(d.announced(status), status.Restarts)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the daemon is stopped
+		return fmt.Errorf("record that the restart of MPS control daemon %s is announced: %w", status.Daemon.ID, err)
 	}
-	if free {
-		release()
-	}
-	return !free, nil
+	return nil
 }
 
-// tryLock does not wait. In a root that nobody has made, there is nothing to lock.
-func tryLock(path string, mode lock.Mode) (release func(), held bool, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		return func() {}, true, nil
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("look for the MPS supervisor: %w", err)
-	}
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	switch err := lock.File(now, file, mode); {
-	case errors.Is(err, context.Canceled):
-		_ = file.Close() // nothing was written
-		return nil, false, nil
-	case err != nil:
-		_ = file.Close() // the other error counts
-		return nil, false, fmt.Errorf("look for the MPS supervisor: %w", err)
-	}
-	return func() { _ = file.Close() }, true, nil // closing gives up the lock
+func (d *Directory) announced(status Status) string {
+	return filepath.Join(string(d.root.place(status.Daemon.ID)), "announced")
 }
 
-// poll asks, less and less often, until it is done, an error or the end of ctx.
+// Where a client finds its daemon, in its container.
+const (
+	clientPipe = "/tmp/nvidia-mps" // CUDA's default
+	clientShm  = "/dev/shm"
+)
+
+// Edits make a container the client of a daemon. A container can be the client of one only.
+func (d *Directory) Edits(id string, limits Limits) cdispec.ContainerEdits {
+	edits := cdispec.ContainerEdits{
+		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + clientPipe},
+		Mounts: []*cdispec.Mount{
+			// Clients only connect. If root of a container could make files here, it could put a
+			// link where the daemon, as root of the node, makes its lock.
+			{HostPath: d.root.place(id).Pipe(), ContainerPath: clientPipe, Options: []string{"ro", "bind", "nosuid", "nodev", "noexec"}},
+			// Server and clients hand each other memory by name.
+			{HostPath: d.root.shm(), ContainerPath: clientShm, Options: []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
+		},
+	}
+	if limit := limits.MemoryBytes / mebibyte; limit > 0 {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", limit))
+	}
+	if limits.Cores > 0 {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", limits.Cores))
+	}
+	return edits
+}
+
+// poll asks less and less often, until done, an error or the end of ctx.
 func poll(ctx context.Context, ask func() (done bool, err error)) error {
-	err := looks.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) { return ask() })
+	err := polls.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) { return ask() })
 	if ctx.Err() != nil && wait.Interrupted(err) {
 		return context.Cause(ctx)
 	}
 	return err
 }
-
-// patience measures how long something lasts without a break.
-type patience struct {
-	limit time.Duration
-	since time.Time
-}
-
-func (p *patience) exhausted() bool {
-	if p.since.IsZero() {
-		p.since = time.Now()
-	}
-	return time.Since(p.since) >= p.limit
-}
-
-func (p *patience) reset() { p.since = time.Time{} }

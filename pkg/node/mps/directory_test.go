@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,11 +22,11 @@ func TestWithoutASupervisor(t *testing.T) {
 		if !errors.Is(err, errNoSupervisor) {
 			t.Errorf("got %v", err)
 		}
-		// What a supervisor has left that was killed.
+		// The remains of a killed supervisor.
 		if err := os.MkdirAll(d.root.place("gpu-0-mps").Pipe(), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := write(d.root.status("gpu-0-mps"), Status{Daemon: wanted(), State: Ready}); err != nil {
+		if err := writeStatus(d, Status{Daemon: wanted(), State: Ready}); err != nil {
 			t.Fatal(err)
 		}
 		fixture.Sentence(t, d.Start(t.Context(), wanted()), "no MPS supervisor")
@@ -48,7 +47,7 @@ func TestASupervisorThatComesBackIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAStartThatIsCutOffSaysWhatItWaitedFor(t *testing.T) {
+func TestAStartThatIsCutOffHasTheState(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &fakeRunner{}
 		supervise(t, d, runner)
@@ -68,7 +67,7 @@ func TestAStopThatIsCutOff(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		fixture.Sentence(t, d.Stop(ctx, "gpu-0-mps"), "stop MPS control daemon gpu-0-mps", "deadline exceeded", "the supervisor has not removed it yet")
-		// Asked for again while it is being stopped, it is started anew.
+		// If requested again while it is stopping, it is started again.
 		start(t, d, wanted())
 	})
 }
@@ -105,7 +104,7 @@ func TestDaemonsThatCannotBe(t *testing.T) {
 		"a device without a name":    {func(d *Daemon) { d.Devices = []string{""} }, "no UUID"},
 		"too many multiprocessors":   {func(d *Daemon) { d.ThreadPercentage = 101 }, "at most 100"},
 		"negative multiprocessors":   {func(d *Daemon) { d.ThreadPercentage = -1 }, "at most 100"},
-		"limits of too many devices": {func(d *Daemon) { d.MemoryBytes = make([]uint64, 3) }, "3 devices and serves 2"},
+		"limits of too many devices": {func(d *Daemon) { d.MemoryBytes = make([]uint64, 3) }, "for 3 devices and serves 2"},
 		"next to no memory":          {func(d *Daemon) { d.MemoryBytes = []uint64{1000} }, "the least is 1048576"},
 		"a socket's path too long":   {func(d *Daemon) { d.ID = strings.Repeat("x", 90) }, "choose a shorter --mps-root"},
 	} {
@@ -119,33 +118,44 @@ func TestDaemonsThatCannotBe(t *testing.T) {
 	fixture.Sentence(t, NewDirectory(t.TempDir()).Stop(t.Context(), "../x"), `"../x" cannot be the name`)
 }
 
-func TestEachRestartIsAnnouncedOnce(t *testing.T) {
+// A plugin that has restarted does not announce the restart again.
+func TestARestartIsAnnouncedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		supervise(t, d, &fakeRunner{})
 		start(t, d, wanted())
-		second := NewDirectory(d.Path()) // of another process
-		announce := func(d *Directory, restarts int) bool {
-			first, err := d.Announce(Status{Daemon: wanted(), Restarts: restarts})
-			if err != nil {
+		restarted := Status{Daemon: wanted(), Restarts: 2}
+		if d.Announced(restarted) {
+			t.Error("it is announced already")
+		}
+		set := func() {
+			if err := d.SetAnnounced(restarted); err != nil {
 				t.Fatal(err)
 			}
-			return first
 		}
-		if got := []bool{announce(d, 1), announce(second, 1), announce(d, 1), announce(second, 2), announce(d, 2)}; !slices.Equal(got, []bool{true, false, false, true, false}) {
-			t.Errorf("got %v", got)
-		}
-		if !d.Announced(Status{Daemon: wanted(), Restarts: 2}) || d.Announced(Status{Daemon: wanted(), Restarts: 3}) {
-			t.Error("what was announced is not known")
+		set()
+		if again := (Status{Daemon: wanted(), Restarts: 3}); !NewDirectory(string(d.root)).Announced(restarted) || d.Announced(again) {
+			t.Error("another restart is announced")
 		}
 		stop(t, d, "gpu-0-mps")
-		if announce(d, 1) {
-			t.Error("a restart of a daemon is announced that is stopped")
-		}
+		set()
 		start(t, d, wanted())
-		if !announce(d, 1) {
+		if d.Announced(restarted) {
 			t.Error("a new daemon's restart is taken for the old one's")
 		}
 	})
+}
+
+func TestSharedMemoryIsTheNodes(t *testing.T) {
+	d := NewDirectory(t.TempDir())
+	fixture.Sentence(t, CheckShm(string(d.root), t.TempDir()), "is not the directory "+d.root.shm(), "mount it there")
+	if err := os.Mkdir(d.root.shm(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Sentence(t, CheckShm(string(d.root), t.TempDir()), "is not the directory")
+	fixture.Sentence(t, CheckShm(string(d.root), string(d.root)+"/missing"), "look at the shared memory")
+	if err := CheckShm(string(d.root), d.root.shm()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestEdits(t *testing.T) {
@@ -170,45 +180,27 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// A further share of a GPU costs its claim no more than this.
-func BenchmarkStartOfAReadyDaemon(b *testing.B) {
-	d := NewDirectory(b.TempDir())
-	s := NewSupervisor(d.Path(), nil)
-	if err := s.makeDirectories(); err != nil {
-		b.Fatal(err)
-	}
-	release, err := hold(b.Context(), d.root.serving())
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer release()
-	if err := errors.Join(write(d.root.wish("gpu-0-mps"), wanted()), write(d.root.status("gpu-0-mps"), Status{Daemon: wanted(), State: Ready})); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := d.Start(b.Context(), wanted()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // After a downgrade of the plugin, or while two versions run.
 func TestADaemonThatANewerVersionAskedForIsNotReplaced(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &fakeRunner{}
 		supervise(t, d, runner)
 		start(t, d, wanted())
-		content, err := os.ReadFile(d.root.wish("gpu-0-mps"))
+		content, err := os.ReadFile(d.root.spec("gpu-0-mps"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		newer := strings.Replace(string(content), "{", `{"nice":true,`, 1)
-		if err := os.WriteFile(d.root.wish("gpu-0-mps"), []byte(newer), 0o600); err != nil {
+		if err := os.WriteFile(d.root.spec("gpu-0-mps"), []byte(newer), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		other := wanted()
 		other.ThreadPercentage = 50
-		fixture.Sentence(t, d.Start(t.Context(), other), "gpu-0-mps", "written by another version", "upgrade this plugin")
+		err = d.Start(t.Context(), other)
+		fixture.Sentence(t, err, "gpu-0-mps", "written by another version", "upgrade this plugin")
+		if !errors.Is(err, ErrOther) { // without clients, it is stopped and started again
+			t.Errorf("got %v", err)
+		}
 		time.Sleep(2 * resync)
 		if runner.started() != 1 || runner.running() != 1 {
 			t.Errorf("started %d times, %d run", runner.started(), runner.running())
@@ -216,35 +208,4 @@ func TestADaemonThatANewerVersionAskedForIsNotReplaced(t *testing.T) {
 		stop(t, d, "gpu-0-mps")
 		expectNothing(t, d)
 	})
-}
-
-// A wish that was cut off asks for nothing.
-func TestAWishThatCannotBeReadIsReplaced(t *testing.T) {
-	bubble(t, func(t *testing.T, d *Directory) {
-		supervise(t, d, &fakeRunner{})
-		synctest.Wait()
-		if err := os.WriteFile(d.root.wish("gpu-0-mps"), []byte(`{"id":"gpu-0`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		start(t, d, wanted())
-	})
-}
-
-// A daemon that is started again and again leaves no more files than others.
-func TestMarksOfRestartsDoNotPileUp(t *testing.T) {
-	d := NewDirectory(t.TempDir())
-	if err := os.MkdirAll(string(d.root.place("gpu-0-mps")), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for restarts := range 100 {
-		if first, err := d.Announce(Status{Daemon: wanted(), Restarts: restarts}); err != nil || !first {
-			t.Fatalf("restart %d: %v, %v", restarts, first, err)
-		}
-	}
-	if !d.Announced(Status{Daemon: wanted(), Restarts: 99}) || !d.Announced(Status{Daemon: wanted(), Restarts: 98}) {
-		t.Error("the last restarts are not known")
-	}
-	if files, err := os.ReadDir(string(d.root.place("gpu-0-mps"))); err != nil || len(files) > 2 {
-		t.Errorf("%d files are left: %v", len(files), err)
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,26 +21,26 @@ import (
 )
 
 const (
-	// startTimeout is below what kubelet gives to a claim.
+	// startTimeout is shorter than kubelet's timeout for a claim.
 	startTimeout = 20 * time.Second
 	askTimeout   = 5 * time.Second
-	// attempts are how many starts must fail until that is said of the daemon.
+	// attempts is how many starts in a row must fail for the state Failed.
 	attempts = 3
-	// stable is how long a daemon has to run for its next end to be the first one.
+	// stable is how long a daemon has to run for the waits to begin anew.
 	stable = time.Minute
 
-	// quitWait is how long MPS itself may take to end, termWait how long after a
-	// signal. Both together are below what a claim gives to a stop.
+	// quitWait is for MPS itself to end, termWait for a signal. Together they are shorter
+	// than a claim's timeout for a stop.
 	quitWait = 4 * time.Second
 	termWait = time.Second
 )
 
-// restarts are the waits before a daemon that has ended is started anew.
+// restarts are the waits before a daemon that has ended is started again.
 var restarts = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
-var errUnwanted = errors.New("nobody wants the daemon any more")
+var errUndesired = errors.New("no claim uses the daemon any more")
 
-// keeper keeps one daemon running from when it is wanted until it is not.
+// keeper runs one daemon for as long as it is desired.
 type keeper struct {
 	supervisor *Supervisor
 	daemon     Daemon
@@ -47,12 +49,11 @@ type keeper struct {
 
 	mu     sync.Mutex
 	status Status
-	// stopping is set for good once the status says so.
+	// stopping is set for good once the published status is Stopping.
 	stopping bool
 }
 
-// run returns when ctx ends, which means that the daemon is unwanted, or that the
-// supervisor ends.
+// run returns when ctx ends: the daemon is not desired, or the supervisor ends.
 func (k *keeper) run(ctx context.Context) {
 	backoff, failures := restarts, 0
 	var process Process // nil while none runs
@@ -62,7 +63,11 @@ func (k *keeper) run(ctx context.Context) {
 			since := time.Now()
 			failures = 0
 			k.set(ctx, func(s *Status) { s.State, s.Reason = Ready, "" })
-			err = k.await(ctx, process)
+			select {
+			case <-ctx.Done():
+			case <-process.Ended():
+				err = fmt.Errorf("it has ended: %s", k.howItEnded(process))
+			}
 			if time.Since(since) > stable {
 				backoff = restarts
 			}
@@ -82,16 +87,6 @@ func (k *keeper) run(ctx context.Context) {
 	k.end(ctx, process)
 }
 
-// await returns why a ready daemon has ended.
-func (k *keeper) await(ctx context.Context, process Process) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-process.Ended():
-		return fmt.Errorf("it has ended: %s", k.said(process))
-	}
-}
-
 // fail publishes that the daemon does not run, and why.
 func (k *keeper) fail(ctx context.Context, err error, lost bool, failures int) {
 	klog.FromContext(ctx).Error(err, "MPS control daemon is not running", "clientsLostIt", lost, "failedStarts", failures)
@@ -108,17 +103,16 @@ func (k *keeper) fail(ctx context.Context, err error, lost bool, failures int) {
 
 // start returns a daemon that clients can connect to.
 func (k *keeper) start(ctx context.Context) (Process, error) {
+	singleUser := false
 	process, err := k.launch(ctx, !k.daemon.MultiUser)
-	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a daemon does that does not know an option
-		if process, second := k.launch(ctx, true); second == nil {
+	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a program does that does not know an option
+		if second, secondErr := k.launch(ctx, true); secondErr == nil {
 			klog.FromContext(ctx).Info("The installed MPS control daemon serves one user at a time: processes of other users, as in containers with another runAsUser, wait", "reason", err.Error())
-			k.set(ctx, func(s *Status) { s.SingleUser = true })
-			return process, nil
+			process, err, singleUser = second, nil, true
 		}
-		return nil, err
 	}
 	if err == nil {
-		k.set(ctx, func(s *Status) { s.SingleUser = false })
+		k.set(ctx, func(s *Status) { s.SingleUser = singleUser })
 	}
 	return process, err
 }
@@ -140,42 +134,35 @@ func (k *keeper) launch(ctx context.Context, singleUser bool) (Process, error) {
 	return process, nil
 }
 
-// prepare makes the place ready for a new daemon. Directories stay the same ones:
+// prepare makes the place ready for a new daemon. It keeps the directories, because
 // containers have them mounted.
 func (k *keeper) prepare(ctx context.Context) error {
 	if err := k.supervisor.sweep(ctx, k.place); err != nil {
 		return err
 	}
-	for _, dir := range []string{string(k.place), k.place.Pipe(), k.place.Log()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("make the directories of the daemon: %w", err)
-		}
-	}
-	// A server that runs as its client's user, which is no administrator, makes
-	// files in both.
-	if err := errors.Join(os.Chmod(k.place.Pipe(), 0o777|os.ModeSticky), os.Chmod(k.place.Log(), 0o777|os.ModeSticky)); err != nil {
+	// A server that runs as its client's user makes files in both of the last.
+	err := errors.Join(makeDirectory(string(k.place), 0o755), makeDirectory(k.place.Pipe(), 0o777|fs.ModeSticky), makeDirectory(k.place.Log(), 0o777|fs.ModeSticky))
+	if err != nil {
 		return fmt.Errorf("make the directories of the daemon: %w", err)
 	}
 	if err := k.supervisor.share(k.place.Pipe()); err != nil {
 		return err
 	}
 	if err := clearDir(k.place.Pipe()); err != nil {
-		return fmt.Errorf("remove what an earlier daemon has left: %w", err)
+		return fmt.Errorf("remove the files of an earlier daemon: %w", err)
 	}
 	return nil
 }
 
-// configure waits until the daemon answers and sets the limits of clients that do
-// not have limits of their own.
+// configure waits until the daemon answers, sets the default limits of its clients and
+// verifies the one that can be read.
 func (k *keeper) configure(ctx context.Context, process Process) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var refusal error
 	err := poll(ctx, func() (bool, error) {
-		select {
-		case <-process.Ended():
-			return false, fmt.Errorf("%w: %s", errEndedEarly, k.said(process))
-		default:
+		if ended(process, 0) {
+			return false, fmt.Errorf("%w: %s", errEndedEarly, k.howItEnded(process))
 		}
 		_, refusal = k.percentage(ctx)
 		return refusal == nil, nil
@@ -191,7 +178,14 @@ func (k *keeper) configure(ctx context.Context, process Process) error {
 			return err
 		}
 	}
-	return k.checkPercentage(ctx)
+	if k.daemon.ThreadPercentage == 0 {
+		return nil
+	}
+	got, err := k.percentage(ctx)
+	if err == nil && got != float64(k.daemon.ThreadPercentage) {
+		err = fmt.Errorf("it gives clients %v %% of the multiprocessors instead of %d", got, k.daemon.ThreadPercentage)
+	}
+	return err
 }
 
 // defaults are the commands that limit the daemon's clients.
@@ -208,18 +202,6 @@ func (d Daemon) defaults() []string {
 	return commands
 }
 
-// checkPercentage makes sure that commands are not only taken.
-func (k *keeper) checkPercentage(ctx context.Context) error {
-	if k.daemon.ThreadPercentage == 0 {
-		return nil
-	}
-	got, err := k.percentage(ctx)
-	if err == nil && got != float64(k.daemon.ThreadPercentage) {
-		err = fmt.Errorf("it gives clients %v %% of the multiprocessors instead of %d", got, k.daemon.ThreadPercentage)
-	}
-	return err
-}
-
 func (k *keeper) percentage(ctx context.Context) (float64, error) {
 	const question = "get_default_active_thread_percentage"
 	answer, err := k.ask(ctx, question)
@@ -228,7 +210,7 @@ func (k *keeper) percentage(ctx context.Context) (float64, error) {
 	}
 	percentage, err := strconv.ParseFloat(strings.TrimSpace(answer), 64)
 	if err != nil {
-		return 0, fmt.Errorf("ask it %q: it said %q", question, driverroot.Said(answer, 1))
+		return 0, fmt.Errorf("ask it %q: it answered %q", question, driverroot.Said(answer, 1))
 	}
 	return percentage, nil
 }
@@ -243,33 +225,22 @@ func (k *keeper) ask(ctx context.Context, command string) (string, error) {
 	return answer, nil
 }
 
-// said is how a daemon ended, with the end of its log.
-func (k *keeper) said(process Process) string {
-	logged, err := tail(filepath.Join(k.place.Log(), "control.log"))
-	if last := driverroot.Said(logged, 2); err == nil && last != "" {
+// howItEnded includes the end of the daemon's log.
+func (k *keeper) howItEnded(process Process) string {
+	file, info, err := openRegular(filepath.Join(k.place.Log(), "control.log"), os.O_RDONLY)
+	if err != nil {
+		return process.End()
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	const enough = 4 << 10
+	content, _ := io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-enough), enough)) // a part is better than nothing
+	if last := driverroot.Said(string(content), 2); last != "" {
 		return fmt.Sprintf("%s; its log ends with %q", process.End(), last)
 	}
 	return process.End()
 }
 
-// tail reads the end of a file that may be big.
-func tail(path string) (string, error) {
-	file, info, err := openRegular(path, os.O_RDONLY)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	const enough = 4 << 10
-	content := make([]byte, min(info.Size(), enough))
-	n, err := file.ReadAt(content, max(0, info.Size()-enough))
-	if n == 0 && err != nil {
-		return "", err
-	}
-	return string(content[:n]), nil
-}
-
-// quit ends the daemon, and whatever it has left behind, also after ctx. The error is
-// that something of it runs.
+// quit ends the daemon and its servers, also after ctx. An error means that some of them run.
 func (k *keeper) quit(ctx context.Context, process Process) error {
 	ctx = context.WithoutCancel(ctx)
 	if process != nil && !ended(process, 0) {
@@ -298,11 +269,11 @@ func ended(process Process, wait time.Duration) bool {
 	}
 }
 
-// end is for a daemon that is unwanted, of which nothing stays, or whose
-// supervisor ends, which its clients notice.
+// end removes a daemon that is not desired. If the supervisor ends, the files stay, and the
+// daemon's clients lose it.
 func (k *keeper) end(ctx context.Context, process Process) {
 	left := k.quit(ctx, process)
-	if !errors.Is(context.Cause(ctx), errUnwanted) {
+	if !errors.Is(context.Cause(ctx), errUndesired) {
 		k.set(ctx, func(s *Status) {
 			if s.State == Ready {
 				s.Restarts++
@@ -312,7 +283,7 @@ func (k *keeper) end(ctx context.Context, process Process) {
 		return
 	}
 	if left != nil {
-		return // who waits for its end, to give the GPU to others, waits on: it is tried again
+		return // the supervisor tries again; until then the GPU gets no other claim
 	}
 	if err := k.supervisor.root.forget(k.daemon.ID); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the files of the MPS control daemon; retrying")
@@ -321,7 +292,7 @@ func (k *keeper) end(ctx context.Context, process Process) {
 	klog.FromContext(ctx).Info("Stopped the MPS control daemon: no claim uses it any more")
 }
 
-// set publishes a change of the status.
+// set changes the status and publishes it.
 func (k *keeper) set(ctx context.Context, change func(*Status)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -331,9 +302,9 @@ func (k *keeper) set(ctx context.Context, change func(*Status)) {
 	}
 }
 
-// reconsider ends the daemon unless it is wanted again. Who wants it writes that
-// before reading the status, and this is the other way round: either this sees that
-// it is wanted, or they see that it is stopping.
+// reconsider ends the daemon unless it is desired again. Start writes the desired state and
+// then reads the status; this publishes Stopping and then reads the desired state. So either
+// this finds the daemon desired, or Start finds it stopping.
 func (k *keeper) reconsider(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -341,13 +312,13 @@ func (k *keeper) reconsider(ctx context.Context) {
 		return
 	}
 	stopping := k.status
-	stopping.State, stopping.Reason = Stopping, errUnwanted.Error()
+	stopping.State, stopping.Reason = Stopping, errUndesired.Error()
 	k.supervisor.publish(ctx, stopping)
-	wish, err := k.supervisor.root.readWish(k.daemon.ID)
-	if err != nil || wish != nil && wish.equal(k.daemon) {
+	spec, err := k.supervisor.root.readSpec(k.daemon.ID)
+	if err != nil || spec != nil && spec.equal(k.daemon) {
 		k.supervisor.publish(ctx, k.status)
 		return
 	}
 	k.stopping = true
-	k.cancel(errUnwanted)
+	k.cancel(errUndesired)
 }

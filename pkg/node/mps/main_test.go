@@ -19,14 +19,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Variables that make this binary another program.
+// This variable makes the test binary another program.
 const (
 	actVariable  = "MICA_TEST_ACT"
 	actControl   = "control"
 	actServer    = "server"
 	actSupervise = "supervise"
 	actAttack    = "attack"
-	// oldVariable makes a control daemon that knows no -multiuser-server.
+	// oldVariable makes a control daemon without -multiuser-server.
 	oldVariable = "MICA_TEST_OLD"
 )
 
@@ -67,8 +67,7 @@ type controlTools struct {
 
 func (c controlTools) Devices() string { return cmp.Or(c.dev, "/dev") }
 
-// binVariable names the directory with links to this binary, whose names the kernel
-// shows.
+// binVariable is the directory with links to this binary, by the names of MPS's programs.
 const binVariable = "MICA_TEST_BIN"
 
 func link(dir string) error {
@@ -92,8 +91,7 @@ func (c controlTools) Environment() ([]string, error) {
 	return environment, nil
 }
 
-// control stands in for nvidia-cuda-mps-control: a line is a command, and its
-// answer a line.
+// control stands in for nvidia-cuda-mps-control. Commands and answers are lines.
 func control(arguments []string) int {
 	socket := filepath.Join(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "control")
 	if len(arguments) == 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// processes are the place's, by the names that the kernel shows.
+// processes are those of the place.
 func processes(t *testing.T, place Place) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -39,7 +39,7 @@ func run(t *testing.T, tools Tools) *Directory {
 	d := NewDirectory(shortDir(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- NewSupervisor(d.Path(), NewPrograms(tools)).Run(ctx) }()
+	go func() { done <- NewSupervisor(string(d.root), NewPrograms(tools)).Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -81,7 +81,7 @@ func TestADaemonThatIsKilledLeavesNoServerToItsSuccessor(t *testing.T) {
 	before := processes(t, place)
 	daemon := 0
 	for _, pid := range before {
-		if group, err := syscall.Getpgid(pid); err == nil && group == pid && parent(t, pid) == os.Getpid() {
+		if parent(t, pid) == os.Getpid() {
 			daemon = pid
 		}
 	}
@@ -122,8 +122,7 @@ func parent(t *testing.T, pid int) int {
 	return 0
 }
 
-// A driver container has device nodes of its own, which are those that the plugin gives
-// to clients.
+// Clients get the device nodes of the driver container.
 func TestADaemonHasTheDeviceNodesOfItsClients(t *testing.T) {
 	dev := t.TempDir()
 	for _, err := range []error{
@@ -163,8 +162,7 @@ func TestAnOldDaemonServesOneUser(t *testing.T) {
 	}
 }
 
-// A container that is killed takes its processes with it only where it has a PID
-// namespace of its own; this one has not.
+// Only a PID namespace ends all processes of a killed container, and the supervisor has none.
 func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
 	d := killed(t)
 	place := d.root.place("gpu-0-mps")
@@ -176,7 +174,7 @@ func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- NewSupervisor(d.Path(), NewPrograms(controlTools{})).Run(ctx) }()
+	go func() { done <- NewSupervisor(string(d.root), NewPrograms(controlTools{})).Run(ctx) }()
 	start(t, d, wanted())
 	if got := status(t, d, "gpu-0-mps"); got.Restarts != 1 || len(processes(t, place)) != 2 {
 		t.Errorf("status is %+v, processes are %v", got, processes(t, place))
@@ -190,7 +188,7 @@ func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
 	}
 }
 
-// killed is the directory of a supervisor that was killed while its daemon ran.
+// killed returns the directory of a supervisor that was killed while its daemon ran.
 func killed(t *testing.T) *Directory {
 	t.Helper()
 	d := NewDirectory(shortDir(t))
@@ -198,7 +196,7 @@ func killed(t *testing.T) *Directory {
 	if err != nil {
 		t.Fatal(err)
 	}
-	supervisor := exec.Command(own, d.Path())
+	supervisor := exec.Command(own, string(d.root))
 	supervisor.Env = append(os.Environ(), actVariable+"="+actSupervise)
 	if err := supervisor.Start(); err != nil {
 		t.Fatal(err)
@@ -211,9 +209,8 @@ func killed(t *testing.T) *Directory {
 	return d
 }
 
-// A daemon is forgotten that was stopped while nobody supervised; its server is not
-// the plugin's to kill.
-func TestServersThatNobodyKnowsAreEnded(t *testing.T) {
+// A daemon that was stopped without a supervisor has no files. The plugin does not kill its server.
+func TestServersWithoutFilesAreEnded(t *testing.T) {
 	d := killed(t)
 	stop(t, d, "gpu-0-mps")
 	place := d.root.place("gpu-0-mps")
@@ -222,7 +219,7 @@ func TestServersThatNobodyKnowsAreEnded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- NewSupervisor(d.Path(), NewPrograms(controlTools{})).Run(ctx) }()
+	go func() { done <- NewSupervisor(string(d.root), NewPrograms(controlTools{})).Run(ctx) }()
 	fixture.Eventually(t, "the end of the server", func() error {
 		if left := processes(t, place); left != nil {
 			return fmt.Errorf("processes %v are left", left)

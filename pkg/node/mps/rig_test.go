@@ -13,16 +13,16 @@ import (
 	"testing/synctest"
 )
 
-// wanted is a daemon as tests want it.
+// wanted is the daemon of most tests.
 func wanted() Daemon {
 	return Daemon{ID: "gpu-0-mps", Devices: []string{"GPU-a", "GPU-b"}, ThreadPercentage: 25, MemoryBytes: []uint64{0, 3 << 30}, MultiUser: true}
 }
 
-// fakeRunner runs daemons that do what a test says.
+// fakeRunner runs daemons for tests.
 type fakeRunner struct {
-	// atStart says how the nth start ends at once, empty for one that works.
+	// atStart returns how the nth start ends at once. Empty: it works.
 	atStart func(n int, singleUser bool) string
-	// deaf daemons do not quit, and stubborn ones do not heed a signal either.
+	// deaf daemons ignore quit, and stubborn ones signals, too.
 	deaf, stubborn bool
 
 	mu     sync.Mutex
@@ -122,7 +122,7 @@ func (p *fakeProcess) Terminate() {
 	}
 }
 
-// bubble runs a test whose time is not the clock's, in a directory of its own.
+// bubble runs a test in a bubble of time, with a directory of its own.
 func bubble(t *testing.T, test func(t *testing.T, d *Directory)) {
 	t.Helper()
 	dir := shortDir(t)
@@ -144,19 +144,14 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// supervise runs a supervisor that is told of nothing, so that it finds out by
-// looking from time to time.
 func supervise(t *testing.T, d *Directory, runner Runner) (stop func()) {
 	t.Helper()
-	s := NewSupervisor(d.Path(), runner)
-	if err := s.makeDirectories(); err != nil {
-		t.Fatal(err)
-	}
+	s := NewSupervisor(string(d.root), runner)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := s.supervise(ctx, nil); err != nil {
+		if err := s.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -165,6 +160,7 @@ func supervise(t *testing.T, d *Directory, runner Runner) (stop func()) {
 		<-done
 	})
 	t.Cleanup(stop)
+	synctest.Wait() // until it has looked
 	return stop
 }
 
@@ -194,11 +190,11 @@ func status(t *testing.T, d *Directory, id string) Status {
 // expectNothing checks that no file of a daemon is left.
 func expectNothing(t *testing.T, d *Directory) {
 	t.Helper()
-	err := filepath.WalkDir(d.Path(), func(path string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(string(d.root), func(path string, entry os.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && !slices.Contains(reserved, entry.Name()) {
 			err = fmt.Errorf("%s is left", path)
 		}
-		if err == nil && entry.IsDir() && filepath.Dir(path) == d.Path() && !slices.Contains(reserved, entry.Name()) {
+		if err == nil && entry.IsDir() && filepath.Dir(path) == string(d.root) && !slices.Contains(reserved, entry.Name()) {
 			err = fmt.Errorf("%s is left", path)
 		}
 		return err
@@ -206,4 +202,9 @@ func expectNothing(t *testing.T, d *Directory) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// writeStatus leaves a status as an earlier supervisor does.
+func writeStatus(d *Directory, status Status) error {
+	return errors.Join(os.MkdirAll(d.root.statuses(), 0o755), write(d.root.status(status.Daemon.ID), status))
 }

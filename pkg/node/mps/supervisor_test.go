@@ -18,7 +18,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-func TestADaemonLivesAsLongAsItIsWanted(t *testing.T) {
+func TestADaemonRunsWhileItIsDesired(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &fakeRunner{}
 		supervise(t, d, runner)
@@ -29,7 +29,7 @@ func TestADaemonLivesAsLongAsItIsWanted(t *testing.T) {
 		}
 		for _, command := range []string{"set_default_active_thread_percentage 25", "set_default_device_pinned_mem_limit 1 3072M"} {
 			if !runner.wasAsked(command) {
-				t.Errorf("the daemon was not told %q, but %q", command, runner.asked)
+				t.Errorf("the daemon did not get %q, but %q", command, runner.asked)
 			}
 		}
 		start(t, d, wanted())
@@ -45,7 +45,7 @@ func TestADaemonLivesAsLongAsItIsWanted(t *testing.T) {
 	})
 }
 
-func TestALostDaemonIsStartedAgainAndTheLossCounted(t *testing.T) {
+func TestALostDaemonIsRestartedAndCounted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &fakeRunner{}
 		supervise(t, d, runner)
@@ -71,7 +71,7 @@ func TestALostDaemonIsStartedAgainAndTheLossCounted(t *testing.T) {
 	})
 }
 
-func TestADaemonThatCannotBeStartedSaysWhyAndIsTriedFurther(t *testing.T) {
+func TestADaemonThatCannotBeStarted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		var works atomic.Bool
 		runner := &fakeRunner{atStart: func(int, bool) string {
@@ -101,28 +101,6 @@ func TestADaemonThatCannotBeStartedSaysWhyAndIsTriedFurther(t *testing.T) {
 		works.Store(true)
 		time.Sleep(restarts.Cap)
 		start(t, d, wanted())
-	})
-}
-
-func TestADaemonThatDoesNotKnowSeveralUsers(t *testing.T) {
-	bubble(t, func(t *testing.T, d *Directory) {
-		supervise(t, d, &fakeRunner{atStart: func(_ int, singleUser bool) string {
-			if singleUser {
-				return ""
-			}
-			return "exit status 1"
-		}})
-		start(t, d, wanted())
-		if got := status(t, d, "gpu-0-mps"); got.State != Ready || !got.SingleUser {
-			t.Errorf("status is %+v", got)
-		}
-		stop(t, d, "gpu-0-mps")
-		alone := wanted()
-		alone.MultiUser = false
-		start(t, d, alone)
-		if got := status(t, d, "gpu-0-mps"); got.SingleUser {
-			t.Errorf("nothing else was wanted: %+v", got)
-		}
 	})
 }
 
@@ -162,38 +140,45 @@ func TestAnotherSupervisorGoesOn(t *testing.T) {
 	})
 }
 
-// A supervisor that was killed leaves a status that is not true any more.
+// A killed supervisor leaves a wrong status.
 func TestASupervisorThatWasKilled(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		for id, daemon := range map[string]*Daemon{"gpu-0-mps": new(wanted()), "gpu-1-mps": nil} {
 			left := Status{Daemon: Daemon{ID: id, Devices: []string{"GPU-a"}}, State: Ready, Restarts: 4}
 			if daemon != nil {
 				left.Daemon = *daemon
-				if err := write(d.root.wish(id), daemon); err != nil {
+				if err := errors.Join(os.MkdirAll(d.root.specs(), 0o755), write(d.root.spec(id), daemon)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := write(d.root.status(id), left); err != nil {
+			if err := writeStatus(d, left); err != nil {
 				t.Fatal(err)
 			}
+		}
+		draft := d.root.status("gpu-2-mps") + draftSuffix
+		if err := os.WriteFile(draft, nil, 0o600); err != nil {
+			t.Fatal(err)
 		}
 		supervise(t, d, &fakeRunner{})
 		start(t, d, wanted())
 		if got := status(t, d, "gpu-0-mps"); got.Restarts != 5 {
 			t.Errorf("status is %+v", got)
 		}
+		if _, err := os.Lstat(draft); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a draft is left: %v", err)
+		}
 		if left, err := d.Statuses(); err != nil || len(left) != 1 {
-			t.Errorf("left: %+v, %v; nobody wants the other one", left, err)
+			t.Errorf("left: %+v, %v; the other one is not desired", left, err)
 		}
 	})
 }
 
-func TestWhatIsWantedAgainIsNotStopped(t *testing.T) {
+func TestADaemonThatIsDesiredAgainIsNotStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &fakeRunner{}
 		supervise(t, d, runner)
 		start(t, d, wanted())
-		if err := os.Remove(d.root.wish("gpu-0-mps")); err != nil {
+		if err := os.Remove(d.root.spec("gpu-0-mps")); err != nil {
 			t.Fatal(err)
 		}
 		start(t, d, wanted()) // before the supervisor looks
@@ -204,29 +189,10 @@ func TestWhatIsWantedAgainIsNotStopped(t *testing.T) {
 	})
 }
 
-// A node on which other processes have all inotify instances gets its daemons a little later.
-func TestASupervisorWithoutAWatchLooksFromTimeToTime(t *testing.T) {
-	bubble(t, func(t *testing.T, d *Directory) {
-		s := NewSupervisor(d.Path(), &fakeRunner{})
-		s.watch = func(context.Context, string) (<-chan struct{}, error) {
-			return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
-		start(t, d, wanted())
-		stop(t, d, wanted().ID)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// SELinux keeps containers from what has the type of a directory in /run.
+// SELinux denies containers the type of directories in /run.
 func TestContainersMayUseWhatTheyShare(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		s := NewSupervisor(d.Path(), &fakeRunner{})
+		s := NewSupervisor(string(d.root), &fakeRunner{})
 		var shared []string
 		s.share = func(paths ...string) error {
 			shared = append(shared, paths...)
@@ -250,20 +216,23 @@ func TestContainersMayUseWhatTheyShare(t *testing.T) {
 	})
 }
 
-// Between its look at the directory and the stop, the supervisor looks again.
-func TestAStopThatIsOvertakenIsNone(t *testing.T) {
+// The supervisor reads the desired state again before it stops a daemon.
+func TestAStartOvertakesAStop(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		s := NewSupervisor(d.Path(), &fakeRunner{})
+		s := NewSupervisor(string(d.root), &fakeRunner{})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		k := &keeper{supervisor: s, daemon: wanted(), cancel: cancel, status: Status{Daemon: wanted(), State: Ready}}
-		if err := write(d.root.wish("gpu-0-mps"), wanted()); err != nil {
+		if err := s.makeDirectories(); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(d.root.spec("gpu-0-mps"), wanted()); err != nil {
 			t.Fatal(err)
 		}
 		k.reconsider(t.Context())
 		if got := status(t, d, "gpu-0-mps"); ctx.Err() != nil || got.State != Ready {
 			t.Errorf("status is %+v, %v", got, context.Cause(ctx))
 		}
-		if err := os.Remove(d.root.wish("gpu-0-mps")); err != nil {
+		if err := os.Remove(d.root.spec("gpu-0-mps")); err != nil {
 			t.Fatal(err)
 		}
 		k.reconsider(t.Context())
@@ -274,6 +243,42 @@ func TestAStopThatIsOvertakenIsNone(t *testing.T) {
 	})
 }
 
+// In a bubble, the times of files are in the future, so only this test is about them.
+func TestChangesAreFoundByTheTimeOfTheDirectory(t *testing.T) {
+	d := NewDirectory(t.TempDir())
+	s := NewSupervisor(string(d.root), &fakeRunner{})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(s.makeDirectories())
+	quiet := func() {
+		t.Helper()
+		must(os.Chtimes(d.root.specs(), time.Time{}, time.Now().Add(-2*recent)))
+		s.looked.Store(time.Now().UnixNano())
+		if s.due() {
+			t.Error("it looks although nothing has changed")
+		}
+	}
+	quiet()
+	must(write(d.root.spec("gpu-0-mps"), wanted()))
+	if !s.due() {
+		t.Error("a new file is not found")
+	}
+	quiet()
+	must(remove(d.root.spec("gpu-0-mps")))
+	if !s.due() {
+		t.Error("a removed file is not found")
+	}
+	quiet()
+	s.looked.Store(time.Now().Add(-resync).UnixNano())
+	if !s.due() {
+		t.Error("it does not look from time to time")
+	}
+}
+
 func TestADaemonIsReplacedByOneWithOtherSettings(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &fakeRunner{}
@@ -282,7 +287,7 @@ func TestADaemonIsReplacedByOneWithOtherSettings(t *testing.T) {
 		other := wanted()
 		other.Devices = []string{"GPU-c"}
 		other.MemoryBytes = nil
-		if err := write(d.root.wish("gpu-0-mps"), other); err != nil { // a stop that was given up
+		if err := write(d.root.spec("gpu-0-mps"), other); err != nil { // a stop that was given up
 			t.Fatal(err)
 		}
 		start(t, d, other)
@@ -292,21 +297,19 @@ func TestADaemonIsReplacedByOneWithOtherSettings(t *testing.T) {
 	})
 }
 
-func TestWishesThatCannotBeRead(t *testing.T) {
+func TestSpecsThatCannotBeRead(t *testing.T) {
 	for name, content := range map[string]string{
 		"cut off":               `{"id":"gpu-0-mps","dev`,
 		"of a newer version":    `{"id":"gpu-0-mps","devices":["GPU-a"],"nice":true}`,
 		"of another daemon":     `{"id":"gpu-1-mps","devices":["GPU-a"]}`,
-		"without a device":      `{"id":"gpu-0-mps"}`,
 		"with more than it":     `{"id":"gpu-0-mps","devices":["GPU-a"]}{}`,
-		"bigger than any":       `{"id":"` + strings.Repeat(" ", maxFile) + `"}`,
 		"with a list as a UUID": `{"id":"gpu-0-mps","devices":["GPU-a,GPU-b"]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *Directory) {
 				runner := &fakeRunner{}
 				supervise(t, d, runner)
-				if err := os.WriteFile(d.root.wish("gpu-0-mps"), []byte(content), 0o600); err != nil {
+				if err := os.WriteFile(d.root.spec("gpu-0-mps"), []byte(content), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(2 * resync)
@@ -318,22 +321,6 @@ func TestWishesThatCannotBeRead(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestFilesThatAreNoWishes(t *testing.T) {
-	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		for _, name := range []string{".gpu-0-mps.json-1.tmp", "README", "shm.json", "..json", "a b.json"} {
-			if err := os.WriteFile(filepath.Join(d.root.wishes(), name), []byte("{}"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(2 * resync)
-		if known, err := d.Statuses(); err != nil || len(known) != 0 || runner.started() != 0 {
-			t.Errorf("got %+v, %v", known, err)
-		}
-	})
 }
 
 func TestLogsAreBounded(t *testing.T) {
@@ -359,7 +346,7 @@ func TestLogsAreBounded(t *testing.T) {
 	})
 }
 
-// hangingRunner has processes of which a place cannot be freed.
+// hangingRunner has processes that do not end.
 type hangingRunner struct{ fakeRunner }
 
 func (r *hangingRunner) Sweep(ctx context.Context, _ Place) error {
@@ -367,23 +354,19 @@ func (r *hangingRunner) Sweep(ctx context.Context, _ Place) error {
 	return context.Cause(ctx)
 }
 
-// A driver that hangs keeps processes that were killed. It must not keep the
-// supervisor, which has other daemons.
-func TestProcessesThatCannotBeKilledHoldNobodyUp(t *testing.T) {
+// A driver that hangs holds killed processes, but not the supervisor, which has other daemons.
+func TestProcessesThatCannotBeKilledDelayNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		for n := range 56 { // partitions of 8 GPUs
 			id := fmt.Sprintf("gpu-1-mig-%d-mps", n)
-			if err := write(d.root.status(id), Status{Daemon: Daemon{ID: id}, State: Stopping}); err != nil {
+			if err := writeStatus(d, Status{Daemon: Daemon{ID: id}, State: Stopping}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s := NewSupervisor(d.Path(), &hangingRunner{})
-		if err := s.makeDirectories(); err != nil {
-			t.Fatal(err)
-		}
+		s := NewSupervisor(string(d.root), &hangingRunner{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- s.supervise(ctx, nil) }()
+		go func() { done <- s.Run(ctx) }()
 		fixture.Sentence(t, d.Start(t.Context(), wanted()), "start MPS control daemon gpu-0-mps", "deadline exceeded")
 		for range 10 {
 			time.Sleep(resync)
@@ -398,7 +381,7 @@ func TestProcessesThatCannotBeKilledHoldNobodyUp(t *testing.T) {
 	})
 }
 
-// Who stops a daemon destroys its partition next, or gives its GPU to others.
+// After a stop, the plugin destroys the partition or gives the GPU to another claim.
 func TestADaemonWhoseProcessesCannotBeKilledIsNotStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		runner := &stuckRunner{}
@@ -428,7 +411,7 @@ func (r *stuckRunner) Sweep(ctx context.Context, place Place) error {
 	return r.fakeRunner.Sweep(ctx, place)
 }
 
-// As when the file system was full, or somebody cleaned up by hand.
+// For example because the file system was full, or an administrator removed it.
 func TestAStatusThatIsLostIsWrittenAgain(t *testing.T) {
 	for name, lose := range map[string]func(path string) error{
 		"removed": os.Remove,
@@ -452,8 +435,8 @@ func TestAStatusThatIsLostIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// Every user of the node can make files in the directory of logs.
-func TestLogsThatAreNoneAreNotFollowed(t *testing.T) {
+// Every user of the node can make files among the logs.
+func TestLinksAmongLogsAreNotFollowed(t *testing.T) {
 	for name, plant := range map[string]func(secret, log string) error{
 		"a link": os.Symlink,
 		"a pipe": func(_, log string) error { return syscall.Mkfifo(log, 0o666) },
@@ -484,7 +467,7 @@ func TestLogsThatAreNoneAreNotFollowed(t *testing.T) {
 	}
 }
 
-// Files in it are memory of the node, which nobody else gives back before a reboot.
+// Files in it take the memory of the node until a reboot.
 func TestSharedMemoryIsClearedAfterTheLastDaemon(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		supervise(t, d, &fakeRunner{})
@@ -517,31 +500,16 @@ func TestSharedMemoryIsClearedAfterTheLastDaemon(t *testing.T) {
 	})
 }
 
-// A process that is killed while it writes a file leaves its draft, in memory until
-// the node is rebooted.
-func TestDraftsOfThoseWhoWereKilled(t *testing.T) {
+// A process that is killed while it writes a file leaves a draft.
+func TestDraftsAreRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		wish, status := d.root.wish("gpu-0-mps"), d.root.status("gpu-0-mps")
-		leave := func(path string) {
-			t.Helper()
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			draft, err := os.CreateTemp(filepath.Dir(path), draftPrefix(path)+"*"+tempSuffix)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := draft.Close(); err != nil {
+		supervise(t, d, &fakeRunner{})
+		start(t, d, wanted())
+		for _, path := range []string{d.root.spec("gpu-0-mps"), d.root.status("gpu-0-mps")} {
+			if err := os.WriteFile(path+draftSuffix, []byte(`{"id":"gpu-0`), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		leave(wish)
-		stop(t, d, "gpu-0-mps") // without a supervisor
-		expectNothing(t, d)
-		leave(status)
-		supervise(t, d, &fakeRunner{})
-		start(t, d, wanted())
-		leave(wish)
 		stop(t, d, "gpu-0-mps")
 		expectNothing(t, d)
 	})
@@ -558,8 +526,8 @@ func (r lookingRunner) Sweep(ctx context.Context, place Place) error {
 	return r.fakeRunner.Sweep(ctx, place)
 }
 
-// Who is killed while a daemon is started leaves a place, which only the next
-// supervisor may remove, and it finds places by their statuses.
+// A supervisor that is killed while it starts a daemon leaves a place. The next supervisor finds it
+// by its status.
 func TestAPlaceHasAStatusFromTheBeginning(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		looked := false
@@ -574,7 +542,7 @@ func TestAPlaceHasAStatusFromTheBeginning(t *testing.T) {
 		}})
 		start(t, d, wanted())
 		if !looked {
-			t.Error("nobody looked")
+			t.Error("Sweep was not called")
 		}
 	})
 }
