@@ -1,6 +1,6 @@
-// Package account tells who has a node's GPUs: which claims and pods have which device, and
-// how many GPU-seconds each namespace has had. It is told what is held, and asks no hardware and no
-// API server. It never decides who may have a device.
+// Package account counts which claims and pods hold which device of a node, and how many
+// GPU-seconds each namespace has used. Its caller sets the devices; it asks no hardware and no
+// API server. It never decides which claim may have a device.
 package account
 
 import (
@@ -10,7 +10,7 @@ import (
 	"k8s.io/component-base/metrics"
 )
 
-// States are what a device that is held can be at, in the order of spent.
+// states of a device that is held, in the order of spent.
 var states = [...]string{"busy", "idle", "unknown"}
 
 // spent are GPU-seconds by state.
@@ -18,24 +18,24 @@ type spent [len(states)]float64
 
 // Options configure an Account. All fields are required.
 type Options struct {
-	// Utilization is the part of the last seconds in which a device ran something, 0 to 1. It is
-	// false for a device that does not tell.
+	// Utilization is the part of the last seconds in which a device ran something, 0 to 1. It
+	// returns false if the device does not report it.
 	Utilization func(device string) (ratio float64, known bool)
 	// Unnamed keeps claims and pods out of the metrics.
 	Unnamed bool
 }
 
-// Account has what is held, and what namespaces have had since the process started. It is safe
-// for concurrent use.
+// Account has the devices that are held, and the GPU-seconds of namespaces since the process
+// started. It is safe for concurrent use.
 type Account struct {
 	metrics.BaseStableCollector
 	Options
 
 	mu    sync.Mutex
 	holds []Hold
-	// settled is until when the holds are in spent.
+	// settled is the time until which the holds are in spent.
 	settled time.Time
-	// spent are by namespace. It keeps those of which no claim is left: a counter does not go back.
+	// spent is by namespace. It keeps namespaces without claims: a counter does not go back.
 	spent map[string]spent
 }
 
@@ -50,14 +50,14 @@ func (a *Account) Set(holds []Hold) {
 	a.holds = holds
 }
 
-// Holds are what was set last. Nobody changes them.
+// Holds are those of the last Set. They must not be changed.
 func (a *Account) Holds() []Hold {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.holds
 }
 
-// Settle adds up what was held until now, as busy as it is now.
+// Settle adds up the GPU-seconds until now, with the utilization of now.
 func (a *Account) Settle() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

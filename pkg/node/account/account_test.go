@@ -11,10 +11,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics"
-	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
@@ -147,18 +144,6 @@ func TestScrapesDoNotRaceWithClaims(t *testing.T) {
 	group.Wait()
 }
 
-// sharesOf is a claim with one device in shares.
-func sharesOf(name string, shares int64) *resourceapi.ResourceClaim {
-	result := fixture.Result("a", "gpu-0-timeslice")
-	result.ShareID = ptr.To(types.UID("share-" + name))
-	result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{fixture.Driver + "/" + gpu.CapacityShares: *resource.NewQuantity(shares, resource.DecimalSI)}
-	claim := fixture.Claim(name, result)
-	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
-		{Resource: "pods", Name: "pod-of-" + name}, {APIGroup: "other.example", Resource: "pods", Name: "no-pod"},
-	}
-	return claim
-}
-
 func TestWhatIsHeldIsChargedByItsPart(t *testing.T) {
 	node := fixture.Node(t, "p5.48xlarge")
 	shapes, byForm := map[string]gpu.Shape{}, map[string]gpu.Shape{}
@@ -168,44 +153,33 @@ func TestWhatIsHeldIsChargedByItsPart(t *testing.T) {
 		shapes[shape.Name()] = shape
 		byForm[shape.Type()+" "+shape.Form().Profile] = shape
 	}
-	uuid := node.GPUs[0].UUID
-	// device is a record of a shape.
-	device := func(of string, change func(*journal.Device)) journal.Device {
+	// device is a record of a part of a shape.
+	device := func(of string, part float64) journal.Device {
 		shape := byForm[of]
-		form := shape.Form()
-		d := journal.Device{
-			Device: shape.Name(), UUID: uuid, Type: shape.Type(), Shape: form.Base, Shares: form.Shares, Sharing: form.Sharing,
-			Partition: journal.Partition{ProfileID: form.ProfileID, Start: form.Start, Size: form.Size},
-		}
-		if change != nil {
-			change(&d)
-		}
-		return d
+		return journal.Device{Device: shape.Name(), UUID: node.GPUs[0].UUID, Type: shape.Type(), Form: shape.Form(), Part: part}
 	}
-	shareID := func(d *journal.Device) { d.ShareID = "share-three" }
+	unoffered, replaced := device("gpu ", 1), device("gpu ", 1)
+	unoffered.Device, replaced.UUID = "gpu-9", "GPU-before"
+	claim := fixture.Claim("one", fixture.Result("a", "gpu-0"))
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: "pod-of-one"}, {APIGroup: "other.example", Resource: "pods", Name: "no-pod"},
+	}
 	for name, test := range map[string]struct {
 		device  journal.Device
-		claim   *resourceapi.ResourceClaim
 		gpus    float64
 		profile string
 	}{
-		"a whole GPU":                         {device("gpu ", nil), nil, 1, ""},
-		"a partition":                         {device("mig 1g.10gb", nil), nil, 1.0 / 8, "1g.10gb"},
-		"half of the memory":                  {device("mig 3g.40gb", nil), nil, 0.5, "3g.40gb"},
-		"a share":                             {device("timeslice ", nil), sharesOf("one", 1), 0.25, ""},
-		"three shares":                        {device("timeslice ", shareID), sharesOf("three", 3), 0.75, ""},
-		"shares of a claim that was not read": {device("timeslice ", shareID), nil, 0.25, ""},
-		"a share of a partition":              {device("mig-timeslice 3g.40gb", nil), nil, 0.125, "3g.40gb"},
-		"cores":                               {device("mps ", func(d *journal.Device) { d.MPS.Cores = 40 }), nil, 0.4, ""},
-		"cores without a limit":               {device("mps ", nil), nil, 1, ""},
-		"a device that is not offered":        {device("gpu ", func(d *journal.Device) { d.Device = "gpu-9" }), nil, 0, ""},
-		"a GPU that was replaced":             {device("gpu ", func(d *journal.Device) { d.UUID = "GPU-before" }), nil, 0, ""},
+		"a whole GPU":                  {device("gpu ", 1), 1, ""},
+		"a partition":                  {device("mig 1g.10gb", 1), 1.0 / 8, "1g.10gb"},
+		"half of the memory":           {device("mig 3g.40gb", 1), 0.5, "3g.40gb"},
+		"three shares":                 {device("timeslice ", 0.75), 0.75, ""},
+		"a share of a partition":       {device("mig-timeslice 3g.40gb", 0.25), 0.125, "3g.40gb"},
+		"cores":                        {device("mps ", 0.4), 0.4, ""},
+		"a device that is not offered": {unoffered, 0, ""},
+		"a GPU that was replaced":      {replaced, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			claims := map[string]Claim{}
-			if test.claim != nil {
-				claims["uid"] = ClaimOf(test.claim, fixture.Driver)
-			}
+			claims := map[string]Claim{"uid": ClaimOf(claim)}
 			record := journal.Record{ClaimUID: "uid", Namespace: "ml", Name: "c", Devices: []journal.Device{test.device, {Device: "gpu-1", AdminAccess: true}}}
 			holds := Holds([]journal.Record{record}, claims, shapes)
 			if len(holds) != 1 {
@@ -214,7 +188,7 @@ func TestWhatIsHeldIsChargedByItsPart(t *testing.T) {
 			if got := holds[0]; math.Abs(got.GPUs-test.gpus) > 1e-9 || got.Profile != test.profile || got.Namespace != "ml" || got.Claim != "c" {
 				t.Errorf("got %+v, want %v GPUs", got, test.gpus)
 			}
-			if pods := holds[0].Pods; test.claim != nil && !slices.Equal(pods, []string{"pod-of-" + test.claim.Name}) {
+			if pods := holds[0].Pods; !slices.Equal(pods, []string{"pod-of-one"}) {
 				t.Errorf("got pods %q", pods)
 			}
 		})

@@ -23,8 +23,7 @@ func (a *Account) DescribeWithStability(into chan<- *metrics.Desc) {
 	into <- gpuSeconds
 }
 
-// CollectWithStability implements metrics.StableCollector. Nothing that takes time is done under the lock
-// that it takes.
+// CollectWithStability implements metrics.StableCollector. It holds the lock for a short time.
 func (a *Account) CollectWithStability(into chan<- metrics.Metric) {
 	a.Settle()
 	for _, metric := range a.collect() {
@@ -44,12 +43,12 @@ func (a *Account) collect() []metrics.Metric {
 	if a.Unnamed {
 		return all
 	}
-	told := map[[6]string]bool{} // a claim can have two shares of a device; a second series of one name would cost all metrics
+	reported := map[[6]string]bool{} // a claim can have two shares of a device; a second series of one name would cost all metrics
 	for _, hold := range a.holds {
 		for _, pod := range hold.pods() {
 			labels := [6]string{hold.Namespace, pod, hold.Claim, hold.Device, hold.UUID, hold.instance()}
-			if !told[labels] {
-				told[labels] = true
+			if !reported[labels] {
+				reported[labels] = true
 				all = append(all, metrics.NewLazyConstMetric(claimDevice, metrics.GaugeValue, 1, labels[:]...))
 			}
 		}
@@ -57,7 +56,7 @@ func (a *Account) collect() []metrics.Metric {
 	return all
 }
 
-// pods has an empty name while none is known: the claim and its device are told all the same.
+// pods has an empty name while none is known, so that the claim and its device are reported.
 func (h Hold) pods() []string {
 	if len(h.Pods) == 0 {
 		return []string{""}

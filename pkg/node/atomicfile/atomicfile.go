@@ -1,6 +1,5 @@
-// Package atomicfile owns how files are replaced at once: who reads one sees the old content
-// or the new. It never syncs. Its files have to outlive the process, which the page cache
-// does, and not the kernel, after whose end nothing is left that they speak of; and a sync
+// Package atomicfile replaces files atomically: readers see the old content or the new. It never
+// syncs. Its files describe what ends with the kernel, so the page cache suffices, and a sync
 // would make every pod wait for the node's disk.
 package atomicfile
 
@@ -11,10 +10,9 @@ import (
 	"os"
 )
 
-// Write gives path the content and the mode, whatever the umask is. draft, a path in the same
-// file system that nobody else writes, has the content until it is complete; a process that
-// is killed meanwhile leaves it. On failure, as on a full disk, no draft is left and path is as
-// it was.
+// Write replaces path, with this mode whatever the umask is. draft is a path in the same file
+// system that no other process writes; a killed process leaves it. On failure, for example on a
+// full disk, the draft is removed and path is unchanged.
 func Write(path, draft string, content io.Reader, mode fs.FileMode) error {
 	file, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {

@@ -62,7 +62,7 @@ type Device struct {
 	Files []File
 }
 
-// File is a small file for a container, of which it sees nothing but the content.
+// File is a small file whose content is mounted into a container.
 type File struct {
 	// Name is unique within the claim, and a file name.
 	Name string
@@ -117,7 +117,7 @@ func (d *Directory) Make() error {
 	return nil
 }
 
-// Gone tells whether the directory was removed, also where a mount of it is left.
+// Gone reports whether the directory was removed, also if a mount of it is left.
 func (d *Directory) Gone() bool {
 	var stat syscall.Stat_t
 	err := syscall.Stat(d.path, &stat)
@@ -210,14 +210,14 @@ func (d *Directory) Remove(claim types.UID) error {
 	return nil
 }
 
-// Has tells whether the claim's specification is there.
+// Has reports whether the claim's specification exists.
 func (d *Directory) Has(claim types.UID) bool {
 	_, err := os.Stat(d.file(claim))
 	return err == nil
 }
 
-// Owns tells whether a path in the directory is a specification of this
-// driver, and of which claim.
+// Owns reports whether a path in the directory is a specification of this
+// driver, with its claim.
 func (d *Directory) Owns(path string) (types.UID, bool) {
 	name := filepath.Base(path)
 	name, isOurs := strings.CutPrefix(name, d.prefix())

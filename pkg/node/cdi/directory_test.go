@@ -296,7 +296,7 @@ func TestTheRecordIsFoundAgain(t *testing.T) {
 	}
 }
 
-// Of two links that lead to each other nobody knows what they hid.
+// Two links that lead to each other hide nothing known.
 func TestASpecificationThatCannotBeRead(t *testing.T) {
 	directory := open(t, t.TempDir(), driverName)
 	one, two := directory.file("uid-one"), directory.file("uid-two")
@@ -345,7 +345,7 @@ func TestAMountWhoseSourceIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !directory.Gone() {
-		t.Error("nobody notices that it is gone")
+		t.Error("its removal goes unnoticed")
 	}
 	fixture.Sentence(t, directory.Make(), "CDI directory "+path+" cannot be written", "no such file or directory")
 }
@@ -357,7 +357,7 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !directory.Gone() {
-		t.Error("nobody notices")
+		t.Error("it goes unnoticed")
 	}
 	if err := directory.Make(); err != nil || directory.Gone() {
 		t.Errorf("got %v; gone: %t", err, directory.Gone())

@@ -32,7 +32,7 @@ func batchHooks(hooks []*cdispec.Hook, path string) ([]*cdispec.Hook, error) {
 	return batched, nil
 }
 
-// sameProcess tells whether two hooks can run in one process.
+// sameProcess reports whether two hooks can run in one process.
 func sameProcess(a, b *cdispec.Hook) bool {
 	return a.HookName == b.HookName && a.Path == b.Path && slices.Equal(a.Env, b.Env) && a.Timeout == nil && b.Timeout == nil
 }

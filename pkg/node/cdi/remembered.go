@@ -43,7 +43,7 @@ func (e *Edits) remember(edits cdispec.ContainerEdits) *remembered {
 	return r
 }
 
-// complete tells whether every file that the edits name is still there.
+// complete reports whether every file in the edits still exists.
 func (r *remembered) complete() bool {
 	if slices.ContainsFunc(r.nodes, missing) {
 		return false

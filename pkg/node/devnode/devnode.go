@@ -1,6 +1,6 @@
 // Package devnode owns what the plugin makes in the host's /dev: links in /dev/char,
-// and the capability devices of MIG, where NVIDIA's own programs have not made them.
-// It never decides who may use a device, and never removes one of the driver.
+// and the capability devices of MIG, if NVIDIA's own programs have not made them.
+// It never decides which container may use a device, and never removes one of the driver.
 package devnode
 
 import (
@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is the host's root as this process sees it, of which only dev is needed. In an
-// empty one nothing is made.
+// Host is the path of the host's root in this process. Only its dev is needed. In an empty one
+// nothing is made.
 type Host string
 
-// Directories are those of a Host in which something is made.
+// Directories are those of a Host in which devices and links are made.
 var Directories = []string{links, "/dev/nvidia-caps"}
 
 const links = "/dev/char"
@@ -65,7 +65,7 @@ func (h Host) Make(path string, major, minor int64, mode fs.FileMode) error {
 	if is() {
 		return nil
 	}
-	// What is there has another number, as after the driver was loaded anew.
+	// A device with another number is there, as after the driver was loaded again.
 	err := os.Remove(local)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = unix.Mknod(local, unix.S_IFCHR|uint32(mode.Perm()), int(device))

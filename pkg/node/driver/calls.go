@@ -15,8 +15,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-// calls watches kubelet's gRPC calls: it knows when kubelet has registered the
-// plugin, and lets calls in flight finish before the process ends.
+// calls observes kubelet's gRPC calls: it knows when kubelet has registered the plugin, and lets calls
+// in flight finish before the process ends.
 type calls struct {
 	registered atomic.Bool
 	// known is closed when kubelet has registered the plugin for the first time.
@@ -45,13 +45,13 @@ func (c *calls) intercept(ctx context.Context, request any, _ *grpc.UnaryServerI
 	return handle(tracing.Join(ctx), request)
 }
 
-// awaitRegistration waits until kubelet has registered the plugin, or its patience is at an end.
+// awaitRegistration waits until kubelet has registered the plugin, or for patience.
 func (c *calls) awaitRegistration(ctx context.Context, patience time.Duration) {
 	select {
 	case <-c.known:
 	case <-ctx.Done():
 	case <-time.After(patience):
-		klog.FromContext(ctx).Info("kubelet has not registered the plugin yet; devices are published nevertheless, and pods that come before it does wait for kubelet's next try", "waited", patience)
+		klog.FromContext(ctx).Info("kubelet has not registered the plugin yet; publishing devices anyway, and pods wait for kubelet to retry", "waited", patience)
 	}
 }
 

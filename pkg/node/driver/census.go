@@ -21,7 +21,7 @@ var (
 		"Devices that this node offers, by type, MIG profile and health; a device in shares counts once.",
 		[]string{"type", "profile", "health"}, nil, metrics.ALPHA, "")
 	freeDevices = metrics.NewDesc("mica_free_devices",
-		"Offered devices of which a claim could get one, or a share of default size, as far as this node knows.",
+		"Offered devices that a claim could get now, or a share of default size, as far as this node knows.",
 		[]string{"type", "profile"}, nil, metrics.ALPHA, "")
 	deviceTaints = metrics.NewDesc("mica_device_taints",
 		"Offered devices with a taint, by its key and effect.",
@@ -40,14 +40,14 @@ var (
 		[]string{"state"}, nil, metrics.ALPHA, "")
 )
 
-// census counts a node's GPUs and devices when somebody asks, from what the plugin knows already: it
-// waits for nobody, and nobody for it.
+// census counts the node's GPUs and devices when metrics are scraped, from what the plugin has in
+// memory.
 type census struct {
 	metrics.BaseStableCollector
 	state  func() offer.State
 	health func(uuid string) health.Record
 	holds  func() []account.Hold
-	// tallies are the journal's as they were listed last: nobody waits here for a disk.
+	// tallies counts the journal's records as last listed, without reading the disk.
 	tallies func() map[journal.State]journal.Tally
 }
 
@@ -108,7 +108,7 @@ func (c *census) collectJournal(into chan<- metrics.Metric) {
 	into <- metrics.NewLazyConstMetric(journalBytes, metrics.GaugeValue, float64(size))
 }
 
-// everyGPU has those that are lost, too, whose devices stay offered.
+// everyGPU includes lost GPUs, whose devices stay offered.
 func everyGPU(state offer.State) map[string]gpu.GPU {
 	all := map[string]gpu.GPU{}
 	for _, shape := range state.Shapes {
@@ -127,8 +127,8 @@ func healthOf(record health.Record, severity health.Severity) string {
 	return severity.String()
 }
 
-// free tells whether nothing keeps a claim from the shape: no taint, and no claim that has something of
-// it, or of the shares no default one.
+// free reports whether a claim could get the shape: it has no taint, and no claim holds something that
+// overlaps it or, of shares, all of them.
 func free(name string, shape gpu.Shape, taints []resourceapi.DeviceTaint, holds []account.Hold) bool {
 	if slices.ContainsFunc(taints, func(t resourceapi.DeviceTaint) bool { return t.Effect != resourceapi.DeviceTaintEffectNone }) {
 		return false
@@ -148,7 +148,7 @@ func free(name string, shape gpu.Shape, taints []resourceapi.DeviceTaint, holds 
 	return shared == 0 || shared+1/float64(form.Shares) <= 1+rounding
 }
 
-// counts are numbers by metric and labels.
+// counts are values by metric and labels.
 type counts map[series]int
 
 type series struct {

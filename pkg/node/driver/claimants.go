@@ -10,31 +10,29 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// claimants remembers of the claims that the plugin has read what their records do not have. Nobody
-// reads a claim for its sake: those that are prepared are read when they come, and by Reconcile.
+// claimants remembers what records lack of the claims that the plugin has read. It reads no claims
+// itself: Prepare and Reconcile read them.
 type claimants struct {
-	driver string
-
 	mu    sync.Mutex
 	known map[string]account.Claim // by UID
 }
 
 func (c *claimants) read(claim *resourceapi.ResourceClaim) {
-	known := account.ClaimOf(claim, c.driver)
+	known := account.ClaimOf(claim)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known[string(claim.UID)] = known
 }
 
-// now are those that are known now.
+// now returns all remembered claims.
 func (c *claimants) now() map[string]account.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.known)
 }
 
-// of are those of prepared claims. It forgets others that were known before those were listed: one that
-// has come since may be prepared.
+// of returns the prepared claims, and forgets those in before that are no longer prepared. Claims
+// added since may be prepared by now.
 func (c *claimants) of(prepared []journal.Record, before map[string]account.Claim) map[string]account.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,15 +18,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-// callBudget is below kubelet's 45 s, so that a claim ends in our sentence and
-// not in a bare deadline.
+// callBudget is below kubelet's 45 s, so that a claim fails with Mica's error and not with an exceeded
+// deadline.
 const callBudget = 40 * time.Second
 
-// PrepareResourceClaims implements kubeletplugin.DRAPlugin. Claims are
-// prepared in parallel; a claim's error is its own.
+// PrepareResourceClaims implements kubeletplugin.DRAPlugin. It prepares claims in parallel, each with
+// its own error.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	results := each(ctx, claims, func(c *resourceapi.ResourceClaim) types.UID { return c.UID }, d.prepareClaim)
-	d.claimsChanged()
+	d.counted.Wake()
 	return results, nil
 }
 
@@ -38,7 +38,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 	span.End(err)
 	observeOperation("prepare", err, time.Since(start))
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Preparing a claim did not work", "claim", klog.KObj(claim))
+		klog.FromContext(ctx).Error(err, "Cannot prepare a claim", "claim", klog.KObj(claim))
 		return kubeletplugin.PrepareResult{Err: err}
 	}
 	d.claimants.read(claim)
@@ -63,11 +63,11 @@ func forKubelet(devices []journal.Device) []kubeletplugin.Device {
 	return prepared
 }
 
-// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. Claims are
-// unprepared in parallel: one whose partition is still in use delays no other.
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. It unprepares claims in parallel: one
+// whose partition is still in use delays no other.
 func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	results := each(ctx, claims, func(c kubeletplugin.NamespacedObject) types.UID { return c.UID }, d.unprepareClaim)
-	d.claimsChanged()
+	d.counted.Wake()
 	d.offer.Released()
 	d.monitor.Released()
 	return results, nil
@@ -81,12 +81,12 @@ func (d *Driver) unprepareClaim(ctx context.Context, claim kubeletplugin.Namespa
 	span.End(err)
 	observeOperation("unprepare", err, time.Since(start))
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Unpreparing a claim did not work", "claim", klog.KRef(claim.Namespace, claim.Name))
+		klog.FromContext(ctx).Error(err, "Cannot unprepare a claim", "claim", klog.KRef(claim.Namespace, claim.Name))
 	}
 	return err
 }
 
-// beginClaim begins the span of an operation on a claim.
+// beginClaim starts the tracing span of an operation on a claim.
 func beginClaim(ctx context.Context, operation, namespace, name string, uid types.UID) (context.Context, tracing.Span) {
 	ctx, span := tracing.Begin(ctx, operation)
 	span.Set("k8s.namespace.name", namespace)
@@ -95,7 +95,7 @@ func beginClaim(ctx context.Context, operation, namespace, name string, uid type
 	return ctx, span
 }
 
-// each does something for all claims of a call, in parallel and within its budget.
+// each calls a function for all claims of a call, in parallel and within callBudget.
 func each[Claim, Result any](ctx context.Context, claims []Claim, uid func(Claim) types.UID, do func(context.Context, Claim) Result) map[types.UID]Result {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
@@ -114,11 +114,11 @@ func each[Claim, Result any](ctx context.Context, claims []Claim, uid func(Claim
 	return results
 }
 
-// HandleError implements kubeletplugin.DRAPlugin: a server that cannot serve
-// ends the process, so that a fresh one takes over.
+// HandleError implements kubeletplugin.DRAPlugin. A server that cannot serve ends the process, and
+// kubelet restarts it.
 func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
 	if errors.Is(err, kubeletplugin.ErrRecoverable) {
-		klog.FromContext(ctx).Error(err, "Background work did not succeed and will be tried again", "what", msg)
+		klog.FromContext(ctx).Error(err, "Background work failed; retrying", "what", msg)
 		return
 	}
 	select {
@@ -127,7 +127,7 @@ func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// claimReader reads claims from the API server, and tells of each.
+// claimReader reads claims from the API server and passes each on.
 type claimReader struct {
 	client kubernetes.Interface
 	read   func(*resourceapi.ResourceClaim)

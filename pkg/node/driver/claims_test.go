@@ -15,7 +15,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
-// A claim that somebody else is at work on delays no other of the same call.
+// A claim that another call works on delays no other of the same call.
 func TestClaimsAreUnpreparedInParallel(t *testing.T) {
 	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
 	o := options(t, apiserver.New(one, two), newHardware(t))

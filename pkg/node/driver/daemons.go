@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -13,38 +14,28 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/mps"
+	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
-const (
-	// daemonsInterval is how often the daemons are looked at without a change.
-	daemonsInterval = time.Minute
-	// daemonsRetry is for when the API server is away.
-	daemonsRetry = 5 * time.Second
-)
+// daemonsInterval is how often the status of MPS control daemons is read.
+const daemonsInterval = 5 * time.Second
 
 const reasonDaemonRestarted = "MPSDaemonRestarted"
 
-// watchDaemons tells the pods whose MPS control daemon was restarted, which they
-// cannot see otherwise: their next CUDA call fails.
+// watchDaemons sends Events to pods whose MPS control daemon was restarted; otherwise they only see a
+// failing CUDA call.
 func (d *Driver) watchDaemons(ctx context.Context) error {
 	if d.daemons == nil {
 		return nil
 	}
-	changes, err := d.daemons.Watch(ctx)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "MPS control daemons are only looked at from time to time", "every", daemonsInterval)
-	}
 	for {
-		interval := daemonsInterval
 		if err := d.announceRestarts(ctx); err != nil && ctx.Err() == nil {
-			interval = daemonsRetry
-			klog.FromContext(ctx).Error(err, "Pods could not be told that their MPS control daemon was restarted", "retryIn", interval)
+			klog.FromContext(ctx).Error(err, "Cannot send Events about restarted MPS control daemons", "retryIn", daemonsInterval)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-changes:
-		case <-time.After(interval):
+		case <-time.After(daemonsInterval):
 		}
 	}
 }
@@ -68,9 +59,8 @@ func (d *Driver) announceRestart(ctx context.Context, status mps.Status) error {
 	if err != nil {
 		return err
 	}
-	// Last, so that what cannot be told now is told later, and by one process only.
-	first, err := d.daemons.Announce(status)
-	if err != nil || !first {
+	// The Events come last: without a record, each look would send them again.
+	if err := d.daemons.SetAnnounced(status); err != nil {
 		return err
 	}
 	for _, claim := range claims {
@@ -85,7 +75,7 @@ func (d *Driver) announceRestart(ctx context.Context, status mps.Status) error {
 	return nil
 }
 
-// clientsOf are the claims of this node that use the daemon.
+// clientsOf lists this node's claims that use the daemon.
 func (d *Driver) clientsOf(ctx context.Context, daemon string) ([]*resourceapi.ResourceClaim, error) {
 	records, err := d.preparer.Prepared(ctx)
 	if err != nil {
@@ -93,7 +83,7 @@ func (d *Driver) clientsOf(ctx context.Context, daemon string) ([]*resourceapi.R
 	}
 	var claims []*resourceapi.ResourceClaim
 	for _, record := range records {
-		if !usesDaemon(record, daemon) {
+		if !slices.ContainsFunc(record.Devices, func(device journal.Device) bool { return prepare.Uses(device, daemon) }) {
 			continue
 		}
 		claim, err := claimReader{d.Client, d.claimants.read}.Get(ctx, types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
@@ -106,13 +96,4 @@ func (d *Driver) clientsOf(ctx context.Context, daemon string) ([]*resourceapi.R
 		}
 	}
 	return claims, nil
-}
-
-func usesDaemon(record journal.Record, daemon string) bool {
-	for _, device := range record.Devices {
-		if device.MPS.Daemon == daemon {
-			return true
-		}
-	}
-	return false
 }

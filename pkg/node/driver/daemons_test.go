@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -54,7 +55,8 @@ func (s *sharing) record(claim *resourceapi.ResourceClaim, uid types.UID, daemon
 	}
 	if err := records.Put(s.Context(), journal.Record{
 		ClaimUID: string(uid), Namespace: claim.Namespace, Name: claim.Name, BootID: s.options.BootID, State: journal.Prepared,
-		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", Shape: "whole", MPS: journal.MPS{Daemon: daemon}}},
+		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", Form: gpu.Form{Base: gpu.BaseWhole},
+			Steps: []journal.Step{{Name: "run-daemon", Data: fmt.Appendf(nil, `{"daemon":%q}`, daemon)}}}},
 	}); err != nil {
 		s.Fatal(err)
 	}

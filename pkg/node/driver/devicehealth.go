@@ -21,24 +21,24 @@ import (
 
 // Reasons of Events about the health of GPUs, on the node and on claims.
 const (
-	// ReasonFault: a GPU has a fault. ReasonRecovered: it has it no more.
+	// ReasonFault: a GPU has a fault. ReasonRecovered: the fault is over.
 	ReasonFault     = "GPUFault"
 	ReasonRecovered = "GPURecovered"
-	// ReasonError: the driver has reported an error that is not the GPU's.
+	// ReasonError: the driver reported an error that is not a fault of the GPU.
 	ReasonError = "GPUError"
-	// ReasonReset: a sick GPU was reset. ReasonNotReset: it was tried in vain.
+	// ReasonReset: the plugin reset a sick GPU. ReasonNotReset: a reset failed.
 	ReasonReset    = "GPUReset"
 	ReasonNotReset = "GPUResetFailed"
-	// ReasonStalled: the NVIDIA driver answers about no GPU.
+	// ReasonStalled: the NVIDIA driver does not answer about any GPU.
 	ReasonStalled = "NVIDIADriverStalled"
 )
 
-// DefaultHealthQuiet is long enough for a GPU that comes and goes to stay out.
+// DefaultHealthQuiet keeps a GPU that fails intermittently out of use.
 const DefaultHealthQuiet = 5 * time.Minute
 
 const (
-	// healthInterval is how often kubelet is told how devices are. It takes the health of one
-	// of which it has heard nothing for healthTimeout for unknown.
+	// healthInterval is how often kubelet gets a report. kubelet treats a device without a report for
+	// healthTimeout as unknown.
 	healthInterval = 10 * time.Second
 	healthTimeout  = 30 * time.Second
 	// maxHealthMessage is kubelet's limit (maxHealthMessageLength in k8s.io/kubernetes
@@ -46,7 +46,7 @@ const (
 	maxHealthMessage = 1024
 )
 
-// bell wakes everybody up who waits for it.
+// bell wakes all its waiters.
 type bell struct {
 	mu   sync.Mutex
 	rung chan struct{}
@@ -71,7 +71,7 @@ func (b *bell) ring() {
 	}
 }
 
-// healthChanged follows a change of the GPUs' health to the slices and to kubelet.
+// healthChanged updates slices and kubelet after a change of health.
 func (d *Driver) healthChanged() {
 	d.offer.Reconsider()
 	d.healthBell.ring()
@@ -96,7 +96,7 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 }
 
-// healthReport says how each device is that is offered.
+// healthReport is the health of each offered device.
 func (d *Driver) healthReport() kubeletplugin.DeviceHealthReport {
 	now := time.Now()
 	var report kubeletplugin.DeviceHealthReport
@@ -116,7 +116,7 @@ func (d *Driver) healthReport() kubeletplugin.DeviceHealthReport {
 	return report
 }
 
-// deviceHealth is how a device is, in kubelet's terms.
+// deviceHealth converts a health record to kubelet's terms.
 func deviceHealth(record health.Record, shape gpu.Shape) (kubeletplugin.HealthStatus, string) {
 	severity, words := record.Of(shape)
 	message := excerpt.Of(strings.Join(words, ". "), maxHealthMessage)
@@ -129,7 +129,7 @@ func deviceHealth(record health.Record, shape gpu.Shape) (kubeletplugin.HealthSt
 	return kubeletplugin.HealthStatusHealthy, message
 }
 
-// tellHealth tells the node and the claims that have the GPU what is new about it.
+// tellHealth sends Events about a change of a GPU's health, to the node and the claims that hold it.
 func (d *Driver) tellHealth(ctx context.Context, change monitor.Change) {
 	logger := klog.FromContext(ctx)
 	for _, fault := range change.Faults {
@@ -146,25 +146,25 @@ func (d *Driver) tellHealth(ctx context.Context, change monitor.Change) {
 	}
 }
 
-// tellStall tells the node that the driver answers about no GPU.
+// tellStall sends an Event to the node when the driver stops answering.
 func (d *Driver) tellStall(ctx context.Context, lasts time.Duration) {
-	sentence := fmt.Sprintf("the NVIDIA driver answers about no GPU, as while it recovers one of them; if that lasts %v, all are taken for unresponsive: look for messages of NVRM in the kernel's log", lasts)
+	sentence := fmt.Sprintf("the NVIDIA driver does not answer about any GPU, as while it recovers one of them; after %v all count as unresponsive: look for messages of NVRM in the kernel's log", lasts)
 	klog.FromContext(ctx).Info("The NVIDIA driver is stalled", "reason", sentence)
 	d.events.WarnNode(ReasonStalled, sentence)
 }
 
-// tellHolders tells the node, and the claims that have something of a place on a GPU.
+// tellHolders sends an Event to the node and to the claims that hold the place on a GPU or part of it.
 func (d *Driver) tellHolders(ctx context.Context, uuid string, place gpu.Placement, kind, reason, words string) {
 	sentence := "GPU " + uuid + ": " + words
 	d.events.tell(d.events.node(), kind, reason, sentence)
 	records, err := d.preparer.Prepared(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "The claims that have a GPU are not told of its health", "gpu", uuid)
+		klog.FromContext(ctx).Error(err, "Cannot send Events about a GPU's health to its claims", "gpu", uuid)
 		return
 	}
 	for _, record := range records {
 		for _, device := range record.Devices {
-			if device.UUID != uuid || !place.Overlaps(device.Form().Placement) {
+			if device.UUID != uuid || !place.Overlaps(device.Form.Placement) {
 				continue
 			}
 			claim := &corev1.ObjectReference{
@@ -177,7 +177,7 @@ func (d *Driver) tellHolders(ctx context.Context, uuid string, place gpu.Placeme
 	}
 }
 
-// tellReset tells the node what came of an attempt to reset a GPU, which no claim has.
+// tellReset sends an Event to the node about an attempted reset of a GPU without claims.
 func (d *Driver) tellReset(ctx context.Context, uuid string, worked bool, sentence string) {
 	kind, reason := corev1.EventTypeNormal, ReasonReset
 	if !worked {

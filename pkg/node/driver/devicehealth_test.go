@@ -61,7 +61,7 @@ func TestAFaultIsTold(t *testing.T) {
 	})
 	must(t, h.machine.SetCondition(3, model.Condition{RecoveryAction: "gpu-reset"}))
 	expect("GPU 3 is unwell", func(device kubeletplugin.DeviceHealth) error {
-		must(t, h.machine.Inject(model.XID(3, 119))) // until somebody listens
+		must(t, h.machine.Inject(model.XID(3, 119))) // until a listener is there
 		if device.DeviceName == "gpu-3" || strings.HasPrefix(device.DeviceName, "gpu-3-") {
 			return is(device, kubeletplugin.HealthStatusUnhealthy, "reset it")
 		}

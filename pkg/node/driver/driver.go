@@ -1,7 +1,6 @@
-// Package driver is the plugin that kubelet and the API server see: it serves
-// kubelet's DRA calls and reports whether it is ready. It wires the layers below
-// together and leaves every decision about a claim to pkg/node/prepare, what the
-// node offers to pkg/node/offer, and its slices to pkg/node/publish.
+// Package driver is the plugin as kubelet and the API server see it: it serves kubelet's DRA calls,
+// reports readiness, and wires the packages below it. pkg/node/prepare decides about claims,
+// pkg/node/offer about what the node offers, and pkg/node/publish writes the slices.
 package driver
 
 import (
@@ -31,87 +30,79 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/publish"
 	"github.com/mica-gpu/mica/pkg/node/reset"
 	"github.com/mica-gpu/mica/pkg/node/sample"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 )
 
 const (
-	// releaseWait must leave room within kubelet's 45 s for the rest.
+	// releaseWait leaves room within kubelet's 45 s for the rest of a call.
 	releaseWait = 20 * time.Second
-	// goneWait leaves kubelet at least as long as a claim that needs the GPU does.
+	// goneWait leaves kubelet at least as long as a claim that waits for the GPU takes.
 	goneWait = 25 * time.Second
-	// drainTimeout is how long a stopping plugin waits for calls in flight;
-	// the chart's terminationGracePeriodSeconds is longer.
+	// drainTimeout is how long a stopping plugin waits for calls in flight. The chart's
+	// terminationGracePeriodSeconds is longer.
 	drainTimeout = 45 * time.Second
-	// registrationPatience is how long devices wait for kubelet to register the plugin, for which it looks
-	// once a second (loopSleepDuration of its plugin manager). A pod that is placed before then is refused
-	// its claims, and kubelet tries again after 60 to 90 seconds.
+	// registrationPatience is how long devices wait for kubelet to register the plugin, which it tries
+	// once a second (loopSleepDuration of its plugin manager). A pod that is scheduled before that fails
+	// to prepare, and kubelet retries after 60 to 90 seconds.
 	registrationPatience = 5 * time.Second
 )
 
-// Hardware is an open NVIDIA driver, in the parts that its users know.
+// Hardware is an open NVIDIA driver, divided by user.
 type Hardware struct {
 	GPUs offer.GPUs
-	// Edits tell what containers need to use the GPUs.
+	// Edits say what containers need to use GPUs.
 	Edits prepare.Edits
-	// Tools change how the GPUs are divided and shared. The MPS control daemons are
-	// not the hardware's.
+	// Tools change how GPUs are partitioned and shared, apart from MPS control daemons.
 	Tools prepare.Tools
-	// Health watches the GPUs' health, and Resets resets those that are sick.
+	// Health watches the GPUs' health, and Resets resets sick ones.
 	Health monitor.GPUs
 	Resets reset.Hardware
-	// Meter reads how busy a GPU or MIG device is, by its UUID.
+	// Meter reads how busy a GPU or MIG device is, by UUID.
 	Meter func(uuid string) sample.Meter
-	// Check tells why only a new process can go on with the driver that is installed now,
-	// nil while this one can. It is asked every few seconds.
+	// Check returns an error if a new process is needed to use the installed driver. It is called every
+	// few seconds.
 	Check func() error
 	Close func() error
 }
 
-// Options configure a Driver. All fields but PodUID, Policies, MPSRoot, CheckMPS
-// Unsampled and Unnamed are required.
+// Options configure a Driver. PodUID, Policies, MPSRoot, CheckMPS, Unsampled and Unnamed are optional.
 type Options struct {
 	// Name is the driver's name, normally slice.DefaultDriver.
 	Name string
 	// NodeName is the name of this node and of its pool.
 	NodeName string
-	// PodUID tells two plugin pods apart during a rolling update; empty
-	// outside of a cluster's DaemonSet.
+	// PodUID distinguishes two plugin pods during a rolling update; empty outside of a DaemonSet.
 	PodUID types.UID
 	// Client talks to the API server.
 	Client kubernetes.Interface
-	// Policies are the cluster's; nil where the node is to go by none.
+	// Policies are the cluster's GPUPolicies; nil to ignore them.
 	Policies offer.Policies
-	// Open opens the NVIDIA driver; it is called again until it succeeds.
+	// Open opens the NVIDIA driver; it is called until it succeeds.
 	Open func(context.Context) (Hardware, error)
-	// CDIRoot, PluginsDir and RegistrarDir are paths that this process shares
-	// with the container runtime and kubelet.
+	// CDIRoot, PluginsDir and RegistrarDir are shared with the container runtime and kubelet.
 	CDIRoot, PluginsDir, RegistrarDir string
-	// BootID identifies the kernel's current run.
+	// BootID changes with each boot of the kernel.
 	BootID string
-	// MPSRoot is the directory that this process shares with the MPS supervisor;
-	// empty where the node runs none.
+	// MPSRoot is shared with the MPS supervisor; empty if the node has none.
 	MPSRoot string
-	// CheckMPS says what the NVIDIA driver here lacks for MPS, and what to do; nil
-	// where nobody can tell.
+	// CheckMPS returns what the NVIDIA driver lacks for MPS, and what to do; nil if unknown.
 	CheckMPS func() error
-	// HealthQuiet is how long the cause of a GPU's fault has to be gone before the GPU gets
-	// claims again.
+	// HealthQuiet is how long the cause of a fault must be absent before the GPU gets claims again.
 	HealthQuiet time.Duration
-	// Unsampled devices are never asked how busy they are.
+	// Unsampled disables the measurement of how busy devices are.
 	Unsampled bool
-	// Unnamed keeps the names of claims and pods out of the metrics.
+	// Unnamed keeps the names of claims and pods out of metrics.
 	Unnamed bool
-	// Containers say what a device plugin that was removed has left in use; nil where kubelet is
-	// not asked.
+	// Containers list what containers still hold of a removed device plugin; nil to skip that check.
 	Containers offer.Containers
-	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out, or has given.
+	// IgnoreDevicePlugin offers GPUs even if a device plugin does or did.
 	IgnoreDevicePlugin bool
 }
 
-// DataDir is where the driver of that name keeps its state and socket.
+// DataDir is the driver's directory for state and socket.
 func DataDir(pluginsDir, name string) string { return filepath.Join(pluginsDir, name) }
 
-// Driver is one plugin process. New has no effects outside the process but
-// creating the state directory; Run has all the others.
+// Driver is one plugin process. New only creates the state directory; Run does everything else.
 type Driver struct {
 	Options
 	preparer  *prepare.Preparer
@@ -126,26 +117,25 @@ type Driver struct {
 	events     *events
 	daemons    *mps.Directory // nil without an MPS supervisor
 	calls      calls
-	// patience is registrationPatience, but for tests.
+	// patience is registrationPatience outside of tests.
 	patience time.Duration
-	// newWatcher is fsnotify.NewWatcher, but for tests.
+	// newWatcher is fsnotify.NewWatcher outside of tests.
 	newWatcher func() (*fsnotify.Watcher, error)
 	failed     chan error
 	samples    *sample.Sampler
 	account    *account.Account
 	claimants  *claimants
-	// journaled is what countPrepared has found in the journal.
+	// journaled is the last result of countPrepared.
 	journaled atomic.Pointer[map[journal.State]journal.Tally]
-	// counted wakes countClaims up when claims have come or gone.
-	counted chan struct{}
-	// restored wakes reconcile up after CDI files were re-made.
-	restored chan struct{}
+	// counted wakes countClaims after claims have changed.
+	counted wake.Signal
+	// restored wakes reconcile after CDI files were written again.
+	restored wake.Signal
 	// hardware is written by watchHardware and read after it has returned.
 	hardware Hardware
 }
 
-// New checks what can be checked before anything starts. Every error says what
-// to change.
+// New validates the options. Errors say what to change.
 func New(options Options) (*Driver, error) {
 	d := &Driver{
 		Options:   options,
@@ -153,10 +143,10 @@ func New(options Options) (*Driver, error) {
 		reporter:  newReporter(options.Client, options.Name),
 		events:    newEvents(options.Client, options.NodeName),
 		failed:    make(chan error, 1),
-		restored:  make(chan struct{}, 1),
-		counted:   make(chan struct{}, 1),
+		restored:  wake.New(),
+		counted:   wake.New(),
 		samples:   sample.New(),
-		claimants: &claimants{driver: options.Name, known: map[string]account.Claim{}},
+		claimants: &claimants{known: map[string]account.Claim{}},
 		calls:     calls{known: make(chan struct{})},
 		patience:  registrationPatience,
 
@@ -207,11 +197,11 @@ func New(options Options) (*Driver, error) {
 	return d, nil
 }
 
-// checkMPS says what the node lacks for MPS.
+// checkMPS returns what the node lacks for MPS.
 func (d *Driver) checkMPS() error {
 	switch {
 	case d.MPSRoot == "":
-		return errors.New("it runs no MPS supervisor: install the chart with mps.enabled=true, or take mps out of the policy")
+		return errors.New("it runs no MPS supervisor: install the chart with mps.enabled=true, or remove mps from the policy")
 	case d.CheckMPS != nil:
 		return d.CheckMPS()
 	}
@@ -221,7 +211,7 @@ func (d *Driver) checkMPS() error {
 // maxSocketPath is what fits sun_path of sockaddr_un with its final NUL (unix(7)).
 const maxSocketPath = 107
 
-// checkPaths refuses what kubelet could not reach.
+// checkPaths refuses paths that kubelet cannot reach.
 func (d *Driver) checkPaths() error {
 	registrar, dra := d.sockets()
 	for flag, path := range map[string]string{
@@ -240,10 +230,10 @@ func (d *Driver) checkPaths() error {
 	return nil
 }
 
-// Run serves until ctx ends or something breaks that a restart may mend. On
-// the way out it refuses new calls and finishes those in flight.
+// Run serves until ctx ends or an error occurs that a restart may repair. It refuses new calls then,
+// and finishes those in flight.
 func (d *Driver) Run(ctx context.Context) error {
-	// The helper outlives ctx, so that calls in flight can be finished.
+	// The helper outlives ctx, so that calls in flight can finish.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), d, d.helperOptions()...)
 	if err != nil {
 		return fmt.Errorf("serve kubelet: %w", err)
@@ -289,7 +279,7 @@ func (d *Driver) helperOptions() []kubeletplugin.Option {
 		kubeletplugin.KubeClient(d.Client),
 		kubeletplugin.RegistrarDirectoryPath(d.RegistrarDir),
 		kubeletplugin.PluginDataDirectoryPath(DataDir(d.PluginsDir, d.Name)),
-		// Claims are serialised one by one, and GPUs one by one, in pkg/node/prepare.
+		// pkg/node/prepare serializes by claim and by GPU.
 		kubeletplugin.Serialize(false),
 		kubeletplugin.GRPCInterceptor(d.calls.intercept),
 	}
@@ -299,8 +289,8 @@ func (d *Driver) helperOptions() []kubeletplugin.Option {
 	return options
 }
 
-// Ready tells whether pods can get GPUs from this process: kubelet knows it,
-// and the API server has its devices.
+// Ready returns nil if pods can get GPUs from this process: kubelet has registered it, and the API
+// server has its devices.
 func (d *Driver) Ready() error {
 	if !d.calls.registered.Load() {
 		return errors.New("kubelet has not registered the plugin yet")
@@ -311,8 +301,8 @@ func (d *Driver) Ready() error {
 	return nil
 }
 
-// Collectors tell of this plugin: how busy the devices are that prepared claims hold, who has them, and
-// how many there are in which state.
+// Collectors returns the metrics of this node: usage of prepared claims' devices, their holders, and
+// counts of devices by state.
 func (d *Driver) Collectors() []metrics.StableCollector {
 	return []metrics.StableCollector{d.samples, d.account, &census{state: d.offer.State, health: d.monitor.Record, holds: d.account.Holds, tallies: d.tallies}}
 }

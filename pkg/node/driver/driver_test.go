@@ -285,7 +285,7 @@ func TestTheMainJob(t *testing.T) {
 					t.Errorf("the state lacks %q:\n%s", fact, state)
 				}
 			}
-			if text := answers["uid-broken"].GetError(); !strings.Contains(text, `claim default/broken, request "a": device gpu-9 is not on this node`) {
+			if text := answers["uid-broken"].GetError(); !strings.Contains(text, `claim default/broken (UID uid-broken): request "a": device gpu-9 is not on this node`) {
 				t.Errorf("got error %q for the claim that is at fault", text)
 			}
 			devices := answers["uid-one"].GetDevices()
@@ -483,7 +483,7 @@ func TestACDIDirectoryThatCannotBeMadeAnewEndsTheProcess(t *testing.T) {
 		_ = os.WriteFile(d.CDIRoot, nil, 0o600)
 		select {
 		case err := <-done:
-			fixture.Sentence(t, err, "make the CDI directory anew", "a restart of this container")
+			fixture.Sentence(t, err, "create the CDI directory again", "restart this container")
 			return nil
 		default:
 			return errors.New("it goes on")

@@ -11,9 +11,8 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// events tell users what they have to know, on the objects that they look at. The
-// library drops repetitions and what the API server does not take. What is told
-// before start or after stop is dropped, too.
+// events sends Events on the objects that users look at. The library aggregates repetitions. Events
+// before start or after stop are dropped.
 type events struct {
 	client   kubernetes.Interface
 	nodeName string
@@ -37,8 +36,8 @@ func (e *events) start() (stop func()) {
 	}
 }
 
-// WarnNode tells of this node. Kubernetes' own components name a node in the UID
-// of its events, too.
+// WarnNode sends an Event about this node. Like Kubernetes' components, it uses the node's name as
+// UID.
 func (e *events) WarnNode(reason, sentence string) {
 	e.tell(e.node(), corev1.EventTypeWarning, reason, sentence)
 }
@@ -47,7 +46,7 @@ func (e *events) node() *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.nodeName, UID: types.UID(e.nodeName)}
 }
 
-// warnPod tells of a pod on this node.
+// warnPod sends an Event about a pod on this node.
 func (e *events) warnPod(pod types.NamespacedName, uid types.UID, reason, sentence string) {
 	e.tell(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, corev1.EventTypeWarning, reason, sentence)
 }

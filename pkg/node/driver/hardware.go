@@ -16,14 +16,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
-// hardwareRetries are between two looks for an NVIDIA driver.
+// hardwareRetries are the delays between attempts to open an NVIDIA driver.
 var hardwareRetries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time.Second, Steps: math.MaxInt}
 
-// checkInterval is how long a driver may be gone unseen.
+// checkInterval is how long the removal of a driver may go unnoticed.
 const checkInterval = 5 * time.Second
 
-// watchHardware offers the GPUs, and samples those that are held, from when there are
-// any until ctx ends. It fails where only a new process can go on.
+// watchHardware offers GPUs, and samples those in use, as long as there are any, until ctx ends. It
+// returns an error if only a new process can continue.
 func (d *Driver) watchHardware(ctx context.Context) error {
 	if err := d.awaitHardware(ctx); err != nil {
 		return err
@@ -38,8 +38,8 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 	return group.Wait()
 }
 
-// watchReplacement ends the process when the driver is replaced or taken away: another
-// one's library does not get into a process that has loaded one.
+// watchReplacement ends the process when the driver is replaced or removed: a process cannot load a
+// second library.
 func (d *Driver) watchReplacement(ctx context.Context) error {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
@@ -55,9 +55,8 @@ func (d *Driver) watchReplacement(ctx context.Context) error {
 	}
 }
 
-// awaitHardware opens the NVIDIA driver and offers its GPUs. A node without a
-// driver or GPU is not an error: the plugin says so once, publishes nothing,
-// and looks again. It fails where only a new process can find the driver.
+// awaitHardware opens the NVIDIA driver and offers its GPUs. Without a driver or GPU it logs that
+// once, publishes nothing, and retries. It returns an error if only a new process can find the driver.
 func (d *Driver) awaitHardware(ctx context.Context) error {
 	said := ""
 	return hardwareRetries.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
@@ -78,8 +77,8 @@ func (d *Driver) awaitHardware(ctx context.Context) error {
 	})
 }
 
-// openHardware opens the driver, offers what it finds, and keeps it open until
-// closeHardware: claims in flight need it while the process is stopping.
+// openHardware opens the driver and offers its GPUs. The driver stays open until closeHardware, for
+// claims in flight at shutdown.
 func (d *Driver) openHardware(ctx context.Context) error {
 	hardware, err := d.Open(ctx)
 	if err != nil {
@@ -94,7 +93,7 @@ func (d *Driver) openHardware(ctx context.Context) error {
 	return nil
 }
 
-// tools are the hardware's and the node's supervisor of MPS, where there is one.
+// tools adds the node's MPS supervisor, if any, to the hardware's tools.
 func (d *Driver) tools(hardware Hardware) prepare.Tools {
 	tools := hardware.Tools
 	if d.daemons != nil {
@@ -108,6 +107,6 @@ func (d *Driver) closeHardware(ctx context.Context) {
 		return // it was never open
 	}
 	if err := d.hardware.Close(); err != nil {
-		klog.FromContext(ctx).Error(err, "Closing the NVIDIA driver did not work")
+		klog.FromContext(ctx).Error(err, "Cannot close the NVIDIA driver")
 	}
 }

@@ -19,8 +19,8 @@ func (d *Driver) ServeHealth(ctx context.Context, listener net.Listener) error {
 	return probe.Serve(ctx, listener, d.alive, func(context.Context) error { return d.Ready() })
 }
 
-// alive asks both sockets, as kubelet would. The connections are new: one that is kept works on after its socket
-// was removed.
+// alive calls both sockets as kubelet does, over new connections: an existing one outlives the removal
+// of its socket.
 func (d *Driver) alive(ctx context.Context) error {
 	registrar, dra := d.sockets()
 	if err := call(ctx, registrar, func(conn *grpc.ClientConn) error {
@@ -42,7 +42,7 @@ func call(ctx context.Context, socket string, ask func(*grpc.ClientConn) error) 
 	}
 	defer func() {
 		if err := conn.Close(); err != nil {
-			klog.FromContext(ctx).V(4).Info("Closing a health check's connection did not work", "socket", socket, "err", err)
+			klog.FromContext(ctx).V(4).Info("Cannot close a health check's connection", "socket", socket, "err", err)
 		}
 	}()
 	if err := ask(conn); err != nil {

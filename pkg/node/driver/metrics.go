@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/publish"
 )
 
-// durationBuckets start at 1 ms: kubelet's own histogram of the same calls
-// starts at 100 ms and cannot tell a good driver from a slow one.
+// durationBuckets start at 1 ms. kubelet's histogram of the same calls starts at 100 ms, too coarse
+// for this driver.
 var durationBuckets = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.5, 1, 2, 4, 8, 16, 32, 64}
 
 var (
@@ -35,12 +35,11 @@ var (
 	})
 )
 
-// RegisterMetrics is called once by a process that serves metrics; without it they count
-// nothing.
+// RegisterMetrics must be called once by a process that serves metrics.
 func RegisterMetrics(register func(...metrics.Registerable)) {
 	prepare.RegisterMetrics(register)
 	register(slices.Concat(publish.Metrics(), monitor.Metrics(), []metrics.Registerable{operationSeconds, phaseSeconds, preparedClaims})...)
-	// Series exist from the start, so that a rate over the first failure is seen.
+	// Initialize the series, so that a rate includes the first failure.
 	for _, operation := range []string{"prepare", "unprepare"} {
 		for _, result := range []string{"ok", "error"} {
 			operationSeconds.WithLabelValues(operation, result)

@@ -11,9 +11,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
-// NewPreparer opens what the processes of one node and driver name share on its disk, the
-// records, the locks and the CDI files, and prepares claims with them. Claims are asked
-// whether one is gone that holds what another needs. Every error says what to change.
+// NewPreparer opens the records, locks and CDI files that the processes of one node and driver name
+// share, and returns a Preparer over them. It uses claims to find out whether a claim that holds a
+// device is gone. Errors say what to change.
 func NewPreparer(o Options, claims prepare.Claims) (*prepare.Preparer, *cdi.Directory, error) {
 	dataDir := DataDir(o.PluginsDir, o.Name)
 	if err := os.MkdirAll(dataDir, 0o750); err != nil {

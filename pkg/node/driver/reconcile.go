@@ -12,20 +12,19 @@ const (
 	reconcileRetry    = time.Minute
 )
 
-// reconcile repairs what was left behind, at the start, once there are GPUs, without
-// which a claim cannot be prepared anew, and from time to time.
+// reconcile repairs leftovers: at the start, once there are GPUs, and from time to time.
 func (d *Driver) reconcile(ctx context.Context) error {
 	d.reportAll(ctx)
 	for {
 		interval := reconcileInterval
 		if err := d.preparer.Reconcile(ctx); err != nil && ctx.Err() == nil {
 			interval = reconcileRetry
-			klog.FromContext(ctx).Error(err, "Not every prepared claim could be checked", "retryIn", interval)
+			klog.FromContext(ctx).Error(err, "Cannot check every prepared claim", "retryIn", interval)
 		}
 		if wait, needed := d.preparer.ReconcileIn(); needed {
 			interval = min(interval, wait)
 		}
-		d.claimsChanged()
+		d.counted.Wake()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

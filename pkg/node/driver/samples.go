@@ -13,11 +13,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
-// settleInterval is how often GPU-seconds are added up. The Sampler has the mean of as long at least.
+// settleInterval is how often GPU-seconds are added up. The Sampler's mean covers at least as long.
 const settleInterval = 10 * time.Second
 
-// countClaims counts the claims that are prepared, and samples and charges what they hold, until ctx
-// ends. Nobody waits for it: kubelet has its answer, and a burst of claims is counted once.
+// countClaims counts prepared claims, and samples and charges their devices, until ctx ends. It runs
+// in the background, and counts a burst of claims once.
 func (d *Driver) countClaims(ctx context.Context) error {
 	for {
 		var settle <-chan time.Time
@@ -35,20 +35,12 @@ func (d *Driver) countClaims(ctx context.Context) error {
 	}
 }
 
-// claimsChanged lets countClaims count.
-func (d *Driver) claimsChanged() {
-	select {
-	case d.counted <- struct{}{}:
-	default: // it has not yet begun
-	}
-}
-
 // countPrepared reads the journal, which other plugin processes change too.
 func (d *Driver) countPrepared(ctx context.Context) {
 	known := d.claimants.now()
 	prepared, err := d.preparer.Prepared(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Prepared claims cannot be counted")
+		klog.FromContext(ctx).Error(err, "Cannot count prepared claims")
 		return
 	}
 	tallies := d.preparer.Journal.Tallies()
@@ -58,7 +50,7 @@ func (d *Driver) countPrepared(ctx context.Context) {
 	for _, shape := range d.offer.State().Shapes {
 		shapes[shape.Name()] = shape
 	}
-	// Before the samples of devices that are no longer held are forgotten.
+	// Before the samples of released devices are dropped.
 	d.account.Set(account.Holds(prepared, d.claimants.of(prepared, known), shapes))
 	if !d.Unsampled {
 		d.samples.Set(held(prepared))
@@ -72,15 +64,14 @@ func (d *Driver) tallies() map[journal.State]journal.Tally {
 	return nil
 }
 
-// held are the devices that prepared claims hold, each once, however many claims share
-// it. Who only looks at a device does not hold it. The figures of a share are those of
-// what is shared: NVML tells no others. Those of a partition that is gone would be
-// of whatever is in its place.
+// held lists the devices of prepared claims, each once however many claims share it, without admin
+// access. Shares have the figures of their device, as NVML has no others. A destroyed partition is
+// left out: its figures would be of its successor.
 func held(prepared []journal.Record) []sample.Device {
 	var devices []sample.Device
 	for _, record := range prepared {
 		for _, device := range record.Devices {
-			if device.AdminAccess || device.Partition.Gone {
+			if device.AdminAccess || !device.Exists() {
 				continue
 			}
 			uuid := device.DeviceUUID()

@@ -19,19 +19,20 @@ import (
 )
 
 func TestWhatIsHeldIsSampled(t *testing.T) {
-	partition := journal.Partition{UUID: "MIG-a", InstanceID: 7}
+	partition := gpu.Form{Base: gpu.BasePartition, Placement: gpu.Placement{Size: 1}}
 	devices := held([]journal.Record{
 		{ClaimUID: "1", Devices: []journal.Device{
 			{Device: "gpu-0", UUID: "GPU-0"},
 			{Device: "gpu-1", UUID: "GPU-1", AdminAccess: true},
-			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Partition: journal.Partition{}, AdminAccess: true}, // nobody has made it
+			{Device: "gpu-2-mig-1g10gb-19-0", UUID: "GPU-2", Form: partition, AdminAccess: true}, // it does not exist
 		}},
 		{ClaimUID: "2", Devices: []journal.Device{
 			{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "x"},
-			{Device: "gpu-2-mig-1g10gb-19-3", UUID: "GPU-2", Partition: partition},
+			{Device: "gpu-2-mig-1g10gb-19-3", UUID: "GPU-2", Form: partition, PartUUID: "MIG-a"},
+			{Device: "gpu-2-mig-1g10gb-19-4", UUID: "GPU-2", Form: partition}, // it is gone
 		}},
 		{ClaimUID: "3", Devices: []journal.Device{{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "y"}}},
-		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Partition: journal.Partition{UUID: "MIG-b"}, Shares: 2}}},
+		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Form: partition, PartUUID: "MIG-b"}}},
 	})
 	want := []sample.Device{
 		{Name: "gpu-0", GPU: "GPU-0", UUID: "GPU-0", Claims: []string{"1"}},
@@ -117,7 +118,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	})
 }
 
-// Where nobody wants to know how busy devices are, no GPU is asked.
+// Without sampling, no GPU is polled.
 func TestUnsampledDevicesAreNotAsked(t *testing.T) {
 	claim := fixture.Claim("c", fixture.Result("a", "gpu-0"))
 	h := newHardware(t)

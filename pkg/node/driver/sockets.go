@@ -19,8 +19,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/probe"
 )
 
-// refusalWait is between two looks at a socket: a process that starts now may
-// have made its socket and not listen on it yet.
+// refusalWait is the time between two checks of a socket: a process that starts may have created its
+// socket and not listen yet.
 const refusalWait = time.Second
 
 // sockets are the paths that the helper chooses for its two servers.
@@ -35,8 +35,8 @@ func (d *Driver) socketsOf(pod types.UID) (registrar, dra string) {
 		filepath.Join(dataDir, "dra-"+string(pod)+".sock")
 }
 
-// removeDeadSockets removes those of this driver's pods that died without a
-// chance to: kubelet would try to reach them for ever. What listens stays.
+// removeDeadSockets removes sockets of this driver's former pods, which kubelet would dial forever.
+// Sockets with a listener stay.
 func (d *Driver) removeDeadSockets(ctx context.Context) error {
 	var suspects []string
 	for _, pod := range d.formerPods(ctx) {
@@ -59,9 +59,9 @@ func (d *Driver) removeDeadSockets(ctx context.Context) error {
 		if !refuses(ctx, path) {
 			continue
 		}
-		klog.FromContext(ctx).Info("Removing the socket of a plugin that died", "path", path)
+		klog.FromContext(ctx).Info("Removing the socket of a dead plugin", "path", path)
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			klog.FromContext(ctx).Error(err, "The socket of a plugin that died cannot be removed")
+			klog.FromContext(ctx).Error(err, "Cannot remove the socket of a dead plugin")
 		}
 	}
 	return nil
@@ -69,9 +69,8 @@ func (d *Driver) removeDeadSockets(ctx context.Context) error {
 
 var podUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// formerPods are all other pods of which there may be a socket. In kubelet's
-// directory only a whole UID counts: what follows the driver's name may else
-// belong to the name of another driver.
+// formerPods lists all other pods that have a socket. In kubelet's directory only a whole UID counts:
+// other text after the driver's name may be part of another driver's name.
 func (d *Driver) formerPods(ctx context.Context) []types.UID {
 	found := map[types.UID]bool{"": true}
 	for _, name := range fileNames(ctx, DataDir(d.PluginsDir, d.Name)) {
@@ -95,7 +94,7 @@ func (d *Driver) formerPods(ctx context.Context) []types.UID {
 func fileNames(ctx context.Context, dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Sockets of plugins that died cannot be looked for")
+		klog.FromContext(ctx).Error(err, "Cannot look for sockets of dead plugins")
 	}
 	list := make([]string, 0, len(entries))
 	for _, entry := range entries {
@@ -110,8 +109,7 @@ func middle(name, prefix, suffix string) (string, bool) {
 	return name, begins && ends
 }
 
-// refuses tells whether the path is a socket on which nobody listens. Nothing
-// but the kernel's refusal counts.
+// refuses reports whether the path is a socket without a listener, by the kernel's refusal alone.
 func refuses(ctx context.Context, path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
@@ -121,7 +119,7 @@ func refuses(ctx context.Context, path string) bool {
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err == nil {
-		_ = conn.Close() // it was only about whether somebody answers
+		_ = conn.Close() // only the answer mattered
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }

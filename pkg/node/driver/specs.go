@@ -15,21 +15,20 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
 
-// goneInterval is how often the directory is looked for: the kernel does not
-// report the removal of one that is mounted here.
+// goneInterval is how often the directory is checked: the kernel does not report the removal of a
+// mounted one.
 const goneInterval = 30 * time.Second
 
-// rewatches are between attempts to watch the CDI directory. A node on which other processes have all inotify
-// instances of root (fs.inotify.max_user_instances, 128 by default) may never have one.
+// rewatches are the delays between attempts to watch the CDI directory. On a node whose processes use
+// all inotify instances of root (fs.inotify.max_user_instances, default 128), no attempt may succeed.
 var rewatches = wait.Backoff{Duration: time.Second, Factor: 2, Cap: goneInterval, Steps: math.MaxInt}
 
-// errGone: the CDI directory was removed, and so were all files in it.
+// errGone: the CDI directory was removed with all its files.
 var errGone = errors.New("it was removed")
 
-// watchSpecs re-makes CDI files that somebody else removes: the runtime reads
-// them again at every start of a container, long after kubelet's last call.
-// Without a watch it looks for missing files after each attempt to get one.
-// It fails when the directory cannot be made anew.
+// watchSpecs writes removed CDI files again: the runtime reads them at every start of a container,
+// long after kubelet's last call. Without a watch it checks for missing files at each retry. It
+// returns an error if the directory cannot be created.
 func (d *Driver) watchSpecs(ctx context.Context) error {
 	var pause wait.DelayFunc
 	var reported string
@@ -55,26 +54,26 @@ func (d *Driver) watchSpecs(ctx context.Context) error {
 	}
 }
 
-// remakeSpecs re-makes the files that are missing. Reconcile, which asks the API server about each claim, is
-// woken only for a directory that was gone.
+// remakeSpecs writes missing files. It wakes reconcile, which reads each claim from the API server,
+// only if the directory was gone.
 func (d *Driver) remakeSpecs(ctx context.Context, gone bool) error {
 	if !gone && !d.specs.Gone() {
 		d.restoreMissing(ctx)
 		return nil
 	}
 	if err := d.specs.Make(); err != nil && !atomicfile.IsFull(err) {
-		return fmt.Errorf("make the CDI directory anew: %w: if it is a mount whose source was removed, a restart of this container mounts the new one", err)
+		return fmt.Errorf("create the CDI directory again: %w: if its mount's source was removed, restart this container", err)
 	}
 	d.restoreSpecs(ctx)
-	d.wakeReconcile()
+	d.restored.Wake()
 	return nil
 }
 
-// restoreMissing looks at no device of a claim whose file is there.
+// restoreMissing skips claims whose file exists.
 func (d *Driver) restoreMissing(ctx context.Context) {
 	records, err := d.preparer.Prepared(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Removed CDI files cannot be looked for")
+		klog.FromContext(ctx).Error(err, "Cannot look for removed CDI files")
 		return
 	}
 	for _, record := range records {
@@ -84,7 +83,7 @@ func (d *Driver) restoreMissing(ctx context.Context) {
 	}
 }
 
-// watchSpecsOnce returns when the directory is not watched, or no longer.
+// watchSpecsOnce returns when the watch fails or ends.
 func (d *Driver) watchSpecsOnce(ctx context.Context, watching func()) error {
 	watcher, err := d.newWatcher()
 	if err != nil {
@@ -119,24 +118,16 @@ func (d *Driver) watchSpecsOnce(ctx context.Context, watching func()) error {
 	}
 }
 
-// restoreSpecs does not wait for the API server, which may be what is away.
+// restoreSpecs does not depend on the API server.
 func (d *Driver) restoreSpecs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	if err := d.preparer.RestoreSpecs(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Not every CDI file could be re-made")
+		klog.FromContext(ctx).Error(err, "Cannot restore every CDI file")
 	}
 }
 
-func (d *Driver) wakeReconcile() {
-	select {
-	case d.restored <- struct{}{}:
-	default: // reconcile has not yet seen the last one
-	}
-}
-
-// restoreSpec does nothing for files that the driver removed itself: their
-// claims have no record any more.
+// restoreSpec ignores files that the driver itself removed: their claims have no record.
 func (d *Driver) restoreSpec(ctx context.Context, path string) {
 	if claim, ours := d.specs.Owns(path); ours {
 		d.restoreClaim(ctx, claim)
@@ -147,6 +138,6 @@ func (d *Driver) restoreClaim(ctx context.Context, claim types.UID) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	if err := d.preparer.RestoreSpec(ctx, claim); err != nil {
-		klog.FromContext(ctx).Error(err, "A CDI file that was removed could not be re-made", "claim", claim)
+		klog.FromContext(ctx).Error(err, "Cannot restore a removed CDI file", "claim", claim)
 	}
 }

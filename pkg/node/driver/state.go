@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// State says what the plugin knows of its node, its claims and what it offers, a fact a
-// line, for who looks for a fault. It has no secret.
+// State describes the node, its claims and its offer for troubleshooting, one fact per line, without
+// secrets.
 func (d *Driver) State(ctx context.Context) string {
 	var text strings.Builder
 	say := func(format string, arguments ...any) { fmt.Fprintf(&text, format+"\n", arguments...) }

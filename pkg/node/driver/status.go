@@ -19,32 +19,33 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
+
+	"github.com/mica-gpu/mica/pkg/node/wake"
 )
 
 const (
-	// maxReports bounds the memory for reports that the API server does not take.
+	// maxReports bounds pending reports.
 	maxReports = 256
-	// reportAttempts outlast, with reportRetries between them, a restart of the API
-	// server.
+	// reportAttempts, with reportRetries between them, outlast a restart of the API server.
 	reportAttempts    = 8
 	reportCallTimeout = 10 * time.Second
 )
 
 var reportRetries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
-// reporter writes into claims which partition they were given (KEP-4817): its
-// UUID is not known before. It is for whoever reads; nothing waits for it, and
-// what cannot be written for long is given up.
+// reporter writes the UUIDs of partitions into the status of claims (KEP-4817); they are unknown
+// before Prepare. The status is informational: nothing waits for it, and failures are eventually
+// dropped.
 type reporter struct {
 	client kubernetes.Interface
 	driver string
 
 	mu      sync.Mutex
 	pending map[types.UID]*report
-	changed chan struct{} // holds a token when there is something new to write
+	changed wake.Signal // holds a token when there is something new to write
 }
 
-// report is what a claim's status is to say.
+// report is a claim's status to write.
 type report struct {
 	claim    types.NamespacedName
 	devices  []journal.Device
@@ -52,11 +53,11 @@ type report struct {
 }
 
 func newReporter(client kubernetes.Interface, driver string) *reporter {
-	return &reporter{client: client, driver: driver, pending: map[types.UID]*report{}, changed: make(chan struct{}, 1)}
+	return &reporter{client: client, driver: driver, pending: map[types.UID]*report{}, changed: wake.New()}
 }
 
-// add is called for every prepared claim and never blocks. A whole GPU's UUID is
-// in its slice already, so claims without a partition cost no request.
+// add is called for every prepared claim and never blocks. Claims without a partition cost no request:
+// a whole GPU's UUID is in its slice.
 func (r *reporter) add(claim types.NamespacedName, uid types.UID, devices []journal.Device) {
 	if !slices.ContainsFunc(devices, func(d journal.Device) bool { return d.DeviceUUID() != d.UUID }) {
 		return
@@ -66,21 +67,14 @@ func (r *reporter) add(claim types.NamespacedName, uid types.UID, devices []jour
 		r.pending[uid] = &report{claim: claim, devices: devices}
 	}
 	r.mu.Unlock()
-	r.wake()
+	r.changed.Wake()
 }
 
-// forget drops what was not yet written of a claim that is not prepared any more.
+// forget drops pending reports of a claim that is no longer prepared.
 func (r *reporter) forget(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pending, uid)
-}
-
-func (r *reporter) wake() {
-	select {
-	case r.changed <- struct{}{}:
-	default: // a wake-up is due already
-	}
 }
 
 // run writes reports until ctx ends.
@@ -102,7 +96,7 @@ func (r *reporter) run(ctx context.Context) error {
 	}
 }
 
-// writeAll tries everything pending once and tells whether nothing is left.
+// writeAll tries every pending report once, and reports whether none is left.
 func (r *reporter) writeAll(ctx context.Context) (done bool) {
 	r.mu.Lock()
 	batch := make(map[types.UID]*report, len(r.pending))
@@ -119,7 +113,7 @@ func (r *reporter) writeAll(ctx context.Context) (done bool) {
 			continue
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).Error(err, "A claim's status does not tell which partition it has", "claim", klog.KRef(pending.claim.Namespace, pending.claim.Name))
+			klog.FromContext(ctx).Error(err, "Cannot write a partition's UUID into the claim's status", "claim", klog.KRef(pending.claim.Namespace, pending.claim.Name))
 		}
 		r.mu.Lock()
 		if r.pending[uid] == pending { // not prepared anew meanwhile
@@ -130,14 +124,14 @@ func (r *reporter) writeAll(ctx context.Context) (done bool) {
 	return done
 }
 
-// givenUp are answers that will not change: the claim is gone or another, or
-// this plugin may not write.
+// givenUp reports whether a retry is pointless: the claim is gone or replaced, or the plugin lacks the
+// right.
 func givenUp(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }
 
-// write applies our entries of status.devices. The UID keeps them off another
-// claim of that name.
+// write applies this driver's entries of status.devices. The UID protects a new claim of the same
+// name.
 func (r *reporter) write(ctx context.Context, uid types.UID, pending report) error {
 	status := resourceapply.ResourceClaimStatus()
 	seen := map[string]bool{}
@@ -162,9 +156,9 @@ func (r *reporter) write(ctx context.Context, uid types.UID, pending report) err
 
 // deviceData is status.devices[].data of a claim.
 type deviceData struct {
-	// UUID is what NVIDIA's tools and CUDA call the device.
+	// UUID is the device's for NVIDIA's tools and CUDA.
 	UUID string `json:"uuid"`
-	// ParentUUID is the GPU's that a partition is part of.
+	// ParentUUID is the UUID of a partition's GPU.
 	ParentUUID string `json:"parentUUID,omitempty"`
 }
 
@@ -185,11 +179,11 @@ func (r *reporter) entry(device journal.Device) (*resourceapply.AllocatedDeviceS
 	return entry, nil
 }
 
-// reportAll writes again what a process that has ended may not have got around to.
+// reportAll repeats reports that a former process may not have written.
 func (d *Driver) reportAll(ctx context.Context) {
 	records, err := d.preparer.Prepared(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "The status of claims with partitions cannot be made sure of")
+		klog.FromContext(ctx).Error(err, "Cannot check the status of claims with partitions")
 		return
 	}
 	for _, record := range records {

@@ -87,7 +87,7 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 // What the API server never takes is given up, and so is what came too late.
 func TestReportsAreBounded(t *testing.T) {
 	r := newReporter(apiserver.New(), fixture.Driver)
-	devices := []journal.Device{{Device: partition0, UUID: "GPU-0", Partition: journal.Partition{UUID: "MIG-0"}}}
+	devices := []journal.Device{{Device: partition0, UUID: "GPU-0", PartUUID: "MIG-0"}}
 	for i := range maxReports + 10 {
 		claim := fixture.Claim(fmt.Sprint("c", i))
 		r.add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID, devices)

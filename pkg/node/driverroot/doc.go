@@ -1,7 +1,5 @@
-// Package driverroot knows where an installation of the NVIDIA driver has its
-// libraries and programs, and what a program of it needs to run in another root
-// file system, such as the plugin's image. It never runs one and never loads a
-// library.
+// Package driverroot finds the libraries and programs of an installed NVIDIA driver, and runs the
+// programs in another root file system, such as the plugin's image. It never loads a library.
 package driverroot
 
 import (
@@ -10,9 +8,8 @@ import (
 	"path/filepath"
 )
 
-// libraryDirs are the places of shared libraries below a driver root, in the
-// order of the distributions that use them: RPM-based, Debian-based on both
-// architectures, and the flat layouts of driver containers.
+// libraryDirs are the directories of shared libraries below a driver root: of RPM-based and
+// Debian-based distributions, and of driver containers.
 var libraryDirs = []string{
 	"usr/lib64",
 	"usr/lib/x86_64-linux-gnu",
@@ -25,7 +22,7 @@ var libraryDirs = []string{
 	"home/kubernetes/bin/nvidia/lib64",
 }
 
-// programDirs are the places of programs, in the order of the same installations.
+// programDirs are the directories of programs, in the same order.
 var programDirs = []string{
 	"usr/bin",
 	"usr/sbin",
@@ -36,10 +33,10 @@ var programDirs = []string{
 	"home/kubernetes/bin/nvidia/bin",
 }
 
-// Devices is the root below which the device nodes are: a driver container brings a
-// /dev of its own, a driver on the host has the machine's. It is never that of this
-// process' container, where the driver's library makes nodes of which the host has
-// none. machine is the host's root as this process sees it, empty where it is not.
+// Devices is the root below which the device nodes are: a driver container has a /dev of its own,
+// a driver on the host uses the machine's. It is never this container's, in which the driver's
+// library makes nodes that the host lacks. machine is the host's root in this container, if it is
+// mounted.
 func Devices(root, machine string) string {
 	if _, err := os.Stat(filepath.Join(root, "dev/nvidiactl")); err == nil || machine == "" {
 		return root

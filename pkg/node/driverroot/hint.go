@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// containerRoot is where NVIDIA's driver container shows its root file system on the host.
+	// containerRoot is the root file system of NVIDIA's driver container on the host.
 	containerRoot = "/run/nvidia/driver"
-	// kernelVersion is there when a kernel driver is loaded, in every container too.
+	// kernelVersion exists if a kernel driver is loaded, also in containers.
 	kernelVersion = "driver/nvidia/version"
 )
 
-// Hint says what is odd about where the driver is looked for: below host, which this process
-// sees at local. It is empty where nothing is. Proc is where procfs is mounted.
+// Hint describes what is odd about the driver root: host, which this process sees at local. It is
+// empty if nothing is odd. proc is where procfs is mounted.
 func Hint(host, local, proc string) string {
 	host = filepath.Clean(host)
 	inContainer := filepath.Join(local, containerRoot)
@@ -30,7 +30,7 @@ func Hint(host, local, proc string) string {
 	}
 	if target, err := os.Readlink(local); err == nil {
 		if _, err := os.Stat(local); err != nil {
-			return fmt.Sprintf("%s is a symbolic link to %s, which the plugin does not see: set nvidiaDriverRoot to where the link leads", host, target)
+			return fmt.Sprintf("%s is a symbolic link to %s, which the plugin cannot see: set nvidiaDriverRoot to the target of the link", host, target)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(proc, kernelVersion)); err == nil {
@@ -39,7 +39,7 @@ func Hint(host, local, proc string) string {
 	return host + " has no driver, and the kernel has none loaded: look at the pod of the driver container"
 }
 
-// installed tells whether a driver root has a driver's libraries.
+// installed reports whether a driver root has a driver's libraries.
 func installed(root string) bool {
 	for _, anchor := range anchors {
 		if _, found := Library(root, anchor); found {

@@ -26,7 +26,7 @@ func TestHint(t *testing.T) {
 		"on the host and in a container":   {"/", install(t, library, "run/nvidia/driver/"+library), loaded, []string{"there is an NVIDIA driver at /run/nvidia/driver as well", "set nvidiaDriverRoot="}},
 		"on the host, not in a container":  {containerRoot, t.TempDir(), loaded, []string{"/run/nvidia/driver has no driver, but the kernel has one loaded", "set nvidiaDriverRoot=/ if"}},
 		"a container that is not there":    {containerRoot + "/", filepath.Join(t.TempDir(), "driver"), none, []string{"/run/nvidia/driver has no driver, and the kernel has none", "look at the pod"}},
-		"a link that leads out of a mount": {"/opt/driver", link, loaded, []string{"/opt/driver is a symbolic link to /opt/driver-580", "set nvidiaDriverRoot to where the link leads"}},
+		"a link that leads out of a mount": {"/opt/driver", link, loaded, []string{"/opt/driver is a symbolic link to /opt/driver-580", "set nvidiaDriverRoot to the target of the link"}},
 	} {
 		got := Hint(tc.host, tc.local, tc.proc)
 		if got != "" && tc.want == nil {

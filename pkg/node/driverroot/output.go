@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	// maxOutput bounds what is kept of a program's output: its end, which says why
-	// it ended.
+	// maxOutput is how much Output keeps: the end, which has the reason.
 	maxOutput = 16 << 10
-	// maxSaid bounds what of it becomes part of an error.
+	// maxSaid is how much of it an error has.
 	maxSaid = 400
 )
 
@@ -32,26 +31,25 @@ func (o *Output) Write(printed []byte) (int, error) {
 	return len(printed), nil
 }
 
-// String is all that is kept.
+// String is the kept end.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return string(o.kept)
 }
 
-// Said are the last lines of a text that are not empty, at most so many, as one
-// short line for an error.
+// Said returns the last lines of a text that are not empty as one short line for an error.
 func Said(text string, lines int) string {
-	var said []string
+	var last []string
 	for line := range bytes.Lines([]byte(text)) {
 		if line := strings.TrimSpace(strings.Map(printable, string(line))); line != "" {
-			said = append(said, line)
+			last = append(last, line)
 		}
 	}
-	if excess := len(said) - lines; excess > 0 {
-		said = said[excess:]
+	if excess := len(last) - lines; excess > 0 {
+		last = last[excess:]
 	}
-	joined := []rune(strings.Join(said, "; "))
+	joined := []rune(strings.Join(last, "; "))
 	if len(joined) > maxSaid {
 		joined = append([]rune("..."), joined[len(joined)-maxSaid:]...)
 	}

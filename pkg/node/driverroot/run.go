@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// killWait is how long the end and the output of a killed program are waited for.
+// killWait is how long to wait for the end and the output of a killed program.
 const killWait = time.Second
 
 // ErrSlow: a program did not end in time.
@@ -20,9 +20,9 @@ type slow struct{}
 func (slow) Error() string        { return "it did not end in time" }
 func (slow) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Run runs a program of the driver until it ends or ctx does. It returns what the program printed,
-// which is its answer also beside an *exec.ExitError. The other errors name the program, and are
-// ErrMissing, or ErrSlow where it hangs, as such programs do with a kernel driver that hangs.
+// Run runs a program of the driver until it or ctx ends. It returns the output, also beside an
+// *exec.ExitError. Other errors name the program. They are ErrMissing, or ErrSlow for a program
+// that hangs, for example because the kernel driver does.
 func (t *Tools) Run(ctx context.Context, program string, arguments ...string) (path, printed string, err error) {
 	if path, err = t.Find(program); err != nil {
 		return "", "", err
@@ -34,8 +34,8 @@ func (t *Tools) Run(ctx context.Context, program string, arguments ...string) (p
 	output := new(Output)
 	ended := make(chan error, 1)
 	go func() {
-		// One that outlived this process could still change a GPU that the next process has taken
-		// over. The kernel takes the end of a thread for the end of the parent (prctl(2),
+		// A program that outlives this process could change a GPU which the next process uses.
+		// The kernel takes the end of a thread for the end of the parent (prctl(2),
 		// PR_SET_PDEATHSIG), and Go ends threads that are idle.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()

@@ -11,8 +11,7 @@ import (
 	"sync"
 )
 
-// ErrMissing: the program is not installed below the driver root. It is a kind of
-// fs.ErrNotExist.
+// ErrMissing: the program is not installed below the driver root. It is an fs.ErrNotExist.
 var ErrMissing error = missing{}
 
 type missing struct{}
@@ -20,27 +19,23 @@ type missing struct{}
 func (missing) Error() string        { return "a part of the NVIDIA driver is missing" }
 func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
-// anchors are libraries of which every installation has one: the directory of
-// the first that is found is where the driver's other libraries are.
+// anchors are libraries. Every installation has one of them, in the directory of the others.
 var anchors = []string{"libnvidia-ml.so.1", "libcuda.so.1"}
 
-// linked are the libraries that the driver's programs load, and nothing else of
-// the directory that they are in.
+// linked are the libraries that the driver's programs load.
 var linked = []string{"libcuda.so*", "libcudadebugger.so*", "libnvidia-*.so*"}
 
-// Tools are the programs of an installed driver. It is safe for concurrent use.
+// Tools are the programs of an installed driver. They are safe for concurrent use.
 type Tools struct {
 	root, links string
 	mu          sync.Mutex
 }
 
-// NewTools finds programs below root. Links is a directory that it makes when a
-// program is needed: for symbolic links to the driver's libraries. Processes with
-// the same root can have the same one.
+// NewTools finds programs below root. links is a directory for symbolic links to the driver's
+// libraries, made on first use. Processes with the same root can share it.
 func NewTools(root, links string) *Tools { return &Tools{root: root, links: links} }
 
-// Find returns the path of a program. The error is ErrMissing where it is not
-// installed.
+// Find returns the path of a program, or ErrMissing.
 func (t *Tools) Find(program string) (string, error) {
 	if path, found := Program(t.root, program); found {
 		return path, nil
@@ -49,14 +44,13 @@ func (t *Tools) Find(program string) (string, error) {
 		ErrMissing, program, t.root)
 }
 
-// Devices is the directory of the device nodes that programs of the driver need. The
-// /dev of this process must be the host's.
+// Devices is the directory of the device nodes for the driver's programs. This process's /dev
+// must be the host's.
 func (t *Tools) Devices() string { return filepath.Join(Devices(t.root, "/"), "dev") }
 
-// Environment is that of this process, changed so that a program of the driver
-// finds the driver's libraries and the driver's other programs. The directory of
-// the libraries itself is not named: it is also that of the C library of the
-// host, which does not fit the loader of this process' root file system.
+// Environment is this process's, with paths to the driver's libraries and programs. It has links
+// instead of the library directory, which also has the host's C library: that does not fit this
+// root file system's loader.
 func (t *Tools) Environment() ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,14 +65,13 @@ func (t *Tools) Environment() ([]string, error) {
 		paths = append(paths, own)
 	}
 	environment := slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		// LD_PRELOAD would bring what the links keep out, and CUDA's variables are
-		// those of whoever starts a program.
+		// LD_PRELOAD would bring other libraries, and callers set CUDA's variables.
 		return strings.HasPrefix(variable, "LD_") || strings.HasPrefix(variable, "CUDA_") || strings.HasPrefix(variable, "PATH=")
 	})
 	return append(environment, "LD_LIBRARY_PATH="+t.links, "PATH="+strings.Join(paths, ":")), nil
 }
 
-// link makes the links right: a driver that was installed anew has other files.
+// link updates the links: a driver that was installed again has other files.
 func (t *Tools) link() error {
 	wanted, err := t.libraries()
 	if err != nil {
@@ -106,7 +99,7 @@ func (t *Tools) link() error {
 	return nil
 }
 
-// libraries are the files to link to, by name.
+// libraries returns the files to link to, by name.
 func (t *Tools) libraries() (map[string]string, error) {
 	for _, anchor := range anchors {
 		path, found := Library(t.root, anchor)
@@ -128,8 +121,8 @@ func (t *Tools) libraries() (map[string]string, error) {
 	return nil, fmt.Errorf("%w: neither %s is in one of the library directories below %s: install the NVIDIA driver there", ErrMissing, strings.Join(anchors, " nor "), t.root)
 }
 
-// replaceLink is not atomic: only another driver than before needs it, which no
-// program of the old one can use any more.
+// replaceLink is not atomic: it only replaces links to an old driver, whose programs do not work
+// any more.
 func replaceLink(path, target string) error {
 	right := func() bool { before, err := os.Readlink(path); return err == nil && before == target }
 	if right() {

@@ -11,7 +11,7 @@ import (
 	waiting "k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Mode says whether a file lock may be held by several at once.
+// Mode is whether several processes may hold a file lock at once.
 type Mode int
 
 const (
@@ -31,7 +31,7 @@ var pauses = waiting.Backoff{Duration: 500 * time.Microsecond, Factor: 2, Cap: 2
 // The lock belongs to the open file description, so a second open of the same
 // path competes with the first even inside one process, and the kernel drops the
 // lock when its holder dies, however it dies. It is given up by closing f. The error
-// wraps the context's cause when the wait was cut short.
+// wraps the context's cause if the wait was cut short.
 func File(ctx context.Context, f *os.File, mode Mode) error {
 	return wait(ctx, func() error {
 		return control(f, "flock", func(fd uintptr) error { return syscall.Flock(int(fd), int(mode)|syscall.LOCK_NB) })
@@ -44,7 +44,7 @@ func wait(ctx context.Context, take func() error) error {
 	err := pauses.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
 		err := take()
 		if errors.Is(err, syscall.EAGAIN) {
-			return false, nil // somebody else holds it
+			return false, nil // it is held elsewhere
 		}
 		return err == nil, err
 	})
@@ -54,7 +54,7 @@ func wait(ctx context.Context, take func() error) error {
 	return err
 }
 
-// control does something to the file, again where a signal cut it short.
+// control does something to the file, again if a signal interrupts it.
 func control(f *os.File, what string, do func(fd uintptr) error) error {
 	conn, err := f.SyscallConn()
 	if err != nil {

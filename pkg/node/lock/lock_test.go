@@ -86,7 +86,7 @@ func TestLockExcludesWithinAndBetweenLockers(t *testing.T) {
 	}
 	mustLock(t, theirs, "gpu-1")()
 	unlock()
-	unlock() // a second call gives up nothing that somebody else took
+	unlock() // a second call gives up nothing that another goroutine took
 	mustLock(t, theirs, "claim-a", "gpu-0")()
 	mustLock(t, mine, "gpu-0", "gpu-0")() // the same key twice is one lock
 }
@@ -126,7 +126,7 @@ func TestNothingIsLeftAfterUnlock(t *testing.T) {
 	}
 }
 
-// Locks that are taken after somebody has cleaned the directory exclude each other.
+// Locks that are taken after a user has cleaned the directory exclude each other.
 func TestAFileThatIsRemovedIsMadeAnew(t *testing.T) {
 	dir := t.TempDir()
 	mine, theirs := open(t, dir), open(t, dir)
@@ -303,12 +303,5 @@ func assertOneFile(t *testing.T, dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("in the directory are %v, want one file: %v", entries, err)
-	}
-}
-
-func BenchmarkLockOneKey(b *testing.B) {
-	l := open(b, b.TempDir())
-	for b.Loop() {
-		mustLock(b, l, "gpu-0")()
 	}
 }

@@ -86,7 +86,7 @@ func (l *Locker) lockOne(ctx context.Context, key string) (func(), error) {
 	}, nil
 }
 
-// acquire returns the file in which it has locked key. Somebody may have removed the file
+// acquire returns the file in which it has locked key. The file may have been removed
 // meanwhile: only a lock in the file that the path names excludes others.
 func (l *Locker) acquire(ctx context.Context, key string) (*os.File, error) {
 	for {
@@ -109,8 +109,8 @@ func (l *Locker) acquire(ctx context.Context, key string) (*os.File, error) {
 	}
 }
 
-// current is the file that the path names. One that it does not name any more is closed
-// with the last lock in it, by the garbage collector.
+// current is the file that the path names. The garbage collector closes an earlier one after
+// the last lock in it.
 func (l *Locker) current() (*os.File, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

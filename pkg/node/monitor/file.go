@@ -24,19 +24,18 @@ import (
 // maxFile bounds what is read of the file, in bytes.
 const maxFile = 1 << 20
 
-// file is what is kept.
+// file is the persistent state.
 type file struct {
-	// BootID is that of the kernel that wrote it.
+	// BootID is the writing kernel's.
 	BootID string `json:"bootID"`
 	// GPUs are the records by UUID.
 	GPUs map[string]health.Record `json:"gpus"`
-	// Seen are all GPUs that could be read, and those with a fault, as they were read last.
+	// Seen are all GPUs that could be read, and those with a fault, as last read.
 	Seen map[string]gpu.GPU `json:"seen,omitempty"`
 }
 
-// Load takes up what an earlier process knew, as if it had lasted until now: nobody has looked
-// meanwhile. What another kernel knew is over unless the GPU says that it lasts, because a machine
-// that starts resets its GPUs.
+// Load restores the state of an earlier process, as if its faults had lasted until now. Faults under
+// another kernel are over unless the GPU confirms them, because a boot resets GPUs.
 func (m *Monitor) Load(ctx context.Context) {
 	drafts, _ := filepath.Glob(m.File + ".*") // the only error is that of a bad pattern
 	for _, draft := range drafts {
@@ -44,7 +43,7 @@ func (m *Monitor) Load(ctx context.Context) {
 	}
 	kept, err := m.read()
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "What was known of the GPUs' health is forgotten", "file", m.File)
+		klog.FromContext(ctx).Error(err, "Cannot load the GPUs' health; starting without it", "file", m.File)
 		return
 	}
 	m.mu.Lock()
@@ -85,8 +84,8 @@ func (m *Monitor) read() (kept file, err error) {
 	return kept, nil
 }
 
-// save keeps what is known: a GPU may be lost while no process looks. It reports whether another plugin process of a rolling
-// update has written a fault that this one takes over.
+// save writes the state. It reports whether another plugin process of a rolling update has written a
+// fault that this one takes over.
 func (m *Monitor) save(ctx context.Context) (changed bool) {
 	other, err := m.read()
 	if err != nil || other.BootID != m.BootID {
@@ -109,12 +108,13 @@ func (m *Monitor) save(ctx context.Context) (changed bool) {
 		err = atomicfile.Write(m.File, m.File+"."+rand.Text(), bytes.NewReader(content), 0o600)
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "What is known of the GPUs' health would be lost by a restart", "file", m.File)
+		klog.FromContext(ctx).Error(err, "Cannot save the GPUs' health; a restart would lose it", "file", m.File)
 	}
 	return changed
 }
 
-// merge takes over what another process has written, and reports whether that has other faults. It needs mu.
+// merge adopts what another process has written, and reports whether that has other faults. The caller
+// holds mu.
 func (m *Monitor) merge(written map[string]health.Record) (changed bool) {
 	for uuid, theirs := range written {
 		ours := m.records[uuid]

@@ -23,5 +23,5 @@ func countXID(number uint64) {
 	xidErrors.WithLabelValues(strconv.FormatUint(number, 10)).Inc()
 }
 
-// Metrics are those of the process.
+// Metrics returns the metrics of the process.
 func Metrics() []metrics.Registerable { return []metrics.Registerable{xidErrors} }

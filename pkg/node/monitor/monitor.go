@@ -1,6 +1,6 @@
-// Package monitor watches the health of a node's GPUs: it listens to their driver, asks each GPU
-// how it is, and keeps what pkg/health makes of that, over restarts of the process too. It never
-// changes a GPU and never taints a device.
+// Package monitor watches the health of a node's GPUs: it receives the driver's events, polls each
+// GPU, and keeps the verdicts of pkg/health over restarts. It never changes a GPU and never taints a
+// device.
 package monitor
 
 import (
@@ -19,46 +19,47 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/health"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 )
 
 const (
-	// askInterval is how long a fault may go unseen of which the driver reports nothing.
+	// askInterval is how long a fault without an event may go unnoticed.
 	askInterval = time.Minute
-	// patience is how long a round waits for answers. It is more than the 10 seconds after which pkg/node/nvml calls a GPU silent,
-	// so that its word comes first.
+	// patience is how long a round waits for answers: longer than the 10 seconds after which pkg/node/nvml
+	// returns ErrSilent.
 	patience = 15 * time.Second
-	// lateInterval is between two questions to a GPU that has not answered, and to all others, which then show whether the
-	// driver answers at all.
+	// lateInterval is the time between polls of a GPU that has not answered, and of all others, which show
+	// whether the driver answers at all.
 	lateInterval = 10 * time.Second
-	// apartTime is how long a GPU may be unreadable while others are read. They are looked for again within a minute.
+	// apartTime is how long a GPU may be unreadable while others are read. A missing GPU is looked for
+	// within a minute.
 	apartTime = 2 * time.Minute
-	// stallTime is how long the driver may answer about no GPU at all. One GPU whose system processor does not answer
-	// holds the driver's lock for 45 seconds, and up to three times in a row (XID 119).
+	// stallTime is how long the driver may not answer about any GPU. One GPU whose system processor hangs
+	// holds the driver's lock for 45 seconds, up to three times in a row (XID 119).
 	stallTime = 5 * time.Minute
-	// roundPause bounds how often GPUs are asked because of events.
+	// roundPause bounds how often events cause polls.
 	roundPause = 500 * time.Millisecond
-	// tellPause bounds how often Changed is called: whoever publishes taints writes slices.
+	// tellPause bounds how often Changed is called, because it makes the plugin write slices.
 	tellPause = 2500 * time.Millisecond
-	// maxPending bounds the events of a GPU between two rounds; the first are those that tell
-	// the cause.
+	// maxPending bounds the events of a GPU between two rounds; the first ones have the cause.
 	maxPending = 64
-	// attempts are how often a GPU may fail to say how it is, without being lost.
+	// attempts is how often polls of a GPU may fail before it counts as lost.
 	attempts = 3
 )
 
-// listenAgain is how long nobody listens after the driver has refused it.
+// listenAgain are the pauses after the driver refused events.
 var listenAgain = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
 // GPUs are those of an open NVIDIA driver.
 type GPUs interface {
-	// Health asks a GPU how it is. The error is nvml.ErrGPULost where it is lost, and nvml.ErrSilent
-	// where it does not answer.
+	// Health polls a GPU. It returns nvml.ErrGPULost or nvml.ErrSilent if the GPU is lost or does not
+	// answer.
 	Health(uuid string) (health.Level, error)
-	// NextEvent waits for a report of any GPU.
+	// NextEvent waits for an event of any GPU.
 	NextEvent(ctx context.Context) (nvml.Report, error)
 }
 
-// Change is what is new about a GPU.
+// Change is a change of a GPU's health.
 type Change struct {
 	UUID string
 	// Faults are new, or have become worse. Notes are new.
@@ -70,76 +71,77 @@ type Change struct {
 
 // Options configure a Monitor. All fields are required.
 type Options struct {
-	// File keeps what is known. It belongs to the plugins of one node.
+	// File has the state of this node's plugins.
 	File string
-	// BootID identifies the kernel's current run.
+	// BootID changes with each boot of the kernel.
 	BootID string
-	// Quiet is how long the cause of a fault has to be gone before the fault is over.
+	// Quiet is how long the cause of a fault must be absent before the fault is over.
 	Quiet time.Duration
-	// Changed is called when faults have come or gone.
+	// Changed is called after faults have begun or ended.
 	Changed func()
-	// Asked is called when GPUs have been asked, for which the driver was opened if it rested.
+	// Asked is called after a round, which opened the driver if it was closed.
 	Asked func()
-	// Repair is called after each round of questions. No GPU is asked until it returns.
+	// Repair is called after each round. No GPU is polled until it returns.
 	Repair func(ctx context.Context)
-	// Tell says what is new to who has to know.
+	// Tell reports a change to users.
 	Tell func(ctx context.Context, change Change)
-	// Stalled is called once if the driver answers about no GPU of several. They are taken for
-	// unresponsive if that lasts for the given time.
+	// Stalled is called once if the driver does not answer about any of several GPUs. After lasts they
+	// count as unresponsive.
 	Stalled func(ctx context.Context, lasts time.Duration)
 }
 
-// Monitor is what is known of the health of a node's GPUs. New has no effects; Run has.
+// Monitor keeps the health of a node's GPUs. New has no effects; Run has.
 type Monitor struct {
 	Options
-	wake chan struct{}
+	wake wake.Signal
 
 	mu   sync.Mutex
 	gpus map[string]*patient
-	// records are those of all GPUs that are known to have or have had faults, by UUID.
+	// records are those of all GPUs that have or had faults, by UUID.
 	records map[string]health.Record
-	// filed are the faults that this process has read or written, also those that it has ended, by UUID.
+	// filed are the faults that this process has read or written, including those that it has ended, by
+	// UUID.
 	filed map[string]health.Record
 	// seen are the GPUs as they were read last. unsaved tells that there are others than in the file.
 	seen    map[string]gpu.GPU
 	unsaved bool
-	// stalled is true if the driver answered about no GPU when it was last asked.
+	// stalled: the driver did not answer about any GPU in the last round.
 	stalled bool
 }
 
-// answer is what a GPU has said of itself.
+// answer is the result of a poll.
 type answer struct {
 	level health.Level
 	err   error
 }
 
-// patient is a GPU that is watched.
+// patient is a watched GPU.
 type patient struct {
 	uuid string
-	// missing says why the GPU cannot be read, nil if it can.
+	// missing is why the GPU cannot be read, nil if it can.
 	missing error
 	pending []health.Event
 	asked   time.Time
 	failed  int
-	// asking reports that a question has no answer yet; answer is one that no round has judged, or nil.
+	// asking: a poll has not returned; answer is a result that no round has judged, or nil.
 	asking bool
 	answer *answer
-	// late is since when the GPU does not answer, zero while it does.
+	// late is when the GPU stopped answering, zero while it answers.
 	late time.Time
-	// apart is since when that is so beside others that answer, or that can be read if this one cannot; else zero.
+	// apart is since when it is late while others answer, or unreadable while others are read; else zero.
 	apart time.Time
-	// restored tells that what was wrong can be over when it answers next.
+	// restored: its faults may be over with the next answer.
 	restored bool
-	// repaired is when an administrator had repaired it, zero for never.
+	// repaired is when an administrator repaired it, zero for never.
 	repaired time.Time
 }
 
 // New returns a Monitor of no GPUs.
 func New(options Options) *Monitor {
-	return &Monitor{Options: options, wake: make(chan struct{}, 1), gpus: map[string]*patient{}, records: map[string]health.Record{}, filed: map[string]health.Record{}, seen: map[string]gpu.GPU{}}
+	return &Monitor{Options: options, wake: wake.New(), gpus: map[string]*patient{}, records: map[string]health.Record{}, filed: map[string]health.Record{}, seen: map[string]gpu.GPU{}}
 }
 
-// See tells which GPUs there are: those that were read, and those that could not be, by UUID.
+// See reports the GPUs that were read, and why others could not be, by UUID.
 func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,11 +172,11 @@ func (m *Monitor) See(present []gpu.GPU, missing map[string]error) {
 	maps.DeleteFunc(m.gpus, func(uuid string, _ *patient) bool { _, there := seen[uuid]; return !there })
 	maps.DeleteFunc(m.seen, func(uuid string, _ gpu.GPU) bool { _, there := seen[uuid]; return !there })
 	if changed {
-		m.rouse()
+		m.wake.Wake()
 	}
 }
 
-// unread notes since when the GPU cannot be read because it does not answer, and whether others can be read.
+// unread notes since when the GPU does not answer, and whether others can be read.
 func (p *patient) unread(others bool) {
 	silent := errors.Is(p.missing, nvml.ErrSilent)
 	switch {
@@ -199,22 +201,21 @@ func (p *patient) besides(others bool) {
 	}
 }
 
-// Remembered are the GPUs that have been seen, by this process or by an earlier one since the
-// machine started.
+// Remembered lists the GPUs that this process or an earlier one has seen since the boot.
 func (m *Monitor) Remembered() []gpu.GPU {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.seen))
 }
 
-// Record is what is known of a GPU.
+// Record returns a GPU's health.
 func (m *Monitor) Record(uuid string) health.Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records[uuid]
 }
 
-// Known are the records of GPUs that are watched and have, or have had, something wrong.
+// Known returns the records of watched GPUs that have or had faults.
 func (m *Monitor) Known() map[string]health.Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,7 +228,7 @@ func (m *Monitor) Known() map[string]health.Record {
 	return known
 }
 
-// KeepResets keeps the attempts to reset a GPU. Only Repair may call it.
+// KeepResets stores the attempts to reset a GPU. Only Repair may call it.
 func (m *Monitor) KeepResets(ctx context.Context, uuid string, resets health.Resets) {
 	m.mu.Lock()
 	record := m.records[uuid]
@@ -237,48 +238,41 @@ func (m *Monitor) KeepResets(ctx context.Context, uuid string, resets health.Res
 	m.save(ctx)
 }
 
-// Restored tells that a GPU was reset: it is asked at once, and what was wrong can be over.
+// Restored notes that a GPU was reset: it is polled at once, and its faults may be over.
 func (m *Monitor) Restored(uuid string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p, known := m.gpus[uuid]; known {
 		p.restored, p.asked = true, time.Time{}
-		m.rouse()
+		m.wake.Wake()
 	}
 }
 
-// Repaired tells when an administrator had repaired GPUs, by UUID. Those are asked at once.
+// Repaired sets when an administrator repaired GPUs, by UUID, and polls those at once.
 func (m *Monitor) Repaired(times map[string]time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uuid, p := range m.gpus {
 		if at := times[uuid]; !at.Equal(p.repaired) {
 			p.repaired, p.asked = at, time.Time{}
-			m.rouse()
+			m.wake.Wake()
 		}
 	}
 }
 
-// Released tells that a claim has ended, so that a GPU may be repaired now.
+// Released notes that a claim has ended, so that a GPU may be repaired.
 func (m *Monitor) Released() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uuid := range m.gpus {
 		if len(m.records[uuid].Faults) > 0 {
-			m.rouse()
+			m.wake.Wake()
 			return
 		}
 	}
 }
 
-func (m *Monitor) rouse() {
-	select {
-	case m.wake <- struct{}{}:
-	default: // it has not yet seen the last one
-	}
-}
-
-// Run watches until ctx ends. Load comes before it.
+// Run watches until ctx ends. Call Load first.
 func (m *Monitor) Run(ctx context.Context, gpus GPUs) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.listen(ctx, gpus) })
@@ -299,7 +293,7 @@ func (m *Monitor) listen(ctx context.Context, gpus GPUs) error {
 			m.receive(report)
 			continue
 		}
-		klog.FromContext(ctx).V(2).Info("The NVIDIA driver reports no events for a while; the GPUs are asked", "reason", err.Error())
+		klog.FromContext(ctx).V(2).Info("Cannot receive events from the NVIDIA driver; polling the GPUs", "reason", err.Error())
 		m.suspectAll()
 		select {
 		case <-ctx.Done():
@@ -323,15 +317,15 @@ func (m *Monitor) receive(report nvml.Report) {
 		p.pending = append(p.pending, report.Event)
 	}
 	p.asked = time.Time{}
-	m.rouse()
+	m.wake.Wake()
 }
 
-// suspectAll has every GPU asked.
+// suspectAll makes every GPU due.
 func (m *Monitor) suspectAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.gpus {
 		p.asked = time.Time{}
 	}
-	m.rouse()
+	m.wake.Wake()
 }

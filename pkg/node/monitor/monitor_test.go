@@ -194,7 +194,7 @@ func TestErrorsOfApplicationsAreNoFaults(t *testing.T) {
 	})
 }
 
-// A fault that nobody listened to is found by asking.
+// A fault without a listener is found by polling.
 func TestAFaultFromBeforeTheStartIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "p5.48xlarge")
@@ -407,7 +407,7 @@ func TestAStorm(t *testing.T) {
 	})
 }
 
-// Events of GPUs that nobody watches are counted, and else ignored.
+// Events of unwatched GPUs are counted, and otherwise ignored.
 func TestAnEventOfAnUnknownGPU(t *testing.T) {
 	m := New(Options{File: filepath.Join(t.TempDir(), "health.json"), Quiet: quiet})
 	m.receive(nvml.Report{UUID: "GPU-unknown", Event: health.Event{XID: 79}})
@@ -438,7 +438,7 @@ func TestAFileThatCannotBeRead(t *testing.T) {
 }
 
 // Whoever repairs GPUs does so while none is asked. After a reset the GPU is asked at once, and a fault
-// of which only the table tells can be over. What was tried outlives the process.
+// that only the table knows can be over. What was tried outlives the process.
 func TestARepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "p4d.24xlarge") // its driver knows no recovery action

@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-// ask goes round the GPUs that are due.
+// ask polls the GPUs that are due.
 func (m *Monitor) ask(ctx context.Context, gpus GPUs) error {
 	var told time.Time
 	untold := false
@@ -41,7 +41,7 @@ func (m *Monitor) ask(ctx context.Context, gpus GPUs) error {
 	}
 }
 
-// nextRound is how long no GPU is due.
+// nextRound is the time until a GPU is due.
 func (m *Monitor) nextRound() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +57,7 @@ func (m *Monitor) nextRound() time.Duration {
 	return pause
 }
 
-// round asks the GPUs that are due, all at once, and tells whether faults have come or gone.
+// round polls the due GPUs in parallel, and reports whether faults have begun or ended.
 func (m *Monitor) round(ctx context.Context, gpus GPUs) (changed bool) {
 	due := m.due()
 	arrived := make(chan struct{}, len(due))
@@ -110,7 +110,7 @@ func (m *Monitor) takeUnsaved() bool {
 	return unsaved
 }
 
-// due are the GPUs that are to be asked now: all if one is late. They count as asked.
+// due lists the GPUs to poll now: all if one is late. They count as polled.
 func (m *Monitor) due() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *Monitor) anyLate() bool {
 	return false
 }
 
-// answered keeps an answer, also one that comes after its round, for the next.
+// answered stores an answer for the next round, also one that arrives after its own.
 func (m *Monitor) answered(uuid string, a answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,7 +147,7 @@ func (m *Monitor) answered(uuid string, a answer) {
 	}
 }
 
-// arrivals are the answers that no round has seen.
+// arrivals are the answers that no round has judged.
 func (m *Monitor) arrivals() map[string]answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,7 +167,7 @@ func (m *Monitor) arrivals() map[string]answer {
 	return answers
 }
 
-// missing are the GPUs that cannot be read, and why. Those that do not answer are silent.
+// missing lists unreadable GPUs with the reason. Those that do not answer are silent.
 func (m *Monitor) missing() map[string]error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,9 +180,9 @@ func (m *Monitor) missing() map[string]error {
 	return errs
 }
 
-// silent are the GPUs that owe an answer for too long. NVML's calls take locks of the driver, so that one GPU can hold up
-// calls about all: what is late in two rounds beside answers about others is the GPU, and what is late with all others is
-// the driver.
+// silent lists the GPUs that have not answered for too long. NVML takes locks of the driver, so one
+// GPU can block calls for all: a GPU that is late in two rounds while others answer is at fault
+// itself; if all are late, the driver is.
 func (m *Monitor) silent(others bool) (uuids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +205,7 @@ func (m *Monitor) silent(others bool) (uuids []string) {
 	return uuids
 }
 
-// watchStall reports once that the driver answers about none of several GPUs.
+// watchStall reports once that the driver does not answer about any of several GPUs.
 func (m *Monitor) watchStall(ctx context.Context, answered bool) {
 	m.mu.Lock()
 	late := 0
@@ -223,7 +223,7 @@ func (m *Monitor) watchStall(ctx context.Context, answered bool) {
 	}
 }
 
-// facts are what an answer says.
+// facts converts an answer.
 func (m *Monitor) facts(uuid string, level health.Level, err error) health.Facts {
 	switch {
 	case err == nil:
@@ -245,7 +245,7 @@ func (m *Monitor) failedTooOften(uuid string) bool {
 	return p.failed >= attempts
 }
 
-// take adds to the facts the events that have come, and whether the GPU has come back or was repaired.
+// take adds pending events, and whether the GPU came back or was repaired.
 func (m *Monitor) take(uuid string, facts health.Facts) health.Facts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,7 +265,7 @@ func (m *Monitor) take(uuid string, facts health.Facts) health.Facts {
 	return facts
 }
 
-// judge keeps what the facts mean, and tells what is new.
+// judge updates a record and reports changes.
 func (m *Monitor) judge(ctx context.Context, uuid string, facts health.Facts) (changed bool) {
 	m.mu.Lock()
 	before := m.records[uuid]
@@ -279,7 +279,7 @@ func (m *Monitor) judge(ctx context.Context, uuid string, facts health.Facts) (c
 	return len(change.Faults)+len(change.Over) > 0 || before.Reach != after.Reach || before.Action != after.Action
 }
 
-// compare finds what is new.
+// compare returns the change between two records.
 func compare(uuid string, before, after health.Record) Change {
 	change := Change{UUID: uuid}
 	for _, fault := range after.Faults {

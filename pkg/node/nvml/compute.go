@@ -23,7 +23,7 @@ const (
 // computeModes are the names by NVML's numbers (nvmlComputeMode_t in nvml.h).
 var computeModes = []string{DefaultComputeMode, ExclusiveThread, Prohibited, ExclusiveProcess}
 
-// ComputeMode is the compute mode of a GPU, by its name.
+// ComputeMode returns the name of a GPU's compute mode.
 func (l *Library) ComputeMode(uuid string) (name string, err error) {
 	err = l.on(uuid, func(d *device) error {
 		mode, ret := d.GetComputeMode()
@@ -39,8 +39,8 @@ func (l *Library) ComputeMode(uuid string) (name string, err error) {
 	return name, err
 }
 
-// SetComputeMode sets the compute mode of a GPU for processes that start later. It
-// is ErrNotSupported where MIG is enabled, for any mode but the default one.
+// SetComputeMode sets the compute mode of a GPU for processes that start later. It returns
+// ErrNotSupported if MIG is enabled and the mode is not the default.
 func (l *Library) SetComputeMode(uuid, mode string) error {
 	number := slices.Index(computeModes, mode)
 	if number < 0 {

@@ -13,45 +13,46 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// device is a GPU of a session, and the handles on it that are known. A handle is only a hint:
-// what it stands for may be destroyed, and NVML may use it again. So an instance is only
-// changed by its handle right after its MIG device has answered with the UUID that was read
-// together with it: the handle then stands for what is in that place of the GPU, of which the driver
-// derives the UUID. It is not proof that nothing was destroyed there meanwhile: whose the
-// instance is has to be known by who has looked (prepare.Preparer.Seen).
+// device is a GPU of a session with its known handles. A handle is only a hint: its instance may be
+// destroyed, and NVML may reuse the handle. So an instance is changed by its handle only right after
+// its MIG device answered with the UUID that was read together with the handle. The handle then stands
+// for what is in that place of the GPU, from which the driver derives the UUID. That does not prove
+// that nothing was destroyed there meanwhile: callers have to know whose the instance is
+// (prepare.Preparer.Seen).
 type device struct {
 	nvml.Device
 	uuid    string
 	session *session
 
-	// disabled tells that MIG was not enabled when the mode was last asked for.
+	// disabled: MIG was disabled when the mode was last read.
 	disabled atomic.Bool
-	// fabricless tells that the driver does not say how the GPU's NVLink fabric is.
+	// fabricless: the driver does not report the state of the GPU's NVLink fabric.
 	fabricless atomic.Bool
 
-	// disabledAt is when MIG was disabled here, nil once the GPU is linked again. wasLinked
-	// tells that a look has seen it linked.
+	// disabledAt is when this process disabled MIG, nil once the GPU is linked again. wasLinked: a look
+	// has seen it linked.
 	disabledAt atomic.Pointer[time.Time]
 	wasLinked  atomic.Bool
 
 	mu sync.Mutex
-	// instances are what the handles of GPU instances stood for when they were read.
+	// instances are the GPU instances of handles, as last read.
 	instances map[nvml.GpuInstance]gpu.Instance
 	// migs are MIG devices by UUID.
 	migs map[string]migHandles
+	// The fields below are the board's and do not change.
 	// What follows is the board's and does not change.
 	profiles  []listedProfile
 	resetless *bool
 
-	// remade tells that a MIG device was made here since the last look, or may have been: one that took the place of another may leave
-	// everything else as it was.
+	// remade: this process created a MIG device since the last look, or may have. One that replaces
+	// another may leave everything else as it was.
 	remade atomic.Bool
-	// looking is held while somebody looks at the GPU; it guards sight.
+	// looking guards sight during a look at the GPU.
 	looking sync.Mutex
 	sight   *sight
 }
 
-// migHandles are those that make up a MIG device.
+// migHandles are the handles of a MIG device.
 type migHandles struct {
 	instanceID int
 	instance   nvml.GpuInstance
@@ -68,9 +69,8 @@ func newDevice(in *session, uuid string, handle nvml.Device) *device {
 	}
 }
 
-// maxInstances is more than the instances of one profile that any board has: at
-// most one a slice. NVML's own count is wrong for A30
-// (github.com/NVIDIA/mig-parted, pkg/mig/discovery).
+// maxInstances is more than any board has instances of one profile: at most one per slice. NVML's own
+// count is wrong for A30 (github.com/NVIDIA/mig-parted, pkg/mig/discovery).
 const maxInstances = 32
 
 // list reads the handles of the instances of a profile.
@@ -78,7 +78,7 @@ func (d *device) list(profileID int) ([]nvml.GpuInstance, nvml.Return) {
 	return d.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(profileID), InstanceCount: maxInstances})
 }
 
-// info is what a handle of an instance stands for, or did when it was read.
+// info returns the instance of a handle, as last read.
 func (d *device) info(handle nvml.GpuInstance) (gpu.Instance, nvml.Return) {
 	d.mu.Lock()
 	known, found := d.instances[handle]
@@ -99,14 +99,14 @@ func (d *device) readInfo(handle nvml.GpuInstance) (gpu.Instance, nvml.Return) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// Another one of that ID is no more: what NVML has told of it is about this one now.
+	// A former instance of that ID is gone.
 	maps.DeleteFunc(d.instances, func(other nvml.GpuInstance, of gpu.Instance) bool { return of.ID == read.ID && other != handle })
 	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool { return mig.instanceID == read.ID && mig.instance != handle })
 	d.instances[handle] = read
 	return read, nvml.SUCCESS
 }
 
-// keepListed forgets the instances of a profile that are not in the list any more.
+// keepListed drops the instances of a profile that are no longer listed.
 func (d *device) keepListed(profileID int, listed []nvml.GpuInstance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,8 +119,8 @@ func (d *device) keepListed(profileID int, listed []nvml.GpuInstance) {
 	})
 }
 
-// onInstance makes a call of the instance with that ID: by its handle where that is known, and
-// else, or where that stands for nothing any more, by one that NVML is asked for.
+// onInstance calls NVML for the instance with an ID, by a known handle if it is still valid, else by a
+// new one.
 func (d *device) onInstance(id int, call func(nvml.GpuInstance) nvml.Return) nvml.Return {
 	if known, found := d.handleOf(id); found {
 		if ret := call(known); !gone(ret) {
@@ -146,7 +146,7 @@ func (d *device) handleOf(id int) (nvml.GpuInstance, bool) {
 	return nil, false
 }
 
-// forgetInstance forgets an instance and what is in it.
+// forgetInstance drops an instance and its contents.
 func (d *device) forgetInstance(id int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *device) forgetInstance(id int) {
 	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool { return mig.instanceID == id })
 }
 
-// forgetInstances forgets them all, as when the driver says of one what cannot be.
+// forgetInstances drops all instances, such as after a contradictory answer of the driver.
 func (d *device) forgetInstances() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,7 +162,7 @@ func (d *device) forgetInstances() {
 	clear(d.migs)
 }
 
-// knownIn are the MIG devices in a GPU instance that are known, in the order of their IDs.
+// knownIn lists the known MIG devices in a GPU instance by ID.
 func (d *device) knownIn(id int) []migHandles {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,7 +176,7 @@ func (d *device) knownIn(id int) []migHandles {
 	return known
 }
 
-// mig are the handles of a MIG device, if they are known.
+// mig returns the handles of a MIG device, if known.
 func (d *device) mig(uuid string) (migHandles, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -196,8 +196,7 @@ func (d *device) forgetMIG(uuid string) {
 	delete(d.migs, uuid)
 }
 
-// confirm asks a MIG device whether it is still the one that its handles were read with. They
-// are forgotten where it is not.
+// confirm reports whether a MIG device is still the one of the handles, and drops the handles if not.
 func (d *device) confirm(mig migHandles) (bool, error) {
 	uuid, ret := mig.device.GetUUID()
 	if ret == nvml.SUCCESS && uuid == mig.told.UUID {
@@ -216,8 +215,7 @@ type listedProfile struct {
 	info   nvml.GpuInstanceProfileInfo
 }
 
-// listProfiles lists the profiles, each once, in NVML's order. Old drivers (R535) list none
-// while MIG is disabled.
+// listProfiles lists the profiles in NVML's order. Old drivers (R535) list none while MIG is disabled.
 func (d *device) listProfiles() ([]listedProfile, error) {
 	d.mu.Lock()
 	known := d.profiles
@@ -244,7 +242,7 @@ func (d *device) listProfiles() ([]listedProfile, error) {
 	return listed, nil
 }
 
-// profile is the profile with that ID, zero where it is not known.
+// profile returns the profile with an ID, zero if unknown.
 func (d *device) profile(id int) nvml.GpuInstanceProfileInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -256,10 +254,10 @@ func (d *device) profile(id int) nvml.GpuInstanceProfileInfo {
 	return nvml.GpuInstanceProfileInfo{}
 }
 
-// slicesOf is how many compute slices an instance of a profile has, 0 where that is not known.
+// slicesOf returns the compute slices of a profile, 0 if unknown.
 func (d *device) slicesOf(profileID int) int { return int(d.profile(profileID).SliceCount) }
 
-// absent tells that a board or driver has no such profile.
+// absent reports whether the board or driver lacks a profile.
 func absent(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
@@ -268,7 +266,7 @@ func (d *device) instanceName(id int) string {
 	return fmt.Sprintf("GPU instance %d on %s", id, d.uuid)
 }
 
-// gone is what NVML answers about a handle whose instance was destroyed.
+// gone reports whether the instance of a handle was destroyed.
 func gone(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT
 }

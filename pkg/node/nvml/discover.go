@@ -16,11 +16,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Discover reads the driver and every GPU. After the loss of a GPU, or where none could be read,
-// it initialises NVML anew, which finds GPUs only then.
-//
-// A GPU that cannot be read is left out and reported in unreadable, as ErrSilent where it does
-// not answer; the others are returned all the same. err is set only when nothing could be read.
+// Discover reads the driver and every GPU. After the loss of a GPU, or if none could be read, it
+// initializes NVML again, because NVML finds GPUs only then.
+// It leaves out GPUs that cannot be read and reports them in unreadable, as ErrSilent if they do not
+// answer. err is set only if nothing could be read.
 func (l *Library) Discover() (node gpu.Node, unreadable []error, err error) {
 	if err := l.sessions.renew(); err != nil {
 		return gpu.Node{}, nil, err
@@ -68,7 +67,7 @@ var uuids = regexp.MustCompile(`^[A-Za-z0-9-]{1,96}$`)
 
 func isUUID(text string) bool { return uuids.MatchString(text) }
 
-// distinct refuses a GPU whose devices would be taken for another's.
+// distinct refuses a GPU whose devices could be mistaken for another's.
 func distinct(g gpu.GPU, others []gpu.GPU) error {
 	for _, other := range others {
 		if g.UUID == other.UUID || g.Minor == other.Minor {
@@ -103,8 +102,8 @@ func (s *session) driverVersion() (string, error) {
 	return version, nil
 }
 
-// driverRelease is the first number of the driver's version, or 0 for a version without one. The kernel module stays the
-// same for as long as a session holds it.
+// driverRelease is the first number of the driver's version, or 0 if it has none. The kernel module
+// stays the same while a session holds it.
 func (s *session) driverRelease() int {
 	if s.release.Load() == 0 {
 		_, _ = s.driverVersion() // without it, the XID table decides
@@ -112,7 +111,7 @@ func (s *session) driverRelease() int {
 	return int(s.release.Load())
 }
 
-// deviceReader reads one GPU after the other.
+// deviceReader reads GPUs one by one.
 type deviceReader struct {
 	session *session
 	lib     nvlib.Interface
@@ -136,7 +135,7 @@ func (r deviceReader) read(index int) (gpu.GPU, error) {
 	return g, nil
 }
 
-// callIt names a GPU in an error as all others of a discovery do.
+// callIt adds a GPU's name to an error of a discovery.
 func callIt(name, uuid string, err error) error {
 	if answer := new(Error); errors.As(err, &answer) && answer.Device == uuid {
 		answer.Device = name
@@ -182,9 +181,9 @@ func readIdentity(handle nvml.Device, name string, g *gpu.GPU) error {
 	return nil
 }
 
-// readNames uses go-nvlib's spelling, which is what NVIDIA's driver publishes.
-// A brand, architecture or addressing mode that go-nvlib has no word for yet is
-// left out: a board that is newer than this build is still a usable GPU.
+// readNames uses go-nvlib's spelling, which NVIDIA's driver publishes. It leaves out a brand,
+// architecture or addressing mode without a name in go-nvlib: a board newer than this build is still
+// usable.
 func (r deviceReader) readNames(handle nvml.Device, name string, g *gpu.GPU) error {
 	if _, ret := handle.GetBrand(); ret == nvml.ERROR_GPU_IS_LOST {
 		return check(ret, "read the brand", name)
@@ -227,8 +226,8 @@ func readECC(handle nvml.Device, name string, g *gpu.GPU) error {
 	return nil
 }
 
-// readLocality leaves out what sysfs does not tell: virtual machines often
-// have no PCIe root port or NUMA node for a passed-through GPU.
+// readLocality leaves out what sysfs lacks: virtual machines often have no PCIe root port or NUMA node
+// for a passed-through GPU.
 func (r deviceReader) readLocality(g *gpu.GPU) {
 	if root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIBusID, deviceattribute.WithFS(r.sysfs)); err == nil {
 		g.PCIeRoot = ptr.Deref(root.Value.StringValue, "")

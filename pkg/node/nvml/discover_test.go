@@ -164,7 +164,7 @@ func TestDiscoverNamesTheCallThatFailed(t *testing.T) {
 	}
 }
 
-// What nobody needs to use a GPU costs it an attribute, unless it is the GPU
+// What no claim needs to use a GPU costs it an attribute, unless it is the GPU
 // itself that is gone.
 func TestDiscoverWithoutOptionalFacts(t *testing.T) {
 	for function, tc := range map[string]struct {

@@ -7,52 +7,46 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Sentinels for what callers tell apart. An error of this package matches at
-// most one of them with errors.Is.
+// Sentinels for callers. An error of this package matches at most one of them with errors.Is.
 var (
 	// ErrLibrary means that libnvidia-ml.so.1 is absent or is not NVML.
 	ErrLibrary = errors.New("no usable NVML library")
-	// ErrReplaced means that the library's file was replaced or removed since this process
-	// loaded it. The loader hands out the old one for as long as it is mapped,
-	// so that only a new process gets the new one.
+	// ErrReplaced means that the library's file was replaced or removed since this process loaded it. The
+	// loader returns the old one while it is mapped, so only a new process can load the new one.
 	ErrReplaced = errors.New("the NVML library was replaced")
 	// ErrDriverNotLoaded means that the library is there but the kernel
 	// driver does not answer; it may be loaded later.
 	ErrDriverNotLoaded = errors.New("NVIDIA kernel driver is not loaded")
 	// ErrNotSupported means that this GPU or driver has no such feature.
 	ErrNotSupported = errors.New("not supported")
-	// ErrNotFound means that NVML knows no such device.
+	// ErrNotFound means that NVML has no such device.
 	ErrNotFound = errors.New("not found")
-	// ErrGPULost means that the GPU fell off the bus, is otherwise inaccessible,
-	// or is one that the driver does not know any more.
+	// ErrGPULost means that the GPU fell off the bus, is otherwise inaccessible, or is no longer known to
+	// the driver.
 	ErrGPULost = errors.New("GPU is lost")
 	// ErrSilent means that a call about a GPU does not return.
 	ErrSilent = errors.New("the GPU does not answer")
-	// ErrInUse means that a process, or something made from it, still uses
-	// what should be changed; it may be free later.
+	// ErrInUse means that a process, or something created from it, uses the object; it may be free later.
 	ErrInUse = errors.New("in use")
 	// ErrInsufficientResources means that something else occupies what a
 	// partition needs.
 	ErrInsufficientResources = errors.New("insufficient resources")
 	// ErrResetRequired means that a mode only changes with a reset of the GPU.
 	ErrResetRequired = errors.New("a reset of the GPU is required")
-	// ErrTransient means that the driver did not get around to it, or does not
-	// know why it did not: the same call may succeed later, and may have had
-	// its effect now.
+	// ErrTransient means that the driver failed temporarily or for an unknown reason. The same call may
+	// succeed later, and may have succeeded now.
 	ErrTransient = errors.New("transient failure")
 )
 
-// Error is a failed NVML call. It is one of this package's sentinels where its
-// return code has one.
+// Error is a failed NVML call. It matches the sentinel of its return code, if there is one.
 type Error struct {
-	// Call is what was asked, such as "read UUID".
+	// Call is what failed, such as "read UUID".
 	Call string
-	// Device is the GPU that was asked, such as "GPU 3" or its UUID, empty
-	// for calls to the driver as a whole.
+	// Device is the GPU, such as "GPU 3" or its UUID; empty for calls to the driver as a whole.
 	Device string
 	// Return is NVML's answer.
 	Return nvml.Return
-	// unknownGPU tells that what was not found is the GPU itself.
+	// unknownGPU: the object that was not found is the GPU itself.
 	unknownGPU bool
 }
 
@@ -64,7 +58,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s of %s: NVML answered %s", e.Call, e.Device, e.Return)
 }
 
-// Is makes the error one of the sentinels.
+// Is matches the sentinels.
 func (e *Error) Is(target error) bool {
 	if e.unknownGPU {
 		return target == ErrGPULost
@@ -102,7 +96,7 @@ type UnreadableError struct {
 // Error implements error.
 func (e *UnreadableError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the answer of NVML.
+// Unwrap returns NVML's error.
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
 // check turns an NVML return code into an error.

@@ -13,7 +13,7 @@ import (
 // eventWait is how long one call waits for an event, and so how long a session may take to end.
 const eventWait = 500 * time.Millisecond
 
-// eventTypes are those that say something about a GPU's health.
+// eventTypes are those about a GPU's health.
 const eventTypes = nvml.EventTypeXidCriticalError | nvml.EventTypeGpuRecoveryAction | nvml.EventTypeDoubleBitEccError |
 	nvml.EventTypeDramRetirementFailure | nvml.EventTypeNonFatalPoisonError | nvml.EventTypeFatalPoisonError | nvml.EventTypeGpuUnavailableError
 
@@ -25,15 +25,15 @@ var incidents = map[uint64]health.Incident{
 	nvml.EventTypeGpuUnavailableError:   health.Unavailable,
 }
 
-// Report is an event of a GPU. One without XID and Incident tells that Health has changed.
+// Report is an event of a GPU. One without XID and Incident means that Health has changed.
 type Report struct {
 	UUID string
 	health.Event
 }
 
-// NextEvent waits until the driver reports something about a GPU that is known, or ctx ends.
-// While NVML rests, nothing is reported. After an error, as when a GPU of those is lost, the
-// others can be waited for again.
+// NextEvent waits until the driver reports an event of a known GPU, or ctx ends. While NVML is closed,
+// there are no events. After an error, such as the loss of a GPU, callers can continue to wait for the
+// others.
 func (l *Library) NextEvent(ctx context.Context) (Report, error) {
 	for {
 		report, state, err := l.sessions.await()
@@ -52,18 +52,18 @@ func (l *Library) NextEvent(ctx context.Context) (Report, error) {
 	}
 }
 
-// awaited is how a wait has ended.
+// awaited is the result of a wait.
 type awaited int
 
 const (
-	// deaf: there is no GPU that could report something.
+	// deaf: no GPU can report events.
 	deaf awaited = iota
-	// quiet: there was nothing to report.
+	// quiet: there was no event.
 	quiet
 	reported
 )
 
-// await waits once. Meanwhile the session goes on, because who ends it waits for listening.
+// await waits once. The session lives on meanwhile, because ending it waits for listening.
 func (s *sessions) await() (Report, awaited, error) {
 	s.listening <- struct{}{}
 	defer func() { <-s.listening }()
@@ -90,8 +90,8 @@ func (s *sessions) await() (Report, awaited, error) {
 	return Report{}, quiet, check(ret, "wait for events", "")
 }
 
-// listen registers the GPUs that are known, each once. There is no set while there is none. One that
-// does not answer keeps the others from nothing.
+// listen registers the known GPUs, each once. Without a GPU there is no event set. A GPU that does not
+// answer does not affect the others.
 func (s *sessions) listen(in *session) (nvml.EventSet, error) {
 	for _, d := range in.devices() {
 		if in.heard[d] {
@@ -115,14 +115,15 @@ func (s *sessions) listen(in *session) (nvml.EventSet, error) {
 	return in.events, nil
 }
 
-// report has the GPU report its events to a set, and tells whether that is done. Health tells why not.
+// report registers the GPU with an event set, and reports whether that succeeded. Health reports why
+// not.
 func (d *device) report(to nvml.EventSet) bool {
 	supported, ret := d.GetSupportedEventTypes()
 	types := supported & eventTypes
 	return ret == nvml.SUCCESS && (types == 0 || d.RegisterEvents(types, to) == nvml.SUCCESS)
 }
 
-// stopListening frees the set, which may have a GPU that is lost.
+// stopListening frees the event set, which may contain a lost GPU.
 func (s *session) stopListening() {
 	if s.events != nil {
 		_ = s.events.Free() // it ends with the session at the latest
@@ -131,7 +132,7 @@ func (s *session) stopListening() {
 	clear(s.heard)
 }
 
-// read turns NVML's words into ours, unless they are about no GPU that is known.
+// read converts an event, unless it is of an unknown GPU.
 func (s *sessions) read(in *session, data nvml.EventData) (Report, bool) {
 	for _, d := range in.devices() {
 		if d.Device != data.Device {
@@ -149,7 +150,7 @@ func (s *sessions) read(in *session, data nvml.EventData) (Report, bool) {
 	return Report{}, false
 }
 
-// placeOf is where a GPU instance is, or the entire GPU for one that is gone.
+// placeOf returns the placement of a GPU instance, or the entire GPU if it is gone.
 func (d *device) placeOf(id int) (place gpu.Placement) {
 	_ = d.onInstance(id, func(handle nvml.GpuInstance) nvml.Return {
 		instance, ret := d.info(handle)

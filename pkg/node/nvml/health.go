@@ -22,16 +22,16 @@ var actions = map[uint64]health.Action{
 	uint64(nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT):       health.ActionSystemReboot,
 }
 
-// FieldAnswer is how the driver answers about one field of a GPU's health.
+// FieldAnswer is the driver's answer for one field of a GPU's health.
 type FieldAnswer struct {
-	// Field is what it is, such as "recovery action".
+	// Field is its name, such as "recovery action".
 	Field string
-	// Err is nil for a value that Health goes by, and ErrNotSupported if the board or driver does not know the field.
+	// Err is nil for a value that Health uses, and ErrNotSupported if the board or driver lacks the field.
 	Err error
 }
 
-// HealthFields are the fields of a GPU's health by which Health goes. Health takes one that the driver does not answer for no
-// fault, so that nothing else shows it.
+// HealthFields reports which fields of a GPU's health the driver answers. Health treats a field
+// without an answer as no fault, so nothing else shows it.
 func (l *Library) HealthFields(uuid string) ([]FieldAnswer, error) {
 	return ask(l, "read the health", uuid, func(d *device) ([]FieldAnswer, error) {
 		values, err := d.healthValues()
@@ -60,7 +60,7 @@ func judgeField(value nvml.FieldValue, name, uuid string) error {
 	return nil
 }
 
-// healthValues are the recovery action, and whether remaps of rows are pending or have failed.
+// healthValues reads the recovery action, and whether row remappings are pending or have failed.
 func (d *device) healthValues() ([]nvml.FieldValue, error) {
 	values := fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
 	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
@@ -69,10 +69,10 @@ func (d *device) healthValues() ([]nvml.FieldValue, error) {
 	return values, nil
 }
 
-// Health asks a GPU how it is, in one call, and one more on boards that may be in an NVLink fabric.
-// What the board or driver does not know is no fault:
-// drivers before R565 have no recovery action, and boards without ECC no rows that are remapped.
-// The error is ErrGPULost where the GPU is, and ErrSilent where it does not answer.
+// Health reads a GPU's health in one call, and a second one on boards that may be in an NVLink fabric.
+// What the board or driver does not support is no fault: drivers before R565 have no recovery action,
+// and boards without ECC no row remappings. It returns ErrGPULost or ErrSilent if the GPU is lost or
+// does not answer.
 func (l *Library) Health(uuid string) (health.Level, error) {
 	return ask(l, "read the health", uuid, func(d *device) (level health.Level, err error) {
 		values, err := d.healthValues()
@@ -95,7 +95,7 @@ func (l *Library) Health(uuid string) (health.Level, error) {
 	})
 }
 
-// fabricHealthSymbol is missing from drivers that know no health of a fabric.
+// fabricHealthSymbol is missing in drivers without fabric health.
 const fabricHealthSymbol = "nvmlDeviceGetGpuFabricInfoV"
 
 var fabricSummaries = map[uint8]health.FabricSummary{
@@ -104,8 +104,9 @@ var fabricSummaries = map[uint8]health.FabricSummary{
 	nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY: health.FabricLimited,
 }
 
-// fabricHealth is that of the links into NVSwitches. Only version 3 of the answer has a summary,
-// which counts when the fabric manager is done. Until then the GPU has the taint for that.
+// fabricHealth reads the health of the links into NVSwitches. Only version 3 of the answer has a
+// summary, which is valid when the fabric manager has finished. Until then the GPU has the taint for
+// that.
 func (d *device) fabricHealth() (health.FabricHealth, error) {
 	if d.fabricless.Load() {
 		return health.FabricHealth{}, nil
@@ -132,8 +133,8 @@ func (d *device) fabricHealth() (health.FabricHealth, error) {
 	return health.FabricHealth{Summary: fabricSummaries[info.HealthSummary], Reasons: fabricReasons(info.HealthMask)}, nil
 }
 
-// fabricFields are those of the mask of NVML_GPU_FABRIC_HEALTH_MASK_* in nvml.h that tell why a
-// fabric is not healthy, and what their values mean.
+// fabricFields are the fields of the mask NVML_GPU_FABRIC_HEALTH_MASK_* in nvml.h that say why a
+// fabric is unhealthy, with their values.
 var fabricFields = []struct {
 	shift, width uint32
 	words        map[uint32]string
@@ -171,7 +172,7 @@ func fabricReasons(mask uint32) string {
 	return strings.Join(reasons, ", ")
 }
 
-// fields are values to be read. One that the driver leaves as it is stays unsupported.
+// fields are values to read. One that the driver does not fill stays unsupported.
 func fields(ids ...uint32) (values []nvml.FieldValue) {
 	for _, id := range ids {
 		values = append(values, nvml.FieldValue{FieldId: id, NvmlReturn: uint32(nvml.ERROR_NOT_SUPPORTED)})
@@ -179,9 +180,9 @@ func fields(ids ...uint32) (values []nvml.FieldValue) {
 	return values
 }
 
-// number is the value of a field, if the GPU has it. That depends on its own return value only: nothing in nvml.h keeps a driver
-// from leaving the time of a field at 0 that it does not sample. An unsigned int fills the first half of the
-// union, whatever is in the second.
+// number returns the value of a field, if the GPU has it. That depends on its return value only:
+// nvml.h lets a driver leave the timestamp of an unsampled field at 0. An unsigned int fills the first
+// half of the union, whatever the second half contains.
 func number(value nvml.FieldValue) (uint64, bool) {
 	if nvml.Return(value.NvmlReturn) != nvml.SUCCESS {
 		return 0, false

@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// loaded are the files that this process has loaded, as they were then, by path.
+// loaded are the files that this process has loaded, by path.
 var loaded sync.Map
 
-// remember notes what the path leads to, before it is loaded.
+// remember notes the file of a path before it is loaded.
 func remember(path string) {
 	if file, err := os.Stat(path); err == nil {
 		loaded.LoadOrStore(path, file)
 	}
 }
 
-// CheckFile compares the file that was loaded with what is installed now. It is ErrReplaced
-// where that is another driver's, or none: only a new process can load another, and one that
-// keeps the old one has a library that does not fit the kernel's driver. It asks NVML nothing.
+// CheckFile compares the loaded library with the installed one. It returns ErrReplaced if it differs
+// or is gone: only a new process can load another, and the old library does not fit the new kernel
+// module. It makes no NVML call.
 func (l *Library) CheckFile() error {
 	if l.path == "" {
 		return nil // a stand-in
@@ -34,8 +34,8 @@ func (l *Library) CheckFile() error {
 	return nil
 }
 
-// checkReplaced looks whether the path still leads to the file that was loaded
-// first: a driver that is installed anew brings another.
+// checkReplaced checks whether the path still leads to the file that was loaded first: a new
+// installation of the driver replaces it.
 func checkReplaced(path string) error {
 	before, known := loaded.Load(path)
 	if !known || same(before, path) {
@@ -44,9 +44,9 @@ func checkReplaced(path string) error {
 	return fmt.Errorf("%w: %s is not the file that this process has loaded, as after the installation of another driver: restart the plugin to load the new one", ErrReplaced, path)
 }
 
-// same tells whether the path leads to the file that there was before. A driver container has
-// a file system of its own, whose numbers may be those of the one before it. A file that
-// vanishes just now is found missing next time.
+// same reports whether the path leads to the same file as before. A driver container has its own file
+// system, whose numbers may equal those of its predecessor. A file that vanishes during the check is
+// found missing the next time.
 func same(before any, path string) bool {
 	was, isFile := before.(os.FileInfo)
 	is, err := os.Stat(path)

@@ -1,7 +1,6 @@
-// Package nvml owns the boundary to NVIDIA's management library: it finds and
-// loads libnvidia-ml.so.1, reads what the layers above need as plain gpu
-// values, and turns return codes into typed errors. It is the only package
-// that calls go-nvml, and it never decides anything about claims or slices.
+// Package nvml is the boundary to NVIDIA's management library: it finds and loads libnvidia-ml.so.1,
+// reads what other packages need as plain gpu values, and turns return codes into typed errors. No
+// other package calls go-nvml. It never decides about claims or slices.
 package nvml
 
 import (
@@ -17,11 +16,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
-// soname is the name under which the driver installs NVML.
+// soname is the file name of the driver's NVML.
 const soname = "libnvidia-ml.so.1"
 
-// requiredSymbols must be in the library before go-nvml may call it: a symbol
-// that is missing at call time ends the process instead of returning an error.
+// requiredSymbols must be in the library before go-nvml may call it: a missing symbol ends the process
+// at call time instead of returning an error.
 var requiredSymbols = []string{
 	"nvmlInit_v2",
 	"nvmlShutdown",
@@ -85,20 +84,18 @@ var requiredSymbols = []string{
 	"nvmlEventSetWait_v2",
 }
 
-// Library is an NVML, which is initialised when it is needed. It is safe for concurrent use.
-// Handles are learned once: they are forgotten when an answer makes them doubtful, when NVML
-// rests, and with the process.
+// Library is NVML, initialized on demand. It is safe for concurrent use. Handles are read once and
+// kept until an answer makes them doubtful or NVML is closed.
 type Library struct {
 	sessions sessions
 	sysfs    fs.ReadLinkFS
 	path     string
-	// root is where the library is looked for.
+	// root is the directory of the library.
 	root string
 }
 
-// Open finds NVML below driverRoot, loads and initialises it. The error is
-// ErrLibrary or ErrDriverNotLoaded where waiting for the driver can help, and
-// ErrReplaced where only a new process can.
+// Open finds NVML below driverRoot, loads and initializes it. It returns ErrLibrary or
+// ErrDriverNotLoaded if waiting for the driver can help, and ErrReplaced if only a new process can.
 func Open(driverRoot string) (*Library, error) {
 	path, err := findLibrary(driverRoot)
 	if err != nil {
@@ -113,13 +110,13 @@ func Open(driverRoot string) (*Library, error) {
 	remember(path)
 	library, err := New(nvml.New(nvml.WithLibraryPath(path)), sysfsOf(driverRoot))
 	if err != nil {
-		return nil, fmt.Errorf("initialise NVML from %s: %w%s", path, err, remedy(err))
+		return nil, fmt.Errorf("initialize NVML from %s: %w%s", path, err, remedy(err))
 	}
 	library.path, library.root = path, driverRoot
 	return library, nil
 }
 
-// remedy says what to do about a kernel module that does not answer the library.
+// remedy says what to do about a kernel module that does not answer.
 func remedy(err error) string {
 	var failed *Error
 	switch {
@@ -131,8 +128,8 @@ func remedy(err error) string {
 	return ""
 }
 
-// sysfsOf is the driver root's own /sys where it has one, as the root of a driver container
-// does and a simulated one, else the machine's.
+// sysfsOf is the driver root's own /sys if it has one, as a driver container and a simulated driver
+// do, else the machine's.
 func sysfsOf(driverRoot string) fs.ReadLinkFS {
 	own := filepath.Join(driverRoot, "sys")
 	if _, err := os.Stat(filepath.Join(own, "bus/pci/devices")); err != nil {
@@ -142,21 +139,21 @@ func sysfsOf(driverRoot string) fs.ReadLinkFS {
 	return sysfs
 }
 
-// New initialises the given NVML, which may be an in-process stand-in. sysfs is the file system
-// of the machine's /sys, from which the PCIe root and the NUMA node of GPUs come.
+// New initializes an NVML, which may be an in-process stand-in. sysfs is the machine's /sys, which has
+// the PCIe root and NUMA node of GPUs.
 func New(api nvml.Interface, sysfs fs.ReadLinkFS) (*Library, error) {
 	l := &Library{sessions: sessions{api: api, listening: make(chan struct{}, 1)}, sysfs: sysfs}
 	return l, l.sessions.begin()
 }
 
-// Close releases NVML. Calls that come later are refused.
+// Close closes NVML. Later calls fail.
 func (l *Library) Close() error { return l.sessions.close() }
 
-// Path is the file that was loaded, empty for an in-process stand-in.
+// Path is the loaded file, empty for an in-process stand-in.
 func (l *Library) Path() string { return l.path }
 
-// Use calls do with NVML within a session, for nvcdi, which initialises NVML by itself. Closed
-// and Rest do not shut NVML down before do returns. Nothing but pkg/node/cdi may use it.
+// Use calls do with NVML within a session, for nvcdi, which initializes NVML itself. Closed and Rest
+// do not close NVML before do returns. Only pkg/node/cdi may use it.
 func (l *Library) Use(do func(nvml.Interface) error) error {
 	in, leave, err := l.sessions.enter()
 	if err != nil {
@@ -174,7 +171,7 @@ func findLibrary(driverRoot string) (string, error) {
 		ErrLibrary, soname, driverRoot)
 }
 
-// checkSymbols proves that the file is NVML without calling into it.
+// checkSymbols verifies that the file is NVML without calling it.
 func checkSymbols(path string) error {
 	library := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
 	if err := library.Open(); err != nil {

@@ -20,27 +20,24 @@ type sight struct {
 	instances []gpu.Instance
 	// listed are the handles of the instances by the ID of their profile.
 	listed map[int][]nvml.GpuInstance
-	// settled tells that no instance was seen while it was being made or unmade.
+	// settled: no instance was being created or destroyed during the look.
 	settled bool
 	links   links
 	fabric  gpu.FabricState
-	// turn counts the looks, which ask the questions of the second kind in turn.
+	// turn counts the looks; the questions of the second kind take turns.
 	turn int
 }
 
-// question asks whether something of a sight is still so.
+// question checks whether a part of a sight is unchanged.
 type question func() (same bool, err error)
 
-// Refresh looks again at GPUs, for what changes while the driver is loaded: the MIG mode, the
-// instances, and the NVLinks. Of a GPU that has not changed it asks two questions: one that
-// any change of MIG answers otherwise but the exchange of an instance for one of the same
-// size, and one of the rest, which it asks in turn. So it can be called every few seconds. An
-// exchange that this Library has made is seen at once: who knows only the new MIG device would
-// take the old one for somebody else's.
-//
-// A GPU that cannot be read is returned as it was, and reported in err. That is ErrGPULost
-// where one is lost, ErrSilent where one does not answer, and ErrGPUsChanged where there are
-// others than before: then Discover tells what there is.
+// Refresh reads what changes of GPUs while the driver is loaded: MIG mode, instances and NVLinks. For
+// an unchanged GPU it asks two questions. The answer to the first changes with every change of MIG but
+// the exchange of an instance for one of the same size. The second is one of the rest, in turn. So it
+// can be called every few seconds. Exchanges by this Library are seen at once; otherwise the caller
+// would mistake the old MIG device for a foreign one.
+// It returns a GPU that cannot be read unchanged, with an error: ErrGPULost if one is lost, ErrSilent
+// if one does not answer, and ErrGPUsChanged if the number of GPUs changed, which Discover reads.
 func (l *Library) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
 	in, leave, err := l.sessions.enter()
 	if err != nil {
@@ -67,10 +64,10 @@ func (l *Library) Refresh(gpus []gpu.GPU) ([]gpu.GPU, error) {
 	return in.group(refreshed), errors.Join(failures...)
 }
 
-// lookAt is what Refresh and Discover do.
+// lookAt names a look at a GPU, by Refresh or Discover.
 func lookAt(index int) string { return fmt.Sprintf("look at GPU %d", index) }
 
-// discover reads everything that can be made of a GPU, and what is made of it.
+// discover reads what a GPU can be partitioned into, and its instances.
 func (d *device) discover(g *gpu.GPU) error {
 	d.looking.Lock()
 	defer d.looking.Unlock()
@@ -85,7 +82,7 @@ func (d *device) discover(g *gpu.GPU) error {
 	return d.see(g)
 }
 
-// look sees what has changed of a GPU. A brief one asks only the first question.
+// look updates a GPU. A brief look asks only the first question.
 func (d *device) look(g *gpu.GPU, brief bool) error {
 	d.looking.Lock()
 	defer d.looking.Unlock()
@@ -110,13 +107,13 @@ func (d *device) look(g *gpu.GPU, brief bool) error {
 	return d.see(g)
 }
 
-// show tells a GPU what was seen of it.
+// show copies a sight into a GPU.
 func (s *sight) show(g *gpu.GPU) {
 	g.MIG, g.Fabric = s.mode, s.fabric
 	g.Instances = slices.Clone(s.instances)
 }
 
-// unchanged asks whether the sight is as it was.
+// unchanged reports whether the sight is still valid.
 func (d *device) unchanged(brief bool) (bool, error) {
 	if d.sight == nil || !d.sight.settled {
 		return false, nil
@@ -135,11 +132,11 @@ func (d *device) unchanged(brief bool) (bool, error) {
 	return questions[d.sight.turn%len(questions)]()
 }
 
-// stays asks the first question, which finds a lost GPU, too.
+// stays asks the first question, which also finds a lost GPU.
 func (d *device) stays() (bool, error) {
 	switch d.sight.mode {
 	case gpu.MIGUnsupported:
-		// Unlike what NVML remembers of a GPU, this is asked of the GPU.
+		// The driver asks the GPU for this, instead of answering from memory.
 		if _, ret := d.GetMemoryInfo(); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
 			return false, check(ret, "look whether there is an answer", d.uuid)
 		}
@@ -148,6 +145,7 @@ func (d *device) stays() (bool, error) {
 		mode, err := d.migMode()
 		return mode == d.sight.mode, err
 	}
+	// First, so that the next look sees what is created meanwhile.
 	room, ret := d.room()
 	if ret == nvml.ERROR_NOT_SUPPORTED {
 		return false, nil
@@ -155,8 +153,8 @@ func (d *device) stays() (bool, error) {
 	return room == d.sight.room, check(ret, "count the room for GPU instances", d.uuid)
 }
 
-// room is how many more instances of the smallest profile fit, of which nothing can be made or
-// unmade without that it changes.
+// room is how many more instances of the smallest profile fit. It changes with every instance that is
+// created or destroyed.
 func (d *device) room() (int, nvml.Return) {
 	profiles, err := d.listProfiles()
 	if err != nil || len(profiles) == 0 {
@@ -209,7 +207,7 @@ func (d *device) fabricStays() (bool, error) {
 	return state == d.sight.fabric, err
 }
 
-// see reads the GPU, whose mode of MIG was just read, and remembers what it saw.
+// see reads the GPU, whose MIG mode was just read, and stores the sight.
 func (d *device) see(g *gpu.GPU) error {
 	before := d.sight
 	d.sight = nil
@@ -244,7 +242,7 @@ func (d *device) see(g *gpu.GPU) error {
 	return nil
 }
 
-// complete tells whether each instance has as many devices as fit.
+// complete reports whether each instance has as many devices as fit.
 func (d *device) complete(instances []gpu.Instance) bool {
 	return !slices.ContainsFunc(instances, func(instance gpu.Instance) bool {
 		return slicesIn(instance.Devices) != d.slicesOf(instance.ProfileID)
@@ -254,8 +252,8 @@ func (d *device) complete(instances []gpu.Instance) bool {
 // ErrGPUsChanged means that there are more GPUs, or fewer, than were discovered.
 var ErrGPUsChanged = errors.New("the GPUs have changed")
 
-// countsNext tells whether the next look is one of every second that count the GPUs, in place
-// of the second question to one of them.
+// countsNext reports whether the next look counts the GPUs, as every second one does, instead of
+// asking one of them the second question.
 func (s *session) countsNext() bool { return s.census.looks%2 == 0 }
 
 // recount counts the GPUs at every second look.

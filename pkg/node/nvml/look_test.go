@@ -193,7 +193,7 @@ func TestLooksTellOfGPUsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// NVML can be shut down while nobody calls it, and what was learned before is not used after.
+// NVML can be shut down while no call runs, and what was learned before is not used after.
 func TestNVMLRestsUntilTheNextCall(t *testing.T) {
 	w := watch(t, "p5.48xlarge", partitioned(t))
 	meter := w.library.Meter(w.machine.Instances(0)[0].ComputeInstances[0].UUID)
@@ -205,7 +205,7 @@ func TestNVMLRestsUntilTheNextCall(t *testing.T) {
 		t.Errorf("resting: %t, NVML answers %v", resting, ret)
 	}
 	if calls := w.look(); calls["nvmlInit_v2"] != 1 || calls["nvmlDeviceGetHandleByUUID"] != len(w.gpus) {
-		t.Errorf("got the calls %v, want NVML initialised and all handles learned anew", calls)
+		t.Errorf("got the calls %v, want NVML initialized and all handles learned anew", calls)
 	}
 	checkInstances(t, w.gpus[0], w.machine)
 	if _, err := meter.Read(); err != nil {

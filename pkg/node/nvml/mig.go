@@ -10,9 +10,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// profileSuffixes are what tells profiles of one size apart, by NVML's
-// constant: media engines more or less, or graphics (nvmlGpuInstanceProfile in
-// nvml.h). 1_SLICE_REV2, with double memory, has another size.
+// profileSuffixes distinguish profiles of one size, by NVML's constant: more or fewer media engines,
+// or graphics (nvmlGpuInstanceProfile in nvml.h). 1_SLICE_REV2, with double memory, has another size.
 var profileSuffixes = map[int]string{
 	nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1:   "+me",
 	nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:   "+me",
@@ -26,8 +25,8 @@ var profileSuffixes = map[int]string{
 	nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
 }
 
-// readBoard reads what can be made of a GPU. A board that cannot be partitioned has none of it.
-// Old drivers (R535) list no profiles while MIG is disabled.
+// readBoard reads what a GPU can be partitioned into; nothing if it does not support MIG. Old drivers
+// (R535) list no profiles while MIG is disabled.
 func (d *device) readBoard(g *gpu.GPU) error {
 	if g.MIG == gpu.MIGUnsupported {
 		return nil
@@ -40,7 +39,7 @@ func (d *device) readBoard(g *gpu.GPU) error {
 	return err
 }
 
-// readProfiles lists the GPU instance profiles that have a place, in NVML's order.
+// readProfiles lists the GPU instance profiles with a placement, in NVML's order.
 func (d *device) readProfiles(total uint64) ([]gpu.Profile, error) {
 	listed, err := d.listProfiles()
 	if err != nil {
@@ -56,7 +55,7 @@ func (d *device) readProfiles(total uint64) ([]gpu.Profile, error) {
 			return nil, check(ret, fmt.Sprintf("read the placements of MIG profile %d", p.info.Id), d.uuid)
 		}
 		if !sensible(placements) {
-			return nil, fmt.Errorf("read the placements of MIG profile %d of %s: NVML says that they are %d, of which the first are %v",
+			return nil, fmt.Errorf("read the placements of MIG profile %d of %s: NVML returned %d, the first being %v",
 				p.info.Id, d.uuid, len(placements), placements[:min(len(placements), maxInstances)])
 		}
 		profiles = append(profiles, profileOf(p.number, p.info, placements, total))
@@ -64,7 +63,7 @@ func (d *device) readProfiles(total uint64) ([]gpu.Profile, error) {
 	return profiles, nil
 }
 
-// sensible tells whether a board can have such placements.
+// sensible reports whether a board can have such placements.
 func sensible(placements []nvml.GpuInstancePlacement) bool {
 	return len(placements) <= maxInstances && !slices.ContainsFunc(placements, func(p nvml.GpuInstancePlacement) bool {
 		return p.Size == 0 || uint64(p.Start)+uint64(p.Size) > maxInstances
@@ -96,9 +95,8 @@ func profileOf(number int, info nvml.GpuInstanceProfileInfo, placements []nvml.G
 	return p
 }
 
-// profileName is how NVIDIA's tools name a profile: its part of the board's
-// memory in eighths, rounded up, of the board's whole GiB (go-nvlib's
-// getMigMemorySizeGB, which a test holds it against).
+// profileName is NVIDIA's name of a profile: its part of the board's memory in eighths, rounded up, of
+// the board's whole GiB (go-nvlib's getMigMemorySizeGB; a test compares both).
 func profileName(computeSlices int, memory, total uint64) string {
 	const gib = 1 << 30
 	gb := 0.0
@@ -109,7 +107,7 @@ func profileName(computeSlices int, memory, total uint64) string {
 	return fmt.Sprintf("%dg.%dgb", computeSlices, int(gb))
 }
 
-// migMode is the mode in force.
+// migMode is the current mode.
 func (d *device) migMode() (gpu.MIGMode, error) {
 	current, _, ret := d.GetMigMode()
 	mode := gpu.MIGDisabled

@@ -11,11 +11,11 @@ import (
 // links are the NVLinks of a GPU.
 type links struct {
 	link gpu.Link
-	// states are those that were asked for, by number; none on a board without NVLink.
+	// states are those that were read, by number; empty on a board without NVLink.
 	states []nvml.EnableState
 }
 
-// group groups GPUs by the NVLinks that were last seen.
+// group groups GPUs by their NVLinks.
 func (s *session) group(gpus []gpu.GPU) []gpu.GPU {
 	reached := map[string]gpu.Link{}
 	for _, g := range gpus {
@@ -29,9 +29,8 @@ func (s *session) group(gpus []gpu.GPU) []gpu.GPU {
 	return gpu.GroupByNVLink(gpus, reached)
 }
 
-// readLinks stops at the first link into a switch: all of a GPU's links then
-// end in the same fabric. A link that cannot be read counts as none: only a GPU
-// that is lost is no GPU.
+// readLinks stops at the first link into a switch: all links of a GPU then end in the same fabric. A
+// link that cannot be read counts as absent, unless the GPU is lost.
 func (d *device) readLinks() (links, error) {
 	var all links
 	for number := range nvml.NVLINK_MAX_LINKS {
@@ -54,7 +53,7 @@ func (d *device) readLinks() (links, error) {
 	return all, nil
 }
 
-// linkState is the state of a link; it is not there past the board's last one.
+// linkState is the state of a link; there is false beyond the board's last one.
 func (d *device) linkState(number int) (state nvml.EnableState, there bool, err error) {
 	state, ret := d.GetNvLinkState(number)
 	switch ret {
@@ -68,9 +67,8 @@ func (d *device) linkState(number int) (state nvml.EnableState, there bool, err 
 	return nvml.FEATURE_DISABLED, true, nil
 }
 
-// peerAt is the UUID of the GPU at the other end of a link, or nothing when
-// that GPU is not visible here, as in a virtual machine that has only some, or
-// does not answer: that is its own fault and no reason to withdraw this one.
+// peerAt is the UUID of the GPU at the other end of a link. It is empty if that GPU is not visible, as
+// in a virtual machine with only some, or does not answer, which is no reason to withdraw this one.
 func (d *device) peerAt(number int) []string {
 	remote, ret := d.GetNvLinkRemotePciInfo(number)
 	if ret != nvml.SUCCESS {
@@ -87,10 +85,10 @@ func (d *device) peerAt(number int) []string {
 	return []string{uuid}
 }
 
-// fabricSymbol is missing from drivers that know no fabric.
+// fabricSymbol is missing in drivers without fabric state.
 const fabricSymbol = "nvmlDeviceGetGpuFabricInfo"
 
-// readFabric is the GPU's state in the NVLink fabric, which the fabric manager brings it into.
+// readFabric is the GPU's state in the NVLink fabric, which the fabric manager sets.
 func (d *device) readFabric() (gpu.FabricState, error) {
 	if d.session.api.Extensions().LookupSymbol(fabricSymbol) != nil {
 		return gpu.FabricReady, nil

@@ -14,8 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// MIGEnabled tells whether MIG is in force on a GPU now. It is not on a board
-// without MIG.
+// MIGEnabled reports whether MIG is enabled on a GPU now; false on a board without MIG.
 func (l *Library) MIGEnabled(uuid string) (enabled bool, err error) {
 	err = l.on(uuid, func(d *device) error {
 		mode, err := d.migMode()
@@ -25,10 +24,9 @@ func (l *Library) MIGEnabled(uuid string) (enabled bool, err error) {
 	return enabled, err
 }
 
-// SetMIG switches the MIG mode of a board where that takes effect at once. On
-// others it is ErrResetRequired, and nothing is changed: a mode that is pending
-// would come with a later reset that nobody expects it from. It is ErrInUse
-// while instances exist or a process has the GPU open.
+// SetMIG switches the MIG mode of a board that needs no reset for it. On others it returns
+// ErrResetRequired and changes nothing: a pending mode would surprise whoever resets the GPU later. It
+// returns ErrInUse while instances exist or a process has the GPU open.
 func (l *Library) SetMIG(uuid string, enabled bool) error {
 	call, mode := "disable MIG", nvml.DEVICE_MIG_DISABLE
 	if enabled {
@@ -59,9 +57,8 @@ func (l *Library) SetMIG(uuid string, enabled bool) error {
 	})
 }
 
-// switchable tells whether the MIG mode changes without a reset of the GPU.
-// Drivers that do not know the question are asked for the architecture:
-// Hopper was the first.
+// switchable reports whether the MIG mode changes without a reset. For drivers that cannot say, it
+// goes by the architecture: Hopper was the first.
 func (d *device) switchable() (bool, error) {
 	d.mu.Lock()
 	known := d.resetless
@@ -86,8 +83,8 @@ func (d *device) switchable() (bool, error) {
 	return resetless, nil
 }
 
-// Instances are all GPU instances of a GPU, whoever made them; none where MIG
-// is not enabled. The error is ErrSilent where the GPU does not answer.
+// Instances lists all GPU instances, including foreign ones; none if MIG is disabled. It returns
+// ErrSilent if the GPU does not answer.
 func (l *Library) Instances(uuid string) ([]gpu.Instance, error) {
 	return ask(l, "list the GPU instances", uuid, func(d *device) ([]gpu.Instance, error) {
 		instances, _, err := d.readInstances()
@@ -95,8 +92,8 @@ func (l *Library) Instances(uuid string) ([]gpu.Instance, error) {
 	})
 }
 
-// HasInstances tells whether there is any GPU instance on a GPU, whoever made it. It is
-// ErrNotSupported where MIG is not enabled.
+// HasInstances reports whether a GPU has any GPU instance, including foreign ones. It returns
+// ErrNotSupported if MIG is disabled.
 func (l *Library) HasInstances(uuid string) (some bool, err error) {
 	err = l.on(uuid, func(d *device) error {
 		profiles, err := d.listProfiles()
@@ -106,7 +103,7 @@ func (l *Library) HasInstances(uuid string) (some bool, err error) {
 		if len(profiles) == 0 {
 			return &Error{Call: "list the MIG profiles", Device: uuid, Return: nvml.ERROR_NOT_SUPPORTED}
 		}
-		// Next to one that takes all slices there is room for no other.
+		// Beside any instance there is no room for one with all slices.
 		largest := slices.MaxFunc(profiles, func(a, b listedProfile) int { return int(a.info.SliceCount) - int(b.info.SliceCount) })
 		room, ret := d.GetGpuInstanceRemainingCapacity(&largest.info)
 		some = room == 0
@@ -115,7 +112,7 @@ func (l *Library) HasInstances(uuid string) (some bool, err error) {
 	return some, err
 }
 
-// readInstances reads all instances of a GPU, and their handles by the ID of the profile.
+// readInstances reads all instances of a GPU, with their handles by profile ID.
 func (d *device) readInstances() ([]gpu.Instance, map[int][]nvml.GpuInstance, error) {
 	profiles, err := d.listProfiles()
 	if err != nil {
@@ -140,8 +137,7 @@ func (d *device) readInstances() ([]gpu.Instance, map[int][]nvml.GpuInstance, er
 	return instances, handles, nil
 }
 
-// InstanceAt finds the GPU instance of a profile that begins at a memory slice,
-// nil where there is none.
+// InstanceAt finds the GPU instance of a profile that begins at a memory slice, or nil.
 func (l *Library) InstanceAt(uuid string, profileID, start int) (found *gpu.Instance, err error) {
 	err = l.on(uuid, func(d *device) error {
 		for range listAttempts {
@@ -172,13 +168,11 @@ func (l *Library) InstanceAt(uuid string, profileID, start int) (found *gpu.Inst
 	return found, nil
 }
 
-// listAttempts bounds how often a list is read again in which an instance was
-// destroyed since.
+// listAttempts bounds how often a list is read again because an instance in it was destroyed.
 const listAttempts = 3
 
-// instancesOf reads the GPU instances of one profile, without their devices. To
-// overlook one that is there would be to forget it, so answers that contradict
-// each other are errors.
+// instancesOf reads the GPU instances of one profile, without their devices. It must not overlook an
+// instance, so contradictory answers are errors.
 func (d *device) instancesOf(profileID int) ([]nvml.GpuInstance, []gpu.Instance, error) {
 	if d.disabled.Load() { // when it was last asked
 		if mode, err := d.migMode(); err != nil || mode != gpu.MIGEnabled {
@@ -218,7 +212,7 @@ func (d *device) infos(handles []nvml.GpuInstance) ([]gpu.Instance, nvml.Return)
 	return instances, nvml.SUCCESS
 }
 
-// confirmDisabled makes sure that there can be no instances.
+// confirmDisabled verifies that there can be no instances.
 func (d *device) confirmDisabled() error {
 	mode, err := d.migMode()
 	if err == nil && mode == gpu.MIGEnabled {
@@ -227,12 +221,12 @@ func (d *device) confirmDisabled() error {
 	return err
 }
 
-// maxComputeInstances is how many compute instances a GPU instance has room for, whose IDs
-// count from 0: NVIDIA's kernel driver keeps that many capability devices for each.
+// maxComputeInstances is how many compute instances fit into a GPU instance, with IDs from 0: NVIDIA's
+// kernel driver has that many capability devices for each.
 const maxComputeInstances = 8
 
-// devicesIn reads the MIG devices in a GPU instance, one a compute instance. Where those that
-// are known fill it, they are asked whether they are still there, and nothing else.
+// devicesIn reads the MIG devices in a GPU instance, one per compute instance. If the known ones fill
+// it, it only confirms them.
 func (d *device) devicesIn(handle nvml.GpuInstance, instance gpu.Instance) ([]gpu.MIGDevice, error) {
 	slices, known := d.slicesOf(instance.ProfileID), []gpu.MIGDevice(nil)
 	for _, mig := range d.knownIn(instance.ID) {
@@ -271,7 +265,7 @@ func slicesIn(devices []gpu.MIGDevice) (sum int) {
 	return sum
 }
 
-// readMIG reads a MIG device by its IDs. It is ErrNotFound where there is none.
+// readMIG reads a MIG device by its IDs. It returns ErrNotFound if there is none.
 func (d *device) readMIG(instance nvml.GpuInstance, instanceID, computeID int) (migHandles, error) {
 	mig := migHandles{instanceID: instanceID, instance: instance, told: gpu.MIGDevice{ComputeID: computeID}}
 	var ret nvml.Return
@@ -290,7 +284,7 @@ func (d *device) readMIG(instance nvml.GpuInstance, instanceID, computeID int) (
 	return mig, check(ret, fmt.Sprintf("read the MIG device of compute instance %d", computeID), d.instanceName(instanceID))
 }
 
-// read reads what a compute instance is a MIG device as.
+// read reads the MIG device of a compute instance.
 func (m *migHandles) read() nvml.Return {
 	info, ret := m.compute.GetInfo()
 	if ret == nvml.SUCCESS {
@@ -300,7 +294,7 @@ func (m *migHandles) read() nvml.Return {
 	return ret
 }
 
-// computeSlices are none where NVML does not tell.
+// computeSlices is 0 if NVML does not report them.
 func computeSlices(mig nvml.Device) (int, nvml.Return) {
 	attributes, ret := mig.GetAttributes()
 	if ret == nvml.ERROR_NOT_SUPPORTED {
@@ -309,9 +303,8 @@ func computeSlices(mig nvml.Device) (int, nvml.Return) {
 	return int(attributes.ComputeInstanceSliceCount), ret
 }
 
-// DeviceAt is the UUID of the MIG device that is a compute instance, empty where
-// there is none. Unlike a list, which is read while others change it, it overlooks
-// nothing.
+// DeviceAt is the UUID of the MIG device of a compute instance, empty if there is none. Unlike a list
+// that others change meanwhile, it overlooks nothing.
 func (l *Library) DeviceAt(uuid string, instance, compute int) (mig string, err error) {
 	err = l.on(uuid, func(d *device) error {
 		for _, known := range d.knownIn(instance) {
@@ -340,10 +333,9 @@ func (l *Library) DeviceAt(uuid string, instance, compute int) (mig string, err 
 	return mig, nil
 }
 
-// CreateInstance makes a GPU instance of a profile at a placement of memory
-// slices and returns its ID. It is ErrInsufficientResources where another
-// instance is in the way. After any other error the instance may exist all the
-// same.
+// CreateInstance creates a GPU instance of a profile at a placement of memory slices and returns its
+// ID. It returns ErrInsufficientResources if another instance is in the way. After any other error the
+// instance may exist.
 func (l *Library) CreateInstance(uuid string, profileID, start, size int) (instance int, err error) {
 	err = l.on(uuid, func(d *device) error {
 		created, ret := d.CreateGpuInstanceWithPlacement(
@@ -363,8 +355,8 @@ func (l *Library) CreateInstance(uuid string, profileID, start, size int) (insta
 	return instance, err
 }
 
-// CreateComputeInstance makes the compute instance that takes all of a GPU
-// instance, which is a MIG device. After an error it may exist all the same.
+// CreateComputeInstance creates the compute instance that fills a GPU instance, which is a MIG device.
+// After an error it may exist.
 func (l *Library) CreateComputeInstance(uuid string, instance int) (made gpu.MIGDevice, err error) {
 	err = l.on(uuid, func(d *device) error {
 		handle, known := d.handleOf(instance)
@@ -415,8 +407,8 @@ func (d *device) fillerOf(handle nvml.GpuInstance, id int) (nvml.ComputeInstance
 	return filler, err
 }
 
-// largestCompute is the profile of a compute instance with all slices. The
-// first of those with equally many is the plain one.
+// largestCompute is the profile of a compute instance with all slices; of several, the first is the
+// plain one.
 func largestCompute(handle nvml.GpuInstance, name string) (nvml.ComputeInstanceProfileInfo, error) {
 	var largest nvml.ComputeInstanceProfileInfo
 	for number := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
@@ -437,8 +429,8 @@ func largestCompute(handle nvml.GpuInstance, name string) (nvml.ComputeInstanceP
 	return largest, nil
 }
 
-// DestroyComputeInstance ends a MIG device, which DeviceAt or a list has just told of. One that
-// is gone already is no error; one that a process uses is ErrInUse.
+// DestroyComputeInstance destroys a MIG device that DeviceAt or a list has just returned. It returns
+// nil if the device is gone, and ErrInUse if a process uses it.
 func (l *Library) DestroyComputeInstance(uuid string, instance, compute int) error {
 	return ignoreGone(l.on(uuid, func(d *device) error {
 		ret := nvml.ERROR_NOT_FOUND
@@ -462,9 +454,8 @@ func (l *Library) DestroyComputeInstance(uuid string, instance, compute int) err
 	}))
 }
 
-// DestroyInstance ends a GPU instance, and makes sure that it is gone: one that is forgotten
-// would never be found again. One that is gone already is no error; one with compute instances
-// is ErrInUse.
+// DestroyInstance destroys a GPU instance and verifies that it is gone: a forgotten one would never be
+// found again. It returns nil if the instance is gone, and ErrInUse if it has compute instances.
 func (l *Library) DestroyInstance(uuid string, instance int) error {
 	return ignoreGone(l.on(uuid, func(d *device) error {
 		ret := d.onInstance(instance, func(handle nvml.GpuInstance) nvml.Return { return handle.Destroy() })
@@ -479,8 +470,8 @@ func (l *Library) DestroyInstance(uuid string, instance int) error {
 	}))
 }
 
-// ignoreGone forgives that what should go is not there, or that MIG, without
-// which nothing can be there, is not enabled.
+// ignoreGone ignores errors that mean that the object is gone, or that MIG is disabled and there can
+// be none.
 func ignoreGone(err error) error {
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotSupported) {
 		return nil

@@ -1,7 +1,7 @@
 package nvml
 
-// Processes are the IDs of those that compute on a GPU or one of its partitions, by the
-// process IDs of the host. Clients of NVML are none of them.
+// Processes lists the processes that compute on a GPU or one of its partitions, by the host's process
+// IDs, without clients of NVML.
 func (l *Library) Processes(uuid string) (ids []uint32, err error) {
 	err = l.on(uuid, func(d *device) error {
 		running, ret := d.GetComputeRunningProcesses()

@@ -8,18 +8,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// ErrRetraining means that a GPU is not linked yet as it was before MIG was enabled on it.
+// ErrRetraining means that a GPU's NVLinks are not back yet after MIG was disabled.
 var ErrRetraining = errors.New("see that the fabric manager runs on this node (systemctl status nvidia-fabricmanager); kubelet tries again")
 
-// retrainLimit is how long links may take to come back. The kernel driver repeats its probe of the
-// fabric every 5 s (GPU_FABRIC_PROBE_DEFAULT_DELAY in gpu_fabric_probe.h of
-// NVIDIA/open-gpu-kernel-modules); what is away for longer is not coming back by itself.
+// retrainLimit is how long links may take to come back. The kernel driver repeats its fabric probe
+// every 5 s (GPU_FABRIC_PROBE_DEFAULT_DELAY in gpu_fabric_probe.h of NVIDIA/open-gpu-kernel-modules).
 const retrainLimit = 30 * time.Second
 
-// Linked is ErrRetraining after SetMIG has disabled MIG, until the GPU's NVLinks and its state
-// in the fabric are back: the kernel driver returns before, and CUDA does not start on the GPU until then. Links
-// that stay away for 30 s count as broken; a fabric that does not come back is never passed over. Of a GPU
-// on which MIG was not disabled here nothing is asked.
+// Linked returns ErrRetraining after SetMIG has disabled MIG, until the GPU's NVLinks and fabric state
+// are back: the kernel driver returns earlier, and CUDA does not start until then. Links that are down
+// for 30 s count as broken; the fabric state is always required. It makes no call for a GPU on which
+// this process did not disable MIG.
 func (l *Library) Linked(uuid string) error {
 	return l.on(uuid, func(d *device) error {
 		since := d.disabledAt.Load()
@@ -45,14 +44,14 @@ func (l *Library) Linked(uuid string) error {
 	})
 }
 
-// retraining reports whether links that are down may be so because MIG was disabled a short time ago.
+// retraining reports whether links may be down because MIG was disabled a short time ago.
 func (d *device) retraining() bool {
 	since := d.disabledAt.Load()
 	return since != nil && time.Since(*since) < retrainLimit
 }
 
-// keepLinks has a GPU keep its group while MIG is enabled, and while its links are trained after that: they
-// come back, and each change of the group would be two updates of the node's slices.
+// keepLinks keeps a GPU's group while MIG is enabled and while its links retrain: they come back, and
+// each change of the group would update the node's slices twice.
 func (d *device) keepLinks(now, before *sight) {
 	if len(now.links.states) == 0 {
 		return

@@ -11,30 +11,30 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// session is what was learned between an initialisation of NVML and its shutdown, after which
-// no handle means anything.
+// session is the state between an initialization of NVML and its shutdown, after which no handle is
+// valid.
 type session struct {
 	api nvml.Interface
 
-	// release is that of the driver, such as 580; 0 until it was read.
+	// release is the driver's, such as 580; 0 until read.
 	release atomic.Int64
 
 	mu   sync.Mutex
 	gpus map[string]*device // by UUID
-	// census is of all sessions.
+	// census is common to all sessions.
 	census *census
-	// outdated tells that a GPU was lost, or none could be read: NVML finds one that is back, or another in its
-	// place, when it is initialised anew.
+	// outdated: a GPU was lost, or none could be read. NVML finds a GPU that is back, or its replacement,
+	// only when it is initialized again.
 	outdated bool
-	// events is the set that GPUs report to, and heard are those that do. They belong to who is
-	// listening.
+	// events is the set that GPUs report to, and heard are those GPUs. Both belong to the listening
+	// goroutine.
 	events nvml.EventSet
 	heard  map[*device]bool
 	// fillers are the profiles of compute instances that take all of a GPU instance.
 	fillers map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo
 }
 
-// census is what is counted. Unlike handles, it outlives a session.
+// census counts GPUs and looks. Unlike handles, it outlives a session.
 type census struct {
 	mu sync.Mutex
 	// gpus is how many GPUs there were at the last discovery, 0 before the first.
@@ -57,7 +57,7 @@ func (s *session) filler(of nvml.GpuInstanceProfileInfo) (filler nvml.ComputeIns
 	return filler, known
 }
 
-// keepFiller remembers one of a profile that is known.
+// keepFiller remembers the filling profile of a known profile.
 func (s *session) keepFiller(of nvml.GpuInstanceProfileInfo, filler nvml.ComputeInstanceProfileInfo) {
 	if of.SliceCount == 0 {
 		return
@@ -67,24 +67,24 @@ func (s *session) keepFiller(of nvml.GpuInstanceProfileInfo, filler nvml.Compute
 	s.fillers[of] = filler
 }
 
-// sessions are those of a Library, one at a time. A call begins one where there is none.
+// sessions are those of a Library, one at a time. A call begins one if there is none.
 type sessions struct {
 	api nvml.Interface
-	// use is held for reading by calls, and for writing while a session begins or ends. Some calls
-	// lock it twice, so nobody waits to lock it for writing while there is a session.
+	// use is read-locked by calls, and write-locked while a session begins or ends. Some calls lock it
+	// twice, so no goroutine may wait for the write lock while there is a session.
 	use sync.RWMutex
-	// beginning is held by the one who begins a session.
+	// beginning serializes the start of sessions.
 	beginning sync.Mutex
 	current   atomic.Pointer[session]
 	closed    atomic.Bool
 	census    census
 	waits     waits
-	// listening has room for one, who waits for events or ends a session.
+	// listening has room for one goroutine that waits for events or ends a session.
 	listening chan struct{}
 }
 
-// stopListening keeps others from waiting for events until the returned function is called.
-// It gives up on a wait that does not end.
+// stopListening keeps others from waiting for events until allow is called. It gives up on a wait that
+// does not end.
 func (s *sessions) stopListening() (allow func(), stopped bool) {
 	select {
 	case s.listening <- struct{}{}:
@@ -119,14 +119,14 @@ func (s *sessions) begin() error {
 	if s.closed.Load() {
 		return &Error{Call: "use NVML after it was closed", Return: nvml.ERROR_UNINITIALIZED}
 	}
-	if err := check(s.api.Init(), "initialise", ""); err != nil {
+	if err := check(s.api.Init(), "initialize", ""); err != nil {
 		return err
 	}
 	s.current.Store(newSession(s.api, &s.census))
 	return nil
 }
 
-// end ends the session, unless a call is under way.
+// end ends the session unless a call is running.
 func (s *sessions) end() (ended bool, err error) {
 	if s.current.Load() == nil {
 		return true, nil
@@ -145,10 +145,10 @@ func (s *sessions) end() (ended bool, err error) {
 	return true, check(s.api.Shutdown(), "shut down", "")
 }
 
-// closeWait is how long Closed waits for calls that are under way.
+// closeWait is how long Closed waits for running calls.
 const closeWait = 5 * time.Second
 
-// during does something while there is no session. Calls wait for its end.
+// during calls do while there is no session. Other calls wait for its end.
 func (s *sessions) during(do func() error) error {
 	allow, stopped := s.stopListening()
 	defer allow()
@@ -165,7 +165,7 @@ func (s *sessions) during(do func() error) error {
 	return do()
 }
 
-// lockSoon locks use for writing. Unlike Lock it does not stop new calls while one does not end.
+// lockSoon write-locks use. Unlike Lock it does not block new calls while one does not end.
 func (s *sessions) lockSoon() bool {
 	for deadline := time.Now().Add(closeWait); !s.use.TryLock(); time.Sleep(eventWait / 10) {
 		if time.Now().After(deadline) {
@@ -175,7 +175,7 @@ func (s *sessions) lockSoon() bool {
 	return true
 }
 
-// within makes a call if the session goes on.
+// within makes a call if the session is still alive.
 func (s *sessions) within(in *session, call func() error) error {
 	s.use.RLock()
 	defer s.use.RUnlock()
@@ -185,7 +185,7 @@ func (s *sessions) within(in *session, call func() error) error {
 	return call()
 }
 
-// renew ends a session that does not show all GPUs. One that is in use goes on.
+// renew ends a session that does not show all GPUs, unless it is in use.
 func (s *sessions) renew() error {
 	in := s.current.Load()
 	if in == nil || !in.isOutdated() {
@@ -195,7 +195,7 @@ func (s *sessions) renew() error {
 	return err
 }
 
-// close ends the last session, whether or not a GPU owes an answer to a call.
+// close ends the last session, even if a call has not returned.
 func (s *sessions) close() error {
 	twice := s.closed.Swap(true)
 	allow, stopped := s.stopListening()
@@ -226,15 +226,15 @@ func (s *session) outdate() {
 	s.outdated = true
 }
 
-// counted remembers how many GPUs a discovery has counted.
+// counted stores the number of GPUs of a discovery.
 func (s *session) counted(count int) {
 	s.census.mu.Lock()
 	defer s.census.mu.Unlock()
 	s.census.gpus = count
 }
 
-// device returns what is known of a GPU, whose handle NVML is asked for once: to find a UUID
-// it may look at all GPUs and MIG devices, and take seconds.
+// device returns a GPU. It reads the handle once: NVML may look at all GPUs and MIG devices for a
+// UUID, which takes seconds.
 func (s *session) device(uuid string) (*device, error) {
 	if known := s.known(uuid); known != nil {
 		return known, nil
@@ -246,14 +246,14 @@ func (s *session) device(uuid string) (*device, error) {
 	return s.keep(uuid, handle), nil
 }
 
-// known is what is known of a GPU, nil for nothing.
+// known returns a known GPU, or nil.
 func (s *session) known(uuid string) *device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.gpus[uuid]
 }
 
-// migHandle is that of a MIG device of any GPU, if it is known.
+// migHandle returns the handle of a MIG device of any GPU, if known.
 func (s *session) migHandle(uuid string) (nvml.Device, bool) {
 	s.mu.Lock()
 	gpus := slices.Collect(maps.Values(s.gpus))
@@ -266,8 +266,7 @@ func (s *session) migHandle(uuid string) (nvml.Device, bool) {
 	return nil, false
 }
 
-// keep remembers the handle of a GPU. What is known of the GPU stays as long as that is the
-// same.
+// keep stores the handle of a GPU. The GPU's state is kept if the handle is the same.
 func (s *session) keep(uuid string, handle nvml.Device) *device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,8 +278,7 @@ func (s *session) keep(uuid string, handle nvml.Device) *device {
 	return kept
 }
 
-// judge forgets what is known of a GPU, if anything is, when an answer tells that it may not be
-// the same any more, and returns the answer.
+// judge drops the state of a GPU if the error means that it may have changed, and returns the error.
 func (s *session) judge(d *device, err error) error {
 	answer := new(Error)
 	if !errors.As(err, &answer) {
@@ -300,7 +298,7 @@ func (s *session) judge(d *device, err error) error {
 	return err
 }
 
-// on makes calls of one GPU.
+// on makes calls for one GPU.
 func (l *Library) on(uuid string, call func(*device) error) error {
 	in, leave, err := l.sessions.enter()
 	if err != nil {
@@ -314,8 +312,7 @@ func (l *Library) on(uuid string, call func(*device) error) error {
 	return in.judge(d, call(d))
 }
 
-// ask asks one GPU something, as what says, which may be sick: the error is ErrSilent where it does
-// not answer.
+// ask makes a call for a GPU that may be sick: it returns ErrSilent if the GPU does not answer.
 func ask[T any](l *Library, what, uuid string, question func(*device) (T, error)) (answer T, err error) {
 	in, leave, err := l.sessions.enter()
 	if err != nil {
@@ -332,17 +329,16 @@ func ask[T any](l *Library, what, uuid string, question func(*device) (T, error)
 	})
 }
 
-// Rest shuts NVML down unless a call is under way, and tells whether it is. While it rests, the
-// kernel driver can be unloaded and a GPU be reset. The next call initialises it again, and
-// learns every handle anew.
+// Rest closes NVML unless a call is running, and reports whether it did. Meanwhile the kernel driver
+// can be unloaded, and GPUs can be reset. The next call initializes NVML and reads every handle again.
 func (l *Library) Rest() (resting bool, err error) { return l.sessions.end() }
 
-// Closed does something while this process has NVML shut down, as a reset of a GPU needs. Calls
-// wait for its end. It is ErrInUse where a call is under way and does not end soon.
+// Closed calls do while this process has NVML closed, as a reset of a GPU needs. Other calls wait. It
+// returns ErrInUse if a running call does not end soon.
 func (l *Library) Closed(do func() error) error { return l.sessions.during(do) }
 
-// Persistence tells whether the persistence mode of a GPU is enabled. It is not on a board without
-// one. The error is ErrSilent where the GPU does not answer.
+// Persistence reports whether the persistence mode of a GPU is enabled; false on a board without it.
+// It returns ErrSilent if the GPU does not answer.
 func (l *Library) Persistence(uuid string) (enabled bool, err error) {
 	return ask(l, "read the persistence mode", uuid, func(d *device) (bool, error) {
 		mode, ret := d.GetPersistenceMode()
@@ -353,8 +349,8 @@ func (l *Library) Persistence(uuid string) (enabled bool, err error) {
 	})
 }
 
-// SetPersistence enables or disables the persistence mode of a GPU. The error is ErrSilent where the
-// GPU does not answer, and until it does, so that the last call that is made counts.
+// SetPersistence sets the persistence mode of a GPU. It returns ErrSilent if the GPU does not answer,
+// and until the earlier call returns, so that the last call wins.
 func (l *Library) SetPersistence(uuid string, enabled bool) error {
 	mode := map[bool]nvml.EnableState{true: nvml.FEATURE_ENABLED, false: nvml.FEATURE_DISABLED}[enabled]
 	_, err := ask(l, "set the persistence mode", uuid, func(d *device) (struct{}, error) {
@@ -363,9 +359,8 @@ func (l *Library) SetPersistence(uuid string, enabled bool) error {
 	return err
 }
 
-// Persistent tells whether the driver keeps every GPU initialised that has been asked for,
-// also while nobody uses it. Without that, NVML wakes them up, one after the other, and what
-// was set of them is lost when the last user goes.
+// Persistent reports whether the driver keeps every GPU that was used initialized while idle.
+// Otherwise NVML initializes them one by one, and their settings are lost when the last user ends.
 func (l *Library) Persistent() (bool, error) {
 	in, leave, err := l.sessions.enter()
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// patience is how long a call about a GPU may take that others wait for. A driver that wakes a
-// GPU up, or recovers one, holds calls up for seconds.
+// patience is how long a call for a GPU may block others. A driver that initializes or recovers a GPU
+// delays calls for seconds.
 const patience = 10 * time.Second
 
-// waits are the calls that have not returned, by what they do.
+// waits are the calls that have not returned, by name.
 type waits struct {
 	mu    sync.Mutex
 	under map[string]wait
@@ -21,7 +21,7 @@ type wait struct {
 	returned chan struct{}
 }
 
-// begin notes a call. If an earlier one that does the same has not returned, that is other.
+// begin registers a call. other is an earlier call of the same name that has not returned.
 func (w *waits) begin(what string) (own wait, other *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,7 @@ func (w *waits) end(what string) {
 	delete(w.under, what)
 }
 
-// over waits for the call, and tells whether it has returned in time.
+// over waits for the call, and reports whether it returned in time.
 func (w wait) over() bool {
 	late := time.NewTimer(time.Until(w.until))
 	defer late.Stop()
@@ -55,9 +55,9 @@ func (w wait) over() bool {
 	}
 }
 
-// bounded makes a call about a GPU within the caller's session, and waits for it as long as a GPU
-// may take. Then it is ErrSilent, also for further calls that do the same, until the first returns;
-// its session lasts as long.
+// bounded makes a call for a GPU within the caller's session, and waits for patience. After that it
+// returns ErrSilent, also for further calls of the same name until the first returns; the session
+// lives as long.
 func bounded[T any](s *sessions, what string, call func() (T, error)) (answer T, err error) {
 	silent := fmt.Errorf("%s: %w within %s", what, ErrSilent, patience)
 	own, other := s.waits.begin(what)

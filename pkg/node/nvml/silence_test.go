@@ -84,7 +84,7 @@ func (m *mute) GetSupportedEventTypes() (uint64, gonvml.Return) {
 	return m.Device.GetSupportedEventTypes()
 }
 
-// withOdd is a machine of eight GPUs the third of which is odd.
+// withOdd is a machine of eight GPUs whose third is odd.
 func withOdd(t *testing.T, odd func(gonvml.Device) gonvml.Device) (*nvml.Library, *model.Machine) {
 	t.Helper()
 	file := fixture.File(t, "p5.48xlarge")
@@ -94,7 +94,7 @@ func withOdd(t *testing.T, odd func(gonvml.Device) gonvml.Device) (*nvml.Library
 	return library, machine
 }
 
-// One GPU that does not answer holds the others up once, and nobody later.
+// One GPU that does not answer holds the others up once, and not later.
 func TestAGPUThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mute{}

@@ -13,30 +13,28 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Meter reads how busy one GPU or MIG device is. It is for one goroutine at a time;
-// meters of different devices do not wait for each other.
+// Meter reads how busy one GPU or MIG device is, for one goroutine at a time. Meters of different
+// devices do not block each other.
 type Meter struct {
 	library *Library
 	uuid    string
-	// in is the session that what follows belongs to, which goes with it.
+	// in is the session that the fields below belong to.
 	in *session
-	// mig is the handle of a MIG device once it is known. NVML is not asked for a UUID again:
-	// it may look at all GPUs for it, and fail where any of them is lost.
+	// mig is the handle of a MIG device. It is read once: NVML may look at all GPUs for a UUID, and fail
+	// if any of them is lost.
 	mig nvml.Device
-	// counters are nil until a MIG device is read, and for a GPU.
+	// counters are nil for a GPU, and until a MIG device is read.
 	counters *counters
 }
 
-// Meter returns a meter of a GPU or, by the UUID of a MIG device, of the instance that
-// it fills. Nothing is asked of the device yet.
+// Meter returns a meter of a GPU or of a MIG device, without calling it yet.
 func (l *Library) Meter(uuid string) *Meter { return &Meter{library: l, uuid: uuid} }
 
-// Read asks the device, which has nothing new to tell within 100 ms (nvml.h). What it
-// does not tell is nil in the answer and no error: A100 and A30 tell no utilization of
-// MIG devices. Of MIG devices on other boards it is about the time since the Read
-// before; the first one makes a time of its own, and takes as long. Where one part
-// cannot be read, the other is returned beside the error. It is ErrGPULost where the
-// GPU is, and ErrNotFound where the MIG device is gone.
+// Read reads the device; NVML has no new values within 100 ms (nvml.h). Unsupported values are nil
+// without an error: A100 and A30 report no utilization of MIG devices. On other boards a MIG device's
+// utilization covers the time since the last Read; the first one measures a time of its own and takes
+// as long. If one part cannot be read, the other is returned with the error. It returns ErrGPULost if
+// the GPU is lost, and ErrNotFound if the MIG device is gone.
 func (m *Meter) Read() (gpu.Usage, error) {
 	in, leave, err := m.library.sessions.enter()
 	if err != nil {
@@ -74,8 +72,7 @@ func (m *Meter) readMIG() (gpu.Usage, error) {
 	return usage, errors.Join(memory, utilization)
 }
 
-// open makes sure that the handle is that of the MIG device: another one may get it when this
-// one is gone.
+// open verifies that the handle is still the MIG device's: NVML reuses handles.
 func (m *Meter) open() error {
 	if m.mig == nil {
 		known, found := m.in.migHandle(m.uuid)
@@ -100,7 +97,7 @@ func (m *Meter) failed(call string, ret nvml.Return) error {
 	return check(ret, call, m.uuid)
 }
 
-// Close gives back what the meter holds in NVML.
+// Close releases the meter's resources in NVML.
 func (m *Meter) Close() error {
 	held := m.counters
 	m.counters = nil
@@ -112,8 +109,7 @@ func (m *Meter) Close() error {
 
 func (m *Meter) isMIG() bool { return strings.HasPrefix(m.uuid, "MIG-") }
 
-// readMemory prefers the second version, whose used memory is without what the driver
-// reserves.
+// readMemory prefers version 2, whose used memory excludes what the driver reserves.
 func readMemory(handle nvml.Device, name string) (*gpu.MemoryUsage, error) {
 	v2, ret := handle.GetMemoryInfo_v2()
 	used, total := v2.Used, v2.Total
@@ -131,11 +127,11 @@ func readMemory(handle nvml.Device, name string) (*gpu.MemoryUsage, error) {
 	return &gpu.MemoryUsage{Used: used, Total: total}, nil
 }
 
-// readRates reads the utilization of a whole GPU, of its last second or less.
+// readRates reads the utilization of a whole GPU over its last second or less.
 func readRates(handle nvml.Device, name string) (*float64, error) {
 	rates, ret := handle.GetUtilizationRates()
 	if ret == nvml.ERROR_NOT_SUPPORTED {
-		return nil, nil //nolint:nilnil // not told is an answer: somebody has enabled MIG
+		return nil, nil //nolint:nilnil // MIG was enabled meanwhile
 	}
 	if ret != nvml.SUCCESS {
 		return nil, check(ret, "read the utilization", name)
@@ -143,7 +139,7 @@ func readRates(handle nvml.Device, name string) (*float64, error) {
 	return ptr.To(float64(rates.Gpu) / 100), nil
 }
 
-// goneAs is NOT_FOUND for any answer of a handle whose instance was destroyed.
+// goneAs returns NOT_FOUND for any error of a handle whose instance was destroyed.
 func goneAs(ret nvml.Return) nvml.Return {
 	if gone(ret) {
 		return nvml.ERROR_NOT_FOUND
@@ -151,18 +147,18 @@ func goneAs(ret nvml.Return) nvml.Return {
 	return ret
 }
 
-// firstInterval is what the first utilization is about: nvml.h wants more than 100 ms
-// between two samples.
+// firstInterval is the time of the first utilization: nvml.h requires more than 100 ms between
+// samples.
 const firstInterval = 150 * time.Millisecond
 
-// counters are those of a GPU instance, which boards have from Hopper on (GPM in
-// nvml.h). NVML's utilization rates are not for MIG.
+// counters are those of a GPU instance, on boards from Hopper on (GPM in nvml.h). NVML's utilization
+// rates do not support MIG.
 type counters struct {
-	// parent is nil on a board without.
+	// parent is nil on a board without counters.
 	parent   nvml.Device
 	instance int
 	api      nvml.Interface
-	// last is the sample before, once there is one; next is to be filled.
+	// last is the former sample, if any; next is to be filled.
 	last, next nvml.GpmSample
 	begun      bool
 }
@@ -213,8 +209,8 @@ func openCounters(api nvml.Interface, mig nvml.Device) (*counters, nvml.Return) 
 	return &counters{parent: parent, instance: instance, api: api, last: last, next: next}, nvml.SUCCESS
 }
 
-// read is the utilization since the read before. Who asks takes a device without one
-// for a board without counters, so that the first read is not without.
+// read is the utilization since the last read. The first read takes two samples: callers treat a
+// device without a value as one without counters.
 func (c *counters) read() (*float64, nvml.Return) {
 	if c.parent == nil {
 		return nil, nvml.ERROR_NOT_SUPPORTED

@@ -12,19 +12,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ReasonDevicePlugin is that of the event on a node whose GPUs a device plugin gives out.
+// ReasonDevicePlugin is the reason of the Event on a node whose GPUs a device plugin allocates.
 const ReasonDevicePlugin = "DevicePluginOwnsGPUs"
 
-// isDevicePlugins reports whether a resource in a node's status, or of a container, stands for
-// GPUs that NVIDIA's device plugin gives out. What DRA offers under such a name, with
-// extendedResourceName of a DeviceClass, is in no node's status (KEP-5004), and no device of a
-// container's in kubelet's eyes.
+// isDevicePlugins reports whether a resource in a node's status, or of a container, stands for GPUs of
+// NVIDIA's device plugin. DRA devices with such a name, by extendedResourceName of a DeviceClass,
+// appear in no node's status (KEP-5004) and not among a container's devices in kubelet.
 func isDevicePlugins(name string) bool {
 	return name == "nvidia.com/gpu" || name == "nvidia.com/gpu.shared" || strings.HasPrefix(name, "nvidia.com/mig-")
 }
 
-// devicePluginHas is what a device plugin gives out on a node. A device plugin that does
-// not answer leaves a capacity without anything allocatable, and pods that still have it.
+// devicePluginHas returns what a device plugin allocates on a node. A device plugin that does not
+// answer leaves capacity without allocatable, and pods that hold devices.
 func devicePluginHas(node *corev1.Node) corev1.ResourceList {
 	has := corev1.ResourceList{}
 	for _, resources := range []corev1.ResourceList{node.Status.Allocatable, node.Status.Capacity} {
@@ -37,7 +36,7 @@ func devicePluginHas(node *corev1.Node) corev1.ResourceList {
 	return has
 }
 
-// withheld says why the node may offer none of its GPUs now; nil if it may.
+// withheld returns why the node may offer none of its GPUs now, or nil.
 func (o *Offer) withheld(node *corev1.Node) error {
 	if node == nil || o.IgnoreDevicePlugin {
 		return nil
@@ -51,10 +50,10 @@ func (o *Offer) withheld(node *corev1.Node) error {
 		quantity := has[name]
 		resources = append(resources, fmt.Sprintf("%s: %s", name, quantity.String()))
 	}
-	return fmt.Errorf("a device plugin gives out this node's GPUs (its status has %s), so Mica does not: remove the device plugin from the node, or set kubeletPlugin.ignoreDevicePlugin=true if none is there", strings.Join(resources, ", "))
+	return fmt.Errorf("a device plugin allocates this node's GPUs (its status has %s), so Mica does not: remove the device plugin from the node, or set kubeletPlugin.ignoreDevicePlugin=true if none is there", strings.Join(resources, ", "))
 }
 
-// sayWithheld makes known once that the node's GPUs are withheld, or are not any more.
+// sayWithheld logs and sends an Event once when the node's GPUs become withheld, or no longer are.
 func (o *Offer) sayWithheld(ctx context.Context, reason error) {
 	said := ""
 	if reason != nil {
@@ -66,11 +65,11 @@ func (o *Offer) sayWithheld(ctx context.Context, reason error) {
 	o.saidWithheld = said
 	switch {
 	case reason == nil:
-		klog.FromContext(ctx).Info("Nothing keeps this node from offering its GPUs any more")
+		klog.FromContext(ctx).Info("This node offers its GPUs again")
 	case errors.Is(reason, errNoneReadable), said == o.saidTaken: // the node has another Event of that
-		klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again every minute")
+		klog.FromContext(ctx).Error(reason, "This node offers no GPU; checking again every minute")
 	default:
-		klog.FromContext(ctx).Error(reason, "This node offers no GPU, and looks again when its status changes")
+		klog.FromContext(ctx).Error(reason, "This node offers no GPU; checking again when its status changes")
 		o.Events.WarnNode(ReasonDevicePlugin, said)
 	}
 }

@@ -14,19 +14,18 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
-// sight is what one look at the GPUs shows.
+// sight is the result of one look at the GPUs.
 type sight struct {
-	// node has every instance.
+	// node has all instances.
 	node gpu.Node
-	// unreadable says which GPUs could not be read, nil when all could.
+	// unreadable names the GPUs that could not be read, nil if all could.
 	unreadable error
 }
 
-// look is one look at the GPUs, after one that showed the node so.
+// look reads the GPUs; before is the last result.
 type look func(before gpu.Node) (sight, error)
 
-// lookAtAll reads everything. GPUs that cannot be read are left out. It fails where there is
-// none.
+// lookAtAll reads everything. It leaves out unreadable GPUs, and returns an error if there is no GPU.
 func (o *Offer) lookAtAll(gpu.Node) (sight, error) {
 	node, unreadable, err := o.hardware.GPUs.Discover()
 	if err == nil && len(node.GPUs)+len(unreadable) == 0 {
@@ -37,8 +36,7 @@ func (o *Offer) lookAtAll(gpu.Node) (sight, error) {
 
 func inOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// lookAgain sees what changes while the driver is loaded. GPUs that cannot be read stay as they
-// were.
+// lookAgain reads what changes while the driver is loaded. Unreadable GPUs stay as they were.
 func (o *Offer) lookAgain(before gpu.Node) (sight, error) {
 	node := before
 	var err error
@@ -46,25 +44,23 @@ func (o *Offer) lookAgain(before gpu.Node) (sight, error) {
 	return sight{node, err}, nil
 }
 
-// findings are what was found out about a node.
+// findings are the result of discover.
 type findings struct {
 	sight
-	// free is the node without the instances that were made here: they are no obstacle to
-	// what is offered, because claims hold them.
+	// free is the node without the instances made for claims, which are no obstacle to the offer.
 	free gpu.Node
-	// held are the devices that claims have, or may have.
+	// held are the devices that claims hold, or may hold.
 	held []journal.Device
 }
 
-// lookAttempts bounds how often looks may contradict each other.
+// lookAttempts bounds looks that contradict each other.
 const lookAttempts = 3
 
-// discover looks at the GPUs and tells the instances that were made here from others.
-// Claims may be prepared and unprepared meanwhile, also by another process. An instance
-// has its record before it is made and until it is gone, so one that is seen both before
-// and after the records are read, and that none of them names, is somebody else's. The records
-// are read after the second look, too: an instance in the place of another can have its UUID.
-// Looks that contradict each other are taken again.
+// discover looks at the GPUs and separates instances made for claims from others. Claims may be
+// prepared and unprepared meanwhile, also by another process. A record is written before its instance
+// is created, and removed after it is destroyed. So an instance that exists both before and after the
+// records are read, and that no record names, is foreign. The records are read again after the second
+// look, because an instance that replaces another may have its UUID. Contradicting looks are repeated.
 func (o *Offer) discover(ctx context.Context, look look) (found findings, err error) {
 	found.node = o.seen
 	var sure bool
@@ -83,18 +79,19 @@ func (o *Offer) discover(ctx context.Context, look look) (found findings, err er
 	return found, err
 }
 
-// noteGone is what keeps an administrator's partition from being taken for a claim's that was in its place.
+// noteGone records destroyed partitions, so that an administrator's partition in the same place is not
+// mistaken for a claim's.
 func (o *Offer) noteGone(ctx context.Context, found findings) {
 	if !slices.ContainsFunc(found.held, func(d journal.Device) bool { return prepare.Missing(d, found.node.GPUs) }) {
 		return
 	}
 	if err := o.Claims.Seen(ctx, found.node.GPUs); err != nil {
-		klog.FromContext(ctx).Error(err, "A partition of a claim was destroyed, which could not be written down; the next look tries again")
+		klog.FromContext(ctx).Error(err, "Cannot record that a claim's partition was destroyed; trying again with the next look")
 	}
 }
 
-// lookTwice is not sure when an instance had other devices the second time, as when a
-// list was read while another claim's device came or went.
+// lookTwice is unsure if an instance's devices differ the second time, as when another claim's device
+// changes while NVML lists them.
 func (o *Offer) lookTwice(ctx context.Context, look look, before gpu.Node) (found findings, sure bool, err error) {
 	first, err := look(before)
 	if err != nil {
@@ -125,11 +122,11 @@ func (o *Offer) lookTwice(ctx context.Context, look look, before gpu.Node) (foun
 		sure = sure && there == same
 		return !same
 	})
-	klog.FromContext(ctx).V(2).Info("MIG instances that somebody else has made are offered as they are, or left alone")
+	klog.FromContext(ctx).V(2).Info("Foreign MIG instances are offered as they are, or left alone")
 	return findings{second, free, held}, sure, nil
 }
 
-// madeFor matches the instances that were made for some of the devices that claims have.
+// madeFor matches the instances made for devices that claims hold.
 func madeFor(held []journal.Device) func(gpu.GPU, gpu.Instance) bool {
 	return func(g gpu.GPU, instance gpu.Instance) bool {
 		return slices.ContainsFunc(held, func(d journal.Device) bool { return prepare.Made(d, g.UUID, instance) })
@@ -138,7 +135,7 @@ func madeFor(held []journal.Device) func(gpu.GPU, gpu.Instance) bool {
 
 func hasInstances(g gpu.GPU) bool { return len(g.Instances) > 0 }
 
-// without is the node without some instances.
+// without returns the node without some instances.
 func without(node gpu.Node, some func(gpu.GPU, gpu.Instance) bool) gpu.Node {
 	node.GPUs = slices.Clone(node.GPUs)
 	for i, g := range node.GPUs {
@@ -147,8 +144,8 @@ func without(node gpu.Node, some func(gpu.GPU, gpu.Instance) bool) gpu.Node {
 	return node
 }
 
-// seen tells whether an instance in the same place is among those of the GPUs, and
-// whether it is the very same one, with the same devices.
+// seen reports whether an instance exists in the same place, and whether it is the same one, with the
+// same devices.
 func seen(gpus []gpu.GPU, uuid string, instance gpu.Instance) (there, same bool) {
 	for _, g := range gpus {
 		for _, other := range g.Instances {

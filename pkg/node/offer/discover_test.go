@@ -16,10 +16,10 @@ import (
 
 const (
 	ownDevice = "gpu-0-mig-3g40gb-9-0"
-	foreign   = 1 // the GPU with an instance of somebody else
+	foreign   = 1 // the GPU with a foreign instance
 )
 
-// newShared is a started node where somebody else has made an instance.
+// newShared is a started node with a foreign instance.
 func newShared(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t, "p5.48xlarge")
@@ -43,7 +43,7 @@ func (r *rig) looking(then func(looked int, seen *gpu.Node)) look {
 	}
 }
 
-// Our own instances are never offered as somebody else's, whatever happens
+// Our own instances are never offered as foreign ones, whatever happens
 // between looking and reading the records.
 func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 	prepared := func(t *testing.T, r *rig, claim *resourceapi.ResourceClaim) {
@@ -80,7 +80,7 @@ func TestDiscoverTellsOwnFromForeign(t *testing.T) {
 			must(t, err)
 			for _, g := range found.free.GPUs {
 				if want := g.Index == foreign; len(g.Instances) > 0 != want {
-					t.Errorf("GPU %d has %+v of somebody else", g.Index, g.Instances)
+					t.Errorf("GPU %d has the foreign %+v", g.Index, g.Instances)
 				}
 			}
 		})
@@ -120,7 +120,7 @@ func TestDiscoverTellsAPartitionFromTheOneBefore(t *testing.T) {
 	}))
 	must(t, err)
 	if got := found.free.GPUs[0].Instances; len(got) > 0 {
-		t.Errorf("the partition of a claim passes for somebody else's: %+v", got)
+		t.Errorf("the partition of a claim passes for a foreign one: %+v", got)
 	}
 }
 
@@ -130,9 +130,9 @@ func TestALookNotesAPartitionThatIsGone(t *testing.T) {
 	claim := fixture.Claim("c", fixture.Result("r", ownDevice))
 	devices, err := r.preparer.Prepare(t.Context(), claim)
 	must(t, err)
-	must(t, r.machine.DestroyInstance(0, devices[0].Partition.InstanceID))
+	must(t, r.machine.DestroyInstance(0, devices[0].Form.InstanceID))
 	must(t, r.offerChanges(t.Context()))
-	start := devices[0].Partition.Start
+	start := devices[0].Form.Start
 	_, err = r.machine.CreateInstance(0, "3g.40gb", &start)
 	must(t, err)
 	must(t, r.offerChanges(t.Context()))
@@ -153,7 +153,7 @@ func TestDiscoverLooksAgain(t *testing.T) {
 		}))
 		must(t, err)
 		if got := found.free.GPUs[foreign].Instances; len(got) != 1 || len(got[0].Devices) != 1 {
-			t.Errorf("look %d: got the instances %+v, want somebody else's with its device", lacking, got)
+			t.Errorf("look %d: got the instances %+v, want the foreign one with its device", lacking, got)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestAGPUThatDoesNotAnswerGetsNoClaims(t *testing.T) {
 	})
 }
 
-// A GPU of which it is only known that it does not answer evicts no pods, because the driver may answer about none.
+// A GPU that only does not answer evicts no pods, because the driver may answer about none.
 func TestAGPUThatDoesNotAnswerEvictsNothing(t *testing.T) {
 	r := newRig(t, "g5.12xlarge")
 	effects := slice.FaultEffects{health.Unresponsive: resourceapi.DeviceTaintEffectNoExecute, health.Lost: resourceapi.DeviceTaintEffectNoExecute}

@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// sayPredictions tells once a product in what its GPUs are not as predicted.
+// sayPredictions logs, once per product, how its GPUs differ from the catalogue.
 func sayPredictions(ctx context.Context, gpus []gpu.GPU) {
 	log := klog.FromContext(ctx)
 	said := map[string]bool{}
@@ -33,13 +33,13 @@ func sayPredictions(ctx context.Context, gpus []gpu.GPU) {
 
 // Reasons of Events on the node.
 const (
-	// ReasonUnreadable: a GPU does not answer, or not as one that can be offered.
+	// ReasonUnreadable: a GPU cannot be read, or cannot be offered as it is.
 	ReasonUnreadable = "GPUUnreadable"
 	// ReasonFabricPending: a GPU waits for the fabric manager.
 	ReasonFabricPending = "NVLinkFabricPending"
 )
 
-// sayFabric tells, when that changes, which GPUs get no claims until the fabric manager is done.
+// sayFabric reports changes in which GPUs get no claims until the fabric manager has finished.
 func (o *Offer) sayFabric(ctx context.Context, gpus []gpu.GPU) {
 	var waiting []string
 	for _, g := range gpus {
@@ -53,14 +53,14 @@ func (o *Offer) sayFabric(ctx context.Context, gpus []gpu.GPU) {
 	}
 	o.fabric = said
 	if said == "" {
-		klog.FromContext(ctx).Info("The fabric manager is done with all GPUs")
+		klog.FromContext(ctx).Info("The fabric manager has finished with all GPUs")
 		return
 	}
-	klog.FromContext(ctx).Info("GPUs are tainted until the fabric manager is done with them", "taint", slice.TaintFabric, "gpus", said)
+	klog.FromContext(ctx).Info("GPUs are tainted until the fabric manager has finished", "taint", slice.TaintFabric, "gpus", said)
 	o.Events.WarnNode(ReasonFabricPending, "CUDA does not start on "+said+" yet, which get no claims until the NVLink fabric is complete: see that the fabric manager runs on this node (systemctl status nvidia-fabricmanager)")
 }
 
-// sayObstacles tells of instances that are in the way and not for claims.
+// sayObstacles logs foreign instances that cannot be offered.
 func sayObstacles(ctx context.Context, gpus []gpu.GPU) {
 	for _, g := range gpus {
 		if _, obstacles := g.Statics(); len(obstacles) > 0 {

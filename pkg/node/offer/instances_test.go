@@ -59,8 +59,8 @@ func TestWhatWasMadeForClaimsChangesNothing(t *testing.T) {
 		must(t, err)
 		must(t, r.records.Put(t.Context(), journal.Record{
 			ClaimUID: "uid-own", Namespace: "default", Name: "own", BootID: thisBoot, State: journal.Prepared,
-			Devices: []journal.Device{{Device: "gpu-0-mig-2g20gb-14-2", Pool: r.NodeName, UUID: g.UUID, Request: "r", Shape: "partition", Partition: journal.Partition{
-				ProfileID: instance.ProfileID, Start: start, Size: instance.Size, UUID: instance.ComputeInstances[0].UUID,
+			Devices: []journal.Device{{Device: "gpu-0-mig-2g20gb-14-2", Pool: r.NodeName, UUID: g.UUID, Request: "r", PartUUID: instance.ComputeInstances[0].UUID, Steps: []journal.Step{{Name: "make-partition"}}, Form: gpu.Form{
+				Base: gpu.BasePartition, Placement: gpu.Placement{ProfileID: instance.ProfileID, Start: start, Size: instance.Size},
 			}}},
 		}))
 		after(lookInterval)
@@ -78,7 +78,7 @@ func TestInstancesThatCannotBeReadAreSaidOnce(t *testing.T) {
 		busy := 5
 		must(t, r.machine.Fail(model.Failure{Function: "nvmlDeviceGetMigMode", Return: 10 /* NVML_ERROR_TIMEOUT */, GPU: &busy}))
 		after(time.Minute)
-		if got := strings.Count(r.said(), "cannot be read"); got != 1 {
+		if got := strings.Count(r.said(), "Cannot read the GPUs"); got != 1 {
 			t.Errorf("it is said %d times:\n%s", got, r.said())
 		}
 		if !slices.Equal(r.offered(), before) {

@@ -11,37 +11,37 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/podresources"
 )
 
-// Containers are those of this node.
+// Containers lists containers of this node.
 type Containers interface {
-	// Uses are the devices that containers have from device plugins.
+	// Uses lists the devices that containers hold from device plugins.
 	Uses(ctx context.Context) ([]podresources.Use, error)
 }
 
-// leftovers are the containers that still have GPUs of a device plugin that was removed. kubelet
-// forgets its resource five minutes later, and lists the containers until they end. NVML would
-// not do: it lists processes, and a container that holds a GPU and computes nothing has none.
+// leftovers are containers that still hold GPUs of a removed device plugin. kubelet drops its resource
+// after five minutes, but lists the containers until they end. NVML is no substitute: it lists
+// processes, and a container may hold a GPU without computing.
 type leftovers struct {
-	// over is true when nothing is left. Nothing new comes before a device plugin is in the
-	// node's status again.
+	// over: no such container is left. New ones appear only after a device plugin is in the node's status
+	// again.
 	over bool
-	// known is true once kubelet has answered since a device plugin was last in the status.
+	// known: kubelet has answered since a device plugin was last in the status.
 	known bool
 	// plugin is when a device plugin was last in the node's status, zero for never.
 	plugin time.Time
-	// uses are by when they were first missed, zero for those that kubelet listed last.
+	// uses are by the time when kubelet first stopped listing them, zero if it lists them.
 	uses map[podresources.Use]time.Time
-	// failure is why kubelet's last answer is missing.
+	// failure is the error of the last request to kubelet.
 	failure error
 }
 
-// leftoverSettle is for how long nothing must be left. A kubelet that restarts may list only
-// some of its pods.
+// leftoverSettle is how long no container may hold a device. A restarting kubelet may list only some
+// of its pods.
 const leftoverSettle = lookInterval
 
-// idle reports whether kubelet is not asked: nothing is left, or nothing was ever looked for.
+// idle reports whether kubelet need not be asked.
 func (l *leftovers) idle() bool { return l.over || !l.known && l.failure == nil && l.plugin.IsZero() }
 
-// look asks kubelet, if it can have something to say.
+// look asks kubelet unless idle.
 func (l *leftovers) look(ctx context.Context, containers Containers, pluginHere bool, now time.Time) {
 	if pluginHere {
 		*l = leftovers{plugin: now}
@@ -53,7 +53,7 @@ func (l *leftovers) look(ctx context.Context, containers Containers, pluginHere 
 	listed, err := containers.Uses(ctx)
 	if err != nil {
 		if l.failure == nil || l.failure.Error() != err.Error() {
-			klog.FromContext(ctx).Error(err, "kubelet does not say which containers have GPUs of a device plugin; what it said last holds")
+			klog.FromContext(ctx).Error(err, "Cannot list containers with GPUs of a device plugin; using kubelet's last answer")
 		}
 		l.failure = err
 		return
@@ -63,7 +63,7 @@ func (l *leftovers) look(ctx context.Context, containers Containers, pluginHere 
 	l.over = len(l.uses) == 0 && now.Sub(l.plugin) >= leftoverSettle
 }
 
-// merge forgets a use that was missed for long enough.
+// merge drops uses that kubelet has not listed for leftoverSettle.
 func (l *leftovers) merge(listed []podresources.Use, now time.Time) {
 	uses := map[podresources.Use]time.Time{}
 	for use, missed := range l.uses {
@@ -82,18 +82,18 @@ func (l *leftovers) merge(listed []podresources.Use, now time.Time) {
 	l.uses = uses
 }
 
-// unsure is why it is not known what containers have; nil if it is.
+// unsure returns why it is unknown what containers hold, or nil.
 func (l *leftovers) unsure(now time.Time) error {
 	switch {
 	case l.over || l.known && now.Sub(l.plugin) >= leftoverSettle:
 		return nil
 	case l.failure != nil:
-		return fmt.Errorf("whether containers still have GPUs of a device plugin is not known, so Mica offers none: %w: mount kubelet's pod-resources directory, as the chart does, or set kubeletPlugin.ignoreDevicePlugin=true if no device plugin was there", l.failure)
+		return fmt.Errorf("cannot find out whether containers still hold GPUs of a device plugin, so Mica offers none: %w: mount kubelet's pod-resources directory, as the chart does, or set kubeletPlugin.ignoreDevicePlugin=true if no device plugin was there", l.failure)
 	}
-	return errors.New("a device plugin gave out this node's GPUs until a moment ago: Mica offers them as soon as kubelet has said which containers still have some")
+	return errors.New("a device plugin allocated this node's GPUs until now: Mica offers them once kubelet has listed the containers that still hold some")
 }
 
-// until is when to look again: kubelet has no word for that something has ended.
+// until is when to ask again: kubelet does not report the end of containers.
 func (l *leftovers) until(earlier, now time.Time) time.Time {
 	next := now.Add(leftoverSettle)
 	if l.idle() || !earlier.IsZero() && earlier.Before(next) {

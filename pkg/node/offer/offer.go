@@ -1,6 +1,6 @@
-// Package offer decides what a node offers of its GPUs, and keeps that right: it looks at
-// the GPUs, leaves out what was made for claims, follows the GPUPolicies, and withdraws
-// what they no longer offer. It never writes slices and never changes a GPU.
+// Package offer decides what a node offers of its GPUs, and keeps that up to date: it discovers GPUs,
+// excludes what was made for claims, applies GPUPolicies, and withdraws what they no longer offer. It
+// never writes slices and never changes a GPU.
 package offer
 
 import (
@@ -23,77 +23,75 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// rereads are between two looks at GPUs that cannot be read. They get long: one that is
-// broken for good is asked for ever.
+// rereads are the delays between attempts to read unreadable GPUs. They grow, because a broken GPU is
+// retried forever.
 var rereads = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
-// lookInterval is how long it may go unseen that a GPU is lost, or what somebody else
-// does to MIG, whose partitions NVML is asked for when a claim gets them. While NVML rests it
-// is restInterval.
+// lookInterval bounds how long the loss of a GPU, or a foreign change of MIG, goes unnoticed. While
+// NVML is closed, restInterval applies.
 const lookInterval = 10 * time.Second
 
-// GPUs are a node's, as its open NVIDIA driver tells of them.
+// GPUs are the node's, read through an open NVIDIA driver.
 type GPUs interface {
-	// Discover reads the GPUs. Those that cannot be read are reported in
-	// unreadable and left out.
+	// Discover reads the GPUs. It reports unreadable ones in unreadable and leaves them out.
 	Discover() (node gpu.Node, unreadable []error, err error)
-	// Refresh reads of GPUs that were discovered what changes while the driver
-	// is loaded: the MIG mode, the instances, and the NVLinks. GPUs that cannot be read
-	// are returned as they were given. The error is nvml.ErrGPULost, nvml.ErrSilent or
-	// nvml.ErrGPUsChanged where they have to be discovered anew.
+	// Refresh reads what changes of discovered GPUs while the driver is loaded: MIG mode, instances and
+	// NVLinks. It returns unreadable GPUs unchanged. After nvml.ErrGPULost, nvml.ErrSilent and
+	// nvml.ErrGPUsChanged, call Discover.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
-	// Persistent tells whether the driver keeps GPUs initialised that nobody uses.
+	// Persistent reports whether the driver keeps idle GPUs initialized.
 	Persistent() (bool, error)
-	// Rest lets go of the driver until the next call, and tells whether it did: not
-	// while another call is under way.
+	// Rest closes the driver until the next call, and reports whether it did: not while another call is
+	// running.
 	Rest() (resting bool, err error)
 }
 
-// Hardware is what is offered, and what claims need that are prepared with it.
+// Hardware is what the node offers, and what preparing claims with it needs.
 type Hardware struct {
 	GPUs  GPUs
 	Edits prepare.Edits
 	Tools prepare.Tools
 }
 
-// Claims are those of this node.
+// Claims are this node's.
 type Claims interface {
-	// Held are the devices that claims have, or may have.
+	// Held lists the devices that claims hold, or may hold.
 	Held(ctx context.Context) ([]journal.Device, error)
-	// Seen notes which partitions of claims a look at GPUs has shown to be destroyed.
+	// Seen records which partitions of claims are destroyed, given a look at the GPUs.
 	Seen(ctx context.Context, gpus []gpu.GPU) error
-	// SetNode replaces what claims are prepared with.
+	// SetNode replaces the node that claims are prepared for.
 	SetNode(node prepare.Node)
 }
 
-// Health is that of the GPUs.
+// Health knows the health of GPUs.
 type Health interface {
-	// See tells which GPUs there are: those that were read, and why others could not be, by UUID.
+	// See reports the present GPUs, and why others cannot be read, by UUID.
 	See(present []gpu.GPU, missing map[string]error)
-	// Remembered are GPUs that were seen, also by earlier processes.
+	// Remembered lists GPUs seen before, also by earlier processes.
 	Remembered() []gpu.GPU
-	// Record is what is known of a GPU.
+	// Record returns a GPU's health record.
 	Record(uuid string) health.Record
-	// Repaired tells when an administrator had repaired GPUs, by UUID.
+	// Repaired sets when an administrator repaired GPUs, by UUID.
 	Repaired(times map[string]time.Time)
 }
 
-// Publisher publishes what it was given last.
+// Publisher publishes the last value that it was given.
 type Publisher interface {
 	Set(resources resourceslice.DriverResources)
 }
 
-// Events tell users what they have to know.
+// Events sends Events to users.
 type Events interface {
 	WarnNode(reason, sentence string)
 }
 
-// Options configure an Offer. All fields but Policies and Containers are required.
+// Options configure an Offer. Policies and Containers are optional.
 type Options struct {
-	// Driver is the driver's name, NodeName that of the node and of its pool.
+	// Driver is the driver's name; NodeName is the node's and its pool's.
 	Driver, NodeName string
 	Claims           Claims
 	Publisher        Publisher
@@ -101,14 +99,13 @@ type Options struct {
 	Health           Health
 	// Client reads the node's labels.
 	Client kubernetes.Interface
-	// Policies are the cluster's; nil where the node is to go by none.
+	// Policies are the cluster's GPUPolicies; nil to ignore them.
 	Policies Policies
-	// CheckMPS says what the node lacks for MPS, and what to do.
+	// CheckMPS returns what the node lacks for MPS, and what to do.
 	CheckMPS func() error
-	// Containers say what a device plugin that was removed has left in use; nil where kubelet is
-	// not asked.
+	// Containers lists what containers still hold of a removed device plugin; nil to skip that check.
 	Containers Containers
-	// IgnoreDevicePlugin offers GPUs also where a device plugin gives them out, or has given.
+	// IgnoreDevicePlugin offers GPUs even if a device plugin does or did.
 	IgnoreDevicePlugin bool
 }
 
@@ -117,19 +114,20 @@ type Offer struct {
 	Options
 	policies *policyView
 	report   *report
-	// reconsider wakes Watch up, as when a policy has changed.
-	reconsider chan struct{}
-	// used wakes Watch up to let the driver rest.
-	used chan struct{}
+	// reconsider wakes Watch, such as after a change of policy.
+	reconsider wake.Signal
+	// used wakes Watch to close the driver.
+	used wake.Signal
 	// changed holds a token when claims can be prepared with something else.
-	changed chan struct{}
-	// state is what State returns.
+	changed wake.Signal
+	// state is the result of State.
 	state atomic.Pointer[State]
-	// passing tells that shapes are only offered because claims hold them.
+	// passing: some shapes are offered only because claims hold them.
 	passing atomic.Bool
-	// restful tells that the driver may be let go of while no claim has a device.
+	// restful: the driver may be closed while no claim holds a device.
 	restful atomic.Bool
 
+	// The fields below belong to the goroutine of Start and Watch.
 	// What follows belongs to who runs Start and then Watch.
 
 	hardware Hardware
@@ -137,32 +135,32 @@ type Offer struct {
 	// its GPUs could not be read, empty when all could.
 	seen   gpu.Node
 	unread string
-	// missing are GPUs that were seen once and cannot be read now, and why. They stay offered,
-	// tainted, because pods may have them, and their taint may have to evict those.
+	// missing are known GPUs that cannot be read now. They stay offered, tainted, because pods may hold
+	// them and the taint may have to evict those.
 	missing []missingGPU
-	// occupied tells that claims have devices, or may have.
+	// occupied: claims hold devices, or may.
 	occupied bool
-	// foreign are the GPUs with the instances that somebody else has surely made.
+	// foreign are the GPUs with their foreign instances.
 	foreign []gpu.GPU
-	// fabric is what was last said of GPUs that wait for the fabric manager.
+	// fabric is the last message about GPUs that wait for the fabric manager.
 	fabric string
-	// offered are the identities of the shapes that are offered, and saidWithheld is why
-	// they are not published, empty where they are.
+	// offered are the identities of the offered shapes, and saidWithheld why they are not published, empty
+	// if they are.
 	offered      []string
 	saidWithheld string
-	// leftovers are what a device plugin has left in use, and saidTaken what was said last of
-	// that and of a newer version's claims.
+	// leftovers are containers of a removed device plugin, and saidTaken the last message about those and
+	// about claims of a newer version.
 	leftovers leftovers
 	saidTaken string
-	// applied and history are what the policies said, until is when the offer
-	// changes by itself, zero for never.
+	// applied and history are the policies' results, until is when the offer next changes by itself, zero
+	// for never.
 	applied applied
 	history history
-	// repairs are what the node's annotations say of repaired GPUs.
+	// repairs are from the node's annotations.
 	repairs repairs
-	// faults are what faults of GPUs mean, as the policy said that was done last.
+	// faults are the policy's effects of faults.
 	faults slice.FaultEffects
-	// resets are the conditions for which it wants GPUs to be reset.
+	// resets are the conditions for which the policy has GPUs reset.
 	resets health.ConditionSet
 	until  time.Time
 }
@@ -171,23 +169,16 @@ type Offer struct {
 func New(options Options) *Offer {
 	o := &Offer{
 		Options:    options,
-		report:     &report{client: options.Policies, nodeName: options.NodeName, changed: make(chan struct{}, 1)},
-		reconsider: make(chan struct{}, 1),
-		used:       make(chan struct{}, 1),
-		changed:    make(chan struct{}, 1),
+		report:     &report{client: options.Policies, nodeName: options.NodeName, changed: wake.New()},
+		reconsider: wake.New(),
+		used:       wake.New(),
+		changed:    wake.New(),
 	}
-	o.policies = newPolicyView(options.Policies, options.Client, options.NodeName, func() { wake(o.reconsider) })
+	o.policies = newPolicyView(options.Policies, options.Client, options.NodeName, func() { o.reconsider.Wake() })
 	return o
 }
 
-func wake(sleeper chan<- struct{}) {
-	select {
-	case sleeper <- struct{}{}:
-	default: // it has not yet seen the last one
-	}
-}
-
-// Run follows the policies, and says what the node makes of them, until ctx ends.
+// Run follows the policies and reports what the node makes of them, until ctx ends.
 func (o *Offer) Run(ctx context.Context) error {
 	if o.Policies == nil {
 		return nil
@@ -198,27 +189,26 @@ func (o *Offer) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Start offers the GPUs of an open NVIDIA driver. It fails when there is none.
+// Start offers the GPUs of an open NVIDIA driver. It returns an error if there is none.
 func (o *Offer) Start(ctx context.Context, hardware Hardware) error {
 	o.hardware = hardware
 	return o.offerAll(ctx)
 }
 
-// State is what was seen at the last look, and what is offered of it.
+// State is the result of the last look.
 type State struct {
 	Node gpu.Node
-	// Shapes are those that are offered.
+	// Shapes are the offered ones.
 	Shapes []gpu.Shape
-	// Taints are those of the shapes, by name. Nobody changes them.
+	// Taints are the shapes', by name. Do not modify them.
 	Taints slice.Taints
-	// Offered says of each shape its name, its GPU, how it is shared and its taints; then why
-	// devices are not offered.
+	// Offered describes each shape: name, GPU, sharing and taints; then why devices are not offered.
 	Offered []string
-	// Resets are the conditions for which the policy wants GPUs to be reset that no claim has.
+	// Resets are the conditions for which the policy has GPUs reset that no claim holds.
 	Resets health.ConditionSet
 }
 
-// State is for who looks for a fault. It is empty before the first look.
+// State is empty before the first look.
 func (o *Offer) State() State {
 	if state := o.state.Load(); state != nil {
 		return *state
@@ -226,26 +216,24 @@ func (o *Offer) State() State {
 	return State{}
 }
 
-// Reconsider has the offer looked at again, as when a GPU has become sick.
-func (o *Offer) Reconsider() { wake(o.reconsider) }
+// Reconsider triggers another look, such as after a change of health.
+func (o *Offer) Reconsider() { o.reconsider.Wake() }
 
-// Used tells that somebody has asked the NVIDIA driver, which may rest again now.
-func (o *Offer) Used() { wake(o.used) }
+// Used signals that the NVIDIA driver was used and may be closed again.
+func (o *Offer) Used() { o.used.Wake() }
 
-// Changed tells that claims can be prepared with something else than before.
+// Changed signals that claims can be prepared with something else.
 func (o *Offer) Changed() <-chan struct{} { return o.changed }
 
-// Released tells that a claim has ended: it may be the last that held a shape that is
-// withdrawn.
+// Released signals that a claim has ended: it may be the last with a withdrawn shape.
 func (o *Offer) Released() {
 	if o.passing.Load() || o.restful.Load() {
-		wake(o.reconsider)
+		o.reconsider.Wake()
 	}
 }
 
-// Watch keeps right what was started, until ctx ends: it looks again at the GPUs, and at those
-// that could not be read until all can be, at policies that change, and at shapes that are
-// withdrawn.
+// Watch keeps the offer up to date until ctx ends: it looks again at GPUs, retries unreadable ones,
+// and follows policies and withdrawals.
 func (o *Offer) Watch(ctx context.Context) error {
 	next := rereads.DelayFunc()
 	again := time.Now().Add(next())
@@ -276,13 +264,12 @@ func (o *Offer) Watch(ctx context.Context) error {
 			said = ""
 		case err.Error() != said && ctx.Err() == nil:
 			said = err.Error()
-			klog.FromContext(ctx).Error(err, "The GPUs cannot be read again; what was seen last stays offered")
+			klog.FromContext(ctx).Error(err, "Cannot read the GPUs; keeping the last offer")
 		}
 	}
 }
 
-// wait waits for so long, or until it is woken. Whenever the driver was used meanwhile, it rests
-// again.
+// wait waits for pause or a wake-up. It closes the driver each time it was used meanwhile.
 func (o *Offer) wait(ctx context.Context, pause time.Duration) (woken bool, err error) {
 	over := time.After(pause)
 	for {
@@ -299,7 +286,7 @@ func (o *Offer) wait(ctx context.Context, pause time.Duration) (woken bool, err 
 	}
 }
 
-// nextLook is how long the offer may be left alone, at most so long.
+// nextLook is the time until the offer may change, at most interval.
 func (o *Offer) nextLook(interval time.Duration) time.Duration {
 	if o.until.IsZero() {
 		return interval
@@ -316,7 +303,7 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	unread := ""
 	if err := found.unreadable; err != nil {
 		if unread = err.Error(); unread != o.unread {
-			klog.FromContext(ctx).Error(err, "A GPU cannot be read and gets no claims; the plugin keeps looking")
+			klog.FromContext(ctx).Error(err, "Cannot read a GPU, so it gets no claims; retrying")
 			o.Events.WarnNode(ReasonUnreadable, inOneLine(err)+": the GPU gets no claims until it answers; see the kernel's log for messages of NVRM, and reset or replace it")
 		}
 	}
@@ -327,8 +314,8 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	return nil
 }
 
-// offerChanges reads what can change of GPUs that have been read, of which NVML tells nobody.
-// After the loss, the silence or the arrival of a GPU it reads everything.
+// offerChanges reads what may have changed; NVML has no notifications for it. After the loss, silence
+// or arrival of a GPU it reads everything.
 func (o *Offer) offerChanges(ctx context.Context) error {
 	found, err := o.discover(ctx, o.lookAgain)
 	if err != nil {
@@ -344,8 +331,7 @@ func (o *Offer) offerChanges(ctx context.Context) error {
 	return found.unreadable
 }
 
-// offerFound offers what was found and the policies say. It does nothing when the same is
-// offered already.
+// offerFound offers the GPUs by the policies, unless that is offered already.
 func (o *Offer) offerFound(ctx context.Context, found findings) {
 	node := withMissing(found.free, o.missing)
 	o.Health.See(found.node.GPUs, reasons(o.missing))
@@ -385,9 +371,9 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	})
 	o.offered = offered
 	for _, err := range next.unknown {
-		klog.FromContext(ctx).Error(err, "A device that a claim has is not offered")
+		klog.FromContext(ctx).Error(err, "A device of a claim is not offered")
 	}
-	wake(o.changed)
+	o.changed.Wake()
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published
 	}

@@ -13,25 +13,24 @@ import (
 	"github.com/mica-gpu/mica/pkg/policy"
 )
 
-// ReasonRefused is that of the event on a node that cannot do what its policy says.
+// ReasonRefused is the reason of the Event on a node that cannot apply its policy.
 const ReasonRefused = "PolicyRefused"
 
-// applied is what became of the policies when they were looked at last. It belongs
-// to who runs Start and Watch.
+// applied is the result of the last look at the policies. It belongs to the goroutine of Start and
+// Watch.
 type applied struct {
-	// of names the policy and its generation, empty for none; compiled is what it
-	// says, and failure why it cannot be read.
+	// of is the policy's name and generation, empty for none; compiled is its content, and failure why it
+	// is invalid.
 	of       string
 	compiled *policy.Compiled
 	failure  error
-	// said is the verdict that was made known last.
+	// said is the last verdict that was reported.
 	said string
 }
 
-// policiesFor says what is to be offered of each GPU, by UUID. A policy that cannot
-// be done changes nothing. withheld says why nothing may be offered at all. known is false
-// as long as the API server has not told about policies and the node: what is returned is
-// good for claims that are prepared already.
+// policiesFor returns the policy of each GPU by UUID. A policy that cannot be applied changes nothing.
+// withheld is why nothing may be offered at all. known is false until the policies and the node have
+// been read; until then the result serves prepared claims only.
 func (o *Offer) policiesFor(ctx context.Context, node gpu.Node, found findings) (result map[string]gpu.Policy, withheld error, known bool) {
 	all, cluster, known := o.policies.get()
 	result = make(map[string]gpu.Policy, len(node.GPUs))
@@ -72,7 +71,7 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node, found findings) 
 	return result, withheld, true
 }
 
-// rule says what a policy means here, or why that cannot be done.
+// rule compiles a policy for this node, or returns why that is impossible.
 func (o *Offer) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu.Node) ([]gpu.Policy, error) {
 	if selected == nil {
 		o.applied.of, o.applied.compiled, o.applied.failure = "", nil, nil
@@ -105,7 +104,7 @@ func identityOf(p *v1alpha1.GPUPolicy) string {
 	return fmt.Sprintf("%s %s %d", p.Name, p.UID, p.Generation)
 }
 
-// sayVerdict makes known once what became of a policy.
+// sayVerdict reports the result of a policy once.
 func (o *Offer) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
 	verdict := o.applied.of
 	if refusal != nil {
@@ -118,8 +117,8 @@ func (o *Offer) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, re
 	log := klog.FromContext(ctx)
 	switch {
 	case refusal != nil:
-		log.Error(refusal, "The GPUPolicy of this node cannot be done; what was offered stays so")
-		o.Events.WarnNode(ReasonRefused, refusal.Error()+"; the node offers what it did before")
+		log.Error(refusal, "Cannot apply the GPUPolicy; keeping the previous offer")
+		o.Events.WarnNode(ReasonRefused, refusal.Error()+"; the node keeps its previous offer")
 	case selected == nil:
 		log.Info("No GPUPolicy selects this node, so it offers whole GPUs and MIG partitions")
 	default:

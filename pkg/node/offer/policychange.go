@@ -15,11 +15,11 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// rolesPatience is how long an API server that has just started may take to know
-// who may read what: until then it refuses everybody.
+// rolesPatience is how long a starting API server may refuse everything because it has not loaded the
+// roles.
 const rolesPatience = 15 * time.Second
 
-// onlySpec leaves out what grows with the cluster: what nodes made of a policy.
+// onlySpec drops status, which grows with the cluster.
 func onlySpec(object any) (any, error) {
 	if policy, is := object.(*v1alpha1.GPUPolicy); is {
 		policy.ManagedFields, policy.Status = nil, v1alpha1.GPUPolicyStatus{}
@@ -27,7 +27,7 @@ func onlySpec(object any) (any, error) {
 	return object, nil
 }
 
-// onlyDeciding leaves out what decides nothing of a node's offer, or of when a fault ends.
+// onlyDeciding drops what affects neither the node's offer nor the end of a fault.
 func onlyDeciding(object any) (any, error) {
 	if node, is := object.(*corev1.Node); is {
 		return &corev1.Node{
@@ -57,9 +57,9 @@ func (v *policyView) nodeChanged(before, after any) {
 	}
 }
 
-// notShown is told that policies cannot be read, which is tried again. Without the
-// definition there is no policy: the plugin may be there before it. One that may not be
-// read any more stays in force.
+// notShown handles errors of reading policies, which are retried. Without the CustomResourceDefinition
+// there is no policy: the plugin may start before it. A policy that may no longer be read stays in
+// force.
 func (v *policyView) notShown(ctx context.Context, r *cache.Reflector, err error) {
 	absent, denied := apierrors.IsNotFound(err), apierrors.IsForbidden(err)
 	if !absent && !denied {
@@ -69,7 +69,7 @@ func (v *policyView) notShown(ctx context.Context, r *cache.Reflector, err error
 	v.mu.Lock()
 	if news := err.Error() != v.said; news {
 		v.said = err.Error()
-		klog.FromContext(ctx).Info("GPUPolicies cannot be read, so this node goes by none that is new: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", v.said)
+		klog.FromContext(ctx).Info("Cannot read GPUPolicies; keeping the last known policy: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", v.said)
 	}
 	none := absent || !v.policies.HasSynced() && time.Since(v.started) >= rolesPatience
 	news := none && !v.none

@@ -16,15 +16,15 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// Policies are the cluster's GPUPolicies, and where a node says what it made of them.
+// Policies reads the cluster's GPUPolicies and writes a node's report.
 type Policies interface {
 	List(ctx context.Context, options metav1.ListOptions) (*v1alpha1.GPUPolicyList, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
-	// Report writes a node's GPUNode, whether there is one or not.
+	// Report creates or updates a GPUNode.
 	Report(ctx context.Context, node *v1alpha1.GPUNode) error
 }
 
-// NewPolicies returns a client of the API server that config tells about.
+// NewPolicies returns a client of the API server.
 func NewPolicies(config *rest.Config) (Policies, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -34,7 +34,7 @@ func NewPolicies(config *rest.Config) (Policies, error) {
 	config.GroupVersion = &v1alpha1.GroupVersion
 	config.APIPath = "/apis"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	// Custom resources have no other form.
+	// Custom resources have no protobuf encoding.
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
@@ -54,10 +54,10 @@ type policyClient struct {
 	nodes *gentype.Client[*v1alpha1.GPUNode]
 }
 
-// reportManager is the name under which plugins write.
+// reportManager is the plugins' field manager.
 const reportManager = "mica-kubelet-plugin"
 
-// Report implements Policies. What is there already costs the API server no write.
+// Report implements Policies. The API server does not write an unchanged object.
 func (c policyClient) Report(ctx context.Context, node *v1alpha1.GPUNode) error {
 	data, err := json.Marshal(node)
 	if err != nil {

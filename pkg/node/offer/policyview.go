@@ -16,22 +16,21 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// policyView has what decides which policy applies to a node: the policies, and
-// the node's labels and what a device plugin has there. It also has the node's annotations about repairs.
+// policyView caches what decides which policy applies to a node: the policies, the node's labels and
+// its device plugin's resources. It also has the node's annotations about repairs.
 type policyView struct {
 	policies, node cache.SharedIndexInformer
 	started        time.Time
 	decides        func()
 
 	mu sync.Mutex
-	// none tells that the API server has no policies, or shows none: there is no
-	// definition of the kind, or nobody may read it.
+	// none: the API server has no such kind, or the plugin may not read it.
 	none bool
 	said string
 }
 
-// newPolicyView calls decides after every change that may change what applies. Without
-// a client there are no policies.
+// newPolicyView calls decides after every change that may change which policy applies. Without a
+// client there are no policies.
 func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string, decides func()) *policyView {
 	v := &policyView{decides: decides}
 	if client == nil {
@@ -58,8 +57,7 @@ func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string,
 	return v
 }
 
-// informerOf calls changed after every change, with nil for an object that was not there
-// or is not any more.
+// informerOf calls changed after every change, with nil for an object that was created or deleted.
 func informerOf(object runtime.Object, client any, lists cache.ListWatch, keep cache.TransformFunc, changed func(before, after any)) cache.SharedIndexInformer {
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&lists, client), object, 0, cache.Indexers{})
 	_ = informer.SetTransform(keep) // these fail after the start only
@@ -71,8 +69,7 @@ func informerOf(object runtime.Object, client any, lists cache.ListWatch, keep c
 	return informer
 }
 
-// get is false until the API server has told about both. The node is nil when it does not
-// exist.
+// get returns false until both have been read. The node is nil if it does not exist.
 func (v *policyView) get() (policies []*v1alpha1.GPUPolicy, node *corev1.Node, known bool) {
 	if v.policies == nil {
 		return nil, nil, true
@@ -100,7 +97,7 @@ func (v *policyView) run(ctx context.Context) error {
 	group.Go(func() { v.policies.RunWithContext(ctx) })
 	group.Go(func() { v.node.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), v.policies.HasSynced, v.node.HasSynced) {
-		v.decides() // there may be none, of which no event tells
+		v.decides() // there may be none, and no event reports that
 	}
 	group.Wait()
 	return ctx.Err()

@@ -13,27 +13,27 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// ReasonRepairRefused is that of the event on a node with an annotation about a repair that does not count.
+// ReasonRepairRefused is the reason of the Event on a node with an invalid annotation about a repair.
 const ReasonRepairRefused = "RepairRefused"
 
-// repairs are the annotations of a node about GPUs that an administrator has repaired, by the GPU's UUID.
+// repairs are a node's annotations about repaired GPUs, by UUID.
 type repairs map[string]repair
 
 type repair struct {
 	value string
-	// at is zero if the value does not count.
+	// at is zero if the value is invalid.
 	at time.Time
 }
 
-// repairsOf are the annotations of a node about repairs.
+// repairsOf lists a node's annotations about repairs.
 func repairsOf(node *corev1.Node) map[string]string {
 	annotations := maps.Clone(node.Annotations)
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return !strings.HasPrefix(key, v1alpha1.AnnotationRepaired) })
 	return annotations
 }
 
-// readRepairs says when GPUs were repaired. A time in the future would end errors that are still to come. It is refused when it
-// is first read, and stays so when it has passed.
+// readRepairs returns when GPUs were repaired. A time in the future would end errors to come: it is
+// refused when first read, and stays refused after it has passed.
 func (o *Offer) readRepairs(ctx context.Context, node *corev1.Node, now time.Time) map[string]time.Time {
 	read, times := repairs{}, map[string]time.Time{}
 	for key, value := range repairsOf(node) {
@@ -59,6 +59,6 @@ func (o *Offer) readRepairs(ctx context.Context, node *corev1.Node, now time.Tim
 }
 
 func (o *Offer) refuseRepair(ctx context.Context, key, value, why string) {
-	klog.FromContext(ctx).Info("An annotation of the node about a repaired GPU does not count; set it to the present time", "annotation", key, "value", value, "reason", why)
+	klog.FromContext(ctx).Info("Ignoring an annotation of the node about a repaired GPU; set it to the present time", "annotation", key, "value", value, "reason", why)
 	o.Events.WarnNode(ReasonRepairRefused, fmt.Sprintf("the annotation %s=%s does not count: %s; set it to the present time", key, value, why))
 }

@@ -15,35 +15,33 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 )
 
 const (
-	// reportSpread is over how long the nodes of a policy that has changed spread what they
-	// say of it: 5,000 nodes make 1,000 small writes a second, each sent to the controller
-	// alone.
+	// reportSpread spreads the reports after a change of policy: 5,000 nodes make 1,000 small writes per
+	// second, and the controller watches each.
 	reportSpread = 5 * time.Second
-	// reportAgain is how soon a node says again what has not changed, for when somebody has
-	// removed it.
+	// reportAgain is the interval at which an unchanged report is repeated, in case it was deleted.
 	reportAgain       = 30 * time.Minute
 	reportCallTimeout = 10 * time.Second
 )
 
-// reportRetries are spread, because all nodes meet an API server that is away.
+// reportRetries have jitter, because all nodes notice an outage of the API server at once.
 var reportRetries = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Cap: 2 * time.Minute, Steps: math.MaxInt}
 
-// report writes the node's GPUNode: what the node made of its policy. It is for whoever
-// reads; nothing waits for it.
+// report writes the node's GPUNode in the background.
 type report struct {
 	client   Policies
 	nodeName string
 
 	mu      sync.Mutex
 	said    *v1alpha1.GPUNode // what is to be written, nil until the node has looked at policies
-	changed chan struct{}     // holds a token when said has changed
+	changed wake.Signal       // holds a token when said has changed
 }
 
-// set says what the node with this UID made of its policy, nil for none, and why it offers
-// nothing, nil where it does. It never blocks.
+// set replaces the report: the verdict about the node's policy, nil for none, and why the node offers
+// nothing, nil if it does. It never blocks.
 func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy, withheld error) {
 	said := &v1alpha1.GPUNode{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUNode"},
@@ -60,7 +58,7 @@ func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy, withheld erro
 	defer r.mu.Unlock()
 	if !equality.Semantic.DeepEqual(said, r.said) {
 		r.said = said
-		wake(r.changed)
+		r.changed.Wake()
 	}
 }
 
@@ -81,7 +79,7 @@ func (r *report) run(ctx context.Context) error {
 			}
 			if err := r.write(ctx); err != nil {
 				pause = retry()
-				klog.FromContext(ctx).V(2).Info("This node's GPUNode does not say yet what the node made of its policy", "err", err, "retryIn", pause)
+				klog.FromContext(ctx).V(2).Info("Cannot write this node's GPUNode; retrying", "err", err, "retryIn", pause)
 			} else {
 				retry = reportRetries.DelayFunc()
 			}
@@ -101,7 +99,7 @@ func (r *report) write(ctx context.Context) error {
 	return r.client.Report(ctx, r.get())
 }
 
-// sleep is false when ctx ends first.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-ctx.Done():

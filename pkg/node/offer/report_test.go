@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
@@ -15,7 +16,7 @@ import (
 // reporting runs a node's report until the test ends, in a bubble of time.
 func reporting(t *testing.T, policies *apiserver.Policies) *report {
 	t.Helper()
-	r := &report{client: policies, nodeName: fixture.NodeName, changed: make(chan struct{}, 1)}
+	r := &report{client: policies, nodeName: fixture.NodeName, changed: wake.New()}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.run(ctx) }()

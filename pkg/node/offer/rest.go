@@ -9,13 +9,13 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// restInterval is between two looks that have to open NVML: to learn all handles anew takes some
-// five calls per GPU, where a look at an unchanged node takes two.
+// restInterval is the time between looks that open NVML: to read all handles takes some five calls per
+// GPU, a look at an unchanged node two.
 const restInterval = 3 * lookInterval
 
-// rest lets go of the NVIDIA driver until the next look or claim, and tells whether it did. While
-// NVML is open, nobody can unload the driver, reset a GPU or change its MIG mode where that takes
-// a reset.
+// rest closes the NVIDIA driver until the next look or claim, and reports whether it did. While NVML
+// is open, no administrator can unload the driver, reset a GPU, or change a MIG mode that needs a
+// reset.
 func (o *Offer) rest(ctx context.Context) bool {
 	if o.occupied {
 		return false
@@ -31,17 +31,17 @@ func (o *Offer) rest(ctx context.Context) bool {
 	return resting
 }
 
-// mayRest decides it anew each time, because nvidia-persistenced may start after the plugin, and
-// end before it. Where partitions are made on demand, claims would wait for NVML to open. Where
-// the driver does not keep GPUs that nobody uses, every look would initialise them, which takes
-// seconds, and a time-slice that is set would be lost.
+// mayRest decides each time, because nvidia-persistenced may start after the plugin and end before it.
+// The driver stays open if partitions are made on demand, because claims would wait for NVML to open.
+// It also stays open if the driver does not keep idle GPUs initialized: every look would take seconds
+// to initialize them, and lose a configured time-slice.
 func (o *Offer) mayRest(ctx context.Context) bool {
 	if slices.ContainsFunc(o.seen.GPUs, func(g gpu.GPU) bool { return g.MIGSwitchable || g.MIG == gpu.MIGEnabled }) {
 		return false
 	}
 	persistent, err := o.hardware.GPUs.Persistent()
 	if err != nil {
-		klog.FromContext(ctx).V(4).Info("The NVIDIA driver does not say whether it keeps idle GPUs", "reason", err.Error())
+		klog.FromContext(ctx).V(4).Info("Cannot read whether the NVIDIA driver keeps idle GPUs initialized", "reason", err.Error())
 	}
 	return persistent && err == nil
 }

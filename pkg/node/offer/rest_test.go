@@ -96,7 +96,7 @@ func TestThePersistenceModeIsFollowed(t *testing.T) {
 		now, err := r.machine.State()
 		must(t, err)
 		if opened := now.Calls.Since(before.Calls)["nvmlInit_v2"]; opened != 1 {
-			t.Errorf("the GPUs that nobody keeps were initialised %d times, want once", opened)
+			t.Errorf("the GPUs that the driver does not keep were initialised %d times, want once", opened)
 		}
 	})
 }

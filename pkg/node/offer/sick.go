@@ -11,14 +11,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 )
 
-// missingGPU is one that cannot be read any more.
+// missingGPU is a known GPU that cannot be read.
 type missingGPU struct {
 	last gpu.GPU
 	why  error
 }
 
-// miss finds out which of the GPUs that were seen earlier, by whatever process, are unreadable now.
-// One of which the driver does not say that is gone.
+// miss finds known GPUs, including those of earlier processes, that are unreadable now. A GPU counts
+// as unreadable unless the driver reports that it is gone.
 func (o *Offer) miss(found findings) {
 	o.missing = nil
 	for _, g := range o.Health.Remembered() {
@@ -29,7 +29,7 @@ func (o *Offer) miss(found findings) {
 	}
 }
 
-// unreadableAt is why the GPU with that index could not be read, nil if that is not said.
+// unreadableAt returns why the GPU with this index could not be read, nil if unknown.
 func unreadableAt(err error, index int) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
@@ -57,7 +57,7 @@ func withMissing(node gpu.Node, missing []missingGPU) gpu.Node {
 	return node
 }
 
-// readable are the shapes for which claims can be prepared.
+// readable returns the shapes that claims can be prepared for.
 func (o *Offer) readable(shapes []gpu.Shape) []gpu.Shape {
 	return slices.DeleteFunc(slices.Clone(shapes), func(shape gpu.Shape) bool {
 		return slices.ContainsFunc(o.missing, func(m missingGPU) bool { return m.last.UUID == shape.Physical().UUID })
@@ -72,7 +72,7 @@ func reasons(missing []missingGPU) map[string]error {
 	return why
 }
 
-// fault is that of the GPU before anything else is known of it.
+// fault is the fault of a missing GPU until Health knows more.
 func (m missingGPU) fault() health.Fault {
 	if errors.Is(m.why, nvml.ErrSilent) {
 		return health.Fault{Condition: health.Unresponsive, Severity: health.Dead}
@@ -80,7 +80,7 @@ func (m missingGPU) fault() health.Fault {
 	return health.Fault{Condition: health.Lost, Severity: health.Dead}
 }
 
-// noneReadable says why a node without any GPU that is known offers nothing; nil if it offers some.
+// noneReadable returns why a node without any known GPU offers nothing, or nil.
 func (o *Offer) noneReadable(known []gpu.GPU) error {
 	if len(known) > 0 || o.unread == "" {
 		return nil
@@ -90,8 +90,8 @@ func (o *Offer) noneReadable(known []gpu.GPU) error {
 
 var errNoneReadable = errors.New("none of the node's GPUs can be read")
 
-// taint keeps claims from sick devices. A GPU that cannot be read is tainted before anything else is known of it. One that
-// does not answer evicts no pods before Health has told it from a driver that answers about none.
+// taint keeps claims from sick devices. An unreadable GPU is tainted at once. A GPU that does not
+// answer evicts no pods until Health has distinguished it from a driver that does not answer at all.
 func (o *Offer) taint(next desired, gpus []gpu.GPU) {
 	for _, g := range gpus {
 		for _, fault := range o.Health.Record(g.UUID).Faults {

@@ -18,10 +18,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// ReasonTaken is that of the event on a node with GPUs that are in use without a claim of this version.
+// ReasonTaken is the reason of the Event on a node with GPUs in use without a claim of this version.
 const ReasonTaken = "GPUsInUse"
 
-// taken is a part of a GPU that is in use without a claim that this version could give up.
+// taken is a part of a GPU in use without a claim that this version can release.
 type taken struct {
 	// gpu is the UUID, empty if it may be any of the node's.
 	gpu   string
@@ -36,15 +36,15 @@ func (o *Offer) takenOf(node gpu.Node, held []journal.Device) (all []taken) {
 	}
 	for _, device := range held {
 		if device.Newer {
-			all = append(all, taken{device.UUID, device.Form().Placement, "a claim that a newer version of the plugin prepared"})
+			all = append(all, taken{device.UUID, device.Form.Placement, "a claim that a newer version of the plugin prepared"})
 		}
 	}
 	slices.SortFunc(all, func(a, b taken) int { return cmp.Or(cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.by, b.by)) })
 	return slices.Compact(all)
 }
 
-// takenBy finds what a device plugin's ID stands for. NVIDIA's is the UUID of a GPU or of a MIG
-// device, with "::" and a number for a replica. Any other may be any GPU.
+// takenBy finds the device of a device plugin's ID. NVIDIA's is the UUID of a GPU or MIG device, with
+// "::" and a number for a replica. Any other may be any GPU.
 func takenBy(use podresources.Use, gpus []gpu.GPU) taken {
 	id, _, _ := strings.Cut(use.Device, "::")
 	by := fmt.Sprintf("pod %s from a device plugin", use.Pod)
@@ -65,8 +65,8 @@ func (t taken) overlaps(shape gpu.Shape) bool {
 	return (t.gpu == "" || t.gpu == shape.Physical().UUID) && t.place.Overlaps(shape.Form().Placement)
 }
 
-// withoutTaken leaves out the shapes that are taken. Those that claims hold as well stay, with
-// a taint that keeps further claims from their shares.
+// withoutTaken drops taken shapes. Those that claims hold too stay, with a taint that keeps further
+// claims from their shares.
 func withoutTaken(next desired, all []taken, held []journal.Device) desired {
 	if len(all) == 0 {
 		return next
@@ -88,7 +88,7 @@ func withoutTaken(next desired, all []taken, held []journal.Device) desired {
 	return next
 }
 
-// takenShown keep the text readable.
+// takenShown keeps the message short.
 const takenShown = 8
 
 // describeTaken says what is in use and by what, empty for nothing.
@@ -110,7 +110,7 @@ func describeTaken(gpus []gpu.GPU, all []taken) string {
 	return "GPUs of this node are in use without a claim of Mica's (" + strings.Join(texts, ", ") + "), so Mica does not offer them until they are free: drain the node, or end these pods; what a newer version prepared ends with that version"
 }
 
-// allTaken is why nothing of any GPU is left to offer; nil if something is.
+// allTaken returns why no GPU is left to offer, or nil.
 func (o *Offer) allTaken(found findings) error {
 	all := o.takenOf(found.node, found.held)
 	if len(all) == 0 {
@@ -124,21 +124,21 @@ func (o *Offer) allTaken(found findings) error {
 	return errors.New(describeTaken(found.node.GPUs, all))
 }
 
-// sayTaken makes known once what is taken, or that nothing is any more.
+// sayTaken reports once what is taken, or that nothing is any longer.
 func (o *Offer) sayTaken(ctx context.Context, text string) {
 	if text == o.saidTaken {
 		return
 	}
 	o.saidTaken = text
 	if text == "" {
-		klog.FromContext(ctx).Info("Nothing but claims uses this node's GPUs any more")
+		klog.FromContext(ctx).Info("Only claims use this node's GPUs now")
 		return
 	}
 	klog.FromContext(ctx).Info("GPUs are not offered because they are in use", "why", text)
 	o.Events.WarnNode(ReasonTaken, text)
 }
 
-// lookForLeftovers returns why nothing may be offered before more is known; nil if it may.
+// lookForLeftovers returns why nothing may be offered until more is known, or nil.
 func (o *Offer) lookForLeftovers(ctx context.Context, cluster *corev1.Node) error {
 	if o.Containers == nil || o.IgnoreDevicePlugin {
 		return nil

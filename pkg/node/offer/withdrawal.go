@@ -14,42 +14,38 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// withdrawalTime is how long a shape that is not offered any more stays published:
-// the scheduler may have given it to a claim before it saw the taint, and kubelet
-// takes its time to ask for it.
+// withdrawalTime is how long a withdrawn shape stays published: the scheduler may have allocated it
+// before it saw the taint, and kubelet calls Prepare later.
 const withdrawalTime = time.Minute
 
-// history is what was offered of a node's GPUs, by UUID. The zero value is that of a
-// process that has not offered anything yet.
+// history is what was offered of a node's GPUs, by UUID. The zero value is for a process that has
+// offered nothing yet.
 type history struct {
 	current map[string]gpu.Policy
 	past    map[string][]replaced // oldest first
 }
 
-// replaced is a policy in whose shapes claims may still come.
+// replaced is a former policy; claims for its shapes may still arrive.
 type replaced struct {
 	policy gpu.Policy
 	until  time.Time
 }
 
-// desired is what a node is to publish.
+// desired is what a node should publish.
 type desired struct {
 	shapes []gpu.Shape
-	// taints are those of the shapes that no further claim gets.
+	// taints are those of shapes that get no further claims.
 	taints slice.Taints
-	// passing tells that there are shapes that are only offered because claims hold
-	// them: when those end, it changes.
+	// passing: some shapes are offered only because claims hold them.
 	passing bool
 	// until is when it changes by itself; zero for never.
 	until time.Time
-	// unknown are held devices that cannot be offered, because nobody here knows what
-	// they are.
+	// unknown are held devices that cannot be offered, because this version does not know them.
 	unknown []error
 }
 
-// identities are what a change of the offer changes: the names of its shapes, how
-// they are shared, which instances those are that somebody else has made, which are
-// tainted, and what cannot be offered.
+// identities describe an offer for comparison: shape names, sharing, foreign instances, taints, and
+// what cannot be offered.
 func identities(d desired) []string {
 	all := make([]string, 0, len(d.shapes))
 	for _, shape := range d.shapes {
@@ -65,8 +61,8 @@ func identities(d desired) []string {
 	return all
 }
 
-// next decides what to publish where policies are to be in force. The shapes that
-// they offer come first, then those that are withdrawn.
+// next decides what to publish under the given policies: first the shapes that they offer, then the
+// withdrawn ones.
 func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []journal.Device, now time.Time) (history, desired) {
 	h = h.replace(gpus, policies, now)
 	next := desired{
@@ -99,8 +95,8 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 			if device.UUID != g.UUID || device.Newer {
 				continue
 			}
-			// The hardware has its say: what a GPU cannot be any more is not published.
-			shape, err := gpu.Restore(g, device.Form())
+			// What the GPU no longer supports is not published.
+			shape, err := gpu.Restore(g, device.Form)
 			switch {
 			case err == nil:
 				withdraw([]gpu.Shape{shape}, func(name string) bool { return name == device.Device })
@@ -109,7 +105,7 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 			}
 		}
 	}
-	// By name, so that it does not matter why a shape is still there.
+	// By name, whatever the reason that a shape stays.
 	slices.SortFunc(leaving, func(a, b gpu.Shape) int { return cmp.Compare(a.Name(), b.Name()) })
 	next.shapes = append(next.shapes, leaving...)
 	for _, g := range gpus {
@@ -122,8 +118,7 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 	return h, next
 }
 
-// replace notes which policies are not in force any more. A GPU that is not there
-// for the moment keeps its history.
+// replace notes former policies. A GPU that is absent for now keeps its history.
 func (h history) replace(gpus []gpu.GPU, policies map[string]gpu.Policy, now time.Time) history {
 	updated := history{current: maps.Clone(h.current), past: map[string][]replaced{}}
 	if updated.current == nil {
@@ -136,7 +131,7 @@ func (h history) replace(gpus []gpu.GPU, policies map[string]gpu.Policy, now tim
 	}
 	for _, g := range gpus {
 		if before, known := h.current[g.UUID]; known && !reflect.DeepEqual(before, policies[g.UUID]) {
-			// Once, however often it comes and goes.
+			// Once, however often the policy alternates.
 			others := slices.DeleteFunc(updated.past[g.UUID], func(r replaced) bool { return reflect.DeepEqual(r.policy, before) })
 			updated.past[g.UUID] = append(others, replaced{policy: before, until: now.Add(withdrawalTime)})
 		}
@@ -149,13 +144,12 @@ func shapesOf(g gpu.GPU, policy gpu.Policy) []gpu.Shape {
 	return gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy { return policy })
 }
 
-// keepIntervals gives shares of GPUs that claims hold the interval that the GPU
-// has, which changes with the first claim after the last, and tells whether that
-// is another than the policy's.
+// keepIntervals gives held shares the GPU's present time-slice interval, which changes with the next
+// first claim, and reports whether it differs from the policy's.
 func keepIntervals(shapes []gpu.Shape, held []journal.Device) (kept bool) {
 	set := map[string]gpu.Interval{}
 	for _, device := range held {
-		if interval := device.Form().Interval; interval != "" {
+		if interval := device.Form.Interval; interval != "" {
 			set[device.Device] = interval
 		}
 	}

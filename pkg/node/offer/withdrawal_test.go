@@ -64,7 +64,7 @@ func TestAShapeIsWithdrawnForAMinuteAndUntilNobodyHoldsIt(t *testing.T) {
 	if !o.offer.until.Equal(o.now.Add(withdrawalTime)) {
 		t.Errorf("it changes by itself at %s", o.offer.until)
 	}
-	held := journal.Device{Device: "gpu-0", Shape: "whole"}
+	held := journal.Device{Device: "gpu-0", Form: gpu.Form{Base: "whole"}}
 	o.apply(withdrawalTime-1, sliced(4, gpu.DefaultInterval), held)
 	o.expect(t, "0-timeslice", "-0")
 	o.apply(1, sliced(4, gpu.DefaultInterval), held)
@@ -106,15 +106,38 @@ func TestPoliciesThatTakeTurnsAreRememberedOnce(t *testing.T) {
 	}
 }
 
+// The newest withdrawal is looked at first, and the oldest ends first.
+func TestTheOfferChangesWithTheFirstWithdrawalThatEnds(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, wholeOnly)
+	o.apply(time.Second, gpu.Policy{MPS: &gpu.MPS{Clients: 2}})
+	first := o.now.Add(withdrawalTime)
+	o.apply(time.Second, sliced(4, gpu.DefaultInterval))
+	o.expect(t, "0-timeslice", "-0", "-0-mps")
+	if !o.offer.until.Equal(first) {
+		t.Errorf("it changes by itself at %s, want %s", o.offer.until, first)
+	}
+}
+
+// This version cannot know the shape of such a device.
+func TestADeviceOfANewerVersionIsNotRebuilt(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Newer: true, Device: "gpu-0"})
+	o.expect(t, "0-timeslice")
+	if len(o.offer.unknown) > 0 {
+		t.Errorf("got %v", o.offer.unknown)
+	}
+}
+
 func TestWhatClaimsHoldIsRebuiltAfterARestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		held journal.Device
 		want gpu.Shape
 	}{
-		"shares by time": {journal.Device{Device: "gpu-0-timeslice", Shape: "whole", Sharing: "timeslice", Shares: 8, Interval: "Long"}, gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 8, Interval: gpu.LongInterval}}},
-		"MPS":            {journal.Device{Device: "gpu-0-mps", Shape: "whole", Sharing: "mps", Shares: 6}, gpu.Share{Sharing: gpu.MPS{Clients: 6}}},
-		"a partition":    {journal.Device{Device: "gpu-0-mig-1g10gb-19-2", Shape: "partition", Partition: journal.Partition{ProfileID: 19, Start: 2, Size: 1}}, gpu.Partition{}},
-		"shares of a partition": {journal.Device{Device: "gpu-0-mig-1g10gb-19-2-timeslice", Shape: "partition", Sharing: "timeslice", Shares: 3, Partition: journal.Partition{ProfileID: 19, Start: 2, Size: 1}},
+		"shares by time": {journal.Device{Device: "gpu-0-timeslice", Form: gpu.Form{Base: "whole", Sharing: "timeslice", Shares: 8, Interval: "Long"}}, gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 8, Interval: gpu.LongInterval}}},
+		"MPS":            {journal.Device{Device: "gpu-0-mps", Form: gpu.Form{Base: "whole", Sharing: "mps", Shares: 6}}, gpu.Share{Sharing: gpu.MPS{Clients: 6}}},
+		"a partition":    {journal.Device{Device: "gpu-0-mig-1g10gb-19-2", Form: gpu.Form{Base: "partition", Placement: gpu.Placement{ProfileID: 19, Start: 2, Size: 1}}}, gpu.Partition{}},
+		"shares of a partition": {journal.Device{Device: "gpu-0-mig-1g10gb-19-2-timeslice", Form: gpu.Form{Base: "partition", Sharing: "timeslice", Shares: 3, Interval: "Default", Placement: gpu.Placement{ProfileID: 19, Start: 2, Size: 1}}},
 			gpu.Share{Sharing: gpu.TimeSlicing{Replicas: 3, Interval: gpu.DefaultInterval}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,10 +152,10 @@ func TestWhatClaimsHoldIsRebuiltAfterARestart(t *testing.T) {
 	}
 }
 
-// What nobody knows is not taken for the whole GPU, and somebody is told.
+// An unknown shape is not taken for the whole GPU, and is logged.
 func TestAnUnknownShapeIsNotOfferedAsAWholeGPU(t *testing.T) {
 	o := newOfOne(t)
-	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Shape: "later"})
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Form: gpu.Form{Base: "later"}})
 	o.expect(t, "0-timeslice")
 	if len(o.offer.unknown) != 1 || !strings.Contains(o.offer.unknown[0].Error(), `device gpu-0 of GPU `+o.gpus[0].UUID) ||
 		!strings.Contains(o.offer.unknown[0].Error(), `shape "later" is unknown`) {
@@ -145,7 +168,7 @@ func TestWhatIsHeldOfAGPUThatIsPartitionedIsNotPublished(t *testing.T) {
 	o := newOfOne(t)
 	o.gpus[0].MIG = gpu.MIGEnabled
 	o.gpus[0].MIGSwitchable = false
-	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Shape: "whole"})
+	o.apply(0, sliced(2, gpu.DefaultInterval), journal.Device{Device: "gpu-0", Form: gpu.Form{Base: "whole"}})
 	o.expect(t)
 }
 
@@ -153,7 +176,7 @@ func TestReplicasChangeAtOnceAndTheIntervalWithTheLastShare(t *testing.T) {
 	o := newOfOne(t)
 	sharing := func() gpu.TimeSlicing { return o.offer.shapes[0].(gpu.Share).Sharing.(gpu.TimeSlicing) }
 	o.apply(0, sliced(2, gpu.ShortInterval))
-	held := journal.Device{Device: "gpu-0-timeslice", Shape: "whole", Sharing: "timeslice", Shares: 2, Interval: "Short"}
+	held := journal.Device{Device: "gpu-0-timeslice", Form: gpu.Form{Base: "whole", Sharing: "timeslice", Shares: 2, Interval: "Short"}}
 	o.apply(0, sliced(8, gpu.LongInterval), held)
 	o.expect(t, "0-timeslice")
 	if want := (gpu.TimeSlicing{Replicas: 8, Interval: gpu.ShortInterval}); sharing() != want || !o.offer.passing {

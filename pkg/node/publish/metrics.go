@@ -15,5 +15,5 @@ var (
 	})
 )
 
-// Metrics are what a Publisher counts.
+// Metrics are those of a Publisher.
 func Metrics() []metrics.Registerable { return []metrics.Registerable{publishedDevices, lastPublish} }

@@ -1,6 +1,6 @@
-// Package publish keeps the ResourceSlices that the API server has of this node as they
-// are to be. It is given pools, whatever their devices are, and owns when and how they are
-// written, and what of them an API server can keep. It never decides what is offered.
+// Package publish keeps this node's ResourceSlices at the API server equal to the pools that it
+// is given. It decides when and how slices are written, and leaves out what the API server would
+// drop. It never decides which devices are offered.
 package publish
 
 import (
@@ -27,61 +27,56 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/containerd"
+	"github.com/mica-gpu/mica/pkg/node/wake"
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
 const (
-	// apiRetry is how long to wait for an API server that does not answer.
+	// apiRetry is the wait after a failed read of the node.
 	apiRetry = 2 * time.Second
-	// nodeLimit bounds the question for the node.
-	nodeLimit = 5 * time.Second
-	// resyncRetry is how long the controller may take before it is told again.
+	// requestTimeout bounds reads of the node, and trials.
+	requestTimeout = 5 * time.Second
+	// resyncRetry is the wait before the controller gets the same slices again.
 	resyncRetry = time.Second
-	// Two plugin versions that publish different devices meet during a rolling
-	// update. Telling the controller at once is worth it after kubelet's wipe,
-	// but must not become a fight at the API server's speed.
+	// Slices that kubelet has wiped are written again at once. The rate is limited because two
+	// plugin versions with different devices can meet during a rolling update.
 	resyncsPerSecond = 0.2
 	resyncBurst      = 5
-	// confirmPeriod is how old the time of the last successful publication gets where nothing changes.
+	// confirmPeriod is the maximum age of the last success if nothing changes.
 	confirmPeriod = time.Minute
-	// concurrentCreates bounds what one node asks of the API server at once.
+	// concurrentCreates bounds the requests of one node.
 	concurrentCreates = 4
 )
 
-// Publisher keeps the API server's view of the node's devices equal to what
-// the node offers. The library's controller does the work; the Publisher adds
-// what it lacks: a first publication without its one-second poll, a republish
-// as soon as kubelet has wiped the node's slices (the controller waits 30 s),
-// and the knowledge of whether the slices are there.
+// Publisher publishes by the library's controller, and adds what that lacks: a first publication
+// without its one-second poll, a republication as soon as kubelet has wiped the node's slices
+// (the controller waits 30 s), and whether the slices are there.
 type Publisher struct {
 	client           kubernetes.Interface
 	driver, nodeName string
 	published        atomic.Bool
-	features         []*feature  // belong to what runs the publisher
-	doubted          atomic.Bool // that the API server keeps what it said
+	features         []*feature  // only Run uses them
+	doubted          atomic.Bool // the API server has dropped a field of a supported feature
 
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
-	changed chan struct{} // holds a token when desired or the API server's view changed
+	changed wake.Signal // holds a token after a change of desired or of the API server's slices
 }
 
 // New returns the publisher of a driver on a node. It publishes nothing before Run.
 func New(client kubernetes.Interface, driver, nodeName string) *Publisher {
-	p := &Publisher{driver: driver, nodeName: nodeName, features: features(), changed: make(chan struct{}, 1)}
-	p.client = sharedClient{client, p.get}
-	return p
+	return &Publisher{client: client, driver: driver, nodeName: nodeName, features: features(), changed: wake.New()}
 }
 
-// Set replaces what is to be published: all pools of the driver on this node. It never
-// blocks.
+// Set replaces the desired pools of the driver on this node. It never blocks.
 func (p *Publisher) Set(resources resourceslice.DriverResources) {
 	p.mu.Lock()
 	p.desired = &resources
 	p.mu.Unlock()
-	p.wake()
+	p.changed.Wake()
 }
 
-// Published tells whether the API server has exactly what is to be published.
+// Published reports whether the API server has exactly the desired pools.
 func (p *Publisher) Published() bool { return p.published.Load() }
 
 func (p *Publisher) get() *resourceslice.DriverResources {
@@ -90,15 +85,8 @@ func (p *Publisher) get() *resourceslice.DriverResources {
 	return p.desired
 }
 
-func (p *Publisher) wake() {
-	select {
-	case p.changed <- struct{}{}:
-	default: // a wake-up is due already
-	}
-}
-
-// Run publishes until ctx ends. It fails only when the node does not exist, or is
-// another one of the same name.
+// Run publishes until ctx ends. It fails if the node does not exist, or is replaced by another
+// of the same name.
 func (p *Publisher) Run(ctx context.Context) error {
 	node, err := p.findNode(ctx)
 	if err != nil {
@@ -110,10 +98,10 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 	existing, err := p.publishFirst(ctx, node, *resources)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "The first publication did not succeed and will be tried again")
+		klog.FromContext(ctx).Error(err, "Cannot publish devices for the first time; retrying")
 	}
 	first := step(existing, *resources)
-	view := newSliceView(p.client, p.driver, p.nodeName, p.wake)
+	view := newSliceView(p.client, p.driver, p.nodeName, p.get, p.changed.Wake)
 	stop := view.start(ctx)
 	defer stop()
 	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
@@ -130,37 +118,36 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return p.follow(ctx, node, view, controller, first)
 }
 
-// handleError is told of what the library's controller tries again, and of what the API
-// server has written without some fields, which trying again does not change: it has lost
-// a feature, so it is asked anew what it keeps.
+// handleError logs what the library's controller retries. Retrying does not help if the API
+// server has dropped fields: it has lost a feature, so all features are tried again.
 func (p *Publisher) handleError(ctx context.Context, err error, msg string) {
 	log := klog.FromContext(ctx)
 	var dropped *resourceslice.DroppedFieldsError
 	if !errors.As(err, &dropped) {
-		log.Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
+		log.Error(err, "Cannot publish devices; retrying", "action", msg)
 		return
 	}
-	log.Info("The API server has published a slice without some fields; it is asked which features it supports",
+	log.Info("The API server has dropped fields of a slice; trying which features it supports",
 		"pool", dropped.PoolName, "slice", dropped.SliceIndex, "features", dropped.DisabledFeatures())
 	p.doubted.Store(true)
-	p.wake()
+	p.changed.Wake()
 }
 
-// follow compares desired and seen slices at every change of either. The controller was told of
-// the given step last.
-func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller, told resourceslice.DriverResources) error {
+// follow compares desired and published slices at every change of either. sent is what the
+// controller has got last.
+func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView, controller *resourceslice.Controller, sent resourceslice.DriverResources) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(resyncsPerSecond, resyncBurst)
-	var update tracing.Span // until the API server has what is desired
+	var update tracing.Span // until the API server has the desired slices
 	defer func() { update.End(ctx.Err()) }()
 	for {
-		resources, askAgain := p.publishable(ctx, node, p.get())
+		resources, retryAt := p.publishable(ctx, node, p.get())
 		var retry <-chan time.Time
-		switch seen, synced := view.list(); {
+		switch published, synced := view.list(); {
 		case resources == nil:
 			p.published.Store(false)
 		case !synced:
 			retry = time.After(resyncRetry)
-		case matches(seen, *resources):
+		case matches(published, *resources):
 			p.markPublished(ctx, *resources)
 			update.End(nil)
 			update = tracing.Span{}
@@ -171,53 +158,52 @@ func (p *Publisher) follow(ctx context.Context, node types.UID, view *sliceView,
 				_, update = tracing.Begin(ctx, "publish slices")
 				describe(update, *resources)
 			}
-			if matches(seen, told) || limiter.TryAccept() { // the next step comes when the last is done
+			if matches(published, sent) || limiter.TryAccept() { // the next step begins when the last is done
 				if err := p.checkNode(ctx, node); err != nil {
 					return err
 				}
-				told = step(seen, *resources)
-				controller.Update(&told)
+				sent = step(published, *resources)
+				controller.Update(&sent)
 				if len(resources.Pools) == 0 {
-					p.remove(ctx, seen)
+					p.remove(ctx, published)
 				}
 			}
 			retry = time.After(resyncRetry)
 		}
-		var ask <-chan time.Time
-		if !askAgain.IsZero() {
-			ask = time.After(time.Until(askAgain))
+		var trial <-chan time.Time
+		if !retryAt.IsZero() {
+			trial = time.After(time.Until(retryAt))
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.changed:
 		case <-retry:
-		case <-ask:
+		case <-trial:
 		}
 	}
 }
 
-// remove deletes the slices of a node that has nothing to offer any more: the
-// controller, told of no pool, only looks for old ones after its 30 s.
+// remove deletes the slices of a node that offers nothing any more. Without a pool, the controller
+// only does so after 30 s.
 func (p *Publisher) remove(ctx context.Context, slices []*resourceapi.ResourceSlice) {
 	for _, slice := range slices {
 		err := p.client.ResourceV1().ResourceSlices().Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).Error(err, "A slice of devices that are gone could not be removed and will be tried again", "slice", slice.Name)
+			klog.FromContext(ctx).Error(err, "Cannot remove a slice of devices that are gone; retrying", "slice", slice.Name)
 		}
 	}
 }
 
-// checkNode fails when the Node object was deleted and made again. Slices of the
-// old one are collected as garbage as soon as they are written, and the
-// controller's owner is fixed: only a new process can publish for the new one.
-// A node that is gone or cannot be read is left to the next time.
+// checkNode fails if the Node object was deleted and created again. Slices that the old one owns
+// are garbage, and the controller's owner is fixed: only a new process can publish for the new
+// Node. checkNode ignores a node that is missing or cannot be read.
 func (p *Publisher) checkNode(ctx context.Context, uid types.UID) error {
-	ctx, cancel := context.WithTimeout(ctx, nodeLimit)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The API server does not tell about this node", "node", p.nodeName, "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot read this node", "node", p.nodeName, "err", err)
 		return nil
 	}
 	if node.UID != uid {
@@ -235,7 +221,7 @@ func (p *Publisher) markPublished(ctx context.Context, resources resourceslice.D
 	}
 }
 
-// describe says what is published.
+// describe adds the numbers of slices and devices to a span.
 func describe(span tracing.Span, resources resourceslice.DriverResources) {
 	slices, devices := count(resources)
 	span.Count("mica.slices", slices)
@@ -266,7 +252,7 @@ func (p *Publisher) findNode(ctx context.Context) (types.UID, error) {
 		case apierrors.IsNotFound(err):
 			return "", fmt.Errorf("node %q does not exist in this cluster: set --node-name to the name under which kubelet registered this node", p.nodeName)
 		}
-		klog.FromContext(ctx).Error(err, "The API server does not tell about this node", "node", p.nodeName, "retryIn", apiRetry)
+		klog.FromContext(ctx).Error(err, "Cannot read this node; retrying", "node", p.nodeName, "retryIn", apiRetry)
 		select {
 		case <-ctx.Done():
 			return "", ctx.Err()
@@ -275,30 +261,30 @@ func (p *Publisher) findNode(ctx context.Context) (types.UID, error) {
 	}
 }
 
-// firstResources waits for what to publish, and for the API server to tell what of
-// it can be kept.
+// firstResources waits until there are desired pools, and until it is known which of their
+// features the API server supports.
 func (p *Publisher) firstResources(ctx context.Context, node types.UID) (*resourceslice.DriverResources, error) {
 	for {
-		var ask <-chan time.Time
+		var trial <-chan time.Time
 		if desired := p.get(); desired != nil {
-			resources, askAgain := p.publishable(ctx, node, desired)
+			resources, retryAt := p.publishable(ctx, node, desired)
 			if resources != nil {
 				return resources, nil
 			}
-			ask = time.After(time.Until(askAgain))
+			trial = time.After(time.Until(retryAt))
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-p.changed:
-		case <-ask:
+		case <-trial:
 		}
 	}
 }
 
-// publishFirst creates the slices of a node that has none, as the controller
-// would, who finds them and has nothing left to do. A node that has some, as
-// after a restart of the plugin alone, is the controller's from the start.
+// publishFirst creates the slices of a node that has none, as the controller would, which then
+// finds them. It leaves a node with slices to the controller, for example after a restart of the
+// plugin.
 func (p *Publisher) publishFirst(ctx context.Context, node types.UID, resources resourceslice.DriverResources) (existing []*resourceapi.ResourceSlice, err error) {
 	ctx, span := tracing.Begin(ctx, "publish first slices")
 	describe(span, resources)
@@ -318,8 +304,7 @@ func (p *Publisher) publishFirst(ctx context.Context, node types.UID, resources 
 	return existing, nil
 }
 
-// createAll creates several slices at a time: until the last is there, the
-// scheduler does not use any.
+// createAll creates several slices at a time: the scheduler uses none until the last is there.
 func (p *Publisher) createAll(ctx context.Context, node types.UID, resources resourceslice.DriverResources) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrentCreates)
@@ -337,8 +322,8 @@ func (p *Publisher) createAll(ctx context.Context, node types.UID, resources res
 	return group.Wait()
 }
 
-// firstSlice is named as resourceslice.Controller names it (its encodeIndex
-// writes at least five hexadecimal digits); a test holds the two together.
+// firstSlice has the name that resourceslice.Controller gives it (its encodeIndex writes at least
+// five hexadecimal digits); a test compares them.
 func (p *Publisher) firstSlice(node types.UID, poolName string, pool resourceslice.Pool, index int) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -357,7 +342,7 @@ func (p *Publisher) firstSlice(node types.UID, poolName string, pool resourcesli
 	}
 }
 
-// sliceSelector selects what one driver publishes for one node.
+// sliceSelector selects the slices of one driver and node.
 func sliceSelector(driver, nodeName string) fields.Selector {
 	return fields.SelectorFromSet(fields.Set{
 		resourceapi.ResourceSliceSelectorDriver:   driver,
@@ -365,22 +350,22 @@ func sliceSelector(driver, nodeName string) fields.Selector {
 	})
 }
 
-// matches tells whether the slices seen are complete, of one generation, and
-// exactly what is desired, in its order.
-func matches(seen []*resourceapi.ResourceSlice, desired resourceslice.DriverResources) bool {
+// matches reports whether the published slices are complete, of one generation, and equal to the
+// desired ones in their order.
+func matches(published []*resourceapi.ResourceSlice, desired resourceslice.DriverResources) bool {
 	count := 0
 	for name, pool := range desired.Pools {
 		count += len(pool.Slices)
-		if !poolMatches(ofPool(seen, name), pool) {
+		if !poolMatches(ofPool(published, name), pool) {
 			return false
 		}
 	}
-	return len(seen) == count
+	return len(published) == count
 }
 
-func ofPool(seen []*resourceapi.ResourceSlice, name string) []*resourceapi.ResourceSlice {
+func ofPool(published []*resourceapi.ResourceSlice, name string) []*resourceapi.ResourceSlice {
 	var own []*resourceapi.ResourceSlice
-	for _, slice := range seen {
+	for _, slice := range published {
 		if slice.Spec.Pool.Name == name {
 			own = append(own, slice)
 		}
@@ -389,12 +374,12 @@ func ofPool(seen []*resourceapi.ResourceSlice, name string) []*resourceapi.Resou
 	return own
 }
 
-func poolMatches(seen []*resourceapi.ResourceSlice, pool resourceslice.Pool) bool {
-	if len(seen) != len(pool.Slices) {
+func poolMatches(published []*resourceapi.ResourceSlice, pool resourceslice.Pool) bool {
+	if len(published) != len(pool.Slices) {
 		return false
 	}
-	for i, slice := range seen {
-		if slice.Spec.Pool.Generation != seen[0].Spec.Pool.Generation ||
+	for i, slice := range published {
+		if slice.Spec.Pool.Generation != published[0].Spec.Pool.Generation ||
 			slice.Spec.Pool.ResourceSliceCount != int64(len(pool.Slices)) ||
 			!resourceslice.DevicesDeepEqual(slice.Spec.Devices, pool.Slices[i].Devices) ||
 			!apiequality.Semantic.DeepEqual(slice.Spec.SharedCounters, pool.Slices[i].SharedCounters) {

@@ -49,11 +49,11 @@ func TestWhatTheAPIServerDropsIsNotPublished(t *testing.T) {
 			})
 			p := New(api, fixture.Driver, fixture.NodeName)
 			var got []string
-			var askAgain time.Time
+			var retryAt time.Time
 			for range 2 {
 				got = nil
 				var kept *resourceslice.DriverResources
-				kept, askAgain = p.publishable(t.Context(), "uid", &all)
+				kept, retryAt = p.publishable(t.Context(), "uid", &all)
 				for _, s := range kept.Pools[fixture.NodeName].Slices {
 					for _, device := range s.Devices {
 						if len(device.Taints) > 0 {
@@ -67,14 +67,37 @@ func TestWhatTheAPIServerDropsIsNotPublished(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 			if trials > len(p.features) {
-				t.Errorf("the API server was asked %d times", trials)
+				t.Errorf("there were %d trials", trials)
 			}
-			if missing := !askAgain.IsZero(); missing != (name != "nothing") {
-				t.Errorf("it is asked again: %t", missing)
+			if missing := !retryAt.IsZero(); missing != (name != "nothing") {
+				t.Errorf("there is another trial: %t", missing)
 			}
 		})
 	}
 	if len(pool.Slices[0].Devices) != 3 || len(pool.Slices[0].Devices[2].Taints) != 1 {
-		t.Error("what was given is changed")
+		t.Error("the input has changed")
+	}
+}
+
+func TestDroppedFieldsMakeEveryFeatureBeTriedOnce(t *testing.T) {
+	node := fixture.Node(t, "p5.48xlarge")
+	policy := gpu.Policy{Whole: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4, Interval: gpu.DefaultInterval}}
+	pool := slice.Pool(node, gpu.Shapes(node.GPUs[:1], func(gpu.GPU) gpu.Policy { return policy }), nil)
+	all := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{fixture.NodeName: pool}}
+	api := newAPIServer()
+	trials := 0
+	api.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		trials++
+		return true, action.(clienttesting.CreateAction).GetObject(), nil
+	})
+	p := New(api, fixture.Driver, fixture.NodeName)
+	p.publishable(t.Context(), "uid", &all)
+	first := trials
+	p.handleError(t.Context(), &resourceslice.DroppedFieldsError{PoolName: fixture.NodeName, DesiredSlice: &resourceapi.ResourceSlice{}, ActualSlice: &resourceapi.ResourceSlice{}}, "")
+	for range 2 {
+		p.publishable(t.Context(), "uid", &all)
+	}
+	if first == 0 || trials != 2*first {
+		t.Errorf("there were %d trials at first and %d in all", first, trials)
 	}
 }

@@ -9,27 +9,26 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// step is what to publish next on the way from the slices seen to what is desired. Where more
-// than one slice of a pool changes, the library's controller writes all of them, with a new
-// generation, and until the last is there the scheduler uses none. Taints need no generation:
-// any mixture of old and new ones is a pool that was or will be offered, so they are changed
-// slice by slice, and a sick GPU costs two writes.
-func step(seen []*resourceapi.ResourceSlice, desired resourceslice.DriverResources) resourceslice.DriverResources {
+// step returns the next step from the published slices to the desired ones. If more than one slice
+// of a pool changes, the library's controller writes all with a new generation, and the scheduler
+// uses none until the last is there. Taints need no generation: any mixture of old and new ones is
+// a valid pool. So they change slice by slice, and a sick GPU costs two writes.
+func step(published []*resourceapi.ResourceSlice, desired resourceslice.DriverResources) resourceslice.DriverResources {
 	next := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
 	for name, pool := range desired.Pools {
-		next.Pools[name] = poolStep(ofPool(seen, name), pool)
+		next.Pools[name] = poolStep(ofPool(published, name), pool)
 	}
 	return next
 }
 
-func poolStep(seen []*resourceapi.ResourceSlice, desired resourceslice.Pool) resourceslice.Pool {
-	if !poolMatches(withoutTaints(seen), slice.WithoutTaints(desired)) {
+func poolStep(published []*resourceapi.ResourceSlice, desired resourceslice.Pool) resourceslice.Pool {
+	if !poolMatches(withoutTaints(published), slice.WithoutTaints(desired)) {
 		return desired
 	}
 	next := desired
 	next.Slices = slices.Clone(desired.Slices)
 	changed := false
-	for i, s := range seen {
+	for i, s := range published {
 		if resourceslice.DevicesDeepEqual(s.Spec.Devices, desired.Slices[i].Devices) {
 			continue
 		}
@@ -41,9 +40,9 @@ func poolStep(seen []*resourceapi.ResourceSlice, desired resourceslice.Pool) res
 	return next
 }
 
-func withoutTaints(seen []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
-	bare := make([]*resourceapi.ResourceSlice, len(seen))
-	for i, s := range seen {
+func withoutTaints(published []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+	bare := make([]*resourceapi.ResourceSlice, len(published))
+	for i, s := range published {
 		without := *s
 		without.Spec.Devices = slices.Clone(s.Spec.Devices)
 		for j := range without.Spec.Devices {

@@ -18,7 +18,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// sick are the resources of a node with eight GPUs that can be partitioned, some of which are sick.
+// sick are the resources of a node with eight GPUs that can be partitioned, some of them faulty.
 func sick(t testing.TB, minors ...int) resourceslice.DriverResources {
 	t.Helper()
 	h100, _ := catalog.BoardByName("h100-sxm-80gb")

@@ -12,10 +12,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/health"
 )
 
-// lockWait is how long a claim that is being prepared is waited for. The next look comes soon.
+// lockWait is how long to wait for a claim that is being prepared. The next look comes soon.
 const lockWait = time.Second
 
-// Program resets a GPU that nobody uses, by its UUID. The error says in its words why it does not.
+// Program resets an unused GPU by its UUID. The error has the program's reason.
 type Program interface {
 	Reset(ctx context.Context, uuid string) error
 }
@@ -26,29 +26,29 @@ type GPUs interface {
 	Instances(uuid string) ([]gpu.Instance, error)
 	Persistence(uuid string) (enabled bool, err error)
 	SetPersistence(uuid string, enabled bool) error
-	// Closed does something while this process has the driver closed.
+	// Closed calls do while this process has the driver closed.
 	Closed(do func() error) error
 }
 
-// Hardware is what a reset needs of the node.
+// Hardware resets GPUs.
 type Hardware struct {
 	GPUs
 	Program
 }
 
-// Health is what is known of the GPUs.
+// Health has the faults of the GPUs.
 type Health interface {
-	// Known are the records of GPUs that have faults, or traces of them.
+	// Known are the records of GPUs that have or had faults.
 	Known() map[string]health.Record
-	// KeepResets keeps the attempts of a GPU, over restarts of the process too.
+	// KeepResets stores the attempts for a GPU, also over restarts of the process.
 	KeepResets(ctx context.Context, uuid string, resets health.Resets)
-	// Restored tells that a GPU was reset.
+	// Restored records that a GPU was reset.
 	Restored(uuid string)
 }
 
 // Claims are those of the node.
 type Claims interface {
-	// Idle keeps claims from a GPU until release is called, if none has something of it.
+	// Idle keeps claims from a GPU until release is called, unless one has a part of it.
 	Idle(ctx context.Context, uuid string) (release func(), idle bool, err error)
 }
 
@@ -58,9 +58,9 @@ type Options struct {
 	Claims Claims
 	// Allowed are the conditions for which GPUs are reset.
 	Allowed func() health.ConditionSet
-	// Tell says what came of an attempt, in a sentence without a full stop.
+	// Tell reports the result of an attempt, in a sentence without a full stop.
 	Tell func(ctx context.Context, uuid string, worked bool, sentence string)
-	// Quiet is how long a GPU has to be well before it gets claims again.
+	// Quiet is how long a GPU must have no fault before it gets claims again.
 	Quiet time.Duration
 }
 
@@ -70,12 +70,12 @@ type Resetter struct{ Options }
 // New returns a Resetter.
 func New(options Options) *Resetter { return &Resetter{options} }
 
-// Look resets those GPUs for which it is time. One goroutine at a time may call it, and none asks
-// GPUs for their health meanwhile.
+// Look resets the GPUs that are due. One goroutine at a time may call it, and none may read the
+// health of GPUs meanwhile.
 func (r *Resetter) Look(ctx context.Context, hardware Hardware) {
 	for uuid, record := range r.Health.Known() {
 		if record.Resets.Persistent {
-			// The process that disabled it has ended in the middle.
+			// A process disabled it and was killed.
 			record.Resets = r.persist(ctx, hardware, uuid, record.Resets)
 		}
 		if record.ResetDue(r.Allowed(), time.Now()) {
@@ -90,33 +90,33 @@ func (r *Resetter) tryToReset(ctx context.Context, hardware Hardware, uuid strin
 	release, idle, err := r.Claims.Idle(waiting, uuid)
 	cancel()
 	if !idle {
-		klog.FromContext(ctx).V(2).Info("A sick GPU is reset when no claim has it any more", "gpu", uuid, "reason", err)
+		klog.FromContext(ctx).V(2).Info("Waiting with the reset of a GPU until no claim has it", "gpu", uuid, "reason", err)
 		return
 	}
 	defer release()
 	if level, err := hardware.Health(uuid); err != nil || sick.Action.Asks() && level.Action == health.ActionNone {
-		return // it is lost, or another process has reset it: the next question tells
+		return // it is lost, or another process has reset it; the next read shows it
 	}
-	// Kept before anything happens, so that a process that dies of it does not try for ever.
+	// Stored first: a process that dies of the reset must not try for ever.
 	attempt := health.Resets{Tried: sick.Resets.Tried + 1, Last: time.Now().UTC().Truncate(time.Second)}
 	r.Health.KeepResets(ctx, uuid, attempt)
 	klog.FromContext(ctx).Info("Resetting a GPU", "gpu", uuid, "attempt", attempt.Tried, "of", health.MaxResets)
-	// A reset that was begun is finished also by a process that is told to end.
+	// A process that is to end finishes its reset.
 	err = r.reset(context.WithoutCancel(ctx), hardware, uuid, attempt)
 	if err == nil {
 		r.Health.Restored(uuid)
-		r.Tell(ctx, uuid, true, fmt.Sprintf("was reset; it gets claims again when it has been well for %v", r.Quiet))
+		r.Tell(ctx, uuid, true, fmt.Sprintf("was reset; it gets claims again after %v without a fault", r.Quiet))
 		return
 	}
-	next := "no further attempt is made: end what holds the GPU and reset it with nvidia-smi, or reboot the node"
+	next := "no further attempt is made: end the processes that use the GPU and reset it with nvidia-smi, or reboot the node"
 	if pause, more := attempt.Again(); more {
-		next = fmt.Sprintf("the next attempt is in %v; end what holds the GPU, such as an exporter of metrics", pause)
+		next = fmt.Sprintf("the next attempt is in %v; end the processes that use the GPU, such as an exporter of metrics", pause)
 	}
 	r.Tell(ctx, uuid, false, fmt.Sprintf("cannot be reset (attempt %d of %d): %v; %s", attempt.Tried, health.MaxResets, err, next))
 }
 
-// errPartitions: a reset would end partitions of somebody else. Those of claims keep it from being
-// tried.
+// errPartitions: a reset would end partitions of an administrator. Those of claims prevent the
+// attempt.
 var errPartitions = errors.New("it has MIG partitions that no claim has, which a reset would end; delete them with nvidia-smi mig -dci and -dgi")
 
 func (r *Resetter) reset(ctx context.Context, hardware Hardware, uuid string, attempt health.Resets) error {
@@ -127,7 +127,7 @@ func (r *Resetter) reset(ctx context.Context, hardware Hardware, uuid string, at
 	case len(instances) > 0:
 		return errPartitions
 	}
-	// Persistence mode is a user of the GPU as far as a reset is concerned (NVIDIA/NVSentinel #1690).
+	// For a reset, the persistence mode counts as a user of the GPU (NVIDIA/NVSentinel #1690).
 	persistent, err := hardware.Persistence(uuid)
 	if err != nil {
 		return err
@@ -143,10 +143,10 @@ func (r *Resetter) reset(ctx context.Context, hardware Hardware, uuid string, at
 	return hardware.Closed(func() error { return hardware.Reset(ctx, uuid) })
 }
 
-// persist enables the persistence mode again. If that does not work, the next look tries it.
+// persist enables the persistence mode again. If it fails, the next look tries again.
 func (r *Resetter) persist(ctx context.Context, hardware Hardware, uuid string, resets health.Resets) health.Resets {
 	if err := hardware.SetPersistence(uuid, true); err != nil {
-		klog.FromContext(ctx).Error(err, "The persistence mode of a GPU was disabled to reset it, and cannot be enabled again", "gpu", uuid)
+		klog.FromContext(ctx).Error(err, "Cannot enable the persistence mode of a GPU again after its reset; retrying", "gpu", uuid)
 		return resets
 	}
 	resets.Persistent = false

@@ -17,19 +17,19 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// clinic is a machine on which clients of NVML hold GPUs, one of which asks for a reset.
+// clinic is a machine on which clients of NVML hold GPUs, and one GPU needs a reset.
 type clinic struct {
 	*testing.T
 	machine *model.Machine
 	library *nvml.Library
 	uuid    string
 
-	// What follows is what the Resetter is told, and what it says.
+	// The inputs and outputs of the Resetter.
 	record   health.Record
 	allowed  health.ConditionSet
 	claimed  bool
 	restored int
-	told     []string
+	reported []string
 	// kept are the attempts as they were kept, one after the other.
 	kept []health.Resets
 	// program replaces the machine's own.
@@ -70,7 +70,7 @@ func (c *clinic) look() {
 	c.Helper()
 	New(Options{Health: c, Claims: c, Quiet: time.Minute, Allowed: func() health.ConditionSet { return c.allowed },
 		Tell: func(_ context.Context, _ string, worked bool, sentence string) {
-			c.told = append(c.told, fmt.Sprint(worked, " ", sentence))
+			c.reported = append(c.reported, fmt.Sprint(worked, " ", sentence))
 		}}).Look(c.Context(), Hardware{GPUs: c.library, Program: c})
 }
 
@@ -91,7 +91,7 @@ func (c *clinic) Idle(context.Context, string) (func(), bool, error) {
 
 func (c *clinic) Reset(ctx context.Context, uuid string) error { return c.program(ctx, uuid) }
 
-// asks tells whether the GPU still asks for its reset, and whether it is persistent.
+// asks reports whether the GPU still needs a reset, and whether it is persistent.
 func (c *clinic) asks() (asks, persistent bool) {
 	c.Helper()
 	state, err := c.machine.State()
@@ -99,13 +99,13 @@ func (c *clinic) asks() (asks, persistent bool) {
 	return state.GPUs[0].Condition.RecoveryAction == "gpu-reset", state.GPUs[0].PersistenceMode
 }
 
-func (c *clinic) expect(asks bool, told ...string) {
+func (c *clinic) expect(asks bool, reported ...string) {
 	c.Helper()
 	if got, _ := c.asks(); got != asks {
 		c.Errorf("the GPU asks for a reset is %v, want %v", got, asks)
 	}
-	if !slices.EqualFunc(c.told, told, strings.Contains) {
-		c.Errorf("told %q, want %q", c.told, told)
+	if !slices.EqualFunc(c.reported, reported, strings.Contains) {
+		c.Errorf("reported %q, want %q", c.reported, reported)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestASickGPUIsReset(t *testing.T) {
 	c := newClinic(t, "p5.48xlarge")
 	c.must(c.library.SetPersistence(c.uuid, true))
 	c.look()
-	c.expect(false, "true was reset; it gets claims again when it has been well for 1m0s")
+	c.expect(false, "true was reset; it gets claims again after 1m0s without a fault")
 	if _, persistent := c.asks(); !persistent || c.restored != 1 || c.record.Resets.Persistent {
 		t.Errorf("persistent is %v, restored %d times, kept %+v", persistent, c.restored, c.record.Resets)
 	}
@@ -126,15 +126,12 @@ func TestASickGPUIsReset(t *testing.T) {
 
 func TestAGPUThatIsNotReset(t *testing.T) {
 	for name, change := range map[string]func(c *clinic){
-		"by default":            func(c *clinic) { c.allowed = nil },
-		"of another condition":  func(c *clinic) { c.allowed = health.ConditionSet{health.XID: true} },
-		"that a claim has":      func(c *clinic) { c.claimed = true },
-		"that is lost":          func(c *clinic) { c.record.Faults[0].Severity = health.Dead },
-		"that does not answer":  func(c *clinic) { c.record.Reach = health.Silent },
-		"that needs a reboot":   func(c *clinic) { c.record.Action = health.ActionReboot },
-		"that recovers itself":  func(c *clinic) { c.record.Action = health.ActionDrainP2P },
-		"that somebody resets":  func(c *clinic) { c.must(c.machine.SetCondition(0, model.Condition{})) },
-		"that got well already": func(c *clinic) { c.record.Action = health.ActionNone },
+		"by default":                  func(c *clinic) { c.allowed = nil },
+		"that a claim has":            func(c *clinic) { c.claimed = true },
+		"that is lost":                func(c *clinic) { c.record.Faults[0].Severity = health.Dead },
+		"that does not answer":        func(c *clinic) { c.record.Reach = health.Silent },
+		"that another process resets": func(c *clinic) { c.must(c.machine.SetCondition(0, model.Condition{})) },
+		"that got well already":       func(c *clinic) { c.record.Action = health.ActionNone },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClinic(t, "g5.12xlarge")
@@ -149,15 +146,6 @@ func TestAGPUThatIsNotReset(t *testing.T) {
 	}
 }
 
-// With a driver that names no action, an XID of the table is reason enough.
-func TestAResetByTheTable(t *testing.T) {
-	c := newClinic(t, "p4d.24xlarge")
-	c.record = c.record.Next(health.Facts{Reach: health.Answers, Events: []health.Event{{XID: 119}}}, health.Rules{Quiet: time.Minute}, time.Now())
-	c.allowed = health.ConditionSet{health.XID: true}
-	c.look()
-	c.expect(false, "true was reset")
-}
-
 // A driver that asks for no action has not judged an XID that it does not link to one.
 func TestAResetBesideADriverThatAsksForNothing(t *testing.T) {
 	c := newClinic(t, "p5.48xlarge")
@@ -170,7 +158,7 @@ func TestAResetBesideADriverThatAsksForNothing(t *testing.T) {
 	c.expect(false, "true was reset")
 }
 
-// Partitions of which no claim tells are somebody's.
+// Partitions without a claim belong to an administrator.
 func TestAResetWouldEndPartitions(t *testing.T) {
 	c := newClinic(t, "p5.48xlarge")
 	c.must(c.machine.SetMIGMode(0, true))
@@ -180,7 +168,7 @@ func TestAResetWouldEndPartitions(t *testing.T) {
 	c.expect(true, "false cannot be reset (attempt 1 of 5): it has MIG partitions that no claim has")
 }
 
-// A refusal is told in the driver's words, and tried again ever later, a few times.
+// A refusal is reported in the driver's words, and tried again ever later, a few times.
 func TestAResetIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClinic(t, "p5.48xlarge")
@@ -191,11 +179,11 @@ func TestAResetIsRefused(t *testing.T) {
 			c.see()
 		}
 		c.expect(true,
-			"false cannot be reset (attempt 1 of 5): ERROR_IN_USE; the next attempt is in 1m0s; end what holds the GPU",
+			"false cannot be reset (attempt 1 of 5): ERROR_IN_USE; the next attempt is in 1m0s; end the processes that use the GPU",
 			"false cannot be reset (attempt 2 of 5): ERROR_IN_USE; the next attempt is in 2m0s",
 			"false cannot be reset (attempt 3 of 5): ERROR_IN_USE; the next attempt is in 4m0s",
 			"false cannot be reset (attempt 4 of 5): ERROR_IN_USE; the next attempt is in 8m0s",
-			"false cannot be reset (attempt 5 of 5): ERROR_IN_USE; no further attempt is made: end what holds the GPU and reset it with nvidia-smi, or reboot the node")
+			"false cannot be reset (attempt 5 of 5): ERROR_IN_USE; no further attempt is made: end the processes that use the GPU and reset it with nvidia-smi, or reboot the node")
 		c.must(c.machine.Occupy(0, nil, false))
 		c.must(c.machine.SetCondition(0, model.Condition{}))
 		for range 3 {
@@ -204,7 +192,7 @@ func TestAResetIsRefused(t *testing.T) {
 		}
 		c.must(c.machine.SetCondition(0, model.Condition{RecoveryAction: "gpu-reset"}))
 		c.see()
-		c.told = nil
+		c.reported = nil
 		c.look()
 		c.expect(false, "true was reset")
 		c.must(c.library.Close())
@@ -271,7 +259,7 @@ func TestNvidiaSMI(t *testing.T) {
 	}
 	refused := exec.Command("false").Run()
 	err := NewSMI(&script{"The following GPUs could not be reset:\n  GPU 00000000:1A:00.0: In use by another client\n\n1 device is currently being used by one or more other processes.\n", refused, nil}).Reset(t.Context(), "GPU-1")
-	fixture.Sentence(t, err, "nvidia-smi said", "In use by another client", "exit status 1")
+	fixture.Sentence(t, err, "nvidia-smi printed", "In use by another client", "exit status 1")
 	if err := NewSMI(&script{err: errors.New("nvidia-smi is not installed")}).Reset(t.Context(), "GPU-1"); err == nil || err.Error() != "nvidia-smi is not installed" {
 		t.Errorf("got %v", err)
 	}

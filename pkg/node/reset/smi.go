@@ -12,11 +12,10 @@ import (
 
 const (
 	program = "nvidia-smi"
-	// patience bounds a reset. It is shorter than a claim may take, which waits for it.
+	// patience bounds a reset. It is shorter than the timeout of a claim, which may wait for it.
 	patience = 30 * time.Second
-	// saidLines are the lines of a refusal that tell why: the program names the GPU first, and ends
-	// with a paragraph of advice.
-	saidLines = 2
+	// reasonLines are the lines of a refusal to keep: the last, with the reason and advice.
+	reasonLines = 2
 )
 
 // Runner runs the NVIDIA driver's programs, as driverroot.Tools does.
@@ -36,7 +35,7 @@ func (s SMI) Reset(ctx context.Context, uuid string) error {
 	defer cancel()
 	path, printed, err := s.runner.Run(ctx, program, "--gpu-reset", "-i", uuid)
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
-		return fmt.Errorf("%s said %q (%w)", path, driverroot.Said(printed, saidLines), err)
+		return fmt.Errorf("%s printed %q (%w)", path, driverroot.Said(printed, reasonLines), err)
 	}
 	return err
 }

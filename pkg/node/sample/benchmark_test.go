@@ -1,11 +1,9 @@
 package sample_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/mica-gpu/mica/pkg/node/nvml"
-	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -34,22 +32,5 @@ func BenchmarkRound(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-	}
-}
-
-// BenchmarkSet is what a claim that comes or goes pays on a node that is full.
-func BenchmarkSet(b *testing.B) {
-	var devices []sample.Device
-	for board := range 8 {
-		for i := range 7 {
-			devices = append(devices, sample.Device{
-				Name: fmt.Sprintf("gpu-%d-mig-%d", board, i), GPU: fmt.Sprint(board), UUID: fmt.Sprintf("MIG-%d-%d", board, i), Claims: []string{"a"},
-			})
-		}
-	}
-	s := sample.New()
-	b.ReportAllocs()
-	for b.Loop() {
-		s.Set(devices)
 	}
 }

@@ -28,8 +28,8 @@ func (s *Sampler) DescribeWithStability(into chan<- *metrics.Desc) {
 	}
 }
 
-// CollectWithStability implements metrics.StableCollector: what is known now, so that a
-// device whose GPU has stopped to answer goes by itself.
+// CollectWithStability implements metrics.StableCollector. Devices of a GPU that has stopped
+// answering disappear after the window.
 func (s *Sampler) CollectWithStability(into chan<- metrics.Metric) {
 	for _, metric := range s.collect(time.Now()) {
 		into <- metric

@@ -1,7 +1,6 @@
-// Package sample knows how busy the devices are that prepared claims hold: while there
-// are any, it asks for it every other second, and it serves the last seconds as metrics.
-// It knows nothing of what claims do with a device, and holds no lock while a GPU is asked,
-// so that one that does not answer delays nobody but itself.
+// Package sample reads every other second how busy the devices of prepared claims are, and serves
+// the last seconds as metrics. It holds no lock while it reads a GPU, so a GPU that does not
+// answer delays only itself.
 package sample
 
 import (
@@ -14,32 +13,33 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+
+	"github.com/mica-gpu/mica/pkg/node/wake"
 )
 
 const (
 	// interval is the time between two samples of a device.
 	interval = 2 * time.Second
-	// window is what a mean is about. A device without a sample in it has no metrics.
+	// window is the time of a mean. A device without a sample in it has no metrics.
 	window = 15 * time.Second
-	// leaveAfter is how long Run waits for GPUs that do not answer before it returns.
+	// leaveAfter is how long Run waits at its end for GPUs that do not answer.
 	leaveAfter = 5 * time.Second
 )
 
-// Meter reads how busy a device is. It is used by one goroutine at a time.
+// Meter reads how busy a device is. One goroutine at a time uses it.
 type Meter interface {
-	// Read returns what it can, also beside an error.
+	// Read may return some values beside an error.
 	Read() (gpu.Usage, error)
 	Close() error
 }
 
-// Device is a device that claims hold.
+// Device is a device of prepared claims.
 type Device struct {
-	// Name is the device's in the node's pool.
+	// Name is unique in the node's pool.
 	Name string
-	// GPU is the UUID of the physical GPU, UUID that of what is read: the same, or a
-	// MIG device of it.
+	// GPU is the UUID of the physical GPU. UUID is the same, or that of a MIG device of it.
 	GPU, UUID string
-	// Claims are the UIDs of those that hold it, one at least.
+	// Claims are the UIDs of the claims that have it, at least one.
 	Claims []string
 }
 
@@ -48,37 +48,36 @@ type Sampler struct {
 	metrics.BaseStableCollector
 
 	// changed holds a token when the devices have changed.
-	changed chan struct{}
+	changed wake.Signal
 
 	mu   sync.Mutex
 	gpus map[string]*sampledGPU // by UUID
 }
 
-// sampledGPU is a GPU whose devices are read one after the other. The Sampler's mu guards
-// the fields.
+// sampledGPU is a GPU, whose devices are read one after the other. The Sampler's mu guards it.
 type sampledGPU struct {
 	uuid   string
 	series []*series
-	// dropped are those whose meter is to be closed.
+	// dropped series have meters that are not closed yet.
 	dropped []*series
-	// reading is since when a goroutine reads, zero where none does.
+	// reading is when a goroutine began to read, zero if none reads.
 	reading time.Time
-	// silent tells that it was said that the GPU does not answer.
+	// silent: it is logged that the GPU does not answer.
 	silent bool
 }
 
-// New returns a sampler of no device.
+// New returns a sampler without devices.
 func New() *Sampler {
-	return &Sampler{changed: make(chan struct{}, 1), gpus: map[string]*sampledGPU{}}
+	return &Sampler{changed: wake.New(), gpus: map[string]*sampledGPU{}}
 }
 
-// Set replaces the devices that are sampled. It never waits for a GPU. What was sampled
-// of a device is kept as long as one of those claims still holds it that did.
+// Set replaces the devices. It never waits for a GPU. A device keeps its samples while one of its
+// claims stays.
 func (s *Sampler) Set(devices []Device) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kept := map[*series]bool{}
-	named := map[string]bool{} // a second series of one name would cost all metrics
+	named := map[string]bool{} // two series of one name would fail the scrape
 	for _, device := range devices {
 		if named[device.Name] {
 			continue
@@ -105,14 +104,11 @@ func (s *Sampler) Set(devices []Device) {
 		}
 		b.series = slices.DeleteFunc(b.series, func(of *series) bool { return !kept[of] })
 	}
-	select {
-	case s.changed <- struct{}{}:
-	default: // Run has not yet seen the last one
-	}
+	s.changed.Wake()
 }
 
-// Utilization is the mean of a device over the last seconds. It is false for one that does not tell, or
-// that is not sampled.
+// Utilization is the mean of a device over the window. It is not known if the device does not
+// report it, or is not sampled.
 func (s *Sampler) Utilization(device string) (ratio float64, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,9 +125,8 @@ func (s *Sampler) Utilization(device string) (ratio float64, known bool) {
 	return 0, false
 }
 
-// Run samples until ctx ends. While there is no device, it sleeps. open returns the meter
-// of a device by its UUID. Run returns later only by the time in which a GPU may answer
-// that was asked before.
+// Run samples until ctx ends, and sleeps while there is no device. open returns the meter of a
+// device by its UUID. Run then waits for pending reads, up to leaveAfter.
 func (s *Sampler) Run(ctx context.Context, open func(uuid string) Meter) error {
 	var readers sync.WaitGroup
 	defer awaitReaders(ctx, &readers)
@@ -163,7 +158,7 @@ func awaitReaders(ctx context.Context, readers *sync.WaitGroup) {
 	}
 }
 
-// awaitDevices returns once there is something to read, or a meter to close.
+// awaitDevices returns when there is a device to read, or a meter to close.
 func (s *Sampler) awaitDevices(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -180,8 +175,7 @@ func (s *Sampler) awaitDevices(ctx context.Context) error {
 	}
 }
 
-// due are the GPUs to read now, which are marked as being read: those that have
-// answered the last time.
+// due returns the GPUs to read now, and marks them. It leaves out those that have not answered yet.
 func (s *Sampler) due(ctx context.Context) []*sampledGPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,15 +213,15 @@ func (s *Sampler) read(ctx context.Context, b *sampledGPU, open func(uuid string
 func (s *Sampler) record(ctx context.Context, of *series, usage gpu.Usage, err error) {
 	s.mu.Lock()
 	of.add(usage, time.Now())
-	say := of.failed(err)
+	report := of.failed(err)
 	s.mu.Unlock()
-	if say {
+	if report {
 		klog.FromContext(ctx).Error(err, "Cannot read the usage of a device; retrying", "device", of.Name, "gpu", of.GPU)
 	}
 }
 
-// finish closes the meters of devices that no claim holds any more and lets the GPU be
-// read again. A GPU without devices goes.
+// finish closes the meters of dropped devices and lets the GPU be read again. It removes a GPU
+// without devices.
 func (s *Sampler) finish(ctx context.Context, b *sampledGPU) {
 	for {
 		s.mu.Lock()

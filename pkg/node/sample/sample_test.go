@@ -20,7 +20,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// node has devices that a test lets be as busy as it likes.
+// node has devices with the readings of a test.
 type node struct {
 	mu      sync.Mutex
 	answers map[string]answer
@@ -124,7 +124,7 @@ func run(t *testing.T) *rig {
 
 // after lets time pass, and what is due then happen.
 func after(d time.Duration) {
-	time.Sleep(d) // of the bubble: nobody waits
+	time.Sleep(d) // of the bubble
 	synctest.Wait()
 }
 
@@ -177,8 +177,8 @@ func TestTheMeanOfTheLastSeconds(t *testing.T) {
 	})
 }
 
-// A device that does not tell has no metric, which is not the same as 0.
-func TestWhatADeviceDoesNotTell(t *testing.T) {
+// A value that a device does not report is absent, not 0.
+func TestValuesThatADeviceDoesNotReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t)
 		defer r.stop()
@@ -238,7 +238,7 @@ func TestWhatIsRememberedGoesWithTheClaims(t *testing.T) {
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "second")})
 		after(2 * time.Second)
 		if got := utilization(); got != "0.5" {
-			t.Errorf("the utilization is %s; somebody has shared the device all the time", got)
+			t.Errorf("the utilization is %s; a claim has had the device all the time", got)
 		}
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "third")})
 		if got := utilization(); got != "" {
@@ -257,7 +257,7 @@ func TestWhatIsRememberedGoesWithTheClaims(t *testing.T) {
 	})
 }
 
-// One GPU that does not answer costs the others nothing, nor those who prepare claims.
+// A GPU that does not answer delays neither the others nor Set.
 func TestAGPUThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t)
@@ -272,7 +272,7 @@ func TestAGPUThatDoesNotAnswer(t *testing.T) {
 		after(time.Minute)
 		r.wantShown(t, "while one hangs", "gpu-1 memory_total_bytes 80", "gpu-1 memory_used_bytes 1", "gpu-1 sample_timestamp_seconds 1", "gpu-1 utilization_ratio 0.5")
 		if logs := r.logs(); strings.Count(logs, "does not answer") != 1 || !strings.Contains(logs, "GPU-a") {
-			t.Errorf("it is not said once:\n%s", logs)
+			t.Errorf("it is not logged once:\n%s", logs)
 		}
 		r.Set(both[1:])
 		r.Set(both)
@@ -284,7 +284,7 @@ func TestAGPUThatDoesNotAnswer(t *testing.T) {
 		r.node.set("GPU-a", answer{hangs: make(chan struct{})})
 		after(time.Minute)
 		if logs := r.logs(); strings.Count(logs, "does not answer") != 2 {
-			t.Errorf("it is not said again:\n%s", logs)
+			t.Errorf("it is not logged again:\n%s", logs)
 		}
 		r.node.mu.Lock()
 		close(r.answers["GPU-a"].hangs)
@@ -305,13 +305,13 @@ func TestTheEndDoesNotWaitForAGPUThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("it took %s to end, want %s", took, leaveAfter)
 		}
 		if logs := r.logs(); !strings.Contains(logs, "Stopping before") {
-			t.Errorf("it is not said:\n%s", logs)
+			t.Errorf("it is not logged:\n%s", logs)
 		}
 		close(hangs)
 	})
 }
 
-func TestAnErrorIsSaidOnceWhileItLasts(t *testing.T) {
+func TestAnErrorIsLoggedOnceWhileItLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t)
 		defer r.stop()
@@ -331,7 +331,7 @@ func TestAnErrorIsSaidOnceWhileItLasts(t *testing.T) {
 		after(time.Minute)
 		logs := r.logs()
 		if strings.Count(logs, lost.Error()) != 2 || strings.Count(logs, half.Error()) != 1 || !strings.Contains(logs, `device="gpu-0"`) {
-			t.Errorf("each is not said once while it lasts:\n%s", logs)
+			t.Errorf("each is not logged once while it lasts:\n%s", logs)
 		}
 	})
 }

@@ -7,15 +7,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// series is what was sampled of a device. The Sampler's mu guards all but the meter and
-// what never changes: of the device, all but its claims.
+// series has the samples of a device. The Sampler's mu guards samples, reported and the claims.
 type series struct {
 	Device
-	// meter belongs to whoever reads the GPU.
+	// meter belongs to the goroutine that reads the GPU.
 	meter   Meter
-	samples []sampled // of the last window, the oldest first
-	// said is the error that was told, empty where the last read had none.
-	said string
+	samples []sampled // of the last window, oldest first
+	// reported is the logged error, empty if the last read had none.
+	reported string
 }
 
 type sampled struct {
@@ -23,14 +22,14 @@ type sampled struct {
 	at time.Time
 }
 
-// continues tells whether the device is the one of the series, held by one of the same
-// claims. What another claim did with it before is not its own.
+// continues reports whether the device is that of the series and shares a claim with it. The
+// samples of other claims are not its own.
 func (s *series) continues(d Device) bool {
 	return s.Name == d.Name && s.UUID == d.UUID &&
 		slices.ContainsFunc(s.Claims, func(claim string) bool { return slices.Contains(d.Claims, claim) })
 }
 
-// add takes what was read at that time, if anything.
+// add adds a sample, unless it is empty.
 func (s *series) add(usage gpu.Usage, at time.Time) {
 	if usage == (gpu.Usage{}) {
 		return
@@ -38,17 +37,17 @@ func (s *series) add(usage gpu.Usage, at time.Time) {
 	s.samples = append(slices.DeleteFunc(s.samples, func(old sampled) bool { return at.Sub(old.at) > window }), sampled{usage, at})
 }
 
-// failed remembers the error, and tells whether it is to be said: each once while it lasts.
+// failed records the error and reports whether to log it: once while it lasts.
 func (s *series) failed(err error) bool {
-	before := s.said
-	if s.said = ""; err != nil {
-		s.said = err.Error()
+	before := s.reported
+	if s.reported = ""; err != nil {
+		s.reported = err.Error()
 	}
-	return err != nil && s.said != before
+	return err != nil && s.reported != before
 }
 
-// recent is what is known of the last window: the mean utilization, the last memory, and
-// when the last sample was taken. It is false where there is none.
+// recent returns the mean utilization of the window, the last memory and the time of the last
+// sample. known is false without a sample.
 func (s *series) recent(now time.Time) (usage gpu.Usage, at time.Time, known bool) {
 	var sum, count float64
 	for _, sample := range s.samples {

@@ -28,7 +28,7 @@ func (notSupported) Is(target error) bool { return target == errors.ErrUnsupport
 
 const (
 	program = "nvidia-smi"
-	// patience bounds a call that nobody else bounds.
+	// patience bounds a call.
 	patience = 30 * time.Second
 )
 
@@ -50,9 +50,9 @@ type Setter struct{ tools Tools }
 // NewSetter looks for nvidia-smi when a time-slice is set.
 func NewSetter(tools Tools) *Setter { return &Setter{tools: tools} }
 
-// Set gives the GPU a time-slice, which lasts until it is given another one or the
-// kernel driver lets go of the GPU. The error is errors.ErrUnsupported where the GPU has
-// none, as before Volta and with MIG.
+// Set gives the GPU a time-slice, which lasts until the next Set or until the kernel driver lets
+// go of the GPU. The error is errors.ErrUnsupported if the GPU has none, as before Volta and
+// with MIG.
 func (s *Setter) Set(ctx context.Context, uuid string, interval gpu.Interval) error {
 	if err := s.set(ctx, uuid, interval); err != nil {
 		return fmt.Errorf("set the time-slice of GPU %s to %s: %w", uuid, interval, err)
@@ -74,8 +74,7 @@ func (s *Setter) set(ctx context.Context, uuid string, interval gpu.Interval) er
 	return judge(path, err, printed)
 }
 
-// judge reads the answer: a refusal may come with any exit status,
-// so its words count, too.
+// judge reads the answer. A refusal may come with any exit status, so it reads the text, too.
 func judge(path string, err error, output string) error {
 	said := driverroot.Said(output, 1)
 	if said == "" {
