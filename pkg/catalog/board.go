@@ -46,7 +46,7 @@ type Board struct {
 	// MemoryMiB is the total that NVML reports in nvmlMemory_t, in MiB. It is
 	// less than the product name says where the driver reserves some.
 	MemoryMiB uint64 `json:"memoryMiB"`
-	// ECC says whether the board has an ECC mode to report.
+	// ECC reports whether the board has an ECC mode to report.
 	ECC bool `json:"ecc"`
 	// NVLink describes the board's NVLink ports; nil for a board without.
 	NVLink *NVLink `json:"nvlink,omitempty"`

@@ -2,7 +2,7 @@
 // machine: product names, PCI device IDs, memory as the driver reports it, and
 // MIG geometry; and which of them the machine types of EC2 have, and where. The facts are embedded data files with the source beside each
 // number; the package offers types and pure lookups over them. It never reads
-// hardware, never guesses a number nobody has captured, and is never a reason
+// hardware, never guesses a number that was not captured, and is never a reason
 // to disbelieve what NVML says of a board that is there.
 package catalog
 

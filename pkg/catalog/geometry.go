@@ -52,7 +52,7 @@ type Profile struct {
 	OFAEngines      int `json:"ofa"`
 	// MaxInstances is how many instances of the profile fit on an empty GPU.
 	MaxInstances int `json:"max"`
-	// Graphics says whether instances can run graphics workloads.
+	// Graphics reports whether instances can run graphics workloads.
 	Graphics bool `json:"graphics,omitempty"`
 	// Unverified names the fields above whose number was not captured from
 	// hardware, in this file's spelling.

@@ -40,7 +40,7 @@ func sets(free gpu.Resources, all []gpu.Partition) (valid, maximal int) {
 	return valid, maximal
 }
 
-// plain says whether a profile is one of the basic ones: no engines more or
+// plain reports whether a profile is one of the basic ones: no engines more or
 // less, no graphics, no double memory.
 func plain(p Profile) bool {
 	const oneSliceDoubleMemory = 9
@@ -141,7 +141,7 @@ func usesOf(g gpu.GPU, counters []gpu.Counter) []uses {
 	for i, c := range counters {
 		all[i].total = c.Total
 		for _, p := range g.Partitions() {
-			all[i].of = append(all[i].of, p.Uses(c))
+			all[i].of = append(all[i].of, c.UsedBy(p))
 		}
 	}
 	return all

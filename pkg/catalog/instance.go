@@ -15,7 +15,7 @@ type Instance struct {
 	// Architecture is Kubernetes' name for that of the CPU: "amd64" or "arm64".
 	Architecture string
 	// VCPUs, MemoryMiB and MaxPods are zero where they are not known. MemoryMiB is EC2's
-	// figure, of which a kernel shows less.
+	// figure; a kernel shows less.
 	VCPUs     int
 	MemoryMiB uint64
 	MaxPods   int
@@ -23,11 +23,11 @@ type Instance struct {
 	Board Board
 	// GPUs are ordered as NVML enumerates them.
 	GPUs []Slot
-	// NVLink tells that every GPU reaches every other over NVLink.
+	// NVLink reports that every GPU reaches every other over NVLink.
 	NVLink bool
 }
 
-// Slot is where a GPU of an Instance sits; what nobody captured is left out.
+// Slot is where a GPU of an Instance sits; what was not captured is left out.
 type Slot struct {
 	// PCIBusID is in sysfs' form, such as "0000:53:00.0".
 	PCIBusID string
@@ -41,7 +41,7 @@ type Slot struct {
 
 // Errors of InstanceByType.
 var (
-	// ErrNotPredicted means that nobody has captured all numbers of a board, so that
+	// ErrNotPredicted means that not all numbers of a board were captured, so that
 	// only NVML on a node can tell what it offers: a prediction that is nearly right
 	// starts nodes on which the claim does not fit.
 	ErrNotPredicted = errors.New("not predicted")

@@ -30,8 +30,8 @@ func (i Instance) Node(driverVersion, cudaVersion string) gpu.Node {
 	return node
 }
 
-// Node is what NVML will tell on a node with so many GPUs of the board, of which nobody
-// knows where they sit and whether they are linked.
+// Node is what NVML will tell on a node with so many GPUs of the board. Where they sit, and
+// whether they are linked, is unknown.
 func (b Board) Node(count int, driverVersion, cudaVersion string) gpu.Node {
 	node := gpu.Node{DriverVersion: driverVersion, CUDAVersion: cudaVersion}
 	for index := range count {

@@ -8,45 +8,41 @@ import (
 // memoryCounter is the counter of memory, in bytes, that quotas charge.
 const memoryCounter = "memory"
 
-// partitionMemory is the counter of memory where it decides which partitions fit. The
-// whole GPU takes none, so it cannot be the one that quotas charge.
+// partitionMemory is the counter of memory that decides which partitions fit. The whole GPU
+// takes none of it, so quotas cannot charge it.
 const partitionMemory = "partition-memory"
 
 // Counter is one thing that the shapes of a GPU compete for.
 type Counter struct {
 	// Name is that of the counter in NVIDIA's driver.
 	Name string
-	// Total is how much there is: bytes of memory, memory slices in sliceUnits, else
-	// pieces.
+	// Total is the amount: bytes of memory, memory slices in sliceUnits, or pieces.
 	Total uint64
 	// whole is what the whole GPU takes, and shared what it takes in shares.
 	whole, shared uint64
 	// use is what a partition takes.
 	use func(Profile, int) uint64
-	// charged marks the counter that never decides: quotas read it.
+	// charged: it never decides. Quotas read it.
 	charged bool
-	// ofInstances marks the counter of the instance of somebody else at start.
+	// ofInstances: it is of an administrator's instance at start.
 	ofInstances bool
 	start       int
 }
 
-// Bytes tells that the counter counts bytes, not pieces.
+// Bytes reports whether the counter counts bytes, not pieces.
 func (c Counter) Bytes() bool { return c.Name == memoryCounter || c.Name == partitionMemory }
 
-// sliceUnits is how many units a memory slice is counted in. A partition takes all of
-// them, as a GPU in shares does, and the whole GPU one, which keeps them apart. The
-// others are for claims with admin access, which look at a GPU that another claim
-// has: the scheduler asks for free counters for them, too
-// (kubernetes/kubernetes#140729).
+// sliceUnits is the number of units of a memory slice. A partition takes all of them, as a
+// GPU in shares does, and the whole GPU one, which keeps them apart. The others are for
+// claims with admin access, which look at a GPU of another claim: the scheduler needs free
+// counters for them, too (kubernetes/kubernetes#140729).
 const sliceUnits = 32
 
-// Counters are what keeps apart the shapes that are offered of one GPU: the
-// fewest that admit exactly the sets of partitions that fit its FreeResources together,
-// and nothing beside a whole GPU. A counter that never decides only costs the
-// scheduler time, which compares every counter of a node for each candidate.
-// Where a GPU is not partitioned, one counter stands for it. There are none where
-// no two of the shapes can meet. Beside counters that decide there is one that does
-// not, for those who charge a quota what a device takes of it.
+// Counters keep apart the shapes that are offered of one GPU. They are the fewest that admit
+// exactly the sets of partitions that fit its FreeResources together, and nothing beside a
+// whole GPU: the scheduler compares every counter of a node for each candidate. One counter
+// stands for a GPU that is not partitioned. There are none if no two shapes can meet. Beside
+// counters that decide, there is one for quotas, which does not.
 func Counters(offered []Shape) []Counter {
 	counters := deciding(offered)
 	if memory := charged(offered); len(counters) > 0 && memory.Total > 0 {
@@ -55,26 +51,37 @@ func Counters(offered []Shape) []Counter {
 	return counters
 }
 
-// charged is the memory that a device for one claim has, in bytes, under the name that it
-// has in NVIDIA's driver. Kueue charges a claim the most that any device takes which the
-// claim could get (its counter sources), and looks at no total. There is as much as
-// sliceUnits of the largest devices take: no GPU is given away more often at once, so this counter
-// refuses nothing that the others admit. What is in shares takes none, because each of its
-// claims would be charged for all of it, and neither does an instance of somebody else,
-// because claims with admin access look at it without limit.
+// charged is the memory that a device for one claim has, in bytes, under its name in NVIDIA's
+// driver. Kueue charges a claim the most that any device takes which the claim could get (its
+// counter sources), and looks at no total. The total is sliceUnits of the largest device: no
+// GPU is given away more often at once, so this counter refuses nothing that the others admit.
 func charged(offered []Shape) Counter {
-	memory := Counter{Name: memoryCounter, charged: true, use: func(p Profile, _ int) uint64 { return p.MemoryBytes }}
+	memory := Counter{Name: memoryCounter, charged: true}
 	for _, shape := range offered {
-		switch shape := shape.(type) {
-		case Whole:
-			memory.whole = shape.MemoryBytes()
-		case Partition:
-		default:
-			continue
-		}
-		memory.Total = max(memory.Total, sliceUnits*shape.MemoryBytes())
+		memory.Total = max(memory.Total, sliceUnits*chargeOf(shape))
 	}
 	return memory
+}
+
+// chargeOf is nothing for shares, because each of their claims would be charged for all of
+// the device, and for an administrator's partition, because claims with admin access look at
+// it without limit.
+func chargeOf(s Shape) uint64 {
+	if form := s.Form(); form.Shares > 0 || isStatic(s) {
+		return 0
+	}
+	return s.MemoryBytes()
+}
+
+// isStatic reports whether a shape is a partition that exists without a claim.
+func isStatic(s Shape) bool { return !s.Form().Entire() && s.UUID() != "" }
+
+// UsedBy is how much of the counter a shape takes.
+func (c Counter) UsedBy(s Shape) uint64 {
+	if c.charged {
+		return chargeOf(s)
+	}
+	return s.Uses(c)
 }
 
 func deciding(offered []Shape) []Counter {
@@ -82,16 +89,15 @@ func deciding(offered []Shape) []Counter {
 	var statics []int
 	entire := 0 // shapes of the entire GPU
 	for _, shape := range offered {
-		if share, ok := shape.(Share); ok {
-			shape = share.Of
-		}
-		switch shape := shape.(type) {
-		case Partition:
-			placements = append(placements, shape)
-		case Static:
-			statics = append(statics, shape.Instance.Start)
+		form := shape.Form()
+		switch {
+		case form.Entire():
+			entire++
+		case isStatic(shape):
+			statics = append(statics, form.Start)
 		default:
-			entire++ // who is no partition takes the entire GPU
+			profile, _ := shape.Physical().profile(form.ProfileID)
+			placements = append(placements, Partition{GPU: shape.Physical(), Profile: profile, Start: form.Start})
 		}
 	}
 	counters := instances(statics)
@@ -105,9 +111,8 @@ func deciding(offered []Shape) []Counter {
 	return counters
 }
 
-// instances keep apart the claims of an instance that somebody else has made where
-// it is offered in more than one way: as it was before the policy changed, for
-// the claims that have it, and as it is now.
+// instances keep apart the claims of an administrator's instance that is offered in more than
+// one way: as before a change of policy, for the claims that have it, and as now.
 func instances(starts []int) []Counter {
 	slices.Sort(starts)
 	var counters []Counter
@@ -123,7 +128,7 @@ func instances(starts []int) []Counter {
 	return counters
 }
 
-// distinct has each partition once that is offered in several ways.
+// distinct has each partition once, however many ways it is offered in.
 func distinct(partitions []Partition) []Partition {
 	var once []Partition
 	for _, p := range partitions {
@@ -134,10 +139,9 @@ func distinct(partitions []Partition) []Partition {
 	return once
 }
 
-// bindingSlices are the memory slices that it takes to keep apart every two
-// shapes that overlap, which all those of the entire GPU do. The last ones are
-// left out first: on boards with eight memory slices nothing ever has only the
-// eighth.
+// bindingSlices are the fewest memory slices that keep apart every two shapes that overlap;
+// shapes of the entire GPU overlap all. The last slices are left out first: on boards with
+// eight memory slices nothing ever has only the eighth.
 func bindingSlices(partitions []Partition, entire int) []Counter {
 	var all uint64
 	placed := make([]uint64, 0, len(partitions)+entire)
@@ -169,7 +173,7 @@ func bindingSlices(partitions []Partition, entire int) []Counter {
 	return counters
 }
 
-// tellsApart says whether every two placements that overlap do so in kept.
+// tellsApart reports whether every two placements that overlap do so in kept.
 func tellsApart(kept uint64, placed []uint64) bool {
 	for i, a := range placed {
 		for _, b := range placed[i+1:] {
@@ -181,8 +185,8 @@ func tellsApart(kept uint64, placed []uint64) bool {
 	return true
 }
 
-// amounts are what partitions have pieces of, in the order in which the first
-// is left out where one of several decides.
+// amounts are the resources that partitions have amounts of. If one of several is enough to
+// decide, the first is left out first.
 var amounts = [len(amountValues{})]struct {
 	name string
 	of   func(memory uint64, e Engines) uint64
@@ -196,8 +200,8 @@ var amounts = [len(amountValues{})]struct {
 	{"ofa-engines", func(_ uint64, e Engines) uint64 { return uint64(e.OFAEngines) }},
 }
 
-// bindingAmounts are the amounts that it takes to refuse every set of
-// partitions that do not overlap but need more than there is.
+// bindingAmounts are the fewest amounts that refuse every set of partitions that do not
+// overlap but need more than there is.
 func bindingAmounts(partitions []Partition, free Resources) []Counter {
 	refused := refusals(partitions, free)
 	kept := uint(1)<<len(amounts) - 1
@@ -220,9 +224,9 @@ func bindingAmounts(partitions []Partition, free Resources) []Counter {
 	return counters
 }
 
-// refusals are the sets of amounts, as bits, any of which refuses some set of
-// partitions that do not overlap. Sets that contain a refused one are not
-// looked at: what refuses the smaller set refuses them.
+// refusals are the sets of amounts, as bits. Each amount of a set refuses some set of
+// partitions that do not overlap. Supersets of a refused set need no look: the same amounts
+// refuse them.
 func refusals(partitions []Partition, free Resources) []uint {
 	totals := amountsOf(free.memory, free.Engines)
 	taken := make([]uint64, len(partitions))

@@ -1,7 +1,7 @@
 package gpu
 
-// Description takes down what is published of a shape, beside what every shape of its
-// GPU says. What is unknown, empty or nil, is left out.
+// Description collects what is published about a shape, beside what is common to the shapes of
+// its GPU. What is unknown, empty or nil, is left out.
 type Description interface {
 	Text(attribute, value string)
 	Number(attribute string, value *int)
@@ -9,19 +9,18 @@ type Description interface {
 	// Bytes and Pieces are capacities that one claim has.
 	Bytes(capacity string, n uint64)
 	Pieces(capacity string, n int)
-	// Divisible is a capacity of which each claim takes a part.
+	// Divisible is a capacity that claims divide.
 	Divisible(capacity string, d Divisible)
 }
 
 // Divisible is a capacity in bytes or pieces: each claim takes a number of steps of it,
-// one step at least, and as much as Default if it does not say how much.
+// one step at least, and Default if it does not request an amount.
 type Divisible struct {
 	Total, Step, Default uint64
 	Bytes                bool
 }
 
-// describe says, too, that a device has none of an engine, for selectors that compare
-// with it.
+// describe includes engines that the device lacks, for selectors that compare with them.
 func (e Engines) describe(d Description) {
 	d.Pieces(CapacityMultiprocessors, e.Multiprocessors)
 	d.Pieces(capacityCopyEngines, e.CopyEngines)

@@ -9,17 +9,17 @@ import (
 // Restore makes the shape again.
 type Form struct {
 	// Base is what one claim has to itself or several have shares of, such as BaseWhole.
-	Base string
+	Base string `json:"base"`
 	// Placement is that of a partition, zero for a base that is the entire GPU.
-	Placement
-	// Sharing is the name of a Sharing, Shares its Count and Interval its TimeSlice; they
+	Placement `json:"placement,omitzero"`
+	// Sharing is the name of a Sharing, Shares its Count and Interval its TimeSlice. They
 	// are zero for a device that one claim has to itself.
-	Sharing  string
-	Shares   int
-	Interval Interval
+	Sharing  string   `json:"sharing,omitempty"`
+	Shares   int      `json:"shares,omitempty"`
+	Interval Interval `json:"interval,omitempty"`
 }
 
-// Served tells that the processes of all shares are clients of one daemon.
+// Served reports whether the processes of all shares are clients of one daemon.
 func (f Form) Served() bool { return f.Sharing == MPS{}.Name() }
 
 // Bases of shapes. Records have these names.
@@ -31,29 +31,30 @@ const (
 
 // Placement is the part of a GPU that is a partition.
 type Placement struct {
-	// ProfileID is the ID of its Profile, whose name Profile is. It is empty where a
-	// record is all that is known.
-	ProfileID int
-	Profile   string
+	// ProfileID is the ID of its Profile, and Profile the name.
+	ProfileID int    `json:"profileID"`
+	Profile   string `json:"profile,omitempty"`
 	// Start and Size are its memory slices.
-	Start, Size int
+	Start int `json:"start"`
+	Size  int `json:"size"`
 	// InstanceID and ComputeID are NVML's, of a partition that exists already.
-	InstanceID, ComputeID int
+	InstanceID int `json:"instanceID,omitempty"`
+	ComputeID  int `json:"computeID,omitempty"`
 }
 
-// Entire tells that it is no partition but all of the GPU.
+// Entire reports whether it is all of the GPU.
 func (p Placement) Entire() bool { return p.Size == 0 }
 
-// Overlaps tells whether two placements on one GPU have a memory slice in common.
+// Overlaps reports whether two placements on one GPU have a memory slice in common.
 func (p Placement) Overlaps(o Placement) bool {
 	return p.Entire() || o.Entire() || p.Start < o.Start+o.Size && o.Start < p.Start+p.Size
 }
 
-// ErrNotOffered is the error of Restore for what a GPU cannot be at present.
+// ErrNotOffered is the error of Restore if the GPU cannot have this shape at present.
 var ErrNotOffered = errors.New("the GPU cannot be given in this shape at present")
 
-// Restore makes the shape of a form that is remembered. A form that this build does not
-// know is an error: nobody may take it for another shape.
+// Restore makes the shape of a form. A form that this build does not
+// know is an error: it must not pass for another shape.
 func Restore(g GPU, f Form) (Shape, error) {
 	restore, known := bases[f.Base]
 	if !known {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Node is what one machine's NVIDIA driver says of itself and its GPUs.
+// Node describes one machine's NVIDIA driver and GPUs.
 type Node struct {
 	// DriverVersion is the kernel driver's version, such as "580.95.05".
 	DriverVersion string
@@ -31,28 +31,28 @@ type GPU struct {
 	ProductName, Brand, Architecture string
 	// ComputeCapability is "major.minor", such as "9.0".
 	ComputeCapability string
-	// MemoryBytes is the total frame buffer in bytes, 0 where NVML has no
-	// number (integrated GPUs share the system's memory).
+	// MemoryBytes is the total frame buffer in bytes, 0 if NVML has no number
+	// (integrated GPUs share the system's memory).
 	MemoryBytes uint64
-	// AddressingMode is HMM, ATS or None, empty where NVML does not say.
+	// AddressingMode is HMM, ATS or None, empty if NVML does not report it.
 	AddressingMode string
 
 	// PCIBusID is in sysfs' form, such as "0000:53:00.0".
 	PCIBusID string
 	// PCIeRoot is the root complex above the GPU, such as "pci0000:50".
 	PCIeRoot string
-	// NUMANode is nil where the firmware does not say.
+	// NUMANode is nil if the firmware does not report it.
 	NUMANode *int
 
 	// ECCEnabled is nil on boards without ECC.
 	ECCEnabled *bool
 	// MIG is the mode that is in force now, not a pending one.
 	MIG MIGMode
-	// MIGSwitchable tells that the MIG mode changes at once, as on Hopper and
-	// later boards; on others it takes a reset of the GPU.
+	// MIGSwitchable: the MIG mode changes at once, as on Hopper and later boards.
+	// On others it takes a reset of the GPU.
 	MIGSwitchable bool
 	// Profiles are the MIG partitions that the board offers, as NVML lists
-	// them; empty where it offers none.
+	// them; empty if it offers none.
 	Profiles []Profile
 	// Instances are the GPU instances that exist, whoever made them.
 	Instances []Instance
@@ -64,7 +64,7 @@ type GPU struct {
 	Fabric FabricState
 }
 
-// MIGMode tells whether a GPU is cut into MIG partitions.
+// MIGMode is whether a GPU is cut into MIG partitions.
 type MIGMode int
 
 const (

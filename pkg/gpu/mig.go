@@ -49,8 +49,8 @@ type MIGDevice struct {
 	Slices int
 }
 
-// Without is the GPU less the instances that own tells to be ours: those are
-// no obstacle to what is offered, because claims hold them.
+// Without is the GPU without the instances that are Mica's own. Claims hold those, so they do
+// not limit the offer.
 func (g GPU) Without(own func(Instance) bool) GPU {
 	g.Instances = slices.DeleteFunc(slices.Clone(g.Instances), own)
 	return g

@@ -10,9 +10,9 @@ import (
 // scheduler takes the first that satisfies a claim: small profiles come before
 // large ones, and those with fewer engines first, so that a claim which names
 // no profile takes no more than it needs. Profiles with the optical flow
-// accelerator, of which boards have one, come after all others. Of one profile,
+// accelerator, the only one of the board, come after all others. Within a profile,
 // the placement comes first that blocks the fewest others; a test of pkg/slice
-// holds that against other orders.
+// compares that with other orders.
 func sortForPublication(partitions []Partition) {
 	blocked := make(map[int]int, len(partitions)) // by start and profile ID
 	key := func(p Partition) int { return p.Profile.ID*maxSlices + p.Start }

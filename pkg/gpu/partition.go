@@ -14,7 +14,7 @@ type Partition struct {
 }
 
 // Name is gpu-<minor>-mig-<profile>-<profile ID>-<start>, as in NVIDIA's
-// driver. Only the ID tells 1g.24gb+me from 1g.24gb-me.
+// driver. Only the ID distinguishes 1g.24gb+me from 1g.24gb-me.
 func (p Partition) Name() string {
 	profile := inNames.Replace(strings.ToLower(p.Profile.Name))
 	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", p.GPU.Minor, profile, p.Profile.ID, p.Start)
@@ -43,7 +43,7 @@ func (p Partition) MemoryBytes() uint64 { return p.Profile.MemoryBytes }
 // Uses is the partition's part.
 func (p Partition) Uses(c Counter) uint64 { return c.use(p.Profile, p.Start) }
 
-// Describe tells what the profile has.
+// Describe describes the profile.
 func (p Partition) Describe(d Description) {
 	p.identify(d)
 	p.Profile.describe(d)

@@ -61,18 +61,18 @@ func (m MPS) check(g GPU) error {
 	return nil
 }
 
-// BeforeVolta tells whether the GPU is known to have neither time-slice intervals nor
+// BeforeVolta reports whether the GPU is known to have neither time-slice intervals nor
 // limits for the clients of MPS.
 func (g GPU) BeforeVolta() bool { return g.before(volta) }
 
-// before tells whether the GPU is known to be older than a major compute capability.
+// before reports whether the GPU is known to be older than a major compute capability.
 func (g GPU) before(major int) bool {
 	own, _, _ := strings.Cut(g.ComputeCapability, ".")
 	n, err := strconv.Atoi(own)
 	return err == nil && n < major
 }
 
-// offers tells whether partitions of a profile are for one claim each.
+// offers reports whether partitions of a profile are for one claim each.
 func (p Policy) offers(profile string) bool {
 	return p.MIG && (p.Profiles == nil || slices.Contains(p.Profiles, profile))
 }

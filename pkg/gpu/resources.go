@@ -3,15 +3,15 @@ package gpu
 // maxSlices is how many memory slices fit the bits of Resources; boards have 4, 8 or 12.
 const maxSlices = 64
 
-// Resources are what partitions take of a GPU. Of the zero value nothing can be taken.
+// Resources are what partitions take of a GPU. The zero value is nothing.
 type Resources struct {
 	slices uint64 // one bit per memory slice
 	memory uint64 // bytes
 	Engines
 }
 
-// FreeResources are what the GPU's profiles can own of it, less what its Instances have:
-// of memory and of each engine there is as much as the largest profile owns.
+// FreeResources are what the GPU's profiles can own, less what its Instances own. The memory
+// and the engines of a GPU are those of its largest profile.
 func (g GPU) FreeResources() Resources {
 	var free Resources
 	for _, p := range g.Profiles {
@@ -31,13 +31,13 @@ func (g GPU) FreeResources() Resources {
 	return free
 }
 
-// Fits tells whether a partition can be made of them.
+// Fits reports whether a partition can be made of them.
 func (r Resources) Fits(p Profile, start int) bool {
 	bits := sliceBits(start, p.Size)
 	return bits != 0 && r.slices&bits == bits && p.MemoryBytes <= r.memory && p.Engines.within(r.Engines)
 }
 
-// Take is what a partition leaves. It must fit.
+// Take is what remains after a partition, which must fit.
 func (r Resources) Take(p Profile, start int) Resources {
 	r.slices &^= sliceBits(start, p.Size)
 	r.memory -= p.MemoryBytes

@@ -14,19 +14,18 @@ type Shape interface {
 	// UUID is what NVIDIA's tools call the device, or what is shared. It is empty for a
 	// partition that is made when a claim gets it.
 	UUID() string
-	// MemoryBytes is the memory of the device, or of what is shared, 0 where it is not
-	// known.
+	// MemoryBytes is the memory of the device, or of what is shared, 0 if unknown.
 	MemoryBytes() uint64
-	// Uses is how much of one of its GPU's Counters the shape takes.
+	// Uses is how much of one of its GPU's Counters that decide the shape takes.
 	Uses(c Counter) uint64
-	// Describe tells what is published of the shape.
+	// Describe describes what is published about the shape.
 	Describe(d Description)
 }
 
 // Base is a Shape that one claim has to itself and that several can have shares of.
 type Base interface {
 	Shape
-	// identify tells what is published of the base and of its shares.
+	// identify describes what is published about the base and its shares.
 	identify(d Description)
 	// sharedType is the Type of shares.
 	sharedType(s Sharing) string
@@ -37,7 +36,7 @@ type Base interface {
 // bases are all bases, and what they are on a GPU.
 var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
 	BaseWhole: func(g GPU, _ Placement) (Base, bool) { return Whole{GPU: g}, g.OffersWhole() },
-	// In the place of a partition there may be somebody else's by now, and the reverse.
+	// An administrator's partition may have replaced Mica's in the same place, and the reverse.
 	BasePartition: GPU.at,
 	BaseStatic:    GPU.at,
 }
@@ -46,14 +45,13 @@ var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
 type Policy struct {
 	// Whole offers the entire GPU to one claim at a time.
 	Whole bool
-	// MIG offers partitions, where the board and its mode allow, to one claim each.
+	// MIG offers partitions to one claim each, if the board and its mode allow.
 	MIG bool
-	// Profiles are the profiles of which partitions are offered, by name; nil for all.
+	// Profiles are the names of the profiles whose partitions are offered; nil for all.
 	Profiles []string
-	// SharedProfiles are the profiles of which partitions are offered in shares,
-	// by name.
+	// SharedProfiles are the profiles whose partitions are offered in shares, by name.
 	SharedProfiles map[string]Sharing
-	// TimeSlicing and MPS offer the entire GPU in shares; nil where they do not.
+	// TimeSlicing and MPS offer the entire GPU in shares, unless they are nil.
 	TimeSlicing *TimeSlicing
 	MPS         *MPS
 }
@@ -103,8 +101,8 @@ func servedByMPS(w Whole, p Policy) (Shape, bool) {
 }
 
 // partitioned are the partitions of a GPU, those for one claim each before those
-// in shares. No counter keeps apart the claims of an instance that somebody else
-// has made, so one whose profile is shared is only offered in shares.
+// in shares. No counter keeps apart the claims of an administrator's instance, so one
+// whose profile is shared is only offered in shares.
 func (g GPU) partitioned(policy Policy) []Shape {
 	var exclusive, shared []Shape
 	statics, _ := g.Statics()

@@ -7,7 +7,7 @@ import (
 )
 
 // halves is a board with two memory slices: halves with or without the engine
-// of which there is one, and the whole.
+// that is there once, and the whole.
 func halves(minor int, mode MIGMode, switchable bool, instances ...Instance) GPU {
 	return GPU{
 		Minor: minor, UUID: "GPU", MIG: mode, MIGSwitchable: switchable, Instances: instances,
@@ -19,7 +19,7 @@ func halves(minor int, mode MIGMode, switchable bool, instances ...Instance) GPU
 	}
 }
 
-// instance is one of somebody else, with compute instances of these slices.
+// instance is an administrator's, with compute instances of these slices.
 func instance(profile, start, size int, compute ...int) Instance {
 	i := Instance{ProfileID: profile, Start: start, Size: size}
 	for id, slices := range compute {
@@ -43,9 +43,9 @@ func TestShapes(t *testing.T) {
 		"MIG takes a reset":                            {halves(0, MIGDisabled, false), "gpu-0"},
 		"MIG is on and stays on":                       {halves(0, MIGEnabled, false), all},
 		"the driver lists no profiles yet":             {GPU{MIG: MIGDisabled, MIGSwitchable: true}, "gpu-0"},
-		"somebody else has a half":                     {halves(0, MIGEnabled, true, instance(1, 0, 1, 1)), "gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-1-1 gpu-0-mig-1g1gb-me-2-1"},
-		"somebody else has the engine":                 {halves(0, MIGEnabled, true, instance(2, 1, 1, 1)), "gpu-0-mig-1g1gb-me-2-1 gpu-0-mig-1g1gb-1-0"},
-		"somebody else has all":                        {halves(0, MIGEnabled, false, instance(3, 0, 2, 2)), "gpu-0-mig-2g2gb-3-0"},
+		"an administrator has a half":                  {halves(0, MIGEnabled, true, instance(1, 0, 1, 1)), "gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-1-1 gpu-0-mig-1g1gb-me-2-1"},
+		"an administrator has the engine":              {halves(0, MIGEnabled, true, instance(2, 1, 1, 1)), "gpu-0-mig-1g1gb-me-2-1 gpu-0-mig-1g1gb-1-0"},
+		"an administrator has all":                     {halves(0, MIGEnabled, false, instance(3, 0, 2, 2)), "gpu-0-mig-2g2gb-3-0"},
 		"one compute instance does not fill it":        {halves(0, MIGEnabled, true, instance(3, 0, 2, 1)), ""},
 		"two compute instances":                        {halves(0, MIGEnabled, true, instance(3, 0, 2, 1, 1)), ""},
 		"no compute instance":                          {halves(0, MIGEnabled, true, instance(1, 1, 1)), "gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-me-2-0"},
@@ -105,7 +105,7 @@ func TestShapesOfAPolicy(t *testing.T) {
 		"everything": {everything, []GPU{halves(0, MIGDisabled, true)},
 			"gpu-0 gpu-0-timeslice gpu-0-mps " + halves1 + engine + all + halves1TS},
 		"no entire GPU where MIG stays on": {everything, []GPU{halves(0, MIGEnabled, false)}, halves1 + engine + all + halves1TS},
-		"no entire GPU beside somebody else's partition": {everything, []GPU{halves(0, MIGEnabled, true, instance(2, 1, 1, 1))},
+		"no entire GPU beside an administrator's partition": {everything, []GPU{halves(0, MIGEnabled, true, instance(2, 1, 1, 1))},
 			"gpu-0-mig-1g1gb-me-2-1 gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-1-0-timeslice"},
 		"no partition where MIG takes a reset":       {everything, []GPU{halves(0, MIGDisabled, false)}, "gpu-0 gpu-0-timeslice gpu-0-mps"},
 		"some profiles":                              {Policy{MIG: true, Profiles: []string{"2g.2gb", "1g.1gb"}}, []GPU{halves(0, MIGDisabled, true)}, halves1 + all},
@@ -172,11 +172,11 @@ func TestCounters(t *testing.T) {
 		gpu  GPU
 		want string
 	}{
-		"none for what is only whole":       {halves(0, MIGDisabled, false), ""},
-		"slices, and the engine":            {halves(0, MIGDisabled, true), "memory-slice-0 memory-slice-1 ofa-engines memory"},
-		"no engine that is gone":            {halves(0, MIGEnabled, true, instance(2, 1, 1, 1)), ""},
-		"one slice keeps two apart":         {halves(0, MIGEnabled, true, instance(1, 0, 1, 1)), "memory-slice-1 memory"},
-		"none where all is somebody else's": {halves(0, MIGEnabled, true, instance(3, 0, 2, 2)), ""},
+		"none for what is only whole":          {halves(0, MIGDisabled, false), ""},
+		"slices, and the engine":               {halves(0, MIGDisabled, true), "memory-slice-0 memory-slice-1 ofa-engines memory"},
+		"no engine that is gone":               {halves(0, MIGEnabled, true, instance(2, 1, 1, 1)), ""},
+		"one slice keeps two apart":            {halves(0, MIGEnabled, true, instance(1, 0, 1, 1)), "memory-slice-1 memory"},
+		"none where all is an administrator's": {halves(0, MIGEnabled, true, instance(3, 0, 2, 2)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var names []string
@@ -209,7 +209,7 @@ func TestCountersOfAPolicy(t *testing.T) {
 		"a place for one claim or in shares":   {Policy{MIG: true, Profiles: []string{"1g.1gb"}, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1 memory"},
 		"of unknown memory":                    {Policy{TimeSlicing: &slicing, Whole: true}, GPU{}, "gpu"},
 		"places beside the entire GPU":         {Policy{Whole: true, SharedProfiles: shared}, board, "memory-slice-0 memory-slice-1"},
-		"an engine of which there is one":      {Policy{SharedProfiles: map[string]Sharing{"1g.1gb+me": mps}}, board, "ofa-engines"},
+		"an engine that is there once":         {Policy{SharedProfiles: map[string]Sharing{"1g.1gb+me": mps}}, board, "ofa-engines"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var names []string
@@ -242,7 +242,7 @@ func TestDevicesForOneClaimTakeTheirMemory(t *testing.T) {
 		t.Fatalf("got %+v", counters)
 	}
 	for i, want := range []uint64{3 << 30, 0, 1 << 30, 0, 0} {
-		if got := offered[i].Uses(memory); got != want {
+		if got := memory.UsedBy(offered[i]); got != want {
 			t.Errorf("%s of type %s uses %d, want %d", offered[i].Name(), offered[i].Type(), got, want)
 		}
 	}
@@ -273,7 +273,7 @@ func TestMemoryThatDecidesIsCountedApart(t *testing.T) {
 	}
 }
 
-// A claim may have an instance of somebody else as it was offered before the policy
+// A claim may have an administrator's instance as it was offered before the policy
 // changed, and then no other may have it as it is offered now.
 func TestAnInstanceOfferedInTwoWaysIsCounted(t *testing.T) {
 	g := halves(0, MIGEnabled, false, instance(1, 0, 1, 1), instance(1, 1, 1, 1))
@@ -305,5 +305,38 @@ func TestAPlacementThatNoBoardHasFitsNowhere(t *testing.T) {
 	}
 	if !free.Fits(Profile{Size: 64}, 0) || !free.Fits(Profile{Size: 1}, 63) {
 		t.Error("the largest placement does not fit")
+	}
+}
+
+// boxed is a shape of another package, which embeds Whole.
+type boxed struct{ Whole }
+
+func (boxed) Form() Form          { return Form{Base: "boxed"} }
+func (boxed) MemoryBytes() uint64 { return 7 }
+
+// A shape of the entire GPU takes its counters, also if the whole GPU is not offered.
+func TestAShapeThatEmbedsWholeTakesCounters(t *testing.T) {
+	g := halves(0, MIGDisabled, true)
+	w := boxed{Whole{GPU: g}}
+	shapes := []Shape{w}
+	for _, p := range g.Partitions() {
+		shapes = append(shapes, p)
+	}
+	decides := 0
+	for _, c := range Counters(shapes) {
+		switch used := c.UsedBy(w); {
+		case c.Name == memoryCounter:
+			if used != 7 {
+				t.Errorf("a quota is charged %d, want 7", used)
+			}
+		case used == 1:
+			decides++
+		}
+	}
+	if decides == 0 {
+		t.Error("no counter keeps the shape from partitions")
+	}
+	if alone := Counters([]Shape{w, Share{Of: Whole{GPU: g}, Sharing: TimeSlicing{Replicas: 2}}}); len(alone) != 2 || alone[0].UsedBy(w) != 1 {
+		t.Errorf("beside shares, without the whole GPU, got %+v", alone)
 	}
 }

@@ -32,18 +32,12 @@ func (s Share) UUID() string { return s.Of.UUID() }
 func (s Share) MemoryBytes() uint64 { return s.Of.MemoryBytes() }
 
 // Uses is what the device takes once, however many claims have a share of it.
-func (s Share) Uses(c Counter) uint64 {
-	if c.charged {
-		return 0
-	}
-	return s.Of.sharedUses(c)
-}
+func (s Share) Uses(c Counter) uint64 { return s.Of.sharedUses(c) }
 
 // memoryStep is what requests for memory are rounded up to, and the least.
 const memoryStep = 1 << 20
 
-// Describe tells what a device has for all of its shares, and what a claim takes of it
-// that does not say how much.
+// Describe describes what all shares of a device have together, and the default of a claim.
 func (s Share) Describe(d Description) {
 	s.Of.identify(d)
 	s.Sharing.describe(d)
@@ -60,7 +54,7 @@ type Sharing interface {
 	Name() string
 	// Count is how many shares of default size there are.
 	Count() int
-	// TimeSlice is for how long processes run that take turns, empty where they do not.
+	// TimeSlice is how long processes that take turns run, empty if they do not.
 	TimeSlice() Interval
 	// check refuses what g does not support.
 	check(g GPU) error
@@ -80,7 +74,7 @@ const (
 )
 
 // TimeSlicing lets the processes of all shares run in turn. Their memory is
-// counted by the scheduler and enforced by nobody.
+// counted by the scheduler, but not enforced.
 type TimeSlicing struct {
 	// Replicas is how many claims with a share of default size fit.
 	Replicas int

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Static is the shape of a MIG partition that somebody else has made. It is
-// handed to claims as it is, and never destroyed.
+// Static is the shape of a MIG partition that an administrator has made. Claims get
+// it as it is, and it is never destroyed.
 type Static struct {
 	GPU      GPU
 	Profile  Profile
@@ -39,7 +39,7 @@ func (s Static) UUID() string { return s.Device.UUID }
 // MemoryBytes is the profile's.
 func (s Static) MemoryBytes() uint64 { return s.Profile.MemoryBytes }
 
-// Describe tells what the profile has, and which memory slices it is.
+// Describe describes the profile and its memory slices.
 func (s Static) Describe(d Description) {
 	s.identify(d)
 	s.Profile.describe(d)
@@ -58,8 +58,7 @@ func (s Static) sharedType(sharing Sharing) string { return s.Type() + "-" + sha
 
 func (s Static) sharedUses(c Counter) uint64 { return s.Uses(c) }
 
-// Uses is nothing but what tells its claims apart: what the instance has is no
-// part of the FreeResources.
+// Uses is only what keeps its claims apart: the instance is no part of the FreeResources.
 func (s Static) Uses(c Counter) uint64 {
 	if c.ofInstances && c.start == s.Instance.Start {
 		return c.Total

@@ -14,8 +14,8 @@ type MemoryUsage struct {
 	Used, Total uint64
 }
 
-// Metrics in which a node's plugin tells the Usage of devices that prepared claims hold, and
-// the controller reads it. Each has the label "device": the device's name in the node's pool.
+// Metrics of the Usage of devices that prepared claims hold. A node's plugin serves them, and
+// the controller reads them. Each has the label "device": the device's name in the node's pool.
 const (
 	MetricUtilization = "mica_device_utilization_ratio"
 	MetricMemoryUsed  = "mica_device_memory_used_bytes"

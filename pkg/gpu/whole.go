@@ -26,8 +26,8 @@ func (w Whole) MemoryBytes() uint64 { return w.GPU.MemoryBytes }
 // Uses is a part of every memory slice, which leaves no whole one to a partition.
 func (w Whole) Uses(c Counter) uint64 { return c.whole }
 
-// Describe has the engines of the GPU's largest profile where it can be partitioned at
-// once, as in NVIDIA's driver; on boards where that takes a reset, the GPU has more
+// Describe has the engines of the GPU's largest profile if the GPU can be partitioned at
+// once, as in NVIDIA's driver. On boards on which that takes a reset, the GPU has more
 // than the largest profile.
 func (w Whole) Describe(d Description) {
 	w.identify(d)
@@ -52,9 +52,8 @@ func (w Whole) sharedType(s Sharing) string { return s.Name() }
 // sharedUses leaves neither the whole GPU nor anything else of it.
 func (w Whole) sharedUses(c Counter) uint64 { return c.shared }
 
-// OffersWhole tells whether a claim can have the entire GPU. One that somebody
-// has partitioned cannot be given whole, and neither can one with MIG enabled,
-// unless the mode can be switched at once.
+// OffersWhole reports whether a claim can have the entire GPU. A GPU with instances cannot be
+// given whole, and neither can one with MIG enabled, unless the mode can be switched at once.
 func (g GPU) OffersWhole() bool {
 	return g.MIG != MIGEnabled || g.MIGSwitchable && len(g.Instances) == 0
 }

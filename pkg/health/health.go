@@ -1,6 +1,6 @@
-// Package health judges GPUs: what the driver says of one goes in, its faults come out, with
-// their place, how bad they are, and words. It owns what XIDs mean and when a fault is over.
-// It has no clock, asks no hardware and writes no taint.
+// Package health judges GPUs: it turns the driver's reports about a GPU into faults with place,
+// severity and description. It owns the meaning of XIDs and decides when a fault is over. It has no
+// clock, queries no hardware and writes no taint.
 package health
 
 import (
@@ -9,44 +9,44 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Condition is a kind of fault. GPUPolicies name it.
+// Condition is a kind of fault, by its name in GPUPolicies.
 type Condition string
 
 // Conditions.
 const (
-	// XID is an error that the driver has reported by its number.
+	// XID is an error that the driver reported by number.
 	XID Condition = "xid"
 	// Lost is a GPU that fell off the bus, or that the driver cannot read.
 	Lost Condition = "gpu-lost"
-	// Recovery is an action that the driver asks for without a known cause, as after an
-	// error that nobody listened to.
+	// Recovery is an action that the driver requires without a known cause, such as after an error while
+	// no process listened.
 	Recovery Condition = "recovery-action"
-	// Memory is memory that is worn out or waits for its repair.
+	// Memory is memory that is worn out or waits for repair.
 	Memory Condition = "memory"
-	// Fabric is the NVLinks of a GPU into NVSwitches.
+	// Fabric is about a GPU's NVLinks into NVSwitches.
 	Fabric Condition = "fabric"
-	// Unresponsive is a GPU about which a call of NVML does not return.
+	// Unresponsive is a GPU for which an NVML call does not return.
 	Unresponsive Condition = "unresponsive"
 )
 
-// ConditionSet are some of them.
+// ConditionSet is a set of conditions.
 type ConditionSet map[Condition]bool
 
-// Conditions are all of them.
+// Conditions lists all conditions.
 var Conditions = []Condition{XID, Lost, Recovery, Memory, Fabric, Unresponsive}
 
-// Severity says what a fault means for claims.
+// Severity is the effect of a fault on claims.
 type Severity int
 
 // Severities. The zero value is that of a device without faults.
 const (
 	// OK is a device that works.
 	OK Severity = iota
-	// Degraded is a fault with which work can go on.
+	// Degraded is a fault that lets work continue.
 	Degraded
-	// Drain is one that a reset of the GPU ends: it gets no further claims.
+	// Drain is a fault that a reset of the GPU ends; the GPU gets no further claims.
 	Drain
-	// Dead is one that no reset ends: the node has to reboot, or the GPU to be replaced.
+	// Dead is a fault that no reset ends: the node must reboot, or the GPU be replaced.
 	Dead
 )
 
@@ -54,13 +54,13 @@ var severities = map[Severity]string{OK: "ok", Degraded: "degraded", Drain: "dra
 
 func (s Severity) String() string { return severities[s] }
 
-// Action is what the driver asks for before a GPU works as it should: field 230 of NVML, which
-// drivers have from R565 on.
+// Action is what the driver requires before a GPU works as it should: field 230 of NVML, in drivers
+// from R565 on.
 type Action int
 
 // Actions, in an order of our own.
 const (
-	// ActionUnknown is that of a driver that does not say. It is no fault.
+	// ActionUnknown is the value of a driver without the field. It is no fault.
 	ActionUnknown Action = iota
 	ActionNone
 	ActionReset
@@ -72,7 +72,7 @@ const (
 	ActionSystemReboot
 )
 
-// actions have the value of a taint, how bad it is, and what an operator does.
+// actions have the value of a taint, the severity, and the operator's task.
 var actions = map[Action]struct {
 	name     string
 	severity Severity
@@ -91,27 +91,26 @@ var actions = map[Action]struct {
 
 func (a Action) String() string { return actions[a].name }
 
-// Asks tells that something has to be done.
+// Asks reports whether the driver requires an action.
 func (a Action) Asks() bool { return a > ActionNone }
 
-// Level is what a GPU says of itself whenever it is asked. Unlike an event it also tells of
-// what happened while nobody listened.
+// Level is a GPU's state when polled. Unlike an event it includes what happened while no process
+// listened.
 type Level struct {
 	Action Action
-	// Release is that of the driver, such as 580, and 0 if it is not known. It decides for which
-	// errors Action speaks.
+	// Release is the driver's, such as 580, or 0 if unknown. It decides for which errors Action is
+	// conclusive.
 	Release int
-	// RemapPending tells that the next reset replaces worn rows of memory; RemapFailed that
-	// there is no row left to replace one.
+	// RemapPending: the next reset replaces worn rows of memory. RemapFailed: no spare row is left.
 	RemapPending, RemapFailed bool
 	Fabric                    FabricHealth
 }
 
-// FabricHealth is what the driver says of a GPU's NVLinks into NVSwitches. The zero value is that
-// of a GPU without any, or of a driver that does not say. It is no fault.
+// FabricHealth is the driver's report about a GPU's NVLinks into NVSwitches. The zero value is for a
+// GPU without any, or a driver without the report. It is no fault.
 type FabricHealth struct {
 	Summary FabricSummary
-	// Reasons are in the driver's words, separated by commas.
+	// Reasons are the driver's, separated by commas.
 	Reasons string
 }
 
@@ -122,12 +121,12 @@ type FabricSummary int
 const (
 	FabricUnknown FabricSummary = iota
 	FabricHealthy
-	// FabricLimited works, with less bandwidth than it should have.
+	// FabricLimited works with reduced bandwidth.
 	FabricLimited
 	FabricUnhealthy
 )
 
-// Reach is how a GPU answers.
+// Reach is whether a GPU answers.
 type Reach int
 
 // Reaches. The zero value is that of a GPU that was not asked yet.
@@ -135,64 +134,62 @@ const (
 	Unasked Reach = iota
 	// Answers is a GPU whose Level was read.
 	Answers
-	// Gone is a GPU that the driver calls lost, or cannot read.
+	// Gone is a GPU that the driver reports as lost, or cannot read.
 	Gone
 	// Silent is a GPU whose call has not returned.
 	Silent
 )
 
-// Event is what the driver reported of a GPU.
+// Event is an event of a GPU.
 type Event struct {
 	// XID is its number, 0 for another Incident.
 	XID uint64
-	// Incident names an event that is no XID.
+	// Incident names an event without an XID.
 	Incident Incident
-	// Place is the partition that it is about, zero for the entire GPU.
+	// Place is the affected partition, zero for the entire GPU.
 	Place gpu.Placement
 }
 
-// Facts are what was found out about a GPU since the last judgement.
+// Facts are the observations of a GPU since the last judgement.
 type Facts struct {
 	Reach Reach
-	// Level counts where Reach is Answers.
+	// Level is valid if Reach is Answers.
 	Level Level
-	// Why says why the GPU is Gone, in the driver's words.
+	// Why is why the GPU is Gone, in the driver's words.
 	Why    string
 	Events []Event
-	// Restored tells that what was wrong before can be over: the GPU came back, its driver was
-	// loaded anew, or the machine has started.
+	// Restored: former faults may be over, because the GPU came back, its driver was reloaded, or the
+	// machine booted.
 	Restored bool
-	// Repaired is when an administrator had repaired the GPU, zero for never.
+	// Repaired is when an administrator repaired the GPU, zero for never.
 	Repaired time.Time
 }
 
-// Fault is something wrong with a GPU.
+// Fault is a fault of a GPU.
 type Fault struct {
 	Condition Condition `json:"condition"`
-	// Value tells faults of one condition apart, such as an XID's number.
+	// Value distinguishes faults of one condition, such as an XID's number.
 	Value string `json:"value,omitempty"`
 	// Place is the partition that has it, zero for the entire GPU.
 	Place    gpu.Placement `json:"place,omitzero"`
 	Severity Severity      `json:"severity"`
 	// Words are a sentence without a full stop: what happened, and what to do.
 	Words string `json:"words"`
-	// Since is when it was first seen, Last when it was last seen to last.
+	// Since is when the fault was first observed, Last when it was last observed.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
-	// Unconfirmed tells that no level says whether it lasts: it ends after the GPU was Restored, or once an
-	// administrator has Repaired it.
+	// Unconfirmed: no Level confirms the fault. It ends after the GPU was Restored or Repaired.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
-// Hits tells whether the fault is one of a shape's, too: it overlaps it.
+// Hits reports whether the fault overlaps a shape.
 func (f Fault) Hits(shape gpu.Shape) bool { return f.Place.Overlaps(shape.Form().Placement) }
 
-// same tells whether it is the same fault, perhaps at another time. A GPU or partition has one
-// of each condition: further errors are consequences more often than causes.
+// same reports whether both are the same fault, perhaps at different times. A GPU or partition has one
+// fault per condition: further errors are more often consequences than causes.
 func (f Fault) same(o Fault) bool { return f.Condition == o.Condition && f.Place == o.Place }
 
-// Note is something that concerns the work on a GPU and not the GPU, such as an error of the
-// application.
+// Note is about the work on a GPU and not the GPU, such as an error of the application.
 type Note struct {
 	Place gpu.Placement `json:"place,omitzero"`
 	Words string        `json:"words"`

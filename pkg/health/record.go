@@ -10,39 +10,39 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// noteTime is how long a device tells of errors that were not its own.
+// noteTime is how long a device reports errors that were not its own.
 const noteTime = 10 * time.Minute
 
-// causeTime is how long an error can be the cause of an action that the driver asks for later. It refreshes the action in a work
-// item after the error (gpuRefreshRecoveryAction in gpu.c of NVIDIA/open-gpu-kernel-modules). The time covers an event about it
-// that is lost: the GPU is asked again within a minute.
+// causeTime is how long an error can be the cause of a later action. The driver refreshes the action
+// in a work item after the error (gpuRefreshRecoveryAction in gpu.c of
+// NVIDIA/open-gpu-kernel-modules). The time also covers a lost event: the GPU is polled within a
+// minute.
 const causeTime = 90 * time.Second
 
 // maxNotes bounds the notes of a GPU; the oldest go first.
 const maxNotes = 16
 
-// Record is what is known of a GPU's health. The zero value is that of a GPU of which nothing
-// is known. It is kept over restarts of the process, so that none of them clears a fault or
-// makes it younger.
+// Record is a GPU's health. The zero value is for a GPU without any report. It is kept over restarts,
+// so that none clears a fault or makes it younger.
 type Record struct {
 	Reach  Reach  `json:"reach"`
 	Action Action `json:"action"`
-	// Faults have at most one of a condition and place, and are in the order of both.
+	// Faults have at most one per condition and place, in the order of both.
 	Faults []Fault `json:"faults,omitempty"`
 	Notes  []Note  `json:"notes,omitempty"`
-	// Suspect is an error for which the driver has not asked for an action so far; zero without one. Its words
-	// have no advice.
+	// Suspect is an error for which the driver has not required an action so far, without advice in its
+	// words; zero without one.
 	Suspect Fault  `json:"suspect,omitzero"`
 	Resets  Resets `json:"resets,omitzero"`
 }
 
 // Rules say when a fault is over.
 type Rules struct {
-	// Quiet is how long the cause of a fault has to be gone.
+	// Quiet is how long the cause of a fault must be absent.
 	Quiet time.Duration
 }
 
-// Next is the record after a judgement. It does not change r.
+// Next returns the record after a judgement. It does not change r.
 func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 	next := Record{Reach: cmp.Or(facts.Reach, r.Reach), Action: r.Action, Faults: slices.Clone(r.Faults), Notes: slices.Clone(r.Notes), Suspect: r.Suspect, Resets: r.Resets}
 	if now.Sub(next.Suspect.Since) >= causeTime {
@@ -80,7 +80,7 @@ func (r Record) Next(facts Facts, rules Rules, now time.Time) Record {
 	return next
 }
 
-// restore ends faults that no level confirms after the quiet time.
+// restore ends unconfirmed faults after the quiet time.
 func (r *Record) restore(now time.Time) {
 	for i, fault := range r.Faults {
 		if fault.Unconfirmed {
@@ -89,14 +89,14 @@ func (r *Record) restore(now time.Time) {
 	}
 }
 
-// judge decides what an event means: by the action that the driver asks for if that speaks for it, and else by
-// the table.
+// judge decides the meaning of an event: by the driver's action if that is conclusive, else by the
+// table.
 func (r *Record) judge(event Event, level Level, now time.Time) {
 	class, fault := event.fault()
 	advice, own := classes[class].advice, class != Application && class != Informative
 	switch {
 	case r.Action.Asks() && own:
-		// What is asked for concerns the entire GPU.
+		// Actions concern the entire GPU.
 		fault.Place = gpu.Placement{}
 		fault.Severity, advice = actions[r.Action].severity, actions[r.Action].advice
 	case r.Action == ActionNone && own && level.judges(event):
@@ -116,7 +116,7 @@ func (r *Record) judge(event Event, level Level, now time.Time) {
 	r.add(fault, now)
 }
 
-// suspect remembers the first XID that an action may come for.
+// suspect stores the first XID that an action may follow.
 func (r *Record) suspect(fault Fault, now time.Time) {
 	if fault.Condition == XID && r.Suspect.Since.IsZero() {
 		fault.Since = now
@@ -124,13 +124,13 @@ func (r *Record) suspect(fault Fault, now time.Time) {
 	}
 }
 
-// note replaces one that says the same.
+// note replaces an equal note.
 func (r *Record) note(note Note) {
 	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return n.Words == note.Words && n.Place == note.Place })
 	r.Notes = append(r.Notes, note)
 }
 
-// look judges how the GPU answers, and what it says of itself.
+// look judges how the GPU answered.
 func (r *Record) look(facts Facts, now time.Time) {
 	switch facts.Reach {
 	case Gone:
@@ -161,7 +161,7 @@ func (r *Record) level(level Level, now time.Time) {
 	caused := false
 	for i, f := range r.Faults {
 		if f.Condition == XID {
-			// The action confirms its cause, and says how bad it is.
+			// The action confirms its cause, and decides its severity.
 			caused = true
 			r.Faults[i].Last, r.Faults[i].Severity, r.Faults[i].Unconfirmed = now, max(f.Severity, asked.severity), false
 		}
@@ -190,23 +190,23 @@ func (r *Record) fabric(fabric FabricHealth, now time.Time) {
 	}
 }
 
-// add notes a fault, or that it lasts. The first cause is the one that is told; it gets worse, but
-// not better, and a milder one neither ends it nor makes it last. Of two that no level reports the later counts, because a
-// repair has to be later than both.
+// add stores a new or continuing fault. The first cause is kept; it gets worse but not better, and a
+// milder one neither ends nor prolongs it. Of two unconfirmed faults the later counts, because a
+// repair must be later than both.
 func (r *Record) add(fault Fault, now time.Time) {
 	fault.Since, fault.Last = now, now
 	for i, known := range r.Faults {
 		if !known.same(fault) {
 			continue
 		}
-		// An action is a level of its own: there is one at a time.
+		// There is one action at a time.
 		if fault.Severity > known.Severity || fault.Condition == Recovery {
 			fault.Since = known.Since
 			r.Faults[i] = fault
 			return
 		}
 		if fault.Severity == known.Severity || fault.Unconfirmed && known.Unconfirmed {
-			// The last word counts: an error that comes again after a reset is not over.
+			// An error that recurs after a reset is not over.
 			r.Faults[i].Last, r.Faults[i].Unconfirmed = now, fault.Unconfirmed
 		}
 		return
@@ -240,9 +240,9 @@ func (r Record) Like(fault Fault) (Fault, bool) {
 	return Fault{}, false
 }
 
-// Merge adds what another process knows of the GPU. Of a fault that both have, the earlier start and the later end count. One
-// that only the other has is taken over if no level would report it, and it is later than what known, the faults that this
-// process has had, has of it: else this process has ended it.
+// Merge adds another process's record. For a common fault, the earlier start and the later end count.
+// A fault of the other alone is adopted if no Level would report it and it is later than its entry in
+// known, the faults that this process has had; otherwise this process has ended it.
 func (r Record) Merge(other, known Record) Record {
 	r.Faults = slices.Clone(r.Faults)
 	for _, theirs := range other.Faults {
@@ -264,7 +264,7 @@ func (r Record) Merge(other, known Record) Record {
 	return r
 }
 
-// Known adds to the faults that a process has had those of a record, as they are there.
+// Known adds a record's faults to those that a process has had.
 func (r Record) Known(record Record) Record {
 	r.Faults = slices.DeleteFunc(slices.Clone(r.Faults), func(f Fault) bool { return slices.ContainsFunc(record.Faults, f.same) })
 	r.Faults = append(r.Faults, record.Faults...)

@@ -38,28 +38,28 @@ func TestWhatIsAFault(t *testing.T) {
 		facts Facts
 		want  []string
 	}{
-		"nothing":                                   {answers(ActionNone), nil},
-		"a driver without actions":                  {answers(ActionUnknown), nil},
-		"an error of the application":               {answers(ActionUnknown, Event{XID: 31}), []string{"note: XID 31: page fault in GPU memory; the application has to be restarted; the GPU goes on"}},
-		"109 by the table":                          {answers(ActionUnknown, Event{XID: 109}), []string{"xid=109 drain 0"}},
-		"109 by the action":                         {answers(ActionReset, Event{XID: 109}), []string{"xid=109 drain 0"}},
-		"109 without an action":                     {answers(ActionNone, Event{XID: 109}), []string{"note: XID 109: timeout of a context switch; the driver asks for no action"}},
-		"94 is the application's":                   {answers(ActionUnknown, Event{XID: 94}), []string{"note: XID 94: contained memory error; the application has to be restarted; the GPU goes on"}},
-		"43 beside a fault":                         {answers(ActionReset, Event{XID: 43}), []string{"recovery-action=gpu-reset drain 0", "note: XID 43: the GPU stopped processing for one application; nothing has to be done"}},
-		"79":                                        {Facts{Reach: Gone, Why: "lost", Events: []Event{{XID: 79}}}, []string{"gpu-lost= dead 0", "xid=79 dead 0"}},
-		"79 asks for a reboot":                      {answers(ActionReboot, Event{XID: 79}), []string{"xid=79 dead 0"}},
-		"a number that is not listed":               {answers(ActionUnknown, Event{XID: 1000}), []string{"note: XID 1000; see NVIDIA's XID catalog"}},
-		"not listed, with an action":                {answers(ActionReset, Event{XID: 1000}), []string{"xid=1000 drain 0"}},
-		"of a partition, by the table":              {answers(ActionUnknown, Event{XID: 95, Place: half}), []string{"xid=95 drain 4"}},
-		"of a partition, with an action":            {answers(ActionReset, Event{XID: 95, Place: half}), []string{"xid=95 drain 0"}},
-		"double bit":                                {answers(ActionUnknown, Event{Incident: DoubleBitECC}), []string{"memory=double-bit-ecc drain 0"}},
-		"an action of which nobody knows the cause": {answers(ActionDrainAndReset), []string{"recovery-action=drain-and-reset drain 0"}},
-		"rows to remap":                             {Facts{Reach: Answers, Level: Level{Action: ActionNone, RemapPending: true}}, []string{"memory=row-remap-pending degraded 0"}},
-		"no rows left":                              {Facts{Reach: Answers, Level: Level{RemapPending: true, RemapFailed: true}}, []string{"memory=row-remap-failed drain 0"}},
-		"an unhealthy fabric":                       {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricUnhealthy, Reasons: "no partition"}}}, []string{"fabric=unhealthy drain 0"}},
-		"a fabric with less bandwidth":              {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricLimited}}}, []string{"fabric=limited-capacity degraded 0"}},
-		"a healthy fabric":                          {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricHealthy}}}, nil},
-		"no answer":                                 {Facts{Reach: Silent}, []string{"unresponsive= dead 0"}},
+		"nothing":                         {answers(ActionNone), nil},
+		"a driver without actions":        {answers(ActionUnknown), nil},
+		"an error of the application":     {answers(ActionUnknown, Event{XID: 31}), []string{"note: XID 31: page fault in GPU memory; the application has to be restarted; the GPU goes on"}},
+		"109 by the table":                {answers(ActionUnknown, Event{XID: 109}), []string{"xid=109 drain 0"}},
+		"109 by the action":               {answers(ActionReset, Event{XID: 109}), []string{"xid=109 drain 0"}},
+		"109 without an action":           {answers(ActionNone, Event{XID: 109}), []string{"note: XID 109: timeout of a context switch; the driver asks for no action"}},
+		"94 is the application's":         {answers(ActionUnknown, Event{XID: 94}), []string{"note: XID 94: contained memory error; the application has to be restarted; the GPU goes on"}},
+		"43 beside a fault":               {answers(ActionReset, Event{XID: 43}), []string{"recovery-action=gpu-reset drain 0", "note: XID 43: the GPU stopped processing for one application; nothing has to be done"}},
+		"79":                              {Facts{Reach: Gone, Why: "lost", Events: []Event{{XID: 79}}}, []string{"gpu-lost= dead 0", "xid=79 dead 0"}},
+		"79 asks for a reboot":            {answers(ActionReboot, Event{XID: 79}), []string{"xid=79 dead 0"}},
+		"a number that is not listed":     {answers(ActionUnknown, Event{XID: 1000}), []string{"note: XID 1000; see NVIDIA's XID catalog"}},
+		"not listed, with an action":      {answers(ActionReset, Event{XID: 1000}), []string{"xid=1000 drain 0"}},
+		"of a partition, by the table":    {answers(ActionUnknown, Event{XID: 95, Place: half}), []string{"xid=95 drain 4"}},
+		"of a partition, with an action":  {answers(ActionReset, Event{XID: 95, Place: half}), []string{"xid=95 drain 0"}},
+		"double bit":                      {answers(ActionUnknown, Event{Incident: DoubleBitECC}), []string{"memory=double-bit-ecc drain 0"}},
+		"an action without a known cause": {answers(ActionDrainAndReset), []string{"recovery-action=drain-and-reset drain 0"}},
+		"rows to remap":                   {Facts{Reach: Answers, Level: Level{Action: ActionNone, RemapPending: true}}, []string{"memory=row-remap-pending degraded 0"}},
+		"no rows left":                    {Facts{Reach: Answers, Level: Level{RemapPending: true, RemapFailed: true}}, []string{"memory=row-remap-failed drain 0"}},
+		"an unhealthy fabric":             {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricUnhealthy, Reasons: "no partition"}}}, []string{"fabric=unhealthy drain 0"}},
+		"a fabric with less bandwidth":    {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricLimited}}}, []string{"fabric=limited-capacity degraded 0"}},
+		"a healthy fabric":                {Facts{Reach: Answers, Level: Level{Fabric: FabricHealth{Summary: FabricHealthy}}}, nil},
+		"no answer":                       {Facts{Reach: Silent}, []string{"unresponsive= dead 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := said(Record{}.Next(c.facts, rules, start)); !slices.Equal(got, c.want) {
@@ -87,7 +87,7 @@ func TestWhenAFaultIsOver(t *testing.T) {
 
 	byTable := Record{}.Next(answers(ActionUnknown, Event{XID: 119}), rules, start)
 	later := byTable.Next(answers(ActionUnknown), rules, start.Add(24*time.Hour))
-	check("nobody says that it is over", faulty(later), true)
+	check("without a repair", faulty(later), true)
 	restored := answers(ActionUnknown)
 	restored.Restored = true
 	mended := later.Next(restored, rules, start.Add(25*time.Hour))
@@ -208,7 +208,7 @@ func TestAMilderFaultDoesNotHideAWorseOne(t *testing.T) {
 }
 
 // Whatever happens, a record stays bounded, a healthy time ends every fault that was restored, and
-// a GPU of which nothing serious was reported has no fault that keeps claims away.
+// a GPU without a serious report has no fault that keeps claims away.
 func TestAnyHistory(t *testing.T) {
 	numbers := slices.Sorted(maps.Keys(xids))
 	for seed := range uint64(300) {

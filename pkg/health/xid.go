@@ -5,23 +5,23 @@ import (
 	"strconv"
 )
 
-// Class says whose an XID is, and what ends it.
+// Class says what causes an XID and what ends it.
 type Class int
 
 // Classes. The zero value is that of an XID that the table does not have.
 const (
 	Unlisted Class = iota
-	// Application is an error of the work that ran: the GPU goes on.
+	// Application is an error of the workload; the GPU continues.
 	Application
-	// Informative is about nothing that has to be done, or follows another XID.
+	// Informative requires nothing, or follows another XID.
 	Informative
-	// NeedsReset is over after a reset of the GPU.
+	// NeedsReset ends with a reset of the GPU.
 	NeedsReset
-	// NeedsReboot is over after a reboot of the node at the earliest.
+	// NeedsReboot ends with a reboot of the node at the earliest.
 	NeedsReboot
 )
 
-// classes have what a fault of the class is to claims, and the advice.
+// classes have the severity of a fault and the advice.
 var classes = map[Class]struct {
 	severity Severity
 	advice   string
@@ -33,7 +33,7 @@ var classes = map[Class]struct {
 	NeedsReboot: {Dead, actions[ActionReboot].advice},
 }
 
-// xid is what is known of a number.
+// xid is an entry of the table.
 type xid struct {
 	class   Class
 	meaning string
@@ -160,7 +160,7 @@ func (l Level) judges(event Event) bool {
 	return !listed || linked && l.Release >= since
 }
 
-// Incident is an event that has no number. Taints have it as their value.
+// Incident is an event without a number. It is the value of taints.
 type Incident string
 
 // Incidents, after NVML's types of events.
@@ -183,7 +183,7 @@ var incidents = map[Incident]struct {
 	Unavailable:      {Recovery, xid{NeedsReset, "the driver calls the GPU unavailable"}},
 }
 
-// fault is what an event is where the driver does not say what has to be done, without its times.
+// fault is the table's meaning of an event, without times.
 func (e Event) fault() (class Class, fault Fault) {
 	known, found := xids[e.XID]
 	fault = Fault{Condition: XID, Value: strconv.FormatUint(e.XID, 10), Place: e.Place, Words: fmt.Sprintf("XID %d", e.XID)}

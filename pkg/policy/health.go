@@ -20,7 +20,7 @@ const (
 	recoverReset = "Reset"
 )
 
-// faults are what a policy says of faults.
+// faults are a policy's rules for faults.
 type faults struct {
 	effects slice.FaultEffects
 	resets  health.ConditionSet
@@ -54,5 +54,5 @@ func readHealth(rules []v1alpha1.FaultEffect) (faults, error) {
 // Faults are the effects of faults of the node's GPUs.
 func (c *Compiled) Faults() slice.FaultEffects { return c.faults.effects }
 
-// Resets are the conditions for which GPUs are reset that no claim has.
+// Resets are the conditions for which GPUs without claims are reset.
 func (c *Compiled) Resets() health.ConditionSet { return c.faults.resets }

@@ -21,10 +21,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// Select returns the policy that applies to a node with these labels: of those that
-// select it the one with the highest priority, the first by name among equals. It
-// is nil when none does. A policy with a node selector that Check refuses selects
-// no node.
+// Select returns the policy that applies to a node with these labels: among those that select
+// it, the one with the highest priority, then the first by name. It returns nil if none does.
+// A policy with a node selector that Check refuses selects no node.
 func Select(policies []*v1alpha1.GPUPolicy, nodeLabels map[string]string) *v1alpha1.GPUPolicy {
 	var best *v1alpha1.GPUPolicy
 	for _, policy := range policies {
@@ -39,7 +38,7 @@ func Select(policies []*v1alpha1.GPUPolicy, nodeLabels map[string]string) *v1alp
 	return best
 }
 
-// Check refuses a policy whose node selector nobody can understand.
+// Check refuses a policy with an invalid node selector.
 func Check(policy *v1alpha1.GPUPolicy) error {
 	if _, err := metav1.LabelSelectorAsSelector(&policy.Spec.NodeSelector); err != nil {
 		return fmt.Errorf("GPUPolicy %s, spec.nodeSelector: %w: correct it; until then the policy selects no node", policy.Name, err)
@@ -47,7 +46,7 @@ func Check(policy *v1alpha1.GPUPolicy) error {
 	return nil
 }
 
-// Compiled is a policy of which every field was understood.
+// Compiled is a valid policy.
 type Compiled struct {
 	name, driver string
 	shapes       gpu.Policy
@@ -85,7 +84,7 @@ func Compile(driver string, policy *v1alpha1.GPUPolicy) (*Compiled, error) {
 	return compiled, nil
 }
 
-// compile holds an expression to the limits of claims' selectors.
+// compile checks an expression by the limits of claims' selectors.
 func compile(expression string) (*devices.Selector, error) {
 	if length := len(expression); length > resourceapi.CELSelectorExpressionMaxLength {
 		return nil, fmt.Errorf("it has %d bytes, and at most %d are read: split it into several overrides", length, resourceapi.CELSelectorExpressionMaxLength)
@@ -98,10 +97,9 @@ func compile(expression string) (*devices.Selector, error) {
 	return selector, nil
 }
 
-// For says what the policy means for each GPU of a node. It fails when one of
-// them cannot be offered so; the error names the policy, the field and the GPU. A
-// profile that a GPU does not have is not an error: a policy is for boards of many
-// kinds, and nobody knows all of them.
+// For returns what the policy offers of each GPU of a node. If a GPU cannot be offered so, the
+// error names the policy, the field and the GPU. A profile that a GPU does not have is no
+// error: one policy is for boards of many kinds.
 func (c *Compiled) For(ctx context.Context, node gpu.Node) ([]gpu.Policy, error) {
 	policies := make([]gpu.Policy, len(node.GPUs))
 	for i, g := range node.GPUs {
@@ -117,7 +115,7 @@ func (c *Compiled) For(ctx context.Context, node gpu.Node) ([]gpu.Policy, error)
 	return policies, nil
 }
 
-// match finds what the policy says of a GPU, and in which field.
+// match returns the field of the policy that applies to a GPU, and its shapes.
 func (c *Compiled) match(ctx context.Context, node gpu.Node, g gpu.GPU) (string, gpu.Policy, error) {
 	if len(c.overrides) == 0 {
 		return "spec.shapes", c.shapes, nil
@@ -136,7 +134,7 @@ func (c *Compiled) match(ctx context.Context, node gpu.Node, g gpu.GPU) (string,
 	return "spec.shapes", c.shapes, nil
 }
 
-// UsesMPS tells whether any of the policies needs MPS.
+// UsesMPS reports whether any of the policies needs MPS.
 func UsesMPS(policies []gpu.Policy) bool {
 	return slices.ContainsFunc(policies, func(p gpu.Policy) bool {
 		if p.MPS != nil {

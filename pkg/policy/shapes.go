@@ -9,8 +9,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// read turns what a policy names into what is offered. The numbers are held to
-// their bounds by gpu.Policy.Check.
+// read turns the shapes of a policy into a gpu.Policy. gpu.Policy.Check checks the bounds of
+// its numbers.
 func read(shapes v1alpha1.Shapes) (gpu.Policy, error) {
 	if shapes == (v1alpha1.Shapes{}) {
 		return gpu.Policy{}, errors.New("whole, mig, timeSlice, mps: none is there: name at least one shape")
@@ -26,7 +26,7 @@ func read(shapes v1alpha1.Shapes) (gpu.Policy, error) {
 	if shapes.MIG == nil {
 		return policy, nil
 	}
-	// Who only names profiles to be shared does not want them, or others, whole.
+	// Profiles that are only named to be shared are not offered whole, nor are others.
 	policy.MIG = len(shapes.MIG.Profiles) > 0 || len(shapes.MIG.Shared) == 0
 	for _, name := range shapes.MIG.Profiles {
 		policy.Profiles = append(policy.Profiles, string(name))

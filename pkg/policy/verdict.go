@@ -7,15 +7,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Verdict is what a node says of the policy that it is to go by, nil for none, and of why
-// it cannot.
+// Verdict is a node's report on the policy that selects it, nil for none, and on why it cannot
+// apply it.
 func Verdict(selected *v1alpha1.GPUPolicy, refusal error) *v1alpha1.NodePolicy {
 	if selected == nil {
 		return nil
 	}
-	said := &v1alpha1.NodePolicy{Name: selected.Name, UID: string(selected.UID), ObservedGeneration: selected.Generation}
+	report := &v1alpha1.NodePolicy{Name: selected.Name, UID: string(selected.UID), ObservedGeneration: selected.Generation}
 	if refusal != nil {
-		said.Message = excerpt.Of(strings.ToValidUTF8(refusal.Error(), "�"), v1alpha1.MaxMessageLength)
+		report.Message = excerpt.Of(strings.ToValidUTF8(refusal.Error(), "�"), v1alpha1.MaxMessageLength)
 	}
-	return said
+	return report
 }

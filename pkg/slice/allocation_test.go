@@ -74,7 +74,7 @@ func TestSchedulerAllocates(t *testing.T) {
 		"by memory of a partition":  {machine: "p5.48xlarge", class: migClass, count: 1, cel: `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("30Gi")) >= 0`, want: []string{"gpu-0-mig-3g40gb-9-4"}},
 		"by an engine that most have none of": {machine: "p5.48xlarge", class: migClass, count: 1, cel: `device.capacity["gpu.nvidia.com"].ofaEngines.compareTo(quantity("1")) >= 0`,
 			want: []string{"gpu-0-mig-1g10gb-me-20-6"}},
-		"somebody else's partition":      {machine: "mig-static", class: migClass, count: 2, cel: profile("7g.40gb"), want: []string{"gpu-2-mig-7g40gb-0-0", "gpu-4-mig-7g40gb-0-0"}},
+		"an administrator's partition":   {machine: "mig-static", class: migClass, count: 2, cel: profile("7g.40gb"), want: []string{"gpu-2-mig-7g40gb-0-0", "gpu-4-mig-7g40gb-0-0"}},
 		"partitions of Ampere with MIG":  {machine: "mig-static", class: migClass, count: 1, cel: profile("4g.20gb"), want: []string{"gpu-4-mig-4g20gb-5-0"}},
 		"none of Ampere without MIG":     {machine: "p4d.24xlarge", class: migClass, count: 1},
 		"whole GPUs of Ampere are whole": {machine: "mig-static", count: 4},

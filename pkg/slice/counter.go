@@ -9,7 +9,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// counterSet has the name that it has in NVIDIA's driver.
+// counterSet has the same name in NVIDIA's driver.
 func counterSet(g gpu.GPU, counters []gpu.Counter) resourceapi.CounterSet {
 	set := resourceapi.CounterSet{
 		Name:     fmt.Sprintf("gpu-%d-counter-set", g.Minor),
@@ -25,7 +25,7 @@ func counterSet(g gpu.GPU, counters []gpu.Counter) resourceapi.CounterSet {
 func consumption(set string, counters []gpu.Counter, shape gpu.Shape) []resourceapi.DeviceCounterConsumption {
 	used := map[string]resourceapi.Counter{}
 	for _, c := range counters {
-		if n := shape.Uses(c); n > 0 {
+		if n := c.UsedBy(shape); n > 0 {
 			used[c.Name] = counter(c, n)
 		}
 	}

@@ -22,7 +22,7 @@ type (
 	capacities map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 )
 
-// device describes a shape of the GPU of which common are the attributes.
+// device describes a shape of the GPU whose attributes are common.
 func device(common attributes, shape gpu.Shape) resourceapi.Device {
 	attrs, capacity := maps.Clone(common), capacities{}
 	attrs.text(gpu.AttributeType, shape.Type())
@@ -34,7 +34,7 @@ func device(common attributes, shape gpu.Shape) resourceapi.Device {
 	return described
 }
 
-// description writes what a shape says of itself as the API has it.
+// description collects a shape's description as values of the API.
 type description struct {
 	attributes attributes
 	capacities capacities
@@ -83,7 +83,7 @@ func (d description) Divisible(name string, of gpu.Divisible) {
 	}
 }
 
-// common is what every shape of a GPU says of the GPU.
+// common are the attributes of all shapes of a GPU.
 func common(node gpu.Node, g gpu.GPU) attributes {
 	attrs := attributes{}
 	attrs.text(gpu.AttributeProductName, g.ProductName)
@@ -122,7 +122,7 @@ func (a attributes) number(name resourceapi.QualifiedName, value *int) {
 
 // version writes NVIDIA's versions as the strict semantic versions that the
 // API demands: "580.95.05" becomes "580.95.5", "9.0" becomes "9.0.0".
-// What cannot become one is left out: the GPU is as good without it.
+// It leaves out what cannot become one.
 func (a attributes) version(name resourceapi.QualifiedName, value string) {
 	parsed, err := semver.ParseTolerant(value)
 	if err != nil || len(parsed.String()) > maxStringLength {

@@ -44,7 +44,7 @@ func TestSchedulerAdmitsExactlyWhatFits(t *testing.T) {
 	}
 }
 
-// The same holds for what is left beside instances that somebody else has made.
+// The same holds for what is left beside instances that an administrator has made.
 func TestSchedulerAdmitsExactlyWhatFitsBesideOthers(t *testing.T) {
 	t.Parallel()
 	geometries := catalog.Geometries()
@@ -126,7 +126,7 @@ func checkPairs(t *testing.T, g gpu.GPU, policy gpu.Policy) {
 	}
 }
 
-// fitTogether tells whether two claims can have a device of one GPU each, by the
+// fitTogether reports whether two claims can have a device of one GPU each, by the
 // rule and not by counters.
 func fitTogether(a, b gpu.Shape) bool {
 	if a.Name() == b.Name() {
@@ -149,7 +149,7 @@ func partition(shape gpu.Shape) (gpu.Partition, bool) {
 	return p, is
 }
 
-// An instance of somebody else that a claim has for itself is not shared before
+// An administrator's instance that a claim has for itself is not shared before
 // the claim ends, though the policy has changed.
 func TestSchedulerKeepsApartTheClaimsOfAnInstance(t *testing.T) {
 	g := gpu.GPU{
@@ -164,7 +164,7 @@ func TestSchedulerKeepsApartTheClaimsOfAnInstance(t *testing.T) {
 	cluster := newClusterOf(Pool(gpu.Node{}, slices.Concat(before[:1], after), Taints{before[0].Name(): {Withdrawn()}}), 1)
 	inShares := claimOf(migTimesliceClass, 1, `device.attributes["gpu.nvidia.com"].?uuid.hasValue()`, nil)
 	if got := cluster.allocate(t, inShares); len(got) != 1 {
-		t.Fatalf("got %q of an instance that nobody has", got)
+		t.Fatalf("got %q of an instance that no claim has", got)
 	}
 	cluster.take(before[0].Name())
 	if got := cluster.allocate(t, inShares); got != nil {
@@ -283,7 +283,7 @@ func names(partitions []gpu.Partition, set []int) []string {
 	return found
 }
 
-// fitsBesideParts tells whether a partition fits beside every smaller part of a set.
+// fitsBesideParts reports whether a partition fits beside every smaller part of a set.
 func fitsBesideParts(g gpu.GPU, partitions []gpu.Partition, set []int, more int) bool {
 	for leave := range set {
 		free := g.FreeResources()

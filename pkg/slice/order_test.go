@@ -71,7 +71,7 @@ func blocking(sign int, weigh func(other gpu.Profile) int) order {
 	}
 }
 
-// shuffled is an order that nobody has thought about.
+// shuffled is a random order.
 func shuffled(seed uint64) order {
 	return func(_ gpu.GPU, p gpu.Profile) []int {
 		random := rand.New(rand.NewPCG(seed, uint64(p.ID)))

@@ -127,7 +127,7 @@ func TestDefaultSharesFillADevice(t *testing.T) {
 	}
 }
 
-// A policy with one shape of which no two can meet costs the scheduler no counter.
+// A policy with one shape that meets no other costs the scheduler no counter.
 func TestOneShapePublishesNoCounters(t *testing.T) {
 	for name, policy := range map[string]gpu.Policy{
 		"whole":      {Whole: true},
@@ -224,7 +224,7 @@ func TestSchedulerSharesDevices(t *testing.T) {
 			{class: migTimesliceClass, want: "gpu-0-mig-1g10gb-19-6-timeslice"}, {class: migTimesliceClass, want: "gpu-0-mig-1g10gb-19-6-timeslice"},
 			{class: migTimesliceClass, want: "gpu-0-mig-1g10gb-19-4-timeslice"}, slice("gpu-1-timeslice"),
 		}},
-		"the instance of somebody else, in shares": {"mig-static", allShapes(), []claim{
+		"the instance of an administrator, in shares": {"mig-static", allShapes(), []claim{
 			{class: anyClass, cel: othersInShares, want: "gpu-2-mig-7g40gb-0-0-mps"}, {class: anyClass, cel: othersInShares, want: "gpu-2-mig-7g40gb-0-0-mps"},
 		}},
 	} {

@@ -13,20 +13,18 @@ import (
 )
 
 // DefaultDriver is the driver's name in slices, claims and device classes, and the domain
-// of the attributes. It is that of NVIDIA's driver, whose users' manifests work unchanged.
+// of the attributes. It is that of NVIDIA's driver, so that manifests work unchanged.
 const DefaultDriver = "gpu.nvidia.com"
 
 // maxCounterSets is the API server's limit of counter sets in a slice.
 const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
 
-// Pool is the content of a node's pool. The scheduler tries devices in their
-// order, so entire GPUs, which are few, stand in the first slice, those for one
-// claim before those in shares; the partitions follow, a slice a GPU, so that a
-// change of one GPU touches one slice; the counters that keep the shapes of a GPU
-// apart come last, because a slice with counters may have no devices (KEP-4815).
-// A node whose GPUs are only offered whole needs no counters. A node without
-// devices still has one slice, empty, which tells consumers that the pool is
-// complete.
+// Pool is the content of a node's pool. The scheduler tries devices in their order. The
+// first slice has entire GPUs, which are few: those for one claim, then those in shares.
+// Partitions follow, one slice per GPU, so that a change of one GPU touches one slice. The
+// counters that keep the shapes of a GPU apart come last, because a slice with counters may
+// have no devices (KEP-4815). A node whose GPUs are only offered whole needs no counters. A
+// node without devices still has one empty slice, so that the pool is complete.
 func Pool(node gpu.Node, shapes []gpu.Shape, taints Taints) resourceslice.Pool {
 	var entire []resourceapi.Device
 	var partitions []resourceslice.Slice
@@ -47,15 +45,15 @@ func Pool(node gpu.Node, shapes []gpu.Shape, taints Taints) resourceslice.Pool {
 	return pool
 }
 
-// Whole is how the entire GPU is published where it is offered to one claim at a
-// time, without counters.
+// Whole is the device of an entire GPU that is offered to one claim at a time, without
+// counters.
 func Whole(node gpu.Node, g gpu.GPU) resourceapi.Device {
 	return device(common(node, g), gpu.Whole{GPU: g})
 }
 
-// WithoutCounters is what can be published of a pool where nothing keeps shapes
-// of one GPU apart: whole GPUs, and devices that take no counter, such as
-// partitions that somebody else has made, for one claim each.
+// WithoutCounters is the part of a pool that can be published if nothing keeps shapes of one
+// GPU apart: whole GPUs, and devices that take no counter, such as an administrator's
+// partitions, for one claim each.
 func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 	var kept []resourceapi.Device
 	for _, slice := range pool.Slices {
@@ -80,16 +78,15 @@ func isWhole(device resourceapi.Device) bool {
 	return typ != nil && *typ == gpu.Whole{}.Type()
 }
 
-// WithoutShares is what can be published of a pool where one claim would get all
-// of a device that is meant for several.
+// WithoutShares is the part of a pool that can be published if one claim would get all of a
+// device that is meant for several.
 func WithoutShares(pool resourceslice.Pool) resourceslice.Pool {
 	return edited(pool, func(all []resourceapi.Device) []resourceapi.Device {
 		return slices.DeleteFunc(all, func(d resourceapi.Device) bool { return d.AllowMultipleAllocations != nil })
 	})
 }
 
-// WithoutTaints is what can be published of a pool where devices cannot be
-// tainted.
+// WithoutTaints is a pool for an API server that does not know taints of devices.
 func WithoutTaints(pool resourceslice.Pool) resourceslice.Pool {
 	return edited(pool, func(all []resourceapi.Device) []resourceapi.Device {
 		for i := range all {

@@ -117,7 +117,7 @@ func checkPool(t *testing.T, pool resourceslice.Pool) {
 			for _, consumed := range device.ConsumesCounters {
 				for name, counter := range consumed.Counters {
 					if total, published := counters[consumed.CounterSet][name]; !published || counter.Value.Cmp(total.Value) > 0 {
-						t.Errorf("%s consumes %s of the counter %s of %s, of which there is %s", device.Name, &counter.Value, name, consumed.CounterSet, &total.Value)
+						t.Errorf("%s consumes %s of the counter %s of %s, which has %s", device.Name, &counter.Value, name, consumed.CounterSet, &total.Value)
 					}
 				}
 			}

@@ -12,12 +12,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/health"
 )
 
-// TaintWithdrawn is on devices that the node's policy no longer offers and that
-// claims still have.
+// TaintWithdrawn is on devices that the node's policy no longer offers, but that claims still
+// hold.
 const TaintWithdrawn = "mica.gpu/withdrawn"
 
-// TaintInUse is on devices that claims have and that something else uses as well, such as a
-// container that has the GPU from a device plugin.
+// TaintInUse is on devices of claims that something else uses as well, such as a container
+// with the GPU of a device plugin.
 const TaintInUse = "mica.gpu/in-use"
 
 // InUse is the taint of a device that no further claim shares.
@@ -25,7 +25,7 @@ func InUse() resourceapi.DeviceTaint {
 	return resourceapi.DeviceTaint{Key: TaintInUse, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 }
 
-// TaintCordoned is on devices that somebody has cordoned, by DeviceTaintRules of kubectl gpu cordon.
+// TaintCordoned is on cordoned devices, by DeviceTaintRules of kubectl gpu cordon.
 const TaintCordoned = "mica.gpu/cordoned"
 
 // Withdrawn is the taint of a device that no further claim gets.
@@ -53,14 +53,14 @@ var sickKeys = map[health.Condition]string{
 	health.Unresponsive: "mica.gpu/unresponsive",
 }
 
-// IsFault tells whether a published taint tells of a fault of its GPU.
+// IsFault reports whether a published taint is for a fault of its GPU.
 func IsFault(taint resourceapi.DeviceTaint) bool {
 	waits := taint.Key == TaintFabric && (taint.Value == string(gpu.FabricNotStarted) || taint.Value == string(gpu.FabricInProgress))
 	return !waits && slices.Contains(slices.Collect(maps.Values(sickKeys)), taint.Key)
 }
 
-// Meaning says why a device has a taint with that key, and what to do about it; both are empty for
-// a taint that is not this driver's.
+// Meaning returns why a device has a taint with that key, and the remedy. Both are empty for a
+// taint of another driver.
 func Meaning(key string) (why, remedy string) {
 	switch key {
 	case TaintWithdrawn:
@@ -68,7 +68,7 @@ func Meaning(key string) (why, remedy string) {
 	case TaintInUse:
 		return "something else uses it, such as a container that has it from a device plugin", "the node's Event GPUsInUse says what: end these pods"
 	case TaintCordoned:
-		return "somebody has cordoned it", "kubectl get devicetaintrules -l mica.gpu/cordon -o yaml says who and why, and kubectl gpu uncordon ends it"
+		return "it is cordoned", "kubectl get devicetaintrules -l mica.gpu/cordon -o yaml says who and why, and kubectl gpu uncordon ends it"
 	case TaintFabric:
 		return "the GPU's NVLink fabric is not ready, or has a fault", "the node's Events NVLinkFabricPending and GPUFault say what to do, such as to start the fabric manager"
 	}
@@ -80,12 +80,11 @@ func Meaning(key string) (why, remedy string) {
 	return "", ""
 }
 
-// FaultEffects are what faults mean for claims, by condition. One that is not named keeps further
-// claims away. A nil map names none.
+// FaultEffects are the effects of faults on claims, by condition. A condition that is not named
+// keeps further claims away.
 type FaultEffects map[health.Condition]resourceapi.DeviceTaintEffect
 
-// Sick is the taint of a device that a fault hits. One with which work can go on only tells of
-// itself.
+// Sick is the taint of a device with a fault. A fault with which work can go on has no effect.
 func (e FaultEffects) Sick(fault health.Fault) resourceapi.DeviceTaint {
 	taint := resourceapi.DeviceTaint{
 		Key: sickKeys[fault.Condition], Value: fault.Value, Effect: cmp.Or(e[fault.Condition], resourceapi.DeviceTaintEffectNoSchedule),
@@ -122,7 +121,7 @@ func (t Taints) AddGPU(uuid string, shapes []gpu.Shape, taint resourceapi.Device
 	}
 }
 
-// of are the taints of a device in an order that does not depend on who tainted it first.
+// of are the taints of a device, sorted.
 func (t Taints) of(device string) []resourceapi.DeviceTaint {
 	return slices.SortedFunc(slices.Values(t[device]), func(a, b resourceapi.DeviceTaint) int {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Effect, b.Effect))
