@@ -34,7 +34,7 @@ func BenchmarkPlanWhileStarting(b *testing.B) {
 	f.plan(b, w)
 }
 
-// BenchmarkPlanWithSamples is of 1,000 replicas of 20 kinds, of which half are like pods that wait.
+// BenchmarkPlanWithSamples is of 1,000 replicas of 20 kinds, half of them like pods that wait.
 func BenchmarkPlanWithSamples(b *testing.B) {
 	for name, f := range map[string]fleet{"small": {100, 5, 5, 20}, "large": {10_000, 20, 50, 1_000}} {
 		b.Run(name, func(b *testing.B) {

@@ -3,7 +3,6 @@ package scaleout
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -19,18 +18,18 @@ import (
 // asks for, each in full. What is over a budget already stays.
 type Budget struct {
 	Name string
-	// Namespaces whose nodes count: those of which their claims have devices, and those that the
+	// Namespaces whose nodes count: those with devices of their claims, and those that the
 	// plan gives to their pods. Empty: all nodes count, for all pods and for headroom.
 	Namespaces []string
 	// GPUs and PricePerHour are the most that there may be; nil: any number. Under a price, no
-	// group grows of which it is not known.
+	// group grows whose price is unknown.
 	GPUs         *int
 	PricePerHour *resource.Quantity
 	// Rate is the most nodes that may come in a period; nil: any number.
 	Rate *Rate
 }
 
-// Binds tells whether nodes for pods of the namespace are paid of the budget.
+// Binds reports whether the budget pays for nodes for pods of the namespace.
 func (b *Budget) Binds(namespace string) bool {
 	return len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, namespace)
 }
@@ -54,57 +53,62 @@ type BudgetDecision struct {
 	Held int
 }
 
-// budget is a budget, with what is spent of it.
+// budget is a Budget with its place among all of them.
 type budget struct {
 	*Budget
+	index int
+}
+
+// spent is what is spent of a budget.
+type spent struct {
 	gpus, nodes int
 	price       resource.Quantity
-	// hosts are those that are charged, of a budget of namespaces.
-	hosts map[*host]bool
-	held  int
+	// hosts are those that are charged, by their indexes.
+	hosts vector[bool]
 }
 
 func readBudgets(all []Budget) []*budget {
 	var read []*budget
 	for i := range all {
-		read = append(read, &budget{Budget: &all[i], hosts: map[*host]bool{}})
+		read = append(read, &budget{Budget: &all[i]})
 	}
 	slices.SortFunc(read, func(a, b *budget) int { return strings.Compare(a.Name, b.Name) })
+	for i, b := range read {
+		b.index = i
+	}
 	return read
 }
 
-// chargeHosts charges what there is.
-func (p *planner) chargeHosts(s Snapshot) {
-	if len(p.budgets) == 0 {
-		return
-	}
-	hosts := slices.Clone(p.live)
-	for _, idle := range p.idle {
-		hosts = append(hosts, idle...)
-	}
+// chargeHosts charges the hosts that there are.
+func (p *plan) chargeHosts(s Snapshot, hosts []*host) *plan {
 	for _, b := range p.budgets {
-		if len(b.Namespaces) == 0 {
-			for _, h := range hosts {
-				b.charge(h)
-			}
-			for _, g := range p.groups {
-				for range g.Foreign {
-					b.charge(&host{group: g, gpus: g.GPUs})
-				}
+		if len(b.Namespaces) > 0 {
+			continue
+		}
+		for _, h := range hosts {
+			p = p.chargeAll(h, []*budget{b})
+		}
+		for _, g := range p.groups {
+			for range g.Foreign {
+				p.spent[b.index] = p.spent[b.index].with(b, &host{group: g, gpus: g.GPUs})
 			}
 		}
+	}
+	if len(p.budgets) == 0 {
+		return p
 	}
 	at := poolsOf(hosts, s.Slices)
 	for _, claim := range s.Claims {
-		for result := range devices.Results(claim.Status.Allocation) {
-			if h := at[devices.PoolID{Driver: result.Driver, Name: result.Pool}]; h != nil {
-				p.charge(h, p.payers(claim.Namespace))
+		for held := range devices.Holdings(claim.Status.Allocation) {
+			if h := at[held.Pool]; h != nil {
+				p = p.charge(h, p.payers(claim.Namespace))
 			}
 		}
 	}
+	return p
 }
 
-// poolsOf finds the host of a pool.
+// poolsOf finds the hosts of pools.
 func poolsOf(hosts []*host, published []*resourceapi.ResourceSlice) map[devices.PoolID]*host {
 	byName := map[string]*host{}
 	for _, h := range hosts {
@@ -121,7 +125,7 @@ func poolsOf(hosts []*host, published []*resourceapi.ResourceSlice) map[devices.
 	return at
 }
 
-// payers are the budgets of which a node for a pod of the namespace is paid; of headroom, which
+// payers are the budgets that pay for a node for a pod of the namespace; for headroom, which
 // has no namespace, those of the cluster.
 func (p *planner) payers(namespace string) []*budget {
 	var payers []*budget
@@ -133,43 +137,41 @@ func (p *planner) payers(namespace string) []*budget {
 	return payers
 }
 
-// budgetNames tell budgets apart.
-func budgetNames(all []*budget) []string {
-	var names []string
-	for _, b := range all {
-		names = append(names, b.Name)
-	}
-	return names
+// charge charges the payers for a host that is given to them. Budgets of the cluster paid for it when it was
+// opened, or read.
+func (p *plan) charge(h *host, payers []*budget) *plan {
+	return p.chargeAll(h, slices.DeleteFunc(slices.Clone(payers), func(b *budget) bool { return len(b.Namespaces) == 0 }))
 }
 
-// charge charges a host that is given to the payers. The cluster pays for all hosts, whoever has them.
-func (p *planner) charge(h *host, payers []*budget) {
-	for _, b := range payers {
-		if len(b.Namespaces) > 0 {
-			b.charge(h)
+// chargeAll charges a host to budgets that are not charged for it yet.
+func (p *plan) chargeAll(h *host, budgets []*budget) *plan {
+	next := p
+	for _, b := range budgets {
+		if p.spent[b.index].hosts.at(h.index) || h.group == nil && h.gpus == 0 {
+			continue
 		}
+		if next == p {
+			changed := *p
+			changed.spent = slices.Clone(p.spent)
+			next = &changed
+		}
+		now := next.spent[b.index].with(b, h)
+		now.hosts = now.hosts.with(h.index, true)
+		next.spent[b.index] = now
 	}
+	return next
 }
 
-// chargeOpened charges a host that is opened for the payers.
-func (p *planner) chargeOpened(h *host, payers []*budget) {
-	for _, b := range payers {
-		b.charge(h)
-	}
-}
-
-func (b *budget) charge(h *host) {
-	if b.hosts[h] || h.group == nil && h.gpus == 0 {
-		return
-	}
-	b.hosts[h] = true
-	b.gpus += h.gpus
+// with is what is spent with one more host.
+func (s spent) with(b *budget, h *host) spent {
+	s.gpus += h.gpus
 	if h.group != nil && h.group.PricePerHour != nil {
-		b.price = sum(b.price, *h.group.PricePerHour)
+		s.price = sum(s.price, *h.group.PricePerHour)
 	}
 	if b.Rate != nil && (h.name == "" || h.object.CreationTimestamp.After(b.Rate.Since.Time)) {
-		b.nodes++
+		s.nodes++
 	}
+	return s
 }
 
 // sum leaves alone what it adds: a Quantity is changed by Add, also in its copies.
@@ -179,18 +181,18 @@ func sum(a, b resource.Quantity) resource.Quantity {
 	return a
 }
 
-// refuses says why a node of the group is over the budget, or nothing.
-func (b *budget) refuses(g *group) string {
+// refuses says why a node of the group is over the budget; empty: it is not.
+func (b *budget) refuses(s spent, g *group) string {
 	switch {
-	case b.GPUs != nil && b.gpus+g.GPUs > *b.GPUs:
-		return fmt.Sprintf("budget %s allows %d GPUs, of which %d are %s, and a node of group %s has %d: raise spec.gpus, or wait until nodes are gone",
-			b.Name, *b.GPUs, b.gpus, b.where(), g.Name, g.GPUs)
+	case b.GPUs != nil && s.gpus+g.GPUs > *b.GPUs:
+		return fmt.Sprintf("budget %s allows %d GPUs, %d of them are %s, and a node of group %s has %d: raise spec.gpus, or wait until nodes are gone",
+			b.Name, *b.GPUs, s.gpus, b.where(), g.Name, g.GPUs)
 	case b.PricePerHour != nil && g.PricePerHour == nil:
 		return fmt.Sprintf("budget %s has a price per hour, and that of group %s is not known: set its spec.pricePerHour", b.Name, g.Name)
-	case b.PricePerHour != nil && b.over(g):
-		return fmt.Sprintf("budget %s allows %s per hour, of which %s is spent, and a node of group %s costs %s: raise spec.pricePerHour, or wait until nodes are gone",
-			b.Name, Price(*b.PricePerHour), Price(b.price), g.Name, Price(*g.PricePerHour))
-	case b.Rate != nil && b.nodes+1 > b.Rate.Nodes:
+	case b.PricePerHour != nil && b.over(s, g):
+		return fmt.Sprintf("budget %s allows %s per hour, %s of that is spent, and a node of group %s costs %s: raise spec.pricePerHour, or wait until nodes are gone",
+			b.Name, Price(*b.PricePerHour), Price(s.price), g.Name, Price(*g.PricePerHour))
+	case b.Rate != nil && s.nodes+1 > b.Rate.Nodes:
 		return fmt.Sprintf("budget %s allows %s in %s, and as many have come or are coming: it goes on when they are older",
 			b.Name, nodes(b.Rate.Nodes), b.Rate.Period)
 	}
@@ -205,8 +207,8 @@ func (b *budget) where() string {
 	return "on nodes that its namespaces use or have asked for, each counted in full"
 }
 
-func (b *budget) over(g *group) bool {
-	with := sum(b.price, *g.PricePerHour)
+func (b *budget) over(s spent, g *group) bool {
+	with := sum(s.price, *g.PricePerHour)
 	return with.Cmp(*b.PricePerHour) > 0
 }
 
@@ -219,19 +221,19 @@ func Price(q resource.Quantity) string {
 	return text
 }
 
-// refused says which of the payers refuses a node of the group, and why; nil: none does.
-func refused(payers []*budget, g *group) (*budget, string) {
+// refused is the first payer that refuses a node of the group, and why; nil: none does.
+func (p *plan) refused(payers []*budget, g *group) (*budget, string) {
 	for _, b := range payers {
-		if why := b.refuses(g); why != "" {
+		if why := b.refuses(p.spent[b.index], g); why != "" {
 			return b, why
 		}
 	}
 	return nil, ""
 }
 
-// overBudget says which budget keeps the group from growing that would grow first for pods of a
-// kind; nil: it is no budget.
-func (p *planner) overBudget(ctx context.Context, k *kind, count int, payers []*budget) (*budget, string, error) {
+// overBudget is the budget that keeps the group from growing that would grow first for pods of a kind, and
+// why; nil: it is no budget.
+func (p *plan) overBudget(ctx context.Context, k *kind, count int, payers []*budget) (*budget, string, error) {
 	if len(payers) == 0 || k.aborts != "" {
 		return nil, "", nil
 	}
@@ -240,7 +242,7 @@ func (p *planner) overBudget(ctx context.Context, k *kind, count int, payers []*
 		return nil, "", err
 	}
 	for _, g := range ranked {
-		if g.barred() != "" || g.full() {
+		if g.barred() != "" || p.full(g) {
 			continue
 		}
 		offered, err := p.offer(ctx, g, k, count)
@@ -250,7 +252,7 @@ func (p *planner) overBudget(ctx context.Context, k *kind, count int, payers []*
 		if offered.takes == 0 {
 			continue
 		}
-		if b, why := refused(payers, g); b != nil {
+		if b, why := p.refused(payers, g); b != nil {
 			return b, why, nil
 		}
 	}
@@ -258,33 +260,30 @@ func (p *planner) overBudget(ctx context.Context, k *kind, count int, payers []*
 }
 
 // holdBack notes of pods that a budget is why they get no node.
-func (p *planner) holdBack(ctx context.Context, k *kind, pods []*pending, payers []*budget) error {
+func (p *plan) holdBack(ctx context.Context, k *kind, pods []*pending, payers []*budget) error {
 	b, why, err := p.overBudget(ctx, k, len(pods), payers)
 	if b == nil || err != nil {
 		return err
 	}
-	b.held += len(pods)
 	for _, pod := range pods {
-		pod.why, pod.overBudget = why, true
+		pod.why, pod.overBudget = why, b
 	}
 	return nil
 }
 
 // budgeted is what became of the budgets, by name.
-func (p *planner) budgeted() []BudgetDecision {
+func (p *plan) budgeted(kinds []*kind) []BudgetDecision {
 	var all []BudgetDecision
 	for _, b := range p.budgets {
-		all = append(all, BudgetDecision{Name: b.Name, GPUs: b.gpus, PricePerHour: b.price, Nodes: b.nodes, Held: b.held})
+		s := p.spent[b.index]
+		all = append(all, BudgetDecision{Name: b.Name, GPUs: s.gpus, PricePerHour: s.price, Nodes: s.nodes})
+	}
+	for _, k := range kinds {
+		for _, pod := range k.pods {
+			if pod.overBudget != nil {
+				all[pod.overBudget.index].Held++
+			}
+		}
 	}
 	return all
-}
-
-func copyBudgets(all []*budget) []budget {
-	var copies []budget
-	for _, b := range all {
-		c := *b
-		c.hosts = maps.Clone(b.hosts)
-		copies = append(copies, c)
-	}
-	return copies
 }

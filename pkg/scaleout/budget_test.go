@@ -274,7 +274,7 @@ func TestNoNodeIsAskedForInVain(t *testing.T) {
 			}
 		}
 		if len(fresh) > 0 {
-			t.Errorf("seed %d: nobody is on %v, which were asked for; first:\n%s\nthen:\n%s", seed, fresh, log(first), log(second))
+			t.Errorf("seed %d: no pod is on %v, which were asked for; first:\n%s\nthen:\n%s", seed, fresh, log(first), log(second))
 		}
 	}
 	if asked < 100 {

@@ -22,33 +22,28 @@ type claims struct {
 
 // namedClaim is a claim that pods name themselves, without a template.
 type namedClaim struct {
+	index  int
 	name   types.NamespacedName
 	object *resourceapi.ResourceClaim
-	// pods that wait and name it.
+	// pods counts those that wait and name it.
 	pods int
-	// users are the pods for which it is reserved, with those that the plan has put somewhere.
-	users int
-	// host is where the plan has allocated it, nil where it has not.
-	host *host
 }
 
-// allocated tells whether the API server has it allocated.
+// allocated reports whether the claim is allocated in the API.
 func (c *namedClaim) allocated() bool { return c.object.Status.Allocation != nil }
 
-// full says why no further pod can use the claim, or nothing.
-func (c *namedClaim) full(pod *corev1.Pod) string {
-	if c.users < resourceapi.ResourceClaimReservedForMaxSize || resourceclaim.IsReservedForPod(pod, c.object, false) {
+// isUser reports whether the claim is reserved for the pod already.
+func (c *namedClaim) isUser(pod *corev1.Pod) bool {
+	return resourceclaim.IsReservedForPod(pod, c.object, false)
+}
+
+// whyFull says why no further pod can use the claim; empty: one can.
+func (p *plan) whyFull(c *namedClaim, pod *corev1.Pod) string {
+	if p.users(c) < resourceapi.ResourceClaimReservedForMaxSize || c.isUser(pod) {
 		return ""
 	}
 	return fmt.Sprintf("claim %s has the %d pods that may share a claim: give the other pods another claim",
 		c.name, resourceapi.ResourceClaimReservedForMaxSize)
-}
-
-// use counts a pod that the plan has put somewhere.
-func (c *namedClaim) use(pod *corev1.Pod) {
-	if !resourceclaim.IsReservedForPod(pod, c.object, false) {
-		c.users++
-	}
 }
 
 func newClaims(s Snapshot) claims {
@@ -86,7 +81,7 @@ func (c claims) namedBy(pod *corev1.Pod) []*namedClaim {
 			continue
 		}
 		if c.named[name] == nil {
-			c.named[name] = &namedClaim{name: name, object: claim, users: len(claim.Status.ReservedFor)}
+			c.named[name] = &namedClaim{index: len(c.named), name: name, object: claim}
 		}
 		all = append(all, c.named[name])
 	}

@@ -8,15 +8,13 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// group is a node group, with what the plan has made of it.
+// group is a node group.
 type group struct {
 	*Group
 	// index is its place in the snapshot.
 	index int
 	// empty is a new node; nil where it is not known what one has.
 	empty *fit.Machine
-	// opened counts the nodes that the plan asks for.
-	opened int
 }
 
 func (p *planner) readGroups(all []Group) []*group {
@@ -46,9 +44,6 @@ func (g *group) barred() string {
 	}
 	return ""
 }
-
-// full tells whether there are as many nodes as there may be, with those that the plan asks for.
-func (g *group) full() bool { return g.Max != nil && g.Size+g.opened >= *g.Max }
 
 func nodes(n int) string {
 	if n == 1 {

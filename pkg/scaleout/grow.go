@@ -7,33 +7,36 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// open asks for a node of the group that is best for a kind, of which count pods are left, at the
-// expense of payers; nil: none can grow.
-func (p *planner) open(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (*host, error) {
-	g, err := p.choose(ctx, k, count, payers, allowed)
-	if err != nil || g == nil {
-		return nil, err
-	}
-	g.opened++
-	h := &host{stage: opened, object: g.Template.Node, group: g, machine: g.empty, slices: g.Template.Slices, gpus: g.GPUs}
-	p.chargeOpened(h, payers)
-	if g.Advised {
-		p.advised = append(p.advised, h)
-	} else {
-		p.used = append(p.used, h)
-	}
-	return h, nil
+// found is a host for a pod, in a plan that may have opened it. Without a host there is none.
+type found struct {
+	plan *plan
+	host *host
+	// left is what is left of the host with the pod.
+	left *fit.Machine
 }
 
-// anyGroup allows all groups, grown those that somebody makes grow, advised the others.
+// openBest asks for a node of the group that is best for a kind, with count pods left, at the expense
+// of payers. What is left of the node is not known yet.
+func (p *plan) openBest(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (found, error) {
+	g, err := p.choose(ctx, k, count, payers, allowed)
+	if err != nil || g == nil {
+		return found{}, err
+	}
+	next, h := p.open(g, payers)
+	return found{plan: next, host: h}, nil
+}
+
+// anyGroup allows all groups, grown those that are scaled automatically, advised the others.
 func anyGroup(*group) bool  { return true }
 func grown(g *group) bool   { return !g.Advised }
 func advised(g *group) bool { return g.Advised }
 
-// choose finds the group that grows for a kind, of which count pods are left; nil: none can.
-func (p *planner) choose(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (*group, error) {
+// choose finds the group that grows for a kind, with count pods left; nil: none can.
+func (p *plan) choose(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (*group, error) {
 	var best offer
 	if k.aborts != "" {
 		return nil, nil
@@ -46,29 +49,20 @@ func (p *planner) choose(ctx context.Context, k *kind, count int, payers []*budg
 		if err != nil {
 			return nil, err
 		}
-		if offered.takes == 0 {
-			continue
-		}
-		if g.full() {
-			if k.full == nil {
-				k.full = map[*group]bool{}
-			}
-			k.full[g] = true
-			continue
-		}
-		if b, _ := refused(payers, g); b != nil {
-			continue
-		}
-		if best.group == nil || offered.compare(best) < 0 {
+		switch b, _ := p.refused(payers, g); {
+		case offered.takes == 0:
+		case p.full(g):
+			k.noteFull(g)
+		case b == nil && (best.group == nil || offered.compare(best) < 0):
 			best = offered
 		}
 	}
 	return best.group, ctx.Err()
 }
 
-// ranked are the groups in the order in which they would grow for count pods, those last that
-// do not fit or of which it is not known.
-func (p *planner) ranked(ctx context.Context, k *kind, count int) ([]*group, error) {
+// ranked are the groups in the order in which they would grow for count pods. Those that do not fit, or whose
+// template is unknown, come last.
+func (p *plan) ranked(ctx context.Context, k *kind, count int) ([]*group, error) {
 	offers := make([]offer, 0, len(p.groups))
 	var others []*group
 	for _, g := range p.groups {
@@ -100,12 +94,12 @@ type offer struct {
 	// takes is how many of the pods that wait it takes, rest what is free of it then.
 	takes int
 	rest  func() int
-	// together tells that the pods have to be on one node.
+	// together reports that the pods have to be on one node.
 	together bool
 }
 
 // offer is what a new node of the group takes of count pods.
-func (p *planner) offer(ctx context.Context, g *group, k *kind, count int) (offer, error) {
+func (p *plan) offer(ctx context.Context, g *group, k *kind, count int) (offer, error) {
 	filling, err := p.filling(ctx, g.empty, k)
 	if err != nil {
 		return offer{}, err
@@ -115,9 +109,8 @@ func (p *planner) offer(ctx context.Context, g *group, k *kind, count int) (offe
 	return offer{group: g, takes: takes, rest: rest, together: len(k.named) > 0}, nil
 }
 
-// compare is negative where o is better than other: of a group that somebody makes grow, then
-// cheaper for each pod, then with less left over, then for more pods at once, then the smaller
-// machine.
+// compare is negative if o is better than other: of a group that is scaled automatically, then cheaper per pod,
+// then with less left over, then for more pods at once, then the smaller machine.
 func (o offer) compare(other offer) int {
 	if order := falseFirst(o.group.Advised, other.group.Advised); order != 0 {
 		return order
@@ -138,7 +131,7 @@ func (o offer) compare(other offer) int {
 
 func cpu(g *group) *resource.Quantity { return g.Template.Node.Status.Allocatable.Cpu() }
 
-// comparePrice compares what one pod costs an hour, exactly.
+// comparePrice compares what one pod costs per hour, exactly.
 func (o offer) comparePrice(other offer) int {
 	mine, theirs := o.group.PricePerHour, other.group.PricePerHour
 	if mine == nil || theirs == nil {

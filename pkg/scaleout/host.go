@@ -39,31 +39,23 @@ func (s stage) outcome() Outcome {
 	return [...]Outcome{live: FitsNode, coming: FitsStarting, opened: NeedsNode}[s]
 }
 
-// host is a node that pods can be put on.
+// host is a node that pods can be put on. It does not change: what is left of it is the plan's.
 type host struct {
+	// index is its place in plans.
+	index int
 	stage stage
 	// name is the node's; empty where there is none yet.
 	name string
 	// object is the node, or the group's template of one.
 	object *corev1.Node
 	// group is nil for nodes of none.
-	group   *group
+	group *group
+	// machine is the host before any pod is placed.
 	machine *fit.Machine
-	// slices are those by which the machine was made.
-	slices []*resourceapi.ResourceSlice
 	// gpus is how many it has, for budgets.
 	gpus int
 	// intended is the kind for which it was asked for, of those that are coming; often not known.
 	intended string
-	// ask is what is asked for, of those that are opened.
-	ask NewNode
-}
-
-// noteKind notes a kind for which the node is.
-func (h *host) noteKind(kind string) {
-	if h.stage == opened && !slices.Contains(h.ask.Kinds, kind) {
-		h.ask.Kinds = append(h.ask.Kinds, kind)
-	}
 }
 
 // describe is how a host is called in a sentence.
@@ -92,15 +84,15 @@ func (p *planner) readHosts(s Snapshot) {
 		byName[g.Name] = g
 	}
 	for _, node := range s.Nodes {
-		h := p.readHost(node, byName[node.Group], published[node.Object.Name])
+		h := p.readHost(node, byName[node.Group], published[node.Object.Name], s.StartupTaints)
 		if h.stage == live {
 			p.live = append(p.live, h)
 		} else {
-			p.idle[h.group] = append(p.idle[h.group], h)
+			p.coming[h.group] = append(p.coming[h.group], h)
 		}
 	}
 	slices.SortFunc(p.live, byHostName)
-	for _, starting := range p.idle {
+	for _, starting := range p.coming {
 		slices.SortFunc(starting, byHostName)
 	}
 	for _, g := range p.groups {
@@ -108,33 +100,40 @@ func (p *planner) readHosts(s Snapshot) {
 			continue
 		}
 		for i := range g.Upcoming {
-			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty, slices: g.Template.Slices, gpus: g.GPUs}
+			h := &host{stage: coming, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
 			if i < len(g.UpcomingFor) {
 				h.intended = g.UpcomingFor[i]
 			}
-			p.idle[g] = append(p.idle[g], h)
+			p.coming[g] = append(p.coming[g], h)
+		}
+	}
+	index := 0
+	for _, hosts := range append(slices.Collect(maps.Values(p.coming)), p.live) {
+		for _, h := range hosts {
+			h.index = index
+			index++
 		}
 	}
 }
 
 func byHostName(a, b *host) int { return cmp.Compare(a.name, b.name) }
 
-func (p *planner) readHost(node Node, g *group, published []*resourceapi.ResourceSlice) *host {
+func (p *planner) readHost(node Node, g *group, published []*resourceapi.ResourceSlice, startup template.StartupTaints) *host {
 	h := &host{stage: live, name: node.Object.Name, object: node.Object, group: g, gpus: node.GPUs, intended: node.For}
 	made := fit.Node{Object: node.Object, Slices: published, Pods: node.Pods}
 	if node.Starting {
 		h.stage = coming
 		if g != nil && g.Template != nil {
-			made = g.started(node, published)
+			made = g.started(node, published, startup)
 			h.object = made.Object
 		}
 	}
-	h.machine, h.slices = p.cluster.Machine(made), made.Slices
+	h.machine = p.cluster.Machine(made)
 	return h
 }
 
 // started is what a node that is starting will be.
-func (g *group) started(node Node, published []*resourceapi.ResourceSlice) fit.Node {
+func (g *group) started(node Node, published []*resourceapi.ResourceSlice, startup template.StartupTaints) fit.Node {
 	object := node.Object.DeepCopy()
 	labels := maps.Clone(g.Template.Node.Labels)
 	if labels == nil {
@@ -143,7 +142,7 @@ func (g *group) started(node Node, published []*resourceapi.ResourceSlice) fit.N
 	labels[corev1.LabelHostname] = object.Name
 	maps.Copy(labels, object.Labels)
 	object.Labels = labels
-	object.Spec.Taints = template.WithoutStartup(object.Spec.Taints)
+	object.Spec.Taints = startup.Without(object.Spec.Taints)
 	allocatable := g.Template.Node.Status.Allocatable.DeepCopy()
 	if allocatable == nil {
 		allocatable = corev1.ResourceList{}
@@ -164,7 +163,7 @@ func (g *group) promised(node string, published []*resourceapi.ResourceSlice) []
 	drivers := pools(g.Template.Slices)
 	var promised []*resourceapi.ResourceSlice
 	for _, slice := range g.Template.Slices {
-		// The devices, which are many, are the template's: nobody changes them.
+		// The devices, which are many, are the template's and do not change.
 		own := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-" + slice.Name}, Spec: slice.Spec}
 		own.Spec.NodeName = &node
 		driver := slice.Spec.Driver

@@ -44,11 +44,19 @@ type pending struct {
 	hold Hold
 	// nominated is the name of the node for which the scheduler has nominated the pod; usually empty.
 	nominated string
-	// overBudget tells that why is about a budget.
-	overBudget bool
+	// overBudget is the budget that why is about.
+	overBudget *budget
 }
 
-// waits tells whether the pod is one for the scheduler.
+// noteFull notes a group that could not grow when the kind needed it.
+func (k *kind) noteFull(g *group) {
+	if k.full == nil {
+		k.full = map[*group]bool{}
+	}
+	k.full[g] = true
+}
+
+// waits reports whether the pod is one for the scheduler.
 func waits(pod *corev1.Pod) bool {
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !ended
@@ -81,7 +89,7 @@ func (p *planner) kinds(s Snapshot) []*kind {
 	return kinds
 }
 
-// kindOf reads a pod, of which there may be more than wait. The kind has no pods yet.
+// kindOf reads a pod. More pods like it may exist than wait. The kind has no pods yet.
 func (p *planner) kindOf(pod *corev1.Pod, more int) *kind {
 	claims, named, err := p.claims.of(pod, more)
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
@@ -33,19 +35,30 @@ func (p *Planner) LiveFits(ctx context.Context, id string) ([]LiveFit, error) {
 	if at < 0 {
 		return nil, nil
 	}
-	cluster := p.plan.cluster
-	now := cluster.Checkpoint()
-	cluster.Restore(p.start.cluster)
-	defer cluster.Restore(now)
 	fits := p.liveClasses()
 	for i := range fits {
-		_, miss, err := cluster.Place(ctx, fits[i].Machine, p.kinds[at].example)
+		_, miss, err := p.start.shared.Place(ctx, fits[i].Machine, p.kinds[at].example)
 		if err != nil {
 			return nil, fmt.Errorf("trying a pod of kind %s on node %s: %w", id, fits[i].Nodes[0], err)
 		}
 		fits[i].Miss = miss
 	}
 	return fits, nil
+}
+
+// Allocates reports whether claims can be allocated on a machine, as fit.Shared does, for explanations.
+func (p *Planner) Allocates(ctx context.Context, m *fit.Machine, unused bool, claims ...*resourceapi.ResourceClaim) bool {
+	return p.start.shared.Allocates(ctx, m, unused, claims...)
+}
+
+// NewMachine is an empty new node of a group; nil if its template is unknown.
+func (p *Planner) NewMachine(group string) *fit.Machine {
+	for _, g := range p.start.groups {
+		if g.Name == group {
+			return g.empty
+		}
+	}
+	return nil
 }
 
 // liveClasses sorts the live nodes by what they are before anything is placed on them.
@@ -66,7 +79,7 @@ func (p *Planner) liveClasses() []LiveFit {
 		if h == nil {
 			continue // it is starting
 		}
-		c := class{node.Group, p.start.machines[h], node.Withheld}
+		c := class{node.Group, p.start.machine(h), node.Withheld}
 		i, met := known[c]
 		if !met {
 			i = len(classes)

@@ -29,7 +29,7 @@ type naive struct {
 // naiveNode is a node and what is on it.
 type naiveNode struct {
 	stage stage
-	// idle tells that it is coming and that nobody is on it.
+	// idle reports that it is coming and has no pods.
 	idle   bool
 	name   string
 	group  string

@@ -5,17 +5,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-
-	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// nominee is a batch of one pod that the scheduler has nominated for a node: the scheduler counts
-// it there for all pods that are not more urgent.
+// nominee is a batch of one pod that the scheduler has nominated for a node: the scheduler counts it there for all
+// pods that are not more urgent.
 func (p *planner) nominee(pod *pending, on *host) batch {
 	return batch{kind: pod.kind, priority: priority(pod.pod), pods: []*pending{pod}, payers: p.payers(pod.pod.Namespace), on: on}
 }
 
-// nomineesFirst orders batches by need, those with a nominee first among those as urgent.
+// nomineesFirst orders batches by need, and nominees first among those as urgent.
 func nomineesFirst(a, b batch) int {
 	return cmp.Or(
 		cmp.Compare(b.priority, a.priority),
@@ -24,57 +22,56 @@ func nomineesFirst(a, b batch) int {
 	)
 }
 
-// placeNominee puts a nominated pod on its node. If the node has no room yet, the pod is held.
-func (p *planner) placeNominee(ctx context.Context, b batch) error {
+// nominee puts a nominated pod on its node. If the node has no room yet, the pod is held.
+func (m *placing) nominee(ctx context.Context, b batch) error {
 	pod := b.pods[0]
-	as, left, err := p.fitNominee(ctx, pod, b.on)
+	f, err := m.plan.fitNominee(ctx, pod, b.on)
 	if err != nil {
 		return err
 	}
-	if left == nil {
+	if f.left == nil {
 		pod.hold = Hold{Why: fmt.Sprintf("the scheduler makes room for it on %s", b.on.describe())}
 		pod.why = pod.hold.Why
 		return nil
 	}
-	if i := slices.Index(p.idle[b.on.group], b.on); i >= 0 {
-		p.takeIdle(b.on.group, i)
-	}
-	p.putSharing(b.on, pod, as, left)
+	m.putSharing(f, pod)
 	return nil
 }
 
-// fitNominee is what is left of the node with the pod, and the variant of its kind that the pod is
-// there; nil: it does not fit.
-func (p *planner) fitNominee(ctx context.Context, pod *pending, on *host) (*fit.Pod, *fit.Machine, error) {
-	if unusable(pod) != "" {
-		return nil, nil, nil
+// fitNominee puts the pod on the node; nothing is left if it does not fit.
+func (p *plan) fitNominee(ctx context.Context, pod *pending, on *host) (found, error) {
+	if p.unusable(pod) != "" {
+		return found{}, nil
 	}
 	for _, claim := range pod.kind.named {
-		if claim.host != nil && claim.host != on {
-			return nil, nil, nil
+		if h := p.hostOf(claim); h != nil && h != on {
+			return found{}, nil
 		}
 	}
 	as, err := p.variant(pod.kind)
 	if err != nil {
-		return nil, nil, nil
+		return found{}, nil
 	}
-	left, miss, err := p.cluster.Place(ctx, on.machine, as)
-	if miss != nil {
-		left = nil
+	left, miss, err := p.shared.Place(ctx, p.machine(on), as)
+	if err != nil || miss != nil {
+		return found{}, err
 	}
-	return as, left, err
+	if p.isIdle(on) {
+		p = p.take(on)
+	}
+	return found{p, on, left}, nil
 }
 
-// node is the live node of that name, or the one that is starting; nil: there is none.
+// node is the live or starting node of that name, or nil.
 func (p *planner) node(name string) *host {
 	if name == "" {
-		return nil // that of nodes which do not exist yet
+		return nil // nodes that do not exist yet have no name
 	}
 	named := func(h *host) bool { return h.name == name }
 	if i := slices.IndexFunc(p.live, named); i >= 0 {
 		return p.live[i]
 	}
-	for _, starting := range p.idle {
+	for _, starting := range p.coming {
 		if i := slices.IndexFunc(starting, named); i >= 0 {
 			return starting[i]
 		}

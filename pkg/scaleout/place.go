@@ -6,19 +6,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// place puts the pods of all kinds on hosts, and opens hosts for them.
-func (p *planner) place(ctx context.Context, kinds []*kind) error {
-	for _, b := range p.batches(kinds) {
-		place := p.placeBatch
+// placing is a plan in the making, and what was put where.
+type placing struct {
+	plan *plan
+	// asks is what is asked for by the hosts that were opened.
+	asks map[*host]*NewNode
+}
+
+// pods puts the pods of all kinds on hosts, and opens hosts for them.
+func (m *placing) pods(ctx context.Context, kinds []*kind) error {
+	for _, b := range m.plan.batches(kinds) {
+		place := m.batch
 		switch {
 		case b.on != nil:
-			place = p.placeNominee
+			place = m.nominee
 		case len(b.kind.named) > 0:
-			place = p.placeSharing
+			place = m.sharers
 		}
 		if err := place(ctx, b); err != nil {
 			return err
@@ -38,8 +43,7 @@ type batch struct {
 	on *host
 }
 
-// batches are the pods in the order in which they are put on hosts, without those that are
-// not to be scheduled yet, or held.
+// batches are the pods in the order in which they are put on hosts, without those that are held or gated.
 func (p *planner) batches(kinds []*kind) []batch {
 	var all, nominees []batch
 	for _, k := range kinds {
@@ -68,73 +72,74 @@ func (p *planner) batches(kinds []*kind) []batch {
 	return all
 }
 
-// placeBatch puts the pods of a batch on hosts, and opens hosts for them.
-func (p *planner) placeBatch(ctx context.Context, b batch) error {
-	search, err := p.search(ctx, b.kind, len(b.pods))
+// batch puts the pods of a batch on hosts, and opens hosts for them.
+func (m *placing) batch(ctx context.Context, b batch) error {
+	search, err := m.plan.search(ctx, b.kind, len(b.pods))
 	if err != nil {
 		return err
 	}
 	search.payers = b.payers
 	for i, pod := range b.pods {
-		h, left, err := search.next(ctx, len(b.pods)-i)
+		f, err := search.next(ctx, m.plan, len(b.pods)-i)
 		if err != nil {
 			return err
 		}
-		if h == nil {
+		if f.host == nil {
 			for _, rest := range b.pods[i:] {
 				rest.why = b.kind.aborts
 			}
-			return p.holdBack(ctx, b.kind, b.pods[i:], b.payers)
+			return m.plan.holdBack(ctx, b.kind, b.pods[i:], b.payers)
 		}
-		p.put(h, pod, b.kind.example, left)
+		m.put(f, pod)
 	}
 	return nil
 }
 
-// placeSharing puts pods on hosts that name claims which others may name, too: the first pod
-// takes the claim somewhere, and those after it have to go there.
-func (p *planner) placeSharing(ctx context.Context, b batch) error {
+// sharers puts pods on hosts that name claims which other pods may name, too: the first pod takes the claim
+// somewhere, and those after it have to go there.
+func (m *placing) sharers(ctx context.Context, b batch) error {
 	for i, pod := range b.pods {
-		h, left, err := p.hostForSharer(ctx, pod, len(b.pods)-i)
+		f, err := m.plan.hostForSharer(ctx, pod, len(b.pods)-i)
 		if err != nil {
 			return err
 		}
-		if left == nil {
-			continue
+		if f.host != nil {
+			m.putSharing(f, pod)
 		}
-		as, err := p.variant(b.kind)
-		if err != nil {
-			as = b.kind.example
-		}
-		p.putSharing(h, pod, as, left)
 	}
 	return nil
 }
 
-// putSharing puts a pod on the host, and the claims that it names with it.
-func (p *planner) putSharing(h *host, pod *pending, as *fit.Pod, left *fit.Machine) {
-	p.put(h, pod, as, left)
-	for _, claim := range pod.kind.named {
-		claim.use(pod.pod)
-		if !claim.allocated() {
-			claim.host = h
-		}
-	}
+// putSharing puts a pod on the host, and with it the claims that it names.
+func (m *placing) putSharing(f found, pod *pending) {
+	m.put(f, pod)
+	m.plan = m.plan.use(pod, pod.kind.named, f.host)
 }
 
-// put puts a pod, which is read as a variant of its kind, on the host, of which left is left.
-func (p *planner) put(h *host, pod *pending, as *fit.Pod, left *fit.Machine) {
-	p.order = append(p.order, placed{pod: pod, as: as, before: h.machine, after: left})
-	p.cluster.Commit(left)
-	h.machine = left
-	pod.host = h
-	p.charge(h, p.payers(pod.pod.Namespace))
-	if h.stage != opened {
+// put puts a pod on the host.
+func (m *placing) put(f found, pod *pending) {
+	m.plan = f.plan.put(f.host, f.left, f.plan.payers(pod.pod.Namespace))
+	pod.host = f.host
+	if f.host.stage != opened {
 		return
 	}
-	h.ask.Pods = append(h.ask.Pods, types.NamespacedName{Namespace: pod.pod.Namespace, Name: pod.pod.Name})
-	h.ask.Requests = total(h.ask.Requests, pod.kind.requests)
-	h.noteKind(pod.kind.id)
+	ask := m.ask(f.host, pod.kind.id)
+	ask.Pods = append(ask.Pods, types.NamespacedName{Namespace: pod.pod.Namespace, Name: pod.pod.Name})
+	ask.Requests = total(ask.Requests, pod.kind.requests)
+}
+
+// ask is what is asked for by an opened host, which is for a kind.
+func (m *placing) ask(h *host, kind string) *NewNode {
+	if m.asks == nil {
+		m.asks = map[*host]*NewNode{}
+	}
+	if m.asks[h] == nil {
+		m.asks[h] = &NewNode{}
+	}
+	if ask := m.asks[h]; !slices.Contains(ask.Kinds, kind) {
+		ask.Kinds = append(ask.Kinds, kind)
+	}
+	return m.asks[h]
 }
 
 // total adds up requests.

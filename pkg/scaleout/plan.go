@@ -1,82 +1,99 @@
 package scaleout
 
 import (
-	"context"
+	"slices"
 
-	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// Plan decides. The error is of the context alone.
-//
-// Pods are put, the most urgent and then the hardest first, on nodes that exist, then on those
-// that are coming, then on those that the plan has opened for pods before them; only then does
-// a group grow, the one that is cheapest for each pod of the kind that its node takes. A pod
-// that could preempt others waits for room like any other: what preemption would free is not
-// counted.
-func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
-	p := NewPlanner(snapshot)
-	decision, err := p.Decide(ctx)
-	if err != nil {
-		return Decision{}, err
-	}
-	if decision.Supplies, err = p.Supplies(ctx); err != nil {
-		return Decision{}, err
-	}
-	return decision, nil
+// plan is where pods have been put so far. It is a value: what changes it gives another plan, so that a
+// placement is tried by going on with the result or without.
+type plan struct {
+	*planner
+	shared fit.Shared
+	// machines are what is left of hosts, by their indexes.
+	machines vector[*fit.Machine]
+	// taken tells of coming hosts whether pods were put on them; idle counts the others.
+	taken vector[bool]
+	idle  int
+	// used are the coming hosts that were taken, and those opened, in that order. Hosts opened in groups that only
+	// their operator scales are advised instead.
+	used, advised vector[*host]
+	// opened counts the nodes that the plan asks for, by the groups' indexes.
+	opened []int
+	// spent is what is spent of budgets, and uses are those of named claims, by their indexes.
+	spent []spent
+	uses  vector[use]
 }
 
-// Planner is Plan in parts, for those who act on the decision before they ask for the rest. All
-// that it gives are values. It is not safe for concurrent use.
-type Planner struct {
-	// Snapshot is what is planned for.
-	Snapshot Snapshot
-
-	plan  *planner
-	kinds []*kind
-	// countSteps is how much work it is to count supplies once, at most.
-	countSteps int
-	// start is the plan before a pod is placed, afterPods with the pods and without headroom.
-	start, afterPods checkpoint
-
-	decided, counted bool
-	decision         Decision
-	supplies         []Supply
-	// err is of the decision, uncounted of the supplies.
-	err, uncounted error
+// use is what the plan makes of a named claim.
+type use struct {
+	// users counts the pods that the plan has put somewhere and that use it.
+	users int
+	// host is where the plan has allocated it, or nil.
+	host *host
 }
 
-// NewPlanner plans nothing yet.
-func NewPlanner(snapshot Snapshot) *Planner {
-	if snapshot.Selectors == nil {
-		snapshot.Selectors = devices.NewSelectors()
-	}
-	return &Planner{Snapshot: snapshot, countSteps: countSteps}
+func (p *plan) machine(h *host) *fit.Machine { return p.machines.at(h.index) }
+
+// put puts a pod on the host and leaves left of it, at the expense of payers.
+func (p *plan) put(h *host, left *fit.Machine, payers []*budget) *plan {
+	next := *p
+	next.shared = p.shared.Commit(left)
+	next.machines = p.machines.with(h.index, left)
+	return next.charge(h, payers)
 }
 
-// Decide is Plan without the supplies. It plans once, and then gives the same again, the error, too.
-func (p *Planner) Decide(ctx context.Context) (Decision, error) {
-	if !p.decided {
-		p.decision, p.err = p.decide(ctx)
-		p.decided = true
-	}
-	return p.decision, p.err
+// take makes a coming host a used one.
+func (p *plan) take(h *host) *plan {
+	next := *p
+	next.used = p.used.append(h)
+	next.taken = p.taken.with(h.index, true)
+	next.idle--
+	return &next
 }
 
-func (p *Planner) decide(ctx context.Context) (Decision, error) {
-	p.plan, p.kinds = newPlanner(p.Snapshot)
-	p.start = p.plan.checkpoint()
-	if err := p.plan.place(ctx, p.kinds); err != nil {
-		return Decision{}, err
+// isIdle reports whether a host is coming and has no pods of the plan.
+func (p *plan) isIdle(h *host) bool { return h.stage == coming && !p.taken.at(h.index) }
+
+// open asks for a node of the group, at the expense of payers.
+func (p *plan) open(g *group, payers []*budget) (*plan, *host) {
+	next := *p
+	h := &host{index: p.machines.len, stage: opened, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
+	next.machines = p.machines.append(g.empty)
+	next.opened = slices.Clone(p.opened)
+	next.opened[g.index]++
+	if g.Advised {
+		next.advised = p.advised.append(h)
+	} else {
+		next.used = p.used.append(h)
 	}
-	p.afterPods = p.plan.checkpoint()
-	headroom, err := p.plan.headroom(ctx, p.plan.reserved)
-	if err != nil {
-		return Decision{}, err
-	}
-	kinds, err := p.plan.report(ctx, p.kinds)
-	if err != nil {
-		return Decision{}, err
-	}
-	p.plan.noteClaims(p.kinds)
-	return Decision{Growth: p.plan.growth(), Kinds: kinds, Headroom: headroom, Budgets: p.plan.budgeted()}, nil
+	return next.chargeAll(h, payers), h
 }
+
+// use notes that a pod uses named claims on the host.
+func (p *plan) use(pod *pending, claims []*namedClaim, h *host) *plan {
+	next := *p
+	for _, claim := range claims {
+		now := next.uses.at(claim.index)
+		if !claim.isUser(pod.pod) {
+			now.users++
+		}
+		if !claim.allocated() {
+			now.host = h
+		}
+		next.uses = next.uses.with(claim.index, now)
+	}
+	return &next
+}
+
+// hostOf is where the plan has allocated a claim, or nil.
+func (p *plan) hostOf(claim *namedClaim) *host { return p.uses.at(claim.index).host }
+
+// users counts the pods that use a claim.
+func (p *plan) users(claim *namedClaim) int {
+	return len(claim.object.Status.ReservedFor) + p.uses.at(claim.index).users
+}
+
+// full reports whether the group has as many nodes as it may, with those that the plan asks for.
+func (p *plan) full(g *group) bool { return g.Max != nil && g.Size+p.opened[g.index] >= *g.Max }

@@ -32,23 +32,23 @@ func TestNodesAreLeftToThoseForWhomTheyWereAskedFor(t *testing.T) {
 	w.line("request gpu gpu.nvidia.com count=8")
 	w.line("pods urgent 1 templates=eight priority=1")
 	w.line("pods bound 1 templates=eight select=zone:a")
-	kinds := plan(t, w).Kinds
+	kinds := planned(t, w).Kinds
 	w.Groups[0].Upcoming, w.Groups[0].UpcomingFor = 1, []string{kinds[1].ID}
 	w.Groups[1].Upcoming, w.Groups[1].UpcomingFor = 1, []string{kinds[0].ID}
-	if decision := plan(t, w); len(decision.Growth) > 0 {
+	if decision := planned(t, w); len(decision.Growth) > 0 {
 		t.Errorf("with what was asked for known, more is asked for:\n%s", log(decision))
 	}
 	w.Groups[0].UpcomingFor, w.Groups[1].UpcomingFor = []string{kinds[1].ID}, nil
-	if decision := plan(t, w); len(decision.Growth) > 0 {
-		t.Errorf("a node for pods that wait is taken before one for nobody:\n%s", log(decision))
+	if decision := planned(t, w); len(decision.Growth) > 0 {
+		t.Errorf("a node for pods that wait is taken before one for none:\n%s", log(decision))
 	}
 	w.Groups[0].UpcomingFor = nil
-	if decision := plan(t, w); len(decision.Growth) != 1 {
+	if decision := planned(t, w); len(decision.Growth) != 1 {
 		t.Errorf("with nothing known the cheaper node goes to the more urgent pod, and one more is asked for; got:\n%s", log(decision))
 	}
 }
 
-func plan(t *testing.T, w *world) Decision {
+func planned(t *testing.T, w *world) Decision {
 	t.Helper()
 	decision, err := Plan(t.Context(), w.Snapshot)
 	if err != nil {

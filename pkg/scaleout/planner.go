@@ -1,40 +1,135 @@
 package scaleout
 
 import (
+	"context"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// planner is a plan in the making.
+// Plan decides. The error is the context's alone.
+//
+// Pods are put, the most urgent and then the hardest first, on nodes that exist, then on those that are
+// coming, then on those that the plan has opened for pods before them. Only then does a group grow: the one
+// that is cheapest per pod of the kind that its node takes. A pod that could preempt others waits for room
+// like any other: what preemption would free is not counted.
+func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
+	p := NewPlanner(snapshot)
+	decision, err := p.Decide(ctx)
+	if err != nil {
+		return Decision{}, err
+	}
+	if decision.Supplies, err = p.Supplies(ctx); err != nil {
+		return Decision{}, err
+	}
+	return decision, nil
+}
+
+// Planner is Plan in parts, for callers that act on the decision before they need the rest. It is not safe for
+// concurrent use.
+type Planner struct {
+	// Snapshot is what is planned for.
+	Snapshot Snapshot
+
+	kinds   []*kind
+	samples []*sample
+	// start is the plan before a pod is placed, afterPods the plan with the pods.
+	start, afterPods *plan
+	// countSteps bounds the work of counting supplies once.
+	countSteps int
+
+	decided, counted bool
+	decision         Decision
+	supplies         []Supply
+	// decideErr and countErr are remembered with the decision and the supplies.
+	decideErr, countErr error
+}
+
+// NewPlanner plans nothing yet.
+func NewPlanner(snapshot Snapshot) *Planner {
+	if snapshot.Selectors == nil {
+		snapshot.Selectors = devices.NewSelectors()
+	}
+	return &Planner{Snapshot: snapshot, countSteps: countSteps}
+}
+
+// Decide is Plan without the supplies. It plans once, and then gives the same again, also the error.
+func (p *Planner) Decide(ctx context.Context) (Decision, error) {
+	if !p.decided {
+		p.decision, p.decideErr = p.decide(ctx)
+		p.decided = true
+	}
+	return p.decision, p.decideErr
+}
+
+func (p *Planner) decide(ctx context.Context) (Decision, error) {
+	facts, kinds, reserved := newPlanner(p.Snapshot)
+	p.kinds, p.samples, p.start = kinds, facts.samples, facts.start(p.Snapshot)
+	made := &placing{plan: p.start}
+	if err := made.pods(ctx, kinds); err != nil {
+		return Decision{}, err
+	}
+	p.afterPods = made.plan.withClaims(kinds)
+	headroom, err := made.headroom(ctx, reserved)
+	if err != nil {
+		return Decision{}, err
+	}
+	end := made.plan.withClaims(kinds)
+	reported, err := end.report(ctx, kinds)
+	if err != nil {
+		return Decision{}, err
+	}
+	return Decision{Growth: made.growth(), Kinds: reported, Headroom: headroom, Budgets: end.budgeted(kinds)}, nil
+}
+
+// planner is what all plans of a snapshot share: what was read of it, and answers that are remembered.
 type planner struct {
 	cluster *fit.Cluster
 	claims  claims
 	// groups are by name, whatever their order in the snapshot.
 	groups []*group
-	// live hosts are by name. used are those coming that pods were put on, and those opened, in
-	// that order, without those opened in groups that nobody makes grow, which are advised. idle
-	// are the others coming, by group, nil for none.
-	live, used, advised []*host
-	idle                map[*group][]*host
-	reserved            []reserve
+	// live hosts are by name, coming ones by group, nil for none.
+	live   []*host
+	coming map[*group][]*host
 	// budgets are by name.
 	budgets []*budget
-	// replicas are those that room is counted for, distinct the same without those alike.
-	replicas []Replica
-	distinct []*replica
-	// order has the pods that were put on hosts, as they were.
-	order []placed
+	samples []*sample
 	// waiting are the kinds of pods that wait.
-	waiting  map[string]bool
+	waiting map[string]bool
+
 	fillings map[emptied]*filling
 	// rests are what is free of machines.
 	rests map[*fit.Machine]int
 }
 
-// newPlanner reads the snapshot: first all that is to be placed, and then what it is placed on,
-// which fit tells apart by what is asked of it.
-func newPlanner(s Snapshot) (*planner, []*kind) {
+// newPlanner reads first all that is to be placed and then what it is placed on, which fit tells apart by
+// what the pods ask for.
+func newPlanner(s Snapshot) (*planner, []*kind, []reserve) {
+	p := &planner{
+		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: s.pods(), Selectors: s.Selectors}),
+		claims:   newClaims(s),
+		fillings: map[emptied]*filling{},
+		rests:    map[*fit.Machine]int{},
+		coming:   map[*group][]*host{},
+		budgets:  readBudgets(s.Budgets),
+		waiting:  map[string]bool{},
+	}
+	kinds := p.kinds(s)
+	for _, k := range kinds {
+		p.waiting[k.id] = true
+	}
+	reserved := p.reserves(s.Headroom)
+	p.samples = p.readSamples(s.Replicas)
+	p.groups = p.readGroups(s.Groups)
+	p.readHosts(s)
+	return p, kinds, reserved
+}
+
+// pods are all of the snapshot.
+func (s *Snapshot) pods() []*corev1.Pod {
 	pods := slices.Clone(s.Pending)
 	for _, node := range s.Nodes {
 		pods = append(pods, node.Pods...)
@@ -50,23 +145,21 @@ func newPlanner(s Snapshot) (*planner, []*kind) {
 			pods = append(pods, member.Pod)
 		}
 	}
-	p := &planner{
-		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: pods, Selectors: s.Selectors}),
-		claims:   newClaims(s),
-		fillings: map[emptied]*filling{},
-		rests:    map[*fit.Machine]int{},
-		idle:     map[*group][]*host{},
-		budgets:  readBudgets(s.Budgets),
+	return pods
+}
+
+// start is the plan before any pod is placed.
+func (p *planner) start(s Snapshot) *plan {
+	made := &plan{planner: p, shared: p.cluster.Shared(), opened: make([]int, len(p.groups)), spent: make([]spent, len(p.budgets))}
+	hosts := slices.Clone(p.live)
+	for _, coming := range p.coming {
+		hosts = append(hosts, coming...)
+		made.idle += len(coming)
 	}
-	kinds := p.kinds(s)
-	p.waiting = map[string]bool{}
-	for _, k := range kinds {
-		p.waiting[k.id] = true
+	machines := make([]*fit.Machine, len(hosts))
+	for _, h := range hosts {
+		machines[h.index] = h.machine
 	}
-	p.reserved = p.reserves(s.Headroom)
-	p.replicas, p.distinct = s.Replicas, p.readReplicas(s.Replicas)
-	p.groups = p.readGroups(s.Groups)
-	p.readHosts(s)
-	p.chargeHosts(s)
-	return p, kinds
+	made.machines = vectorOf(machines)
+	return made.chargeHosts(s, hosts)
 }

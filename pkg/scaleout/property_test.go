@@ -104,7 +104,7 @@ func TestDecisionsAreSound(t *testing.T) {
 			}
 			for _, node := range growth.Nodes {
 				if len(node.Pods) == 0 || len(node.Kinds) == 0 {
-					t.Errorf("seed %d: a node of %s is for nobody", seed, growth.Group)
+					t.Errorf("seed %d: a node of %s is for no pod", seed, growth.Group)
 				}
 				for _, pod := range node.Pods {
 					waiting[pod.Name] = true

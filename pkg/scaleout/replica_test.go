@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// replica NAME: a pod that somebody might add.
+// replica NAME: a pod that a workload might add.
 func (w *world) replica(names []string, o options) {
 	pod := w.pod(names[0], o)
 	pod.UID, pod.CreationTimestamp = "", metav1.Time{}
@@ -36,7 +36,7 @@ func (w *world) gang(names []string, o options) {
 	w.Replicas = append(w.Replicas, gang)
 }
 
-// devices NAME CLASS: a device that somebody might ask for.
+// devices NAME CLASS: a device that a pod might ask for.
 func (w *world) devices(names []string, o options) {
 	claim := &resourceapi.ResourceClaimSpec{}
 	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "device", Exactly: &resourceapi.ExactDeviceRequest{

@@ -9,10 +9,10 @@ import (
 )
 
 // growth are the nodes that were opened, the most urgent groups first.
-func (p *planner) growth() []Growth {
+func (m *placing) growth() []Growth {
 	var growth []Growth
 	at := map[*group]int{}
-	for _, h := range slices.Concat(p.used, p.advised) {
+	for _, h := range slices.Concat(m.plan.used.list(), m.plan.advised.list()) {
 		if h.stage != opened {
 			continue
 		}
@@ -22,13 +22,13 @@ func (p *planner) growth() []Growth {
 			at[h.group] = i
 			growth = append(growth, Growth{Group: h.group.Name})
 		}
-		growth[i].Nodes = append(growth[i].Nodes, h.ask)
+		growth[i].Nodes = append(growth[i].Nodes, *m.asks[h])
 	}
 	return growth
 }
 
 // report is what became of the kinds.
-func (p *planner) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
+func (p *plan) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
 	var all []Kind
 	for _, k := range kinds {
 		reported, err := p.reportKind(ctx, k)
@@ -40,7 +40,7 @@ func (p *planner) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
 	return all, nil
 }
 
-func (p *planner) reportKind(ctx context.Context, k *kind) (Kind, error) {
+func (p *plan) reportKind(ctx context.Context, k *kind) (Kind, error) {
 	reported := Kind{ID: k.id, Example: k.example, Problem: k.problem}
 	for _, pod := range k.pods {
 		reported.Pods = append(reported.Pods, pod.decision())
@@ -60,7 +60,7 @@ func (p *planner) reportKind(ctx context.Context, k *kind) (Kind, error) {
 }
 
 // groupFit is what a kind finds in a group.
-func (p *planner) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, error) {
+func (p *plan) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, error) {
 	found := GroupFit{Group: g.Name, Blocked: g.barred()}
 	if g.empty == nil {
 		return found, nil
@@ -71,7 +71,7 @@ func (p *planner) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, er
 	}
 	found.Miss, found.PerNode = filling.miss, filling.pods()
 	if found.Blocked == "" && k.full[g] {
-		found.Blocked = fmt.Sprintf("at its maximum of %s, %d of which this plan asks for", nodes(*g.Max), g.opened)
+		found.Blocked = fmt.Sprintf("at its maximum of %s, and this plan asks for %d of them", nodes(*g.Max), p.opened[g.index])
 	}
 	return found, nil
 }
@@ -87,7 +87,7 @@ func (p *pending) decision() PodDecision {
 		d.Outcome = Unused
 	case p.hold.Why != "":
 		d.Outcome = Held
-	case p.overBudget:
+	case p.overBudget != nil:
 		d.Outcome = OverBudget
 	}
 	if p.host == nil {

@@ -26,7 +26,7 @@ type reserve struct {
 func (p *planner) reserves(all []Headroom) []reserve {
 	var read []reserve
 	for _, h := range all {
-		kind, err := p.headroomKind(h)
+		kind, err := p.kindOfClaim("headroom/", h.Name, h.Claim)
 		if err != nil {
 			read = append(read, reserve{Headroom: h, problem: err.Error()})
 			continue
@@ -38,11 +38,11 @@ func (p *planner) reserves(all []Headroom) []reserve {
 
 // headroom keeps devices free of what the pods have left, each headroom of what those before
 // it, by name, have left.
-func (p *planner) headroom(ctx context.Context, all []reserve) ([]HeadroomDecision, error) {
+func (m *placing) headroom(ctx context.Context, all []reserve) ([]HeadroomDecision, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	p.busyFirst()
+	order := m.plan.busyFirst()
 	decisions := make([]HeadroomDecision, len(all))
 	turns := make([]int, len(all))
 	for i := range turns {
@@ -50,7 +50,7 @@ func (p *planner) headroom(ctx context.Context, all []reserve) ([]HeadroomDecisi
 	}
 	slices.SortFunc(turns, func(a, b int) int { return cmp.Compare(all[a].Name, all[b].Name) })
 	for _, i := range turns {
-		d, err := p.keepFree(ctx, all[i])
+		d, err := m.keepFree(ctx, all[i], order)
 		if err != nil {
 			return nil, err
 		}
@@ -59,49 +59,54 @@ func (p *planner) headroom(ctx context.Context, all []reserve) ([]HeadroomDecisi
 	return decisions, nil
 }
 
-// busyFirst sorts live hosts, so that devices are kept where a node stays for its pods' sake.
-func (p *planner) busyFirst() {
+// busyFirst are the live hosts, those in use first: a node stays for its pods' sake.
+func (p *plan) busyFirst() []*host {
+	order := slices.Clone(p.live)
 	idle := map[*fit.Machine]bool{}
-	for _, h := range p.live {
-		if _, known := idle[h.machine]; !known {
-			idle[h.machine] = !inUse(h.machine)
+	for _, h := range order {
+		m := p.machine(h)
+		if _, known := idle[m]; !known {
+			idle[m] = !inUse(m)
 		}
 	}
-	slices.SortStableFunc(p.live, func(a, b *host) int { return falseFirst(idle[a.machine], idle[b.machine]) })
+	slices.SortStableFunc(order, func(a, b *host) int { return falseFirst(idle[p.machine(a)], idle[p.machine(b)]) })
+	return order
 }
 
-// keepFree keeps the devices of one headroom.
-func (p *planner) keepFree(ctx context.Context, h reserve) (HeadroomDecision, error) {
-	d := HeadroomDecision{Name: h.Name, Problem: h.problem}
-	if h.kind == nil {
+// keepFree keeps the devices of one headroom, on live hosts in this order.
+func (m *placing) keepFree(ctx context.Context, r reserve, order []*host) (HeadroomDecision, error) {
+	d := HeadroomDecision{Name: r.Name, Problem: r.problem}
+	if r.kind == nil {
 		return d, nil
 	}
-	search := &search{planner: p, kind: h.kind, order: p.live, exhausted: map[*group]bool{}, payers: p.payers(""),
-		allowed: h.allows, usable: func(node *corev1.Node) bool { return systemTaint(node) == "" }}
-	for i := range h.Devices {
-		host, left, err := search.next(ctx, h.Devices-i)
+	search := &search{kind: r.kind, order: order, exhausted: map[*group]bool{}, payers: m.plan.payers(""),
+		allowed: r.allows, usable: func(node *corev1.Node) bool { return systemTaint(node) == "" }}
+	for i := range r.Devices {
+		f, err := search.next(ctx, m.plan, r.Devices-i)
 		if err != nil {
 			return d, err
 		}
-		if host == nil {
-			d.Problem, err = p.whyLacking(ctx, h, h.Devices-i)
+		if f.host == nil {
+			d.Problem, err = m.plan.whyLacking(ctx, r, r.Devices-i)
 			return d, err
 		}
-		p.cluster.Commit(left)
-		host.machine = left
-		d.count(host, h.kind)
+		m.plan = f.plan.put(f.host, f.left, nil)
+		d.count(f.host)
+		if f.host.stage == opened {
+			m.ask(f.host, r.kind.id)
+		}
 	}
 	slices.Sort(d.Nodes)
 	return d, nil
 }
 
-// allows tells whether devices on nodes of the group count.
+// allows reports whether devices on nodes of the group count.
 func (r reserve) allows(g *group) bool {
 	return g != nil && (len(r.Groups) == 0 || slices.Contains(r.Groups, g.Name))
 }
 
 // count counts a device that is kept on a host.
-func (d *HeadroomDecision) count(h *host, k *kind) {
+func (d *HeadroomDecision) count(h *host) {
 	switch h.stage {
 	case live:
 		d.Free++
@@ -112,22 +117,12 @@ func (d *HeadroomDecision) count(h *host, k *kind) {
 		d.Coming++
 	case opened:
 		d.Demanded++
-		h.noteKind(k.id)
 	}
 }
 
-// headroomKind is a pod that asks for one of the devices.
-func (p *planner) headroomKind(h Headroom) (*kind, error) {
-	example, err := p.claimPod(h.Name, h.Claim)
-	if err != nil {
-		return nil, err
-	}
-	return &kind{id: "headroom/" + h.Name, example: example}, nil
-}
-
-// claimPod is a pod that asks for a claim and nothing else. It tolerates what pods of the devices
-// may: taints of nodes are there to keep others away.
-func (p *planner) claimPod(name string, spec resourceapi.ResourceClaimSpec) (*fit.Pod, error) {
+// kindOfClaim is the kind of a pod that asks for a claim and nothing else. It tolerates what pods with devices may:
+// taints of nodes are there to keep others away.
+func (p *planner) kindOfClaim(prefix, name string, spec resourceapi.ResourceClaimSpec) (*kind, error) {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.UID = "headroom", name, types.UID("headroom/"+name)
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -135,7 +130,13 @@ func (p *planner) claimPod(name string, spec resourceapi.ResourceClaimSpec) (*fi
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: request, ResourceClaimName: &name}}
 	claim := &resourceapi.ResourceClaim{Spec: spec}
 	claim.Namespace, claim.Name, claim.UID = pod.Namespace, name, pod.UID
-	return p.cluster.Pod(pod, []fit.PodClaim{{Name: request, Claim: claim}})
+	example, err := p.cluster.Pod(pod, []fit.PodClaim{{Name: request, Claim: claim}})
+	if err != nil {
+		return nil, err
+	}
+	k := &kind{id: prefix + name, example: example}
+	k.measureClaims()
+	return k, nil
 }
 
 // systemTaint says why a node takes no pods at all, or nothing: those taints that Kubernetes itself
@@ -154,7 +155,7 @@ func systemTaint(node *corev1.Node) string {
 }
 
 // whyLacking says why the rest of a headroom cannot be had.
-func (p *planner) whyLacking(ctx context.Context, h reserve, rest int) (string, error) {
+func (p *plan) whyLacking(ctx context.Context, h reserve, rest int) (string, error) {
 	k := h.kind
 	var whys []string
 	if k.aborts != "" {
@@ -175,7 +176,7 @@ func (p *planner) whyLacking(ctx context.Context, h reserve, rest int) (string, 
 		case systemTaint(g.Template.Node) != "":
 			whys = append(whys, fmt.Sprintf("group %s: %s", g.Name, systemTaint(g.Template.Node)))
 		default:
-			if b, why := refused(p.payers(""), g); b != nil {
+			if b, why := p.refused(p.payers(""), g); b != nil {
 				whys = append(whys, why)
 			}
 		}

@@ -1,5 +1,5 @@
-// Package scaleout decides which node groups have to grow, by how many nodes, so that the
-// pods that wait can run. It is pure: a Snapshot in, a Decision out; no client, no clock, no
+// Package scaleout decides which node groups have to grow, by how many nodes, so that
+// pending pods can run. It is pure: a Snapshot in, a Decision out; no client, no clock, no
 // goroutine that outlives the call. It never talks to an autoscaler or a cloud.
 package scaleout
 
@@ -20,8 +20,8 @@ type Snapshot struct {
 	Pending []*corev1.Pod
 	// Held are those of them that no node would help now.
 	Held map[types.UID]Hold
-	// Nominated has the names of the nodes for which the scheduler has nominated some of them. A
-	// node that is not in Nodes is none.
+	// Nominated has, by pod, the name of the node for which the scheduler has nominated it. A name that is not in
+	// Nodes does not count.
 	Nominated map[types.UID]string
 	// Claims, ClaimTemplates, Classes and Slices are all of the cluster; the slices have
 	// DeviceTaintRules applied.
@@ -36,6 +36,8 @@ type Snapshot struct {
 	Headroom []Headroom
 	// Budgets bound what is asked for.
 	Budgets []Budget
+	// StartupTaints are those that nodes lose once they have started.
+	StartupTaints template.StartupTaints
 	// Replicas are counted after all pods and before headroom.
 	Replicas []Replica
 	// Selectors keeps expressions compiled from one plan to the next, and decides nothing; nil:
@@ -47,7 +49,7 @@ type Snapshot struct {
 type Hold struct {
 	// Why is a sentence for the pod's owner.
 	Why string
-	// Unused tells that a node had room for the pod, and that it was not put there.
+	// Unused reports that a node had room for the pod, and that it was not put there.
 	Unused bool
 }
 
@@ -60,7 +62,7 @@ type Node struct {
 	Group string
 	// GPUs is how many it has, or will have. It counts for budgets alone.
 	GPUs int
-	// Starting tells that the node does not offer yet what its group's template promises: it
+	// Starting reports that the node does not offer yet what its group's template promises: it
 	// counts as the template.
 	Starting bool
 	// Withheld says that the node offers none of its GPUs, and why; empty: it does.
@@ -72,7 +74,7 @@ type Node struct {
 // Group is a node group that can grow.
 type Group struct {
 	Name string
-	// Template is nil where it is not known what a new node has; Unknown then says why.
+	// Template is what a new node has; nil: unknown, and Unknown says why.
 	Template *template.Template
 	Unknown  string
 	// Pods are those that every new node will have, of DaemonSets.
@@ -82,17 +84,17 @@ type Group struct {
 	// UpcomingFor has kinds of pods for which they were asked for, one entry a node, where that
 	// is known. With it no pod of another kind takes a node while there is one for itself.
 	UpcomingFor []string
-	// Foreign nodes are coming, too, and nobody here has asked for them, or does so any more. They count
-	// for budgets alone.
+	// Foreign nodes are coming that the controller has not asked for, or no longer asks for. They count for
+	// budgets alone.
 	Foreign int
 	// Size counts the nodes that exist and Upcoming. Max is nil where there is no limit.
 	Size int
 	Max  *int
 	// GPUs is how many a new node has. It counts for budgets alone.
 	GPUs int
-	// PricePerHour is nil where it is not known.
+	// PricePerHour; nil: unknown.
 	PricePerHour *resource.Quantity
-	// Advised tells that nobody makes the group grow by itself: it comes after all others.
+	// Advised reports that only its operator scales the group: it comes after all others.
 	Advised bool
 	// Closed says why the group may not grow now, such as a backoff; empty: it may.
 	Closed string
@@ -157,8 +159,8 @@ type Kind struct {
 // GroupFit is whether a group could run a pod of a kind.
 type GroupFit struct {
 	Group string
-	// Miss is nil where a pod fits on an empty new node. Where the template is not known,
-	// it is nil and Blocked says why.
+	// Miss is nil if a pod fits on an empty new node. If the template is unknown, it is nil and Blocked says
+	// why.
 	Miss *fit.Miss
 	// PerNode is how many pods of the kind an empty node has room for.
 	PerNode int
@@ -175,7 +177,7 @@ type PodDecision struct {
 	Outcome Outcome
 	// Node is the live node, of FitsNode.
 	Node string
-	// Group is that of the node, where there is one.
+	// Group is the node's, or empty.
 	Group string
 	// Why is a sentence, where a pod is Held or Unused, or Blocked or OverBudget for what its kind's groups do not tell.
 	Why string
@@ -192,7 +194,7 @@ const (
 	FitsStarting Outcome = "FitsStarting"
 	// NeedsNode: a group has to grow.
 	NeedsNode Outcome = "NeedsNode"
-	// Advised: a group has to grow that nobody makes grow by itself.
+	// Advised: a group has to grow that only its operator scales.
 	Advised Outcome = "Advised"
 	// Blocked: a group would fit and may not grow, or nothing fits.
 	Blocked Outcome = "Blocked"

@@ -45,7 +45,7 @@ func log(d Decision) string {
 		fmt.Fprintf(&b, "budget %s: %d GPUs, %s per hour, %s of its rate, %d pods held\n", s.Name, s.GPUs, Price(s.PricePerHour), nodes(s.Nodes), s.Held)
 	}
 	for _, r := range d.Supplies {
-		fmt.Fprintf(&b, "room for %s: free %d (%d kept), coming %d, provisionable %d\n", r.ID, r.Free, r.Kept, r.Coming, r.Provisionable)
+		fmt.Fprintf(&b, "room for %s: free %d, coming %d, provisionable %d\n", r.ID, r.Free, r.Coming, r.Provisionable)
 		for _, text := range []string{r.Why, r.Problem} {
 			if text != "" {
 				fmt.Fprintf(&b, "  %s\n", text)

@@ -11,32 +11,30 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// search finds hosts for the pods of a kind, one after the other. What a pod of the kind does
-// not fit on, no other fits on either: hosts only fill up.
+// search finds hosts for the pods of a kind, one after the other. A host without room for one pod of the kind
+// has none for the next: hosts only fill up.
 //
-// Nodes that are coming are taken as if they were opened now, the cheapest group for each pod
-// first. A plan that is made again while the nodes of the one before are coming then puts every
-// pod where that one did, and no pod takes the node that another needs.
+// Nodes that are coming are taken as if they were opened now, the cheapest group per pod first. A plan that is
+// made again while the nodes of the one before are coming then puts every pod where that one did, and no pod
+// takes the node that another needs.
 type search struct {
-	*planner
 	kind *kind
 	// allowed and usable say where the pods may go, besides what they ask for themselves.
 	allowed func(*group) bool
 	usable  func(*corev1.Node) bool
-	// payers are the budgets of which a node that is opened is paid.
+	// payers are the budgets from which a node that is opened is paid.
 	payers []*budget
-	// order has the live hosts; tried, reused and wished count the live, the used and the advised
-	// hosts that have no room, exhausted are the groups none of whose idle hosts has.
+	// order has the live hosts. tried, reused and wished count the live, used and advised hosts without room, and
+	// exhausted are the groups none of whose idle hosts has room.
 	order                 []*host
 	tried, reused, wished int
 	exhausted             map[*group]bool
 }
 
-// search begins to look for hosts for count pods: of live ones, those first whose group would
-// grow first for them, so that the other nodes are left to pods that need them.
-func (p *planner) search(ctx context.Context, k *kind, count int) (*search, error) {
-	s := &search{planner: p, kind: k, order: p.live, exhausted: map[*group]bool{},
-		allowed: anyGroup, usable: func(*corev1.Node) bool { return true }}
+// search begins to look for hosts for count pods. Of live ones, those come first whose group would grow first for
+// the pods, so that the other nodes are left to pods that need them.
+func (p *plan) search(ctx context.Context, k *kind, count int) (*search, error) {
+	s := &search{kind: k, order: p.live, exhausted: map[*group]bool{}, allowed: anyGroup, usable: anywhere}
 	if len(p.live) == 0 || len(p.groups) == 0 {
 		return s, nil
 	}
@@ -53,53 +51,55 @@ func (p *planner) search(ctx context.Context, k *kind, count int) (*search, erro
 	return s, nil
 }
 
-// next finds a host for a pod, of which count are left, and what is left of the host then. It
-// opens one where none has room, and gives nil where none may be opened. What is advised, which
-// may never be, comes last.
-func (s *search) next(ctx context.Context, count int) (*host, *fit.Machine, error) {
-	for _, find := range []func() (*host, *fit.Machine, error){
-		func() (*host, *fit.Machine, error) { return s.firstFit(ctx, s.order, &s.tried) },
-		func() (*host, *fit.Machine, error) { return s.firstFit(ctx, s.used, &s.reused) },
-		func() (*host, *fit.Machine, error) { return s.nextComing(ctx, count) },
-		func() (*host, *fit.Machine, error) { return s.grow(ctx, count, grown) },
-		func() (*host, *fit.Machine, error) { return s.firstFit(ctx, s.advised, &s.wished) },
-		func() (*host, *fit.Machine, error) { return s.grow(ctx, count, advised) },
+// next finds a host on the plan for a pod, with count of them left, and opens one if none has room. What is
+// advised, which may never be, comes last.
+func (s *search) next(ctx context.Context, p *plan, count int) (found, error) {
+	for _, find := range []func() (found, error){
+		func() (found, error) {
+			return s.firstFit(ctx, p, &s.tried, len(s.order), func(i int) *host { return s.order[i] })
+		},
+		func() (found, error) { return s.firstFit(ctx, p, &s.reused, p.used.len, p.used.at) },
+		func() (found, error) { return s.nextComing(ctx, p, count) },
+		func() (found, error) { return s.grow(ctx, p, count, grown) },
+		func() (found, error) { return s.firstFit(ctx, p, &s.wished, p.advised.len, p.advised.at) },
+		func() (found, error) { return s.grow(ctx, p, count, advised) },
 	} {
-		if h, left, err := find(); h != nil || err != nil {
-			return h, left, err
+		if f, err := find(); f.host != nil || err != nil {
+			return f, err
 		}
 	}
-	return nil, nil, nil
+	return found{}, nil
 }
 
-// firstFit finds the first host with room, of which those before tried have none.
-func (s *search) firstFit(ctx context.Context, hosts []*host, tried *int) (*host, *fit.Machine, error) {
-	for ; *tried < len(hosts); *tried++ {
-		if left, err := s.try(ctx, hosts[*tried]); left != nil || err != nil {
-			return hosts[*tried], left, err
+// firstFit finds the first host with room; those before tried have none.
+func (s *search) firstFit(ctx context.Context, p *plan, tried *int, hosts int, at func(int) *host) (found, error) {
+	for ; *tried < hosts; *tried++ {
+		h := at(*tried)
+		if left, err := s.try(ctx, p, h); left != nil || err != nil {
+			return found{p, h, left}, err
 		}
 	}
-	return nil, nil, nil
+	return found{}, nil
 }
 
 // grow opens a host in the best of the groups.
-func (s *search) grow(ctx context.Context, count int, groups func(*group) bool) (*host, *fit.Machine, error) {
-	h, err := s.open(ctx, s.kind, count, s.payers, func(g *group) bool {
+func (s *search) grow(ctx context.Context, p *plan, count int, groups func(*group) bool) (found, error) {
+	f, err := p.openBest(ctx, s.kind, count, s.payers, func(g *group) bool {
 		return groups(g) && s.allowed(g) && s.usable(g.Template.Node)
 	})
-	if err != nil || h == nil {
-		return nil, nil, err
+	if err != nil || f.host == nil {
+		return found{}, err
 	}
-	left, err := s.try(ctx, h)
-	return h, left, err
+	f.left, err = s.try(ctx, f.plan, f.host)
+	return f, err
 }
 
-// try places a pod on a host; without room it gives nil.
-func (s *search) try(ctx context.Context, h *host) (*fit.Machine, error) {
+// try places a pod on a host; nil: it has no room.
+func (s *search) try(ctx context.Context, p *plan, h *host) (*fit.Machine, error) {
 	if !s.allowed(h.group) || !s.usable(h.object) {
 		return nil, nil
 	}
-	left, miss, err := s.cluster.Place(ctx, h.machine, s.kind.example)
+	left, miss, err := p.shared.Place(ctx, p.machine(h), s.kind.example)
 	if err != nil {
 		return nil, err
 	}
@@ -110,27 +110,27 @@ func (s *search) try(ctx context.Context, h *host) (*fit.Machine, error) {
 	return left, nil
 }
 
-// nextComing takes a host that is coming and that nobody is on: one that was asked for pods like these,
-// or else for none that wait, or else any.
-func (s *search) nextComing(ctx context.Context, count int) (*host, *fit.Machine, error) {
-	if len(s.idle) == 0 {
-		return nil, nil, nil
+// nextComing takes an idle host that is coming: first one that was asked for for pods like these, then one asked
+// for for no kind that waits, then any.
+func (s *search) nextComing(ctx context.Context, p *plan, count int) (found, error) {
+	if p.idle == 0 {
+		return found{}, nil
 	}
-	ranked, err := s.ranked(ctx, s.kind, count)
+	ranked, err := p.ranked(ctx, s.kind, count)
 	if err != nil {
-		return nil, nil, err
+		return found{}, err
 	}
-	for _, prefers := range s.preferences(s.kind) {
+	for _, prefers := range p.preferences(s.kind) {
 		for _, g := range append(ranked, nil) {
-			if h, left, err := s.comingOf(ctx, g, prefers); h != nil || err != nil {
-				return h, left, err
+			if f, err := s.comingOf(ctx, p, g, prefers); f.host != nil || err != nil {
+				return f, err
 			}
 		}
 	}
-	return nil, nil, nil
+	return found{}, nil
 }
 
-// preferences are the nodes that are coming which pods of a kind take first, second and last.
+// preferences are the coming nodes that pods of a kind take first, second and last.
 func (p *planner) preferences(k *kind) []func(*host) bool {
 	return []func(*host) bool{
 		func(h *host) bool { return h.intended == k.id },
@@ -139,37 +139,41 @@ func (p *planner) preferences(k *kind) []func(*host) bool {
 	}
 }
 
-// comingOf takes one of a group that prefers accepts.
-func (s *search) comingOf(ctx context.Context, g *group, prefers func(*host) bool) (*host, *fit.Machine, error) {
+// comingOf takes an idle host of a group that prefers accepts.
+func (s *search) comingOf(ctx context.Context, p *plan, g *group, prefers func(*host) bool) (found, error) {
 	if s.exhausted[g] {
-		return nil, nil, nil
+		return found{}, nil
 	}
 	fits := false
-	for i, h := range s.idle[g] {
-		left, err := s.try(ctx, h)
+	for _, h := range p.coming[g] {
+		if !p.isIdle(h) {
+			continue
+		}
+		left, err := s.try(ctx, p, h)
 		if err != nil {
-			return nil, nil, err
+			return found{}, err
 		}
 		if left != nil && prefers(h) {
-			s.takeIdle(g, i)
-			return h, left, nil
+			return found{p.take(h), h, left}, nil
 		}
 		fits = fits || left != nil
 	}
 	s.exhausted[g] = !fits
-	return nil, nil, nil
+	return found{}, nil
 }
 
-// takeIdle moves an idle host to those that are used.
-func (p *planner) takeIdle(g *group, i int) {
-	p.used = append(p.used, p.idle[g][i])
-	p.idle[g] = slices.Delete(p.idle[g], i, i+1)
-	if len(p.idle[g]) == 0 {
-		delete(p.idle, g)
+// idleOf are the idle hosts of a group.
+func (p *plan) idleOf(g *group) []*host {
+	var idle []*host
+	for _, h := range p.coming[g] {
+		if p.isIdle(h) {
+			idle = append(idle, h)
+		}
 	}
+	return idle
 }
 
-// noteAbort notes a miss on a node that exists which keeps the scheduler from looking at any other.
+// noteAbort notes a miss on a live node that keeps the scheduler from trying any other node.
 func (k *kind) noteAbort(h *host, miss *fit.Miss) {
 	if miss.Aborts && h.stage == live && k.aborts == "" {
 		k.aborts = fmt.Sprintf("node %s: %s; the scheduler gives up on the pod for this, so that no further node would help it", h.name, miss.Text)

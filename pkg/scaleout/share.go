@@ -8,148 +8,149 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// hostForSharer finds the host where the pod's claims are, or where there is the most room for
-// its like, and what is left of it with the pod; nil: the pod notes why.
-func (p *planner) hostForSharer(ctx context.Context, pod *pending, count int) (*host, *fit.Machine, error) {
+// hostForSharer finds the host where the pod's claims are, or else the one with the most room for its like. If
+// there is none, the pod notes why.
+func (p *plan) hostForSharer(ctx context.Context, pod *pending, count int) (found, error) {
 	k := pod.kind
-	if pod.why = unusable(pod); pod.why != "" {
-		return nil, nil, nil
+	if pod.why = p.unusable(pod); pod.why != "" {
+		return found{}, nil
 	}
 	for _, claim := range k.named {
-		if claim.host != nil {
-			left, err := p.join(ctx, pod, claim)
-			return claim.host, left, err
+		if h := p.hostOf(claim); h != nil {
+			return p.join(ctx, pod, claim, h)
 		}
 	}
 	payers := p.payers(pod.pod.Namespace)
-	h, err := p.hostForFirst(ctx, k, count, payers)
+	f, err := p.hostForFirst(ctx, k, count, payers)
 	if err != nil {
-		return nil, nil, err
+		return found{}, err
 	}
-	if h == nil {
+	if f.host == nil {
 		pod.why = k.aborts
-		return nil, nil, p.holdBack(ctx, k, []*pending{pod}, payers)
+		return found{}, p.holdBack(ctx, k, []*pending{pod}, payers)
 	}
-	filling, err := p.filling(ctx, h.machine, k)
+	filling, err := f.plan.filling(ctx, f.plan.machine(f.host), k)
 	if err != nil {
-		return nil, nil, err
+		return found{}, err
 	}
-	return h, filling.machines[1], nil
+	f.left = filling.machines[1]
+	return f, nil
 }
 
-// hostForFirst finds, or opens, the host for the first of the pods; nil: there is none. What is
-// advised comes last, as in a search.
-func (p *planner) hostForFirst(ctx context.Context, k *kind, count int, payers []*budget) (*host, error) {
-	for _, find := range []func() (*host, error){
-		func() (*host, error) { return p.bestHost(ctx, k, count) },
-		func() (*host, error) { return p.open(ctx, k, count, payers, grown) },
-		func() (*host, error) { return p.bestHostOf(ctx, p.advised, k, count) },
-		func() (*host, error) { return p.open(ctx, k, count, payers, advised) },
+// hostForFirst finds, or opens, the host for the first of the pods. What is advised comes last, as in a search.
+func (p *plan) hostForFirst(ctx context.Context, k *kind, count int, payers []*budget) (found, error) {
+	for _, find := range []func() (found, error){
+		func() (found, error) { return p.bestHost(ctx, k, count) },
+		func() (found, error) { return p.openBest(ctx, k, count, payers, grown) },
+		func() (found, error) { return p.bestHostOf(ctx, p.advised.list(), k, count) },
+		func() (found, error) { return p.openBest(ctx, k, count, payers, advised) },
 	} {
-		if h, err := find(); h != nil || err != nil {
-			return h, err
+		if f, err := find(); f.host != nil || err != nil {
+			return f, err
 		}
 	}
-	return nil, nil
+	return found{}, nil
 }
 
-// unusable says why one of the pod's claims cannot be used by it, or nothing.
-func unusable(pod *pending) string {
-	var at *namedClaim
+// unusable says why the pod cannot use one of its claims; empty: it can use all.
+func (p *plan) unusable(pod *pending) string {
+	var first *namedClaim
 	for _, claim := range pod.kind.named {
-		if why := claim.full(pod.pod); why != "" {
+		if why := p.whyFull(claim, pod.pod); why != "" {
 			return why
 		}
-		if claim.host == nil {
+		h := p.hostOf(claim)
+		if h == nil {
 			continue
 		}
-		if at != nil && at.host != claim.host {
+		if first != nil && p.hostOf(first) != h {
 			return fmt.Sprintf("claim %s is on %s and claim %s on %s: a pod that needs both has no node",
-				at.name, at.host.describe(), claim.name, claim.host.describe())
+				first.name, p.hostOf(first).describe(), claim.name, h.describe())
 		}
-		at = claim
+		first = claim
 	}
 	return ""
 }
 
-// join is what is left of the host of a pod's claim with the pod; nil: the pod notes why.
-func (p *planner) join(ctx context.Context, pod *pending, claim *namedClaim) (*fit.Machine, error) {
+// join puts the pod on the host of its claim. If it does not fit, the pod notes why.
+func (p *plan) join(ctx context.Context, pod *pending, claim *namedClaim, h *host) (found, error) {
 	variant, err := p.variant(pod.kind)
 	if err != nil {
 		pod.why = err.Error()
-		return nil, nil
+		return found{}, nil
 	}
-	left, miss, err := p.cluster.Place(ctx, claim.host.machine, variant)
+	left, miss, err := p.shared.Place(ctx, p.machine(h), variant)
 	if err != nil {
-		return nil, err
+		return found{}, err
 	}
 	if miss != nil {
-		pod.why = fmt.Sprintf("claim %s is on %s, which has no room for the pod: %s", claim.name, claim.host.describe(), miss.Text)
+		pod.why = fmt.Sprintf("claim %s is on %s, which has no room for the pod: %s", claim.name, h.describe(), miss.Text)
+		return found{}, nil
 	}
-	return left, nil
+	return found{p, h, left}, nil
 }
 
-// bestHost is the host that takes the most pods of the kind, of the earliest stage of which one
-// takes any: the scheduler does not wait for a node where there is room now.
-func (p *planner) bestHost(ctx context.Context, k *kind, count int) (*host, error) {
-	idle := slices.Clone(p.idle[nil])
-	for _, g := range p.groups {
-		idle = append(idle, p.idle[g]...)
+// bestHost is the host that takes the most pods of the kind, of the earliest stage with a host that takes any: the
+// scheduler does not wait for a node if there is room now.
+func (p *plan) bestHost(ctx context.Context, k *kind, count int) (found, error) {
+	var idle []*host
+	for _, g := range append([]*group{nil}, p.groups...) {
+		idle = append(idle, p.idleOf(g)...)
 	}
-	stages := [][]*host{p.live, p.used}
+	stages := [][]*host{p.live, p.used.list()}
 	for _, prefers := range p.preferences(k) {
 		stages = append(stages, slices.DeleteFunc(slices.Clone(idle), func(h *host) bool { return !prefers(h) }))
 	}
 	for _, stage := range stages {
-		best, err := p.bestHostOf(ctx, stage, k, count)
+		f, err := p.bestHostOf(ctx, stage, k, count)
 		if err != nil {
-			return nil, err
+			return found{}, err
 		}
-		if best == nil {
+		if f.host == nil {
 			continue
 		}
-		if i := slices.Index(p.idle[best.group], best); i >= 0 {
-			p.takeIdle(best.group, i)
+		if p.isIdle(f.host) {
+			f.plan = p.take(f.host)
 		}
-		return best, nil
+		return f, nil
 	}
-	return nil, ctx.Err()
+	return found{}, ctx.Err()
 }
 
-// bestHostOf is the first host that takes the most pods; nil where none takes any.
-func (p *planner) bestHostOf(ctx context.Context, hosts []*host, k *kind, count int) (*host, error) {
-	var best *host
+// bestHostOf is the first host that takes the most pods.
+func (p *plan) bestHostOf(ctx context.Context, hosts []*host, k *kind, count int) (found, error) {
+	best := found{plan: p}
 	most := 0
 	for _, h := range hosts {
-		filling, err := p.filling(ctx, h.machine, k)
+		filling, err := p.filling(ctx, p.machine(h), k)
 		if err != nil {
-			return nil, err
+			return found{}, err
 		}
 		if filling.miss != nil {
 			k.noteAbort(h, filling.miss)
 		}
 		if pods := min(filling.pods(), count); pods > most {
-			best, most = h, pods
+			best.host, most = h, pods
 		}
 	}
 	return best, nil
 }
 
-// variant is a pod of the kind with the claims placed that are.
-func (p *planner) variant(k *kind) (*fit.Pod, error) {
-	return p.placed(k, func(claim *namedClaim) bool { return claim.host != nil })
+// variant is a pod of the kind with those claims placed that the plan has placed.
+func (p *plan) variant(k *kind) (*fit.Pod, error) {
+	return p.withPlaced(k, func(claim *namedClaim) bool { return p.hostOf(claim) != nil })
 }
 
-// follower is a pod of the kind that comes to where another is.
+// follower is a pod of the kind that joins another.
 func (p *planner) follower(k *kind) (*fit.Pod, error) {
 	if len(k.named) == 0 {
 		return k.example, nil
 	}
-	return p.placed(k, func(*namedClaim) bool { return true })
+	return p.withPlaced(k, func(*namedClaim) bool { return true })
 }
 
-// placed is a pod of the kind with those named claims placed that is says are.
-func (p *planner) placed(k *kind, is func(*namedClaim) bool) (*fit.Pod, error) {
+// withPlaced is a pod of the kind with some of the named claims placed.
+func (p *planner) withPlaced(k *kind, is func(*namedClaim) bool) (*fit.Pod, error) {
 	claims := slices.Clone(k.claims)
 	key := make([]byte, len(claims))
 	for i, entry := range claims {

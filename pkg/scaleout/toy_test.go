@@ -57,7 +57,7 @@ func toyPartitions() []resourceapi.ResourceSliceSpec {
 	return []resourceapi.ResourceSliceSpec{{Devices: devices}, {SharedCounters: counters}}
 }
 
-// toyShared is a GPU of which any number of claims have shares, four in all.
+// toyShared is a GPU that any number of claims share, four shares in all.
 func toyShared(name string) resourceapi.Device {
 	d := toyDevice(name, 24, 0)
 	d.Attributes["type"] = resourceapi.DeviceAttribute{StringValue: ptr.To("shared")}

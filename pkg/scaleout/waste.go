@@ -23,7 +23,7 @@ func (p *planner) rest(m *fit.Machine) int {
 	return count
 }
 
-// free counts the units of a machine of which nothing is allocated: eight GPUs that are also
+// free counts the units of a machine that are not allocated, not even in part: eight GPUs that are also
 // offered in 200 partitions are eight.
 func free(m *fit.Machine) int {
 	used := m.Used()
@@ -45,7 +45,7 @@ func free(m *fit.Machine) int {
 	return count
 }
 
-// inUse tells whether anything of a machine is allocated.
+// inUse reports whether anything of a machine is allocated.
 func inUse(m *fit.Machine) bool { return len(m.Used()) > 0 }
 
 // units are what a device is made of: the sets of counters that it consumes, or itself.

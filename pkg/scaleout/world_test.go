@@ -219,7 +219,7 @@ func (w *world) class(names []string, o options) {
 	w.Classes = append(w.Classes, class)
 }
 
-// template NAME: a claim template, of which the lines that follow say what it asks for.
+// template NAME: a claim template; the lines that follow say what it asks for.
 func (w *world) template(names []string, o options) {
 	object := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: or(o["namespace"], "default"), Name: names[0], UID: types.UID("template-" + names[0])}}
 	w.ClaimTemplates = append(w.ClaimTemplates, object)

@@ -1,6 +1,4 @@
-// Package autoscaler reads what Cluster Autoscaler says of node groups, in the status that it
-// writes into a ConfigMap, and tells which of its groups is which of ours. It writes nothing, and
-// decides nothing.
+// Package autoscaler reads Cluster Autoscaler's status, and matches its groups with GPUNodeGroups.
 package autoscaler
 
 import (
@@ -21,27 +19,26 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Where Cluster Autoscaler writes its status unless it is told otherwise.
+// Cluster Autoscaler's default ConfigMap.
 const (
 	Namespace  = "kube-system"
 	StatusName = "cluster-autoscaler-status"
 )
 
-// Fresh is how long a status counts. It is written once a scan, which is every 10 s unless a
-// cloud takes long to answer.
+// Fresh is how long a status counts. Cluster Autoscaler writes it at each scan, by default every 10 s.
 const Fresh = 3 * time.Minute
 
 const (
 	statusKey = "status"
-	// annotationUpdated has the time of the status in all versions.
+	// annotationUpdated is the time of the status in all versions.
 	annotationUpdated = "cluster-autoscaler.kubernetes.io/last-updated"
-	// maxMessage is how many characters are kept of why a group is in backoff.
+	// maxMessage bounds the message of a backoff.
 	maxMessage = 512
-	// maxStatus is what a ConfigMap can hold.
+	// maxStatus is the limit of a ConfigMap.
 	maxStatus = 1 << 20
 )
 
-// written is what Cluster Autoscaler writes as YAML since 1.30, as far as it counts.
+// written is the part of the status that is read, as YAML since 1.30.
 type written struct {
 	Time       string         `json:"time"`
 	NodeGroups []writtenGroup `json:"nodeGroups"`
@@ -71,45 +68,43 @@ type writtenGroup struct {
 	} `json:"scaleUp"`
 }
 
-// Status is what Cluster Autoscaler's status says.
+// Status is Cluster Autoscaler's status.
 type Status struct {
-	// Updated is when it last wrote; zero where it never did.
+	// Updated is the time of the last status, or zero.
 	Updated time.Time
-	// Groups by the autoscaler's own names.
+	// Groups by Cluster Autoscaler's names.
 	Groups map[string]Group
-	// Problem is a sentence about a status that cannot be read.
+	// Problem is why the status cannot be parsed.
 	Problem string
 }
 
 // Group is one group of the status.
 type Group struct {
 	Backoff bool
-	// Code and Message are why. The message begins with the code.
+	// Code and Message are the reason of the backoff. The message begins with the code.
 	Code, Message      string
 	Ready, Target, Max int
-	// NotStarted are nodes that have yet to become ready, or have a startup taint; Unready are those
-	// that were given up.
+	// NotStarted counts nodes that are not ready yet, or have a startup taint. Unready counts those that were given up.
 	NotStarted, Unready int
 }
 
-// FlagProvision and FlagStartup are those by which Cluster Autoscaler is told how long to wait for a
-// node: until it has started, since it was asked for, and since it joined the cluster. Both are 15m
-// by default. The AWS provider does not read the tags by which a group could have its own.
+// FlagProvision and FlagStartup are Cluster Autoscaler's timeouts for a starting node: since it was asked for, and since it
+// joined. Both are 15m by default. The AWS provider ignores the tags for a timeout per group.
 const (
 	FlagProvision = "--max-node-provision-time"
 	FlagStartup   = "--max-node-startup-time"
 )
 
-// FlagNewPods is how old a pod has to be before Cluster Autoscaler adds a node for it, by default 0s.
+// FlagNewPods is the age of a pod before Cluster Autoscaler adds a node for it. The default is 0s.
 const FlagNewPods = "--new-pod-scale-up-delay"
 
 // codeTimeout is the code of a backoff after FlagProvision has passed (FailedScaleUpReason Timeout).
 const codeTimeout = "timeout"
 
-// TimedOut tells that the backoff is because a node took too long to start.
+// TimedOut reports whether a node took too long to start.
 func (g Group) TimedOut() bool { return g.Backoff && g.Code == codeTimeout }
 
-// BackedOff says that Cluster Autoscaler has backed off from the group, and why.
+// BackedOff is a sentence about the backoff.
 func (g Group) BackedOff() string {
 	switch {
 	case g.TimedOut():
@@ -120,8 +115,7 @@ func (g Group) BackedOff() string {
 	return "Cluster Autoscaler has backed off from the group: " + g.Message
 }
 
-// Read reads the status from its ConfigMap. Where there is none, it is empty. The error is the API
-// server's.
+// Read reads the status from its ConfigMap. It is empty if there is none.
 func Read(ctx context.Context, reader client.Reader, name types.NamespacedName) (Status, error) {
 	var written corev1.ConfigMap
 	err := reader.Get(ctx, name, &written)
@@ -134,7 +128,7 @@ func Read(ctx context.Context, reader client.Reader, name types.NamespacedName) 
 	return parse(&written), nil
 }
 
-// parse reads the status. What it cannot read is told in Problem, and the rest counts.
+// parse parses the status. Errors are in Problem.
 func parse(status *corev1.ConfigMap) Status {
 	a := Status{Groups: map[string]Group{}}
 	a.Updated, _ = goTime(status.Annotations[annotationUpdated])
@@ -147,7 +141,7 @@ func parse(status *corev1.ConfigMap) Status {
 	var read written
 	err := yaml.Unmarshal([]byte(text), &read)
 	if err == nil && text != "" && read.Time == "" {
-		// The text of before 1.30 is YAML by chance, at times.
+		// The text before 1.30 may be valid YAML by chance.
 		err = errors.New("it has no time")
 	}
 	if err != nil {
@@ -183,8 +177,7 @@ func (g writtenGroup) group() Group {
 	}
 }
 
-// goTime reads a time as Go prints it, which is how Cluster Autoscaler writes it: at times
-// with the reading of its monotonic clock, and wrapped where YAML breaks lines.
+// goTime parses a time as Go prints it, maybe with a monotonic clock reading and YAML's line breaks.
 func goTime(text string) (time.Time, bool) {
 	text, _, _ = strings.Cut(strings.Join(strings.Fields(text), " "), " m=")
 	for _, layout := range []string{"2006-01-02 15:04:05.999999999 -0700 MST", time.RFC3339Nano} {
@@ -195,15 +188,15 @@ func goTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Absent tells that no Cluster Autoscaler has written a status.
+// Absent reports whether no Cluster Autoscaler has written a status.
 func (a Status) Absent() bool { return a.Groups == nil }
 
-// Counts tells whether the status is no old news.
+// Counts reports whether the status is fresh.
 func (a Status) Counts(now time.Time) bool {
 	return !a.Updated.IsZero() && now.Sub(a.Updated) <= Fresh
 }
 
-// Of is what the autoscaler says of a group, where it is no old news.
+// Of is the fresh status of a group.
 func (a Status) Of(group *v1alpha1.GPUNodeGroup, now time.Time) (Group, bool) {
 	if !a.Counts(now) {
 		return Group{}, false
@@ -217,14 +210,14 @@ func (a Status) Of(group *v1alpha1.GPUNodeGroup, now time.Time) (Group, bool) {
 	return a.ofEKS(names[0])
 }
 
-// ownNames are those by which an autoscaler may know a group, the surest first.
+// ownNames are Cluster Autoscaler's possible names of a group, the best first.
 func ownNames(group *v1alpha1.GPUNodeGroup) []string {
 	selector := group.Spec.Provider.Selector()
 	if name := selector[v1alpha1.LabelEKSNodegroup]; name != "" {
 		return []string{name, group.Name}
 	}
 	names := []string{group.Name}
-	// Providers that have labels for groups have the group's name as their value.
+	// The label's value is the group's name at providers that label their groups.
 	if len(selector) == 1 {
 		for _, value := range selector {
 			names = append(names, value)
@@ -235,9 +228,8 @@ func ownNames(group *v1alpha1.GPUNodeGroup) []string {
 
 var uuidTail = regexp.MustCompile(`^-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// ofEKS finds a managed node group by the name that EKS gives to its Auto Scaling group, which
-// is eks-NODEGROUP-UUID. Two of them are of two clusters, or one is being deleted: neither
-// is told from the other, so the one that backs off counts.
+// ofEKS finds a managed node group by the name of its Auto Scaling group, eks-NODEGROUP-UUID. There may be two, of two clusters
+// or during a deletion. Then the one in backoff counts.
 func (a Status) ofEKS(nodegroup string) (Group, bool) {
 	var found Group
 	var ok bool

@@ -31,7 +31,7 @@ func TestNodesThatComeAreCounted(t *testing.T) {
 	look := func(after time.Duration, come, used, unused float64) {
 		t.Helper()
 		now = now.Add(after)
-		a.observe(v, now, first)
+		a = a.observe(v, now, first)
 		first = false
 		for state, want := range map[string]float64{"come": come, "used": used, "unused": unused} {
 			if got := testutil.ToFloat64(nodesCame.WithLabelValues("arrivals", state)); got != want {

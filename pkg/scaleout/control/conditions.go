@@ -27,7 +27,7 @@ func (r groupReport) ready() metav1.Condition {
 		condition.Reason, condition.Message = r.pairing.NotReady, r.pairing.Message
 	default:
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonReady
-		condition.Message = "It is known what a new node of the group has, and the group can grow."
+		condition.Message = "The devices of a new node are known, and the group can grow."
 		if r.group.Object.Spec.Pairing == v1alpha1.PairingObserve {
 			condition.Message = observed(r.group.Object)
 		}
@@ -38,16 +38,16 @@ func (r groupReport) ready() metav1.Condition {
 	return condition
 }
 
-// observed is a sentence about a group that grows by others only, with how to change that.
+// observed describes an observed group, with the command that changes the pairing.
 func observed(group *v1alpha1.GPUNodeGroup) string {
-	text := "It is known what a new node of the group has, and the group is only observed: Mica asks for no node of it."
+	text := "The devices of a new node are known, and the group is only observed: Mica asks for no node of it."
 	if group.Labels[v1alpha1.LabelDiscovered] == "" {
 		return text
 	}
 	return fmt.Sprintf(`%s It was discovered; to let it grow by Cluster Autoscaler: kubectl patch gpunodegroup %s --type=merge -p '{"spec":{"pairing":"placeholder"}}'.`, text, group.Name)
 }
 
-// gone is the condition of a group that EKS does not list any more; nil: it does.
+// gone is the condition of a group that EKS does not list any more, or nil.
 func (r groupReport) gone() *metav1.Condition {
 	if c := meta.FindStatusCondition(r.group.Object.Status.Conditions, v1alpha1.ConditionDiscovered); c != nil && c.Status == metav1.ConditionFalse {
 		return c
@@ -55,8 +55,8 @@ func (r groupReport) gone() *metav1.Condition {
 	return nil
 }
 
-// templateValid is False as long as a node is there that is not as was expected. Of a group
-// without nodes, what was last seen counts as long as it was learned from.
+// templateValid is False while a complete node differs from the template. Without nodes, the last condition stays if the
+// template was learned.
 func (r groupReport) templateValid(before []metav1.Condition) metav1.Condition {
 	condition := metav1.Condition{
 		Type:    v1alpha1.ConditionTemplateValid,
@@ -71,7 +71,7 @@ func (r groupReport) templateValid(before []metav1.Condition) metav1.Condition {
 		}
 		if state.Difference != "" {
 			condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonLiveNodeDiffers
-			condition.Message = fmt.Sprintf("Node %s is not as was expected: %s. New nodes are expected to be as most of the live ones are; if they should not be, look at the group's instanceType and template, at the GPUPolicy that applies, and at the node's GPUs.",
+			condition.Message = fmt.Sprintf("Node %s is not as was expected: %s. New nodes are expected to be like most of the live ones; if that is wrong, check the group's instanceType and template, its GPUPolicy, and the node's GPUs.",
 				state.Object.Name, strings.TrimSuffix(state.Difference, "."))
 			return condition
 		}
@@ -85,7 +85,7 @@ func (r groupReport) templateValid(before []metav1.Condition) metav1.Condition {
 		return *was
 	case r.learned():
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonAsPredicted
-		condition.Message = "What a node has was learned from one that the group had."
+		condition.Message = "The template was learned from a former node of the group."
 	}
 	return condition
 }
@@ -110,8 +110,7 @@ func (r groupReport) inBackoff() metav1.Condition {
 	return condition
 }
 
-// scaleIn tells whether empty nodes are ended; nil: they are not to be. That one could not be ended
-// stays told until one is.
+// scaleIn reports whether empty nodes are ended. Nil: they stay. A problem stays until a node is ended.
 func (r groupReport) scaleIn(before []metav1.Condition) *metav1.Condition {
 	in, was := r.pairing.ScaleIn, meta.FindStatusCondition(before, v1alpha1.ConditionScaleIn)
 	switch {
@@ -128,8 +127,7 @@ func (r groupReport) scaleIn(before []metav1.Condition) *metav1.Condition {
 	}
 }
 
-// template is what the status says of the template. What was learned is written once, not in
-// every pass: it can be half a megabyte.
+// template is the template's part of the status. Learned data, up to half a megabyte, are encoded once only.
 func (r groupReport) template(before *v1alpha1.TemplateStatus) (*v1alpha1.TemplateStatus, error) {
 	t := r.group.Template
 	if t == nil {
@@ -149,11 +147,11 @@ func (r groupReport) template(before *v1alpha1.TemplateStatus) (*v1alpha1.Templa
 	}
 	data, err := template.Encode(t)
 	if err != nil {
-		return status, fmt.Errorf("keep what was learned of GPUNodeGroup %s from node %s: %w: without its nodes, the catalogue will count", r.group.Object.Name, t.LearnedFrom, err)
+		return status, fmt.Errorf("keep the template of GPUNodeGroup %s, learned from node %s: %w: without its nodes, the catalogue will count", r.group.Object.Name, t.LearnedFrom, err)
 	}
 	status.Data = data
 	return status, nil
 }
 
-// maxConditionMessage is less than the API's limit of 32768 bytes: people read it.
+// maxConditionMessage keeps messages readable. The API's limit is 32768 bytes.
 const maxConditionMessage = 1024

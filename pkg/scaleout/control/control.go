@@ -1,15 +1,10 @@
-// Package control is the controller's loop: look at the cluster, plan, act, report. Each pass
-// begins with nothing but what the API server says, so a controller may die at any point. It
-// owns the order of things and the status of groups and headrooms; it decides nothing else.
+// Package control is the controller's loop: read the cluster, plan, act, report. It owns the order of these steps and the
+// statuses of groups, headrooms and budgets. All state is in the API server, so a controller may crash at any point. Statuses
+// and pods' conditions are written beside the loop.
 //
-// Statuses are written, and pods told, beside the loop: a decision waits for none of that.
-//
-// A pass never acts twice on what an earlier one has done, though its cache may be behind:
-// the client that it is given waits, before it reads, until the cache has seen what was
-// written through it (controller-runtime's EnableReadYourWritesConsistency). Another
-// controller's last writes, before this one led, are in the cache because it lists anew, or
-// because names are made from what they are for and a status is only updated from the version
-// that was read: the API server refuses the second of two.
+// A pass never repeats the actions of an earlier one, even if its cache is behind: the client waits until the cache has its
+// own writes (controller-runtime's EnableReadYourWritesConsistency). Against a former leader's writes, names are derived from
+// their purpose, and statuses are updated from the version that was read, so that the API server refuses the second of two.
 package control
 
 import (
@@ -29,96 +24,81 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 	"github.com/mica-gpu/mica/pkg/scaleout/handover"
-	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/ready"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Options are what a Loop is made of.
+// Options of a Loop.
 type Options struct {
 	// Driver is our driver's name.
 	Driver string
-	// Client reads what it has written.
+	// Client reads its own writes.
 	Client client.Client
-	// Live reads the API server itself.
-	Live client.Reader
-	// Recorder writes Events.
-	Recorder events.EventRecorder
-	Clock    clock.WithTicker
-	// Placeholder is how placeholders are made.
+	// Live reads from the API server instead of a cache.
+	Live        client.Reader
+	Recorder    events.EventRecorder
+	Clock       clock.WithTicker
 	Placeholder pair.PlaceholderOptions
+	// StartupTaints are those that nodes lose once they have started.
+	StartupTaints template.StartupTaints
 	// FailClosed keeps pods under a budget from Cluster Autoscaler also while no controller runs.
 	FailClosed bool
-	// Autoscaler is the ConfigMap in which Cluster Autoscaler tells its status.
+	// Autoscaler is the ConfigMap with Cluster Autoscaler's status.
 	Autoscaler types.NamespacedName
-	// Nodegroups is EKS; nil where it is not to be asked. Groups of pairing direct then do
-	// not grow, and say so.
+	// Nodegroups calls EKS. Nil: groups of pairing direct do not grow, and say so.
 	Nodegroups pair.Nodegroups
-	// DiscoverNodes makes groups of live nodes that are of none.
+	// DiscoverNodes declares the node groups of live nodes.
 	DiscoverNodes bool
-	// Outdated says that the CustomResourceDefinitions are older than the controller, and how to mend it; empty: they
-	// are not. Nil: never.
+	// Outdated is a sentence if the CustomResourceDefinitions are older than the controller. May be nil.
 	Outdated func() string
-	// DiscoveredPairing is the pairing of those groups. Empty: observe.
+	// DiscoveredPairing is the pairing of discovered groups. Empty: observe.
 	DiscoveredPairing v1alpha1.Pairing
-	// Answers are those to the queries of headrooms; nil: those that were given to an earlier process.
-	Answers view.Answers
-	// Forecast asks for room for more pods, and is told; nil where nobody asks.
+	// Forecast asks for room for more replicas. May be nil.
 	Forecast Forecast
 }
 
-// Forecast is what is asked of the plan besides what it is made for: package forecast.
+// Forecast asks further questions of a plan: see package forecast.
 type Forecast interface {
-	// Replicas are those that the next plan counts room for.
+	// Replicas are those for which the next plan counts room.
 	Replicas() []scaleout.Replica
-	// Tell tells of the plan and what it was made of, Failed of a pass that had none.
-	Tell(scaleout.Snapshot, scaleout.Decision)
+	// Planned receives a plan and its input. Failed receives the error of a pass without one.
+	Planned(scaleout.Snapshot, scaleout.Decision)
 	Failed(error)
 }
 
-// nobody asks for nothing.
-type nobody struct{}
+// noForecast asks for nothing.
+type noForecast struct{}
 
-func (nobody) Replicas() []scaleout.Replica              { return nil }
-func (nobody) Tell(scaleout.Snapshot, scaleout.Decision) {}
-func (nobody) Failed(error)                              {}
+func (noForecast) Replicas() []scaleout.Replica                 { return nil }
+func (noForecast) Planned(scaleout.Snapshot, scaleout.Decision) {}
+func (noForecast) Failed(error)                                 {}
 
-// silence has no answer.
-type silence struct{}
-
-func (silence) Of(*v1alpha1.GPUHeadroom) headroom.Answer { return headroom.Answer{} }
-
-// Loop looks at the cluster whenever something has changed, and acts. One controller of a
-// cluster runs it at a time; its Follower runs in the others.
+// Loop runs a pass whenever something has changed. The leader runs it, and its Follower runs in the other replicas.
 type Loop struct {
 	Options
 	memo     *view.Memo
 	executor *pair.Executor
 	gate     *ready.Gate
 	handover *handover.Teller
-	teller   *teller
+	writer   *writer
 	waiting  waiting
 	// arrivals is nil before the first pass.
 	arrivals arrivals
 	dirty    chan struct{}
-	// leads is closed when this replica begins to act, and looks is held by whoever of Loop and
-	// Follower looks at the cluster.
-	leads chan struct{}
-	looks sync.Mutex
-	// told has the errors of the last pass: each is logged when it is new.
-	told map[string]bool
-	// passing is when the pass that runs has last made progress, in nanoseconds since 1970; 0: none runs.
+	// leads is closed when this replica begins to lead. looks excludes Loop and Follower.
+	leads  chan struct{}
+	looks  sync.Mutex
+	errors errorLog
+	// passing is when the running pass last made progress, in nanoseconds since 1970. 0: none runs.
 	passing atomic.Int64
 }
 
-// New prepares a loop; nothing happens before Start.
+// New makes a loop. Nothing happens before Start.
 func New(o Options) *Loop {
 	if o.Forecast == nil {
-		o.Forecast = nobody{}
-	}
-	if o.Answers == nil {
-		o.Answers = silence{}
+		o.Forecast = noForecast{}
 	}
 	if o.Outdated == nil {
 		o.Outdated = func() string { return "" }
@@ -134,14 +114,14 @@ func New(o Options) *Loop {
 		dirty:    make(chan struct{}, 1),
 		leads:    make(chan struct{}),
 	}
-	l.teller = &teller{reporter: explain.NewReporter(o.Client, o.Recorder), clock: o.Clock, again: l.Enqueue, news: make(chan news, 1)}
+	l.writer = &writer{reporter: explain.NewReporter(o.Client, o.Recorder), clock: o.Clock, again: l.Enqueue, reports: make(chan report, 1)}
 	return l
 }
 
-// NeedLeaderElection tells the manager that one replica runs the loop.
+// NeedLeaderElection: one replica runs the loop.
 func (*Loop) NeedLeaderElection() bool { return true }
 
-// Enqueue says that something has changed. It does not block.
+// Enqueue requests a pass. It does not block.
 func (l *Loop) Enqueue() {
 	select {
 	case l.dirty <- struct{}{}:
@@ -149,11 +129,11 @@ func (l *Loop) Enqueue() {
 	}
 }
 
-// progress notes that one part of a pass is over.
+// progress records the end of a part of a pass.
 func (l *Loop) progress() { l.passing.Store(l.Clock.Now().UnixNano()) }
 
-// Alive is an error while a pass hangs, for a probe that has the process started anew. A pass that is slow
-// in each of its parts does not hang: a new process would list the whole cluster again.
+// Alive is an error if a pass hangs. It is for a liveness probe. A slow pass that makes progress does not hang: a new process
+// would have to list the whole cluster.
 func (l *Loop) Alive() error {
 	begun := l.passing.Load()
 	if begun == 0 {
@@ -166,33 +146,30 @@ func (l *Loop) Alive() error {
 }
 
 const (
-	// hangs is longer than any part of a pass: planning, acting and EKS have limits of their own.
+	// hangs is longer than the time limits of a pass's parts.
 	hangs = 5 * time.Minute
-	// settle is how long a pass waits after the first change for those that come with it: a
-	// Deployment's pods, a node's slices.
+	// settle is how long a pass waits for further changes: a Deployment's pods, a node's slices.
 	settle = 200 * time.Millisecond
-	// rest is the longest pause after a pass: as long as the pass took, so that a cluster in
-	// which something changes all the time costs half a core at most, but short enough for
-	// the answer to Cluster Autoscaler.
+	// rest bounds the pause after a pass. The pause is as long as the pass, which limits the loop to half a core.
 	rest = 500 * time.Millisecond
-	// idle is how long nothing happens without a change. Time itself changes things.
+	// idle is the time between passes without a change.
 	idle = time.Minute
-	// overdue is how soon a pass follows another without a change.
+	// overdue is the least time between passes without a change.
 	overdue = time.Second
-	// retry is how long a pass waits after one that could not read the cluster.
+	// retry is the time to the next pass if the cluster cannot be read.
 	retry = 2 * time.Second
 )
 
-// Start runs until ctx ends. The first pass is at once. It may be called once.
+// Start runs until ctx ends. It may be called once.
 func (l *Loop) Start(ctx context.Context) error {
 	close(l.leads)
-	var telling sync.WaitGroup
-	defer telling.Wait()
-	telling.Go(func() { l.teller.run(ctx) })
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() { l.writer.run(ctx) })
 	return l.run(ctx, l.Pass)
 }
 
-// run passes at once, and then whenever something has changed, until ctx ends.
+// run runs a pass at once, and then after each change, until ctx ends.
 func (l *Loop) run(ctx context.Context, pass func(context.Context) (time.Time, error)) error {
 	l.looks.Lock()
 	defer l.looks.Unlock()
@@ -206,7 +183,7 @@ func (l *Loop) run(ctx context.Context, pass func(context.Context) (time.Time, e
 		l.passing.Store(begun.UnixNano())
 		again, err := pass(ctx)
 		l.passing.Store(0)
-		l.logNew(ctx, err)
+		l.errors.log(ctx, err, "Part of a pass failed; retrying")
 		next = l.nextPass(again)
 		if !l.sleep(ctx, min(l.Clock.Since(begun), rest)) {
 			return nil
@@ -214,7 +191,7 @@ func (l *Loop) run(ctx context.Context, pass func(context.Context) (time.Time, e
 	}
 }
 
-// await returns when a pass is due, or false when ctx has ended.
+// await waits until a pass is due. It returns false if ctx has ended.
 func (l *Loop) await(ctx context.Context, next time.Time) bool {
 	timer := l.Clock.NewTimer(max(next.Sub(l.Clock.Now()), 0))
 	defer timer.Stop()
@@ -229,7 +206,7 @@ func (l *Loop) await(ctx context.Context, next time.Time) bool {
 		return false
 	}
 	select {
-	case <-l.dirty: // it will be seen by the pass that begins now
+	case <-l.dirty: // the pass that begins now sees it
 	default:
 	}
 	return true
@@ -249,7 +226,7 @@ func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// nextPass is never at once: what is overdue, and stays so, must not become a busy loop.
+// nextPass is never now, so that something that stays overdue causes no busy loop.
 func (l *Loop) nextPass(again time.Time) time.Time {
 	now := l.Clock.Now()
 	if again.IsZero() || again.After(now.Add(idle)) {

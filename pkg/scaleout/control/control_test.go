@@ -22,7 +22,7 @@ func TestAnErrorIsLoggedOnceUntilItIsGone(t *testing.T) {
 		t.Fatal("the logger keeps no log")
 	}
 	a, b := errors.New("a is broken"), errors.New("b is broken")
-	l := &Loop{}
+	var l errorLog
 	for i, step := range []struct {
 		err    error
 		logged int
@@ -34,7 +34,7 @@ func TestAnErrorIsLoggedOnceUntilItIsGone(t *testing.T) {
 		{nil, 3},
 		{a, 4},
 	} {
-		l.logNew(ctx, step.err)
+		l.log(ctx, step.err, "Part of a pass failed")
 		if got := len(sink.GetBuffer().Data()); got != step.logged {
 			t.Errorf("after step %d there are %d lines, want %d", i, got, step.logged)
 		}

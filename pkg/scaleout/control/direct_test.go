@@ -22,7 +22,7 @@ import (
 )
 
 // Whatever happens, with pairing direct: the size that is asked for is never over the maximum nor
-// smaller than it was, no node ends that somebody uses or that the minimum needs, and in the end every pod
+// smaller than it was, no node ends that is used or that the minimum needs, and in the end every pod
 // has its device and no node beyond the minimum is empty. Pods come and go, sizes are changed by others,
 // nodes die, EKS does not answer, and controllers are killed between their writes.
 func TestRandomHistoriesOfDirect(t *testing.T) {
@@ -74,10 +74,6 @@ func newHistory(t *testing.T, random *rand.Rand) *history {
 }
 
 func (h *history) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Nodegroup { return h.eks }
-
-func (h *history) SetWarmPool(context.Context, *v1alpha1.GPUNodeGroup, int) (string, error) {
-	return "", nil
-}
 
 func (h *history) SetDesired(_ context.Context, _ *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error) {
 	if intent.Target > mostNodes || int(intent.Target) < h.eks.Desired {
@@ -220,7 +216,7 @@ func (h *history) runMachines() {
 	}
 }
 
-// settle ends a history: all that can come has come, and what nobody needs has gone.
+// settle ends a history: all that can come has come, and unneeded nodes are gone.
 func (h *history) settle() {
 	h.t.Helper()
 	h.eks.Err, h.dieAt = nil, 0

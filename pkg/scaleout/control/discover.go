@@ -19,9 +19,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// discover makes a group of each managed node group that has a complete node with our devices
-// and that nobody has declared. One whose nodes went before anything was learned of them is
-// deleted again: it says nothing, and could never grow.
+// discover declares each undeclared managed node group that has a complete node with our devices. It deletes its groups whose
+// nodes went before anything was learned from them, since they could never grow.
 func (l *Loop) discover(ctx context.Context, v *view.View) error {
 	var failures []error
 	for _, nodegroup := range undeclared(l.Driver, v) {
@@ -35,8 +34,7 @@ func (l *Loop) discover(ctx context.Context, v *view.View) error {
 	return errors.Join(failures...)
 }
 
-// learnedNothing tells a group that was made of nodes, of which nothing is known but its name,
-// and that nobody has changed since.
+// learnedNothing reports whether a group was discovered from nodes, was not changed since, and has no template.
 func learnedNothing(group *view.Group) bool {
 	object := group.Object
 	return object.Labels[v1alpha1.LabelDiscovered] == discoveredFromNodes && object.Generation <= 1 && group.Refused == "" &&
@@ -46,17 +44,17 @@ func learnedNothing(group *view.Group) bool {
 func deleteGroup(ctx context.Context, c client.Client, group *v1alpha1.GPUNodeGroup) error {
 	err := c.Delete(ctx, group, client.Preconditions{UID: &group.UID, ResourceVersion: &group.ResourceVersion})
 	if err == nil {
-		klog.FromContext(ctx).Info("Deleted a node group that was found and went before it was known", "gpuNodeGroup", klog.KObj(group))
+		klog.FromContext(ctx).Info("Deleted a discovered node group whose nodes went before anything was learned from them", "gpuNodeGroup", klog.KObj(group))
 		return nil
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone, or not what it was: the next pass sees
+		return nil // the next pass looks again
 	}
-	return fmt.Errorf("delete GPUNodeGroup %s, which was found and went before it was known: %w", group.Name, err)
+	return fmt.Errorf("delete the discovered GPUNodeGroup %s, whose nodes are gone: %w", group.Name, err)
 }
 
-// undeclared are the names of managed node groups, in order. A node that any group selects is
-// nobody's to discover, though that group may be refused: what is in doubt does not grow.
+// undeclared are the sorted names of undeclared managed node groups. Nodes that a group selects do not count, even if that
+// group is refused.
 func undeclared(driver string, v *view.View) []string {
 	declared := map[string]bool{}
 	var selectors []labels.Selector
@@ -78,7 +76,7 @@ func undeclared(driver string, v *view.View) []string {
 		if name == "" || node.Group != "" || declared[name] || selected(node.Object, selectors) {
 			continue
 		}
-		if isReady(node.Object) && len(template.Missing(driver, nil, node.Object, published[node.Object.Name])) == 0 {
+		if view.IsReady(node.Object) && len(template.Missing(driver, nil, node.Object, published[node.Object.Name])) == 0 {
 			declared[name] = true
 			names = append(names, name)
 		}
@@ -91,7 +89,7 @@ func selected(node *corev1.Node, selectors []labels.Selector) bool {
 	return slices.ContainsFunc(selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(node.Labels)) })
 }
 
-// discoveredFromNodes tells groups that live nodes have shown.
+// discoveredFromNodes is the label's value of groups that were discovered from live nodes.
 const discoveredFromNodes = "nodes"
 
 func discoveredGroup(nodegroup string, pairing v1alpha1.Pairing) *v1alpha1.GPUNodeGroup {
@@ -110,7 +108,7 @@ func discoveredGroup(nodegroup string, pairing v1alpha1.Pairing) *v1alpha1.GPUNo
 func createGroup(ctx context.Context, c client.Client, group *v1alpha1.GPUNodeGroup) error {
 	err := c.Create(ctx, group)
 	if apierrors.IsAlreadyExists(err) {
-		// It may be the same one, which was made a moment ago.
+		// The cache may be behind.
 		var found v1alpha1.GPUNodeGroup
 		if c.Get(ctx, client.ObjectKeyFromObject(group), &found) != nil || found.Spec.Provider.EKS != nil && found.Spec.Provider.EKS.Nodegroup == group.Spec.Provider.EKS.Nodegroup {
 			return nil
@@ -121,6 +119,6 @@ func createGroup(ctx context.Context, c client.Client, group *v1alpha1.GPUNodeGr
 	if err != nil {
 		return fmt.Errorf("declare the node group %s: %w", group.Spec.Provider.EKS.Nodegroup, err)
 	}
-	klog.FromContext(ctx).Info("Declared a node group that was found", "gpuNodeGroup", klog.KObj(group), "from", group.Labels[v1alpha1.LabelDiscovered])
+	klog.FromContext(ctx).Info("Declared a discovered node group", "gpuNodeGroup", klog.KObj(group), "from", group.Labels[v1alpha1.LabelDiscovered])
 	return nil
 }

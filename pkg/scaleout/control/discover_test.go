@@ -63,7 +63,7 @@ func TestLiveNodegroupsWithOurDevicesAreDiscovered(t *testing.T) {
 func TestADiscoveredGroupIsKnownOrGone(t *testing.T) {
 	w := newWorld(t)
 	machine := group("found")
-	promised, err := template.Predict(driverName, machine, "", nil)
+	promised, err := template.Predict(driverName, machine, "", nil, template.StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestADiscoveredGroupIsKnownOrGone(t *testing.T) {
 	}
 	leave(appear("b", "brief"))
 	if found("brief") {
-		t.Errorf("brief is left, of which nothing is known: %+v", w.status("brief"))
+		t.Errorf("brief is left without a template: %+v", w.status("brief"))
 	}
 }
 

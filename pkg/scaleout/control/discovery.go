@@ -24,37 +24,34 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Discovery declares node groups that somebody else lists, such as EKS, and keeps what it has declared
-// as it is there. What anyone else has set in a group is theirs: the API server tells by field who set
-// it last (server-side apply).
+// Discovery declares the node groups that EKS lists, and keeps the declarations up to date by server-side apply. Fields that
+// another client has set stay.
 type Discovery struct {
 	Client client.Client
 	Clock  clock.WithTicker
-	// List gives all node groups. The error is of a list that is not whole.
+	// List returns all node groups, or an error.
 	List func(context.Context) ([]view.Discovered, error)
-	// Pairing of groups that are new; those that exist keep theirs. Empty: observe.
+	// Pairing of new groups. Empty: observe.
 	Pairing v1alpha1.Pairing
 
-	// told has the errors of the last time: each is logged when it is new.
-	told map[string]bool
+	errors errorLog
 }
 
 const (
-	// discoveryPeriod is how often node groups are listed: they are made by hand.
 	discoveryPeriod = 5 * time.Minute
-	// discoveredFromEKS tells groups that EKS has listed.
+	// discoveredFromEKS is the label's value of groups that Discovery has declared.
 	discoveredFromEKS = "eks"
-	// discoveryManager owns the fields that Discovery has set.
+	// discoveryManager is the field manager.
 	discoveryManager = "mica-discovery"
 )
 
-// NeedLeaderElection tells the manager that one replica runs it.
+// NeedLeaderElection: one replica runs it.
 func (*Discovery) NeedLeaderElection() bool { return true }
 
 // Start runs until ctx ends.
 func (d *Discovery) Start(ctx context.Context) error {
 	for {
-		d.logNew(ctx, d.Once(ctx))
+		d.errors.log(ctx, d.Once(ctx), "Cannot discover all node groups; retrying")
 		timer := d.Clock.NewTimer(discoveryPeriod)
 		select {
 		case <-ctx.Done():
@@ -65,21 +62,8 @@ func (d *Discovery) Start(ctx context.Context) error {
 	}
 }
 
-func (d *Discovery) logNew(ctx context.Context, err error) {
-	told := map[string]bool{}
-	for _, one := range split(err) {
-		text := one.Error()
-		told[text] = true
-		if !d.told[text] && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(one, "Could not discover all node groups; it is tried again", "every", discoveryPeriod)
-		}
-	}
-	d.told = told
-}
-
-// Once declares the node groups that nobody has declared, by whatever name, and brings those that it has
-// declared up to date. One that cannot be read, or is gone, says so in its condition. The error joins
-// what could not be done; the rest is.
+// Once declares the undeclared node groups, and updates its own declarations. A group that cannot be read, or is gone, says so
+// in its condition.
 func (d *Discovery) Once(ctx context.Context) error {
 	found, err := d.List(ctx)
 	if err != nil {
@@ -94,19 +78,19 @@ func (d *Discovery) Once(ctx context.Context) error {
 	var failures []error
 	for i := range found {
 		listed[found[i].Nodegroup] = true
-		failures = append(failures, d.one(ctx, found[i], groups))
+		failures = append(failures, d.declare(ctx, found[i], groups))
 	}
 	for i := range declared.Items {
 		group := &declared.Items[i]
 		if name := nodegroupOf(group); ofEKS(group) && !listed[name] {
-			failures = append(failures, d.tell(ctx, group, metav1.ConditionFalse, v1alpha1.ReasonNodegroupGone,
-				fmt.Sprintf("EKS does not list the node group %s any more, and it is not scaled: delete the GPUNodeGroup if that is meant", name)))
+			failures = append(failures, d.setCondition(ctx, group, metav1.ConditionFalse, v1alpha1.ReasonNodegroupGone,
+				fmt.Sprintf("EKS does not list the node group %s any more, so it does not grow: if you have deleted it, delete the GPUNodeGroup, too", name)))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// groups are those that are declared, by their node groups and by their names.
+// groups are the declared groups by their node group and by their name.
 type groups struct {
 	byNodegroup, byName map[string]*v1alpha1.GPUNodeGroup
 }
@@ -115,7 +99,7 @@ func declaredGroups(all []v1alpha1.GPUNodeGroup) groups {
 	g := groups{map[string]*v1alpha1.GPUNodeGroup{}, map[string]*v1alpha1.GPUNodeGroup{}}
 	for i := range all {
 		g.byName[all[i].Name] = &all[i]
-		// One that somebody has declared counts before one that was discovered.
+		// An administrator's declaration precedes a discovered one.
 		if name := nodegroupOf(&all[i]); name != "" && (g.byNodegroup[name] == nil || !ofEKS(&all[i])) {
 			g.byNodegroup[name] = &all[i]
 		}
@@ -127,20 +111,20 @@ func nodegroupOf(group *v1alpha1.GPUNodeGroup) string {
 	return group.Spec.Provider.Selector()[v1alpha1.LabelEKSNodegroup]
 }
 
-// ofEKS tells a group that Discovery has declared.
+// ofEKS reports whether Discovery has declared a group.
 func ofEKS(group *v1alpha1.GPUNodeGroup) bool {
 	return group.Labels[v1alpha1.LabelDiscovered] == discoveredFromEKS
 }
 
-// one declares a node group, or brings its GPUNodeGroup up to date.
-func (d *Discovery) one(ctx context.Context, found view.Discovered, known groups) error {
+// declare creates or updates the GPUNodeGroup of a node group.
+func (d *Discovery) declare(ctx context.Context, found view.Discovered, known groups) error {
 	group := known.byNodegroup[found.Nodegroup]
 	if group != nil && !ofEKS(group) {
-		return nil // it is somebody's
+		return nil // an administrator has declared it
 	}
 	err := found.Err
 	if err == nil && found.Group == nil && group != nil {
-		err = errors.New("EKS says that its machines are of several types, or of none with NVIDIA's GPUs, of which nothing can be predicted: declare what new nodes have in spec, and remove the label " + v1alpha1.LabelDiscovered)
+		err = errors.New("its machines are of several types, or of none with NVIDIA's GPUs, so new nodes cannot be predicted: describe new nodes in spec, and remove the label " + v1alpha1.LabelDiscovered)
 	}
 	if err == nil && found.Group != nil {
 		if group == nil && known.byName[found.Group.Name] != nil {
@@ -153,15 +137,15 @@ func (d *Discovery) one(ctx context.Context, found view.Discovered, known groups
 	}
 	switch {
 	case group == nil:
-		return err // there is nothing that could have a condition
+		return err // no object can have the condition
 	case err != nil:
-		return errors.Join(err, d.tell(ctx, group, metav1.ConditionUnknown, v1alpha1.ReasonNotRead,
-			fmt.Sprintf("What EKS last said of the node group counts on, since it cannot be brought up to date: %s", err)))
+		return errors.Join(err, d.setCondition(ctx, group, metav1.ConditionUnknown, v1alpha1.ReasonNotRead,
+			fmt.Sprintf("Cannot update the group from EKS; its last spec stays: %s", err)))
 	}
-	return d.tell(ctx, group, metav1.ConditionTrue, v1alpha1.ReasonListed, "The group is as EKS says, but for what somebody else has set in its spec.")
+	return d.setCondition(ctx, group, metav1.ConditionTrue, v1alpha1.ReasonListed, "The spec is as at EKS, except for fields that another client has set.")
 }
 
-// apply sets the fields of a group that nobody else has set. Before is nil for one that is new.
+// apply sets the fields of a group that no other client has set. before is nil for a new group.
 func (d *Discovery) apply(ctx context.Context, group, before *v1alpha1.GPUNodeGroup) error {
 	group = group.DeepCopy()
 	group.Spec.Pairing = cmp.Or(d.Pairing, v1alpha1.PairingObserve)
@@ -184,13 +168,13 @@ func (d *Discovery) apply(ctx context.Context, group, before *v1alpha1.GPUNodeGr
 			return fmt.Errorf("declare the node group %s as GPUNodeGroup %s: %w", nodegroupOf(group), fields.GetName(), err)
 		}
 		if before == nil {
-			klog.FromContext(ctx).Info("Declared a node group that was found", "gpuNodeGroup", fields.GetName(), "from", discoveredFromEKS)
+			klog.FromContext(ctx).Info("Declared a discovered node group", "gpuNodeGroup", fields.GetName(), "from", discoveredFromEKS)
 		}
 		return nil
 	}
 }
 
-// applied has the fields that are set at all, without a status, and the minimum, of which zero is one.
+// applied is the group's metadata and spec, without a status.
 func applied(group *v1alpha1.GPUNodeGroup) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(group)
 	if err != nil {
@@ -200,14 +184,13 @@ func applied(group *v1alpha1.GPUNodeGroup) (*unstructured.Unstructured, error) {
 		"metadata": map[string]any{"name": group.Name, "labels": map[string]any{v1alpha1.LabelDiscovered: discoveredFromEKS}},
 		"spec":     content["spec"],
 	}}
-	// Whoever declares a group does not write down the zero of a duration.
+	// A zero duration would be invalid.
 	unstructured.RemoveNestedField(fields.Object, "spec", "provisionTimeout")
 	fields.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUNodeGroup"))
 	return fields, nil
 }
 
-// withoutOthers leaves out the fields that the API server says are somebody else's, and tells whether
-// there were any.
+// withoutOthers removes the fields of other clients, as the conflict names them. It reports whether it removed any.
 func withoutOthers(fields *unstructured.Unstructured, conflict error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(conflict, &status) || status.Status().Details == nil {
@@ -224,7 +207,7 @@ func withoutOthers(fields *unstructured.Unstructured, conflict error) bool {
 	return left
 }
 
-// labelsPath is of the one map that is set, whose keys have dots of their own.
+// labelsPath is the path of a map whose keys contain dots.
 const labelsPath = "spec.template.labels."
 
 func fieldPath(field string) []string {
@@ -235,8 +218,8 @@ func fieldPath(field string) []string {
 	return strings.Split(field, ".")
 }
 
-// tell sets the condition of a group, as it is now, that says how it stands with EKS.
-func (d *Discovery) tell(ctx context.Context, group *v1alpha1.GPUNodeGroup, status metav1.ConditionStatus, reason, message string) error {
+// setCondition sets the condition Discovered in a group's current status.
+func (d *Discovery) setCondition(ctx context.Context, group *v1alpha1.GPUNodeGroup, status metav1.ConditionStatus, reason, message string) error {
 	var now v1alpha1.GPUNodeGroup
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: group.Name}, &now); err != nil {
 		return client.IgnoreNotFound(err)
@@ -255,7 +238,7 @@ func (d *Discovery) tell(ctx context.Context, group *v1alpha1.GPUNodeGroup, stat
 		return client.IgnoreNotFound(fmt.Errorf("write the status of GPUNodeGroup %s: %w", group.Name, err))
 	}
 	if was == nil || was.Status != status {
-		klog.FromContext(ctx).Info("How a node group stands with EKS has changed", "gpuNodeGroup", group.Name, "discovered", status, "message", message)
+		klog.FromContext(ctx).Info("The condition of a discovered node group has changed", "gpuNodeGroup", group.Name, "discovered", status, "message", message)
 	}
 	return nil
 }

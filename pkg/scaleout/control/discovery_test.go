@@ -59,7 +59,7 @@ func (l *listing) group() *v1alpha1.GPUNodeGroup {
 	return &g
 }
 
-// edit is what somebody does with kubectl.
+// edit is an administrator's kubectl edit.
 func (l *listing) edit(change func(*v1alpha1.GPUNodeGroup)) {
 	l.t.Helper()
 	g := l.group()
@@ -118,7 +118,7 @@ func TestADiscoveredGroupIsObserved(t *testing.T) {
 	l.w.expectMessage("p5", v1alpha1.ConditionReady, "the group can grow")
 }
 
-// What somebody has set stays, while the rest follows.
+// Fields of an administrator stay, while the rest follows.
 func TestWhatSomebodyHasSetIsTheirs(t *testing.T) {
 	l := newListing(t)
 	l.has()
@@ -135,7 +135,7 @@ func TestWhatSomebodyHasSetIsTheirs(t *testing.T) {
 	for range 2 {
 		spec := l.once().Spec
 		if *spec.Max != 1 || spec.Pairing != v1alpha1.PairingPlaceholder || spec.Template.Labels["example.com/pool"] != "mine" || spec.Template.DriverVersion == "" {
-			t.Errorf("what somebody has set is gone: %+v", spec)
+			t.Errorf("an administrator's field is gone: %+v", spec)
 		}
 		if spec.InstanceType != "p5e.48xlarge" || spec.Template.Labels["team"] != "b" {
 			t.Errorf("the rest does not follow: %+v", spec)

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Follower plans in a replica that does not lead, for what is asked of the forecast there, and
-// acts on nothing. It plans nothing while nobody asks, and ends when the replica begins to lead.
+// Follower plans for the forecast in a replica that does not lead. It does not act, plans only if the forecast has questions,
+// and ends when the replica begins to lead.
 type Follower struct{ loop *Loop }
 
-// Follower is the loop's.
+// Follower returns the loop's follower.
 func (l *Loop) Follower() *Follower { return &Follower{l} }
 
-// NeedLeaderElection tells the manager that every replica follows.
+// NeedLeaderElection: every replica follows.
 func (*Follower) NeedLeaderElection() bool { return false }
 
-// Start runs until ctx ends or the loop starts, which is no error.
+// Start runs until ctx ends or the loop starts.
 func (f *Follower) Start(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -29,7 +29,7 @@ func (f *Follower) Start(ctx context.Context) error {
 	return f.loop.run(ctx, f.pass)
 }
 
-// pass looks, plans and tells the forecast.
+// pass reads, plans and reports to the forecast.
 func (f *Follower) pass(ctx context.Context) (time.Time, error) {
 	l := f.loop
 	if len(l.Forecast.Replicas()) == 0 {

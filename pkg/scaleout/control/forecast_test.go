@@ -28,7 +28,7 @@ type asker struct {
 
 func (a *asker) Replicas() []scaleout.Replica { return a.replicas }
 func (a *asker) Failed(err error)             { a.failed = append(a.failed, err) }
-func (a *asker) Tell(_ scaleout.Snapshot, d scaleout.Decision) {
+func (a *asker) Planned(_ scaleout.Snapshot, d scaleout.Decision) {
 	if a.telling != nil {
 		a.telling()
 	}

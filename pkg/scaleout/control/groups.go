@@ -24,28 +24,28 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Reasons of Events on groups, besides those of conditions.
+// Reasons and actions of Events on groups.
 const (
 	reasonScaleUpBegun = "ScaleUpBegun"
 	actionScaleUp      = "ScaleUp"
 	actionObserve      = "Observe"
 )
 
-// groupReports is what is to be told of each group. It reads those that the actions have written: who
-// writes their statuses later, from that version, undoes nothing that another pass has recorded since.
+// groupReports are the reports on all groups. It reads the groups that the actions have written, so that the status is written
+// from that version later, and undoes nothing of a later pass.
 func (l *Loop) groupReports(ctx context.Context, s pair.Situation, result pair.Result) ([]groupReport, error) {
 	demand := map[string]int{}
 	for _, growth := range s.Decision.Growth {
 		demand[growth.Group] += len(growth.Nodes)
 	}
-	taken := takenPools(s.View)
+	taken := pair.TakenBy(s.View.Claims)
 	var reports []groupReport
 	var problems []error
 	for i, group := range s.View.GroupStates {
 		name := group.Object.Name
 		before, err := l.current(ctx, group.Object, result.Written[name])
 		if apierrors.IsNotFound(err) {
-			continue // it was deleted meanwhile
+			continue
 		}
 		if err != nil {
 			problems = append(problems, err)
@@ -61,7 +61,7 @@ func (l *Loop) groupReports(ctx context.Context, s pair.Situation, result pair.R
 			outdated: l.Outdated(),
 			unused:   unusedNodes(group, taken, s.Now),
 		}
-		report.said, _ = s.Autoscaler.Of(group.Object, s.Now)
+		report.autoscaler, _ = s.Autoscaler.Of(group.Object, s.Now)
 		for _, stuck := range l.gate.Stuck() {
 			if stuck.Group == name {
 				report.stuck = append(report.stuck, stuck)
@@ -72,8 +72,7 @@ func (l *Loop) groupReports(ctx context.Context, s pair.Situation, result pair.R
 	return reports, errors.Join(problems...)
 }
 
-// writeGroups writes the status of each group, where it has changed, and Events about what has
-// changed. A status that somebody else has written meanwhile is left for the next pass.
+// writeGroups writes the statuses of groups that have changed, with Events.
 func (l *Loop) writeGroups(ctx context.Context, reports []groupReport) error {
 	var problems []error
 	for _, report := range reports {
@@ -82,9 +81,8 @@ func (l *Loop) writeGroups(ctx context.Context, reports []groupReport) error {
 	return errors.Join(problems...)
 }
 
-// told is what of a condition makes an Event when it changes. Of Ready and InBackoff, the
-// message has what changes all the time, such as when a backoff that goes on ends.
-func told(c *metav1.Condition) string {
+// eventOf is the part of a condition whose change makes an Event. Messages of Ready and InBackoff change all the time.
+func eventOf(c *metav1.Condition) string {
 	if c == nil {
 		return ""
 	}
@@ -95,7 +93,7 @@ func told(c *metav1.Condition) string {
 	return text
 }
 
-// failures are those in a row.
+// failures counts failures in a row.
 func failures(backoff *v1alpha1.Backoff) int32 {
 	if backoff == nil {
 		return 0
@@ -103,7 +101,7 @@ func failures(backoff *v1alpha1.Backoff) int32 {
 	return backoff.Failures
 }
 
-// current is the group as it is after the actions.
+// current is the group after the actions.
 func (l *Loop) current(ctx context.Context, object *v1alpha1.GPUNodeGroup, written bool) (*v1alpha1.GPUNodeGroup, error) {
 	if !written {
 		return object, nil
@@ -115,33 +113,27 @@ func (l *Loop) current(ctx context.Context, object *v1alpha1.GPUNodeGroup, writt
 	return &fresh, nil
 }
 
-// writeGroup writes the status from the version of before. The actions may have told a part of it
-// already since the pass began.
+// writeGroup writes the status from the version of before. The actions may have written a part of it.
 func (l *Loop) writeGroup(ctx context.Context, report groupReport) error {
 	planned, before := report.group.Object, report.before
 	status, failure := report.status(&before.Status)
 	if apiequality.Semantic.DeepEqual(before.Status, *status) {
 		if before != planned {
-			l.tell(planned, status)
+			l.recordEvents(planned, status)
 		}
 		return failure
 	}
 	after := before.DeepCopy()
 	after.Status = *status
-	err := l.Client.Status().Update(ctx, after)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		l.Enqueue()
-		return failure
+	written, err := l.updateStatus(ctx, "GPUNodeGroup", after)
+	if written {
+		l.recordEvents(planned, status)
 	}
-	if err != nil {
-		return errors.Join(failure, fmt.Errorf("write the status of GPUNodeGroup %s: %w", before.Name, err))
-	}
-	l.tell(planned, status)
-	return failure
+	return errors.Join(failure, err)
 }
 
-// tell writes Events about what has changed in a group's status.
-func (l *Loop) tell(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUNodeGroupStatus) {
+// recordEvents writes Events about changes of a group's status.
+func (l *Loop) recordEvents(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUNodeGroupStatus) {
 	for _, kind := range []struct {
 		condition string
 		bad       metav1.ConditionStatus
@@ -156,7 +148,7 @@ func (l *Loop) tell(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUNodeGroup
 		was := meta.FindStatusCondition(before.Status.Conditions, kind.condition)
 		is := meta.FindStatusCondition(status.Conditions, kind.condition)
 		again := kind.condition == v1alpha1.ConditionInBackoff && failures(status.Backoff) > failures(before.Status.Backoff)
-		if is == nil || is.Status != kind.bad || told(was) == told(is) && !again {
+		if is == nil || is.Status != kind.bad || eventOf(was) == eventOf(is) && !again {
 			continue
 		}
 		l.Recorder.Eventf(before, nil, corev1.EventTypeWarning, is.Reason, actionObserve, "%s", is.Message)
@@ -173,14 +165,13 @@ func (l *Loop) tell(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUNodeGroup
 		"Asked for %s by pairing %s.", count(begun, "more node"), before.Spec.Pairing)
 }
 
-// begunNodes are in flight now and were not before. The entry of an update at EKS takes the
-// place of its intent: what tells that they are one is their target, and since when they are.
+// begunNodes counts the nodes of new entries in flight. An update at EKS replaces its intent; both have the same target and
+// time.
 func begunNodes(before, after []v1alpha1.InFlight) int {
 	nodes := 0
 	for _, entry := range after {
 		known := slices.ContainsFunc(before, func(b v1alpha1.InFlight) bool {
-			// A placeholder is as old as the API server says, which this clock did not know
-			// when it was created.
+			// The time of a placeholder differs: it is the API server's.
 			return b.ID == entry.ID && b.ID != pair.IntentID ||
 				entry.Target != 0 && b.Target == entry.Target && b.Since.Equal(&entry.Since)
 		})
@@ -198,7 +189,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// groupReport is what a group's status is made from.
+// groupReport is the input of a group's status.
 type groupReport struct {
 	// before is the group after the pass's actions.
 	before  *v1alpha1.GPUNodeGroup
@@ -208,15 +199,15 @@ type groupReport struct {
 	unused  int
 	pairing pair.GroupStatus
 	now     time.Time
-	// outdated is a sentence about CustomResourceDefinitions that are older than the controller; empty: they are not.
+	// outdated is a sentence if the CustomResourceDefinitions are older than the controller.
 	outdated string
-	// said is what Cluster Autoscaler says of the group; zero where it says nothing.
-	said autoscaler.Group
-	// stuck are the group's nodes that do not get through the gate.
+	// autoscaler is Cluster Autoscaler's status of the group, or zero.
+	autoscaler autoscaler.Group
+	// stuck are the group's nodes that keep the startup taint for too long.
 	stuck []ready.Stuck
 }
 
-// status is the new one. The error is of a template that cannot be kept; the rest counts.
+// status is the new status. An error is about the template only.
 func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUNodeGroupStatus, error) {
 	status := &v1alpha1.GPUNodeGroupStatus{
 		ObservedGeneration: r.group.Object.Generation,
@@ -255,7 +246,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	if r.group.Refused != "" {
-		// What was learned counts again when the group has its nodes for itself.
+		// The template counts again when no other group has the nodes.
 		status.InstanceType, status.Template = before.InstanceType, before.Template.DeepCopy()
 		return status, nil
 	}
@@ -264,7 +255,7 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 	return status, err
 }
 
-// observer writes Events of what was seen, for who knows of no other kind.
+// observer is an EventRecorder with a fixed action.
 type observer struct{ events.EventRecorder }
 
 // Event implements ready.Recorder.

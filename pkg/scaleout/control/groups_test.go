@@ -2,8 +2,6 @@ package control
 
 import (
 	"context"
-	"flag"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +13,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
+	"github.com/mica-gpu/mica/test/fixture"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestAScaleUpIsCountedOnce(t *testing.T) {
 	at := func(id string, target int32, second int64) v1alpha1.InFlight {
@@ -60,23 +57,7 @@ func TestTheStatusOfAGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		expectGolden(t, "testdata/status-"+step.file+".yaml", text)
-	}
-}
-
-func expectGolden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != string(got) {
-		t.Errorf("%s is not what the group's status is; run with -update and look at the difference. The status is\n%s", path, got)
+		fixture.Golden(t, "status-"+step.file+".yaml", string(text))
 	}
 }
 
@@ -107,7 +88,7 @@ func TestWhatGoesOnIsNotToldAgain(t *testing.T) {
 		{status(v1alpha1.ReasonScaleUpFailed, "no machine", 1), 1},
 		{status(v1alpha1.ReasonScaleUpFailed, "no machine", 2), 1},
 	} {
-		w.loop.tell(before, step.status)
+		w.loop.recordEvents(before, step.status)
 		if n := len(w.recorder.Events); n != step.events {
 			t.Errorf("step %d is told by %d Events, want %d", i, n, step.events)
 		}
@@ -128,10 +109,6 @@ func (n *nodegroups) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Node
 func (n *nodegroups) SetDesired(_ context.Context, _ *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error) {
 	n.Desired = int(intent.Target)
 	return "update-1", nil
-}
-
-func (*nodegroups) SetWarmPool(context.Context, *v1alpha1.GPUNodeGroup, int) (string, error) {
-	return "", nil
 }
 
 func (n *nodegroups) End(context.Context, *v1alpha1.GPUNodeGroup, string) error {

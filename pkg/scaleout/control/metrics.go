@@ -49,7 +49,7 @@ var (
 	})
 	templateErrors = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_template_errors",
-		Help: "1 for each GPUNodeGroup of which it is not known what a new node has (UnknownTemplate), or of which a live node is not as was expected (LiveNodeDiffers).",
+		Help: "1 for each GPUNodeGroup without a template (UnknownTemplate), or with a live node that differs from it (LiveNodeDiffers).",
 	}, []string{"group", "reason"})
 	stuckNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_stuck_nodes",
@@ -69,7 +69,7 @@ var (
 	}, []string{"headroom", "state"})
 )
 
-// Metrics are what a process with a Loop counts.
+// Metrics are the collectors of a process with a Loop.
 func Metrics() []prometheus.Collector {
 	return []prometheus.Collector{planSeconds, passSeconds, pendingPods, oldestPending, demandedNodes, verdicts, scaleUps, allocatedSeconds, nodesCame, templateErrors, stuckNodes,
 		nodesNow, nodePrice, headroomDevices}
@@ -101,7 +101,7 @@ func measurePending(v *view.View, d scaleout.Decision) {
 	}
 }
 
-// measure sets what is counted in each pass anew, so that a group that is gone has no series.
+// measure sets all gauges anew, so that a deleted group has no series.
 func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 	measurePending(v, d)
 	verdicts.Reset()
@@ -120,11 +120,7 @@ func (l *Loop) measure(v *view.View, d scaleout.Decision) {
 		demandedNodes.WithLabelValues(growth.Group).Add(float64(len(growth.Nodes)))
 	}
 	l.waiting.observe(v, d, l.Clock.Now())
-	first := l.arrivals == nil
-	if first {
-		l.arrivals = arrivals{}
-	}
-	l.arrivals.observe(v, l.Clock.Now(), first)
+	l.arrivals = l.arrivals.observe(v, l.Clock.Now(), l.arrivals == nil)
 }
 
 func measureGroups(groups []view.Group) {
@@ -148,17 +144,17 @@ func measureGroups(groups []view.Group) {
 		if price := state.Object.Spec.PricePerHour; price != nil {
 			nodePrice.WithLabelValues(name).Set(price.AsFloat64Slow())
 		}
-		// Counters are there from the start, so that a rate over the first failure is seen.
+		// Counters begin at zero, so that a rate includes the first failure.
 		for _, result := range []string{"begun", "failed"} {
 			scaleUps.WithLabelValues(name, string(state.Object.Spec.Pairing), result)
 		}
-		for _, become := range []string{"come", "used", "unused"} {
-			nodesCame.WithLabelValues(name, become)
+		for _, became := range []string{"come", "used", "unused"} {
+			nodesCame.WithLabelValues(name, became)
 		}
 	}
 }
 
-// measureHeadroom takes what an invalid headroom says without its schedule for what it wants.
+// measureHeadroom counts spec.devices as wanted by an invalid headroom.
 func measureHeadroom(v *view.View, d scaleout.Decision) {
 	headroomDevices.Reset()
 	set := func(name string, wanted, kept int) {
@@ -196,8 +192,8 @@ func templateError(state view.Group) string {
 	return ""
 }
 
-// waiting has the pods that wait for a new node, with their creation. It is lost with the
-// process, which costs a few figures of a histogram.
+// waiting are the pods that wait for a new node, with their time of creation. They are lost with the process, which costs a
+// few samples of a histogram.
 type waiting map[types.UID]time.Time
 
 func (w waiting) observe(v *view.View, d scaleout.Decision, now time.Time) {
@@ -208,7 +204,7 @@ func (w waiting) observe(v *view.View, d scaleout.Decision, now time.Time) {
 	}
 	for uid := range w {
 		if _, pending := created[uid]; !pending {
-			delete(w, uid) // it is gone without a node
+			delete(w, uid) // it was deleted without a node
 		}
 	}
 	for _, kind := range d.Kinds {
@@ -220,7 +216,7 @@ func (w waiting) observe(v *view.View, d scaleout.Decision, now time.Time) {
 	}
 }
 
-// observeBound finds the waiting pods that have a node now.
+// observeBound measures the waiting pods that are bound now.
 func (w waiting) observeBound(v *view.View, now time.Time) {
 	if len(w) == 0 {
 		return

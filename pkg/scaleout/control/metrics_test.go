@@ -15,7 +15,7 @@ import (
 )
 
 // What a dashboard shows of groups and headroom is there from the first pass: also the counters of
-// what has not happened yet, the first of which no rate would see otherwise.
+// events that have not happened yet: a rate would miss the first otherwise.
 func TestGroupsAndHeadroomAreMeasured(t *testing.T) {
 	headroom := func(name string, devices int32, selector v1alpha1.Selector) *v1alpha1.GPUHeadroom {
 		return &v1alpha1.GPUHeadroom{ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -19,15 +19,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-// actTimeout ends what is done of a plan: what is left is decided anew, by what is so then.
-const actTimeout = 2 * time.Minute
+const (
+	// actTimeout ends acting. The next pass decides about the rest.
+	actTimeout = 2 * time.Minute
+	// planTimeout ends a plan whose search is exponential because of a claim.
+	planTimeout = time.Minute
+)
 
-// planTimeout ends a plan that takes absurdly long, because a claim makes the search
-// exponential.
-const planTimeout = time.Minute
-
-// Pass looks, plans, acts and reports once. It gives the time of the next pass, zero for
-// none, unless something changes before. What fails does not stop the rest.
+// Pass reads, plans, acts and reports once. It returns the time of the next pass without a change, or zero. A failed part does
+// not stop the others.
 func (l *Loop) Pass(ctx context.Context) (time.Time, error) {
 	begun := l.Clock.Now()
 	defer func() { passSeconds.Observe(l.Clock.Since(begun).Seconds()) }()
@@ -51,13 +51,13 @@ func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	counted := l.tellSupplies(ctx, situation, planner)
 	reports, read := l.groupReports(ctx, situation, result)
 	explained, unexplained := l.explain(ctx, situation, planner)
-	l.teller.give(news{
+	l.writer.submit(report{
 		statuses: func(ctx context.Context) error {
 			return errors.Join(l.writeGroups(ctx, reports), l.reportHeadrooms(ctx, situation), l.reportBudgets(ctx, situation), l.handover.Act(ctx, situation.Now))
 		},
 		explained: explained, pods: v.Pending, at: situation.Now,
 	})
-	failures := []error{done, opened, counted, read, unexplained, l.teller.failure()}
+	failures := []error{done, opened, counted, read, unexplained, l.writer.failure()}
 	if l.DiscoverNodes {
 		failures = append(failures, l.discover(ctx, v))
 	}
@@ -65,8 +65,7 @@ func (l *Loop) pass(ctx context.Context, begun time.Time) (time.Time, error) {
 	return earliest(result.Again, v.Again, gateAgain, nextTimeout(v, begun)), errors.Join(failures...)
 }
 
-// act does what was decided, and opens nodes that are complete. It gives the time when a node is to be
-// looked at again, and the errors of both.
+// act executes the actions, and opens complete nodes. It returns when to look at a node again, and the errors of both.
 func (l *Loop) act(ctx context.Context, v *view.View, result *pair.Result, now time.Time) (done error, again time.Time, opened error) {
 	ctx, cancel := context.WithTimeout(ctx, actTimeout)
 	defer cancel()
@@ -78,7 +77,7 @@ func (l *Loop) act(ctx context.Context, v *view.View, result *pair.Result, now t
 	return done, again, opened
 }
 
-// consider looks and plans. An error is also the forecast's.
+// consider reads and plans. It reports an error to the forecast, too.
 func (l *Loop) consider(ctx context.Context, now time.Time) (pair.Situation, *scaleout.Planner, error) {
 	var planner *scaleout.Planner
 	situation, err := l.look(ctx, now)
@@ -91,11 +90,11 @@ func (l *Loop) consider(ctx context.Context, now time.Time) (pair.Situation, *sc
 	return situation, planner, err
 }
 
-// look reads all that a decision depends on.
+// look reads the input of a decision.
 func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err error) {
 	ctx, span := tracing.Begin(ctx, "look")
 	defer func() { span.End(err) }()
-	said, err := autoscaler.Read(ctx, l.Client, l.Autoscaler)
+	status, err := autoscaler.Read(ctx, l.Client, l.Autoscaler)
 	if err != nil {
 		return pair.Situation{}, err
 	}
@@ -103,7 +102,7 @@ func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err e
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	o := view.Options{Driver: l.Driver, Now: now, Placeholders: l.Placeholder.Namespace, Autoscaler: &said, Replicas: l.Forecast.Replicas(), Answers: l.Answers, Memo: l.memo}
+	o := view.Options{Driver: l.Driver, Now: now, Placeholders: l.Placeholder.Namespace, Autoscaler: &status, Replicas: l.Forecast.Replicas(), StartupTaints: l.StartupTaints, Memo: l.memo}
 	if l.Nodegroups != nil {
 		o.EKS = l.Nodegroups
 	}
@@ -111,10 +110,10 @@ func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err e
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: said, EKS: v.Nodegroups, Placeholder: l.Placeholder, FailClosed: l.FailClosed}, nil
+	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: status, EKS: v.Nodegroups, Placeholder: l.Placeholder, FailClosed: l.FailClosed}, nil
 }
 
-// triggers is what Cluster Autoscaler has said of pods.
+// triggers are Cluster Autoscaler's last Events about pods.
 func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error) {
 	var list corev1.EventList
 	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -123,7 +122,7 @@ func (l *Loop) triggers(ctx context.Context) (map[types.UID]pair.Trigger, error)
 	return pair.Triggers(list.Items), nil
 }
 
-// plan decides what is needed, and gives the planner, which tells more of it.
+// plan sets the decision, and returns the planner for further questions.
 func (l *Loop) plan(ctx context.Context, s *pair.Situation) (_ *scaleout.Planner, err error) {
 	ctx, span := tracing.Begin(ctx, "plan")
 	defer func() { span.End(err) }()
@@ -144,8 +143,7 @@ func (l *Loop) plan(ctx context.Context, s *pair.Situation) (_ *scaleout.Planner
 	return planner, nil
 }
 
-// tellSupplies counts room for what is forecast and tells of it. It takes seconds where a claim makes
-// the search exponential, so that pods that wait come first.
+// tellSupplies counts the room for forecast replicas. It runs after acting, since a hard claim can make it take seconds.
 func (l *Loop) tellSupplies(ctx context.Context, s pair.Situation, planner *scaleout.Planner) error {
 	supplies, err := planner.Supplies(ctx)
 	if err != nil {
@@ -153,17 +151,17 @@ func (l *Loop) tellSupplies(ctx context.Context, s pair.Situation, planner *scal
 		return err
 	}
 	s.Decision.Supplies = supplies
-	l.Forecast.Tell(s.View.Snapshot, s.Decision)
+	l.Forecast.Planned(s.View.Snapshot, s.Decision)
 	return nil
 }
 
-// explain finds out what pods wait for.
+// explain finds out why pods wait.
 func (l *Loop) explain(ctx context.Context, s pair.Situation, planner *scaleout.Planner) ([]explain.Explanation, error) {
 	within, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	explained, err := explain.Pods(within, planner)
 	if err != nil {
-		return nil, fmt.Errorf("explain to %d pending pods what they wait for: %w", len(s.View.Pending), err)
+		return nil, fmt.Errorf("explain why %d pending pods wait: %w", len(s.View.Pending), err)
 	}
 	return explained, nil
 }
@@ -175,37 +173,7 @@ func logActions(ctx context.Context, actions []pair.Action) {
 	}
 }
 
-// logNew logs each error once, until it was gone for a pass.
-func (l *Loop) logNew(ctx context.Context, err error) {
-	told := map[string]bool{}
-	for _, one := range split(err) {
-		text := one.Error()
-		told[text] = true
-		if !l.told[text] && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(one, "Part of a pass failed; it is tried again")
-		}
-	}
-	l.told = told
-}
-
-// split gives what errors.Join has joined.
-func split(err error) []error {
-	if err == nil {
-		return nil
-	}
-	// The parts of this very error are wanted, not of one that it wraps.
-	joined, is := err.(interface{ Unwrap() []error })
-	if !is {
-		return []error{err}
-	}
-	var parts []error
-	for _, part := range joined.Unwrap() {
-		parts = append(parts, split(part)...)
-	}
-	return parts
-}
-
-// nextTimeout is when the next node, or backoff, has had its time.
+// nextTimeout is the next end of a backoff, a target or a node's provisionTimeout.
 func nextTimeout(v *view.View, now time.Time) time.Time {
 	var next time.Time
 	for _, group := range v.GroupStates {
@@ -224,7 +192,7 @@ func nextTimeout(v *view.View, now time.Time) time.Time {
 	return next
 }
 
-// earliest leaves out times that are zero.
+// earliest ignores zero times.
 func earliest(times ...time.Time) time.Time {
 	var first time.Time
 	for _, t := range times {

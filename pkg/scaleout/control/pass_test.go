@@ -124,7 +124,7 @@ func TestGroupsWithTheSameNodesDoNotGrow(t *testing.T) {
 		group("b", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "same" }))...)
 	w.run(2 * time.Minute)
 	if got := w.nodes(); got != 0 {
-		t.Errorf("groups of which nobody knows whose nodes are whose have got %d nodes", got)
+		t.Errorf("groups with the same nodes have got %d nodes", got)
 	}
 	w.expectCondition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)
 	w.expectCondition("b", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)

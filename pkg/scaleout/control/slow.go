@@ -14,13 +14,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// countedAfter is how old a node is until Cluster Autoscaler has surely counted it: by then its status is
-// newer than the node.
+// countedAfter is the age at which Cluster Autoscaler's status surely counts a node.
 const countedAfter = autoscaler.Fresh + 2*time.Minute
 
-// outlastsAutoscaler tells of flags of Cluster Autoscaler that are too short for the group, by what it has
-// done: its flags are nobody's to read, or need a right to. Nil: it has never been so. The condition stays
-// until a newer node was complete in time.
+// outlastsAutoscaler reports Cluster Autoscaler's flags that are too short for the group, as its actions show: reading its flags
+// would need a right. Nil: they never were. The condition stays until a newer node was complete in time.
 func (r groupReport) outlastsAutoscaler(before []metav1.Condition) *metav1.Condition {
 	condition := &metav1.Condition{Type: v1alpha1.ConditionOutlastsAutoscaler, Status: metav1.ConditionTrue}
 	was := meta.FindStatusCondition(before, v1alpha1.ConditionOutlastsAutoscaler)
@@ -32,12 +30,12 @@ func (r groupReport) outlastsAutoscaler(before []metav1.Condition) *metav1.Condi
 		condition.Reason = v1alpha1.ReasonStartupTime
 		condition.Message = fmt.Sprintf("Cluster Autoscaler has given up on node %s, which joined %s ago and still starts: its flag %s is shorter. %s.",
 			node.Object.Name, r.now.Sub(node.Object.CreationTimestamp.Time).Round(time.Second), autoscaler.FlagStartup, remedy)
-	case node == nil && r.said.TimedOut() && !known:
+	case node == nil && r.autoscaler.TimedOut() && !known:
 		condition.Reason = v1alpha1.ReasonProvisionTime
 		condition.Message = fmt.Sprintf("Cluster Autoscaler has given up on a node that it had asked for, since its flag %s has passed (%s). %s.",
-			autoscaler.FlagProvision, r.said.Message, remedy)
+			autoscaler.FlagProvision, r.autoscaler.Message, remedy)
 	case known && slices.ContainsFunc(r.group.Nodes, func(n view.NodeState) bool {
-		return n.Complete() && !r.said.TimedOut() && n.Object.CreationTimestamp.After(was.LastTransitionTime.Time)
+		return n.Complete() && !r.autoscaler.TimedOut() && n.Object.CreationTimestamp.After(was.LastTransitionTime.Time)
 	}):
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonWaitsLongEnough
 		condition.Message = "The newest node was complete before Cluster Autoscaler gave up on it."
@@ -49,10 +47,10 @@ func (r groupReport) outlastsAutoscaler(before []metav1.Condition) *metav1.Condi
 	return condition
 }
 
-// givenUp is the oldest node that only the startup taint keeps from being counted as ready, if Cluster
-// Autoscaler counts fewer nodes as starting than there are of such; nil: it has given up on none.
+// givenUp is the oldest Ready node with the startup taint, if Cluster Autoscaler counts fewer nodes as starting than there are.
+// Nil: Cluster Autoscaler has given up on none.
 func (r groupReport) givenUp() *view.NodeState {
-	if r.said.Unready == 0 {
+	if r.autoscaler.Unready == 0 {
 		return nil
 	}
 	var oldest *view.NodeState
@@ -65,17 +63,16 @@ func (r groupReport) givenUp() *view.NodeState {
 		}
 		starting++
 		if oldest == nil {
-			oldest = n // they are by creation
+			oldest = n // in order of creation
 		}
 	}
-	if starting <= r.said.NotStarted {
+	if starting <= r.autoscaler.NotStarted {
 		return nil
 	}
 	return oldest
 }
 
-// nodesStuck tells of the first of the group's nodes that keep the startup taint for too long. Nil: there
-// never was one.
+// nodesStuck reports nodes that keep the startup taint for too long. Nil: there never was one.
 func (r groupReport) nodesStuck(before []metav1.Condition) *metav1.Condition {
 	condition := &metav1.Condition{Type: v1alpha1.ConditionNodesStuck}
 	switch {

@@ -52,7 +52,7 @@ func TestAGroupThatOutlastsTheAutoscalerSaysSo(t *testing.T) {
 		"the other flag, too":          {before: outlasted, said: autoscaler.Group{Unready: 1}, nodes: []view.NodeState{node(15*time.Minute, true)}, want: metav1.ConditionTrue, reason: v1alpha1.ReasonStartupTime},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := groupReport{group: view.Group{Object: group("g6"), Nodes: test.nodes}, now: now, said: test.said}
+			r := groupReport{group: view.Group{Object: group("g6"), Nodes: test.nodes}, now: now, autoscaler: test.said}
 			got := r.outlastsAutoscaler(test.before)
 			if got == nil || test.want == "" {
 				if got != nil || test.want != "" {

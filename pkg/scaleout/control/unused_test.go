@@ -55,7 +55,7 @@ func TestAPodThatNoNodeHelpsHasOneAndThenHoursOfBackoff(t *testing.T) {
 	}
 }
 
-// beginPlaceholder has a Cluster Autoscaler, which ends a node that nobody has used for ten minutes.
+// beginPlaceholder has a Cluster Autoscaler, which ends a node that is unused for ten minutes.
 func beginPlaceholder(t *testing.T, pods ...client.Object) (*world, func()) {
 	w := newWorld(t, append(pods, group("placeholder"))...)
 	return w, func() {
@@ -147,7 +147,7 @@ func (w *world) expectUnused(pod types.NamespacedName) {
 	w.expectCondition(group.Name, v1alpha1.ConditionInBackoff, metav1.ConditionFalse, v1alpha1.ReasonNoBackoff)
 }
 
-// A node that nobody takes for ten minutes is in the group's status, until somebody does.
+// A node without a claim for ten minutes is in the group's status, until it gets one.
 func TestAGroupTellsOfUnusedNodes(t *testing.T) {
 	w := newWorld(t, append(oneGPU(1), group("g6"))...)
 	expect := func(when string, want int32) {
@@ -163,7 +163,7 @@ func TestAGroupTellsOfUnusedNodes(t *testing.T) {
 		w.startNodes()
 		w.pass()
 	}
-	expect("nobody takes it", 1)
+	expect("no claim takes it", 1)
 	w.schedule()
 	w.pass()
 	expect("a pod is there", 0)

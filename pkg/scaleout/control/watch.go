@@ -19,8 +19,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Watch lets changes of all that a pass reads run the loop again. It starts the informers, also in
-// a replica that does not lead, so that one that begins to lead knows the cluster.
+// Watch requests a pass when an object that passes read has changed. It starts the informers in all replicas, so that a new
+// leader knows the cluster.
 func (l *Loop) Watch(ctx context.Context, informers cache.Informers) error {
 	for _, kind := range []struct {
 		object   client.Object
@@ -38,13 +38,13 @@ func (l *Loop) Watch(ctx context.Context, informers cache.Informers) error {
 		{&resourceapi.DeviceTaintRule{}, true},
 		{&v1alpha1.GPUNodeGroup{}, false},
 		{&v1alpha1.GPUHeadroom{}, false},
-		{&v1alpha1.GPUBudget{}, true}, // Helm adds no CRD to a release that is upgraded
+		{&v1alpha1.GPUBudget{}, true}, // helm upgrade adds no CRD
 		{&v1alpha1.GPUPolicy{}, false},
 		{&v1alpha1.GPUNode{}, false},
 	} {
 		informer, err := informers.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false))
 		if kind.optional && meta.IsNoMatchError(err) {
-			klog.FromContext(ctx).Info("The API server does not serve a kind; it is taken for none", "kind", fmt.Sprintf("%T", kind.object))
+			klog.FromContext(ctx).Info("The API server does not serve a kind; assuming that there are no objects", "kind", fmt.Sprintf("%T", kind.object))
 			continue
 		}
 		if err != nil {
@@ -69,8 +69,7 @@ func (l *Loop) handler() toolscache.ResourceEventHandler {
 	}
 }
 
-// matters leaves out updates that change no decision: every node says every few minutes that
-// it lives, and a pod's conditions are written by this controller, too.
+// matters ignores updates that change no decision, such as heartbeats of nodes and this controller's conditions of pods.
 func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *corev1.Pod:
@@ -79,10 +78,10 @@ func matters(before, after any) bool {
 	case *corev1.Node:
 		before, same := before.(*corev1.Node)
 		return !same || nodeChanged(before, after)
-	case *v1alpha1.GPUPolicy: // what nodes made of it decides nothing
+	case *v1alpha1.GPUPolicy: // its status changes no decision
 		before, same := before.(*v1alpha1.GPUPolicy)
 		return !same || before.UID != after.UID || before.Generation != after.Generation
-	case *v1alpha1.GPUNode: // nor what this one made of its policy
+	case *v1alpha1.GPUNode: // nor does the rest of the status
 		before, same := before.(*v1alpha1.GPUNode)
 		return !same || before.Withheld != after.Withheld
 	default:
@@ -108,18 +107,9 @@ func nodeChanged(before, after *corev1.Node) bool {
 	return before.UID != after.UID ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		before.Spec.Unschedulable != after.Spec.Unschedulable ||
-		isReady(before) != isReady(after) ||
+		view.IsReady(before) != view.IsReady(after) ||
 		!maps.Equal(before.Labels, after.Labels) ||
 		!maps.Equal(before.Annotations, after.Annotations) ||
 		!apiequality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
 		!apiequality.Semantic.DeepEqual(before.Status.Allocatable, after.Status.Allocatable)
-}
-
-func isReady(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

@@ -181,9 +181,9 @@ func (w *world) pass() {
 	w.t.Helper()
 	_, err := w.loop.Pass(w.t.Context())
 	select {
-	case n := <-w.loop.teller.news:
-		w.loop.teller.tell(w.t.Context(), n)
-		err = errors.Join(err, w.loop.teller.failure())
+	case n := <-w.loop.writer.reports:
+		w.loop.writer.write(w.t.Context(), n)
+		err = errors.Join(err, w.loop.writer.failure())
 	default:
 	}
 	if errors.Is(err, errKilled) {
@@ -321,7 +321,7 @@ func (w *world) startNodes() {
 			group.Spec.InstanceType = w.publishes
 		}
 		age := w.clock.Since(node.CreationTimestamp.Time)
-		t, err := template.Predict(driverName, group, "", nil)
+		t, err := template.Predict(driverName, group, "", nil, template.StartupTaints{})
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -20,14 +20,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// maxNodegroups bounds what Discover looks at, which takes a call each.
+// maxNodegroups bounds Discover, which takes a call per node group.
 const maxNodegroups = 500
 
-// Discover lists the cluster's node groups, with how those would be declared whose machines have GPUs, as
-// isGPU tells of an instance type. Nothing can be predicted of groups with several types, of which any
-// node may be, and of groups whose type only their launch template says. The pairing is observe: an
-// administrator says who makes a group grow. One that cannot be read, or of which EKS says
-// what cannot be, has an error of its own; the error is of the list.
+// Discover lists the cluster's node groups, with a declaration for those of one instance type with GPUs. Groups of several
+// types, or with the type in a launch template, cannot be predicted. The error is the list's; a group that cannot be read has
+// its own.
 func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instanceType string) bool) ([]view.Discovered, error) {
 	names, err := c.list(ctx, cluster)
 	if err != nil {
@@ -36,38 +34,47 @@ func (c *Client) Discover(ctx context.Context, cluster string, isGPU func(instan
 	var groups []view.Discovered
 	for _, name := range names {
 		found := view.Discovered{Nodegroup: name}
-		if found.Err = checkName(name); found.Err != nil {
-			groups = append(groups, found)
-			continue
-		}
-		id := v1alpha1.EKSNodegroup{Cluster: cluster, Nodegroup: name}
-		described, err := c.describeAlone(ctx, groupID{cluster: cluster, nodegroup: name})
-		var gone *types.ResourceNotFoundException
-		switch {
-		case errors.As(err, &gone):
-			continue // it was deleted meanwhile
-		case err != nil:
-			found.Err = err
-			groups = append(groups, found)
-			continue
-		}
-		if len(described.InstanceTypes) != 1 || !isGPU(described.InstanceTypes[0]) {
-			klog.FromContext(ctx).V(4).Info("Node group is not of one type of machine with GPUs", "cluster", cluster, "nodegroup", name, "instanceTypes", described.InstanceTypes)
-			groups = append(groups, found)
-			continue
-		}
-		if found.Err = check(described); found.Err == nil {
-			found.Group = declared(id, described)
+		found.Group, found.Err = c.discover(ctx, v1alpha1.EKSNodegroup{Cluster: cluster, Nodegroup: name}, isGPU)
+		if gone := (*types.ResourceNotFoundException)(nil); errors.As(found.Err, &gone) {
+			continue // it was deleted since the list
 		}
 		groups = append(groups, found)
 	}
 	return groups, nil
 }
 
-func (c *Client) describeAlone(ctx context.Context, id groupID) (*types.Nodegroup, error) {
+// discover returns nil for a node group that cannot be predicted.
+func (c *Client) discover(ctx context.Context, id v1alpha1.EKSNodegroup, isGPU func(string) bool) (*v1alpha1.GPUNodeGroup, error) {
+	if !nodegroupName.MatchString(id.Nodegroup) {
+		return nil, fmt.Errorf("EKS lists a node group with the invalid name %.80q", id.Nodegroup)
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	return c.describe(ctx, id)
+	g, err := c.describe(ctx, groupID{cluster: id.Cluster, nodegroup: id.Nodegroup})
+	if err != nil {
+		return nil, err
+	}
+	if len(g.InstanceTypes) != 1 || !isGPU(g.InstanceTypes[0]) {
+		klog.FromContext(ctx).V(4).Info("Node group has no single instance type with GPUs", "cluster", id.Cluster, "nodegroup", id.Nodegroup, "instanceTypes", g.InstanceTypes)
+		return nil, nil
+	}
+	n := facts(g)
+	if err := checkSizes(n); err != nil {
+		return nil, err
+	}
+	most := int32(n.Max)
+	return &v1alpha1.GPUNodeGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: view.DiscoveredName(id.Nodegroup), Labels: map[string]string{v1alpha1.LabelDiscovered: "eks"}},
+		Spec: v1alpha1.GPUNodeGroupSpec{
+			Provider:     v1alpha1.NodeGroupProvider{EKS: &id},
+			InstanceType: g.InstanceTypes[0],
+			Template:     v1alpha1.NodeTemplate{Labels: g.Labels, Taints: taints(g.Taints, c.options.StartupTaints)},
+			Min:          int32(n.Min),
+			Max:          &most,
+			Pairing:      v1alpha1.PairingObserve,
+			CapacityType: string(g.CapacityType),
+		},
+	}, nil
 }
 
 func (c *Client) list(ctx context.Context, cluster string) ([]string, error) {
@@ -76,46 +83,25 @@ func (c *Client) list(ctx context.Context, cluster string) ([]string, error) {
 	var names []string
 	var next *string
 	for {
-		if err := c.paused(); err != nil {
+		var page *eks.ListNodegroupsOutput
+		err := c.call(apiEKS, "ListNodegroups", groupID{cluster: cluster}, func() (err error) {
+			page, err = c.api.ListNodegroups(ctx, &eks.ListNodegroupsInput{ClusterName: aws.String(cluster), NextToken: next})
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
-		out, err := c.api.ListNodegroups(ctx, &eks.ListNodegroupsInput{ClusterName: aws.String(cluster), NextToken: next})
-		if err := c.judge(apiEKS, "ListNodegroups", groupID{cluster: cluster}, err); err != nil {
-			return nil, err
+		if names = append(names, page.Nodegroups...); len(names) > maxNodegroups {
+			return nil, fmt.Errorf("cluster %s has more than %d node groups, too many to describe: declare those with GPUs as GPUNodeGroups, and turn off discovery", cluster, maxNodegroups)
 		}
-		names = append(names, out.Nodegroups...)
-		if len(names) > maxNodegroups {
-			return nil, fmt.Errorf("cluster %s has more than %d node groups, too many to describe: declare those with GPUs as GPUNodeGroups, and discover none", cluster, maxNodegroups)
-		}
-		if aws.ToString(out.NextToken) == "" {
+		if token := aws.ToString(page.NextToken); token == "" || token == aws.ToString(next) {
 			return names, nil
 		}
-		if next != nil && *next == *out.NextToken {
-			return nil, fmt.Errorf("EKS gives the same page of cluster %s's node groups again and again", cluster)
-		}
-		next = out.NextToken
+		next = page.NextToken
 	}
 }
 
-// declared is the group as somebody would have declared it.
-func declared(id v1alpha1.EKSNodegroup, g *types.Nodegroup) *v1alpha1.GPUNodeGroup {
-	n := facts(g)
-	most := int32(n.Max)
-	return &v1alpha1.GPUNodeGroup{
-		ObjectMeta: metav1.ObjectMeta{Name: view.DiscoveredName(id.Nodegroup), Labels: map[string]string{v1alpha1.LabelDiscovered: "eks"}},
-		Spec: v1alpha1.GPUNodeGroupSpec{
-			Provider:     v1alpha1.NodeGroupProvider{EKS: &id},
-			InstanceType: g.InstanceTypes[0],
-			Template:     v1alpha1.NodeTemplate{Labels: g.Labels, Taints: taints(g.Taints)},
-			Min:          int32(n.Min),
-			Max:          &most,
-			Pairing:      v1alpha1.PairingObserve,
-			CapacityType: string(g.CapacityType),
-		},
-	}
-}
-
-// effects in EKS's words.
+// effects by EKS's names.
 var effects = map[types.TaintEffect]corev1.TaintEffect{
 	types.TaintEffectNoSchedule:       corev1.TaintEffectNoSchedule,
 	types.TaintEffectNoExecute:        corev1.TaintEffectNoExecute,
@@ -123,12 +109,12 @@ var effects = map[types.TaintEffect]corev1.TaintEffect{
 }
 
 // taints are those that nodes keep, in order.
-func taints(of []types.Taint) []corev1.Taint {
+func taints(of []types.Taint, startup template.StartupTaints) []corev1.Taint {
 	var kept []corev1.Taint
 	for _, t := range of {
 		kept = append(kept, corev1.Taint{Key: aws.ToString(t.Key), Value: aws.ToString(t.Value), Effect: effects[t.Effect]})
 	}
-	kept = template.WithoutStartup(kept)
+	kept = startup.Without(kept)
 	slices.SortFunc(kept, func(a, b corev1.Taint) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(string(a.Effect), string(b.Effect)))
 	})

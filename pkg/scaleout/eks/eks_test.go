@@ -140,7 +140,7 @@ func TestTheSameIntentIsOneUpdate(t *testing.T) {
 		t.Fatalf("SetDesired gives %q, %v", first, err)
 	}
 	b.clock.Step(takes)
-	// Somebody makes the group smaller again: the old intent must not undo that.
+	// Another client makes the group smaller: the old intent must not undo that.
 	b.Settle()
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Desired = 0 })
 	if again, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err != nil || again != first {
@@ -226,12 +226,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"denied":              {ekssim.Denied("DescribeNodegroup"), gpus, []string{"AWS denies eks:DescribeNodegroup", "IRSA or Pod Identity", "arn:aws:sts"}, 1},
 		"no such group":       {ekssim.Fault{}, v1alpha1.EKSNodegroup{Cluster: "one", Nodegroup: "cpus"}, []string{"node group cpus of cluster one", "correct spec.provider.eks"}, 1},
 		"no such cluster":     {ekssim.Fault{}, v1alpha1.EKSNodegroup{Cluster: "two", Nodegroup: "gpus"}, []string{"No cluster found", "region"}, 1},
-		"throttled":           {ekssim.Throttled("", 0), gpus, []string{"EKS throttles", "left alone until 12:00:30 UTC"}, 1},
+		"throttled":           {ekssim.Throttled("", 0), gpus, []string{"EKS throttles", "pauses until 12:00:30 UTC"}, 1},
 		"throttled unnamed":   {fault(429, "SomethingElse"), gpus, []string{"EKS throttles"}, 1},
 		"broken":              {ekssim.Broken("", 0), gpus, []string{"DescribeNodegroup of node group gpus of cluster one", "Internal error"}, attempts},
 		"expired credentials": {fault(403, "ExpiredTokenException"), gpus, []string{"does not accept the controller's credentials"}, 1},
 		"bad request":         {fault(400, "InvalidParameterException"), gpus, []string{"EKS refuses the request"}, 1},
-		"nobody answers":      {ekssim.Fault{Hangup: true}, gpus, []string{"could not be asked", "endpoint"}, attempts},
+		"no answer":           {ekssim.Fault{Hangup: true}, gpus, []string{"could not be asked", "endpoint"}, attempts},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -257,10 +257,10 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 // What fails in the same way is told in the same words, or a condition changes with each call.
 func TestTheSameFailureHasTheSameText(t *testing.T) {
 	for name, fault := range map[string]ekssim.Fault{
-		"denied":         ekssim.Denied("DescribeNodegroup"),
-		"broken":         ekssim.Broken("", 0),
-		"nobody answers": {Hangup: true},
-		"throttled":      ekssim.Throttled("", 0),
+		"denied":    ekssim.Denied("DescribeNodegroup"),
+		"broken":    ekssim.Broken("", 0),
+		"no answer": {Hangup: true},
+		"throttled": ekssim.Throttled("", 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -293,7 +293,8 @@ func TestCallsThatAreThrottledAtOnceAreOnePause(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := b.client.judge(apiEKS, "DescribeUpdate", groupID{}, nil); err != nil || b.client.paused() == nil {
+	err := b.client.judge(apiEKS, "DescribeUpdate", groupID{}, nil)
+	if _, paused := b.client.paused(); err != nil || !paused {
 		t.Error("a call that was made before ends the pause")
 	}
 }
@@ -381,14 +382,13 @@ func TestAnswersCountForAWhile(t *testing.T) {
 	ask(0, pair.IntentID, 1) // that is no update of EKS
 	ask(time.Second, "", 2)
 	ask(0, "00000000-0000-4000-8000-000000000001", 3)
-	ask(-time.Hour, "00000000-0000-4000-8000-000000000001", 4) // the clock was set back
 	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); err != nil {
 		t.Fatal(err)
 	}
-	ask(0, "00000000-0000-4000-8000-000000000001", 6)
+	ask(0, "00000000-0000-4000-8000-000000000001", 5)
 	b.Inject(ekssim.Broken("DescribeNodegroup", 0))
-	ask(15*time.Second, "", 8)
-	ask(time.Second, "", 8)
+	ask(15*time.Second, "", 7)
+	ask(time.Second, "", 7)
 }
 
 func TestAFailedUpdateIsTold(t *testing.T) {
@@ -453,27 +453,6 @@ func TestAnOldComplaintEndsNoScaleUp(t *testing.T) {
 	b.restart(t)
 	if got := b.describe(id).Failed; got != "" {
 		t.Errorf("failed because of %q, which may be old for all that a new process knows", got)
-	}
-}
-
-func TestAWarmPoolIsSteered(t *testing.T) {
-	b := newBench(t)
-	if got := b.describe(""); got.WarmPool != nil {
-		t.Errorf("a warm pool of %d where there is none", *got.WarmPool)
-	}
-	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.WarmPool = &ekssim.WarmPool{Enabled: true, PoolState: "HIBERNATED"} })
-	if id, err := b.client.SetWarmPool(context.Background(), groupOf(gpus, ""), 3); err != nil || id == "" {
-		t.Fatalf("SetWarmPool gives %q, %v", id, err)
-	}
-	b.clock.Step(takes)
-	if got := b.describe(""); got.WarmPool == nil || *got.WarmPool != 3 {
-		t.Errorf("the warm pool is %v, want 3", got.WarmPool)
-	}
-	if g, _ := b.Group(gpus.Nodegroup); g.WarmPool.PoolState != "HIBERNATED" || g.Desired != 0 {
-		t.Errorf("more than the size has changed: %+v", g)
-	}
-	if _, err := b.client.SetWarmPool(context.Background(), groupOf(gpus, ""), -1); err == nil {
-		t.Error("a warm pool of less than nothing is asked for")
 	}
 }
 

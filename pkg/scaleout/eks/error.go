@@ -12,11 +12,10 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// ErrThrottled is what errors are while EKS wants to be left alone.
+// ErrThrottled is the error of calls during the pause after throttling.
 var ErrThrottled = errors.New("throttled")
 
-// api is a service of AWS, as IAM calls it and as people do, and the field of a GPUNodeGroup that
-// names what it knows.
+// api is an AWS service: its prefix in IAM, its name, and the field of a GPUNodeGroup that names its objects.
 type api struct{ prefix, name, field string }
 
 var (
@@ -24,8 +23,15 @@ var (
 	apiScaling = api{"autoscaling", "EC2 Auto Scaling", "spec.provider.autoScalingGroup"}
 )
 
-// judge makes a sentence of what a call has come to, and lets all calls pause after
-// throttling.
+// call calls AWS unless all calls pause.
+func (c *Client) call(of api, action string, group groupID, do func() error) error {
+	if until, paused := c.paused(); paused {
+		return fmt.Errorf("AWS throttles calls of this account (%w); the controller pauses until %s", ErrThrottled, timeOfDay(until))
+	}
+	return c.judge(of, action, group, do())
+}
+
+// judge makes errors readable, and begins a pause after throttling.
 func (c *Client) judge(of api, action string, group groupID, err error) error {
 	if err == nil {
 		c.unpause()
@@ -34,11 +40,11 @@ func (c *Client) judge(of api, action string, group groupID, err error) error {
 	err = lasting{err}
 	what := fmt.Sprintf("%s of %s", action, group)
 	if throttles(err) {
-		return fmt.Errorf("%s: %s throttles calls of this account (%w); it is left alone until %s", what, of.name, ErrThrottled, timeOfDay(c.throttled()))
+		return fmt.Errorf("%s: %s throttles calls of this account (%w); the controller pauses until %s", what, of.name, ErrThrottled, timeOfDay(c.throttled()))
 	}
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return fmt.Errorf("%s: the answer has more than %d bytes, which is more than %s has to say, and is not read on: see what answers at its endpoint: %w", what, large.Limit, of.name, err)
+		return fmt.Errorf("%s: the answer has more than %d bytes, too many for one of %s: see what answers at its endpoint: %w", what, large.Limit, of.name, err)
 	}
 	var answer smithy.APIError
 	if !errors.As(err, &answer) {
@@ -49,7 +55,7 @@ func (c *Client) judge(of api, action string, group groupID, err error) error {
 		return fmt.Errorf("%s: AWS denies %s:%s to the controller: allow it in the IAM policy of the role that its service account has by IRSA or Pod Identity: %w", what, of.prefix, action, err)
 	case "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException", "MissingAuthenticationTokenException",
 		"ExpiredToken", "InvalidClientTokenId", "SignatureDoesNotMatch", "MissingAuthenticationToken":
-		return fmt.Errorf("%s: AWS does not accept the controller's credentials: see to IRSA or Pod Identity of its service account, and to the node's clock: %w", what, err)
+		return fmt.Errorf("%s: AWS does not accept the controller's credentials: check IRSA or Pod Identity of its service account, and the node's clock: %w", what, err)
 	case "ResourceNotFoundException":
 		return fmt.Errorf("%s: %s does not know it in this region: correct %s of the GPUNodeGroup, or the controller's region: %w", what, of.name, of.field, err)
 	case "InvalidParameterException", "InvalidRequestException", "ValidationError":
@@ -58,23 +64,21 @@ func (c *Client) judge(of api, action string, group groupID, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// lasting is an error whose text is the same for the same failure: it becomes a condition, and
-// one that has the ID of its request would be written anew with every call.
+// lasting is an error with the same text at each failure, so that a condition with it is not written at each call.
 type lasting struct{ error }
 
-// passing are the ID of a request, and the port from which it was sent.
+// passing are the ID of a request and its source port.
 var passing = regexp.MustCompile(`RequestID: [^,]*, |\S+:\d+->`)
 
 // Error implements error.
 func (l lasting) Error() string { return passing.ReplaceAllString(l.error.Error(), "") }
 
-// Unwrap gives the error as it was.
+// Unwrap returns the original error.
 func (l lasting) Unwrap() error { return l.error }
 
 func timeOfDay(t time.Time) string { return t.UTC().Format(time.TimeOnly) + " UTC" }
 
-// refuses tells that EKS has not begun what it was asked for, and will not the next time.
-// Of a call that nobody has answered, that is not known.
+// refuses reports whether AWS began nothing, and will refuse again. It is false for calls without an answer.
 func refuses(err error) bool {
 	var response *smithyhttp.ResponseError
 	if throttles(err) || !errors.As(err, &response) {
@@ -95,40 +99,28 @@ func throttles(err error) bool {
 	return errors.As(err, &response) && response.HTTPStatusCode() == http.StatusTooManyRequests
 }
 
-// throttled begins a pause, twice as long as the one before, and gives its end. Calls that
-// were made at once are throttled at once, which is one pause.
+// throttled begins a pause, twice as long as the last, and returns its end. Concurrent calls begin one pause.
 func (c *Client) throttled() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.pausing() {
+	if now := c.options.Now(); !now.Before(c.until) {
 		c.pause = min(max(2*c.pause, minPause), maxPause)
-		c.until = c.options.Now().Add(c.pause)
+		c.until = now.Add(c.pause)
 	}
 	return c.until
 }
 
-// unpause forgets pauses once a call goes through that was made after them.
+// unpause forgets past pauses after a successful call.
 func (c *Client) unpause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.pausing() {
+	if !c.options.Now().Before(c.until) {
 		c.pause = 0
 	}
 }
 
-// pausing tells that nobody calls. More than the pause is left only where the clock was set
-// back. The lock is held.
-func (c *Client) pausing() bool {
-	left := c.until.Sub(c.options.Now())
-	return left > 0 && left <= c.pause
-}
-
-// paused is an error while nobody calls.
-func (c *Client) paused() error {
+func (c *Client) paused() (until time.Time, paused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.pausing() {
-		return nil
-	}
-	return fmt.Errorf("AWS throttles calls of this account (%w); it is left alone until %s", ErrThrottled, timeOfDay(c.until))
+	return c.until, c.options.Now().Before(c.until)
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -120,13 +119,6 @@ func TestIAMPoliciesAreExact(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"warm-pool": func(t *testing.T, b *bench) {
-			b.describe("")
-			if _, err := b.client.SetWarmPool(context.Background(), groupOf(gpus, ""), 1); err != nil {
-				t.Error(err)
-			}
-			b.clock.Step(time.Minute)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -154,7 +146,7 @@ func TestIAMPoliciesAreExact(t *testing.T) {
 
 // What changes something is allowed for this cluster's own groups only.
 func TestIAMPoliciesAllowNoChangeElsewhere(t *testing.T) {
-	for _, name := range []string{"discover", "direct", "warm-pool", "cluster-autoscaler"} {
+	for _, name := range []string{"discover", "direct", "cluster-autoscaler"} {
 		for _, s := range readPolicy(t, name).Statement {
 			if s.Effect != "Allow" || len(s.Resource) == 0 {
 				t.Errorf("%s.json has a statement of effect %q on %v", name, s.Effect, s.Resource)

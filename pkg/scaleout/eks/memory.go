@@ -3,6 +3,7 @@ package eks
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,34 +15,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// issues are texts of complaints about a node group before a scale-up, which the token names.
-type issues struct {
-	token string
-	texts map[string]bool
-}
-
-// launching are the complaints that mean that no machine, or none of use, comes. The others
-// are for the group's owner and say nothing about this scale-up.
-var launching = map[types.NodegroupIssueCode]bool{
-	types.NodegroupIssueCodeAsgInstanceLaunchFailures:                true,
-	types.NodegroupIssueCodeInstanceLimitExceeded:                    true,
-	types.NodegroupIssueCodeInsufficientFreeAddresses:                true,
-	types.NodegroupIssueCodeNodeCreationFailure:                      true,
-	types.NodegroupIssueCodeAutoScalingGroupNotFound:                 true,
-	types.NodegroupIssueCodeAutoScalingGroupInvalidConfiguration:     true,
-	types.NodegroupIssueCodeEc2LaunchTemplateNotFound:                true,
-	types.NodegroupIssueCodeEc2LaunchTemplateInvalidConfiguration:    true,
-	types.NodegroupIssueCodeEc2SubnetNotFound:                        true,
-	types.NodegroupIssueCodeEc2InstanceTypeDoesNotExist:              true,
-	types.NodegroupIssueCodeAmiIdNotFound:                            true,
-	types.NodegroupIssueCodeIamInstanceProfileNotFound:               true,
-	types.NodegroupIssueCodeIamNodeRoleNotFound:                      true,
-	types.NodegroupIssueCodeLimitExceeded:                            true,
-	types.NodegroupIssueCodeAutoScalingGroupOptInRequired:            true,
-	types.NodegroupIssueCodeEc2LaunchTemplateVersionMaxLimitExceeded: true,
-}
-
-// groupID is a managed node group of EKS, or, with a name in scaling, an Auto Scaling group.
+// groupID is a managed node group of EKS, or an Auto Scaling group if scaling is set.
 type groupID struct {
 	cluster, nodegroup string
 	scaling            string
@@ -66,131 +40,146 @@ func (g groupID) String() string {
 	return fmt.Sprintf("node group %s of cluster %s", g.nodegroup, g.cluster)
 }
 
-// fresh is an answer that still counts, for the same update.
-func (c *Client) fresh(group groupID, update string) (view.Nodegroup, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a, found := c.answers[group]
-	now := c.options.Now()
-	// An answer of the future was given before the clock was set back.
-	if !found || a.update != update || !now.Before(a.until) || now.Before(a.nodegroup.AskedAt) {
-		return view.Nodegroup{}, false
-	}
-	return a.nodegroup, true
-}
-
-// keep keeps an answer. That EKS is left alone is none, and ends when that does.
-func (c *Client) keep(group groupID, update string, n view.Nodegroup) {
-	if errors.Is(n.Err, ErrThrottled) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answers[group] = answer{update: update, nodegroup: n, until: n.AskedAt.Add(c.options.Fresh)}
-}
-
-// desiredSince is since when a group's desired size is as it is, as far as this process knows.
-func (c *Client) desiredSince(group groupID, desired int) time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	last, now := c.sizes[group], c.options.Now()
-	if last.since.IsZero() || last.desired != desired || now.Before(last.since) {
-		last = size{desired: desired, since: now}
-		c.sizes[group] = last
-	}
-	return last.since
-}
-
-// size is a desired size, and since when it is that.
-type size struct {
+// memory is what a client remembers of a group. It is lost with the process.
+type memory struct {
+	// answer is the cached answer for an update, until a time.
+	answer view.Nodegroup
+	update string
+	until  time.Time
+	// since is when desired was first seen.
 	desired int
 	since   time.Time
+	// issues are the group's complaints before the scale-up of the token. EKS keeps old complaints until a scale-up succeeds,
+	// without a time.
+	token  string
+	issues []string
+	// refusal is AWS's last one, until a time.
+	refusal      string
+	refusedUntil time.Time
+	// heldUntil delays changes, after a call that EKS did not begin for sure.
+	heldUntil time.Time
 }
 
-// forget lets the next Describe ask.
-func (c *Client) forget(group groupID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.answers, group)
-}
-
-// remember notes what EKS complains of before a scale-up. When the same is asked for again,
-// the complaint may be about it already.
-func (c *Client) remember(group groupID, token string, g *types.Nodegroup) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.issues[group].token == token {
-		return
-	}
-	before := issues{token: token, texts: map[string]bool{}}
-	for _, i := range complaints(g) {
-		before.texts[i] = true
-	}
-	c.issues[group] = before
-}
-
-// newIssue is a complaint that was not there before the scale-up. Where it is not known what
-// was there before, because the controller has been started since, none is new: an old
-// complaint would end a scale-up that goes well. That one which does not is found out by
-// time, later.
-func (c *Client) newIssue(group groupID, g *types.Nodegroup) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before, known := c.issues[group]
-	if !known {
-		return ""
-	}
-	for _, i := range complaints(g) {
-		if !before.texts[i] {
-			return i
-		}
-	}
-	return ""
-}
-
-// hold keeps a node group from being changed for a while: EKS is busy with it, or has not
-// said what became of a change. Who asks in every pass would only be throttled.
-func (c *Client) hold(group groupID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.held[group] = c.options.Now().Add(c.options.Fresh)
-}
-
-// holds tells whether a node group is not to be changed yet.
-func (c *Client) holds(group groupID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	left := c.held[group].Sub(c.options.Now())
-	return left > 0 && left <= c.options.Fresh
-}
-
-// refused is a call that EKS has refused.
-type refused struct {
-	why string
-	at  time.Time
-}
-
-// refusedFor is how long a refusal is told of.
+// refusedFor is how long a refusal is reported.
 const refusedFor = time.Minute
 
-func (c *Client) refuse(group groupID, err error) {
+func (c *Client) with(group groupID, use func(m *memory, now time.Time)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refusals[group] = refused{why: err.Error(), at: c.options.Now()}
-	delete(c.answers, group)
-}
-
-func (c *Client) refusal(group groupID) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r, found := c.refusals[group]
-	if since := c.options.Now().Sub(r.at); !found || since < 0 || since > refusedFor {
-		return ""
+	m := c.groups[group]
+	if m == nil {
+		m = &memory{}
+		c.groups[group] = m
 	}
-	return r.why
+	use(m, c.options.Now())
 }
 
-// complaints are those that keep machines from coming.
+// cached is the answer for the same update, while it is fresh.
+func (c *Client) cached(group groupID, update string) (n view.Nodegroup, fresh bool) {
+	c.with(group, func(m *memory, now time.Time) { n, fresh = m.answer, m.update == update && now.Before(m.until) })
+	return n, fresh
+}
+
+// cache completes an answer with times and caches it. A pause after throttling is not an answer; it ends by itself.
+func (c *Client) cache(group groupID, update string, n view.Nodegroup) view.Nodegroup {
+	c.with(group, func(m *memory, now time.Time) {
+		n.AskedAt = now
+		if n.Err == nil {
+			if m.since.IsZero() || m.desired != n.Desired {
+				m.desired, m.since = n.Desired, now
+			}
+			n.DesiredSince = m.since
+		}
+		if !errors.Is(n.Err, ErrThrottled) {
+			m.answer, m.update, m.until = n, update, now.Add(c.options.Fresh)
+		}
+	})
+	return n
+}
+
+// forget removes the cached answer.
+func (c *Client) forget(group groupID) {
+	c.with(group, func(m *memory, _ time.Time) { m.until = time.Time{} })
+}
+
+// remember keeps the group's complaints before a scale-up. When the scale-up is repeated, complaints may be about it already.
+func (c *Client) remember(group groupID, token string, g *types.Nodegroup) {
+	c.with(group, func(m *memory, _ time.Time) {
+		if m.token != token {
+			m.token, m.issues = token, complaints(g)
+		}
+	})
+}
+
+// newIssue is a complaint that came after the scale-up began. After a restart no complaint counts as new: an old one would
+// fail a good scale-up, and a bad one times out.
+func (c *Client) newIssue(group groupID, g *types.Nodegroup) (issue string) {
+	c.with(group, func(m *memory, _ time.Time) {
+		all := complaints(g)
+		if i := slices.IndexFunc(all, func(text string) bool { return !slices.Contains(m.issues, text) }); i >= 0 && m.token != "" {
+			issue = all[i]
+		}
+	})
+	return issue
+}
+
+// noteFailure remembers a refusal. After another error it holds the group.
+func (c *Client) noteFailure(group groupID, err error) error {
+	if refuses(err) {
+		return c.refuse(group, err)
+	}
+	c.hold(group)
+	return err
+}
+
+func (c *Client) refuse(group groupID, err error) error {
+	c.with(group, func(m *memory, now time.Time) {
+		m.refusal, m.refusedUntil, m.until = err.Error(), now.Add(refusedFor), time.Time{}
+	})
+	return err
+}
+
+// hold delays changes of a group: EKS is busy with it, or may have begun a change. Repeated calls would be throttled.
+func (c *Client) hold(group groupID) {
+	c.with(group, func(m *memory, now time.Time) { m.heldUntil = now.Add(c.options.Fresh) })
+}
+
+func (c *Client) refusal(group groupID) (text string) {
+	c.with(group, func(m *memory, now time.Time) {
+		if now.Before(m.refusedUntil) {
+			text = m.refusal
+		}
+	})
+	return text
+}
+
+// held reports whether the group must not be changed yet.
+func (c *Client) held(group groupID) (held bool) {
+	c.with(group, func(m *memory, now time.Time) { held = now.Before(m.heldUntil) })
+	return held
+}
+
+// launching are the complaints that mean that no useful machine comes. Others say nothing about a scale-up.
+var launching = map[types.NodegroupIssueCode]bool{
+	types.NodegroupIssueCodeAsgInstanceLaunchFailures:                true,
+	types.NodegroupIssueCodeInstanceLimitExceeded:                    true,
+	types.NodegroupIssueCodeInsufficientFreeAddresses:                true,
+	types.NodegroupIssueCodeNodeCreationFailure:                      true,
+	types.NodegroupIssueCodeAutoScalingGroupNotFound:                 true,
+	types.NodegroupIssueCodeAutoScalingGroupInvalidConfiguration:     true,
+	types.NodegroupIssueCodeEc2LaunchTemplateNotFound:                true,
+	types.NodegroupIssueCodeEc2LaunchTemplateInvalidConfiguration:    true,
+	types.NodegroupIssueCodeEc2SubnetNotFound:                        true,
+	types.NodegroupIssueCodeEc2InstanceTypeDoesNotExist:              true,
+	types.NodegroupIssueCodeAmiIdNotFound:                            true,
+	types.NodegroupIssueCodeIamInstanceProfileNotFound:               true,
+	types.NodegroupIssueCodeIamNodeRoleNotFound:                      true,
+	types.NodegroupIssueCodeLimitExceeded:                            true,
+	types.NodegroupIssueCodeAutoScalingGroupOptInRequired:            true,
+	types.NodegroupIssueCodeEc2LaunchTemplateVersionMaxLimitExceeded: true,
+}
+
+// complaints are EKS's issues that keep machines from coming.
 func complaints(g *types.Nodegroup) []string {
 	if g.Health == nil {
 		return nil
@@ -204,7 +193,7 @@ func complaints(g *types.Nodegroup) []string {
 	return texts
 }
 
-// failure is why an update has failed.
+// failure is why an update failed.
 func failure(u *types.Update) string {
 	if u.Status == types.UpdateStatusCancelled {
 		return "update " + aws.ToString(u.Id) + " was cancelled at EKS"
@@ -214,12 +203,12 @@ func failure(u *types.Update) string {
 		texts = append(texts, sentence(string(e.ErrorCode), aws.ToString(e.ErrorMessage)))
 	}
 	if len(texts) == 0 {
-		return "update " + aws.ToString(u.Id) + " failed at EKS, which does not say why"
+		return "update " + aws.ToString(u.Id) + " failed at EKS, which gives no reason"
 	}
 	return strings.Join(texts, "; ")
 }
 
-// sentence is a code and a text of EKS, the length bounded.
+// sentence is a bounded code and text of EKS.
 func sentence(code, text string) string {
 	const most = 300
 	return strings.TrimSpace(code + ": " + excerpt.Of(text, most))

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/eks"
@@ -17,60 +16,47 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// answer is what EKS said, and for which update it was asked.
-type answer struct {
-	update    string
-	nodegroup view.Nodegroup
-	// until is when EKS may be asked again.
-	until time.Time
-}
-
-// Describe tells what EKS says of a group's node group, and of our last update of that, or what
-// EC2 Auto Scaling says of a self-managed group. An answer counts for a while. Errors are in the
-// result.
+// Describe returns a group's node group with our last update of it, or a self-managed Auto Scaling group. Answers are cached.
+// Errors are in the result.
 func (c *Client) Describe(ctx context.Context, of *v1alpha1.GPUNodeGroup) view.Nodegroup {
 	group, update := idOf(of), pair.UpdateOf(of)
-	if a, found := c.fresh(group, update); found {
-		return a
+	if n, fresh := c.cached(group, update); fresh {
+		return n
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	var n view.Nodegroup
+	read := c.read
 	if group.scaling != "" {
-		n = c.askScaling(ctx, group)
-	} else {
-		n = c.ask(ctx, group, update)
+		read = c.readScaling
 	}
-	n.AskedAt = c.options.Now()
-	if n.Err == nil {
-		n.DesiredSince = c.desiredSince(group, n.Desired)
+	n, err := read(ctx, group, update)
+	if err == nil {
+		err = checkSizes(n)
 	}
-	c.keep(group, update, n)
-	return n
+	if err != nil {
+		n = view.Nodegroup{Err: err}
+	}
+	return c.cache(group, update, n)
 }
 
-// ask asks for the update first: when it is over, the group is as it has made it.
-func (c *Client) ask(ctx context.Context, group groupID, update string) view.Nodegroup {
+// read reads the update first: when it is over, the group shows its result.
+func (c *Client) read(ctx context.Context, group groupID, update string) (n view.Nodegroup, err error) {
 	var u *types.Update
 	if update != "" {
-		var err error
 		if u, err = c.describeUpdate(ctx, group, update); err != nil {
-			return view.Nodegroup{Err: err}
+			return n, err
 		}
 	}
 	described, err := c.describe(ctx, group)
 	if err != nil {
-		return view.Nodegroup{Err: err}
+		return n, err
 	}
-	n := facts(described)
-	if err := checkSizes(n); err != nil {
-		return view.Nodegroup{Err: err}
-	}
+	n = facts(described)
 	n.Refused = c.refusal(group)
 	n.ScalingGroup = scalingGroup(described)
 	n.ScalingRefused = c.refusal(groupID{scaling: n.ScalingGroup})
 	switch {
-	case u == nil: // None was asked for, or EKS has forgotten it.
+	case u == nil: // there was none, or EKS has forgotten it
 	case u.Status == types.UpdateStatusInProgress:
 		n.Update = update
 	case u.Status == types.UpdateStatusFailed || u.Status == types.UpdateStatusCancelled:
@@ -78,17 +64,14 @@ func (c *Client) ask(ctx context.Context, group groupID, update string) view.Nod
 	default:
 		n.Failed = c.newIssue(group, described)
 	}
-	return n
+	return n, nil
 }
 
-// facts of a node group that do not depend on an update.
+// facts are the parts of a node group that depend on no update.
 func facts(g *types.Nodegroup) view.Nodegroup {
 	n := view.Nodegroup{Status: string(g.Status)}
 	if s := g.ScalingConfig; s != nil {
 		n.Min, n.Max, n.Desired = int(aws.ToInt32(s.MinSize)), int(aws.ToInt32(s.MaxSize)), int(aws.ToInt32(s.DesiredSize))
-	}
-	if w := g.WarmPoolConfig; w != nil && aws.ToBool(w.Enabled) {
-		n.WarmPool = aws.Int(int(aws.ToInt32(w.MinSize)))
 	}
 	if texts := complaints(g); len(texts) > 0 {
 		n.Issue = texts[0]
@@ -97,51 +80,43 @@ func facts(g *types.Nodegroup) view.Nodegroup {
 }
 
 func (c *Client) describe(ctx context.Context, group groupID) (*types.Nodegroup, error) {
-	if err := c.paused(); err != nil {
-		return nil, err
-	}
-	out, err := c.api.DescribeNodegroup(ctx, &eks.DescribeNodegroupInput{
-		ClusterName:   aws.String(group.cluster),
-		NodegroupName: aws.String(group.nodegroup),
+	var out *eks.DescribeNodegroupOutput
+	err := c.call(apiEKS, "DescribeNodegroup", group, func() (err error) {
+		out, err = c.api.DescribeNodegroup(ctx, &eks.DescribeNodegroupInput{ClusterName: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup)})
+		return err
 	})
-	if err := c.judge(apiEKS, "DescribeNodegroup", group, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if out.Nodegroup == nil {
-		return nil, fmt.Errorf("EKS describes %s with nothing: ask again", group)
+		return nil, fmt.Errorf("the answer of EKS about %s is empty", group)
 	}
 	return out.Nodegroup, nil
 }
 
-// describeUpdate gives nil for an update that EKS does not know any more.
+// describeUpdate returns nil for an update that EKS has forgotten.
 func (c *Client) describeUpdate(ctx context.Context, group groupID, id string) (*types.Update, error) {
-	if err := c.paused(); err != nil {
-		return nil, err
-	}
-	out, err := c.api.DescribeUpdate(ctx, &eks.DescribeUpdateInput{
-		Name:          aws.String(group.cluster),
-		NodegroupName: aws.String(group.nodegroup),
-		UpdateId:      aws.String(id),
+	var out *eks.DescribeUpdateOutput
+	err := c.call(apiEKS, "DescribeUpdate", group, func() (err error) {
+		out, err = c.api.DescribeUpdate(ctx, &eks.DescribeUpdateInput{Name: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup), UpdateId: aws.String(id)})
+		return err
 	})
-	var gone *types.ResourceNotFoundException
-	if errors.As(err, &gone) {
+	if gone := (*types.ResourceNotFoundException)(nil); errors.As(err, &gone) {
 		return nil, nil
 	}
-	if err := c.judge(apiEKS, "DescribeUpdate", group, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return out.Update, nil
 }
 
-// SetDesired sets the desired size to the intent's target and gives the update's ID. The
-// node group's own limits are looked at first. The ID is empty where EKS has another update
-// in progress, or may have. A version or a configuration that EKS rolls out can take hours, in
-// which it changes no size: then that of the Auto Scaling group behind the node group is set, as
-// Cluster Autoscaler does, which EKS provides for.
+// SetDesired sets the desired size to the intent's target, within the node group's limits, and returns the update's ID. The ID
+// is empty if EKS has, or may have, another update in progress. EKS's rollouts can take hours. Then SetDesired sets the size
+// of the Auto Scaling group, as Cluster Autoscaler does and EKS provides for.
 // Source: https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html
 func (c *Client) SetDesired(ctx context.Context, of *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error) {
 	group := idOf(of)
-	if c.holds(group) {
+	if c.held(group) {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
@@ -153,69 +128,49 @@ func (c *Client) SetDesired(ctx context.Context, of *v1alpha1.GPUNodeGroup, inte
 	if err != nil {
 		return "", err
 	}
-	if err := within(group, facts(described), int(intent.Target)); err != nil {
-		c.refuse(group, err)
-		return "", err
+	n := facts(described)
+	switch target := int(intent.Target); {
+	case target > n.Max:
+		return "", c.refuse(group, fmt.Errorf("%s cannot grow to %d: its maxSize at EKS is %d; raise maxSize, or set spec.max of the GPUNodeGroup to %d",
+			group, target, n.Max, n.Max))
+	case target < n.Min, target < n.Desired:
+		return "", c.refuse(group, fmt.Errorf("%s is not made smaller: desiredSize is %d, minSize %d, and %d was to be set", group, n.Desired, n.Min, target))
 	}
 	token := token(group, intent)
 	c.remember(group, token, described)
-	id, err := c.update(ctx, group, &eks.UpdateNodegroupConfigInput{
-		ClientRequestToken: aws.String(token),
-		ScalingConfig:      &types.NodegroupScalingConfig{DesiredSize: aws.Int32(intent.Target)},
-	})
+	id, err := c.update(ctx, group, token, intent.Target)
 	if name := scalingGroup(described); id == "" && err == nil && name != "" {
 		return c.setCapacity(ctx, groupID{scaling: name}, intent)
 	}
 	return id, err
 }
 
-// SetWarmPool sets the least size of the warm pool, which has to be there: whether a group
-// can have one depends on its AMI, which is for who made the group to know.
-func (c *Client) SetWarmPool(ctx context.Context, of *v1alpha1.GPUNodeGroup, size int) (string, error) {
-	group := idOf(of)
-	if size < 0 || size > maxWarmPool {
-		return "", fmt.Errorf("a warm pool of %d machines for %s is not asked for: from 0 to %d are", size, group, maxWarmPool)
-	}
-	if c.holds(group) {
-		return "", nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
-	defer cancel()
-	return c.update(ctx, group, &eks.UpdateNodegroupConfigInput{
-		WarmPoolConfig: &types.WarmPoolConfig{MinSize: aws.Int32(int32(size))},
+// update begins an update of the desired size.
+func (c *Client) update(ctx context.Context, group groupID, token string, desired int32) (string, error) {
+	var out *eks.UpdateNodegroupConfigOutput
+	err := c.call(apiEKS, "UpdateNodegroupConfig", group, func() (err error) {
+		out, err = c.api.UpdateNodegroupConfig(ctx, &eks.UpdateNodegroupConfigInput{
+			ClusterName: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup),
+			ClientRequestToken: aws.String(token),
+			ScalingConfig:      &types.NodegroupScalingConfig{DesiredSize: aws.Int32(desired)},
+		})
+		c.forget(group)
+		return err
 	})
-}
-
-// maxWarmPool is that of GPUHeadroom.
-const maxWarmPool = 100
-
-func (c *Client) update(ctx context.Context, group groupID, in *eks.UpdateNodegroupConfigInput) (string, error) {
-	if err := c.paused(); err != nil {
-		return "", err
-	}
-	in.ClusterName, in.NodegroupName = aws.String(group.cluster), aws.String(group.nodegroup)
-	out, err := c.api.UpdateNodegroupConfig(ctx, in)
-	c.forget(group)
-	var busy *types.ResourceInUseException
-	if errors.As(err, &busy) {
+	if busy := (*types.ResourceInUseException)(nil); errors.As(err, &busy) {
 		c.hold(group)
 		return "", nil
 	}
-	if err := c.judge(apiEKS, "UpdateNodegroupConfig", group, err); err != nil {
-		if refuses(err) {
-			c.refuse(group, err)
-		} else {
-			c.hold(group)
-		}
-		return "", err
+	if err != nil {
+		return "", c.noteFailure(group, err)
 	}
 	if out.Update == nil || aws.ToString(out.Update.Id) == "" {
-		return "", fmt.Errorf("EKS has accepted an update of %s and gives it no ID", group)
+		return "", fmt.Errorf("EKS accepted an update of %s without an ID", group)
 	}
 	return *out.Update.Id, nil
 }
 
-// scalingGroup is the Auto Scaling group behind a node group, empty where there is not just one.
+// scalingGroup is the Auto Scaling group of a node group. Empty: there is not exactly one.
 func scalingGroup(g *types.Nodegroup) string {
 	if g.Resources == nil || len(g.Resources.AutoScalingGroups) != 1 {
 		return ""
@@ -223,21 +178,7 @@ func scalingGroup(g *types.Nodegroup) string {
 	return aws.ToString(g.Resources.AutoScalingGroups[0].Name)
 }
 
-// within refuses a size that EKS would refuse, with what to do, and one that is lower than
-// the present: EKS would choose itself which machines to end.
-func within(group groupID, n view.Nodegroup, target int) error {
-	switch {
-	case target > n.Max:
-		return fmt.Errorf("%s cannot grow to %d: its maxSize at EKS is %d; raise maxSize, or set spec.max of the GPUNodeGroup to %d",
-			group, target, n.Max, n.Max)
-	case target < n.Min, target < n.Desired:
-		return fmt.Errorf("%s is not made smaller: desiredSize is %d, minSize %d, and %d was to be set",
-			group, n.Desired, n.Min, target)
-	}
-	return nil
-}
-
-// token is the same for the same intent, and for no other.
+// token identifies an intent.
 func token(group groupID, intent v1alpha1.InFlight) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d", group.cluster, group.nodegroup, intent.Target, intent.Since.Unix()))
 	return hex.EncodeToString(sum[:16])

@@ -61,7 +61,7 @@ func (d *doom) struck() bool {
 	return d.dead
 }
 
-// spent says whether the kill is over: another controller has begun.
+// spent reports whether another controller has begun.
 func (d *doom) spent() bool {
 	d.lock.Lock()
 	defer d.lock.Unlock()
@@ -129,7 +129,7 @@ func newFleet(t *testing.T, needs, killAt int) *fleet {
 		}
 		answer := httptest.NewRecorder()
 		if err := f.doom.around(func() error { f.ServeHTTP(answer, r); return nil }); err != nil {
-			panic(http.ErrAbortHandler) // nobody is there any more to answer
+			panic(http.ErrAbortHandler) // the client is dead
 		}
 		for key, values := range answer.Header() {
 			w.Header()[key] = values

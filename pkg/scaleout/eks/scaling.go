@@ -19,30 +19,27 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// askScaling is of a self-managed group, which has no updates.
-func (c *Client) askScaling(ctx context.Context, group groupID) view.Nodegroup {
+// readScaling reads a self-managed group, which has no updates.
+func (c *Client) readScaling(ctx context.Context, group groupID, _ string) (view.Nodegroup, error) {
 	g, err := c.describeScaling(ctx, group)
 	if err != nil {
-		return view.Nodegroup{Err: err}
+		return view.Nodegroup{}, err
 	}
-	n := view.Nodegroup{
+	return view.Nodegroup{
 		Min: int(aws.ToInt32(g.MinSize)), Max: int(aws.ToInt32(g.MaxSize)), Desired: int(aws.ToInt32(g.DesiredCapacity)),
 		Status:       aws.ToString(g.Status), // empty, unless the group is being deleted
 		Refused:      c.refusal(group),
 		ScalingGroup: group.scaling,
-	}
-	if err := checkSizes(n); err != nil {
-		return view.Nodegroup{Err: err}
-	}
-	return n
+	}, nil
 }
 
 func (c *Client) describeScaling(ctx context.Context, group groupID) (*types.AutoScalingGroup, error) {
-	if err := c.paused(); err != nil {
-		return nil, err
-	}
-	out, err := c.scaling.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group.scaling}})
-	if err := c.judge(apiScaling, "DescribeAutoScalingGroups", group, err); err != nil {
+	var out *autoscaling.DescribeAutoScalingGroupsOutput
+	err := c.call(apiScaling, "DescribeAutoScalingGroups", group, func() (err error) {
+		out, err = c.scaling.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group.scaling}})
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	if len(out.AutoScalingGroups) != 1 {
@@ -51,51 +48,37 @@ func (c *Client) describeScaling(ctx context.Context, group groupID) (*types.Aut
 	return &out.AutoScalingGroups[0], nil
 }
 
-// setCapacity sets the size of an Auto Scaling group. A size that was set already is not set
-// again: whatever has become of it since is somebody else's.
+// setCapacity sets the size of an Auto Scaling group, unless it was at least that before.
 func (c *Client) setCapacity(ctx context.Context, group groupID, intent v1alpha1.InFlight) (string, error) {
-	if c.refusal(group) != "" || c.holds(group) {
-		return "", nil // nothing has changed since
+	if c.refusal(group) != "" || c.held(group) {
+		return "", nil
 	}
 	g, err := c.describeScaling(ctx, group)
 	if err != nil {
-		return "", c.noteRefusal(group, err)
+		return "", c.noteFailure(group, err)
 	}
 	switch most, desired := aws.ToInt32(g.MaxSize), aws.ToInt32(g.DesiredCapacity); {
 	case intent.Target > most:
-		err := fmt.Errorf("%s cannot grow to %d: its maximum size is %d; raise it, or set spec.max of the GPUNodeGroup to %d", group, intent.Target, most, most)
-		c.refuse(group, err)
-		return "", err
+		return "", c.refuse(group, fmt.Errorf("%s cannot grow to %d: its maximum size is %d; raise it, or set spec.max of the GPUNodeGroup to %d", group, intent.Target, most, most))
 	case intent.Target <= desired:
 		return pair.WantedID(intent), nil
 	}
-	if err := c.paused(); err != nil {
-		return "", err
-	}
-	_, err = c.scaling.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
-		AutoScalingGroupName: aws.String(group.scaling), DesiredCapacity: aws.Int32(intent.Target),
+	err = c.call(apiScaling, "SetDesiredCapacity", group, func() error {
+		_, err := c.scaling.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
+			AutoScalingGroupName: aws.String(group.scaling), DesiredCapacity: aws.Int32(intent.Target),
+		})
+		c.forget(group)
+		return err
 	})
-	c.forget(group)
-	if err := c.judge(apiScaling, "SetDesiredCapacity", group, err); err != nil {
-		return "", c.noteRefusal(group, err)
+	if err != nil {
+		return "", c.noteFailure(group, err)
 	}
 	return pair.WantedID(intent), nil
 }
 
-// noteRefusal remembers a refusal, or that the group is to be left alone for a moment.
-func (c *Client) noteRefusal(group groupID, err error) error {
-	if refuses(err) {
-		c.refuse(group, err)
-	} else {
-		c.hold(group)
-	}
-	return err
-}
-
-// End terminates an instance of a group and lets the group's size be one less. An instance that
-// terminates already is left alone, so that its end counts once, however often it is asked for.
-// The error is pair.ErrRefused when AWS will not do it the next time either, and
-// pair.ErrNotInGroup where it has no such instance in the group.
+// End terminates an instance of a group and lowers the group's size by one. An instance that terminates already is left alone,
+// so that repeated calls count once. The error is pair.ErrRefused if AWS will refuse again, and pair.ErrNotInGroup if the group
+// lacks the instance.
 func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance string) error {
 	if c.ends(instance) {
 		return nil
@@ -113,25 +96,25 @@ func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance st
 	}
 	at := slices.IndexFunc(g.Instances, func(i types.Instance) bool { return aws.ToString(i.InstanceId) == instance })
 	if at < 0 {
-		return fmt.Errorf("%w: instance %s is none of %s: it was detached, or has ended", pair.ErrNotInGroup, instance, group)
+		return fmt.Errorf("%w: instance %s is not in %s: it was detached, or has ended", pair.ErrNotInGroup, instance, group)
 	}
 	if strings.HasPrefix(string(g.Instances[at].LifecycleState), "Terminat") {
 		c.noteEnd(instance)
 		return nil
 	}
 	if rebalances(g, instance) {
-		return fmt.Errorf("%w: without instance %s, %s would have more machines in one zone than in another, and AWS would end a machine there, also one that is in use: "+
+		return fmt.Errorf("%w: without instance %s, %s would have more machines in one zone than in another, and AWS would end a machine there, even one in use: "+
 			"suspend its process AZRebalance (aws autoscaling suspend-processes --auto-scaling-group-name %s --scaling-processes AZRebalance), use one zone per group, or set spec.scaleInAfter of the GPUNodeGroup to 0s",
 			pair.ErrRefused, instance, group, group.scaling)
 	}
-	if err := c.paused(); err != nil {
+	err = c.call(apiScaling, "TerminateInstanceInAutoScalingGroup", group, func() error {
+		_, err := c.scaling.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
+			InstanceId: aws.String(instance), ShouldDecrementDesiredCapacity: aws.Bool(true),
+		})
+		c.forget(id)
 		return err
-	}
-	_, err = c.scaling.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
-		InstanceId: aws.String(instance), ShouldDecrementDesiredCapacity: aws.Bool(true),
 	})
-	c.forget(id)
-	if err := c.judge(apiScaling, "TerminateInstanceInAutoScalingGroup", group, err); err != nil {
+	if err != nil {
 		return refusal(err)
 	}
 	c.noteEnd(instance)
@@ -176,8 +159,7 @@ func (c *Client) behind(ctx context.Context, id groupID) (groupID, error) {
 	return groupID{scaling: name}, nil
 }
 
-// refusal is pair.ErrRefused too when AWS has refused a call. A group that another activity
-// holds is not refused: that passes.
+// refusal adds pair.ErrRefused to refusals. Another activity in the group passes.
 func refusal(err error) error {
 	var answer smithy.APIError
 	if errors.As(err, &answer) && (answer.ErrorCode() == "ScalingActivityInProgress" || answer.ErrorCode() == "ResourceContention") {
@@ -189,7 +171,7 @@ func refusal(err error) error {
 	return err
 }
 
-// endSeen is how long an instance that was seen to terminate is not asked about.
+// endSeen is how long the end of an instance is remembered.
 const endSeen = time.Minute
 
 func (c *Client) noteEnd(instance string) {
@@ -207,6 +189,5 @@ func (c *Client) noteEnd(instance string) {
 func (c *Client) ends(instance string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	left := c.ended[instance].Sub(c.options.Now())
-	return left > 0 && left <= endSeen
+	return c.options.Now().Before(c.ended[instance])
 }

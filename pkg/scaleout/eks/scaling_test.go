@@ -77,7 +77,7 @@ func TestEC2AutoScalingFails(t *testing.T) {
 		"no such group":       {ekssim.Fault{}, "workrs", "knows no Auto Scaling group workrs in this region: correct spec.provider.autoScalingGroup"},
 		"denied":              {ekssim.Denied("DescribeAutoScalingGroups"), "workers", "AWS denies autoscaling:DescribeAutoScalingGroups to the controller: allow it in the IAM policy"},
 		"throttled":           {ekssim.Fault{Status: 400, Code: "Throttling", Message: "Rate exceeded"}, "workers", "EC2 Auto Scaling throttles calls of this account"},
-		"nobody answers":      {ekssim.Fault{Hangup: true}, "workers", "EC2 Auto Scaling could not be asked"},
+		"no answer":           {ekssim.Fault{Hangup: true}, "workers", "EC2 Auto Scaling could not be asked"},
 		"expired credentials": {ekssim.Fault{Status: 403, Code: "ExpiredToken"}, "workers", "does not accept the controller's credentials"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestAnEndIsRefused(t *testing.T) {
 		"detached":            {ekssim.Fault{}, func(g *ekssim.Group) { delete(g.Instances, "i-1") }, true, "was detached"},
 		"another activity":    {ekssim.Fault{Operation: terminate, Status: 400, Code: "ScalingActivityInProgress"}, nil, false, "ScalingActivityInProgress"},
 		"AWS is broken":       {ekssim.Broken(terminate, 0), nil, false, "Internal error"},
-		"nobody answers":      {ekssim.Fault{Operation: terminate, Hangup: true}, nil, false, "could not be asked"},
+		"no answer":           {ekssim.Fault{Operation: terminate, Hangup: true}, nil, false, "could not be asked"},
 		"throttled":           {ekssim.Fault{Status: 400, Code: "Throttling"}, nil, false, "throttles"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestALargeGroupIsReadWhole(t *testing.T) {
 		t.Errorf("End gives %.300v", err)
 	}
 	b.client.scaling = autoscaling.New(b.client.scaling.Options(), func(o *autoscaling.Options) { o.HTTPClient = bounded{http.DefaultClient, maxAnswer} })
-	const say = "the answer has more than 1048576 bytes, which is more than EC2 Auto Scaling has to say"
+	const say = "the answer has more than 1048576 bytes, too many for one of EC2 Auto Scaling"
 	if err := b.client.End(context.Background(), groupOf(gpus, ""), "i-2"); err == nil || !strings.Contains(err.Error(), say) || errors.Is(err, pair.ErrRefused) {
 		t.Errorf("End gives %.300v, want that it says %q", err, say)
 	}

@@ -16,14 +16,14 @@ import (
 type finding struct {
 	// Blocker is a word for programs: one of the constants, or a fit.Reason.
 	Blocker string `json:"blocker,omitempty"`
-	// Text is a sentence with the numbers, Hint what to do, or empty.
+	// Text is a sentence with the numbers. Hint is what to do, or empty.
 	Text string `json:"text,omitempty"`
 	Hint string `json:"hint,omitempty"`
-	// Distance orders findings: the smaller, the nearer the claims were to a fit.
+	// Distance orders findings: the smaller, the nearer the claims are to a fit.
 	Distance float64 `json:"-"`
 }
 
-// Blockers: what findings are of, beside the reasons of package fit.
+// Blockers, beside the reasons of package fit.
 const (
 	blockerNoDevices      = "NoDevices"
 	blockerPoolIncomplete = "PoolIncomplete"
@@ -39,8 +39,8 @@ const (
 	blockerTogether       = "Together"
 )
 
-// Distances: what has only to become free is nearer than what has to be made otherwise, and
-// that is nearer than what no such node will ever have.
+// Distances. Devices that have to become free are nearer than a claim that has to change, and that is nearer than
+// devices that no such node has.
 const (
 	distanceInUse      = 10
 	distanceTaint      = 20
@@ -55,10 +55,10 @@ const (
 	distanceNoDevices  = 70
 )
 
-// podClaim is one of a pod.
+// podClaim is a claim of a pod.
 type podClaim struct {
 	*resourceapi.ResourceClaim
-	// Called is how the pod's owner calls it: claim "gpus", extended resource nvidia.com/gpu.
+	// Called is its name for the pod's owner: claim "gpus", extended resource nvidia.com/gpu.
 	Called string
 }
 
@@ -66,12 +66,14 @@ type podClaim struct {
 type offer struct {
 	slices []*resourceapi.ResourceSlice
 	used   devices.Use
-	// imagined tells that the node does not exist: what only a node knows is not there.
+	// imagined reports whether the node does not exist yet, so that some attributes are unknown.
 	imagined bool
+	// allocates reports whether the scheduler's allocator finds devices for a claim or several, on the node as it is or
+	// unused.
+	allocates func(ctx context.Context, unused bool, claims ...*resourceapi.ResourceClaim) bool
 }
 
-// diagnoser finds out why claims do not fit. It keeps what it has evaluated.
-// It is not safe for concurrent use.
+// diagnoser finds out why claims do not fit. It caches evaluations, and is not safe for concurrent use.
 type diagnoser struct {
 	classes   map[string]*resourceapi.DeviceClass
 	selectors *devices.Selectors
@@ -97,49 +99,55 @@ func newDiagnoser(classes []*resourceapi.DeviceClass, selectors *devices.Selecto
 	return d
 }
 
-// diagnose finds the first thing that blocks claims which do not fit on what a node offers.
-// It takes devices as they come and does not search: where it can give each claim what it
-// asks for, the finding is that they do not fit together.
+// diagnosis is of one node.
+type diagnosis struct {
+	*diagnoser
+	ctx   context.Context
+	offer offer
+	stock *devices.Stock
+}
+
+// diagnose returns the first thing that blocks claims which do not fit on a node. It asks the allocator for a part of
+// the claims at a time: a request alone, more requests, then the constraints, then more claims.
 func (d *diagnoser) diagnose(ctx context.Context, o offer, claims []podClaim) finding {
-	s := devices.NewStock(o.slices, o.used)
-	if len(s.Devices) == 0 {
-		return nothing(s)
+	q := &diagnosis{diagnoser: d, ctx: ctx, offer: o, stock: devices.NewStock(o.slices, o.used)}
+	if len(q.stock.Devices) == 0 {
+		return nothing(q.stock)
 	}
-	diagnosis := &diagnosis{diagnoser: d, ctx: ctx, offer: o}
-	left := s.Clone()
+	var before []*resourceapi.ResourceClaim
 	for i, claim := range claims {
-		if f := diagnosis.claim(s, claim); f != nil {
+		if f := q.claim(claim); f != nil {
 			return *f
 		}
-		if !diagnosis.draw(left, claim) {
+		if before = append(before, claim.ResourceClaim); i > 0 && !o.allocates(ctx, false, before...) {
 			return together(names(claims[:i]), claim.Called)
 		}
 	}
 	return finding{
 		Blocker: blockerTogether, Distance: distanceTogether,
-		Text: fmt.Sprintf("the devices for %s are there, but no choice of them satisfies everything at once", names(claims)),
+		Text: fmt.Sprintf("the devices for %s exist, but not in one choice that satisfies everything", names(claims)),
 		Hint: "ask for fewer devices, or for fewer that have to be alike",
 	}
 }
 
-// nothing is said of a node without devices.
+// nothing is the finding for a node without devices.
 func nothing(s *devices.Stock) finding {
 	if missing := missingSlices(s); missing != "" {
 		return finding{
 			Blocker: blockerPoolIncomplete, Distance: distanceIncomplete, Text: missing,
-			Hint: "see the log of the driver's plugin on the node, if this stays",
+			Hint: "if this stays, see the log of the driver's plugin on the node",
 		}
 	}
 	return finding{Blocker: blockerNoDevices, Distance: distanceNoDevices, Text: "no driver offers any device there"}
 }
 
-// missingSlices counts those of the first pool that is not complete, if there is one.
+// missingSlices counts those of the first incomplete pool, if there is one.
 func missingSlices(s *devices.Stock) string {
 	p := s.Incomplete()
 	if p == nil {
 		return ""
 	}
-	return fmt.Sprintf("of pool %s of driver %s %d of %d slices are published", p.ID.Name, p.ID.Driver, len(p.Slices), p.Announced())
+	return fmt.Sprintf("pool %s of driver %s has published %d of %d slices", p.ID.Name, p.ID.Driver, len(p.Slices), p.Announced())
 }
 
 func names(claims []podClaim) string {
@@ -158,86 +166,55 @@ func together(others, one string) finding {
 	}
 }
 
-// diagnosis is of one node.
-type diagnosis struct {
-	*diagnoser
-	ctx   context.Context
-	offer offer
-}
-
-// claim looks at one claim alone.
-func (d *diagnosis) claim(s *devices.Stock, claim podClaim) *finding {
-	for _, r := range claim.Spec.Devices.Requests {
-		if f := d.request(s, claim, r); f != nil {
+// claim is the finding for one claim alone; nil: it fits.
+func (d *diagnosis) claim(claim podClaim) *finding {
+	requests := claim.Spec.Devices.Requests
+	for _, r := range requests {
+		if f := d.request(claim, r); f != nil {
 			return f
 		}
 	}
-	if f := d.constraints(s, claim); f != nil {
-		return f
-	}
-	left := s.Clone()
-	for i, r := range claim.Spec.Devices.Requests {
-		if d.drawRequest(left, r) {
+	for i := 1; i < len(requests); i++ {
+		if d.allocates(false, requests[:i+1], nil) {
 			continue
 		}
 		var before []string
-		for _, other := range claim.Spec.Devices.Requests[:i] {
+		for _, other := range requests[:i] {
 			before = append(before, other.Name)
 		}
-		f := together("request "+strings.Join(before, ", "), "request "+r.Name)
+		f := together("request "+strings.Join(before, ", "), "request "+requests[i].Name)
 		f.Text = claim.Called + ": " + f.Text
 		return &f
 	}
-	return nil
+	return d.constraints(claim)
 }
 
-// draw takes what the claim gets of the stock, and tells whether that is all it asks for.
-func (d *diagnosis) draw(s *devices.Stock, claim podClaim) bool {
-	for _, r := range claim.Spec.Devices.Requests {
-		if !d.drawRequest(s, r) {
-			return false
+// allocates reports whether a claim of these requests and constraints can be allocated.
+func (d *diagnosis) allocates(unused bool, requests []resourceapi.DeviceRequest, constraints []resourceapi.DeviceConstraint) bool {
+	claim := &resourceapi.ResourceClaim{}
+	claim.Spec.Devices.Requests, claim.Spec.Devices.Constraints = requests, constraints
+	return d.offer.allocates(d.ctx, unused, claim)
+}
+
+// most is the greatest number of devices, below the requested one, that a request can have under the constraints.
+func (d *diagnosis) most(unused bool, r request, constraints []resourceapi.DeviceConstraint) int {
+	low, high := 0, r.least()-1
+	for low < high {
+		n := (low + high + 1) / 2
+		if d.allocates(unused, r.withCount(n), constraints) {
+			low = n
+		} else {
+			high = n - 1
 		}
 	}
-	return true
+	return low
 }
 
-func (d *diagnosis) drawRequest(s *devices.Stock, r resourceapi.DeviceRequest) bool {
-	for _, alternative := range alternatives(r) {
-		matching := d.eligible(s, alternative)
-		trial := s.Clone()
-		if alternative.enough(alternative.draw(trial, matching), len(matching)) {
-			*s = *trial
-			return true
-		}
-	}
-	return false
-}
-
-// eligible are the devices that the request could have of an unused node.
-func (d *diagnosis) eligible(s *devices.Stock, r request) []*devices.Device {
-	class := d.classes[r.DeviceClassName]
-	if class == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(s.Devices), func(dev *devices.Device) bool {
-		return !d.passes(class.Spec.Selectors, dev) || !d.passes(r.Selectors, dev) || r.never(dev) != "" || dev.Repels(r.Tolerations) != nil
-	})
-}
-
-func (d *diagnosis) passes(selectors []resourceapi.DeviceSelector, dev *devices.Device) bool {
-	for _, selector := range selectors {
-		if !d.evaluate(d.ctx, selector.CEL.Expression, dev).matches {
-			return false
-		}
-	}
-	return true
-}
-
-// request looks at one request alone: all its alternatives have to be blocked.
-func (d *diagnosis) request(s *devices.Stock, claim podClaim, r resourceapi.DeviceRequest) *finding {
+// request is the finding for one request alone: each of its alternatives has to be blocked.
+func (d *diagnosis) request(claim podClaim, r resourceapi.DeviceRequest) *finding {
 	var found []finding
 	for _, alternative := range alternatives(r) {
-		f := d.funnel(s, alternative)
+		f := d.funnel(alternative)
 		if f == nil {
 			return nil
 		}
@@ -261,7 +238,6 @@ func (d *diagnosis) request(s *devices.Stock, claim podClaim, r resourceapi.Devi
 	return &nearest
 }
 
-// evaluate says whether the device passes.
 func (d *diagnoser) evaluate(ctx context.Context, expression string, dev *devices.Device) result {
 	key := evaluation{expression, dev.Device}
 	if known, ok := d.evaluated[key]; ok {

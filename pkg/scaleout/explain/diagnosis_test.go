@@ -2,7 +2,9 @@ package explain
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -57,7 +59,7 @@ func blockedCases() map[string]blockedCase {
 			`device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("550.0.0")) >= 0`))), blockerSelectorError},
 		"attribute that only a node knows": {h100s(8).imagined(), one(claimOf("x", wants(1,
 			`device.attributes["gpu.nvidia.com"].uuid == "GPU-1"`))), blockerSelectorError},
-		"attribute that nobody publishes": {h100s(8), one(claimOf("x", wants(1,
+		"attribute that no device has": {h100s(8), one(claimOf("x", wants(1,
 			`device.attributes["gpu.nvidia.com"].colour == "red"`))), blockerSelectorError},
 		"attribute asked for with care": {h100s(8), one(claimOf("x", wants(1,
 			`device.attributes["gpu.nvidia.com"].?colour.orValue("none") == "red"`))), blockerSelector},
@@ -67,7 +69,7 @@ func blockedCases() map[string]blockedCase {
 		"unknown class":                                    {h100s(8), one(claimOf("x", ofClass("tpu.google.com", 1))), blockerClass},
 		"too few of the class":                             {h100s(8), one(claimOf("x", wants(9))), blockerCount},
 		"tainted":                                          {h100s(8).taint(3), one(claimOf("x", wants(6))), blockerTaint},
-		"tainted by somebody":                              {h100s(2).taintedAs("example.com/reserved"), one(claimOf("x", wants(1))), blockerTaint},
+		"tainted by a rule":                                {h100s(2).taintedAs("example.com/reserved"), one(claimOf("x", wants(1))), blockerTaint},
 		"tainted, the others allocated":                    {h100s(4).taint(1).taken("gpu-1", "gpu-2", "gpu-3"), one(claimOf("x", wants(1))), blockerInUse},
 		"allocated":                                        {h100s(8).taken("gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5"), one(claimOf("x", wants(4))), blockerInUse},
 		"all, and one allocated":                           {h100s(4).taken("gpu-2"), one(claimOf("x", every)), blockerInUse},
@@ -93,7 +95,7 @@ func blockedCases() map[string]blockedCase {
 	}
 }
 
-// withSecondPool adds a pool of which a slice is missing.
+// withSecondPool adds a pool that lacks a slice.
 func withSecondPool(m *machine) *machine {
 	second := m.offer.slices[0].DeepCopy()
 	second.Spec.Pool.Name, second.Spec.Pool.ResourceSliceCount = "other", 2
@@ -104,9 +106,9 @@ func withSecondPool(m *machine) *machine {
 func TestDiagnosisNamesTheFirstBlocker(t *testing.T) {
 	var said []string
 	cases := blockedCases()
-	for _, name := range sortedKeys(cases) {
+	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		tc := cases[name]
-		f := newDiagnoser(classes(), devices.NewSelectors()).diagnose(t.Context(), tc.machine.offer, named(tc.claims))
+		f := newDiagnoser(classes(), devices.NewSelectors()).diagnose(t.Context(), tc.machine.allocating(t), named(tc.claims))
 		if f.Blocker != tc.blocker {
 			t.Errorf("%s: blocked by %s, want %s: %s", name, f.Blocker, tc.blocker, f.Text)
 		}
@@ -118,23 +120,21 @@ func TestDiagnosisNamesTheFirstBlocker(t *testing.T) {
 	fixture.Golden(t, "findings.txt", strings.Join(said, "\n"))
 }
 
-// A diagnosis is only asked for where the scheduler says no: a case that it accepts would
-// test a text that nobody can ever see.
+// A case that the scheduler accepts would test a text that is never printed.
 func TestSchedulerRefusesWhatIsDiagnosed(t *testing.T) {
 	for name, tc := range blockedCases() {
 		t.Run(name, func(t *testing.T) {
 			if tc.machine.node == nil || name == "unknown class" {
 				t.Skip("the allocator is not asked without slices or class")
 			}
-			if allocates(t, tc.machine, tc.claims) {
+			if allocates(t, tc.machine, tc.machine.offer.used, tc.claims) {
 				t.Error("the scheduler's allocator finds devices")
 			}
 		})
 	}
 }
 
-// What the diagnosis finds nothing against, the allocator gives, and the other way round, as
-// long as taking devices as they come is all there is to it.
+// No step of the funnel blocks a claim that the scheduler allocates.
 func TestFunnelAgreesWithScheduler(t *testing.T) {
 	machines := map[string]func() *machine{
 		"whole":      func() *machine { return newMachine().gpus(4, h100, "81152Mi") },
@@ -166,9 +166,9 @@ func TestFunnelAgreesWithScheduler(t *testing.T) {
 				claim = claimOf("x", request, request)
 			}
 			m := build()
-			d := &diagnosis{diagnoser: newDiagnoser(classes(), selectors), ctx: t.Context(), offer: m.offer}
-			finding := d.claim(devices.NewStock(m.offer.slices, m.offer.used), named(one(claim))[0])
-			fits := allocates(t, m, one(claim))
+			d := &diagnosis{diagnoser: newDiagnoser(classes(), selectors), ctx: t.Context(), offer: m.allocating(t), stock: devices.NewStock(m.offer.slices, m.offer.used)}
+			finding := d.claim(named(one(claim))[0])
+			fits := allocates(t, m, m.offer.used, one(claim))
 			if fits != (finding == nil) {
 				t.Errorf("%s of %s: the scheduler says %t, the diagnosis %+v", what, on, fits, finding)
 			}
@@ -181,22 +181,32 @@ func TestFunnelAgreesWithScheduler(t *testing.T) {
 }
 
 // allocates asks the scheduler's allocator with the features of a stock 1.37 cluster.
-func allocates(t *testing.T, m *machine, claims []*resourceapi.ResourceClaim) bool {
+func allocates(t *testing.T, m *machine, used devices.Use, claims []*resourceapi.ResourceClaim) bool {
 	t.Helper()
 	features := structured.Features{
 		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true,
 		DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
 	}
-	allocator, err := structured.NewAllocator(t.Context(), features, m.offer.used.State(), lister(classes()), m.offer.slices,
+	allocator, err := structured.NewAllocator(t.Context(), features, used.State(), lister(classes()), m.offer.slices,
 		devices.NewSelectors().Compiled())
 	if err != nil {
 		t.Fatal(err)
 	}
 	results, err := allocator.Allocate(t.Context(), m.node, claims)
-	if err != nil {
-		t.Logf("allocator: %v", err)
-	}
 	return err == nil && len(results) == len(claims)
+}
+
+// allocating is the machine's offer with the scheduler's allocator.
+func (m *machine) allocating(t *testing.T) offer {
+	o := m.offer
+	o.allocates = func(_ context.Context, unused bool, claims ...*resourceapi.ResourceClaim) bool {
+		used := o.used
+		if unused {
+			used = nil
+		}
+		return allocates(t, m, used, claims)
+	}
+	return o
 }
 
 type lister []*resourceapi.DeviceClass
@@ -214,11 +224,11 @@ func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
 func TestDistanceOrdersFindings(t *testing.T) {
 	cases := blockedCases()
 	nearestFirst := []string{"allocated", "tainted", "some pass", "alike", "requests that fit one by one",
-		"share that is too large", "round number", "far too little memory", "attribute that nobody publishes", "no device of the class", "no slices"}
+		"share that is too large", "round number", "far too little memory", "attribute that no device has", "no device of the class", "no slices"}
 	last := -1.0
 	for _, name := range nearestFirst {
 		tc := cases[name]
-		f := newDiagnoser(classes(), devices.NewSelectors()).diagnose(t.Context(), tc.machine.offer, named(tc.claims))
+		f := newDiagnoser(classes(), devices.NewSelectors()).diagnose(t.Context(), tc.machine.allocating(t), named(tc.claims))
 		if f.Distance <= last {
 			t.Errorf("%s is at %v, not behind what comes before at %v", name, f.Distance, last)
 		}

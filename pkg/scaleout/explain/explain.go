@@ -1,7 +1,5 @@
-// Package explain finds out why a pod does not fit: the first thing that blocks it on each
-// node group and each class of live nodes, with its numbers, and says it in sentences. It
-// writes them into Events and pod conditions, without repeating itself. It never decides
-// anything.
+// Package explain finds out why a pod does not fit: the first thing that blocks it on each node group and each kind of
+// live nodes. It writes a sentence about it into the pod's condition and Events. It never decides anything.
 package explain
 
 import (
@@ -18,39 +16,40 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// Explanation is what a pending pod is told.
+// Explanation says what a pending pod waits for.
 type Explanation struct {
 	Pod  types.NamespacedName `json:"-"`
 	UID  types.UID            `json:"-"`
 	Kind string               `json:"kind"`
-	// Outcome and Summary are the whole in one word and one sentence.
+	// Outcome is the explanation in a word, Summary in a sentence.
 	Outcome scaleout.Outcome `json:"outcome"`
 	Summary string           `json:"summary"`
-	// Verdicts has an entry for each group and each class of live nodes, the nearest miss
-	// first. Those beyond a bound are only counted, in More. Pods that fit on a node have none.
+	// Node is the live node with room for the pod. Group is that of Node, or of the new node that the pod needs.
+	Node  string `json:"node,omitempty"`
+	Group string `json:"group,omitempty"`
+	// Verdicts has an entry for each group and each kind of live nodes, the nearest miss first. More counts those that are
+	// left out. Pods that fit on a node have none.
 	Verdicts []Verdict `json:"verdicts"`
 	More     int       `json:"more,omitempty"`
 }
 
-// Verdict is what a pod finds on one kind of node.
+// Verdict reports whether a pod fits on one kind of nodes.
 type Verdict struct {
-	// Group is empty for live nodes that are of none.
+	// Group is empty for live nodes without one.
 	Group string `json:"group,omitempty"`
-	// Live tells that the verdict is on nodes that exist, Nodes of them.
-	Live  bool `json:"live"`
-	Nodes int  `json:"nodes,omitempty"`
-	// Example is one of the nodes.
+	// Live reports whether the nodes exist. Nodes is their number, Example one of their names.
+	Live    bool   `json:"live"`
+	Nodes   int    `json:"nodes,omitempty"`
 	Example string `json:"example,omitempty"`
 	Fits    bool   `json:"fits"`
-	// finding is what blocks the pod, or where it fits, a text alone.
+	// finding is what blocks the pod. If it fits, it has a text alone.
 	finding
 }
 
 // maxVerdicts bounds an explanation.
 const maxVerdicts = 20
 
-// Pods explains all pods of a plan. Kinds of which every pod fits on a node get no verdicts: there
-// is nothing to explain, and the controller asks each time it plans.
+// Pods explains all pods of a plan. Kinds whose pods all fit on nodes get no verdicts.
 func Pods(ctx context.Context, p *scaleout.Planner) ([]Explanation, error) {
 	d, err := p.Decide(ctx)
 	if err != nil {
@@ -72,7 +71,7 @@ func Pods(ctx context.Context, p *scaleout.Planner) ([]Explanation, error) {
 	return explained, nil
 }
 
-// Pod explains one pod; false where the plan does not know it.
+// Pod explains one pod; false: it is not in the plan.
 func Pod(ctx context.Context, p *scaleout.Planner, name types.NamespacedName) (Explanation, bool, error) {
 	d, err := p.Decide(ctx)
 	if err != nil {
@@ -90,18 +89,16 @@ func Pod(ctx context.Context, p *scaleout.Planner, name types.NamespacedName) (E
 	return Explanation{}, false, nil
 }
 
-// explanation is what one pod of a kind is told.
 func explanation(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdict) Explanation {
 	shown := verdicts[:min(len(verdicts), maxVerdicts)]
 	return Explanation{
-		Pod: pod.Pod, UID: pod.UID, Kind: kind.ID, Outcome: pod.Outcome,
+		Pod: pod.Pod, UID: pod.UID, Kind: kind.ID, Outcome: pod.Outcome, Node: pod.Node, Group: pod.Group,
 		Summary:  excerpt.Of(summary(kind, pod, verdicts), excerpt.MaxEvent),
 		Verdicts: shown, More: len(verdicts) - len(shown),
 	}
 }
 
-// summary says what the pod waits for. It names no node and no time where it can do without:
-// a text that changes is told again.
+// summary says what the pod waits for. It avoids names of nodes and times: each change of the text is another Event.
 func summary(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdict) string {
 	switch {
 	case kind.Problem != "":
@@ -115,7 +112,7 @@ func summary(kind scaleout.Kind, pod scaleout.PodDecision, verdicts []Verdict) s
 	case pod.Outcome == scaleout.Held, pod.Outcome == scaleout.Unused:
 		return pod.Why
 	case pod.Outcome == scaleout.Advised:
-		return fmt.Sprintf("needs a new node of group %s, which nobody adds by itself: its pairing is observe; add one, or choose placeholder or direct", pod.Group)
+		return fmt.Sprintf("needs a new node of group %s, whose pairing is observe: add a node, or set the pairing to placeholder or direct", pod.Group)
 	case pod.Why != "":
 		return pod.Why
 	case len(verdicts) == 0:
@@ -131,12 +128,12 @@ func aNode(group string) string {
 	return "a node of group " + group
 }
 
-// blocked speaks of the nearest verdict, and of what may be nearer and is not known.
+// blocked is the summary of the nearest verdict, with the groups whose template is unknown.
 func blocked(verdicts []Verdict) string {
 	nearest, others := verdicts[0], verdicts[1:]
 	aside := unknownAside(others)
 	if nearest.Blocker == blockerTemplateUnknown {
-		return excerpt.Of(fmt.Sprintf("no node fits, and whether a new one of group %s would is not known: %s", nearest.Group, nearest.Text), excerpt.MaxEvent-len(aside)) + aside
+		return excerpt.Of(fmt.Sprintf("no node fits, and whether a new node of group %s would is unknown: %s", nearest.Group, nearest.Text), excerpt.MaxEvent-len(aside)) + aside
 	}
 	where := "a node of group " + nearest.Group
 	switch {
@@ -146,7 +143,7 @@ func blocked(verdicts []Verdict) string {
 		where = "a live node of group " + nearest.Group
 	}
 	if nearest.Fits {
-		return where + " fits, and pods before it take the room that is left"
+		return where + " fits, but pods before it take the remaining room"
 	}
 	text := fmt.Sprintf("no node fits and no group can grow for it; nearest is %s: %s", where, nearest.Text)
 	if nearest.Hint != "" {
@@ -155,18 +152,17 @@ func blocked(verdicts []Verdict) string {
 	return excerpt.Of(text+selectorAside(nearest, others), excerpt.MaxEvent-len(aside)) + aside
 }
 
-// selectorAside is about a selector that matches by no means: that is the owner's to mend,
-// however near other nodes are.
+// selectorAside is the hint on a selector that no such node can match.
 func selectorAside(nearest Verdict, others []Verdict) string {
 	for _, v := range others {
 		if v.Blocker == blockerSelector && v.Hint != "" && v.Hint != nearest.Hint {
-			return "; mind the selector: " + v.Hint
+			return "; check the selector: " + v.Hint
 		}
 	}
 	return ""
 }
 
-// unknownAside names the groups of which nobody can say whether they fit.
+// unknownAside names the groups whose template is unknown.
 func unknownAside(others []Verdict) string {
 	const most = 3
 	var unknown []string
@@ -175,34 +171,22 @@ func unknownAside(others []Verdict) string {
 			unknown = append(unknown, v.Group)
 		}
 	}
-	switch n := len(unknown); {
-	case n == 0:
+	n := len(unknown)
+	if n == 0 {
 		return ""
-	case n == 1:
-		return fmt.Sprintf("; what nodes of group %s have is not known: see its condition %s", unknown[0], v1alpha1.ConditionReady)
-	case n > most:
-		unknown = append(unknown[:most], fmt.Sprintf("%d more", n-most))
 	}
-	last := len(unknown) - 1
-	return fmt.Sprintf("; what nodes of groups %s and %s have is not known: see their condition %s",
-		strings.Join(unknown[:last], ", "), unknown[last], v1alpha1.ConditionReady)
+	text := fmt.Sprintf("; groups with an unknown template (see condition %s): %s", v1alpha1.ConditionReady, strings.Join(unknown[:min(n, most)], ", "))
+	if n > most {
+		text += fmt.Sprintf(" and %d more", n-most)
+	}
+	return text
 }
 
 func nearestFirst(a, b Verdict) int {
 	return cmp.Or(
 		cmp.Compare(a.Distance, b.Distance),
-		compareBool(a.Live, b.Live),
+		cmp.Compare(min(a.Nodes, 1), min(b.Nodes, 1)), // new nodes before live ones
 		cmp.Compare(a.Group, b.Group),
 		cmp.Compare(a.Example, b.Example),
 	)
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }

@@ -5,22 +5,25 @@ import (
 	"context"
 	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// Blockers of groups that would fit, or may.
+// Blockers of groups and nodes.
 const (
 	blockerTemplateUnknown = "TemplateUnknown"
 	blockerGroupClosed     = "GroupClosed"
 	blockerGroupAtMax      = "GroupAtMax"
-	// blockerWithheld is of nodes that offer none of their GPUs.
+	// blockerWithheld: the node offers none of its GPUs.
 	blockerWithheld = "Withheld"
-	// blockerAborted is of claims of which the scheduler's allocator cannot say whether they fit.
+	// blockerAborted: the scheduler's allocator gives up on the claims.
 	blockerAborted = "Aborted"
 )
 
-// Distances of what package fit finds, and of groups.
+// Distances of groups, and of the reasons of package fit.
 const (
 	distanceGroup         = 1
 	distanceUnschedulable = 3
@@ -29,8 +32,7 @@ const (
 	distanceClaimNode     = 17
 	distanceNodeTaint     = 25
 	distanceResources     = 36
-	// Nobody knows how near a group is of which nothing is known: what is known to be
-	// near comes first, and what is no such node at all after it.
+	// A node with an unknown template comes after all that may fit.
 	distanceUnknown      = 52
 	distanceNodeAffinity = 55
 )
@@ -50,7 +52,7 @@ func newExplainer(p *scaleout.Planner) *explainer {
 	return e
 }
 
-// kind gives the verdicts on a kind, the nearest miss first.
+// kind returns the verdicts on a kind, the nearest miss first.
 func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, error) {
 	if kind.Example == nil {
 		return nil, nil
@@ -83,59 +85,58 @@ func claimsOf(pod *fit.Pod) []podClaim {
 // group is the verdict on an empty new node of a group.
 func (e *explainer) group(ctx context.Context, g scaleout.GroupFit, claims []podClaim) Verdict {
 	v := Verdict{Group: g.Group}
-	of := e.groups[g.Group]
+	group := e.groups[g.Group]
 	switch {
+	case group.Template == nil:
+		v.finding = finding{Blocker: blockerTemplateUnknown, Distance: distanceUnknown, Text: cmp.Or(g.Blocked, group.Unknown)}
 	case g.Miss != nil:
-		v.finding = e.miss(ctx, *g.Miss, claims, false, func() offer {
-			if of.Template == nil {
-				return offer{imagined: true}
-			}
-			return offer{slices: of.Template.Slices, imagined: true}
-		})
-	case of.Template == nil:
-		v.finding = finding{Blocker: blockerTemplateUnknown, Distance: distanceUnknown, Text: cmp.Or(g.Blocked, of.Unknown)}
-	case g.Blocked != "" && of.Closed != "":
+		o := offer{slices: group.Template.Slices, imagined: true, allocates: e.allocates(e.planner.NewMachine(g.Group))}
+		v.finding = e.miss(ctx, *g.Miss, claims, o)
+	case g.Blocked != "" && group.Closed != "":
 		v.finding = finding{Blocker: blockerGroupClosed, Distance: distanceGroup, Text: "would fit, but " + g.Blocked}
 	case g.Blocked != "":
 		v.finding = finding{Blocker: blockerGroupAtMax, Distance: distanceGroup, Text: "would fit, but " + g.Blocked, Hint: "raise max, or wait until devices are free"}
 	default:
 		v.Fits = true
-		v.Text = "a new node has room for " + count(g.PerNode, "such pod")
+		v.Text = "a new node has room for " + excerpt.Count(g.PerNode, "such pod")
 	}
 	return v
 }
 
-// onNodes is the verdict on live nodes.
+// onNodes is the verdict on live nodes that are alike.
 func (e *explainer) onNodes(ctx context.Context, found scaleout.LiveFit, claims []podClaim) Verdict {
 	v := Verdict{Group: found.Group, Live: true, Nodes: len(found.Nodes), Example: found.Nodes[0]}
-	if found.Miss == nil {
+	switch {
+	case found.Miss == nil:
 		v.Fits = true
 		v.Text = "has room"
-		return v
-	}
-	if found.Withheld != "" && found.Miss.Reason == fit.ReasonDevices {
+	case found.Withheld != "" && found.Miss.Reason == fit.ReasonDevices:
 		v.finding = finding{Blocker: blockerWithheld, Distance: distanceUnknown, Text: found.Withheld}
-		return v
+	default:
+		m := found.Machine
+		v.finding = e.miss(ctx, *found.Miss, claims, offer{slices: m.Slices(), used: m.Used(), allocates: e.allocates(m)})
 	}
-	v.finding = e.miss(ctx, *found.Miss, claims, true, func() offer {
-		return offer{slices: found.Machine.Slices(), used: found.Machine.Used()}
-	})
 	return v
 }
 
-// miss finds out more where the devices are too few, and else says what package fit says.
-func (e *explainer) miss(ctx context.Context, m fit.Miss, claims []podClaim, live bool, offer func() offer) finding {
+func (e *explainer) allocates(m *fit.Machine) func(context.Context, bool, ...*resourceapi.ResourceClaim) bool {
+	return func(ctx context.Context, unused bool, claims ...*resourceapi.ResourceClaim) bool {
+		return e.planner.Allocates(ctx, m, unused, claims...)
+	}
+}
+
+// miss is the finding for a miss of package fit. If there are too few devices, it is the diagnosis.
+func (e *explainer) miss(ctx context.Context, m fit.Miss, claims []podClaim, o offer) finding {
 	f := finding{Blocker: string(m.Reason), Text: m.Text}
 	switch m.Reason {
 	case fit.ReasonDevices:
-		found := e.diagnoser.diagnose(ctx, offer(), claims)
+		found := e.diagnoser.diagnose(ctx, o, claims)
 		if m.Aborts && found.Blocker != blockerSelectorError {
-			// The search, or what it met, was too much for the allocator: it says so itself.
 			found = finding{Blocker: blockerAborted, Text: m.Text, Distance: distanceError}
 		}
 		return found
 	case fit.ReasonUnschedulable:
-		f.Distance, f.Hint = distanceUnschedulable, "kubectl uncordon it, if pods may go there"
+		f.Distance, f.Hint = distanceUnschedulable, "run kubectl uncordon, if pods may go there"
 	case fit.ReasonNodeAffinity:
 		f.Distance, f.Hint = distanceNodeAffinity, "change the pod's nodeSelector or affinity, if it may go there"
 	case fit.ReasonTaint:
@@ -146,7 +147,7 @@ func (e *explainer) miss(ctx context.Context, m fit.Miss, claims []podClaim, liv
 		f.Distance = distanceClaimNode
 	case fit.ReasonResources:
 		f.Distance = distanceLiveResources
-		if !live {
+		if o.imagined {
 			f.Distance, f.Hint = distanceResources, "ask for less, or for a larger instance type"
 		}
 	}

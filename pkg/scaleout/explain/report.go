@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,39 +35,38 @@ const (
 	reasonBudget  = "GPUOverBudget"
 )
 
-// quiet is how old a pod is before it is told what usually settles by itself.
+// quiet is the age before which a pod gets no message that usually settles by itself.
 const quiet = 30 * time.Second
 
-// settles tells what most pods wait for until their claims are made, and the scheduler has come to them.
+// settles reports whether most pods leave the outcome within seconds: when their claims are created, or the scheduler
+// tries them.
 func settles(outcome scaleout.Outcome) bool {
 	return outcome == scaleout.Held || outcome == scaleout.FitsNode
 }
 
-// action is what the controller was doing when it told a pod of its plan.
+// action is that of the Events.
 const action = "PlanScaleUp"
 
-// Reporter tells pods what they wait for: by a condition, and an Event each time that it
-// changes. What was told before is in the condition, so that a controller that has just
-// started does not tell it again.
+// Reporter writes explanations into the condition ScaleUp of pods, with an Event for each change. The condition is its
+// memory, so that a controller that has just started repeats nothing.
 //
-// It is the pod that is told and not its claims: a claim's status can speak of devices only
-// once they are allocated.
+// Claims get no message: the API has no conditions for a claim without an allocation.
 type Reporter struct {
 	Client client.Client
 	Events events.EventRecorder
-	// Limit is how many pods are told in one pass.
+	// Limit is the number of pods per pass.
 	Limit int
-	// Quiet is how long a text stands before another one with the same reason replaces it.
+	// Quiet is how long a message stands before another one with the same reason replaces it.
 	Quiet time.Duration
 }
 
-// NewReporter tells as many pods in a pass as the API server takes without being noticed.
+// NewReporter has limits that the API server does not notice.
 func NewReporter(c client.Client, recorder events.EventRecorder) *Reporter {
 	return &Reporter{Client: c, Events: recorder, Limit: 200, Quiet: time.Minute}
 }
 
-// Report tells the pods, one of each kind before the second of any. It gives how long to wait
-// before it is to be called again though nothing has changed; zero: that need not be.
+// Report writes the explanations, one for each kind of pods before the second for any. It returns how long to wait
+// before the next call if nothing changes; zero: no call is needed.
 func (r *Reporter) Report(ctx context.Context, explained []Explanation, pods []*corev1.Pod, now time.Time) (time.Duration, error) {
 	byUID := make(map[types.UID]*corev1.Pod, len(pods))
 	for _, pod := range pods {
@@ -74,7 +74,7 @@ func (r *Reporter) Report(ctx context.Context, explained []Explanation, pods []*
 	}
 	var again time.Duration
 	var failures []error
-	told := 0
+	written := 0
 	for _, e := range fairly(explained) {
 		pod := byUID[e.UID]
 		if pod == nil || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
@@ -87,15 +87,15 @@ func (r *Reporter) Report(ctx context.Context, explained []Explanation, pods []*
 			continue
 		case want == nil:
 			continue
-		case told == r.Limit:
+		case written == r.Limit:
 			return sooner(again, time.Second), errors.Join(failures...)
 		}
-		told++
-		if err := r.tellNow(ctx, pod, e, now); err != nil {
+		written++
+		if err := r.update(ctx, pod, e, now); err != nil {
 			failures = append(failures, err)
-		}
-		if len(failures) > 0 && !isRefusal(failures[len(failures)-1]) {
-			break
+			if !isRefusal(err) {
+				break
+			}
 		}
 	}
 	return again, errors.Join(failures...)
@@ -110,24 +110,25 @@ func sooner(a, b time.Duration) time.Duration {
 
 // fairly takes pods of the kinds in turn.
 func fairly(explained []Explanation) []Explanation {
-	turn := map[string]int{}
-	turns := make([]int, len(explained))
-	order := make([]int, len(explained))
-	for i, e := range explained {
-		order[i] = i
-		turns[i] = turn[e.Kind]
-		turn[e.Kind]++
+	type entry struct {
+		Explanation
+		turn int
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return turns[a] - turns[b] })
-	sorted := make([]Explanation, len(explained))
-	for i, from := range order {
-		sorted[i] = explained[from]
+	turns := map[string]int{}
+	entries := make([]entry, len(explained))
+	for i, e := range explained {
+		entries[i] = entry{e, turns[e.Kind]}
+		turns[e.Kind]++
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int { return a.turn - b.turn })
+	sorted := make([]Explanation, len(entries))
+	for i, e := range entries {
+		sorted[i] = e.Explanation
 	}
 	return sorted
 }
 
-// changed is the condition that the pod is to have, nil where it has it; or how long what it
-// has is still to stand.
+// changed is the condition to write, nil if the pod has it; or how long the pod's condition still has to stand.
 func (r *Reporter) changed(pod *corev1.Pod, e Explanation, now time.Time) (*corev1.PodCondition, time.Duration) {
 	want := condition(e, now)
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.ConditionScaleUp })
@@ -147,7 +148,7 @@ func (r *Reporter) changed(pod *corev1.Pod, e Explanation, now time.Time) (*core
 	if has.Message == want.Message {
 		return nil, 0
 	}
-	// What others have of the devices changes by the second on a busy cluster.
+	// On a busy cluster, the number of free devices changes every second.
 	stood := now.Sub(has.LastProbeTime.Time)
 	if stood >= 0 && stood < r.Quiet {
 		return nil, r.Quiet - stood
@@ -155,50 +156,67 @@ func (r *Reporter) changed(pod *corev1.Pod, e Explanation, now time.Time) (*core
 	return &want, 0
 }
 
-// condition is true for pods that will get a node, as far as one can see.
+// reasonsOf has the reason of the condition by outcome. Blocked has two.
+var reasonsOf = map[scaleout.Outcome]string{
+	scaleout.FitsNode: reasonFits, scaleout.FitsStarting: reasonWaiting, scaleout.NeedsNode: reasonPlanned,
+	scaleout.Advised: reasonAdvised, scaleout.Held: reasonHeld, scaleout.OverBudget: reasonBudget, scaleout.Unused: reasonUnused,
+}
+
+// condition is true for pods that will get a node, as far as the plan knows.
 func condition(e Explanation, now time.Time) corev1.PodCondition {
 	c := corev1.PodCondition{
-		Type: v1alpha1.ConditionScaleUp, Status: corev1.ConditionTrue, Message: e.Summary,
+		Type: v1alpha1.ConditionScaleUp, Status: corev1.ConditionFalse, Reason: reasonsOf[e.Outcome], Message: e.Summary,
 		LastTransitionTime: metav1.NewTime(now), LastProbeTime: metav1.NewTime(now),
 	}
 	switch e.Outcome {
-	case scaleout.FitsNode:
-		// Which node has room changes with every plan, and LastProbeTime is for how long one has had it.
-		c.Reason, c.Message = reasonFits, "a node has room for it now: the scheduler will put it there or elsewhere"
-	case scaleout.FitsStarting:
-		c.Reason = reasonWaiting
-	case scaleout.NeedsNode:
-		c.Reason = reasonPlanned
-	case scaleout.Advised:
-		c.Status, c.Reason = corev1.ConditionFalse, reasonAdvised
-	case scaleout.Held:
-		c.Status, c.Reason = corev1.ConditionFalse, reasonHeld
-	case scaleout.OverBudget:
-		c.Status, c.Reason = corev1.ConditionFalse, reasonBudget
-	case scaleout.Unused:
-		c.Status, c.Reason = corev1.ConditionFalse, reasonUnused
-	default:
-		c.Status, c.Reason = corev1.ConditionFalse, reasonNoFit
-		if mayGrow(e.Verdicts) {
-			c.Reason = reasonBlocked
-		}
+	case scaleout.FitsNode, scaleout.FitsStarting, scaleout.NeedsNode:
+		c.Status = corev1.ConditionTrue
+	}
+	switch {
+	case e.Outcome == scaleout.FitsNode:
+		// Each plan may find another node. LastProbeTime says since when there is one.
+		c.Message = "a node has room for it now: the scheduler will put it there or elsewhere"
+	case c.Reason == "" && mayGrow(e.Verdicts):
+		c.Reason = reasonBlocked
+	case c.Reason == "":
+		c.Reason = reasonNoFit
 	}
 	return c
 }
 
-// isRefusal tells an answer about one pod, as of an admission webhook, which must not keep
-// others from being told, from an API server that does not answer or is overloaded.
+// FromCondition returns the last message of a reporter to a pod, and its time; false if there is none. It has a summary
+// and no verdicts, for users with few rights besides the pod.
+func FromCondition(pod *corev1.Pod) (Explanation, time.Time, bool) {
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.ConditionScaleUp })
+	if i < 0 {
+		return Explanation{}, time.Time{}, false
+	}
+	last := pod.Status.Conditions[i]
+	e := Explanation{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, UID: pod.UID, Summary: last.Message, Verdicts: []Verdict{}}
+	for outcome, reason := range reasonsOf {
+		if reason == last.Reason {
+			e.Outcome = outcome
+		}
+	}
+	if last.Reason == reasonBlocked || last.Reason == reasonNoFit {
+		e.Outcome = scaleout.Blocked
+	}
+	return e, cmp.Or(last.LastProbeTime.Time, last.LastTransitionTime.Time), e.Outcome != ""
+}
+
+// isRefusal reports whether the API server refuses this pod alone, such as by an admission webhook. Otherwise it does
+// not answer or is overloaded.
 func isRefusal(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		return false
 	}
-	code := answer.Status().Code
+	code := status.Status().Code
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusTooManyRequests
 }
 
-// mayGrow tells that the pod waits for a group: for one that would fit and cannot grow, or,
-// where nothing nearer is known, for one of which it is not known what its nodes have.
+// mayGrow reports whether the pod waits for a group: one that would fit and cannot grow, or one whose template is
+// unknown, if no other is nearer.
 func mayGrow(verdicts []Verdict) bool {
 	for i, v := range verdicts {
 		switch v.Blocker {
@@ -211,27 +229,26 @@ func mayGrow(verdicts []Verdict) bool {
 	return false
 }
 
-// tellNow looks at the pod as it is now: since the pods were read, it may have been told, or put on a node.
-func (r *Reporter) tellNow(ctx context.Context, read *corev1.Pod, e Explanation, now time.Time) error {
+// update reads the pod again before it writes: the cache may be behind the last write, or the pod may have a node now.
+func (r *Reporter) update(ctx context.Context, read *corev1.Pod, e Explanation, now time.Time) error {
 	var pod corev1.Pod
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(read), &pod); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if want, _ := r.changed(&pod, e, now); want != nil && pod.UID == e.UID && pod.Spec.NodeName == "" {
-		return r.tell(ctx, &pod, *want)
+		return r.write(ctx, &pod, *want)
 	}
 	return nil
 }
 
-// tell writes the condition, and then the Event: who dies in between has told it once.
-func (r *Reporter) tell(ctx context.Context, pod *corev1.Pod, c corev1.PodCondition) error {
+// write writes the condition, and then the Event: after a crash in between, the message is not repeated.
+func (r *Reporter) write(ctx context.Context, pod *corev1.Pod, c corev1.PodCondition) error {
 	patch, err := json.Marshal(map[string]any{
-		// A pod of the same name that came after this one is another.
-		"metadata": map[string]any{"uid": pod.UID},
+		"metadata": map[string]any{"uid": pod.UID}, // refuses a new pod of the same name
 		"status":   map[string]any{"conditions": []corev1.PodCondition{c}},
 	})
 	if err != nil {
-		return fmt.Errorf("encoding condition %s of pod %s: %w", c.Type, klog.KObj(pod), err)
+		return fmt.Errorf("encode condition %s of pod %s: %w", c.Type, klog.KObj(pod), err)
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	err = r.Client.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, patch))
@@ -239,13 +256,13 @@ func (r *Reporter) tell(ctx context.Context, pod *corev1.Pod, c corev1.PodCondit
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("telling pod %s what it waits for, by condition %s: %w", klog.KObj(pod), c.Type, err)
+		return fmt.Errorf("write condition %s of pod %s: %w", c.Type, klog.KObj(pod), err)
 	}
 	kind := corev1.EventTypeNormal
 	if c.Status == corev1.ConditionFalse {
 		kind = corev1.EventTypeWarning
 	}
 	r.Events.Eventf(pod, nil, kind, c.Reason, action, "%s", c.Message)
-	klog.FromContext(ctx).V(2).Info("Told a pod what it waits for", "pod", klog.KObj(pod), "reason", c.Reason, "message", c.Message)
+	klog.FromContext(ctx).V(2).Info("Wrote why a pod waits", "pod", klog.KObj(pod), "reason", c.Reason, "message", c.Message)
 	return nil
 }

@@ -33,28 +33,26 @@ func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note str
 	*r = append(*r, fmt.Sprintf("%s %s %s: %s", regarding.(*corev1.Pod).Name, kind, reason, fmt.Sprintf(note, args...)))
 }
 
-// told is a reporter with its pods.
-type told struct {
+// rig is a reporter with its pods.
+type rig struct {
 	*Reporter
 	t      *testing.T
 	events recorder
 }
 
-func newTold(t *testing.T, failure error, pods ...*corev1.Pod) *told {
-	return newTroubled(t, func(string) error { return failure }, pods...)
-}
-
-// newTroubled fails to tell pods as failure says by their names.
-func newTroubled(t *testing.T, failure func(pod string) error, pods ...*corev1.Pod) *told {
+// newRig fails to write conditions with the failure for the pod's name. A nil function never fails.
+func newRig(t *testing.T, failure func(pod string) error, pods ...*corev1.Pod) *rig {
 	objects := make([]client.Object, len(pods))
 	for i, pod := range pods {
 		objects[i] = pod
 	}
-	x := &told{t: t}
+	x := &rig{t: t}
 	c := fake.NewClientBuilder().WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			if err := failure(o.GetName()); err != nil {
-				return err
+			if failure != nil {
+				if err := failure(o.GetName()); err != nil {
+					return err
+				}
 			}
 			return c.SubResource(sub).Patch(ctx, o, p, opts...)
 		}}).Build()
@@ -62,7 +60,7 @@ func newTroubled(t *testing.T, failure func(pod string) error, pods ...*corev1.P
 	return x
 }
 
-func (x *told) pods() []*corev1.Pod {
+func (x *rig) pods() []*corev1.Pod {
 	x.t.Helper()
 	var list corev1.PodList
 	if err := x.Client.List(x.t.Context(), &list); err != nil {
@@ -75,8 +73,8 @@ func (x *told) pods() []*corev1.Pod {
 	return pods
 }
 
-// report tells, as a controller that has just started.
-func (x *told) report(now time.Time, explained ...Explanation) time.Duration {
+// report reports as a controller that has just started.
+func (x *rig) report(now time.Time, explained ...Explanation) time.Duration {
 	x.t.Helper()
 	again, err := x.Report(x.t.Context(), explained, x.pods(), now)
 	if err != nil {
@@ -92,7 +90,7 @@ func waiting(name string) *corev1.Pod {
 	}
 }
 
-func tells(name string, outcome scaleout.Outcome, summary string) Explanation {
+func explained(name string, outcome scaleout.Outcome, summary string) Explanation {
 	return Explanation{
 		Pod: types.NamespacedName{Namespace: "default", Name: name}, UID: types.UID(name),
 		Kind: strings.TrimRight(name, "0123456789"), Outcome: outcome, Summary: summary,
@@ -107,53 +105,52 @@ func scaleUp(pod *corev1.Pod) corev1.PodCondition {
 	return pod.Status.Conditions[i]
 }
 
-// A pod for which there is room all the time, and which nobody puts there, would else never be told
-// anything, and the controller would never know for how long there was room.
-func TestNoPodWaitsInSilence(t *testing.T) {
+// A pod with room on a node that the scheduler does not use gets a condition, too: the controller measures the time by it.
+func TestAPodWithRoomGetsACondition(t *testing.T) {
 	pod := waiting("a")
 	pod.CreationTimestamp = metav1.NewTime(noon)
-	x := newTold(t, nil, pod)
-	x.report(noon.Add(31*time.Second), tells("a", scaleout.FitsNode, "fits"))
+	x := newRig(t, nil, pod)
+	x.report(noon.Add(31*time.Second), explained("a", scaleout.FitsNode, "fits"))
 	if got := scaleUp(x.pods()[0]); got.Reason != v1alpha1.ReasonFitsNode || !strings.Contains(got.Message, "a node has room") {
-		t.Errorf("it is told %+v", got)
+		t.Errorf("the condition is %+v", got)
 	}
 }
 
-// How long there has been room is known from the condition, whichever node has it.
+// The condition keeps its time, whichever node has room.
 func TestRoomOnAnotherNodeIsNoChange(t *testing.T) {
-	x := newTold(t, nil, waiting("a"))
+	x := newRig(t, nil, waiting("a"))
 	for i, node := range []string{"n1", "n2"} {
 		kind := scaleout.Kind{ID: "a"}
 		pod := scaleout.PodDecision{Pod: types.NamespacedName{Namespace: "default", Name: "a"}, UID: "a", Outcome: scaleout.FitsNode, Node: node}
 		x.report(noon.Add(time.Duration(i)*5*time.Minute), explanation(kind, pod, nil))
 	}
 	if got := scaleUp(x.pods()[0]); !got.LastProbeTime.Time.Equal(noon) || len(x.events) != 1 {
-		t.Errorf("it is told at %s, and by %d Events; want once, at noon", got.LastProbeTime, len(x.events))
+		t.Errorf("the condition is of %s, with %d Events; want 1, at noon", got.LastProbeTime, len(x.events))
 	}
 }
 
-func TestEachChangeIsToldOnce(t *testing.T) {
+func TestEachChangeIsWrittenOnce(t *testing.T) {
 	pod := waiting("a")
 	pod.CreationTimestamp = metav1.NewTime(noon)
-	x := newTold(t, nil, pod)
+	x := newRig(t, nil, pod)
 	steps := []struct {
 		after  time.Duration
-		tells  Explanation
+		e      Explanation
 		status corev1.ConditionStatus
 		again  time.Duration
 		events int
 	}{
-		{0, tells("a", scaleout.FitsNode, "fits"), "", 30 * time.Second, 0},
-		{time.Second, tells("a", scaleout.Blocked, "nothing fits"), corev1.ConditionFalse, 0, 1},
-		{2 * time.Second, tells("a", scaleout.Blocked, "nothing fits"), corev1.ConditionFalse, 0, 1},
-		{11 * time.Second, tells("a", scaleout.Blocked, "6 of 8 in use"), corev1.ConditionFalse, 50 * time.Second, 1},
-		{61 * time.Second, tells("a", scaleout.Blocked, "7 of 8 in use"), corev1.ConditionFalse, 0, 2},
-		{62 * time.Second, tells("a", scaleout.NeedsNode, "needs a node"), corev1.ConditionTrue, 0, 3},
-		{63 * time.Second, tells("a", scaleout.FitsStarting, "waits"), corev1.ConditionTrue, 0, 4},
-		{64 * time.Second, tells("a", scaleout.FitsNode, "fits"), corev1.ConditionTrue, 0, 5},
+		{0, explained("a", scaleout.FitsNode, "fits"), "", 30 * time.Second, 0},
+		{time.Second, explained("a", scaleout.Blocked, "nothing fits"), corev1.ConditionFalse, 0, 1},
+		{2 * time.Second, explained("a", scaleout.Blocked, "nothing fits"), corev1.ConditionFalse, 0, 1},
+		{11 * time.Second, explained("a", scaleout.Blocked, "6 of 8 in use"), corev1.ConditionFalse, 50 * time.Second, 1},
+		{61 * time.Second, explained("a", scaleout.Blocked, "7 of 8 in use"), corev1.ConditionFalse, 0, 2},
+		{62 * time.Second, explained("a", scaleout.NeedsNode, "needs a node"), corev1.ConditionTrue, 0, 3},
+		{63 * time.Second, explained("a", scaleout.FitsStarting, "waits"), corev1.ConditionTrue, 0, 4},
+		{64 * time.Second, explained("a", scaleout.FitsNode, "fits"), corev1.ConditionTrue, 0, 5},
 	}
 	for i, step := range steps {
-		if again := x.report(noon.Add(step.after), step.tells); again != step.again {
+		if again := x.report(noon.Add(step.after), step.e); again != step.again {
 			t.Errorf("step %d: again in %s, want %s", i, again, step.again)
 		}
 		pod := x.pods()[0]
@@ -175,21 +172,21 @@ func TestEachChangeIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestPodsThatNeedNotBeToldAreLeftAlone(t *testing.T) {
+func TestPodsThatDoNotWaitAreLeftAlone(t *testing.T) {
 	placed, going := waiting("placed"), waiting("going")
 	placed.Spec.NodeName = "node-a"
 	going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: noon}, []string{"a/b"}
-	x := newTold(t, nil, placed, going)
-	x.report(noon, tells("placed", scaleout.Blocked, "x"), tells("going", scaleout.Blocked, "x"), tells("gone", scaleout.Blocked, "x"))
+	x := newRig(t, nil, placed, going)
+	x.report(noon, explained("placed", scaleout.Blocked, "x"), explained("going", scaleout.Blocked, "x"), explained("gone", scaleout.Blocked, "x"))
 	if len(x.events) != 0 {
-		t.Errorf("told %q", x.events)
+		t.Errorf("wrote %q", x.events)
 	}
 }
 
-func TestAPassTellsOnePodOfEachKindFirst(t *testing.T) {
-	x := newTold(t, nil, waiting("a1"), waiting("a2"), waiting("a3"), waiting("b1"))
+func TestAPassWritesOnePodPerKindFirst(t *testing.T) {
+	x := newRig(t, nil, waiting("a1"), waiting("a2"), waiting("a3"), waiting("b1"))
 	x.Limit = 2
-	explained := []Explanation{tells("a1", scaleout.Blocked, "x"), tells("a2", scaleout.Blocked, "x"), tells("a3", scaleout.Blocked, "x"), tells("b1", scaleout.Blocked, "x")}
+	explained := []Explanation{explained("a1", scaleout.Blocked, "x"), explained("a2", scaleout.Blocked, "x"), explained("a3", scaleout.Blocked, "x"), explained("b1", scaleout.Blocked, "x")}
 	for pass, want := range []string{"a1 b1", "a2 a3", ""} {
 		x.events = nil
 		again := x.report(noon, explained...)
@@ -199,7 +196,7 @@ func TestAPassTellsOnePodOfEachKindFirst(t *testing.T) {
 			names = append(names, name)
 		}
 		if got := strings.Join(names, " "); got != want {
-			t.Errorf("pass %d told %q, want %q", pass, got, want)
+			t.Errorf("pass %d wrote %q, want %q", pass, got, want)
 		}
 		if more := pass == 0; (again > 0) != more {
 			t.Errorf("pass %d: again in %s", pass, again)
@@ -207,75 +204,57 @@ func TestAPassTellsOnePodOfEachKindFirst(t *testing.T) {
 	}
 }
 
-func TestFailureToTell(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
-	for name, tc := range map[string]struct {
-		failure error
-		fails   bool
-	}{
-		"gone":      {apierrors.NewNotFound(pods, "a"), false},
-		"replaced":  {apierrors.NewConflict(pods, "a", errors.New("other UID")), false},
-		"forbidden": {apierrors.NewForbidden(pods, "a", errors.New("no right")), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			x := newTold(t, tc.failure, waiting("a"))
-			_, err := x.Report(t.Context(), []Explanation{tells("a", scaleout.Blocked, "x")}, x.pods(), noon)
-			if tc.fails {
-				fixture.Sentence(t, err, "pod default/a", "mica.gpu/ScaleUp", "forbidden")
-			} else if err != nil {
-				t.Error(err)
-			}
-			if len(x.events) != 0 {
-				t.Errorf("an Event tells what the condition does not: %q", x.events)
-			}
-		})
-	}
-}
-
-// Who tells may have read the pods before it last told them, or they were put on a node.
-func TestPodsThatWereReadLongAgoAreNotToldTwice(t *testing.T) {
-	x := newTold(t, nil, waiting("a"))
+// The cache may be behind the reporter's own writes.
+func TestPodsOfAnOldCacheAreNotWrittenTwice(t *testing.T) {
+	x := newRig(t, nil, waiting("a"))
 	read := x.pods()
 	for range 2 {
-		if _, err := x.Report(t.Context(), []Explanation{tells("a", scaleout.Blocked, "x")}, read, noon); err != nil {
+		if _, err := x.Report(t.Context(), []Explanation{explained("a", scaleout.Blocked, "x")}, read, noon); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(x.events) != 1 {
-		t.Errorf("told %q, want it once", x.events)
+		t.Errorf("wrote %q, want it once", x.events)
 	}
 }
 
-func TestAPodThatCannotBeToldKeepsNobodyElseFromIt(t *testing.T) {
+// A failure for one pod does not stop the others, unless the API server does not answer. There is no Event without a
+// condition.
+func TestFailuresToWrite(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for name, test := range map[string]struct {
 		failure error
-		told    int
+		fails   bool
+		written int
 	}{
-		"a webhook refuses":                 {apierrors.NewForbidden(pods, "a", errors.New("not here")), 2},
-		"the API server is overloaded":      {apierrors.NewTooManyRequestsError("later"), 0},
-		"the API server has an error":       {apierrors.NewInternalError(errors.New("disk")), 0},
-		"there is no way to the API server": {errors.New("no route to host"), 0},
+		"gone":                 {apierrors.NewNotFound(pods, "a"), false, 2},
+		"replaced":             {apierrors.NewConflict(pods, "a", errors.New("other UID")), false, 2},
+		"refused by a webhook": {apierrors.NewForbidden(pods, "a", errors.New("not here")), true, 2},
+		"overloaded":           {apierrors.NewTooManyRequestsError("later"), true, 0},
+		"an error":             {apierrors.NewInternalError(errors.New("disk")), true, 0},
+		"no way":               {errors.New("no route to host"), true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := newTroubled(t, func(pod string) error {
+			x := newRig(t, func(pod string) error {
 				if pod == "a" {
 					return test.failure
 				}
 				return nil
 			}, waiting("a"), waiting("b"), waiting("c"))
-			_, err := x.Report(t.Context(), []Explanation{tells("a", scaleout.Blocked, "x"), tells("b", scaleout.Blocked, "x"), tells("c", scaleout.Blocked, "x")}, x.pods(), noon)
-			if !errors.Is(err, test.failure) {
-				t.Errorf("the error is %v, want %v", err, test.failure)
+			_, err := x.Report(t.Context(), []Explanation{explained("a", scaleout.Blocked, "x"), explained("b", scaleout.Blocked, "x"), explained("c", scaleout.Blocked, "x")}, x.pods(), noon)
+			if test.fails {
+				fixture.Sentence(t, err, "pod default/a", "mica.gpu/ScaleUp", test.failure.Error())
+			} else if err != nil {
+				t.Error(err)
 			}
-			if len(x.events) != test.told {
-				t.Errorf("told %q, want %d", x.events, test.told)
+			if len(x.events) != test.written {
+				t.Errorf("wrote %q, want %d", x.events, test.written)
 			}
 		})
 	}
 }
 
-func TestReasonTellsBlockedGroupsFromNoFit(t *testing.T) {
+func TestReasonDiffersForBlockedGroupsAndNoFit(t *testing.T) {
 	near := Verdict{Group: "g5", finding: finding{Blocker: blockerSelector}}
 	unknown := Verdict{Group: "new", finding: finding{Blocker: blockerTemplateUnknown}}
 	for name, test := range map[string]struct {
@@ -285,15 +264,37 @@ func TestReasonTellsBlockedGroupsFromNoFit(t *testing.T) {
 		"a group at its maximum":             {[]Verdict{{Group: "p5", finding: finding{Blocker: blockerGroupAtMax}}, near}, reasonBlocked},
 		"a group that is left alone":         {[]Verdict{{Group: "p5", finding: finding{Blocker: blockerGroupClosed}}, near}, reasonBlocked},
 		"a group that does not fit":          {[]Verdict{near}, reasonNoFit},
-		"one of which nothing is known":      {[]Verdict{unknown}, reasonBlocked},
+		"one with an unknown template":       {[]Verdict{unknown}, reasonBlocked},
 		"one that is nearer than an unknown": {[]Verdict{near, unknown}, reasonNoFit},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := tells("a", scaleout.Blocked, "x")
+			e := explained("a", scaleout.Blocked, "x")
 			e.Verdicts = test.verdicts
 			if got := condition(e, noon).Reason; got != test.want {
 				t.Errorf("reason %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// A user with rights for the pod alone gets what the controller wrote into it.
+func TestConditionIsReadBack(t *testing.T) {
+	for _, outcome := range []scaleout.Outcome{
+		scaleout.FitsNode, scaleout.FitsStarting, scaleout.NeedsNode, scaleout.Advised, scaleout.Held, scaleout.OverBudget, scaleout.Unused, scaleout.Blocked,
+	} {
+		pod := &corev1.Pod{}
+		pod.Namespace, pod.Name = "research", "train"
+		pod.Status.Conditions = []corev1.PodCondition{condition(Explanation{Outcome: outcome, Summary: "why"}, noon)}
+		read, at, known := FromCondition(pod)
+		summary := "why"
+		if outcome == scaleout.FitsNode {
+			summary = "a node has room for it now: the scheduler will put it there or elsewhere" // it names no node
+		}
+		if !known || read.Outcome != outcome || read.Summary != summary || read.Pod.String() != "research/train" || !at.Equal(noon) {
+			t.Errorf("wrote %s, read %s %q of %s at %s, %v", outcome, read.Outcome, read.Summary, read.Pod, at, known)
+		}
+	}
+	if _, _, known := FromCondition(&corev1.Pod{}); known {
+		t.Error("a pod without the condition has a message")
 	}
 }

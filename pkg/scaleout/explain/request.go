@@ -1,25 +1,26 @@
 package explain
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// request is one of a claim, or an alternative of firstAvailable, named request/alternative.
+// request is a request of a claim, or an alternative of firstAvailable, named request/alternative.
 type request struct {
 	resourceapi.DeviceSubRequest
 	admin bool
 }
 
-// alternatives are the ways to satisfy a request of a claim, best first.
+// alternatives are the ways to satisfy a request, best first.
 func alternatives(r resourceapi.DeviceRequest) []request {
 	if e := r.Exactly; e != nil {
 		return []request{{admin: ptr.Deref(e.AdminAccess, false), DeviceSubRequest: resourceapi.DeviceSubRequest{
@@ -35,10 +36,10 @@ func alternatives(r resourceapi.DeviceRequest) []request {
 	return found
 }
 
-// all tells that every device that matches is wanted.
+// all reports whether every device that matches is requested.
 func (r request) all() bool { return r.AllocationMode == resourceapi.DeviceAllocationModeAll }
 
-// least is how many devices are wanted, of all of them one at least.
+// least is the number of devices that the request needs: 1 if it asks for all.
 func (r request) least() int {
 	if r.all() {
 		return 1
@@ -46,100 +47,59 @@ func (r request) least() int {
 	return int(r.Count)
 }
 
-// wanted says how many devices.
 func (r request) wanted() string {
 	if r.all() {
 		return "all devices"
 	}
-	return count(r.least(), "device")
+	return excerpt.Count(r.least(), "device")
 }
 
-// never says why the device could not give what the request asks of its capacities even if
-// nobody else had any; empty: it could.
-func (r request) never(d *devices.Device) string {
+// tooSmall says why the capacities of the device do not suffice when no claim uses it; empty: they do.
+func (r request) tooSmall(d *devices.Device) string {
 	if r.Capacity == nil {
 		return ""
 	}
-	for _, name := range sortedKeys(r.Capacity.Requests) {
+	for _, name := range slices.Sorted(maps.Keys(r.Capacity.Requests)) {
 		capacity, ok := d.Capacity[name]
 		asked := r.Capacity.Requests[name]
 		if !ok {
-			return fmt.Sprintf("%s has no capacity %s, of which %s is asked", d.Name, name, amount(asked))
+			return fmt.Sprintf("%s of %s is requested, and %s has no such capacity", amount(asked), name, d.Name)
 		}
 		most := capacity.Value
-		if p := capacity.RequestPolicy; p != nil && p.ValidRange != nil && p.ValidRange.Max != nil && p.ValidRange.Max.Cmp(most) < 0 {
-			most = *p.ValidRange.Max
-		}
 		takes := d.Consumes(name, r.Capacity)
-		if takes.Cmp(most) > 0 {
-			return fmt.Sprintf("%s of %s is asked%s, of which %s gives %s at most", amount(asked), name, taking(asked, takes), d.Name, amount(most))
+		tooMuch := false
+		if p := capacity.RequestPolicy; p != nil {
+			if p.ValidRange != nil && p.ValidRange.Max != nil && p.ValidRange.Max.Cmp(most) < 0 {
+				most = *p.ValidRange.Max
+			}
+			if n := len(p.ValidValues); n > 0 && !slices.ContainsFunc(p.ValidValues, func(v resource.Quantity) bool { return v.Cmp(takes) == 0 }) {
+				most, tooMuch = p.ValidValues[n-1], true
+			}
 		}
-		if p := capacity.RequestPolicy; p != nil && len(p.ValidValues) > 0 && !slices.ContainsFunc(p.ValidValues, func(v resource.Quantity) bool { return v.Cmp(takes) == 0 }) {
-			return fmt.Sprintf("%s of %s is asked, of which %s gives %s at most", amount(asked), name, d.Name, amount(p.ValidValues[len(p.ValidValues)-1]))
+		if tooMuch || takes.Cmp(most) > 0 {
+			return fmt.Sprintf("%s of %s is requested%s, and %s gives %s at most", amount(asked), name, roundedTo(asked, takes), d.Name, amount(most))
 		}
 	}
 	return ""
 }
 
-// taking tells what a request is rounded up to.
-func taking(asked, takes resource.Quantity) string {
+// roundedTo says what a request is rounded up to, if it is.
+func roundedTo(asked, takes resource.Quantity) string {
 	if asked.Cmp(takes) == 0 {
 		return ""
 	}
 	return fmt.Sprintf(" (%s in the device's steps)", amount(takes))
 }
 
-// obstacle is why the device cannot be had now.
-type obstacle int
-
-const (
-	none obstacle = iota
-	inUse
-	shortOfCounters
-	crowded
-)
-
-// can tells whether the request can have the device of what is left.
-func (r request) can(s *devices.Stock, d *devices.Device) obstacle {
-	switch {
-	case r.admin:
-		return none
-	case s.Taken(d):
-		return inUse
-	case s.Short(d) != nil:
-		return shortOfCounters
-	case s.Crowded(d, r.Capacity) != nil:
-		return crowded
+// withCount is the request of a claim that asks for n devices, or for all if the request does.
+func (r request) withCount(n int) []resourceapi.DeviceRequest {
+	exactly := &resourceapi.ExactDeviceRequest{
+		DeviceClassName: r.DeviceClassName, Selectors: r.Selectors, AllocationMode: r.AllocationMode,
+		Tolerations: r.Tolerations, Capacity: r.Capacity, AdminAccess: ptr.To(r.admin),
 	}
-	return none
-}
-
-// draw takes devices one after the other until the request has what it wants, and counts them.
-func (r request) draw(s *devices.Stock, from []*devices.Device) int {
-	got := 0
-	for _, d := range from {
-		if !r.all() && got == r.least() {
-			break
-		}
-		if r.can(s, d) != none {
-			continue
-		}
-		if !r.admin {
-			s.Take(d, r.Capacity)
-		}
-		got++
+	if !r.all() {
+		exactly.Count = int64(n)
 	}
-	return got
-}
-
-// enough tells whether so many of the devices that match are enough.
-func (r request) enough(got, matching int) bool {
-	if r.all() {
-		return got > 0 && got == matching
-	}
-	return got >= r.least()
-}
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	return slices.Sorted(maps.Keys(m))
+	name, _, _ := strings.Cut(r.Name, "/")
+	return []resourceapi.DeviceRequest{{Name: name, Exactly: exactly}}
 }

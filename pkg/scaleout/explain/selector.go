@@ -11,17 +11,16 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// near is the device that came nearest to passing a selector.
+// near is the device that comes nearest to passing a selector.
 type near struct {
 	device *devices.Device
-	// condition is the first that it fails, of fails.
+	// condition is the first that it fails, and fails their number.
 	condition devices.Condition
 	fails     int
 	distance  float64
 }
 
-// nearest looks for the device that fails the fewest conditions, and of those the one whose
-// capacity comes nearest to what is asked.
+// nearest is the device that fails the fewest conditions. Among equals, its capacity comes nearest to the condition.
 func (d *diagnosis) nearest(expression string, failed []*devices.Device) near {
 	parts := d.selectors.Get(expression).Conditions
 	var best near
@@ -44,7 +43,7 @@ func (d *diagnosis) nearest(expression string, failed []*devices.Device) near {
 	return best
 }
 
-// compared is the one capacity and the one quantity that a condition is about.
+// compared returns the capacity and the quantity of a condition that compares one with the other.
 func compared(c devices.Condition, d *devices.Device) (have, want resource.Quantity, ok bool) {
 	if len(c.Reads) != 1 || len(c.Quantities) != 1 {
 		return have, want, false
@@ -57,7 +56,7 @@ func compared(c devices.Condition, d *devices.Device) (have, want resource.Quant
 	return capacity.Value, want, true
 }
 
-// ratio is how near the device comes to what the condition asks, below 1; 0: that is not known.
+// ratio is how near the device comes to the condition's quantity, below 1; 0: unknown.
 func ratio(c devices.Condition, d *devices.Device) float64 {
 	have, want, ok := compared(c, d)
 	if !ok {
@@ -67,7 +66,7 @@ func ratio(c devices.Condition, d *devices.Device) float64 {
 	return min(min(a, b)/max(a, b), 0.99)
 }
 
-// values says what the device has of what the condition looks at.
+// values are the device's values of the fields that the condition reads.
 func (n near) values(failed int) string {
 	who := n.device.Name + " has "
 	if failed > 1 {
@@ -88,11 +87,11 @@ func (n near) values(failed int) string {
 	return who + strings.Join(parts, ", ")
 }
 
-// trap is how far below a round number a GPU's memory may be for the number to be a trap:
-// firmware takes some, and products are named for what there would be without.
+// trap is how far below a round number a GPU's memory may be for the number to be a trap: products are named for their
+// memory before firmware takes some.
 const trap = 0.9
 
-// selectorHint knows what people mean when they write what never matches.
+// selectorHint suggests a selector in place of one that never matches.
 func (d *diagnosis) selectorHint(n near) string {
 	if hint := d.roundNumber(n); hint != "" {
 		return hint
@@ -104,7 +103,7 @@ func (d *diagnosis) selectorHint(n near) string {
 				continue
 			}
 			if word != "" && strings.Contains(strings.ToLower(*a.StringValue), strings.ToLower(word)) {
-				return fmt.Sprintf("%s is compared as a whole: write %q, or use matches or lowerAscii().contains()", f.Name, *a.StringValue)
+				return fmt.Sprintf("%s is compared as a whole: write %q, or use matches() or lowerAscii().contains()", f.Name, *a.StringValue)
 			}
 		}
 	}
@@ -116,8 +115,7 @@ func (d *diagnosis) selectorHint(n near) string {
 	return ""
 }
 
-// roundNumber names a quantity that is just above what the GPU has, and the one to write,
-// which has been tried.
+// roundNumber suggests a quantity in place of one just above the GPU's. The device passes with it.
 func (d *diagnosis) roundNumber(n near) string {
 	have, want, ok := compared(n.condition, n.device)
 	if !ok || have.Cmp(want) >= 0 || have.AsApproximateFloat64() < trap*want.AsApproximateFloat64() {
@@ -131,27 +129,27 @@ func (d *diagnosis) roundNumber(n near) string {
 	return fmt.Sprintf("%s is a round number: %s reports %s; write quantity(%q)", written, product(n.device), amount(have), better)
 }
 
-// product is what people call the device.
+// product is the device's product name.
 func product(d *devices.Device) string {
 	return cmp.Or(ownText(d, "productName"), d.Name)
 }
 
-// supplied are attributes that a group's template can have although no node exists.
+// supplied are attributes that spec.template of a GPUNodeGroup can have.
 var supplied = map[string]bool{"driverVersion": true, "cudaDriverVersion": true}
 
-// missing says what can be done about what a device does not publish.
+// missing is the hint on a field that a device does not publish.
 func (d *diagnosis) missing(f devices.Field, dev *devices.Device) string {
 	switch {
 	case d.offer.imagined && supplied[f.Name]:
-		return fmt.Sprintf("before the node exists its %s is only known if the GPUNodeGroup says it in spec.template.%s", f.Name, f.Name)
+		return fmt.Sprintf("before the node exists, its %s is known only if the GPUNodeGroup has spec.template.%s", f.Name, f.Name)
 	case d.offer.imagined && f.Domain == dev.ID.Pool.Driver:
-		return fmt.Sprintf("%s is not known before the node exists: select by what is, such as productName or memory", f.Name)
+		return fmt.Sprintf("%s is unknown before the node exists: select by productName, memory or others", f.Name)
 	default:
-		return fmt.Sprintf("a device without %s is passed over by device.%s[%q].?%s", f.Name, f.Section, f.Domain, f.Name)
+		return fmt.Sprintf("to skip devices without %s, write device.%s[%q].?%s", f.Name, f.Section, f.Domain, f.Name)
 	}
 }
 
-// broken is said of an expression that cannot be evaluated on a device.
+// broken is the finding for an expression that fails on a device.
 func (d *diagnosis) broken(expression string, dev *devices.Device, err error, whose string) *finding {
 	f := &finding{
 		Blocker: blockerSelectorError, Distance: distanceError,
@@ -165,7 +163,7 @@ func (d *diagnosis) broken(expression string, dev *devices.Device, err error, wh
 			if dev.Lacks(read) {
 				f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: %s publishes no %s", whose, part.Text, dev.Name, read.Name)
 				if d.offer.imagined {
-					f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: of %s no %s is known", whose, part.Text, dev.Name, read.Name)
+					f.Text = fmt.Sprintf("%s `%s` cannot be evaluated: the %s of %s is unknown", whose, part.Text, read.Name, dev.Name)
 				}
 				f.Hint = d.missing(read, dev)
 				return f
@@ -175,5 +173,4 @@ func (d *diagnosis) broken(expression string, dev *devices.Device, err error, wh
 	return f
 }
 
-// oneLine makes a text fit for a sentence.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -20,8 +20,7 @@ const (
 	gibi = 1 << 30
 )
 
-// amount writes a quantity as people write it, and beside it as it is where that differs:
-// 79.25Gi (81152Mi).
+// amount is a quantity in Gi, with the exact one: 79.25Gi (81152Mi).
 func amount(q resource.Quantity) string {
 	exact := q.String()
 	bytes := q.AsApproximateFloat64()
@@ -31,12 +30,12 @@ func amount(q resource.Quantity) string {
 	return fmt.Sprintf("%sGi (%s)", decimal(bytes/gibi), exact)
 }
 
-// decimal has two places at most, and never says more than there is.
+// decimal has two places at most, rounded down.
 func decimal(value float64) string {
 	return strconv.FormatFloat(math.Floor(value*100)/100, 'f', -1, 64)
 }
 
-// rounded is the greatest whole number of Gi that is not more, or of Mi or Ki below that.
+// rounded is a quantity rounded down to a whole number of Gi, Mi or Ki.
 func rounded(q resource.Quantity) string {
 	value := q.Value()
 	switch {
@@ -51,7 +50,7 @@ func rounded(q resource.Quantity) string {
 	}
 }
 
-// say is what a device has in a field.
+// say is the name and the value of a device's field.
 func say(d *devices.Device, f devices.Field) string {
 	switch f.Section {
 	case devices.SectionAttributes:
@@ -70,7 +69,7 @@ func say(d *devices.Device, f devices.Field) string {
 	return "no " + f.Name
 }
 
-// ownText is a text that the device's driver publishes; empty where it does not.
+// ownText is a string attribute in the domain of the device's driver, or empty.
 func ownText(d *devices.Device, name string) string {
 	a := d.AttributeAt(devices.Field{Section: devices.SectionAttributes, Domain: d.ID.Pool.Driver, Name: name})
 	if a == nil {
@@ -79,7 +78,7 @@ func ownText(d *devices.Device, name string) string {
 	return ptr.Deref(a.StringValue, "")
 }
 
-// attributeText writes the value as it is written in CEL.
+// attributeText is the value as in CEL.
 func attributeText(a resourceapi.DeviceAttribute) string {
 	switch {
 	case a.StringValue != nil:
@@ -99,14 +98,6 @@ func attributeText(a resourceapi.DeviceAttribute) string {
 	default:
 		return fmt.Sprint(a.BoolValues)
 	}
-}
-
-// count writes a number with its noun, which takes an s.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // tally counts words, the most frequent first: 8 gpu, 2 mig.

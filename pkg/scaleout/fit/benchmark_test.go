@@ -58,8 +58,9 @@ func BenchmarkFill(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for m := c.Machine(node); ; placed++ {
-					next, miss, err := c.Place(b.Context(), m, p)
+				m, shared := c.Machine(node), c.Shared()
+				for ; ; placed++ {
+					next, miss, err := shared.Place(b.Context(), m, p)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -6,12 +6,14 @@ import (
 	"math"
 )
 
-// searchSteps ends a search of the allocator: it tries all combinations of devices, of which there
-// can be more than anybody waits for. A step is a device that it tries; the hardest search that has
-// an end on a node of eight GPUs, for each by a request of its own, takes 220,000 and about a second.
+// searchSteps ends a search of the allocator, which tries all combinations of devices. A step is a device that it
+// tries. The hardest search that ends on a node of eight GPUs, for each by a request of its own, takes 220,000 steps
+// and about a second.
 const searchSteps = 1 << 18
 
 const (
+	// explainSteps bounds each search for an explanation. Each kind of pods and nodes takes several.
+	explainSteps = 1 << 12
 	// tolerated is how many hard demands halve the budget of the others, too.
 	tolerated = 4
 	// mostHalvings bounds by how often a budget is halved: to 1,024 steps, which nearly all searches
@@ -39,12 +41,12 @@ func (b *budget) of(d *demand) int {
 	return b.search >> min(halvings, mostHalvings)
 }
 
-// Allow gives placements a budget of steps, about five microseconds each. What is known already costs
-// nothing.
-func (c *Cluster) Allow(steps int) { c.budget.allowed = c.budget.spent + steps }
-
-// AllowAll ends what Allow has begun.
-func (c *Cluster) AllowAll() { c.budget.allowed = math.MaxInt }
+// Allow gives placements a budget of steps, about five microseconds each, until the function that it gives is
+// called. What is known already costs nothing.
+func (c *Cluster) Allow(steps int) func() {
+	c.budget.allowed = c.budget.spent + steps
+	return func() { c.budget.allowed = math.MaxInt }
+}
 
 // ErrSpent is of placements beyond the budget.
 var ErrSpent = errors.New("the search has taken too many steps")

@@ -30,7 +30,7 @@ func TestEndlessSearchesGetSmallerAndSmallerBudgets(t *testing.T) {
 	for i := range 3 {
 		name := fmt.Sprintf("node-%d", i)
 		m := c.Machine(Node{Object: large(name), Slices: published(t, "p5.48xlarge", name)})
-		_, miss, err := c.Place(t.Context(), m, hard)
+		_, miss, err := c.Shared().Place(t.Context(), m, hard)
 		if err != nil {
 			t.Fatal(err)
 		}

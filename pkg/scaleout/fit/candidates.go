@@ -19,7 +19,7 @@ type candidates struct {
 	devices []candidate
 	// alikes is how many of them differ in what expressions read.
 	alikes int
-	// all tells that every device has to be shown, because one of them decides about its pool.
+	// all reports that every device has to be shown, because one of them decides about its pool.
 	all bool
 	// selectors by their expressions.
 	selectors map[string]*selector
@@ -110,7 +110,7 @@ func (c *Cluster) readHash(d *devices.Device) uint64 {
 	return mix(sum, hashText(string(s)))
 }
 
-// provided tells whether a pool has the counters that a device consumes. One that consumes others
+// provided reports whether a pool has the counters that a device consumes. One that consumes others
 // makes the whole pool invalid, and one with compatibility groups, which a stock scheduler does
 // not know, incomplete.
 func provided(device *resourceapi.Device, sets map[string]map[string]resourceapi.Counter) bool {
@@ -216,7 +216,7 @@ func (c *Cluster) selections(k *candidates, claims []*resourceapi.ResourceClaim)
 	return all
 }
 
-// any tells whether one of the requests may select a device. The selectors of one are asked by
+// any reports whether one of the requests may select a device. The selectors of one are asked by
 // turn until one says no, as the allocator does.
 func (k *candidates) any(ctx context.Context, device int, requests [][]*selector) bool {
 	return slices.ContainsFunc(requests, func(selectors []*selector) bool {

@@ -1,8 +1,6 @@
 package fit
 
 import (
-	"context"
-	"fmt"
 	"math"
 	"slices"
 
@@ -32,7 +30,7 @@ type Facts struct {
 // decides what tells machines apart.
 type Cluster struct {
 	classes   classes
-	taken     map[devices.PoolID][]*resourceapi.DeviceRequestAllocationResult
+	taken     map[devices.PoolID][]devices.Holding
 	network   network
 	selectors *devices.Selectors
 	words     vocabulary
@@ -52,8 +50,8 @@ type Cluster struct {
 	separate bool
 	// scratch is reused: signatures of layouts are long.
 	scratch signature
-	// epoch names what is true for all machines at once, epochs is the last that was named.
-	epoch, epochs int
+	// epochs counts the states that Shared and Commit have made.
+	epochs int
 }
 
 // New reads the facts.
@@ -78,8 +76,8 @@ func New(facts Facts) *Cluster {
 		machines:  map[machineKey]*Machine{},
 	}
 	for _, pool := range c.network.ids {
-		for _, result := range c.taken[pool] {
-			c.network.base.Add(devices.Of(result), result)
+		for _, held := range c.taken[pool] {
+			c.network.used.Add(held)
 		}
 	}
 	return c
@@ -147,8 +145,9 @@ func (c *Cluster) Machine(n Node) *Machine {
 	ids := make([]devices.PoolID, len(pools))
 	for i, pool := range pools {
 		ids[i] = pool.ID
-		for _, result := range c.taken[pool.ID] {
-			used.Add(devices.ID{Pool: layout.pools[i], Name: result.Device}, result)
+		for _, held := range c.taken[pool.ID] {
+			held.Pool = layout.pools[i]
+			used.Add(held)
 		}
 	}
 	c.notePods(n.Pods)
@@ -196,7 +195,7 @@ type Miss struct {
 	// Text is a sentence with numbers; for ReasonDevices it only says which claim, and
 	// pkg/scaleout/explain finds out more.
 	Text string
-	// Aborts tells that the scheduler, too, cannot say whether the pod fits, because an
+	// Aborts reports that the scheduler, too, cannot reports whether the pod fits, because an
 	// expression fails at run time or the search takes too long: it then gives up on the pod
 	// altogether, whatever other nodes have.
 	Aborts bool
@@ -215,71 +214,3 @@ const (
 	ReasonClaimNode     Reason = "ClaimNode" // a claim is allocated elsewhere
 	ReasonDevices       Reason = "Devices"
 )
-
-// Place puts a pod on the machine. Without a miss, the machine that it gives is what is left.
-// The error is of the cluster, not of the pod: the context has ended, or ErrSpent.
-func (c *Cluster) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
-	}
-	key := attempt{pod: p}
-	if m.inventory.layout.networked || len(p.affinity) > 0 {
-		key.epoch = c.epoch
-	}
-	if known, ok := m.placed[key]; ok && !c.separate {
-		return known.machine, known.miss, nil
-	}
-	next, miss, err := c.place(ctx, m, p)
-	if err != nil {
-		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, err)
-	}
-	m.placed[key] = outcome{next, miss}
-	if c.budget.spent++; c.budget.spent > c.budget.allowed {
-		return nil, nil, fmt.Errorf("place a pod of kind %s: %w", p.kind, ErrSpent)
-	}
-	return next, miss, nil
-}
-
-func (c *Cluster) place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
-	if miss := m.traits.miss(p); miss != nil {
-		return nil, miss, nil
-	}
-	if miss := c.pastNeighbors(m, p); miss != nil {
-		return nil, miss, nil
-	}
-	left, miss := m.load.with(p, m.traits)
-	if miss != nil {
-		return nil, miss, nil
-	}
-	if miss := m.traits.missOfClaims(p); miss != nil {
-		return nil, miss, nil
-	}
-	next := Machine{traits: m.traits, load: left, inventory: m.inventory, takes: m.takes, origin: m.origin}
-	if d := c.demand(p, m.traits); len(d.claims) > 0 {
-		got, err := c.allocate(ctx, m, d)
-		if err != nil || got.miss != nil {
-			return nil, got.miss, err
-		}
-		next.inventory = got.inventory
-		if got.take != nil {
-			next.takes = append(slices.Clip(m.takes), got.take)
-		}
-	}
-	return c.machine(next), nil, nil
-}
-
-// Commit tells that the pods which were placed on the machine stay there. Only then other
-// machines know of it: that a device of the network is gone, or that a pod to which others
-// have an affinity is somewhere. Otherwise it changes nothing, and costs nothing.
-func (c *Cluster) Commit(m *Machine) {
-	for _, t := range m.takes {
-		if c.network.commit(t) {
-			c.newEpoch()
-		}
-	}
-	for _, n := range m.load.neighbors {
-		if c.neighbors.note(n) {
-			c.newEpoch()
-		}
-	}
-}

@@ -105,13 +105,13 @@ func TestPlaceSaysWhatIsInTheWay(t *testing.T) {
 			pod: func(p *corev1.Pod) {
 				p.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("3000Gi")
 			},
-			reason: ReasonResources, mention: "3000Gi of memory, of which 2000Gi is free",
+			reason: ReasonResources, mention: "3000Gi of memory (2000Gi free)",
 		},
 		"CPU that an init container needs": {
 			pod: func(p *corev1.Pod) {
 				p.Spec.InitContainers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("192")}}}}
 			},
-			reason: ReasonResources, mention: "192 of cpu, of which 191 is free",
+			reason: ReasonResources, mention: "192 of cpu (191 free)",
 		},
 		"too many pods": {
 			node:   func(n *Node) { n.Object.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") },
@@ -146,9 +146,9 @@ func TestPlaceSaysWhatIsInTheWay(t *testing.T) {
 			pod: func(p *corev1.Pod) {
 				p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = resource.MustParse("3")
 			},
-			reason: ReasonResources, mention: "3 of nvidia.com/gpu, of which 2 is free",
+			reason: ReasonResources, mention: "3 of nvidia.com/gpu (2 free)",
 		},
-		"an extended resource that nobody has": {
+		"an extended resource without a provider": {
 			pod: func(p *corev1.Pod) {
 				p.Spec.Containers[0].Resources.Requests["example.com/fpga"] = resource.MustParse("1")
 			},
@@ -173,7 +173,7 @@ func TestPlaceSaysWhatIsInTheWay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			left, miss, err := c.Place(t.Context(), c.Machine(node), p)
+			left, miss, err := c.Shared().Place(t.Context(), c.Machine(node), p)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -250,8 +250,8 @@ func TestMachinesOfAlikeNodesAreOne(t *testing.T) {
 		"another parent": {claim: constraint(claiming(migClass, 7, oneG), "gpu.nvidia.com/parentUUID"), change: func(n *Node) {
 			n.Slices[1].Spec.Devices[0].Attributes["parentUUID"] = n.Slices[2].Spec.Devices[0].Attributes["parentUUID"]
 		}},
-		"a label that nobody selects": {claim: claiming(migClass, 1), change: func(n *Node) { n.Object.Labels["a"] = "b" }, want: true},
-		"a node taint":                {claim: claiming(migClass, 1), change: func(n *Node) { n.Object.Spec.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}} }},
+		"a label that no selector has": {claim: claiming(migClass, 1), change: func(n *Node) { n.Object.Labels["a"] = "b" }, want: true},
+		"a node taint":                 {claim: claiming(migClass, 1), change: func(n *Node) { n.Object.Spec.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}} }},
 		"a device's taint": {claim: claiming(migClass, 1), change: func(n *Node) {
 			n.Slices[0].Spec.Devices[3].Taints = []resourceapi.DeviceTaint{{Key: "a", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 		}},
@@ -337,9 +337,10 @@ func TestNetworkDevicesAreGivenOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := c.Machine(Node{Object: large("node-a")}), c.Machine(Node{Object: large("node-b")})
+	shared := c.Shared()
 	fits := func(m *Machine) *Machine {
 		t.Helper()
-		left, _, err := c.Place(t.Context(), m, p)
+		left, _, err := shared.Place(t.Context(), m, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +353,7 @@ func TestNetworkDevicesAreGivenOnce(t *testing.T) {
 	if fits(left) != nil {
 		t.Error("the machine that has the device gets it twice")
 	}
-	c.Commit(left)
+	shared = shared.Commit(left)
 	if fits(b) != nil {
 		t.Error("the device is given twice")
 	}
@@ -375,7 +376,7 @@ func TestPlaceTakesRoom(t *testing.T) {
 			}
 			placed := 0
 			for m := c.Machine(Node{Object: large("node")}); ; placed++ {
-				left, miss, err := c.Place(t.Context(), m, p)
+				left, miss, err := c.Shared().Place(t.Context(), m, p)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -473,7 +474,7 @@ func TestValuesComparedWithTheNetworkTellMachinesApart(t *testing.T) {
 		node, clique string
 		fits         bool
 	}{{"node-b", "b", false}, {"node-a", "a", true}} {
-		_, miss, err := c.Place(t.Context(), c.Machine(local(tc.node, tc.clique)), p)
+		_, miss, err := c.Shared().Place(t.Context(), c.Machine(local(tc.node, tc.clique)), p)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,12 +13,11 @@ import (
 )
 
 // allocations are what claims have, by pool.
-func allocations(claims []*resourceapi.ResourceClaim) map[devices.PoolID][]*resourceapi.DeviceRequestAllocationResult {
-	taken := map[devices.PoolID][]*resourceapi.DeviceRequestAllocationResult{}
+func allocations(claims []*resourceapi.ResourceClaim) map[devices.PoolID][]devices.Holding {
+	taken := map[devices.PoolID][]devices.Holding{}
 	for _, claim := range claims {
-		for result := range devices.Results(claim.Status.Allocation) {
-			pool := devices.Of(result).Pool
-			taken[pool] = append(taken[pool], result)
+		for held := range devices.Holdings(claim.Status.Allocation) {
+			taken[held.Pool] = append(taken[held.Pool], held)
 		}
 	}
 	return taken
@@ -50,20 +49,20 @@ func (l *layout) inventory(used devices.Use) *inventory {
 
 // allocate asks the allocator once for all machines with the same inventory, where nothing
 // but the inventory counts.
-func (c *Cluster) allocate(ctx context.Context, m *Machine, d *demand) (allocation, error) {
+func (s Shared) allocate(ctx context.Context, m *Machine, d *demand) (allocation, error) {
 	if known, ok := m.inventory.outcomes[d]; ok {
 		return known, nil
 	}
-	got, err := c.search(ctx, m, d)
+	got, err := s.search(ctx, m, d)
 	if err == nil && !m.inventory.layout.networked {
 		m.inventory.outcomes[d] = got
 	}
 	return got, err
 }
 
-func (c *Cluster) search(ctx context.Context, m *Machine, d *demand) (allocation, error) {
+func (s Shared) search(ctx context.Context, m *Machine, d *demand) (allocation, error) {
 	layout := m.inventory.layout
-	state := c.used(m).State()
+	c, state := s.cluster, s.usedBy(m).State()
 	results, err := c.ask(ctx, layout, state, d, d.claims)
 	switch {
 	case ctx.Err() != nil:
@@ -78,13 +77,8 @@ func (c *Cluster) search(ctx context.Context, m *Machine, d *demand) (allocation
 
 // ask runs the scheduler's allocator for claims of a demand, as far as the budget goes.
 func (c *Cluster) ask(ctx context.Context, l *layout, state structured.AllocatedState, d *demand, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	published := c.candidates(ctx, l, state, claims)
 	search := &metered{Context: ctx, most: c.budget.of(d)}
-	allocator, err := structured.NewAllocator(search, features, state, c.classes, published, c.selectors.Compiled())
-	if err != nil {
-		return nil, err
-	}
-	results, err := allocator.Allocate(search, l.node, claims)
+	results, err := c.run(search, l, state, claims)
 	c.budget.spent += search.steps + len(l.known.devices)
 	if errors.Is(err, ErrSpent) {
 		c.budget.endless[d]++
@@ -92,17 +86,25 @@ func (c *Cluster) ask(ctx context.Context, l *layout, state structured.Allocated
 	return results, err
 }
 
+func (c *Cluster) run(search *metered, l *layout, state structured.AllocatedState, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+	published := c.candidates(search.Context, l, state, claims)
+	allocator, err := structured.NewAllocator(search, features, state, c.classes, published, c.selectors.Compiled())
+	if err != nil {
+		return nil, err
+	}
+	return allocator.Allocate(search, l.node, claims)
+}
+
 // left is the inventory without what was given.
 func (c *Cluster) left(from *inventory, results []resourceapi.AllocationResult) allocation {
 	used := from.used.Clone()
-	var ofNetwork []resourceapi.DeviceRequestAllocationResult
+	var ofNetwork []devices.Holding
 	for i := range results {
-		for result := range devices.Results(&results[i]) {
-			id := devices.Of(result)
-			if c.network.pools[id.Pool] {
-				ofNetwork = append(ofNetwork, *result)
+		for held := range devices.Holdings(&results[i]) {
+			if c.network.pools[held.Pool] {
+				ofNetwork = append(ofNetwork, held)
 			} else {
-				used.Add(id, result)
+				used.Add(held)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ type layout struct {
 	node   *corev1.Node
 	slices []*resourceapi.ResourceSlice
 	pools  []devices.PoolID
-	// networked tells that devices of the network are within reach, exact that it counts which
+	// networked reports that devices of the network are within reach, exact that it counts which
 	// GPUs of the world the devices are.
 	networked   bool
 	exact       bool
@@ -66,7 +66,7 @@ func (c *Cluster) visible(n Node, pools []devices.Pool) []*resourceapi.ResourceS
 
 // layoutSignature is equal where the allocator finds the same, in the same order. Names of the
 // node's pools count only for their order among those of the network, and of attributes only
-// what somebody reads or compares; what is compared with devices of the network counts by its
+// what an expression reads or a constraint compares; what is compared with devices of the network counts by its
 // value. The next call overwrites it.
 func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signature {
 	s := c.scratch[:0]
@@ -93,7 +93,7 @@ func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signatu
 	return s
 }
 
-// exact tells whether it counts which GPU of the world a device is: an expression asks for that,
+// exact reports whether it counts which GPU of the world a device is: an expression asks for that,
 // or devices of the network are compared with it.
 func (c *Cluster) exact(networked bool) bool {
 	return networked || c.words.everything || c.words.read[gpu.AttributeUUID] || c.words.read[gpu.AttributeParentUUID]
@@ -212,7 +212,7 @@ func (c comparison) number(id string, value uint64) uint64 {
 // attributesHash is the same in whatever order the map gives them. Compared are sorted by their names;
 // with devices of the network within reach, their values are in the hash.
 func (c *Cluster) attributesHash(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, own devices.Own, networked bool) (sum uint64, compared []comparand) {
-	for name := range attributes { // without the values, which are large, and of which few count
+	for name := range attributes { // without the values, which are large, and few count
 		a := c.words.attribute(name)
 		if !a.read && !a.compared {
 			continue

@@ -44,7 +44,7 @@ func (p hostPort) compare(other hostPort) int {
 
 const anyAddress = "0.0.0.0"
 
-// conflicts tells whether two pods cannot have these ports on one node.
+// conflicts reports whether two pods cannot have these ports on one node.
 func (p hostPort) conflicts(other hostPort) bool {
 	return p.port == other.port && p.protocol == other.protocol &&
 		(p.ip == other.ip || p.ip == anyAddress || other.ip == anyAddress)
@@ -88,7 +88,7 @@ func (c *Cluster) load(n Node) load {
 	return l
 }
 
-// ended tells whether the pod takes no room any more.
+// ended reports whether the pod takes no room any more.
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -141,7 +141,7 @@ func portsOf(pod *corev1.Pod) []hostPort {
 	return ports
 }
 
-// sidecar tells whether an init container runs as long as the pod.
+// sidecar reports whether an init container runs as long as the pod.
 func sidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
@@ -170,7 +170,7 @@ func (l *load) with(p *Pod, h *traits) (load, *Miss) {
 			continue // devices stand for it
 		}
 		if r.amount > 0 && r.amount > l.free[r.index] {
-			short = append(short, fmt.Sprintf("%s of %s, of which %s is free", written(r.name, r.amount), r.name, written(r.name, max(0, l.free[r.index]))))
+			short = append(short, fmt.Sprintf("%s of %s (%s free)", written(r.name, r.amount), r.name, written(r.name, max(0, l.free[r.index]))))
 		}
 		left.free[r.index] -= r.amount
 	}

@@ -12,13 +12,13 @@ import (
 )
 
 // neighborhood knows of pods what affinity between pods asks for: their namespace, the labels
-// that somebody's terms name, and their own required anti-affinity on one node.
+// that terms name, and their own required anti-affinity on one node.
 type neighborhood struct {
-	// asked tells that any pod has required affinity to others, labels which ones count then.
+	// asked reports that any pod has required affinity to others, labels which ones count then.
 	asked  bool
 	labels map[string]bool
 	known  map[string]*neighbor
-	// somewhere are those that are on any node.
+	// somewhere are those on nodes that were made machines.
 	somewhere map[*neighbor]bool
 }
 
@@ -106,20 +106,11 @@ func (n *neighborhood) of(pod *corev1.Pod) *neighbor {
 	return n.known[key]
 }
 
-// note tells whether it is news that such a pod is somewhere.
-func (n *neighborhood) note(which *neighbor) bool {
-	if n.somewhere[which] {
-		return false
-	}
-	n.somewhere[which] = true
-	return true
-}
-
 // notePods notes the pods of a node.
 func (c *Cluster) notePods(pods []*corev1.Pod) {
 	for _, pod := range pods {
-		if which := c.neighbors.of(pod); which != nil && !ended(pod) && c.neighbors.note(which) {
-			c.newEpoch()
+		if which := c.neighbors.of(pod); which != nil && !ended(pod) {
+			c.neighbors.somewhere[which] = true
 		}
 	}
 }
@@ -178,14 +169,14 @@ func matchesAll(terms []term, n *neighbor) bool {
 }
 
 // pastNeighbors is what the pods on the machine have against the pod, or it against them.
-func (c *Cluster) pastNeighbors(m *Machine, p *Pod) *Miss {
+func (s Shared) pastNeighbors(m *Machine, p *Pod) *Miss {
 	if miss := m.load.missOfPorts(p); miss != nil {
 		return miss
 	}
 	if p.self == nil {
 		return nil
 	}
-	if len(p.affinity) > 0 && !c.attracted(m, p) {
+	if len(p.affinity) > 0 && !s.attracted(m, p) {
 		return &Miss{Reason: ReasonPods, Text: fmt.Sprintf("the pod has to be on a node with a pod that matches %s, and this has none", p.affinity[0].text)}
 	}
 	if !m.traits.named() {
@@ -206,9 +197,9 @@ func (c *Cluster) pastNeighbors(m *Machine, p *Pod) *Miss {
 	return nil
 }
 
-// attracted tells whether a pod that the pod has to be with is on the machine. The first of
+// attracted reports whether a pod that the pod has to be with is on the machine. The first of
 // pods that have to be with each other may be anywhere.
-func (c *Cluster) attracted(m *Machine, p *Pod) bool {
+func (s Shared) attracted(m *Machine, p *Pod) bool {
 	if !m.traits.named() {
 		return false
 	}
@@ -220,7 +211,7 @@ func (c *Cluster) attracted(m *Machine, p *Pod) bool {
 	if !matchesAll(p.affinity, p.self) {
 		return false
 	}
-	for n := range c.neighbors.somewhere {
+	for n := range s.somewhere {
 		if matchesAll(p.affinity, n) {
 			return false
 		}

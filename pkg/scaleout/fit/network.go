@@ -29,27 +29,27 @@ type network struct {
 	ids    []devices.PoolID
 	pools  map[devices.PoolID]bool
 	slices []*resourceapi.ResourceSlice
-	// base is what claims have of them, and what was committed.
-	base      devices.Use
-	committed map[*take]bool
-	takes     int
+	// used is what claims have of them.
+	used devices.Use
+	// takes counts the takes that were made.
+	takes int
 }
 
 // take is what a placement took of the network.
 type take struct {
-	serial  int
-	results []resourceapi.DeviceRequestAllocationResult
+	serial int
+	held   []devices.Holding
 }
 
 func (t *take) addTo(used devices.Use) {
-	for i := range t.results {
-		used.Add(devices.Of(&t.results[i]), &t.results[i])
+	for _, held := range t.held {
+		used.Add(held)
 	}
 }
 
 // newNetwork finds the pools whose slices are not all of one node.
 func newNetwork(all []*resourceapi.ResourceSlice) network {
-	n := network{pools: map[devices.PoolID]bool{}, base: devices.Use{}, committed: map[*take]bool{}}
+	n := network{pools: map[devices.PoolID]bool{}, used: devices.Use{}}
 	owner := map[devices.PoolID]string{}
 	for _, slice := range all {
 		id, node := devices.PoolOf(slice), ptr.Deref(slice.Spec.NodeName, "")
@@ -133,34 +133,12 @@ func (s *signature) reached(all []reached) []reached {
 }
 
 // take notes what a placement would take of the network; nil where it takes nothing.
-func (n *network) take(results []resourceapi.DeviceRequestAllocationResult) *take {
-	if len(results) == 0 {
+func (n *network) take(held []devices.Holding) *take {
+	if len(held) == 0 {
 		return nil
 	}
 	n.takes++
-	return &take{serial: n.takes, results: results}
-}
-
-// commit tells whether that is news.
-func (n *network) commit(t *take) bool {
-	if n.committed[t] {
-		return false
-	}
-	n.committed[t] = true
-	t.addTo(n.base)
-	return true
-}
-
-// with is what is taken besides, for a machine whose own takes may not be committed.
-func (n *network) with(takes []*take) devices.Use {
-	all := n.base
-	for _, t := range takes {
-		if !n.committed[t] {
-			all = all.Clone()
-			t.addTo(all)
-		}
-	}
-	return all
+	return &take{serial: n.takes, held: held}
 }
 
 func takesKey(takes []*take) string {

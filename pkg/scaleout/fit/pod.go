@@ -20,9 +20,9 @@ type PodClaim struct {
 	Name string
 	// Claim is the object, or what the claim's template will make of it.
 	Claim *resourceapi.ResourceClaim
-	// Shared tells that the claim is no pod's own: other pods may name it.
+	// Shared reports that the claim is no pod's own: other pods may name it.
 	Shared bool
-	// Placed tells that the claim is allocated, in the API or by an earlier placement: it
+	// Placed reports that the claim is allocated, in the API or by an earlier placement: it
 	// takes nothing more. Who calls sees to it that the pod goes to the claim's node.
 	Placed bool
 }

@@ -28,13 +28,14 @@ func TestSharingChangesNothing(t *testing.T) {
 		apart.separate = true
 		a, b := view(t, together, nodes, pods), view(t, apart, nodes, pods)
 		shared += len(apart.machines) - len(together.machines)
+		sharedTogether, sharedApart := together.Shared(), apart.Shared()
 		for range 60 {
 			p, n := random.IntN(len(pods)), random.IntN(len(nodes))
-			first, firstMiss, err := together.Place(t.Context(), a.machines[n], a.pods[p])
+			first, firstMiss, err := sharedTogether.Place(t.Context(), a.machines[n], a.pods[p])
 			if err != nil {
 				t.Fatal(err)
 			}
-			second, secondMiss, err := apart.Place(t.Context(), b.machines[n], b.pods[p])
+			second, secondMiss, err := sharedApart.Place(t.Context(), b.machines[n], b.pods[p])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,8 +44,8 @@ func TestSharingChangesNothing(t *testing.T) {
 			}
 			if firstMiss == nil {
 				a.machines[n], b.machines[n] = first, second
-				together.Commit(first)
-				apart.Commit(second)
+				sharedTogether = sharedTogether.Commit(first)
+				sharedApart = sharedApart.Commit(second)
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func (c *Cluster) traitsOf(node *corev1.Node) *traits {
 	return h
 }
 
-// offers tells whether the node has a resource itself, so that no devices stand for it.
+// offers reports whether the node has a resource itself, so that no devices stand for it.
 func offers(node *corev1.Node, name corev1.ResourceName) bool {
 	quantity := node.Status.Allocatable[name]
 	return quantity.Value() > 0
@@ -80,12 +80,12 @@ func (c *Cluster) traitsSignature(node *corev1.Node) signature {
 	return s
 }
 
-// repels tells whether pods have to tolerate the taint to be put on the node.
+// repels reports whether pods have to tolerate the taint to be put on the node.
 func repels(taint *corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
 }
 
-// named tells whether the node has the label that affinity to pods on one node needs.
+// named reports whether the node has the label that affinity to pods on one node needs.
 func (h *traits) named() bool {
 	_, ok := h.node.Labels[corev1.LabelHostname]
 	return ok
@@ -153,7 +153,7 @@ func terms(all []corev1.NodeSelectorTerm) string {
 	return strings.Join(texts, "; or ")
 }
 
-// missOfClaims tells that a claim of the pod is allocated elsewhere.
+// missOfClaims reports that a claim of the pod is allocated elsewhere.
 func (h *traits) missOfClaims(p *Pod) *Miss {
 	if len(p.bound) == 0 {
 		return nil

@@ -43,7 +43,7 @@ type attribute struct {
 type mention struct {
 	// values that are named: of others only counts that they are others.
 	values map[string]bool
-	// ordered tells that values are compared as numbers: each counts.
+	// ordered reports that values are compared as numbers: each counts.
 	ordered bool
 }
 

@@ -1,8 +1,6 @@
-// Package handover tells tools that repair nodes which GPUs of a node are sick: in a condition and an
-// annotation of the Node, from the taints that the node's plugin has published. It judges no GPU, and
-// repairs, cordons and drains nothing.
+// Package handover reports sick GPUs to tools that repair nodes: in a condition and an annotation of the Node, from the taints
+// that its plugin publishes. It does not repair, cordon or drain.
 //
-// The controller does it and not the plugin: RBAC cannot limit a plugin to its own Node, and the plugin
-// runs privileged on every node. One right on nodes/status is enough for both: the API server takes
-// annotations with a Node's status, too, as kubelet relies on.
+// The controller writes them, because RBAC cannot limit a plugin to its own Node. The right on nodes/status suffices: the API
+// server accepts annotations with a Node's status, as kubelet relies on.
 package handover

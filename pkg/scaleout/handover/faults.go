@@ -13,28 +13,28 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// Fault is one of a GPU, as the annotation has it.
+// Fault is a fault of a GPU in the annotation.
 type Fault struct {
-	// Device is a device of the GPU that has it: the entire GPU where that is offered.
+	// Device is a device of the GPU: the entire GPU if that is offered.
 	Device string `json:"device"`
 	// UUID is the GPU's, as in nvidia-smi -L.
 	UUID string `json:"uuid"`
 	// Taint is its key, and its value if it has one: KEY=VALUE.
 	Taint string `json:"taint"`
-	// Effect is that of the taint: NoSchedule, NoExecute, or None where work goes on.
+	// Effect is the taint's: NoSchedule, NoExecute, or None if work goes on.
 	Effect resourceapi.DeviceTaintEffect `json:"effect"`
 	Since  *metav1.Time                  `json:"since,omitempty"`
 }
 
-// keepsAway tells whether claims do not get the GPU.
+// keepsAway reports whether new claims do not get the GPU.
 func (f Fault) keepsAway() bool { return f.Effect != resourceapi.DeviceTaintEffectNone }
 
-// same tells whether it is the same fault, of another device of the GPU.
+// same reports whether it is the same fault, of another device of the GPU.
 func (f Fault) same(o Fault) bool {
 	return f.UUID == o.UUID && f.Taint == o.Taint && f.Effect == o.Effect
 }
 
-// faultsIn are the faults of a pool's GPUs, each once, by device.
+// faultsIn are the faults of a pool's GPUs, sorted by device.
 func faultsIn(pool devices.Pool) (faults []Fault) {
 	for _, published := range pool.Slices {
 		own := devices.OwnOf(published) // the controller keeps slices compact

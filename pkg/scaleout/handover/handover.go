@@ -29,18 +29,17 @@ const (
 	reasonNoDevice = "NoGPUsPublished"
 )
 
-// maxMessage bounds the condition's message, in bytes; the annotation has all.
+// maxMessage bounds the condition's message in bytes. The annotation has all faults.
 const maxMessage = 1024
 
-// Teller tells of the GPUs of the cluster's nodes.
+// Teller reports the GPUs of the cluster's nodes.
 type Teller struct {
 	// Driver is our driver's name.
 	Driver string
 	Client client.Client
 }
 
-// Act writes what is not written yet. A node that never had a sick GPU is never written. What another
-// has changed meanwhile is left to the next look.
+// Act writes what has changed. It does not write nodes that never had a sick GPU.
 func (t *Teller) Act(ctx context.Context, now time.Time) error {
 	var published resourceapi.ResourceSliceList
 	if err := t.Client.List(ctx, &published, client.UnsafeDisableDeepCopy); err != nil {
@@ -61,7 +60,7 @@ func (t *Teller) Act(ctx context.Context, now time.Time) error {
 		node := &nodes.Items[i]
 		pools := devices.OfNode(node.Name, own[node.Name])
 		if node.DeletionTimestamp != nil || slices.ContainsFunc(pools, func(p devices.Pool) bool { return !p.Complete() }) {
-			continue // a pool that is being written may lack what it is about to say again
+			continue // a pool that is being rewritten may lack faults
 		}
 		var faults []Fault
 		for _, pool := range pools {
@@ -72,7 +71,7 @@ func (t *Teller) Act(ctx context.Context, now time.Time) error {
 	return errors.Join(failures...)
 }
 
-// tell writes the condition and the annotation of a node, unless they say the same already.
+// tell writes the condition and the annotation of a node if they have changed.
 func (t *Teller) tell(ctx context.Context, node *corev1.Node, faults []Fault, publishes bool, now time.Time) error {
 	before := conditionOf(node)
 	annotation, err := annotationOf(faults)
@@ -80,13 +79,13 @@ func (t *Teller) tell(ctx context.Context, node *corev1.Node, faults []Fault, pu
 		return err
 	}
 	wanted := judge(faults, publishes)
-	said := before != nil && before.Status == wanted.Status && before.Reason == wanted.Reason && before.Message == wanted.Message
+	same := before != nil && before.Status == wanted.Status && before.Reason == wanted.Reason && before.Message == wanted.Message
 	healthy := before == nil && wanted.Status != corev1.ConditionFalse
-	if (said || healthy) && node.Annotations[v1alpha1.AnnotationGPUFaults] == annotation {
+	if (same || healthy) && node.Annotations[v1alpha1.AnnotationGPUFaults] == annotation {
 		return nil
 	}
 	status := map[string]any{}
-	if !said && !healthy {
+	if !same && !healthy {
 		wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
 		if before != nil && before.Status == wanted.Status {
 			wanted.LastTransitionTime = before.LastTransitionTime
@@ -106,12 +105,12 @@ func (t *Teller) tell(ctx context.Context, node *corev1.Node, faults []Fault, pu
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 	switch err := t.Client.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, patch)); {
 	case err == nil:
-		klog.FromContext(ctx).Info("Told of a node's GPUs", "node", klog.KObj(node), "condition", wanted.Status, "reason", wanted.Message)
+		klog.FromContext(ctx).Info("Reported the GPUs of a node", "node", klog.KObj(node), "condition", wanted.Status, "reason", wanted.Message)
 		return nil
 	case apierrors.IsNotFound(err):
 		return nil
 	default:
-		return fmt.Errorf("tell of the GPUs of node %s: %w", node.Name, err)
+		return fmt.Errorf("report the GPUs of node %s: %w", node.Name, err)
 	}
 }
 
@@ -132,7 +131,7 @@ func annotationOf(faults []Fault) (string, error) {
 	return string(text), err
 }
 
-// judge is the condition, without its times. A fault with which work goes on is none for it.
+// judge is the condition without its times. Faults with which work goes on do not count.
 func judge(faults []Fault, publishes bool) corev1.NodeCondition {
 	condition := corev1.NodeCondition{
 		Type: v1alpha1.ConditionGPUsHealthy, Status: corev1.ConditionTrue, Reason: reasonNoFault, Message: "No GPU has a fault that keeps claims away",
@@ -147,7 +146,7 @@ func judge(faults []Fault, publishes bool) corev1.NodeCondition {
 	case len(sick) > 0:
 		condition.Status, condition.Reason, condition.Message = corev1.ConditionFalse, reasonFault, excerpt.Of(strings.Join(sick, "; "), maxMessage)
 	case !publishes:
-		condition.Status, condition.Reason, condition.Message = corev1.ConditionUnknown, reasonNoDevice, "The node publishes no GPUs, so that nobody knows how they are"
+		condition.Status, condition.Reason, condition.Message = corev1.ConditionUnknown, reasonNoDevice, "The node publishes no GPUs, so their health is unknown"
 	}
 	return condition
 }

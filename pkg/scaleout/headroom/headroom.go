@@ -1,6 +1,5 @@
-// Package headroom says how many devices a GPUHeadroom wants now, by its schedule and by what
-// Prometheus has said to its query, and what follows for nodes and warm pools. It never plans: headroom is demand like any other, the
-// last to be planned.
+// Package headroom computes how many devices a GPUHeadroom asks for at a time, and its status. It never
+// plans: package scaleout plans headroom after all pods.
 package headroom
 
 import (
@@ -20,16 +19,10 @@ import (
 
 // Demand is what a headroom asks the planner for at a time, and when that may change next;
 // zero is never. The error is a sentence for who wrote the headroom.
-func Demand(h *v1alpha1.GPUHeadroom, answer Answer, selectors *devices.Selectors, now time.Time) (scaleout.Headroom, time.Time, error) {
+func Demand(h *v1alpha1.GPUHeadroom, selectors *devices.Selectors, now time.Time) (scaleout.Headroom, time.Time, error) {
 	wanted, next, err := Wanted(&h.Spec, now)
 	if err != nil {
 		return scaleout.Headroom{}, time.Time{}, err
-	}
-	if asked, until := answer.asked(h, now); !until.IsZero() {
-		wanted = max(wanted, asked)
-		if next.IsZero() || until.Before(next) {
-			next = until
-		}
 	}
 	claim, err := claimOf(&h.Spec, selectors)
 	if err != nil {
@@ -63,7 +56,7 @@ func claimOf(spec *v1alpha1.GPUHeadroomSpec, selectors *devices.Selectors) (reso
 
 // Status is what became of a headroom that asked for so many devices. The present status is
 // not changed.
-func Status(h *v1alpha1.GPUHeadroom, answer Answer, wanted int, d scaleout.HeadroomDecision, now time.Time) v1alpha1.GPUHeadroomStatus {
+func Status(h *v1alpha1.GPUHeadroom, wanted int, d scaleout.HeadroomDecision, now time.Time) v1alpha1.GPUHeadroomStatus {
 	status := reported(h)
 	status.Wanted, status.Free, status.Demanded = int32(wanted), int32(d.Free), int32(d.Coming+d.Demanded)
 	condition := metav1.Condition{Status: metav1.ConditionFalse, Message: progress(wanted, d)}
@@ -79,12 +72,11 @@ func Status(h *v1alpha1.GPUHeadroom, answer Answer, wanted int, d scaleout.Headr
 		}
 	}
 	setReady(&status, h, condition, now)
-	answer.report(&status, h, now)
 	return status
 }
 
 // Invalid is the status of a headroom that cannot be read, with the sentence that says why.
-func Invalid(h *v1alpha1.GPUHeadroom, answer Answer, why string, now time.Time) v1alpha1.GPUHeadroomStatus {
+func Invalid(h *v1alpha1.GPUHeadroom, why string, now time.Time) v1alpha1.GPUHeadroomStatus {
 	status := reported(h)
 	status.Wanted, status.Free, status.Demanded = 0, 0, 0
 	setReady(&status, h, metav1.Condition{
@@ -92,7 +84,6 @@ func Invalid(h *v1alpha1.GPUHeadroom, answer Answer, why string, now time.Time) 
 		Reason:  v1alpha1.ReasonInvalid,
 		Message: why + "; nothing is kept until it is corrected",
 	}, now)
-	answer.report(&status, h, now)
 	return status
 }
 

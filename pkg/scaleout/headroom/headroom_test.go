@@ -29,7 +29,7 @@ func big(devices int32) *v1alpha1.GPUHeadroom {
 }
 
 func TestDemandIsForOneDeviceAtATime(t *testing.T) {
-	got, next, err := Demand(big(4), Answer{}, devices.NewSelectors(), noon)
+	got, next, err := Demand(big(4), devices.NewSelectors(), noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,12 +55,12 @@ func TestDemandIsForOneDeviceAtATime(t *testing.T) {
 func TestASelectorThatDoesNotCompileIsExplained(t *testing.T) {
 	h := big(1)
 	h.Spec.Selectors = append(h.Spec.Selectors, "device.memory >= 80Gi")
-	if _, _, err := Demand(h, Answer{}, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "selector 1 does not compile: ") {
+	if _, _, err := Demand(h, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "selector 1 does not compile: ") {
 		t.Errorf("the error is %v", err)
 	}
 	h = big(1)
 	h.Spec.Schedule = []v1alpha1.Window{entry("soon", "1h", "", 1)}
-	if _, _, err := Demand(h, Answer{}, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "entry 0 of the schedule: ") {
+	if _, _, err := Demand(h, devices.NewSelectors(), noon); err == nil || !strings.HasPrefix(err.Error(), "entry 0 of the schedule: ") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -80,7 +80,7 @@ func TestStatusSaysWhatIsKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := big(4)
-			got := Status(h, Answer{}, 4, test.decision, noon)
+			got := Status(h, 4, test.decision, noon)
 			want := v1alpha1.GPUHeadroomStatus{
 				ObservedGeneration: 3, Wanted: 4, Free: int32(test.decision.Free), Demanded: test.demanded,
 				Conditions: []metav1.Condition{{
@@ -100,63 +100,15 @@ func TestStatusSaysWhatIsKept(t *testing.T) {
 
 func TestAConditionKeepsItsTime(t *testing.T) {
 	h := big(4)
-	h.Status = Status(h, Answer{}, 4, scaleout.HeadroomDecision{Free: 1, Problem: "x"}, noon)
-	h.Status = Status(h, Answer{}, 4, scaleout.HeadroomDecision{Free: 2, Problem: "x"}, noon.Add(time.Minute))
+	h.Status = Status(h, 4, scaleout.HeadroomDecision{Free: 1, Problem: "x"}, noon)
+	h.Status = Status(h, 4, scaleout.HeadroomDecision{Free: 2, Problem: "x"}, noon.Add(time.Minute))
 	if got := h.Status.Conditions[0]; !got.LastTransitionTime.Time.Equal(noon) || got.Message != "2 of 4 devices are free: x" {
 		t.Errorf("the condition is %+v", got)
 	}
-	h.Status = Invalid(h, Answer{}, "entry 0 of the schedule: no", noon.Add(2*time.Minute))
+	h.Status = Invalid(h, "entry 0 of the schedule: no", noon.Add(2*time.Minute))
 	got := h.Status.Conditions[0]
 	if got.Reason != v1alpha1.ReasonInvalid || got.Message != "entry 0 of the schedule: no; nothing is kept until it is corrected" || h.Status.Wanted != 0 || h.Status.Free != 0 {
 		t.Errorf("the status is %+v", h.Status)
-	}
-}
-
-func TestWarmPoolsHoldTheHeadroomOnceMore(t *testing.T) {
-	warm := func(name string, bound int32, devices int, groups ...string) (*v1alpha1.GPUHeadroom, scaleout.Headroom) {
-		h := big(int32(devices))
-		h.Name = name
-		if bound >= 0 {
-			h.Spec.WarmPool = &v1alpha1.WarmPool{Max: bound}
-		}
-		return h, scaleout.Headroom{Name: name, Devices: devices, Groups: groups}
-	}
-	pools := []Pool{
-		{Group: "a", PerNode: func(string) int { return 8 }},
-		{Group: "b", PerNode: func(headroom string) int { return map[string]int{"y": 4, "z": 4}[headroom] }},
-	}
-	type demand struct {
-		name    string
-		bound   int32
-		devices int
-		groups  []string
-	}
-	for name, test := range map[string]struct {
-		demands []demand
-		want    map[string]int
-	}{
-		"rounded up":              {[]demand{{"x", 9, 9, nil}}, map[string]int{"a": 2}},
-		"bounded":                 {[]demand{{"x", 1, 9, nil}}, map[string]int{"a": 1}},
-		"the rest in the next":    {[]demand{{"y", 1, 11, nil}}, map[string]int{"a": 1, "b": 1}},
-		"nothing left":            {[]demand{{"y", 9, 8, nil}}, map[string]int{"a": 1, "b": 0}},
-		"its groups only":         {[]demand{{"y", 9, 8, []string{"b"}}}, map[string]int{"b": 2}},
-		"none wanted":             {[]demand{{"x", 9, 0, nil}}, map[string]int{"a": 0}},
-		"says nothing of pools":   {[]demand{{"x", -1, 8, nil}}, map[string]int{}},
-		"has none of the devices": {[]demand{{"x", 9, 8, []string{"b"}}}, map[string]int{}},
-		"two add up":              {[]demand{{"y", 2, 4, []string{"b"}}, {"z", 9, 4, []string{"b"}}}, map[string]int{"b": 2}},
-		"two up to the bound":     {[]demand{{"y", 2, 8, []string{"b"}}, {"z", 1, 4, []string{"b"}}}, map[string]int{"b": 2}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var headrooms []*v1alpha1.GPUHeadroom
-			var demands []scaleout.Headroom
-			for _, d := range test.demands {
-				h, demand := warm(d.name, d.bound, d.devices, d.groups...)
-				headrooms, demands = append(headrooms, h), append(demands, demand)
-			}
-			if diff := cmp.Diff(test.want, WarmPools(headrooms, demands, pools)); diff != "" {
-				t.Errorf("sizes (-want +got):\n%s", diff)
-			}
-		})
 	}
 }
 

@@ -66,7 +66,7 @@ func readWindow(w v1alpha1.Window) (window, error) {
 	return window{start: start, duration: d, zone: zone}, nil
 }
 
-// at tells whether the window is in force, and when that may change next.
+// at reports whether the window is in force, and when that may change next.
 func (w window) at(now time.Time) (bool, time.Time) {
 	local := now.In(w.zone)
 	wall := wallOf(local)

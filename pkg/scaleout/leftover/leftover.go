@@ -1,5 +1,5 @@
-// Package leftover takes back what the controller has written on objects of others and no longer stands for, because
-// it was uninstalled or is dead. It knows no plan, and writes nothing but what it takes back.
+// Package leftover removes the controller's protections, cordons and marks from nodes after the controller was uninstalled or
+// has crashed.
 package leftover
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// page is how many nodes are in memory at a time.
+// page is the number of nodes per list request.
 const page = 500
 
-// Nodes takes back protections, cordons and marks of nodes: those that have expired, or all of them. The result is an
-// error if a node is left as it was, also if it was changed meanwhile: the call may be repeated.
+// Nodes removes expired protections, cordons and marks of nodes, or all of them. It is an error if a node could not be released,
+// also because it has changed. The call can be repeated.
 func Nodes(ctx context.Context, c client.Client, now time.Time, expired bool) error {
 	var errs []error
 	for next := ""; ; {
 		var nodes corev1.NodeList
 		if err := c.List(ctx, &nodes, client.Limit(page), client.Continue(next)); err != nil {
-			return errors.Join(append(errs, fmt.Errorf("list the nodes to see which the controller holds: %w", err))...)
+			return errors.Join(append(errs, fmt.Errorf("list the nodes that the controller may hold: %w", err))...)
 		}
 		for i := range nodes.Items {
 			if node := &nodes.Items[i]; !expired || view.HoldExpired(node, now) {
@@ -39,7 +39,7 @@ func Nodes(ctx context.Context, c client.Client, now time.Time, expired bool) er
 	}
 }
 
-// release fails if the node has changed since it was read: a controller may have renewed what it holds the node by.
+// release fails if the node has changed since it was read: a controller may have renewed the hold.
 func release(ctx context.Context, c client.Client, node *corev1.Node) error {
 	changed := node.DeepCopy()
 	view.Unmark(changed)
@@ -49,7 +49,7 @@ func release(ctx context.Context, c client.Client, node *corev1.Node) error {
 	}
 	patch := client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})
 	if err := client.IgnoreNotFound(c.Patch(ctx, changed, patch)); err != nil {
-		return fmt.Errorf("take back what the controller holds node %s by: %w", node.Name, err)
+		return fmt.Errorf("release node %s: %w", node.Name, err)
 	}
 	klog.FromContext(ctx).Info("Released the node", "node", node.Name)
 	return nil

@@ -38,8 +38,8 @@ func TestNodesAreReleased(t *testing.T) {
 		stays, staysLast bool
 	}{
 		"a node":                           {annotations{"x": "y"}, false, annotations{"x": "y"}, annotations{"x": "y"}, false, false},
-		"cordoned by somebody":             {annotations{"x": "y"}, true, annotations{"x": "y"}, annotations{"x": "y"}, true, true},
-		"protected by somebody":            {annotations{disabled: "true"}, false, annotations{disabled: "true"}, annotations{disabled: "true"}, false, false},
+		"cordoned by a person":             {annotations{"x": "y"}, true, annotations{"x": "y"}, annotations{"x": "y"}, true, true},
+		"protected by a person":            {annotations{disabled: "true"}, false, annotations{disabled: "true"}, annotations{disabled: "true"}, false, false},
 		"protected":                        {annotations{disabled: "true", ours: "use", until: after}, false, annotations{disabled: "true", ours: "use", until: after}, nil, false, false},
 		"protected too long":               {annotations{disabled: "true", ours: "use", until: before, "x": "y"}, false, annotations{"x": "y"}, annotations{"x": "y"}, false, false},
 		"protected, cordoned by us":        {annotations{disabled: "true", ours: "use", until: before, mark: cordoned}, true, nil, nil, false, false},

@@ -15,25 +15,27 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Action is one thing to do. Each leaves a state in which it may be done again.
+// Action is one change. It can be repeated.
 type Action interface {
 	String() string
-	// group is the name of the node group that the action is about; empty: of no group in particular.
+	// group is the action's node group. Empty: none.
 	group() string
-	// do writes into the result what it has recorded, so that who writes the status next does
-	// not undo it.
+	// do executes the action, and updates the result's Status with what it recorded.
 	do(ctx context.Context, e *Executor, result *Result) error
-	// undo takes out of the result's status what was not done: because of why, or, where that
-	// is nil, because the group's failure is not on record.
-	undo(result *Result, why error)
+	// undo removes a failed action from the result's Status. err is nil if the action was skipped.
+	undo(result *Result, err error)
 }
 
-// unpromised is part of the actions that no status mentions before they are done.
-type unpromised struct{}
+// unpromised is embedded in actions that no status mentions before they are executed, and ungrouped in those without a group.
+type (
+	unpromised struct{}
+	ungrouped  struct{}
+)
 
 func (unpromised) undo(*Result, error) {}
+func (ungrouped) group() string        { return "" }
 
-// setBackoff records that a group has failed, before what it was for is given up.
+// setBackoff records a group's failure before its evidence is deleted.
 type setBackoff struct {
 	unpromised
 	Group   *v1alpha1.GPUNodeGroup
@@ -53,9 +55,10 @@ func (a setBackoff) do(ctx context.Context, e *Executor, result *Result) error {
 	})
 }
 
-// protect keeps Cluster Autoscaler from removing a node for the time of a lease, or lets it again when For is empty.
+// protect keeps Cluster Autoscaler from removing a node for the time of a lease. An empty For ends that.
 type protect struct {
 	unpromised
+	ungrouped
 	Node string
 	For  string
 	Now  time.Time
@@ -68,10 +71,7 @@ func (a protect) String() string {
 	return fmt.Sprintf("keep node %s for %s", a.Node, a.For)
 }
 
-func (protect) group() string { return "" }
-
-// do annotates the node, or takes the annotations away where they are ours. Someone else's
-// are left alone: who forbids the removal of a node has a reason.
+// do leaves another client's annotation alone.
 func (a protect) do(ctx context.Context, e *Executor, _ *Result) error {
 	var node corev1.Node
 	if err := e.Client.Get(ctx, types.NamespacedName{Name: a.Node}, &node); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// createPlaceholder creates a pod that only a new node of the group has room for.
+// createPlaceholder creates a pod that fits on a new node of the group only.
 type createPlaceholder struct{ Pod *corev1.Pod }
 
 func (a createPlaceholder) String() string {
@@ -31,31 +31,30 @@ func (a createPlaceholder) do(ctx context.Context, e *Executor, _ *Result) error
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	// It is ours that the cache does not show yet, unless another has taken the name.
+	// Usually it is ours, and the cache is behind.
 	var found corev1.Pod
 	if e.Client.Get(ctx, client.ObjectKeyFromObject(a.Pod), &found) == nil && !view.IsPlaceholder(&found, a.Pod.Namespace) {
-		return fmt.Errorf("a pod %s/%s that is no placeholder has its name: delete that pod", found.Namespace, found.Name)
+		return fmt.Errorf("another pod %s/%s has its name: delete that pod", found.Namespace, found.Name)
 	}
 	return nil
 }
 
-// undo: a placeholder that the API server refuses is not in flight.
-func (a createPlaceholder) undo(result *Result, why error) {
+// undo: a refused placeholder is not in flight.
+func (a createPlaceholder) undo(result *Result, err error) {
 	status := result.Status[a.group()]
 	status.InFlight = slices.DeleteFunc(slices.Clone(status.InFlight), func(e v1alpha1.InFlight) bool { return e.ID == a.Pod.Name })
-	if why != nil && status.NotReady == "" {
+	if err != nil && status.NotReady == "" {
 		status.NotReady = v1alpha1.ReasonScaleUpFailed
-		status.Message = fmt.Sprintf("placeholder %s cannot be created: %s; see to the quotas, the admission and the controller's rights in namespace %s",
-			a.Pod.Name, excerpt.Of(why.Error(), maxMessage), a.Pod.Namespace)
+		status.Message = fmt.Sprintf("placeholder %s cannot be created: %s; check quotas, admission and the controller's rights in namespace %s",
+			a.Pod.Name, excerpt.Of(err.Error(), maxMessage), a.Pod.Namespace)
 	}
 	result.Status[a.group()] = status
 }
 
-// deletePlaceholder deletes one that has served.
+// deletePlaceholder deletes a placeholder that is not needed any more.
 type deletePlaceholder struct {
-	Name types.NamespacedName
-	UID  types.UID
-	// Group for which it was.
+	Name  types.NamespacedName
+	UID   types.UID
 	Group string
 	Why   string
 }
@@ -72,20 +71,20 @@ func (a deletePlaceholder) do(ctx context.Context, e *Executor, _ *Result) error
 		GracePeriodSeconds: ptr.To(int64(0)),
 		Preconditions:      &metav1.Preconditions{UID: &a.UID},
 	})
-	// A conflict is another pod of the name: the one that was meant is gone.
+	// A conflict means that another pod has the name.
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-// undo: a placeholder that the API server does not delete still counts as a node that is coming.
-func (a deletePlaceholder) undo(result *Result, why error) {
+// undo: a placeholder that stays still counts as a coming node.
+func (a deletePlaceholder) undo(result *Result, err error) {
 	status := result.Status[a.Group]
-	if why != nil && status.NotReady == "" {
+	if err != nil && status.NotReady == "" {
 		status.NotReady = v1alpha1.ReasonPlaceholderStays
-		status.Message = fmt.Sprintf("placeholder %s cannot be deleted: %s; see to the admission and the controller's rights in namespace %s",
-			a.Name.Name, excerpt.Of(why.Error(), maxMessage), a.Name.Namespace)
+		status.Message = fmt.Sprintf("placeholder %s cannot be deleted: %s; check admission and the controller's rights in namespace %s",
+			a.Name.Name, excerpt.Of(err.Error(), maxMessage), a.Name.Namespace)
 	}
 	result.Status[a.Group] = status
 }

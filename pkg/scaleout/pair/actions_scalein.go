@@ -16,11 +16,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// markNode takes a node a step nearer to its end, or back, or keeps it where it is for another lease; an empty step:
-// it is not marked.
+// markNode sets the step of a node's end, or renews it for another lease. An empty step removes the mark.
 type markNode struct {
 	unpromised
-	// Node is as it was when that was decided.
+	ungrouped
+	// Node is as of the decision.
 	Node *corev1.Node
 	Mark view.Mark
 	Now  time.Time
@@ -41,15 +41,13 @@ func (a markNode) String() string {
 	return fmt.Sprintf("note that node %s is in use", a.Node.Name)
 }
 
-func (markNode) group() string { return "" }
-
 func (a markNode) do(ctx context.Context, e *Executor, _ *Result) error {
 	_, err := a.write(ctx, e)
 	return err
 }
 
-// write is true if the node has the mark now. One that has changed its mark or its cordon since is
-// left for the next pass. A cordon that is not ours is never touched.
+// write reports whether the node has the mark now. A node whose mark or cordon has changed since the decision waits for the
+// next pass. Another client's cordon stays.
 func (a markNode) write(ctx context.Context, e *Executor) (bool, error) {
 	var node corev1.Node
 	if err := e.Client.Get(ctx, types.NamespacedName{Name: a.Node.Name}, &node); err != nil {
@@ -74,13 +72,14 @@ func (a markNode) write(ctx context.Context, e *Executor) (bool, error) {
 	return true, nil
 }
 
-// endNode ends a node that was cordoned a while ago and is still empty.
+// endNode ends a cordoned node that is still empty.
 type endNode struct {
+	ungrouped
 	Group    *v1alpha1.GPUNodeGroup
 	Node     *corev1.Node
 	Instance string
 	Now      time.Time
-	// Outdated are pods whose nomination counts no longer.
+	// Outdated are pods whose nomination does not count any more.
 	Outdated map[types.UID]bool
 }
 
@@ -88,15 +87,12 @@ func (a endNode) String() string {
 	return fmt.Sprintf("end node %s, which is empty", a.Node.Name)
 }
 
-func (endNode) group() string { return "" }
-
-// do records that the node ends, and then ends it. Whoever is killed in between finds the record,
-// and ends the same machine again, which is nothing new to AWS. Before every call the API server is
-// asked: what is used, or uncordoned, is taken back, also if AWS was asked before. What AWS refuses
-// to end is uncordoned. What has left the group since AWS was asked is going: its Node goes, too.
+// do records that the node ends, and then ends it. After a crash in between, the call is repeated, which AWS ignores. Before
+// each call, it reads the node and its pods: a node that is used or uncordoned is taken back, even if AWS was asked before. A
+// node that AWS refuses to end is uncordoned. A node that has left the group since AWS was asked is ending.
 func (a endNode) do(ctx context.Context, e *Executor, _ *Result) error {
 	if e.Nodegroups == nil {
-		return errors.New("there is no client of EKS: give the controller a region and credentials")
+		return errNoEKS
 	}
 	node := a.Node
 	used, err := a.used(ctx, e)
@@ -126,19 +122,18 @@ func (a endNode) do(ctx context.Context, e *Executor, _ *Result) error {
 	return err
 }
 
-// used asks the API server itself whether a pod has come since the cordon, or somebody has
-// uncordoned the node. One that is gone is not used.
+// used reads from the API server whether the node was uncordoned or has got a pod since the cordon. A deleted node is not used.
 func (a endNode) used(ctx context.Context, e *Executor) (bool, error) {
 	var node corev1.Node
 	if err := e.Live.Get(ctx, types.NamespacedName{Name: a.Node.Name}, &node); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read node %s, without which it is not ended: %w", a.Node.Name, err)
+		return false, fmt.Errorf("read node %s before ending it: %w", a.Node.Name, err)
 	} else if err == nil && !node.Spec.Unschedulable {
 		return true, nil
 	}
 	for field, uses := range map[string]func(*corev1.Pod) bool{"spec.nodeName": needsNode, "status.nominatedNodeName": a.nominated} {
 		var pods corev1.PodList
 		if err := e.Live.List(ctx, &pods, client.MatchingFields{field: a.Node.Name}); err != nil {
-			return false, fmt.Errorf("list the pods whose %s is %s, without which the node is not ended: %w", field, a.Node.Name, err)
+			return false, fmt.Errorf("list the pods whose %s is %s before ending the node: %w", field, a.Node.Name, err)
 		}
 		if slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return uses(&pod) }) {
 			return true, nil
@@ -147,17 +142,17 @@ func (a endNode) used(ctx context.Context, e *Executor) (bool, error) {
 	return false, nil
 }
 
-// nominated reports whether the scheduler still means a pod for the node.
+// nominated reports whether a pod is still nominated for the node.
 func (a endNode) nominated(pod *corev1.Pod) bool {
 	return view.NominatedFor(pod) == a.Node.Name && !a.Outdated[pod.UID]
 }
 
-// undo says in the group's status that the node does not end.
-func (a endNode) undo(result *Result, why error) {
-	if why == nil {
+// undo reports in the group's status that the node does not end.
+func (a endNode) undo(result *Result, err error) {
+	if err == nil {
 		return
 	}
 	status := result.Status[a.Group.Name]
-	status.ScaleIn.Problem = fmt.Sprintf("node %s has been empty for long and does not end: %v", a.Node.Name, why)
+	status.ScaleIn.Problem = fmt.Sprintf("node %s has been empty for long and does not end: %v", a.Node.Name, err)
 	result.Status[a.Group.Name] = status
 }

@@ -58,7 +58,7 @@ func TestWhatHasChangedSinceIsNotMarked(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Node){
 		"another node of its name": func(n *corev1.Node) { n.UID = "two" },
 		"another mark":             func(n *corev1.Node) { n.Annotations = markedNode(view.StepCordoned).Annotations },
-		"somebody's cordon":        func(n *corev1.Node) { n.Spec.Unschedulable = true },
+		"another client's cordon":  func(n *corev1.Node) { n.Spec.Unschedulable = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := markedNode(view.StepEmpty)
@@ -104,17 +104,17 @@ func TestANodeEnds(t *testing.T) {
 		ended int
 		want  view.Step
 	}{
-		"once it is recorded":        {view.StepCordoned, []client.Object{daemon, elsewhere}, nil, 1, view.StepEnding},
-		"again":                      {view.StepEnding, nil, nil, 1, view.StepEnding},
-		"not with a pod":             {view.StepCordoned, []client.Object{daemon, late}, nil, 0, ""},
-		"not with a nominated pod":   {view.StepCordoned, []client.Object{outdated, nominated}, nil, 0, ""},
-		"nominated for too long":     {view.StepCordoned, []client.Object{outdated}, nil, 1, view.StepEnding},
-		"AWS does not answer":        {view.StepCordoned, nil, errors.New("timeout"), 1, view.StepEnding},
-		"AWS refuses":                {view.StepCordoned, nil, ErrRefused, 1, view.StepEmpty},
-		"AWS refuses the next time":  {view.StepEnding, nil, ErrRefused, 1, view.StepEmpty},
-		"not again with a pod":       {view.StepEnding, []client.Object{daemon, late}, nil, 0, ""},
-		"it was detached":            {view.StepCordoned, nil, ErrNotInGroup, 1, view.StepEmpty},
-		"somebody has uncordoned it": {"", nil, nil, 0, ""},
+		"once it is recorded":          {view.StepCordoned, []client.Object{daemon, elsewhere}, nil, 1, view.StepEnding},
+		"again":                        {view.StepEnding, nil, nil, 1, view.StepEnding},
+		"not with a pod":               {view.StepCordoned, []client.Object{daemon, late}, nil, 0, ""},
+		"not with a nominated pod":     {view.StepCordoned, []client.Object{outdated, nominated}, nil, 0, ""},
+		"nominated for too long":       {view.StepCordoned, []client.Object{outdated}, nil, 1, view.StepEnding},
+		"AWS does not answer":          {view.StepCordoned, nil, errors.New("timeout"), 1, view.StepEnding},
+		"AWS refuses":                  {view.StepCordoned, nil, ErrRefused, 1, view.StepEmpty},
+		"AWS refuses the next time":    {view.StepEnding, nil, ErrRefused, 1, view.StepEmpty},
+		"not again with a pod":         {view.StepEnding, []client.Object{daemon, late}, nil, 0, ""},
+		"it was detached":              {view.StepCordoned, nil, ErrNotInGroup, 1, view.StepEmpty},
+		"uncordoned by another client": {"", nil, nil, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := apiWith(t, interceptor.Funcs{}, append(test.pods, markedNode(test.step))...)
@@ -144,7 +144,7 @@ func TestANodeEnds(t *testing.T) {
 	}
 }
 
-// Somebody may uncordon a node whose end was asked for, and AWS may have done it before the Node goes.
+// An administrator may uncordon a node that AWS was asked to end, and the machine may end before its Node.
 func TestANodeThatEndsIsLookedAtAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		step       view.Step

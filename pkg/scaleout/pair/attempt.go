@@ -13,25 +13,19 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// attempt is a placeholder, and the node that came of it.
+// attempt is a placeholder with its node.
 type attempt struct {
 	pod *corev1.Pod
-	// node is nil until one has come.
+	// node is nil until it has come.
 	node *view.NodeState
-	// lost tells that the placeholder was put on a node that is no more.
+	// lost reports whether the placeholder is bound to a node that is gone.
 	lost bool
 }
 
-// ended tells that the placeholder will never be put on a node again.
+// ended reports whether the placeholder will never be bound again.
 func (a attempt) ended() bool {
 	return a.pod.Status.Phase == corev1.PodFailed || a.pod.Status.Phase == corev1.PodSucceeded
 }
-
-// going tells that the node is being deleted, whatever it offers yet.
-func (a attempt) going() bool { return a.node != nil && a.node.Object.DeletionTimestamp != nil }
-
-// complete tells that the node offers all that it should.
-func (a attempt) complete() bool { return a.node != nil && a.node.Complete() }
 
 func (a attempt) kinds() []string {
 	if all := a.pod.Annotations[v1alpha1.AnnotationKinds]; all != "" {
@@ -49,10 +43,8 @@ func (a attempt) delete(why string) deletePlaceholder {
 	}
 }
 
-// attempts are the group's placeholders, the oldest first, each with its node: the one that
-// it is on, or else the oldest node that came after it and is no other placeholder's. A
-// placeholder without a node does not tell which one was made for it, and that does not
-// matter, since nodes of a group are alike.
+// attempts are the group's placeholders, the oldest first, each with its node: the one that it is bound to, or else the
+// oldest node that came after it and that no other placeholder has. Nodes of a group are alike, so the choice is arbitrary.
 func attempts(placeholders []*corev1.Pod, group *view.Group, now time.Time) []attempt {
 	var found []attempt
 	for _, pod := range placeholders {
@@ -72,7 +64,7 @@ func attempts(placeholders []*corev1.Pod, group *view.Group, now time.Time) []at
 	return found
 }
 
-// takeOwn gives the placeholders that are on nodes those nodes.
+// takeOwn matches bound placeholders with their nodes.
 func takeOwn(found []attempt, group *view.Group, now time.Time) map[string]bool {
 	nodes := make(map[string]*view.NodeState, len(group.Nodes))
 	for i := range group.Nodes {
@@ -89,11 +81,10 @@ func takeOwn(found []attempt, group *view.Group, now time.Time) map[string]bool 
 	return taken
 }
 
-// nodeSeen is how long after a placeholder was put on a node the node may be unknown: pods and
-// nodes are watched apart, and neither is as new as the other at all times.
+// nodeSeen is how long after the binding of a placeholder its node may be unknown: pods and nodes have separate watches.
 const nodeSeen = time.Minute
 
-// boundSince is when a pod was put on its node; where that is not told, when it was made.
+// boundSince is when a pod was bound, or else created.
 func boundSince(pod *corev1.Pod) time.Time {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
@@ -103,7 +94,7 @@ func boundSince(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// firstAfter takes the first node that came after the placeholder; the group's are by creation.
+// firstAfter takes the first free node that came after the placeholder. The group's nodes are in order of creation.
 func firstAfter(pod *corev1.Pod, group *view.Group, taken map[string]bool) *view.NodeState {
 	for i := range group.Nodes {
 		node := &group.Nodes[i]
@@ -115,12 +106,10 @@ func firstAfter(pod *corev1.Pod, group *view.Group, taken map[string]bool) *view
 	return nil
 }
 
-// templateAge is how long Cluster Autoscaler looks at a node before it takes it as the
-// template of its group.
+// templateAge is how long a node is Ready before Cluster Autoscaler uses it as the template of its group.
 const templateAge = time.Minute
 
-// liveTemplate is when Cluster Autoscaler has a live template of the group: a while after its
-// first node was complete. False: there is none.
+// liveTemplate is when Cluster Autoscaler gets a live template of the group, if the group has a complete node.
 func liveTemplate(group *view.Group) (time.Time, bool) {
 	var first time.Time
 	found := false

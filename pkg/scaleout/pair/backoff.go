@@ -14,19 +14,19 @@ import (
 const (
 	backoffFirst = 5 * time.Minute
 	backoffMost  = time.Hour
-	// backoffIncomplete is backoffMost after nodes that came and did not become complete: each
-	// is paid for until it ends, and the next is like it until a person mends something.
+	// backoffIncomplete replaces backoffMost after incomplete nodes: they cost money, and the next is like them until an
+	// administrator fixes the cause.
 	backoffIncomplete = 24 * time.Hour
-	// backoffMemory is how long after its end failures in a row are remembered, beyond the
-	// time that a further attempt may take.
+	// backoffMemory is how long after its end, and another attempt, a backoff is remembered.
 	backoffMemory = time.Hour
-	// maxMessage is what the status allows.
+	// maxMessage is the limit of the status.
 	maxMessage = 512
+	// failuresOfAnother is the failure from which the wait is backoffMost.
+	failuresOfAnother = 5
 )
 
-// fail is the backoff after one more failure. A failure during a backoff belongs to the one
-// before: placeholders of one attempt do not expire in the same second. Failures of another reason
-// count as far as they lead to backoffMost, so that no machine at AWS is no day without a try.
+// fail is the backoff after another failure. A failure during a backoff belongs to the same attempt. Failures for another
+// reason count up to backoffMost, so that a missing machine at AWS does not cause a backoff of a day.
 func fail(previous *v1alpha1.Backoff, now time.Time, reason, message string) *v1alpha1.Backoff {
 	if backedOff(previous, now) && previous.Reason != v1alpha1.ReasonAutoscalerBackedOff {
 		return previous
@@ -46,19 +46,16 @@ func fail(previous *v1alpha1.Backoff, now time.Time, reason, message string) *v1
 	}
 }
 
-// failuresOfAnother is after how many failures the wait is backoffMost.
-const failuresOfAnother = 5
-
 // backoffWait doubles with every failure.
 func backoffWait(failures int32, reason string) time.Duration {
-	// A forged count is over every bound, as 16 doublings are.
+	// 16 doublings exceed every limit, and a forged count may overflow.
 	if failures < 1 || failures > 16 {
 		return backoffLimit(reason)
 	}
 	return min(backoffFirst<<(failures-1), backoffLimit(reason))
 }
 
-// backoffLimit is the longest wait after failures of a reason.
+// backoffLimit is the longest wait for a reason.
 func backoffLimit(reason string) time.Duration {
 	if reason == v1alpha1.ReasonNodeIncomplete {
 		return backoffIncomplete
@@ -66,8 +63,8 @@ func backoffLimit(reason string) time.Duration {
 	return backoffMost
 }
 
-// succeeded tells that a node has become complete since a backoff began. One that was there
-// long before shows nothing: it seems new each time that it is Ready again, or publishes anew.
+// succeeded reports whether a node has become complete since the backoff began. Nodes from long before do not count: they
+// become complete again whenever they are Ready again or republish.
 func succeeded(group *view.Group, b *v1alpha1.Backoff, timeout time.Duration) bool {
 	begun := b.Until.Add(-backoffWait(b.Failures, b.Reason))
 	for i := range group.Nodes {
@@ -79,13 +76,12 @@ func succeeded(group *view.Group, b *v1alpha1.Backoff, timeout time.Duration) bo
 	return false
 }
 
-// backedOff tells whether the group may not grow now.
+// backedOff reports whether the group may not grow now.
 func backedOff(b *v1alpha1.Backoff, now time.Time) bool {
 	return b != nil && now.Before(b.Until.Time)
 }
 
-// remembered is what of a backoff still counts: one that ends later than any can was made by
-// a clock that ran ahead, and one long over is forgotten.
+// remembered is the part of a backoff that still counts. A backoff that is too long came from a clock that ran ahead.
 func remembered(b *v1alpha1.Backoff, now time.Time, timeout time.Duration) *v1alpha1.Backoff {
 	switch {
 	case b == nil || now.After(b.Until.Add(timeout+backoffMemory)):

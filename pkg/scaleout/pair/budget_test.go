@@ -48,7 +48,7 @@ func TestNoBudgetIsExceededBesideTheAutoscaler(t *testing.T) {
 					}
 				}
 			}
-			w.budget, w.admission = 0, false // and then nobody is held back
+			w.budget, w.admission = 0, false // no pod is held back any more
 			w.settle(t, fmt.Sprintf("seed %d", seed))
 		})
 	}

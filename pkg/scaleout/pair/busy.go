@@ -8,25 +8,25 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// taken are the devices that claims have, by pool.
-type taken map[devices.PoolID]sets.Set[string]
+// Taken has the allocated devices by pool.
+type Taken map[devices.PoolID]sets.Set[string]
 
-func takenBy(claims []*resourceapi.ResourceClaim) taken {
-	all := taken{}
+// TakenBy returns the devices of claims.
+func TakenBy(claims []*resourceapi.ResourceClaim) Taken {
+	all := Taken{}
 	for _, claim := range claims {
-		for result := range devices.Results(claim.Status.Allocation) {
-			pool := devices.PoolID{Driver: result.Driver, Name: result.Pool}
-			if all[pool] == nil {
-				all[pool] = sets.New[string]()
+		for held := range devices.Holdings(claim.Status.Allocation) {
+			if all[held.Pool] == nil {
+				all[held.Pool] = sets.New[string]()
 			}
-			all[pool].Insert(result.Device)
+			all[held.Pool].Insert(held.Name)
 		}
 	}
 	return all
 }
 
-// any tells whether a claim has a device of the node.
-func (t taken) any(node *view.NodeState) bool {
+// Any reports whether a claim has a device of the node.
+func (t Taken) Any(node *view.NodeState) bool {
 	for _, slice := range node.Slices {
 		if t[devices.PoolOf(slice)] != nil {
 			return true
@@ -35,13 +35,11 @@ func (t taken) any(node *view.NodeState) bool {
 	return false
 }
 
-// busy tells a node more than half of whose GPUs are in use, which Cluster Autoscaler may take
-// for one to be emptied. It empties nodes at half use or less (--scale-down-utilization-threshold),
-// and measures a pool with counters by the highest ratio of each counter set
-// (calculatePartitionableDevicesPoolUtilization, pkg/simulator/dynamicresources/utils/utilization.go).
-// A GPU that is used whole leaves room in every counter for claims with admin access to look at it
-// (kubernetes/kubernetes#140729), so that no ratio of a node that is all in use can be over a half.
-func (t taken) busy(node *view.NodeState) bool {
+// busy reports whether more than half of the node's GPUs are in use. Cluster Autoscaler may wrongly drain such a node: it
+// drains at half use or less (--scale-down-utilization-threshold), and measures a pool with counters by the highest ratio of
+// each counter set (calculatePartitionableDevicesPoolUtilization, pkg/simulator/dynamicresources/utils/utilization.go).
+// Counters are double, for admin access (kubernetes/kubernetes#140729), so a full node has a ratio of a half.
+func (t Taken) busy(node *view.NodeState) bool {
 	all, used, counters := 0, sets.New[string](), false
 	for _, slice := range node.Slices {
 		all += len(slice.Spec.SharedCounters)
@@ -51,7 +49,7 @@ func (t taken) busy(node *view.NodeState) bool {
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
 			if len(device.ConsumesCounters) == 0 {
-				all++ // it is offered in no other way
+				all++ // a device without counters is a GPU
 			}
 			if !names.Has(device.Name) {
 				continue

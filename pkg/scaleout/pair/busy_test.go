@@ -55,7 +55,7 @@ func utilization(published []*resourceapi.ResourceSlice, used sets.Set[string]) 
 func (c *calling) published(t *testing.T, instanceType string) {
 	t.Helper()
 	group := &v1alpha1.GPUNodeGroup{Spec: v1alpha1.GPUNodeGroupSpec{InstanceType: instanceType}}
-	predicted, err := template.Predict("gpu.mica.gpu", group, "", nil)
+	predicted, err := template.Predict("gpu.mica.gpu", group, "", nil, template.StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}

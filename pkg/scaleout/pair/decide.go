@@ -8,47 +8,32 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Decide says what is to be done now. It changes nothing of the situation.
+// Decide returns the actions that are due now. It is pure.
 func Decide(s Situation) Result {
 	s.index = newIndex(&s)
 	result := Result{Status: map[string]GroupStatus{}}
 	result.Actions, result.Again = delays(&s)
 	result.Actions = append(result.Actions, strays(s.View)...)
-	demand := demanded(s.Decision)
+	demand := map[string][]scaleout.NewNode{}
+	for _, growth := range s.Decision.Growth {
+		demand[growth.Group] = append(demand[growth.Group], growth.Nodes...)
+	}
 	unused := unusedBy(&s)
 	for i := range s.View.GroupStates {
 		group := &s.View.GroupStates[i]
-		out := modeFor(group).decide(&s, group, demand[group.Object.Name])
+		name := group.Object.Name
+		out := modeFor(group).decide(&s, group, demand[name])
 		result.Actions = append(result.Actions, out.actions...)
-		out.status.UnusedBy = unused[group.Object.Name]
-		result.Status[group.Object.Name] = out.status
+		out.status.UnusedBy = unused[name]
+		result.Status[name] = out.status
 		result.Again = sooner(result.Again, out.again)
 	}
-	result.Actions = append(result.Actions, warmPools(&s, result)...)
 	result.Actions = append(result.Actions, protections(&s)...)
 	result.Actions = append(result.Actions, strayMarks(&s)...)
 	return result
 }
 
-// modeFor is the group's mode. One whose nodes may be another group's is left alone, as is one
-// that is being deleted.
-func modeFor(group *view.Group) mode {
-	if group.Refused != "" || group.Object.DeletionTimestamp != nil {
-		return observe{}
-	}
-	return modeOf(group.Object.Spec.Pairing)
-}
-
-// demanded are the nodes that the plan asks for, by group.
-func demanded(d scaleout.Decision) map[string][]scaleout.NewNode {
-	demand := map[string][]scaleout.NewNode{}
-	for _, growth := range d.Growth {
-		demand[growth.Group] = append(demand[growth.Group], growth.Nodes...)
-	}
-	return demand
-}
-
-// strays deletes placeholders of groups that do not grow by them: any more, or at all.
+// strays deletes placeholders whose group is not of pairing placeholder.
 func strays(v *view.View) []Action {
 	ours := map[string]bool{}
 	for i := range v.GroupStates {

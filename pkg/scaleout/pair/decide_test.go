@@ -27,7 +27,7 @@ func eksGroup(name, nodegroup string) *v1alpha1.GPUNodeGroup {
 	return g
 }
 
-// onePod is a pod of a minute ago that needs a node of group p5, of which there is none.
+// onePod is a pod of a minute ago that needs a node of group p5, which has none.
 func onePod() *Situation {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "train", UID: "train-uid", CreationTimestamp: metav1.NewTime(epoch.Add(-time.Minute)),
@@ -179,14 +179,14 @@ func TestWhenAPlaceholderIsDeleted(t *testing.T) {
 		}, nil},
 		"it was evicted": {func(s *Situation) { s.placeholder(time.Minute).Status.Phase = corev1.PodFailed }, gone("it has ended (Failed)")},
 		"node is complete": {func(s *Situation) { s.placeholder(time.Minute).Spec.NodeName = "live"; s.liveNode(time.Minute, 0) },
-			gone("its node live offers all that it should")},
+			gone("its node live is complete")},
 		"node is going": {func(s *Situation) {
 			s.placeholder(time.Minute).Spec.NodeName = "live"
 			s.liveNode(time.Minute, 0)
 			s.deleteLive()
 		},
 			gone("its node live is being deleted")},
-		"node is no more": {func(s *Situation) { s.placeholder(2 * time.Minute).Spec.NodeName = "was" }, gone("its node was is no more")},
+		"node is no more": {func(s *Situation) { s.placeholder(2 * time.Minute).Spec.NodeName = "was" }, gone("its node was is gone")},
 		"node is not seen yet": {func(s *Situation) {
 			pod := s.placeholder(10 * time.Minute)
 			pod.Spec.NodeName = "new"
@@ -194,7 +194,7 @@ func TestWhenAPlaceholderIsDeleted(t *testing.T) {
 				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.Now.Add(-time.Second)),
 			}}
 		}, nil},
-		"nobody waits":        {func(s *Situation) { s.placeholder(time.Minute); s.Decision.Kinds = nil }, gone("no pod waits for its node any more")},
+		"no pod waits":        {func(s *Situation) { s.placeholder(time.Minute); s.Decision.Kinds = nil }, gone("no pod waits for its node any more")},
 		"headroom still does": {func(s *Situation) { s.placeholder(time.Minute); s.headroomComes("p5") }, nil},
 		"headroom of others":  {func(s *Situation) { s.placeholder(time.Minute); s.headroomComes("p6") }, gone("no pod waits for its node any more")},
 		"observed from now on": {func(s *Situation) {

@@ -19,18 +19,16 @@ import (
 )
 
 const (
-	// maxDelays is how many pods are written in a pass.
+	// maxDelays bounds the pods that are written per pass.
 	maxDelays = 200
-	// delayLease is how long a pod is kept from Cluster Autoscaler after the last renewal. The admission
-	// policy gives a new pod less than that, since it cannot know which driver the pod's claims are for.
+	// delayLease is how long a renewal keeps a pod from Cluster Autoscaler. The admission policy sets less on new pods,
+	// because it does not know the driver of their claims.
 	delayLease = time.Hour
 )
 
-// delays keep pods under a budget from Cluster Autoscaler, which knows of no budget and would add nodes
-// for them as soon as a group has had one. Cluster Autoscaler ignores a pod that is younger than the
-// annotation says (core/static_autoscaler.go, filterOutYoungPods); the scheduler does not. Pods for which
-// no group would be made to grow here are left to it. Pods that it could add a node for now come first.
-// The time is when the next one is to be renewed; zero: none is.
+// delays keep pods under a budget from Cluster Autoscaler, which knows no budgets. It ignores a pod that is younger than the
+// annotation says (core/static_autoscaler.go, filterOutYoungPods); the scheduler does not. Pods that no group here grows for
+// are left to it. Pods without a delay come first. The time is that of the next renewal.
 func delays(s *Situation) ([]Action, time.Time) {
 	var open, kept []Action
 	var again time.Time
@@ -57,8 +55,7 @@ func delays(s *Situation) ([]Action, time.Time) {
 	return actions, again
 }
 
-// keptFromAutoscaler are the pods under a budget that fit on a new node of a group that is made to grow
-// here, as far as its nodes are known. Cluster Autoscaler alone may know a node for the others.
+// keptFromAutoscaler are the pods under a budget that fit on a new node of a group that grows here and whose nodes are known.
 func keptFromAutoscaler(s *Situation) map[types.UID]bool {
 	grows := map[string]bool{}
 	for i := range s.View.GroupStates {
@@ -79,9 +76,8 @@ func keptFromAutoscaler(s *Situation) map[types.UID]bool {
 	return kept
 }
 
-// renewDelay reports whether the delay of a pod that is kept from Cluster Autoscaler is to be set now, and
-// otherwise when. What the controller or its admission policy has set is renewed when less than half of it
-// is left. A delay of the user's own is replaced only when it ends sooner than that.
+// renewDelay reports whether to set the delay of a kept pod now, and otherwise when: when less than half of our lease is left.
+// A user's own delay is replaced only if it ends sooner than that.
 func (s *Situation) renewDelay(pod *corev1.Pod) (bool, time.Time) {
 	if s.FailClosed {
 		return pod.Annotations[v1alpha1.AnnotationScaleUpDelay] != v1alpha1.ScaleUpDelayForever, time.Time{}
@@ -90,7 +86,7 @@ func (s *Situation) renewDelay(pod *corev1.Pod) (bool, time.Time) {
 	if view.DelayedByUs(pod) {
 		lease = min(delay, delayLease)
 		if delay > age+delayLease+time.Minute {
-			return true, time.Time{} // it is of a time when delays were to last for ever
+			return true, time.Time{} // set while FailClosed was true
 		}
 	}
 	left := delay - age
@@ -100,7 +96,7 @@ func (s *Situation) renewDelay(pod *corev1.Pod) (bool, time.Time) {
 	return false, s.Now.Add(left - lease/2 + time.Second)
 }
 
-// keep sets the delay of a pod. A value of the user's own is kept beside it.
+// keep sets the delay of a pod, and keeps a user's value beside it.
 func (s *Situation) keep(pod *corev1.Pod) delay {
 	value := (view.Age(pod, s.Now) + delayLease).Truncate(time.Second).String()
 	if s.FailClosed {
@@ -113,7 +109,7 @@ func (s *Situation) keep(pod *corev1.Pod) delay {
 	return delay{Pod: client.ObjectKeyFromObject(pod), UID: pod.UID, Value: value, Before: &before}
 }
 
-// endDelay gives a pod back the delay that it had.
+// endDelay restores a pod's own delay.
 func endDelay(pod *corev1.Pod) delay {
 	return delay{Pod: client.ObjectKeyFromObject(pod), UID: pod.UID, Value: pod.Annotations[v1alpha1.AnnotationDelayBefore]}
 }
@@ -121,11 +117,12 @@ func endDelay(pod *corev1.Pod) delay {
 // delay sets the delay of a pod.
 type delay struct {
 	unpromised
+	ungrouped
 	Pod types.NamespacedName
 	UID types.UID
-	// Value is the annotation's; empty: none.
+	// Value is the annotation's. Empty: none.
 	Value string
-	// Before is the value that comes back when the pod is left to Cluster Autoscaler; nil: it is left now.
+	// Before is the value to restore later. Nil: the pod is left to Cluster Autoscaler now.
 	Before *string
 }
 
@@ -136,9 +133,7 @@ func (a delay) String() string {
 	return fmt.Sprintf("leave pod %s to Cluster Autoscaler again", a.Pod)
 }
 
-func (delay) group() string { return "" }
-
-// annotations are those that the pod has afterwards; nil is none.
+// annotations are the pod's afterwards. Nil removes one.
 func (a delay) annotations() map[string]any {
 	after := map[string]any{v1alpha1.AnnotationScaleUpDelay: nil, v1alpha1.AnnotationDelayBefore: nil}
 	if a.Value != "" {
@@ -150,9 +145,9 @@ func (a delay) annotations() map[string]any {
 	return after
 }
 
-// do writes by pods/status, which takes annotations, too: the controller may not write pods otherwise.
+// do patches pods/status, which accepts annotations, because the controller has no right to write pods.
 func (a delay) do(ctx context.Context, e *Executor, _ *Result) error {
-	// A pod of the same name that came after this one is another.
+	// The UID excludes a newer pod of the same name.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": a.UID, "annotations": a.annotations()}})
 	if err != nil {
 		return fmt.Errorf("encode annotation %s of pod %s: %w", v1alpha1.AnnotationScaleUpDelay, a.Pod, err)

@@ -10,24 +10,22 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// What nodes are protected for.
+// Reasons for protecting a node.
 const (
 	forClaim    = "claim"
 	forHeadroom = "headroom"
 	forUse      = "use"
 )
 
-// unclaimed is how long a complete node is kept for a claim. The scheduler needs seconds: a
-// node that nobody has taken by then, nobody waits for.
-const unclaimed = 10 * time.Minute
+const (
+	// unclaimed is how long a complete node is kept for a claim. The scheduler needs seconds.
+	unclaimed = 10 * time.Minute
+	// maxRenewals bounds the renewals of leases per pass: nodes that came together have leases that end together.
+	maxRenewals = 200
+)
 
-// maxRenewals is how many nodes are held for another lease in a pass, of which there is one a minute: the leases of
-// a fleet end together when its nodes came together.
-const maxRenewals = 200
-
-// protections keep Cluster Autoscaler, where there is one, from removing nodes that EKS was
-// asked for before their claims are allocated, those on which headroom is kept, and those that
-// are busy. Others that were protected are let go.
+// protections keep Cluster Autoscaler from removing nodes that wait for the claim that they were asked for, hold headroom or
+// are busy, and let it remove others that we protected.
 func protections(s *Situation) []Action {
 	wanted := reasons(s)
 	var actions, renewals []Action
@@ -46,8 +44,7 @@ func protections(s *Situation) []Action {
 	return append(actions, renewals[:min(len(renewals), maxRenewals)]...)
 }
 
-// reasons are why nodes are to be protected, by name. Those of groups that are only observed
-// are left alone.
+// reasons are why nodes are protected, by name. Nodes of observed groups are not.
 func reasons(s *Situation) map[string]string {
 	wanted := map[string]string{}
 	for node := range headroom.Nodes(s.Decision.Headroom) {
@@ -74,7 +71,7 @@ func reasons(s *Situation) map[string]string {
 	return wanted
 }
 
-// askedFor are the nodes that have come of what is in flight.
+// askedFor are the nodes that have come for entries in flight.
 func askedFor(group *view.Group) map[string]bool {
 	names := map[string]bool{}
 	for _, u := range scaleUps(group) {
@@ -85,19 +82,18 @@ func askedFor(group *view.Group) map[string]bool {
 	return names
 }
 
-// fresh tells that a node, which was asked for or is protected for a claim, still waits for
-// one.
+// fresh reports whether a node that was asked for, or is protected for a claim, still waits for the claim.
 func (s *Situation) fresh(group *view.Group, node *view.NodeState, asked bool) bool {
 	if !asked && node.Object.Annotations[v1alpha1.AnnotationProtected] != forClaim {
 		return false
 	}
 	if node.Complete() {
-		return age(s.Now, node.CompleteSince()) < unclaimed && !s.index.taken.any(node)
+		return age(s.Now, node.CompleteSince()) < unclaimed && !s.index.taken.Any(node)
 	}
 	return age(s.Now, node.Object.CreationTimestamp.Time) <= group.Object.ProvisionTimeout()
 }
 
-// protected tells that Cluster Autoscaler will not remove the node, whoever has said so.
+// protected reports whether Cluster Autoscaler may not remove the node.
 func protected(node *corev1.Node) bool {
 	return node.Annotations[v1alpha1.AnnotationScaleDownDisabled] == "true"
 }

@@ -32,10 +32,10 @@ func TestNodesAreProtectedForAReason(t *testing.T) {
 		"headroom":              {func(c *calling) { c.node(time.Minute, true); kept(c) }, "keep node node-0 for headroom\n"},
 		"headroom kept already": {func(c *calling) { c.node(time.Minute, true); kept(c); annotate(c, forHeadroom) }, ""},
 		"headroom moved on":     {func(c *calling) { c.node(time.Minute, true); annotate(c, forHeadroom) }, "let node node-0 be removed again\n"},
-		"somebody else's":       {func(c *calling) { c.node(time.Minute, true); kept(c); annotate(c, "") }, ""},
+		"another client's":      {func(c *calling) { c.node(time.Minute, true); kept(c); annotate(c, "") }, ""},
 		"waits for its claim":   {func(c *calling) { c.node(9*time.Minute, true); annotate(c, forClaim) }, ""},
 		"waits for its slices":  {func(c *calling) { c.node(19*time.Minute, false); annotate(c, forClaim) }, ""},
-		"nobody has come":       {func(c *calling) { c.node(11*time.Minute, true); annotate(c, forClaim) }, "let node node-0 be removed again\n"},
+		"no pod has come":       {func(c *calling) { c.node(11*time.Minute, true); annotate(c, forClaim) }, "let node node-0 be removed again\n"},
 		"no slices have come":   {func(c *calling) { c.node(21*time.Minute, false); annotate(c, forClaim) }, "let node node-0 be removed again\n"},
 		"the claim has come": {func(c *calling) {
 			c.node(time.Minute, true)

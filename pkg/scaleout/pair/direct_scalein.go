@@ -14,31 +14,26 @@ import (
 )
 
 const (
-	// defaultScaleInAfter is how long a node is empty before it is ended where neither the group
-	// nor a Cluster Autoscaler says otherwise. It is Cluster Autoscaler's --scale-down-unneeded-time.
+	// defaultScaleInAfter is Cluster Autoscaler's default of --scale-down-unneeded-time.
 	defaultScaleInAfter = 10 * time.Minute
-	// cordonSettles is how long after a cordon a pod may still come that the scheduler had put
-	// on the node before.
+	// cordonSettles is how long after a cordon a pod may still arrive that the scheduler had bound before.
 	cordonSettles = time.Minute
-	// mostEnding bounds how many nodes of a group end at a time, which is a tenth of them, or one.
-	// It is Cluster Autoscaler's --max-scale-down-parallelism.
+	// mostEnding bounds how many nodes of a group end at a time, as Cluster Autoscaler's --max-scale-down-parallelism does.
 	mostEnding = 10
 )
 
-// shrinking ends nodes of a group that have been empty for long. It evicts nothing, so that no
-// PodDisruptionBudget is ever touched. A node goes from one step of its mark to the next; until
-// AWS is asked, whatever needs it takes it back, and after that, see endNode.
+// shrinking ends nodes of a group that have been empty for long. It evicts nothing. A node passes the steps of its mark.
+// Anything that needs the node takes it back before AWS is asked; for later, see endNode.
 type shrinking struct {
 	*growing
 	after time.Duration
-	// asked are the nodes that have come of what is in flight.
+	// asked are the nodes that have come for entries in flight.
 	asked map[string]bool
-	// spare is how many more nodes the group can do without, and ending how many end already.
+	// spare counts the nodes that the group can do without, ending those that end already.
 	spare, ending int
 
 	status  ScaleIn
 	actions []Action
-	again   time.Time
 }
 
 func newShrinking(g *growing) *shrinking {
@@ -58,7 +53,7 @@ func newShrinking(g *growing) *shrinking {
 	return s
 }
 
-// scaleInAfter is how long a node of a group has to be empty; zero: its nodes stay.
+// scaleInAfter is how long a node of the group must be empty. Zero: nodes stay, as beside a Cluster Autoscaler.
 func scaleInAfter(s *Situation, group *view.Group) time.Duration {
 	switch after := group.Object.Spec.ScaleInAfter; {
 	case after != nil:
@@ -69,7 +64,7 @@ func scaleInAfter(s *Situation, group *view.Group) time.Duration {
 	return 0
 }
 
-// decide takes the nodes that have been empty for the longest time first.
+// decide begins with the nodes that have been empty for longest.
 func (s *shrinking) decide() {
 	nodes := make([]*view.NodeState, len(s.group.Nodes))
 	for i := range s.group.Nodes {
@@ -83,12 +78,11 @@ func (s *shrinking) decide() {
 	}
 }
 
-// step is the next one of a node.
 func (s *shrinking) step(node *view.NodeState) {
 	mark := view.MarkOf(node.Object)
 	switch empty := s.after > 0 && s.empty(node); {
 	case mark.Cordons() && (s.after == 0 || !node.Object.Spec.Unschedulable):
-		s.mark(node, "") // it is to stay, whatever AWS was asked before
+		s.mark(node, "") // it stays, even if AWS was asked before
 	case mark.Step == view.StepEnding:
 		s.end(node)
 	case !empty && mark.Step != "":
@@ -103,15 +97,12 @@ func (s *shrinking) step(node *view.NodeState) {
 		if s.over(mark, cordonSettles) {
 			s.end(node)
 		}
-	case s.over(mark, s.after) && s.quiet && s.spare > 0 && s.ending < s.most():
+	case s.over(mark, s.after) && s.quiet && s.spare > 0 && s.ending < min(max(len(s.group.Nodes)/10, 1), mostEnding):
 		s.cordon(node)
 	}
 }
 
-// most is how many nodes end at a time.
-func (s *shrinking) most() int { return min(max(len(s.group.Nodes)/10, 1), mostEnding) }
-
-// over tells that a step has lasted for so long; if not, it is decided again when it has.
+// over reports whether a step has lasted for so long. If not, the decision is repeated then.
 func (s *shrinking) over(mark view.Mark, lasts time.Duration) bool {
 	if age(s.s.Now, mark.Since) >= lasts {
 		return true
@@ -124,7 +115,7 @@ func (s *shrinking) mark(node *view.NodeState, step view.Step) {
 	s.actions = append(s.actions, markNode{Node: node.Object, Mark: view.Mark{Step: step, Since: s.s.Now.Truncate(time.Second)}, Now: s.s.Now})
 }
 
-// cordon begins the end of a node. Without an EC2 instance it cannot end.
+// cordon begins the end of a node, if it is an EC2 instance.
 func (s *shrinking) cordon(node *view.NodeState) {
 	if instanceID(node.Object) == "" {
 		s.status.Problem = fmt.Sprintf("node %s has been empty for long and does not end, because its spec.providerID %q is no EC2 instance: end it yourself, or set spec.scaleInAfter to 0s",
@@ -136,17 +127,17 @@ func (s *shrinking) cordon(node *view.NodeState) {
 	s.ending++
 }
 
+// end asks AWS, and renews the hold: a lifecycle hook can delay the end for hours. A node that endNode takes back has lost
+// its mark, and is not renewed.
 func (s *shrinking) end(node *view.NodeState) {
 	s.actions = append(s.actions, endNode{Group: s.group.Object, Node: node.Object, Instance: instanceID(node.Object), Now: s.s.Now, Outdated: s.s.View.Nominated.Outdated})
-	// AWS can take hours, because of a lifecycle hook. If the node was taken back just now, it has lost its mark.
 	if mark := view.MarkOf(node.Object); mark.Step == view.StepEnding && view.HoldLapses(node.Object, s.s.Now) {
 		s.actions = append(s.actions, markNode{Node: node.Object, Mark: mark, Now: s.s.Now})
 	}
 	s.again = sooner(s.again, s.s.Now.Add(pollNodes))
 }
 
-// empty tells that nothing has the node, and nothing is to have it. One that somebody else has
-// cordoned or protected is left to them.
+// empty reports whether nothing uses the node, or will. Nodes that others have cordoned or protected are theirs.
 func (s *shrinking) empty(node *view.NodeState) bool {
 	object := node.Object
 	switch {
@@ -157,11 +148,10 @@ func (s *shrinking) empty(node *view.NodeState) bool {
 	case s.s.index.used[object.Name] || s.s.fresh(s.group, node, s.asked[object.Name]):
 		return false
 	}
-	return !slices.ContainsFunc(s.s.index.podsOn[object.Name], needsNode) && !s.s.index.taken.any(node)
+	return !slices.ContainsFunc(s.s.index.podsOn[object.Name], needsNode) && !s.s.index.taken.Any(node)
 }
 
-// needsNode tells a pod that would be missed if its node ended: it has not ended, and belongs to
-// more than the node, unlike the pods of DaemonSets and those of kubelet's own files.
+// needsNode reports whether a pod keeps its node: not if it has ended, or belongs to a DaemonSet or the node itself.
 func needsNode(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
@@ -170,7 +160,7 @@ func needsNode(pod *corev1.Pod) bool {
 	return owner == nil || owner.Kind != "DaemonSet" && owner.Kind != "Node"
 }
 
-// instanceID is the EC2 instance of a node, empty where it has none.
+// instanceID is a node's EC2 instance. Empty: none.
 func instanceID(node *corev1.Node) string {
 	path, is := strings.CutPrefix(node.Spec.ProviderID, "aws:///")
 	id := path[strings.LastIndex(path, "/")+1:]
@@ -180,11 +170,10 @@ func instanceID(node *corev1.Node) string {
 	return id
 }
 
-// strayMarks takes the marks from nodes of groups whose nodes are not ended, so that they are not
-// cordoned for ever.
+// strayMarks removes marks from nodes that no group of pairing direct has, so that their cordons end.
 func strayMarks(s *Situation) []Action {
 	var actions []Action
-	clear := func(node *corev1.Node) {
+	unmark := func(node *corev1.Node) {
 		if view.MarkOf(node).Step != "" {
 			actions = append(actions, markNode{Node: node})
 		}
@@ -192,13 +181,13 @@ func strayMarks(s *Situation) []Action {
 	for i := range s.View.GroupStates {
 		if group := &s.View.GroupStates[i]; modeFor(group) != (direct{}) {
 			for j := range group.Nodes {
-				clear(group.Nodes[j].Object)
+				unmark(group.Nodes[j].Object)
 			}
 		}
 	}
 	for i := range s.View.Nodes {
 		if s.View.Nodes[i].Group == "" {
-			clear(s.View.Nodes[i].Object)
+			unmark(s.View.Nodes[i].Object)
 		}
 	}
 	return actions

@@ -74,12 +74,12 @@ func TestEmptyNodesEnd(t *testing.T) {
 		"headroom is kept there": {view.StepCordoned, time.Minute, func(c *calling) {
 			c.Decision.Headroom = []scaleout.HeadroomDecision{{Nodes: []string{"node-0"}}}
 		}, uncordon + "keep node node-0 for headroom\n"},
-		"somebody protects it": {view.StepEmpty, day, func(c *calling) {
+		"an administrator protects it": {view.StepEmpty, day, func(c *calling) {
 			c.group().Nodes[0].Object.Annotations[v1alpha1.AnnotationScaleDownDisabled] = "true"
 		}, inUse},
-		"somebody has cordoned it":   {view.StepEmpty, day, func(c *calling) { c.group().Nodes[0].Object.Spec.Unschedulable = true }, inUse},
-		"Cluster Autoscaler ends it": {view.StepEmpty, day, func(c *calling) { leaving(&c.group().Nodes[0]) }, inUse},
-		"it is not Ready":            {view.StepEmpty, day, func(c *calling) { c.group().Nodes[0].Ready = false }, inUse},
+		"an administrator has cordoned it": {view.StepEmpty, day, func(c *calling) { c.group().Nodes[0].Object.Spec.Unschedulable = true }, inUse},
+		"Cluster Autoscaler ends it":       {view.StepEmpty, day, func(c *calling) { leaving(&c.group().Nodes[0]) }, inUse},
+		"it is not Ready":                  {view.StepEmpty, day, func(c *calling) { c.group().Nodes[0].Ready = false }, inUse},
 		"it is new": {"", 0, func(c *calling) {
 			c.group().Nodes[0].Object.Annotations = map[string]string{v1alpha1.AnnotationScaleDownDisabled: "true", v1alpha1.AnnotationProtected: forClaim}
 			view.Hold(c.group().Nodes[0].Object, c.Now)
@@ -94,8 +94,8 @@ func TestEmptyNodesEnd(t *testing.T) {
 			c.asked("u1", 1, 2, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 		}, "in flight: u1 1 to 2\n"},
-		"EKS updates":              {view.StepEmpty, day, func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" }) }, ""},
-		"somebody lowers the size": {view.StepEmpty, day, func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Desired = 0 }) }, ""},
+		"EKS updates":                    {view.StepEmpty, day, func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Status = "UPDATING" }) }, ""},
+		"another client lowers the size": {view.StepEmpty, day, func(c *calling) { c.eks(func(n *view.Nodegroup) { n.Desired = 0 }) }, ""},
 		"one at a time": {view.StepEmpty, day, func(c *calling) {
 			mark(c.node(day, true), view.StepEnding, time.Hour)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
@@ -156,7 +156,7 @@ func TestEmptyNodesEnd(t *testing.T) {
 	}
 }
 
-// A node whose group is deleted is nobody's to end.
+// A node without a group does not end.
 func TestAMarkThatIsNobodysIsTaken(t *testing.T) {
 	for _, step := range []view.Step{view.StepCordoned, view.StepEnding} {
 		c := newCalling()

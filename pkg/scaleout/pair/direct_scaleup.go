@@ -9,15 +9,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// scaleUp is a number of nodes that EKS was asked for, with those that have come.
+// scaleUp is an entry in flight with the nodes that have come for it.
 type scaleUp struct {
 	v1alpha1.InFlight
 	nodes []*view.NodeState
 }
 
-// scaleUps are what is in flight, the oldest first, each with the oldest nodes that came
-// after it and are no other's. What placeholders have asked for, before the group's pairing
-// was changed, is not among them.
+// scaleUps are the entries in flight, the oldest first. Each gets the oldest nodes that came after it and that no other has.
+// Entries of placeholders, from before a change of the pairing, are left out.
 func scaleUps(group *view.Group) []scaleUp {
 	var ups []scaleUp
 	for _, entry := range group.Object.Status.InFlight {
@@ -38,24 +37,17 @@ func scaleUps(group *view.Group) []scaleUp {
 	return ups
 }
 
-// left is how many nodes have not come.
+// left counts the nodes that have not come.
 func (u scaleUp) left() int { return int(u.Nodes) - len(u.nodes) }
 
-// settled tells that all nodes have come, offer all that they should, and are protected
-// where they are to be.
+// settled reports whether all nodes have come, are complete, and are protected if they should be.
 func (u scaleUp) settled(g *growing) bool {
-	if u.left() > 0 {
-		return false
-	}
-	for _, node := range u.nodes {
-		if !node.Complete() || g.s.fresh(g.group, node, true) && !protected(node.Object) {
-			return false
-		}
-	}
-	return true
+	return u.left() <= 0 && !slices.ContainsFunc(u.nodes, func(node *view.NodeState) bool {
+		return !node.Complete() || g.s.fresh(g.group, node, true) && !protected(node.Object)
+	})
 }
 
-// withheld is a node that has come and offers none of its GPUs, nil if there is none.
+// withheld is a node that offers none of its GPUs, or nil.
 func (u scaleUp) withheld() *view.NodeState {
 	if i := slices.IndexFunc(u.nodes, func(node *view.NodeState) bool { return node.Withheld != "" }); i >= 0 {
 		return u.nodes[i]
@@ -63,7 +55,7 @@ func (u scaleUp) withheld() *view.NodeState {
 	return nil
 }
 
-// reason is that of a failure: nodes that came and are not complete are paid for, others are not.
+// reason is that of a failure. Incomplete nodes cost money, nodes that did not come do not.
 func (u scaleUp) reason() string {
 	if u.left() == 0 || u.withheld() != nil {
 		return v1alpha1.ReasonNodeIncomplete
@@ -71,10 +63,10 @@ func (u scaleUp) reason() string {
 	return v1alpha1.ReasonScaleUpFailed
 }
 
-// expiry is what has not come in time.
+// expiry describes what has not come in time.
 func (u scaleUp) expiry(g *growing) string {
 	if left := u.left(); left > 0 {
-		return fmt.Sprintf("of %d nodes that %s was asked for %d have not come within %s; its desired size is %d: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more", u.Nodes, service(g.group.Object), left, g.timeout, g.eks.Desired)
+		return fmt.Sprintf("%d of %d nodes that %s was asked for have not come within %s; its desired size is %d: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more", left, u.Nodes, service(g.group.Object), g.timeout, g.eks.Desired)
 	}
 	for _, node := range u.nodes {
 		if node.Complete() {
@@ -84,7 +76,7 @@ func (u scaleUp) expiry(g *growing) string {
 		if len(node.Missing) > 0 {
 			lacks = strings.Join(node.Missing, "; ")
 		}
-		return fmt.Sprintf("node %s does not offer within %s what it should: %s", node.Object.Name, g.timeout, lacks)
+		return fmt.Sprintf("node %s is not complete after %s: %s", node.Object.Name, g.timeout, lacks)
 	}
 	return fmt.Sprintf("the nodes that %s was asked for could not be protected within %s", service(g.group.Object), g.timeout)
 }

@@ -190,7 +190,7 @@ func TestDirectGrows(t *testing.T) {
 				n.Status, n.ScalingGroup, n.ScalingRefused = "UPDATING", "eks-gpus-0", "AWS denies autoscaling:SetDesiredCapacity"
 			})
 			c.demand(1)
-		}, "EKSUpdating: EKS updates node group gpus of cluster one, which can take hours, and changes its size only after that: wait until the update is over, or let the controller set the size of Auto Scaling group eks-gpus-0 meanwhile, where it was refused: AWS denies autoscaling:SetDesiredCapacity\n"},
+		}, "EKSUpdating: EKS updates node group gpus of cluster one, which can take hours, and changes its size only after that: wait until the update is over, or let the controller set the size of Auto Scaling group eks-gpus-0 meanwhile, which AWS refused: AWS denies autoscaling:SetDesiredCapacity\n"},
 		"while EKS does what it was asked for": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Status, n.Update, n.ScalingGroup = "UPDATING", "u1", "eks-gpus-0" })
@@ -258,7 +258,7 @@ func TestDirectGrows(t *testing.T) {
 				n.Desired, n.Issue, n.Status = 1, "AsgInstanceLaunchFailures: none left", "DEGRADED"
 			})
 			c.demand(1)
-		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS has been asked for 1 nodes already, and 0 have come: AsgInstanceLaunchFailures: none left; mend that, or where AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays 1: lower it if they are not wanted any more\n"},
+		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS has been asked for 1 nodes already, and 0 have come: AsgInstanceLaunchFailures: none left; fix that, or if AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays 1: lower it if the nodes are not wanted any more\n"},
 		"an old complaint": {func(c *calling) {
 			c.eks(func(n *view.Nodegroup) { n.Issue, n.Status = "AsgInstanceLaunchFailures: none left", "DEGRADED" })
 			c.demand(1)
@@ -275,7 +275,7 @@ func TestDirectGrows(t *testing.T) {
 		"no cluster": {func(c *calling) {
 			c.group().Object.Spec.Provider.EKS.Cluster = ""
 			c.demand(1)
-		}, "EKSUnavailable: pairing direct calls EKS, and spec.provider.eks.cluster does not name the cluster: give it, or choose pairing placeholder or observe\n"},
+		}, "EKSUnavailable: pairing direct calls EKS, and spec.provider.eks.cluster is not set: set it, or choose pairing placeholder or observe\n"},
 		"a group that goes": {func(c *calling) {
 			c.eks(func(n *view.Nodegroup) { n.Status = "DELETING" })
 			c.demand(1)
@@ -310,7 +310,7 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 		want  string
 	}{
 		"another node ends meanwhile": {func(c *calling) {
-			c.asked("u1", 1, 3, time.Minute) // beside two, of which one has gone
+			c.asked("u1", 1, 3, time.Minute) // beside two, one of them is gone
 			c.node(time.Hour, true)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
 		}, "in flight: u1 1 to 3\n"},
@@ -333,7 +333,7 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 			c.asked(IntentID, 2, 2, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Refused = "AWS denies eks:UpdateNodegroupConfig" })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: AWS denies eks:UpdateNodegroupConfig\n"},
-		"an intent nobody remembers": {func(c *calling) { c.asked(IntentID, 2, 2, time.Hour) }, ""},
+		"an outdated intent": {func(c *calling) { c.asked(IntentID, 2, 2, time.Hour) }, ""},
 		"an update in progress": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Update, n.Status = "u1", "UPDATING" })
@@ -341,40 +341,40 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 		"an update that failed": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Failed = "InsufficientFreeAddresses: none" })
-		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS was asked for a size of 1: InsufficientFreeAddresses: none; mend that at EKS; the size is as it was, and is asked for again after a while\n"},
+		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS was asked for a size of 1: InsufficientFreeAddresses: none; fix that at EKS; the size is as it was, and is asked for again after a while\n"},
 		"EC2 has no machine": {func(c *calling) {
 			c.asked("u1", 1, 1, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Failed, n.Desired = strings.Repeat("x", 600), 1 })
 		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: EKS was asked for a size of 1: " + strings.Repeat("x", 253) +
-			"…; mend that, or where AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays 1: lower it if they are not wanted any more\n"},
+			"…; fix that, or if AWS has no machines, wait or declare a group with another instance type, zone or capacityType; the desired size stays 1: lower it if the nodes are not wanted any more\n"},
 		"the second update failed": {func(c *calling) {
 			c.asked("u1", 1, 1, 2*time.Minute)
 			c.asked("u2", 1, 2, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Failed, n.Desired = "none", 1 })
-		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nin flight: u1 1 to 1\nbackoff 1: EKS was asked for a size of 2: none; mend that at EKS; the size is as it was, and is asked for again after a while\n"},
+		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nin flight: u1 1 to 1\nbackoff 1: EKS was asked for a size of 2: none; fix that at EKS; the size is as it was, and is asked for again after a while\n"},
 		"fails once more": {func(c *calling) {
 			c.status().Backoff = fail(nil, c.Now.Add(-10*time.Minute), v1alpha1.ReasonScaleUpFailed, "first")
 			c.asked("u1", 1, 1, time.Minute)
 			c.eks(func(n *view.Nodegroup) { n.Failed = "again" })
-		}, "leave gpus alone until 12:10:00: ScaleUpFailed\nbackoff 2: EKS was asked for a size of 1: again; mend that at EKS; the size is as it was, and is asked for again after a while\n"},
+		}, "leave gpus alone until 12:10:00: ScaleUpFailed\nbackoff 2: EKS was asked for a size of 1: again; fix that at EKS; the size is as it was, and is asked for again after a while\n"},
 		"no node in time": {func(c *calling) {
 			c.asked("u1", 2, 2, 21*time.Minute)
 			c.node(10*time.Minute, true)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 2 })
-		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: of 2 nodes that EKS was asked for 1 have not come within 20m0s; its desired size is 2: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more\n"},
+		}, "leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: 1 of 2 nodes that EKS was asked for have not come within 20m0s; its desired size is 2: see the Auto Scaling group's activity, and lower the size there if they are not wanted any more\n"},
 		"no slices in time": {func(c *calling) {
 			c.asked("u1", 1, 1, 21*time.Minute)
 			c.node(15*time.Minute, false)
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
-		}, "leave gpus alone until 12:05:00: NodeIncomplete\nkeep node node-0 for claim\nbackoff 1: node node-0 does not offer within 20m0s what it should: pool gpus has 0 of 8 devices\n"},
+		}, "leave gpus alone until 12:05:00: NodeIncomplete\nkeep node node-0 for claim\nbackoff 1: node node-0 is not complete after 20m0s: pool gpus has 0 of 8 devices\n"},
 		"a device plugin has the GPUs": {func(c *calling) {
 			c.asked("u1", 1, 1, 3*time.Minute)
 			c.node(time.Minute, false).Withheld = "offers none of its GPUs: a device plugin has them"
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, "leave gpus alone until 12:05:00: NodeIncomplete\nkeep node node-0 for claim\nbackoff 1: node node-0, which EKS was asked for, offers none of its GPUs: a device plugin has them\n"},
-		"somebody lowers the size": {func(c *calling) { c.asked("u1", 2, 2, time.Minute) },
-			"leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: the size was set to 2, and somebody has set it back to 0 before 2 nodes had come: let one alone set the size, or choose pairing observe\n"},
-		"somebody has just lowered the size, or another machine ends": {func(c *calling) {
+		"another client lowers the size": {func(c *calling) { c.asked("u1", 2, 2, time.Minute) },
+			"leave gpus alone until 12:05:00: ScaleUpFailed\nbackoff 1: the size was set to 2, and another client set it back to 0 before 2 nodes had come: let one client set the size, or choose pairing observe\n"},
+		"the size was lowered just now, or another machine ends": {func(c *calling) {
 			c.asked("u1", 1, 3, time.Minute)
 			c.node(time.Hour, true)
 			c.node(time.Hour, true) // its machine is gone

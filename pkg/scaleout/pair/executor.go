@@ -13,25 +13,23 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// Executor does what Decide says. Every step may be done again, and may have been done by
-// another before.
+// Executor executes the actions of Decide. Every action can be repeated.
 type Executor struct {
 	Client client.Client
-	// Live reads the API server itself, and not what was seen of it before.
+	// Live reads from the API server instead of a cache.
 	Live client.Reader
-	// Nodegroups is nil where no group may call EKS.
+	// Nodegroups is nil if no group may call EKS.
 	Nodegroups Nodegroups
 }
 
-// Do does the actions of a result, one after the other, and writes into its Status what it
-// has recorded of them, so that the next writer of the status does not undo it. An action that
-// fails stops no other, but for a failure that is not on record: the later actions of its group
-// would delete what shows it, and they wait for the next time. So does everything of a kind that an
-// overloaded server has not done, for any group, and what is left when ctx ends.
+// Do executes a result's actions in order, and records their effects in its Status, so that the next writer of the status
+// does not undo them. A failed action stops no other, with two exceptions: if a group's failure cannot be recorded, the
+// group's later actions, which delete its evidence, wait for the next pass. If a server is overloaded, so do all actions of
+// the same kind: each further request would be as slow, and make it worse. So does the rest when ctx ends.
 func (e *Executor) Do(ctx context.Context, result *Result) error {
 	logger := klog.FromContext(ctx)
 	var errs []error
-	unrecorded, overloaded := map[string]bool{}, overloads{}
+	unrecorded, overloaded := map[string]bool{}, map[string]bool{}
 	for _, action := range result.Actions {
 		group := action.group()
 		_, records := action.(setBackoff)
@@ -42,17 +40,17 @@ func (e *Executor) Do(ctx context.Context, result *Result) error {
 		}
 		if err := action.do(ctx, e, result); err != nil {
 			unrecorded[group] = unrecorded[group] || records
-			overloaded.note(action, err)
+			overloaded[kindOf(action)] = isOverload(err)
 			action.undo(result, err)
 			errs = append(errs, fmt.Errorf("%s: %w", action, err))
 			continue
 		}
-		logger.V(2).Info("Did the action", "action", action.String(), "group", group)
+		logger.V(2).Info("Executed the action", "action", action.String(), "group", group)
 	}
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// changeStatus changes the status of a group as it is now. A group that is gone needs none.
+// changeStatus changes a group's current status. A deleted group needs no change.
 func (e *Executor) changeStatus(ctx context.Context, result *Result, name string, change func(*v1alpha1.GPUNodeGroupStatus)) error {
 	if result.Written == nil {
 		result.Written = map[string]bool{}

@@ -77,7 +77,7 @@ func TestAPlaceholderThatIsRefusedIsNotInFlight(t *testing.T) {
 	if len(got.InFlight) != 1 || got.InFlight[0].ID != "mica-p5-7" {
 		t.Errorf("in flight are %v, want what is there", got.InFlight)
 	}
-	if got.NotReady != v1alpha1.ReasonScaleUpFailed || !strings.Contains(got.Message, "exceeded quota; see to the quotas") {
+	if got.NotReady != v1alpha1.ReasonScaleUpFailed || !strings.Contains(got.Message, "exceeded quota; check quotas") {
 		t.Errorf("%s: %s", got.NotReady, got.Message)
 	}
 }
@@ -87,7 +87,7 @@ func TestCreateSaysWhoHasTheName(t *testing.T) {
 		Namespace: "mica", Name: "mica-p5-0", Labels: map[string]string{v1alpha1.LabelNodeGroup: "p5"}, // anyone's to set
 	}}
 	err := do(t, apiWith(t, interceptor.Funcs{}, squatter), createPlaceholder{Pod: placeholderOf("p5", "mica-p5-0")})
-	if err == nil || !strings.Contains(err.Error(), "mica/mica-p5-0 that is no placeholder has its name: delete that pod") {
+	if err == nil || !strings.Contains(err.Error(), "another pod mica/mica-p5-0 has its name: delete that pod") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -12,31 +12,29 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// index finds what a Situation has in lists. All modes of one Decide share it.
+// index is the Situation's lists as maps.
 type index struct {
 	pending map[types.NamespacedName]*corev1.Pod
-	// daemons are pods that every new node of a group will have.
+	// daemons are the pods of DaemonSets on a new node, by group.
 	daemons map[string][]*corev1.Pod
-	// waiting counts, by group, the pods that a node which is starting or was asked for will take.
+	// waiting counts the pods for nodes that start or were asked for, by group and kind.
 	waiting map[string]map[string]waiting
-	// misses are, by group, the kinds of which no pod fits on a new node.
+	// misses are why kinds do not fit on a new node, by group and kind.
 	misses map[string]map[string]string
-	// kept are the pods that are to be kept from Cluster Autoscaler.
+	// kept are the pods to keep from Cluster Autoscaler.
 	kept map[types.UID]bool
-	// coming are the groups on whose nodes to come a headroom counts; all tells that one
-	// counts on any.
+	// coming are the groups on whose coming nodes a headroom counts. comingAll: a headroom counts on any.
 	coming    map[string]bool
 	comingAll bool
-	taken     taken
-	// podsOn are the pods that nodes have, by the node's name, and used the nodes for which pods
-	// are planned or nominated, or on which headroom is kept.
+	taken     Taken
+	// podsOn are the bound pods by node. used are the nodes that pods are planned or nominated for, or that hold headroom.
 	podsOn map[string][]*corev1.Pod
 	used   map[string]bool
-	// lastEvent is when Cluster Autoscaler last said anything of a pod.
+	// lastEvent is the time of Cluster Autoscaler's last Event about a pod.
 	lastEvent time.Time
 }
 
-// waiting pods of a kind, and how many of them a new node has room for.
+// waiting counts the pods of a kind, and how many of them fit on a new node.
 type waiting struct{ pods, perNode int }
 
 func newIndex(s *Situation) *index {
@@ -47,7 +45,7 @@ func newIndex(s *Situation) *index {
 		misses:  map[string]map[string]string{},
 		kept:    keptFromAutoscaler(s),
 		coming:  map[string]bool{},
-		taken:   takenBy(s.View.Claims),
+		taken:   TakenBy(s.View.Claims),
 		podsOn:  make(map[string][]*corev1.Pod, len(s.View.Nodes)),
 		used:    headroom.Nodes(s.Decision.Headroom),
 	}
@@ -120,8 +118,7 @@ func entry[V any](m map[string]map[string]V, key string) map[string]V {
 	return m[key]
 }
 
-// nodesWaitedFor is how many nodes to come the pods and headrooms need at most; false is no
-// limit. Kinds that share nodes need fewer, never more.
+// nodesWaitedFor bounds how many coming nodes the pods and headrooms need. False: no limit.
 func (x *index) nodesWaitedFor(group string) (int, bool) {
 	if x.comingAll || x.coming[group] {
 		return 0, false
@@ -134,7 +131,7 @@ func (x *index) nodesWaitedFor(group string) (int, bool) {
 	return nodes, true
 }
 
-// trigger is what Cluster Autoscaler last said of a pod, and not of another in its name.
+// trigger is Cluster Autoscaler's last Event about a pod, not about a former one of its name.
 func (s *Situation) trigger(pod *corev1.Pod) (Trigger, bool) {
 	t, ok := s.Triggers[pod.UID]
 	if !ok || t.Pod != (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
@@ -143,7 +140,7 @@ func (s *Situation) trigger(pod *corev1.Pod) (Trigger, bool) {
 	return t, !t.At.Before(pod.CreationTimestamp.Time)
 }
 
-// ours reports whether a pod is kept from Cluster Autoscaler, and gets nodes from here alone.
+// ours reports whether a pod is kept from Cluster Autoscaler, so that only the controller adds nodes for it.
 func (s *Situation) ours(pod *corev1.Pod) bool {
 	return s.index.kept[pod.UID] && view.Delayed(pod, s.Now)
 }

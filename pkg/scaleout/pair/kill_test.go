@@ -22,7 +22,7 @@ func (w *world) settle(t *testing.T, why string) {
 	w.pods = nil
 	w.run(time.Minute, 5*time.Second)
 	if left := w.placeholders(); len(left) > 0 {
-		t.Errorf("%s: %d placeholders are left that nobody needs\n%s", why, len(left), w.log.String())
+		t.Errorf("%s: %d placeholders are left that no pod needs\n%s", why, len(left), w.log.String())
 	}
 }
 

@@ -8,33 +8,33 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// mode is who makes a group grow. It changes nothing that it is given, and asks nobody.
+// mode is a pairing: how a group grows. It has no side effects.
 type mode interface {
-	// decide says what is to be done for one group. demand are the nodes that the plan asks
-	// for beyond those that exist or are coming, and is empty where it asks for none.
+	// decide decides for one group. demand are the nodes that the plan asks for beyond those that exist or are coming.
 	decide(s *Situation, group *view.Group, demand []scaleout.NewNode) outcome
 }
 
-// outcome is what a mode decides for one group.
+// outcome is a mode's decision for one group.
 type outcome struct {
-	// actions are in the order in which they are to be done: whoever is killed after any of
-	// them, the next one to decide must come to the rest by itself.
+	// actions are in order. After a crash between two, the next Decide must return the rest.
 	actions []Action
 	status  GroupStatus
-	// again is when to decide again though nothing has changed; zero: never.
+	// again is when to decide again without a change. Zero: never.
 	again time.Time
 }
 
-// modeOf is the mode of a group. A pairing that this version does not know grows nothing.
-func modeOf(pairing v1alpha1.Pairing) mode {
-	switch pairing {
+// modeFor is the group's mode. Refused and deleted groups, and those of an unknown pairing, are only observed.
+func modeFor(group *view.Group) mode {
+	if group.Refused != "" || group.Object.DeletionTimestamp != nil {
+		return observe{}
+	}
+	switch group.Object.Spec.Pairing {
 	case v1alpha1.PairingPlaceholder, "":
 		return placeholders{}
 	case v1alpha1.PairingDirect:
 		return direct{}
-	default:
-		return observe{}
 	}
+	return observe{}
 }
 
 // observe leaves the group alone.
@@ -42,7 +42,54 @@ type observe struct{}
 
 func (observe) decide(*Situation, *view.Group, []scaleout.NewNode) outcome { return outcome{} }
 
-// sooner is the earlier of two times of which zero means never.
+// turn is one decision about one group that grows.
+type turn struct {
+	s       *Situation
+	group   *view.Group
+	timeout time.Duration
+	backoff *v1alpha1.Backoff
+	// failed reports whether the backoff is new.
+	failed bool
+	again  time.Time
+}
+
+// newTurn ends the group's backoff if a node has become complete since.
+func newTurn(s *Situation, group *view.Group) turn {
+	t := turn{s: s, group: group, timeout: group.Object.ProvisionTimeout()}
+	t.backoff = remembered(group.Object.Status.Backoff, s.Now, t.timeout)
+	if t.backoff != nil && t.backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff && succeeded(group, t.backoff, t.timeout) {
+		t.backoff = nil
+	}
+	return t
+}
+
+func (t *turn) fail(reason, message string) {
+	before := t.backoff
+	t.backoff = fail(before, t.s.Now, reason, message)
+	t.failed = t.failed || t.backoff != before
+}
+
+// waitUntil repeats the decision at a time, if it is in the future.
+func (t *turn) waitUntil(at time.Time) {
+	if at.After(t.s.Now) {
+		t.again = sooner(t.again, at)
+	}
+}
+
+// outcome records a failure before all other actions.
+func (t *turn) outcome(actions ...Action) outcome {
+	out := outcome{again: t.again, status: GroupStatus{Backoff: t.backoff}}
+	if backedOff(t.backoff, t.s.Now) {
+		out.again = sooner(out.again, t.backoff.Until.Time)
+	}
+	if t.failed {
+		out.actions = append(out.actions, setBackoff{Group: t.group.Object, Backoff: *t.backoff})
+	}
+	out.actions = append(out.actions, actions...)
+	return out
+}
+
+// sooner is the earlier of two times. Zero means never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -50,6 +97,5 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// age is how long ago something was. What is from the future, because a clock was set, is
-// no time ago: nothing is too old by a clock that nobody can trust.
+// age is the time since then. It is zero for the future, in case a clock was set.
 func age(now, then time.Time) time.Duration { return max(now.Sub(then), 0) }

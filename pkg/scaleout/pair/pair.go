@@ -1,6 +1,6 @@
-// Package pair makes node groups grow as the planner demands: beside Cluster Autoscaler by
-// placeholder pods, or by calls of EKS. What it has begun is in the API server alone, so that
-// a controller that is killed goes on where it was. Decide is pure; Executor does what it says.
+// Package pair makes node groups grow as the planner demands: beside Cluster Autoscaler by placeholder pods, or by calls
+// of EKS and EC2 Auto Scaling. All state is in the API server, so a restarted controller continues. Decide is pure;
+// Executor executes its actions.
 package pair
 
 import (
@@ -17,35 +17,32 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Situation is what decides.
+// Situation is the input of Decide.
 type Situation struct {
 	Now      time.Time
 	View     *view.View
 	Decision scaleout.Decision
-	// Triggers is what Cluster Autoscaler last said of pods.
+	// Triggers are Cluster Autoscaler's last Events about pods.
 	Triggers   map[types.UID]Trigger
 	Autoscaler autoscaler.Status
-	// EKS has groups of pairing direct by name; one that is not there was not asked yet.
-	EKS map[string]view.Nodegroup
-	// Placeholder is how placeholders are made.
+	// EKS has the groups of pairing direct by name, without those that were not read.
+	EKS         map[string]view.Nodegroup
 	Placeholder PlaceholderOptions
 	// FailClosed keeps pods under a budget from Cluster Autoscaler for ever, also while no controller runs.
 	FailClosed bool
 
-	// index is made by Decide.
+	// index is set by Decide.
 	index *index
 }
 
-// PlaceholderOptions say how placeholders are made.
+// PlaceholderOptions configure placeholders.
 type PlaceholderOptions struct {
-	// Namespace in which they are.
 	Namespace string
-	// Image that does nothing when its argument is pause, such as the controller's own.
+	// Image must do nothing when its argument is pause. The controller's own does.
 	Image string
-	// PriorityClass has to be below that of all users' pods, and not below -10, from where on
-	// Cluster Autoscaler ignores pods. Empty: none is named.
+	// PriorityClass must be below that of users' pods, and at least -10: below, Cluster Autoscaler ignores pods. Empty: none.
 	PriorityClass string
-	// Grace is how long Cluster Autoscaler may say nothing of a pod; zero: DefaultGrace.
+	// Grace is how long the controller waits for Cluster Autoscaler's Event about a pod. Zero: DefaultGrace.
 	Grace time.Duration
 }
 
@@ -54,68 +51,58 @@ const DefaultGrace = 30 * time.Second
 
 // Trigger is an Event of Cluster Autoscaler about a pod.
 type Trigger struct {
-	// Pod is the one of which the Event is: an Event can be about pods of its own namespace
-	// only, and a UID alone could be anyone's.
+	// Pod is checked besides the UID, which a user can forge: an Event is about an object of its own namespace.
 	Pod types.NamespacedName
-	// Triggered tells TriggeredScaleUp from NotTriggerScaleUp.
+	// Triggered distinguishes TriggeredScaleUp from NotTriggerScaleUp.
 	Triggered bool
 	At        time.Time
 	Message   string
 }
 
-// Result is what becomes of the groups.
+// Result is what Decide returns and Executor updates.
 type Result struct {
 	Actions []Action
-	// Status has, by group, what pairing knows better than anyone: InFlight, Backoff, and the
-	// conditions InBackoff and those reasons of Ready that concern pairing.
-	Status map[string]GroupStatus
-	// Again is when to decide again though nothing has changed; zero: never.
+	Status  map[string]GroupStatus
+	// Again is when to decide again without a change. Zero: never.
 	Again time.Time
-	// Written has the groups whose status Executor.Do has written: what was read of them
-	// before is outdated.
+	// Written has the groups whose status Executor.Do has written since it was read.
 	Written map[string]bool
 }
 
-// GroupStatus is a part of a group's status.
+// GroupStatus is pairing's part of a group's status.
 type GroupStatus struct {
 	InFlight []v1alpha1.InFlight
 	Backoff  *v1alpha1.Backoff
-	// NotReady is the reason of Ready being false, with a sentence; empty: nothing of pairing is wrong.
+	// NotReady is the reason why Ready is false, with a sentence. Empty: pairing has no problem.
 	NotReady, Message string
 	ScaleIn           ScaleIn
 	// UnusedBy are the workloads that left nodes unused.
 	UnusedBy []v1alpha1.UnusedBy
 }
 
-// ScaleIn is what becomes of a group's empty nodes.
+// ScaleIn is the state of a group's scale-in.
 type ScaleIn struct {
-	// After is how long they have to be empty; zero: they stay.
+	// After is how long a node must be empty before it is ended. Zero: nodes stay.
 	After time.Duration
-	// Ending tells that one ends now.
+	// Ending reports whether a node is being ended.
 	Ending bool
-	// Problem is a sentence about one that does not; empty: nothing is wrong.
+	// Problem is why a node cannot be ended. Empty: no problem.
 	Problem string
 }
 
-// Nodegroups is EKS, with EC2 Auto Scaling behind it.
+// Nodegroups calls EKS, and EC2 Auto Scaling behind it.
 type Nodegroups interface {
 	view.EKS
-	// SetDesired sets the desired size to the intent's target and gives the update's ID, or
-	// WantedID where there is no update to follow.
-	// The same intent, by target and since, is the same update, however often it is sent.
-	// The ID is empty, without an error, where EKS has another update in progress.
+	// SetDesired sets the desired size to the intent's target. It returns the update's ID, or WantedID if there is no update
+	// to follow. The ID is empty if EKS is busy with another update. Repeating an intent (by target and since) has no effect.
 	SetDesired(ctx context.Context, group *v1alpha1.GPUNodeGroup, intent v1alpha1.InFlight) (string, error)
-	// SetWarmPool sets the least size of the warm pool; an empty ID is as above.
-	SetWarmPool(ctx context.Context, group *v1alpha1.GPUNodeGroup, size int) (string, error)
-	// End terminates an EC2 instance of the group, and lets the group's size be one less. Asked
-	// for again, it changes nothing more. The error is ErrRefused where nothing was begun and
-	// nothing will be the next time, and ErrNotInGroup, too, where the group has no such instance
-	// (any more).
+	// End terminates an EC2 instance and lowers the group's size by one. Repeating it has no effect. The error is ErrRefused
+	// if AWS began nothing and will refuse again, and ErrNotInGroup if the group lacks the instance.
 	End(ctx context.Context, group *v1alpha1.GPUNodeGroup, instance string) error
 }
 
-// ErrRefused is what errors of Nodegroups are when AWS refuses what is asked for.
+// ErrRefused is an error of Nodegroups: AWS refused the call.
 var ErrRefused = errors.New("refused")
 
-// ErrNotInGroup is the ErrRefused of an instance that has ended, or was detached.
+// ErrNotInGroup is an ErrRefused: the instance has ended or was detached.
 var ErrNotInGroup = fmt.Errorf("%w: not in the group", ErrRefused)

@@ -15,21 +15,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// placeholders lets Cluster Autoscaler make a group grow: by pods without claims that only a
-// new node has room for.
+// placeholders makes Cluster Autoscaler grow a group, by pods without claims that fit on new nodes only.
 type placeholders struct{}
 
 func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.NewNode) outcome {
-	d := &placing{
-		s:       s,
-		group:   group,
-		timeout: group.Object.ProvisionTimeout(),
-		backoff: remembered(group.Object.Status.Backoff, s.Now, group.Object.ProvisionTimeout()),
-	}
+	d := &placing{turn: newTurn(s, group)}
 	d.autoscaler, d.known = s.Autoscaler.Of(group.Object, s.Now)
-	if d.backoff != nil && d.backoff.Reason != v1alpha1.ReasonAutoscalerBackedOff && succeeded(d.group, d.backoff, d.timeout) {
-		d.backoff = nil
-	}
 	d.retire(attempts(s.View.Placeholders, group, s.Now))
 	d.followAutoscaler()
 	if d.autoscalerPresent() {
@@ -38,114 +29,110 @@ func (placeholders) decide(s *Situation, group *view.Group, demand []scaleout.Ne
 	return d.outcome()
 }
 
-// refusedAfter is how long Cluster Autoscaler may refuse a placeholder, such as for a limit
-// of its own, until that counts as a failure.
-const refusedAfter = 2 * time.Minute
+const (
+	// refusedAfter is how long Cluster Autoscaler may refuse a placeholder before that is a failure.
+	refusedAfter = 2 * time.Minute
+	// eventsFresh is how long an Event shows that Cluster Autoscaler runs, if it writes no status. It repeats an Event about
+	// a pod after five minutes.
+	eventsFresh = 10 * time.Minute
+	// startupTime is a minute less than the default of Cluster Autoscaler's --max-node-startup-time: later it does not count a
+	// node as upcoming, and adds another one for a pod that waits.
+	startupTime = 14 * time.Minute
+)
 
-// eventsFresh is how long Events show that Cluster Autoscaler lives, where it writes no status. Of
-// a pod that waits, the same Event is let through once in five minutes.
-const eventsFresh = 10 * time.Minute
-
-// placing is one decision about the placeholders of one group.
+// placing is a decision about the placeholders of a group.
 type placing struct {
-	s       *Situation
-	group   *view.Group
-	timeout time.Duration
-	// autoscaler is what Cluster Autoscaler says of the group, where it knows it.
+	turn
+	// autoscaler is Cluster Autoscaler's status of the group, if known.
 	autoscaler autoscaler.Group
 	known      bool
 
-	backoff *v1alpha1.Backoff
-	// failed tells that the backoff is of now.
-	failed  bool
 	kept    []attempt
 	deletes []Action
 	creates []Action
 	created []v1alpha1.InFlight
-	again   time.Time
-	// absent is why there is no Cluster Autoscaler to count on.
+	// absent is why no Cluster Autoscaler can be counted on.
 	absent string
 }
 
-// followAutoscaler backs off as long as Cluster Autoscaler does. Its own backoff has no end that it
-// tells; while it lasts, ours is prolonged well before it ends. After a failure that was counted here,
-// the count is kept.
+// followAutoscaler backs off while Cluster Autoscaler does. Its status names no end, so ours is renewed before it ends. A
+// count of failures is kept.
 func (d *placing) followAutoscaler() {
-	now := d.s.Now
+	until := func(lasts time.Duration) metav1.Time { return metav1.NewTime(d.s.Now.Add(lasts).Truncate(time.Second)) }
 	switch ours := d.backoff; {
 	case d.known && d.autoscaler.Backoff:
-		if ours != nil && ours.Until.After(now.Add(time.Minute)) {
+		if ours != nil && ours.Until.After(d.s.Now.Add(time.Minute)) {
 			return
 		}
 		d.backoff = &v1alpha1.Backoff{
-			Until:    metav1.NewTime(now.Add(backoffFirst).Truncate(time.Second)),
+			Until:    until(backoffFirst),
 			Failures: 1,
 			Reason:   v1alpha1.ReasonAutoscalerBackedOff,
 			Message:  excerpt.Of(d.autoscaler.BackedOff(), maxMessage),
 		}
 		if ours != nil && ours.Reason != v1alpha1.ReasonAutoscalerBackedOff {
 			d.backoff = ours.DeepCopy()
-			d.backoff.Until = metav1.NewTime(now.Add(2 * time.Minute).Truncate(time.Second))
+			d.backoff.Until = until(2 * time.Minute)
 		}
 	case ours != nil && ours.Reason == v1alpha1.ReasonAutoscalerBackedOff:
 		d.backoff = nil
 	}
 }
 
-// retire deletes the placeholders that have served, failed, or are needed no more.
+// retire deletes the placeholders that are done, failed or not needed.
 func (d *placing) retire(all []attempt) {
 	limit, limited := d.s.index.nodesWaitedFor(d.group.Object.Name)
 	coming := 0
 	for _, a := range all {
 		needed := !limited || limit > 0 && a.node != nil || coming < limit
 		why, failure := d.verdict(a, needed)
-		switch {
-		case failure != "":
-			d.fail(a, failure)
-			fallthrough
-		case why != "":
-			d.deletes = append(d.deletes, a.delete(why))
-		default:
-			d.kept = append(d.kept, a)
-			if a.node == nil {
-				coming++
+		if failure != "" {
+			reason := v1alpha1.ReasonScaleUpFailed
+			if a.node != nil {
+				reason = v1alpha1.ReasonNodeIncomplete
 			}
-			d.again = sooner(d.again, a.pod.CreationTimestamp.Add(d.timeout+time.Second))
+			d.fail(reason, failure)
 		}
+		if why != "" {
+			d.deletes = append(d.deletes, a.delete(why))
+			continue
+		}
+		d.kept = append(d.kept, a)
+		if a.node == nil {
+			coming++
+		}
+		d.again = sooner(d.again, a.pod.CreationTimestamp.Add(d.timeout+time.Second))
 	}
 }
 
-// verdict is why a placeholder is to be deleted, and the failure that it is, if it is one.
+// verdict is why a placeholder is deleted, and the failure if it is one.
 func (d *placing) verdict(a attempt, needed bool) (why, failure string) {
-	now := d.s.Now
-	refused, isRefused := d.refused(a)
 	switch {
 	case a.ended():
 		return fmt.Sprintf("it has ended (%s)", a.pod.Status.Phase), ""
 	case a.lost:
-		return fmt.Sprintf("its node %s is no more", a.pod.Spec.NodeName), ""
-	case a.going():
+		return fmt.Sprintf("its node %s is gone", a.pod.Spec.NodeName), ""
+	case a.node != nil && a.node.Object.DeletionTimestamp != nil:
 		return fmt.Sprintf("its node %s is being deleted", a.node.Object.Name), ""
-	case a.complete():
-		return fmt.Sprintf("its node %s offers all that it should", a.node.Object.Name), ""
+	case a.node != nil && a.node.Complete():
+		return fmt.Sprintf("its node %s is complete", a.node.Object.Name), ""
 	case a.node != nil && a.node.Withheld != "":
 		return "its node offers none of its GPUs", fmt.Sprintf("node %s, which placeholder %s was for, %s", a.node.Object.Name, a.pod.Name, a.node.Withheld)
 	case !needed:
 		return d.notNeeded(a), ""
-	case age(now, a.pod.CreationTimestamp.Time) > d.timeout:
+	case age(d.s.Now, a.pod.CreationTimestamp.Time) > d.timeout:
 		return "it has expired", d.expiry(a)
 	case d.gaveUp(a) != "":
 		return "Cluster Autoscaler would add another node for it", d.gaveUp(a)
 	case a.node == nil && d.known && d.autoscaler.Backoff:
 		return d.autoscaler.BackedOff(), ""
-	case isRefused:
-		return "Cluster Autoscaler refuses it", refused
+	case d.refused(a) != "":
+		return "Cluster Autoscaler refuses it", d.refused(a)
 	}
 	return "", ""
 }
 
-// notNeeded tells that nobody waits for the node: since the pods have another place, are
-// gone, or do not fit on a node as they have turned out to be.
+// notNeeded is why no pod waits for the node.
 func (d *placing) notNeeded(a attempt) string {
 	for _, kind := range a.kinds() {
 		if miss := d.s.index.misses[d.group.Object.Name][kind]; miss != "" {
@@ -155,12 +142,12 @@ func (d *placing) notNeeded(a attempt) string {
 	return "no pod waits for its node any more"
 }
 
-// expiry is a sentence about a node that did not come, or did not become complete, in time.
+// expiry describes a node that did not come, or did not become complete, in time.
 func (d *placing) expiry(a attempt) string {
 	if a.node == nil {
 		text := fmt.Sprintf("placeholder %s got no node within %s", a.pod.Name, d.timeout)
-		if t, ok := d.s.trigger(a.pod); ok {
-			text += "; Cluster Autoscaler last said: " + t.Message
+		if event, ok := d.s.trigger(a.pod); ok {
+			text += "; Cluster Autoscaler's last Event: " + event.Message
 		}
 		return text
 	}
@@ -172,38 +159,52 @@ func (d *placing) expiry(a attempt) string {
 		a.node.Object.Name, a.pod.Name, d.timeout, lacks)
 }
 
-// refused tells that Cluster Autoscaler will not add a node for the placeholder.
-func (d *placing) refused(a attempt) (string, bool) {
-	t, ok := d.s.trigger(a.pod)
-	if a.node != nil || !ok || t.Triggered {
-		return "", false
+// refused is a sentence if Cluster Autoscaler will not add a node for the placeholder.
+func (d *placing) refused(a attempt) string {
+	event, ok := d.s.trigger(a.pod)
+	if a.node != nil || !ok || event.Triggered {
+		return ""
 	}
 	since := a.pod.CreationTimestamp.Add(refusedAfter)
 	if d.s.Now.Before(since) {
 		d.again = sooner(d.again, since)
-		return "", false
+		return ""
 	}
-	return fmt.Sprintf("Cluster Autoscaler adds no node for placeholder %s, which is pinned to the group: %s", a.pod.Name, t.Message), true
+	return fmt.Sprintf("Cluster Autoscaler adds no node for placeholder %s, which is pinned to the group: %s", a.pod.Name, event.Message)
 }
 
-func (d *placing) fail(a attempt, message string) {
-	before, reason := d.backoff, v1alpha1.ReasonScaleUpFailed
-	if a.node != nil {
-		reason = v1alpha1.ReasonNodeIncomplete
-	}
-	d.backoff = fail(d.backoff, d.s.Now, reason, message)
-	d.failed = d.failed || d.backoff != before
-}
-
-// autoscalerPresent tells whether there is a Cluster Autoscaler that a placeholder could move.
-func (d *placing) autoscalerPresent() bool {
-	a, now := d.s.Autoscaler, d.s.Now
-	last := d.s.index.lastEvent
+// gaveUp is a sentence if Cluster Autoscaler has given up on a placeholder's node, or is about to. A placeholder that is on
+// its node asks for nothing, however long the node takes.
+func (d *placing) gaveUp(a attempt) string {
 	switch {
-	case a.Counts(now):
+	case a.pod.Spec.NodeName != "":
+		return ""
+	case d.known && d.autoscaler.TimedOut():
+		return fmt.Sprintf("%s; if new nodes of the group take that long, raise the flag", d.autoscaler.BackedOff())
+	case a.node == nil:
+		return ""
+	}
+	joined := a.node.Object.CreationTimestamp.Time
+	if age(d.s.Now, joined) < startupTime {
+		d.again = sooner(d.again, joined.Add(startupTime))
+		return ""
+	}
+	var keys []string
+	for _, taint := range d.group.StartupTaints.Without(a.node.Object.Spec.Taints) {
+		keys = append(keys, taint.Key)
+	}
+	return fmt.Sprintf("node %s has kept its placeholder off for %s by its taints (%s), and Cluster Autoscaler would soon add another node (%s): find out why these taints are not removed",
+		a.node.Object.Name, startupTime, strings.Join(keys, ", "), autoscaler.FlagStartup)
+}
+
+// autoscalerPresent reports whether a Cluster Autoscaler runs.
+func (d *placing) autoscalerPresent() bool {
+	a, last := d.s.Autoscaler, d.s.index.lastEvent
+	switch {
+	case a.Counts(d.s.Now):
 		d.again = sooner(d.again, a.Updated.Add(autoscaler.Fresh+time.Second))
 		return true
-	case !last.IsZero() && age(now, last) <= eventsFresh:
+	case !last.IsZero() && age(d.s.Now, last) <= eventsFresh:
 		d.again = sooner(d.again, last.Add(eventsFresh+time.Second))
 		return true
 	case a.Problem != "":
@@ -213,7 +214,7 @@ func (d *placing) autoscalerPresent() bool {
 	default:
 		d.absent = "Cluster Autoscaler wrote its last status at " + a.Updated.UTC().Format(time.RFC3339)
 	}
-	d.absent += ": placeholders would move nobody, and none is created; start it, tell the controller where its status is, or choose pairing direct or observe for the group"
+	d.absent += ": no placeholder is created, since it would have no effect; start it, tell the controller where its status is, or choose pairing direct or observe for the group"
 	return false
 }
 
@@ -228,23 +229,11 @@ func (d *placing) coming() int {
 	return n
 }
 
-// size is how many nodes the group has or will have: Cluster Autoscaler may have asked for
-// some by itself.
-func (d *placing) size() int {
-	return max(len(d.group.Nodes)+d.coming(), d.autoscaler.Target)
-}
+// size is how many nodes the group will have. Cluster Autoscaler may have asked for some by itself.
+func (d *placing) size() int { return max(len(d.group.Nodes)+d.coming(), d.autoscaler.Target) }
 
 func (d *placing) outcome() outcome {
-	out := outcome{again: d.again}
-	if backedOff(d.backoff, d.s.Now) {
-		out.again = sooner(out.again, d.backoff.Until.Time)
-	}
-	if d.failed {
-		out.actions = append(out.actions, setBackoff{Group: d.group.Object, Backoff: *d.backoff})
-	}
-	out.actions = append(out.actions, d.deletes...)
-	out.actions = append(out.actions, d.creates...)
-	out.status.Backoff = d.backoff
+	out := d.turn.outcome(append(d.deletes, d.creates...)...)
 	if d.absent != "" {
 		out.status.NotReady, out.status.Message = v1alpha1.ReasonAutoscalerAbsent, d.absent
 	}

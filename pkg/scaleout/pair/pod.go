@@ -14,42 +14,42 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
 const (
-	// annotationSafeToEvict keeps Cluster Autoscaler from removing the node on which a
-	// placeholder waits for the node's slices.
+	// annotationSafeToEvict keeps Cluster Autoscaler from removing the node of a placeholder before it is complete.
 	annotationSafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 	maxPodsText = 1024
 	maxKinds    = 32
-	// nobody is the user of that name on most systems.
-	nobody = 65534
+	// unprivileged is the conventional user ID without rights.
+	unprivileged = 65534
 )
 
-// ordinals gives the least numbers that no placeholder of the group has. A controller whose
-// cache lags behind makes the same name again, and not a second placeholder.
-func (d *placing) ordinals() func() int {
+// names returns the names of the group's next placeholders, with the least free ordinals: a controller whose cache is behind
+// creates the same name again, not a second placeholder.
+func (d *placing) names() func() string {
 	taken := map[string]bool{}
 	for _, pod := range d.s.View.Placeholders {
 		taken[pod.Name] = true
 	}
 	next := 0
-	return func() int {
-		for taken[placeholderName(d.group.Object.Name, next)] {
-			next++
+	return func() string {
+		for {
+			name := placeholderName(d.group.Object.Name, next)
+			if next++; !taken[name] {
+				return name
+			}
 		}
-		next++
-		return next - 1
 	}
 }
 
-// placeholderName has room for the whole of an ordinal in a host's name.
+// placeholderName fits into a host name with any ordinal.
 func placeholderName(group string, ordinal int) string {
 	sum := sha256.Sum256([]byte(group))
 	return fmt.Sprintf("mica-%s-%s-%d",
@@ -57,14 +57,13 @@ func placeholderName(group string, ordinal int) string {
 		hex.EncodeToString(sum[:4]), ordinal)
 }
 
-// pod is a placeholder for a node.
-func (d *placing) pod(node scaleout.NewNode, ordinal int) *corev1.Pod {
-	group, options := d.group.Object, d.s.Placeholder
-	controller := true
+// pod is the placeholder for a node.
+func (d *placing) pod(node scaleout.NewNode, name string) *corev1.Pod {
+	group := d.group.Object
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: options.Namespace,
-			Name:      placeholderName(group.Name, ordinal),
+			Namespace: d.s.Placeholder.Namespace,
+			Name:      name,
 			Labels: map[string]string{
 				v1alpha1.LabelNodeGroup: group.Name,
 				v1alpha1.LabelKind:      labelValue(firstKind(node.Kinds)),
@@ -79,7 +78,7 @@ func (d *placing) pod(node scaleout.NewNode, ordinal int) *corev1.Pod {
 				Kind:       "GPUNodeGroup",
 				Name:       group.Name,
 				UID:        group.UID,
-				Controller: &controller,
+				Controller: ptr.To(true),
 			}},
 		},
 		Spec: d.podSpec(node),
@@ -88,20 +87,18 @@ func (d *placing) pod(node scaleout.NewNode, ordinal int) *corev1.Pod {
 
 func (d *placing) podSpec(node scaleout.NewNode) corev1.PodSpec {
 	options := d.s.Placeholder
-	none, never, root := int64(0), false, true
-	user := int64(nobody)
 	return corev1.PodSpec{
 		NodeSelector:                  d.group.Object.Spec.Provider.Selector(),
 		Affinity:                      affinity(d.group),
 		Tolerations:                   tolerations(d.group),
 		PriorityClassName:             options.PriorityClass,
-		TerminationGracePeriodSeconds: &none,
-		AutomountServiceAccountToken:  &never,
-		EnableServiceLinks:            &never,
+		TerminationGracePeriodSeconds: ptr.To(int64(0)),
+		AutomountServiceAccountToken:  ptr.To(false),
+		EnableServiceLinks:            ptr.To(false),
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot:   &root,
-			RunAsUser:      &user,
-			RunAsGroup:     &user,
+			RunAsNonRoot:   ptr.To(true),
+			RunAsUser:      ptr.To(int64(unprivileged)),
+			RunAsGroup:     ptr.To(int64(unprivileged)),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
@@ -110,16 +107,15 @@ func (d *placing) podSpec(node scaleout.NewNode) corev1.PodSpec {
 			Args:      []string{"pause"},
 			Resources: corev1.ResourceRequirements{Requests: d.requests(node)},
 			SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: &never,
-				ReadOnlyRootFilesystem:   &root,
+				AllowPrivilegeEscalation: ptr.To(false),
+				ReadOnlyRootFilesystem:   ptr.To(true),
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 		}},
 	}
 }
 
-// affinity keeps a placeholder from nodes that the group has, and from other placeholders: what
-// is left for it is a new node, and one for each.
+// affinity keeps a placeholder from the group's present nodes and from other placeholders, so that it needs a node of its own.
 func affinity(group *view.Group) *corev1.Affinity {
 	a := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
@@ -137,8 +133,7 @@ func affinity(group *view.Group) *corev1.Affinity {
 	return a
 }
 
-// otherNodes are nodes that the group does not have yet. One without the label of its host's
-// name would pass for such, and is kept out by its own name.
+// otherNodes excludes the group's present nodes by their host name label, or by name if they lack it.
 func otherNodes(group *view.Group) corev1.NodeSelectorTerm {
 	var term corev1.NodeSelectorTerm
 	var hosts []string
@@ -161,18 +156,17 @@ func otherNodes(group *view.Group) corev1.NodeSelectorTerm {
 	return term
 }
 
-// tolerations are for what a node of the group has, also while it starts: a placeholder is put on its
-// node as soon as that joins. From then on Cluster Autoscaler neither adds another node for it when its
-// own clocks run out, of which it gives groups of AWS none of their own, nor removes the node.
+// tolerations are for the taints of the group's nodes, and for startup taints: a placeholder is bound as soon as its node
+// joins. From then on, Cluster Autoscaler neither adds another node when its timeouts pass, nor removes this one.
 func tolerations(group *view.Group) []corev1.Toleration {
 	taints := templateTaints(group)
 	var tolerated []corev1.Toleration
-	for _, taint := range template.WithoutStartup(taints) {
+	for _, taint := range group.StartupTaints.Without(taints) {
 		tolerated = append(tolerated, corev1.Toleration{
 			Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: taint.Value, Effect: taint.Effect,
 		})
 	}
-	return append(tolerated, template.StartupTolerations(taints)...)
+	return append(tolerated, group.StartupTaints.Tolerations(taints)...)
 }
 
 func templateTaints(group *view.Group) []corev1.Taint {
@@ -182,12 +176,10 @@ func templateTaints(group *view.Group) []corev1.Taint {
 	return group.Object.Spec.Template.Taints
 }
 
-// requests are the pods', as far as the group's nodes have them at all: the estimate of a
-// node may be a little off, and a placeholder that is too large for every node moves nobody.
-// Other resources are left out, since Cluster Autoscaler does not know of an empty group's nodes
-// whether they have them. A placeholder for pods under a budget has none: where Cluster Autoscaler knows
-// what a node will offer, it puts these pods on the coming node in its simulation, and would add
-// another node for a placeholder that has no room beside them.
+// requests are the pods', at most a node's: a placeholder that is too large for every node would have no effect. Only CPU and
+// memory count, since Cluster Autoscaler may not know an empty group's other resources. A placeholder for pods under a budget
+// has none: Cluster Autoscaler may simulate these pods on the coming node, and would add another node if the placeholder did
+// not fit beside them.
 func (d *placing) requests(node scaleout.NewNode) corev1.ResourceList {
 	requests := corev1.ResourceList{}
 	if slices.ContainsFunc(node.Pods, func(name types.NamespacedName) bool {
@@ -212,7 +204,7 @@ func (d *placing) requests(node scaleout.NewNode) corev1.ResourceList {
 	return requests
 }
 
-// allocatable is what a new node has besides its DaemonSets.
+// allocatable is what a new node's DaemonSets leave.
 func (d *placing) allocatable(name corev1.ResourceName) (resource.Quantity, bool) {
 	if d.group.Template == nil || d.group.Template.Node == nil {
 		return resource.Quantity{}, false
@@ -229,7 +221,7 @@ func (d *placing) allocatable(name corev1.ResourceName) (resource.Quantity, bool
 	return allocatable, true
 }
 
-// podsText names the pods for which a node is, as far as there is room.
+// podsText names the pods of a node, bounded.
 func podsText(node scaleout.NewNode) string {
 	var text strings.Builder
 	for i, pod := range node.Pods {
@@ -246,7 +238,7 @@ func podsText(node scaleout.NewNode) string {
 	return text.String()
 }
 
-// labelValue is a kind as a label can have it.
+// labelValue is a kind as a valid label value.
 func labelValue(kind string) string {
 	value := strings.ReplaceAll(kind, "/", ".")
 	if len(validation.IsValidLabelValue(value)) == 0 {

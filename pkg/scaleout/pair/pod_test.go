@@ -19,7 +19,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// podGroup has two nodes, one of which does not know its host's name, taints, and a DaemonSet.
+// podGroup has two nodes, one of them without a host name, taints, and a DaemonSet.
 func podGroup() (*Situation, *view.Group) {
 	group := &view.Group{
 		Object: eksGroup("p5", "gpus-p5"),
@@ -53,7 +53,7 @@ func podGroup() (*Situation, *view.Group) {
 // The pod is published to users and to Cluster Autoscaler: what is in it is in a file.
 func TestPlaceholderPod(t *testing.T) {
 	s, group := podGroup()
-	d := &placing{s: s, group: group}
+	d := &placing{turn: turn{s: s, group: group}}
 	pod := d.pod(scaleout.NewNode{
 		Pods:  []types.NamespacedName{{Namespace: "a", Name: "train-0"}, {Namespace: "a", Name: "train-1"}},
 		Kinds: []string{"k-12ab", "headroom/night"},
@@ -61,7 +61,7 @@ func TestPlaceholderPod(t *testing.T) {
 			corev1.ResourceCPU: resource.MustParse("200"), corev1.ResourceMemory: resource.MustParse("100Gi"),
 			corev1.ResourceEphemeralStorage: resource.MustParse("10Gi"), "nvidia.com/gpu": resource.MustParse("8"),
 		},
-	}, 3)
+	}, placeholderName("p5", 3))
 	got, err := yaml.Marshal(pod)
 	if err != nil {
 		t.Fatal(err)
@@ -72,13 +72,13 @@ func TestPlaceholderPod(t *testing.T) {
 func TestPlaceholderIsBounded(t *testing.T) {
 	s, group := podGroup()
 	group.Object.Name = "a." + strings.Repeat("long-name.", 6)[:58]
-	d := &placing{s: s, group: group}
+	d := &placing{turn: turn{s: s, group: group}}
 	node := scaleout.NewNode{}
 	for i := range 5000 {
 		node.Pods = append(node.Pods, types.NamespacedName{Namespace: "namespace", Name: fmt.Sprintf("pod-%d", i)})
 		node.Kinds = append(node.Kinds, fmt.Sprintf("headroom/%s-%d", strings.Repeat("n", 80), i))
 	}
-	pod := d.pod(node, 4999)
+	pod := d.pod(node, placeholderName(group.Object.Name, 4999))
 	if errs := validation.IsDNS1123Label(pod.Name); len(errs) > 0 {
 		t.Errorf("name %q: %v", pod.Name, errs)
 	}
@@ -99,14 +99,14 @@ func TestPlaceholderIsBounded(t *testing.T) {
 
 func TestRequestsFitBesideDaemons(t *testing.T) {
 	s, group := podGroup()
-	d := &placing{s: s, group: group}
+	d := &placing{turn: turn{s: s, group: group}}
 	for name, test := range map[string]struct {
 		wanted, cpu string
 		allocatable corev1.ResourceList
 	}{
 		"less than there is":    {"3", "3", group.Template.Node.Status.Allocatable},
 		"more than there is":    {"500", "190", group.Template.Node.Status.Allocatable},
-		"nobody knows":          {"500", "500", nil},
+		"unknown":               {"500", "500", nil},
 		"daemons take it all":   {"5", "", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
 		"nothing is wanted":     {"0", "", group.Template.Node.Status.Allocatable},
 		"the template is wrong": {"5", "", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}},

@@ -9,7 +9,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// What Cluster Autoscaler says of pods. Watches of Events select by these reasons.
+// Reasons of Cluster Autoscaler's Events about pods.
 const (
 	eventTriggered    = "TriggeredScaleUp"
 	eventNotTriggered = "NotTriggerScaleUp"
@@ -20,7 +20,7 @@ const (
 	maxTriggerMessage   = 1024
 )
 
-// Triggers is what Cluster Autoscaler last said of each pod.
+// Triggers are Cluster Autoscaler's last Events about each pod.
 func Triggers(events []corev1.Event) map[types.UID]Trigger {
 	last := map[types.UID]Trigger{}
 	for i := range events {
@@ -41,8 +41,8 @@ func Triggers(events []corev1.Event) map[types.UID]Trigger {
 	return last
 }
 
-// supersedes tells the newer of two. Events have whole seconds: of two in one, that something
-// was triggered counts, since a node too few is asked for a moment later.
+// supersedes reports whether t is newer. Of two in the same second, a triggered scale-up counts: a missing node is asked for
+// a moment later.
 func (t Trigger) supersedes(before Trigger) bool {
 	return t.At.After(before.At) || t.At.Equal(before.At) && t.Triggered && !before.Triggered
 }
@@ -53,8 +53,7 @@ func aboutScaleUp(e *corev1.Event) bool {
 		e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.UID != ""
 }
 
-// eventTime is when an Event last happened. Which of the fields is set depends on the version
-// of the API by which it was written.
+// eventTime is when an Event last happened. The fields that are set depend on the API version of its writer.
 func eventTime(e *corev1.Event) time.Time {
 	last := e.LastTimestamp.Time
 	others := []time.Time{e.EventTime.Time, e.FirstTimestamp.Time}

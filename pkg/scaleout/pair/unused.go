@@ -8,7 +8,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// unusedBy are the workloads that left nodes unused, by the group in whose status they are.
+// unusedBy are the workloads that left nodes unused, by the group whose status records them.
 func unusedBy(s *Situation) map[string][]v1alpha1.UnusedBy {
 	left := leftUnused{}
 	uses := usesSince(s)
@@ -33,11 +33,10 @@ func unusedBy(s *Situation) map[string][]v1alpha1.UnusedBy {
 	return left
 }
 
-// leftUnused has the entries by group.
+// leftUnused are the entries by group.
 type leftUnused map[string][]v1alpha1.UnusedBy
 
-// add notes a pod that did not use a node. Pods of one workload that are found so while it waits have had
-// the same node, or one that came with it.
+// add records a pod that did not use a node. Other pods of the workload, while it waits, count for the same node.
 func (l leftUnused) add(s *Situation, kind *scaleout.Kind, decided scaleout.PodDecision) {
 	pod := s.index.pending[decided.Pod]
 	if before := l.entry(view.WorkloadOf(pod)); before != nil {
@@ -48,7 +47,7 @@ func (l leftUnused) add(s *Situation, kind *scaleout.Kind, decided scaleout.PodD
 	}
 	group := s.growsFor(kind)
 	if group == "" {
-		return // no node is asked for anyway
+		return // no group grows for it
 	}
 	entries := append(l[group], view.UnusedAgain(nil, pod, s.Now))
 	if len(entries) > v1alpha1.MaxUnusedBy {
@@ -58,7 +57,7 @@ func (l leftUnused) add(s *Situation, kind *scaleout.Kind, decided scaleout.PodD
 	l[group] = entries
 }
 
-// entry is that of a workload; nil: there is none.
+// entry is a workload's, or nil.
 func (l leftUnused) entry(of view.Workload) *v1alpha1.UnusedBy {
 	for _, entries := range l {
 		for i := range entries {
@@ -70,7 +69,7 @@ func (l leftUnused) entry(of view.Workload) *v1alpha1.UnusedBy {
 	return nil
 }
 
-// growsFor is the first group that could be made to grow for pods of a kind; empty: there is none.
+// growsFor is the first group that can grow for a kind. Empty: none.
 func (s *Situation) growsFor(kind *scaleout.Kind) string {
 	for i, fit := range kind.Groups {
 		if fit.Miss == nil && fit.PerNode > 0 && modeFor(&s.View.GroupStates[i]) != (observe{}) {
@@ -80,7 +79,7 @@ func (s *Situation) growsFor(kind *scaleout.Kind) string {
 	return ""
 }
 
-// usesSince reports of an entry whether a pod of its workload was put on a node since, so that nodes help it.
+// usesSince returns a function that reports whether a pod of an entry's workload was bound since.
 func usesSince(s *Situation) func(*v1alpha1.UnusedBy) bool {
 	namespaces := map[string]bool{}
 	for i := range s.View.GroupStates {

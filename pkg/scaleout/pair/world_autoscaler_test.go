@@ -14,7 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// scan is what the real Cluster Autoscaler was seen to do, or does by its source, of which the
+// scan is what the real Cluster Autoscaler was seen to do, or does by its source; the
 // functions are named (kubernetes-sigs/cluster-autoscaler 33c3f97, and the AWS provider of
 // kubernetes/autoscaler 55c37cd). It knows the devices of a group that has, or had, a node which
 // was complete for a minute, and those of no other group. Pods that are pinned to a group make it
@@ -114,7 +114,7 @@ func (w *world) upcomingNodes(g *simGroup) int {
 	return g.target() - ready - failed
 }
 
-// scanPods adds nodes for users' pods to groups of which it has a live template (ScaleUp). Where
+// scanPods adds nodes for users' pods to groups with a live template (ScaleUp). Where
 // none does, they are told so (EventingScaleUpStatusProcessor). Pods that are younger than their
 // annotation says get none, but take room on what is to come, as all do (filterOutYoungPods comes after
 // the PodListProcessor): it gives how many coming nodes of a group have pods.

@@ -190,7 +190,7 @@ func (w *world) logf(format string, args ...any) {
 	fmt.Fprintf(&w.log, "%02d:%02d  %s\n", int(at.Minutes()), int(at.Seconds())%60, fmt.Sprintf(format, args...))
 }
 
-// addPods gives users' pods, each of which needs so many devices of one node.
+// addPods adds users' pods that each need so many devices of one node.
 func (w *world) addPods(name string, count, needs int) {
 	w.everPods += count
 	for range count {
@@ -380,7 +380,7 @@ func (w *world) apiUpdate(o client.Object) error {
 	return w.api.Update(context.Background(), o)
 }
 
-// admits tells whether a placeholder may be put on a node, by its affinity.
+// admits reports whether a placeholder's affinity allows a node.
 func (w *world) admits(p *corev1.Pod, n *simNode) bool {
 	for _, other := range w.placeholders() {
 		if other.Spec.NodeName == n.name {

@@ -18,20 +18,18 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// reasonIncomplete is that of the Event on a node that does not get through the gate.
+// reasonIncomplete is the reason of the Event on an incomplete node.
 const reasonIncomplete = "GPUNodeIncomplete"
 
-// republishGrace is how long a node that is in use may be without all of its pools before it is
-// reported: a plugin that publishes anew does it in several steps.
+// republishGrace is how long an open node may lack pools before it is reported: a plugin republishes in several steps.
 const republishGrace = 2 * time.Minute
 
-// Recorder tells people, as record.EventRecorder does.
+// Recorder writes Events, as record.EventRecorder does.
 type Recorder interface {
 	Event(object runtime.Object, eventtype, reason, message string)
 }
 
-// Gate opens nodes to pods. What it keeps only saves it from repeating itself: one that is
-// new reports once more what the last one did. It is not safe for concurrent use.
+// Gate opens complete nodes to pods. Its memory only prevents repeated reports. It is not safe for concurrent use.
 type Gate struct {
 	// Driver is our driver's name.
 	Driver   string
@@ -42,19 +40,18 @@ type Gate struct {
 	stuck      []Stuck
 }
 
-// Stuck are the nodes that kept their startup taint for too long when Act looked last.
+// Stuck are the nodes that keep their startup taint for too long, as of the last Act.
 func (g *Gate) Stuck() []Stuck { return g.stuck }
 
-// incompleteNode is a node that lacks something.
+// incompleteNode is the memory of an incomplete node.
 type incompleteNode struct {
 	since time.Time
-	// reported is what the last Event said that it lacks, and what to do.
+	// reported is the last Event's text.
 	reported string
 }
 
-// Act opens the nodes that are complete, or need not be any more, and reports those that are overdue, once for each
-// thing that they lack. again is when to look again though nothing has changed, zero for
-// never. What another has changed meanwhile is left to the next look.
+// Act opens the complete nodes, and reports overdue ones, once per text. again is when to act again without a change, or zero.
+// Nodes that have changed meanwhile wait for the next pass.
 func (g *Gate) Act(ctx context.Context, v *view.View, now time.Time) (again time.Time, err error) {
 	before := g.incomplete
 	g.incomplete, g.stuck = map[types.UID]incompleteNode{}, nil
@@ -75,8 +72,7 @@ func (g *Gate) Act(ctx context.Context, v *view.View, now time.Time) (again time
 	return again, errors.Join(failures...)
 }
 
-// wait remembers a node that lacks something, and reports it when it is overdue. It gives
-// the time when that will be.
+// wait reports an incomplete node when it is overdue. It returns when that will be.
 func (g *Gate) wait(ctx context.Context, c candidate, w incompleteNode, now time.Time) (due time.Time) {
 	if w.since.IsZero() {
 		w.since = now
@@ -99,12 +95,12 @@ func (g *Gate) wait(ctx context.Context, c candidate, w incompleteNode, now time
 	}
 	g.report(ctx, c, c.Lacks, advice, now, &w)
 	if now.Before(c.Deadline) {
-		return c.Deadline // it has lacked the rest for too long, too, by then
+		return c.Deadline // then it is overdue for other reasons, too
 	}
 	return time.Time{}
 }
 
-// waive reports a node that is opened without what other drivers were to publish.
+// waive reports a node that is opened without the pools of other drivers.
 func (g *Gate) waive(ctx context.Context, c candidate, w incompleteNode, now time.Time) {
 	if len(c.Waived) == 0 {
 		return
@@ -113,7 +109,7 @@ func (g *Gate) waive(ctx context.Context, c candidate, w incompleteNode, now tim
 	g.incomplete[c.Node.UID] = w
 }
 
-// report says what a node lacks, if that was not what was said of it last.
+// report writes an Event, unless it repeats the last one.
 func (g *Gate) report(ctx context.Context, c candidate, lacks []string, advice string, now time.Time, w *incompleteNode) {
 	text := strings.Join(lacks, "; ")
 	if text+advice == w.reported {
@@ -135,8 +131,7 @@ func sentence(c candidate, lacks, advice string, now time.Time) string {
 	return fmt.Sprintf(frame, excerpt.Of(lacks, excerpt.MaxEvent-len(frame)+len("%s")))
 }
 
-// open removes the startup taint, and nothing else: the patch tests that what it removes is
-// what was seen.
+// open removes the startup taint. The patch tests that it removes nothing else.
 func (g *Gate) open(ctx context.Context, c candidate) error {
 	patch, err := removal(c.Node.Spec.Taints)
 	if err != nil {
@@ -150,7 +145,7 @@ func (g *Gate) open(ctx context.Context, c candidate) error {
 		log.Info("Node is complete; removed the startup taint", "node", klog.KObj(c.Node), "group", c.Group)
 		return nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		// A test that fails is Invalid to the API server.
+		// Invalid is the answer to a failed test.
 		log.V(2).Info("Node changed before its startup taint was removed; checking it again", "node", klog.KObj(c.Node), "err", err)
 		return nil
 	default:

@@ -7,15 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// operation is one of a JSON patch (RFC 6902).
+// operation is part of a JSON patch (RFC 6902).
 type operation struct {
 	Op    string        `json:"op"`
 	Path  string        `json:"path"`
 	Value *corev1.Taint `json:"value,omitempty"`
 }
 
-// removal is a patch that removes the startup taints from a node that still has them where
-// they were seen, from the last to the first, so that none moves before its turn.
+// removal removes the startup taints if they are still at the same index, from the last to the first.
 func removal(taints []corev1.Taint) ([]byte, error) {
 	var patch []operation
 	for i := len(taints) - 1; i >= 0; i-- {

@@ -1,10 +1,8 @@
-// Package ready is the gate through which a new node goes before pods and Cluster
-// Autoscaler see it: it removes the startup taint once the node offers all that its group's
-// template promises, and reports nodes that never get there. It never adds a taint.
+// Package ready removes the startup taint from a new node once it offers all devices of its group's template, and reports nodes
+// that do not get there. It never adds a taint.
 package ready
 
 import (
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,28 +14,28 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// candidate is a node that is or was to get through the gate.
+// candidate is a node that was or will be opened.
 type candidate struct {
 	Node *corev1.Node
-	// Group is empty for a node that is of none.
+	// Group may be empty.
 	Group string
-	// Lacks is what the node still needs; empty: it may go through.
+	// Lacks are the missing parts. Empty: the node can be opened.
 	Lacks []string
-	// Waived is what it never got of other drivers, and goes through without.
+	// Waived are other drivers' pools that the node is opened without.
 	Waived []string
-	// Deadline is when it should have gone through.
+	// Deadline is when the node is overdue.
 	Deadline time.Time
-	// KeptOff are DaemonSets that the startup taint keeps off it.
+	// KeptOff are the DaemonSets that the startup taint keeps off the node.
 	KeptOff []*appsv1.DaemonSet
 }
 
-// Closed tells whether the node has the startup taint.
-func (c candidate) Closed() bool { return slices.ContainsFunc(c.Node.Spec.Taints, isStartup) }
+// Closed reports whether the node has the startup taint.
+func (c candidate) Closed() bool { return view.HasStartupTaint(c.Node) }
 
 func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintStartup }
 
-// candidates are the nodes of all groups, and those of none that have the startup taint; of
-// these, the driver's own pool has to be complete. Nodes that are being deleted are left out.
+// candidates are the nodes of all groups, and nodes without a group that have the startup taint and need the driver's own pool
+// only. Nodes that are being deleted are left out.
 func candidates(driver string, v *view.View) []candidate {
 	var found []candidate
 	for _, g := range v.GroupStates {
@@ -71,7 +69,7 @@ func ofNoGroup(driver string, v *view.View) []candidate {
 		if n.Withheld != "" {
 			missing = []string{n.Withheld}
 		}
-		c.Lacks = lacks(missing, isReady(n.Object))
+		c.Lacks = lacks(missing, view.IsReady(n.Object))
 		found = append(found, c)
 	}
 	return found
@@ -82,12 +80,6 @@ func lacks(missing []string, ready bool) []string {
 		return missing
 	}
 	return append([]string{"it is not Ready"}, missing...)
-}
-
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func slicesOf(node *corev1.Node, all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {

@@ -315,7 +315,7 @@ func TestOverdueNodesAreReportedOnceAChange(t *testing.T) {
 	}
 }
 
-// What another driver never published keeps nobody out for ever, and is told once, though the
+// Pools that another driver never published close no node for ever, and are reported once, though the
 // API server may not take the patch at first.
 func TestANodeIsOpenedWithoutWhatIsWaived(t *testing.T) {
 	node := nodeWith("node", startup)

@@ -12,27 +12,26 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// keptOffAfter is how long a node may have the startup taint until DaemonSets that the taint keeps off
-// it are named: one that needs none of them is complete by then, unless its driver takes long.
-const keptOffAfter = 5 * time.Minute
+const (
+	// keptOffAfter is when DaemonSets that the startup taint keeps off a node are reported. Most nodes are complete by then.
+	keptOffAfter = 5 * time.Minute
+	// maxAdvice leaves room in an Event for the missing parts.
+	maxAdvice = 700
+	// maxKeptOff bounds the DaemonSets in a sentence.
+	maxKeptOff = 4
+)
 
-// maxAdvice leaves room in an Event for what the node lacks.
-const maxAdvice = 700
-
-// maxKeptOff is how many DaemonSets a sentence names.
-const maxKeptOff = 4
-
-// Stuck is a node that keeps its startup taint for longer than it should. Nothing but what it lacks
-// takes the taint away: without it, Cluster Autoscaler would remember a node without GPUs.
+// Stuck is a node that keeps its startup taint for too long. The taint stays: without it, Cluster Autoscaler would remember
+// the group's nodes as nodes without GPUs.
 type Stuck struct {
-	// Node and its Group, which is empty for a node of none.
+	// Group may be empty.
 	Node, Group string
 	// Reason is ReasonDaemonSetsKeptOff or ReasonNodeIncomplete.
 	Reason  string
 	Message string
 }
 
-// stuckReason is that of a node with the startup taint.
+// stuckReason is the Reason of a node with the startup taint.
 func (c candidate) stuckReason() string {
 	if len(c.KeptOff) > 0 {
 		return v1alpha1.ReasonDaemonSetsKeptOff
@@ -40,7 +39,7 @@ func (c candidate) stuckReason() string {
 	return v1alpha1.ReasonNodeIncomplete
 }
 
-// advice says what to do about a node that lacks something.
+// advice is how to complete a node.
 func (c candidate) advice() string {
 	advice := "see the Events of the node, and the pods that publish its devices"
 	if len(c.KeptOff) > 0 {
@@ -52,7 +51,7 @@ func (c candidate) advice() string {
 	return advice
 }
 
-// keptOff names the DaemonSets, and says how to let the first of them in.
+// keptOff names the DaemonSets, with the remedy for the first.
 func keptOff(sets []*appsv1.DaemonSet) string {
 	var names []string
 	for _, set := range sets[:min(len(sets), maxKeptOff)] {
@@ -65,7 +64,7 @@ func keptOff(sets []*appsv1.DaemonSet) string {
 		strings.Join(names, ", "), remedy(sets[0]))
 }
 
-// remedy lets a DaemonSet tolerate the taint, or its owner, which would undo a patch.
+// remedy adds the toleration to a DaemonSet, or to its owner, which would undo a patch of the DaemonSet.
 func remedy(set *appsv1.DaemonSet) string {
 	toleration := fmt.Sprintf(`{"key":%q,"operator":"Exists"}`, v1alpha1.TaintStartup)
 	if owner := metav1.GetControllerOf(set); owner != nil {

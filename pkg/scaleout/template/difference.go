@@ -138,7 +138,7 @@ func devicesDiffer(promised, offered offer) string {
 type property struct {
 	name  string
 	value func(resourceapi.Device) string
-	// grouped tells that the values themselves mean nothing, but which devices share one.
+	// grouped reports that the values themselves mean nothing, but which devices share one.
 	grouped bool
 }
 

@@ -20,7 +20,7 @@ func TestNodesDoNotContradictTheirPrediction(t *testing.T) {
 		group := groupOf(t, machine)
 		group.Spec.Template.DriverVersion = "999.1"
 		group.Spec.Template.CUDADriverVersion = ""
-		predicted, err := Predict(driver, group, "", nil)
+		predicted, err := Predict(driver, group, "", nil, StartupTaints{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestDifference(t *testing.T) {
 			if machine == "" {
 				machine = "p5.48xlarge"
 			}
-			learned := Learn(node, liveSlices(t, machine, node), nil, learnedAt)
+			learned := Learn(node, liveSlices(t, machine, node), nil, StartupTaints{}, learnedAt)
 			other := liveNode()
 			other.Name = "other"
 			for name, quantity := range test.node {
@@ -148,7 +148,7 @@ func TestTheQuickWayAgrees(t *testing.T) {
 			if got := alike(a, b); got != (machine == against) {
 				t.Errorf("%s and %s are alike: %t", machine, against, got)
 			}
-			learned := Learn(node, liveSlices(t, machine, node), nil, learnedAt)
+			learned := Learn(node, liveSlices(t, machine, node), nil, StartupTaints{}, learnedAt)
 			attributes := all[0].Spec.Devices[0].Attributes
 			for name, before := range attributes {
 				attributes[name] = resourceapi.DeviceAttribute{StringValue: ptr.To("changed")}
@@ -165,7 +165,7 @@ func TestTheQuickWayAgrees(t *testing.T) {
 func BenchmarkMissingAndDifference(b *testing.B) {
 	node := liveNode()
 	all := liveSlices(b, "p5.48xlarge", node)
-	learned := Learn(node, all, nil, learnedAt)
+	learned := Learn(node, all, nil, StartupTaints{}, learnedAt)
 	b.ReportAllocs()
 	for b.Loop() {
 		if missing, difference := Missing(driver, learned, node, all), Difference(driver, learned, node, all); len(missing) > 0 || difference != "" {

@@ -19,7 +19,7 @@ import (
 func TestEncodedTemplatesComeBack(t *testing.T) {
 	for _, machine := range []string{"g4dn.xlarge", "p5.48xlarge", "mig-static"} {
 		node := liveNode()
-		given := Learn(node, append(liveSlices(t, machine, node), otherDriver(node)), nil, learnedAt)
+		given := Learn(node, append(liveSlices(t, machine, node), otherDriver(node)), nil, StartupTaints{}, learnedAt)
 		data, err := Encode(given)
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestDecodeRefuses(t *testing.T) {
 // What does not fit into a status is not written there.
 func TestEncodeRefusesWhatDoesNotFit(t *testing.T) {
 	node := liveNode()
-	learned := Learn(node, liveSlices(t, "g5.12xlarge", node), nil, learnedAt)
+	learned := Learn(node, liveSlices(t, "g5.12xlarge", node), nil, StartupTaints{}, learnedAt)
 	noise := make([]byte, 2*v1alpha1.MaxTemplateBytes)
 	if _, err := rand.Read(noise); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestEncodeRefusesWhatDoesNotFit(t *testing.T) {
 // FuzzDecode holds that no bytes are taken for a template that planning could stumble over.
 func FuzzDecode(f *testing.F) {
 	node := liveNode()
-	good, err := Encode(Learn(node, liveSlices(f, "g5.12xlarge", node), nil, learnedAt))
+	good, err := Encode(Learn(node, liveSlices(f, "g5.12xlarge", node), nil, StartupTaints{}, learnedAt))
 	if err != nil {
 		f.Fatal(err)
 	}

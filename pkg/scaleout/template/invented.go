@@ -12,7 +12,7 @@ import (
 // ofEveryNode are made up in every template: no two nodes share them.
 var ofEveryNode = []resourceapi.QualifiedName{gpu.AttributeParentUUID, gpu.AttributeUUID}
 
-// invented adds what is left out because nobody knows it.
+// invented adds what is left out because it is unknown.
 func (h hardware) invented() []resourceapi.QualifiedName {
 	// It depends on how the driver is installed, not on the machine.
 	names := append(slices.Clone(ofEveryNode), gpu.AttributeAddressingMode)

@@ -20,12 +20,12 @@ import (
 // Learn makes a template of a node that is complete. What is the node's own is left behind:
 // names, taints of its start and end, devices that are being withdrawn, and taints of
 // devices, which are of their health.
-func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1alpha1.GPUPolicy, now time.Time) *Template {
+func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1alpha1.GPUPolicy, startup StartupTaints, now time.Time) *Template {
 	name := node.Name + "-new"
 	t := &Template{
 		Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: commonLabels(node, name)},
-			Spec:       corev1.NodeSpec{Taints: lasting(node.Spec.Taints)},
+			Spec:       corev1.NodeSpec{Taints: startup.lasting(node.Spec.Taints)},
 			Status:     corev1.NodeStatus{Allocatable: node.Status.Allocatable.DeepCopy(), Capacity: node.Status.Capacity.DeepCopy()},
 		},
 		Source:      v1alpha1.SourceLearned,
@@ -58,7 +58,7 @@ func likeNew(s *resourceapi.ResourceSlice, from, to string) *resourceapi.Resourc
 	return s
 }
 
-// isWithdrawn tells whether no new claim can have the device, because the policy that
+// isWithdrawn reports whether no new claim can have the device, because the policy that
 // offered it has gone.
 func isWithdrawn(d resourceapi.Device) bool {
 	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == slice.TaintWithdrawn })

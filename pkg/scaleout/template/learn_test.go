@@ -86,7 +86,7 @@ func TestLearn(t *testing.T) {
 		before = append(before, s.DeepCopy())
 	}
 
-	learned := Learn(node, given, []*v1alpha1.GPUPolicy{policyFor("ours", map[string]string{"team": "a"})}, learnedAt)
+	learned := Learn(node, given, []*v1alpha1.GPUPolicy{policyFor("ours", map[string]string{"team": "a"})}, StartupTaints{}, learnedAt)
 
 	if diff := cmp.Diff(before, given); diff != "" {
 		t.Errorf("the live slices were changed:\n%s", diff)
@@ -138,7 +138,7 @@ func TestLearn(t *testing.T) {
 
 // A node without labels, slices or policies is no reason to fail.
 func TestLearnFromAlmostNothing(t *testing.T) {
-	learned := Learn(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}, nil, nil, learnedAt)
+	learned := Learn(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}, nil, nil, StartupTaints{}, learnedAt)
 	if learned.Policy != "" || len(learned.Slices) != 0 || learned.Node.Labels[corev1.LabelHostname] != "bare-new" {
 		t.Errorf("got %+v", learned)
 	}

@@ -14,8 +14,8 @@ func TestMissing(t *testing.T) {
 	whole := func() []*resourceapi.ResourceSlice {
 		return append(liveSlices(t, "p5.48xlarge", node), otherDriver(node))
 	}
-	learned := Learn(node, whole(), nil, learnedAt)
-	predicted, err := Predict(driver, groupOf(t, "p5.48xlarge"), "", nil)
+	learned := Learn(node, whole(), nil, StartupTaints{}, learnedAt)
+	predicted, err := Predict(driver, groupOf(t, "p5.48xlarge"), "", nil, StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestMissing(t *testing.T) {
 		"one slice of ours is not there":           {template: predicted, change: without(0), want: []string{lacks(n-1, n, node.Name)}},
 		"one slice of ours, without a template":    {change: without(0), want: []string{lacks(n-1, n, node.Name)}},
 		"the other driver has none":                {template: learned, change: without(n), want: []string{noSlice("dra.net")}},
-		"the other driver, and nobody needs it":    {template: predicted, change: without(n)},
+		"the other driver, and no pod needs it":    {template: predicted, change: without(n)},
 		"the other driver, and no template":        {change: without(n)},
 		"the other driver has half of its pool":    {template: predicted, change: halfOf(n), want: []string{"driver dra.net has published 1 of the 2 slices of pool nics"}},
 		"half of another's pool, without template": {change: halfOf(n)},

@@ -28,7 +28,7 @@ const labelCapacityType = "eks.amazonaws.com/capacityType"
 // A policy that the node will refuse leaves it, as on every fresh node, with what is offered
 // without any. Whether the node can serve MPS is not known here: a policy that has it is
 // taken at its word.
-func Predict(driver string, group *v1alpha1.GPUNodeGroup, instanceType string, policies []*v1alpha1.GPUPolicy) (*Template, error) {
+func Predict(driver string, group *v1alpha1.GPUNodeGroup, instanceType string, policies []*v1alpha1.GPUPolicy, startup StartupTaints) (*Template, error) {
 	if group.Spec.InstanceType != "" {
 		instanceType = group.Spec.InstanceType
 	}
@@ -43,7 +43,7 @@ func Predict(driver string, group *v1alpha1.GPUNodeGroup, instanceType string, p
 	name := group.Name + "-new"
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(group, name, hardware.instance)},
-		Spec:       corev1.NodeSpec{Taints: WithoutStartup(group.Spec.Template.Taints)},
+		Spec:       corev1.NodeSpec{Taints: startup.Without(group.Spec.Template.Taints)},
 		Status:     corev1.NodeStatus{Allocatable: allocatable, Capacity: allocatable.DeepCopy()},
 	}
 	selected := policy.Select(policies, node.Labels)
@@ -119,7 +119,7 @@ type hardware struct {
 	// instance has at least the type's name, where that is known.
 	instance catalog.Instance
 	gpus     gpu.Node
-	// linksUnknown tells that the GPUs may be linked by NVLink.
+	// linksUnknown reports that the GPUs may be linked by NVLink.
 	linksUnknown bool
 }
 

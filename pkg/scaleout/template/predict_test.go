@@ -30,14 +30,14 @@ import (
 // The driver's name in the chart's golden file, so that its policy's expressions match.
 const driver = "gpu.example.com"
 
-// What the simulator has and nobody has captured on EC2: the NUMA node of machines with one
+// What the simulator has and no capture of EC2 shows: the NUMA node of machines with one
 // socket, whose firmware may tell none, and those of p6-b200.48xlarge.
 var numaNotCaptured = []string{"g4dn.xlarge", "g5.12xlarge", "g6.xlarge", "p6-b200.48xlarge"}
 
 // Simulated machines that a GPUNodeGroup cannot describe, with the reason.
 var notPredictable = map[string]string{
 	"mixed":      "its GPUs are of three kinds, and nodes of EC2 have one",
-	"mig-static": "somebody has partitioned its GPUs by hand",
+	"mig-static": "an administrator has partitioned its GPUs by hand",
 }
 
 // TestPredictedSlicesAreThoseThatArePublished is the proof of the catalogue and of this
@@ -51,7 +51,7 @@ func TestPredictedSlicesAreThoseThatArePublished(t *testing.T) {
 		}
 		for name, policies := range policiesOfTest(t) {
 			t.Run(machine+"/"+name, func(t *testing.T) {
-				predicted, err := Predict(driver, groupOf(t, machine), "", policies)
+				predicted, err := Predict(driver, groupOf(t, machine), "", policies, StartupTaints{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -180,7 +180,7 @@ func anonymous(all []*resourceapi.ResourceSlice, without []resourceapi.Qualified
 // TestPartitionsOfAPredictedGPUHaveOneParent is what claims with matchAttribute parentUUID
 // rely on.
 func TestPartitionsOfAPredictedGPUHaveOneParent(t *testing.T) {
-	predicted, err := Predict(driver, groupOf(t, "p5.48xlarge"), "", nil)
+	predicted, err := Predict(driver, groupOf(t, "p5.48xlarge"), "", nil, StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestLabelsAndPolicyOfAPrediction(t *testing.T) {
 	everywhere := policyFor("everywhere", nil)
 	spot := policyFor("spot", map[string]string{"eks.amazonaws.com/capacityType": "SPOT", "team": "a"})
 	spot.Spec.Priority = 1
-	predicted, err := Predict(driver, group, "p5.48xlarge", []*v1alpha1.GPUPolicy{everywhere, spot})
+	predicted, err := Predict(driver, group, "p5.48xlarge", []*v1alpha1.GPUPolicy{everywhere, spot}, StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,12 +247,12 @@ func TestARefusedPolicyLeavesTheDefault(t *testing.T) {
 	refused.Spec.Shapes = v1alpha1.Shapes{MPS: &v1alpha1.MPS{Clients: 4}}
 	broken := policyFor("broken", nil)
 	broken.Spec.Overrides = []v1alpha1.Override{{When: "device.", Shapes: refused.Spec.Shapes}}
-	without, err := Predict(driver, groupOf(t, "pascal"), "", nil)
+	without, err := Predict(driver, groupOf(t, "pascal"), "", nil, StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []*v1alpha1.GPUPolicy{refused, broken} {
-		predicted, err := Predict(driver, groupOf(t, "pascal"), "", []*v1alpha1.GPUPolicy{p})
+		predicted, err := Predict(driver, groupOf(t, "pascal"), "", []*v1alpha1.GPUPolicy{p}, StartupTaints{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestAllocatableOfAPrediction(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			group := &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "group"}}
 			group.Spec.Template.Allocatable = test.given
-			predicted, err := Predict(driver, group, test.instanceType, nil)
+			predicted, err := Predict(driver, group, test.instanceType, nil, StartupTaints{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -334,7 +334,7 @@ func TestWhatIsNotKnownIsNotPredicted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			group := &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "group"}}
 			group.Spec.InstanceType, group.Spec.Template = test.instanceType, test.template
-			_, err := Predict(driver, group, "", nil)
+			_, err := Predict(driver, group, "", nil, StartupTaints{})
 			fixture.Sentence(t, err, test.says...)
 		})
 	}
@@ -343,9 +343,9 @@ func TestWhatIsNotKnownIsNotPredicted(t *testing.T) {
 func TestDescribedGPUs(t *testing.T) {
 	memory := resource.MustParse("32623Mi")
 	group := &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "group"}}
-	group.Spec.InstanceType = "p3.8xlarge" // of which vCPUs and memory are known
+	group.Spec.InstanceType = "p3.8xlarge" // its vCPUs and memory are known
 	group.Spec.Template.GPUs = &v1alpha1.GPUTemplate{Count: 4, ProductName: "Tesla V100-SXM2-16GB", Brand: "Tesla", Memory: &memory}
-	predicted, err := Predict(driver, group, "", nil)
+	predicted, err := Predict(driver, group, "", nil, StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}

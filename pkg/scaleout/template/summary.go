@@ -14,7 +14,7 @@ import (
 // maxSummaries is how many entries a group's status takes.
 const maxSummaries = 32
 
-// Summary counts the template's devices, those of which a GPU is given entire before
+// Summary counts the template's devices, whole GPUs before
 // partitions. A partition counts once for each place where it can be made: not all of
 // them can be had at once.
 func (t *Template) Summary() []v1alpha1.DeviceSummary {

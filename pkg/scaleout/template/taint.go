@@ -23,14 +23,12 @@ var startupTaints = []string{
 	"readiness.k8s.io/",
 }
 
-// declared are the startup taints of which only the cluster's operator knows.
-var declared struct{ keys, prefixes []string }
-
-// DeclareStartup says which other taints are startup taints, by their whole keys and by prefixes of
-// keys, as Cluster Autoscaler's --startup-taint and --startup-taint-prefix do. It is called before
-// anything else, at most once: an autoscaler has one list for all of its nodes.
-func DeclareStartup(keys, prefixes []string) {
-	declared.keys, declared.prefixes = keys, prefixes
+// StartupTaints are the startup taints of a cluster: the usual ones, and those that only its operator knows. An autoscaler
+// has one list for all of its nodes.
+type StartupTaints struct {
+	// Keys are whole keys, and Prefixes those of keys, as in Cluster Autoscaler's --startup-taint and
+	// --startup-taint-prefix.
+	Keys, Prefixes []string
 }
 
 // agentNotReady ends the keys of taints by which Cilium and the CSI drivers of AWS keep pods off
@@ -40,9 +38,8 @@ const agentNotReady = "/agent-not-ready"
 // agents are those whose taint ends in agentNotReady.
 var agents = []string{"node.cilium.io", "ebs.csi.aws.com", "efs.csi.aws.com", "fsx.csi.aws.com"}
 
-// StartupTolerations are for the startup taints of which the whole key is known, and for those among
-// a group's taints.
-func StartupTolerations(ofGroup []corev1.Taint) []corev1.Toleration {
+// Tolerations are for the startup taints whose whole key is known, and for those among a group's taints.
+func (s StartupTaints) Tolerations(ofGroup []corev1.Taint) []corev1.Toleration {
 	keys := []string{v1alpha1.TaintStartup}
 	for _, key := range startupTaints {
 		if !strings.HasSuffix(key, "/") {
@@ -52,9 +49,9 @@ func StartupTolerations(ofGroup []corev1.Taint) []corev1.Toleration {
 	for _, agent := range agents {
 		keys = append(keys, agent+agentNotReady)
 	}
-	keys = append(keys, declared.keys...)
+	keys = append(keys, s.Keys...)
 	for _, taint := range ofGroup {
-		if IsStartup(taint) && !slices.Contains(keys, taint.Key) {
+		if s.Has(taint) && !slices.Contains(keys, taint.Key) {
 			keys = append(keys, taint.Key)
 		}
 	}
@@ -78,20 +75,20 @@ var failingTaints = []string{
 	"aws-node-termination-handler/",
 }
 
-// IsStartup tells whether a node has the taint only until it has started.
-func IsStartup(taint corev1.Taint) bool {
+// Has reports whether a node has the taint only until it has started.
+func (s StartupTaints) Has(taint corev1.Taint) bool {
 	return hasPrefix(taint.Key, startupTaints) || strings.HasSuffix(taint.Key, agentNotReady) ||
-		slices.Contains(declared.keys, taint.Key) || hasPrefix(taint.Key, declared.prefixes)
+		slices.Contains(s.Keys, taint.Key) || hasPrefix(taint.Key, s.Prefixes)
 }
 
-// WithoutStartup are the taints of a node that has started.
-func WithoutStartup(taints []corev1.Taint) []corev1.Taint {
-	return slices.DeleteFunc(slices.Clone(taints), IsStartup)
+// Without are the taints of a node that has started.
+func (s StartupTaints) Without(taints []corev1.Taint) []corev1.Taint {
+	return slices.DeleteFunc(slices.Clone(taints), s.Has)
 }
 
 // lasting are the taints that a new node keeps: without those of its start, its end and illness.
-func lasting(taints []corev1.Taint) []corev1.Taint {
-	return slices.DeleteFunc(WithoutStartup(taints), func(taint corev1.Taint) bool { return hasPrefix(taint.Key, failingTaints) })
+func (s StartupTaints) lasting(taints []corev1.Taint) []corev1.Taint {
+	return slices.DeleteFunc(s.Without(taints), func(taint corev1.Taint) bool { return hasPrefix(taint.Key, failingTaints) })
 }
 
 func hasPrefix(key string, prefixes []string) bool {

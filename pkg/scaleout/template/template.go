@@ -38,7 +38,7 @@ func (t *Template) Of(driver string) *Template {
 }
 
 // Invented are attributes of our driver's devices whose values here are made up, or which
-// new nodes have and the template lacks, because nobody knows them: what a selector says of
+// new nodes have and the template lacks, because they are unknown: what a selector says of
 // them cannot be predicted. Those of our driver's domain have no prefix. That they are equal
 // on two devices is right where they are made up: a GPU and its partitions have one UUID.
 func (t *Template) Invented() []resourceapi.QualifiedName { return slices.Clone(t.invented) }

@@ -11,12 +11,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
-// byAutoscaler tells whether Cluster Autoscaler makes the group grow.
+// byAutoscaler reports whether Cluster Autoscaler makes the group grow.
 func byAutoscaler(group *v1alpha1.GPUNodeGroup) bool {
 	return group.Spec.Pairing == v1alpha1.PairingPlaceholder || group.Spec.Pairing == ""
 }
 
-// providerMax is the limit of who makes the group grow, nil where it is not known. Where nobody
+// providerMax is the limit of what makes the group grow; nil: unknown. Where nothing
 // can say it now, it is what the controller has last seen: who only looks, without a right to ask,
 // then sees the group as the controller does.
 func (r *reading) providerMax(group *v1alpha1.GPUNodeGroup) *int32 {

@@ -86,7 +86,7 @@ func TestTheLeastLimitCounts(t *testing.T) {
 		options Options
 		want    int
 	}{
-		"nobody":                 {paired(v1alpha1.PairingPlaceholder), Options{Autoscaler: &autoscaler.Status{}}, 0},
+		"nothing":                {paired(v1alpha1.PairingPlaceholder), Options{Autoscaler: &autoscaler.Status{}}, 0},
 		"the spec alone":         {paired(v1alpha1.PairingPlaceholder, limited(three, nil)), Options{Autoscaler: &autoscaler.Status{}}, 3},
 		"the autoscaler alone":   {paired(v1alpha1.PairingPlaceholder), Options{Autoscaler: of}, 5},
 		"the autoscaler, less":   {paired(v1alpha1.PairingPlaceholder, limited(seven, three)), Options{Autoscaler: of}, 5},
@@ -98,7 +98,7 @@ func TestTheLeastLimitCounts(t *testing.T) {
 		"EKS does not answer":    {paired(v1alpha1.PairingDirect, limited(seven, nil)), Options{EKS: away}, 7},
 		"EKS, seen":              {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{EKS: away}, 3},
 		"EKS is not asked":       {paired(v1alpha1.PairingDirect, limited(seven, three)), Options{Autoscaler: of}, 3},
-		"nobody makes it grow":   {paired(v1alpha1.PairingObserve, limited(seven, three)), Options{Autoscaler: of, EKS: five}, 7},
+		"nothing makes it grow":  {paired(v1alpha1.PairingObserve, limited(seven, three)), Options{Autoscaler: of, EKS: five}, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _ := bounded(test.group, test.options)

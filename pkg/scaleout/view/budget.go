@@ -66,7 +66,7 @@ func (r *reading) leaves(rate *scaleout.Rate, created metav1.Time) time.Time {
 	return r.Now.Add(created.Sub(rate.Since.Time) + time.Second)
 }
 
-// sooner is the earlier of two times of which zero means never.
+// sooner is the earlier of two times; zero means never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
 // Daemon is the pod that a DaemonSet puts on each node that it selects.
@@ -72,7 +71,7 @@ func daemonPods(daemons []Daemon, node *corev1.Node) []*corev1.Pod {
 // startup taints are taken for gone: they go by themselves. What nodes need most comes first.
 func (v *View) KeptOff(node *corev1.Node) []*appsv1.DaemonSet {
 	ours := func(taint *corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup && keepsPodsOff(taint) }
-	others := func(taint *corev1.Taint) bool { return !template.IsStartup(*taint) && keepsPodsOff(taint) }
+	others := func(taint *corev1.Taint) bool { return !v.StartupTaints.Has(*taint) && keepsPodsOff(taint) }
 	var kept []*appsv1.DaemonSet
 	for _, d := range v.Daemons {
 		match, err := d.affinity.Match(node)

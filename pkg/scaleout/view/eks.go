@@ -45,8 +45,6 @@ type Nodegroup struct {
 	// Err is why EKS could not be asked; then nothing else counts.
 	Err     error
 	AskedAt time.Time
-	// WarmPool is its least size, nil where the group has none.
-	WarmPool *int
 }
 
 // askEKS asks for the groups that grow by calls of EKS, a few at a time.
@@ -78,5 +76,5 @@ func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
 	return answers
 }
 
-// callable tells that the provider is known to AWS by a name.
+// callable reports that the provider is known to AWS by a name.
 func callable(p v1alpha1.NodeGroupProvider) bool { return p.EKS != nil || p.AutoScalingGroup != "" }

@@ -11,12 +11,11 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
 // group works out what is known of a group.
 func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
-	group := Group{Object: object, Refused: r.members.refused[object.Name]}
+	group := Group{Object: object, StartupTaints: r.StartupTaints, Refused: r.members.refused[object.Name]}
 	group.ProviderMax = r.providerMax(object)
 	group.ProviderSize = r.providerSize(object)
 	group.Autoscaler = Report(object, r.Autoscaler, r.Now)
@@ -95,13 +94,24 @@ func instanceType(object *v1alpha1.GPUNodeGroup, nodes []*corev1.Node) string {
 
 func newNodeState(node *corev1.Node, slices []*resourceapi.ResourceSlice, withheld string) NodeState {
 	state := NodeState{Object: node, Slices: slices, Withheld: withheld, version: versionOf(node) + ":" + versionsOf(slices)}
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			state.Ready = condition.Status == corev1.ConditionTrue
-			state.ReadySince = condition.LastTransitionTime.Time
-		}
+	if c := readyCondition(node); c != nil {
+		state.Ready, state.ReadySince = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 	}
 	return state
+}
+
+// IsReady reports whether kubelet has set the node's condition Ready.
+func IsReady(node *corev1.Node) bool {
+	c := readyCondition(node)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func readyCondition(node *corev1.Node) *corev1.NodeCondition {
+	at := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if at < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[at]
 }
 
 // Complete tells a node that is ready and has all that its template promises.
@@ -121,7 +131,7 @@ func (s NodeState) CompleteSince() time.Time {
 	return since
 }
 
-// Starting tells that the node is on its way, also if all that it lacks is another agent on it: it
+// Starting reports that the node is on its way, also if all that it lacks is another agent on it: it
 // counts as its template. A node that was not
 // complete within the time that the group's nodes are given, or is not ready any more, counts
 // as what it offers, which is less: waiting for it for ever would keep pods waiting for ever.
@@ -129,11 +139,11 @@ func (g Group) Starting(state NodeState, now time.Time) bool {
 	if state.Object.DeletionTimestamp != nil || state.Withheld != "" || now.Sub(state.Object.CreationTimestamp.Time) > g.Object.ProvisionTimeout() {
 		return false
 	}
-	return !state.Complete() || slices.ContainsFunc(state.Object.Spec.Taints, template.IsStartup)
+	return !state.Complete() || slices.ContainsFunc(state.Object.Spec.Taints, g.StartupTaints.Has)
 }
 
-// hasStartupTaint tells whether the node is behind Mica's own gate.
-func hasStartupTaint(node *corev1.Node) bool {
+// HasStartupTaint reports whether the node has Mica's own startup taint.
+func HasStartupTaint(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
 }
 

@@ -10,11 +10,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
 )
 
-// Answers are what Prometheus says to the queries of headrooms.
-type Answers interface {
-	Of(h *v1alpha1.GPUHeadroom) headroom.Answer
-}
-
 // addHeadroom adds what is to be kept free now, by name.
 func (r *reading) addHeadroom(v *View) {
 	v.InvalidHeadrooms = map[string]string{}
@@ -24,7 +19,7 @@ func (r *reading) addHeadroom(v *View) {
 		if object.DeletionTimestamp != nil {
 			continue
 		}
-		demand, next, err := headroom.Demand(object, r.answer(object), r.Memo.selectors, r.Now)
+		demand, next, err := headroom.Demand(object, r.Memo.selectors, r.Now)
 		if err == nil {
 			err = r.checkGroups(demand)
 		}
@@ -41,15 +36,7 @@ func (r *reading) addHeadroom(v *View) {
 	}
 }
 
-// answer is none where nobody asks: then that in the object's status counts.
-func (r *reading) answer(h *v1alpha1.GPUHeadroom) headroom.Answer {
-	if r.Answers == nil {
-		return headroom.Answer{}
-	}
-	return r.Answers.Of(h)
-}
-
-// checkGroups refuses a headroom of which no group exists: no names would be all groups, and
+// checkGroups refuses a headroom if none of its groups exists: no names would be all groups, and
 // names of none would be nowhere.
 func (r *reading) checkGroups(demand scaleout.Headroom) error {
 	if len(demand.Groups) == 0 {

@@ -14,11 +14,11 @@ import (
 )
 
 // expendable is the priority below which Cluster Autoscaler adds no nodes for a pod: the default
-// of its --expendable-pods-priority-cutoff. Such pods are to fill what is free anyhow.
+// of its --expendable-pods-priority-cutoff. Such pods only fill free devices.
 const expendable = -10
 
-// held are the pending pods for which a node would be of no use now, each with a sentence for its
-// owner: somebody else has to do something first, and may never do it.
+// held are the pending pods that no node would help now, each with a sentence for its owner: something else has
+// to happen first, and may never happen.
 func (r *reading) held() map[types.UID]scaleout.Hold {
 	claims := make(map[types.NamespacedName]bool, len(r.claims.Items))
 	for i := range r.claims.Items {
@@ -58,33 +58,33 @@ func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool, nominated boo
 }
 
 const (
-	// unusedAfter is how long a node may have room for a pod before the scheduler is taken not to
-	// want it there: it tries every pod again after five minutes, also if nothing has changed.
+	// unusedAfter is how long a node may have room for a pod before it counts as unused: the scheduler tries every
+	// pod again after five minutes, also if nothing has changed.
 	unusedAfter = 6 * time.Minute
 	// unusedHold and unusedMost bound how long no further node is asked for then.
 	unusedHold = time.Hour
 	unusedMost = 24 * time.Hour
 )
 
-// unused is why no further node is asked for, for a pod for which one had room in vain; empty: none
-// had, or it is to be tried again. What is remembered is in the pod's own condition, so that who
-// begins to lead goes on. It is tried again when the pod is twice as old, so that the wait doubles.
+// unused is why no further node is asked for, because one had room for the pod in vain; empty: none had, or another
+// is due. The pod's own condition remembers it, also for the next leader. Another is due when the pod is twice as
+// old, so that the wait doubles.
 func unused(pod *corev1.Pod, now time.Time) string {
-	said := condition(pod, v1alpha1.ConditionScaleUp)
-	if said == nil {
+	reported := condition(pod, v1alpha1.ConditionScaleUp)
+	if reported == nil {
 		return ""
 	}
-	switch said.Reason {
+	switch reported.Reason {
 	case v1alpha1.ReasonFitsNode:
-		if now.Sub(said.LastProbeTime.Time) < unusedAfter {
+		if now.Sub(reported.LastProbeTime.Time) < unusedAfter {
 			return ""
 		}
 		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: mend that; another node is asked for after an hour, or when the pod is twice as old, a day at most",
 			unusedAfter, schedulerSays(pod)), excerpt.MaxEvent)
 	case v1alpha1.ReasonNodeUnused:
-		since := said.LastTransitionTime.Time
+		since := reported.LastTransitionTime.Time
 		if now.Before(since.Add(min(max(since.Sub(pod.CreationTimestamp.Time), unusedHold), unusedMost))) {
-			return said.Message
+			return reported.Message
 		}
 	}
 	return ""
@@ -98,8 +98,8 @@ func schedulerSays(pod *corev1.Pod) string {
 	return "nothing"
 }
 
-// missingClaim is what the pod calls a claim that is to be made of a template, and is not there;
-// empty: there is none. A claim that the pod names itself is the planner's to tell.
+// missingClaim is the pod's name for a claim that should have been made from a template; empty: none is missing. The
+// planner reports missing claims that the pod names itself.
 func missingClaim(pod *corev1.Pod, claims map[types.NamespacedName]bool) string {
 	for i := range pod.Spec.ResourceClaims {
 		podClaim := &pod.Spec.ResourceClaims[i]
@@ -117,7 +117,7 @@ func missingClaim(pod *corev1.Pod, claims map[types.NamespacedName]bool) string 
 	return ""
 }
 
-// Tried tells that the scheduler has found no node for the pod, or failed over it.
+// Tried reports whether the scheduler has found no node for the pod, or failed over it.
 func Tried(pod *corev1.Pod) bool {
 	c := condition(pod, corev1.PodScheduled)
 	return c != nil && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated

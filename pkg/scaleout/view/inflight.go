@@ -9,7 +9,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// inFlight is what was asked for and is no node yet.
+// inFlight are nodes that were asked for and do not exist yet.
 func inFlight(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node, placeholders []*corev1.Pod) []v1alpha1.InFlight {
 	own := placeholdersOf(group.Name, placeholders)
 	known, hosts := map[string]bool{}, map[string]bool{}
@@ -57,10 +57,8 @@ func placeholdersOf(group string, placeholders []*corev1.Pod) []*corev1.Pod {
 	return own
 }
 
-// unmet are the entries, or what is left of them, without those that nodes have met, and the
-// nodes that have met none. A node meets one of what was asked for before it came; for the
-// nodes of a placeholder whose pod cannot land before the startup taint is gone, there is no
-// better sign.
+// unmet are the entries that no node has met, and the nodes that have met none. A node meets an entry that is older
+// than itself. No better sign exists for a placeholder that cannot land before the startup taint is gone.
 func unmet(entries []v1alpha1.InFlight, nodes []*corev1.Node, meets func(*corev1.Node, v1alpha1.InFlight) bool) (left []v1alpha1.InFlight, free []*corev1.Node) {
 	free = slices.Clone(nodes)
 	for _, entry := range entries {
@@ -77,19 +75,18 @@ func unmet(entries []v1alpha1.InFlight, nodes []*corev1.Node, meets func(*corev1
 	return left, free
 }
 
-// createdAfter is strict: times of creation have seconds, and a node that was there already
-// must not count as the answer to a placeholder.
+// createdAfter is strict: creation times have seconds, and an existing node must not count as the one that was asked
+// for.
 func createdAfter(node *corev1.Node, entry v1alpha1.InFlight) bool {
 	return node.CreationTimestamp.After(entry.Since.Time)
 }
 
-// createdSince is not: a call of EKS counts the nodes that there are, so that one too many
-// that is taken for met is not asked for twice.
+// createdSince is not strict: a call of EKS counts existing nodes, so a wrongly met entry is not asked for twice.
 func createdSince(node *corev1.Node, entry v1alpha1.InFlight) bool {
 	return !node.CreationTimestamp.Before(&entry.Since)
 }
 
-// askedFor are the kinds for which nodes were asked for, where that is known.
+// askedFor are the kinds for which nodes were asked for, as far as known.
 func askedFor(entries []v1alpha1.InFlight) []string {
 	var kinds []string
 	for _, entry := range entries {

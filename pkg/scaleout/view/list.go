@@ -66,5 +66,5 @@ func list(ctx context.Context, reader client.Reader) (*objects, error) {
 	return all, nil
 }
 
-// notServed tells that the API server does not know the kind.
+// notServed reports that the API server does not know the kind.
 func notServed(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

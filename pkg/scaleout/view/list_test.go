@@ -49,7 +49,7 @@ func copyLists(list client.ObjectList, from *objects) error {
 	case *v1alpha1.GPUNodeList:
 		list.Items = slices.Clone(from.gpuNodes.Items)
 	default:
-		return fmt.Errorf("nobody expects a %T", list)
+		return fmt.Errorf("a %T is not expected", list)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// membership says which nodes are of which group.
+// membership says which group each node belongs to.
 type membership struct {
 	// groups are by name.
 	groups []*v1alpha1.GPUNodeGroup
@@ -23,7 +23,7 @@ type membership struct {
 	refused map[string]string
 }
 
-// living are the groups that nobody deletes.
+// living are the groups that are not being deleted.
 func living(groups []v1alpha1.GPUNodeGroup) []*v1alpha1.GPUNodeGroup {
 	out := make([]*v1alpha1.GPUNodeGroup, 0, len(groups))
 	for i := range groups {
@@ -91,7 +91,7 @@ func (m *membership) refuseSameLabels() {
 }
 
 // refuse takes both groups out, because nothing says which of them is meant; but a group
-// that was only discovered gives way to one that somebody has declared.
+// that was only discovered gives way to one that a user has declared.
 func (m *membership) refuse(a, b *v1alpha1.GPUNodeGroup, why string) {
 	foundA, foundB := a.Labels[v1alpha1.LabelDiscovered] != "", b.Labels[v1alpha1.LabelDiscovered] != ""
 	if foundA || !foundB {
@@ -109,7 +109,7 @@ func (m *membership) refuseOne(group, other *v1alpha1.GPUNodeGroup, why string) 
 	}
 }
 
-// newNodeLabels are those of which the spec says that every new node has them.
+// newNodeLabels are those that the spec gives every new node.
 func newNodeLabels(group *v1alpha1.GPUNodeGroup) map[string]string {
 	labels := maps.Clone(group.Spec.Template.Labels)
 	if labels == nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// Memo keeps what pure functions have given for the same input, from one Read to the next: a
-// thousand nodes are compared with their templates once, not in every pass. What a Read does
-// not ask for is forgotten after it. It is not safe for concurrent use.
+// Memo caches results of pure functions from one Read to the next, so that a thousand nodes are compared with their
+// templates once. It forgets what a Read does not use. It is not safe for concurrent use.
 type Memo struct {
 	predictions table[predictionKey, prediction]
 	decoded     table[[sha256.Size]byte, *template.Template]
@@ -65,7 +64,7 @@ type comparison struct {
 
 func (c comparison) same() bool { return len(c.missing) == 0 && c.difference == "" }
 
-// table has what this Read and the last one have asked for.
+// table has the results that this Read and the last one have used.
 type table[K comparable, V any] struct{ now, last map[K]V }
 
 func (t *table[K, V]) get(key K, make func() V) V {

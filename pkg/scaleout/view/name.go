@@ -9,11 +9,11 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// Discovered is a node group that somebody lists, such as EKS.
+// Discovered is a node group that a provider lists, such as EKS.
 type Discovered struct {
 	// Nodegroup is its name there.
 	Nodegroup string
-	// Group is how it would be declared; nil where it has no GPUs, or nobody could say which.
+	// Group is how it would be declared; nil: it has no GPUs, or they are unknown.
 	Group *v1alpha1.GPUNodeGroup
 	// Err is why that is not known.
 	Err error
@@ -22,7 +22,7 @@ type Discovered struct {
 // notInNames is what EKS allows in names and Kubernetes does not.
 var notInNames = regexp.MustCompile(`[^a-z0-9-]`)
 
-// DiscoveredName is that of the GPUNodeGroup of a managed node group that nobody has declared:
+// DiscoveredName is that of the GPUNodeGroup of a managed node group that no user has declared:
 // the node group's own where that can be an object's, and else one made of it, so that two
 // node groups never share an object. Whoever discovers a node group gives it the same name:
 // the second is refused by the API server.

@@ -48,7 +48,7 @@ func MarkOf(node *corev1.Node) Mark {
 // String is the annotation's value.
 func (m Mark) String() string { return string(m.Step) + " " + m.Since.UTC().Format(time.RFC3339) }
 
-// Cordons tells that the node is cordoned by the mark.
+// Cordons reports that the node is cordoned by the mark.
 func (m Mark) Cordons() bool { return m.Step == StepCordoned || m.Step == StepEnding }
 
 // planned is the node as it is planned with, nil where it is none. One that is cordoned only until
@@ -73,7 +73,7 @@ func Leaving(node *corev1.Node) bool {
 		slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == template.TaintToBeDeleted })
 }
 
-// Staying counts the nodes that nobody ends.
+// Staying counts the nodes that are not being ended.
 func (g *Group) Staying() int {
 	n := 0
 	for i := range g.Nodes {
@@ -85,7 +85,7 @@ func (g *Group) Staying() int {
 }
 
 // SizeWith counts the nodes that there will be: those that stay, those that come, and those that
-// somebody is about to end, as long as AWS still wants them: it will want as many less then. A
+// Mica or Cluster Autoscaler is about to end, as long as AWS still wants them: it will want as many less then. A
 // Node that is being deleted has no machine any more.
 func (g *Group) SizeWith(coming, desired int) int {
 	size, leaving := g.Staying()+coming, 0

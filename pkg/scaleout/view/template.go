@@ -49,7 +49,7 @@ func (r *reading) judge(group *Group, t *template.Template, state *NodeState) {
 	}
 	state.Missing = r.compare(t, state).missing
 	deadline := state.Object.CreationTimestamp.Add(group.Object.ProvisionTimeout())
-	if t == nil || len(state.Missing) == 0 || !hasStartupTaint(state.Object) || r.Now.Before(deadline) {
+	if t == nil || len(state.Missing) == 0 || !HasStartupTaint(state.Object) || r.Now.Before(deadline) {
 		return
 	}
 	if len(template.Missing(r.Driver, t.Of(r.Driver), state.Object, state.Slices)) == 0 {
@@ -70,7 +70,7 @@ func (r *reading) difference(state *NodeState, before, predicted *template.Templ
 	return r.compare(predicted, state).difference
 }
 
-// counts tells whether what was learned is still what a new node will have: the same policy
+// counts reports whether what was learned is still what a new node will have: the same policy
 // applies, as far as that can be predicted, and the machine is of the same type.
 func counts(learned *template.Template, group *Group) bool {
 	if learned == nil {
@@ -82,8 +82,8 @@ func counts(learned *template.Template, group *Group) bool {
 	return group.Predicted == nil || group.Predicted.Policy == learned.Policy
 }
 
-// live is learned from the nodes that are complete: from the kind of which there are most,
-// or if that does not decide, of which the newest is.
+// live is learned from the nodes that are complete: from the most frequent kind,
+// or if that does not decide, from the kind of the newest node.
 func (r *reading) live(states []NodeState, learned *template.Template) *template.Template {
 	type class struct {
 		template *template.Template
@@ -124,7 +124,7 @@ func (r *reading) live(states []NodeState, learned *template.Template) *template
 func (r *reading) learn(state *NodeState, before *template.Template) *template.Template {
 	key := learnKey{node: state.version, policies: r.policyKey, before: before}
 	return r.Memo.learned.get(key, func() *template.Template {
-		learned := template.Learn(state.Object, state.Slices, r.policies, r.Now)
+		learned := template.Learn(state.Object, state.Slices, r.policies, r.StartupTaints, r.Now)
 		learned.Source = v1alpha1.SourceLiveNode
 		if sameTemplate(learned, before) {
 			learned.LearnedAt = before.LearnedAt
@@ -159,7 +159,7 @@ func (r *reading) learned(object *v1alpha1.GPUNodeGroup) *template.Template {
 func (r *reading) predict(group Group) prediction {
 	key := predictionKey{group: versionOfSpec(group.Object), instanceType: group.InstanceType, policies: r.policyKey}
 	return r.Memo.predictions.get(key, func() prediction {
-		predicted, err := template.Predict(r.Driver, group.Object, group.InstanceType, r.policies)
+		predicted, err := template.Predict(r.Driver, group.Object, group.InstanceType, r.policies, r.StartupTaints)
 		if err != nil {
 			return prediction{err: err}
 		}

@@ -22,7 +22,7 @@ func (o *objects) machine(t *testing.T, group *v1alpha1.GPUNodeGroup, instanceTy
 	t.Helper()
 	typed := group.DeepCopy()
 	typed.Spec.InstanceType = instanceType
-	predicted, err := template.Predict(testDriver, typed, "", nil)
+	predicted, err := template.Predict(testDriver, typed, "", nil, template.StartupTaints{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func kept(t *testing.T, group *v1alpha1.GPUNodeGroup, instanceType, policy strin
 	t.Helper()
 	var past objects
 	past.machine(t, group, instanceType, "past", time.Hour)
-	learned := template.Learn(&past.nodes.Items[0], pointers(past.slices.Items), nil, t0.Add(-time.Hour))
+	learned := template.Learn(&past.nodes.Items[0], pointers(past.slices.Items), nil, template.StartupTaints{}, t0.Add(-time.Hour))
 	learned.Policy = policy
 	data, err := template.Encode(learned)
 	if err != nil {
@@ -65,10 +65,14 @@ func kept(t *testing.T, group *v1alpha1.GPUNodeGroup, instanceType, policy strin
 }
 
 func look(o *objects, groups ...*v1alpha1.GPUNodeGroup) *View {
+	return lookBy(o, template.StartupTaints{}, groups...)
+}
+
+func lookBy(o *objects, startup template.StartupTaints, groups ...*v1alpha1.GPUNodeGroup) *View {
 	for _, group := range groups {
 		o.groups.Items = append(o.groups.Items, *group)
 	}
-	return newReading(o, Options{Driver: testDriver, Now: t0, Memo: NewMemo()}).view()
+	return newReading(o, Options{Driver: testDriver, Now: t0, StartupTaints: startup, Memo: NewMemo()}).view()
 }
 
 func typed(instanceType string) func(*v1alpha1.GPUNodeGroup) {
@@ -108,14 +112,14 @@ func TestTheBestTemplateCounts(t *testing.T) {
 		differs string
 		unknown string
 	}{
-		"the catalogue":           {group: g6, want: "Catalogue  4"},
-		"nothing is known":        {group: untyped, unknown: "instanceType"},
-		"the type is not known":   {group: testGroup("g", pool("g"), typed("x9.large")), unknown: "x9.large"},
-		"a node that it had":      {group: kept(t, g6, "g6.12xlarge", ""), want: "Learned past 4"},
-		"of no known type":        {group: kept(t, untyped, "g6.12xlarge", ""), want: "Learned past 4"},
-		"another policy applied":  {group: kept(t, g6, "g6.12xlarge", "old/1"), want: "Catalogue  4"},
-		"nobody knows the policy": {group: kept(t, untyped, "g6.12xlarge", "old/1"), want: "Learned past 4"},
-		"the type was changed":    {group: kept(t, testGroup("g", pool("g"), typed("g6.48xlarge")), "g6.12xlarge", ""), want: "Catalogue  8"},
+		"the catalogue":          {group: g6, want: "Catalogue  4"},
+		"nothing is known":       {group: untyped, unknown: "instanceType"},
+		"the type is not known":  {group: testGroup("g", pool("g"), typed("x9.large")), unknown: "x9.large"},
+		"a node that it had":     {group: kept(t, g6, "g6.12xlarge", ""), want: "Learned past 4"},
+		"of no known type":       {group: kept(t, untyped, "g6.12xlarge", ""), want: "Learned past 4"},
+		"another policy applied": {group: kept(t, g6, "g6.12xlarge", "old/1"), want: "Catalogue  4"},
+		"the policy is unknown":  {group: kept(t, untyped, "g6.12xlarge", "old/1"), want: "Learned past 4"},
+		"the type was changed":   {group: kept(t, testGroup("g", pool("g"), typed("g6.48xlarge")), "g6.12xlarge", ""), want: "Catalogue  8"},
 		"a live node": {
 			group: kept(t, g6, "g6.12xlarge", ""),
 			live:  func(t *testing.T, o *objects) { o.machine(t, g6, "g6.12xlarge", "n1", time.Minute) },
@@ -142,7 +146,7 @@ func TestTheBestTemplateCounts(t *testing.T) {
 			want:    "LiveNode n1 3",
 			differs: "n1",
 		},
-		"a live node of which was learned that it differs": {
+		"a live node that was learned to differ": {
 			group: func() *v1alpha1.GPUNodeGroup {
 				learned := kept(t, testGroup("g", pool("g")), "g6.xlarge", "")
 				learned.Spec.InstanceType = ""
@@ -232,15 +236,16 @@ func TestANodeThatIsNotCompleteIsStartingForAWhile(t *testing.T) {
 		change func(*corev1.Node, []*resourceapi.ResourceSlice)
 		want   bool
 	}{
-		"complete":                      {time.Minute, func(*corev1.Node, []*resourceapi.ResourceSlice) {}, false},
-		"not ready":                     {time.Minute, notReady, true},
-		"ready long before its slices":  {29 * time.Minute, withoutSlices, true},
-		"complete, with startup taint":  {time.Minute, tainted, true},
-		"complete, without storage yet": {time.Minute, taintedBy("ebs.csi.aws.com/agent-not-ready"), true},
-		"complete, and about to go":     {time.Minute, taintedBy("ToBeDeletedByClusterAutoscaler"), false},
-		"never gets there":              {31 * time.Minute, withoutSlices, false},
-		"not ready any more":            {24 * time.Hour, notReady, false},
-		"from the future, not complete": {-time.Hour, withoutSlices, true},
+		"complete":                           {time.Minute, func(*corev1.Node, []*resourceapi.ResourceSlice) {}, false},
+		"not ready":                          {time.Minute, notReady, true},
+		"ready long before its slices":       {29 * time.Minute, withoutSlices, true},
+		"complete, with startup taint":       {time.Minute, tainted, true},
+		"complete, without storage yet":      {time.Minute, taintedBy("ebs.csi.aws.com/agent-not-ready"), true},
+		"complete, with one of the operator": {time.Minute, taintedBy("example.com/boots"), true},
+		"complete, and about to go":          {time.Minute, taintedBy("ToBeDeletedByClusterAutoscaler"), false},
+		"never gets there":                   {31 * time.Minute, withoutSlices, false},
+		"not ready any more":                 {24 * time.Hour, notReady, false},
+		"from the future, not complete":      {-time.Hour, withoutSlices, true},
 		"being deleted": {time.Minute, func(node *corev1.Node, _ []*resourceapi.ResourceSlice) {
 			node.Status.Conditions, node.DeletionTimestamp = nil, &metav1.Time{Time: t0}
 		}, false},
@@ -248,7 +253,7 @@ func TestANodeThatIsNotCompleteIsStartingForAWhile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var o objects
 			o.machine(t, g, "g6.12xlarge", "n1", test.age, test.change)
-			v := look(&o, g)
+			v := lookBy(&o, template.StartupTaints{Keys: []string{"example.com/boots"}}, g)
 			if got := v.GroupStates[0].Starting(v.GroupStates[0].Nodes[0], t0); got != test.want {
 				t.Errorf("the node is starting: %v, want %v (it lacks %v)", got, test.want, v.GroupStates[0].Nodes[0].Missing)
 			}
@@ -268,7 +273,7 @@ func TestADriverThatIsGoneDoesNotCloseAGroupForEver(t *testing.T) {
 	nics := past.slices.Items[0].DeepCopy()
 	nics.Name, nics.Spec.Driver, nics.Spec.SharedCounters = "past-nics", "dra.net", nil
 	nics.Spec.Pool.ResourceSliceCount, nics.Spec.Devices = 1, []resourceapi.Device{{Name: "nic-0"}}
-	learned := template.Learn(&past.nodes.Items[0], append(pointers(past.slices.Items), nics), nil, t0.Add(-time.Hour))
+	learned := template.Learn(&past.nodes.Items[0], append(pointers(past.slices.Items), nics), nil, template.StartupTaints{}, t0.Add(-time.Hour))
 	data, err := template.Encode(learned)
 	if err != nil {
 		t.Fatal(err)

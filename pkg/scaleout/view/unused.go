@@ -16,7 +16,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Workload is what makes pods anew that are alike.
+// Workload replaces its pods by pods that are alike.
 type Workload struct {
 	Namespace string
 	// Name has the kind, such as CronJob/train.
@@ -107,8 +107,8 @@ func unusedBy(groups []v1alpha1.GPUNodeGroup) unusedWorkloads {
 	return found
 }
 
-// hold is why no node is asked for, for a pod that was made anew after one had room in vain for a pod of its
-// workload; empty: none had, or it is to be tried again. Pods that were there before remember themselves.
+// hold is why no node is asked for, because one had room in vain for an earlier pod of the pod's workload; empty: none
+// had, or another is due. Earlier pods remember it themselves.
 func (u unusedWorkloads) hold(pod *corev1.Pod, now time.Time) string {
 	if u[pod.Namespace] == nil {
 		return ""

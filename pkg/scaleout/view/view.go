@@ -1,6 +1,6 @@
 // Package view reads the cluster: it makes the Snapshot that the planner decides by, from a
-// cache or directly, for the controller and for kubectl-gpu alike, and nobody changes it after
-// that. It knows which nodes are of which group, which template counts, and what bounds a group.
+// cache or directly, for the controller and kubectl gpu. A view does not change. It knows
+// the nodes of each group, which template counts, and what bounds a group.
 // It writes nothing.
 package view
 
@@ -29,12 +29,12 @@ type Options struct {
 	Placeholders string
 	// Autoscaler is what Cluster Autoscaler says; nil where that cannot be known.
 	Autoscaler *autoscaler.Status
-	// EKS is asked for groups of pairing direct; nil where nobody may.
+	// EKS describes groups of pairing direct; nil: EKS is not called.
 	EKS EKS
-	// Replicas are counted room for.
+	// StartupTaints are those that nodes lose once they have started.
+	StartupTaints template.StartupTaints
+	// Replicas are those to count room for.
 	Replicas []scaleout.Replica
-	// Answers are those to the queries of headrooms; nil: those in their status.
-	Answers Answers
 	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
 	// once has none.
 	Memo *Memo
@@ -74,6 +74,8 @@ type Group struct {
 	InstanceType string
 	// Template is that of the snapshot; Predicted is what the catalogue alone says, where it can.
 	Template, Predicted *template.Template
+	// StartupTaints are those of the snapshot.
+	StartupTaints template.StartupTaints
 	// Nodes are live ones, by creation.
 	Nodes []NodeState
 	// ProviderMax is the limit of who makes the group grow, nil where it is not known. Max is the
@@ -171,6 +173,7 @@ func (r *reading) view() *View {
 			Slices:         devices.WithTaintRules(pointers(r.objects.slices.Items), r.taintRules.Items),
 			Selectors:      r.Memo.selectors,
 			Replicas:       r.Replicas,
+			StartupTaints:  r.StartupTaints,
 		},
 		Nodegroups:   r.eks,
 		Placeholders: r.pods.placeholders,

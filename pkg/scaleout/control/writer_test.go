@@ -28,7 +28,7 @@ type slowServer struct {
 	failure        error
 }
 
-func newSlowTeller(t *testing.T, s *slowServer, again func()) (*teller, []*corev1.Pod) {
+func newSlowWriter(t *testing.T, s *slowServer, again func()) (*writer, []*corev1.Pod) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p"}}
 	s.writing, s.write = make(chan string), make(chan string)
 	c := fake.NewClientBuilder().WithObjects(pod).WithStatusSubresource(pod).WithInterceptorFuncs(interceptor.Funcs{
@@ -47,17 +47,17 @@ func newSlowTeller(t *testing.T, s *slowServer, again func()) (*teller, []*corev
 		},
 	}).Build()
 	clock := testingclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	teller := &teller{reporter: explain.NewReporter(c, events.NewFakeRecorder(100)), clock: clock, again: again, news: make(chan news, 1)}
-	teller.reporter.Quiet = 0
+	writer := &writer{reporter: explain.NewReporter(c, events.NewFakeRecorder(100)), clock: clock, again: again, reports: make(chan report, 1)}
+	writer.reporter.Quiet = 0
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { teller.run(ctx) })
+	running.Go(func() { writer.run(ctx) })
 	t.Cleanup(func() { stop(); running.Wait() })
-	return teller, []*corev1.Pod{pod}
+	return writer, []*corev1.Pod{pod}
 }
 
-func (t *teller) say(pods []*corev1.Pod, text string) {
-	t.give(news{statuses: func(context.Context) error { return nil }, at: t.clock.Now(), pods: pods, explained: []explain.Explanation{{
+func (t *writer) say(pods []*corev1.Pod, text string) {
+	t.submit(report{statuses: func(context.Context) error { return nil }, at: t.clock.Now(), pods: pods, explained: []explain.Explanation{{
 		Pod: types.NamespacedName{Namespace: "default", Name: "p"}, UID: "p", Kind: "k", Outcome: scaleout.Blocked, Summary: text,
 	}}})
 }
@@ -65,19 +65,19 @@ func (t *teller) say(pods []*corev1.Pod, text string) {
 // While one pod is told, passes go on; what they had to tell in between is outdated.
 func TestPassesDoNotWaitForPodsToBeTold(t *testing.T) {
 	s := &slowServer{}
-	teller, pods := newSlowTeller(t, s, func() {})
-	teller.say(pods, "first")
+	writer, pods := newSlowWriter(t, s, func() {})
+	writer.say(pods, "first")
 	<-s.writing
-	teller.say(pods, "outdated")
-	teller.say(pods, "newest")
+	writer.say(pods, "outdated")
+	writer.say(pods, "newest")
 	s.write <- ""
 	<-s.writing
 	s.write <- ""
-	written := teller.reporter.Events.(*events.FakeRecorder).Events
+	written := writer.reporter.Events.(*events.FakeRecorder).Events
 	<-written
 	<-written
 	var told corev1.Pod
-	if err := teller.reporter.Client.Get(t.Context(), client.ObjectKeyFromObject(pods[0]), &told); err != nil {
+	if err := writer.reporter.Client.Get(t.Context(), client.ObjectKeyFromObject(pods[0]), &told); err != nil {
 		t.Fatal(err)
 	}
 	if i := slices.IndexFunc(told.Status.Conditions, func(c corev1.PodCondition) bool { return c.Message == "newest" }); i < 0 {
@@ -88,13 +88,13 @@ func TestPassesDoNotWaitForPodsToBeTold(t *testing.T) {
 // A pod that cannot be told is in the error of the next pass.
 func TestWhoCannotBeToldIsInTheNextPass(t *testing.T) {
 	s := &slowServer{failure: errors.New("disk full")}
-	teller, pods := newSlowTeller(t, s, func() {})
-	teller.say(pods, "first")
+	writer, pods := newSlowWriter(t, s, func() {})
+	writer.say(pods, "first")
 	<-s.writing
 	s.write <- ""
-	teller.say(pods, "second")
+	writer.say(pods, "second")
 	<-s.writing // the first is done
-	if err := teller.failure(); !errors.Is(err, s.failure) {
+	if err := writer.failure(); !errors.Is(err, s.failure) {
 		t.Errorf("the error is %v", err)
 	}
 	s.write <- ""
@@ -104,11 +104,11 @@ func TestWhoCannotBeToldIsInTheNextPass(t *testing.T) {
 func TestThereIsAPassWhenThereIsMoreToTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := make(chan struct{}, 1)
-		teller, pods := newSlowTeller(t, &slowServer{}, func() { begun <- struct{}{} })
-		teller.reporter.Limit = 0
-		teller.say(pods, "first")
+		writer, pods := newSlowWriter(t, &slowServer{}, func() { begun <- struct{}{} })
+		writer.reporter.Limit = 0
+		writer.say(pods, "first")
 		synctest.Wait()
-		teller.clock.(*testingclock.FakeClock).Step(time.Second)
+		writer.clock.(*testingclock.FakeClock).Step(time.Second)
 		synctest.Wait()
 		if len(begun) != 1 {
 			t.Error("no pass began a second after a pod that was to be told later")
@@ -129,7 +129,7 @@ func TestPassesDoNotWaitForStatuses(t *testing.T) {
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { w.loop.teller.run(ctx) })
+	running.Go(func() { w.loop.writer.run(ctx) })
 	t.Cleanup(func() { close(write); stop(); running.Wait() })
 	passed := make(chan error)
 	pass := func() {

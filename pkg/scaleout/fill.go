@@ -16,8 +16,8 @@ type emptied struct {
 type filling struct {
 	// machines has, at n, what is left of it with n pods.
 	machines []*fit.Machine
-	// miss is why not even one pod fits, nil where one does; end is why no further one does,
-	// nil where counting has ended before.
+	// miss is why not even one pod fits; nil: one does. end is why no further one does; nil: counting has ended
+	// before.
 	miss, end *fit.Miss
 }
 
@@ -26,17 +26,17 @@ const mostPerNode = 1024
 
 func (f *filling) pods() int { return len(f.machines) - 1 }
 
-// filling fills a machine with pods of a kind. What is known is right as long as the first
-// pod fares as before: devices that nodes share may be gone since.
-func (p *planner) filling(ctx context.Context, m *fit.Machine, k *kind) (*filling, error) {
-	left, miss, err := p.cluster.Place(ctx, m, k.example)
+// filling fills a machine with pods of a kind. A known answer is right as long as the first pod fares as before:
+// devices that nodes share may be gone since.
+func (p *plan) filling(ctx context.Context, m *fit.Machine, k *kind) (*filling, error) {
+	left, miss, err := p.shared.Place(ctx, m, k.example)
 	if err != nil {
 		return nil, err
 	}
-	key := emptied{machine: m, kind: k}
 	if miss != nil {
 		return &filling{machines: []*fit.Machine{m}, miss: miss, end: miss}, nil
 	}
+	key := emptied{machine: m, kind: k}
 	if known := p.fillings[key]; known != nil && known.machines[1] == left {
 		return known, nil
 	}
@@ -47,7 +47,7 @@ func (p *planner) filling(ctx context.Context, m *fit.Machine, k *kind) (*fillin
 		return f, nil // the pod cannot be read with its claims placed, but one fits
 	}
 	for f.pods() < mostPerNode {
-		if left, f.end, err = p.cluster.Place(ctx, left, next); err != nil || f.end != nil {
+		if left, f.end, err = p.shared.Place(ctx, left, next); err != nil || f.end != nil {
 			break
 		}
 		f.machines = append(f.machines, left)

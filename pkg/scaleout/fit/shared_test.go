@@ -27,8 +27,8 @@ func twoShared() *resourceapi.ResourceSlice {
 	}
 }
 
-// What was found out in a state that was taken back is not taken for true in another.
-func TestAnswersOfWhatIsTakenBackAreForgotten(t *testing.T) {
+// Each state has answers of its own, also after those of others.
+func TestAnswersOfOneStateAreNoOthers(t *testing.T) {
 	c := New(Facts{Classes: deviceClasses(), Slices: []*resourceapi.ResourceSlice{twoShared()}})
 	pods := map[string]*Pod{}
 	for _, device := range []string{"gpu-0", "gpu-1"} {
@@ -39,54 +39,46 @@ func TestAnswersOfWhatIsTakenBackAreForgotten(t *testing.T) {
 		pods[device] = pod
 	}
 	a, b := c.Machine(Node{Object: large("a")}), c.Machine(Node{Object: large("b")})
-	start := c.Checkpoint()
+	start := c.Shared()
 	for _, taken := range []string{"gpu-0", "gpu-1", "gpu-0"} {
-		if put(t, c, a, pods[taken]) == nil {
-			t.Fatalf("%s is not free", taken)
-		}
+		_, after := put(t, start, a, pods[taken])
 		for device, pod := range pods {
-			_, miss, err := c.Place(t.Context(), b, pod)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if (miss != nil) != (device == taken) {
-				t.Errorf("with %s taken, %s is free: %v", taken, device, miss == nil)
+			left, _ := put(t, after, b, pod)
+			if (left == nil) != (device == taken) {
+				t.Errorf("with %s taken, %s is free: %v", taken, device, left != nil)
 			}
 		}
-		c.Restore(start)
 	}
 }
 
-// Two nodes share two devices. Pods that take them are committed and taken back again and again.
-func TestWhatIsTakenBackIsFreeAgain(t *testing.T) {
+// Two nodes share two devices. Pods take them in states that begin with the same one.
+func TestAStateDoesNotChange(t *testing.T) {
 	c := New(Facts{Classes: deviceClasses(), Slices: []*resourceapi.ResourceSlice{twoShared()}})
 	pod, err := c.Pod(requesting("p", nil), []PodClaim{claiming(fixture.Driver, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, b := c.Machine(Node{Object: large("a")}), c.Machine(Node{Object: large("b")})
-	start := c.Checkpoint()
+	start := c.Shared()
 	for round, first := range []*Machine{a, b, a} {
-		one := put(t, c, first, pod)
+		one, middle := put(t, start, first, pod)
 		if one == nil || one.Apart(first, pod) {
 			t.Fatalf("round %d: the first pod does not take a device that both nodes share", round)
 		}
-		middle := c.Checkpoint()
 		for range 2 {
-			if put(t, c, b, pod) == nil {
+			two, end := put(t, middle, b, pod)
+			if two == nil {
 				t.Fatalf("round %d: the second device is not free", round)
 			}
-			if put(t, c, a, pod) != nil {
+			if three, _ := put(t, end, a, pod); three != nil {
 				t.Fatalf("round %d: a third pod fits on two devices", round)
 			}
-			c.Restore(middle)
 		}
-		c.Restore(start)
 	}
 }
 
-// The first of pods that have to be with each other may be anywhere, also after one was there.
-func TestAPodThatIsTakenBackAttractsNobody(t *testing.T) {
+// The first of pods that have to be with each other may be anywhere, in each state.
+func TestAffinityCountsInItsState(t *testing.T) {
 	object := requesting("p", nil)
 	object.Labels = map[string]string{"app": "p"}
 	object.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
@@ -97,29 +89,27 @@ func TestAPodThatIsTakenBackAttractsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := c.Machine(Node{Object: large("a")})
-	start := c.Checkpoint()
+	start := c.Shared()
 	for range 2 {
-		with := put(t, c, a, pod)
+		with, after := put(t, start, a, pod)
 		if with == nil || with.Apart(a, pod) {
 			t.Fatal("the first pod does not attract others")
 		}
-		if put(t, c, a, pod) != nil {
+		if second, _ := put(t, after, a, pod); second != nil {
 			t.Fatal("the second pod fits on a node without the first")
 		}
-		c.Restore(start)
 	}
 }
 
-// put places and commits a pod; nil where it does not fit.
-func put(t *testing.T, c *Cluster, m *Machine, p *Pod) *Machine {
+// put places and commits a pod; nil: it does not fit.
+func put(t *testing.T, s Shared, m *Machine, p *Pod) (*Machine, Shared) {
 	t.Helper()
-	left, miss, err := c.Place(t.Context(), m, p)
+	left, miss, err := s.Place(t.Context(), m, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if miss != nil {
-		return nil
+		return nil, s
 	}
-	c.Commit(left)
-	return left
+	return left, s.Commit(left)
 }
