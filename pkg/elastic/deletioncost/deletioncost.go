@@ -1,6 +1,6 @@
-// Package deletioncost says of a workload's replicas which goes first: standbys, then who has least
-// to do, then who leaves a node empty. It writes the annotation by which a ReplicaSet chooses,
-// rarely, and nothing else of a pod.
+// Package deletioncost decides which replica of a workload is deleted first: standbys, then idle
+// replicas, then those whose node becomes empty. It writes the annotation
+// controller.kubernetes.io/pod-deletion-cost, rarely, on pods that ask for it.
 package deletioncost
 
 import (
@@ -11,23 +11,23 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// replica is what is known of a pod.
+// replica is a pod with its load.
 type replica struct {
 	pod workload.Pod
-	// load is the part of the time in which its devices work, 0 to 1.
+	// load is the utilization of its devices, 0 to 1.
 	load float64
-	// neighbors are the other pods on its node that hold devices.
+	// neighbors counts other pods with devices on its node.
 	neighbors int
-	// written is the cost that the pod has; the API takes none for 0.
+	// written is the pod's present cost; unset means 0.
 	written int
 }
 
 const (
-	// ofStandby is below every cost of a pod that serves.
+	// ofStandby is below every cost of a serving pod.
 	ofStandby = -1000
-	// levels are those of load that are told apart: a finer cost would change all the time.
+	// levels quantize load; a finer cost would change all the time.
 	levels = 4
-	// ofLevel is more than all neighbors count.
+	// ofLevel exceeds the greatest number of neighbors.
 	ofLevel       = 100
 	mostNeighbors = ofLevel - 1
 )
@@ -40,8 +40,8 @@ func (r replica) cost() int {
 	return int(math.Round(r.load*levels))*ofLevel + neighbors
 }
 
-// outdated are the replicas whose written costs have to change for the right one to go first.
-// It is none where they are in the right order already.
+// outdated lists the replicas whose costs must be written; none if the present costs give the right
+// order.
 func outdated(replicas []replica) []replica {
 	sorted := slices.SortedStableFunc(slices.Values(replicas), func(a, b replica) int {
 		return cmp.Or(cmp.Compare(a.cost(), b.cost()), cmp.Compare(a.written, b.written))

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
@@ -50,7 +51,7 @@ func newWorld(t *testing.T, replicas ...string) *world {
 		if _, err := fmt.Sscan(parts[2], &busy); err != nil {
 			t.Fatal(err)
 		}
-		p := workload.Pod{UID: types.UID("uid-" + parts[0]), Name: parts[0], Node: parts[1], Gate: workload.Open, Devices: []workload.Device{{Name: "gpu-0"}}}
+		p := workload.Pod{UID: types.UID("uid-" + parts[0]), Name: parts[0], Node: parts[1], Gate: workload.Open, Devices: []workload.Device{{Holding: devices.Holding{ID: devices.ID{Name: "gpu-0"}}}}}
 		if busy < 0 {
 			p.Gate, busy = workload.Standby, 0
 		}

@@ -19,32 +19,32 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// Workloads knows the pods of a workload: package workload.
+// Workloads reads the pods of a workload: package workload.
 type Workloads interface {
 	Workload(ctx context.Context, ref workload.Ref) (workload.State, error)
 }
 
-// Usages knows how busy devices are: package usage.
+// Usages reports how busy devices are: package usage.
 type Usages interface {
 	Usage(ctx context.Context, of workload.State) (usage.Usage, error)
 }
 
 const (
-	// AnnotationManage with the value true, on the pods of a workload, leaves their deletion cost to
-	// the controller.
+	// AnnotationManage on a workload's pods, with the value true, leaves their deletion cost to the
+	// controller.
 	AnnotationManage = "mica.gpu/manage-deletion-cost"
-	// annotationWritten has the cost that the controller wrote: another one is a user's or Karpenter's.
+	// annotationWritten is the cost that the controller wrote; any other cost is a user's or Karpenter's.
 	annotationWritten = "mica.gpu/deletion-cost"
 )
 
 const (
-	// every is how often workloads are looked at.
+	// every is the interval between passes.
 	every = 20 * time.Second
-	// atMost is how often a pod is written.
+	// atMost is the least time between two patches of a pod.
 	atMost = time.Minute
-	// forgotten is a workload that nobody scales any more.
+	// forgotten is when a workload counts as no longer scaled.
 	forgotten = 5 * time.Minute
-	// patience is for the plugins' answers, of a workload.
+	// patience bounds the wait for the plugins' readings of a workload.
 	patience = 5 * time.Second
 )
 
@@ -52,26 +52,26 @@ const (
 type Options struct {
 	Workloads Workloads
 	Usages    Usages
-	// Client patches pods; Index has added the index to Reader, the controller's cache.
+	// Client patches pods. Reader is the controller's cache, with the index that Index adds.
 	Client client.Client
 	Reader client.Reader
 	Clock  clock.WithTicker
 }
 
-// Writer writes the costs of the workloads that it hears of. It is safe for concurrent use.
+// Writer writes the costs of scaled workloads. It is safe for concurrent use.
 type Writer struct {
 	Options
 
 	mu     sync.Mutex
 	scaled map[workload.Ref]time.Time
-	// wrote is when each pod was written last; only Start's goroutine has it.
+	// wrote is when each pod was last patched; only Start's goroutine uses it.
 	wrote map[types.UID]time.Time
 }
 
-// indexHolder has pods that hold devices, as far as their claims say, by their nodes.
+// indexHolder finds pods with claims by node.
 const indexHolder = "deletioncost.holder"
 
-// Index adds to the cache what a Writer looks pods up by, before the cache starts.
+// Index adds the Writer's index to the cache. Call it before the cache starts.
 func Index(ctx context.Context, cache client.FieldIndexer) error {
 	return cache.IndexField(ctx, &corev1.Pod{}, indexHolder, func(object client.Object) []string {
 		pod, is := object.(*corev1.Pod)
@@ -89,10 +89,10 @@ func New(o Options) *Writer {
 	return &Writer{Options: o, scaled: map[workload.Ref]time.Time{}, wrote: map[types.UID]time.Time{}}
 }
 
-// NeedLeaderElection is false: the replica that KEDA asks hears of workloads.
+// NeedLeaderElection is false: the replica that KEDA asks knows the workloads.
 func (*Writer) NeedLeaderElection() bool { return false }
 
-// Scaled tells that a workload is being scaled. It waits for nothing.
+// Scaled notes that KEDA scales a workload. It does not block.
 func (w *Writer) Scaled(ref workload.Ref) {
 	if ref.Kind == workload.KindStatefulSet {
 		return // it goes by ordinals
@@ -114,13 +114,13 @@ func (w *Writer) Start(ctx context.Context) error {
 		}
 		for _, ref := range w.current() {
 			if err := w.look(ctx, ref); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).V(2).Info("Cannot say which replica is to go first; trying again", "workload", klog.KRef(ref.Namespace, ref.Name), "why", err.Error())
+				klog.FromContext(ctx).V(2).Info("Cannot compute deletion costs; trying again", "workload", klog.KRef(ref.Namespace, ref.Name), "why", err.Error())
 			}
 		}
 	}
 }
 
-// current are the workloads that are being scaled. What is old is forgotten.
+// current lists the scaled workloads, and drops old ones.
 func (w *Writer) current() []workload.Ref {
 	now := w.Clock.Now()
 	for uid, at := range w.wrote {
@@ -162,7 +162,7 @@ func (w *Writer) look(ctx context.Context, ref workload.Ref) error {
 	return nil
 }
 
-// replicas are those on nodes whose devices tell how busy they are.
+// replicas lists the pods with devices whose costs may be written.
 func (w *Writer) replicas(ctx context.Context, state workload.State) ([]replica, error) {
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -204,8 +204,8 @@ func (w *Writer) neighbors(ctx context.Context, node string) (int, error) {
 	return max(len(pods.Items)-1, 0), nil
 }
 
-// written reads the cost that the pod has: 0 where it has none, or what is no number. It reports whether
-// the pod's workload leaves the cost to the controller, and nothing else has written one.
+// written reads the pod's cost into r, 0 if unset or invalid. It reports whether the pod leaves its
+// cost to the controller and no one else has set one.
 func (w *Writer) written(ctx context.Context, namespace string, r *replica) (bool, error) {
 	var pod corev1.Pod
 	err := w.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: r.pod.Name}, &pod, client.UnsafeDisableDeepCopy)
@@ -231,7 +231,7 @@ func (w *Writer) write(ctx context.Context, namespace string, r replica) error {
 	}
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = namespace, r.pod.Name
-	// By the way of its status: the controller may patch no pod itself.
+	// A patch of the status, because the controller may not patch pods themselves.
 	err = w.Client.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // it has gone, or is another

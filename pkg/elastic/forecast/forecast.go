@@ -1,6 +1,6 @@
-// Package forecast keeps what is asked of the plan: for how many more pods like a replica there
-// is room, now and after all growth. Who asks is answered from the last plan; the loop takes
-// the replicas along in the next one. It plans nothing itself.
+// Package forecast relays between KEDA's requests and the planner: it registers replicas, the loop
+// counts room for them in its next plan, and requests get the counts of the last plan. It plans
+// nothing itself.
 package forecast
 
 import (
@@ -20,53 +20,51 @@ import (
 )
 
 const (
-	// forgotten is a replica for which nobody has asked that long.
+	// forgotten is how long a replica stays registered after its last request.
 	forgotten = 5 * time.Minute
-	// stale is an answer that old. The loop passes every minute at least: it is broken then.
+	// stale is the age at which an answer is refused. The loop makes a plan every minute at least.
 	stale = 3 * time.Minute
-	// most is how many replicas there may be: counting for them has to end.
+	// most bounds registered replicas, and so the time for counting.
 	most = 4096
 )
 
-// Forecast holds the questions for the loop and its answers. It is safe for concurrent use.
+// Forecast holds registered replicas and the last plan's answers. It is safe for concurrent use.
 type Forecast struct {
 	changed func()
 	clock   clock.PassiveClock
 
 	mu sync.Mutex
-	// asked are by the ID under which the plan gets them, which is another where the content is.
+	// asked are by the ID that identify derives from a replica's content.
 	asked map[string]*question
-	// told is closed, and made anew, with each plan.
-	told chan struct{}
-	// planned is when the last plan was told of, known are the pods that it had, and blocked is
-	// what it found no room for.
+	// next is closed and replaced with each plan.
+	next chan struct{}
+	// planned is the time of the last plan, known its pods, and blocked the pods without room in it.
 	planned        time.Time
 	known, blocked map[types.UID]bool
-	// failure is why the last pass had no plan; nil where it had one.
+	// failure is the error of the last pass; nil if it made a plan.
 	failure error
 }
 
-// question is a replica that somebody asks for.
+// question is a registered replica.
 type question struct {
 	replica scaleout.Replica
 	last    time.Time
-	// waiting counts those who wait for the first answer: they keep the question.
+	// waiting counts callers that wait for the first answer; they keep the replica registered.
 	waiting int
-	// supply is nil before the first answer, which was given at.
+	// supply is nil before the first answer, at its time.
 	supply *scaleout.Supply
 	at     time.Time
 }
 
-// New makes a forecast for which nothing was planned yet. It calls changed when a plan is
-// wanted soon; changed must not block.
+// New returns a forecast without a plan. It calls changed, which must not block, when it needs a plan
+// soon.
 func New(changed func(), clock clock.PassiveClock) *Forecast {
-	return &Forecast{changed: changed, clock: clock, asked: map[string]*question{}, told: make(chan struct{})}
+	return &Forecast{changed: changed, clock: clock, asked: map[string]*question{}, next: make(chan struct{})}
 }
 
-// Supply is what the last plan has counted for the replica. For one that is new, or of another
-// content than before, it waits for the first plan that has it, until ctx ends. The replica is
-// kept, and not to be changed. A supply is never older than three minutes: there is an error then,
-// and where ctx ends or too many replicas are asked for.
+// Supply returns the last plan's count for the replica. For a new replica it waits for the first plan
+// with it, until ctx ends. It keeps the replica: do not modify it. It returns an error if the last
+// plan is older than three minutes, if ctx ends, or if too many replicas are registered.
 func (f *Forecast) Supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {
 	key, err := identify(replica)
 	if err != nil {
@@ -98,7 +96,7 @@ func (f *Forecast) Supply(ctx context.Context, replica scaleout.Replica) (scaleo
 	}
 }
 
-// ask finds a question, or notes a new one, and keeps it until its asker leaves.
+// ask finds or registers a replica, and keeps it until leave.
 func (f *Forecast) ask(key string, replica scaleout.Replica) (q *question, isNew bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +118,6 @@ func (f *Forecast) ask(key string, replica scaleout.Replica) (q *question, isNew
 	return q, !known, nil
 }
 
-// leave ends the asking.
 func (f *Forecast) leave(q *question) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,21 +125,21 @@ func (f *Forecast) leave(q *question) {
 	q.last = f.clock.Now()
 }
 
-// answer gives the supply, or the channel that is closed when there is a new plan.
+// answer returns the supply, or the channel that is closed with the next plan.
 func (f *Forecast) answer(q *question) (*scaleout.Supply, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q.supply == nil {
-		return nil, f.told, nil
+		return nil, f.next, nil
 	}
 	if age := f.clock.Since(q.at); age > stale {
-		return nil, nil, fmt.Errorf("the last plan is %s old, so that it is not known any more%s: look at the controller's log",
+		return nil, nil, fmt.Errorf("the last plan is %s old, which is too old%s: see the controller's log",
 			age.Truncate(time.Second), f.becauseLocked())
 	}
 	return q.supply, nil, nil
 }
 
-// because is why there is no new plan, as far as that is known.
+// because returns why there is no new plan, if known.
 func (f *Forecast) because() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,7 +153,7 @@ func (f *Forecast) becauseLocked() string {
 	return fmt.Sprintf(" (the last pass over the cluster has failed: %v)", f.failure)
 }
 
-// forget forgets what nobody asks for any more.
+// forget drops replicas without recent requests.
 func (f *Forecast) forget() {
 	now := f.clock.Now()
 	maps.DeleteFunc(f.asked, func(_ string, q *question) bool {
@@ -164,7 +161,7 @@ func (f *Forecast) forget() {
 	})
 }
 
-// Replicas are those that the next plan is asked for, with IDs of the forecast's own.
+// Replicas returns the registered replicas for the next plan, with the forecast's own IDs.
 func (f *Forecast) Replicas() []scaleout.Replica {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,8 +173,8 @@ func (f *Forecast) Replicas() []scaleout.Replica {
 	return replicas
 }
 
-// Tell tells of a plan that had replicas of the forecast, and of what it was made of.
-func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
+// Planned stores the answers of a plan, and the pods of its snapshot.
+func (f *Forecast) Planned(s scaleout.Snapshot, d scaleout.Decision) {
 	known := pods(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,35 +195,34 @@ func (f *Forecast) Tell(s scaleout.Snapshot, d scaleout.Decision) {
 			}
 		}
 	}
-	close(f.told)
-	f.told = make(chan struct{})
+	close(f.next)
+	f.next = make(chan struct{})
 }
 
-// Failed tells of a pass that had no plan.
+// Failed records that a pass ended without a plan.
 func (f *Forecast) Failed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failure = err
 }
 
-// Blocked tells of a pending pod that the last plan found no room for, or only in a group that
-// nobody makes grow, which is no room for a replica either. It is false where the plan is so old
-// that it is not known.
+// Blocked reports whether the last plan found no room for a pending pod, or room only in a group that
+// does not grow by itself. It is false if the plan is stale.
 func (f *Forecast) Blocked(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.blocked[pod] && f.clock.Since(f.planned) <= stale
 }
 
-// Known tells whether the last plan had the pod, on a node or pending. What a pod takes that it
-// had not is still in the supplies, and is counted twice by who counts both.
+// Known reports whether the last plan included the pod. Supplies do not account for devices of pods
+// that it lacks.
 func (f *Forecast) Known(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known[pod]
 }
 
-// pods are all that a plan is made of.
+// pods lists all pods of a snapshot.
 func pods(s scaleout.Snapshot) map[types.UID]bool {
 	known := make(map[types.UID]bool, len(s.Pending))
 	for _, pod := range s.Pending {
@@ -240,14 +236,14 @@ func pods(s scaleout.Snapshot) map[types.UID]bool {
 	return known
 }
 
-// part is something of a replica that tells it from others.
+// part is a piece of a replica's content.
 type part struct {
 	name  string
 	there bool
 	write func() ([]byte, error)
 }
 
-// identify is a name for a replica's ID and content.
+// identify hashes a replica's ID and content.
 func identify(replica scaleout.Replica) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%q", replica.ID)

@@ -41,7 +41,7 @@ func (l *loop) plan(replicas []scaleout.Replica, free int) {
 	for _, s := range replicas {
 		d.Supplies = append(d.Supplies, scaleout.Supply{ID: s.ID, Free: free, Why: "of " + s.ID})
 	}
-	l.Tell(scaleout.Snapshot{}, d)
+	l.Planned(scaleout.Snapshot{}, d)
 }
 
 func (l *loop) pass(free int) { l.plan(l.Replicas(), free) }
@@ -242,7 +242,7 @@ func TestBlockedIsOfTheLastPlan(t *testing.T) {
 	for uid, outcome := range pods {
 		kind.Pods = append(kind.Pods, scaleout.PodDecision{UID: uid, Outcome: outcome})
 	}
-	l.Tell(scaleout.Snapshot{}, scaleout.Decision{Kinds: []scaleout.Kind{kind}})
+	l.Planned(scaleout.Snapshot{}, scaleout.Decision{Kinds: []scaleout.Kind{kind}})
 	var got []types.UID
 	for uid := range pods {
 		if l.Blocked(uid) {
@@ -257,7 +257,7 @@ func TestBlockedIsOfTheLastPlan(t *testing.T) {
 	if l.Blocked("blocked") {
 		t.Error("a pod is blocked by a plan that is stale")
 	}
-	l.Tell(scaleout.Snapshot{}, scaleout.Decision{})
+	l.Planned(scaleout.Snapshot{}, scaleout.Decision{})
 	if l.Blocked("blocked") {
 		t.Error("a pod is blocked that the last plan does not have")
 	}
@@ -270,7 +270,7 @@ func TestKnownAreThePodsOfTheLastPlan(t *testing.T) {
 		pod.UID = uid
 		return pod
 	}
-	l.Tell(scaleout.Snapshot{
+	l.Planned(scaleout.Snapshot{
 		Pending: []*corev1.Pod{withUID("pending")},
 		Nodes:   []scaleout.Node{{}, {Pods: []*corev1.Pod{withUID("bound")}}},
 	}, scaleout.Decision{})
@@ -279,7 +279,7 @@ func TestKnownAreThePodsOfTheLastPlan(t *testing.T) {
 			t.Errorf("pod %s is known: %v", uid, !want)
 		}
 	}
-	l.Tell(scaleout.Snapshot{}, scaleout.Decision{})
+	l.Planned(scaleout.Snapshot{}, scaleout.Decision{})
 	if l.Known("bound") {
 		t.Error("a pod is known that the last plan had not")
 	}
@@ -307,7 +307,7 @@ func TestManyAskAtOnce(t *testing.T) {
 			for _, s := range f.Replicas() {
 				d.Supplies = append(d.Supplies, scaleout.Supply{ID: s.ID, Why: s.Pod.Spec.Containers[0].Image})
 			}
-			f.Tell(scaleout.Snapshot{}, d)
+			f.Planned(scaleout.Snapshot{}, d)
 		}
 	})
 	for i := range 64 {
@@ -318,7 +318,7 @@ func TestManyAskAtOnce(t *testing.T) {
 				if err != nil || supply.Why != image {
 					t.Errorf("asked for %s, got %+v, %v", image, supply, err)
 				}
-				f.Blocked("nobody")
+				f.Blocked("unknown")
 			}
 		})
 	}

@@ -48,9 +48,8 @@ func dial(b *testing.B, w *world) externalscaler.ExternalScalerClient {
 func manyObjects(w *world) []*externalscaler.ScaledObjectRef {
 	w.pods = pods(4)
 	w.usage = usage.Usage{Utilization: usage.Mean{Value: 0.9}, Memory: usage.Mean{Value: 0.5}, Devices: 4}
-	w.supplies[h100s] = scaleout.Supply{Free: 10}
 	w.answers["sum(waiting)"] = 1000
-	bases := []map[string]string{classTrigger, freeTrigger, warmTrigger, busyTrigger, memoryTrigger, queryTrigger}
+	bases := []map[string]string{classTrigger, busyTrigger, memoryTrigger, queryTrigger}
 	all := make([]*externalscaler.ScaledObjectRef, 1000)
 	for i := range all {
 		name := fmt.Sprint("llm-", i)

@@ -30,30 +30,30 @@ var (
 	}, []string{"method"})
 )
 
-// Metrics are what a process that serves KEDA counts.
+// Metrics returns the metrics of a process that serves KEDA.
 func Metrics() []prometheus.Collector {
-	return []prometheus.Collector{requests, requestSeconds, cappedTriggers, certificateExpiry}
+	return []prometheus.Collector{requests, requestSeconds}
 }
 
-// calls tells of requests, in metrics and, where they fail, in the log.
+// calls counts requests and logs those that fail.
 type calls struct {
-	logger klog.Logger
-	told   *told
+	logger   klog.Logger
+	reported *reportedErrors
 }
 
 func newCalls(c clock.PassiveClock, logger klog.Logger) *calls {
-	return &calls{logger: logger, told: newTold(c)}
+	return &calls{logger: logger, reported: newReportedErrors(c)}
 }
 
-// run answers a request, or serves a stream, for which work says when it has answered. It gives
-// work the logger, which gRPC's own context lacks. It counts the call, tells of its error once
-// while that lasts, and gives it its code.
+// run executes a request or serves a stream, counts it, logs its error once while the error lasts, and
+// returns the error with a gRPC code. It adds the logger to the context, which gRPC's own context
+// lacks. A stream calls answered after each message.
 func (c *calls) run(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, work func(ctx context.Context, answered func()) error) error {
 	logger := c.logger.WithValues("method", method, "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName()))
 	ctx = klog.NewContext(ctx, logger)
 	key := keyOf(method, ref)
 	answered := func() {
-		if c.told.over(key) {
+		if c.reported.cleared(key) {
 			logger.Info("Answered KEDA again after errors")
 		}
 	}
@@ -68,19 +68,19 @@ func (c *calls) run(ctx context.Context, method string, ref *externalscaler.Scal
 	case code == codes.OK:
 		answered()
 	case code == codes.Canceled:
-	case c.told.news(key, err.Error()):
+	case c.reported.isNew(key, err.Error()):
 		logger.Error(err, "Answered KEDA with an error")
 	}
 	return answer
 }
 
-// keyOf is of one trigger: a ScaledObject has several, which KEDA does not number for us. A map is
-// printed with its keys in order.
+// keyOf identifies one trigger. KEDA does not number the triggers of a ScaledObject, so the key
+// contains the trigger's metadata; fmt prints maps in key order.
 func keyOf(method string, ref *externalscaler.ScaledObjectRef) string {
 	return fmt.Sprint(method, " ", ref.GetNamespace(), "/", ref.GetName(), ref.GetScalerMetadata())
 }
 
-// guard turns a panic into an error: one trigger's bug is not to end the controller.
+// guard turns a panic into an error, so that a bug in one trigger does not end the controller.
 func guard(ctx context.Context, ref *externalscaler.ScaledObjectRef, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -94,30 +94,30 @@ func guard(ctx context.Context, ref *externalscaler.ScaledObjectRef, do func() e
 	return do()
 }
 
-// told has the errors that the log has, as hashes: a client chooses how long their words are.
-type told struct {
+// reportedErrors remembers hashes of logged errors; a client chooses how long their texts are.
+type reportedErrors struct {
 	errors *cache.LRUExpireCache
 	seed   maphash.Seed
 }
 
-// An error lasts while it is met again within this time, which is longer than KEDA waits after
-// a broken stream and than a usual polling interval.
+// An error counts as the same while it recurs within this time, which is longer than KEDA's back-off
+// after a broken stream and than a usual polling interval.
 const errorLasts = 10 * time.Minute
 
-func newTold(c clock.PassiveClock) *told {
-	return &told{errors: cache.NewLRUExpireCacheWithClock(4096, c), seed: maphash.MakeSeed()}
+func newReportedErrors(c clock.PassiveClock) *reportedErrors {
+	return &reportedErrors{errors: cache.NewLRUExpireCacheWithClock(4096, c), seed: maphash.MakeSeed()}
 }
 
-// news says whether the text is not told yet.
-func (t *told) news(key, text string) bool {
+// isNew reports whether the text is new for the key, and remembers it.
+func (t *reportedErrors) isNew(key, text string) bool {
 	hash := maphash.String(t.seed, text)
 	before, has := t.errors.Get(maphash.String(t.seed, key))
 	t.errors.Add(maphash.String(t.seed, key), hash, errorLasts)
 	return !has || before != hash
 }
 
-// over says whether there was an error.
-func (t *told) over(key string) bool {
+// cleared reports whether the key had an error, and forgets it.
+func (t *reportedErrors) cleared(key string) bool {
 	_, had := t.errors.Get(maphash.String(t.seed, key))
 	t.errors.Remove(maphash.String(t.seed, key))
 	return had

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,33 +16,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// reasonCapped is the reason of Events on a target that would have more replicas than there can
+// reasonCapped is the reason of Events on a target whose triggers ask for more replicas than there can
 // be devices for.
 const reasonCapped = "ScaleCapped"
 
-// counted are the caps of the process's scaler.
-var counted atomic.Pointer[capEvents]
-
-// cappedTriggers counts when it is read: KEDA may have turned to another replica of the controller, and
-// nobody asks here any more.
-var cappedTriggers = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-	Name: "mica_keda_capped_triggers",
-	Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
-}, func() float64 {
-	c := counted.Load()
-	if c == nil {
-		return 0
-	}
-	return float64(c.biting())
-})
-
-// forgotten is how long after its last question a trigger is taken for gone.
+// forgotten is how long after KEDA's last request a trigger counts as deleted.
 const forgotten = 5 * time.Minute
 
-// mostCaps are told of at a time: a client chooses how many triggers there are.
+// mostCaps bounds memory: a client chooses how many triggers there are.
 const mostCaps = 4096
 
-// capEvents tells of triggers that are capped, once for each cap that is not over at once.
+// capEvents writes one Event for each cap that lasts.
 type capEvents struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
@@ -53,28 +36,26 @@ type capEvents struct {
 	swept time.Time
 }
 
-// capRecord is a cap since it was first told of.
+// capRecord is a cap since its first Event.
 type capRecord struct {
-	// told is what was told last, at; nil once that holds no more.
+	// told is the cap in the last Event, written at; nil once it was lifted.
 	told *replicaCap
 	at   time.Time
-	// bites is false once the load is below the cap; asked is when it last was not.
+	// bites is false once the load is below the cap; asked is KEDA's last request while it was not.
 	bites bool
 	asked time.Time
 }
 
-// quiet is how long after one Event the next of a trigger may be. Triggers that share devices
-// have another cap with each device that is taken, and a load may be about its cap.
+// quiet is the least time between two Events of a trigger. The cap of triggers that share devices
+// changes with each allocation, and a load may oscillate around its cap.
 const quiet = time.Minute
 
 func newCapEvents(recorder events.EventRecorder, c clock.PassiveClock) *capEvents {
-	caps := &capEvents{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
-	counted.Store(caps)
-	return caps
+	return &capEvents{recorder: recorder, clock: c, caps: map[identity]capRecord{}, swept: c.Now()}
 }
 
-// report tells who looks at the target why it does not grow. How many replicas are wanted
-// changes by the second, and is told as it is when something else has changed.
+// report writes an Event that says why the target does not grow. The number of desired replicas
+// changes by the second and alone causes no new Event.
 func (c *capEvents) report(ctx context.Context, r resolved, wanted int, may replicaCap) {
 	if !c.remember(r.id, may) {
 		return
@@ -82,7 +63,7 @@ func (c *capEvents) report(ctx context.Context, r resolved, wanted int, may repl
 	note := fmt.Sprintf("ScaledObject %s asks by metric %s for %d replicas of %s; there are, or can be, devices for %d",
 		r.ref.GetName(), r.trigger.definition.name, wanted, r.target.Ref, may.replicas)
 	if size := r.target.Size(); size > 1 {
-		note += fmt.Sprintf(", of which each is %d pods", size)
+		note += fmt.Sprintf(", each of %d pods", size)
 	}
 	if may.why != "" {
 		note += ": " + may.why
@@ -90,12 +71,12 @@ func (c *capEvents) report(ctx context.Context, r resolved, wanted int, may repl
 	klog.FromContext(ctx).Info("Capped the replicas of a workload: there are no devices for more",
 		"target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name), "scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()),
 		"metric", r.trigger.definition.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
-	// Within some minutes the recorder only counts an Event that has all but its note in common
-	// with the one before: the number is in the action, so that a new one is written.
+	// The recorder aggregates Events that differ in their notes only. The action contains the number, so
+	// that a new cap is a new Event.
 	c.recorder.Eventf(object(r.target), nil, corev1.EventTypeWarning, reasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", excerpt.Of(note, excerpt.MaxEvent))
 }
 
-// remember tells whether the cap is to be told of.
+// remember records the cap and reports whether it needs an Event.
 func (c *capEvents) remember(id identity, may replicaCap) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +95,7 @@ func (c *capEvents) remember(id identity, may replicaCap) bool {
 	return tell
 }
 
-// lift tells that what was told holds no more.
+// lift logs that a reported cap no longer applies.
 func (c *capEvents) lift(ctx context.Context, r resolved) {
 	if !c.forget(r.id) {
 		return
@@ -124,7 +105,7 @@ func (c *capEvents) lift(ctx context.Context, r resolved) {
 		"metric", r.trigger.definition.name)
 }
 
-// forget tells whether something was told that holds no more.
+// forget reports whether a cap was reported that no longer applies.
 func (c *capEvents) forget(id identity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +118,15 @@ func (c *capEvents) forget(id identity) bool {
 	return l.told != nil
 }
 
-// biting counts the caps below their load, of triggers that somebody asks about.
+// gauge counts when it is collected: KEDA may have switched to another replica of the controller.
+func (c *capEvents) gauge() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mica_keda_capped_triggers",
+		Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
+	}, func() float64 { return float64(c.biting()) })
+}
+
+// biting counts caps below their load, of triggers that KEDA still asks about.
 func (c *capEvents) biting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +139,7 @@ func (c *capEvents) biting() int {
 	return n
 }
 
-// sweep drops the triggers that nobody asks about.
+// sweep drops triggers that KEDA no longer asks about.
 func (c *capEvents) sweep() {
 	if now := c.clock.Now(); now.Sub(c.swept) >= forgotten {
 		c.swept = now
@@ -162,7 +151,7 @@ func (c *capEvents) sweep() {
 	}
 }
 
-// object is the target's for an Event.
+// object refers to the target in an Event.
 func object(target *workload.State) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: target.APIVersion, Kind: target.Ref.Kind, Namespace: target.Ref.Namespace, Name: target.Ref.Name, UID: target.UID,

@@ -14,18 +14,18 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Reasons of Events on a target that is scaled with one guard fewer. A guard that answers with an
-// error would freeze the target: KEDA gives the autoscaler no value while one trigger has none.
+// Reasons of Events on a target that is scaled with one guard fewer. KEDA gives the HPA no value while
+// one trigger has an error, so an error here would freeze the target.
 const (
-	// reasonHoldsAll: which replicas are in use is unknown, so that all are kept.
+	// reasonHoldsAll: it is unknown which replicas are in use, so all are kept.
 	reasonHoldsAll = "HoldsAllReplicas"
-	// reasonHoldsNone: the devices never report it, so that only the other signals decide.
+	// reasonHoldsNone: the devices do not support usage, so the other triggers decide.
 	reasonHoldsNone = "UsageNotReported"
-	// reasonUncapped: for how many replicas there are devices cannot be planned.
+	// reasonUncapped: the planner cannot count room for such pods.
 	reasonUncapped = "ScaleUncapped"
 )
 
-// degraded is an error with a value that does no harm in place of the one that is not known.
+// degraded is an error with a safe value to report instead.
 type degraded struct {
 	error
 	value  float64
@@ -34,36 +34,36 @@ type degraded struct {
 
 func (d degraded) Unwrap() error { return d.error }
 
-// degrade gives a trigger that holds replicas a value despite an error: those that there are, or
-// none if the devices will never report. It asks for no replica.
+// degrade returns a safe value for a trigger that holds replicas: the present replicas, or none if the
+// devices never report usage.
 func degrade(err error, all float64) error {
-	if errors.Is(err, usage.ErrUntold) {
+	if errors.Is(err, usage.ErrNotReported) {
 		return degraded{err, 0, reasonHoldsNone}
 	}
 	return degraded{err, all, reasonHoldsAll}
 }
 
-// notices writes an Event for each degraded trigger, once while it lasts.
+// notices writes one Event for each degraded trigger while that lasts.
 type notices struct {
 	recorder events.EventRecorder
-	told     *told
+	reported *reportedErrors
 }
 
 func newNotices(recorder events.EventRecorder, c clock.PassiveClock) *notices {
-	return &notices{recorder: recorder, told: newTold(c)}
+	return &notices{recorder: recorder, reported: newReportedErrors(c)}
 }
 
-// consequences are by reason, for the ScaledObject and the target.
+// consequences are formats for the ScaledObject and the target, by reason.
 var consequences = map[string]string{
 	reasonHoldsAll:  "ScaledObject %s keeps all replicas of %s until it is known which are in use",
 	reasonHoldsNone: "ScaledObject %s keeps no replicas of %s for the use of their devices, so that the other triggers decide",
 	reasonUncapped:  "ScaledObject %s scales %s without regard to how many devices there are",
 }
 
-// report writes the Event. The words of an error change with each question, as an age does, so
-// that the trigger and the reason decide whether it is repeated.
+// report writes the Event. The text of an error may change with each request, so the trigger and the
+// reason alone decide whether it is repeated.
 func (n *notices) report(ctx context.Context, r resolved, d degraded) {
-	if !n.told.news(fmt.Sprintf("%x %s", r.id, d.reason), d.reason) {
+	if !n.reported.isNew(fmt.Sprintf("%x %s", r.id, d.reason), d.reason) {
 		return
 	}
 	note := fmt.Sprintf(consequences[d.reason]+": %v", r.ref.GetName(), r.trigger.Target, d.error)

@@ -11,9 +11,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// failure is an error with the code that it has on the wire. KEDA shows the words. The only
-// code that it acts on is Unimplemented, after which it never asks again: none of ours is that. The codes are for
-// the metric and for other clients.
+// failure is an error with its gRPC code. KEDA shows the message. It acts on the code Unimplemented
+// only, after which it never asks again, so this package never returns that. Other codes serve metrics
+// and other clients.
 type failure struct {
 	error
 	code codes.Code
@@ -21,16 +21,16 @@ type failure struct {
 
 func (f failure) Unwrap() error { return f.error }
 
-// GRPCStatus is how gRPC finds the code, also where the failure is wrapped.
+// GRPCStatus lets gRPC find the code, also of a wrapped failure.
 func (f failure) GRPCStatus() *status.Status { return status.New(f.code, f.Error()) }
 
-// invalid is an error in what the user wrote.
+// invalid is an error in the user's trigger.
 func invalid(err error) error { return failure{err, codes.InvalidArgument} }
 
-// unavailable is an error of a source that did not answer, or not with anything to rely on.
+// unavailable is the error of a source without a reliable answer.
 func unavailable(err error) error { return failure{err, codes.Unavailable} }
 
-// onTheWire gives an error its code. What nobody gave one is Unknown.
+// onTheWire adds a gRPC code to an error that has none.
 func onTheWire(err error) error {
 	if err == nil {
 		return nil

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
@@ -21,7 +20,6 @@ const (
 	keyTarget         = "target"
 	keyWorkload       = "workload"
 	keyDeviceClass    = "deviceClass"
-	keySelector       = "selector"
 	keyProfile        = "profile"
 	keyThreshold      = "threshold"
 	keyActivation     = "activationThreshold"
@@ -33,24 +31,22 @@ const (
 	keyWarm           = "warm"
 )
 
-// common are the keys that triggers of all metrics may have.
+// common are the keys of all triggers.
 var common = []string{keyMetric, keyTarget, keyProfile, keyThreshold, keyActivation, keyLoadingTimeout, keyRole, keyWarm}
 
-// kedas are keys that KEDA reads itself. It sends them along, each also by the name of an
-// environment variable.
+// kedas are keys that KEDA itself reads. It also sends them, each also as NAMEFromEnv.
 var kedas = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsClientCert", "tlsClientKey"}
 
 const fromEnv = "FromEnv"
 
-// mostText is what a trigger may have in all, in bytes: more than the longest expression that
-// Kubernetes takes, and little enough for thousands of triggers to be remembered.
+// mostText bounds a trigger's metadata, in bytes: enough for the longest expression that Kubernetes
+// accepts, and little enough to cache thousands of triggers.
 const mostText = 16 << 10
 
-// fields are what a trigger says, as text.
+// fields is a trigger's metadata.
 type fields map[string]string
 
-// check refuses what would be without effect: a misspelt key is the most common mistake, and one
-// that belongs to another metric the second.
+// check refuses keys without effect: misspelled ones, and those of another metric.
 func (f fields) check(d *definition) error {
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(f)) {
@@ -64,7 +60,7 @@ func (f fields) check(d *definition) error {
 		}
 	}
 	if size > mostText {
-		return fmt.Errorf("the trigger has %d bytes, where %d are the most: make it shorter", size, mostText)
+		return fmt.Errorf("the trigger has %d bytes: shorten it to at most %d", size, mostText)
 	}
 	return nil
 }
@@ -89,7 +85,7 @@ func misplaced(key string, d *definition) error {
 	return fmt.Errorf("key %s is unknown: a trigger has %s", quoted(key), strings.Join(known, ", "))
 }
 
-// number is one that is finite, and whether the trigger has it.
+// number returns a finite number, and whether the trigger has the key.
 func (f fields) number(key string) (float64, bool, error) {
 	text, ok := f[key]
 	if !ok {
@@ -102,7 +98,7 @@ func (f fields) number(key string) (float64, bool, error) {
 	return n, true, nil
 }
 
-// duration is the default where the trigger has none.
+// duration returns a duration above zero, or the default if the trigger lacks the key.
 func (f fields) duration(key string, otherwise time.Duration) (time.Duration, error) {
 	text, ok := f[key]
 	if !ok {
@@ -115,7 +111,7 @@ func (f fields) duration(key string, otherwise time.Duration) (time.Duration, er
 	return d, nil
 }
 
-// class is empty where the trigger has none.
+// class is empty if the trigger has none.
 func (f fields) class() (string, error) {
 	name, ok := f[keyDeviceClass]
 	if !ok {
@@ -127,19 +123,7 @@ func (f fields) class() (string, error) {
 	return name, nil
 }
 
-// selector is empty where the trigger has none.
-func (f fields) selector() (string, error) {
-	expression, ok := f[keySelector]
-	if !ok {
-		return "", nil
-	}
-	if err := devices.Check(expression); err != nil {
-		return "", fmt.Errorf("%s %s %w", keySelector, quoted(expression), err)
-	}
-	return expression, nil
-}
-
-// quoted shortens what would hide the rest of a sentence.
+// quoted shortens long values, which would hide the rest of an error.
 func quoted(text string) string {
 	const most = 120
 	return strconv.Quote(excerpt.Of(text, most))

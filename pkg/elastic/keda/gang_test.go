@@ -31,7 +31,7 @@ func groups(n int) []workload.Pod {
 	return all
 }
 
-// ofGang has pods of which two make a replica.
+// ofGang has replicas of two pods.
 func ofGang(pods []workload.Pod, supply scaleout.Supply) *world {
 	w := newWorld()
 	w.pods, w.supplies[gangRoom] = pods, supply
@@ -84,7 +84,7 @@ func TestTheEventTellsOfHowManyPodsAReplicaIs(t *testing.T) {
 	if err != nil || value != 20 {
 		t.Errorf("value %v, %v, want 20", value, err)
 	}
-	if got := strings.Join(w.events(), "\n"); !strings.Contains(got, "devices for 2, of which each is 2 pods: "+atMaximum) {
+	if got := strings.Join(w.events(), "\n"); !strings.Contains(got, "devices for 2, each of 2 pods: "+atMaximum) {
 		t.Errorf("told %q", got)
 	}
 	if w.replicas(); w.supplied[gangRoom].Pod != nil || len(w.supplied[gangRoom].Gang) != 2 {
@@ -92,25 +92,13 @@ func TestTheEventTellsOfHowManyPodsAReplicaIs(t *testing.T) {
 	}
 }
 
-// Two groups of which one is 60 % busy on average are as busy as 120 % of one.
+// Two groups that are 60 % busy on average are as busy as 120 % of one.
 func TestDevicesOfAGangAreThoseOfItsReplicas(t *testing.T) {
 	w := ofGang(groups(2), scaleout.Supply{})
 	w.usage = usage.Usage{Devices: 4, Utilization: usage.Mean{Value: 0.6}}
 	got, err := w.metrics(t, map[string]string{"metric": "gpuUtilization", "target": gangTarget, "threshold": "60", "role": "demand"})
 	if err != nil || got != 120 {
 		t.Errorf("two groups are busy to %v, %v, want 120", got, err)
-	}
-}
-
-// Seven free devices are two groups of three: the seventh alone starts nothing.
-func TestFreeDevicesOfAGangAreThoseOfWholeReplicas(t *testing.T) {
-	for _, metric := range []string{"freeDevices", "warmDevices"} {
-		w := ofGang(nil, scaleout.Supply{Free: 10})
-		w.supplies["DeviceClass/gpu.nvidia.com/"] = scaleout.Supply{Free: 7, Kept: 7}
-		got, err := w.metrics(t, map[string]string{"metric": metric, "deviceClass": "gpu.nvidia.com", "target": gangTarget, "threshold": "3"})
-		if err != nil || got != 6 {
-			t.Errorf("%s is %v, %v, want 6", metric, got, err)
-		}
 	}
 }
 

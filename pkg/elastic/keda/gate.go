@@ -13,9 +13,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// serve has so many gates of the target open as there is work for: what KEDA has given it
-// replicas for, less the standbys, and at once what the load asks for now. wanted is 0 where the
-// load is not known. A gate that is open stays so.
+// serve opens the readiness gates of the target's pods: as many as KEDA wants replicas, less the
+// standbys, and at once as many as the present load needs. wanted is 0 if the load is unknown. An open
+// gate stays open.
 func (s *Scaler) serve(ctx context.Context, r resolved, wanted float64) {
 	if r.target == nil || !r.target.Gated {
 		return
@@ -27,26 +27,26 @@ func (s *Scaler) serve(ctx context.Context, r resolved, wanted float64) {
 	s.Gates.Serve(ctx, leading(r.target), count, "ScaledObject "+r.ref.GetName())
 }
 
-// warmTargets knows how many replicas of a target wait, by the largest number that a trigger of it has:
-// another trigger, written by hand, may have none, and a gate that is open stays so.
+// warmTargets remembers the standbys of each target: the largest number among its triggers, because
+// other triggers of a ScaledObject may have none.
 type warmTargets struct {
 	mu    sync.Mutex
 	known *lru.Cache
 }
 
-// warmth is what the triggers of a target had, since the first was asked for.
+// warmth is the largest number of standbys, since the target's first request.
 type warmth struct {
 	most      int
 	at, since time.Time
 }
 
-// firstRound is longer than KEDA takes to ask for all triggers of a ScaledObject. Before, one that has
-// more may not have been heard of.
+// firstRound is longer than KEDA takes to ask about all triggers of a ScaledObject. Until then, a
+// trigger with more standbys may be unknown.
 const firstRound = 45 * time.Second
 
 func newWarmTargets() *warmTargets { return &warmTargets{known: lru.New(mostTriggers)} }
 
-// of is the number for the trigger's target; all replicas until every trigger was asked for.
+// of returns the standbys of the trigger's target: all replicas until all triggers are known.
 func (w *warmTargets) of(r resolved, now time.Time) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,7 +66,7 @@ func (w *warmTargets) of(r resolved, now time.Time) int {
 	return known.most
 }
 
-// leading is the target with one pod of each replica: that which has the gate.
+// leading returns the target with one pod of each replica, the one with the gate.
 func leading(target *workload.State) *workload.State {
 	if len(target.Gang) == 0 {
 		return target
@@ -76,7 +76,7 @@ func leading(target *workload.State) *workload.State {
 	return &of
 }
 
-// gatesOfAll is the error of a gang that would open by halves; nil where there is none.
+// gatesOfAll returns an error if a gang has the gate on pods other than its leaders.
 func gatesOfAll(target *workload.State) error {
 	if len(target.Gang) == 0 || !slices.ContainsFunc(target.Gang[1:], func(m workload.Member) bool { return m.Gated }) {
 		return nil
@@ -85,7 +85,7 @@ func gatesOfAll(target *workload.State) error {
 		target.Ref), codes.FailedPrecondition}
 }
 
-// ungated is the error of a trigger whose target could have no standbys.
+// ungated is the error of a trigger with standbys whose target has no gate.
 func ungated(t *Trigger) error {
 	return failure{fmt.Errorf("%s %d keeps pods of %s behind a readiness gate that they do not have: add the conditionType mica.gpu/serving to readinessGates of its pod template, or leave %s out",
 		keyWarm, t.Warm, t.Target, keyWarm), codes.FailedPrecondition}

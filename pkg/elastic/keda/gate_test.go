@@ -15,7 +15,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// warmed is a target of which two pods serve and one waits.
+// warmed is a target with two serving pods and one standby.
 func warmed(w *world) {
 	w.gated = true
 	w.pods = []workload.Pod{pod("a", gate(workload.Open)), pod("b", gate(workload.Open)), pod("c", gate(workload.Standby))}
@@ -122,10 +122,12 @@ func TestGatesDoNotWaitForMetrics(t *testing.T) {
 func TestATargetWithoutGatesHasNoStandbys(t *testing.T) {
 	w := newWorld()
 	w.pods = pods(2)
-	_, err := w.metrics(t, with(queryTrigger, "warm", "2"))
-	fixture.Sentence(t, err, "warm 2", "Deployment/vllm", "add the conditionType mica.gpu/serving to readinessGates", "leave warm out")
-	if status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("the code is %s", status.Code(err))
+	for _, warm := range []string{"1", "2"} {
+		_, err := w.metrics(t, with(queryTrigger, "warm", warm))
+		fixture.Sentence(t, err, "warm "+warm, "Deployment/vllm", "add the conditionType mica.gpu/serving to readinessGates", "leave warm out")
+		if status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("warm %s: the code is %s", warm, status.Code(err))
+		}
 	}
 	if _, err := w.metrics(t, queryTrigger); err != nil || len(w.opened) > 0 {
 		t.Errorf("without the key: %v, opened %q", err, w.opened)

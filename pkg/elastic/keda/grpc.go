@@ -11,25 +11,25 @@ import (
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
 
-// scaler are those to the questions about one trigger of one ScaledObject. Errors are shown to
-// the user, and failure says how to give them a code. Calls are concurrent.
+// scaler answers requests about one trigger of one ScaledObject. Users see its errors; failure adds
+// their gRPC code. Calls are concurrent.
 type scaler interface {
 	Spec(context.Context, *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error)
 	Metrics(context.Context, *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error)
 	Active(context.Context, *externalscaler.ScaledObjectRef) (bool, error)
-	// WatchActive sends the state at once and when it has changed, until the context ends.
+	// WatchActive sends the state at once and after each change, until ctx ends.
 	WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error
-	// WatchSpec sends what Spec answers at once and when it has changed, until the context ends.
+	// WatchSpec sends the spec at once and after each change, until ctx ends.
 	WatchSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(*externalscaler.GetMetricSpecResponse) error) error
 }
 
-// grpcService is the answers on the wire.
+// grpcService adapts a scaler to KEDA's protocol.
 type grpcService struct {
 	externalscaler.UnimplementedExternalScalerServer
 	scaler scaler
 	calls  *calls
 	clock  clock.WithDelayedExecution
-	// serving ends when the server is to stop.
+	// serving ends when the server shuts down.
 	serving context.Context
 }
 
@@ -72,7 +72,7 @@ func (s *grpcService) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stre
 	})
 }
 
-// after calls next where there is no error.
+// after calls next unless there is an error.
 func after(err error, next func()) error {
 	if err == nil {
 		next()
@@ -80,7 +80,7 @@ func after(err error, next func()) error {
 	return err
 }
 
-// ask has one answer, in time.
+// ask executes a request within requestTimeout.
 func ask[Answer any](ctx context.Context, s *grpcService, method string, ref *externalscaler.ScaledObjectRef, question func(context.Context) (*Answer, error)) (answer *Answer, err error) {
 	since := s.clock.Now()
 	err = s.calls.run(ctx, method, ref, func(ctx context.Context, _ func()) (err error) {
@@ -99,11 +99,10 @@ func ask[Answer any](ctx context.Context, s *grpcService, method string, ref *ex
 	return answer, nil
 }
 
-// errStreamOver is why a stream ends in good order.
+// errStreamOver is the cause of a stream's orderly end.
 var errStreamOver = errors.New("the stream has ended")
 
-// watch ends a stream in good order when it is of age and when the server stops, because KEDA
-// comes back sooner then: see streamAge.
+// watch ends a stream in order after streamAge and at shutdown, because KEDA reconnects sooner then.
 func (s *grpcService) watch(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, watch func(ctx context.Context, sent func()) error) error {
 	return s.calls.run(ctx, method, ref, func(ctx context.Context, answered func()) error {
 		ctx, cancel := context.WithCancelCause(ctx)

@@ -26,7 +26,7 @@ type rehearsal struct {
 	hpa    *autoscaler
 }
 
-func rehearse(t *testing.T, name string, replicas int, through bool, change ...func(*scaledobject.Options)) *rehearsal {
+func rehearse(t *testing.T, name string, replicas int, change ...func(*scaledobject.Options)) *rehearsal {
 	t.Helper()
 	profiles, err := profile.NewSource("", clock.RealClock{})
 	if err != nil {
@@ -37,15 +37,14 @@ func rehearse(t *testing.T, name string, replicas int, through bool, change ...f
 		t.Fatal(err)
 	}
 	options := scaledobject.Options{
-		Target:            workload.Ref{Kind: "Deployment", Name: "vllm"},
-		Profiles:          set,
-		Profile:           name,
-		Min:               1,
-		Max:               16,
-		Serving:           scaledobject.Serving{Engine: "vllm", Model: "llm"},
-		ThroughController: through,
-		Prometheus:        scaledobject.Prometheus{Address: "http://prometheus:9090"},
-		Scaler:            scaledobject.Scaler{Address: "mica:9443"},
+		Target:     workload.Ref{Kind: "Deployment", Name: "vllm"},
+		Profiles:   set,
+		Profile:    name,
+		Min:        1,
+		Max:        16,
+		Serving:    scaledobject.Serving{Engine: "vllm", Model: "llm"},
+		Prometheus: scaledobject.Prometheus{Address: "http://prometheus:9090"},
+		Scaler:     scaledobject.Scaler{Address: "mica:9443"},
 	}
 	for _, c := range change {
 		c(&options)
@@ -140,14 +139,14 @@ func (r *rehearsal) read(t *testing.T, metadata map[string]string) reading {
 	return reading{values.MetricValues[0].MetricValueFloat, spec.MetricSpecs[0].TargetSizeFloat}
 }
 
-// scaled are profiles with signals of load, whether the controller asks Prometheus or KEDA does.
-var scaled = map[string]bool{"realtime": false, "realtime through the controller": true, "conversational": false, "conversational through the controller": true}
+// scaled are profiles with signals of load.
+var scaled = []string{"realtime", "conversational"}
 
 // One long answer after the other makes a GPU 100 % busy, which is no reason for a second one.
 func TestABusyModelStaysAtItsReplicas(t *testing.T) {
-	for name, through := range scaled {
+	for _, name := range scaled {
 		for replicas, want := range map[int]int{1: 1, 3: 3} {
-			r := rehearse(t, strings.Fields(name)[0], replicas, through)
+			r := rehearse(t, name, replicas)
 			for i, got := range r.run(t, demand{answers: float64(replicas)}, time.Hour) {
 				if got != want {
 					t.Fatalf("%s: %d busy replicas are %d after %s", name, replicas, got, time.Duration(i+1)*syncPeriod)
@@ -158,13 +157,13 @@ func TestABusyModelStaysAtItsReplicas(t *testing.T) {
 }
 
 func TestAQueueAsksForReplicasAndUtilizationLetsThemGo(t *testing.T) {
-	for name, through := range scaled {
-		r := rehearse(t, strings.Fields(name)[0], 1, through)
+	for _, name := range scaled {
+		r := rehearse(t, name, 1)
 		grown := r.run(t, demand{answers: 1, waiting: 75}, 5*time.Minute)
 		if got := grown[len(grown)-1]; got != 8 {
 			t.Errorf("%s: 75 requests that wait have %d replicas, want 8: %v", name, got, grown)
 		}
-		// Busy with what they have: none goes, though nobody waits.
+		// Busy with what they have: none goes, though no request waits.
 		held := r.run(t, demand{answers: 8}, time.Hour)
 		if got := held[len(held)-1]; got != 8 {
 			t.Errorf("%s: of 8 busy replicas are %d left", name, got)
@@ -193,7 +192,7 @@ func (r *rehearsal) expectSlow(t *testing.T, name string, history []int) {
 
 // Where nothing else tells of load, busy devices do.
 func TestUtilizationAsksWhereItIsTheOnlySignal(t *testing.T) {
-	r := rehearse(t, "batch", 1, false)
+	r := rehearse(t, "batch", 1)
 	grown := r.run(t, demand{answers: 4}, 10*time.Minute)
 	if got := grown[len(grown)-1]; got != 5 {
 		t.Errorf("work for four GPUs has %d replicas, want the 5 that are 80 %% busy: %v", got, grown)

@@ -8,45 +8,43 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// metric is what a trigger counts.
+// metric is the value that a trigger scales by.
 type metric interface {
-	// value is a total over the replicas of the target, which is nil where the trigger has none.
+	// value is a total over the replicas of the target. target is nil if the trigger has none.
 	value(ctx context.Context, from *Sources, target *workload.State) (float64, error)
-	// changes tells when the value may be another, until ctx ends. It is nil where only asking
-	// again tells.
+	// changes signals that the value may have changed, until ctx ends. A nil channel means that callers
+	// have to poll.
 	changes(ctx context.Context, from *Sources) (<-chan int, error)
 }
 
-// polled is a metric of which only asking again tells that it has changed.
+// polled is embedded in metrics without change signals.
 type polled struct{}
 
 func (polled) changes(context.Context, *Sources) (<-chan int, error) { return nil, nil }
 
-// definition is a metric's name in triggers, and what belongs to it.
+// definition describes a metric of triggers.
 type definition struct {
 	name string
-	// spec is its name for KEDA and the HPA.
+	// spec is the metric's name for KEDA and the HPA.
 	spec string
-	// keys are those that only some metrics have.
+	// keys are those that not all metrics have.
 	keys []string
-	// load tells that the value is of work that waits for replicas, and not of devices.
+	// load: the value measures waiting work, not devices.
 	load bool
-	// targeted tells that there is no value without a target.
+	// targeted: the metric needs a target.
 	targeted bool
-	// threshold is that of a trigger that gives none; 0: it has to give one, or its profile.
+	// threshold is the default; 0 if the trigger or its profile must set one.
 	threshold float64
-	// guards tells that a replica that waits or loads counts for one, in the value itself: with a
-	// formula, KEDA does not ask what is active.
+	// guards: a pending or loading replica counts as one in the value itself, because KEDA does not ask
+	// for activity of a trigger in a formula.
 	guards bool
-	// passive is true for a value of a formula, which decides on activation.
+	// passive: the metric is part of a formula, which decides on activation.
 	passive bool
 	read    func(f fields, namespace string, target *workload.Ref) (metric, error)
 }
 
 var definitions = []definition{
 	{name: "pendingClaims", spec: "mica-pending-claims", keys: []string{keyWorkload, keyDeviceClass}, read: readPending},
-	{name: "freeDevices", spec: "mica-free-devices", keys: []string{keyDeviceClass, keySelector}, read: readFree},
-	{name: "warmDevices", spec: "mica-warm-devices", keys: []string{keyDeviceClass, keySelector}, read: readWarm},
 	{name: "gpuUtilization", spec: "mica-gpu-utilization", targeted: true, read: readUtilization},
 	{name: "gpuMemory", spec: "mica-gpu-memory", targeted: true, read: readMemory},
 	{name: "prometheus", spec: "mica-prometheus", keys: []string{keyQuery, keyValueType, keyNotReady}, load: true, targeted: true, read: readQuery},

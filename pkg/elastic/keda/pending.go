@@ -19,7 +19,7 @@ func readPending(f fields, namespace string, target *workload.Ref) (metric, erro
 	text, named := f[keyWorkload]
 	switch {
 	case named && class != "":
-		return nil, fmt.Errorf("%s and %s both say whose claims are counted: leave one of them out", keyWorkload, keyDeviceClass)
+		return nil, fmt.Errorf("%s and %s exclude each other: remove one of them", keyWorkload, keyDeviceClass)
 	case class != "":
 	case named:
 		ref, err := reference(keyWorkload, namespace, text)
@@ -30,7 +30,7 @@ func readPending(f fields, namespace string, target *workload.Ref) (metric, erro
 	case target != nil:
 		m.of.Workload = target
 	default:
-		return nil, fmt.Errorf("whose claims are counted is missing: a trigger of metric pendingClaims has %s, %s or %s", keyWorkload, keyDeviceClass, keyTarget)
+		return nil, fmt.Errorf("metric pendingClaims needs %s, %s or %s: add one of them", keyWorkload, keyDeviceClass, keyTarget)
 	}
 	return m, nil
 }

@@ -110,7 +110,7 @@ func checkAddress(address string) error {
 type queryResponse struct {
 	value float64
 	err   error
-	// bug is with what the asking panicked: in the goroutine of singleflight nobody would recover
+	// bug is with what the asking panicked: nothing recovers in the goroutine of singleflight
 	// it, so those who wait for the answer get it.
 	bug any
 }
@@ -125,7 +125,7 @@ func (a queryResponse) get() (float64, error) {
 // Query implements Prometheus. Who asks the same at the same time waits for the same answer, and
 // an answer stands for some seconds, also one that is an error: a server that is slow is not
 // asked more often for it. Queries are remembered by their hashes: they may be long. No answer is for
-// two namespaces, of which one may have waited for its slots.
+// two namespaces, because one may have waited for its slots.
 func (p *prometheusServer) Query(ctx context.Context, namespace, query string) (float64, error) {
 	key := sha256.Sum256([]byte(namespace + "\x00" + query))
 	if known, ok := p.answers.Get(key); ok {
@@ -195,7 +195,7 @@ func number(value model.Value) (float64, error) {
 		return 0, invalid(fmt.Errorf("the query gives a %s, where one number is needed: ask for an instant vector", value.Type()))
 	}
 	if math.IsNaN(n) || math.IsInf(n, 0) {
-		return 0, unavailable(fmt.Errorf("the query gives %v, which is no number of anything: see that it does not divide by zero", n))
+		return 0, unavailable(fmt.Errorf("the query gives %v, not a finite number: see that it does not divide by zero", n))
 	}
 	return n, nil
 }

@@ -62,8 +62,8 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 		{"warnings", 200, strings.Replace(vector(sample("a", "7")), `{`, `{"warnings":["some stores did not answer"],`, 1), 7, "", codes.OK},
 		{"no series", 200, vector(), 0, "the query matches nothing", codes.Unavailable},
 		{"several series", 200, vector(sample("a", "7"), sample("b", "8")), 0, "the query gives 2 series, where one number is needed: aggregate them, by sum() for one", codes.InvalidArgument},
-		{"no number", 200, vector(sample("a", "NaN")), 0, "the query gives NaN, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
-		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, which is no number of anything: see that it does not divide by zero", codes.Unavailable},
+		{"no number", 200, vector(sample("a", "NaN")), 0, "the query gives NaN, not a finite number: see that it does not divide by zero", codes.Unavailable},
+		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, not a finite number: see that it does not divide by zero", codes.Unavailable},
 		{"a range", 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, 0, "the query gives a matrix, where one number is needed: ask for an instant vector", codes.InvalidArgument},
 		{"a histogram", 200, vector(`{"metric":{},"histogram":[1,{"count":"1","sum":"1","buckets":[]}]}`), 0, "the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()", codes.InvalidArgument},
 		{"a series that is nothing", 200, vector("null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
@@ -160,7 +160,7 @@ func TestWhatIsAskedTwiceIsAskedOnce(t *testing.T) {
 	clock := clocktesting.NewFakeClock(began)
 	p := askOf(t, PrometheusOptions{Address: server.URL, Clock: clock, Timeout: long})
 
-	// Who asks first goes, and takes nobody's answer along.
+	// The first caller leaves, and the others still get the answer.
 	ctx, end := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() { _, err := p.Query(ctx, "ml", "up"); first <- err }()

@@ -11,19 +11,19 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// replicaCap is for how many replicas of a target there are, or can be, devices.
+// replicaCap is the number of replicas for which there are, or can be, devices.
 type replicaCap struct {
 	replicas int
 	why      string
 }
 
-// allowed is what may be reported of a value. A replica beyond that would wait for devices that
-// nobody has and no group may grow.
+// allowed caps a value: replicas beyond it would wait for devices that no node has and no group may
+// add.
 func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float64, error) {
 	replica := replicaOf(r.target)
 	if placed := placed(r.target); wanted <= float64(placed)*r.trigger.Threshold {
-		// Pods that run need no room. The plan is still asked, so that it has the answer when
-		// the load rises.
+		// Running pods need no room. The request registers the replica, so that the next plan has an answer
+		// when the load rises.
 		ended, end := context.WithCancel(ctx)
 		end()
 		_, _ = s.Forecast.Supply(ended, replica)
@@ -37,7 +37,7 @@ func (s *Scaler) allowed(ctx context.Context, r resolved, wanted float64) (float
 		return wanted, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", r.target.Ref, err)
+		return 0, fmt.Errorf("cannot count devices for more replicas of %s: %w", r.target.Ref, err)
 	}
 	c := replicaCap{replicas: s.possible(r.target, supply), why: supply.Why}
 	most := float64(c.replicas) * r.trigger.Threshold
@@ -61,7 +61,7 @@ func replicaOf(target *workload.State) scaleout.Replica {
 	return replica
 }
 
-// placed counts the target's replicas that have a node, of gangs also those that wait for more.
+// placed counts the target's replicas with a node, including gangs that are incomplete.
 func placed(target *workload.State) int {
 	n := 0
 	for _, replica := range target.Replicated() {
@@ -72,9 +72,8 @@ func placed(target *workload.State) int {
 	return n
 }
 
-// possible counts the replicas that there can be: those that run, those that wait for what the
-// plan has for them, and as many as there is room for after that. A pod that came after the plan
-// is to take of that supply, as are the pods that a gang lacks: the room is of whole ones.
+// possible counts running replicas, pending ones with a place in the plan, and the room for more. Pods
+// created after the plan, and incomplete gangs, take from that room.
 func (s *Sources) possible(target *workload.State, supply scaleout.Supply) int {
 	planned, size := 0, target.Size()
 	for _, replica := range target.Replicated() {
@@ -85,12 +84,12 @@ func (s *Sources) possible(target *workload.State, supply scaleout.Supply) int {
 	return max(planned+supply.Total(), placed(target))
 }
 
-// unplanned tells of a pod that the last plan did not have, or found no room for.
+// unplanned reports whether the last plan lacked the pod or found no room for it.
 func (s *Sources) unplanned(pod workload.Pod) bool {
 	return !s.Forecast.Known(pod.UID) || pod.Node == "" && s.Forecast.Blocked(pod.UID)
 }
 
-// replicas is for how many the HPA takes a value.
+// replicas is the HPA's count for a value.
 func replicas(value, threshold float64) int {
 	return int(min(math.Ceil(value/threshold), math.MaxInt32))
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/mica-gpu/mica/pkg/excerpt"
@@ -82,7 +82,7 @@ func TestACapDoesNotMakeALoadIdle(t *testing.T) {
 	}
 }
 
-// For a gateway, say, there may be nodes by groups of which nobody here knows.
+// For a gateway, say, there may be nodes of groups that Mica does not know.
 func TestPodsWithoutDevicesAreNotCapped(t *testing.T) {
 	w := newWorld()
 	w.noClaims = true
@@ -133,9 +133,8 @@ func TestACapIsToldOnce(t *testing.T) {
 	}
 	capped := func(triggers int) {
 		t.Helper()
-		var m dto.Metric
-		if err := cappedTriggers.Write(&m); err != nil || int(m.GetGauge().GetValue()) != triggers {
-			t.Errorf("%v triggers are capped, %v, want %d", m.GetGauge().GetValue(), err, triggers)
+		if got := testutil.ToFloat64(w.scaler.Collectors()[0]); int(got) != triggers {
+			t.Errorf("%v triggers are capped, want %d", got, triggers)
 		}
 	}
 	w.supplies[vllm] = scaleout.Supply{Free: 8, Why: atMaximum}

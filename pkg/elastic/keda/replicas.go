@@ -14,17 +14,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// heldReplicas counts the replicas that are to stay, for a formula beside others' triggers: those
-// whose devices are in use by the thresholds of a profile, and never more than there are.
+// heldReplicas counts the replicas to keep, for a formula beside triggers of others: replicas whose
+// devices are in use by a profile's thresholds, at most those that exist.
 type heldReplicas struct {
 	polled
-	// thresholds are those of the profile's signals of devices.
+	// thresholds are the profile's, by device metric.
 	thresholds map[string]float64
 }
 
 func readHeld(fields, string, *workload.Ref) (metric, error) { return heldReplicas{}, nil }
 
-// by takes the thresholds of a profile.
+// by uses the thresholds of a profile.
 func (m heldReplicas) by(p profile.Profile) metric {
 	m.thresholds = map[string]float64{}
 	for _, signal := range p.Triggers {
@@ -49,7 +49,7 @@ func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload
 		}
 		v, err := used.value(ctx, from, target)
 		switch {
-		case errors.Is(err, usage.ErrUntold):
+		case errors.Is(err, usage.ErrNotReported):
 			untold = err
 		case err != nil && ctx.Err() == nil:
 			return 0, degrade(err, float64(target.Replicas))
@@ -68,8 +68,7 @@ func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload
 // possibleReplicas counts the replicas for which there are, or can be, devices.
 type possibleReplicas struct{ polled }
 
-// unlimited is for a target whose pods claim no devices: there may be nodes for it of which Mica
-// knows nothing.
+// unlimited is for a target whose pods claim no devices; Mica may not know their nodes.
 const unlimited = math.MaxInt32
 
 func readPossible(fields, string, *workload.Ref) (metric, error) { return possibleReplicas{}, nil }
@@ -83,12 +82,12 @@ func (possibleReplicas) value(ctx context.Context, from *Sources, target *worklo
 		return 0, degraded{err, unlimited, reasonUncapped}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("for how many replicas of %s there are devices is not known: %w", target.Ref, err)
+		return 0, fmt.Errorf("cannot count devices for more replicas of %s: %w", target.Ref, err)
 	}
 	return float64(from.possible(target, supply)), nil
 }
 
-// arriving tells whether a replica waits for its devices or loads what it serves.
+// arriving reports whether a replica waits for devices or loads its model.
 func (t *Trigger) arriving(target *workload.State, now time.Time) bool {
 	return t.loading(target, now) || slices.ContainsFunc(target.Pods, func(p workload.Pod) bool { return p.Pending > 0 })
 }

@@ -71,7 +71,7 @@ func TestReplicasForAFormula(t *testing.T) {
 // A guard that answered with an error would freeze the workload just when capacity goes.
 func TestAGuardThatKnowsNothingLetsTheLoadDecide(t *testing.T) {
 	silent := errors.New("the plugin of node-1 is away")
-	partition := usage.Usage{Utilization: usage.Mean{Err: fmt.Errorf("device gpu-0 %w its utilization", usage.ErrUntold)}, Devices: 3}
+	partition := usage.Usage{Utilization: usage.Mean{Err: fmt.Errorf("device gpu-0 %w its utilization", usage.ErrNotReported)}, Devices: 3}
 	spread := scaleout.Supply{Problem: "a topology spread constraint with DoNotSchedule"}
 	holds := map[string]string{"metric": "gpuUtilization", "target": "Deployment/vllm", "profile": "realtime", "role": "hold"}
 	for name, test := range map[string]struct {

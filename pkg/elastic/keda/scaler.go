@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -16,31 +17,31 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// Sources are what knows the figures.
+// Sources provide the values of metrics.
 type Sources struct {
 	Workloads Workloads
 	Usages    Usages
 	Forecast  Forecast
-	// Prometheus is nil where there is none to ask.
+	// Prometheus is nil if triggers may not query one.
 	Prometheus Prometheus
 }
 
-// ScalerOptions are what a Scaler is made of.
+// ScalerOptions configure a Scaler.
 type ScalerOptions struct {
 	Sources
 	Profiles Profiles
-	// Gates are opened for targets whose pods have them.
+	// Gates opens the readiness gates of targets whose pods have them.
 	Gates Gates
-	// Costs is nil where nobody says which replica goes first.
+	// Costs writes which replica is deleted first.
 	Costs Costs
 	// Recorder writes Events on targets.
 	Recorder events.EventRecorder
 	Clock    clock.WithTicker
-	// Poll is how often a stream of activity looks at what does not tell of its changes; 0: 5 s.
+	// Poll is the interval at which activity streams check metrics without change signals; 0: 5 s.
 	Poll time.Duration
 }
 
-// Scaler answers what KEDA asks of triggers.
+// Scaler answers KEDA's requests about triggers.
 type Scaler struct {
 	ScalerOptions
 	capEvents *capEvents
@@ -48,15 +49,15 @@ type Scaler struct {
 	warm      *warmTargets
 
 	mu sync.Mutex
-	// known are triggers that were read, or why they could not be, by what they say: KEDA sends
-	// a trigger with each question. They hold until stale is closed.
+	// known caches parsed triggers and their errors, because KEDA sends the whole trigger with each
+	// request. It is valid until stale is closed.
 	known *lru.Cache
 	stale <-chan struct{}
 }
 
 const defaultPoll = 5 * time.Second
 
-// NewScaler does nothing yet.
+// NewScaler starts nothing.
 func NewScaler(o ScalerOptions) *Scaler {
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
@@ -64,11 +65,16 @@ func NewScaler(o ScalerOptions) *Scaler {
 	return &Scaler{ScalerOptions: o, capEvents: newCapEvents(o.Recorder, o.Clock), notices: newNotices(o.Recorder, o.Clock), warm: newWarmTargets()}
 }
 
-// invalidSpec is the metric of a trigger that cannot be read. KEDA only logs an error of this
-// question; it shows that of a question for the metric, which it asks where there is one.
+// Collectors returns the metrics of this scaler; those of the process are in Metrics.
+func (s *Scaler) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{s.capEvents.gauge()}
+}
+
+// invalidSpec is the metric of an invalid trigger. KEDA only logs errors of GetMetricSpec, but shows
+// those of GetMetrics, which it calls for each metric of the spec.
 const invalidSpec = "mica-invalid"
 
-// Spec says by what KEDA has the target scaled.
+// Spec returns the metric and the threshold.
 func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	name, threshold := invalidSpec, 1.0
 	if _, t, err := s.trigger(ref); err == nil {
@@ -79,8 +85,8 @@ func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*
 	}}}, nil
 }
 
-// Metrics says how much there is to do, in all. It is given for the metric that is asked for: a
-// trigger that was corrected is asked by its former name until KEDA has the new one.
+// Metrics returns the value under the requested name: after a correction of a trigger, KEDA uses the
+// former name until it has the new spec.
 func (s *Scaler) Metrics(ctx context.Context, request *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
 	r, err := s.resolve(ctx, request.GetScaledObjectRef())
 	if err != nil {
@@ -100,7 +106,7 @@ type resolved struct {
 	ref     *externalscaler.ScaledObjectRef
 	id      identity
 	trigger *Trigger
-	// target is nil where the trigger has none.
+	// target is nil if the trigger has none.
 	target *workload.State
 }
 
@@ -129,8 +135,8 @@ func (s *Scaler) resolve(ctx context.Context, ref *externalscaler.ScaledObjectRe
 	return r, nil
 }
 
-// value is what the metric says, and what of it, and of the standbys beside it, may be reported:
-// no more than there can be devices for.
+// value returns the metric's value and the value to report: with standbys, and at most what there can
+// be devices for.
 func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64, err error) {
 	wanted, err = s.load(ctx, r)
 	s.serve(ctx, r, wanted)
@@ -145,7 +151,7 @@ func (s *Scaler) value(ctx context.Context, r resolved) (wanted, allowed float64
 	return wanted, allowed, err
 }
 
-// load is what the metric says.
+// load returns the metric's value.
 func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err error) {
 	wanted, err = r.trigger.metric.value(ctx, &s.Sources, r.target)
 	if err != nil && r.trigger.Holds && ctx.Err() == nil {
@@ -159,9 +165,8 @@ func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err erro
 		return 0, err
 	}
 	if math.IsNaN(wanted) || math.IsInf(wanted, 0) {
-		return 0, unavailable(fmt.Errorf("metric %s gives %v, which is no number of anything", r.trigger.definition.name, wanted))
+		return 0, unavailable(fmt.Errorf("metric %s is %v, not a finite number", r.trigger.definition.name, wanted))
 	}
-	// Less than nothing is asked for by no replica.
 	wanted = max(wanted, 0)
 	if r.trigger.definition.guards && r.trigger.arriving(r.target, s.Clock.Now()) {
 		wanted = max(wanted, r.trigger.Threshold)
@@ -169,9 +174,8 @@ func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err erro
 	return wanted, nil
 }
 
-// held is what a trigger that holds may say. The HorizontalPodAutoscaler wants ⌈value ÷ threshold⌉
-// replicas, so the value is at most that of the replicas that there are to be. Pods would be the
-// wrong number: in a roll-out there are more of them, and each would ask to stay.
+// held caps the value of a trigger that holds replicas. The HPA computes ⌈value ÷ threshold⌉ replicas,
+// so the cap is the present number of replicas, not of pods: a rollout has more pods.
 func (r resolved) held(wanted float64) float64 {
 	if !r.trigger.Holds {
 		return wanted
@@ -179,7 +183,7 @@ func (r resolved) held(wanted float64) float64 {
 	return min(wanted, float64(r.target.Replicas)*r.trigger.Threshold)
 }
 
-// Active says whether the target is to have replicas at all.
+// Active reports whether the target should have replicas at all.
 func (s *Scaler) Active(ctx context.Context, ref *externalscaler.ScaledObjectRef) (bool, error) {
 	r, err := s.resolve(ctx, ref)
 	if err != nil {
@@ -189,10 +193,10 @@ func (s *Scaler) Active(ctx context.Context, ref *externalscaler.ScaledObjectRef
 		return true, nil
 	}
 	wanted, allowed, err := s.value(ctx, r)
-	// A cap leaves fewer replicas, and only where there can be none it leaves none: what is
-	// above a threshold that is higher than the cap is active.
+	// A cap above 0 does not deactivate a target, even if it is below the activation threshold.
 	return (wanted > r.trigger.Activation || r.trigger.Warm > 0) && allowed > 0, err
 }
 
-// whole is for who reads the field of a contract before fractions: a little is not nothing.
+// whole fills the integer field for clients that predate the float field. It rounds up, because 0
+// means idle.
 func whole(value float64) int64 { return int64(min(math.Ceil(value), math.MaxInt32)) }

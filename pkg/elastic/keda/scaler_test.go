@@ -13,10 +13,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
-	"github.com/mica-gpu/mica/pkg/scaleout"
 )
-
-const h100s = "DeviceClass/gpu.nvidia.com/"
 
 func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 	for _, test := range []struct {
@@ -31,28 +28,6 @@ func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 		{"claims of a class wait", classTrigger, func(w *world) { w.pending["default/gpu.nvidia.com"] = 2 }, 2, true},
 		{"claims of the target wait", with(pendingTrigger, "workload", "-", "target", "Deployment/vllm"), func(w *world) { w.pending["default/Deployment/vllm"] = 4 }, 4, true},
 		{"as many claims wait as activate", with(pendingTrigger, "activationThreshold", "3"), func(w *world) { w.pending["default/Job/train"] = 3 }, 3, false},
-		{"no device is free", freeTrigger, func(w *world) { w.supplies[h100s] = scaleout.Supply{Coming: 3, Provisionable: 9} }, 0, false},
-		{"devices are free", freeTrigger, func(w *world) { w.supplies[h100s] = scaleout.Supply{Free: 5, Kept: 2, Coming: 3} }, 5, true},
-		{"devices are free for an expression", with(freeTrigger, "selector", "true"), func(w *world) { w.supplies[h100s+"true"] = scaleout.Supply{Free: 1} }, 1, true},
-		{"free devices that the target has taken count", with(freeTrigger, "target", "Deployment/vllm"), func(w *world) {
-			w.pods = pods(3)
-			w.supplies[h100s] = scaleout.Supply{Free: 5}
-		}, 8, true},
-		{"devices of another class that the target holds count for none", with(freeTrigger, "target", "Deployment/vllm"), func(w *world) {
-			w.supplies[h100s] = scaleout.Supply{Free: 1}
-			w.pods = []workload.Pod{pod("a", func(p *workload.Pod) { p.Devices[0].Class = "mig.nvidia.com" }), pod("b")}
-		}, 2, true},
-		{"devices that were free to the plan count once", with(freeTrigger, "target", "Deployment/vllm"), func(w *world) {
-			w.pods = pods(3)
-			w.unknown["p1"] = true
-			w.supplies[h100s] = scaleout.Supply{Free: 5}
-		}, 7, true},
-		{"a claim that pods share counts once", with(freeTrigger, "target", "Deployment/vllm"), func(w *world) {
-			w.pods = pods(3)
-			w.pods[1].Devices, w.pods[2].Devices = w.pods[0].Devices, w.pods[0].Devices
-			w.supplies[h100s] = scaleout.Supply{}
-		}, 1, true},
-		{"devices are kept", warmTrigger, func(w *world) { w.supplies[h100s] = scaleout.Supply{Free: 5, Kept: 2} }, 2, true},
 		{"no GPU is held, and none is asked", busyTrigger, func(w *world) { w.usageErr = errors.New("asked") }, 0, false},
 		{"GPUs are busy", busyTrigger, func(w *world) {
 			w.pods = append(pods(3), pod("late", waiting))
@@ -107,19 +82,15 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 		code    codes.Code
 	}{
 		{"the target does not exist", with(busyTrigger, "target", "Deployment/gone"), func(w *world) {}, "Deployment/gone does not exist in namespace default", codes.Unknown},
-		{"no plan", freeTrigger, func(w *world) { w.supplyErr = errors.New("the last plan was made 5m ago") }, "how many devices of DeviceClass gpu.nvidia.com are free is not known: the last plan was made 5m ago", codes.Unavailable},
-		{"no such class", warmTrigger, func(w *world) {
-			w.supplies[h100s] = scaleout.Supply{Problem: "DeviceClass gpu.nvidia.com does not exist"}
-		}, "how many devices of DeviceClass gpu.nvidia.com are free is not known: nothing can be planned with it: DeviceClass gpu.nvidia.com does not exist", codes.FailedPrecondition},
 		{"devices do not tell", busyTrigger, func(w *world) {
 			w.pods = pods(1)
 			w.usageErr = errors.New("the plugin of node-1 was last heard 50s ago")
-		}, "utilization of the GPUs of Deployment/vllm is not known: the plugin of node-1 was last heard 50s ago", codes.Unavailable},
-		{"nothing was measured", memoryTrigger, func(w *world) { w.pods = pods(2) }, "memory of the GPUs of Deployment/vllm is not known: no device was measured, though 2 of its replicas hold some", codes.Unavailable},
+		}, "utilization of the GPUs of Deployment/vllm is unknown: the plugin of node-1 was last heard 50s ago", codes.Unavailable},
+		{"nothing was measured", memoryTrigger, func(w *world) { w.pods = pods(2) }, "memory of the GPUs of Deployment/vllm is unknown: no device reported usage, though 2 replicas hold devices", codes.Unavailable},
 		{"no number", busyTrigger, func(w *world) {
 			w.pods = pods(1)
 			w.usage = usage.Usage{Utilization: usage.Mean{Value: math.NaN()}, Devices: 1}
-		}, "metric gpuUtilization gives NaN, which is no number of anything", codes.Unavailable},
+		}, "metric gpuUtilization is NaN, not a finite number", codes.Unavailable},
 		{"the query matches nothing", queryTrigger, func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, "query: the query matches nothing; give valueWhileNotReady for the time in which no replica is Ready to tell it", codes.Unknown},
 		{"the query matches nothing beside replicas", with(queryTrigger, "valueWhileNotReady", "0"), func(w *world) {
 			w.pods = pods(2)
@@ -130,7 +101,7 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 		{"no plan for the target", queryTrigger, func(w *world) {
 			w.answers["sum(waiting)"] = 12
 			w.supplyErr = errors.New("the last plan was made 5m ago")
-		}, "for how many replicas of Deployment/vllm there are devices is not known: the last plan was made 5m ago", codes.Unavailable},
+		}, "cannot count devices for more replicas of Deployment/vllm: the last plan was made 5m ago", codes.Unavailable},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld()

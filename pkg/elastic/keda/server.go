@@ -17,43 +17,42 @@ import (
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
 
-// What one client can ask for. A KEDA operator has one connection for all its ScaledObjects, and
-// on it two streams for each trigger of type external-push besides the polls.
+// Limits for one client. A KEDA operator has one connection for all ScaledObjects, and on it polls and
+// two streams per trigger of type external-push.
 const (
 	maxConnections = 256
-	// A client that is over it waits for a stream to end, its polls as well: it is far above the
-	// 2,000 streams of 1,000 ScaledObjects.
+	// Beyond it a client's requests wait for a stream to end. 1,000 ScaledObjects have 2,000 streams.
 	maxStreams = 1 << 14
-	// A trigger's metadata is a map that a person wrote.
+	// Trigger metadata is written by hand.
 	maxRequestBytes = 256 << 10
 	maxHeaderBytes  = 16 << 10
 
 	handshakeTimeout = 10 * time.Second
-	// requestTimeout is for what has no deadline of its own. KEDA's requests have none.
+	// requestTimeout bounds requests without a deadline; KEDA sets none.
 	requestTimeout = 15 * time.Second
-	// stopTimeout is for the requests under way when the server is told to stop.
+	// stopTimeout is for requests in flight at shutdown.
 	stopTimeout = 5 * time.Second
 )
 
-// streamAge is when a stream is ended in good order. KEDA waits longer after each broken stream,
-// up to a minute, and forgets that only when one ends so: without an end, a target would be
-// activated up to a minute late, for ever after the controller was away once. The price is the two
-// seconds after which KEDA opens the next, which tells the state at once.
+// streamAge is when the server ends a stream in order. KEDA backs off up to a minute after each broken
+// stream, and resets the back-off only after an orderly end. Without one, activation would stay up to
+// a minute late after one outage of the controller. KEDA reopens the stream after two seconds and gets
+// the state at once.
 const streamAge = 15 * time.Minute
 
-// connectionAge is when a client is told to connect anew, for which its certificate is verified
-// again. It has the time of a stream to do so, so that none is broken.
+// connectionAge is when the server asks a client to reconnect, so that its certificate is verified
+// again. Streams get the time to end in order.
 const connectionAge = 30 * time.Minute
 
 // Options of a Server.
 type Options struct {
-	// Address is host:port to listen on.
+	// Address is the host:port to listen on.
 	Address string
 	// TLS is zero for plain text.
 	TLS Files
-	// Listening is called with the address when the server listens; nil is allowed.
+	// Listening, if not nil, is called with the listener's address.
 	Listening func(net.Addr)
-	// Clock is for the age of streams, the time that answers take and certificates that expire.
+	// Clock measures stream ages and response times.
 	Clock clock.WithDelayedExecution
 }
 
@@ -63,7 +62,7 @@ type Server struct {
 	scaler  scaler
 }
 
-// NewServer is an error where the options cannot work. It does not listen yet.
+// NewServer validates the options. It does not listen yet.
 func NewServer(options Options, a scaler) (*Server, error) {
 	if _, _, err := net.SplitHostPort(options.Address); err != nil {
 		return nil, fmt.Errorf("serve KEDA on %q: %w: give host:port or :port", options.Address, err)
@@ -74,12 +73,11 @@ func NewServer(options Options, a scaler) (*Server, error) {
 	return &Server{options: options, scaler: a}, nil
 }
 
-// NeedLeaderElection is false: every replica serves, so that a change of the leader costs KEDA no
-// answer. After a replica went away, a client that knew one address only would dial it for minutes.
+// NeedLeaderElection is false: every replica serves, so that a change of leader costs KEDA no answer.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// Start serves until ctx ends, which is no error. Where the certificate cannot be read it waits
-// for one that can: for a broken Secret, nodes are not to stop growing.
+// Start serves until ctx ends. If the certificate cannot be read, it waits: a broken Secret must not
+// stop scale-out.
 func (s *Server) Start(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -118,9 +116,9 @@ func serverOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
-		// KEDA's client sends no pings of its own: a proxy or a service mesh before it may.
+		// KEDA's client sends no pings, but a proxy or service mesh in between may.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second, PermitWithoutStream: true}),
-		// A client whose node is gone says no goodbye, and its streams would be served for ever.
+		// Pings detect clients whose node is gone.
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time:                  time.Minute,
 			Timeout:               20 * time.Second,
@@ -131,7 +129,7 @@ func serverOptions() []grpc.ServerOption {
 	}
 }
 
-// serve returns when all handlers have, or when they were cut off after stopTimeout.
+// serve returns when all handlers have returned, or stopTimeout after ctx ended.
 func serve(ctx context.Context, server *grpc.Server, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})

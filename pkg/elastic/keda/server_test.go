@@ -57,7 +57,7 @@ func TestAnErrorHasItsWordsAndItsCode(t *testing.T) {
 		"slow source":       {unavailable(fmt.Errorf("ask: %w", context.DeadlineExceeded)), codes.Unavailable, "ask: context deadline exceeded"},
 		"of workloads":      {fmt.Errorf("Deployment/vllm %w", workload.ErrNotFound), codes.NotFound, "Deployment/vllm does not exist"},
 		"of the API server": {apierrors.NewNotFound(schema.GroupResource{Resource: "deployments"}, "vllm"), codes.NotFound, `deployments "vllm" not found`},
-		"nobody's":          {errors.New("something else"), codes.Unknown, "something else"},
+		"unknown":           {errors.New("something else"), codes.Unknown, "something else"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := run(t, Files{}, testingclock.NewFakeClock(today), answerer{metrics: func(context.Context) error { return test.err }})

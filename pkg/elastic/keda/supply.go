@@ -11,11 +11,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// patience is how long a question waits for a plan.
+// patience is how long a request waits for a plan.
 const patience = 10 * time.Second
 
-// errUnplannable is in the error of a replica that no plan will ever have, as one with a constraint
-// that the planner does not know.
+// errUnplannable marks replicas that no plan can include, such as those with a constraint unknown to
+// the planner.
 var errUnplannable = errors.New("nothing can be planned with it")
 
 func (s *Sources) supply(ctx context.Context, replica scaleout.Replica) (scaleout.Supply, error) {

@@ -16,11 +16,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Files are those of a mounted Secret. They are read again when they change.
+// Files are paths in a mounted Secret. Changed files are read again.
 type Files struct {
-	// Certificate and Key are the server's: PEM, the certificate first and its issuers after it.
+	// Certificate and Key are the server's in PEM, the certificate followed by its issuers.
 	Certificate, Key string
-	// ClientCA has who signs the certificates that clients must show; empty lets all clients in.
+	// ClientCA verifies client certificates; empty accepts all clients.
 	ClientCA string
 }
 
@@ -34,7 +34,7 @@ func (f Files) validate() error {
 	return nil
 }
 
-// certificates are what the files have, or had when they could last be used.
+// certificates hold the last valid content of the files.
 type certificates struct {
 	files   Files
 	clock   clock.WithDelayedExecution
@@ -43,7 +43,7 @@ type certificates struct {
 	current *dynamiccertificates.DynamicServingCertificateController
 }
 
-// loadCertificates is an error where the files cannot be used.
+// loadCertificates returns an error if the files are unusable.
 func loadCertificates(f Files, c clock.WithDelayedExecution) (*certificates, error) {
 	server, err := dynamiccertificates.NewDynamicServingContentFromFiles("keda", f.Certificate, f.Key)
 	if err != nil {
@@ -52,7 +52,7 @@ func loadCertificates(f Files, c clock.WithDelayedExecution) (*certificates, err
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2"}, // gRPC sets it in a configuration that is replaced by this one
-		// A resumed session is of a certificate that was verified long ago.
+		// A resumed session would skip the verification of the client's certificate.
 		SessionTicketsDisabled: true,
 	}
 	result := &certificates{files: f, clock: c, server: server}
@@ -72,15 +72,15 @@ func loadCertificates(f Files, c clock.WithDelayedExecution) (*certificates, err
 	return result, nil
 }
 
-// waitForCertificates is an error only when ctx has ended.
+// waitForCertificates returns an error only if ctx ended.
 func waitForCertificates(ctx context.Context, f Files, c clock.WithDelayedExecution) (*certificates, error) {
-	told := newTold(c)
+	reported := newReportedErrors(c)
 	for {
 		loaded, err := loadCertificates(f, c)
 		if err == nil {
 			return loaded, nil
 		}
-		if told.news("", err.Error()) {
+		if reported.isNew("", err.Error()) {
 			klog.FromContext(ctx).Error(err, "Cannot serve KEDA until its certificate can be read: check the mounted Secret")
 		}
 		select {
@@ -91,14 +91,11 @@ func waitForCertificates(ctx context.Context, f Files, c clock.WithDelayedExecut
 	}
 }
 
-// start follows the files until ctx ends. The result waits until all of it has.
+// start follows the files until ctx ends; wait returns when all goroutines have.
 func (c *certificates) start(ctx context.Context) (wait func()) {
-	changed := make(listener, 1)
 	c.server.AddListener(c.current)
-	c.server.AddListener(changed)
 	if c.clients != nil {
 		c.clients.AddListener(c.current)
-		c.clients.AddListener(changed)
 	}
 	var running sync.WaitGroup
 	running.Go(func() { c.server.Run(ctx, 1) })
@@ -106,37 +103,26 @@ func (c *certificates) start(ctx context.Context) (wait func()) {
 		running.Go(func() { c.clients.Run(ctx, 1) })
 	}
 	running.Go(func() { c.current.Run(1, ctx.Done()) })
-	running.Go(func() { c.watchExpiry(ctx, changed) })
 	return running.Wait
 }
 
-// listener holds one notice that the files have changed.
-type listener chan struct{}
-
-func (l listener) Enqueue() {
-	select {
-	case l <- struct{}{}:
-	default:
-	}
-}
-
-// credentials are for handshakes from now on.
+// credentials apply to new handshakes.
 func (c *certificates) credentials(ctx context.Context) credentials.TransportCredentials {
 	return handshakes{
 		TransportCredentials: credentials.NewTLS(&tls.Config{
 			MinVersion:         tls.VersionTLS12,
 			GetConfigForClient: c.current.GetConfigForClient,
 		}),
-		logger: klog.FromContext(ctx),
-		told:   newTold(c.clock),
+		logger:   klog.FromContext(ctx),
+		reported: newReportedErrors(c.clock),
 	}
 }
 
-// handshakes tells of clients that were refused, of which gRPC says nothing.
+// handshakes logs failed handshakes; gRPC does not.
 type handshakes struct {
 	credentials.TransportCredentials
-	logger klog.Logger
-	told   *told
+	logger   klog.Logger
+	reported *reportedErrors
 }
 
 func (h handshakes) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -148,7 +134,7 @@ func (h handshakes) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthIn
 	if splitErr != nil {
 		host = conn.RemoteAddr().String()
 	}
-	if h.told.news(host, err.Error()) {
+	if h.reported.isNew(host, err.Error()) {
 		h.logger.Error(err, "TLS handshake with a client of KEDA's external scaler failed", "client", host)
 	}
 	return secured, info, err

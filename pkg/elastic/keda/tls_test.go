@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/credentials"
 	testingclock "k8s.io/utils/clock/testing"
 
@@ -125,7 +124,7 @@ func content(p pair, ca *authority) map[string][]byte {
 }
 
 // serial is that of the certificate which the server shows; an error where it shows none or
-// refuses the client, of which it has the client's certificate where there is one.
+// refuses the client after reading its certificate, if any.
 func serial(address string, root *authority, client *pair) (int64, error) {
 	config := &tls.Config{RootCAs: x509.NewCertPool(), NextProtos: []string{"h2"}}
 	config.RootCAs.AddCert(root.certificate)
@@ -209,7 +208,7 @@ func TestClientsAreVerifiedWithTheCAAsItIs(t *testing.T) {
 		"signed":         {&good, ""},
 		"none":           {nil, "certificate required"},
 		"expired":        {&expired, "expired certificate"},
-		"of somebody":    {&foreign, "unknown certificate authority"},
+		"foreign":        {&foreign, "unknown certificate authority"},
 		"signed, again":  {&good, ""},
 		"expired, again": {&expired, "expired certificate"},
 	} {
@@ -235,56 +234,6 @@ func TestClientsAreVerifiedWithTheCAAsItIs(t *testing.T) {
 	})
 }
 
-func TestACertificateThatExpiresIsTold(t *testing.T) {
-	ca := newAuthority(t)
-	now := time.Now().Truncate(time.Second)
-	files := &secret{dir: t.TempDir()}
-	files.write(t, content(ca.sign(t, 1, now.Add(time.Hour)), ca))
-	server := run(t, files.files(true), testingclock.NewFakeClock(now), answerer{})
-	gauge := func(use string, want time.Time) func() error {
-		return func() error {
-			if got := testutil.ToFloat64(certificateExpiry.WithLabelValues(use)); got != float64(want.Unix()) {
-				return fmt.Errorf("%s expires at %v, want %v", use, got, want.Unix())
-			}
-			return nil
-		}
-	}
-	fixture.Eventually(t, "the expiry of the certificate", gauge("server", now.Add(time.Hour)))
-	fixture.Eventually(t, "the expiry of the CA", gauge("clients", ca.certificate.NotAfter))
-	const expired = "A certificate has expired"
-	if err := server.log.has(expired, 0); err != nil {
-		t.Fatal(err)
-	}
-	fixture.Eventually(t, "the wait for it", func() error {
-		if !server.clock.HasWaiters() {
-			return fmt.Errorf("nobody waits")
-		}
-		return nil
-	})
-	server.clock.Step(time.Hour)
-	fixture.Eventually(t, "the log", func() error { return server.log.has(expired, 1) })
-	files.write(t, content(ca.sign(t, 2, now.Add(2*time.Hour)), ca))
-	fixture.Eventually(t, "the expiry of the next certificate", gauge("server", now.Add(2*time.Hour)))
-	if err := server.log.has(expired, 1); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestOfAChainTheFirstToExpireCountsAndOfABundleTheLast(t *testing.T) {
-	ca := newAuthority(t)
-	soon, late := time.Now().Add(time.Hour).Truncate(time.Second).UTC(), time.Now().Add(2*time.Hour).Truncate(time.Second).UTC()
-	both := append(ca.sign(t, 1, late).certificate, ca.sign(t, 2, soon).certificate...)
-	if got := earliest(both); !got.Equal(soon) {
-		t.Errorf("the chain expires at %s, want %s", got, soon)
-	}
-	if got := latest(both); !got.Equal(late) {
-		t.Errorf("the bundle expires at %s, want %s", got, late)
-	}
-	if got := earliest([]byte("nonsense")); !got.IsZero() {
-		t.Errorf("nonsense expires at %s", got)
-	}
-}
-
 // A broken Secret is not to end the controller.
 func TestItWaitsForACertificateThatCanBeRead(t *testing.T) {
 	ca := newAuthority(t)
@@ -293,7 +242,7 @@ func TestItWaitsForACertificateThatCanBeRead(t *testing.T) {
 	const told = "Cannot serve KEDA until its certificate can be read"
 	waits := func() error {
 		if !server.clock.HasWaiters() {
-			return fmt.Errorf("nobody waits")
+			return fmt.Errorf("no timer is set")
 		}
 		return server.log.has(told, 1)
 	}

@@ -16,32 +16,31 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// Trigger is one of a ScaledObject, read and checked.
+// Trigger is a validated trigger of a ScaledObject.
 type Trigger struct {
 	definition *definition
 	metric     metric
-	// Target is the workload that is scaled: nil where the trigger does not say, which leaves
-	// it without loading guard and capacity cap.
+	// Target is the scaled workload. Without one (nil) there is no loading guard and no capacity cap.
 	Target *workload.Ref
-	// Threshold is the value per replica above which a replica is added, in thousandths at the
-	// finest. Activation is the value above which the target has replicas at all.
+	// Threshold is the value per replica above which the HPA adds one, in thousandths at the finest.
+	// Activation is the value above which the target has replicas at all.
 	Threshold, Activation float64
-	// Holds tells that the trigger keeps replicas that there are and never asks for more.
+	// Holds: the trigger keeps present replicas and never asks for more.
 	Holds bool
-	// Warm is how many replicas the target has besides those that the value asks for, loaded and
-	// behind their readiness gates.
+	// Warm is the number of loaded standbys, behind their readiness gates, in addition to the replicas
+	// that the value asks for.
 	Warm int
-	// LoadingTimeout is how long a pod that has its devices may take to become Ready.
+	// LoadingTimeout is how long a pod with all its devices may take to become Ready.
 	LoadingTimeout time.Duration
 }
 
-// parsed is what became of a trigger's text.
+// parsed is a cached result of Parse.
 type parsed struct {
 	trigger *Trigger
 	err     error
 }
 
-// trigger reads one, or remembers it.
+// trigger parses a trigger, or returns it from the cache.
 func (s *Scaler) trigger(ref *externalscaler.ScaledObjectRef) (identity, *Trigger, error) {
 	id := identify(ref)
 	known := s.remembered()
@@ -53,7 +52,7 @@ func (s *Scaler) trigger(ref *externalscaler.ScaledObjectRef) (identity, *Trigge
 	return id, t, err
 }
 
-// identity is the same for what says the same.
+// identity is a hash of a trigger's content.
 type identity [sha256.Size]byte
 
 func identify(ref *externalscaler.ScaledObjectRef) identity {
@@ -68,10 +67,10 @@ func identify(ref *externalscaler.ScaledObjectRef) identity {
 	return sha256.Sum256(text)
 }
 
-// mostTriggers are remembered.
+// mostTriggers is the size of caches of triggers.
 const mostTriggers = 4096
 
-// remembered forgets all when the profiles are others.
+// remembered returns the cache, emptied after a change of profiles.
 func (s *Scaler) remembered() *lru.Cache {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +80,7 @@ func (s *Scaler) remembered() *lru.Cache {
 	default:
 	}
 	if s.known == nil {
-		// In this order: what is read after the channel was taken is no older than it.
+		// The channel comes first, so that the cache never holds content older than it.
 		s.stale = s.Profiles.Changed()
 		s.known = lru.New(mostTriggers)
 	}
@@ -90,18 +89,17 @@ func (s *Scaler) remembered() *lru.Cache {
 
 const defaultLoadingTimeout = 30 * time.Minute
 
-// KEDA keeps thousandths of a threshold: of a finer one it would make another than is capped by.
+// KEDA rounds thresholds to thousandths; a finer one would differ from that of the cap.
 const (
 	thousand       = 1000
 	leastThreshold = 1.0 / thousand
 	mostThreshold  = 1e12
 )
 
-// mostWarm bounds a slip of the finger, of replicas that cost a device each.
+// mostWarm catches typing errors: each standby holds devices.
 const mostWarm = 1000
 
-// Parse reads what KEDA sends of a trigger in a namespace. An error is a sentence for who
-// wrote the trigger.
+// Parse reads a trigger's metadata. Errors tell the trigger's author what to correct.
 func Parse(namespace string, metadata map[string]string, profiles Profiles) (*Trigger, error) {
 	t, err := parse(namespace, fields(metadata), profiles)
 	if err != nil {
@@ -144,7 +142,7 @@ func parse(namespace string, f fields, profiles Profiles) (*Trigger, error) {
 func target(namespace, text string) (*workload.Ref, error) {
 	ref, err := reference(keyTarget, namespace, text)
 	if err == nil && !ref.Scalable() {
-		return nil, fmt.Errorf("%s %s has no replicas to add: it is a Deployment, a StatefulSet, a ReplicaSet or another with a scale subresource", keyTarget, ref)
+		return nil, fmt.Errorf("%s %s cannot be scaled: name a Deployment, a StatefulSet, a ReplicaSet or another kind with a scale subresource", keyTarget, ref)
 	}
 	return ref, err
 }
@@ -157,7 +155,7 @@ func reference(key, namespace, text string) (*workload.Ref, error) {
 	return &ref, nil
 }
 
-// limits reads by what the value is judged.
+// limits reads threshold and activation, from the trigger or its profile.
 func (t *Trigger) limits(f fields, profiles Profiles) error {
 	threshold, given, err := f.number(keyThreshold)
 	if err != nil {
@@ -195,17 +193,17 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 	}
 	switch {
 	case !given:
-		return fmt.Errorf("%s is missing: it is the value per replica above which a replica is added; a %s may give it", keyThreshold, keyProfile)
+		return fmt.Errorf("%s is missing: set the value per replica above which a replica is added, or a %s that has one", keyThreshold, keyProfile)
 	case threshold < leastThreshold || threshold > mostThreshold:
-		return fmt.Errorf("%s %v is out of range: it is from %v to %.0f", origin, threshold, leastThreshold, mostThreshold)
+		return fmt.Errorf("%s %v is out of range: use %v to %.0f", origin, threshold, leastThreshold, mostThreshold)
 	case activation < 0:
-		return fmt.Errorf("%s %v is out of range: it is 0 or more", keyActivation, activation)
+		return fmt.Errorf("%s %v is out of range: use 0 or more", keyActivation, activation)
 	}
 	t.Threshold, t.Activation = math.Round(threshold*thousand)/thousand, activation
 	return nil
 }
 
-// role reads what the trigger may do, where it is not the profile that says so.
+// role overrides the profile's Holds.
 func (t *Trigger) role(f fields) error {
 	switch f[keyRole] {
 	case "":
@@ -214,28 +212,28 @@ func (t *Trigger) role(f fields) error {
 	case "hold":
 		t.Holds = true
 	default:
-		return fmt.Errorf("%s %s is unknown: it is demand (more replicas are asked for above the threshold) or hold (replicas are kept, and none are asked for)", keyRole, quoted(f[keyRole]))
+		return fmt.Errorf("%s %s is unknown: use demand (ask for replicas above the threshold) or hold (keep replicas, and never ask for more)", keyRole, quoted(f[keyRole]))
 	}
 	if t.Holds && t.Target == nil {
-		return fmt.Errorf("%s is missing: a trigger that holds replicas has to know whose they are", keyTarget)
+		return fmt.Errorf("%s is missing: name the workload whose replicas the trigger holds", keyTarget)
 	}
 	return nil
 }
 
-// warm reads how many replicas wait, where it is not the profile that says so.
+// warm overrides the profile's Warm.
 func (t *Trigger) warm(f fields) error {
 	n, given, err := f.number(keyWarm)
 	switch {
 	case err != nil:
 		return err
 	case given && (n < 0 || n > mostWarm || n != math.Trunc(n)):
-		return fmt.Errorf("%s %v is out of range: it is a whole number of replicas from 0 to %d", keyWarm, n, mostWarm)
+		return fmt.Errorf("%s %v is out of range: use a whole number of replicas from 0 to %d", keyWarm, n, mostWarm)
 	case given:
 		t.Warm = int(n)
 	}
 	if t.Target == nil {
 		if given {
-			return fmt.Errorf("%s does nothing without %s: say whose replicas wait", keyWarm, keyTarget)
+			return fmt.Errorf("%s needs %s: name the workload of the standbys", keyWarm, keyTarget)
 		}
 		t.Warm = 0
 	}
@@ -245,14 +243,14 @@ func (t *Trigger) warm(f fields) error {
 func (t *Trigger) guard(f fields) error {
 	var err error
 	if _, ok := f[keyLoadingTimeout]; ok && t.Target == nil {
-		return fmt.Errorf("%s does nothing without %s: say whose pods are loading", keyLoadingTimeout, keyTarget)
+		return fmt.Errorf("%s needs %s: name the workload that loads", keyLoadingTimeout, keyTarget)
 	}
 	t.LoadingTimeout, err = f.duration(keyLoadingTimeout, defaultLoadingTimeout)
 	return err
 }
 
-// loading tells whether a pod of the target has its devices and is still on its way to Ready:
-// it shows no load, and to take it away would begin its loading anew.
+// loading reports whether a pod of the target has its devices and is not Ready yet. It shows no load,
+// and scaling it down would restart its loading.
 func (t *Trigger) loading(target *workload.State, now time.Time) bool {
 	if target == nil {
 		return false

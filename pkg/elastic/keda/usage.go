@@ -9,7 +9,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// deviceUsage tells how busy the target's devices are, in percent of one replica.
+// deviceUsage is the usage of the target's devices, in percent of one replica.
 type deviceUsage struct {
 	polled
 	name   string
@@ -24,9 +24,8 @@ func readMemory(fields, string, *workload.Ref) (metric, error) {
 	return deviceUsage{name: "memory", figure: func(u usage.Usage) usage.Mean { return u.Memory }}, nil
 }
 
-// value is 0 where no pod on a node holds anything: there is then nothing that is busy. Pods that
-// wait for a node, as they may while they share a claim that others use, are not in the mean, and
-// would raise the total by each replica that it asks for.
+// value is 0 if no pod with devices has a node. Pods without a node are left out: they may share a
+// claim with others, and would raise the total by each replica that it asks for.
 func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	holding, working := 0, *target
 	working.Pods = nil
@@ -44,14 +43,14 @@ func (m deviceUsage) value(ctx context.Context, from *Sources, target *workload.
 	}
 	u, err := from.Usages.Usage(ctx, working)
 	if err == nil && u.Devices == 0 {
-		err = fmt.Errorf("no device was measured, though %d of its replicas hold some", holding)
+		err = fmt.Errorf("no device reported usage, though %d replicas hold devices", holding)
 	}
 	mean := m.figure(u)
 	if err == nil {
 		err = mean.Err
 	}
 	if err != nil {
-		return 0, unavailable(fmt.Errorf("%s of the GPUs of %s is not known: %w", m.name, target.Ref, err))
+		return 0, unavailable(fmt.Errorf("%s of the GPUs of %s is unknown: %w", m.name, target.Ref, err))
 	}
 	return mean.Value * 100 * float64(holding), nil
 }

@@ -11,12 +11,10 @@ import (
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
 
-// WatchActive sends whether the target is to have replicas, at once and when that changes,
-// until ctx ends or the trigger cannot be read. While it is not known nothing is sent: KEDA
-// gets the reason when it asks. KEDA takes nothing but activation from the stream: while the target
-// is to have replicas nothing is looked at, and what is sent holds again from the time that it
-// has none. Of a metric for a formula nothing is ever sent: KEDA would start a replica, whatever the
-// formula gives.
+// WatchActive sends whether the target should have replicas, at once and after each change, until ctx
+// ends or the trigger is invalid. While the answer is unknown it sends nothing; KEDA gets the error
+// from its polls. KEDA uses the stream for activation only, so nothing is computed while the target
+// has replicas. Passive metrics never send: KEDA would activate the target whatever the formula gives.
 func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error {
 	_, t, err := s.trigger(ref)
 	if err != nil {
@@ -66,8 +64,7 @@ func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObje
 	}
 }
 
-// idle tells that activation is at stake: the target is to have no replicas, or nobody says whose
-// they are.
+// idle reports whether the target has no replicas, or is unknown.
 func (s *Scaler) idle(ctx context.Context, t *Trigger) (bool, error) {
 	if t.Target == nil {
 		return true, nil
@@ -76,8 +73,7 @@ func (s *Scaler) idle(ctx context.Context, t *Trigger) (bool, error) {
 	return target.Replicas == 0, err
 }
 
-// WatchSpec sends by what the target is scaled, at once and when profiles have made it another,
-// until ctx ends.
+// WatchSpec sends the spec at once and after changes of profiles, until ctx ends.
 func (s *Scaler) WatchSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(*externalscaler.GetMetricSpecResponse) error) error {
 	var sent *externalscaler.GetMetricSpecResponse
 	for {

@@ -15,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
@@ -120,7 +121,8 @@ func scaledObject(metadata map[string]string) *externalscaler.ScaledObjectRef {
 // pod has one device where it has a node.
 func pod(name string, change ...func(*workload.Pod)) workload.Pod {
 	p := workload.Pod{UID: types.UID(name), Name: name, Node: "node-1", Ready: true, Devices: []workload.Device{{
-		Pool: "node-1", Name: "gpu-" + name, Claim: types.UID("claim-" + name), Class: "gpu.nvidia.com",
+		Holding: devices.Holding{ID: devices.ID{Pool: devices.PoolID{Driver: "gpu.nvidia.com", Name: "node-1"}, Name: "gpu-" + name}},
+		Claim:   types.UID("claim-" + name), Class: "gpu.nvidia.com",
 	}}}
 	for _, c := range change {
 		c(&p)

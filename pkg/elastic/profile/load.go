@@ -15,7 +15,7 @@ import (
 //go:embed profiles.yaml
 var embedded []byte
 
-// file is the form of profiles.yaml, and of an operator's file, in which all may be left out.
+// file is the format of profiles.yaml and of an operator's file, whose fields are all optional.
 type file struct {
 	PollingInterval metav1.Duration `json:"pollingInterval"`
 	Fallback        struct {
@@ -24,7 +24,7 @@ type file struct {
 	} `json:"fallback"`
 	ScaleOut rate `json:"scaleOut"`
 	ScaleIn  rate `json:"scaleIn"`
-	// Profiles are read one by one, so that each is read over the one that it overrides.
+	// Profiles are raw, so that each can be decoded over the one that it overrides.
 	Profiles map[string]json.RawMessage `json:"profiles"`
 }
 
@@ -44,9 +44,8 @@ type entry struct {
 	Warm         int32              `json:"warm"`
 }
 
-// Load gives the profiles that come with Mica, with what override has in place of what they
-// have: a field, a metric's number, or a profile more. An error is about override: a field
-// that there is not, or a number that cannot be.
+// Load returns Mica's profiles with the fields, numbers and profiles of override. It fails if override has an
+// unknown field or an invalid number.
 func Load(override []byte) (Set, error) {
 	var f file
 	entries := map[string]*entry{}
@@ -71,7 +70,7 @@ func Load(override []byte) (Set, error) {
 	return s, s.validate()
 }
 
-// decode reads content over what is in to. The libraries' errors can have several lines.
+// decode decodes content over the values in to. It joins errors with several lines.
 func decode(content []byte, to any) error {
 	if err := yaml.UnmarshalStrict(content, to); err != nil {
 		return fmt.Errorf("%s", strings.Join(strings.Fields(err.Error()), " "))

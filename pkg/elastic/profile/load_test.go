@@ -9,7 +9,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// The numbers are what operators were promised: changing one is a decision, not an edit.
+// Operators depend on these numbers.
 func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 	s, err := Load(nil)
 	if err != nil {
@@ -147,8 +147,7 @@ func TestAProfileThatIsNotThereNamesThoseThatAre(t *testing.T) {
 	fixture.Sentence(t, err, `"interactive"`, "batch, conversational, decode, prefill, realtime")
 }
 
-// The devices are in use with one request as with many: only a queue, a cache or a latency says
-// that there are too few.
+// One request uses a device as much as many do: only a queue, a cache or a latency shows that there are too few.
 func TestSignalsOfDevicesHoldBesideSignalsOfLoad(t *testing.T) {
 	for _, test := range []struct {
 		triggers []string

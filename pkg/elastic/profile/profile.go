@@ -1,6 +1,5 @@
-// Package profile has the thresholds by which kinds of GPU workloads are scaled, and how fast:
-// data in one file, which an operator may override by a file of the same form. It decides
-// nothing and asks nobody.
+// Package profile has thresholds and speeds for scaling kinds of GPU workloads: data in one file, which an
+// operator's file in the same format overrides. It never decides how to scale.
 package profile
 
 import (
@@ -12,25 +11,24 @@ import (
 	"time"
 )
 
-// What a workload is scaled by. The first two are metrics that Mica knows itself; the others
-// are signals of a server of language models, which a query to Prometheus gives.
+// Signals to scale by. Mica measures the first two. The others are metrics of a model server in Prometheus.
 const (
-	// GPUUtilization and GPUMemory are percent, of the devices of a replica.
+	// GPUUtilization and GPUMemory are percent of a replica's devices.
 	GPUUtilization = "gpuUtilization"
 	GPUMemory      = "gpuMemory"
-	// KVCache is percent of a replica's cache for keys and values that is in use.
+	// KVCache is the used percentage of a replica's cache for keys and values.
 	KVCache = "kvCache"
-	// WaitingRequests and RunningRequests are counted for a replica.
+	// WaitingRequests and RunningRequests are per replica.
 	WaitingRequests = "waitingRequests"
 	RunningRequests = "runningRequests"
 	// TTFT is the 95th percentile of the seconds until a request's first token.
 	TTFT = "ttft"
-	// PromptWait is the 95th percentile of the seconds that a prompt waits to be read.
+	// PromptWait is the 95th percentile of the seconds that a prompt waits in the queue.
 	PromptWait = "promptWait"
 	// InterTokenLatency is the 95th percentile of the seconds between two tokens of an answer.
 	InterTokenLatency = "interTokenLatency"
-	// TokensPerSecond are those of answers, counted for a replica. What a replica can do depends on
-	// model and device, and so no profile has a number for it: take it from a load test.
+	// TokensPerSecond are generated tokens per replica. No profile has a target, which depends on model and
+	// device: take it from a load test.
 	TokensPerSecond = "tokensPerSecond"
 )
 
@@ -40,30 +38,26 @@ var percentages = map[string]bool{GPUUtilization: true, GPUMemory: true, KVCache
 // known are the names of all signals, sorted.
 var known = slices.Sorted(slices.Values([]string{GPUUtilization, GPUMemory, KVCache, WaitingRequests, RunningRequests, TTFT, PromptWait, InterTokenLatency, TokensPerSecond}))
 
-// Profile is how one kind of workload is scaled. What is in it is shared and not changed.
+// Profile is how to scale one kind of workload. It is shared and must not be changed.
 type Profile struct {
 	Name string
-	// Triggers are what a workload of this kind is scaled by, the most sensitive first.
+	// Triggers are the signals to scale by, the most sensitive first.
 	Triggers []string
-	// Targets is, by metric or signal, the value a replica is scaled out above. There is one
-	// for each of Triggers.
+	// Targets are the values per replica above which replicas are added, by signal. Each of Triggers has one.
 	Targets map[string]float64
-	// ScaleInBelow is, by metric or signal, the value below which a replica is taken away. Each
-	// is below its target.
+	// ScaleInBelow are the values below which replicas are removed, by signal. Each is below its target.
 	ScaleInBelow map[string]float64
-	// Activation is, by metric or signal, the value above which the first replica starts; 0
-	// for those that it lacks.
+	// Activation are the values above which the first replica starts, by signal. Default: 0.
 	Activation map[string]float64
-	// Warm is how many replicas wait, loaded, besides those that are asked for.
+	// Warm is the number of loaded replicas that wait for work, besides the requested ones.
 	Warm int32
-	// Cooldown is how long nothing is asked for before the last replica goes.
+	// Cooldown is the time without demand before the last replica is removed.
 	Cooldown time.Duration
 }
 
-// ScaleInTolerance is how far a metric must be under its target before a replica is taken
-// away, as a part of the target: the HorizontalPodAutoscaler has one number for all metrics of
-// a workload, and so this is that of the metric that lets go last. It is rounded down to
-// thousandths.
+// ScaleInTolerance is how far a metric must be below its target before a replica is removed, as a fraction
+// of the target. The HorizontalPodAutoscaler has one number for all metrics, so it is the largest. It is
+// rounded down to thousandths.
 func (p Profile) ScaleInTolerance() float64 {
 	tolerance := 0.0
 	for metric, below := range p.ScaleInBelow {
@@ -72,64 +66,52 @@ func (p Profile) ScaleInTolerance() float64 {
 	return math.Floor(tolerance*1000) / 1000
 }
 
-// devices are the signals of devices, not of what serves from them.
+// devices are the signals of devices.
 var devices = map[string]bool{GPUUtilization: true, GPUMemory: true}
 
-// OfDevices tells whether a signal is of devices: Mica measures it, and it says that they are
-// in use, not that more are needed. A server is 100 % busy with one long answer, and vLLM takes
-// 90 % of the memory at its start.
+// OfDevices reports whether Mica measures a signal on devices. It shows that devices are in use, not that
+// more are needed: one long answer makes a server 100 % busy, and vLLM takes 90 % of the memory at its start.
 func OfDevices(signal string) bool { return devices[signal] }
 
-// use are the signals of what a load takes, however many replicas it has. The others tell what it
-// lacks, and are gone when it lacks nothing.
-var use = map[string]bool{KVCache: true, RunningRequests: true, TokensPerSecond: true}
-
-// OfUse tells whether a signal is of what a load takes.
-func OfUse(signal string) bool { return use[signal] }
-
-// UseSignals are the names of those of which OfUse is true, sorted.
-func UseSignals() []string { return slices.Sorted(maps.Keys(use)) }
-
-// Holds tells whether a signal may keep replicas and never asks for more: one of devices does so
-// beside a signal of load, which tells what is needed. Alone it asks: nothing else could.
+// Holds reports whether a signal keeps replicas and never asks for more: a signal of devices beside one of
+// load. A signal of devices alone does ask for more.
 func (p Profile) Holds(signal string) bool {
 	return OfDevices(signal) && slices.ContainsFunc(p.Triggers, func(other string) bool { return !OfDevices(other) })
 }
 
-// Rate is how fast replicas are added or taken away. Percent and Pods are two limits for one
-// Period.
+// Rate is how fast replicas are added or removed. Percent and Pods are two limits per Period.
 type Rate struct {
-	// Stabilization is how long the wish for it must last.
+	// Stabilization is how long the reason must last.
 	Stabilization time.Duration
 	Percent       int32
 	Pods          int32
 	Period        time.Duration
 }
 
-// Fallback is what is done where metrics cannot be read: after more than Failures of them, at
-// least Replicas are kept, and no fewer than there are. With 0 there are as many as before.
+// Fallback applies when metrics cannot be read: after more than Failures errors, at least Replicas and all
+// current replicas stay. With 0 Replicas, the current ones stay.
 type Fallback struct {
 	Failures, Replicas int32
 }
 
-// Set is all profiles, and what they have in common.
+// Set is all profiles and their common settings.
 type Set struct {
 	PollingInterval time.Duration
 	Fallback        Fallback
-	// ScaleOut takes the larger of its limits, ScaleIn the smaller.
+	// ScaleOut uses the larger of its limits, ScaleIn the smaller.
 	ScaleOut, ScaleIn Rate
 
 	profiles map[string]Profile
 }
 
-// Get is an error, which names those that there are, where there is no profile of the name.
+// Get returns the profile, or an error that lists all names.
 func (s Set) Get(name string) (Profile, error) {
 	p, ok := s.profiles[name]
 	if !ok {
-		return Profile{}, fmt.Errorf("there is no profile %q: choose one of %s", name, strings.Join(s.Names(), ", "))
+		return Profile{}, fmt.Errorf("unknown profile %q: use one of %s", name, strings.Join(s.Names(), ", "))
 	}
 	return p, nil
 }
 
-// Names are those of all profiles, sorted.
+// Names returns the names of all profiles, sorted.
 func (s Set) Names() []string { return slices.Sorted(maps.Keys(s.profiles)) }

@@ -12,12 +12,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// interval is how often an operator's file is looked at. kubelet takes a minute to bring a
-// changed ConfigMap to a pod: nothing would be gained by being told at once.
+// interval is how often Source reads the file. kubelet takes a minute to update a ConfigMap in a pod.
 const interval = 10 * time.Second
 
-// Source is the profiles as an operator's file has them now. All methods may be called
-// concurrently.
+// Source follows an operator's file with profiles. Its methods may be called concurrently.
 type Source struct {
 	path  string
 	clock clock.WithTicker
@@ -28,7 +26,7 @@ type Source struct {
 	changed chan struct{}
 }
 
-// NewSource reads the file at path once; an empty path gives the profiles that come with Mica.
+// NewSource reads the file once. An empty path means Mica's own profiles.
 func NewSource(path string, clock clock.WithTicker) (*Source, error) {
 	s := &Source{path: path, clock: clock, changed: make(chan struct{})}
 	if path != "" {
@@ -39,16 +37,15 @@ func NewSource(path string, clock clock.WithTicker) (*Source, error) {
 	}
 	var err error
 	if s.set, err = Load(s.content); err != nil {
-		return nil, fmt.Errorf("the file with profiles %s cannot be used: %w", path, err)
+		return nil, fmt.Errorf("file %s with profiles: %w", path, err)
 	}
 	return s, nil
 }
 
-// NeedLeaderElection is false: each replica answers by the profiles.
+// NeedLeaderElection is false: each replica uses the profiles.
 func (s *Source) NeedLeaderElection() bool { return false }
 
-// Start follows the file until ctx ends. A file that cannot be read or used changes nothing,
-// and is logged once.
+// Start follows the file until ctx ends. It logs an unusable file once, and keeps the last profiles.
 func (s *Source) Start(ctx context.Context) error {
 	if s.path == "" {
 		<-ctx.Done()
@@ -56,7 +53,7 @@ func (s *Source) Start(ctx context.Context) error {
 	}
 	ticker := s.clock.NewTicker(interval)
 	defer ticker.Stop()
-	var said string
+	var logged string
 	for {
 		select {
 		case <-ctx.Done():
@@ -65,15 +62,15 @@ func (s *Source) Start(ctx context.Context) error {
 		}
 		err := s.refresh(ctx)
 		if err == nil {
-			said = ""
-		} else if err.Error() != said {
-			said = err.Error()
-			klog.FromContext(ctx).Error(err, "Cannot use the file with profiles; keeping the profiles that were read before", "file", s.path)
+			logged = ""
+		} else if err.Error() != logged {
+			logged = err.Error()
+			klog.FromContext(ctx).Error(err, "Cannot use the file with profiles; keeping the last profiles", "file", s.path)
 		}
 	}
 }
 
-// refresh reads the file, and takes over what is new in it.
+// refresh reads the file and uses its changes.
 func (s *Source) refresh(ctx context.Context) error {
 	content, err := os.ReadFile(s.path)
 	if err != nil {
@@ -95,21 +92,20 @@ func (s *Source) refresh(ctx context.Context) error {
 	return nil
 }
 
-// Set is all profiles as they are now.
+// Set returns the current profiles.
 func (s *Source) Set() Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.set
 }
 
-// Get is Set's.
+// Get returns the current profile with this name.
 func (s *Source) Get(name string) (Profile, error) { return s.Set().Get(name) }
 
-// Names is Set's.
+// Names returns the names of the current profiles.
 func (s *Source) Names() []string { return s.Set().Names() }
 
-// Changed is closed when the profiles differ from what Set gave before: ask for it first, then
-// for the profiles.
+// Changed returns a channel that is closed at the next change. Call it before Set, to miss none.
 func (s *Source) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// follow starts a source of a file, and stops it when the test ends.
+// follow starts a source, and stops it when the test ends.
 func follow(t *testing.T, path string) (*Source, *clocktesting.FakeClock) {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(time.Date(2026, 10, 1, 12, 0, 0, 0, time.UTC))
@@ -40,7 +40,7 @@ func follow(t *testing.T, path string) (*Source, *clocktesting.FakeClock) {
 	return s, clock
 }
 
-// step lets the source look once. The ticker keeps a tick for a reader that is not there yet.
+// step makes the source read its file once. The ticker buffers one tick.
 func step(t *testing.T, clock *clocktesting.FakeClock) {
 	t.Helper()
 	fixture.Eventually(t, "the source waits", func() error {
@@ -100,7 +100,7 @@ func TestABrokenFileChangesNothing(t *testing.T) {
 	}
 	select {
 	case <-changed:
-		t.Error("a change was told, and nothing has changed")
+		t.Error("a change was reported without one")
 	default:
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// What a HorizontalPodAutoscaler takes at most.
+// Limits of a HorizontalPodAutoscaler.
 const (
 	mostStabilization = time.Hour
 	mostPeriod        = 30 * time.Minute
 )
 
-// validate tells of everything that is wrong, in one line.
+// validate returns all problems in one line.
 func (s Set) validate() error {
 	problems := []error{
 		seconds("pollingInterval", s.PollingInterval, time.Second, time.Hour),
@@ -78,7 +78,7 @@ func (p Profile) validate() error {
 
 func named(signal string) error {
 	if !slices.Contains(known, signal) {
-		return fmt.Errorf("there is nothing of this name to scale by: use %s", strings.Join(known, ", "))
+		return fmt.Errorf("unknown signal: use %s", strings.Join(known, ", "))
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func activation(_ string, value float64) error {
 	return nil
 }
 
-// scaleIn wants room between the two thresholds: without, a replica would come and go.
+// scaleIn requires a gap between the two thresholds, so that replicas do not flap.
 func (p Profile) scaleIn(signal string, value float64) error {
 	out, ok := p.Targets[signal]
 	switch {
@@ -112,7 +112,7 @@ func (p Profile) scaleIn(signal string, value float64) error {
 	return nil
 }
 
-// seconds wants whole ones, which is what KEDA and the autoscaler count in.
+// seconds requires whole seconds, the unit of KEDA and the autoscaler.
 func seconds(name string, value, least, most time.Duration) error {
 	if value < least || value > most || value%time.Second != 0 {
 		return fmt.Errorf("%s is %v, and has to be whole seconds from %v to %v", name, value, least, most)
@@ -134,7 +134,7 @@ func atLeastOne(name string, value int32) error {
 	return nil
 }
 
-// together joins errors in one line: they end up in a log's line and on a terminal.
+// together joins errors in one line, for logs and terminals.
 func together(problems ...error) error {
 	var texts []string
 	for _, problem := range problems {

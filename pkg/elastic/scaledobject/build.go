@@ -15,41 +15,29 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// Options say what is to be made.
+// Options are the input of Build.
 type Options struct {
-	// Target is scaled. The objects get its namespace, or none where it has none.
+	// Target is the workload to scale. The objects get its namespace, which may be empty.
 	Target   workload.Ref
 	Profiles profile.Set
 	// Profile is the name of one of Profiles.
 	Profile string
 	// Min and Max are replicas.
 	Min, Max int32
-	// Warm is how many replicas wait, loaded, besides those that are asked for; -1: as many as
-	// the profile says. They are part of Max, and not of Min.
+	// Warm is the number of loaded replicas that wait for work, in addition to Min and within Max; -1 takes
+	// the profile's number.
 	Warm    int32
 	Serving Serving
-	// Demand is PromQL that counts requests also while no replica runs. It is needed where Min
-	// is 0: a workload without replicas tells nothing.
+	// Demand is PromQL that counts requests also while no replica runs. Min 0 needs it, because a workload
+	// without replicas has no metrics.
 	Demand string
-	// Ahead is how far in advance replicas are asked for by what was needed a Season ago, both as
-	// Prometheus writes times; empty: not at all, and 7d.
-	Ahead, Season string
-	// Schedules are START=REPLICAS, START for DURATION=REPLICAS or START to END=REPLICAS, with start
-	// and end in the five fields of cron, in TimeZone; empty: UTC.
-	Schedules []string
-	TimeZone  string
-	// Queue tells of demand in place of Demand, and with any number of replicas.
-	Queue  Queue
 	Scaler Scaler
-	// Selector selects the target's pods, of a gang one of each, as KEDA's kubernetes-workload scaler
-	// takes it; empty: it is unknown.
-	Selector string
-	// Prometheus is asked by KEDA, or by the controller, by a trigger for each signal, where
-	// ThroughController is set.
-	Prometheus        Prometheus
-	ThroughController bool
-	// NoTolerance leaves out the threshold for scaling in, which the HorizontalPodAutoscaler has
-	// from Kubernetes 1.35 on.
+	// Selector selects the target's pods, one pod per gang, in the syntax of KEDA's kubernetes-workload
+	// scaler; empty if unknown.
+	Selector   string
+	Prometheus Prometheus
+	// NoTolerance leaves out the tolerance for scaling in, which a HorizontalPodAutoscaler has from
+	// Kubernetes 1.35.
 	NoTolerance bool
 }
 
@@ -59,50 +47,57 @@ type Scaler struct {
 	Address string
 	// Secret has ca.crt, in the target's namespace; empty without TLS.
 	Secret string
-	// ClientCertificate is whether Secret has tls.crt and tls.key for the controller.
+	// ClientCertificate reports whether Secret has tls.crt and tls.key for the controller.
 	ClientCertificate bool
-	// Cluster names a ClusterTriggerAuthentication that is there, in place of Secret.
+	// Cluster is the name of an existing ClusterTriggerAuthentication, instead of Secret.
 	Cluster string
 }
 
-// Objects are what is applied.
+// Objects are the objects to apply.
 type Objects struct {
-	// Authentications are empty where nothing has to be told.
 	Authentications []*TriggerAuthentication
 	ScaledObject    ScaledObject
-	// Untold are signals of the profile that the engine does not tell.
-	Untold []string
+	// Missing are the profile's signals without a metric of the engine.
+	Missing []string
 }
 
-// Build makes the objects. An error says which option does not fit, and what would.
+// Build returns the objects. An error names the option that is wrong, and what to use instead.
 func Build(o Options) (Objects, error) {
 	p, err := o.Profiles.Get(o.Profile)
 	if err != nil {
 		return Objects{}, err
 	}
-	if err := o.validate(p); err != nil {
+	if err := o.validate(); err != nil {
 		return Objects{}, err
 	}
 	if o.Warm < 0 {
 		o.Warm = p.Warm
 	}
 	if o.Min+o.Warm > o.Max {
-		return Objects{}, fmt.Errorf("%d replicas that serve and %d that wait are more than %d in all: allow more", o.Min, o.Warm, o.Max)
+		return Objects{}, fmt.Errorf("%d serving and %d warm replicas are more than the maximum of %d: raise the maximum", o.Min, o.Warm, o.Max)
 	}
 	s, err := o.signals(p)
 	if err != nil {
 		return Objects{}, err
 	}
 	if o.Demand != "" && p.Targets[profile.WaitingRequests] == 0 {
-		return Objects{}, fmt.Errorf("profile %s has no target for %s, by which replicas are counted for the demand", p.Name, profile.WaitingRequests)
+		return Objects{}, fmt.Errorf("profile %s has no target for %s, which turns the demand into replicas", p.Name, profile.WaitingRequests)
 	}
-	triggers, formula, err := o.triggers(p, s)
-	if err != nil {
-		return Objects{}, err
+	var triggers []Trigger
+	var formula *ScalingModifiers
+	// Without load there is nothing to ask Prometheus. With warm replicas the controller asks it, because
+	// it opens readiness gates by the load.
+	if o.Warm > 0 || len(s.load) == 0 && o.Demand == "" {
+		triggers = o.controllerTriggers(p, s)
+	} else {
+		if err := o.Prometheus.validate(); err != nil {
+			return Objects{}, err
+		}
+		triggers, formula = o.nativeTriggers(p, s), o.modifiers()
 	}
 	return Objects{
 		Authentications: o.authentications(triggers),
-		Untold:          s.untold,
+		Missing:         s.missing,
 		ScaledObject: ScaledObject{
 			TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "ScaledObject"},
 			Metadata: Metadata{Name: o.Target.Name, Namespace: o.Target.Namespace},
@@ -123,47 +118,12 @@ func Build(o Options) (Objects, error) {
 	}, nil
 }
 
-// triggers are all of them, and how they are combined; nil: the most of them counts.
-func (o Options) triggers(p profile.Profile, s signals) ([]Trigger, *ScalingModifiers, error) {
-	by, err := o.season()
-	if err != nil {
-		return nil, nil, err
-	}
-	if by != nil {
-		if err := s.foreseeable(p); err != nil {
-			return nil, nil, err
-		}
-	}
-	windows, err := o.windows()
-	if err != nil {
-		return nil, nil, err
-	}
-	if o.Queue.there() {
-		triggers, err := o.queueTriggers(p)
-		if err != nil {
-			return nil, nil, err
-		}
-		triggers = append(triggers, o.cronTriggers(windows)...)
-		return triggers, o.modifiers(triggers), nil
-	}
-	// Gates of warm replicas open by the load, which the controller then has to see.
-	if o.ThroughController || o.Warm > 0 || len(s.load) == 0 && o.Demand == "" {
-		return append(o.controllerTriggers(p, s, by), o.cronTriggers(windows)...), nil, nil
-	}
-	if err := o.Prometheus.validate(); err != nil {
-		return nil, nil, err
-	}
-	triggers := append(o.nativeTriggers(p, s, by), o.cronTriggers(windows)...)
-	return triggers, o.modifiers(triggers), nil
-}
-
-// fallback keeps what is: a source that goes away under load must not take replicas with it, and
-// one that nobody can ask is no demand. At 0 replicas KEDA takes any fallback for activation; it
-// keeps the 0 where there is none.
+// fallback keeps the current replicas: a source that fails under load must not remove them, and an unknown
+// load is no demand. At 0 replicas, KEDA takes any fallback for activation; without one it stays at 0.
 func (o Options) fallback(formula *ScalingModifiers) *Fallback {
 	if formula != nil && o.degrades() {
-		// Without a replica to fall back to, KEDA would take an error for no demand (KEDA 2.21,
-		// pkg/scaling/executor). The formula never gives nothing, so that the number is not used.
+		// Without replicas to fall back to, KEDA takes an error for no demand (KEDA 2.21, pkg/scaling/executor).
+		// KEDA does not use the number, because the formula always has a value.
 		return &Fallback{Behavior: "scalingModifiers", Replicas: max(o.Min+o.Warm, 1)}
 	}
 	f := &Fallback{FailureThreshold: o.Profiles.Fallback.Failures, Behavior: "currentReplicas", Replicas: o.Min + o.Warm}
@@ -176,48 +136,22 @@ func (o Options) fallback(formula *ScalingModifiers) *Fallback {
 	return f
 }
 
-func (o Options) validate(p profile.Profile) error {
-	if err := o.Queue.validate(o, p); err != nil {
-		return err
-	}
+func (o Options) validate() error {
 	switch {
 	case o.Min < 0 || o.Max < 1 || o.Min > o.Max:
-		return fmt.Errorf("from %d to %d replicas cannot be: the smallest number is 0 or more, the largest at least 1 and at least that", o.Min, o.Max)
-	case o.Min == 0 && o.Demand == "" && !o.Queue.there():
-		return errors.New("with 0 replicas nothing tells of requests that wait: give a query that does, such as of the gateway's queue, or keep 1 replica")
+		return fmt.Errorf("%d to %d replicas is no range: the minimum is 0 or more, the maximum 1 or more and not below the minimum", o.Min, o.Max)
+	case o.Min == 0 && o.Demand == "":
+		return errors.New("with 0 replicas no metric counts waiting requests: give a query that does, such as the gateway's queue, or keep 1 replica")
 	case o.Min > 0 && o.Demand != "":
-		return fmt.Errorf("a query for what waits without a replica has no use with at least %d replicas: leave it out, or allow 0", o.Min)
+		return fmt.Errorf("a query for demand without replicas has no use with at least %d replicas: leave it out, or allow 0", o.Min)
 	case o.Scaler.Address == "":
 		return errors.New("the address of the controller is empty: give host:port")
 	case o.Scaler.Secret != "" && o.Scaler.Cluster != "":
-		return fmt.Errorf("both Secret %s and ClusterTriggerAuthentication %s would say how the controller is reached: choose one", o.Scaler.Secret, o.Scaler.Cluster)
+		return fmt.Errorf("both Secret %s and ClusterTriggerAuthentication %s authenticate KEDA at the controller: choose one", o.Scaler.Secret, o.Scaler.Cluster)
 	case o.Scaler.ClientCertificate && o.Scaler.Secret == "":
 		return errors.New("a client certificate needs the Secret that has it")
 	}
 	return nil
-}
-
-// authentication has the Secret's name, so that all workloads with one Secret share it.
-func (s Scaler) authentication(namespace string) *TriggerAuthentication {
-	if s.Secret == "" {
-		return nil
-	}
-	refs := []SecretTargetRef{{Parameter: "caCert", Name: s.Secret, Key: "ca.crt"}}
-	if s.ClientCertificate {
-		refs = append(refs,
-			SecretTargetRef{Parameter: "tlsClientCert", Name: s.Secret, Key: "tls.crt"},
-			SecretTargetRef{Parameter: "tlsClientKey", Name: s.Secret, Key: "tls.key"})
-	}
-	a := newAuthentication(s.Secret, namespace)
-	a.Spec.SecretTargetRef = refs
-	return a
-}
-
-func newAuthentication(name, namespace string) *TriggerAuthentication {
-	return &TriggerAuthentication{
-		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "TriggerAuthentication"},
-		Metadata: Metadata{Name: name, Namespace: namespace},
-	}
 }
 
 func (o Options) behavior(p profile.Profile) autoscalingv2.HorizontalPodAutoscalerBehavior {

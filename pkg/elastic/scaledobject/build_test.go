@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -17,7 +16,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// options are those of a workload that all profiles have something for.
+// options are valid for all profiles.
 func options(t *testing.T, change ...func(*Options)) Options {
 	t.Helper()
 	profiles, err := profile.Load(nil)
@@ -52,7 +51,7 @@ func build(t *testing.T, change ...func(*Options)) Objects {
 
 func with(name string) func(*Options) { return func(o *Options) { o.Profile = name } }
 
-func through(o *Options) { o.ThroughController = true }
+func warm(o *Options) { o.Warm = 1 }
 
 func fromZero(o *Options) {
 	o.Min, o.Demand = 0, `sum(gateway_queue_depth{model="llm"})`
@@ -74,9 +73,6 @@ func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
 		"realtime-underscore": {underscore},
 		"prefill-pods":        {with("prefill"), pods},
 		"realtime-zero":       {fromZero},
-		"realtime-through":    {through},
-		"zero-through":        {fromZero, through, with("batch")},
-		"decode-through":      {with("decode"), through},
 		"realtime-sigv4": {func(o *Options) {
 			o.Prometheus = Prometheus{Address: "https://aps-workspaces.eu-west-1.amazonaws.com/workspaces/ws-1", Region: "eu-west-1"}
 		}},
@@ -91,10 +87,8 @@ func TestEachProfileGivesAWholeScaledObject(t *testing.T) {
 		"batch-tls":       {with("batch"), func(o *Options) { o.Scaler.Secret = "mica-keda-client" }},
 		"decode-mutual":   {with("decode"), mutual},
 		"batch-cluster":   {with("batch"), func(o *Options) { o.Scaler.Cluster = "mica" }},
-		"realtime-ahead":  {ahead, func(o *Options) { o.Schedules, o.TimeZone = []string{"0 8 * * 1-5 for 12h=4"}, "Asia/Seoul" }},
-		"zero-ahead":      {ahead, fromZero},
-		"decode-ahead":    {ahead, through, with("decode")},
-		"warm-ahead":      {ahead, func(o *Options) { o.Warm = 1 }},
+		"decode-warm":     {warm, with("decode")},
+		"zero-warm":       {warm, fromZero},
 		"statefulset":     {func(o *Options) { o.Target.Kind, o.NoTolerance, o.Max = "StatefulSet", true, 2 }},
 	}
 	for _, name := range options(t).Profiles.Names() {
@@ -145,8 +139,7 @@ func TestJSONIsOneObjectOrAList(t *testing.T) {
 	}
 }
 
-// Where nothing is known, there are as many replicas as before, also none; an operator's number is
-// within what the workload may have.
+// Without metrics the current replicas stay, including 0. A profile's number is limited to the workload's range.
 func TestTheFallbackKeepsWhatIs(t *testing.T) {
 	const keeps, least, formula = "currentReplicas", "currentReplicasIfHigher", "scalingModifiers"
 	for _, test := range []struct {
@@ -171,29 +164,12 @@ func TestTheFallbackKeepsWhatIs(t *testing.T) {
 			t.Errorf("%d of %d to %d: (-want +got)\n%s", test.of, test.min, test.max, diff)
 		}
 	}
-	if diff := cmp.Diff(&Fallback{3, 1, keeps}, build(t, through).ScaledObject.Spec.Fallback); diff != "" {
+	if diff := cmp.Diff(&Fallback{3, 2, keeps}, build(t, warm).ScaledObject.Spec.Fallback); diff != "" {
 		t.Errorf("without a formula: (-want +got)\n%s", diff)
 	}
 }
 
-// A claim that waits is of a replica that there is. If it asked for another, as those of pods with
-// two claims would twice over, what waits would grow by itself.
-func TestClaimsThatWaitAskForNoMoreReplicas(t *testing.T) {
-	const claimsOfAPod = 32
-	for _, most := range []int32{1, 8, 1000} {
-		triggers := build(t, fromZero, through, func(o *Options) { o.Max = most }).ScaledObject.Spec.Triggers
-		i := slices.IndexFunc(triggers, func(trigger Trigger) bool { return trigger.Metadata["metric"] == "pendingClaims" })
-		threshold, err := strconv.Atoi(triggers[i].Metadata["threshold"])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waiting := claimsOfAPod * int(most); waiting > threshold {
-			t.Errorf("%d claims of %d replicas are over the threshold %d for one replica", waiting, most, threshold)
-		}
-	}
-}
-
-// KEDA goes on in plain text where the Secret lacks a key, unless it was told not to.
+// Without enableTLS, KEDA uses plain text if the Secret lacks a key.
 func TestTLSIsAskedForWhereThereIsASecret(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"a Secret":       func(o *Options) { o.Scaler.Secret = "s" },
@@ -211,7 +187,7 @@ func TestTLSIsAskedForWhereThereIsASecret(t *testing.T) {
 	}
 }
 
-// An operator's own profile may scale by whatever there is.
+// An operator's profile may scale by any signal.
 func TestEverySignalHasAQuery(t *testing.T) {
 	profiles, err := profile.Load([]byte(`
 profiles:
@@ -224,16 +200,16 @@ profiles:
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := map[string]int{"vllm": 7, "sglang": 7, "triton": 2, "triton-trtllm": 4, "tgi": 4, "nim": 6, "dynamo": 5}
+	signals := map[string]int{"vllm": 7, "sglang": 7, "triton": 2, "triton-trtllm": 4, "tgi": 4, "nim": 6, "dynamo": 5}
 	for _, name := range Engines() {
 		for _, underscores := range []bool{false, true} {
 			all := func(o *Options) {
 				o.Profiles, o.Profile, o.Serving.Engine, o.Serving.Underscores = profiles, "everything", name, underscores
 				o.Serving.Model, o.Serving.Matchers = "", []string{`pod=~"llm-.*"`}
 			}
-			objects := build(t, all, through)
-			if got := len(objects.ScaledObject.Spec.Triggers); got != told[name]+2 || got+len(objects.Untold) != 9 {
-				t.Errorf("%s: there are %d triggers, and %v are untold", name, got, objects.Untold)
+			objects := build(t, all, warm)
+			if got := len(objects.ScaledObject.Spec.Triggers); got != signals[name]+2 || got+len(objects.Missing) != 9 {
+				t.Errorf("%s: there are %d triggers, and %v are missing", name, got, objects.Missing)
 			}
 			for _, trigger := range objects.ScaledObject.Spec.Triggers {
 				query, prometheus := trigger.Metadata["query"]
@@ -248,14 +224,14 @@ profiles:
 				}
 			}
 			load := build(t, all).ScaledObject.Spec.Triggers[0].Metadata["query"]
-			if got := strings.Count(load, `, "signal", `); got != told[name] || strings.Count(load, `"gpu`) != 0 {
+			if got := strings.Count(load, `, "signal", `); got != signals[name] || strings.Count(load, `"gpu`) != 0 {
 				t.Errorf("%s: %d signals are in %s", name, got, load)
 			}
 		}
 	}
 }
 
-// vLLM's newest names are those that its own test expects.
+// vLLM's newest names are in the metrics of its own test.
 func TestVLLMsNamesAreThoseThatItHas(t *testing.T) {
 	content, err := os.ReadFile("../../../test/vllmsim/testdata/vllm.txt")
 	if err != nil {
@@ -272,8 +248,7 @@ func TestVLLMsNamesAreThoseThatItHas(t *testing.T) {
 	}
 }
 
-// KEDA asks Prometheus as often as it polls, since the autoscaler gets what it has read; what is
-// asked for 1,000 workloads of all kinds is to leave Prometheus free for others.
+// KEDA queries Prometheus only when it polls, because the autoscaler gets cached values.
 func TestThousandObjectsAskPrometheusSeldom(t *testing.T) {
 	const objects, autoscalerPeriod, most = 1000, 15.0, 40.0
 	perSecond := 0.0
@@ -309,9 +284,9 @@ func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
 		want   []string
 	}{
 		"a profile":           {with("interactive"), []string{`"interactive"`, "batch, conversational"}},
-		"more than most":      {func(o *Options) { o.Min = 9 }, []string{"from 9 to 8 replicas"}},
-		"fewer than none":     {func(o *Options) { o.Min = -1 }, []string{"from -1 to 8"}},
-		"none at all":         {func(o *Options) { o.Min, o.Max = 0, 0 }, []string{"from 0 to 0"}},
+		"more than most":      {func(o *Options) { o.Min = 9 }, []string{"9 to 8 replicas"}},
+		"fewer than none":     {func(o *Options) { o.Min = -1 }, []string{"-1 to 8"}},
+		"none at all":         {func(o *Options) { o.Min, o.Max = 0, 0 }, []string{"0 to 0"}},
 		"zero without demand": {func(o *Options) { o.Min = 0 }, []string{"with 0 replicas", "query", "keep 1 replica"}},
 		"demand without zero": {func(o *Options) { o.Demand = "sum(x)" }, []string{"at least 1 replicas", "leave it out"}},
 		"no address":          {func(o *Options) { o.Scaler.Address = "" }, []string{"address", "host:port"}},
@@ -319,7 +294,7 @@ func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
 		"a key from nowhere":  {func(o *Options) { o.Scaler.ClientCertificate = true }, []string{"client certificate", "Secret"}},
 		"an engine":           {func(o *Options) { o.Serving.Engine = "ollama" }, []string{`"ollama"`, "dynamo, nim, sglang, tgi, triton, triton-trtllm, vllm", "write a trigger"}},
 		"an engine's model":   {func(o *Options) { o.Serving.Engine = "tgi" }, []string{"tgi do not name the model", "leave it out", `pod=~"llm-.*"`}},
-		"nothing that is told": {func(o *Options) {
+		"no known signal": {func(o *Options) {
 			var err error
 			if o.Profiles, err = profile.Load([]byte("profiles: {realtime: {triggers: [gpuUtilization, promptWait], targets: {promptWait: 1}}}")); err != nil {
 				t.Fatal(err)
@@ -342,7 +317,6 @@ func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// What is scaled by its devices alone needs no name of a model.
 func TestAProfileWithoutSignalsOfAServerNeedsNoModel(t *testing.T) {
 	profiles, err := profile.Load([]byte("profiles: {batch: {triggers: [gpuUtilization]}}"))
 	if err != nil {
@@ -354,15 +328,14 @@ func TestAProfileWithoutSignalsOfAServerNeedsNoModel(t *testing.T) {
 	}
 }
 
-// Two workloads that serve one model are each scaled by their own load.
+// Each of two workloads that serve one model is scaled by its own load.
 func TestQueriesNameTheirWorkload(t *testing.T) {
 	for name, test := range map[string]struct {
 		change []func(*Options)
 		want   string
 	}{
 		"a Deployment":      {nil, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
-		"ahead of time":     {[]func(*Options){ahead}, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
-		"by the controller": {[]func(*Options){through}, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
+		"by the controller": {[]func(*Options){warm}, `{namespace="default",pod=~"llm-[a-z0-9]+-[a-z0-9]{5}",model_name="meta-llama/Llama-3.1-8B"}`},
 		"a StatefulSet":     {[]func(*Options){func(o *Options) { o.Target.Kind = "StatefulSet" }}, `pod=~"llm-[0-9]+"`},
 		"another kind":      {[]func(*Options){func(o *Options) { o.Target.Kind, o.Target.Group = "Rollout", "argoproj.io" }}, `pod=~"llm-.*"`},
 		"a name with a dot": {[]func(*Options){func(o *Options) { o.Target.Name = "llm.v1" }}, `pod=~"llm\\.v1-[a-z0-9]+-[a-z0-9]{5}"`},
@@ -388,13 +361,13 @@ func TestQueriesNameTheirWorkload(t *testing.T) {
 	}
 }
 
-// A frontend has the load of all models of its namespace.
+// The metrics of a frontend include all models of its namespace.
 func TestAFrontendNeedsTheModel(t *testing.T) {
 	_, err := Build(options(t, func(o *Options) { o.Serving.Engine, o.Serving.Model = "dynamo", "" }))
-	fixture.Sentence(t, err, "which metrics are those of the workload?", "name the model")
+	fixture.Sentence(t, err, "nothing selects the workload's metrics", "name the model")
 }
 
-// What fails in KEDA leaves the other triggers in force.
+// A trigger that fails does not disable the others.
 func TestAFormulaGoesOnWithoutATrigger(t *testing.T) {
 	for name, test := range map[string]struct {
 		change            []func(*Options)

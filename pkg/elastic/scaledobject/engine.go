@@ -9,45 +9,45 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-// metric is what an engine tells of a signal.
+// metric is an engine's metric for a signal.
 type metric struct {
-	// names are those of the releases, the newest first: a server that has two of them tells the
-	// same by both. One may have a matcher of its own in braces.
+	// names are the names in releases, the newest first. A server with two of them reports the same value. A
+	// name may have a matcher in braces.
 	names []string
-	// scale makes it what profiles count in; 0 is 1.
+	// scale converts to the unit of profiles; 0 is 1.
 	scale float64
 }
 
 func named(names ...string) metric { return metric{names: names} }
 
-// engine is a server of models, by what Prometheus has of it.
+// engine is the metrics of a model server.
 type engine struct {
-	// modelLabel is the label with the model's name; empty where its metrics have none.
+	// modelLabel is the label with the model's name; may be empty.
 	modelLabel string
-	// ofFrontend reports whether the metrics are those of other pods than the workload's.
+	// ofFrontend reports whether the metrics come from other pods than the workload's.
 	ofFrontend bool
-	// gauges count requests (profile.WaitingRequests, RunningRequests), or are parts of 1
-	// (profile.KVCache). The first two are sums over the replicas, the cache is a mean.
+	// gauges count requests, which are summed over replicas, or are fractions (profile.KVCache), which are
+	// averaged.
 	gauges map[string]metric
-	// histograms are of seconds, without the suffix of their series.
+	// histograms are in seconds, without the suffix of their series.
 	histograms map[string]metric
-	// counters only rise: what matters is how fast.
+	// counters only rise: the query takes their rate.
 	counters map[string]metric
 }
 
-// engines are those whose metrics are known. Where the names come from:
+// engines by name. Sources of the metrics' names:
 //
 //	vllm    vllm-project/vllm, tests/entrypoints/instrumentator/test_metrics.py (at 87d89a0) and
 //	        vllm/v1/metrics/loggers.py (at 005a810, of 0.10): gpu_cache_usage_perc was renamed in
 //	        0.9, time_per_output_token_seconds is the older inter_token_latency_seconds
 //	sglang  docs.sglang.io/references/production_metrics.html; metrics need --enable-metrics
-//	triton  Triton's user guide, metrics.html (nv_inference_*); its first response is told where
-//	        histograms are enabled. With the TensorRT-LLM backend, triton-trtllm, there are also
+//	triton  Triton's user guide, metrics.html (nv_inference_*); the first response needs histograms
+//	        to be enabled. With the TensorRT-LLM backend, triton-trtllm, there are also
 //	        nv_trt_llm_*, as the Gateway API's inference extension reads them
 //	tgi     huggingface.co/docs/text-generation-inference/reference/metrics
 //	nim     docs.nvidia.com/nim/large-language-models/latest/observability.html
-//	dynamo  ai-dynamo/dynamo, docs/observability/metrics.md: of the frontend; its workers tell by
-//	        the names of their own engine
+//	dynamo  ai-dynamo/dynamo, docs/observability/metrics.md: of the frontend; its workers have the
+//	        metrics of their own engine
 var engines = map[string]engine{
 	"vllm": {
 		modelLabel: "model_name",
@@ -135,10 +135,10 @@ var firstResponse = metric{names: []string{"nv_inference_first_response_histogra
 func engineNamed(name string) (engine, error) {
 	e, ok := engines[name]
 	if !ok {
-		return engine{}, fmt.Errorf("the metrics of engine %q are not known: choose one of %s, or write a trigger of KEDA with the query of its queue", name, strings.Join(Engines(), ", "))
+		return engine{}, fmt.Errorf("unknown engine %q: use one of %s, or write a trigger of KEDA with a query", name, strings.Join(Engines(), ", "))
 	}
 	return e, nil
 }
 
-// Engines are the names of all whose metrics are known, sorted.
+// Engines returns the names of all engines, sorted.
 func Engines() []string { return slices.Sorted(maps.Keys(engines)) }

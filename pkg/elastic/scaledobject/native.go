@@ -8,19 +8,21 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-// Prometheus is where and how KEDA asks for what Prometheus knows.
+// Prometheus is where and how KEDA queries Prometheus.
 type Prometheus struct {
 	// Address is the URL of its HTTP API.
 	Address string
-	// Region is that of an Amazon Managed Service for Prometheus, which takes requests that are
-	// signed (SigV4) with the identity of KEDA's pod; empty elsewhere.
+	// Region is that of an Amazon Managed Service for Prometheus. KEDA signs its requests (SigV4) with the
+	// identity of its own pod. Empty elsewhere.
 	Region string
 	// Headers are Name=value, such as X-Scope-OrgID=team-a for a tenant.
 	Headers []string
-	// Secret has a bearer token in token, in the target's namespace; empty without.
+	// Secret has a bearer token in the key token, in the target's namespace; may be empty.
 	Secret string
 }
 
@@ -29,7 +31,7 @@ var header = regexp.MustCompile(`^[A-Za-z0-9-]+=[^,\s][^,]*$`)
 func (p Prometheus) validate() error {
 	u, err := url.Parse(p.Address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil {
-		return errors.New("the address of Prometheus cannot be used: give a URL without credentials, such as http://prometheus.monitoring:9090")
+		return errors.New("the address of Prometheus is not valid: give a URL without credentials, such as http://prometheus.monitoring:9090")
 	}
 	for _, h := range p.Headers {
 		if !header.MatchString(h) {
@@ -42,7 +44,7 @@ func (p Prometheus) validate() error {
 	return nil
 }
 
-// The names of the triggers are those in the formula.
+// The formula uses the names of triggers.
 const (
 	triggerLoad     = "load"
 	triggerHeld     = "held"
@@ -50,72 +52,41 @@ const (
 	triggerPods     = "pods"
 )
 
-// degrades reports whether the formula goes on without triggers that fail. KEDA then gives a trigger
-// no value from its first failure on (fallback.behavior scalingModifiers, from KEDA 2.20). Without a
-// source of demand all replicas stay: the formula has no value, and at a minimum of 0, where KEDA would
-// take that for no demand, it counts pods. A profile with replicas to fall back to wants those.
+// degrades reports whether the formula has values for triggers that fail. KEDA then leaves out a trigger's
+// value from the first failure (fallback.behavior scalingModifiers, from KEDA 2.20). If the load fails, all
+// replicas stay: the formula has no value or, with a minimum of 0, where KEDA would take that for no
+// demand, it counts pods. A profile with fallback replicas uses those instead.
 func (o Options) degrades() bool {
-	return o.Profiles.Fallback.Replicas == 0 && (o.Min+o.Warm > 0 || o.Selector != "")
+	return o.Profiles.Fallback.Replicas == 0 && (o.Min > 0 || o.Selector != "")
 }
 
-// modifiers combine the triggers: the most that one of them asks for, and no more than there can be
-// devices for.
-func (o Options) modifiers(triggers []Trigger) *ScalingModifiers {
-	var ask []string
-	for _, t := range triggers {
-		switch t.Name {
-		case triggerPossible, triggerPods:
-		case triggerQueue:
-			// KEDA counts messages, all others replicas.
-			ask = append(ask, fmt.Sprintf("%s / %d", o.otherwise(t.Name, fmt.Sprintf("(%s * %d)", triggerPods, o.Queue.Messages)), o.Queue.Messages))
-		case triggerLoad:
-			ask = append(ask, o.otherwise(t.Name, triggerPods))
-		case triggerHeld:
-			held := t.Name
-			switch {
-			case o.Queue.there() && o.countsPods():
-				held += " ?? " + triggerPods // the queue no longer has the message that a worker has taken
-			case o.degrades():
-				held += " ?? 0"
-			}
-			ask = append(ask, held)
-		default:
-			ask = append(ask, t.Name)
-		}
-	}
-	possible := triggerPossible
+// countsPods reports whether the number of pods replaces an unknown load.
+func (o Options) countsPods() bool { return o.degrades() && o.Min == 0 }
+
+// modifiers combine the triggers: the maximum of load and held replicas, limited to the possible ones.
+func (o Options) modifiers() *ScalingModifiers {
+	load, held, possible := triggerLoad, triggerHeld, triggerPossible
 	if o.degrades() {
+		held += " ?? 0"
 		possible += fmt.Sprintf(" ?? %d", o.Max)
 	}
-	return &ScalingModifiers{
-		Formula: fmt.Sprintf("min([max([%s]), %s])", strings.Join(ask, ", "), possible),
-		Target:  "1",
+	if o.countsPods() {
+		load = fmt.Sprintf("(%s ?? %s)", triggerLoad, triggerPods)
 	}
+	return &ScalingModifiers{Formula: fmt.Sprintf("min([max([%s, %s]), %s])", load, held, possible), Target: "1"}
 }
 
-// countsPods reports whether pods stand for a demand that is not known.
-func (o Options) countsPods() bool {
-	return o.degrades() && o.Selector != "" && (o.Min+o.Warm == 0 || o.Queue.there())
-}
-
-// otherwise is a trigger of demand in the formula, with what stands for it while it fails.
-func (o Options) otherwise(name, instead string) string {
-	if !o.countsPods() {
-		return name
-	}
-	return fmt.Sprintf("(%s ?? %s)", name, instead)
-}
-
-// nativeTriggers are one of KEDA's own, which asks Prometheus one query for all signals, and two of
-// the controller, which ask it nothing. All count replicas.
-func (o Options) nativeTriggers(p profile.Profile, s signals, by *season) []Trigger {
+// nativeTriggers are KEDA's own, with one Prometheus query for all signals, and the controller's. All count
+// replicas. The controller's are pushed: KEDA learns the name of a metric from the stream or by asking, and a
+// trigger without a name has no fallback.
+func (o Options) nativeTriggers(p profile.Profile, s signals) []Trigger {
 	load := Trigger{
 		Type: "prometheus", Name: triggerLoad,
-		// The autoscaler looks every 15 s, and gets what KEDA has read at its own interval.
+		// The autoscaler reads every 15 s and gets the value of KEDA's last poll.
 		UseCachedMetrics: true,
 		Metadata: map[string]string{
 			"serverAddress": o.Prometheus.Address,
-			"query":         o.load(p, s, by),
+			"query":         o.load(p, s),
 			"threshold":     "1",
 			// Names that match nothing are an error, not an idle workload.
 			"ignoreNullValues": "false",
@@ -133,14 +104,8 @@ func (o Options) nativeTriggers(p profile.Profile, s signals, by *season) []Trig
 	if o.Prometheus.Region != "" || o.Prometheus.Secret != "" {
 		load.AuthenticationRef = &AuthenticationRef{Kind: "TriggerAuthentication", Name: o.prometheusAuthentication()}
 	}
-	return append([]Trigger{load}, o.ownTriggers(p)...)
-}
-
-// ownTriggers are the controller's beside a trigger of KEDA's, and one that counts pods where the
-// formula needs it. KEDA asks the controller for the name of a metric unless a stream has given it, and
-// a trigger whose metric has no name has no fallback either: therefore they are pushed.
-func (o Options) ownTriggers(p profile.Profile) []Trigger {
 	all := []Trigger{
+		load,
 		o.trigger(triggerHeld, map[string]string{"metric": "heldReplicas", "profile": p.Name}),
 		o.trigger(triggerPossible, map[string]string{"metric": "possibleReplicas"}),
 	}
@@ -150,41 +115,29 @@ func (o Options) ownTriggers(p profile.Profile) []Trigger {
 	return all
 }
 
-func (o Options) prometheusAuthentication() string { return o.Target.Name + "-prometheus" }
-
-// load is PromQL for the replicas that the signals ask for: the most that one of them does.
-func (o Options) load(p profile.Profile, s signals, by *season) string {
-	asked := o.replicas(p, s, s.load)
-	if by != nil {
-		asked += " or " + labelled("ahead", o.foreseen(p, s, *by)+" and on () "+o.known(s))
-	}
-	return "max(" + asked + ")"
-}
-
-// replicas is PromQL for the replicas that each of the signals asks for, and the demand. Each has its
-// name in a label, so that one sees which.
-func (o Options) replicas(p profile.Profile, s signals, of []string) string {
+// load is PromQL for the replicas that the signal with the highest demand asks for. Each part has its
+// signal's name in a label, for people who query it.
+func (o Options) load(p profile.Profile, s signals) string {
 	var all []string
-	if o.Demand != "" {
-		all = append(all, labelled("demand", fmt.Sprintf("sum(%s) / %s", o.Demand, number(p.Targets[profile.WaitingRequests]))))
+	add := func(signal, replicas string, target float64) {
+		all = append(all, fmt.Sprintf(`label_replace(%s / %s, "signal", %q, "", "")`, replicas, number(target), signal))
 	}
-	for _, signal := range of {
-		q := o.query(s.of, signal)
+	if o.Demand != "" {
+		add("demand", "sum("+o.Demand+")", p.Targets[profile.WaitingRequests])
+	}
+	for _, signal := range s.load {
+		q, _ := s.of.query(signal)
 		replicas := "(" + q.promQL + ")"
 		if q.average {
 			replicas += " * " + s.of.replicas()
 		}
-		all = append(all, labelled(signal, replicas+" / "+number(p.Targets[signal])))
+		add(signal, replicas, p.Targets[signal])
 	}
-	return strings.Join(all, " or ")
+	return "max(" + strings.Join(all, " or ") + ")"
 }
 
-func labelled(signal, replicas string) string {
-	return fmt.Sprintf(`label_replace(%s, "signal", %q, "", "")`, replicas, signal)
-}
-
-// replicas counts those that are scraped: a mean times these is a total. What one replica has
-// series of (ranks, engines) differs, its instance is one.
+// replicas counts the replicas that Prometheus scrapes, which turns a mean into a total. A replica may have
+// several series (ranks, engines), but one instance.
 func (s series) replicas() string {
 	for _, signal := range []string{profile.WaitingRequests, profile.RunningRequests, profile.KVCache} {
 		if m, ok := s.gauges[signal]; ok {
@@ -194,23 +147,31 @@ func (s series) replicas() string {
 	return "1"
 }
 
-// authentications are what has to be applied for the triggers.
+func (o Options) prometheusAuthentication() string { return o.Target.Name + "-prometheus" }
+
+// authentications returns the objects that the triggers refer to.
 func (o Options) authentications(triggers []Trigger) []*TriggerAuthentication {
 	var all []*TriggerAuthentication
-	if a := o.Scaler.authentication(o.Target.Namespace); a != nil {
-		all = append(all, a)
+	add := func(name string, spec AuthenticationSpec) {
+		all = append(all, &TriggerAuthentication{
+			TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: "TriggerAuthentication"},
+			Metadata: Metadata{Name: name, Namespace: o.Target.Namespace},
+			Spec:     spec,
+		})
 	}
-	if a := o.queueIdentity(); a != nil {
-		all = append(all, a)
+	if secret := o.Scaler.Secret; secret != "" {
+		refs := []SecretTargetRef{{Parameter: "caCert", Name: secret, Key: "ca.crt"}}
+		if o.Scaler.ClientCertificate {
+			refs = append(refs, SecretTargetRef{Parameter: "tlsClientCert", Name: secret, Key: "tls.crt"}, SecretTargetRef{Parameter: "tlsClientKey", Name: secret, Key: "tls.key"})
+		}
+		add(secret, AuthenticationSpec{SecretTargetRef: refs}) // workloads with one Secret share it
 	}
-	if !slices.ContainsFunc(triggers, func(t Trigger) bool { return t.Type == "prometheus" && t.AuthenticationRef != nil }) {
-		return all
+	switch {
+	case !slices.ContainsFunc(triggers, func(t Trigger) bool { return t.Type == "prometheus" && t.AuthenticationRef != nil }):
+	case o.Prometheus.Region != "":
+		add(o.prometheusAuthentication(), AuthenticationSpec{PodIdentity: &PodIdentity{Provider: "aws"}})
+	default:
+		add(o.prometheusAuthentication(), AuthenticationSpec{SecretTargetRef: []SecretTargetRef{{Parameter: "bearerToken", Name: o.Prometheus.Secret, Key: "token"}}})
 	}
-	a := newAuthentication(o.prometheusAuthentication(), o.Target.Namespace)
-	if o.Prometheus.Region != "" {
-		a.Spec.PodIdentity = &PodIdentity{Provider: "aws"}
-	} else {
-		a.Spec.SecretTargetRef = []SecretTargetRef{{Parameter: "bearerToken", Name: o.Prometheus.Secret, Key: "token"}}
-	}
-	return append(all, a)
+	return all
 }

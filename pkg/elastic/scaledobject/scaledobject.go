@@ -1,6 +1,5 @@
-// Package scaledobject makes the KEDA objects by which a workload is scaled: a ScaledObject with
-// triggers for what the workload's profile names, and what is needed to reach the controller and
-// Prometheus. It knows the names of the engines' metrics; it reads no cluster.
+// Package scaledobject builds the KEDA objects that scale a workload: a ScaledObject with triggers for the
+// signals of a profile, and TriggerAuthentications. It knows the engines' metrics, and never reads a cluster.
 package scaledobject
 
 import (
@@ -11,15 +10,15 @@ import (
 // apiVersion is that of KEDA's kinds.
 const apiVersion = "keda.sh/v1alpha1"
 
-// ScaledObject has the fields of KEDA's kind that are filled here. KEDA's own types would bring
-// all that it talks to.
+// ScaledObject has the fields of KEDA's kind that Build sets. KEDA's own types would import the clients of
+// all its scalers.
 type ScaledObject struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        Metadata `json:"metadata"`
 	Spec            Spec     `json:"spec"`
 }
 
-// Metadata of an object. Without a namespace it is created in that of who applies it.
+// Metadata of an object. Without a namespace, kubectl uses its default.
 type Metadata struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace,omitempty"`
@@ -37,40 +36,40 @@ type Spec struct {
 	Triggers        []Trigger      `json:"triggers"`
 }
 
-// ScaleTargetRef names what is scaled.
+// ScaleTargetRef names the workload.
 type ScaleTargetRef struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
 }
 
-// Fallback says what KEDA does after more than FailureThreshold failures of a trigger.
+// Fallback applies after more than FailureThreshold failures of a trigger.
 type Fallback struct {
 	FailureThreshold int32  `json:"failureThreshold"`
 	Replicas         int32  `json:"replicas"`
 	Behavior         string `json:"behavior"`
 }
 
-// Advanced has what KEDA hands to the HorizontalPodAutoscaler.
+// Advanced configures the HorizontalPodAutoscaler.
 type Advanced struct {
 	HorizontalPodAutoscalerConfig HorizontalPodAutoscalerConfig `json:"horizontalPodAutoscalerConfig"`
 	ScalingModifiers              *ScalingModifiers             `json:"scalingModifiers,omitempty"`
 }
 
-// ScalingModifiers make one metric of all triggers, by whose names Formula has them. Target is its
-// value for a replica.
+// ScalingModifiers make one metric of all triggers, which Formula uses by their names. Target is its
+// value per replica.
 type ScalingModifiers struct {
 	Formula string `json:"formula"`
 	Target  string `json:"target"`
 }
 
-// HorizontalPodAutoscalerConfig has the autoscaler's own behaviour.
+// HorizontalPodAutoscalerConfig has the autoscaler's own behavior.
 type HorizontalPodAutoscalerConfig struct {
 	Behavior autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior"`
 }
 
-// Trigger is one thing that the workload is scaled by. What Metadata of the controller's
-// triggers may have is in docs/reference/triggers.md.
+// Trigger is one source of a metric. docs/reference/triggers.md describes Metadata of the controller's
+// triggers.
 type Trigger struct {
 	Type              string             `json:"type"`
 	Name              string             `json:"name"`
@@ -79,14 +78,13 @@ type Trigger struct {
 	AuthenticationRef *AuthenticationRef `json:"authenticationRef,omitempty"`
 }
 
-// AuthenticationRef names the object that says how KEDA reaches the controller or
-// Prometheus.
+// AuthenticationRef names a TriggerAuthentication or ClusterTriggerAuthentication.
 type AuthenticationRef struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 }
 
-// TriggerAuthentication tells KEDA where certificates and credentials are.
+// TriggerAuthentication has the certificates and credentials for a trigger.
 type TriggerAuthentication struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        Metadata           `json:"metadata"`
@@ -99,12 +97,12 @@ type AuthenticationSpec struct {
 	SecretTargetRef []SecretTargetRef `json:"secretTargetRef,omitempty"`
 }
 
-// PodIdentity says whose rights KEDA's pod has.
+// PodIdentity makes KEDA use its own pod's identity.
 type PodIdentity struct {
 	Provider string `json:"provider"`
 }
 
-// SecretTargetRef gives a parameter of the trigger the value of a Secret's key.
+// SecretTargetRef sets a parameter of the trigger to the value of a Secret's key.
 type SecretTargetRef struct {
 	Parameter string `json:"parameter"`
 	Name      string `json:"name"`

@@ -1,6 +1,7 @@
 package scaledobject
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -10,26 +11,25 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// Serving says which series of Prometheus are those of the workload.
+// Serving selects the workload's series in Prometheus.
 type Serving struct {
 	// Engine is one of Engines.
 	Engine string
-	// Underscores tells that Prometheus has underscores where the engine has colons, as collectors
-	// make of them that allow none.
+	// Underscores reports whether Prometheus has underscores in place of the engine's colons, which some
+	// collectors replace.
 	Underscores bool
-	// Model is the name under which the model is served; empty where Matchers tell enough.
+	// Model is the name under which the model is served; may be empty.
 	Model string
-	// Matchers are as PromQL writes them, such as pod=~"llm-.*".
+	// Matchers are PromQL, such as pod=~"llm-.*".
 	Matchers []string
-	// Namespace is that of the workload's pods in the label namespace. Empty: the series of all
-	// namespaces count.
+	// Namespace is the value of the label namespace; empty selects all namespaces.
 	Namespace string
-	// AnyPod takes series of other pods as well, which Prometheus has without the label pod.
+	// AnyPod does not select by the label pod.
 	AnyPod bool
 }
 
-// podNames are the names that a workload's pods get, as a regular expression with the workload's
-// name for %s. A hash has no hyphen, so that llm does not take the pods of llm-green.
+// podNames are regular expressions for the names of a workload's pods, with %s for the workload's name. A
+// hash has no hyphen, so that llm does not select the pods of llm-green.
 var podNames = map[string]string{
 	workload.KindDeployment:  "%s-[a-z0-9]+-[a-z0-9]{5}",
 	workload.KindReplicaSet:  "%s-[a-z0-9]{5}",
@@ -37,7 +37,7 @@ var podNames = map[string]string{
 }
 
 // longestName leaves room for a hash in the 58 characters that a generated name keeps (apiserver,
-// pkg/storage/names). Of a longer one the hash may be cut.
+// pkg/storage/names). A longer name may cut the hash.
 const longestName = 58 - len("-0123456789-")
 
 // pods is the matcher for the pods of a workload.
@@ -51,14 +51,14 @@ func pods(of workload.Ref) string {
 
 var matcher = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)("([^"\\]|\\.)*")$`)
 
-// series are those of the workload.
+// series select the workload's metrics.
 type series struct {
 	engine
 	underscores bool
 	matchers    []string
 }
 
-// series is an error where they would be those of all workloads.
+// series fails if it would select the metrics of all workloads.
 func (s Serving) series(target workload.Ref) (series, error) {
 	e, err := engineNamed(s.Engine)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s Serving) series(target workload.Ref) (series, error) {
 	if s.Namespace != "" {
 		of.matchers = append(of.matchers, "namespace="+strconv.Quote(s.Namespace))
 	}
-	named := 0 // matchers that tell the workload from others of the namespace
+	named := 0 // matchers that distinguish the workload from others in the namespace
 	if !s.AnyPod && !e.ofFrontend {
 		of.matchers = append(of.matchers, pods(target))
 		named++
@@ -87,20 +87,18 @@ func (s Serving) series(target workload.Ref) (series, error) {
 			return series{}, fmt.Errorf(`%q is no matcher of series: write it as PromQL does, such as pod=~"llm-.*"`, m)
 		}
 		if _, err := strconv.Unquote(parts[2]); err != nil {
-			return series{}, fmt.Errorf("the value in the matcher %s cannot be read: write a backslash as two", m)
+			return series{}, fmt.Errorf("the value in the matcher %s is not valid: write a backslash as two", m)
 		}
 		of.matchers = append(of.matchers, m)
 		named++
 	}
 	if named == 0 {
-		return series{}, fmt.Errorf("which metrics are those of the workload? name the model, or a label that only its pods have: " +
-			"otherwise it would be scaled by the load of all")
+		return series{}, errors.New("nothing selects the workload's metrics, so it would be scaled by the load of all: name the model, or a label that only its pods have")
 	}
 	return of, nil
 }
 
-// of selects a metric's series, by all its names. Each is put into the form, such as rate(%s[5m]),
-// with a suffix to its name.
+// of selects a metric's series by all its names, each with the suffix and in the form, such as rate(%s[5m]).
 func (s series) of(m metric, suffix, form string) string {
 	all := make([]string, len(m.names))
 	for i, name := range m.names {
@@ -117,19 +115,19 @@ func (s series) of(m metric, suffix, form string) string {
 	return strings.Join(all, " or ")
 }
 
-// query is what Prometheus is asked for a signal.
+// query is PromQL for a signal.
 type query struct {
 	promQL string
-	// average is whether the answer is a mean over the replicas, and not their sum.
+	// average reports whether the result is a mean over the replicas, not a sum.
 	average bool
 }
 
-// query asks for a signal, as profiles name it, in the unit that profiles have; false where the
-// engine does not tell it.
+// query returns the query for a profile's signal, in the profile's unit; false if the engine has no metric
+// for it.
 func (s series) query(signal string) (query, bool) {
 	if m, ok := s.gauges[signal]; ok {
 		if signal == profile.KVCache {
-			// The server tells a part of 1, profiles have percent.
+			// The server reports a fraction, profiles have percent.
 			return query{"100 * avg(" + s.of(m, "", "%s") + ")", true}, true
 		}
 		return query{"sum(" + s.of(m, "", "%s") + ")", false}, true
@@ -143,14 +141,13 @@ func (s series) query(signal string) (query, bool) {
 	return query{}, false
 }
 
-// summedCache is the use of the cache in all replicas, also of those that nobody uses.
+// summedCache is the sum over all replicas, including idle ones.
 func (s series) summedCache() query {
 	return query{"100 * sum(" + s.of(s.gauges[profile.KVCache], "", "%s") + ")", false}
 }
 
-// quantile is the 95th percentile of a histogram. Without a request it is no number: the
-// comparison drops that, and an idle server that is there counts as 0. One that is not there
-// gives nothing, which is not the same.
+// quantile is the 95th percentile of a histogram. Without requests that is NaN, which the comparison drops:
+// an idle server counts as 0. A server that does not exist has no value.
 func (s series) quantile(m metric) string {
 	scaled := ""
 	if m.scale != 0 {

@@ -10,64 +10,52 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
 
-// claimsOfAReplica is more than a pod has.
-const claimsOfAReplica = 1000
-
-// signals are what the triggers are made of.
+// signals are a profile's signals by source.
 type signals struct {
-	// devices are those that Mica measures, load those that Prometheus knows of the engine.
+	// devices are measured by Mica; load is in Prometheus, from the engine.
 	devices, load []string
 	of            series
-	// untold are those of the profile that the engine does not tell.
-	untold []string
+	// missing are those without a metric of the engine.
+	missing []string
 }
 
-// signals is an error where the profile has signals of load and nothing could tell one.
+// signals fails if the profile scales by load and the engine has none of its signals.
 func (o Options) signals(p profile.Profile) (signals, error) {
 	var s signals
+	var load []string
 	for _, signal := range p.Triggers {
 		if profile.OfDevices(signal) {
 			s.devices = append(s.devices, signal)
 		} else {
-			s.load = append(s.load, signal)
+			load = append(load, signal)
 		}
 	}
-	if len(s.load) == 0 {
+	if len(load) == 0 {
 		return s, nil
 	}
 	var err error
 	if s.of, err = o.Serving.series(o.Target); err != nil {
-		return signals{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, s.load[0], err)
+		return signals{}, fmt.Errorf("profile %s scales by %s: %w", p.Name, load[0], err)
 	}
-	wanted := s.load
-	s.load = nil
-	for _, signal := range wanted {
-		if _, told := s.of.query(signal); told {
+	for _, signal := range load {
+		if _, known := s.of.query(signal); known {
 			s.load = append(s.load, signal)
 		} else {
-			s.untold = append(s.untold, signal)
+			s.missing = append(s.missing, signal)
 		}
 	}
 	if len(s.load) == 0 {
-		return signals{}, fmt.Errorf("profile %s scales by %s, of which the metrics of %s tell nothing: choose another profile, or name what the engine tells in triggers of a file for --profiles",
-			p.Name, strings.Join(s.untold, ", "), o.Serving.Engine)
+		return signals{}, fmt.Errorf("profile %s scales by %s, for which %s has no metric: choose another profile, or name other signals in triggers of a file for --profiles",
+			p.Name, strings.Join(s.missing, ", "), o.Serving.Engine)
 	}
 	return s, nil
 }
 
-// controllerTriggers have one for each signal of the profile, and what tells of demand without a
-// replica. The controller asks Prometheus.
-func (o Options) controllerTriggers(p profile.Profile, s signals, by *season) []Trigger {
+// controllerTriggers are one per signal, plus the demand without replicas. The controller queries Prometheus.
+func (o Options) controllerTriggers(p profile.Profile, s signals) []Trigger {
 	var triggers []Trigger
 	if o.Min == 0 {
 		triggers = append(triggers, o.prometheus("demand", o.Demand, p.Targets[profile.WaitingRequests], nil))
-	}
-	if o.Min+o.Warm == 0 {
-		triggers = append(triggers,
-			// Keeps the first replica while its node is still booting, which takes longer than
-			// the cooldown: devices that are allocated do so from then on. It asks for no
-			// second one, which would have claims that wait as well, and so ask for more.
-			o.trigger("pendingClaims", map[string]string{"metric": "pendingClaims", "threshold": strconv.Itoa(claimsOfAReplica * int(o.Max))}))
 	}
 	for _, signal := range p.Triggers {
 		switch {
@@ -77,26 +65,25 @@ func (o Options) controllerTriggers(p profile.Profile, s signals, by *season) []
 			triggers = append(triggers, o.signal(p, s.of, signal))
 		}
 	}
-	if by != nil {
-		// Of several triggers the one that asks for the most counts: 0 is nothing.
-		triggers = append(triggers, o.prometheus("ahead", o.foreseen(p, s, *by)+" or vector(0)", 1, nil))
-	}
 	return triggers
 }
 
-// device is a trigger for what Mica measures. The controller has the thresholds, and tells KEDA
-// when an operator changes them.
+// device is a trigger for a metric of Mica. The controller knows the profile's thresholds, and sends changes
+// to KEDA.
 func (o Options) device(p profile.Profile, signal string) Trigger {
 	metadata := map[string]string{"metric": signal, "profile": p.Name}
 	if o.Demand != "" && !p.Holds(signal) {
-		metadata["role"] = "hold" // the demand tells of load, of which the profile knows nothing
+		metadata["role"] = "hold" // the demand is the load, which the profile does not know
 	}
 	return o.trigger(signal, metadata)
 }
 
-// signal is a trigger for what the engine tells.
+// signal is a trigger for a metric of the engine.
 func (o Options) signal(p profile.Profile, of series, signal string) Trigger {
-	q := o.query(of, signal)
+	q, _ := of.query(signal)
+	if signal == profile.KVCache && o.Warm > 0 {
+		q = of.summedCache() // the empty caches of warm replicas would lower the mean
+	}
 	more := map[string]string{"valueWhileNotReady": "0"}
 	if q.average {
 		more["valueType"] = "average"
@@ -107,22 +94,13 @@ func (o Options) signal(p profile.Profile, of series, signal string) Trigger {
 	return o.prometheus(signal, q.promQL, p.Targets[signal], more)
 }
 
-// query is that of a signal which the engine tells.
-func (o Options) query(of series, signal string) query {
-	if signal == profile.KVCache && o.Warm > 0 {
-		return of.summedCache() // the empty caches of standbys would lower the mean
-	}
-	q, _ := of.query(signal)
-	return q
-}
-
 func (o Options) prometheus(name, query string, threshold float64, more map[string]string) Trigger {
 	metadata := map[string]string{"metric": "prometheus", "query": query, "threshold": number(threshold)}
 	maps.Copy(metadata, more)
 	return o.trigger(name, metadata)
 }
 
-// trigger adds what all triggers of the controller have.
+// trigger adds the metadata that all triggers of the controller have.
 func (o Options) trigger(name string, metadata map[string]string) Trigger {
 	metadata["scalerAddress"] = o.Scaler.Address
 	metadata["target"] = o.Target.String()
@@ -131,7 +109,7 @@ func (o Options) trigger(name string, metadata map[string]string) Trigger {
 	}
 	ref := o.Scaler.reference()
 	if ref != nil {
-		// Without, KEDA would go on in plain text where a key of the Secret is missing.
+		// Otherwise KEDA uses plain text if the Secret lacks a key.
 		metadata["enableTLS"] = "true"
 	}
 	return Trigger{Type: "external-push", Name: name, Metadata: metadata, AuthenticationRef: ref}

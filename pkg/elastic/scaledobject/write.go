@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// all are the objects in the order in which they are applied.
+// all returns the objects in the order in which to apply them.
 func (o Objects) all() []any {
 	var all []any
 	for _, a := range o.Authentications {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Kind finds what the cluster calls so, as kubectl does: in any case, singular, plural or by what
-// else the mapper knows it. Without a group there may be several.
+// Kind resolves a kind as kubectl does: in any case, singular, plural or a short name. Without a group
+// there may be several.
 func Kind(mapper meta.RESTMapper, word, group string) (*meta.RESTMapping, error) {
 	kinds, err := mapper.KindsFor(schema.GroupVersionResource{Group: group, Resource: strings.ToLower(word)})
 	if err != nil && !meta.IsNoMatchError(err) {
@@ -24,7 +24,7 @@ func Kind(mapper meta.RESTMapper, word, group string) (*meta.RESTMapping, error)
 	}
 	switch len(found) {
 	case 0:
-		return nil, fmt.Errorf("the cluster has no kind %s: kubectl api-resources lists those that it has; install what defines the kind, or correct the name", qualified(word, group))
+		return nil, fmt.Errorf("the cluster has no kind %s: correct the name (kubectl api-resources lists all kinds), or install its CustomResourceDefinition", qualified(word, group))
 	case 1:
 	default:
 		return nil, fmt.Errorf("%s is the name of several kinds: write one of %s", word, strings.Join(names(found), ", "))
@@ -34,7 +34,7 @@ func Kind(mapper meta.RESTMapper, word, group string) (*meta.RESTMapping, error)
 		return nil, fmt.Errorf("ask the cluster for the kind %s: %w", found[0], err)
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return nil, fmt.Errorf("objects of kind %s are in no namespace, and KEDA scales in one alone: name a workload that is", found[0])
+		return nil, fmt.Errorf("%s is cluster-scoped and KEDA scales namespaced workloads only: name a namespaced one", found[0])
 	}
 	return mapping, nil
 }

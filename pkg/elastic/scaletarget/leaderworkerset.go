@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// leaderWorkerSet has replicas of a leader and size-1 workers. Its scale selects leaders alone; what
-// it names all pods by is in kubernetes-sigs/lws, api/leaderworkerset/v1/leaderworkerset_types.go.
+// leaderWorkerSet has replicas of a leader and size-1 workers. Its scale selects the leaders only.
+// Labels: kubernetes-sigs/lws, api/leaderworkerset/v1/leaderworkerset_types.go.
 var leaderWorkerSet = schema.GroupKind{Group: "leaderworkerset.x-k8s.io", Kind: "LeaderWorkerSet"}
 
 const (
@@ -19,8 +19,7 @@ const (
 	labelGroupIndex = "leaderworkerset.sigs.k8s.io/group-index"
 )
 
-// leaderWorkerSet reads the pods of a group. Without a template of its own the leader is made like
-// a worker.
+// leaderWorkerSet reads the pods of a group. A leader without a template of its own uses the workers'.
 func (t *Target) leaderWorkerSet(object *unstructured.Unstructured) error {
 	size, found, err := unstructured.NestedInt64(object.Object, "spec", "leaderWorkerTemplate", "size")
 	if err == nil && !found {

@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrNotFound is that there is no such object.
+// ErrNotFound is returned for an object that does not exist.
 var ErrNotFound = errors.New("does not exist")
 
-// Cluster is what is asked: a client that has no cache, since nobody may list objects of all kinds.
+// Cluster is a client without a cache: no role may list objects of all kinds.
 type Cluster interface {
 	Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error
 	SubResource(name string) client.SubResourceClient
@@ -27,52 +27,51 @@ type Cluster interface {
 }
 
 const (
-	// fresh is how long an answer stands, also one that is an error: a ScaledObject has several
-	// triggers, which are asked about twice in 15 s.
+	// fresh is how long an answer or error is reused: a ScaledObject has several triggers, each with two
+	// requests in 15 s.
 	fresh = 10 * time.Second
-	// stale is how long the last target stands in for an answer that does not come: a cache would have it
-	// as well, and to be without would make KEDA fall back.
+	// stale is how long the last target is used while the API server does not answer; an error would make
+	// KEDA use its fallback.
 	stale = time.Minute
-	// most are remembered.
+	// most bounds remembered targets.
 	most = 4096
-	// patience is for the answers of the API server to one question.
+	// patience bounds the API requests for one target.
 	patience = 5 * time.Second
 )
 
 // Reader reads targets. It is safe for concurrent use.
 type Reader struct {
 	cluster Cluster
-	// remedy says what gives the right to read a resource.
+	// remedy says how to grant the right to read a resource.
 	remedy  func(resource schema.GroupResource) string
 	asking  singleflight.Group
 	answers *cache.LRUExpireCache
 	clock   clock.PassiveClock
 }
 
-// NewReader reads nothing yet. remedy says what somebody is to do who may not read a resource.
+// NewReader reads nothing yet. remedy says how to grant the right to read a resource.
 func NewReader(cluster Cluster, clock clock.PassiveClock, remedy func(resource schema.GroupResource) string) *Reader {
 	return &Reader{cluster: cluster, remedy: remedy, clock: clock, answers: cache.NewLRUExpireCacheWithClock(most, clock)}
 }
 
-// errUnanswered is that the cluster has said nothing of the object.
+// errUnanswered is the error while the API server does not answer.
 var errUnanswered = errors.New("no answer")
 
-// answer is what became of a question.
+// answer is a remembered target or error.
 type answer struct {
 	target *Target
 	err    error
-	// read is when the cluster gave the target.
+	// read is when the API server returned the target.
 	read time.Time
-	// until is when it is asked again. It is kept longer, for what has not changed.
+	// until is when it is read again. The target is kept longer, for objects that have not changed.
 	until time.Time
 }
 
-// keep is how long a target is remembered that nobody asks for.
+// keep is how long a target is remembered after its last request.
 const keep = 10 * time.Minute
 
-// Read gives an object, as it was some seconds ago at the earliest; while the cluster does not answer, as it
-// was up to a minute ago. It is ErrNotFound where there
-// is none of that name.
+// Read returns an object, at most some seconds old, or at most a minute while the API server does not
+// answer. It returns ErrNotFound if the object does not exist.
 func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 	now := r.clock.Now()
 	known, _ := r.answers.Get(name)
@@ -81,7 +80,7 @@ func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 		return last.target, last.err
 	}
 	asked := r.asking.DoChan(name.Namespace+"/"+name.String(), func() (any, error) {
-		// Who has asked first may go while others wait.
+		// The first caller may leave while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		target, err := r.ask(ctx, name, last.target)
@@ -101,7 +100,7 @@ func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 	}
 }
 
-// ask reads the scale, and the object where it is another than last.
+// ask reads the scale, and the object if it has changed.
 func (r *Reader) ask(ctx context.Context, name Name, last *Target) (*Target, error) {
 	mapping, err := Kind(r.cluster.RESTMapper(), name.Kind, name.Group)
 	if err != nil {
@@ -123,8 +122,8 @@ func (r *Reader) ask(ctx context.Context, name Name, last *Target) (*Target, err
 		return nil, r.explain(name, mapping.Resource.GroupResource(), "", err)
 	}
 	if unscaled != nil {
-		// The API server says the same of an object and of a subresource that is not there.
-		return nil, fmt.Errorf("%s has no scale subresource, by which KEDA could give it replicas: name the workload that it manages, or use a kind that has one", name)
+		// The API server returns the same error for a missing object and a missing subresource.
+		return nil, fmt.Errorf("%s has no scale subresource: name the workload that it manages, or use a kind that has one", name)
 	}
 	target, err := read(object, scale)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package scaletarget reads what has replicas to add, whatever its kind: an object with the scale
-// subresource. It knows of which pods one replica consists, and says in words why an object cannot
-// be scaled. It looks at no pods, and writes nothing.
+// Package scaletarget reads objects with a scale subresource, whatever their kind. It finds the pods
+// that one replica consists of, and says why an object cannot be scaled. It reads no pods and writes
+// nothing.
 package scaletarget
 
 import (
@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Name is that of an object.
+// Name identifies an object.
 type Name struct {
-	// Kind as users write it: in any case, singular or plural.
+	// Kind is as users write it: in any case, singular or plural.
 	Kind, Group     string
 	Namespace, Name string
 }
@@ -25,37 +25,37 @@ type Name struct {
 // String is Kind.group/name, without the namespace.
 func (n Name) String() string { return n.Kind + "." + n.Group + "/" + n.Name }
 
-// Target is an object that can be scaled. It is shared: nobody changes it.
+// Target is an object that can be scaled. It is shared: do not modify it.
 type Target struct {
 	Kind schema.GroupVersionKind
 	UID  types.UID
-	// Replicas are those that it is to have.
+	// Replicas is the desired number.
 	Replicas int32
-	// Selector selects the pods that are counted as replicas: of a gang, one of each.
+	// Selector selects one pod per replica.
 	Selector labels.Selector
-	// Members are the pods of one replica, that which Selector selects first. Empty where the object
-	// does not say what its pods are made of.
+	// Members are the pods of one replica, the one that Selector selects first. Empty if the object has no
+	// pod template.
 	Members []Member
-	// Gang tells how the pods of replicas of several are found; nil where a replica is one pod.
+	// Gang finds the pods of a replica; nil if a replica is one pod.
 	Gang *Gang
 
 	version string
 }
 
-// Member is a number of pods that are alike.
+// Member is a number of equal pods.
 type Member struct {
 	Template corev1.PodTemplateSpec
 	Count    int
 }
 
-// Gang tells which pods make up replicas that serve only whole.
+// Gang describes replicas of several pods.
 type Gang struct {
-	// Pods selects all of them, Label is the one whose value tells replicas apart.
+	// Pods selects all pods. The value of Label identifies the replica.
 	Pods  labels.Selector
 	Label string
 }
 
-// read makes a target of an object and its scale, as the API server gives both.
+// read builds a target from an object and its scale.
 func read(object, scale *unstructured.Unstructured) (*Target, error) {
 	t := &Target{Kind: object.GroupVersionKind(), UID: object.GetUID(), version: scale.GetResourceVersion()}
 	if err := t.scale(scale); err != nil {
@@ -75,11 +75,11 @@ func read(object, scale *unstructured.Unstructured) (*Target, error) {
 func (t *Target) scale(scale *unstructured.Unstructured) error {
 	replicas, _, err := unstructured.NestedInt64(scale.Object, "spec", "replicas")
 	if err != nil || replicas < 0 || replicas > maxReplicas {
-		return fmt.Errorf("its scale does not tell a number of replicas from 0 to %d: see its status.scale in the definition of the kind", maxReplicas)
+		return fmt.Errorf("its scale has no number of replicas from 0 to %d: see the scale subresource in its CustomResourceDefinition", maxReplicas)
 	}
 	text, _, err := unstructured.NestedString(scale.Object, "status", "selector")
 	if err != nil || text == "" {
-		return errors.New("its scale has no selector, so that nobody knows its pods: wait until its controller has written one, or name the workload that it manages")
+		return errors.New("its scale has no selector: wait until its controller has written one, or name the workload that it manages")
 	}
 	if t.Selector, err = labels.Parse(text); err != nil {
 		return fmt.Errorf("the selector of its scale cannot be read: %w", err)
@@ -91,13 +91,13 @@ func (t *Target) scale(scale *unstructured.Unstructured) error {
 	return nil
 }
 
-// maxReplicas and maxSize are more than anybody has, and few enough to count with.
+// maxReplicas and maxSize bound the work of counting.
 const (
 	maxReplicas = 1_000_000
 	maxSize     = 10_000
 )
 
-// podTemplate is what pods are made of, where the object has it.
+// podTemplate returns the object's pod template, if it has one.
 func podTemplate(object *unstructured.Unstructured, path ...string) (template corev1.PodTemplateSpec, found bool, err error) {
 	content, found, err := unstructured.NestedMap(object.Object, path...)
 	if err != nil || !found {

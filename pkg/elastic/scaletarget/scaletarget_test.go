@@ -157,7 +157,7 @@ func TestKindsAreFoundAsKubectlFindsThem(t *testing.T) {
 		{"rollout", "argoproj.io", "rollouts.argoproj.io", ""},
 		{"rollout", "", "", "several kinds: write one of Rollout.argoproj.io, Rollout.example.com"},
 		{"rollout", "argoproj", "", "no kind rollout.argoproj"},
-		{"fleet", "example.com", "", "in no namespace"},
+		{"fleet", "example.com", "", "cluster-scoped"},
 		{"unicorn", "", "", "kubectl api-resources"},
 	} {
 		mapping, err := Kind(newKinds(), test.word, test.group)
@@ -243,7 +243,7 @@ func TestWhatCannotBeReadIsSaidInWords(t *testing.T) {
 		cluster cluster
 		want    []string
 	}{
-		"nobody":       {llm, cluster{}, []string{"does not exist in namespace", "create it"}},
+		"missing":      {llm, cluster{}, []string{"does not exist in namespace", "create it"}},
 		"no scale":     {llm, cluster{object: decode(t, gang)}, []string{"no scale subresource", "name the workload that it manages"}},
 		"no right":     {llm, cluster{err: apierrors.NewForbidden(resource, "llm", errors.New("no"))}, []string{"may not be read", "allow leaderworkersets/scale.leaderworkerset.x-k8s.io"}},
 		"no answer":    {llm, cluster{err: errors.New("connection refused")}, []string{"read leaderworkersets/scale.leaderworkerset.x-k8s.io", "connection refused"}},
@@ -254,7 +254,7 @@ func TestWhatCannotBeReadIsSaidInWords(t *testing.T) {
 			r, _ := newReader(&test.cluster)
 			_, err := r.Read(t.Context(), test.name)
 			fixture.Sentence(t, err, test.want...)
-			if errors.Is(err, ErrNotFound) != (name == "nobody") {
+			if errors.Is(err, ErrNotFound) != (name == "missing") {
 				t.Errorf("%v is taken for an object that is not there", err)
 			}
 			asked := test.cluster.scales + test.cluster.gets

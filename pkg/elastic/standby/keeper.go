@@ -26,24 +26,23 @@ var openSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 	Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 })
 
-// Metrics are what a process that opens gates counts.
+// Metrics returns the metrics of a process that opens gates.
 func Metrics() []prometheus.Collector { return []prometheus.Collector{openSeconds} }
 
 // Reasons of the condition.
 const (
-	reasonServing  = "Serving"
-	reasonStandby  = "Standby"
-	reasonUnopened = "NobodyOpensIt"
+	reasonServing = "Serving"
+	reasonStandby = "Standby"
 )
 
-// writers are how many pods are written at one time.
+// writers bounds concurrent patches.
 const writers = 8
 
-// written is how long what was written counts, though the cache may not have it yet.
+// written is how long a patch overrides the cache, which may lag.
 const written = 30 * time.Second
 
-// Keeper opens gates. It is safe for concurrent use: several replicas of the controller may keep
-// the same workload, since each opens the same gates and none closes one.
+// Keeper opens gates. It is safe for concurrent use. Several replicas of the controller may serve one
+// workload, because all open the same gates and none closes one.
 type Keeper struct {
 	client client.Client
 	nodes  client.Reader
@@ -51,11 +50,11 @@ type Keeper struct {
 	queue  workqueue.TypedInterface[types.UID]
 
 	mu sync.Mutex
-	// tasks are what is to be written, or was, by pod.
+	// tasks are pending and recent patches, by pod.
 	tasks map[types.UID]*task
 }
 
-// task is a condition to be written.
+// task is a condition to write.
 type task struct {
 	pod             types.NamespacedName
 	uid             types.UID
@@ -64,16 +63,16 @@ type task struct {
 	since           time.Time
 }
 
-// NewKeeper writes by the client, and reads the nodes of a cache.
+// NewKeeper writes with the client and reads nodes from a cache.
 func NewKeeper(c client.Client, nodes client.Reader, clock clock.WithTicker) *Keeper {
 	return &Keeper{client: c, nodes: nodes, clock: clock, queue: workqueue.NewTyped[types.UID](), tasks: map[types.UID]*task{}}
 }
 
-// NeedLeaderElection is false: the replica that KEDA asks opens.
+// NeedLeaderElection is false: the replica that KEDA asks opens the gates.
 func (*Keeper) NeedLeaderElection() bool { return false }
 
-// Serve lets so many of the target's pods serve, as far as that many are loaded. It waits for
-// nothing. by is who asks for them, for the pods' conditions.
+// Serve opens gates until count pods of the target serve, as far as they are loaded. It does not
+// block. by names the ScaledObject in the pods' conditions.
 func (k *Keeper) Serve(ctx context.Context, target *workload.State, count int, by string) {
 	now := k.clock.Now()
 	pods := k.overlaid(target.Pods, now)
@@ -90,7 +89,7 @@ func (k *Keeper) Serve(ctx context.Context, target *workload.State, count int, b
 	}
 }
 
-// overlaid are the pods with what was written and the cache may not have.
+// overlaid applies recent patches to pods of the cache.
 func (k *Keeper) overlaid(pods []workload.Pod, now time.Time) []workload.Pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +111,7 @@ func (k *Keeper) overlaid(pods []workload.Pod, now time.Time) []workload.Pod {
 	return all
 }
 
-// leaving tells of nodes from which pods are being moved.
+// leaving reports whether a node is cordoned or gone.
 func (k *Keeper) leaving(ctx context.Context, name string) bool {
 	var node corev1.Node
 	err := k.nodes.Get(ctx, types.NamespacedName{Name: name}, &node, client.UnsafeDisableDeepCopy)
@@ -127,7 +126,7 @@ func (k *Keeper) add(target *workload.State, pod workload.Pod, t task) {
 	k.queue.Add(pod.UID)
 }
 
-// Start writes until ctx ends.
+// Start patches until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	var working sync.WaitGroup
 	for range writers {
@@ -142,7 +141,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	return nil
 }
 
-// work writes one condition; it is false when there will be none any more.
+// work executes one task. It returns false after shutdown.
 func (k *Keeper) work(ctx context.Context) bool {
 	uid, end := k.queue.Get()
 	if end {
@@ -157,7 +156,7 @@ func (k *Keeper) work(ctx context.Context) bool {
 	err := write(ctx, k.client, t, k.clock.Now())
 	switch {
 	case err != nil && ctx.Err() == nil:
-		k.forget(uid) // the next question tries again
+		k.forget(uid) // the next request tries again
 		logger.Error(err, "Cannot write the readiness gate of a pod; trying again", "pod", t.pod, "open", t.open)
 	case err == nil && t.open:
 		openSeconds.Observe(k.clock.Since(t.since).Seconds())
@@ -178,8 +177,8 @@ func (k *Keeper) forget(uid types.UID) {
 	delete(k.tasks, uid)
 }
 
-// write leaves alone a pod that has gone, and one of the same name that is another. Why a gate is closed it
-// says of the version that it has read: another replica may have opened the gate since.
+// write ignores a pod that is gone or was replaced by one of the same name. A closed gate's reason is
+// written with the pod's resourceVersion, because another replica may have opened the gate.
 func write(ctx context.Context, c client.Client, t *task, now time.Time) error {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = t.pod.Namespace, t.pod.Name

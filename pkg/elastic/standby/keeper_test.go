@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -174,30 +173,5 @@ func TestOnlyThePodThatWasMeantIsOpened(t *testing.T) {
 	data, err := conditionPatch(&task{uid: "uid-a", open: true}, "", time.Now()).Data(nil)
 	if err != nil || !strings.Contains(string(data), `"uid":"uid-a"`) {
 		t.Errorf("%v, %s", err, data)
-	}
-}
-
-func TestPodsAreToldThatNobodyOpensTheirGates(t *testing.T) {
-	now := time.Date(2026, 9, 1, 8, 0, 0, 0, time.UTC)
-	ready := func(ago time.Duration) corev1.PodCondition {
-		return corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}
-	}
-	ungated := object("ungated", ready(time.Hour))
-	ungated.Spec.ReadinessGates = nil
-	told := object("told", ready(time.Hour), corev1.PodCondition{Type: v1alpha1.ConditionServing, Status: corev1.ConditionFalse, Reason: reasonStandby})
-	for serves, words := range map[bool]string{true: "kubectl gpu scaledobject", false: "controller.keda.enabled"} {
-		w := newWorld(t, object("old", ready(2*time.Minute)), object("new", ready(time.Minute)), object("loading"), ungated.DeepCopy(), told.DeepCopy())
-		u := &Unopened{Client: w, Clock: testingclock.NewFakeClock(now), Serves: serves}
-		if err := u.look(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for name, reason := range map[string]string{"old": reasonUnopened, "new": "", "loading": "", "ungated": "", "told": reasonStandby} {
-			if c := w.condition(t, name); c.Reason != reason || c.Status == corev1.ConditionTrue {
-				t.Errorf("%s: %+v, want reason %q", name, c, reason)
-			}
-		}
-		if c := w.condition(t, "old"); !strings.Contains(c.Message, words) {
-			t.Errorf("serves KEDA %t: %s", serves, c.Message)
-		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
-// mergePatch changes one condition, of the pod with the UID only, and of its version only where one is given.
+// mergePatch changes one condition of the pod with this UID, and with this resourceVersion unless it
+// is empty.
 func mergePatch(uid types.UID, version string, condition corev1.PodCondition) client.Patch {
 	of := map[string]any{"uid": uid}
 	if version != "" {

@@ -1,7 +1,7 @@
 // Package standby opens the readiness gate mica.gpu/serving of loaded pods when there is work for
-// them, and says on the others why it is closed. Until then a loaded pod is in no Endpoints: it
-// waits, and serves within a second. The package never closes a gate, and changes nothing else of
-// a pod.
+// them, and writes to the conditions of the others why it is closed. A loaded pod with a closed gate
+// is in no EndpointSlice, and serves within a second once the gate opens. The package never closes a
+// gate, and changes nothing else of a pod.
 package standby
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// choose gives the standbys that are to serve for want pods to serve, and those that go on
-// waiting. Pods on nodes that are leaving do not count as serving: a drain that a
-// PodDisruptionBudget holds up goes on once another pod serves.
+// choose divides standbys into those to open, so that want pods serve, and those that wait. Pods on
+// leaving nodes do not count as serving, so that a drain blocked by a PodDisruptionBudget continues
+// once another pod serves.
 func choose(pods []workload.Pod, want int, leaving func(node string) bool) (open, wait []workload.Pod) {
 	serving := 0
 	var standbys []workload.Pod
@@ -24,7 +24,7 @@ func choose(pods []workload.Pod, want int, leaving func(node string) bool) (open
 			serving++
 		}
 	}
-	// A roll-out waits for pods that are Ready, and standbys never are.
+	// A rollout waits for Ready pods, and standbys never are.
 	if rollsOut(pods) {
 		return standbys, nil
 	}
@@ -33,7 +33,7 @@ func choose(pods []workload.Pod, want int, leaving func(node string) bool) (open
 	return standbys[:n], standbys[n:]
 }
 
-// rollsOut tells that there are pods of several revisions.
+// rollsOut reports whether there are pods of several revisions.
 func rollsOut(pods []workload.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod workload.Pod) bool { return pod.Revision != pods[0].Revision })
 }

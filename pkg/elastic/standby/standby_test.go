@@ -32,7 +32,7 @@ func TestAsManyServeAsHaveWork(t *testing.T) {
 		{"more serve than have work", []workload.Pod{pod("a", workload.Open), pod("b", workload.Open), pod("c", workload.Standby)}, 1, nil, []string{"c"}},
 		{"one more", []workload.Pod{pod("a", workload.Open), pod("b", workload.Standby), pod("c", workload.Standby)}, 2, []string{"b"}, []string{"c"}},
 		{"more than are loaded", []workload.Pod{pod("a", workload.Closed), pod("b", workload.Standby)}, 5, []string{"b"}, nil},
-		{"pods without a gate are nobody's", []workload.Pod{pod("a", workload.Ungated), pod("b", workload.Standby)}, 0, nil, []string{"b"}},
+		{"pods without a gate are ignored", []workload.Pod{pod("a", workload.Ungated), pod("b", workload.Standby)}, 0, nil, []string{"b"}},
 		{"fewer than none", []workload.Pod{pod("b", workload.Standby)}, -1, nil, []string{"b"}},
 		{"what is being drained does not count", []workload.Pod{pod("a", workload.Open, on("drained")), pod("b", workload.Standby)}, 1, []string{"b"}, nil},
 		{"who stays is before who is being drained", []workload.Pod{pod("a", workload.Standby, on("drained")), pod("b", workload.Standby)}, 1, []string{"b"}, []string{"a"}},

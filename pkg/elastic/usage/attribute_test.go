@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -125,7 +126,7 @@ func holdsOf(t *testing.T, r *indexed, state workload.State, readings map[string
 	return holds
 }
 
-// What is used of a device is used by somebody, and by nobody twice: however many workloads
+// All usage of a device is attributed, and once: however many workloads
 // share a device, their parts of its used memory are all of it.
 func TestTheUsedMemoryOfASharedDeviceIsThatOfItsSharers(t *testing.T) {
 	for seed := range uint64(200) {
@@ -164,12 +165,12 @@ func TestTheUsedMemoryOfASharedDeviceIsThatOfItsSharers(t *testing.T) {
 
 // A partition of an A100 tells its memory and not its utilization.
 func TestWhatOneDeviceDoesNotTellIsUnknownOfAll(t *testing.T) {
-	whole := hold{device: workload.Device{Name: "gpu-0"}, node: "n1", reading: reads(0.5, 40, 80), fraction: alone, together: 1}
+	whole := hold{device: workload.Device{Holding: devices.Holding{ID: devices.ID{Name: "gpu-0"}}}, node: "n1", reading: reads(0.5, 40, 80), fraction: alone, together: 1}
 	silent := whole
 	silent.device.Name = "gpu-1-mig-1g5gb-19-0"
 	silent.reading.Utilization = nil
 	got := attribute([]hold{whole, silent})
-	fixture.Sentence(t, got.Utilization.Err, "device gpu-1-mig-1g5gb-19-0 of node n1 does not tell its utilization")
+	fixture.Sentence(t, got.Utilization.Err, "device gpu-1-mig-1g5gb-19-0 of node n1 does not report its utilization")
 	if got.Memory.Err != nil || !near(got.Memory.Value, 0.5) {
 		t.Errorf("memory is %+v", got.Memory)
 	}
@@ -177,7 +178,7 @@ func TestWhatOneDeviceDoesNotTellIsUnknownOfAll(t *testing.T) {
 		silent := whole
 		lack(&silent.reading)
 		got := attribute([]hold{whole, silent})
-		fixture.Sentence(t, got.Memory.Err, "device gpu-0 of node n1 does not tell its memory")
+		fixture.Sentence(t, got.Memory.Err, "device gpu-0 of node n1 does not report its memory")
 		if got.Utilization.Err != nil || !near(got.Utilization.Value, 0.5) {
 			t.Errorf("utilization is %+v", got.Utilization)
 		}

@@ -15,18 +15,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// Indexes of the cache. Their names are no fields of the objects, so that nobody else's index
-// has them.
+// Indexes of the cache. The prefix keeps them apart from indexes of other packages.
 const (
-	// indexHeld has claims by the devices that they hold.
+	// indexHeld finds claims by the devices that they hold.
 	indexHeld = "usage.heldDevice"
-	// indexPool has slices of our driver by their pools.
+	// indexPool finds the driver's ResourceSlices by pool.
 	indexPool = "usage.pool"
-	// indexPlugin has the plugin's pods by their nodes.
+	// indexPlugin finds the plugin's pods by node.
 	indexPlugin = "usage.pluginNode"
 )
 
-// cluster is what the controller's cache has of who shares devices, and of plugins.
+// cluster reads shares of devices, and the plugin's pods, from the controller's cache.
 type cluster struct {
 	reader    client.Reader
 	driver    string
@@ -34,7 +33,7 @@ type cluster struct {
 	plugin    labels.Selector
 }
 
-// index is one of a cache.
+// index is an index of the cache.
 type index struct {
 	object  client.Object
 	name    string
@@ -57,9 +56,9 @@ func (c cluster) heldDevices(object client.Object) []string {
 		return nil
 	}
 	var keys []string
-	for result := range devices.Results(claim.Status.Allocation) {
-		if result.Driver == c.driver {
-			keys = append(keys, deviceKey(result.Pool, result.Device))
+	for held := range devices.Holdings(claim.Status.Allocation) {
+		if held.Pool.Driver == c.driver {
+			keys = append(keys, deviceKey(held.Pool.Name, held.Name))
 		}
 	}
 	slices.Sort(keys)
@@ -81,7 +80,7 @@ func (c cluster) pluginNode(object client.Object) []string {
 	return []string{pod.Spec.NodeName}
 }
 
-// shares are those that claims have of a device.
+// shares returns the claims' shares of a device.
 func (c cluster) shares(ctx context.Context, pool, device string) (map[shareKey]consumption, error) {
 	var claims resourceapi.ResourceClaimList
 	if err := c.reader.List(ctx, &claims, client.MatchingFields{indexHeld: deviceKey(pool, device)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -90,16 +89,16 @@ func (c cluster) shares(ctx context.Context, pool, device string) (map[shareKey]
 	wanted := devices.ID{Pool: devices.PoolID{Driver: c.driver, Name: pool}, Name: device}
 	shares := map[shareKey]consumption{}
 	for i := range claims.Items {
-		for result := range devices.Results(claims.Items[i].Status.Allocation) {
-			if devices.Of(result) == wanted {
-				shares[keyOf(claims.Items[i].UID, result.ShareID)] = result.ConsumedCapacity
+		for held := range devices.Holdings(claims.Items[i].Status.Allocation) {
+			if held.ID == wanted {
+				shares[keyOf(claims.Items[i].UID, held.ShareID)] = held.ConsumedCapacity
 			}
 		}
 	}
 	return shares, nil
 }
 
-// capacity is that of a device as it was published last.
+// capacity returns a device's capacity as last published.
 func (c cluster) capacity(ctx context.Context, pool, device string) (capacity, error) {
 	var all resourceapi.ResourceSliceList
 	if err := c.reader.List(ctx, &all, client.MatchingFields{indexPool: pool}, client.UnsafeDisableDeepCopy); err != nil {
@@ -112,18 +111,18 @@ func (c cluster) capacity(ctx context.Context, pool, device string) (capacity, e
 	return found.Capacity, nil
 }
 
-// metricsPort is the name that the chart gives the port of the plugin's metrics.
+// metricsPort is the name of the plugin's port for metrics in the chart.
 const metricsPort = "metrics"
 
-// target is where a node's plugin serves its metrics.
+// target is the endpoint of a plugin's metrics.
 type target struct {
-	// pod is its namespace and name.
+	// pod is NAMESPACE/NAME.
 	pod, address string
 	port         int32
 }
 
-// target is that of the plugin's pod that can best answer: during a rolling update, a node has
-// two of them.
+// target returns the endpoint of the plugin's pod that is most likely to answer: during a rolling
+// update, a node has two.
 func (c cluster) target(ctx context.Context, node string) (target, error) {
 	var pods corev1.PodList
 	if err := c.reader.List(ctx, &pods, client.MatchingFields{indexPlugin: node}, client.UnsafeDisableDeepCopy); err != nil {
@@ -132,7 +131,7 @@ func (c cluster) target(ctx context.Context, node string) (target, error) {
 	return c.targetOf(pods.Items)
 }
 
-// targetOf is that of the pods of one node.
+// targetOf chooses among the plugin's pods on one node.
 func (c cluster) targetOf(pods []corev1.Pod) (target, error) {
 	if len(pods) == 0 {
 		return target{}, fmt.Errorf("no pod in namespace %s with labels %s is there: see that the plugin's DaemonSet selects the node and that its pods start", c.namespace, c.plugin)

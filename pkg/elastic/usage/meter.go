@@ -12,25 +12,25 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// Options are what a Meter works with.
+// Options configure a Meter.
 type Options struct {
-	// Driver is the name under which devices are published.
+	// Driver is the name of the DRA driver.
 	Driver string
-	// Reader is the controller's cache. Index has added the indexes to it.
+	// Reader is the controller's cache, with the indexes that Index adds.
 	Reader client.Reader
-	// Namespace and Plugin select the pods of the plugin.
+	// Namespace and Plugin select the plugin's pods.
 	Namespace string
 	Plugin    labels.Selector
 	Clock     clock.WithTicker
 }
 
-// Meter knows how busy the devices of workloads are. It is safe for concurrent use.
+// Meter reports how busy the devices of workloads are. It is safe for concurrent use.
 type Meter struct {
 	cluster cluster
 	scraper *scraper
 }
 
-// New is a Meter that answers once Start runs.
+// New returns a Meter that answers once Start runs.
 func New(o Options) *Meter {
 	c := o.cluster()
 	return &Meter{cluster: c, scraper: newScraper(o.Clock, nodePlugins{c, newHTTPClient()}.scrape)}
@@ -40,8 +40,7 @@ func (o Options) cluster() cluster {
 	return cluster{reader: o.Reader, driver: o.Driver, namespace: o.Namespace, plugin: o.Plugin}
 }
 
-// Index adds to the cache what a Meter with these options looks things up by, before the cache
-// starts.
+// Index adds the Meter's indexes to the cache. Call it before the cache starts.
 func Index(ctx context.Context, cache client.FieldIndexer, o Options) error {
 	for _, i := range o.cluster().indexes() {
 		if err := cache.IndexField(ctx, i.object, i.name, i.extract); err != nil {
@@ -51,22 +50,21 @@ func Index(ctx context.Context, cache client.FieldIndexer, o Options) error {
 	return nil
 }
 
-// NeedLeaderElection is false: each replica asks what it is asked itself.
+// NeedLeaderElection is false: each replica answers for itself.
 func (m *Meter) NeedLeaderElection() bool { return false }
 
-// Start asks plugins until ctx ends, of the nodes that somebody wants to know of.
+// Start polls the plugins of requested nodes until ctx ends.
 func (m *Meter) Start(ctx context.Context) error {
 	m.scraper.run(ctx)
 	return nil
 }
 
-// Usage says how busy the devices of a workload are. The first question for a node waits for
-// its plugin's answer, until ctx ends; later ones are answered from what is at most 10 seconds
-// old, where the plugin answers, and never from what is older than 45 seconds. It is an error
-// where the plugin says nothing, or nothing new, of one of the devices.
+// Usage reports how busy the devices of a workload are. The first request for a node waits for its
+// plugin, until ctx ends. Later readings are at most 10 seconds old while the plugin answers, and
+// never older than 45 seconds. It returns an error if a device has no such reading.
 func (m *Meter) Usage(ctx context.Context, of workload.State) (Usage, error) {
 	holds := held(of)
-	// All are asked before one is waited for.
+	// Request all nodes before waiting for any.
 	for _, h := range holds {
 		if !h.idle {
 			m.scraper.ask(h.node)
@@ -80,8 +78,8 @@ func (m *Meter) Usage(ctx context.Context, of workload.State) (Usage, error) {
 	return attribute(holds), nil
 }
 
-// held are the devices that the pods of a workload hold, once each, and each share of one once.
-// A pod that is on no node has no container that could use them.
+// held lists the devices of a workload's pods, and shares of devices, once each. A pod without a node
+// has no container that could use them.
 func held(of workload.State) []hold {
 	type key struct {
 		pool, name string
@@ -94,7 +92,7 @@ func held(of workload.State) []hold {
 			continue
 		}
 		for _, d := range pod.Devices {
-			k := key{d.Pool, d.Name, keyOf(d.Claim, d.ShareID)}
+			k := key{d.Pool.Name, d.Name, keyOf(d.Claim, d.ShareID)}
 			i, seen := at[k]
 			if !seen {
 				i = len(holds)
@@ -107,7 +105,7 @@ func held(of workload.State) []hold {
 	return holds
 }
 
-// read finds out how busy the device is, and which part of it is held.
+// read adds to h the device's reading, and the fraction of the device that is held.
 func (m *Meter) read(ctx context.Context, h *hold) (err error) {
 	if !h.idle {
 		if h.reading, err = m.reading(ctx, *h); err != nil {
@@ -121,30 +119,30 @@ func (m *Meter) read(ctx context.Context, h *hold) (err error) {
 	return err
 }
 
-// reading is the last one of a device, if it is new enough.
+// reading returns the last reading of a device if it is recent enough.
 func (m *Meter) reading(ctx context.Context, h hold) (Reading, error) {
 	known, err := m.scraper.first(ctx, h.node)
 	if err == nil && m.missing(known, h) {
-		// Its claim may have been prepared since the plugin was asked.
+		// The claim may have been prepared after the last request.
 		known, err = m.scraper.again(ctx, h.node)
 	}
 	if err != nil {
-		return Reading{}, fmt.Errorf("wait for the plugin of node %s to tell of device %s: %w: if this goes on, see the controller's log for plugins that do not answer, as there are at most %d requests at one time", h.node, h.device.Name, err, atOnce)
+		return Reading{}, fmt.Errorf("wait for the plugin of node %s to report device %s: %w: if this goes on, see the controller's log for plugins that do not answer, as there are at most %d requests at one time", h.node, h.device.Name, err, atOnce)
 	}
 	return m.judge(known, h)
 }
 
-// missing tells that the plugin has answered a while ago, and not told of the device. Without the
-// while, each question for a device that is never told would be a request.
+// missing reports whether the plugin's last answer lacks the device and is old enough to ask again.
+// The delay keeps a device without readings from causing a request each time.
 func (m *Meter) missing(known scraped, h hold) bool {
 	_, told := known.readings[h.device.Name]
 	return known.err == nil && !told && m.scraper.clock.Since(known.tried) >= askAgainAfter
 }
 
-// askAgainAfter is shorter than a plugin needs to prepare a claim and to sample its devices.
+// askAgainAfter is shorter than a plugin takes to prepare a claim and sample its devices.
 const askAgainAfter = time.Second
 
-// judge refuses a reading that is missing, or too old.
+// judge refuses a reading that is missing or too old.
 func (m *Meter) judge(known scraped, h hold) (Reading, error) {
 	now := m.scraper.clock.Now()
 	if known.got.IsZero() || now.Sub(known.got) > tooOld {
@@ -152,7 +150,7 @@ func (m *Meter) judge(known scraped, h hold) (Reading, error) {
 	}
 	reading, told := known.readings[h.device.Name]
 	if !told {
-		return Reading{}, fmt.Errorf("the plugin of node %s tells of %d devices, and not of %s: see its log for whether the claim of UID %s was prepared, and for whether the device can be sampled",
+		return Reading{}, fmt.Errorf("the plugin of node %s reports %d devices, but not %s: see its log for whether the claim of UID %s was prepared, and for whether the device can be sampled",
 			h.node, len(known.readings), h.device.Name, h.device.Claim)
 	}
 	if age := now.Sub(reading.At); age > tooOld {

@@ -120,7 +120,7 @@ func TestANewDeviceIsAskedForAtOnce(t *testing.T) {
 	}
 	// Another question within the second is not another request.
 	_, err := r.Usage(t.Context(), workloadWith("gpu-1"))
-	fixture.Sentence(t, err, "the devices of Deployment/vllm", "the plugin of node n1 tells of 1 devices, and not of gpu-1", "claim of UID c")
+	fixture.Sentence(t, err, "the devices of Deployment/vllm", "the plugin of node n1 reports 1 devices, but not gpu-1", "claim of UID c")
 	if r.plugins.requests() != 1 {
 		t.Errorf("%d requests were made", r.plugins.requests())
 	}

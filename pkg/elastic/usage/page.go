@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// scrapeTimeout bounds a request with its answer: a plugin answers from memory.
+	// scrapeTimeout bounds a request including its answer. Plugins answer from memory.
 	scrapeTimeout = 2 * time.Second
-	// maxPage bounds what is read of an answer, in bytes. A plugin's is some ten thousand.
+	// maxPage bounds an answer, in bytes. A plugin's has some ten thousand.
 	maxPage = 4 << 20
 	// maxHeader bounds an answer's headers, in bytes.
 	maxHeader = 16 << 10
 )
 
-// newHTTPClient asks pods by their addresses, each every few seconds: connections are not kept,
-// because those of a thousand nodes need more memory than opening them anew needs time.
+// newHTTPClient keeps no connections alive: those of a thousand nodes need more memory than
+// reconnecting every few seconds needs time.
 func newHTTPClient() *http.Client {
 	return &http.Client{
 		Timeout: scrapeTimeout,
@@ -46,13 +46,13 @@ func newHTTPClient() *http.Client {
 	}
 }
 
-// nodePlugins are asked for their devices' readings.
+// nodePlugins scrapes the plugins' metrics.
 type nodePlugins struct {
 	cluster cluster
 	http    *http.Client
 }
 
-// scrape asks the plugin of a node, and gives readings by the devices' names.
+// scrape returns the readings of a node's devices by name.
 func (p nodePlugins) scrape(ctx context.Context, node string) (map[string]Reading, error) {
 	at, err := p.cluster.target(ctx, node)
 	if err != nil {
@@ -97,8 +97,7 @@ func read(response *http.Response) (map[string]Reading, error) {
 	return parse(lines)
 }
 
-// ownLines are the lines of the metrics that count here: a plugin serves ten times as many
-// about itself.
+// ownLines keeps the metrics of devices: a plugin serves ten times as many about itself.
 func ownLines(page io.Reader) (*bytes.Buffer, error) {
 	var own bytes.Buffer
 	lines := bufio.NewScanner(page)
@@ -112,10 +111,10 @@ func ownLines(page io.Reader) (*bytes.Buffer, error) {
 	return &own, lines.Err()
 }
 
-// metricPrefix is that of all metrics that are asked for.
+// metricPrefix is common to all metrics of devices.
 const metricPrefix = "mica_device_"
 
-// figure is where a metric's value goes.
+// figure assigns a metric's value to a Reading.
 type figure struct {
 	metric string
 	check  func(float64) bool
@@ -153,7 +152,7 @@ var figures = []figure{
 	},
 }
 
-// latestSecond is in the year 9999: what is later was no number of seconds.
+// latestSecond is in the year 9999. Later timestamps are not in seconds.
 const latestSecond = 253402300800
 
 // parse reads the readings of devices.
@@ -173,7 +172,7 @@ func parse(page io.Reader) (map[string]Reading, error) {
 	}
 	for device, reading := range readings {
 		if reading.At.IsZero() {
-			return nil, fmt.Errorf("device %s is told without %s", device, gpu.MetricSampled)
+			return nil, fmt.Errorf("device %s lacks %s", device, gpu.MetricSampled)
 		}
 	}
 	return readings, nil
@@ -194,7 +193,7 @@ func (f figure) add(readings map[string]Reading, metric *dto.Metric) error {
 	}
 	reading := readings[device]
 	if f.told(reading) {
-		return fmt.Errorf("device %s is told twice", device)
+		return fmt.Errorf("device %s is in it twice", device)
 	}
 	value := metric.GetGauge().GetValue()
 	if !f.check(value) {

@@ -11,42 +11,40 @@ import (
 )
 
 const (
-	// refreshEvery leaves time for a request, and some in the queue, until what it gave is
-	// 10 seconds old.
+	// refreshEvery leaves time for a request and some queueing before a reading is 10 seconds old.
 	refreshEvery = 7 * time.Second
-	// retryEvery is for nodes that have been silent for so long that nobody gets an answer of
-	// them: those that are lost keep a request busy until its timeout.
+	// retryEvery is for nodes without a usable reading: requests to lost nodes take their whole timeout.
 	retryEvery = 30 * time.Second
-	// forgetAfter is how long a node is asked after nobody has asked for it.
+	// forgetAfter is how long a node is polled after its last request.
 	forgetAfter = 2 * time.Minute
-	// tooOld is what no answer is given of any more.
+	// tooOld is the age at which a reading is refused.
 	tooOld = 45 * time.Second
-	// atOnce are the most requests at one time.
+	// atOnce bounds concurrent requests.
 	atOnce = 16
 )
 
-// scraper keeps the readings of the nodes that somebody asks for.
+// scraper polls requested nodes and keeps their readings.
 type scraper struct {
 	clock  clock.WithTicker
 	scrape func(ctx context.Context, node string) (map[string]Reading, error)
 
 	mu    sync.Mutex
 	nodes map[string]*scraped
-	// queue has the nodes whose turn it is, never one twice at one time; nil before run.
+	// queue has the nodes that are due, each at most once; nil before run.
 	queue workqueue.TypedDelayingInterface[string]
 }
 
-// scraped is what is known of a node.
+// scraped is a node's state.
 type scraped struct {
-	// since is when somebody first asked for it, and asked when somebody last did.
+	// since is the first request for the node, and asked the last.
 	since, asked time.Time
-	// tried is when the last request began, zero before there was one, and err what came of it.
+	// tried is when the last request to the plugin began, and err its error; zero before the first.
 	tried time.Time
 	err   error
-	// readings are of the last request that had an answer, which was at got.
+	// readings are of the last successful request, at got.
 	readings map[string]Reading
 	got      time.Time
-	// next is closed when the next request is over.
+	// next is closed when the next request ends.
 	next chan struct{}
 }
 
@@ -58,7 +56,7 @@ func newScraper(c clock.WithTicker, scrape func(context.Context, string) (map[st
 	}
 }
 
-// run asks until ctx ends.
+// run polls until ctx ends.
 func (s *scraper) run(ctx context.Context) {
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: s.clock})
 	s.begin(queue)
@@ -74,7 +72,7 @@ func (s *scraper) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// begin lets questions into the queue, those first that were there before.
+// begin enqueues the nodes that were requested before run.
 func (s *scraper) begin(queue workqueue.TypedDelayingInterface[string]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +82,7 @@ func (s *scraper) begin(queue workqueue.TypedDelayingInterface[string]) {
 	}
 }
 
-// work asks the next node; it is false when there will be none any more.
+// work polls the next node. It returns false after shutdown.
 func (s *scraper) work(ctx context.Context, queue workqueue.TypedDelayingInterface[string]) bool {
 	node, end := queue.Get()
 	if end {
@@ -100,7 +98,7 @@ func (s *scraper) work(ctx context.Context, queue workqueue.TypedDelayingInterfa
 	return true
 }
 
-// wanted forgets the node if nobody asks for it.
+// wanted reports whether the node is still requested, and drops it if not.
 func (s *scraper) wanted(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +114,7 @@ func (s *scraper) wanted(node string) bool {
 	return true
 }
 
-// keep keeps what came of a request, and says when the next one is due.
+// keep stores the result of a request and returns the delay until the next one.
 func (s *scraper) keep(ctx context.Context, node string, began time.Time, readings map[string]Reading, err error) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +132,7 @@ func (s *scraper) keep(ctx context.Context, node string, began time.Time, readin
 	return refreshEvery
 }
 
-// log tells of the first of several failures, and of their end.
+// log logs the first of several failures, and their end.
 func (s *scraper) log(ctx context.Context, node string, before *scraped, err error) {
 	logger := klog.FromContext(ctx)
 	switch {
@@ -148,10 +146,10 @@ func (s *scraper) log(ctx context.Context, node string, before *scraped, err err
 	}
 }
 
-// ask says that somebody wants to know of the node, and gives what is known of it now.
+// ask requests a node and returns its present state.
 func (s *scraper) ask(node string) scraped { return s.askFor(node, false) }
 
-// askFor is ask, with a request at once if it is urgent or the first one.
+// askFor is ask; it polls at once if urgent or never polled.
 func (s *scraper) askFor(node string, urgent bool) scraped {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +167,7 @@ func (s *scraper) askFor(node string, urgent bool) scraped {
 	return *known
 }
 
-// first is ask for what is known once there was a request: it waits for the first one until ctx
-// ends.
+// first is ask, but waits for the first poll until ctx ends.
 func (s *scraper) first(ctx context.Context, node string) (scraped, error) {
 	known := s.ask(node)
 	if !known.tried.IsZero() {
@@ -179,13 +176,12 @@ func (s *scraper) first(ctx context.Context, node string) (scraped, error) {
 	return s.wait(ctx, node, known)
 }
 
-// again is ask for what is known after a request that begins now, or is under way. It waits for
-// it until ctx ends.
+// again is ask, but waits for a poll that begins now or is running, until ctx ends.
 func (s *scraper) again(ctx context.Context, node string) (scraped, error) {
 	return s.wait(ctx, node, s.askFor(node, true))
 }
 
-// wait waits for the request that was the next one when known was.
+// wait waits for the poll that was next in known.
 func (s *scraper) wait(ctx context.Context, node string, known scraped) (scraped, error) {
 	select {
 	case <-known.next:

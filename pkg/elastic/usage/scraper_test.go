@@ -32,7 +32,7 @@ func (n *nodes) scrape(ctx context.Context, node string) (map[string]Reading, er
 	if n.hold != nil {
 		select {
 		case n.began <- struct{}{}:
-		case <-n.hold: // nobody counts any more
+		case <-n.hold: // the test has ended
 		}
 		select {
 		case <-n.hold:
@@ -143,12 +143,12 @@ func TestANodeIsAskedWhileSomebodyAsks(t *testing.T) {
 	select {
 	case <-known.next:
 	case <-time.After(time.Minute):
-		t.Fatal("nobody is told of the next answer")
+		t.Fatal("no caller gets the next answer")
 	}
 	if got := s.ask("n1").tried; got.Sub(t0) < refreshEvery {
 		t.Errorf("the next request came after %s", got.Sub(t0))
 	}
-	// Nobody asks any more.
+	// No caller asks any longer.
 	fixture.Eventually(t, "the node to be forgotten", func() error {
 		clock.Step(2 * time.Second)
 		s.mu.Lock()

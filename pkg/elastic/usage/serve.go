@@ -13,30 +13,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Path is where the controller serves what it knows for `kubectl gpu top`, on its port of metrics.
+// Path is where the controller serves usage for `kubectl gpu`, on its port for metrics.
 const Path = "/usage"
 
 const (
-	// sweepTimeout bounds an answer: nodes that were not asked until then are answered with an error.
+	// sweepTimeout bounds an answer; nodes that are not polled by then have an error in it.
 	sweepTimeout = 20 * time.Second
-	// maxNodes bounds the nodes that a question names.
+	// maxNodes bounds the nodes in a request.
 	maxNodes = 1000
 )
 
-// Fleet is how busy the devices of nodes are, by the nodes' names, as it is served.
+// Fleet is the usage of devices by node name.
 type Fleet struct {
 	Nodes map[string]NodeUsage `json:"nodes"`
 }
 
-// NodeUsage is what a node's plugin tells.
+// NodeUsage is the report of a node's plugin.
 type NodeUsage struct {
-	// Devices are those of prepared claims, by their names.
+	// Devices of prepared claims, by name.
 	Devices map[string]DeviceUsage `json:"devices,omitempty"`
-	// Error is a sentence that says why there are none.
+	// Error says why there are no devices.
 	Error string `json:"error,omitempty"`
 }
 
-// DeviceUsage is a Reading as it is served. What a device does not tell is absent.
+// DeviceUsage is a Reading in JSON. Figures that a device does not report are absent.
 type DeviceUsage struct {
 	Utilization      *float64  `json:"utilization,omitempty"`
 	MemoryUsedBytes  *float64  `json:"memoryUsedBytes,omitempty"`
@@ -44,16 +44,16 @@ type DeviceUsage struct {
 	Sampled          time.Time `json:"sampled"`
 }
 
-// server answers by asking plugins when it is asked: nobody's question leaves anything running.
+// server polls plugins on request only.
 type server struct {
 	cluster cluster
 	ask     func(ctx context.Context, at target) (map[string]Reading, error)
-	// turns are as many as plugins are asked at one time, for all questions together.
+	// turns bounds concurrent polls over all requests.
 	turns chan struct{}
 }
 
-// NewServer answers GET with a Fleet: of the nodes that parameters named node name, or of all that
-// have a plugin. It tells no claims and no pods, and so needs no identity of who asks.
+// NewServer answers GET with a Fleet: of the nodes in the parameters named node, or of all nodes with
+// a plugin. It reveals no claims and no pods, and so needs no authorization.
 func NewServer(o Options) http.Handler {
 	plugins := newHTTPClient()
 	return &server{cluster: o.cluster(), turns: make(chan struct{}, atOnce), ask: func(ctx context.Context, at target) (map[string]Reading, error) {
@@ -66,10 +66,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	names := r.URL.Query()["node"]
 	switch {
 	case r.Method != http.MethodGet:
-		http.Error(w, "only GET is answered", http.StatusMethodNotAllowed)
+		http.Error(w, "use GET", http.StatusMethodNotAllowed)
 		return
 	case len(names) > maxNodes:
-		http.Error(w, fmt.Sprintf("%d nodes are named, and at most %d can be: name none for all", len(names), maxNodes), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("%d nodes in one request: name at most %d, or none for all", len(names), maxNodes), http.StatusBadRequest)
 		return
 	}
 	ctx, stop := context.WithTimeout(r.Context(), sweepTimeout)
@@ -86,11 +86,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(s.sweep(ctx, names, plugins)); err != nil {
-		klog.FromContext(ctx).V(4).Info("Who asked how busy devices are did not wait for the answer", "err", err)
+		klog.FromContext(ctx).V(4).Info("Client closed the connection before the answer", "err", err)
 	}
 }
 
-// plugins are the pods of the plugin by their nodes.
+// plugins lists the plugin's pods by node.
 func (s *server) plugins(ctx context.Context) (map[string][]corev1.Pod, error) {
 	var pods corev1.PodList
 	err := s.cluster.reader.List(ctx, &pods, client.InNamespace(s.cluster.namespace), client.MatchingLabelsSelector{Selector: s.cluster.plugin}, client.UnsafeDisableDeepCopy)
@@ -106,7 +106,7 @@ func (s *server) plugins(ctx context.Context) (map[string][]corev1.Pod, error) {
 	return byNode, nil
 }
 
-// sweep asks the plugins of the nodes.
+// sweep polls the plugins of the nodes.
 func (s *server) sweep(ctx context.Context, names []string, plugins map[string][]corev1.Pod) Fleet {
 	fleet := Fleet{Nodes: make(map[string]NodeUsage, len(names))}
 	var lock sync.Mutex

@@ -98,7 +98,7 @@ func TestQuestionsThatAreNotAnswered(t *testing.T) {
 	if _, code, text := answered(t, s, t.Context(), http.MethodGet, Path+"?"+strings.Repeat("node=a&", maxNodes+1)); code != http.StatusBadRequest || !strings.Contains(text, "at most 1000") {
 		t.Errorf("a question for too many nodes is answered with %d, %s", code, text)
 	}
-	s.turns = make(chan struct{}) // nobody's turn ever comes
+	s.turns = make(chan struct{}) // no request gets a turn
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if fleet, _, _ := answered(t, s, ended, http.MethodGet, Path); !strings.Contains(fleet.Nodes["n1"].Error, "not asked within 20s") {

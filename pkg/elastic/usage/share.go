@@ -15,13 +15,13 @@ import (
 )
 
 type (
-	// consumption is how much of a device's capacities a share has.
+	// consumption is a share's part of a device's capacities.
 	consumption map[resourceapi.QualifiedName]resource.Quantity
-	// capacity is how much of each capacity a device has for all its shares.
+	// capacity is a device's total for all shares.
 	capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 )
 
-// shareKey tells a share from the others of its device.
+// shareKey identifies a share of a device.
 type shareKey struct{ claim, share types.UID }
 
 func keyOf(claim types.UID, share *types.UID) shareKey {
@@ -32,22 +32,21 @@ func keyOf(claim types.UID, share *types.UID) shareKey {
 	return key
 }
 
-// isShare tells a share from a device that a claim holds alone.
+// isShare reports whether the claim shares the device.
 func isShare(d workload.Device) bool { return d.ShareID != nil || len(d.ConsumedCapacity) > 0 }
 
-// divide finds which part of its device a share has, and which part of the device's memory all
-// who hold a share of it have together.
+// divide returns a share's fraction of its device, and the fraction of memory in all shares together.
 func (c cluster) divide(ctx context.Context, h hold) (own fraction, together float64, err error) {
 	d := h.device
-	whole, err := c.capacity(ctx, d.Pool, d.Name)
+	whole, err := c.capacity(ctx, d.Pool.Name, d.Name)
 	if err != nil {
 		return fraction{}, 0, fmt.Errorf("find how %s is shared: %w", h, err)
 	}
-	all, err := c.shares(ctx, d.Pool, d.Name)
+	all, err := c.shares(ctx, d.Pool.Name, d.Name)
 	if err != nil {
 		return fraction{}, 0, fmt.Errorf("find who shares %s: %w", h, err)
 	}
-	// The workload's pods may have been read before, or after, these claims.
+	// The cache may have the workload's pods before, or after, these claims.
 	all[keyOf(d.Claim, d.ShareID)] = d.ConsumedCapacity
 	for key, consumed := range all {
 		p, err := c.fractionOf(consumed, whole)
@@ -64,8 +63,8 @@ func (c cluster) divide(ctx context.Context, h hold) (own fraction, together flo
 
 var errNoFraction = errors.New("its allocation has none of the shares, cores and memory that the device's slice counts: delete its pods, so that it is allocated anew")
 
-// fractionOf is which part of a device a share has, by capacities that both the share's allocation
-// and the device count.
+// fractionOf returns a share's fraction, by the capacities that both its allocation and the device
+// count.
 func (c cluster) fractionOf(consumed consumption, whole capacity) (fraction, error) {
 	first := func(names ...string) float64 {
 		for _, name := range names {

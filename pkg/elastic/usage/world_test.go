@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
@@ -240,11 +241,8 @@ func ofClaims(claims ...*resourceapi.ResourceClaim) workload.State {
 	state := workload.State{Ref: workload.Ref{Kind: "Deployment", Namespace: "llm", Name: "vllm"}}
 	for i, claim := range claims {
 		pod := workload.Pod{Name: fmt.Sprintf("vllm-%d", i), Node: "n1"}
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			pod.Devices = append(pod.Devices, workload.Device{
-				Pool: result.Pool, Name: result.Device,
-				Claim: claim.UID, ShareID: result.ShareID, ConsumedCapacity: result.ConsumedCapacity,
-			})
+		for held := range devices.HoldingsWithAdmin(claim.Status.Allocation) {
+			pod.Devices = append(pod.Devices, workload.Device{Holding: held, Claim: claim.UID})
 		}
 		state.Pods = append(state.Pods, pod)
 	}

@@ -12,23 +12,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// podClaim is a claim as a pod names it.
+// podClaim is a claim in a pod's spec.
 type podClaim struct {
-	// id is the claim's name, or the pod's and the entry's where there is no claim yet.
+	// id is the claim's name, or the pod's and the entry's if there is no claim yet.
 	id string
-	// claim is nil where it was not created yet.
+	// claim is nil if it was not created yet.
 	claim *resourceapi.ResourceClaim
-	// classes are those that the claim, or what it will be made of, asks for.
+	// classes are the DeviceClasses that the claim or its template requests.
 	classes []string
 }
 
-// waits tells that the claim is not allocated. One that is being deleted never will be.
+// waits reports whether the claim is not allocated. A claim that is being deleted never will be.
 func (c podClaim) waits() bool {
 	return c.claim == nil || c.claim.Status.Allocation == nil && c.claim.DeletionTimestamp == nil
 }
 
-// claims are those that a pod names. A claim that somebody else has to create is none before
-// it is there; one that is made for the pod counts before, because the pod waits already.
+// claims lists the claims in a pod's spec. A claim made from a template counts before it exists; a
+// claim that a user creates does not.
 func (x *Index) claims(ctx context.Context, pod *corev1.Pod) ([]podClaim, error) {
 	var claims []podClaim
 	for i := range pod.Spec.ResourceClaims {
@@ -47,7 +47,7 @@ func (x *Index) claims(ctx context.Context, pod *corev1.Pod) ([]podClaim, error)
 		case claim != nil:
 			claims = append(claims, podClaim{id: claim.Name, claim: claim, classes: classesOf(&claim.Spec)})
 		case named.ResourceClaimTemplateName != nil && pod.Spec.NodeName == "":
-			// Also where the pod's status names a claim that the cache does not have yet.
+			// Also if the pod's status names a claim that the cache lacks.
 			classes, err := x.templateClasses(ctx, pod.Namespace, *named.ResourceClaimTemplateName)
 			if err != nil {
 				return nil, err
@@ -58,8 +58,7 @@ func (x *Index) claims(ctx context.Context, pod *corev1.Pod) ([]podClaim, error)
 	return claims, nil
 }
 
-// extendedClaim is the one that the scheduler has made of the pod's requests for extended
-// resources; nil where it has made none.
+// extendedClaim returns the claim that the scheduler made for the pod's extended resources, or nil.
 func (x *Index) extendedClaim(ctx context.Context, pod *corev1.Pod) (*resourceapi.ResourceClaim, error) {
 	status := pod.Status.ExtendedResourceClaimStatus
 	if status == nil {
@@ -68,7 +67,7 @@ func (x *Index) extendedClaim(ctx context.Context, pod *corev1.Pod) (*resourceap
 	return x.claim(ctx, pod, status.ResourceClaimName, true)
 }
 
-// claim is nil where there is none of that name, or it was generated for another pod.
+// claim returns nil if it does not exist or was generated for another pod.
 func (x *Index) claim(ctx context.Context, pod *corev1.Pod, name string, generated bool) (*resourceapi.ResourceClaim, error) {
 	claim := &resourceapi.ResourceClaim{}
 	found, err := x.get(ctx, pod.Namespace, name, claim)
@@ -90,7 +89,7 @@ func (x *Index) templateClasses(ctx context.Context, namespace, name string) ([]
 	return classesOf(&template.Spec.Spec), nil
 }
 
-// get gives the cache's own object. That there is none is no error.
+// get reads an object of the cache, without a copy.
 func (x *Index) get(ctx context.Context, namespace, name string, into client.Object) (found bool, err error) {
 	err = x.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
@@ -102,7 +101,7 @@ func (x *Index) get(ctx context.Context, namespace, name string, into client.Obj
 	return true, nil
 }
 
-// classesOf are those that any request, or alternative of one, asks for, each once.
+// classesOf lists the DeviceClasses of all requests and alternatives, each once.
 func classesOf(spec *resourceapi.ResourceClaimSpec) []string {
 	var classes []string
 	add := func(class string) {
@@ -122,8 +121,7 @@ func classesOf(spec *resourceapi.ResourceClaimSpec) []string {
 	return classes
 }
 
-// extendedClasses are those that stand for extended resources that a pod without a node
-// requests.
+// extendedClasses lists the DeviceClasses for the extended resources of a pod without a node.
 func (x *Index) extendedClasses(ctx context.Context, pod *corev1.Pod) ([]string, error) {
 	var classes []string
 	for _, resource := range extendedResources(pod) {

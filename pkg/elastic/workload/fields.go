@@ -14,21 +14,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Fields by which the cache finds objects. Pods that have ended or are being deleted have none:
-// they neither hold nor wait for anything that counts.
+// Fields of the cache's indexes. Pods that have ended or are being deleted have none.
 const (
-	// fieldController is the UID of what made a pod or a ReplicaSet.
+	// fieldController is the UID of the controller of a pod or ReplicaSet.
 	fieldController = "mica.gpu/controller"
-	// fieldClaim is the name of a claim that a pod names.
+	// fieldClaim is the name of a claim in a pod's spec.
 	fieldClaim = "mica.gpu/claim"
-	// fieldTemplate is the name of the template of a claim, while the pod has no node.
+	// fieldTemplate is the name of a claim template, while the pod has no node.
 	fieldTemplate = "mica.gpu/template"
-	// fieldResource is an extended resource that a pod requests, while it has no node, or
-	// that a class stands for.
+	// fieldResource is an extended resource of a pod without a node, or of a DeviceClass.
 	fieldResource = "mica.gpu/resource"
 )
 
-// addFields has to come before the cache starts.
+// addFields must be called before the cache starts.
 func addFields(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, field := range []struct {
 		object client.Object
@@ -93,7 +91,7 @@ func templateNames(pod *corev1.Pod) []string {
 	return names
 }
 
-// extendedResources are those that a device may stand for: all that are of somebody's domain.
+// extendedResources lists requested resources with a domain; a DeviceClass may stand for them.
 func extendedResources(pod *corev1.Pod) []string {
 	if pod.Spec.NodeName != "" {
 		return nil
@@ -118,7 +116,7 @@ func classResources(object client.Object) []string {
 	return nil
 }
 
-// gone tells of pods that neither hold nor wait for anything that counts.
+// gone reports whether a pod has ended or is being deleted.
 func gone(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

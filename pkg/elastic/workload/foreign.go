@@ -16,7 +16,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 )
 
-// foreign reads a workload by its scale, and its pods by the selector of that.
+// foreign reads a workload by its scale subresource, and its pods by the scale's selector.
 func (x *Index) foreign(ctx context.Context, ref Ref) (State, error) {
 	target, pods, err := x.selected(ctx, ref)
 	if err != nil {
@@ -41,7 +41,7 @@ func (x *Index) foreign(ctx context.Context, ref Ref) (State, error) {
 	return state, x.members(ctx, &state, target, pods)
 }
 
-// selected are the pods of a target that have not ended and are not being deleted; the cache's own.
+// selected lists the target's pods that have not ended and are not being deleted, without copies.
 func (x *Index) selected(ctx context.Context, ref Ref) (*scaletarget.Target, []corev1.Pod, error) {
 	target, err := x.targets.Read(ctx, scaletarget.Name{Kind: ref.Kind, Group: ref.Group, Namespace: ref.Namespace, Name: ref.Name})
 	if err != nil {
@@ -60,8 +60,7 @@ func (x *Index) selected(ctx context.Context, ref Ref) (*scaletarget.Target, []c
 	return target, pods, nil
 }
 
-// members finds out what the next replica is made of: what the object says, or else what its newest
-// pod was made of.
+// members finds the pods of the next replica: from the object's template, or else from its newest pod.
 func (x *Index) members(ctx context.Context, state *State, target *scaletarget.Target, pods []corev1.Pod) error {
 	switch {
 	case len(target.Members) > 0:
@@ -69,7 +68,7 @@ func (x *Index) members(ctx context.Context, state *State, target *scaletarget.T
 	case len(pods) > 0:
 		state.Template = likeIt(&pods[len(pods)-1])
 	default:
-		return fmt.Errorf("what a pod of %s will ask for is not known, since it has none and no pod template in spec.template: keep one replica, or name the workload that it manages", state.Ref)
+		return fmt.Errorf("the claims of %s are unknown: it has neither pods nor a pod template in spec.template: keep one replica, or name the workload that it manages", state.Ref)
 	}
 	state.Gated = Gated(state.Template)
 	var err error
@@ -92,8 +91,7 @@ func (x *Index) members(ctx context.Context, state *State, target *scaletarget.T
 	return nil
 }
 
-// likeIt is a pod that has not been put on a node yet. What only one pod has is left out: it would
-// be another sample with each new pod.
+// likeIt is an unscheduled copy of a pod, without what differs between pods of one workload.
 func likeIt(pod *corev1.Pod) *corev1.Pod {
 	sample := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "sample", Labels: maps.Clone(pod.Labels)}, Spec: pod.Spec}
 	delete(sample.Labels, appsv1.StatefulSetPodNameLabel)
@@ -102,7 +100,7 @@ func likeIt(pod *corev1.Pod) *corev1.Pod {
 	return sample
 }
 
-// asked counts the devices that the templates of a pod's claims ask for, by class.
+// asked counts the devices that the templates of a pod's claims request, by class.
 func (x *Index) asked(ctx context.Context, pod *corev1.Pod) (map[string]int, error) {
 	counts := map[string]int{}
 	for i := range pod.Spec.ResourceClaims {
@@ -124,7 +122,7 @@ func (x *Index) asked(ctx context.Context, pod *corev1.Pod) (map[string]int, err
 	return counts, nil
 }
 
-// foreignPending counts what the pods wait for, and of a gang the replicas that wait.
+// foreignPending counts the claims that pods wait for; for a gang, the replicas that wait.
 func (x *Index) foreignPending(ctx context.Context, ref Ref) (int, error) {
 	target, pods, err := x.selected(ctx, ref)
 	if err != nil {

@@ -109,9 +109,9 @@ func TestTheNextPodIsLikeTheNewestWhereNothingElseTells(t *testing.T) {
 	if !state.ByCost || state.Size() != 1 || len(state.Replicated()) != 2 || state.Gang != nil {
 		t.Errorf("the Rollout is read as %+v", state)
 	}
-	target.Selector = labels.SelectorFromSet(labels.Set{"app": "nobody"})
+	target.Selector = labels.SelectorFromSet(labels.Set{"app": "none"})
 	_, err = w.index.Workload(t.Context(), rollout)
-	fixture.Sentence(t, err, "what a pod of Rollout.argoproj.io/vllm will ask for is not known", "keep one replica")
+	fixture.Sentence(t, err, "the claims of Rollout.argoproj.io/vllm are unknown", "keep one replica")
 	target.Members = []scaletarget.Member{{Template: template("one"), Count: 1}}
 	if state, err = w.index.Workload(t.Context(), rollout); err != nil || !state.Claims || state.Template.Namespace != namespace || state.ByCost {
 		t.Errorf("without pods it is read as %+v, %v", state, err)

@@ -8,12 +8,12 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// Gated tells whether a pod has the readiness gate mica.gpu/serving, which the controller opens.
+// Gated reports whether a pod has the readiness gate mica.gpu/serving, which the controller opens.
 func Gated(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == v1alpha1.ConditionServing })
 }
 
-// gate also gives the reason of the gate's condition.
+// gate returns the state and the reason of the gate's condition.
 func gate(pod *corev1.Pod) (Gate, string) {
 	if !Gated(pod) {
 		return Ungated, ""
@@ -28,7 +28,7 @@ func gate(pod *corev1.Pod) (Gate, string) {
 	return Closed, is.Reason
 }
 
-// loaded tells that the containers are ready, and all other gates are open.
+// loaded reports whether the containers are ready and all other gates are open.
 func loaded(pod *corev1.Pod) bool {
 	for _, g := range pod.Spec.ReadinessGates {
 		if g.ConditionType != v1alpha1.ConditionServing && condition(pod, g.ConditionType).Status != corev1.ConditionTrue {

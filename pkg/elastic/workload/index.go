@@ -28,33 +28,32 @@ type Index struct {
 	tally   *tally
 
 	mu sync.Mutex
-	// handlers are what Observe has added; those of kinds that are only read have none.
+	// handlers are those that Observe added.
 	handlers []toolscache.ResourceEventHandlerRegistration
-	// broken is why the counts cannot be relied on any more.
+	// broken is why the counts are no longer reliable.
 	broken error
 }
 
-// Targets reads workloads of other kinds than those known here, by their scale: package scaletarget.
+// Targets reads workloads of other kinds by their scale subresource: package scaletarget.
 type Targets interface {
-	// Read is an error where there is none of that name, or it has no scale.
+	// Read returns an error if the object does not exist or has no scale.
 	Read(ctx context.Context, name scaletarget.Name) (*scaletarget.Target, error)
 }
 
-// New reads a cache, for the devices of a driver, and targets. Before the cache starts, Observe has
-// to be called with it.
+// New returns an Index for a driver's devices. Call Observe before the cache starts.
 func New(reader client.Reader, driver string, targets Targets) *Index {
 	return &Index{reader: reader, driver: driver, targets: targets, tally: newTally()}
 }
 
-// Observe adds the fields by which the cache finds pods, and lets changes be counted until ctx
-// ends. It may be called once, before the cache starts.
+// Observe adds indexes to the cache and counts pending claims until ctx ends. Call it once, before the
+// cache starts.
 func (x *Index) Observe(ctx context.Context, informers cache.Informers) error {
 	if err := addFields(ctx, informers); err != nil {
 		return err
 	}
 	for _, kind := range []struct {
 		object client.Object
-		// affected are pods whose counts an object may have changed.
+		// affected lists pods whose counts may change.
 		affected func(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error)
 	}{
 		{&corev1.Pod{}, x.itself},
@@ -82,9 +81,8 @@ func (x *Index) Observe(ctx context.Context, informers cache.Informers) error {
 	return nil
 }
 
-// handler counts pods anew that a change affects. Who is affected is asked of the cache as it
-// is now, which may be newer than the change: what made it newer is a change, too, whose turn
-// comes.
+// handler recounts the pods that a change affects. It reads the cache as it is now, which may be newer
+// than the change; a newer change has its own call.
 func (x *Index) handler(ctx context.Context, affected func(context.Context, client.Object, client.Object) ([]types.NamespacedName, error)) toolscache.ResourceEventHandler {
 	change := func(before, after any) {
 		b, _ := before.(client.Object)
@@ -109,17 +107,17 @@ func (x *Index) handler(ctx context.Context, affected func(context.Context, clie
 	}
 }
 
-// fail lets questions be answered by the error: a count that missed a change is wrong for ever.
+// fail makes all requests return the error: a count that missed a change stays wrong.
 func (x *Index) fail(ctx context.Context, err error) {
-	klog.FromContext(ctx).Error(err, "Cannot count pending claims any more; restart the controller")
+	klog.FromContext(ctx).Error(err, "Cannot count pending claims; restart the controller")
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.broken == nil {
-		x.broken = fmt.Errorf("waiting claims are not counted any more, restart the controller: %w", err)
+		x.broken = fmt.Errorf("pending claims are no longer counted, restart the controller: %w", err)
 	}
 }
 
-// ready waits until all that the cluster had at first is counted.
+// ready waits until the initial state of the cluster is counted.
 func (x *Index) ready(ctx context.Context) error {
 	if len(x.handlers) == 0 {
 		return errors.New("no cache is observed: waiting claims are not counted")
@@ -152,7 +150,7 @@ func (x *Index) thatNameTemplate(ctx context.Context, before, after client.Objec
 	return x.podNames(ctx, fieldTemplate, before, after)
 }
 
-// podNames are those of pods that name an object in a field.
+// podNames lists the pods that refer to an object by a field.
 func (x *Index) podNames(ctx context.Context, field string, before, after client.Object) ([]types.NamespacedName, error) {
 	if after == nil {
 		after = before
@@ -175,8 +173,7 @@ func (x *Index) thatRequestResource(ctx context.Context, before, after client.Ob
 	return affected, nil
 }
 
-// ofReplicaSet leaves out updates that change no owner: a ReplicaSet's status is written with
-// every pod that becomes ready.
+// ofReplicaSet ignores updates that do not change the owner, such as those of status.
 func (x *Index) ofReplicaSet(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error) {
 	if before != nil && after != nil && before.GetUID() == after.GetUID() {
 		was, _ := controllerOf(before)
@@ -198,7 +195,7 @@ func (x *Index) ofReplicaSet(ctx context.Context, before, after client.Object) (
 	return affected, nil
 }
 
-// pods are the cache's own, in no order.
+// pods lists pods of the cache without copies, unordered.
 func (x *Index) pods(ctx context.Context, namespace, field, value string) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	err := x.reader.List(ctx, &pods, client.InNamespace(namespace), client.MatchingFields{field: value}, client.UnsafeDisableDeepCopy)

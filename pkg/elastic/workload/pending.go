@@ -16,13 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pending counts claims that are not allocated, and not being deleted, of pods that have not
-// ended and are not being deleted. A claim that several pods name counts once. A pod without a
-// node for which a claim is still to be made of a template counts as if it were; one that
-// requests extended resources for which classes stand counts as one claim, until it has a node. All
-// that the pods of a gang's replica wait for counts once: it asks for one replica.
-//
-// It is an error where there is no such workload or class, and until the cluster has been read.
+// Pending counts claims that are neither allocated nor being deleted, of pods that have neither ended
+// nor are being deleted. A claim that several pods share counts once. A claim to be made from a
+// template counts while its pod has no node. A pod with extended resources of DeviceClasses counts as
+// one claim until it has a node. A gang's replica counts as one.
+// It returns an error if the workload or class does not exist, and until the cluster has been read.
 func (x *Index) Pending(ctx context.Context, of Pending) (int, error) {
 	counted, err := of.counted()
 	if err != nil {
@@ -40,10 +38,9 @@ func (x *Index) Pending(ctx context.Context, of Pending) (int, error) {
 	return x.tally.count(counted), nil
 }
 
-// Watch gives what Pending counts, at once and when it has changed, until ctx ends and the
-// channel is closed. A reader that is slow misses counts, never the last one. Nothing waits for
-// a workload that does not exist: it may be created yet, so that is 0 here, and no error. The channel
-// is nil for a workload of a kind that is not known here, of which only asking again tells.
+// Watch sends Pending's count at once and after each change. It closes the channel when ctx ends. A
+// slow reader misses counts, but never the last one. A workload that does not exist counts as 0,
+// because it may be created. The channel is nil for workloads of other kinds: poll those.
 func (x *Index) Watch(ctx context.Context, of Pending) (<-chan int, error) {
 	counted, err := of.counted()
 	if err != nil {
@@ -58,7 +55,7 @@ func (x *Index) Watch(ctx context.Context, of Pending) (<-chan int, error) {
 	return x.tally.watch(ctx, counted), nil
 }
 
-// counted is under which name the tally has it.
+// counted is the tally's key.
 func (p Pending) counted() (Ref, error) {
 	switch {
 	case p.Workload != nil && p.Class != "":
@@ -70,7 +67,7 @@ func (p Pending) counted() (Ref, error) {
 	case p.Class != "":
 		return Ref{Kind: kindClass, Namespace: p.Namespace, Name: p.Class}, nil
 	default:
-		return Ref{}, errors.New("whose claims are to be counted is not said: name a workload or a class")
+		return Ref{}, errors.New("cannot count claims: name a workload or a class")
 	}
 }
 
@@ -94,7 +91,7 @@ func (x *Index) exists(ctx context.Context, counted Ref) error {
 	return fmt.Errorf("DeviceClass %s %w: the cluster has [%s]", counted.Name, ErrNotFound, strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 }
 
-// entries are what a pod waits for, under all names that it counts for.
+// entries lists what a pod waits for, under all keys that it counts for.
 func (x *Index) entries(ctx context.Context, key types.NamespacedName) ([]entry, error) {
 	var pod corev1.Pod
 	found, err := x.get(ctx, key.Namespace, key.Name, &pod)
@@ -125,7 +122,7 @@ func (x *Index) entries(ctx context.Context, key types.NamespacedName) ([]entry,
 	return entries, nil
 }
 
-// waits are those of a pod's claims that are not allocated, and one for extended resources.
+// waits lists a pod's claims that are not allocated, and one for extended resources.
 func (x *Index) waits(ctx context.Context, pod *corev1.Pod, claims []podClaim) ([]podClaim, error) {
 	var waits []podClaim
 	for _, c := range claims {
@@ -138,15 +135,14 @@ func (x *Index) waits(ctx context.Context, pod *corev1.Pod, claims []podClaim) (
 		return nil, err
 	}
 	if len(classes) > 0 {
-		// No claim and no entry of a pod has such an id. The claim that the scheduler makes of
-		// the requests is allocated, and just before the pod gets its node: to count it as well
-		// would count the pod twice.
+		// No claim and no entry of a pod has such an id. The scheduler creates the claim for extended
+		// resources allocated, right before it binds the pod; counting it too would count the pod twice.
 		waits = append(waits, podClaim{id: pod.Name + "/", classes: classes})
 	}
 	return waits, nil
 }
 
-// owners are the workloads that a pod is of: what made it, and what made its ReplicaSet.
+// owners lists the workloads of a pod: its controller, and the controller of its ReplicaSet.
 func (x *Index) owners(ctx context.Context, pod *corev1.Pod) ([]Ref, error) {
 	maker, known := controllerOf(pod)
 	if !known {
@@ -169,9 +165,8 @@ func (x *Index) owners(ctx context.Context, pod *corev1.Pod) ([]Ref, error) {
 	return owners, nil
 }
 
-// classFor is the name of the class that stands for an extended resource; empty where none does,
-// which leaves the resource to a device plugin. Of several classes the scheduler takes the
-// newest, so that clusters can move from one to the other.
+// classFor returns the DeviceClass for an extended resource; empty if a device plugin serves it. Of
+// several classes the scheduler uses the newest.
 func (x *Index) classFor(ctx context.Context, resource string) (string, error) {
 	if class, implicit := strings.CutPrefix(resource, resourceapi.ResourceDeviceClassPrefix); implicit {
 		return class, nil

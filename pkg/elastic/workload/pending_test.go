@@ -61,36 +61,36 @@ func TestCountsWhatWaits(t *testing.T) {
 		objects            []client.Object
 		workload, gpu, mig int
 	}{
-		"nothing":                              {nil, 0, 0, 0},
-		"a claim that no pod names":            {[]client.Object{newClaim("c", "gpu")}, 0, 0, 0},
-		"a shared claim":                       {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c"))}, 1, 1, 0},
-		"a shared claim of two pods":           {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c")), newPod("b", "vllm-1", namesClaim("g", "c"))}, 1, 1, 0},
-		"a shared claim, twice in a pod":       {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c"), namesClaim("h", "c"))}, 1, 1, 0},
-		"a shared claim with nobody's pod":     {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c")), newPod("b", "", namesClaim("g", "c"))}, 1, 1, 0},
-		"a shared claim that is not there":     {[]client.Object{newPod("a", "vllm-1", namesClaim("g", "c"))}, 0, 0, 0},
-		"a claim that is allocated":            {[]client.Object{allocated(newClaim("c", "gpu"), noon), newPod("a", "vllm-1", namesClaim("g", "c"))}, 0, 0, 0},
-		"a claim that is being deleted":        {[]client.Object{ending, newPod("a", "vllm-1", namesClaim("g", "c"))}, 0, 0, 0},
-		"a generated claim":                    {[]client.Object{generated("a", "g", "gpu"), newPod("a", "vllm-1", namesTemplate("g", "gpu"), hasGenerated("g"))}, 1, 1, 0},
-		"a generated claim, not named yet":     {[]client.Object{generated("a", "g", "gpu"), newPod("a", "vllm-1", namesTemplate("g", "gpu"))}, 1, 1, 0},
-		"a generated claim, not seen yet":      {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), hasGenerated("g"))}, 1, 1, 0},
-		"a claim generated for another pod":    {[]client.Object{allocated(stolen, noon), newPod("a", "vllm-1", namesTemplate("g", "gpu"), hasGenerated("g"))}, 1, 1, 0},
-		"two generated claims":                 {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), namesTemplate("h", "gpu"))}, 2, 2, 0},
-		"a template that is not there":         {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "none"))}, 1, 0, 0},
-		"a pod on a node, its claim gone":      {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), on("n"))}, 0, 0, 0},
-		"an entry that needs no claim":         {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "g"}} })}, 0, 0, 0},
-		"a claim for two classes":              {[]client.Object{newClaim("c", "gpu", "mig", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c"))}, 1, 1, 1},
-		"a claim with alternatives":            {[]client.Object{alternatives, newPod("a", "vllm-1", namesClaim("g", "c"))}, 1, 1, 1},
-		"a pod that has ended":                 {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), inPhase(corev1.PodFailed))}, 0, 0, 0},
-		"a pod that has succeeded":             {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), inPhase(corev1.PodSucceeded))}, 0, 0, 0},
-		"a pod that is being deleted":          {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), func(p *corev1.Pod) { deleting(p) })}, 0, 0, 0},
-		"another namespace":                    {[]client.Object{elsewhere, elsewhereClaim}, 0, 0, 0},
-		"another Deployment's":                 {[]client.Object{newReplicaSet("x-1", "x"), newPod("a", "x-1", namesTemplate("g", "gpu"))}, 0, 1, 0},
-		"a ReplicaSet that is not there":       {[]client.Object{newPod("a", "x-1", namesTemplate("g", "gpu"))}, 0, 1, 0},
-		"an extended resource":                 {[]client.Object{newPod("a", "vllm-1", requests("nvidia.com/gpu", "nvidia.com/gpu", "cpu"))}, 1, 1, 0},
-		"a class's own resource":               {[]client.Object{newPod("a", "vllm-1", requests("deviceclass.resource.kubernetes.io/mig", "nvidia.com/gpu"))}, 1, 1, 1},
-		"an extended resource without a class": {[]client.Object{newPod("a", "vllm-1", requests("example.com/fpga"))}, 0, 0, 0},
-		"an extended resource, on a node":      {[]client.Object{newPod("a", "vllm-1", requests("nvidia.com/gpu"), on("n"))}, 0, 0, 0},
-		"an extended resource of two classes":  {[]client.Object{older, newer, newPod("a", "vllm-1", requests("example.com/gpu"))}, 1, 0, 0},
+		"nothing":                                    {nil, 0, 0, 0},
+		"a claim that no pod names":                  {[]client.Object{newClaim("c", "gpu")}, 0, 0, 0},
+		"a shared claim":                             {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c"))}, 1, 1, 0},
+		"a shared claim of two pods":                 {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c")), newPod("b", "vllm-1", namesClaim("g", "c"))}, 1, 1, 0},
+		"a shared claim, twice in a pod":             {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c"), namesClaim("h", "c"))}, 1, 1, 0},
+		"a shared claim with a pod without an owner": {[]client.Object{newClaim("c", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c")), newPod("b", "", namesClaim("g", "c"))}, 1, 1, 0},
+		"a shared claim that is not there":           {[]client.Object{newPod("a", "vllm-1", namesClaim("g", "c"))}, 0, 0, 0},
+		"a claim that is allocated":                  {[]client.Object{allocated(newClaim("c", "gpu"), noon), newPod("a", "vllm-1", namesClaim("g", "c"))}, 0, 0, 0},
+		"a claim that is being deleted":              {[]client.Object{ending, newPod("a", "vllm-1", namesClaim("g", "c"))}, 0, 0, 0},
+		"a generated claim":                          {[]client.Object{generated("a", "g", "gpu"), newPod("a", "vllm-1", namesTemplate("g", "gpu"), hasGenerated("g"))}, 1, 1, 0},
+		"a generated claim, not named yet":           {[]client.Object{generated("a", "g", "gpu"), newPod("a", "vllm-1", namesTemplate("g", "gpu"))}, 1, 1, 0},
+		"a generated claim, not seen yet":            {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), hasGenerated("g"))}, 1, 1, 0},
+		"a claim generated for another pod":          {[]client.Object{allocated(stolen, noon), newPod("a", "vllm-1", namesTemplate("g", "gpu"), hasGenerated("g"))}, 1, 1, 0},
+		"two generated claims":                       {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), namesTemplate("h", "gpu"))}, 2, 2, 0},
+		"a template that is not there":               {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "none"))}, 1, 0, 0},
+		"a pod on a node, its claim gone":            {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), on("n"))}, 0, 0, 0},
+		"an entry that needs no claim":               {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "g"}} })}, 0, 0, 0},
+		"a claim for two classes":                    {[]client.Object{newClaim("c", "gpu", "mig", "gpu"), newPod("a", "vllm-1", namesClaim("g", "c"))}, 1, 1, 1},
+		"a claim with alternatives":                  {[]client.Object{alternatives, newPod("a", "vllm-1", namesClaim("g", "c"))}, 1, 1, 1},
+		"a pod that has ended":                       {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), inPhase(corev1.PodFailed))}, 0, 0, 0},
+		"a pod that has succeeded":                   {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), inPhase(corev1.PodSucceeded))}, 0, 0, 0},
+		"a pod that is being deleted":                {[]client.Object{newPod("a", "vllm-1", namesTemplate("g", "gpu"), func(p *corev1.Pod) { deleting(p) })}, 0, 0, 0},
+		"another namespace":                          {[]client.Object{elsewhere, elsewhereClaim}, 0, 0, 0},
+		"another Deployment's":                       {[]client.Object{newReplicaSet("x-1", "x"), newPod("a", "x-1", namesTemplate("g", "gpu"))}, 0, 1, 0},
+		"a ReplicaSet that is not there":             {[]client.Object{newPod("a", "x-1", namesTemplate("g", "gpu"))}, 0, 1, 0},
+		"an extended resource":                       {[]client.Object{newPod("a", "vllm-1", requests("nvidia.com/gpu", "nvidia.com/gpu", "cpu"))}, 1, 1, 0},
+		"a class's own resource":                     {[]client.Object{newPod("a", "vllm-1", requests("deviceclass.resource.kubernetes.io/mig", "nvidia.com/gpu"))}, 1, 1, 1},
+		"an extended resource without a class":       {[]client.Object{newPod("a", "vllm-1", requests("example.com/fpga"))}, 0, 0, 0},
+		"an extended resource, on a node":            {[]client.Object{newPod("a", "vllm-1", requests("nvidia.com/gpu"), on("n"))}, 0, 0, 0},
+		"an extended resource of two classes":        {[]client.Object{older, newer, newPod("a", "vllm-1", requests("example.com/gpu"))}, 1, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,7 +153,7 @@ func TestASlowReaderMissesCountsButTheLast(t *testing.T) {
 	}
 }
 
-// What counts stays the same while a claim is made for a pod: nobody is told of it.
+// What counts stays the same while a claim is made for a pod: no watcher is notified.
 func TestMakingAPodsClaimChangesNoCount(t *testing.T) {
 	w := newWorld(t, basis...)
 	counts := w.watch(vllm)
@@ -213,7 +213,7 @@ func TestAnErrorSaysWhatCannotBeCounted(t *testing.T) {
 		"a Deployment's":    {ofWorkload(KindReplicaSet, "vllm-1"), `ReplicaSet/vllm-1 in namespace "llm" is one of Deployment/vllm, which decides how many replicas it has: name that one`},
 		"another namespace": {foreign, `claims of Deployment/vllm in namespace "llm" are not counted for namespace "other"`},
 		"both":              {both, "claims are counted of a workload or of a class, not of both Deployment/vllm and gpu"},
-		"neither":           {Pending{Namespace: namespace}, "whose claims are to be counted is not said: name a workload or a class"},
+		"neither":           {Pending{Namespace: namespace}, "cannot count claims: name a workload or a class"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := w.index.Pending(t.Context(), test.of); err == nil || err.Error() != test.want {

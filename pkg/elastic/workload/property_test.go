@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// After any history the counts are those of somebody who looks at everything anew.
+// After any history the counts equal a recount of everything.
 func TestCountsAreThoseOfALookAtEverything(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Kinds of workloads that are known here.
+// Kinds with built-in support.
 const (
 	KindDeployment  = "Deployment"
 	KindStatefulSet = "StatefulSet"
@@ -26,7 +26,7 @@ const (
 
 // Ref names a workload.
 type Ref struct {
-	// Kind is one of the constants above, or another with its Group, which is empty for those.
+	// Kind is a constant above, or another kind with its Group.
 	Kind, Namespace, Name string
 	Group                 string
 }
@@ -39,20 +39,20 @@ func (r Ref) String() string {
 	return r.Kind + "/" + r.Name
 }
 
-// Scalable tells that the workload may have replicas to add: a Job can be waited for, not scaled.
+// Scalable reports whether the workload can have more replicas; a Job can only be waited for.
 func (r Ref) Scalable() bool { return r.Kind != KindJob || r.Group != "" }
 
-// Foreign tells that the kind is none of the constants above: its objects are read by their scale.
+// Foreign reports whether the kind has no built-in support; its objects are read by their scale.
 func (r Ref) Foreign() bool { return r.Group != "" }
 
 // apiKind is a kind of workload.
 type apiKind struct {
 	name, group string
-	// spellings are what users write for it, in lower case.
+	// spellings are kubectl's names for it, in lower case.
 	spellings []string
 	empty     func() client.Object
 	template  func(client.Object) *corev1.PodTemplateSpec
-	// replicas is nil where nobody has set them, which is one.
+	// replicas returns nil if spec.replicas is unset, which means 1.
 	replicas func(client.Object) *int32
 }
 
@@ -92,12 +92,11 @@ func kindNamed(name string) (apiKind, error) {
 	return apiKind{}, fmt.Errorf("workloads of kind %q are not known: name one of %s", name, oneOf())
 }
 
-// ErrUnknownKind is that a kind without a group is none of the constants above.
+// ErrUnknownKind is the error for a kind without a group and without built-in support.
 var ErrUnknownKind = errors.New("which is not known")
 
-// ParseRef reads Kind/name, where the kind may be written as kubectl takes it: deploy/vllm,
-// StatefulSet/vllm. Another kind has its group: LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm. The
-// error is a sentence for who wrote it.
+// ParseRef parses Kind/name with kubectl's spellings, such as deploy/vllm. Other kinds have a group:
+// LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm. Errors are for the author of the text.
 func ParseRef(namespace, text string) (Ref, error) {
 	word, name, found := strings.Cut(text, "/")
 	if !found {
@@ -127,11 +126,11 @@ const exampleOfGroup = "LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm"
 
 var (
 	kindWord = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`)
-	// version is what kubectl takes between kind and group, which says nothing here.
+	// version is kubectl's between kind and group; it is ignored.
 	version = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?\.`)
 )
 
-// splitKind takes apart Kind, Kind.group and Kind.version.group.
+// splitKind parses Kind, Kind.group and Kind.version.group.
 func splitKind(word string) (kind, group string) {
 	kind, group, _ = strings.Cut(word, ".")
 	return kind, version.ReplaceAllString(group, "")
@@ -145,8 +144,8 @@ func oneOf() string {
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
-// controllerOf is the workload that made an object; false where it is of no kind known here. Others'
-// kinds may have the same names, in other groups.
+// controllerOf returns the workload that controls an object; false for other kinds, including kinds of
+// the same name in other groups.
 func controllerOf(object metav1.Object) (Ref, bool) {
 	owner := metav1.GetControllerOfNoCopy(object)
 	if owner == nil {

@@ -69,7 +69,7 @@ func TestEveryKindIsKnownAndOnlyJobsAreNotScaled(t *testing.T) {
 	}
 }
 
-// A kind of the same name in another group is somebody else's.
+// A kind of the same name in another group is a different one.
 func TestControllersAreOfKnownGroups(t *testing.T) {
 	for apiVersion, want := range map[string]bool{"apps/v1": true, "apps/v1beta2": true, "v1": false, "apps.kruise.io/v1": false, "a/b/c": false} {
 		set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, OwnerReferences: owner(apiVersion, KindDeployment, "vllm")}}

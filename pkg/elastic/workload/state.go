@@ -20,10 +20,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 )
 
-// ErrNotFound is that there is no such workload, or class.
+// ErrNotFound is returned for a workload or class that does not exist.
 var ErrNotFound = scaletarget.ErrNotFound
 
-// Workload reads a workload and its pods. It is ErrNotFound where there is none of that name.
+// Workload reads a workload and its pods. It returns ErrNotFound if the workload does not exist.
 func (x *Index) Workload(ctx context.Context, ref Ref) (State, error) {
 	if ref.Foreign() {
 		return x.foreign(ctx, ref)
@@ -81,7 +81,7 @@ func (x *Index) object(ctx context.Context, ref Ref) (client.Object, apiKind, er
 	return object, k, err
 }
 
-// replicaSets are those of a Deployment: one for each revision that it remembers.
+// replicaSets lists a Deployment's ReplicaSets, one per revision.
 func (x *Index) replicaSets(ctx context.Context, namespace string, deployment types.UID) ([]types.UID, error) {
 	var sets appsv1.ReplicaSetList
 	err := x.reader.List(ctx, &sets, client.InNamespace(namespace), client.MatchingFields{fieldController: string(deployment)}, client.UnsafeDisableDeepCopy)
@@ -150,7 +150,7 @@ func (x *Index) pod(ctx context.Context, object *corev1.Pod) (Pod, error) {
 	return pod, nil
 }
 
-// class is the one that a claim's request asks for, which is called as in a result: REQUEST, or
+// class returns the DeviceClass of a claim's request, which is named as in an allocation: REQUEST or
 // REQUEST/ALTERNATIVE.
 func class(claim *resourceapi.ResourceClaim, called string) string {
 	name, alternative, _ := strings.Cut(called, "/")
@@ -170,29 +170,21 @@ func class(claim *resourceapi.ResourceClaim, called string) string {
 	return ""
 }
 
-// devices are those of our driver.
+// devices lists the claim's devices of this driver.
 func (x *Index) devices(claim *resourceapi.ResourceClaim) []Device {
 	if claim == nil {
 		return nil
 	}
 	var own []Device
-	for result := range devices.Results(claim.Status.Allocation) {
-		if result.Driver != x.driver {
-			continue
+	for held := range devices.Holdings(claim.Status.Allocation) {
+		if held.Pool.Driver == x.driver {
+			own = append(own, Device{Holding: held, Claim: claim.UID, Class: class(claim, held.Request)})
 		}
-		own = append(own, Device{
-			Pool:             result.Pool,
-			Name:             result.Device,
-			Claim:            claim.UID,
-			Class:            class(claim, result.Request),
-			ShareID:          result.ShareID,
-			ConsumedCapacity: result.ConsumedCapacity,
-		})
 	}
 	return own
 }
 
-// loadingSince is when the last of what the pod waited for came. Where nobody has noted when,
+// loadingSince is when the pod got the last of its devices and its node. If no condition has the time,
 // it is when kubelet, or else the API server, first had the pod.
 func loadingSince(pod *corev1.Pod, claims []podClaim) time.Time {
 	var latest time.Time
@@ -218,8 +210,8 @@ func loadingSince(pod *corev1.Pod, claims []podClaim) time.Time {
 	return latest
 }
 
-// unstarted goes by the condition that kubelet sets once the pod has a sandbox, for which it has
-// the claims prepared before.
+// unstarted reads the condition that kubelet sets when it has created the pod's sandbox, after
+// preparing its claims.
 func unstarted(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodPending &&
 		condition(pod, corev1.PodReadyToStartContainers).Status != corev1.ConditionTrue

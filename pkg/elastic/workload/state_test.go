@@ -27,7 +27,7 @@ func TestReadsAPod(t *testing.T) {
 	admin.AdminAccess = ptr.To(true)
 	foreign.Driver = "net.example.com"
 	extended := generated("a", "extended", "gpu")
-	held := []Device{{Pool: "node-1", Name: "gpu-0", Claim: "uid-a-g", Class: "gpu"}}
+	held := []Device{{Holding: holding(device("node-1", "gpu-0")), Claim: "uid-a-g", Class: "gpu"}}
 	either, second := generated("a", "g"), device("node-1", "gpu-0")
 	second.Request = "any/second"
 	either.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "any", FirstAvailable: []resourceapi.DeviceSubRequest{
@@ -104,8 +104,7 @@ func TestReadsAPod(t *testing.T) {
 		"a share of a device": {
 			[]client.Object{of(on("node-1")), allocated(generated("a", "g", "gpu"), minutes(1), share)},
 			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{
-				Pool: "node-1", Name: "gpu-0-mps", Claim: "uid-a-g", Class: "gpu",
-				ShareID: share.ShareID, ConsumedCapacity: share.ConsumedCapacity,
+				Holding: holding(share), Claim: "uid-a-g", Class: "gpu",
 			}}},
 		},
 		"admin access and another driver's device": {
@@ -123,11 +122,11 @@ func TestReadsAPod(t *testing.T) {
 				}),
 				allocated(extended, minutes(1), device("node-1", "gpu-0")),
 			},
-			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Pool: "node-1", Name: "gpu-0", Claim: "uid-a-extended", Class: "gpu"}}},
+			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Holding: holding(device("node-1", "gpu-0")), Claim: "uid-a-extended", Class: "gpu"}}},
 		},
 		"an alternative": {
 			[]client.Object{of(on("node-1")), allocated(either, minutes(1), second)},
-			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Pool: "node-1", Name: "gpu-0", Claim: "uid-a-g", Class: "small"}}},
+			Pod{Node: "node-1", LoadingSince: minutes(1), Devices: []Device{{Holding: holding(second), Claim: "uid-a-g", Class: "small"}}},
 		},
 		"no devices": {
 			[]client.Object{newPod("a", "vllm-1", on("node-1"), since(corev1.PodScheduled, minutes(1)))},
@@ -212,10 +211,10 @@ func TestTellsWhetherTheNextPodClaimsDevices(t *testing.T) {
 		pod  func(*corev1.Pod)
 		want bool
 	}{
-		"a template of a claim":                     {namesTemplate("g", "gpu"), true},
-		"a claim":                                   {namesClaim("g", "mine"), true},
-		"an extended resource of a class":           {requests("nvidia.com/gpu"), true},
-		"an extended resource of somebody's plugin": {requests("example.com/fpga"), false},
+		"a template of a claim":                   {namesTemplate("g", "gpu"), true},
+		"a claim":                                 {namesClaim("g", "mine"), true},
+		"an extended resource of a class":         {requests("nvidia.com/gpu"), true},
+		"an extended resource of a device plugin": {requests("example.com/fpga"), false},
 		"CPU": {requests("cpu"), false},
 	} {
 		t.Run(name, func(t *testing.T) {

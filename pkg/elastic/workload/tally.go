@@ -8,26 +8,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// kindClass is that of a Ref under which claims are counted that ask for a class: it has the
-// namespace of the claims and the name of the class.
+// kindClass is the kind of a Ref that counts claims by DeviceClass: the namespace is the claims', the
+// name the class.
 const kindClass = "DeviceClass"
 
-// entry is something that is waited for, under one of the names that it counts for.
+// entry is a pending claim under one of the keys that it counts for.
 type entry struct {
 	of Ref
-	// wait is the same for all who wait for the same thing in a namespace.
+	// wait is equal for all pods that wait for the same claim.
 	wait string
 }
 
-// tally counts what is waited for. A change costs as much as the pod that it is of, however
-// many pods and watchers there are.
+// tally counts pending claims. An update costs as much as its pod, independent of the number of pods
+// and watchers.
 type tally struct {
 	mu sync.Mutex
 	// counts have no zeros.
 	counts map[Ref]int
-	// pods have what each was counted for last.
+	// pods have the entries that each was last counted for.
 	pods map[types.NamespacedName][]entry
-	// waiting is how many pods an entry is of: a claim that pods share counts once.
+	// waiting counts the pods of each entry: a shared claim counts once.
 	waiting  map[entry]int
 	watchers map[Ref]map[chan int]struct{}
 }
@@ -41,8 +41,8 @@ func newTally() *tally {
 	}
 }
 
-// update counts a pod anew. It reads under the lock: of two who update a pod at once, the
-// later one has read later, too.
+// update recounts a pod. It reads under the lock, so that of two concurrent updates the later one
+// reads later.
 func (t *tally) update(pod types.NamespacedName, read func() ([]entry, error)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +95,8 @@ func (t *tally) remove(e entry) {
 	}
 }
 
-// push replaces what a slow reader has not read. Nobody else sends: the lock is held.
+// push replaces a value that a slow reader has not received. The lock is held, so there is no other
+// sender.
 func (t *tally) push(of Ref) {
 	for w := range t.watchers[of] {
 		select {
@@ -112,7 +113,7 @@ func (t *tally) count(of Ref) int {
 	return t.counts[of]
 }
 
-// watch gives the count at once and when it has changed. The channel is closed when ctx ends.
+// watch sends the count at once and after each change. It closes the channel when ctx ends.
 func (t *tally) watch(ctx context.Context, of Ref) <-chan int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

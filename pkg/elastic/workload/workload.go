@@ -1,56 +1,53 @@
-// Package workload knows what the pods of a workload hold and wait for: their claims, the
-// devices of these, and whether a pod that has its devices is still loading. It answers from
-// the controller's cache, and tells of a pending claim as soon as the cache has it. It writes
-// nothing and knows nothing of KEDA.
+// Package workload reports what the pods of a workload hold and wait for: claims, their devices, and
+// whether a pod with all its devices still loads. It reads the controller's cache. It writes nothing
+// and does not depend on KEDA.
 package workload
 
 import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// State is a workload at one moment. What is in it is a cache's own: it is not changed.
+// State is a snapshot of a workload. It refers to objects of the cache: do not modify it.
 type State struct {
 	Ref Ref
 	// APIVersion and UID are those of the workload's object.
 	APIVersion string
 	UID        types.UID
-	// Replicas are those that the workload is to have; a Job has none.
+	// Replicas is the desired number; a Job has none.
 	Replicas int32
-	// Template is the pod that would be created next, in the workload's namespace, as far as
-	// the workload says: what admission adds (a priority's value, an overhead) is not in it.
+	// Template is the next pod, in the workload's namespace, without what admission adds, such as the
+	// priority's value and overhead.
 	Template *corev1.Pod
-	// Gang are the pods of a replica that serves only with all of them, Template's first; nil where
-	// a replica is one pod.
+	// Gang has the pods of a replica that serves only when complete, Template's first; nil if a replica is
+	// one pod.
 	Gang []Member
-	// Claims is whether pods of a replica claim devices, of whichever driver, or request what a
-	// DeviceClass stands for.
+	// Claims reports whether pods claim devices of any driver, or request extended resources of a
+	// DeviceClass.
 	Claims bool
-	// Gated is whether pods of Template have the readiness gate mica.gpu/serving.
-	Gated bool
-	// ByCost tells that replicas go by the deletion costs of their pods, as those of ReplicaSets do.
+	Gated  bool
+	// ByCost reports whether the controller of the pods honors deletion costs, as ReplicaSets do.
 	ByCost bool
-	// Pods are those that have not ended and are not being deleted, by name.
+	// Pods are those that have neither ended nor are being deleted, by name.
 	Pods []Pod
 }
 
-// Member is a number of a gang's pods that are alike.
+// Member is a number of equal pods of a gang.
 type Member struct {
 	// Pod is as State.Template.
 	Pod   *corev1.Pod
 	Count int
-	// Devices counts those that a pod asks for by each DeviceClass; not those of which it takes one or
-	// the other.
+	// Devices counts requested devices by DeviceClass; requests with alternatives are left out.
 	Devices map[string]int
 	// Gated is whether the pods have the readiness gate mica.gpu/serving.
 	Gated bool
 }
 
-// Size is how many pods make up a replica.
+// Size is the number of pods per replica.
 func (s *State) Size() int {
 	if len(s.Gang) == 0 {
 		return 1
@@ -62,7 +59,7 @@ func (s *State) Size() int {
 	return size
 }
 
-// Replicated are the pods of each replica. One of a gang may lack pods that are still to come.
+// Replicated groups the pods by replica. A gang may be incomplete.
 func (s *State) Replicated() [][]Pod {
 	replicas := make([][]Pod, 0, len(s.Pods))
 	if len(s.Gang) == 0 {
@@ -88,68 +85,58 @@ func (s *State) Replicated() [][]Pod {
 type Pod struct {
 	UID  types.UID
 	Name string
-	// Replica tells the pods of one replica of a gang from those of others. Follows is of its pods
-	// all but one.
+	// Replica identifies the pod's replica of a gang. Follows is true for all its pods but the leader.
 	Replica string
 	Follows bool
-	// Node is empty until the scheduler has put the pod on one.
+	// Node is empty until the pod is scheduled.
 	Node string
-	// Unstarted tells that kubelet has started nothing of the pod on its node: nothing uses its
-	// devices, and no plugin may know of them yet. kubelet attaches volumes before it has claims
-	// prepared.
+	// Unstarted: kubelet has not created the pod's sandbox. Nothing uses its devices, and the plugin may
+	// not know of them yet.
 	Unstarted bool
-	// Ready is the pod's condition.
-	Ready bool
-	// Gate is how far the pod is behind the readiness gate mica.gpu/serving, GateReason the reason
-	// of the gate's condition.
+	Ready     bool
+	// Gate is the state of the readiness gate mica.gpu/serving, GateReason its condition's reason.
 	Gate       Gate
 	GateReason string
-	// Revision tells pods of one template from those of others; empty where nothing does.
+	// Revision distinguishes pod templates of a workload; empty if unknown.
 	Revision string
 	// Pending counts the pod's claims that are not allocated, as Index.Pending does.
 	Pending int
-	// Devices are those of our driver that its claims hold, in the order of its claims and
-	// of their requests; those of admin access are not held. Pods that share a claim have the
-	// same devices.
+	// Devices are this driver's in the pod's claims, in the order of claims and requests, without admin
+	// access. Pods that share a claim have the same devices.
 	Devices []Device
-	// LoadingSince is when the pod got all its devices and a node; zero while it is Ready or a
-	// standby, and where it holds none or waits for more.
+	// LoadingSince is when the pod got its node and all its devices; zero while it is Ready, a standby,
+	// has no devices, or waits for more.
 	LoadingSince time.Time
 }
 
-// Gate is how far a pod is behind the readiness gate mica.gpu/serving.
+// Gate is the state of the readiness gate mica.gpu/serving.
 type Gate int
 
 const (
-	// Ungated is a pod without the gate.
+	// Ungated: the pod has no such gate.
 	Ungated Gate = iota
-	// Closed is one that would not be Ready if the gate were open: it starts, or loads.
+	// Closed: the pod would not be Ready with an open gate; it starts or loads.
 	Closed
-	// Standby is one that nothing but the gate keeps from being Ready.
+	// Standby: only the gate keeps the pod from being Ready.
 	Standby
-	// Open is one whose gate is open.
+	// Open: the gate is open.
 	Open
 )
 
 // Device is a device, or a share of one, that a claim holds.
 type Device struct {
-	// Name is the device's in the pool.
-	Pool, Name string
-	// Claim is the UID of the claim that holds it, Class the DeviceClass that the claim asks for.
+	devices.Holding
+	// Claim is the UID of the claim, Class the requested DeviceClass.
 	Claim types.UID
+	// Class is a DeviceClass; empty if Workload is set.
 	Class string
-	// ShareID tells shares of one device apart; nil where the device is held alone.
-	ShareID *types.UID
-	// ConsumedCapacity is how much of each capacity the share is; nil where the device is held
-	// alone.
-	ConsumedCapacity map[resourceapi.QualifiedName]resource.Quantity
 }
 
-// Pending is of what claims are counted that wait for devices. A class counts in one namespace:
-// what others wait for is nobody's to see.
+// Pending selects claims to count. A class counts in one namespace only: other namespaces are not the
+// caller's to see.
 type Pending struct {
 	Namespace string
-	// Workload is nil where Class counts.
+	// Workload is nil if Class is set.
 	Workload *Ref
 	// Class is a DeviceClass; empty where Workload counts.
 	Class string

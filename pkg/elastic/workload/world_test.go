@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/elastic/scaletarget"
 )
 
@@ -218,6 +219,16 @@ func allocated(claim *resourceapi.ResourceClaim, at time.Time, results ...resour
 
 func device(pool, name string) resourceapi.DeviceRequestAllocationResult {
 	return resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: driver, Pool: pool, Device: name}
+}
+
+// holding is that of one result of an allocation.
+func holding(result resourceapi.DeviceRequestAllocationResult) devices.Holding {
+	allocation := &resourceapi.AllocationResult{}
+	allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{result}
+	for h := range devices.Holdings(allocation) {
+		return h
+	}
+	return devices.Holding{}
 }
 
 // newPod is one of a ReplicaSet, or of nothing where that has no name.
