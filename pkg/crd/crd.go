@@ -1,6 +1,6 @@
 // Package crd compares the kinds of mica.gpu that an API server serves with those of this version. Helm installs
-// CustomResourceDefinitions with a chart and never upgrades them, and the API server drops fields that it does not know
-// without a word. It writes nothing.
+// CustomResourceDefinitions with a chart and never upgrades them, and the API server silently drops unknown fields. It
+// writes nothing.
 package crd
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// Path is where every user may ask an API server for the schemas of the kinds, as OpenAPI v3.
+// Path serves the schemas of the kinds as OpenAPI v3, to every user.
 const Path = "/openapi/v3/apis/mica.gpu/v1alpha1"
 
 // Remedy upgrades the CustomResourceDefinitions.
 const Remedy = "kubectl apply --server-side --filename deployments/helm/mica/crds"
 
-// kinds are those whose fields users and the controller write.
+// kinds have fields that users or the controller write.
 var kinds = []any{v1alpha1.GPUBudget{}, v1alpha1.GPUHeadroom{}, v1alpha1.GPUNode{}, v1alpha1.GPUNodeGroup{}, v1alpha1.GPUPolicy{}}
 
-// schema is a part of OpenAPI's.
+// schema has the fields of OpenAPI that Lacking reads.
 type schema struct {
 	Properties map[string]schema `json:"properties"`
 	Items      *schema           `json:"items"`
@@ -31,8 +31,8 @@ type schema struct {
 	} `json:"x-kubernetes-group-version-kind"`
 }
 
-// Lacking are the kinds and fields of this version that the document at Path lacks, such as
-// "GPUNodeGroup.spec.scaleInAfter", in order.
+// Lacking returns the kinds and fields of this version that the document at Path lacks, such as
+// "GPUNodeGroup.spec.scaleInAfter", sorted.
 func Lacking(document []byte) ([]string, error) {
 	var parsed struct {
 		Components struct {
@@ -62,7 +62,7 @@ func Lacking(document []byte) ([]string, error) {
 	return missing, nil
 }
 
-// lacking goes through the types of the API alone: those of Kubernetes are not Mica's to change.
+// lacking checks only the API's own types, not those of Kubernetes.
 func lacking(path string, t reflect.Type, s schema) []string {
 	for ; t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice; t = t.Elem() {
 		if t.Kind() == reflect.Slice && s.Items != nil {
@@ -93,10 +93,10 @@ func lacking(path string, t reflect.Type, s schema) []string {
 	return missing
 }
 
-// most is how many fields a sentence names.
+// most is the number of fields that Sentence names.
 const most = 3
 
-// Sentence says what is lacking and how to mend it; empty: nothing is.
+// Sentence describes what is missing and the fix; empty if nothing is.
 func Sentence(missing []string) string {
 	if len(missing) == 0 {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// served is what an API server with the chart's CustomResourceDefinitions answers, after a change of a kind's schema.
+// served is the document of an API server with the chart's CustomResourceDefinitions, after a change.
 func served(t *testing.T, change func(kind string, schema *apiextensionsv1.JSONSchemaProps) bool) []byte {
 	t.Helper()
 	files, err := filepath.Glob("../../deployments/helm/mica/crds/*.yaml")
@@ -92,7 +92,7 @@ func TestWhatAnOlderChartLacks(t *testing.T) {
 	}
 }
 
-// What was known stays while the API server does not answer, and goes once the definitions are upgraded.
+// The result stays while the API server does not answer, and changes when the definitions are upgraded.
 func TestAWatcherFollowsTheDefinitions(t *testing.T) {
 	var answer []byte
 	var failure error

@@ -9,10 +9,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// period is how often the API server is asked: CustomResourceDefinitions are upgraded by hand.
+// period is long, because administrators upgrade CustomResourceDefinitions by hand.
 const period = 10 * time.Minute
 
-// Watcher asks an API server whether its CustomResourceDefinitions are of this version.
+// Watcher checks the API server's CustomResourceDefinitions against this version.
 type Watcher struct {
 	// Read gets the document at Path.
 	Read  func(context.Context) ([]byte, error)
@@ -21,10 +21,10 @@ type Watcher struct {
 	sentence atomic.Pointer[string]
 }
 
-// NeedLeaderElection is false: a replica that begins to lead knows already.
+// NeedLeaderElection is false, so that a new leader has the result at once.
 func (*Watcher) NeedLeaderElection() bool { return false }
 
-// Sentence is Sentence of what was lacking when the API server was asked last; empty: nothing, as far as it is known.
+// Sentence describes what the last check found; empty if nothing, or if no check has ended yet.
 func (w *Watcher) Sentence() string {
 	if last := w.sentence.Load(); last != nil {
 		return *last
@@ -32,7 +32,7 @@ func (w *Watcher) Sentence() string {
 	return ""
 }
 
-// Start asks until ctx ends.
+// Start checks periodically until ctx ends.
 func (w *Watcher) Start(ctx context.Context) error {
 	for {
 		w.once(ctx)
@@ -46,7 +46,7 @@ func (w *Watcher) Start(ctx context.Context) error {
 	}
 }
 
-// once keeps what was known if the API server does not answer.
+// once keeps the last result if the API server does not answer.
 func (w *Watcher) once(ctx context.Context) {
 	document, err := w.Read(ctx)
 	var missing []string

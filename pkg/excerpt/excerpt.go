@@ -1,8 +1,10 @@
-// Package excerpt shortens texts that people read in objects of the cluster. It knows no
-// object, and no sentence.
+// Package excerpt shortens texts for people, and counts nouns.
 package excerpt
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // MaxEvent is how many bytes an Event's note has at most (NoteLengthLimit in
 // k8s.io/kubernetes/pkg/apis/core/validation).
@@ -16,4 +18,12 @@ func Of(text string, most int) string {
 	}
 	const end = "…"
 	return strings.ToValidUTF8(text[:max(most-len(end), 0)], "") + end
+}
+
+// Count is a number with its noun: 1 device, 2 devices.
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

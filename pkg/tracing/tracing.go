@@ -152,7 +152,7 @@ func Past(ctx context.Context, name string, begun, ended time.Time) {
 	}
 }
 
-// On tells whether somebody will see the span.
+// On reports whether the span will be exported.
 func (s Span) On() bool { return s.span != nil && s.span.IsRecording() }
 
 // Rename gives the span another name than it began with.

@@ -148,7 +148,7 @@ func TestBadEndpoints(t *testing.T) {
 	}
 }
 
-// A collector that takes connections and never answers, and one that nobody has started, hold nothing up.
+// A collector that takes connections and never answers, and one that does not run, hold nothing up.
 func TestACollectorThatIsDownCostsALine(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,19 +13,18 @@ import (
 	"github.com/mica-gpu/mica/pkg/policy"
 )
 
-// nodeReport is what a node's plugin says.
+// nodeReport is a plugin's report.
 type nodeReport struct {
 	node   string
 	labels map[string]string
-	// policy is the one that the node goes by; nil when it goes by none.
+	// policy is the node's policy, or nil.
 	policy *v1alpha1.NodePolicy
-	// withheld says why it offers none of its GPUs, whatever the policy says; empty: it does.
+	// withheld is why the node offers no GPUs. Empty: it offers them.
 	withheld string
 }
 
-// statusesOf are those of the policies, by name, after what nodes have told. A node counts for
-// the policy that applies to it by its labels now, and is pending there until it has told
-// of that policy's generation.
+// statusesOf are the policies' statuses by name. A node counts for the policy that selects it now, and is pending until it
+// reports on that policy's generation.
 func statusesOf(policies []*v1alpha1.GPUPolicy, reports []nodeReport) map[string]v1alpha1.GPUPolicyStatus {
 	statuses := make(map[string]v1alpha1.GPUPolicyStatus, len(policies))
 	for _, p := range policies {
@@ -48,17 +47,17 @@ func statusesOf(policies []*v1alpha1.GPUPolicy, reports []nodeReport) map[string
 }
 
 func count(status *v1alpha1.GPUPolicyStatus, selected *v1alpha1.GPUPolicy, report nodeReport) {
-	switch said := report.policy; {
+	switch p := report.policy; {
 	case report.withheld != "":
 		status.Withheld++
-	case said == nil || said.Name != selected.Name || said.UID != string(selected.UID) || said.ObservedGeneration != selected.Generation:
+	case p == nil || p.Name != selected.Name || p.UID != string(selected.UID) || p.ObservedGeneration != selected.Generation:
 		status.Pending++
-	case said.Message == "":
+	case p.Message == "":
 		status.Applied++
 	default:
 		status.Refused++
 		if len(status.Refusals) < v1alpha1.MaxRefusals {
-			status.Refusals = append(status.Refusals, v1alpha1.Refusal{Node: report.node, Message: said.Message})
+			status.Refusals = append(status.Refusals, v1alpha1.Refusal{Node: report.node, Message: p.Message})
 		}
 	}
 }
@@ -78,13 +77,13 @@ func ready(p *v1alpha1.GPUPolicy, status v1alpha1.GPUPolicyStatus) metav1.Condit
 			shown = append(shown, fmt.Sprintf("%s: %s", refusal.Node, refusal.Message))
 		}
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
-		condition.Message = fmt.Sprintf("%d of %d nodes cannot do what the policy says and go on as before: %s", status.Refused, all, strings.Join(shown, "; "))
+		condition.Message = fmt.Sprintf("%d of %d nodes cannot apply the policy and keep their previous offer: %s", status.Refused, all, strings.Join(shown, "; "))
 	case status.Pending > 0:
 		condition.Status, condition.Reason = metav1.ConditionUnknown, v1alpha1.ReasonPending
-		condition.Message = fmt.Sprintf("%d of %d nodes have not said yet what they made of generation %d", status.Pending, all, p.Generation)
+		condition.Message = fmt.Sprintf("%d of %d nodes have not reported on generation %d yet", status.Pending, all, p.Generation)
 	default:
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonApplied
-		condition.Message = fmt.Sprintf("%d nodes offer what the policy says", status.Applied)
+		condition.Message = fmt.Sprintf("%d nodes have applied the policy", status.Applied)
 	}
 	if status.Withheld > 0 {
 		condition.Message += fmt.Sprintf("; on %d more the GPUs are withheld: see their GPUNodes", status.Withheld)

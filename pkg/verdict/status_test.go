@@ -53,8 +53,8 @@ func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"all":     "False Refused 1 of 5 nodes cannot do what the policy says and go on as before: f: it is too old",
-		"train":   "Unknown Pending 1 of 2 nodes have not said yet what they made of generation 1",
+		"all":     "False Refused 1 of 5 nodes cannot apply the policy and keep their previous offer: f: it is too old",
+		"train":   "Unknown Pending 1 of 2 nodes have not reported on generation 1 yet",
 		"invalid": "False Invalid GPUPolicy invalid, spec.nodeSelector: ",
 	} {
 		c := meta.FindStatusCondition(statuses[name].Conditions, v1alpha1.ConditionReady)
@@ -69,7 +69,7 @@ func TestTheSameIsNoNews(t *testing.T) {
 	p := named("all", 1, nil)
 	nodes := []nodeReport{{node: "a", policy: policy.Verdict(p, nil)}, {node: "b", policy: policy.Verdict(p, nil)}}
 	p.Status = statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
-	if c := p.Status.Conditions[0]; c.Status != metav1.ConditionTrue || c.Message != "2 nodes offer what the policy says" {
+	if c := p.Status.Conditions[0]; c.Status != metav1.ConditionTrue || c.Message != "2 nodes have applied the policy" {
 		t.Errorf("got %+v", c)
 	}
 	if again := statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]; !equality.Semantic.DeepEqual(again, p.Status) {
@@ -84,7 +84,7 @@ func TestNodesThatOfferNothingHaveNotApplied(t *testing.T) {
 		{node: "a", policy: policy.Verdict(p, nil)},
 		{node: "b", policy: policy.Verdict(p, nil), withheld: "a device plugin gives out this node's GPUs"},
 	})["all"]
-	const want = "1 nodes offer what the policy says; on 1 more the GPUs are withheld: see their GPUNodes"
+	const want = "1 nodes have applied the policy; on 1 more the GPUs are withheld: see their GPUNodes"
 	if c := status.Conditions[0]; status.Applied != 1 || status.Withheld != 1 || c.Status != metav1.ConditionTrue || c.Message != want {
 		t.Errorf("got %+v", status)
 	}

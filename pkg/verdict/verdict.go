@@ -1,6 +1,4 @@
-// Package verdict writes into the status of GPUPolicies what nodes made of them: it is the
-// one writer, in the controller, of what each node's plugin says in a GPUNode. Which policy a
-// node is to go by is for package policy to say.
+// Package verdict writes the status of GPUPolicies from the GPUNodes of all plugins. Package policy selects a node's policy.
 package verdict
 
 import (
@@ -23,30 +21,28 @@ import (
 )
 
 const (
-	// settle gathers changes that come together.
+	// settle is how long to wait for further changes.
 	settle = 500 * time.Millisecond
-	// pause is the least between two counts: the API server sends each status to every
-	// node, so a change of a policy of 5,000 nodes costs it 1,000 small messages a second
-	// while they follow.
+	// pause is the least time between two counts: the API server sends each status to every node.
 	pause = 5 * time.Second
 )
 
-// Writer counts whenever something has changed. One controller of a cluster runs it.
+// Writer counts after each change. The leader runs it.
 type Writer struct {
 	Client client.Client
 	Clock  clock.WithTicker
 	dirty  chan struct{}
 }
 
-// New prepares a Writer; nothing happens before Start.
+// New makes a Writer. Nothing happens before Start.
 func New(c client.Client, clock clock.WithTicker) *Writer {
 	return &Writer{Client: c, Clock: clock, dirty: make(chan struct{}, 1)}
 }
 
-// NeedLeaderElection tells the manager that one replica writes.
+// NeedLeaderElection: one replica writes.
 func (*Writer) NeedLeaderElection() bool { return true }
 
-// Watch lets changes of policies, of what nodes say, and of their labels begin a count.
+// Watch counts again after changes of policies, GPUNodes and nodes' labels.
 func (w *Writer) Watch(ctx context.Context, informers cache.Informers) error {
 	for _, kind := range []client.Object{&v1alpha1.GPUPolicy{}, &v1alpha1.GPUNode{}, &corev1.Node{}} {
 		informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
@@ -68,7 +64,7 @@ func (w *Writer) Watch(ctx context.Context, informers cache.Informers) error {
 	return nil
 }
 
-// matters leaves out our own writes, and what nodes say of themselves all the time.
+// matters ignores our own writes and nodes' heartbeats.
 func matters(before, after any) bool {
 	switch now := after.(type) {
 	case *v1alpha1.GPUPolicy:
