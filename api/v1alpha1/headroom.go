@@ -35,8 +35,6 @@ type GPUHeadroomList struct {
 }
 
 // GPUHeadroomSpec is what is kept free, where and when.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.query) || self.query.maxDevices >= self.devices",message="query.maxDevices is less than devices, which are kept in any case: raise maxDevices, or lower devices"
 type GPUHeadroomSpec struct {
 	// deviceClassName is the class of the devices.
 	//
@@ -70,15 +68,6 @@ type GPUHeadroomSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Schedule []Window `json:"schedule,omitempty"`
-	// query asks Prometheus how many devices are kept free. The larger of its answer and of what
-	// schedule and devices say counts.
-	//
-	// +optional
-	Query *DeviceQuery `json:"query,omitempty"`
-	// warmPool sets the size of the warm pools of groups of EKS with pairing direct.
-	//
-	// +optional
-	WarmPool *WarmPool `json:"warmPool,omitempty"`
 }
 
 // Selector is a CEL expression over a device.
@@ -116,36 +105,6 @@ type Window struct {
 	Devices int32 `json:"devices"`
 }
 
-// DeviceQuery is a number of devices that Prometheus knows.
-type DeviceQuery struct {
-	// promQL is a query that gives one number. It is rounded up. The controller asks it every 30 seconds,
-	// of the Prometheus that it was given. Example, for the devices by which last week's use grew in the
-	// next ten minutes:
-	// max_over_time(count(mica_claim_device_info)[10m:1m] offset 6d23h50m) - count(mica_claim_device_info).
-	//
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="self.matches('[^ \\t\\n\\r]')",message="the query is empty: give PromQL that gives one number"
-	PromQL string `json:"promQL"`
-	// maxDevices is the most that the query may ask for.
-	//
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1000
-	MaxDevices int32 `json:"maxDevices"`
-}
-
-// WarmPool lets machines wait that are stopped, for when headroom is used up.
-type WarmPool struct {
-	// max bounds the machines of a group's pool.
-	//
-	// +required
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	Max int32 `json:"max"`
-}
-
 // GPUHeadroomStatus is what is kept.
 type GPUHeadroomStatus struct {
 	// observedGeneration is the generation of the spec that this status is of.
@@ -164,12 +123,7 @@ type GPUHeadroomStatus struct {
 	//
 	// +optional
 	Demanded int32 `json:"demanded"`
-	// query is the last answer to spec.query. It counts for 15 minutes.
-	//
-	// +optional
-	Query *QueryAnswer `json:"query,omitempty"`
-	// conditions has Ready: as many devices are free as are wanted. With a query, it also has
-	// QueryAnswered: Prometheus answers it.
+	// conditions has Ready: as many devices are free as are wanted.
 	//
 	// +optional
 	// +listType=map
@@ -178,24 +132,10 @@ type GPUHeadroomStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// QueryAnswer is what Prometheus said.
-type QueryAnswer struct {
-	// devices is how many it asks for.
-	Devices int32 `json:"devices"`
-	// time is when Prometheus answered, to within 5 minutes.
-	Time metav1.Time `json:"time"`
-}
-
-// ConditionQueryAnswered tells whether Prometheus answers a headroom's query.
-const ConditionQueryAnswered = "QueryAnswered"
-
 // Reasons of a headroom's conditions.
 const (
 	ReasonKept         = "Kept"
 	ReasonFilling      = "Filling"
 	ReasonCannotBeKept = "CannotBeKept"
 	ReasonInvalid      = "Invalid"
-	ReasonAnswered     = "Answered"
-	ReasonNotAnswered  = "NotAnswered"
-	ReasonNoPrometheus = "NoPrometheus"
 )

@@ -2,9 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// GPUNode is what the plugin on a node says of it, under the node's name. The plugin
-// writes it and nobody else does, so it has no specification and no status apart. It
-// goes with its Node.
+// GPUNode is the report of the plugin on the node of the same name. Only the plugin
+// writes it, so it has no spec and no status subresource. It is deleted with its Node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=gpunodes,scope=Cluster,shortName=gnode

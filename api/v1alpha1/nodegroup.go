@@ -516,8 +516,8 @@ const (
 	// ConditionDiscovered is true while EKS lists the node group of a group that was discovered there,
 	// and false when it does no longer, from when on the group does not grow.
 	ConditionDiscovered = "Discovered"
-	// ConditionScaleIn is true while empty nodes of a group of pairing direct are ended. A group
-	// of which none are has no such condition.
+	// ConditionScaleIn is true while empty nodes of a group with pairing direct are terminated. Other
+	// groups have no such condition.
 	ConditionScaleIn = "ScaleIn"
 )
 

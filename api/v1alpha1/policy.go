@@ -164,7 +164,7 @@ type MIG struct {
 // +kubebuilder:validation:Pattern=`^[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z]+(\.[a-z]+)*)*$`
 type ProfileName string
 
-// SharedProfile is a profile of which partitions are offered in shares.
+// SharedProfile is a profile whose partitions are offered in shares.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.timeSlice) != has(self.mps)",message="give exactly one of timeSlice and mps"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeSlice) || !has(self.timeSlice.interval) || self.timeSlice.interval == 'Default'",message="the interval of a MIG partition cannot be set: remove interval"
@@ -283,6 +283,6 @@ const (
 	// ReasonPending: some have not said so yet. The condition is Unknown.
 	ReasonPending = "Pending"
 	// ReasonRefused: some cannot. ReasonInvalid is for a policy that selects no node,
-	// because nobody understands its selector.
+	// because its selector is invalid.
 	ReasonRefused = "Refused"
 )

@@ -14,22 +14,21 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// cacheOptions keep of each object what a decision depends on: a cluster has ten thousand
-// pods, whose environment and volumes matter to nobody here.
+// cacheOptions drop the parts of objects that no decision depends on, such as pods' environment and volumes.
 func cacheOptions(f *flags) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:  {Transform: stripPod},
 			&corev1.Node{}: {Transform: stripNode},
-			// Most of the memory of a large cluster would be devices that thousands of nodes have alike.
+			// Thousands of nodes have the same devices, which would take most of the memory.
 			&resourceapi.ResourceSlice{}: {Transform: compactSlices(devices.NewCompactor())},
 			&appsv1.DaemonSet{}:          {Transform: stripDaemonSet},
 			&appsv1.Deployment{}:         {Transform: stripDeployment},
 			&appsv1.StatefulSet{}:        {Transform: stripStatefulSet},
 			&appsv1.ReplicaSet{}:         {Transform: stripReplicaSet},
 			&batchv1.Job{}:               {Transform: stripJob},
-			// Only what Cluster Autoscaler says of pods: a cluster has very many Events.
+			// Only Cluster Autoscaler's Events about pods.
 			&corev1.Event{}: {Field: fields.Set{"source": "cluster-autoscaler", "involvedObject.kind": "Pod"}.AsSelector()},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 				f.autoscalerNamespace: {FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, f.autoscalerName)},
@@ -54,7 +53,7 @@ func stripPod(object any) (any, error) {
 	return pod, nil
 }
 
-// stripPodSpec keeps what the scheduler looks at.
+// stripPodSpec keeps the fields that the scheduler reads.
 func stripPodSpec(spec *corev1.PodSpec) {
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
@@ -119,8 +118,7 @@ func stripStatefulSet(object any) (any, error) {
 	return object, nil
 }
 
-// stripReplicaSet keeps of a Deployment's only whose it is: a Deployment remembers ten
-// revisions, and has the template of its next pod itself.
+// stripReplicaSet drops the spec of ReplicaSets that a Deployment owns: each Deployment has ten.
 func stripReplicaSet(object any) (any, error) {
 	if set, is := object.(*appsv1.ReplicaSet); is {
 		stripWorkload(set, &set.Spec.Template)
@@ -140,8 +138,7 @@ func stripJob(object any) (any, error) {
 	return object, nil
 }
 
-// stripWorkload keeps what a workload's next pod is made of, and whose pods are its own. What
-// is written in annotations is for others: kubectl keeps a copy of the whole object there.
+// stripWorkload keeps the pod template and the selector. It drops annotations: kubectl keeps a copy of the object there.
 func stripWorkload(object metav1.Object, template *corev1.PodTemplateSpec) {
 	object.SetManagedFields(nil)
 	object.SetAnnotations(nil)

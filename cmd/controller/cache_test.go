@@ -85,7 +85,7 @@ func TestTheCacheKeepsOfAWorkloadItsNextPod(t *testing.T) {
 	}
 }
 
-// Whose a pod is tells whether its node may end: package pair asks that of all that is on one.
+// A pod's owner decides whether its node may end: see package pair.
 func TestTheCacheKeepsWhosePodsAre(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "d", Controller: ptr.To(true)}}}}
 	stripped, err := stripPod(pod.DeepCopy())

@@ -48,7 +48,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"an argument":         {[]string{"please"}, nil, []string{`unknown command "please"`}},
 		"a bad variable":      {nil, map[string]string{"METRICS_PORT": "x"}, []string{"environment variable METRICS_PORT"}},
 		"a bad pairing":       {[]string{"--discovered-pairing=direct"}, nil, []string{`unknown value "direct": use observe or placeholder`}},
-		"a bad discovery":     {[]string{"--discover-node-groups=all"}, nil, []string{`"all" is none of off, nodes and eks`}},
+		"a bad discovery":     {[]string{"--discover-node-groups=all"}, nil, []string{`unknown value "all": use off, nodes or eks`}},
 		"EKS unknown":         {[]string{"--namespace=m", "--placeholder-image=i", "--discover-node-groups=eks"}, map[string]string{"AWS_REGION": ""}, []string{"set --eks-cluster", "AWS_REGION"}},
 		"a bad endpoint":      {[]string{"--namespace=m", "--placeholder-image=i", "--eks-endpoint=nowhere", "--aws-region=r"}, nil, []string{"nowhere", "is no URL"}},
 		"no grace":            {[]string{"--namespace=m", "--placeholder-image=i", "--placeholder-grace=0s"}, nil, []string{"--placeholder-grace is 0s", "must be positive"}},
@@ -58,7 +58,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"no requests":         {[]string{"--namespace=m", "--placeholder-image=i", "--kube-api-qps=0"}, nil, []string{"both must be positive"}},
 		"a port too high":     {[]string{"--namespace=m", "--placeholder-image=i", "--metrics-port=70000"}, nil, []string{"--metrics-port is 70000"}},
 		"every client":        {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0"}, nil, []string{"--keda-tls-dir", "ca.crt", "--keda-require-client-certificate=false"}},
-		"nobody to query":     {[]string{"--namespace=m", "--placeholder-image=i", "--prometheus-triggers"}, nil, []string{"--prometheus-address is not"}},
+		"nothing to query":    {[]string{"--namespace=m", "--placeholder-image=i", "--prometheus-triggers"}, nil, []string{"--prometheus-address is not"}},
 		"no Prometheus":       {[]string{"--namespace=m", "--placeholder-image=i", "--prometheus-secret-dir=/s"}, nil, []string{"--prometheus-address is not"}},
 		"bad plugin pods":     {[]string{"--namespace=m", "--placeholder-image=i", "--keda-port=0", "--keda-require-client-certificate=false", "--plugin-pods=a==b==c"}, nil, []string{"--plugin-pods", "key=value"}},
 		"a lease that lapses": {[]string{"--namespace=m", "--placeholder-image=i", "--leader-elect-renew-deadline=1m"}, nil, []string{"each must be longer than the next"}},
@@ -104,7 +104,7 @@ func unreachable(t *testing.T) string {
 
 func TestAnAPIServerThatServesNothingIsRefused(t *testing.T) {
 	_, err := execute(t, "--namespace=m", "--placeholder-image=i", "--kubeconfig="+unreachable(t), "--metrics-port=-1", "--healthcheck-port=-1")
-	fixture.Sentence(t, err, "set up the controller", "see that the API server answers")
+	fixture.Sentence(t, err, "set up the controller", "check that the API server answers")
 }
 
 func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
@@ -149,7 +149,7 @@ func TestThePodsOfTheCacheKeepWhatTheSchedulerLooksAt(t *testing.T) {
 	got := stripped.(*corev1.Pod)
 	container := got.Spec.Containers[0]
 	if got.ManagedFields != nil || got.Spec.Volumes != nil || container.Env != nil || container.Command != nil {
-		t.Errorf("what nobody looks at is kept: %+v", got)
+		t.Errorf("unused fields are kept: %+v", got)
 	}
 	if got.Labels["a"] != "b" || got.Spec.NodeSelector["c"] != "d" || len(got.Spec.ResourceClaims) != 1 || len(got.Status.Conditions) != 1 ||
 		container.Ports[0].HostPort != 80 || container.Resources.Requests.Cpu().Value() != 1 {

@@ -9,11 +9,11 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 	"github.com/mica-gpu/mica/pkg/scaleout/pair"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// flags are the controller's settings. Each has an environment variable, which the command
-// line overrides.
+// flags are the controller's settings. The environment variable of a flag sets its default.
 type flags struct {
 	driverName, namespace string
 
@@ -27,7 +27,7 @@ type flags struct {
 
 	placeholder                         pair.PlaceholderOptions
 	autoscalerNamespace, autoscalerName string
-	startupTaints, startupTaintPrefixes []string
+	startup                             template.StartupTaints
 	awsRegion, eksEndpoint, eksCluster  string
 	discovery                           discovery
 	budgetsFailClosed                   bool
@@ -39,64 +39,62 @@ type flags struct {
 	prometheusAddress, prometheusSecretDir string
 	prometheusTriggers                     bool
 	pluginPods                             string
-	podDeletionCost                        bool
 
 	healthPort, metricsPort int
 }
 
-// addAPI adds what is needed to reach the API server.
+// addAPI adds the flags of the API server.
 func (f *flags) addAPI(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "File with the API server's address and credentials. Empty: those of the pod.")
-	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the API server, averaged.")
+	set.Float32Var(&f.kubeAPIQPS, "kube-api-qps", 100, "Average requests per second to the API server.")
 	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 200, "Requests to the API server at once.")
 }
 
-// addCluster adds what is needed to work in a cluster.
+// addCluster adds the flags of the process in its cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.namespace, "namespace", "", "Namespace of this controller, and of its lease. Required.")
 	f.addAPI(set)
-	set.BoolVar(&f.leaderElect, "leader-elect", true, "Work only while holding the lease, so that of several replicas one works.")
+	set.BoolVar(&f.leaderElect, "leader-elect", true, "Elect a leader: one of several replicas works.")
 	set.StringVar(&f.leaseName, "leader-elect-resource-name", "mica-controller", "Name of the lease.")
-	set.DurationVar(&f.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long another replica waits for a leader that is silent.")
-	set.DurationVar(&f.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader that cannot renew its lease goes on.")
-	set.DurationVar(&f.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How often the lease is looked at.")
+	set.DurationVar(&f.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long other replicas wait before they take the lease of a silent leader.")
+	set.DurationVar(&f.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew its lease before it stops.")
+	set.DurationVar(&f.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How often replicas try to get or renew the lease.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 8081, "TCP port of /healthz and /readyz. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
 }
 
-// addScaleOut adds what says how groups grow.
+// addScaleOut adds the flags of scale-out.
 func (f *flags) addScaleOut(set *pflag.FlagSet) {
 	set.StringVar(&f.placeholder.Namespace, "placeholder-namespace", "", "Namespace of placeholders. Empty: that of this controller.")
-	set.StringVar(&f.placeholder.Image, "placeholder-image", "", "Image of placeholders, which is run with the argument pause: that of this controller, or another that then does nothing. Required.")
-	set.StringVar(&f.placeholder.PriorityClass, "placeholder-priority-class", "", "Priority class of placeholders, of a value from -9 to -1. Empty: none is named.")
-	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long Cluster Autoscaler may say nothing of a pod before a placeholder is created for it.")
+	set.StringVar(&f.placeholder.Image, "placeholder-image", "", "Image of placeholders. It must do nothing when its argument is pause, as this controller's does. Required.")
+	set.StringVar(&f.placeholder.PriorityClass, "placeholder-priority-class", "", "Priority class of placeholders, with a value from -9 to -1. Empty: none.")
+	set.DurationVar(&f.placeholder.Grace, "placeholder-grace", pair.DefaultGrace, "How long to wait for Cluster Autoscaler's Event about a pod before creating a placeholder.")
 	set.StringVar(&f.autoscalerNamespace, "cluster-autoscaler-namespace", autoscaler.Namespace, "Namespace of Cluster Autoscaler's status.")
 	set.StringVar(&f.autoscalerName, "cluster-autoscaler-status-name", autoscaler.StatusName, "Name of the ConfigMap with Cluster Autoscaler's status.")
-	set.StringArrayVar(&f.startupTaints, "startup-taint", nil, "Key of a taint that new nodes lose once they have started, as in Cluster Autoscaler's flag. Can be given several times; the usual ones are known.")
-	set.StringArrayVar(&f.startupTaintPrefixes, "startup-taint-prefix", nil, "Prefix of keys of such taints, as in Cluster Autoscaler's flag. Can be given several times.")
+	set.StringArrayVar(&f.startup.Keys, "startup-taint", nil, "Key of a further startup taint, as in Cluster Autoscaler's flag. Can be repeated.")
+	set.StringArrayVar(&f.startup.Prefixes, "startup-taint-prefix", nil, "Prefix of keys of startup taints, as in Cluster Autoscaler's flag. Can be repeated.")
 	set.BoolVar(&f.budgetsFailClosed, "budgets-fail-closed", false, "Keep pods under a GPUBudget from Cluster Autoscaler for ever, also while no controller runs. Otherwise they are left to it an hour after the controller has last run.")
 	set.StringVar(&f.awsRegion, "aws-region", "", "AWS region of the EKS API. Empty, with --eks-endpoint empty as well: EKS is not called.")
 	set.StringVar(&f.eksEndpoint, "eks-endpoint", "", "URL of the EKS API. Empty: that of the region.")
 	set.StringVar(&f.eksCluster, "eks-cluster", "", "Name of this cluster at EKS. Needed by --discover-node-groups=eks.")
-	set.Var(&f.discoveredPairing, "discovered-pairing", "Pairing of node groups that are found from now on: observe (say what they would need, and ask for no node) or placeholder. Those that exist keep theirs.")
-	set.Var(&f.discovery, "discover-node-groups", "Where node groups that nobody has declared are found: off, nodes (managed node groups of live nodes with our devices), eks (that, and those with GPUs that EKS lists).")
+	set.Var(&f.discoveredPairing, "discovered-pairing", "Pairing of groups that are discovered from now on: observe (report what they would need) or placeholder. Existing groups keep theirs.")
+	set.Var(&f.discovery, "discover-node-groups", "Discovery of undeclared node groups: off, nodes (managed node groups of live nodes with our devices), eks (those, and groups with GPUs that EKS lists).")
 }
 
-// addKEDA adds what the external scaler is made of.
+// addKEDA adds the flags of KEDA's external scaler.
 func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.IntVar(&f.kedaPort, "keda-port", -1, "TCP port of KEDA's external scaler. 0: any free port. Negative: none.")
 	set.StringVar(&f.kedaTLSDir, "keda-tls-dir", "", "Directory with tls.crt and tls.key of the scaler, and ca.crt. Empty: plain text.")
 	set.BoolVar(&f.kedaRequiresCertificate, "keda-require-client-certificate", true, "Serve only clients with a certificate that ca.crt in --keda-tls-dir has signed. false: every client that reaches the port.")
 	set.StringVar(&f.kedaProfiles, "keda-profiles", "", "File with profiles that differ from Mica's own.")
-	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of GPUHeadrooms, and of triggers with --prometheus-triggers. Empty: headrooms keep nothing for theirs.")
-	set.BoolVar(&f.prometheusTriggers, "prometheus-triggers", false, "Answer the queries of triggers: a user who may write a ScaledObject has any query answered, with a number.")
+	set.StringVar(&f.prometheusAddress, "prometheus-address", "", "URL of the Prometheus that answers the queries of triggers, with --prometheus-triggers.")
+	set.BoolVar(&f.prometheusTriggers, "prometheus-triggers", false, "Answer the queries of triggers: a user with the right to write a ScaledObject can query any number.")
 	set.StringVar(&f.prometheusSecretDir, "prometheus-secret-dir", "", "Directory with a bearer token for Prometheus in token, and its authority in ca.crt, each where it is needed.")
-	set.BoolVar(&f.podDeletionCost, "pod-deletion-cost", true, "Say of the replicas that KEDA scales which goes first, by the annotation controller.kubernetes.io/pod-deletion-cost, if their pods have mica.gpu/manage-deletion-cost: true.")
-	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics tell how busy devices are.")
+	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics have the utilization of devices.")
 }
 
-// discoveredPairing is a pairing that no administrator has to have chosen.
+// discoveredPairing is the pairing of discovered groups.
 type discoveredPairing v1alpha1.Pairing
 
 const observeDiscovered = discoveredPairing(v1alpha1.PairingObserve)
@@ -117,7 +115,7 @@ func (p *discoveredPairing) Set(value string) error {
 	return fmt.Errorf("unknown value %q: use observe or placeholder", value)
 }
 
-// discovery is where node groups are found.
+// discovery is how node groups are discovered.
 type discovery string
 
 const (
@@ -139,5 +137,5 @@ func (d *discovery) Set(value string) error {
 		*d = got
 		return nil
 	}
-	return fmt.Errorf("%q is none of off, nodes and eks", value)
+	return fmt.Errorf("unknown value %q: use off, nodes or eks", value)
 }

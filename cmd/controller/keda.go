@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/mica-gpu/mica/pkg/elastic/deletioncost"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
@@ -25,7 +26,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// What the directories of Secrets have.
+// Files in the directories of Secrets.
 const (
 	certificateFile = "tls.crt"
 	keyFile         = "tls.key"
@@ -33,8 +34,8 @@ const (
 	tokenFile       = "token"
 )
 
-// addKEDA serves KEDA's external scaler from every replica. What it says of room is forecast by
-// the loop, and in a replica that does not lead by the loop's follower.
+// addKEDA serves KEDA's external scaler from every replica. The loop forecasts room for it; in replicas that do not lead, the
+// loop's follower does.
 func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.Forecast, prometheus keda.Prometheus) error {
 	profiles, err := profile.NewSource(f.kedaProfiles, clock.RealClock{})
 	if err != nil {
@@ -52,7 +53,7 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 	if err != nil {
 		return err
 	}
-	costs, err := newCosts(ctx, f, m, workloads, usages)
+	costs, err := newCosts(ctx, m, workloads, usages)
 	if err != nil {
 		return err
 	}
@@ -61,13 +62,13 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 		Sources:  keda.Sources{Workloads: workloads, Usages: usages, Forecast: plans, Prometheus: prometheus},
 		Profiles: profiles,
 		Gates:    gates,
+		Costs:    costs,
 		Recorder: m.GetEventRecorder(component),
 		Clock:    clock.RealClock{},
 	}
-	if costs != nil {
-		options.Costs = costs // a nil writer in it would not be nil
-	}
-	server, err := keda.NewServer(keda.Options{Address: address(f.kedaPort), TLS: f.kedaFiles(), Clock: clock.RealClock{}}, keda.NewScaler(options))
+	scaler := keda.NewScaler(options)
+	metrics.Registry.MustRegister(scaler.Collectors()...)
+	server, err := keda.NewServer(keda.Options{Address: address(f.kedaPort), TLS: f.kedaFiles(), Clock: clock.RealClock{}}, scaler)
 	if err != nil {
 		return err
 	}
@@ -79,8 +80,8 @@ func addKEDA(ctx context.Context, f *flags, m manager.Manager, plans *forecast.F
 	return nil
 }
 
-// newTargets asks the API server for objects of kinds that nobody has named here: the cache would
-// have to list them all. KEDA's questions wait for no other requests, and no others for them.
+// newTargets reads scale targets without the cache, which would list all objects of their kinds. It has a client of its own, so
+// that KEDA's requests have their own rate limit.
 func newTargets(m manager.Manager) (*scaletarget.Reader, error) {
 	own, err := client.New(rest.CopyConfig(m.GetConfig()), client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
 	if err != nil {
@@ -92,11 +93,8 @@ func newTargets(m manager.Manager) (*scaletarget.Reader, error) {
 	}), nil
 }
 
-// newCosts is nil where nobody is to say which replica goes first.
-func newCosts(ctx context.Context, f *flags, m manager.Manager, workloads *workload.Index, usages *usage.Meter) (*deletioncost.Writer, error) {
-	if !f.podDeletionCost {
-		return nil, nil
-	}
+// newCosts writes deletion costs for the workloads that ask for it.
+func newCosts(ctx context.Context, m manager.Manager, workloads *workload.Index, usages *usage.Meter) (*deletioncost.Writer, error) {
 	if err := deletioncost.Index(ctx, m.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
@@ -112,7 +110,7 @@ func usageOptions(f *flags, m manager.Manager) (usage.Options, error) {
 	return usage.Options{Driver: f.driverName, Reader: m.GetCache(), Namespace: f.namespace, Plugin: plugin, Clock: clock.RealClock{}}, nil
 }
 
-// newUsages asks the plugin's pods how busy their devices are.
+// newUsages reads the utilization of devices from the plugin's pods.
 func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, error) {
 	options, err := usageOptions(f, m)
 	if err != nil {
@@ -124,7 +122,7 @@ func newUsages(ctx context.Context, f *flags, m manager.Manager) (*usage.Meter, 
 	return usage.New(options), nil
 }
 
-// newPrometheus is nil where none is to be asked.
+// newPrometheus is nil without --prometheus-address.
 func newPrometheus(f *flags) (keda.Prometheus, error) {
 	if f.prometheusAddress == "" {
 		return nil, nil
@@ -142,14 +140,7 @@ func newPrometheus(f *flags) (keda.Prometheus, error) {
 	return keda.NewPrometheus(options)
 }
 
-// headroomQueries asks for GPUHeadrooms, which are an administrator's.
-type headroomQueries struct{ prometheus keda.Prometheus }
-
-func (q headroomQueries) Query(ctx context.Context, query string) (float64, error) {
-	return q.prometheus.Query(ctx, "", query)
-}
-
-// kedaFiles is nothing where the scaler speaks plain text.
+// kedaFiles are empty for plain text.
 func (f *flags) kedaFiles() keda.Files {
 	if f.kedaTLSDir == "" {
 		return keda.Files{}
@@ -161,7 +152,7 @@ func (f *flags) kedaFiles() keda.Files {
 	return files
 }
 
-// optional is the path of a file of a mounted Secret, or empty where the Secret lacks it.
+// optional is the path of a file of a mounted Secret. Empty: the Secret lacks it.
 func optional(dir, name string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err == nil {

@@ -50,7 +50,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// The fleet has 1,000 Deployments of five pods with a GPU each, of which each remembers ten
+// The fleet has 1,000 Deployments of five pods with a GPU each. Each remembers ten
 // revisions, on nodes of eight GPUs.
 const (
 	fleetWorkloads = 1000
@@ -191,7 +191,7 @@ func (f *scaledFleet) plan(ctx context.Context, known cache.Cache, room *forecas
 			return err
 		}
 		f.plans.Add(1)
-		room.Tell(seen.Snapshot, decision)
+		room.Planned(seen.Snapshot, decision)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -338,9 +338,8 @@ func scaledObjects() []*externalscaler.ScaledObjectRef {
 		metadata := []map[string]string{
 			{"metric": "prometheus", "query": fmt.Sprintf("sum(waiting{app=%q})", workloadName(i)), "threshold": "10"},
 			{"metric": "gpuUtilization", "threshold": "70"},
-			{"metric": "freeDevices", "deviceClass": "gpu.nvidia.com", "threshold": "1"},
 			{"metric": "pendingClaims", "threshold": "1"},
-		}[i%4]
+		}[i%3]
 		metadata["target"] = target
 		all[i] = &externalscaler.ScaledObjectRef{Namespace: "llm", Name: workloadName(i), ScalerMetadata: metadata}
 	}

@@ -1,6 +1,5 @@
-// Command controller makes GPU node groups grow for claims that no node can satisfy, with
-// Cluster Autoscaler or without, and says why pods wait. It runs in a Deployment, of which
-// one replica leads.
+// Command controller makes GPU node groups grow for claims that no node can satisfy, with Cluster Autoscaler or without, and
+// reports why pods wait. It runs in a Deployment with leader election.
 package main
 
 import (

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// saveMemory lets the heap grow by half before it is collected, and not to twice its size: most of
-// it is the cache, which lives as long as the process. Near the container's limit it is collected
-// more often. GOGC and GOMEMLIMIT say otherwise where they are set.
+// saveMemory collects garbage when the heap has grown by half, and more often near the container's limit: most of the heap is
+// the cache, which stays. GOGC and GOMEMLIMIT take precedence.
 func saveMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -20,8 +19,8 @@ func saveMemory() {
 	}
 }
 
-// memoryLimit is nine tenths of what the container may have, in bytes; 0: it may have all. A container
-// sees its own cgroup at the root, where the node has cgroups of version 2.
+// memoryLimit is nine tenths of the container's limit in bytes, or 0. With cgroups v2, a container sees its own cgroup at the
+// root.
 func memoryLimit(cgroup fs.FS) int64 {
 	text, err := fs.ReadFile(cgroup, "memory.max")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPauseCommand is what placeholders run: it takes a place on a node, and needs nothing.
+// newPauseCommand is the command of placeholders.
 func newPauseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause",

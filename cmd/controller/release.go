@@ -12,18 +12,17 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/leftover"
 )
 
-const releaseHelp = `Take back what the controller has written on nodes: Cluster Autoscaler's scale-down-disabled where the controller
-has set it, cordons of empty nodes, and its annotations. What others have set stays.
+const releaseHelp = `Remove the controller's protections, cordons and annotations from nodes. Those of other clients stay.
 
-A controller that runs sets it again: stop it first, or take back only what it has not renewed in time.`
+A running controller sets them again: stop it first, or use --expired.`
 
-// newReleaseCommand is what a CronJob runs, for the time when no controller does, and an administrator who uninstalls.
+// newReleaseCommand is for the CronJob that runs while no controller does, and for an uninstallation.
 func newReleaseCommand() *cobra.Command {
 	f := &flags{}
 	expired := false
 	command := &cobra.Command{
 		Use:   "release",
-		Short: "Take back what the controller has written on nodes",
+		Short: "Release the nodes that the controller protects or has cordoned",
 		Long:  releaseHelp,
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -31,7 +30,7 @@ func newReleaseCommand() *cobra.Command {
 		},
 	}
 	f.addAPI(command.Flags())
-	command.Flags().BoolVar(&expired, "expired", false, "Only what has expired because no controller has renewed it.")
+	command.Flags().BoolVar(&expired, "expired", false, "Release only nodes whose hold has expired, because no controller has renewed it.")
 	return command
 }
 

@@ -25,18 +25,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/crd"
 	"github.com/mica-gpu/mica/pkg/elastic/forecast"
-	"github.com/mica-gpu/mica/pkg/elastic/standby"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/scaleout/control"
 	"github.com/mica-gpu/mica/pkg/scaleout/eks"
-	"github.com/mica-gpu/mica/pkg/scaleout/headroom/query"
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 	"github.com/mica-gpu/mica/pkg/tracing"
 	"github.com/mica-gpu/mica/pkg/verdict"
 )
 
-// component is who Events are from.
+// component is the source of Events.
 const component = "mica-controller"
 
 // serve runs the controller until ctx ends.
@@ -44,7 +41,6 @@ func serve(ctx context.Context, f *flags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	template.DeclareStartup(f.startupTaints, f.startupTaintPrefixes)
 	klog.FromContext(ctx).Info("Starting", "version", version(), "driver", f.driverName, "namespace", f.namespace)
 	saveMemory()
 	stopTracing, err := tracing.Start(ctx, component, version(), "k8s.namespace.name", f.namespace)
@@ -95,7 +91,7 @@ func newManager(ctx context.Context, f *flags, config *rest.Config) (manager.Man
 		Scheme: scheme,
 		Logger: klog.FromContext(ctx),
 		Cache:  cacheOptions(f),
-		// A pass begins with what the one before has written: see package control.
+		// A pass must see the writes of the one before: see package control.
 		Client:                        client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 		Metrics:                       metricsserver.Options{BindAddress: address(f.metricsPort)},
 		HealthProbeBindAddress:        address(f.healthPort),
@@ -109,17 +105,17 @@ func newManager(ctx context.Context, f *flags, config *rest.Config) (manager.Man
 		BaseContext:                   func() context.Context { return ctx },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("set up the controller: %w: see that the API server answers, and that it is of Kubernetes 1.34 or later", err)
+		return nil, fmt.Errorf("set up the controller: %w: check that the API server answers, and that it is Kubernetes 1.34 or newer", err)
 	}
 	return m, nil
 }
 
-// newNodegroups is nil where EKS is not to be called.
+// newNodegroups is nil without a region or an endpoint.
 func newNodegroups(ctx context.Context, f *flags) (*eks.Client, error) {
 	if !f.callsEKS() {
 		return nil, nil
 	}
-	return eks.New(ctx, eks.Options{Region: f.awsRegion, Endpoint: f.eksEndpoint})
+	return eks.New(ctx, eks.Options{Region: f.awsRegion, Endpoint: f.eksEndpoint, StartupTaints: f.startup})
 }
 
 func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.Client) error {
@@ -132,6 +128,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		Placeholder:       f.placeholder,
 		Autoscaler:        types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
 		DiscoverNodes:     f.discovery != discoverOff,
+		StartupTaints:     f.startup,
 		FailClosed:        f.budgetsFailClosed,
 		DiscoveredPairing: v1alpha1.Pairing(f.discoveredPairing),
 	}
@@ -145,7 +142,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	options.Outdated = definitions.Sentence
 	options.Placeholder.Namespace = cmp.Or(f.placeholder.Namespace, f.namespace)
 	if nodegroups != nil {
-		options.Nodegroups = nodegroups // a nil client in it would not be nil
+		options.Nodegroups = nodegroups // a nil pointer in an interface is not nil
 	}
 	if f.discovery == discoverEKS {
 		if err := m.Add(newDiscovery(f, m, nodegroups)); err != nil {
@@ -157,12 +154,6 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		return err
 	}
 	var loop *control.Loop
-	var headrooms query.Prometheus
-	if prometheus != nil {
-		headrooms = headroomQueries{prometheus}
-	}
-	answers := query.New(m.GetCache(), headrooms, func() { loop.Enqueue() }, clock.RealClock{})
-	options.Answers = answers
 	if f.kedaPort >= 0 {
 		plans := forecast.New(func() { loop.Enqueue() }, clock.RealClock{})
 		options.Forecast = plans
@@ -177,18 +168,13 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	if err := loop.Watch(ctx, m.GetCache()); err != nil {
 		return err
 	}
-	for _, runs := range []manager.Runnable{loop, answers} {
-		if err := m.Add(runs); err != nil {
-			return err
-		}
+	if err := m.Add(loop); err != nil {
+		return err
 	}
 	if options.Forecast != nil {
 		if err := m.Add(loop.Follower()); err != nil {
 			return err
 		}
-	}
-	if err := m.Add(&standby.Unopened{Client: m.GetClient(), Clock: clock.RealClock{}, Serves: f.kedaPort >= 0}); err != nil {
-		return err
 	}
 	verdicts := verdict.New(m.GetClient(), clock.RealClock{})
 	if err := verdicts.Watch(ctx, m.GetCache()); err != nil {
@@ -203,7 +189,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	return addProbes(m, loop)
 }
 
-// addUsages serves how busy devices are, for people.
+// addUsages serves the utilization of devices for kubectl gpu.
 func addUsages(f *flags, m manager.Manager) error {
 	if f.metricsPort < 0 {
 		return nil
@@ -238,22 +224,20 @@ func newDiscovery(f *flags, m manager.Manager, nodegroups *eks.Client) *control.
 	}
 }
 
-// hasGPUs tells also of types of which the catalogue does not know enough: their groups say
-// so in their status.
+// hasGPUs includes types that the catalogue cannot predict: their groups report that in their status.
 func hasGPUs(instanceType string) bool {
 	_, err := catalog.InstanceByType(instanceType)
 	return err == nil || errors.Is(err, catalog.ErrNotPredicted)
 }
 
-// addProbes tells kubelet that the process lives as long as its loop does not hang, and that
-// it is ready, to lead as well, when it knows the cluster.
+// addProbes serves liveness, which fails if the loop hangs, and readiness, which needs a synced cache.
 func addProbes(m manager.Manager, loop *control.Loop) error {
 	if err := m.AddHealthzCheck("loop", func(*http.Request) error { return loop.Alive() }); err != nil {
 		return err
 	}
 	return m.AddReadyzCheck("cache", func(r *http.Request) error {
 		if !m.GetCache().WaitForCacheSync(r.Context()) {
-			return fmt.Errorf("the cluster has not been read completely yet: the controller's log says what it may not list")
+			return fmt.Errorf("the cache is not synced yet: see the controller's log for kinds that it may not list")
 		}
 		return nil
 	})

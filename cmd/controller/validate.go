@@ -11,7 +11,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/settings"
 )
 
-// validate refuses settings with which the controller could not work.
+// validate refuses settings that cannot work.
 func (f *flags) validate() error {
 	if f.namespace == "" {
 		return errors.New("no namespace: set --namespace or NAMESPACE, in a pod from fieldRef metadata.namespace")
@@ -25,7 +25,7 @@ func (f *flags) validate() error {
 	if f.placeholder.Grace <= 0 {
 		return fmt.Errorf("--placeholder-grace is %s: it must be positive, or placeholders are created before Cluster Autoscaler can act by itself", f.placeholder.Grace)
 	}
-	if slices.Contains(f.startupTaints, "") || slices.Contains(f.startupTaintPrefixes, "") {
+	if slices.Contains(f.startup.Keys, "") || slices.Contains(f.startup.Prefixes, "") {
 		return errors.New("--startup-taint or --startup-taint-prefix is empty: give a taint's key, or a prefix of keys, or leave the flag out")
 	}
 	if f.kubeAPIQPS <= 0 || f.kubeAPIBurst <= 0 {
@@ -55,7 +55,7 @@ func (f *flags) validate() error {
 
 func (f *flags) callsEKS() bool { return f.awsRegion != "" || f.eksEndpoint != "" }
 
-// address is as controller-runtime takes it, for which "0" is none.
+// address is in controller-runtime's format. "0" means none.
 func address(port int) string {
 	if port < 0 {
 		return "0"

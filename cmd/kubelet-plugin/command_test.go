@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -12,15 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 	logsapi "k8s.io/component-base/logs/api/v1"
-	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/mica-gpu/mica/pkg/node/driver"
-	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/pkg/settings"
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -61,19 +57,12 @@ func TestBadInput(t *testing.T) {
 		environment map[string]string
 		want        []string
 	}{
-		"an unknown flag":            {arguments: []string{"--nod-name=a"}, want: []string{"unknown flag: --nod-name"}},
-		"an unknown flag of another": {arguments: []string{"discover", "--node-name=a"}, want: []string{"unknown flag: --node-name"}},
-		"an unknown command":         {arguments: []string{"serve"}, want: []string{`unknown command "serve" for "kubelet-plugin"`}},
-		"no node name":               {want: []string{"no node name", "set --node-name or NODE_NAME", "spec.nodeName"}},
-		"a port that is no number":   {arguments: []string{"--metrics-port=http"}, want: []string{`invalid argument "http" for "--metrics-port"`}},
-		"a metrics port too high":    {arguments: []string{"--node-name=a", "--metrics-port=70000"}, want: []string{"--metrics-port is 70000", "at most 65535"}},
-		"a health port too high":     {arguments: []string{"--node-name=a", "--healthcheck-port=65536"}, want: []string{"--healthcheck-port is 65536", "at most 65535"}},
-		"no requests a second":       {arguments: []string{"--node-name=a", "--kube-api-qps=0"}, want: []string{"--kube-api-qps is 0", "must be positive"}},
-		"a negative burst":           {arguments: []string{"--node-name=a", "--kube-api-burst=-1"}, want: []string{"--kube-api-burst is -1", "must be positive"}},
-		"a variable that is no number": {
-			environment: map[string]string{"KUBE_API_BURST": "many"},
-			want:        []string{"environment variable KUBE_API_BURST", `"many"`},
-		},
+		"an unknown flag":          {arguments: []string{"--nod-name=a"}, want: []string{"unknown flag: --nod-name"}},
+		"an unknown command":       {arguments: []string{"serve"}, want: []string{`unknown command "serve" for "kubelet-plugin"`}},
+		"no node name":             {want: []string{"no node name", "set --node-name or NODE_NAME", "spec.nodeName"}},
+		"a port that is no number": {arguments: []string{"--metrics-port=http"}, want: []string{`invalid argument "http" for "--metrics-port"`}},
+		"a metrics port too high":  {arguments: []string{"--node-name=a", "--metrics-port=70000"}, want: []string{"--metrics-port is 70000", "at most 65535"}},
+		"no requests a second":     {arguments: []string{"--node-name=a", "--kube-api-qps=0"}, want: []string{"--kube-api-qps is 0", "must be positive"}},
 		"a variable of a service link": {
 			environment: map[string]string{"METRICS_PORT": "tcp://10.0.0.1:9090"},
 			want:        []string{"environment variable METRICS_PORT", `"tcp://10.0.0.1:9090"`},
@@ -83,14 +72,6 @@ func TestBadInput(t *testing.T) {
 		"a kubeconfig that is not there": {
 			arguments: []string{"--node-name=a", "--kubeconfig=" + missing},
 			want:      []string{"read --kubeconfig", missing, "give a readable kubeconfig file"},
-		},
-		"a kubeconfig that is a directory": {
-			arguments: []string{"--node-name=a", "--kubeconfig=" + t.TempDir()},
-			want:      []string{"read --kubeconfig", "give a readable kubeconfig file"},
-		},
-		"a kubeconfig that is none": {
-			arguments: []string{"--node-name=a", "--kubeconfig=" + write(t, "kubeconfig", "clusters: {")},
-			want:      []string{"read --kubeconfig", "give a readable kubeconfig file"},
 		},
 		"a kubeconfig without a cluster": {
 			arguments: []string{"--node-name=a", "--kubeconfig=" + write(t, "kubeconfig", "apiVersion: v1\nkind: Config\n")},
@@ -186,11 +167,9 @@ func TestFlagsOverrideTheEnvironment(t *testing.T) {
 		environment map[string]string
 		want        flags
 	}{
-		"defaults":                           {want: flags{nodeName: "", driverName: "gpu.nvidia.com", metricsPort: 8080, healthPort: 51515, localDriverRoot: "/driver-root"}},
 		"the environment overrides defaults": {environment: map[string]string{"NODE_NAME": "a", "METRICS_PORT": "-1", "DRIVER_ROOT_CTR_PATH": "/other", "HEALTHCHECK_PORT": "0"}, want: flags{nodeName: "a", driverName: "gpu.nvidia.com", metricsPort: -1, localDriverRoot: "/other"}},
 		"flags override the environment":     {arguments: []string{"--node-name=b", "--metrics-port=9"}, environment: map[string]string{"NODE_NAME": "a", "METRICS_PORT": "1"}, want: flags{nodeName: "b", driverName: "gpu.nvidia.com", metricsPort: 9, healthPort: 51515, localDriverRoot: "/driver-root"}},
 		"an empty variable is none":          {environment: map[string]string{"DRIVER_NAME": "", "METRICS_PORT": ""}, want: flags{driverName: "gpu.nvidia.com", metricsPort: 8080, healthPort: 51515, localDriverRoot: "/driver-root"}},
-		"what is no flag is no business":     {environment: map[string]string{"HELP": "me"}, want: flags{driverName: "gpu.nvidia.com", metricsPort: 8080, healthPort: 51515, localDriverRoot: "/driver-root"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for variable, value := range tc.environment {
@@ -225,43 +204,6 @@ func TestVersion(t *testing.T) {
 	linked = ""
 	if output, err := execute(t, "version"); err != nil || strings.TrimSpace(output) == "" {
 		t.Errorf("got %q, %v", output, err)
-	}
-}
-
-func TestMetrics(t *testing.T) {
-	listener, err := listen("metrics-port", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { served <- serveMetrics(ctx, listener, []metrics.StableCollector{sample.New()}) }()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := http.Client{Timeout: 30 * time.Second}
-	response, err := client.Get("http://127.0.0.1:" + port + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, series := range []string{
-		`mica_claim_operation_duration_seconds_count{operation="prepare",result="error"} `,
-		`mica_claim_operation_duration_seconds_bucket{operation="unprepare",result="ok",le="0.001"} `,
-		"mica_published_devices ", "mica_prepared_claims ", "mica_last_successful_publish_timestamp_seconds ",
-	} {
-		if !strings.Contains(string(body), "\n"+series) {
-			t.Errorf("there is no series %s", series)
-		}
-	}
-	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"reflect"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -39,11 +38,11 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 				return err
 			}
 			for _, err := range unreadable {
-				fmt.Fprintf(command.ErrOrStderr(), "a GPU cannot be read and would not be offered: %v\n", err)
+				fmt.Fprintf(command.ErrOrStderr(), "Cannot read a GPU; it would not be offered: %v\n", err)
 			}
 			for _, g := range node.GPUs {
 				for _, difference := range catalog.Differences(g.ProductName, g.Profiles) {
-					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, is not as the catalogue predicts: %s\n", g.Index, g.ProductName, difference)
+					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, differs from the catalogue: %s\n", g.Index, g.ProductName, difference)
 				}
 			}
 			return print(command.OutOrStdout(), node, gpu.Shapes(node.GPUs, gpu.ByDefault))
@@ -78,8 +77,8 @@ func printTable(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
 	fmt.Fprintln(table, "DEVICE\tTYPE\tPRODUCT\tMEMORY\tPCI\tNUMA\tNVLINK\tUUID")
 	for _, shape := range shapes {
 		g := shape.Physical()
-		if form := shape.Form(); form.Base == gpu.BasePartition || form.Shares > 0 {
-			continue // there are many: further tables have them by profile
+		if shape.Form().Base == gpu.BasePartition {
+			continue // there are many: another table has them by profile
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\t%s\n", shape.Name(), shape.Type(),
 			g.ProductName, shape.MemoryBytes()>>20, g.PCIBusID, known(g.NUMANode), known(g.NVLinkGroup), shape.UUID())
@@ -87,56 +86,45 @@ func printTable(out io.Writer, node gpu.Node, shapes []gpu.Shape) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if err := printPartitions(out, shapes); err != nil {
-		return err
-	}
-	return printShares(out, node, shapes)
+	return printPartitions(out, shapes)
 }
 
-// printPartitions shows the partitions that can be made, a line for each
-// profile and the GPUs that have the same room for it.
+// printPartitions prints the partitions that can be made: a line per profile, placements and the
+// GPUs that have both.
 func printPartitions(out io.Writer, shapes []gpu.Shape) error {
-	lines := partitionLines(shapes)
-	if len(lines) == 0 {
+	type room struct{ minor, profile int }
+	var rooms []room
+	profiles, placements := map[room]gpu.Profile{}, map[room][]string{}
+	for _, shape := range shapes {
+		if p, is := shape.(gpu.Partition); is {
+			r := room{p.GPU.Minor, p.Profile.ID}
+			if placements[r] == nil {
+				rooms = append(rooms, r)
+			}
+			profiles[r], placements[r] = p.Profile, append(placements[r], memorySlices(p))
+		}
+	}
+	if len(rooms) == 0 {
 		return nil
+	}
+	var lines []string
+	gpus := map[string][]string{}
+	for _, r := range rooms {
+		p := profiles[r]
+		line := fmt.Sprintf("%s\t%d\t%d MiB\t%d\t%d\t%d\t%d\t%d\t%d\t%s", p.Name, p.ID, p.MemoryBytes>>20,
+			p.Multiprocessors, p.CopyEngines, p.Decoders, p.Encoders, p.JPEGEngines, p.OFAEngines, strings.Join(placements[r], " "))
+		if gpus[line] == nil {
+			lines = append(lines, line)
+		}
+		gpus[line] = append(gpus[line], strconv.Itoa(r.minor))
 	}
 	fmt.Fprintln(out, "\nPartitions that are made when a claim gets them:")
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "PROFILE\tID\tMEMORY\tSM\tCOPY\tDEC\tENC\tJPEG\tOFA\tMEMORY SLICES\tGPUS")
 	for _, line := range lines {
-		p := line.profile
-		fmt.Fprintf(table, "%s\t%d\t%d MiB\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", p.Name, p.ID, p.MemoryBytes>>20,
-			p.Multiprocessors, p.CopyEngines, p.Decoders, p.Encoders, p.JPEGEngines, p.OFAEngines, line.placements, strings.Join(line.gpus, ","))
+		fmt.Fprintf(table, "%s\t%s\n", line, strings.Join(gpus[line], ","))
 	}
 	return table.Flush()
-}
-
-type partitionLine struct {
-	profile    gpu.Profile
-	placements string
-	gpus       []string
-}
-
-func partitionLines(shapes []gpu.Shape) []partitionLine {
-	// A shape says nothing of its engines but to who publishes it; the profile of a
-	// partition has them, as the columns of this table.
-	var rest []gpu.Partition
-	for _, shape := range shapes {
-		if p, ok := shape.(gpu.Partition); ok {
-			rest = append(rest, p)
-		}
-	}
-	var lines []partitionLine
-	for len(rest) > 0 {
-		first := rest[0]
-		var placements []string
-		for len(rest) > 0 && rest[0].GPU.Minor == first.GPU.Minor && rest[0].Profile.ID == first.Profile.ID {
-			placements = append(placements, memorySlices(rest[0]))
-			rest = rest[1:]
-		}
-		lines = addLine(lines, first, strings.Join(placements, " "))
-	}
-	return lines
 }
 
 func memorySlices(p gpu.Partition) string {
@@ -144,18 +132,6 @@ func memorySlices(p gpu.Partition) string {
 		return strconv.Itoa(p.Start)
 	}
 	return fmt.Sprintf("%d-%d", p.Start, p.Start+p.Profile.Size-1)
-}
-
-// addLine adds a GPU to the line that says the same of another.
-func addLine(lines []partitionLine, p gpu.Partition, placements string) []partitionLine {
-	minor := strconv.Itoa(p.GPU.Minor)
-	for i, line := range lines {
-		if line.placements == placements && reflect.DeepEqual(line.profile, p.Profile) {
-			lines[i].gpus = append(line.gpus, minor)
-			return lines
-		}
-	}
-	return append(lines, partitionLine{p.Profile, placements, []string{minor}})
 }
 
 func known(value *int) string {

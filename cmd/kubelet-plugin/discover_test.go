@@ -12,17 +12,16 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/cdi"
+	"github.com/mica-gpu/mica/pkg/node/diagnosis"
 	"github.com/mica-gpu/mica/pkg/node/driver"
-	"github.com/mica-gpu/mica/pkg/node/selftest"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/wire"
 )
 
-// The command goes all the way down: the library is loaded from the driver root of
-// a simulated machine, and called through C. What it publishes is what is
-// published of the same machine in process, of which pkg/slice has golden files.
+// The library is loaded from the driver root of a simulated machine and called through C. The
+// output equals the slices of the same machine in process; pkg/slice has their golden files.
 func TestDiscover(t *testing.T) {
 	const machine = "p5.48xlarge"
 	root := simulate(t, fixture.File(t, machine))
@@ -58,13 +57,13 @@ func expectReports(t *testing.T, root string) {
 	}
 	arguments := []string{"selftest", "-o", "json", "--mutate", "--container-driver-root=" + root, "--kubelet-plugins-directory-path=" + dir, "--cdi-root=" + dir}
 	output, err := execute(t, arguments...)
-	var report selftest.Report
+	var report diagnosis.Report
 	if decode := json.Unmarshal([]byte(output), &report); decode != nil {
 		t.Fatalf("%v, after %v:\n%s", decode, err, output)
 	}
 	for _, check := range report.Checks {
-		// Who runs this test may not be root, and no MPS is supervised.
-		if want := check.Name == "MPS"; (check.Status == selftest.Skipped) != want || check.Status == selftest.Failed && check.Name != "privileges" {
+		// The test may not run as root, and there is no MPS supervisor.
+		if want := check.Name == "MPS"; (check.Status == diagnosis.Skipped) != want || check.Status == diagnosis.Failed && check.Name != "privileges" {
 			t.Errorf("%s: %s, %q", check.Name, check.Status, check.Findings)
 		}
 	}
@@ -76,8 +75,8 @@ func expectReports(t *testing.T, root string) {
 	}
 }
 
-// expectNoticed takes the library away that the process has loaded. It is no test of its own:
-// a process loads the library of one machine.
+// expectNoticed removes the loaded library. It is no test of its own: a process loads the library
+// of one machine.
 func expectNoticed(t *testing.T, root string) {
 	t.Helper()
 	library, err := openHardware(t.Context(), cdi.Roots{Host: "/", Local: root})
@@ -109,20 +108,6 @@ func TestTablesOfOtherMachines(t *testing.T) {
 			fixture.Golden(t, machine+".txt", table.String())
 		})
 	}
-}
-
-func TestTableOfShares(t *testing.T) {
-	policy := gpu.Policy{
-		Whole: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}, MPS: &gpu.MPS{Clients: 3},
-		SharedProfiles: map[string]gpu.Sharing{"1g.5gb": gpu.TimeSlicing{Replicas: 2}, "7g.40gb": gpu.MPS{Clients: 10}},
-	}
-	node := fixture.Node(t, "mig-static")
-	node.GPUs = append(node.GPUs, gpu.GPU{Minor: 8, ProductName: "NVIDIA GB10"})
-	var table strings.Builder
-	if err := printTable(&table, node, gpu.Shapes(node.GPUs, func(gpu.GPU) gpu.Policy { return policy })); err != nil {
-		t.Fatal(err)
-	}
-	fixture.Golden(t, "shares.txt", table.String())
 }
 
 // simulate runs the machine in this process, behind the C library.

@@ -6,24 +6,24 @@ import (
 	"os"
 	"os/signal"
 	"runtime/pprof"
-	"strings"
 	"syscall"
 
 	"k8s.io/klog/v2"
+
+	"github.com/mica-gpu/mica/pkg/node/diagnosis"
 )
 
-// maxDump bounds each part of a dump: a node of 8 GPUs in all shapes has 40 KiB.
+// maxDump bounds each part of a dump: 8 GPUs in all shapes have 40 KiB.
 const maxDump = 256 << 10
 
-// notifyDump asks for SIGUSR2, which ends a process that does not.
+// notifyDump handles SIGUSR2, which would otherwise end the process.
 func notifyDump() chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR2)
 	return signals
 }
 
-// dumpOnSignal logs on each signal, until ctx ends, what the plugin knows and what its
-// goroutines do.
+// dumpOnSignal logs the plugin's state and its goroutines on each signal, until ctx ends.
 func dumpOnSignal(ctx context.Context, signals chan os.Signal, state func(context.Context) string) {
 	defer signal.Stop(signals)
 	for {
@@ -40,10 +40,9 @@ func dumpOnSignal(ctx context.Context, signals chan os.Signal, state func(contex
 	}
 }
 
-// bounded keeps whole lines.
 func bounded(text string) string {
 	if len(text) <= maxDump {
 		return text
 	}
-	return text[:strings.LastIndex(text[:maxDump], "\n")+1] + "(more was cut off)\n"
+	return diagnosis.Lines(text, maxDump) + "(more was cut off)\n"
 }

@@ -23,10 +23,10 @@ func TestASignalDumpsStateAndGoroutines(t *testing.T) {
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	said := func() string { return logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
+	logged := func() string { return logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
 	fixture.Eventually(t, "the dump", func() error {
 		for _, want := range []string{"claim a/b has gpu-0", "(more was cut off)", "TestASignalDumpsStateAndGoroutines"} {
-			if !strings.Contains(said(), want) {
+			if !strings.Contains(logged(), want) {
 				return errLacks(want)
 			}
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// flags are the plugin's settings. Each has an environment variable, which the
-// command line overrides.
+// flags are the plugin's settings. Each has an environment variable; the command line has
+// precedence.
 type flags struct {
 	nodeName, driverName, podUID string
 
@@ -31,18 +31,17 @@ type flags struct {
 	healthQuiet                               time.Duration
 }
 
-// environment names variables that do not follow from their flag's name but
-// from what charts of GPU drivers call them.
+// environment has the variables whose names differ from their flags': charts of GPU drivers set them.
 var environment = map[string]string{"container-driver-root": "DRIVER_ROOT_CTR_PATH"}
 
-// addHardware adds what is needed to look at the hardware.
+// addHardware adds the flags of the hardware.
 func (f *flags) addHardware(set *pflag.FlagSet) {
 	set.StringVar(&f.hostDriverRoot, "nvidia-driver-root", "/", "Root of the NVIDIA driver installation on the host, such as / or /run/nvidia/driver.")
 	set.StringVar(&f.localDriverRoot, "container-driver-root", "/driver-root", "The same installation as this process sees it.")
 	set.StringVar(&f.hostRoot, "host-root", "", "Directory in which this process sees the host's /dev as dev, for driver installations that have no /dev of their own. Empty: it sees none.")
 }
 
-// addState adds what is needed to prepare claims on this node.
+// addState adds the flags for preparing claims on this node.
 func (f *flags) addState(set *pflag.FlagSet) {
 	set.StringVar(&f.driverName, "driver-name", slice.DefaultDriver, "Name of the driver in claims, slices and device classes.")
 	set.StringVar(&f.cdiRoot, "cdi-root", "/var/run/cdi", "Directory that the container runtime reads CDI specifications from.")
@@ -52,7 +51,7 @@ func (f *flags) addState(set *pflag.FlagSet) {
 	set.StringVar(&f.mpsRoot, "mps-root", "", "Directory shared with this node's MPS supervisor, at the same path on the host. Empty: the node has none.")
 }
 
-// addCluster adds what is needed to serve a node of a cluster.
+// addCluster adds the flags of a plugin in a cluster.
 func (f *flags) addCluster(set *pflag.FlagSet) {
 	f.addState(set)
 	set.StringVar(&f.nodeName, "node-name", "", "Name under which kubelet registered this node. Required.")
@@ -70,7 +69,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	settings.AddNVIDIAFlags(set)
 }
 
-// validate refuses settings with which the plugin could not work.
+// validate refuses settings with which the plugin cannot work.
 func (f *flags) validate() error {
 	if f.nodeName == "" {
 		return errors.New("no node name: set --node-name or NODE_NAME, in a pod from fieldRef spec.nodeName")

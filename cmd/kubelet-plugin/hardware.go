@@ -43,8 +43,7 @@ func openForClaims(ctx context.Context, f *flags, installer *hookInstaller) (dri
 	}, nil
 }
 
-// roots are the driver's, with the hook that containers run: the one that this plugin installs,
-// or one that is on the host already.
+// roots are the driver's, with the hook of containers: the plugin's own, or one on the host.
 func (f *flags) roots() cdi.Roots {
 	roots := cdi.Roots{Host: f.hostDriverRoot, Local: f.localDriverRoot, Machine: devnode.Host(f.hostRoot), Hook: f.hookPath}
 	if f.hookPath == "" {
@@ -64,12 +63,12 @@ func openHardware(ctx context.Context, roots cdi.Roots) (*nvml.Library, error) {
 	case err != nil:
 		return nil, err
 	case hint != "":
-		klog.FromContext(ctx).Info("The NVIDIA driver is opened, but it may not be the one that is meant", "driverRoot", roots.Host, "hint", hint)
+		klog.FromContext(ctx).Info("Opened an NVIDIA driver, possibly the wrong one", "driverRoot", roots.Host, "hint", hint)
 	}
 	return library, nil
 }
 
-// newTools runs the driver's programs with links to its libraries in a directory of the plugin.
+// newTools runs the driver's programs. The links to its libraries are in the plugin's directory.
 func newTools(f *flags) *driverroot.Tools {
 	return driverroot.NewTools(f.localDriverRoot, filepath.Join(driver.DataDir(f.pluginsDir, f.driverName), "libraries"))
 }

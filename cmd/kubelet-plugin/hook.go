@@ -24,8 +24,8 @@ const (
 	hookMode    = 0o755
 )
 
-// hookInstaller installs the hook once: a node without a GPU looks for its driver
-// for ever. It is not safe for concurrent use.
+// hookInstaller installs the hook once, although the plugin may open the driver many times. It is
+// not safe for concurrent use.
 type hookInstaller struct {
 	from string
 	done bool
@@ -48,8 +48,8 @@ func (h *hookInstaller) install(ctx context.Context, to string) error {
 	return nil
 }
 
-// update copies the hook unless it is there. On a full disk the hook of another version of the plugin stays: it
-// runs the same hooks, and without one the node would offer no GPU.
+// update copies the hook unless it is there. On a full disk it keeps the hook of another version
+// of the plugin: without a hook the node would offer no GPU.
 func (h *hookInstaller) update(ctx context.Context, to string) error {
 	wanted, err := digest(h.from)
 	if err != nil {
@@ -67,7 +67,7 @@ func (h *hookInstaller) update(ctx context.Context, to string) error {
 	return err
 }
 
-// digestOfProgram is not usable of anything but a file that every user can run.
+// digestOfProgram returns usable only for a file that every user can run.
 func digestOfProgram(path string) (sum [sha256.Size]byte, usable bool) {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode() != hookMode {
@@ -90,8 +90,8 @@ func digest(path string) (sum [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(hash.Sum(nil)), nil
 }
 
-// checkExecutable refuses a file system from which the container runtime could not
-// start the hook: every pod with a GPU would fail. A bind mount inherits the flag.
+// checkExecutable refuses a file system that is mounted noexec: the container runtime could not
+// run the hook. A bind mount inherits the flag.
 func checkExecutable(dir string) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {
@@ -103,11 +103,10 @@ func checkExecutable(dir string) error {
 	return nil
 }
 
-// halfHookAge is more than a copy takes: a younger one may be of another plugin
-// that starts now.
+// halfHookAge is longer than a copy takes: another plugin may write a younger one.
 const halfHookAge = time.Minute
 
-// removeHalfHooks removes the copies of processes that died in the middle.
+// removeHalfHooks removes the drafts of processes that were killed.
 func removeHalfHooks(dir string) error {
 	halves, err := filepath.Glob(filepath.Join(dir, "."+hookName+"-*"))
 	if err != nil {
@@ -116,7 +115,7 @@ func removeHalfHooks(dir string) error {
 	for _, half := range halves {
 		info, err := os.Lstat(half)
 		if err != nil || time.Since(info.ModTime()) < halfHookAge {
-			continue // it is another's and in use, or gone already
+			continue // another plugin writes it, or it is gone
 		}
 		if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -125,8 +124,7 @@ func removeHalfHooks(dir string) error {
 	return nil
 }
 
-// installHook copies the hook to where the container runtime finds it. A container
-// that starts meanwhile must not run half a file.
+// installHook replaces the hook at once: a container may start meanwhile.
 func installHook(from, to string) error {
 	source, err := os.Open(from)
 	if err != nil {

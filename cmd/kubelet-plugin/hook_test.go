@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,39 +11,6 @@ import (
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
-
-func TestInstallHook(t *testing.T) {
-	from, to := write(t, "hook", "new"), write(t, "nvidia-cdi-hook", "old")
-	// A container that has the old one open keeps it.
-	old, err := os.Open(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer old.Close()
-	if err := installHook(from, to); err != nil {
-		t.Fatal(err)
-	}
-	if content, err := io.ReadAll(old); err != nil || string(content) != "old" {
-		t.Errorf("got %q, %v from the old file", content, err)
-	}
-	content, err := os.ReadFile(to)
-	if err != nil || string(content) != "new" {
-		t.Errorf("got %q, %v", content, err)
-	}
-	info, err := os.Stat(to)
-	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("got %v, %v; the runtime must be able to run it", info.Mode(), err)
-	}
-	if entries, err := os.ReadDir(filepath.Dir(to)); err != nil || len(entries) != 1 {
-		t.Errorf("got %v, %v beside it", entries, err)
-	}
-	if err := installHook(from+"-missing", to); err == nil {
-		t.Error("installed what is not there")
-	}
-	if err := installHook(from, filepath.Join(from, "below-a-file")); err == nil {
-		t.Error("installed below a file")
-	}
-}
 
 // Pods would fail one by one, each with an error of the container runtime.
 func TestTheHookIsNotInstalledWhereNothingRuns(t *testing.T) {

@@ -14,12 +14,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driver"
 )
 
-// Every node pays for the plugin's memory, and the plugin needs next to no processor time.
+// Memory counts on every node; the plugin needs little processor time.
 const (
 	// gcPercent lets the heap grow by a quarter between collections instead of to twice its size.
 	gcPercent = 25
-	// processors bounds the caches that Go has per processor: on a node with 192 they would be as
-	// much again as all the rest. Calls of NVML take none.
+	// processors bounds Go's caches per processor, which would double the memory on a node with
+	// 192. Calls of NVML do not count.
 	processors = 2
 )
 

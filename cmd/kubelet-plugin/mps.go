@@ -16,7 +16,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/settings"
 )
 
-// supervision are the settings of the supervisor of MPS control daemons.
+// supervision are the settings of the MPS supervisor.
 type supervision struct {
 	root, shm  string
 	healthPort int
@@ -26,7 +26,7 @@ func newMPSCommand(f *flags) *cobra.Command {
 	var s supervision
 	command := &cobra.Command{
 		Use:   "mps",
-		Short: "Keep the MPS control daemons running that the plugin of this node asks for",
+		Short: "Run the MPS control daemons that the plugin of this node needs",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, syscall.SIGINT)
@@ -34,8 +34,8 @@ func newMPSCommand(f *flags) *cobra.Command {
 			return superviseMPS(klog.NewContext(ctx, klog.Background()), f, s)
 		},
 	}
-	command.Flags().StringVar(&s.root, "mps-root", "/run/nvidia/mps", "Directory that the plugin of this node has as its --mps-root, under the same path.")
-	command.Flags().StringVar(&s.shm, "mps-shm", "/dev/shm", "Where this process sees the directory shm of --mps-root. Empty: do not check.")
+	command.Flags().StringVar(&s.root, "mps-root", "/run/nvidia/mps", "The --mps-root of this node's plugin, at the same path. Put it on a tmpfs: daemons end with a reboot.")
+	command.Flags().StringVar(&s.shm, "mps-shm", "/dev/shm", "Where the directory shm of --mps-root is mounted in this container. Empty: no check.")
 	command.Flags().IntVar(&s.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	return command
 }
@@ -55,7 +55,7 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 			return err
 		}
 		if err := mps.IgnoreLinks(s.shm); err != nil {
-			log.Info("MPS servers follow symbolic links in the shared memory of their clients, so give MPS shares only to containers that are not root", "directory", s.shm, "reason", err.Error())
+			log.Info("MPS servers follow symbolic links in the shared memory of their clients; give MPS shares only to containers that are not root", "directory", s.shm, "reason", err.Error())
 		}
 	}
 	tools := driverroot.NewTools(f.localDriverRoot, mps.LibraryLinks(s.root))
@@ -74,7 +74,8 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 	return group.Wait()
 }
 
-// supervising reports why the supervisor is not of use: one that waits for another one to end is alive and not ready.
+// supervising returns the checks of the probes. A supervisor that waits for another one is alive
+// and not ready.
 func supervising(s *mps.Supervisor) (alive, ready probe.Check) {
 	alive = func(context.Context) error {
 		if _, hanging := s.Alive(); hanging {

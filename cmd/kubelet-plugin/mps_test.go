@@ -38,8 +38,7 @@ func TestMPSRefuses(t *testing.T) {
 	}
 }
 
-// daemon is a control daemon as far as a shell can play one: its answer to every
-// question is that a client gets all multiprocessors.
+// daemon stands in for a control daemon. It answers every question with 100 percent.
 const daemon = `#!/bin/sh
 if [ "$1" = -f ]; then
 	echo "$$" >"$CUDA_MPS_PIPE_DIRECTORY/pid"
@@ -53,8 +52,8 @@ quit) kill "$(cat "$CUDA_MPS_PIPE_DIRECTORY/pid")" ;;
 esac
 `
 
-// The whole role as the chart starts it, but for the hardware.
-func TestMPSSupervisesAndSaysSo(t *testing.T) {
+// The command as the chart runs it, without the hardware.
+func TestMPSSupervises(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mica-") // short, as sockets need
 	if err != nil {
 		t.Fatal(err)

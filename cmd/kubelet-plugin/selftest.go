@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,16 +12,15 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 
 	"github.com/mica-gpu/mica/pkg/node/cdi"
 	"github.com/mica-gpu/mica/pkg/node/devnode"
+	"github.com/mica-gpu/mica/pkg/node/diagnosis"
 	"github.com/mica-gpu/mica/pkg/node/driver"
 	"github.com/mica-gpu/mica/pkg/node/mps"
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/podresources"
 	"github.com/mica-gpu/mica/pkg/node/prepare"
-	"github.com/mica-gpu/mica/pkg/node/selftest"
 	"github.com/mica-gpu/mica/pkg/node/timeslice"
 )
 
@@ -40,7 +37,7 @@ time-slice, and starts and stops an MPS daemon, on a GPU that no claim and no pr
 The exit status is 1 if a check failed.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			print, known := reportPrinters[output]
+			print, known := diagnosis.Printers[output]
 			if !known {
 				return fmt.Errorf("output format %q is unknown: use -o text, -o json or -o yaml", output)
 			}
@@ -51,36 +48,19 @@ The exit status is 1 if a check failed.`,
 			if err := print(command.OutOrStdout(), report); err != nil {
 				return fmt.Errorf("print the report: %w", err)
 			}
-			if failed := report.Count(selftest.Failed); failed > 0 {
-				return fmt.Errorf("%d of %d checks failed: do what the report says of them, or attach it to a bug", failed, len(report.Checks))
+			if failed := report.Count(diagnosis.Failed); failed > 0 {
+				return fmt.Errorf("%d of %d checks failed: follow the findings of the report, or attach it to a bug", failed, len(report.Checks))
 			}
 			return nil
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", output, "Output format: text, json or yaml.")
-	command.Flags().BoolVar(&mutate, "mutate", mutate, "Also make and unmake a partition, a time-slice and an MPS daemon on a GPU that nobody uses.")
+	command.Flags().BoolVar(&mutate, "mutate", mutate, "Also make and unmake a partition, a time-slice and an MPS daemon on an idle GPU.")
 	f.addState(command.Flags())
 	return command
 }
 
-var reportPrinters = map[string]func(io.Writer, *selftest.Report) error{
-	"text": func(out io.Writer, report *selftest.Report) error { return report.Print(out) },
-	"json": func(out io.Writer, report *selftest.Report) error {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(report)
-	},
-	"yaml": func(out io.Writer, report *selftest.Report) error {
-		content, err := yaml.Marshal(report)
-		if err != nil {
-			return err
-		}
-		_, err = out.Write(content)
-		return err
-	},
-}
-
-func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, error) {
+func runSelftest(ctx context.Context, f *flags, mutate bool) (*diagnosis.Report, error) {
 	var library *nvml.Library
 	options := f.selftest(ctx, func() (opened *nvml.Library, err error) {
 		library, err = openHardware(ctx, f.roots())
@@ -97,32 +77,32 @@ func runSelftest(ctx context.Context, f *flags, mutate bool) (*selftest.Report, 
 			return nil, err
 		}
 	}
-	report := selftest.Run(ctx, options)
+	report := diagnosis.Run(ctx, options)
 	if library != nil {
 		_ = library.Close() // the process ends here
 	}
 	return report, nil
 }
 
-// selftest is what a self-test that changes nothing looks at.
-func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)) selftest.Options {
+// selftest has the subjects of a self-test that changes nothing.
+func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)) diagnosis.Options {
 	roots := f.roots()
 	installed := ""
 	if roots.Batch {
 		installed = roots.Hook
 	}
-	var containers selftest.Containers
+	var containers diagnosis.Containers
 	if !f.ignoreDevicePlugin {
 		containers = podresources.New(podresources.Directory(f.pluginsDir))
 	}
-	return selftest.Options{
+	return diagnosis.Options{
 		Version:     version(),
 		Containers:  containers,
-		Proc:        os.DirFS("/proc"),
+		Privileges:  diagnosis.OwnPrivileges(),
 		Directories: f.written(),
 		Driver:      f.driverName,
 		Hook:        installed,
-		Open: func() (found selftest.Hardware, err error) {
+		Open: func() (found diagnosis.Hardware, err error) {
 			library, err := open()
 			if err != nil {
 				return found, err
@@ -131,12 +111,12 @@ func (f *flags) selftest(ctx context.Context, open func() (*nvml.Library, error)
 			if f.mpsRoot != "" {
 				tools.Daemons = mps.NewDirectory(f.mpsRoot)
 			}
-			return selftest.Hardware{GPUs: library, Edits: cdi.NewEdits(library, roots, klog.FromContext(ctx)), Tools: tools}, nil
+			return diagnosis.Hardware{GPUs: library, Edits: cdi.NewEdits(library, roots, klog.FromContext(ctx)), Tools: tools}, nil
 		},
 	}
 }
 
-// written are the directories of the host that preparing claims writes into.
+// written are the host directories that the plugin writes into.
 func (f *flags) written() []string {
 	directories := []string{driver.DataDir(f.pluginsDir, f.driverName), f.cdiRoot}
 	for _, optional := range []string{f.hookDir, f.mpsRoot} {
@@ -152,11 +132,11 @@ func (f *flags) written() []string {
 	return directories
 }
 
-// noClaims is for who does not ask the API server. A self-test works on GPUs that no claim has,
-// so it only asks when one came meanwhile.
+// noClaims replaces the API server. A self-test uses GPUs without claims, so only a claim that
+// came meanwhile is looked up.
 type noClaims struct{}
 
 // Get implements prepare.Claims.
 func (noClaims) Get(context.Context, types.NamespacedName) (*resourceapi.ResourceClaim, error) {
-	return nil, errors.New("a claim has come meanwhile, and a self-test does not ask the API server: try again on a GPU that nobody uses")
+	return nil, errors.New("another claim was prepared meanwhile, and a self-test cannot read claims: try again on an idle GPU")
 }

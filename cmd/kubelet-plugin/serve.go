@@ -32,9 +32,9 @@ import (
 
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// What scrapers can ask for: anybody in the cluster can be one.
+// Limits of scrapers: every pod in the cluster can be one.
 const (
-	// maxScrapes are answered at once; one more gets 503.
+	// maxScrapes run at once; one more gets 503.
 	maxScrapes    = 4
 	scrapeTimeout = 10 * time.Second
 	// idleTimeout is longer than Prometheus' default scrape interval of a minute.
@@ -94,12 +94,11 @@ func serve(ctx context.Context, f *flags) error {
 	return group.Wait()
 }
 
-// checkMPS looks for the program that serves MPS, which not every installation of
-// the NVIDIA driver has.
+// checkMPS looks for MPS's program, which some installations of the NVIDIA driver lack.
 func checkMPS(f *flags) error {
 	const program = "nvidia-cuda-mps-control"
 	if _, found := driverroot.Program(f.localDriverRoot, program); !found {
-		return fmt.Errorf("the NVIDIA driver in %s comes without %s: install its compute utilities, or take mps out of the policy", f.hostDriverRoot, program)
+		return fmt.Errorf("the NVIDIA driver in %s has no %s: install its compute utilities, or take mps out of the policy", f.hostDriverRoot, program)
 	}
 	return nil
 }
@@ -168,8 +167,8 @@ func listen(flag string, port int) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveMetrics serves those of the process and, from a registry of their own because they
-// belong to one plugin, those of its devices.
+// serveMetrics serves the metrics of the process and those of the devices, which have a registry
+// of their own because they belong to one plugin.
 func serveMetrics(ctx context.Context, listener net.Listener, collectors []metrics.StableCollector) error {
 	devices := metrics.NewKubeRegistry()
 	for _, collector := range collectors {
@@ -179,7 +178,7 @@ func serveMetrics(ctx context.Context, listener net.Listener, collectors []metri
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", metrics.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, devices}, metrics.HandlerOpts{
-		DisableCompression:  true, // a compressor of a few kilobytes has a megabyte itself
+		DisableCompression:  true, // a compressor takes a megabyte
 		MaxRequestsInFlight: maxScrapes,
 	}))
 	server := &http.Server{
@@ -192,7 +191,7 @@ func serveMetrics(ctx context.Context, listener net.Listener, collectors []metri
 	}
 	go func() {
 		<-ctx.Done()
-		_ = server.Close() // a scrape that is cut off is repeated
+		_ = server.Close() // the scraper tries again
 	}()
 	if err := server.Serve(probe.Bound(listener)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics: %w", err)

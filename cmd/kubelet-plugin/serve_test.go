@@ -45,7 +45,12 @@ func TestDevicesAreAmongTheMetrics(t *testing.T) {
 		}
 		defer func() { _ = answer.Body.Close() }()
 		text, err := io.ReadAll(answer.Body)
-		for _, want := range []string{`mica_device_memory_used_bytes{device="gpu-0"} 4`, "mica_prepared_claims", "process_resident_memory_bytes"} {
+		for _, want := range []string{
+			`mica_device_memory_used_bytes{device="gpu-0"} 4`, "process_resident_memory_bytes",
+			`mica_claim_operation_duration_seconds_count{operation="prepare",result="error"} `,
+			`mica_claim_operation_duration_seconds_bucket{operation="unprepare",result="ok",le="0.001"} `,
+			"mica_published_devices ", "mica_prepared_claims ", "mica_last_successful_publish_timestamp_seconds ",
+		} {
 			if !strings.Contains(string(text), want) {
 				return fmt.Errorf("no %s in %s (%w)", want, text, err)
 			}

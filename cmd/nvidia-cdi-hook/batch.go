@@ -10,13 +10,11 @@ import (
 	"syscall"
 )
 
-// maxState bounds the container's state that the runtime sends, which holds a
-// few paths and the annotations.
+// maxState bounds the container's state from the runtime: some paths and the annotations.
 const maxState = 16 << 20
 
-// runBatch runs hooks in order, each a JSON list of its name and arguments. It
-// stops at the first that fails, as a container runtime does with hooks of
-// their own processes. Each finds the container's state on standard input.
+// runBatch runs hooks in order, each a JSON list of its name and arguments, with the container's
+// state on standard input. Like a container runtime, it stops at the first that fails.
 func runBatch(ctx context.Context, hooks []string, stdin io.Reader, run func(context.Context, []string) error) error {
 	state, err := io.ReadAll(io.LimitReader(stdin, maxState))
 	if err != nil {
@@ -34,7 +32,7 @@ func runBatch(ctx context.Context, hooks []string, stdin io.Reader, run func(con
 	return nil
 }
 
-// withStdin lets run read content from standard input.
+// withStdin calls run with content on standard input.
 func withStdin(content []byte, run func() error) error {
 	reader, writer, err := os.Pipe()
 	if err != nil {

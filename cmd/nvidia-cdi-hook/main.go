@@ -1,7 +1,6 @@
-// Command nvidia-cdi-hook is NVIDIA's CDI hook with one more subcommand: batch
-// runs several hooks in one process. The container runtime starts a process for
-// each hook of each container, and on a busy node starting them costs more than
-// what they do.
+// Command nvidia-cdi-hook is NVIDIA's CDI hook with one more subcommand: batch runs several hooks
+// in one process. The container runtime starts a process per hook and container, which on a busy
+// node costs more than the hooks themselves.
 package main
 
 import (
@@ -35,7 +34,7 @@ func newCommand(log *logrus.Logger) *cli.Command {
 		ArgsUsage: `'["HOOK", "ARGUMENT"...]' ...`,
 		Action: func(ctx context.Context, command *cli.Command) error {
 			return runBatch(ctx, command.Args().Slice(), os.Stdin, func(ctx context.Context, arguments []string) error {
-				// A command remembers the flags that it parsed, so each hook has its own.
+				// A command keeps the flags that it has parsed, so each hook gets its own.
 				return hooks().Run(ctx, append([]string{os.Args[0]}, arguments...))
 			})
 		},
