@@ -146,7 +146,7 @@ func configured(t *testing.T, driver, parameters string) map[string]runtime.Obje
 // configPolicy is the policy as the chart renders it.
 func configPolicy(t *testing.T) admission.Policy { return renderedPolicy(t, "deviceconfigs-") }
 
-// renderedPolicy is the policy of which the name begins so.
+// renderedPolicy is the policy whose name has the prefix.
 func renderedPolicy(t *testing.T, prefix string, args ...string) admission.Policy {
 	t.Helper()
 	return admission.Find(t, render(t, append([]string{"--namespace", "mica"}, args...)...), prefix)

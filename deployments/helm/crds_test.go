@@ -51,9 +51,6 @@ var mistakes = map[string]map[string]string{
 	},
 	"gpuheadrooms": {
 		`{deviceClassName: gpu.nvidia.com, selectors: ["device.attributes['gpu.nvidia.com'].type == 'gpu'"], schedule: [{start: "55 8 * * 1-5", duration: 10h, timeZone: Asia/Seoul, devices: 2}]}`: "",
-		`{deviceClassName: a, query: {promQL: sum(a), maxDevices: 4}}`:                                       "",
-		`{deviceClassName: a, devices: 5, query: {promQL: sum(a), maxDevices: 4}}`:                           "query.maxDevices is less than devices",
-		`{deviceClassName: a, query: {promQL: "  ", maxDevices: 4}}`:                                         "the query is empty",
 		`{deviceClassName: nvidia.com/gpu}`:                                                                  "give the name of a DeviceClass",
 		`{deviceClassName: a, selectors: ["type == 'gpu'"]}`:                                                 "looks at no device",
 		`{deviceClassName: a, schedule: [{start: "0 55 8 * * 1-5", duration: 1h, devices: 1}]}`:              "the five fields of cron",

@@ -39,7 +39,7 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"additional properties 'namespace' not allowed"},
 		},
 		{
-			name: "a feature gate that nobody knows",
+			name: "an unknown feature gate",
 			args: []string{"--namespace", "mica", "--set", "featureGates.Magic=true"},
 			want: []string{"/featureGates", "additional properties 'Magic' not allowed"},
 		},
@@ -54,7 +54,7 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"resources.gpus.enabled is false", "leave resources out"},
 		},
 		{
-			name: "an API version of which the driver has no code",
+			name: "an API version that the driver has no code for",
 			args: []string{"--namespace", "mica", "--set", "resourceApiVersion=resource.k8s.io/v1beta1"},
 			want: []string{"resourceApiVersion is resource.k8s.io/v1beta1", "leave resourceApiVersion out"},
 		},
@@ -222,7 +222,7 @@ func TestChartRefusesByWhatTheClusterSays(t *testing.T) {
 		{
 			name:    "with a device plugin",
 			cluster: cluster{version: "v1.37.1", servesDRA: true, daemonSets: []map[string]any{daemonSet("nvidia-device-plugin-ctr", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 3)}},
-			want:    []string{`DaemonSet "plugin" in the namespace "gpu-operator"`, "kubeletPlugin.besideDevicePlugin=true", "kubectl gpu migrate --check"},
+			want:    []string{`DaemonSet "plugin" in the namespace "gpu-operator"`, "kubeletPlugin.besideDevicePlugin=true", "docs/start/move.md"},
 		},
 		{
 			name:    "with a DeviceClass made by hand",

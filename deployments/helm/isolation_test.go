@@ -97,7 +97,7 @@ func TestNetworkPoliciesKnowEveryPodAndPort(t *testing.T) {
 		}
 	}
 	if got := objects[networkingv1.NetworkPolicy](t, "NetworkPolicy"); len(got) > 0 {
-		t.Errorf("there are %d policies that nobody asked for", len(got))
+		t.Errorf("there are %d unexpected policies", len(got))
 	}
 }
 

@@ -33,8 +33,8 @@ func TestReleasePolicyDecides(t *testing.T) {
 	}{
 		"all taken back":             {nil, released, ""},
 		"the protection taken back":  {nil, func(n *corev1.Node) { delete(n.Annotations, disabled); delete(n.Annotations, "mica.gpu/protected-for") }, ""},
-		"somebody's protection":      {func(n *corev1.Node) { delete(n.Annotations, "mica.gpu/protected-for") }, released, "and no other"},
-		"somebody's cordon":          {func(n *corev1.Node) { delete(n.Annotations, "mica.gpu/scale-in") }, released, "and no other"},
+		"another's protection":       {func(n *corev1.Node) { delete(n.Annotations, "mica.gpu/protected-for") }, released, "and no other"},
+		"another's cordon":           {func(n *corev1.Node) { delete(n.Annotations, "mica.gpu/scale-in") }, released, "and no other"},
 		"a cordon while empty":       {func(n *corev1.Node) { n.Annotations["mica.gpu/scale-in"] = "empty 2026-01-01T00:00:00Z" }, released, "and no other"},
 		"cordoned":                   {func(n *corev1.Node) { n.Spec.Unschedulable = false }, func(n *corev1.Node) { n.Spec.Unschedulable = true }, "may cordon none"},
 		"protected":                  {func(n *corev1.Node) { n.Annotations = nil }, func(n *corev1.Node) { n.Annotations = map[string]string{disabled: "true"} }, "and set none"},

@@ -101,7 +101,7 @@ func compareNames(t *testing.T, path string, schema, values map[string]any, igno
 	}
 }
 
-// optionalParts are objects of Kubernetes of which values.yaml shows what it sets only.
+// optionalParts are objects of Kubernetes whose unset fields values.yaml leaves out.
 var optionalParts = map[string]bool{
 	"kubeletPlugin.affinity":                    true,
 	"kubeletPlugin.containers.plugin.resources": true,

@@ -104,7 +104,7 @@ func expectKnownMetrics(t *testing.T, what, query string) {
 	names := metricName.FindAllString(query, -1)
 	for _, match := range selector.FindAllStringSubmatch(query, -1) {
 		if match[1] != "up" && !slices.Contains(names, match[1]) {
-			t.Errorf("%s: %s is a metric of nobody that the test knows", what, match[1])
+			t.Errorf("%s: %s is a metric unknown to the test", what, match[1])
 		}
 	}
 	if len(names) == 0 && !strings.Contains(query, "up{") {
@@ -155,11 +155,11 @@ func TestTestedQueriesAreDocumented(t *testing.T) {
 	if len(file.Tests) == 0 {
 		t.Error("queries_test.yaml has no test")
 	}
-	text := read(t, "../../docs/reference/metrics.md")
+	text := read(t, "../../docs/reference/metrics.md") + read(t, "../../docs/use/rightsize.md")
 	for _, test := range file.Tests {
 		for _, query := range test.Queries {
 			if !strings.Contains(text, "\n"+query.Expr+"\n") {
-				t.Errorf("docs/reference/metrics.md does not have the query %s", query.Expr)
+				t.Errorf("no page has the query %s", query.Expr)
 			}
 		}
 	}

@@ -4,7 +4,6 @@
 {{- $keda := .Values.controller.keda -}}
 {{- if $keda.enabled -}}
 - {{ printf "--keda-port=%d" (int $keda.port) | quote }}
-- {{ printf "--pod-deletion-cost=%t" $keda.podDeletionCost | quote }}
 - {{ printf "--plugin-pods=%s" (include "mica.pluginSelector" .) | quote }}
 {{- if $keda.tls.secretName }}
 - "--keda-tls-dir=/etc/mica/keda"
@@ -16,13 +15,12 @@
 {{- if $keda.profiles }}
 - "--keda-profiles=/etc/mica/profiles/profiles.yaml"
 {{- end }}
-{{- end }}
-{{- /* GPUHeadrooms have queries without KEDA as well. */ -}}
 {{- with $keda.prometheus.address }}
 - {{ printf "--prometheus-address=%s" . | quote }}
 {{- end }}
 {{- if $keda.prometheus.secretName }}
 - "--prometheus-secret-dir=/etc/mica/prometheus"
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -35,9 +33,9 @@
 {{- if $keda.profiles }}
 - {name: profiles, mountPath: /etc/mica/profiles, readOnly: true}
 {{- end }}
-{{- end }}
 {{- if $keda.prometheus.secretName }}
 - {name: prometheus, mountPath: /etc/mica/prometheus, readOnly: true}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -52,10 +50,10 @@
 - name: profiles
   configMap: {name: {{ printf "%s-profiles" (include "mica.controllerName" .) | quote }}}
 {{- end }}
-{{- end }}
 {{- with $keda.prometheus.secretName }}
 - name: prometheus
   secret: {secretName: {{ . | quote }}, defaultMode: 0444}
+{{- end }}
 {{- end }}
 {{- end -}}
 
