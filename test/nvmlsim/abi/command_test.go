@@ -31,37 +31,19 @@ func TestCommandLineErrors(t *testing.T) {
 		{[]string{"status", "--socket", "/nowhere/s"}, "no simulator answers on /nowhere/s"},
 		{append(socket, "status", "now"), "status takes no arguments"},
 		{append(socket, "xid", "0"), "xid takes the arguments GPU XID"},
-		{append(socket, "xid", "zero", "79"), `GPU "zero" is not a number`},
 		{append(socket, "xid", "1", "79"), "has no GPU 1"},
-		{append(socket, "xid", "0", "79", "--gi", "-7"), "--gi -7 is not the ID"},
 		{append(socket, "lose", "9"), "has no GPU 9"},
 		{append(socket, "return", "0"), "is present, so that it cannot become present"},
 		{append(socket, "latency", "nvmlInit", "soon"), `DURATION "soon"`},
-		{append(socket, "latency", "nvmlFly", "1s"), "declares no function"},
+		{append(socket, "latency", "nvmlFly", "1s"), "models no function"},
 		{append(socket, "fail", "nvmlInit", "EXPLODED"), `RETURN "EXPLODED"`},
-		{append(socket, "fail", "nvmlInit", "SUCCESS"), "cannot return SUCCESS"},
-		{append(socket, "fail", "nvmlInit", "9", "--times", "-1"), "cannot happen -1 times"},
 		{append(socket, "fail", "nvmlDeviceGetUUID", "9", "--after"), "has no effect"},
-		{append(socket, "latency", "nvmlDeviceGetUUID", "1s", "--after"), "has no effect"},
-		{append(socket, "latency", "--profile", "slow"), `no latency profile "slow"; there are realistic`},
-		{append(socket, "latency", "nvmlInit", "1s", "--profile", "realistic"), "latency takes no arguments"},
-		{append(socket, "latency", "--contention", "-1s"), "contention -1s is negative"},
-		{append(socket, "latency", "nvmlInit", "1s", "--contention", "1s"), "latency takes no arguments"},
 		{append(socket, "fabric", "completed"), "has no NVSwitch"},
 		{append(socket, "driver"), "set --library, --module or both"},
-		{append(socket, "driver", "--module", "new"), `driver.module "new" is neither`},
-		{append(socket, "mig", "fly"), `there is no command "fly"`},
 		{append(socket, "mig", "mode", "0", "on"), "cannot be partitioned"},
-		{append(socket, "mig", "mode", "0", "perhaps"), "neither on nor off"},
-		{append(socket, "mig", "create", "0", "1g.5gb@x"), `START "x" is not a number`},
 		{append(socket, "mig", "create", "0"), "takes the arguments GPU PROFILE[@START]"},
-		{append(socket, "mig", "destroy", "5", "0"), "has no GPU 5"},
-		{append(socket, "mig", "occupy", "0", "1", "2"), "occupy takes the arguments GPU"},
 		{append(socket, "use", "0"), "set --utilization, --memory or both"},
-		{append(socket, "use", "0", "--utilization", "101"), "cannot be used for 101 percent"},
-		{append(socket, "use", "0", "--memory", "much"), `--memory "much" is not an amount of memory`},
-		{append(socket, "use", "0", "--memory", "1Ti"), "of which 1099511627776 cannot be in use"},
-		{append(socket, "use", "0", "7", "--utilization", "1"), "has no GPU instance 7"},
+		{append(socket, "use", "0", "--memory", "1Ti"), "1099511627776 cannot be in use"},
 		{append(socket, "reset", "0"), "cannot be partitioned"},
 		{[]string{"serve", "--root", root()}, "serve needs --node and --root"},
 		{[]string{"serve", "--node", "p9.huge", "--root", root()}, `no ready-made machine "p9.huge"`},
@@ -92,13 +74,6 @@ func TestWhichSimulatorMustBeSaid(t *testing.T) {
 	t.Setenv("NVML_SIM_SOCKET", "")
 	if out, err := sim("status"); err == nil || !strings.Contains(out, "set --socket or NVML_SIM_SOCKET") {
 		t.Errorf("status without a socket: %v\n%s", err, out)
-	}
-}
-
-func TestReadyMadeMachinesAreListed(t *testing.T) {
-	t.Parallel()
-	if out, err := sim("nodes"); err != nil || !strings.Contains(out, "p5.48xlarge\n") {
-		t.Errorf("nodes: %v\n%s", err, out)
 	}
 }
 

@@ -1,20 +1,16 @@
 package abi_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/NVIDIA/go-nvlib/pkg/nvpci"
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
-	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
@@ -66,15 +62,14 @@ type quiet struct{}
 func (quiet) Warningf(string, ...any) {}
 
 func TestNVPCIReadsTheTree(t *testing.T) {
-	for _, name := range nodes.Names() {
+	t.Parallel()
+	for _, name := range []string{"p4d.24xlarge", "p6-b200.48xlarge", "mixed"} {
 		t.Run(name, func(t *testing.T) {
-			d := start(t, name).use()
+			d := start(t, name)
 			node, err := nodes.Load(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			lib := library()
-			mustInit(t, lib)
 			pci := nvpci.New(nvpci.WithPCIDevicesRoot(filepath.Join(d.root, driverroot.PCIDevices)), nvpci.WithLogger(quiet{}))
 			devices, err := pci.GetAllDevices()
 			if err != nil {
@@ -84,10 +79,8 @@ func TestNVPCIReadsTheTree(t *testing.T) {
 			for _, device := range devices {
 				found[device.Address] = device
 			}
-			for i, g := range node.GPUs {
-				bar1, ret := gpu(t, lib, i).GetBAR1MemoryInfo()
-				returns(t, "GetBAR1MemoryInfo", nvml.SUCCESS, ret)
-				checkPCI(t, found[g.PCIBusID], g, bar1.Bar1Total)
+			for _, g := range node.GPUs {
+				checkPCI(t, found[g.PCIBusID], g)
 				delete(found, g.PCIBusID)
 			}
 			for _, s := range node.NVSwitches {
@@ -107,7 +100,7 @@ func TestNVPCIReadsTheTree(t *testing.T) {
 	}
 }
 
-func checkPCI(t *testing.T, device *nvpci.NvidiaPCIDevice, g model.GPU, bar1 uint64) {
+func checkPCI(t *testing.T, device *nvpci.NvidiaPCIDevice, g model.GPU) {
 	t.Helper()
 	board, known := catalog.BoardByName(g.Board)
 	if !known || device == nil {
@@ -116,9 +109,6 @@ func checkPCI(t *testing.T, device *nvpci.NvidiaPCIDevice, g model.GPU, bar1 uin
 	if device.Device != uint16(board.PCIDeviceID) || device.NumaNode != g.NUMANode ||
 		device.Driver != "nvidia" || device.IommuGroup != g.IOMMUGroup || !device.Is3DController() {
 		t.Errorf("nvpci reads %+v for %+v", device, g)
-	}
-	if bar := device.Resources[1]; bar == nil || uint64(bar.End-bar.Start+1) != bar1 {
-		t.Errorf("the second region of %s is %+v, NVML says %d bytes", g.PCIBusID, bar, bar1)
 	}
 	config, err := device.Config.Read()
 	if err != nil {
@@ -129,92 +119,6 @@ func checkPCI(t *testing.T, device *nvpci.NvidiaPCIDevice, g model.GPU, bar1 uin
 	}
 	if capabilities, err := config.GetPCICapabilities(); err != nil || len(capabilities.Standard) != 1 {
 		t.Errorf("the configuration space of %s has capabilities %v (%v)", g.PCIBusID, capabilities, err)
-	}
-}
-
-func TestDeviceAttributesOfTheTree(t *testing.T) {
-	t.Parallel()
-	for _, name := range nodes.Names() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := start(t, name)
-			node, err := nodes.Load(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sysfs := deviceattribute.WithFSFromRoot(filepath.Join(d.root, "sys"))
-			for _, g := range node.GPUs {
-				root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIBusID, sysfs)
-				if err != nil || root.Value.StringValue == nil || *root.Value.StringValue != g.PCIRoot {
-					t.Errorf("the PCIe root of %s is %s (%v), want %s", g.PCIBusID, printed(root), err, g.PCIRoot)
-				}
-				numa, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIBusID, deviceattribute.ScalarAttribute, sysfs)
-				if g.NUMANode < 0 {
-					if err == nil {
-						t.Errorf("the NUMA node of %s is %s, want none", g.PCIBusID, printed(numa))
-					}
-					continue
-				}
-				if err != nil || numa.Value.IntValue == nil || *numa.Value.IntValue != int64(g.NUMANode) {
-					t.Errorf("the NUMA node of %s is %s (%v), want %d", g.PCIBusID, printed(numa), err, g.NUMANode)
-				}
-			}
-			for _, n := range node.NUMANodes {
-				cpus, err := model.ParseCPUList(n.CPUs)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if of, err := deviceattribute.GetNUMANodeForCPU(cpus[0], sysfs); err != nil || of != n.ID {
-					t.Errorf("CPU %d is of NUMA node %d (%v), want %d", cpus[0], of, err, n.ID)
-				}
-			}
-		})
-	}
-}
-
-func printed(a deviceattribute.DeviceAttribute) string {
-	raw, err := json.Marshal(a.Value)
-	if err != nil {
-		return err.Error()
-	}
-	return string(raw)
-}
-
-func TestProcOfTheTree(t *testing.T) {
-	t.Parallel()
-	d := start(t, "p5.48xlarge")
-	for name, want := range map[string]string{
-		"proc/driver/nvidia/version":                       "580.95.05",
-		"proc/driver/nvidia/gpus/0000:64:00.0/information": "Device Minor: \t 1",
-		"proc/driver/nvidia/capabilities/mig/config":       "DeviceFileMinor: 1",
-		"proc/devices":                                          "195 nvidia\n",
-		"proc/driver/nvidia-caps/mig-minors":                    "gpu3/gi3/ci3/access 439\n",
-		"sys/bus/pci/drivers/nvidia/0000:64:00.0/local_cpulist": "0-47,96-143",
-		"sys/devices/pci0000:44/0000:44:00.0/class":             "0x060400",
-	} {
-		content, err := os.ReadFile(filepath.Join(d.root, name))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if !strings.Contains(string(content), want) {
-			t.Errorf("/%s is %q, want %q in it", name, content, want)
-		}
-	}
-}
-
-// The numbers are those of listings from real machines.
-func TestMIGMinorsAreTheDrivers(t *testing.T) {
-	t.Parallel()
-	d := start(t, "p5.48xlarge")
-	content, err := os.ReadFile(filepath.Join(d.root, "proc/driver/nvidia-caps/mig-minors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"config 1", "monitor 2", "gpu0/gi2/ci0/access 22", "gpu0/gi3/ci0/access 31", "gpu6/gi11/ci5/access 918"} {
-		if !slices.Contains(strings.Split(string(content), "\n"), want) {
-			t.Errorf("mig-minors lacks %q", want)
-		}
 	}
 }
 
@@ -250,33 +154,6 @@ func TestStopRemovesTheTree(t *testing.T) {
 	d.stop()
 	if _, err := os.Lstat(d.root); !os.IsNotExist(err) {
 		t.Errorf("the driver root is still there: %v", err)
-	}
-}
-
-func TestStopLeavesADirectoryThatWasThere(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	socket := filepath.Join(t.TempDir(), "s")
-	d := startIn(t, "g6.xlarge", root, "--socket", socket)
-	if out, err := sim("--socket", socket, "status"); err != nil {
-		t.Errorf("the socket of --socket does not answer: %v\n%s", err, out)
-	}
-	d.stop()
-	if entries, err := os.ReadDir(root); err != nil || len(entries) != 0 {
-		t.Errorf("the directory holds %v (%v)", entries, err)
-	}
-	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
-		t.Errorf("the socket is still there: %v", err)
-	}
-}
-
-func TestTreeOfADeadDaemonIsReplaced(t *testing.T) {
-	t.Parallel()
-	d := start(t, "p5.48xlarge")
-	d.kill()
-	startIn(t, "g6.xlarge", d.root)
-	if _, err := os.Lstat(filepath.Join(d.root, "dev/nvidia7")); !os.IsNotExist(err) {
-		t.Errorf("a device of the machine before is still there: %v", err)
 	}
 }
 

@@ -142,7 +142,7 @@ func TestDriverComesAndGoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The inode of a file that nobody holds is soon another file's.
+		// The inode of a closed file is soon another file's.
 		if os.SameFile(before, after) && before.ModTime().Equal(after.ModTime()) {
 			t.Errorf("version %s was installed into the same file", version)
 		}

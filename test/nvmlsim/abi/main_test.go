@@ -55,7 +55,7 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.Setenv("NVML_SIM_DEV", binaries); err != nil {
 		return 1, err
 	}
-	if err := os.Setenv("NVML_SIM_SOCKET", filepath.Join(binaries, "nobody-listens-here")); err != nil {
+	if err := os.Setenv("NVML_SIM_SOCKET", filepath.Join(binaries, "no-listener")); err != nil {
 		return 1, err
 	}
 	// go-nvml reaches the library through the process's global symbols, which

@@ -17,15 +17,6 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// partition creates a GPU instance, as the role of another process.
-func partition(device nvml.Device) nvml.Return {
-	if _, ret := device.SetMigMode(nvml.DEVICE_MIG_ENABLE); ret != nvml.SUCCESS {
-		return ret
-	}
-	_, ret := device.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 9})
-	return ret
-}
-
 func instances(t *testing.T, d *daemon, gpu int) []model.InstanceState {
 	t.Helper()
 	state, err := d.control().State()
@@ -33,54 +24,6 @@ func instances(t *testing.T, d *daemon, gpu int) []model.InstanceState {
 		t.Fatal(err)
 	}
 	return state.GPUs[gpu].Instances
-}
-
-// A process that dies in a call leaves what the call has done, and no more.
-func TestKilledWhileCreating(t *testing.T) {
-	d := start(t, "p5.48xlarge")
-	for n, after := range []bool{false, true} {
-		arguments := []string{"latency", "nvmlDeviceCreateGpuInstance", "1h", fmt.Sprintf("--after=%t", after)}
-		if out, err := d.sim(arguments...); err != nil {
-			t.Fatalf("%v: %v\n%s", arguments, err, out)
-		}
-		client := roleCommand(d, "partition")
-		if err := client.Start(); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the call is under way", func() error {
-			state, err := d.control().State()
-			if err == nil && (len(state.SlowCalls) != 1 || state.SlowCalls[0].After != after) {
-				err = fmt.Errorf("the slow calls are %+v", state.SlowCalls)
-			}
-			return err
-		})
-		if err := client.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := client.Wait(); err == nil {
-			t.Error("a client that was killed ended well")
-		}
-		eventually(t, "the call ends", func() error {
-			state, err := d.control().State()
-			if err == nil && len(state.SlowCalls) > 0 {
-				err = errors.New("it is under way still")
-			}
-			return err
-		})
-		if got := instances(t, d, 0); len(got) != n {
-			t.Errorf("there are %+v, want %d instances", got, n)
-		}
-		if out, err := d.sim("clear"); err != nil {
-			t.Fatalf("clear: %v\n%s", err, out)
-		}
-	}
-	// The next process finds the instance and its place taken.
-	d.use()
-	lib := library()
-	mustInit(t, lib)
-	gi, ret := gpu(t, lib, 0).GetGpuInstanceById(instances(t, d, 0)[0].ID)
-	returns(t, "GetGpuInstanceById", nvml.SUCCESS, ret)
-	returns(t, "Destroy", nvml.SUCCESS, gi.Destroy())
 }
 
 // What guards an instance is there when the call that creates it returns, and
@@ -136,23 +79,6 @@ func noCapability(t *testing.T, d *daemon, dir string, minor int) {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is still there (%v)", path, err)
 		}
-	}
-}
-
-// A tree that cannot follow the machine any more ends the daemon with a reason.
-func TestTreeThatCannotFollow(t *testing.T) {
-	t.Parallel()
-	d := start(t, "mig-static")
-	dir := filepath.Join(d.root, "proc/driver/nvidia/capabilities/gpu4/mig")
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = d.sim("mig", "create", "4", "1g.5gb") // the daemon may end before it answers
-	if err := d.wait(); err == nil || !strings.Contains(d.log.String(), "not a directory") {
-		t.Errorf("the daemon ended with %v:\n%s", err, d.log)
 	}
 }
 
@@ -227,8 +153,8 @@ func TestMIGFromTheCommandLine(t *testing.T) {
 	run("nvml-sim: GPU 5 is in use", "mig", "mode", "5", "on")
 	run("", "fail", "nvmlGpuInstanceDestroy", "IN_USE", "--after", "--gpu", "3", "--times", "2")
 	run("nvmlGpuInstanceDestroy fails with 19 (ERROR_IN_USE) after its effect on GPU 3, 2 more times", "status")
-	run("", "latency", "--profile", "realistic")
-	run("nvmlDeviceCreateGpuInstance takes 200ms", "status")
+	run("", "latency", "nvmlGpuInstanceDestroy", "200ms", "--after")
+	run("nvmlGpuInstanceDestroy takes 200ms after its effect", "status")
 	run("", "reboot")
 	run("Enabled", "status")
 	if out := run("", "mig", "list"); strings.Contains(out, "MIG-") {
@@ -261,27 +187,6 @@ exec "$2"
 		fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", gi.Capability),
 		fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", gi.ComputeInstances[0].Capability),
 	})
-}
-
-// The instances and what guards them are no client's: they outlive every one.
-func TestInstancesOutliveTheirClient(t *testing.T) {
-	t.Parallel()
-	d := start(t, "p5.48xlarge")
-	if out, err := output(roleCommand(d, "partition")); err != nil {
-		t.Fatalf("another process failed: %v\n%s", err, out)
-	}
-	eventually(t, "its session ends", func() error {
-		state, err := d.control().State()
-		if err == nil && state.Sessions != 0 {
-			err = fmt.Errorf("%d sessions are open", state.Sessions)
-		}
-		return err
-	})
-	all := instances(t, d, 0)
-	if len(all) != 1 {
-		t.Fatalf("there are %+v, want one instance", all)
-	}
-	capability(t, d, filepath.Join(d.root, fmt.Sprintf("proc/driver/nvidia/capabilities/gpu0/mig/gi%d/access", all[0].ID)), all[0].Capability)
 }
 
 // An XID of an instance reaches those who wait for its GPU's.

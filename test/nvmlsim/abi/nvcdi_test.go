@@ -147,25 +147,6 @@ func TestNVCDIGeneratesASpec(t *testing.T) {
 	})
 }
 
-// The node of a GPU is named for its minor number, which is not its index.
-func TestNVCDIFindsTheMinor(t *testing.T) {
-	d := start(t, "mixed").use()
-	state, err := d.control().State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	differ := false
-	for _, g := range state.GPUs {
-		differ = differ || g.Index != g.Minor
-		name := fmt.Sprintf("/dev/nvidia%d", g.Minor)
-		same(t, "device nodes of "+g.UUID, nodesOf(d, spec(t, d, g.UUID).Devices[0].ContainerEdits),
-			[]string{name + " from " + filepath.Join(d.root, name)})
-	}
-	if !differ {
-		t.Error("on this machine every minor number is the index: it tests nothing")
-	}
-}
-
 func nodesOf(d *daemon, edits specs.ContainerEdits) []string {
 	var nodes []string
 	for _, n := range edits.DeviceNodes {

@@ -1,7 +1,6 @@
 package abi_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,12 +34,8 @@ func play(role string) int {
 	}
 	switch verb {
 	case "lookup":
-	case "set":
-		ret = device.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	case "wait":
 		ret = waitForEvent(lib, device)
-	case "partition":
-		ret = partition(device)
 	case "cdi":
 		if err := printNodes(lib, root, argument); err != nil {
 			fmt.Println("generate a CDI specification:", err)
@@ -79,51 +74,6 @@ func roleCommand(d *daemon, verb string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+verb+" "+d.root, "NVML_SIM_SOCKET=")
 	return cmd
-}
-
-func TestProcessesSeeOneState(t *testing.T) {
-	d := start(t, "g4dn.xlarge").use()
-	lib := library()
-	mustInit(t, lib)
-	if out, err := output(roleCommand(d, "set")); err != nil {
-		t.Fatalf("another process failed: %v\n%s", err, out)
-	}
-	mode, ret := gpu(t, lib, 0).GetComputeMode()
-	returns(t, "GetComputeMode", nvml.SUCCESS, ret)
-	if mode != nvml.COMPUTEMODE_EXCLUSIVE_PROCESS {
-		t.Errorf("another process set the compute mode, here it is %d", mode)
-	}
-}
-
-// A client that dies in a blocking call is gone for the daemon at once.
-func TestKilledClientLeavesNothing(t *testing.T) {
-	t.Parallel()
-	d := start(t, "g4dn.xlarge")
-	client := roleCommand(d, "wait")
-	out := &lockedBuffer{}
-	client.Stdout = out
-	if err := client.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the client waits", func() error {
-		if !strings.Contains(out.String(), "waiting") {
-			return errors.New("it has not begun")
-		}
-		return nil
-	})
-	if err := client.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.Wait(); err == nil {
-		t.Error("a client that was killed ended well")
-	}
-	eventually(t, "its session ends", func() error {
-		state, err := d.control().State()
-		if err == nil && state.Sessions != 0 {
-			err = fmt.Errorf("%d sessions are open", state.Sessions)
-		}
-		return err
-	})
 }
 
 func TestDaemonKilled(t *testing.T) {
@@ -165,12 +115,6 @@ func TestDaemonKilled(t *testing.T) {
 	again.stop()
 }
 
-func TestInitBeforeAnyDaemon(t *testing.T) {
-	returns(t, "Init", nvml.ERROR_DRIVER_NOT_LOADED, library().Init())
-	start(t, "g6.xlarge").use()
-	mustInit(t, library())
-}
-
 func TestFaultsFromTheCommandLine(t *testing.T) {
 	d := start(t, "p4d.24xlarge").use()
 	lib := library()
@@ -182,9 +126,8 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 		}
 	}
 
-	run("latency", "--contention", "1ms")
 	run("latency", "*", "1ms")
-	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "take 1ms longer for each other one") || !strings.Contains(out, "* takes 1ms") {
+	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "* takes 1ms") {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	run("clear")
@@ -199,22 +142,18 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 	_, ret := gpu(t, lib, 2).GetName()
 	returns(t, "GetName once more", nvml.SUCCESS, ret)
 
-	run("fail", "nvmlDeviceGetFanSpeed", "NVML_ERROR_TIMEOUT")
-	_, ret = gpu(t, lib, 0).GetFanSpeed()
-	returns(t, "a function that is not modelled", nvml.ERROR_TIMEOUT, ret)
-	run("clear")
 	_, ret = gpu(t, lib, 0).GetFanSpeed()
 	returns(t, "a function that is not modelled", nvml.ERROR_NOT_SUPPORTED, ret)
 
 	const delay = 150 * time.Millisecond
-	run("latency", "nvmlDeviceGetSerial", delay.String())
+	run("latency", "nvmlDeviceGetUUID", delay.String())
 	begin := time.Now()
-	_, ret = gpu(t, lib, 0).GetSerial()
-	returns(t, "GetSerial", nvml.SUCCESS, ret)
+	_, ret = gpu(t, lib, 0).GetUUID()
+	returns(t, "GetUUID", nvml.SUCCESS, ret)
 	if took := time.Since(begin); took < delay {
 		t.Errorf("a call with a latency of %s took %s", delay, took)
 	}
-	run("latency", "nvmlDeviceGetSerial", "0s")
+	run("latency", "nvmlDeviceGetUUID", "0s")
 
 	set, ret := lib.EventSetCreate()
 	returns(t, "EventSetCreate", nvml.SUCCESS, ret)
@@ -236,28 +175,6 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 	}
 }
 
-// The daemon ends at once, although a client waits in it for ten minutes.
-func TestStopDuringAWait(t *testing.T) {
-	t.Parallel()
-	d := start(t, "g4dn.xlarge")
-	client := roleCommand(d, "wait")
-	out := &lockedBuffer{}
-	client.Stdout = out
-	if err := client.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the client waits", func() error {
-		if !strings.Contains(out.String(), "waiting") {
-			return errors.New("it has not begun")
-		}
-		return nil
-	})
-	d.stop()
-	if err := client.Wait(); err == nil || !strings.Contains(out.String(), "wait Un") {
-		t.Errorf("the client ended with %v:\n%s", err, out)
-	}
-}
-
 // A pod may have the driver root mounted deeper than a socket address can say.
 func TestSocketAtALongPath(t *testing.T) {
 	d := start(t, "g6.xlarge")
@@ -271,17 +188,4 @@ func TestSocketAtALongPath(t *testing.T) {
 	}
 	t.Setenv("NVML_SIM_SOCKET", long)
 	mustInit(t, library())
-}
-
-func BenchmarkCall(b *testing.B) {
-	d := start(b, "p5.48xlarge")
-	b.Setenv("NVML_SIM_SOCKET", d.socket())
-	lib := library()
-	mustInit(b, lib)
-	device := gpu(b, lib, 0)
-	for b.Loop() {
-		if _, ret := device.GetUUID(); ret != nvml.SUCCESS {
-			b.Fatal(ret)
-		}
-	}
 }

@@ -115,6 +115,6 @@ func TestAResetOfAGPUThatClientsHold(t *testing.T) {
 		t.Fatal(ret)
 	}
 	if out, status := d.reset("0"); status != 0 {
-		t.Errorf("of a GPU that nobody holds: status %d\n%s", status, out)
+		t.Errorf("of a free GPU: status %d\n%s", status, out)
 	}
 }

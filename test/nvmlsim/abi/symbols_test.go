@@ -87,7 +87,7 @@ func TestLibraryExportsEveryFunction(t *testing.T) {
 	}
 }
 
-// The C compiler says whether the sizes in the table are those of the header.
+// The C compiler reports whether the sizes in the table are those of the header.
 func TestStructsHaveTheHeadersLayout(t *testing.T) {
 	t.Parallel()
 	header := readHeader(t)
@@ -103,8 +103,8 @@ func TestStructsHaveTheHeadersLayout(t *testing.T) {
 			structs++
 			pointee := strings.TrimSuffix(declared[i], " *")
 			relation := "=="
-			if a.Kind == wire.Versioned || strings.HasSuffix(pointee, "PciInfo_t") {
-				relation = "<=" // an older version of the struct or of the function
+			if a.Kind == wire.Versioned {
+				relation = "<=" // an older version of the struct
 			}
 			left, right := fmt.Sprintf("sizeof(%s)", pointee), fmt.Sprint(a.Size)
 			if a.Kind != wire.Versioned {
@@ -117,7 +117,7 @@ func TestStructsHaveTheHeadersLayout(t *testing.T) {
 			}
 		}
 	}
-	if structs < 50 {
+	if structs < 40 {
 		t.Fatalf("only %d structs were compared", structs)
 	}
 	path := filepath.Join(t.TempDir(), "layout.c")

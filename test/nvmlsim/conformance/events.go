@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -78,37 +77,6 @@ func (s suite) eventDelivery(t *testing.T) {
 	returns(t, "Free", nvml.SUCCESS, set.Free())
 }
 
-func (s suite) eventSetsAreIndependent(t *testing.T) {
-	first, second := s.open(t), s.open(t)
-	a, b := eventSet(t, first, 0), eventSet(t, second, 0)
-	other := eventSet(t, first)
-	if len(s.node.GPUs) > 1 {
-		other = eventSet(t, first, 1)
-	}
-	act(t, s.control.Inject(model.XID(0, 79)))
-	for _, set := range []nvml.EventSet{a, b} {
-		got, ret := set.Wait(patience)
-		if ret != nvml.SUCCESS || got.EventData != 79 {
-			t.Errorf("a set got %+v (%v), want XID 79", got, ret)
-		}
-	}
-	refuses(t, "a set that did not ask for this GPU", nvml.ERROR_TIMEOUT)(other.Wait(0))
-	for _, set := range []nvml.EventSet{a, b, other} {
-		returns(t, "Free", nvml.SUCCESS, set.Free())
-	}
-}
-
-func (s suite) waitTimesOut(t *testing.T) {
-	set := eventSet(t, s.open(t), 0)
-	const timeout = 150 * time.Millisecond
-	start := time.Now()
-	refuses(t, "a wait without events", nvml.ERROR_TIMEOUT)(set.Wait(uint32(timeout.Milliseconds())))
-	if took := time.Since(start); took < timeout {
-		t.Errorf("the wait took %s, less than its time-out of %s", took, timeout)
-	}
-	returns(t, "Free", nvml.SUCCESS, set.Free())
-}
-
 // waited is what a wait in another goroutine came back with.
 type waited struct {
 	data nvml.EventData
@@ -151,29 +119,6 @@ func (s suite) waitIsWoken(t *testing.T) {
 		if w := woken(t, result); w.ret != nvml.SUCCESS || w.data.EventData != xid+1 {
 			t.Errorf("the wait returned %+v, want XID %d", w, xid+1)
 		}
-	}
-	returns(t, "Free", nvml.SUCCESS, set.Free())
-}
-
-func (s suite) manyWaiters(t *testing.T) {
-	const waiters = 8
-	set := eventSet(t, s.open(t), 0)
-	var results []<-chan waited
-	for range waiters {
-		results = append(results, wait(set))
-	}
-	for xid := range uint64(waiters) {
-		act(t, s.control.Inject(model.XID(0, xid)))
-	}
-	var got []uint64
-	for _, result := range results {
-		w := woken(t, result)
-		returns(t, "Wait", nvml.SUCCESS, w.ret)
-		got = append(got, w.data.EventData)
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, []uint64{0, 1, 2, 3, 4, 5, 6, 7}) {
-		t.Errorf("the waiters got XIDs %v, want each of 0 to 7 once", got)
 	}
 	returns(t, "Free", nvml.SUCCESS, set.Free())
 }

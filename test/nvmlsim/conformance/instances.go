@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -118,9 +117,7 @@ func (s suite) gpuInstances(t *testing.T) {
 			}
 		}
 		one := gpuProfile(t, d, smallest(t, board))
-		refuses(t, "an unknown profile", nvml.ERROR_INVALID_ARGUMENT)(d.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 9999}))
-		refuses(t, "no profile", nvml.ERROR_INVALID_ARGUMENT)(d.CreateGpuInstance(nil))
-		refuses(t, "no placement", nvml.ERROR_INVALID_ARGUMENT)(d.CreateGpuInstanceWithPlacement(one, nil))
+		refuses(t, "an unknown profile", nvml.ERROR_INVALID_ARGUMENT)(d.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 9999}, placement(smallest(t, board), 0)))
 		refuses(t, "a placement of another size", nvml.ERROR_INVALID_ARGUMENT)(d.CreateGpuInstanceWithPlacement(one, &nvml.GpuInstancePlacement{Size: 7}))
 		refuses(t, "a placement off the board", nvml.ERROR_INVALID_ARGUMENT)(d.CreateGpuInstanceWithPlacement(one, placement(smallest(t, board), 40)))
 		refuses(t, "the capacity for an unknown profile", nvml.ERROR_NOT_SUPPORTED)(d.GetGpuInstanceRemainingCapacity(&nvml.GpuInstanceProfileInfo{Id: 9999}))
@@ -169,46 +166,6 @@ func (s suite) gpuInstance(t *testing.T, gpu int, d nvml.Device, p catalog.Profi
 	return info
 }
 
-// driverPlacement checks what is known of where drivers put instances: that the
-// order of creation decides what fits, and where seven of one slice go.
-func (s suite) driverPlacement(t *testing.T) {
-	s.partition(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
-		board := s.board(t, gpu)
-		create := func(enum int, want nvml.Return) int {
-			t.Helper()
-			gi, ret := d.CreateGpuInstance(gpuProfile(t, d, byEnum(t, board, enum)))
-			returns(t, fmt.Sprintf("CreateGpuInstance of profile %d", enum), want, ret)
-			if ret != nvml.SUCCESS {
-				return -1
-			}
-			info, ret := gi.GetInfo()
-			returns(t, "GetInfo", nvml.SUCCESS, ret)
-			return int(info.Placement.Start)
-		}
-		var starts []int
-		for range slicesOf(board) {
-			starts = append(starts, create(nvml.GPU_INSTANCE_PROFILE_1_SLICE, nvml.SUCCESS))
-		}
-		create(nvml.GPU_INSTANCE_PROFILE_1_SLICE, nvml.ERROR_INSUFFICIENT_RESOURCES)
-		if slicesOf(board) != 7 {
-			return
-		}
-		if want := []int{6, 4, 5, 0, 1, 2, 3}; !slices.Equal(starts, want) {
-			t.Errorf("instances of one slice start at %v, want %v", starts, want)
-		}
-		act(t, s.control.Reset(gpu))
-		create(nvml.GPU_INSTANCE_PROFILE_1_SLICE, nvml.SUCCESS)
-		create(nvml.GPU_INSTANCE_PROFILE_1_SLICE, nvml.SUCCESS)
-		create(nvml.GPU_INSTANCE_PROFILE_2_SLICE, nvml.SUCCESS)
-		create(nvml.GPU_INSTANCE_PROFILE_3_SLICE, nvml.ERROR_INSUFFICIENT_RESOURCES)
-		act(t, s.control.Reset(gpu))
-		create(nvml.GPU_INSTANCE_PROFILE_3_SLICE, nvml.SUCCESS)
-		create(nvml.GPU_INSTANCE_PROFILE_1_SLICE, nvml.SUCCESS)
-		create(nvml.GPU_INSTANCE_PROFILE_1_SLICE, nvml.SUCCESS)
-		create(nvml.GPU_INSTANCE_PROFILE_2_SLICE, nvml.SUCCESS)
-	})
-}
-
 func (s suite) instancesThatDoNotFit(t *testing.T) {
 	const full = nvml.ERROR_INSUFFICIENT_RESOURCES
 	s.partition(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
@@ -217,16 +174,15 @@ func (s suite) instancesThatDoNotFit(t *testing.T) {
 		media := byEnum(t, board, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1)
 		gi := place(t, d, media, media.Starts[0])
 		refuses(t, "a second "+media.Name+" where units are free", full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, media), placement(media, media.Starts[1])))
-		refuses(t, "a second "+media.Name, full)(d.CreateGpuInstance(gpuProfile(t, d, media)))
 		gives(t, "the capacity for a second "+media.Name, 0)(d.GetGpuInstanceRemainingCapacity(gpuProfile(t, d, media)))
-		refuses(t, "the largest beside the smallest", full)(d.CreateGpuInstance(gpuProfile(t, d, largest(board))))
+		refuses(t, "the largest beside the smallest", full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, largest(board)), placement(largest(board), 0)))
 		one := smallest(t, board)
 		refuses(t, one.Name+" over "+media.Name, full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, one), placement(one, media.Starts[0])))
 		returns(t, "Destroy", nvml.SUCCESS, gi.Destroy())
 
 		if all, found := board.MIG.ProfileByEnum(nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME); found {
 			gi := place(t, d, all, 0)
-			refuses(t, one.Name+" beside "+all.Name, full)(d.CreateGpuInstance(gpuProfile(t, d, one)))
+			refuses(t, one.Name+" beside "+all.Name, full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, one), placement(one, one.Starts[len(one.Starts)-1])))
 			none := byEnum(t, board, nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME)
 			gives(t, "the capacity for "+none.Name, 3)(d.GetGpuInstanceRemainingCapacity(gpuProfile(t, d, none)))
 			place(t, d, none, none.Starts[1])

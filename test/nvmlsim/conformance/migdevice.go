@@ -28,7 +28,6 @@ func (s suite) migDevices(t *testing.T) {
 			refuses(t, "GetUUID of a MIG device that is gone", gone)(mig.GetUUID())
 			refuses(t, "GetMemoryInfo of one", gone)(mig.GetMemoryInfo())
 			refuses(t, "IsMigDeviceHandle of one", gone)(mig.IsMigDeviceHandle())
-			refuses(t, "an unmodelled function of one", gone)(mig.GetFanSpeed())
 			refuses(t, "one by UUID", nvml.ERROR_NOT_FOUND)(lib.DeviceGetHandleByUUID(id))
 			again := fill(t, gi, p.Slices)
 			if next := uuid(t, migDevice(t, again)); next != id {
@@ -48,10 +47,7 @@ func (s suite) migIdentity(t *testing.T, lib nvml.Interface, d, mig nvml.Device,
 	if !migUUIDPattern.MatchString(id) {
 		t.Errorf("the UUID %q of a MIG device does not look like one of version 5", id)
 	}
-	binary, ascii := uuidStructs(t, id)
 	gives(t, "a MIG device by UUID", mig)(lib.DeviceGetHandleByUUID(id))
-	gives(t, "a MIG device by UUID struct", mig)(lib.DeviceGetHandleByUUIDV(ascii))
-	gives(t, "a MIG device by binary UUID", mig)(lib.DeviceGetHandleByUUIDV(binary))
 	gives(t, "a MIG device by index", mig)(d.GetMigDeviceHandleByIndex(0))
 	gives(t, "the index", 0)(mig.GetIndex())
 	gives(t, "whether it is a MIG device", true)(mig.IsMigDeviceHandle())

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"testing"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -39,36 +38,6 @@ func (s suite) instancesInUse(t *testing.T) {
 }
 
 func noInstance(_ model.InstanceState, err error) error { return err }
-
-func (s suite) instancesAreShared(t *testing.T) {
-	s.partition(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
-		one := smallest(t, s.board(t, gpu))
-		created, err := s.control.CreateInstance(gpu, one.Name, nil)
-		act(t, err)
-		gi, ret := d.GetGpuInstanceById(created.ID)
-		returns(t, "GetGpuInstanceById of another's instance", nvml.SUCCESS, ret)
-		other := s.open(t)
-		mig, ret := other.DeviceGetHandleByUUID(created.ComputeInstances[0].UUID)
-		returns(t, "DeviceGetHandleByUUID of another's MIG device", nvml.SUCCESS, ret)
-		act(t, s.control.DestroyInstance(gpu, created.ID))
-		refuses(t, "GetInfo of what another destroyed", nvml.ERROR_INVALID_ARGUMENT)(gi.GetInfo())
-		refuses(t, "GetUUID of what another destroyed", nvml.ERROR_INVALID_ARGUMENT)(mig.GetUUID())
-	})
-}
-
-func (s suite) instancesAfterReset(t *testing.T) {
-	s.partition(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
-		gi := place(t, d, smallest(t, s.board(t, gpu)), 0)
-		fill(t, gi, 1)
-		act(t, s.control.Reset(gpu))
-		refuses(t, "GetInfo after a reset", nvml.ERROR_INVALID_ARGUMENT)(gi.GetInfo())
-		current, _, ret := d.GetMigMode()
-		gives(t, "the MIG mode after a reset", nvml.DEVICE_MIG_ENABLE)(current, ret)
-		if left := s.state(t).GPUs[gpu].Instances; len(left) != 0 {
-			t.Errorf("a reset leaves %+v", left)
-		}
-	})
-}
 
 func (s suite) instancesOfLostGPU(t *testing.T) {
 	s.partition(t, func(t *testing.T, lib nvml.Interface, gpu int, d nvml.Device) {
@@ -111,9 +80,6 @@ func (s suite) migFailures(t *testing.T) {
 			fail("nvmlDeviceCreateGpuInstanceWithPlacement", after)
 			refuses(t, "CreateGpuInstanceWithPlacement", failed)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, one), placement(one, one.Starts[0])))
 			instances("a failed creation", effect, 0)
-			fail("nvmlDeviceCreateGpuInstance", after)
-			refuses(t, "CreateGpuInstance", failed)(d.CreateGpuInstance(gpuProfile(t, d, one)))
-			instances("another failed creation", 2*effect, 0)
 			act(t, s.control.Reset(gpu))
 
 			gi := place(t, d, one, 0)
@@ -156,25 +122,4 @@ func (s suite) failedMode(t *testing.T, gpu int, d nvml.Device, after bool) {
 	returns(t, "an unknown MIG mode", nvml.ERROR_INVALID_ARGUMENT, ret)
 	_, ret = d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	returns(t, "SetMigMode", nvml.ERROR_TIMEOUT, ret)
-}
-
-func (s suite) migLatencies(t *testing.T) {
-	const function, delay = "nvmlDeviceCreateGpuInstance", 60 * time.Millisecond
-	s.partition(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
-		profile := gpuProfile(t, d, smallest(t, s.board(t, gpu)))
-		for _, set := range []func(string, time.Duration) error{s.control.SetLatency, s.control.SetLatencyAfter} {
-			act(t, set(function, delay))
-			start := time.Now()
-			_, ret := d.CreateGpuInstance(profile)
-			returns(t, "CreateGpuInstance", nvml.SUCCESS, ret)
-			if took := time.Since(start); took < delay {
-				t.Errorf("the call took %s, less than its latency of %s", took, delay)
-			}
-			act(t, s.control.Clear())
-		}
-	})
-	act(t, s.control.SetLatencyProfile("realistic"))
-	if len(s.state(t).Latencies) < 5 {
-		t.Errorf("the realistic latencies are %+v", s.state(t).Latencies)
-	}
 }

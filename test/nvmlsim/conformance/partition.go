@@ -10,10 +10,10 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// enabled says whether the description has MIG enabled on a GPU.
+// enabled reports whether the description has MIG enabled on a GPU.
 func (s suite) enabled(gpu int) bool { return s.node.GPUs[gpu].MIG != nil }
 
-// resetless says whether a board's MIG mode changes at once.
+// resetless reports whether a board's MIG mode changes at once.
 func resetless(board catalog.Board) bool {
 	return board.Architecture == "Hopper" || board.Architecture == "Blackwell"
 }

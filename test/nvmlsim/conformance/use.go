@@ -145,25 +145,3 @@ func (s suite) counters(t *testing.T) {
 		returns(t, "Free", nvml.SUCCESS, first.Free())
 	})
 }
-
-func (s suite) wrongUse(t *testing.T) {
-	gpu := 0
-	if s.enabled(gpu) {
-		t.Skip("the GPU is not used as a whole")
-	}
-	instance := 3
-	for name, err := range map[string]error{
-		"no such GPU":          s.control.SetUse(99, nil, used(1, 0)),
-		"no such instance":     s.control.SetUse(gpu, &instance, used(1, 0)),
-		"a negative part":      s.control.SetUse(gpu, nil, used(-1, 0)),
-		"more than all time":   s.control.SetUse(gpu, nil, used(101, 0)),
-		"more than all memory": s.control.SetUse(gpu, nil, used(1, 1<<60)),
-	} {
-		if err == nil {
-			t.Errorf("%s was accepted", name)
-		}
-	}
-	if use := s.state(t).GPUs[gpu].Use; use != (model.UseState{}) {
-		t.Errorf("what was refused has left the use %+v", use)
-	}
-}

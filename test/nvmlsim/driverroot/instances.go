@@ -53,7 +53,7 @@ func (t *Tree) follow(change func()) {
 		return
 	}
 	if _, err := os.Lstat(filepath.Join(t.root, marker)); errors.Is(err, fs.ErrNotExist) {
-		t.removed = true // by somebody else; it is not ours to make it again
+		t.removed = true // by another process, and stays removed
 		return
 	}
 	change()

@@ -34,15 +34,15 @@ func (c *computeInstance) capability() int {
 	return ComputeInstanceCapability(c.parent.gpu.spec.Minor, c.parent.id, c.id)
 }
 
-// mayUse says whether the session's process can open the instance's device.
+// mayUse reports whether the session's process can open the instance's device.
 func (s *Session) mayUse(i *gpuInstance) bool {
 	return !s.confined || s.capabilities[i.capability()]
 }
 
-// sees says whether a MIG device exists for the session's process.
+// sees reports whether a MIG device exists for the session's process.
 func (s *Session) sees(c *computeInstance) bool {
 	return c != nil && (!s.confined || s.mayUse(c.parent) && s.capabilities[c.capability()])
 }
 
-// mayConfigure says whether the session's process may change MIG.
+// mayConfigure reports whether the session's process may change MIG.
 func (s *Session) mayConfigure() bool { return !s.confined || s.capabilities[ConfigCapability] }

@@ -13,13 +13,11 @@ import (
 // a latency can come after it.
 var effective = []string{
 	"nvmlComputeInstanceDestroy",
-	"nvmlDeviceCreateGpuInstance",
 	"nvmlDeviceCreateGpuInstanceWithPlacement",
 	"nvmlDeviceSetComputeMode",
 	"nvmlDeviceSetMigMode",
 	"nvmlDeviceSetPersistenceMode",
 	"nvmlGpuInstanceCreateComputeInstance",
-	"nvmlGpuInstanceCreateComputeInstanceWithPlacement",
 	"nvmlGpuInstanceDestroy",
 	"nvmlSimDeviceReset",
 	"nvmlSimDeviceSetTimeslice",

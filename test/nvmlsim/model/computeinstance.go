@@ -1,33 +1,21 @@
 package model
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// VersionedGpuInstance is a GPU instance of a session with the calls that
-// go-nvml offers through a handler, which only go-nvml itself can make.
-type VersionedGpuInstance interface {
-	nvml.GpuInstance
-	// ComputeInstanceProfileInfoV2 is GetComputeInstanceProfileInfoV(profile, engines).V2().
-	ComputeInstanceProfileInfoV2(profile, engines int) (nvml.ComputeInstanceProfileInfo_v2, nvml.Return)
-	// ComputeInstanceProfileInfoV3 is GetComputeInstanceProfileInfoV(profile, engines).V3().
-	ComputeInstanceProfileInfoV3(profile, engines int) (nvml.ComputeInstanceProfileInfo_v3, nvml.Return)
-}
-
 // computeInstanceHandle is a session's handle of a compute instance.
 type computeInstanceHandle struct {
-	unsupportedComputeInstance
-	instance *computeInstance
+	refuser
+	nvml.ComputeInstance // panics when a function that is not modelled is called
+	instance             *computeInstance
 }
 
 var _ nvml.ComputeInstance = computeInstanceHandle{}
 
 // computeHandleOf is the session's handle of a compute instance.
 func (s *Session) computeHandleOf(c *computeInstance) computeInstanceHandle {
-	return computeInstanceHandle{unsupportedComputeInstance{refuser{session: s, gpu: c.parent.gpu, target: &c.existence}}, c}
+	return computeInstanceHandle{refuser: refuser{session: s, gpu: c.parent.gpu, target: &c.existence}, instance: c}
 }
 
 // GetComputeInstanceProfileInfo implements nvml.GpuInstance.
@@ -50,50 +38,6 @@ func (h gpuInstanceHandle) GetComputeInstanceProfileInfo(profile, engines int) (
 	}, nvml.SUCCESS
 }
 
-// ComputeInstanceProfileInfoV2 implements VersionedGpuInstance.
-func (h gpuInstanceHandle) ComputeInstanceProfileInfoV2(profile, engines int) (nvml.ComputeInstanceProfileInfo_v2, nvml.Return) {
-	var info nvml.ComputeInstanceProfileInfo_v2
-	info.Version = nvml.STRUCT_VERSION(info, 2)
-	p, ret := h.computeProfileByEnum("nvmlGpuInstanceGetComputeInstanceProfileInfoV", profile, engines)
-	if ret != nvml.SUCCESS {
-		return info, ret
-	}
-	of := h.instance.profile
-	info.Id = uint32(p.id)
-	info.SliceCount = uint32(p.slices)
-	info.InstanceCount = uint32(len(p.starts))
-	info.MultiprocessorCount = uint32(p.multiprocessors)
-	info.SharedCopyEngineCount = uint32(of.CopyEngines)
-	info.SharedDecoderCount = uint32(of.Decoders)
-	info.SharedEncoderCount = uint32(of.Encoders)
-	info.SharedJpegCount = uint32(of.JPEGEngines)
-	info.SharedOfaCount = uint32(of.OFAEngines)
-	putString(info.Name[:], "MIG "+p.nameIn(of))
-	return info, nvml.SUCCESS
-}
-
-// ComputeInstanceProfileInfoV3 implements VersionedGpuInstance.
-func (h gpuInstanceHandle) ComputeInstanceProfileInfoV3(profile, engines int) (nvml.ComputeInstanceProfileInfo_v3, nvml.Return) {
-	v2, ret := h.ComputeInstanceProfileInfoV2(profile, engines)
-	info := nvml.ComputeInstanceProfileInfo_v3{
-		Id:                    v2.Id,
-		SliceCount:            v2.SliceCount,
-		InstanceCount:         v2.InstanceCount,
-		MultiprocessorCount:   v2.MultiprocessorCount,
-		SharedCopyEngineCount: v2.SharedCopyEngineCount,
-		SharedDecoderCount:    v2.SharedDecoderCount,
-		SharedEncoderCount:    v2.SharedEncoderCount,
-		SharedJpegCount:       v2.SharedJpegCount,
-		SharedOfaCount:        v2.SharedOfaCount,
-		Name:                  v2.Name,
-	}
-	info.Version = nvml.STRUCT_VERSION(info, 3)
-	if ret == nvml.SUCCESS && h.instance.profile.Graphics {
-		info.Capabilities = nvml.COMPUTE_INSTANCE_PROFILE_CAPS_GFX
-	}
-	return info, ret
-}
-
 // computeProfileByEnum finds a profile by NVML constant, as profileByEnum does.
 func (h gpuInstanceHandle) computeProfileByEnum(function string, profile, engines int) (computeProfile, nvml.Return) {
 	if ret := h.enter(function); ret != nvml.SUCCESS {
@@ -110,107 +54,21 @@ func (h gpuInstanceHandle) computeProfileByEnum(function string, profile, engine
 	return p, nvml.SUCCESS
 }
 
-// GetComputeInstancePossiblePlacements implements nvml.GpuInstance.
-func (h gpuInstanceHandle) GetComputeInstancePossiblePlacements(info *nvml.ComputeInstanceProfileInfo) ([]nvml.ComputeInstancePlacement, nvml.Return) {
-	p, ret := h.computeProfileOf("nvmlGpuInstanceGetComputeInstancePossiblePlacements", info)
-	if ret != nvml.SUCCESS {
-		return nil, ret
-	}
-	placements := make([]nvml.ComputeInstancePlacement, 0, len(p.starts))
-	for _, start := range p.starts {
-		placements = append(placements, nvml.ComputeInstancePlacement{Start: uint32(start), Size: uint32(p.slices)})
-	}
-	return placements, nvml.SUCCESS
-}
-
-// GetComputeInstanceRemainingCapacity implements nvml.GpuInstance.
-func (h gpuInstanceHandle) GetComputeInstanceRemainingCapacity(info *nvml.ComputeInstanceProfileInfo) (int, nvml.Return) {
-	p, ret := h.computeProfileOf("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", info)
-	if ret != nvml.SUCCESS {
-		return 0, ret
-	}
-	h.session.machine.mu.Lock()
-	defer h.session.machine.mu.Unlock()
-	return len(h.instance.freeComputeStarts(p)), nvml.SUCCESS
-}
-
-// computeProfileOf enters a function that takes a profile by its ID.
-func (h gpuInstanceHandle) computeProfileOf(function string, info *nvml.ComputeInstanceProfileInfo) (computeProfile, nvml.Return) {
-	if info == nil {
-		return computeProfile{}, h.refuseNil(function)
-	}
-	if ret := h.enter(function); ret != nvml.SUCCESS {
-		return computeProfile{}, ret
-	}
-	p, found := h.instance.computeProfile(int(info.Id))
-	if !found {
-		return computeProfile{}, nvml.ERROR_NOT_SUPPORTED
-	}
-	return p, nvml.SUCCESS
-}
-
 // CreateComputeInstance implements nvml.GpuInstance.
 func (h gpuInstanceHandle) CreateComputeInstance(info *nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) {
-	const function = "nvmlGpuInstanceCreateComputeInstance"
-	if info == nil {
-		return nil, h.refuseNil(function)
-	}
-	return h.createCompute(function, info.Id, nil)
-}
-
-// CreateComputeInstanceWithPlacement implements nvml.GpuInstance.
-func (h gpuInstanceHandle) CreateComputeInstanceWithPlacement(info *nvml.ComputeInstanceProfileInfo, placement *nvml.ComputeInstancePlacement) (nvml.ComputeInstance, nvml.Return) {
-	const function = "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
-	if info == nil || placement == nil {
-		return nil, h.refuseNil(function)
-	}
-	return h.createCompute(function, info.Id, placement)
-}
-
-func (h gpuInstanceHandle) createCompute(function string, profileID uint32, placement *nvml.ComputeInstancePlacement) (nvml.ComputeInstance, nvml.Return) {
 	var created *computeInstance
-	ret := h.change(function, func() (ret nvml.Return) {
-		p, found := h.instance.computeProfile(int(profileID))
+	ret := h.change("nvmlGpuInstanceCreateComputeInstance", func() (ret nvml.Return) {
+		p, found := h.instance.computeProfile(int(info.Id))
 		if !found {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
-		var start *int
-		if placement != nil {
-			if placement.Size != uint32(p.slices) {
-				return nvml.ERROR_INVALID_ARGUMENT
-			}
-			n := int(placement.Start)
-			start = &n
-		}
-		created, ret = h.instance.createCompute(p, start)
+		created, ret = h.instance.createCompute(p)
 		return ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	return h.session.computeHandleOf(created), nvml.SUCCESS
-}
-
-// GetComputeInstances implements nvml.GpuInstance.
-func (h gpuInstanceHandle) GetComputeInstances(info *nvml.ComputeInstanceProfileInfo) ([]nvml.ComputeInstance, nvml.Return) {
-	const function = "nvmlGpuInstanceGetComputeInstances"
-	if info == nil || info.InstanceCount == 0 {
-		return nil, h.refuseNil(function)
-	}
-	p, ret := h.computeProfileOf(function, info)
-	if ret != nvml.SUCCESS {
-		return nil, ret
-	}
-	h.session.machine.mu.Lock()
-	defer h.session.machine.mu.Unlock()
-	list := []nvml.ComputeInstance{}
-	for _, id := range slices.Sorted(maps.Keys(h.instance.compute)) {
-		c := h.instance.compute[id]
-		if c.profile.id == p.id && h.session.sees(c) {
-			list = append(list, h.session.computeHandleOf(c))
-		}
-	}
-	return list, nvml.SUCCESS
 }
 
 // GetComputeInstanceById implements nvml.GpuInstance.

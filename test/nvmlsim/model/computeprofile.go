@@ -46,7 +46,7 @@ func computeProfiles(g catalog.Geometry, p catalog.Profile) []computeProfile {
 }
 
 // sliceMultiprocessors is what one slice has where an instance is divided: what
-// the smallest profile has. What is left over goes to nobody.
+// the smallest profile has. The rest is unused.
 func sliceMultiprocessors(g catalog.Geometry) int {
 	least := g.Profiles[0].Multiprocessors
 	for _, p := range g.Profiles {

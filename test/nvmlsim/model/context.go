@@ -69,7 +69,7 @@ func (m *Machine) OpenContexts(p Process) (*Contexts, error) {
 	return c, nil
 }
 
-// admits says whether a process may have a context there.
+// admits reports whether a process may have a context there.
 func (m *Machine) admits(at place, pid int) error {
 	g := at.gpu
 	switch {

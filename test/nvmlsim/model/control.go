@@ -45,11 +45,6 @@ type Control interface {
 	// SetLatencyAfter makes the calls of a function that changes a GPU take that
 	// long after they have changed it.
 	SetLatencyAfter(function string, latency time.Duration) error
-	// SetContention makes look-ups of devices by UUID and walks over MIG devices take
-	// that much longer for each other one that is under way, see Latency.
-	SetContention(latency time.Duration) error
-	// SetLatencyProfile sets the latencies of many functions: "realistic".
-	SetLatencyProfile(name string) error
 	// Stall lets no call that begins within that time return before its end, whatever GPU it
 	// is about: NVML's calls take the lock of the driver, which it holds while it recovers
 	// one GPU, or waits for one in vain (XID 119).
@@ -62,8 +57,8 @@ type Control interface {
 	// the mode is pending until Reset. It is an error if the GPU is in use.
 	SetMIGMode(gpu int, enabled bool) error
 	// CreateInstance creates a GPU instance with one compute instance that takes
-	// all of it, where the driver chooses if start is nil. Nobody of whom the
-	// machine's clients know has created it.
+	// all of it, at the first free placement if start is nil. No client of
+	// the machine has created it.
 	CreateInstance(gpu int, profile string, start *int) (InstanceState, error)
 	// DestroyInstance destroys a GPU instance with its compute instances.
 	DestroyInstance(gpu, instance int) error
@@ -134,7 +129,6 @@ type State struct {
 	GPUs              []GPUState     `json:"gpus"`
 	Sessions          int            `json:"sessions"`
 	Latencies         []LatencyState `json:"latencies,omitempty"`
-	Contention        time.Duration  `json:"contention,omitempty"`
 	Failures          []Failure      `json:"failures,omitempty"`
 	// SlowCalls are the calls that a latency keeps waiting now.
 	SlowCalls []SlowCall `json:"slowCalls,omitempty"`

@@ -28,8 +28,8 @@ const (
 	// Root's processes make nvidiactl in nvmlInit, which initialises no GPU; nvidia<minor>
 	// in nvmlDeviceGetHandleBy*, which "causes NVML to initialize the target GPU" (nvml.h);
 	// and the capability nodes of a MIG device with its handle ("nvidia-smi -L will cause
-	// any missing device nodes to be created", NVIDIA/gpu-monitoring-tools #142). Nobody
-	// makes nvidia-uvm: that is CUDA's (NVIDIA/nvidia-container-toolkit #50). Guessed: that
+	// any missing device nodes to be created", NVIDIA/gpu-monitoring-tools #142). NVML
+	// does not make nvidia-uvm: CUDA does (NVIDIA/nvidia-container-toolkit #50). Guessed: that
 	// another user's nvmlInit says that the driver is not loaded.
 	NodesOnOpen DeviceNodes = "onOpen"
 )
@@ -95,7 +95,7 @@ func (o *opened) migDevice(c *computeInstance) {
 	o.capabilities[c.parent.capability()], o.capabilities[c.capability()] = true, true
 }
 
-// held says whether a process other than the session's has a handle of the GPU that
+// held reports whether a process other than the session's has a handle of the GPU that
 // stands in others' way. It is called with Machine.mu held.
 func (m *Machine) held(g *gpu, except *Session) bool {
 	if !m.file.Habits.ClientsHold {

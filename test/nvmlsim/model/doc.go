@@ -4,8 +4,7 @@
 // never touches a real device, a socket or a file system: the C library, the
 // daemon and the driver root are built on top of it.
 //
-// Return codes follow the documentation in the NVML header. A method that is not
-// modelled answers NOT_SUPPORTED, as a driver does on a board without the feature.
+// Return codes follow the documentation in the NVML header. A function that is not in
+// Functions is not modelled: through the C library it answers NOT_SUPPORTED, as a driver does
+// on a board without the feature; in process it panics.
 package model
-
-//go:generate go run ./gen

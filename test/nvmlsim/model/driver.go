@@ -60,8 +60,8 @@ func (m *Machine) SetDriver(change Driver) error {
 	return nil
 }
 
-// replaceDriver says whether the kernel module was unloaded or loaded. Unloading it
-// needs that nobody has it open: rmmod fails while a process has initialised NVML or
+// replaceDriver reports whether the kernel module was unloaded or loaded. Unloading it
+// needs that no process has it open: rmmod fails while a process has initialised NVML or
 // computes (NVIDIA/gpu-driver-container #869, NVIDIA/gpu-operator #2570).
 func (m *Machine) replaceDriver(change Driver) (reloaded bool, err error) {
 	m.mu.Lock()

@@ -12,7 +12,7 @@ const maxQueued = 1024
 
 // eventSet is one client's subscription. Machine.mu guards its fields.
 type eventSet struct {
-	unsupportedEventSet
+	nvml.EventSet
 	session *Session
 	masks   map[*gpu]uint64
 	queue   []nvml.EventData
@@ -29,10 +29,9 @@ func (s *Session) EventSetCreate() (nvml.EventSet, nvml.Return) {
 		return nil, ret
 	}
 	set := &eventSet{
-		unsupportedEventSet: unsupportedEventSet{refuser{session: s}},
-		session:             s,
-		masks:               map[*gpu]uint64{},
-		changed:             make(chan struct{}),
+		session: s,
+		masks:   map[*gpu]uint64{},
+		changed: make(chan struct{}),
 	}
 	s.machine.mu.Lock()
 	defer s.machine.mu.Unlock()

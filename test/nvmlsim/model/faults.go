@@ -12,9 +12,8 @@ import (
 
 // faults are the latencies and failures that a test asked for. Machine.mu guards it.
 type faults struct {
-	latencies  map[moment]time.Duration
-	contention time.Duration
-	failures   []Failure
+	latencies map[moment]time.Duration
+	failures  []Failure
 	// stalled is when the driver goes on after a stall.
 	stalled time.Time
 }
@@ -25,7 +24,7 @@ type moment struct {
 	after    bool
 }
 
-// recordable says whether a fault of function, after its effect or before, can be asked for.
+// recordable reports whether a fault of function, after its effect or before, can be asked for.
 func recordable(function string, after bool) error {
 	if function == AnyFunction && !after {
 		return nil
@@ -46,23 +45,6 @@ func names(function string) []string {
 	return []string{function}
 }
 
-// extensions are the functions that the simulator's C library has beyond the header.
-var extensions = []string{"nvmlSimDeviceGetTimeslice", "nvmlSimDeviceSetTimeslice", "nvmlSimDeviceReset"}
-
-// known says whether the NVML header declares function, with or without a version,
-// or the simulator has it of its own.
-func known(function string) error {
-	if slices.Contains(extensions, function) {
-		return nil
-	}
-	for _, declared := range functions {
-		if slices.Contains(names(declared), function) {
-			return nil
-		}
-	}
-	return fmt.Errorf("the NVML header declares no function %q; use the C name, for example nvmlDeviceGetUUID", function)
-}
-
 func (f *faults) setLatency(function string, latency time.Duration, after bool) error {
 	if err := recordable(function, after); err != nil {
 		return err
@@ -79,14 +61,6 @@ func (f *faults) setLatency(function string, latency time.Duration, after bool) 
 		f.latencies = map[moment]time.Duration{}
 	}
 	f.latencies[at] = latency
-	return nil
-}
-
-func (f *faults) setContention(latency time.Duration) error {
-	if latency < 0 {
-		return fmt.Errorf("contention %s is negative", latency)
-	}
-	f.contention = latency
 	return nil
 }
 

@@ -26,8 +26,6 @@ type File struct {
 	NUMANodes []NUMANode `json:"numaNodes"`
 	// NVSwitches join GPUs that have NVLink ports; none on machines without.
 	NVSwitches []NVSwitch `json:"nvSwitches,omitempty"`
-	// Latencies names the latency profile that the machine starts with.
-	Latencies string `json:"latencies,omitempty"`
 	// Habits are ways of real machines that are off unless they are described.
 	Habits Habits `json:"habits,omitzero"`
 	// GPUs in the order in which NVML enumerates them.
@@ -67,8 +65,6 @@ type GPU struct {
 	NUMANode int `json:"numaNode"`
 	// Minor is the number of the GPU's /dev/nvidia<minor>.
 	Minor int `json:"minor"`
-	// ModuleID is the GPU's place on its baseboard; 0 on boards without one.
-	ModuleID int `json:"moduleID,omitempty"`
 	// IOMMUGroup is the GPU's group under /sys/kernel/iommu_groups; -1, the
 	// default, where the machine runs without an IOMMU.
 	IOMMUGroup int `json:"iommuGroup"`

@@ -9,6 +9,7 @@ import (
 // gpmSample is a buffer of a session for the counters of a GPU instance. Machine.mu
 // guards its fields.
 type gpmSample struct {
+	nvml.GpmSample
 	session *Session
 	freed   bool
 	// of is whose counters it has; nil until there are any.
@@ -19,7 +20,7 @@ type gpmSample struct {
 
 var _ nvml.GpmSample = (*gpmSample)(nil)
 
-// hasGPM says whether the board has counters for NVML's GPM: from Hopper on.
+// hasGPM reports whether the board has counters for NVML's GPM: from Hopper on.
 func (g *gpu) hasGPM() bool { return g.architecture >= nvml.DEVICE_ARCH_HOPPER }
 
 // GpmQueryDeviceSupport implements nvml.Device.
@@ -53,27 +54,15 @@ func (s *gpmSample) Free() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// Get implements nvml.GpmSample. Counters of a whole GPU are not modelled.
-func (s *gpmSample) Get(device nvml.Device) nvml.Return { return device.GpmSampleGet(s) }
-
-// MigGet implements nvml.GpmSample.
-func (s *gpmSample) MigGet(device nvml.Device, instance int) nvml.Return {
-	return device.GpmMigSampleGet(instance, s)
-}
-
 // GpmMigSampleGet implements nvml.Device.
 func (d *device) GpmMigSampleGet(instance int, into nvml.GpmSample) nvml.Return {
-	const function = "nvmlGpmMigSampleGet"
 	sample, own := into.(*gpmSample)
-	if !own || sample.session != d.session {
-		return d.refuseNil(function)
-	}
-	if ret := d.enter(function); ret != nvml.SUCCESS {
+	if ret := d.enter("nvmlGpmMigSampleGet"); ret != nvml.SUCCESS {
 		return ret
 	}
 	d.session.machine.mu.Lock()
 	defer d.session.machine.mu.Unlock()
-	if sample.freed {
+	if !own || sample.freed {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	if !d.gpu.hasGPM() || !d.gpu.migEnabled() {

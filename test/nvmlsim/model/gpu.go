@@ -15,8 +15,7 @@ import (
 
 // The strings below stand where NVML has room to say what a board really is.
 const (
-	vbiosVersion        = "SIM.00.00.00.01"
-	inforomImageVersion = "SIM.0001.00.01"
+	vbiosVersion = "SIM.00.00.00.01"
 )
 
 // gpu is one GPU of the machine. The first group of fields never changes;
@@ -30,7 +29,6 @@ type gpu struct {
 	architecture nvml.DeviceArchitecture
 	serial       string
 	links        []link
-	cpus         []int
 
 	// changing holds a token while a call changes the instances or the MIG mode.
 	changing chan struct{}
@@ -50,7 +48,7 @@ type gpu struct {
 	recovering []*uint64
 	// work is that of the GPU as a whole.
 	work work
-	// occupied says that somebody made a process run on the GPU as a whole; contexts
+	// occupied is set by Occupy for the GPU as a whole; contexts
 	// counts those of processes that the machine knows.
 	occupied bool
 	contexts int
@@ -95,10 +93,6 @@ func newGPU(f File, index int) (*gpu, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", index, err)
 	}
-	cpus, err := f.cpusNear(spec.NUMANode)
-	if err != nil {
-		return nil, fmt.Errorf("GPU %d: %w", index, err)
-	}
 	if spec.UUID == "" {
 		spec.UUID = deriveUUID(f.Name, index)
 	}
@@ -111,7 +105,6 @@ func newGPU(f File, index int) (*gpu, error) {
 		architecture: architecture,
 		serial:       "SIM" + strings.ToUpper(digest(f.Name, index, "serial")[:12]),
 		links:        f.links(board),
-		cpus:         cpus,
 		changing:     make(chan struct{}, 1),
 		presence:     cmp.Or(spec.Presence, Present),
 		instances:    newInstances(board),
@@ -121,15 +114,6 @@ func newGPU(f File, index int) (*gpu, error) {
 		return nil, err
 	}
 	return g, nil
-}
-
-func (f File) cpusNear(node int) ([]int, error) {
-	for _, n := range f.NUMANodes {
-		if n.ID == node {
-			return ParseCPUList(n.CPUs)
-		}
-	}
-	return nil, nil
 }
 
 // links wires a board's NVLink ports to the machine's switches, in order.
@@ -166,7 +150,7 @@ func hyphenated(d []byte) string {
 	return fmt.Sprintf("%s-%s-%s-%s-%s", d[0:8], d[8:12], d[12:16], d[16:20], d[20:32])
 }
 
-// switched says whether the GPU has at least one link into an NVSwitch.
+// switched reports whether the GPU has at least one link into an NVSwitch.
 func (g *gpu) switched() bool {
 	for _, l := range g.links {
 		if l.remote != nil {
@@ -176,7 +160,7 @@ func (g *gpu) switched() bool {
 	return false
 }
 
-// fabricCapable says whether the driver registers the GPU with a fabric
+// fabricCapable reports whether the driver registers the GPU with a fabric
 // manager that reports state: from Hopper on, where an NVSwitch is there.
 func (g *gpu) fabricCapable() bool {
 	return g.architecture >= nvml.DEVICE_ARCH_HOPPER && g.switched()

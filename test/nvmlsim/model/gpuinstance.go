@@ -13,15 +13,16 @@ import (
 // instance are equal. One of an instance that is gone is invalid for good, also
 // when the next instance has its ID.
 type gpuInstanceHandle struct {
-	unsupportedGpuInstance
+	refuser
+	nvml.GpuInstance
 	instance *gpuInstance
 }
 
-var _ VersionedGpuInstance = gpuInstanceHandle{}
+var _ nvml.GpuInstance = gpuInstanceHandle{}
 
 // handleOf is the session's handle of a GPU instance.
 func (s *Session) handleOf(i *gpuInstance) gpuInstanceHandle {
-	return gpuInstanceHandle{unsupportedGpuInstance{refuser{session: s, gpu: i.gpu, target: &i.existence}}, i}
+	return gpuInstanceHandle{refuser: refuser{session: s, gpu: i.gpu, target: &i.existence}, instance: i}
 }
 
 // withInstances enters a function that only GPUs on which MIG is enabled have,
@@ -41,9 +42,6 @@ func (d *device) withInstances(function string) nvml.Return {
 // GetGpuInstanceRemainingCapacity implements nvml.Device.
 func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileInfo) (int, nvml.Return) {
 	const function = "nvmlDeviceGetGpuInstanceRemainingCapacity"
-	if info == nil {
-		return 0, d.refuseNil(function)
-	}
 	if ret := d.withInstances(function); ret != nvml.SUCCESS {
 		return 0, ret
 	}
@@ -55,21 +53,9 @@ func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileIn
 	return d.gpu.remaining(p), nvml.SUCCESS
 }
 
-// CreateGpuInstance implements nvml.Device.
-func (d *device) CreateGpuInstance(info *nvml.GpuInstanceProfileInfo) (nvml.GpuInstance, nvml.Return) {
-	const function = "nvmlDeviceCreateGpuInstance"
-	if info == nil {
-		return nil, d.refuseNil(function)
-	}
-	return d.createGPUInstance(function, info.Id, func(catalog.Profile) (*int, bool) { return nil, true })
-}
-
 // CreateGpuInstanceWithPlacement implements nvml.Device.
 func (d *device) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo, placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
 	const function = "nvmlDeviceCreateGpuInstanceWithPlacement"
-	if info == nil || placement == nil {
-		return nil, d.refuseNil(function)
-	}
 	return d.createGPUInstance(function, info.Id, func(p catalog.Profile) (*int, bool) {
 		start := int(placement.Start)
 		return &start, placement.Size == uint32(p.Size)
@@ -102,9 +88,6 @@ func (d *device) createGPUInstance(function string, profileID uint32, place func
 // GetGpuInstances implements nvml.Device.
 func (d *device) GetGpuInstances(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
 	const function = "nvmlDeviceGetGpuInstances"
-	if info == nil || info.InstanceCount == 0 {
-		return nil, d.refuseNil(function)
-	}
 	if ret := d.withInstances(function); ret != nvml.SUCCESS {
 		return nil, ret
 	}

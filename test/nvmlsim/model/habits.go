@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -57,24 +56,10 @@ type Latency struct {
 	// Functions has the latencies of single functions by their C name. Without a
 	// version it stands for all versions of the function.
 	Functions map[string]metav1.Duration `json:"functions,omitempty"`
-	// Contention is what a look-up of a device by UUID, and a step of a walk over
-	// MIG devices, takes longer for each other one that is under way: alone they are
-	// as fast as other functions. NVIDIA's driver reports that both take up to 10 s
-	// when done concurrently, and gives no law for it (cmd/gpu-kubelet-plugin/nvlib.go
-	// of kubernetes-sigs/dra-driver-nvidia-gpu, comments on Init and in
-	// createMigDevice), so that the law is a guess.
-	Contention metav1.Duration `json:"contention,omitzero"`
 }
 
 // AnyFunction stands for every function that has no latency of its own.
 const AnyFunction = "*"
-
-// searches are the functions that Contention concerns.
-var searches = []string{
-	"nvmlDeviceGetHandleByUUID",
-	"nvmlDeviceGetHandleByUUIDV",
-	"nvmlDeviceGetMigDeviceHandleByIndex",
-}
 
 func (h Habits) validate() error {
 	var errs []error
@@ -92,16 +77,9 @@ func (h Habits) validate() error {
 // faults are those of a machine that starts with the latencies.
 func (l Latency) faults() (faults, error) {
 	var f faults
-	errs := []error{f.setLatency(AnyFunction, l.Default.Duration, false), f.setContention(l.Contention.Duration)}
+	errs := []error{f.setLatency(AnyFunction, l.Default.Duration, false)}
 	for _, function := range slices.Sorted(maps.Keys(l.Functions)) {
 		errs = append(errs, f.setLatency(function, l.Functions[function].Duration, false))
 	}
 	return f, errors.Join(errs...)
-}
-
-// SetContention implements Control.
-func (m *Machine) SetContention(latency time.Duration) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.faults.setContention(latency)
 }

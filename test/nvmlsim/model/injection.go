@@ -3,7 +3,6 @@ package model
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,37 +22,6 @@ func (m *Machine) setLatency(function string, latency time.Duration, after bool)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.faults.setLatency(function, latency, after)
-}
-
-// latencyProfiles are sets of latencies with a name. The times of "realistic"
-// are round numbers of the size that users of dynamic MIG report, a third of a
-// second for one partition; they are no measurement.
-var latencyProfiles = map[string]map[string]time.Duration{
-	"realistic": {
-		"nvmlInit":                                          200 * time.Millisecond,
-		"nvmlDeviceSetMigMode":                              1500 * time.Millisecond,
-		"nvmlDeviceCreateGpuInstance":                       200 * time.Millisecond,
-		"nvmlDeviceCreateGpuInstanceWithPlacement":          200 * time.Millisecond,
-		"nvmlGpuInstanceDestroy":                            100 * time.Millisecond,
-		"nvmlGpuInstanceCreateComputeInstance":              100 * time.Millisecond,
-		"nvmlGpuInstanceCreateComputeInstanceWithPlacement": 100 * time.Millisecond,
-		"nvmlComputeInstanceDestroy":                        50 * time.Millisecond,
-	},
-}
-
-// SetLatencyProfile implements Control.
-func (m *Machine) SetLatencyProfile(name string) error {
-	profile, found := latencyProfiles[name]
-	if !found {
-		return fmt.Errorf("there is no latency profile %q; there are %s", name,
-			strings.Join(slices.Sorted(maps.Keys(latencyProfiles)), ", "))
-	}
-	for function, latency := range profile {
-		if err := m.SetLatency(function, latency); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Stall implements Control.

@@ -32,7 +32,7 @@ type gpuInstance struct {
 	start   int
 	compute map[int]*computeInstance
 	work    work
-	// occupied says that somebody made a process run on it; contexts counts those
+	// occupied is set by Occupy; contexts counts those
 	// of processes that the machine knows.
 	occupied bool
 	contexts int
@@ -93,7 +93,7 @@ func (g *gpu) remaining(p catalog.Profile) int {
 	return count
 }
 
-// create makes a GPU instance, where the driver chooses if start is nil.
+// create makes a GPU instance, at the first free placement if start is nil.
 func (g *gpu) create(p catalog.Profile, start *int) (*gpuInstance, nvml.Return) {
 	free := g.freeStarts(p)
 	switch {
@@ -103,9 +103,7 @@ func (g *gpu) create(p catalog.Profile, start *int) (*gpuInstance, nvml.Return) 
 		return nil, nvml.ERROR_INSUFFICIENT_RESOURCES
 	}
 	if start == nil {
-		taken, _ := g.taken()
-		chosen := chosenStart(*g.board.MIG, taken, p, free)
-		start = &chosen
+		start = &free[0]
 	}
 	i := &gpuInstance{gpu: g, id: g.instanceID(p, *start), profile: p, start: *start, compute: map[int]*computeInstance{}}
 	g.instances.byID[i.id] = i
@@ -154,26 +152,23 @@ func (i *gpuInstance) freeComputeStarts(p computeProfile) []int {
 	return slices.DeleteFunc(slices.Clone(p.starts), func(start int) bool { return taken&unitsOf(start, p.slices) != 0 })
 }
 
-// createCompute makes a compute instance, at the first free placement if start is nil.
-func (i *gpuInstance) createCompute(p computeProfile, start *int) (*computeInstance, nvml.Return) {
+// createCompute makes a compute instance at the first free placement.
+func (i *gpuInstance) createCompute(p computeProfile) (*computeInstance, nvml.Return) {
 	free := i.freeComputeStarts(p)
 	switch {
-	case i.ended, start != nil && !slices.Contains(p.starts, *start):
+	case i.ended:
 		return nil, nvml.ERROR_INVALID_ARGUMENT
-	case len(free) == 0, start != nil && !slices.Contains(free, *start):
+	case len(free) == 0:
 		return nil, nvml.ERROR_INSUFFICIENT_RESOURCES
-	}
-	if start == nil {
-		start = &free[0]
 	}
 	id := 0
 	for i.compute[id] != nil {
 		id++
 	}
 	all := &i.gpu.instances
-	c := &computeInstance{parent: i, id: id, profile: p, start: *start, uuid: i.deviceUUID(*start)}
+	c := &computeInstance{parent: i, id: id, profile: p, start: free[0], uuid: i.deviceUUID(free[0])}
 	i.compute[id] = c
-	// There are as many indices as slices, of which every device has one.
+	// There are as many indices as slices, and every device has one.
 	all.devices[slices.Index(all.devices, nil)] = c
 	return c, nvml.SUCCESS
 }

@@ -27,8 +27,6 @@ type Machine struct {
 	faults   faults
 	// slow are the calls that an injected latency keeps waiting.
 	slow map[*SlowCall]struct{}
-	// searching counts the calls under way that contend with each other.
-	searching int
 	// calls counts the calls of each function.
 	calls    map[string]int
 	contexts map[*Contexts]struct{}
@@ -66,11 +64,6 @@ func Load(f File) (*Machine, error) {
 	var err error
 	if m.faults, err = f.Habits.Latency.faults(); err != nil {
 		return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
-	}
-	if f.Latencies != "" {
-		if err := m.SetLatencyProfile(f.Latencies); err != nil {
-			return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
-		}
 	}
 	return m, nil
 }
@@ -151,7 +144,6 @@ func (m *Machine) State() (State, error) {
 		CUDADriverVersion: m.file.CUDADriverVersion,
 		Sessions:          len(m.sessions),
 		Latencies:         m.faults.latencyStates(),
-		Contention:        m.faults.contention,
 		Failures:          m.faults.failureStates(),
 		SlowCalls:         m.slowCalls(),
 		Calls:             maps.Clone(m.calls),

@@ -141,19 +141,7 @@ func (s *stream) create() {
 	p, info := s.profile()
 	start := p.Starts[s.rng.IntN(len(p.Starts))]
 	fits := s.ledger.admits(p, start)
-	var gi nvml.GpuInstance
-	var ret nvml.Return
-	if s.rng.IntN(4) == 0 {
-		fits = s.ledger.capacity(p) > 0
-		if gi, ret = s.device.CreateGpuInstance(info); ret == nvml.SUCCESS {
-			created, _ := gi.GetInfo()
-			if start = int(created.Placement.Start); !s.ledger.admits(p, start) {
-				s.t.Fatalf("the driver puts %s at %d, where it does not fit beside %v", p.Name, start, s.ledger.placed)
-			}
-		}
-	} else {
-		gi, ret = s.device.CreateGpuInstanceWithPlacement(info, &nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)})
-	}
+	gi, ret := s.device.CreateGpuInstanceWithPlacement(info, &nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)})
 	want := nvml.ERROR_INSUFFICIENT_RESOURCES
 	if fits {
 		want = nvml.SUCCESS

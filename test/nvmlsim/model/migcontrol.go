@@ -35,7 +35,7 @@ func (m *Machine) CreateInstance(index int, profile string, start *int) (Instanc
 		if err != nil {
 			return err
 		}
-		if _, ret := i.createCompute(i.wholeComputeProfile(), nil); ret != nvml.SUCCESS {
+		if _, ret := i.createCompute(i.wholeComputeProfile()); ret != nvml.SUCCESS {
 			return fmt.Errorf("create the compute instance of GPU instance %d of GPU %d: %w", i.id, index, ret)
 		}
 		state = i.state()

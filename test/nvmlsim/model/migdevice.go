@@ -6,7 +6,8 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // used in place of a GPU. It answers what the NVML header says of MIG device
 // handles; what else a GPU answers has to be asked of the GPU.
 type migDevice struct {
-	unsupportedDevice
+	refuser
+	nvml.Device
 	instance *computeInstance
 }
 
@@ -14,7 +15,7 @@ var _ nvml.Device = migDevice{}
 
 // migDevice is the session's handle of a MIG device. Handles of one are equal.
 func (s *Session) migDevice(c *computeInstance) migDevice {
-	return migDevice{unsupportedDevice{refuser{session: s, gpu: c.parent.gpu, target: &c.existence}}, c}
+	return migDevice{refuser: refuser{session: s, gpu: c.parent.gpu, target: &c.existence}, instance: c}
 }
 
 // visibleDevices are the MIG devices of a GPU that the session sees, at their
@@ -147,14 +148,12 @@ func (d migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return
 		d.session.processes(func(at place) bool { return at.instance == d.instance }))
 }
 
-// GetGraphicsRunningProcesses implements nvml.Device.
-func (d migDevice) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(d.refuser, "nvmlDeviceGetGraphicsRunningProcesses_v3", []nvml.ProcessInfo{})
-}
-
-// GetMPSComputeRunningProcesses implements nvml.Device.
-func (d migDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(d.refuser, "nvmlDeviceGetMPSComputeRunningProcesses_v3", []nvml.ProcessInfo{})
+// GetUtilizationRates implements nvml.Device: a MIG device reports none (note in nvml.h).
+func (d migDevice) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	if ret := d.enter("nvmlDeviceGetUtilizationRates"); ret != nvml.SUCCESS {
+		return nvml.Utilization{}, ret
+	}
+	return nvml.Utilization{}, nvml.ERROR_NOT_SUPPORTED
 }
 
 // answer answers a call whose value does not change while the handle is valid.

@@ -24,15 +24,15 @@ func (g *gpu) migModeText(mode int) string {
 
 func (g *gpu) migEnabled() bool { return g.migMode.current == nvml.DEVICE_MIG_ENABLE }
 
-// resetless says whether the MIG mode changes at once: from Hopper on.
+// resetless reports whether the MIG mode changes at once: from Hopper on.
 func (g *gpu) resetless() bool { return g.architecture >= nvml.DEVICE_ARCH_HOPPER }
 
-// busy says whether something would have to end before the mode can change.
+// busy reports whether something would have to end before the mode can change.
 func (g *gpu) busy() bool { return g.inUse() || len(g.instances.byID) > 0 }
 
 // setMIGMode asks for a mode and returns what became of it, which is not the
-// return code of nvmlDeviceSetMigMode: the call succeeds all the same. held says that
-// somebody else has the GPU open, which matters if the change needs a reset.
+// return code of nvmlDeviceSetMigMode: the call succeeds all the same. held is set if
+// another process has the GPU open, which matters if the change needs a reset.
 func (g *gpu) setMIGMode(mode int, held bool) (activation nvml.Return) {
 	switch {
 	case mode == g.migMode.current:

@@ -60,7 +60,7 @@ func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
 	return d.session.leave("nvmlDeviceSetComputeMode", d.gpu)
 }
 
-// setComputeMode says whether the GPU can have the mode: one on which MIG is
+// setComputeMode reports whether the GPU can have the mode: one on which MIG is
 // enabled shares its instances between processes and cannot do otherwise.
 func (d *device) setComputeMode(mode nvml.ComputeMode) bool {
 	d.session.machine.mu.Lock()
@@ -87,14 +87,4 @@ func (d *device) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) 
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return constant(d, "nvmlDeviceGetComputeRunningProcesses_v3",
 		d.session.processes(func(at place) bool { return at.gpu == d.gpu }))
-}
-
-// GetGraphicsRunningProcesses implements nvml.Device.
-func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return constant(d, "nvmlDeviceGetGraphicsRunningProcesses_v3", []nvml.ProcessInfo{})
-}
-
-// GetMPSComputeRunningProcesses implements nvml.Device.
-func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return constant(d, "nvmlDeviceGetMPSComputeRunningProcesses_v3", []nvml.ProcessInfo{})
 }

@@ -4,38 +4,23 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-var nvlinkVersions = map[string]nvml.NvlinkVersion{
-	"2.0": nvml.NVLINK_VERSION_2_0,
-	"3.0": nvml.NVLINK_VERSION_3_0,
-	"4.0": nvml.NVLINK_VERSION_4_0,
-	"5.0": nvml.NVLINK_VERSION_5_0,
-}
-
 // port enters a function about one NVLink port. It leads nowhere until the fabric
 // manager is done with the GPU.
 func (d *device) port(function string, number int) (link, nvml.Return) {
-	l, ret := d.wiring(function, number)
-	if d.session.machine.fabricState(d.gpu) != FabricCompleted {
-		l.remote = nil
-	}
-	return l, ret
-}
-
-// wiring enters a function about what one NVLink port is soldered to.
-func (d *device) wiring(function string, number int) (link, nvml.Return) {
 	if ret := d.enter(function); ret != nvml.SUCCESS {
 		return link{}, ret
 	}
-	if number < 0 || number >= nvml.NVLINK_MAX_LINKS {
-		return link{}, nvml.ERROR_INVALID_ARGUMENT
-	}
-	if len(d.gpu.links) == 0 {
+	switch {
+	case number >= 0 && number < nvml.NVLINK_MAX_LINKS && len(d.gpu.links) == 0:
 		return link{}, nvml.ERROR_NOT_SUPPORTED
-	}
-	if number >= len(d.gpu.links) {
+	case number < 0 || number >= len(d.gpu.links):
 		return link{}, nvml.ERROR_INVALID_ARGUMENT
 	}
-	return d.gpu.links[number], nvml.SUCCESS
+	l := d.gpu.links[number]
+	if d.session.machine.fabricState(d.gpu) != FabricCompleted {
+		l.remote = nil
+	}
+	return l, nvml.SUCCESS
 }
 
 // GetNvLinkState implements nvml.Device: a port is active when it is wired
@@ -46,14 +31,6 @@ func (d *device) GetNvLinkState(number int) (nvml.EnableState, nvml.Return) {
 		return nvml.FEATURE_DISABLED, ret
 	}
 	return nvml.FEATURE_ENABLED, ret
-}
-
-// GetNvLinkVersion implements nvml.Device.
-func (d *device) GetNvLinkVersion(number int) (uint32, nvml.Return) {
-	if _, ret := d.port("nvmlDeviceGetNvLinkVersion", number); ret != nvml.SUCCESS {
-		return 0, ret
-	}
-	return uint32(nvlinkVersions[d.gpu.board.NVLink.Version]), nvml.SUCCESS
 }
 
 // GetNvLinkRemoteDeviceType implements nvml.Device.
@@ -83,22 +60,6 @@ func (d *device) GetNvLinkRemotePciInfo(number int) (nvml.PciInfo, nvml.Return) 
 		return nvml.PciInfo{}, nvml.ERROR_UNKNOWN
 	}
 	return pciInfo(address, l.remote.PCIDeviceID), nvml.SUCCESS
-}
-
-// GetNvLinkCapability implements nvml.Device.
-func (d *device) GetNvLinkCapability(number int, capability nvml.NvLinkCapability) (uint32, nvml.Return) {
-	l, ret := d.wiring("nvmlDeviceGetNvLinkCapability", number)
-	if ret != nvml.SUCCESS {
-		return 0, ret
-	}
-	switch {
-	case capability < 0 || capability >= nvml.NVLINK_CAP_COUNT:
-		return 0, nvml.ERROR_INVALID_ARGUMENT
-	case l.remote == nil || capability == nvml.NVLINK_CAP_SLI_BRIDGE:
-		return 0, nvml.SUCCESS
-	default:
-		return 1, nvml.SUCCESS
-	}
 }
 
 // fabric enters a function about the NVLink fabric.
@@ -135,13 +96,15 @@ func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 	return nvml.GpuFabricInfo{Status: uint32(fabric.status), State: fabric.state}, ret
 }
 
-// GpuFabricInfoV2 implements VersionedDevice.
-func (d *device) GpuFabricInfoV2() (nvml.GpuFabricInfo_v2, nvml.Return) {
-	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
-	info := nvml.GpuFabricInfo_v2{Status: uint32(fabric.status), State: fabric.state, HealthMask: fabric.healthMask}
-	info.Version = nvml.STRUCT_VERSION(info, 2)
-	return info, ret
+// VersionedDevice is a device with the call that go-nvml offers through a handler, which only
+// go-nvml can make: in process GetGpuFabricInfoV panics, and LookupSymbol does not find it.
+type VersionedDevice interface {
+	nvml.Device
+	// GpuFabricInfoV3 is GetGpuFabricInfoV().V3().
+	GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return)
 }
+
+var _ VersionedDevice = (*device)(nil)
 
 // GpuFabricInfoV3 implements VersionedDevice.
 func (d *device) GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return) {

@@ -8,9 +8,7 @@ import (
 
 // Every GPU is a 3D controller of NVIDIA's.
 const (
-	nvidiaVendorID   = 0x10de
-	displayBaseClass = 0x03
-	threeDSubClass   = 0x02
+	nvidiaVendorID = 0x10de
 )
 
 // GetPciInfo implements nvml.Device.
@@ -18,25 +16,7 @@ func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	return constant(d, "nvmlDeviceGetPciInfo_v3", pciInfo(d.gpu.address, d.gpu.board.PCIDeviceID))
 }
 
-// GetPciInfoExt implements nvml.Device.
-func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
-	basic := pciInfo(d.gpu.address, d.gpu.board.PCIDeviceID)
-	info := nvml.PciInfoExt{
-		Domain:         basic.Domain,
-		Bus:            basic.Bus,
-		Device:         basic.Device,
-		PciDeviceId:    basic.PciDeviceId,
-		PciSubSystemId: basic.PciSubSystemId,
-		BaseClass:      displayBaseClass,
-		SubClass:       threeDSubClass,
-		BusId:          basic.BusId,
-	}
-	info.Version = nvml.STRUCT_VERSION(info, 1)
-	return constant(d, "nvmlDeviceGetPciInfoExt", info)
-}
-
-// pciInfo describes a PCI function. The subsystem repeats the device ID: what a
-// board maker programmed there is nobody's business here.
+// pciInfo describes a PCI function. The subsystem repeats the device ID.
 func pciInfo(a PCIAddress, id catalog.PCIDeviceID) nvml.PciInfo {
 	info := nvml.PciInfo{
 		Domain:         a.Domain,

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Presence says whether a GPU can be reached. The zero value is present.
+// Presence reports whether a GPU can be reached. The zero value is present.
 type Presence string
 
 // The ways in which a GPU can be there, or not.
@@ -29,7 +29,7 @@ func (p Presence) validate() error {
 	return fmt.Errorf("presence %q; it is %s, %s or %s", p, Present, Lost, Absent)
 }
 
-// reachable says whether calls on the GPU can succeed. It is called with Machine.mu held.
+// reachable reports whether calls on the GPU can succeed. It is called with Machine.mu held.
 func (g *gpu) reachable() bool { return g.presence == Present }
 
 // Lose implements Control.

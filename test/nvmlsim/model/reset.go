@@ -17,7 +17,7 @@ type ResetDevice interface {
 
 var _ ResetDevice = (*device)(nil)
 
-// Reset implements ResetDevice. Only root may. The answer is IN_USE for a GPU that somebody uses, and
+// Reset implements ResetDevice. Only root may. The answer is IN_USE for a GPU in use, and
 // INVALID_STATE for one that its NVLink peers have to be reset with.
 func (d *device) Reset() nvml.Return {
 	return d.change("nvmlSimDeviceReset", func() nvml.Return {
@@ -36,14 +36,14 @@ func (d *device) Reset() nvml.Return {
 	})
 }
 
-// resetsAlone tells whether the GPU can be reset without those that NVLinks join it with: before
+// resetsAlone reports whether the GPU can be reset without those that NVLinks join it with: before
 // Ampere it cannot, and on Ampere not without the fabric manager (nvidia-smi's manual page,
 // --gpu-reset). It is called with Machine.mu held.
 func (m *Machine) resetsAlone(g *gpu) bool {
 	return !g.switched() || g.architecture > nvml.DEVICE_ARCH_AMPERE || g.architecture == nvml.DEVICE_ARCH_AMPERE && m.fabric == FabricCompleted
 }
 
-// worksNow tells whether something runs on the GPU or on one of its instances.
+// worksNow reports whether something runs on the GPU or on one of its instances.
 func (g *gpu) worksNow() bool {
 	return g.inUse() || slices.ContainsFunc(slices.Collect(maps.Values(g.instances.byID)), (*gpuInstance).inUse)
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -11,14 +10,9 @@ import (
 // Session is one client of a machine: a process that loaded the library. It has
 // its own count of initialisations, its own handles and its own event sets;
 // everything else it shares with the other sessions of the machine.
-//
-// go-nvml's versioned handlers (GetGpuFabricInfoV, GetGpuInstanceProfileInfoV and
-// the like) cannot be implemented outside go-nvml: in process they return handlers
-// that must not be used. Extensions().LookupSymbol says so, and VersionedDevice
-// offers the same calls.
 type Session struct {
-	unsupportedLibrary
-	machine *Machine
+	nvml.Interface // panics when a function that is not modelled is called
+	machine        *Machine
 	// devices are the handles of all GPUs that the process may see, those that are
 	// absent too.
 	devices []*device
@@ -74,7 +68,6 @@ func Unprivileged() SessionOption { return func(s *Session) { s.unprivileged = t
 // otherwise. Close it when the client is gone.
 func (m *Machine) NewSession(options ...SessionOption) *Session {
 	s := &Session{machine: m, capabilities: map[int]bool{}, sets: map[*eventSet]struct{}{}, closed: make(chan struct{})}
-	s.unsupportedLibrary = unsupportedLibrary{refuser{session: s}}
 	for _, g := range m.gpus {
 		s.devices = append(s.devices, newDevice(s, g))
 	}
@@ -140,11 +133,6 @@ func (s *Session) enter(function string, g *gpu) nvml.Return {
 func (s *Session) lag(function string, g *gpu, after bool) {
 	m := s.machine
 	latency := m.faults.latency(function, after)
-	if slices.Contains(searches, function) {
-		latency += time.Duration(m.searching) * m.faults.contention
-		m.searching++
-		defer func() { m.searching-- }()
-	}
 	if !after {
 		latency = max(latency, time.Until(m.faults.stalled))
 	}
@@ -169,10 +157,6 @@ func (s *Session) lag(function string, g *gpu, after bool) {
 
 // Init implements nvml.Interface.
 func (s *Session) Init() nvml.Return { return s.init("nvmlInit_v2") }
-
-// InitWithFlags implements nvml.Interface. The flags say what an initialisation
-// may leave undone; the model has nothing that it could leave undone.
-func (s *Session) InitWithFlags(uint32) nvml.Return { return s.init("nvmlInitWithFlags") }
 
 func (s *Session) init(function string) nvml.Return {
 	m := s.machine
@@ -218,41 +202,11 @@ func (s *Session) Shutdown() nvml.Return {
 // ErrorString implements nvml.Interface and needs no initialisation.
 func (s *Session) ErrorString(ret nvml.Return) string { return ret.Error() }
 
-// Extensions implements nvml.Interface.
-func (s *Session) Extensions() nvml.ExtendedInterface { return symbols{} }
-
-// symbols answers for the symbol table of the library.
-type symbols struct{}
-
-// handlers are functions that go-nvml reaches only through its own handlers,
-// which in process lead nowhere.
-var handlers = []string{
-	"nvmlDeviceGetC2cModeInfoV",
-	"nvmlDeviceGetGpuFabricInfoV",
-	"nvmlDeviceGetGpuInstanceProfileInfoByIdV",
-	"nvmlDeviceGetGpuInstanceProfileInfoV",
-	"nvmlDeviceGetNvLinkInfo",
-	"nvmlDeviceGetTemperatureV",
-	"nvmlGpuInstanceGetComputeInstanceProfileInfoV",
-}
-
-// LookupSymbol finds every function that the NVML header declares, except those
-// that a caller in this process cannot call.
-func (symbols) LookupSymbol(name string) error {
-	if slices.Contains(handlers, name) {
-		return fmt.Errorf("symbol %s cannot be called on the simulator in process; load its library instead", name)
-	}
-	if _, found := slices.BinarySearch(functions, name); !found {
-		return fmt.Errorf("symbol %s is not declared by the NVML header", name)
-	}
-	return nil
-}
-
-// refuser answers for functions of a handle that are not modelled.
+// refuser begins the calls on a handle.
 type refuser struct {
 	session *Session
 	gpu     *gpu
-	// target is what the handle stands for, nil where that cannot go.
+	// target is the object behind the handle; nil if it cannot go.
 	target *existence
 }
 
@@ -269,32 +223,18 @@ func (r refuser) enter(function string) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// Refuse answers for a function by its C name as for one that is not modelled: a
-// client in C may call any that the header declares. The device is nil for a
-// function that is about no GPU.
+// Refuse answers a call of a function that is not modelled, by its C name: a client in C may
+// call any function of the header. The device is nil for a function that takes none.
 func (s *Session) Refuse(function string, about nvml.Device) nvml.Return {
-	refuser := refuser{session: s}
-	if d, ok := about.(migDevice); ok {
-		refuser = d.refuser
-	} else if about != nil {
-		if own := unwrap(about); own != nil {
-			refuser.gpu = own.gpu
-		}
+	r := refuser{session: s}
+	switch d := about.(type) {
+	case migDevice:
+		r = d.refuser
+	case *device:
+		r = d.refuser
 	}
-	return refuser.refuse(function)
-}
-
-func (r refuser) refuse(function string) nvml.Return {
-	return r.otherwise(function, nvml.ERROR_NOT_SUPPORTED)
-}
-
-func (r refuser) refuseNil(function string) nvml.Return {
-	return r.otherwise(function, nvml.ERROR_INVALID_ARGUMENT)
-}
-
-func (r refuser) otherwise(function string, ret nvml.Return) nvml.Return {
-	if early := r.enter(function); early != nvml.SUCCESS {
-		return early
+	if ret := r.enter(function); ret != nvml.SUCCESS {
+		return ret
 	}
-	return ret
+	return nvml.ERROR_NOT_SUPPORTED
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/catalog"
 )
 
-// MIGSetup is how a GPU is partitioned when the machine starts, as somebody who
-// is not there any more has left it. A GPU that has one has MIG enabled.
+// MIGSetup is how a GPU is partitioned when the machine starts, as an earlier
+// user has left it. A GPU that has one has MIG enabled.
 type MIGSetup struct {
 	// Instances are created in this order.
 	Instances []MIGInstance `json:"instances,omitempty"`
@@ -70,14 +70,14 @@ func (g *gpu) setUpInstance(want MIGInstance) error {
 		if !known || !found {
 			return fmt.Errorf("profile %q has no compute instances of %d slices", want.Profile, size)
 		}
-		if _, ret := i.createCompute(p, nil); ret != nvml.SUCCESS {
+		if _, ret := i.createCompute(p); ret != nvml.SUCCESS {
 			return fmt.Errorf("the compute instances of %v slices do not fit profile %q together", want.ComputeSlices, want.Profile)
 		}
 	}
 	return nil
 }
 
-// createByName creates an instance for somebody who wants to read what is wrong.
+// createByName creates an instance; its errors are sentences.
 func (g *gpu) createByName(name string, start *int) (*gpuInstance, error) {
 	p, found := g.board.MIG.ProfileByName(name)
 	if !found {

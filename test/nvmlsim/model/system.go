@@ -1,9 +1,6 @@
 package model
 
 import (
-	"bytes"
-	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,21 +47,6 @@ func (s *Session) cudaDriverVersion(function string) (int, nvml.Return) {
 		return 0, nvml.ERROR_UNKNOWN
 	}
 	return major*1000 + minor*10, nvml.SUCCESS
-}
-
-// SystemGetProcessName implements nvml.Interface for the processes of the
-// machine that the simulator itself runs on.
-func (s *Session) SystemGetProcessName(pid int) (string, nvml.Return) {
-	if ret := s.enter("nvmlSystemGetProcessName", nil); ret != nvml.SUCCESS {
-		return "", ret
-	}
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return "", nvml.ERROR_NOT_FOUND
-	}
-	name, _, _ := bytes.Cut(raw, []byte{0})
-	// The last byte of NVML's buffer holds the end of the string.
-	return string(name[:min(len(name), nvml.SYSTEM_PROCESS_NAME_BUFFER_SIZE-1)]), nvml.SUCCESS
 }
 
 // DeviceGetCount implements nvml.Interface. Lost GPUs count.
@@ -122,37 +104,6 @@ func (s *Session) findMIGDevice(uuid string) *computeInstance {
 	return nil
 }
 
-// DeviceGetHandleByUUIDV implements nvml.Interface for UUIDs in ASCII and in binary.
-func (s *Session) DeviceGetHandleByUUIDV(uuid *nvml.UUID) (nvml.Device, nvml.Return) {
-	const function = "nvmlDeviceGetHandleByUUIDV"
-	if uuid == nil {
-		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
-	}
-	if uuid.Version != nvml.STRUCT_VERSION(*uuid, 1) {
-		return s.handle(function, nil, nvml.ERROR_ARGUMENT_VERSION_MISMATCH)
-	}
-	var text string
-	switch nvml.UUIDType(uuid.Type) {
-	case nvml.UUID_TYPE_ASCII:
-		ascii, _, _ := bytes.Cut(uuid.Value[:], []byte{0})
-		text = string(ascii)
-	case nvml.UUID_TYPE_BINARY:
-		b := uuid.Value[:16]
-		text = s.prefixed(fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16]))
-	default:
-		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
-	}
-	return s.handleByUUID(function, text, nvml.ERROR_NOT_FOUND)
-}
-
-// prefixed is the text of a UUID of which only the number is known.
-func (s *Session) prefixed(uuid string) string {
-	if s.findMIGDevice("MIG-"+uuid) != nil {
-		return "MIG-" + uuid
-	}
-	return "GPU-" + uuid
-}
-
 // DeviceGetHandleByPciBusId implements nvml.Interface.
 func (s *Session) DeviceGetHandleByPciBusId(busID string) (nvml.Device, nvml.Return) {
 	const function = "nvmlDeviceGetHandleByPciBusId_v2"
@@ -161,11 +112,6 @@ func (s *Session) DeviceGetHandleByPciBusId(busID string) (nvml.Device, nvml.Ret
 		return s.handle(function, nil, nvml.ERROR_INVALID_ARGUMENT)
 	}
 	return s.handle(function, s.find(func(g *gpu) bool { return g.address == address }), nvml.ERROR_NOT_FOUND)
-}
-
-// DeviceGetHandleBySerial implements nvml.Interface.
-func (s *Session) DeviceGetHandleBySerial(serial string) (nvml.Device, nvml.Return) {
-	return s.handle("nvmlDeviceGetHandleBySerial", s.find(func(g *gpu) bool { return g.serial == serial }), nvml.ERROR_NOT_FOUND)
 }
 
 // handle returns found, or missing where there is none.

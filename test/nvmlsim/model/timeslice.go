@@ -70,7 +70,7 @@ func (d *device) setTimeslice(t Timeslice) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// slicesTime says whether the GPU's time slice can be chosen. That takes preemption
+// slicesTime reports whether the GPU's time slice can be chosen. That takes preemption
 // of single instructions, which all boards have from Volta on, and the whole GPU.
 func (g *gpu) slicesTime() bool { return g.isVoltaOrLater() && !g.migEnabled() }
 

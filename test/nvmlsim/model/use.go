@@ -7,8 +7,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Use is how much of a GPU, or of a GPU instance, is used by processes that nobody
-// simulates. It is what NVML tells of them; nothing is in use because of it.
+// Use is how much of a GPU, or of a GPU instance, is used by processes that are not
+// simulated. It is what NVML tells of them; nothing is in use because of it.
 type Use struct {
 	// Utilization is percent of the time in which something runs; nil leaves it as it is.
 	Utilization *int `json:"utilization,omitempty"`
@@ -80,7 +80,7 @@ func (u Use) check(what string, total uint64) error {
 		return fmt.Errorf("%s cannot be used for %d percent of the time", what, *u.Utilization)
 	}
 	if u.MemoryBytes != nil && *u.MemoryBytes > total {
-		return fmt.Errorf("%s has %d bytes of memory, of which %d cannot be in use", what, total, *u.MemoryBytes)
+		return fmt.Errorf("%s has %d bytes of memory: %d cannot be in use", what, total, *u.MemoryBytes)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (i *gpuInstance) memoryBytes() uint64 { return i.profile.MemoryMiB << 20 }
 
 // GetUtilizationRates implements nvml.Device. A GPU on which MIG is enabled does not
 // tell (note in nvml.h), and neither does a MIG device. How busy the memory is,
-// nobody can set.
+// cannot be set.
 func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	if ret := d.enter("nvmlDeviceGetUtilizationRates"); ret != nvml.SUCCESS {
 		return nvml.Utilization{}, ret

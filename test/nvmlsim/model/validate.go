@@ -104,9 +104,6 @@ func (f File) validateGPU(i int, g GPU, seen map[string]string) error {
 	if err := g.Presence.validate(); err != nil {
 		errs = append(errs, fmt.Errorf("%s has %w", what, err))
 	}
-	if g.ModuleID < 0 {
-		errs = append(errs, fmt.Errorf("%s has moduleID %d, which is negative", what, g.ModuleID))
-	}
 	return errors.Join(errs...)
 }
 

@@ -91,7 +91,7 @@ func (d *Daemon) open() (err error) {
 	if d.serverLog, err = openJournal(d.options.LogDirectory, "server.log"); err != nil {
 		return err
 	}
-	// The lock is ours: what is left of another daemon is nobody's.
+	// The lock is ours: no daemon needs what another one left.
 	if err := os.Remove(d.options.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -121,7 +121,7 @@ func (d *Daemon) say(format string, arguments ...any) {
 	d.control.say("Control", os.Getpid(), format, arguments...)
 }
 
-// Run serves front ends and clients until somebody quits the daemon.
+// Run serves front ends and clients until a front end quits the daemon.
 func (d *Daemon) Run() {
 	for {
 		conn, err := d.listener.AcceptUnix()
@@ -202,7 +202,7 @@ func (d *Daemon) converse(conn *net.UnixConn) {
 	}
 }
 
-// serve answers a request and says whether there may be more.
+// serve answers a request and reports whether there may be more.
 func (d *Daemon) serve(c *client, request Request) bool {
 	d.answering.Add(1)
 	defer d.answering.Done()

@@ -180,13 +180,6 @@ type server struct {
 	started, exited chan struct{}
 }
 
-func (s *server) status() string {
-	if s.ready {
-		return "ACTIVE"
-	}
-	return "INITIALIZING"
-}
-
 // launch starts the server's process as the user. The announcement comes later.
 func launch(uid uint32) (*server, *exec.Cmd, *bufio.Reader, error) {
 	self, err := os.Executable()

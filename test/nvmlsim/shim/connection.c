@@ -284,7 +284,7 @@ int sim_init(const struct function *f, const uint64_t *v)
 	if (result != NVML_SUCCESS)
 		return result;
 	result = sim_call(f, v);
-	/* The daemon may have been restarted while nobody called it. */
+	/* The daemon may have been restarted between two calls. */
 	if (result == NVML_ERROR_UNKNOWN && session_lost()) {
 		result = ensure_session();
 		if (result == NVML_SUCCESS)

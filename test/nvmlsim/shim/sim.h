@@ -20,7 +20,7 @@
 #define SIM_API __attribute__((visibility("default")))
 
 enum {
-	PROTOCOL_VERSION = 3,
+	PROTOCOL_VERSION = 4,
 	MAX_ARGS = 6,
 	MAX_FRAME = 64 * 1024,
 	MAX_ROOM = MAX_FRAME / 2, /* of one array to write */
@@ -104,7 +104,7 @@ int sim_shutdown(const struct function *f, const uint64_t *v);
 int sim_open(const struct function *f, const uint64_t *v);
 /* Makes the device nodes that the session needs; first says that it is a new one. */
 void sim_make_nodes(bool first);
-/* Says whether this process made the node that restricts what it sees. */
+/* Reports whether this process made the node that restricts what it sees. */
 bool sim_made_control(void);
 
 /* address.c */

@@ -23,8 +23,6 @@ type controlRequest struct {
 	Fabric     *model.Fabric       `json:"fabric,omitempty"`
 	Condition  *conditionRequest   `json:"condition,omitempty"`
 	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
-	Latencies  *string             `json:"latencies,omitempty"`
-	Contention *time.Duration      `json:"contention,omitempty"`
 	Stall      *time.Duration      `json:"stall,omitempty"`
 	Fail       *model.Failure      `json:"fail,omitempty"`
 	Clear      *struct{}           `json:"clear,omitempty"`
@@ -111,10 +109,6 @@ func (r controlRequest) carryOut(control model.Control) (reply controlReply, err
 		err = control.SetLatencyAfter(r.SetLatency.Function, r.SetLatency.Latency)
 	case r.SetLatency != nil:
 		err = control.SetLatency(r.SetLatency.Function, r.SetLatency.Latency)
-	case r.Latencies != nil:
-		err = control.SetLatencyProfile(*r.Latencies)
-	case r.Contention != nil:
-		err = control.SetContention(*r.Contention)
 	case r.Stall != nil:
 		err = control.Stall(*r.Stall)
 	case r.Fail != nil:
@@ -219,14 +213,6 @@ func (c Client) SetLatency(function string, latency time.Duration) error {
 // SetLatencyAfter implements model.Control.
 func (c Client) SetLatencyAfter(function string, latency time.Duration) error {
 	return c.do(controlRequest{SetLatency: &model.LatencyState{Function: function, Latency: latency, After: true}})
-}
-
-// SetLatencyProfile implements model.Control.
-func (c Client) SetLatencyProfile(name string) error { return c.do(controlRequest{Latencies: &name}) }
-
-// SetContention implements model.Control.
-func (c Client) SetContention(latency time.Duration) error {
-	return c.do(controlRequest{Contention: &latency})
 }
 
 // Stall implements model.Control.

@@ -3,10 +3,11 @@ package wire
 import (
 	"encoding/binary"
 	"reflect"
-	"strings"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // call is one call of a client.
@@ -18,16 +19,28 @@ type call struct {
 
 // serveCall carries out a call and fills the answers into its arguments.
 func serveCall(c *call) nvml.Return {
-	if opens := strings.HasPrefix(c.f.method, "Init"); !opens && !c.session.initialized() {
+	if opens := c.f.method == "Init"; !opens && !c.session.initialized() {
 		return nvml.ERROR_UNINITIALIZED
 	}
 	if r := c.check(); r != nvml.SUCCESS {
 		return r
 	}
+	if c.lacks() {
+		return serveRefusal(c)
+	}
 	if c.f.serve != nil {
 		return c.f.serve(c)
 	}
 	return c.invoke()
+}
+
+// lacks reports whether the call is on a device that does not have the function.
+func (c *call) lacks() bool {
+	if c.f.method == "" || c.f.receiver() != reflect.TypeFor[nvml.Device]() {
+		return false
+	}
+	device, ok := c.device()
+	return ok && !model.Answers(device, c.f.Name)
 }
 
 // check refuses NULL and structs of a version that is not known.

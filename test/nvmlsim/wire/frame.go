@@ -12,7 +12,7 @@ import (
 
 // ProtocolVersion is raised with every change of the format or of a signature
 // in Functions; library and daemon refuse each other if they differ.
-const ProtocolVersion = 3
+const ProtocolVersion = 4
 
 const (
 	libraryMagic = "NVMLSIM\x00"

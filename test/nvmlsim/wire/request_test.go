@@ -3,9 +3,12 @@ package wire
 import (
 	"encoding/binary"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // request builds the frame that the shim would send.
@@ -30,16 +33,6 @@ func getName(device uint64, room, length uint32) []byte {
 		u8(uint8(Handle)).u64(device).
 		u8(uint8(Out)).u8(1).u32(room).
 		u8(uint8(U32)).u32(length).frame
-}
-
-func TestDecodeRequestAcceptsWhatTheSignatureSays(t *testing.T) {
-	f, args, err := decodeRequest(getName(0x10, 96, 96))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f.Name != "nvmlDeviceGetName" || args[0].number != 0x10 || args[1].room != 96 || !args[1].present {
-		t.Errorf("decoded %s %+v", f.Name, args)
-	}
 }
 
 func TestDecodeRequestRefuses(t *testing.T) {
@@ -120,13 +113,11 @@ type refusing struct{ nvml.Interface }
 func (refusing) Refuse(string, nvml.Device) nvml.Return            { return nvml.ERROR_NOT_SUPPORTED }
 func (refusing) Close()                                            {}
 func (refusing) Init() nvml.Return                                 { return nvml.ERROR_DRIVER_NOT_LOADED }
-func (refusing) InitWithFlags(uint32) nvml.Return                  { return nvml.ERROR_DRIVER_NOT_LOADED }
 func (refusing) Shutdown() nvml.Return                             { return nvml.ERROR_UNINITIALIZED }
 func (refusing) SystemGetDriverVersion() (string, nvml.Return)     { return "1.2", nvml.SUCCESS }
 func (refusing) SystemGetNVMLVersion() (string, nvml.Return)       { return "1.2", nvml.SUCCESS }
 func (refusing) SystemGetCudaDriverVersion() (int, nvml.Return)    { return 1, nvml.SUCCESS }
 func (refusing) SystemGetCudaDriverVersion_v2() (int, nvml.Return) { return 1, nvml.SUCCESS }
-func (refusing) SystemGetProcessName(int) (string, nvml.Return)    { return "", nvml.ERROR_NOT_FOUND }
 func (refusing) DeviceGetCount() (int, nvml.Return)                { return 0, nvml.SUCCESS }
 func (refusing) DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return) {
 	return nil, nvml.ERROR_NOT_FOUND
@@ -134,22 +125,29 @@ func (refusing) DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return) {
 func (refusing) DeviceGetHandleByUUID(string) (nvml.Device, nvml.Return) {
 	return nil, nvml.ERROR_NOT_FOUND
 }
-func (refusing) DeviceGetHandleBySerial(string) (nvml.Device, nvml.Return) {
-	return nil, nvml.ERROR_NOT_FOUND
-}
 func (refusing) DeviceGetHandleByPciBusId(string) (nvml.Device, nvml.Return) {
 	return nil, nvml.ERROR_NOT_FOUND
 }
-func (refusing) DeviceGetHandleByUUIDV(*nvml.UUID) (nvml.Device, nvml.Return) {
-	return nil, nvml.ERROR_NOT_FOUND
-}
 func (refusing) EventSetCreate() (nvml.EventSet, nvml.Return) { return nil, nvml.ERROR_MEMORY }
+
+func TestTravellingFunctionsAreTheModelledOnes(t *testing.T) {
+	var names []string
+	for _, f := range slices.Concat(Functions(), Extensions()) {
+		if f.Name != "nvmlSimDeviceNodes" { // the library's own
+			names = append(names, f.Name)
+		}
+	}
+	slices.Sort(names)
+	if want := slices.Sorted(slices.Values(model.Functions)); !slices.Equal(names, want) {
+		t.Errorf("the functions that travel are\n%q\nthe modelled ones are\n%q", names, want)
+	}
+}
 
 // Every function without an answer of its own maps onto a method whose
 // parameters and results its arguments cover one to one.
 func TestSignaturesFitTheirMethods(t *testing.T) {
 	for _, f := range Functions() {
-		if f.method == "" || f.serve != nil && f.method != "Init" && f.method != "InitWithFlags" && f.method != "Shutdown" {
+		if f.method == "" || f.serve != nil && f.method != "Init" && f.method != "Shutdown" {
 			continue
 		}
 		method, ok := f.receiver().MethodByName(f.method)

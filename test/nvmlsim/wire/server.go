@@ -87,10 +87,10 @@ func NewServer(newSession func(Visible) Library, control model.Control, driver D
 }
 
 // Listen makes a socket that any user may connect to, as any may open the
-// device nodes of a GPU. It replaces a socket that nobody listens on any more.
+// device nodes of a GPU. It replaces a stale socket.
 func Listen(path string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("the socket path %s has %d characters, of which a socket address holds %d: choose a shorter one",
+		return nil, fmt.Errorf("the socket path %s has %d characters; a socket address holds %d: choose a shorter one",
 			path, len(path), maxSocketPath)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
@@ -122,7 +122,7 @@ func Listen(path string) (net.Listener, error) {
 // acceptPause is for other clients to go and give back what ran out.
 const acceptPause = 100 * time.Millisecond
 
-// passes says whether the next client may be accepted though this one was not
+// passes reports whether the next client may be accepted though this one was not
 // (accept(2)).
 func passes(err error) bool {
 	return slices.ContainsFunc([]error{

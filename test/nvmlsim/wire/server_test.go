@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -123,13 +122,6 @@ func helloFrame(version, opens uint8, session string) []byte {
 	return append(frame, make([]byte, libraryVersionSize)...)
 }
 
-func hungUp(t *testing.T, conn net.Conn) {
-	t.Helper()
-	if frame, err := readFrame(conn); !errors.Is(err, io.EOF) && !isReset(err) {
-		t.Errorf("the server answers %q (%v), want it to hang up", frame, err)
-	}
-}
-
 func TestServerAdmits(t *testing.T) {
 	s := serve(t)
 	first := dial(t, s.host)
@@ -158,38 +150,6 @@ func TestServerAdmits(t *testing.T) {
 	}
 }
 
-func TestServerHangsUp(t *testing.T) {
-	s := serve(t)
-	for name, frames := range map[string][][]byte{
-		"on a stranger":            {[]byte("GET / HTTP/1.1")},
-		"on a short introduction":  {[]byte(libraryMagic)},
-		"on a call it cannot read": {helloFrame(ProtocolVersion, 1, "b"), []byte("?")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			conn := dial(t, s.host)
-			for i, frame := range frames {
-				say(t, conn, frame)
-				if i < len(frames)-1 {
-					succeeds(t, conn)
-				}
-			}
-			hungUp(t, conn)
-		})
-	}
-	t.Run("on a frame that is too large", func(t *testing.T) {
-		conn := dial(t, s.host)
-		if _, err := conn.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
-			t.Fatal(err)
-		}
-		hungUp(t, conn)
-	})
-	t.Run("on control in a container", func(t *testing.T) {
-		conn := dial(t, s.container)
-		say(t, conn, []byte(controlMagic))
-		hungUp(t, conn)
-	})
-}
-
 // A client that dies in a blocking call ends the call and its session.
 func TestDeathOfAClientEndsItsWait(t *testing.T) {
 	s := serve(t)
@@ -207,21 +167,6 @@ func TestDeathOfAClientEndsItsWait(t *testing.T) {
 	case <-s.library.closed:
 	case <-time.After(30 * time.Second):
 		t.Fatal("the session is still open")
-	}
-}
-
-func TestControlCallsAreReadStrictly(t *testing.T) {
-	for name, frame := range map[string]string{
-		"no JSON":          "lose 1",
-		"an unknown field": `{"explode": 1}`,
-		"two calls":        `{"clear": {}} {"clear": {}}`,
-	} {
-		if request, err := decodeControl([]byte(frame)); err == nil {
-			t.Errorf("%s is read as %+v", name, request)
-		}
-	}
-	if _, err := (controlRequest{}).carryOut(nil); err == nil {
-		t.Error("a call that asks for nothing is carried out")
 	}
 }
 

@@ -28,8 +28,8 @@ const (
 	InOut
 	// Versioned is InOut whose first 32 bits hold a struct's version and size.
 	Versioned
-	// Tailed is InOut that ends in an array, of which the second 32 bits count the
-	// elements that are there. The head before it is shorter than an element.
+	// Tailed is InOut that ends in an array; the second 32 bits count its
+	// elements. The head before it is shorter than an element.
 	Tailed
 )
 
@@ -102,14 +102,6 @@ func outUnbounded[T any](count int) Arg {
 
 // buffer is room for text, its length in the argument with the given index.
 func buffer(length int) Arg { return memory[byte](Out, length) }
-
-// outPrefix is a struct of which an older version of the function, whose
-// struct was shorter, writes only the first fields.
-func outPrefix[T any](size int) Arg {
-	a := out[T]()
-	a.Size = size
-	return a
-}
 
 // tailed is a struct that ends in an array of elements.
 func tailed[T, Element any]() Arg {

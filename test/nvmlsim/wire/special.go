@@ -25,14 +25,6 @@ func serveShutdown(c *call) nvml.Return {
 	return r
 }
 
-func serveEventSetFree(c *call) nvml.Return {
-	r := c.invoke()
-	if r == nvml.SUCCESS {
-		c.session.forget(HandleWord(c.args[0].number))
-	}
-	return r
-}
-
 // serveDeviceNodes answers for a library that makes device nodes.
 func serveDeviceNodes(c *call) nvml.Return {
 	session, ok := c.session.library.(interface{ DeviceNodes() (string, nvml.Return) })
@@ -47,7 +39,7 @@ func serveDeviceNodes(c *call) nvml.Return {
 }
 
 func serveRefusal(c *call) nvml.Return {
-	if len(c.args) == 0 {
+	if len(c.f.Args) == 0 {
 		return c.session.library.Refuse(c.f.Name, nil)
 	}
 	device, ok := c.device()
@@ -97,45 +89,6 @@ func (c *call) device() (nvml.Device, bool) {
 	return object.(nvml.Device), true
 }
 
-// affinity answers a bit mask of CPUs or NUMA nodes. Its length in words is
-// argument 1; go-nvml's methods take a number of bits and ask for a word for
-// every eight of them.
-func (c *call) affinity(get func(device nvml.Device, bits int) ([]uint, nvml.Return)) nvml.Return {
-	device, ok := c.device()
-	words := int(c.args[1].number)
-	if !ok || words == 0 || !c.args[2].present {
-		return nvml.ERROR_INVALID_ARGUMENT
-	}
-	size := c.f.Args[2].Size
-	words = min(words, c.args[2].room/size)
-	mask, r := get(device, words*size)
-	if r != nvml.SUCCESS {
-		return r
-	}
-	filled := make([]uint, words)
-	copy(filled, mask)
-	for _, word := range filled {
-		c.args[2].answer = binary.NativeEndian.AppendUint64(c.args[2].answer, uint64(word))
-	}
-	return nvml.SUCCESS
-}
-
-func serveCPUAffinity(c *call) nvml.Return {
-	return c.affinity(nvml.Device.GetCpuAffinity)
-}
-
-func serveCPUAffinityWithinScope(c *call) nvml.Return {
-	return c.affinity(func(d nvml.Device, bits int) ([]uint, nvml.Return) {
-		return d.GetCpuAffinityWithinScope(bits, nvml.AffinityScope(c.args[3].number))
-	})
-}
-
-func serveMemoryAffinity(c *call) nvml.Return {
-	return c.affinity(func(d nvml.Device, bits int) ([]uint, nvml.Return) {
-		return d.GetMemoryAffinity(bits, nvml.AffinityScope(c.args[3].number))
-	})
-}
-
 func serveFieldValues(c *call) nvml.Return {
 	device, ok := c.device()
 	if !ok || !c.args[2].present || c.args[2].room == 0 {
@@ -156,45 +109,58 @@ func serveFieldValues(c *call) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// inVersion answers a versioned struct with what the client's version asks for.
-func (c *call) inVersion(of map[uint32]func(model.VersionedDevice) (any, nvml.Return)) nvml.Return {
-	object, ok := c.receiver()
+// serveLast carries out the last call on a handle, which is invalid from then on.
+func serveLast(c *call) nvml.Return {
+	r := c.invoke()
+	if r == nvml.SUCCESS {
+		c.session.forget(HandleWord(c.args[0].number))
+	}
+	return r
+}
+
+// serveReset resets the GPU behind the first argument; a MIG device cannot be reset.
+func serveReset(c *call) nvml.Return {
+	device, ok := c.device()
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	last := len(c.args) - 1
-	device, ok := object.(model.VersionedDevice)
+	resettable, ok := device.(model.ResetDevice)
 	if !ok {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
-	info, r := of[c.version(last)>>24](device)
-	if r != nvml.SUCCESS {
-		return r
+	return resettable.Reset()
+}
+
+// timesliceDevice is the GPU behind the first argument; a MIG device has no time
+// slice of its own.
+func (c *call) timesliceDevice() (model.TimesliceDevice, nvml.Return) {
+	device, ok := c.device()
+	if !ok {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
-	return c.answerOne(last, reflect.ValueOf(info))
+	sliced, ok := device.(model.TimesliceDevice)
+	if !ok {
+		return nil, nvml.ERROR_NOT_SUPPORTED
+	}
+	return sliced, nvml.SUCCESS
 }
 
-func serveProfileInfo(c *call) nvml.Return {
-	profile := int(int32(c.args[1].number))
-	return c.inVersion(map[uint32]func(model.VersionedDevice) (any, nvml.Return){
-		2: func(d model.VersionedDevice) (any, nvml.Return) { return untyped(d.GpuInstanceProfileInfoV2(profile)) },
-		3: func(d model.VersionedDevice) (any, nvml.Return) { return untyped(d.GpuInstanceProfileInfoV3(profile)) },
-	})
+func serveGetTimeslice(c *call) nvml.Return {
+	device, ret := c.timesliceDevice()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	slice, ret := device.GetTimeslice()
+	if ret == nvml.SUCCESS {
+		c.args[1].answer = binary.NativeEndian.AppendUint32(nil, uint32(slice))
+	}
+	return ret
 }
 
-func serveProfileInfoByID(c *call) nvml.Return {
-	id := int(int32(c.args[1].number))
-	return c.inVersion(map[uint32]func(model.VersionedDevice) (any, nvml.Return){
-		2: func(d model.VersionedDevice) (any, nvml.Return) { return untyped(d.GpuInstanceProfileInfoByIDV2(id)) },
-		3: func(d model.VersionedDevice) (any, nvml.Return) { return untyped(d.GpuInstanceProfileInfoByIDV3(id)) },
-	})
+func serveSetTimeslice(c *call) nvml.Return {
+	device, ret := c.timesliceDevice()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	return device.SetTimeslice(model.Timeslice(c.args[1].number))
 }
-
-func serveFabricInfo(c *call) nvml.Return {
-	return c.inVersion(map[uint32]func(model.VersionedDevice) (any, nvml.Return){
-		2: func(d model.VersionedDevice) (any, nvml.Return) { return untyped(d.GpuFabricInfoV2()) },
-		3: func(d model.VersionedDevice) (any, nvml.Return) { return untyped(d.GpuFabricInfoV3()) },
-	})
-}
-
-func untyped[T any](info T, r nvml.Return) (any, nvml.Return) { return info, r }

@@ -39,15 +39,6 @@ func serveGPMSupport(c *call) nvml.Return {
 	return r
 }
 
-// serveGPMSampleFree drops the handle, which is invalid from then on.
-func serveGPMSampleFree(c *call) nvml.Return {
-	r := c.invoke()
-	if r == nvml.SUCCESS {
-		c.session.forget(HandleWord(c.args[0].number))
-	}
-	return r
-}
-
 func serveGPMMetrics(c *call) nvml.Return {
 	asked := structFrom(c.args[0].data, c.f.Args[0].Type).Interface().(*gpmMetricsGet)
 	if asked.Version != nvml.GPM_METRICS_GET_VERSION {

@@ -4,8 +4,6 @@ import (
 	"reflect"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
-	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
 // gpuInstanceInfo is nvmlGpuInstanceInfo_t, whose go-nvml form is not exported.
@@ -60,37 +58,4 @@ func serveComputeInstanceInfo(c *call) nvml.Return {
 		Placement:   info.Placement,
 	}))
 	return nvml.SUCCESS
-}
-
-// serveInstanceDestroy drops the handle, which is invalid from then on.
-func serveInstanceDestroy(c *call) nvml.Return {
-	r := c.invoke()
-	if r == nvml.SUCCESS {
-		c.session.forget(HandleWord(c.args[0].number))
-	}
-	return r
-}
-
-func serveComputeProfileInfo(c *call) nvml.Return {
-	object, ok := c.receiver()
-	if !ok {
-		return nvml.ERROR_INVALID_ARGUMENT
-	}
-	instance, ok := object.(model.VersionedGpuInstance)
-	if !ok {
-		return nvml.ERROR_NOT_SUPPORTED
-	}
-	profile, engines := int(int32(c.args[1].number)), int(int32(c.args[2].number))
-	var info any
-	var r nvml.Return
-	switch c.version(3) >> 24 {
-	case 2:
-		info, r = untyped(instance.ComputeInstanceProfileInfoV2(profile, engines))
-	default:
-		info, r = untyped(instance.ComputeInstanceProfileInfoV3(profile, engines))
-	}
-	if r != nvml.SUCCESS {
-		return r
-	}
-	return c.answerOne(3, reflect.ValueOf(info))
 }

@@ -1,6 +1,6 @@
 /*
  * A client in C that does what Go's binding never does: NULL pointers, wrong
- * versions and sizes, calls by older names, many threads, fork. The test builds
+ * versions and sizes, many threads, fork. The test builds
  * it together with the shim's sources under the address and undefined behaviour
  * sanitizers and runs it against a daemon that simulates a p5.48xlarge.
  */
@@ -67,7 +67,6 @@ static void null_pointers(void)
 	WANT(nvmlDeviceGetFanSpeed(wild, &n), NVML_ERROR_INVALID_ARGUMENT);
 	WANT(nvmlDeviceGetFanSpeed(d, NULL), NVML_ERROR_NOT_SUPPORTED);
 	WANT(nvmlDeviceGetFieldValues(d, 1, NULL), NVML_ERROR_INVALID_ARGUMENT);
-	WANT(nvmlDeviceGetCpuAffinity(d, 4, NULL), NVML_ERROR_INVALID_ARGUMENT);
 	WANT(nvmlDeviceGetComputeRunningProcesses_v3(d, NULL, NULL), NVML_ERROR_INVALID_ARGUMENT);
 }
 
@@ -97,19 +96,8 @@ static void text_buffers(void)
 static void versioned_structs(void)
 {
 	nvmlDevice_t d = device(0);
-	nvmlGpuFabricInfo_v2_t *v2 = calloc(1, sizeof *v2);
-	nvmlGpuInstanceProfileInfo_v2_t *profile = calloc(1, sizeof *profile);
 	unsigned int *word = calloc(1, sizeof *word);
 	nvmlMemory_v2_t memory = {0};
-
-	v2->version = nvmlGpuFabricInfo_v2;
-	WANT(nvmlDeviceGetGpuFabricInfoV(d, (nvmlGpuFabricInfoV_t *)v2), NVML_SUCCESS);
-	WANT(v2->version, nvmlGpuFabricInfo_v2);
-	WANT(v2->state, NVML_GPU_FABRIC_STATE_COMPLETED);
-	profile->version = nvmlGpuInstanceProfileInfo_v2;
-	WANT(nvmlDeviceGetGpuInstanceProfileInfoV(d, NVML_GPU_INSTANCE_PROFILE_1_SLICE, profile), NVML_SUCCESS);
-	WANT(profile->id, 19);
-	WANT(profile->instanceCount, 7);
 
 	*word = 0;
 	WANT(nvmlDeviceGetMemoryInfo_v2(d, (nvmlMemory_v2_t *)word), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -122,8 +110,6 @@ static void versioned_structs(void)
 	memory.version = nvmlMemory_v2;
 	WANT(nvmlDeviceGetMemoryInfo_v2(d, &memory), NVML_SUCCESS);
 	WANT(memory.total >> 20, 81559);
-	free(v2);
-	free(profile);
 	free(word);
 }
 
@@ -132,7 +118,6 @@ static void arrays(void)
 	nvmlDevice_t d = device(0);
 	nvmlGpuInstancePlacement_t *placements;
 	nvmlProcessInfo_t *none = malloc(1);
-	unsigned long *mask = malloc(sizeof *mask);
 	unsigned int count = 0;
 
 	WANT(nvmlDeviceGetGpuInstancePossiblePlacements_v2(d, 19, NULL, &count), NVML_SUCCESS);
@@ -145,16 +130,12 @@ static void arrays(void)
 	WANT(placements[6].start, 6);
 	WANT(placements[6].size, 1);
 	count = 1u << 30;
-	WANT(nvmlDeviceGetGpuInstancePossiblePlacements(d, 19, placements, &count), NVML_SUCCESS);
+	WANT(nvmlDeviceGetGpuInstancePossiblePlacements_v2(d, 19, placements, &count), NVML_SUCCESS);
 	WANT(count, 7);
 	count = 0;
 	WANT(nvmlDeviceGetComputeRunningProcesses_v3(d, &count, none), NVML_SUCCESS);
-	WANT(nvmlDeviceGetCpuAffinity(d, 1, mask), NVML_SUCCESS);
-	WANT(*mask, 0x0000ffffffffffff);
-	WANT(nvmlDeviceGetCpuAffinity(d, 0, mask), NVML_ERROR_INVALID_ARGUMENT);
 	free(placements);
 	free(none);
-	free(mask);
 }
 
 /*
@@ -169,6 +150,7 @@ static void counters(void)
 	nvmlGpmSample_t first, second, nothing = {0};
 	nvmlGpmSupport_t support = {0};
 	nvmlReturn_t activation;
+	nvmlGpuInstancePlacement_t placement = {0, 1};
 	nvmlGpuInstance_t gi;
 	nvmlGpuInstanceInfo_t info;
 
@@ -184,7 +166,7 @@ static void counters(void)
 	WANT(nvmlGpmMigSampleGet(d, 0, first), NVML_ERROR_NOT_SUPPORTED);
 
 	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
-	WANT(nvmlDeviceCreateGpuInstance(d, 19, &gi), NVML_SUCCESS);
+	WANT(nvmlDeviceCreateGpuInstanceWithPlacement(d, 19, &placement, &gi), NVML_SUCCESS);
 	WANT(nvmlGpuInstanceGetInfo(gi, &info), NVML_SUCCESS);
 	WANT(nvmlGpmMigSampleGet(d, info.id, nothing), NVML_ERROR_INVALID_ARGUMENT);
 	WANT(nvmlGpmMigSampleGet(d, info.id, first), NVML_SUCCESS);
@@ -222,13 +204,11 @@ static void instances(void)
 {
 	nvmlDevice_t d = device(5), mig = {0};
 	nvmlGpuInstancePlacement_t placement = {4, 4};
-	nvmlComputeInstancePlacement_t *placements = calloc(3, sizeof *placements);
-	nvmlComputeInstanceProfileInfo_v2_t *profile = calloc(1, sizeof *profile);
 	nvmlGpuInstance_t gi, none = {0}, *all = calloc(2, sizeof *all);
 	nvmlComputeInstanceInfo_t *info = calloc(1, sizeof *info);
 	nvmlComputeInstance_t ci, nothing = {0};
 	nvmlReturn_t activation = 77;
-	unsigned int count = 0, *word = calloc(1, sizeof *word);
+	unsigned int count = 0;
 	char name[96];
 
 	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_ENABLE, NULL), NVML_ERROR_INVALID_ARGUMENT);
@@ -244,20 +224,10 @@ static void instances(void)
 	WANT(nvmlGpuInstanceDestroy(none), NVML_ERROR_INVALID_ARGUMENT);
 	WANT(nvmlComputeInstanceDestroy(nothing), NVML_ERROR_INVALID_ARGUMENT);
 
-	profile->version = nvmlComputeInstanceProfileInfo_v2;
-	WANT(nvmlGpuInstanceGetComputeInstanceProfileInfoV(gi, NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE, 0, profile), NVML_SUCCESS);
-	WANT(profile->sliceCount, 3);
-	WANT(profile->multiprocessorCount, 60);
-	WANT(strcmp(profile->name, "MIG 3g.40gb"), 0);
-	WANT(nvmlGpuInstanceGetComputeInstanceProfileInfoV(gi, 0, 0, (nvmlComputeInstanceProfileInfo_v2_t *)word), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-	count = 0;
-	WANT(nvmlGpuInstanceGetComputeInstancePossiblePlacements(gi, 0, NULL, &count), NVML_SUCCESS);
-	WANT(count, 3);
-	WANT(nvmlGpuInstanceGetComputeInstancePossiblePlacements(gi, 0, placements, &count), NVML_SUCCESS);
-	WANT(placements[2].start, 2);
-	WANT(nvmlGpuInstanceCreateComputeInstanceWithPlacement(gi, 0, &placements[2], &ci), NVML_SUCCESS);
+	WANT(nvmlGpuInstanceCreateComputeInstance(gi, 0, NULL), NVML_ERROR_INVALID_ARGUMENT);
+	WANT(nvmlGpuInstanceCreateComputeInstance(gi, 0, &ci), NVML_SUCCESS);
 	WANT(nvmlComputeInstanceGetInfo_v2(ci, info), NVML_SUCCESS);
-	WANT(info->placement.start, 2);
+	WANT(info->placement.start, 0);
 	WANT(info->gpuInstance.handle == gi.handle, 1);
 	WANT(nvmlDeviceGetMigDeviceHandleByIndex(d, 0, &mig), NVML_SUCCESS);
 	WANT(info->device.handle == mig.handle, 1);
@@ -274,33 +244,8 @@ static void instances(void)
 	WANT(nvmlGpuInstanceGetInfo(gi, (nvmlGpuInstanceInfo_t *)info), NVML_ERROR_INVALID_ARGUMENT);
 	WANT(nvmlDeviceSetMigMode(d, NVML_DEVICE_MIG_DISABLE, &activation), NVML_SUCCESS);
 	WANT(activation, NVML_SUCCESS);
-	free(placements);
-	free(profile);
 	free(all);
 	free(info);
-	free(word);
-}
-
-/* The struct of the first two versions ends where busId begins. */
-static void older_names(void)
-{
-	char *legacy = malloc(offsetof(nvmlPciInfo_t, busId)), first[36];
-	nvmlDevice_t d = {0};
-	unsigned int count = 0;
-	nvmlPciInfo_t pci;
-
-	WANT(nvmlInit(), NVML_SUCCESS);
-	WANT(nvmlDeviceGetCount(&count), NVML_SUCCESS);
-	WANT(count, GPUS);
-	WANT(nvmlDeviceGetHandleByIndex(0, &d), NVML_SUCCESS);
-	WANT(nvmlDeviceGetPciInfo_v3(d, &pci), NVML_SUCCESS);
-	WANT(nvmlDeviceGetPciInfo_v2(d, (nvmlPciInfo_t *)legacy), NVML_SUCCESS);
-	memcpy(first, legacy, sizeof first);
-	WANT(memcmp(first, &pci, sizeof first), 0);
-	WANT(nvmlDeviceGetPciInfo(d, (nvmlPciInfo_t *)legacy), NVML_SUCCESS);
-	WANT(strcmp(legacy, "0000:53:00.0"), 0);
-	WANT(nvmlShutdown(), NVML_SUCCESS);
-	free(legacy);
 }
 
 static void *hammer(void *argument)
@@ -360,7 +305,6 @@ int main(void)
 	arrays();
 	instances();
 	counters();
-	older_names();
 
 	WANT(nvmlEventSetCreate(&set), NVML_SUCCESS);
 	WANT(nvmlDeviceRegisterEvents(device(0), nvmlEventTypeXidCriticalError, set), NVML_SUCCESS);

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
@@ -35,30 +37,38 @@ func newCommand() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.PersistentFlags().StringVar(&socket, "socket", socket,
 		"path of the simulator's socket; default is the environment variable "+socketVariable)
-	client := func() (wire.Client, error) {
+	at := controller(func() (wire.Client, error) {
 		if socket == "" {
 			return wire.Client{}, fmt.Errorf("which simulator is not said: set --socket or %s to the path of its socket", socketVariable)
 		}
 		return wire.Client{Socket: socket}, nil
-	}
-	root.AddCommand(
-		serveCommand(&socket),
-		nodesCommand(),
-		statusCommand(client),
-		callsCommand(client),
-		xidCommand(client),
-		driverCommand(client),
-		fabricCommand(client),
-		conditionCommand(client),
-		latencyCommand(client),
-		failCommand(client), stallCommand(client),
-		clearCommand(client),
-		useCommand(client),
-		migCommand(client),
-		resetCommand(client),
-		rebootCommand(client),
+	})
+	nodesCommand := &cobra.Command{Use: "nodes", Short: "List the ready-made machines", Args: exactly(), RunE: func(cmd *cobra.Command, _ []string) error {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(nodes.Names(), "\n"))
+		return err
+	}}
+	root.AddCommand(serveCommand(&socket), nodesCommand, at.migCommand(),
+		at.shows("status", "Show the machine, its GPUs and what is injected", printState),
+		at.shows("calls", "Count the calls of each NVML function since the start", func(to io.Writer, s model.State) error { return printCalls(to, s.Calls) }),
+		at.xidCommand(), at.driverCommand(), at.conditionCommand(), at.latencyCommand(), at.failCommand(), at.useCommand(),
+		at.does("fabric STATE", "Set how far the fabric manager has come: notStarted, inProgress or completed", func(c wire.Client, a arguments) error {
+			return c.SetFabric(model.Fabric(a[0]))
+		}),
+		at.does("stall DURATION", "Let no call return for a while, as while the driver recovers a GPU", func(c wire.Client, a arguments) error {
+			duration, err := a.duration(0)
+			if err != nil {
+				return err
+			}
+			return c.Stall(duration)
+		}),
+		at.does("clear", "Undo all that latency and fail did", func(c wire.Client, _ arguments) error { return c.Clear() }),
+		at.does("reboot", "Leave the GPUs as after a start of the machine: MIG instances and modes are gone", func(c wire.Client, _ arguments) error { return c.Reboot() }),
+		at.onGPU("lose", "Let a GPU fall off the bus", wire.Client.Lose),
+		at.onGPU("return", "Bring a lost GPU back", wire.Client.Return),
+		at.onGPU("attach", "Add a GPU that is absent", wire.Client.Attach),
+		at.onGPU("detach", "Take a GPU that is not in use from the driver", wire.Client.Detach),
+		at.onGPU("reset", "Reset a GPU: its MIG instances go and a pending MIG mode is activated", wire.Client.Reset),
 	)
-	root.AddCommand(presenceCommands(client)...)
 	return root
 }
 
@@ -73,151 +83,133 @@ func subcommandOnly(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q; there are %s", args[0], strings.Join(names, ", "))
 }
 
-type connect func() (wire.Client, error)
+// controller connects to the running machine.
+type controller func() (wire.Client, error)
 
-func nodesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "nodes",
-		Short: "List the ready-made machines",
-		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, name := range nodes.Names() {
-				fmt.Fprintln(cmd.OutOrStdout(), name)
-			}
-			return nil
-		},
+// arguments are those of a command, in the order of its usage.
+type arguments []string
+
+// number is an argument that counts from 0.
+func (a arguments) number(i int, what string) (int, error) {
+	n, err := strconv.ParseUint(a[i], 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%s %q is not a number from 0 on", what, a[i])
 	}
+	return int(n), nil
 }
 
-func statusCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show the machine, its GPUs and what is injected",
-		Args:  exactly(),
-		RunE:  printing(client, printState),
+func (a arguments) duration(i int) (time.Duration, error) {
+	d, err := time.ParseDuration(a[i])
+	if err != nil {
+		return 0, fmt.Errorf("DURATION %q is not one such as 50ms or 2s", a[i])
 	}
+	return d, nil
 }
 
-func callsCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:   "calls",
-		Short: "Count the calls of each NVML function since the start",
-		Args:  exactly(),
-		RunE: printing(client, func(to io.Writer, state model.State) error {
-			return printCalls(to, state.Calls)
-		}),
+// gpuAndInstance reads the arguments GPU [GI].
+func (a arguments) gpuAndInstance() (gpu int, instance *int, err error) {
+	if gpu, err = a.number(0, "GPU"); err != nil || len(a) == 1 {
+		return gpu, nil, err
 	}
+	id, err := a.number(1, "GI")
+	return gpu, &id, err
 }
 
-func printing(client connect, print func(io.Writer, model.State) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		return run(client, func(c wire.Client) error {
-			state, err := c.State()
-			if err != nil {
-				return err
-			}
-			return print(cmd.OutOrStdout(), state)
-		})
-	}
+// does is a command with the arguments that its usage names; those in brackets are optional.
+func (at controller) does(usage, short string, do func(wire.Client, arguments) error) *cobra.Command {
+	names := strings.Fields(usage)[1:]
+	return &cobra.Command{Use: usage, Short: short, Args: exactly(names...), RunE: func(_ *cobra.Command, args []string) error {
+		c, err := at()
+		if err != nil {
+			return err
+		}
+		return do(c, args)
+	}}
 }
 
-func xidCommand(client connect) *cobra.Command {
-	gi, ci := int64(-1), int64(-1)
-	cmd := &cobra.Command{
-		Use:   "xid GPU XID",
-		Short: "Report an XID error of a GPU, or of a MIG instance on it",
-		Args:  exactly("GPU", "XID"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			gpu, err := number("GPU", args[0])
-			if err != nil {
-				return err
-			}
-			xid, err := number("XID", args[1])
-			if err != nil {
-				return err
-			}
-			event := model.XID(gpu, uint64(xid))
-			if event.GPUInstanceID, err = instance("--gi", gi); err != nil {
-				return err
-			}
-			if event.ComputeInstanceID, err = instance("--ci", ci); err != nil {
-				return err
-			}
-			return run(client, func(c wire.Client) error { return c.Inject(event) })
-		},
+func (at controller) onGPU(name, short string, do func(wire.Client, int) error) *cobra.Command {
+	return at.does(name+" GPU", short, func(c wire.Client, a arguments) error {
+		gpu, err := a.number(0, "GPU")
+		if err != nil {
+			return err
+		}
+		return do(c, gpu)
+	})
+}
+
+// shows is a command that prints the machine's state.
+func (at controller) shows(name, short string, show func(io.Writer, model.State) error) *cobra.Command {
+	cmd := at.does(name, short, nil)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := at()
+		if err != nil {
+			return err
+		}
+		state, err := c.State()
+		if err != nil {
+			return err
+		}
+		return show(cmd.OutOrStdout(), state)
 	}
-	cmd.Flags().Int64Var(&gi, "gi", gi, "ID of the GPU instance; -1 for the whole GPU")
-	cmd.Flags().Int64Var(&ci, "ci", ci, "ID of the compute instance; -1 for the whole GPU instance")
 	return cmd
 }
 
-func instance(flag string, id int64) (uint32, error) {
-	switch {
-	case id == -1:
-		return model.WholeGPU, nil
-	case id < 0 || id >= int64(model.WholeGPU):
-		return 0, fmt.Errorf("%s %d is not the ID of an instance", flag, id)
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		least := len(names)
+		if least > 0 && strings.HasPrefix(names[least-1], "[") {
+			least--
+		}
+		switch {
+		case len(args) >= least && len(args) <= len(names):
+			return nil
+		case len(names) == 0:
+			return fmt.Errorf("%s takes no arguments but has %q", cmd.Name(), args)
+		}
+		return fmt.Errorf("%s takes the arguments %s but has %q", cmd.Name(), strings.Join(names, " "), args)
 	}
-	return uint32(id), nil
 }
 
-// presenceCommands change whether a GPU is there.
-func presenceCommands(client connect) []*cobra.Command {
-	var commands []*cobra.Command
-	for _, c := range []struct {
-		name, short string
-		do          func(wire.Client, int) error
-	}{
-		{"lose", "Let a GPU fall off the bus", wire.Client.Lose},
-		{"return", "Bring a lost GPU back", wire.Client.Return},
-		{"attach", "Add a GPU that is absent", wire.Client.Attach},
-		{"detach", "Take a GPU that is not in use from the driver", wire.Client.Detach},
-	} {
-		commands = append(commands, &cobra.Command{Use: c.name + " GPU", Short: c.short, Args: exactly("GPU"), RunE: onGPU(client, c.do)})
-	}
-	return commands
+func (at controller) xidCommand() *cobra.Command {
+	gi, ci := model.WholeGPU, model.WholeGPU
+	cmd := at.does("xid GPU XID", "Report an XID error of a GPU, or of a MIG instance on it", func(c wire.Client, a arguments) error {
+		gpu, err := a.number(0, "GPU")
+		if err != nil {
+			return err
+		}
+		xid, err := a.number(1, "XID")
+		if err != nil {
+			return err
+		}
+		event := model.XID(gpu, uint64(xid))
+		event.GPUInstanceID, event.ComputeInstanceID = gi, ci
+		return c.Inject(event)
+	})
+	cmd.Flags().Uint32Var(&gi, "gi", gi, "ID of the GPU instance; the default stands for the whole GPU")
+	cmd.Flags().Uint32Var(&ci, "ci", ci, "ID of the compute instance; the default stands for the whole GPU instance")
+	return cmd
 }
 
-func driverCommand(client connect) *cobra.Command {
+func (at controller) driverCommand() *cobra.Command {
 	var change model.Driver
-	cmd := &cobra.Command{
-		Use:   "driver",
-		Short: "Install, upgrade, remove, load or unload the NVIDIA driver",
-		Example: "  nvml-sim driver --module none --library none               # take it away\n" +
-			"  nvml-sim driver --library 590.44.01                        # upgrade it; the module follows after a reboot",
-		Args: exactly(),
-		RunE: func(*cobra.Command, []string) error {
-			if change == (model.Driver{}) {
-				return errors.New("nothing is to be changed: set --library, --module or both")
-			}
-			return run(client, func(c wire.Client) error { return c.SetDriver(change) })
-		},
-	}
+	cmd := at.does("driver", "Install, upgrade, remove, load or unload the NVIDIA driver", func(c wire.Client, _ arguments) error {
+		if change == (model.Driver{}) {
+			return errors.New("nothing is to be changed: set --library, --module or both")
+		}
+		return c.SetDriver(change)
+	})
+	cmd.Example = "  nvml-sim driver --module none --library none               # take it away\n" +
+		"  nvml-sim driver --library 590.44.01                        # upgrade it; the module follows after a reboot"
 	cmd.Flags().StringVar(&change.Library, "library", "", "version of libraries and tools, or none; also to install the same version anew")
 	cmd.Flags().StringVar(&change.Module, "module", "", "version of the kernel module, or none")
 	return cmd
 }
 
-func fabricCommand(client connect) *cobra.Command {
-	return &cobra.Command{
-		Use:   "fabric STATE",
-		Short: "Say how far the fabric manager has come: notStarted, inProgress or completed",
-		Args:  exactly("STATE"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return run(client, func(c wire.Client) error { return c.SetFabric(model.Fabric(args[0])) })
-		},
-	}
-}
-
-func conditionCommand(client connect) *cobra.Command {
+func (at controller) conditionCommand() *cobra.Command {
 	var condition model.Condition
-	cmd := &cobra.Command{
-		Use:     "condition GPU",
-		Short:   "Set what a GPU says of its health; without flags, that it is healthy",
-		Example: "  nvml-sim condition 0 --recovery-action gpu-reset",
-		Args:    exactly("GPU"),
-		RunE:    onGPU(client, func(c wire.Client, gpu int) error { return c.SetCondition(gpu, condition) }),
-	}
+	cmd := at.onGPU("condition", "Set the health that a GPU reports; without flags it is healthy", func(c wire.Client, gpu int) error {
+		return c.SetCondition(gpu, condition)
+	})
 	cmd.Flags().StringVar((*string)(&condition.RecoveryAction), "recovery-action", "", "what the driver asks for, such as gpu-reset or node-reboot")
 	cmd.Flags().BoolVar(&condition.RemapPending, "remap-pending", false, "the next reset remaps rows of memory")
 	cmd.Flags().StringVar((*string)(&condition.Fabric), "fabric", "", "health of the links into NVSwitches: unhealthy, limited-capacity, unknown or not-joined")
@@ -225,43 +217,140 @@ func conditionCommand(client connect) *cobra.Command {
 	return cmd
 }
 
-func onGPU(client connect, do func(wire.Client, int) error) func(*cobra.Command, []string) error {
-	return func(_ *cobra.Command, args []string) error {
-		gpu, err := number("GPU", args[0])
+func (at controller) latencyCommand() *cobra.Command {
+	after := false
+	cmd := at.does("latency FUNCTION DURATION", "Make a function slow; a duration of 0 makes it fast again", func(c wire.Client, a arguments) error {
+		latency, err := a.duration(1)
 		if err != nil {
 			return err
 		}
-		return run(client, func(c wire.Client) error { return do(c, gpu) })
-	}
-}
-
-func run(client connect, do func(wire.Client) error) error {
-	c, err := client()
-	if err != nil {
-		return err
-	}
-	return do(c)
-}
-
-// exactly takes one argument for each name.
-func exactly(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == len(names) {
-			return nil
+		if after {
+			return c.SetLatencyAfter(a[0], latency)
 		}
-		if len(names) == 0 {
-			return fmt.Errorf("%s takes no arguments but has %q", cmd.Name(), args)
-		}
-		return fmt.Errorf("%s takes the arguments %s but has %q", cmd.Name(), strings.Join(names, " "), args)
-	}
+		return c.SetLatency(a[0], latency)
+	})
+	cmd.Example = "  nvml-sim latency nvmlDeviceGetName 50ms\n" +
+		"  nvml-sim latency '*' 1ms    # all functions without a latency of their own"
+	cmd.Flags().BoolVar(&after, "after", after, "let the function do its work first and take its time then")
+	return cmd
 }
 
-func number(what, text string) (int, error) {
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil {
-		return 0, fmt.Errorf("%s %q is not a number from 0 on", what, text)
+func (at controller) failCommand() *cobra.Command {
+	failure, gpu := model.Failure{}, -1
+	cmd := at.does("fail FUNCTION RETURN", "Make a function fail; RETURN is a number or a name such as GPU_IS_LOST", func(c wire.Client, a arguments) (err error) {
+		failure.Function = a[0]
+		if failure.Return, err = parseReturn(a[1]); err != nil {
+			return err
+		}
+		if gpu >= 0 {
+			failure.GPU = &gpu
+		}
+		return c.Fail(failure)
+	})
+	cmd.Flags().IntVar(&failure.Times, "times", 0, "fail this many calls; 0 for all until clear")
+	cmd.Flags().BoolVar(&failure.After, "after", false, "let the function do its work first and fail then")
+	cmd.Flags().IntVar(&gpu, "gpu", gpu, "fail calls on this GPU only")
+	return cmd
+}
+
+func (at controller) useCommand() *cobra.Command {
+	utilization, memory := -1, ""
+	cmd := at.does("use GPU [GI]", "Set how busy a GPU or a GPU instance is according to NVML, and how much of its memory is taken", func(c wire.Client, a arguments) error {
+		gpu, instance, err := a.gpuAndInstance()
+		if err != nil {
+			return err
+		}
+		var use model.Use
+		if utilization >= 0 {
+			use.Utilization = &utilization
+		}
+		if memory != "" {
+			q, err := resource.ParseQuantity(memory)
+			if err != nil || q.Sign() < 0 {
+				return fmt.Errorf("--memory %q is not an amount of memory such as 20Gi", memory)
+			}
+			bytes := uint64(q.Value())
+			use.MemoryBytes = &bytes
+		}
+		if use == (model.Use{}) {
+			return errors.New("what is used is not said: set --utilization, --memory or both")
+		}
+		return c.SetUse(gpu, instance, use)
+	})
+	cmd.Flags().IntVar(&utilization, "utilization", utilization, "percent of the time in which something runs")
+	cmd.Flags().StringVar(&memory, "memory", memory, "memory that is taken, such as 20Gi")
+	return cmd
+}
+
+// migCommand does to partitions what an administrator does with nvidia-smi mig.
+func (at controller) migCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "mig", Short: "List, create and destroy MIG instances, and switch MIG on and off",
+		Args: subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	return int(n), nil
+	occupy := func(name, short string, inUse bool) *cobra.Command {
+		return at.does(name+" GPU [GI]", short, func(c wire.Client, a arguments) error {
+			gpu, gi, err := a.gpuAndInstance()
+			if err != nil {
+				return err
+			}
+			return c.Occupy(gpu, gi, inUse)
+		})
+	}
+	cmd.AddCommand(
+		at.shows("list", "List the MIG instances of every GPU", printInstances), at.migCreateCommand(),
+		at.does("mode GPU on|off", "Switch MIG on or off; on Ampere that takes a reset as well", func(c wire.Client, a arguments) error {
+			gpu, err := a.number(0, "GPU")
+			if err != nil {
+				return err
+			}
+			if a[1] != "on" && a[1] != "off" {
+				return fmt.Errorf("unknown MIG mode %q: use on or off", a[1])
+			}
+			return c.SetMIGMode(gpu, a[1] == "on")
+		}),
+		at.does("destroy GPU GI", "Destroy a GPU instance with its compute instances", func(c wire.Client, a arguments) error {
+			gpu, gi, err := a.gpuAndInstance()
+			if err != nil {
+				return err
+			}
+			return c.DestroyInstance(gpu, *gi)
+		}),
+		occupy("occupy", "Let a process use a GPU, or a GPU instance of it", true),
+		occupy("vacate", "End the use by a process", false),
+	)
+	return cmd
+}
+
+func (at controller) migCreateCommand() *cobra.Command {
+	var out io.Writer
+	cmd := at.does("create GPU PROFILE[@START]", "Create a GPU instance and a compute instance in it, and print the MIG device's UUID", func(c wire.Client, a arguments) error {
+		gpu, err := a.number(0, "GPU")
+		if err != nil {
+			return err
+		}
+		profile, text, placed := strings.Cut(a[1], "@")
+		var start *int
+		if placed {
+			n, err := arguments{text}.number(0, "START")
+			if err != nil {
+				return err
+			}
+			start = &n
+		}
+		created, err := c.CreateInstance(gpu, profile, start)
+		if err != nil {
+			return err
+		}
+		for _, ci := range created.ComputeInstances {
+			fmt.Fprintln(out, ci.UUID)
+		}
+		return nil
+	})
+	cmd.Example = "  nvml-sim mig create 0 3g.40gb@4"
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { out = cmd.OutOrStdout() }
+	return cmd
 }
 
 // parseReturn reads an NVML return code by number or by name, with or without

@@ -82,11 +82,8 @@ func migMode(gpu model.GPUState) string {
 
 func printInjected(to io.Writer, state model.State) {
 	when := map[bool]string{false: "", true: " after its effect"}
-	if len(state.Latencies)+len(state.Failures) > 0 || state.Contention > 0 {
+	if len(state.Latencies)+len(state.Failures) > 0 {
 		fmt.Fprintln(to)
-	}
-	if state.Contention > 0 {
-		fmt.Fprintf(to, "look-ups by UUID and walks over MIG devices take %s longer for each other one\n", state.Contention)
 	}
 	for _, l := range state.Latencies {
 		fmt.Fprintf(to, "%s takes %s%s\n", l.Function, l.Latency, when[l.After])
@@ -107,5 +104,40 @@ func printInjected(to io.Writer, state model.State) {
 			fmt.Fprintf(to, " on GPU %d", *c.GPU)
 		}
 		fmt.Fprintln(to)
+	}
+}
+
+func printInstances(to io.Writer, state model.State) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "GPU\tGI\tCI\tDEVICE\tPROFILE\tPLACEMENT\tUUID\tSTATE")
+	for _, gpu := range state.GPUs {
+		for _, gi := range gpu.Instances {
+			use := "free"
+			if gi.InUse {
+				use = "in use"
+			}
+			placement := fmt.Sprintf("%d:%d", gi.Start, gi.Size)
+			if len(gi.ComputeInstances) == 0 {
+				fmt.Fprintf(w, "%d\t%d\t-\t-\t%s\t%s\t-\t%s\n", gpu.Index, gi.ID, gi.Profile, placement, use)
+			}
+			for _, ci := range gi.ComputeInstances {
+				fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", gpu.Index, gi.ID, ci.ID, ci.Index, ci.Profile, placement, ci.UUID, use)
+			}
+		}
+	}
+	return w.Flush()
+}
+
+func printUse(to io.Writer, state model.State) {
+	say := func(what string, use model.UseState) {
+		if use != (model.UseState{}) {
+			fmt.Fprintf(to, "%s is %d%% utilised, with %d MiB of its memory taken\n", what, use.Utilization, use.MemoryBytes>>20)
+		}
+	}
+	for _, gpu := range state.GPUs {
+		say(fmt.Sprintf("GPU %d", gpu.Index), gpu.Use)
+		for _, gi := range gpu.Instances {
+			say(fmt.Sprintf("GPU instance %d of GPU %d", gi.ID, gpu.Index), gi.Use)
+		}
 	}
 }
