@@ -5,10 +5,9 @@
 #   hack/scaleout.sh LOGS COMMAND [ARGUMENT...]
 #
 # kwok, fleet and autoscaler-sim log into the directory LOGS and end with the command, whose
-# status is that of the script. The command finds the cloud at $MICA_FLEET, the autoscaler's process ID
-# in the file $MICA_AUTOSCALER_PID, and MICA_REAL_AUTOSCALER set if it is no stand-in.
+# status is that of the script. The command finds the cloud at $MICA_FLEET, and MICA_REAL_AUTOSCALER
+# set if the autoscaler is no stand-in.
 #
-#   FLEET_GROUPS      a file with node groups to begin with (test/fleet/groups.yaml has examples)
 #   FLEET_FLAGS       more flags of fleet, such as --whole-plugins=4
 #   AUTOSCALER        the real Cluster Autoscaler: the path of a cluster-autoscaler binary with the
 #                     AWS provider (docs/project/development.md says how to build one). "off": none is started
@@ -43,22 +42,6 @@ start() {
 	children+=($!)
 }
 
-# keep NAME COMMAND... is start for a command that begins anew ten seconds after it has ended, as a
-# Deployment's pod would. Its process ID is in NAME.pid.
-keep() {
-	local name=$1
-	shift
-	# shellcheck disable=SC2016  # the inner shell expands it
-	start "${name}" bash -c 'trap "kill \$!; wait; exit 0" TERM
-		while true; do
-			setpriv --pdeathsig TERM "$@" &
-			echo $! >"$0"
-			wait $! || true
-			sleep 10 &
-			wait $!
-		done' "${logs}/${name}.pid" "$@"
-}
-
 # With leases as kubelets have them: without, every node is NotReady for a moment each 50 s.
 start kwok bin/kwok --config test/fleet/kwok.yaml --kubeconfig "${KUBECONFIG:?names the cluster}" \
 	--node-lease-duration-seconds 40 \
@@ -67,7 +50,7 @@ start kwok bin/kwok --config test/fleet/kwok.yaml --kubeconfig "${KUBECONFIG:?na
 address=${logs}/fleet.address
 rm -f "${address}"
 # shellcheck disable=SC2086  # several flags
-start fleet bin/fleet --listen 127.0.0.1:0 --address-file "${address}" ${FLEET_GROUPS:+--groups "${FLEET_GROUPS}"} ${FLEET_FLAGS:-}
+start fleet bin/fleet --listen 127.0.0.1:0 --address-file "${address}" ${FLEET_FLAGS:-}
 for _ in {1..100}; do
 	[[ -s ${address} ]] && break
 	kill -0 "${children[-1]}" 2>/dev/null || break
@@ -90,7 +73,7 @@ real_autoscaler() {
 		printf '[ServiceOverride "%s"]\nService=%s\nRegion=sim-1\nURL=%s\nSigningRegion=sim-1\nSigningName=%s\n' \
 			"${service}" "${service}" "${MICA_FLEET}/aws/${service}" "${service}"
 	done >"${config}"
-	keep autoscaler env AWS_ENDPOINT_URL_EC2="${MICA_FLEET}/aws/ec2" AWS_REGION=sim-1 \
+	start autoscaler env AWS_ENDPOINT_URL_EC2="${MICA_FLEET}/aws/ec2" AWS_REGION=sim-1 \
 		AWS_ACCESS_KEY_ID=simulated AWS_SECRET_ACCESS_KEY=simulated AWS_EC2_METADATA_DISABLED=true \
 		"${AUTOSCALER}" --kubeconfig "${KUBECONFIG}" --leader-elect=false --address=127.0.0.1:0 \
 		--cloud-provider=aws --cloud-config "${config}" \
@@ -101,7 +84,7 @@ case ${AUTOSCALER:-} in
 off) ;;
 "")
 	# shellcheck disable=SC2086  # several flags
-	keep autoscaler bin/autoscaler-sim --cloud "${MICA_FLEET}" ${AUTOSCALER_FLAGS:-}
+	start autoscaler bin/autoscaler-sim --cloud "${MICA_FLEET}" ${AUTOSCALER_FLAGS:-}
 	;;
 *)
 	if [[ ! -x ${AUTOSCALER} ]]; then
@@ -113,8 +96,6 @@ off) ;;
 	export MICA_REAL_AUTOSCALER=1
 	;;
 esac
-
-export MICA_AUTOSCALER_PID=${logs}/autoscaler.pid
 
 # In the background, so that a signal is heeded at once.
 "$@" <&0 &

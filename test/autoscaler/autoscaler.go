@@ -46,12 +46,8 @@ type autoscaler struct {
 	names, instances map[string]string
 }
 
-func newAutoscaler(client kubernetes.Interface, machines *cloud.Client, options scan.Options, duplicates bool) *autoscaler {
-	correlation := record.CorrelatorOptions{}
-	if !duplicates {
-		correlation = oneInFiveMinutes()
-	}
-	broadcaster := record.NewBroadcasterWithCorrelatorOptions(correlation)
+func newAutoscaler(client kubernetes.Interface, machines *cloud.Client, options scan.Options) *autoscaler {
+	broadcaster := record.NewBroadcasterWithCorrelatorOptions(oneInFiveMinutes())
 	return &autoscaler{
 		client: client, cloud: machines, options: options, memory: scan.NewMemory(),
 		broadcaster: broadcaster,
@@ -125,7 +121,7 @@ func (a *autoscaler) act(ctx context.Context, result scan.Result) error {
 		problems = append(problems, a.cloud.SetDesired(ctx, a.names[group], size))
 	}
 	for _, node := range result.Remove {
-		log.Info("Removing a node that nobody needs", "node", node)
+		log.Info("Removing an unneeded node", "node", node)
 		problems = append(problems, a.cloud.Terminate(ctx, a.instances[node]))
 	}
 	if err := errors.Join(problems...); err != nil {

@@ -33,8 +33,7 @@ func main() {
 type flags struct {
 	kubeconfig, cloud string
 	interval          time.Duration
-	duplicates        bool
-	options           scan.Options
+	delayAfterAdd     time.Duration
 }
 
 func newCommand() *cobra.Command {
@@ -50,16 +49,8 @@ func newCommand() *cobra.Command {
 	set := cmd.Flags()
 	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster, as its administrator")
 	set.StringVar(&f.cloud, "cloud", "http://127.0.0.1:8600", "where fleet serves the cloud")
-	set.DurationVar(&f.interval, "scan-interval", 5*time.Second, "how often to look")
-	set.BoolVar(&f.duplicates, "record-duplicated-events", false, "tell a pod the same reason again within five minutes")
-	set.DurationVar(&f.options.TemplateAge, "template-age", time.Minute, "how long a node is ready before it is its group's template")
-	set.DurationVar(&f.options.Backoff, "initial-node-group-backoff-duration", 5*time.Minute, "how long a group is left alone after its first failure")
-	set.DurationVar(&f.options.MaxBackoff, "max-node-group-backoff-duration", 30*time.Minute, "how long a group is left alone at most")
-	set.DurationVar(&f.options.ScaleDownUnneeded, "scale-down-unneeded-time", 10*time.Minute, "how long a node is empty before it is removed; 0: never")
-	set.DurationVar(&f.options.DelayAfterAdd, "scale-down-delay-after-add", 10*time.Minute, "how long after a scale-up no node is removed")
-	set.DurationVar(&f.options.MaxProvision, "max-node-provision-time", 15*time.Minute, "how long after it was asked for a node may take to start")
-	set.DurationVar(&f.options.MaxStartup, "max-node-startup-time", 15*time.Minute, "how long after it joined a node may take to start")
-	set.Int32Var(&f.options.PriorityCutoff, "expendable-pods-priority-cutoff", -10, "pods of a lower priority are worth no node")
+	set.DurationVar(&f.interval, "scan-interval", 5*time.Second, "time between scans")
+	set.DurationVar(&f.delayAfterAdd, "scale-down-delay-after-add", 10*time.Minute, "time after a scale-up in which no node is removed")
 	return cmd
 }
 
@@ -81,7 +72,10 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	autoscaler := newAutoscaler(client, machines, f.options, f.duplicates)
+	autoscaler := newAutoscaler(client, machines, scan.Options{
+		TemplateAge: time.Minute, Backoff: 5 * time.Minute, MaxBackoff: 30 * time.Minute, ScaleDownUnneeded: 10 * time.Minute,
+		DelayAfterAdd: f.delayAfterAdd, MaxProvision: 15 * time.Minute, MaxStartup: 15 * time.Minute, PriorityCutoff: -10,
+	})
 	if err := autoscaler.run(ctx, f.interval); !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -4,33 +4,30 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"reflect"
 	"time"
 )
 
 // Fault is how calls go wrong.
 type Fault struct {
-	// Operation is the API action, such as UpdateNodegroupConfig; empty: all.
-	Operation string `json:"operation,omitempty"`
-	// Times is how many calls; 0: all, until the faults are cleared.
-	Times int `json:"times,omitempty"`
-	// Latency passes before the answer.
-	Latency time.Duration `json:"latency,omitempty"`
-	// Status and Code are the answer's; without a status the call goes through.
-	Status int    `json:"status,omitempty"`
-	Code   string `json:"code,omitempty"`
-	// Message is the error's text.
-	Message string `json:"message,omitempty"`
-	// Hangup does what was asked for, and then closes the connection without an answer.
-	Hangup bool `json:"hangup,omitempty"`
+	// Operation is the API action, such as UpdateNodegroupConfig. Empty: all.
+	Operation string
+	// Times counts calls. 0: all, until ClearFaults.
+	Times int
+	// Latency delays the answer.
+	Latency time.Duration
+	// Status is the answer's, with Code and Message. 0: the call goes through.
+	Status        int
+	Code, Message string
+	// Hangup executes the call and closes the connection without an answer.
+	Hangup bool
 }
 
-// Throttled is what EKS says to those who call too often.
+// Throttled is EKS's answer to too many calls.
 func Throttled(operation string, times int) Fault {
 	return Fault{Operation: operation, Times: times, Status: http.StatusTooManyRequests, Code: "ThrottlingException", Message: "Rate exceeded"}
 }
 
-// Denied is what IAM says of an action that no policy allows.
+// Denied is IAM's answer to an action that no policy allows.
 func Denied(operation string) Fault {
 	return Fault{Operation: operation, Status: http.StatusForbidden, Code: "AccessDeniedException",
 		Message: "User: arn:aws:sts::111122223333:assumed-role/mica/test is not authorized to perform: " + operation +
@@ -65,14 +62,11 @@ func (f *fault) write(w http.ResponseWriter) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client has gone: there is nobody to tell
+	_ = json.NewEncoder(w).Encode(v) // the client may have gone
 }
 
-// sameRequest tells whether two requests ask for the same.
-func sameRequest(a, b updateRequest) bool { return reflect.DeepEqual(a, b) }
-
-// take finds the fault for a call and counts it.
-func (s *Server) take(operation string) (Fault, bool) {
+// take returns the fault for a call, the zero Fault if there is none.
+func (s *Server) take(operation string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.faults {
@@ -86,7 +80,7 @@ func (s *Server) take(operation string) (Fault, bool) {
 				s.faults = append(s.faults[:i], s.faults[i+1:]...)
 			}
 		}
-		return f, true
+		return f
 	}
-	return Fault{}, false
+	return Fault{}
 }

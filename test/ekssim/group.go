@@ -3,12 +3,13 @@ package ekssim
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
 )
 
-// Group is a managed node group. What Add is given is copied.
+// Group is a managed node group.
 type Group struct {
 	Name              string
 	Min, Max, Desired int
@@ -17,26 +18,26 @@ type Group struct {
 	AMIType           string
 	Labels            map[string]string
 	Taints            []Taint
-	// WarmPool is nil where the group has none.
-	WarmPool *WarmPool
-	// Issues are what EKS says of the group's health. As at EKS, they stay until a
-	// scale-up succeeds, even when the group is made smaller.
+	// Issues of the group's health stay until a scale-up succeeds, as at EKS.
 	Issues []Issue
 	// NoCapacity lets every update succeed, and no machine start: the group becomes
 	// DEGRADED with an issue AsgInstanceLaunchFailures of this text.
 	NoCapacity string
-	// Status is ACTIVE where it is empty; UPDATING, unless an update runs, is somebody else's
-	// update, which ends when the status changes.
+	// FailedLaunches are activities of the Auto Scaling group that failed for NoCapacity.
+	FailedLaunches int
+	// Status is EKS's. Empty: ACTIVE. UPDATING without an update of this server is another client's update.
 	Status string
 	// SelfManaged is an Auto Scaling group of that name that EKS does not know.
 	SelfManaged bool
-	// Instances are lifecycle states by instance ID. The simulator starts none by itself.
+	// ScalingGroup is the name of the Auto Scaling group. Empty: see ScalingGroup. LaunchTemplate and Tags are its own.
+	ScalingGroup, LaunchTemplate string
+	Tags                         map[string]string
+	// Instances are lifecycle states by instance ID. The simulator starts none.
 	Instances map[string]string
-	// Zones of the Auto Scaling group; none is "sim-1a". InstanceZones has those of instances that are in another
-	// than the first.
+	// Zones of the Auto Scaling group. None: sim-1a. InstanceZones are those of instances outside of the first.
 	Zones         []string
 	InstanceZones map[string]string
-	// Suspended are processes of the Auto Scaling group that are suspended, such as AZRebalance.
+	// Suspended are suspended processes of the Auto Scaling group, such as AZRebalance.
 	Suspended []string
 }
 
@@ -45,13 +46,6 @@ type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`
 	Effect string `json:"effect"`
-}
-
-// WarmPool is a pool of stopped machines.
-type WarmPool struct {
-	Enabled   bool   `json:"enabled"`
-	MinSize   int    `json:"minSize"`
-	PoolState string `json:"poolState,omitempty"`
 }
 
 // Issue is a complaint about a node group's health.
@@ -79,18 +73,18 @@ const (
 	failed     = "Failed"
 )
 
-// codeNoCapacity is what EKS calls it when EC2 starts no machine for the group.
+// codeNoCapacity is EKS's code if EC2 starts no machine for the group.
 const codeNoCapacity = "AsgInstanceLaunchFailures"
 
 // group is a Group with its updates.
 type group struct {
 	Group
 	updates []*update
-	// failNext are the errors with which the next updates end, the first first.
+	// failNext are the errors of the next updates.
 	failNext [][]UpdateError
 }
 
-// update is a change of a group, which takes a while.
+// update is a change of a group in progress, or a past one.
 type update struct {
 	id, token, status string
 	created           time.Time
@@ -98,11 +92,10 @@ type update struct {
 	errors            []UpdateError
 }
 
-// updateRequest is the body of UpdateNodegroupConfig, of which the simulator knows two parts.
+// updateRequest is the part of UpdateNodegroupConfig's body that the simulator knows.
 type updateRequest struct {
-	Token    string         `json:"clientRequestToken"`
-	Scaling  *scalingChange `json:"scalingConfig"`
-	WarmPool *warmChange    `json:"warmPoolConfig"`
+	Token   string         `json:"clientRequestToken"`
+	Scaling *scalingChange `json:"scalingConfig"`
 }
 
 type scalingChange struct {
@@ -111,13 +104,7 @@ type scalingChange struct {
 	Desired *int `json:"desiredSize"`
 }
 
-type warmChange struct {
-	Enabled *bool   `json:"enabled"`
-	MinSize *int    `json:"minSize"`
-	State   *string `json:"poolState"`
-}
-
-// desiredChange is what the hook is told.
+// desiredChange is reported to the hook.
 type desiredChange struct {
 	group    string
 	from, to int
@@ -132,17 +119,13 @@ func newGroup(g Group) *group {
 	if g.Instances == nil {
 		g.Instances = map[string]string{}
 	}
-	if g.WarmPool != nil {
-		pool := *g.WarmPool
-		g.WarmPool = &pool
-	}
 	if g.Status == "" {
 		g.Status = active
 	}
 	return &group{Group: g}
 }
 
-// running is the update in progress, nil where there is none.
+// running is the update in progress, or nil.
 func (g *group) running() *update {
 	for _, u := range g.updates {
 		if u.status == inProgress {
@@ -152,13 +135,13 @@ func (g *group) running() *update {
 	return nil
 }
 
-// begin starts an update, or finds the one that this request has started before.
+// begin starts an update, or finds the one that this request started before.
 func (g *group) begin(r updateRequest, now time.Time) (*update, *fault) {
 	for _, u := range g.updates {
 		if r.Token == "" || u.token != r.Token {
 			continue
 		}
-		if !sameRequest(u.request, r) {
+		if !reflect.DeepEqual(u.request, r) {
 			return nil, invalidParameter("the client request token %s was used with other parameters", r.Token)
 		}
 		return u, nil
@@ -182,11 +165,8 @@ func (g *group) begin(r updateRequest, now time.Time) (*update, *fault) {
 
 // check refuses what EKS refuses.
 func (g *group) check(r updateRequest) *fault {
-	if r.Scaling == nil && r.WarmPool == nil {
+	if r.Scaling == nil {
 		return invalidParameter("No changes needed for the node group config provided")
-	}
-	if r.WarmPool != nil && r.WarmPool.MinSize != nil && *r.WarmPool.MinSize < 0 {
-		return invalidParameter("minSize of a warm pool can't be less than 0")
 	}
 	least, most, desired := g.scaled(r.Scaling)
 	switch {
@@ -218,8 +198,7 @@ func set[T any](to *T, from *T) {
 	}
 }
 
-// settle ends updates that have run for as long as updates take, and tells what became of
-// the desired size: nil where nothing did.
+// settle ends an update that is due, and returns the change of the desired size, or nil.
 func (g *group) settle(now time.Time, takes time.Duration) *desiredChange {
 	u := g.running()
 	if u == nil || now.Sub(u.created) < takes {
@@ -233,7 +212,6 @@ func (g *group) settle(now time.Time, takes time.Duration) *desiredChange {
 	u.status = successful
 	before := g.Desired
 	g.Min, g.Max, g.Desired = g.scaled(u.request.Scaling)
-	g.warm(u.request.WarmPool)
 	if g.NoCapacity != "" && g.Desired > before {
 		g.Status = degraded
 		g.Issues = []Issue{{Code: codeNoCapacity, Message: g.NoCapacity, ResourceIDs: []string{"eks-" + g.Name}}}
@@ -246,18 +224,6 @@ func (g *group) settle(now time.Time, takes time.Duration) *desiredChange {
 		g.Status, g.Issues = active, nil
 	}
 	return &desiredChange{group: g.Name, from: before, to: g.Desired}
-}
-
-func (g *group) warm(c *warmChange) {
-	if c == nil {
-		return
-	}
-	if g.WarmPool == nil {
-		g.WarmPool = &WarmPool{PoolState: "STOPPED"}
-	}
-	set(&g.WarmPool.Enabled, c.Enabled)
-	set(&g.WarmPool.MinSize, c.MinSize)
-	set(&g.WarmPool.PoolState, c.State)
 }
 
 // params are an update's, as EKS lists them.

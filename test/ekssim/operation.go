@@ -1,6 +1,7 @@
 package ekssim
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -12,21 +13,20 @@ import (
 // handler answers a call: a body, or a fault.
 type handler func(*http.Request) (any, *fault)
 
-// signature is what AWS's client sends: Signature Version 4, with the service that is called. The
-// signature itself is not verified, for nobody's secret is known here.
-var signature = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/[a-z0-9-]+/([a-z]+)/aws4_request, SignedHeaders=[^,]*\bhost\b[^,]*, Signature=[0-9a-f]{64}$`)
+// signature is AWS's Signature Version 4 for a service. It is not verified.
+var signature = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/[a-z0-9-]+/([a-z0-9]+)/aws4_request, SignedHeaders=[^,]*\bhost\b[^,]*, Signature=[0-9a-f]{64}$`)
 
-// signed tells that a request is signed for a service.
+// signed reports whether a request is signed for a service.
 func signed(service string, r *http.Request) bool {
 	match := signature.FindStringSubmatch(r.Header.Get("Authorization"))
 	return match != nil && match[1] == service && r.Header.Get("X-Amz-Date") != ""
 }
 
-// route lets a call pass faults, signature and cluster on its way to the handler.
+// route checks faults, signature and cluster before the handler.
 func (s *Server) route(pattern, operation string, h handler) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		injected, _ := s.take(operation)
-		if !wait(r, injected.Latency) {
+		injected := s.take(operation)
+		if !wait(r.Context(), injected.Latency) {
 			return
 		}
 		if injected.Status != 0 {
@@ -43,8 +43,8 @@ func (s *Server) route(pattern, operation string, h handler) {
 	})
 }
 
-// wait is false where the client has gone meanwhile.
-func wait(r *http.Request, latency time.Duration) bool {
+// wait reports whether the client waited as well.
+func wait(ctx context.Context, latency time.Duration) bool {
 	if latency == 0 {
 		return true
 	}
@@ -53,7 +53,7 @@ func wait(r *http.Request, latency time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-r.Context().Done():
+	case <-ctx.Done():
 		return false
 	}
 }
@@ -92,7 +92,7 @@ func (s *Server) note(operation, group string, status int) {
 	s.calls = append(s.calls, Call{Operation: operation, Group: group, Status: status})
 }
 
-// list pages by the name of the last group that was listed.
+// list pages by the name of the last listed group.
 func (s *Server) list(r *http.Request) (any, *fault) {
 	size := 100
 	if text := r.URL.Query().Get("maxResults"); text != "" {
@@ -165,7 +165,7 @@ func (s *Server) describeUpdate(r *http.Request) (any, *fault) {
 	return nil, notFound("No update found for ID: %s", r.PathValue("update"))
 }
 
-// find is with the lock held.
+// find expects the caller to hold the lock.
 func (s *Server) find(name string) (*group, *fault) {
 	if g := s.groups[name]; g != nil && !g.SelfManaged {
 		return g, nil
@@ -173,7 +173,7 @@ func (s *Server) find(name string) (*group, *fault) {
 	return nil, notFound("No node group found for name: %s.", name)
 }
 
-// wire is the group as EKS describes it.
+// wire is the group in EKS's format.
 func (g *group) wire(cluster string) map[string]any {
 	status := g.Status
 	if g.running() != nil {
@@ -187,12 +187,11 @@ func (g *group) wire(cluster string) map[string]any {
 		"health":        map[string]any{"issues": append([]Issue{}, g.Issues...)},
 		"resources":     map[string]any{"autoScalingGroups": []map[string]string{{"name": g.scalingName()}}},
 	}
-	add(v, "instanceTypes", g.InstanceTypes, len(g.InstanceTypes) > 0)
+	add(v, "instanceTypes", g.InstanceTypes, len(g.InstanceTypes) > 0 && g.LaunchTemplate == "")
 	add(v, "capacityType", g.CapacityType, g.CapacityType != "")
 	add(v, "amiType", g.AMIType, g.AMIType != "")
 	add(v, "labels", g.Labels, len(g.Labels) > 0)
 	add(v, "taints", g.Taints, len(g.Taints) > 0)
-	add(v, "warmPoolConfig", g.WarmPool, g.WarmPool != nil)
 	return v
 }
 
@@ -202,7 +201,7 @@ func add(to map[string]any, key string, value any, there bool) {
 	}
 }
 
-// wire is the update as EKS describes it.
+// wire is the update in EKS's format.
 func (u *update) wire() map[string]any {
 	return map[string]any{
 		"id":        u.id,

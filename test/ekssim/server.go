@@ -1,10 +1,10 @@
-// Package ekssim is EKS as far as managed node groups change their size, and EC2 Auto Scaling
-// behind it: an HTTP server that speaks their wire formats to AWS's own client, with their
-// faults. It has no machines; a hook tells when the desired size of a group has changed. What it
-// does not know of them it refuses.
+// Package ekssim simulates EKS's node groups and EC2 Auto Scaling for AWS's own clients: Mica's and Cluster Autoscaler's.
+// It speaks their wire formats, with their faults, and refuses calls that it does not know. It has no machines; hooks
+// report changed sizes.
 package ekssim
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,23 +13,23 @@ import (
 
 // Options of a server.
 type Options struct {
-	// Cluster is the one whose groups it has.
+	// Cluster owns the groups.
 	Cluster string
-	// UpdateTakes is how long an update is in progress. Updates end when somebody asks, or
-	// at Settle.
+	// UpdateTakes is how long an update is in progress. Updates end at the next call, or at Settle.
 	UpdateTakes time.Duration
-	// Now is the clock; nil: the real one.
+	// Now is the clock. Nil: the real one.
 	Now func() time.Time
-	// Resized is called when the desired size of a group has changed, one call at a time,
-	// before the answer to the call that found it. It may not call the server. May be nil.
+	// Resized is called after a change of a group's desired size, one call at a time. It may not call the server. May be nil.
 	Resized func(group string, from, to int)
+	// Terminate ends an instance and makes its group smaller by one, instead of Resized. Nil: the server does it.
+	Terminate func(ctx context.Context, instance string) error
 }
 
 // Server is a http.Handler.
 type Server struct {
 	options Options
 	mux     *http.ServeMux
-	// resized is held while the hook runs, so that its calls are in order.
+	// resized orders the calls of the hook.
 	resized sync.Mutex
 
 	mu     sync.Mutex
@@ -38,7 +38,7 @@ type Server struct {
 	calls  []Call
 }
 
-// Call is one that the server has answered, or not.
+// Call is a call of the API. Status is 0 if it was not answered.
 type Call struct {
 	Operation string `json:"operation"`
 	Group     string `json:"group,omitempty"`
@@ -73,7 +73,7 @@ func (s *Server) Add(g Group) {
 	s.groups[g.Name] = newGroup(g)
 }
 
-// Group is a group as it is now; false where there is none of that name.
+// Group returns a group by name.
 func (s *Server) Group(name string) (Group, bool) {
 	s.Settle()
 	s.mu.Lock()
@@ -85,8 +85,7 @@ func (s *Server) Group(name string) (Group, bool) {
 	return newGroup(g.Group).Group, true
 }
 
-// Change changes a group behind the back of who uses EKS: by a person, or Cluster
-// Autoscaler. The hook is told of a new desired size.
+// Change changes a group as a person or Cluster Autoscaler does.
 func (s *Server) Change(name string, change func(*Group)) bool {
 	s.resized.Lock()
 	defer s.resized.Unlock()
@@ -106,21 +105,21 @@ func (s *Server) Change(name string, change func(*Group)) bool {
 	return true
 }
 
-// Inject adds a fault; faults for the same operation come one after the other.
+// Inject adds a fault. Faults for the same operation apply one after another.
 func (s *Server) Inject(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, f)
 }
 
-// ClearFaults lets calls go through again.
+// ClearFaults removes all faults.
 func (s *Server) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// FailNextUpdate lets the group's next update that ends fail.
+// FailNextUpdate makes the group's next update fail when it ends.
 func (s *Server) FailNextUpdate(name string, errors ...UpdateError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +128,14 @@ func (s *Server) FailNextUpdate(name string, errors ...UpdateError) {
 	}
 }
 
-// Calls are all so far.
+// Calls are all calls so far.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// Updates is how many updates of a group were begun.
+// Updates counts a group's updates.
 func (s *Server) Updates(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +168,7 @@ func (s *Server) due() []desiredChange {
 	return changes
 }
 
-// names of the groups, sorted; the lock is held.
+// names of the groups, sorted. The caller holds the lock.
 func (s *Server) names() []string {
 	names := make([]string, 0, len(s.groups))
 	for name := range s.groups {

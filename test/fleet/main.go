@@ -43,7 +43,7 @@ func main() {
 }
 
 type flags struct {
-	kubeconfig, groups, listen, addressFile, driver string
+	kubeconfig, listen, addressFile, driver string
 
 	wholePlugins int
 }
@@ -59,7 +59,6 @@ func newCommand() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
 	}
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster, as its administrator")
-	cmd.Flags().StringVar(&f.groups, "groups", "", "a file with node groups to begin with; more come by HTTP")
 	cmd.Flags().StringVar(&f.listen, "listen", "127.0.0.1:8600", "loopback address at which machines are asked for; port 0: any")
 	cmd.Flags().StringVar(&f.addressFile, "address-file", "", "a file to write the server's URL into once it serves")
 	cmd.Flags().StringVar(&f.driver, "driver-name", slice.DefaultDriver, "the driver's name")
@@ -68,13 +67,6 @@ func newCommand() *cobra.Command {
 }
 
 func run(ctx context.Context, f *flags) error {
-	var groups []cloud.Group
-	if f.groups != "" {
-		var err error
-		if groups, err = cloud.ReadGroups(f.groups); err != nil {
-			return err
-		}
-	}
 	client, policies, err := newClients(f.kubeconfig)
 	if err != nil {
 		return err
@@ -85,7 +77,7 @@ func run(ctx context.Context, f *flags) error {
 		return fmt.Errorf("make a directory for the plugins: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	machines := cloud.New(client.CoreV1().Nodes(), time.Now, groups)
+	machines := cloud.New(client.CoreV1().Nodes(), time.Now, nil)
 	plugins := plugin.New(plugin.Options{Driver: f.driver, Client: client, Policies: policies, Whole: f.wholePlugins, Dir: dir})
 	listener, err := listen(f.listen)
 	if err != nil {
@@ -96,7 +88,7 @@ func run(ctx context.Context, f *flags) error {
 			return fmt.Errorf("write --address-file: %w", err)
 		}
 	}
-	klog.FromContext(ctx).Info("Serving the cloud", "address", listener.Addr().String(), "groups", len(groups))
+	klog.FromContext(ctx).Info("Serving the cloud", "address", listener.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return machines.Run(ctx, stepInterval) })
 	group.Go(func() error { return plugins.Run(ctx) })
@@ -107,7 +99,7 @@ func run(ctx context.Context, f *flags) error {
 	return nil
 }
 
-// listen refuses what other machines could reach: nobody is asked for a password here.
+// listen refuses addresses that other machines can reach, since there is no password.
 func listen(address string) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -133,7 +125,7 @@ func handler(machines *cloud.Cloud) http.Handler {
 
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // who asks, asks again
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // clients retry
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the cloud: %w", err)

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Request is a scale-up that is waited for. One by somebody else is not.
+// Request is a scale-up of this autoscaler, which waits for it.
 type Request struct {
 	// Increase is by how many nodes, Since when the last of them was asked for.
 	Increase int
@@ -57,7 +57,7 @@ func (s *scanner) phases(group Group) (ready, starting, unready []*corev1.Node) 
 	return ready, starting, unready
 }
 
-// updateRequests ends scale-ups of which no node is to come any more, and those that last for longer than
+// updateRequests ends scale-ups without coming nodes, and those that last for longer than
 // MaxProvision, whose groups are left alone (clusterstate/clusterstate.go, updateScaleRequests). Machines
 // that have not joined by then are ended (core/static_autoscaler.go, removeOldUnregisteredNodes); those
 // that have are not (aws/aws_cloud_provider.go, DecreaseTargetSize).
@@ -83,7 +83,7 @@ func (s *scanner) updateRequests() {
 	}
 }
 
-// upcoming is how many nodes of a group are to come, with those of them that have joined: none once nobody
+// upcoming is how many nodes of a group are to come, with those of them that have joined: none once no one
 // waits for them, or the group is left alone (clusterstate/clusterstate.go, GetUpcomingNodes).
 func (s *scanner) upcoming(group Group) (int, []*corev1.Node) {
 	ready, starting, unready := s.phases(group)

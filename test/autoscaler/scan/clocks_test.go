@@ -77,7 +77,7 @@ func TestAPodOnItsNodeAsksForNoOther(t *testing.T) {
 	}
 }
 
-// What somebody else has asked for is not waited for.
+// Scale-ups of other clients are not waited for.
 func TestASizeSetByAnotherIsNotUpcoming(t *testing.T) {
 	r := newRig(t, group("h100"))
 	r.state.Groups[0].Target = 1

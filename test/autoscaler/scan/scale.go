@@ -171,7 +171,7 @@ func (s *scanner) scaleDown() []string {
 	return remove
 }
 
-// empty tells whether all pods of a node are there because every node has them
+// empty reports whether all pods of a node are there because every node has them
 // (simulator/drainability/rules/{daemonset,mirror}).
 func (s *scanner) empty(node string) bool {
 	return !slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool {

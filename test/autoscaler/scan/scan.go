@@ -285,7 +285,7 @@ func (s *scanner) pending(w *world) []*corev1.Pod {
 	return pending
 }
 
-// waits tells whether the scheduler has given up on a pod for now
+// waits reports whether the scheduler has given up on a pod for now
 // (utils/kubernetes/listers.go, ArrangePodsBySchedulability).
 func waits(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending {

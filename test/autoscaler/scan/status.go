@@ -79,7 +79,7 @@ type BackoffInfo struct {
 	ErrorMessage string `json:"errorMessage,omitempty"`
 }
 
-// ScaleDown counts nodes that nobody needs.
+// ScaleDown counts unneeded nodes.
 type ScaleDown struct {
 	Status        string `json:"status"`
 	Candidates    int    `json:"candidates,omitempty"`

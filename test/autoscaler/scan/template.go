@@ -70,7 +70,7 @@ func sanitized(node *corev1.Node) *corev1.Node {
 	return template
 }
 
-// started tells whether a node is what its template promises: ready, without startup taint,
+// started reports whether a node is what its template promises: ready, without startup taint,
 // and with as many complete pools of each driver.
 func (s *scanner) started(node *corev1.Node, template *Template) bool {
 	return s.readyFor(node, 0) && !startup(node) && complete(template, s.slicesOf(node.Name))
@@ -107,7 +107,7 @@ func withoutStartup(taints []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, StartupTaintPrefix) })
 }
 
-// complete tells whether there are as many complete pools of each driver as in the template
+// complete reports whether there are as many complete pools of each driver as in the template
 // (processors/customresources/dra_processor.go, areResourcePoolsReady).
 func complete(template *Template, published []*resourceapi.ResourceSlice) bool {
 	if template == nil {

@@ -91,7 +91,7 @@ func (w *world) classFor(name corev1.ResourceName) string {
 	return found.Name
 }
 
-// claimsExist tells whether all claims of a pod were made; until then the scheduler does not
+// claimsExist reports whether all claims of a pod were made; until then the scheduler does not
 // look at it either.
 func (w *world) claimsExist(pod *corev1.Pod) bool {
 	for i := range pod.Spec.ResourceClaims {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mica-gpu/mica/test/ekssim"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
@@ -120,7 +121,7 @@ func TestCallsThatAreRefused(t *testing.T) {
 		}, 403, "not signed for ec2"},
 		"without a date":        {"/aws/autoscaling/", describe, func(r *http.Request) { r.Header.Del("X-Amz-Date") }, 403, "MissingAuthenticationToken"},
 		"in the URL":            {"/aws/autoscaling/?MaxRecords=1", describe, nil, 400, "in its URL"},
-		"too long":              {"/aws/autoscaling/", describe + "&X=" + strings.Repeat("x", maxBody), nil, 400, "too large"},
+		"too long":              {"/aws/autoscaling/", describe + "&X=" + strings.Repeat("x", ekssim.MaxBody), nil, 400, "too large"},
 		"no form":               {"/aws/autoscaling/", "%zz", nil, 400, "MalformedQueryString"},
 		"EKS without a cluster": {"/aws/eks/clusters/another/node-groups/h100", "", func(r *http.Request) { r.Method = http.MethodGet }, 404, "No cluster found"},
 		"EKS that changes":      {"/aws/eks/clusters/fleet/node-groups/h100/update-config", "{}", nil, 405, ""},

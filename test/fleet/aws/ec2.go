@@ -3,11 +3,11 @@ package aws
 import (
 	"context"
 	"encoding/xml"
-	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
+	"github.com/mica-gpu/mica/test/ekssim"
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
@@ -39,13 +39,13 @@ type device struct {
 	Count        int    `xml:"count"`
 }
 
-// describe gives all types at once of which fleet has machines. Cluster Autoscaler asks once,
-// when it starts, and refuses groups of types that it did not hear of.
-func (t types) describe(_ context.Context, p *parameters) (any, error) {
-	if err := p.end(); err != nil {
+// describe lists all types of the simulated machines. Cluster Autoscaler asks once, when it starts, and refuses groups of
+// other types.
+func (t types) describe(_ context.Context, p *ekssim.Parameters) (any, error) {
+	if err := p.End(); err != nil {
 		return nil, err
 	}
-	body := describeTypesResponse{RequestID: requestID}
+	body := describeTypesResponse{RequestID: ekssim.RequestID}
 	for _, name := range nodes.Names() {
 		known, err := catalog.InstanceByType(name)
 		if err != nil {
@@ -77,34 +77,32 @@ type templateVersion struct {
 	Image        string `xml:"launchTemplateData>imageId"`
 }
 
-// launchTemplateOf is the name of a node group's, whose only version is 1.
+// launchTemplateOf names a node group's launch template. Its only version is 1.
 func launchTemplateOf(group string) string { return "fleet-" + group }
 
-func (t types) describeLaunchTemplate(_ context.Context, p *parameters) (any, error) {
-	name, versions := p.need("LaunchTemplateName"), p.list("LaunchTemplateVersion")
-	if err := p.end(); err != nil {
+func (t types) describeLaunchTemplate(_ context.Context, p *ekssim.Parameters) (any, error) {
+	name, versions := p.Need("LaunchTemplateName"), p.List("LaunchTemplateVersion")
+	if err := p.End(); err != nil {
 		return nil, err
 	}
 	states := t.machines.States()
 	i := slices.IndexFunc(states, func(state cloud.State) bool { return launchTemplateOf(state.Name) == name })
 	if i < 0 {
-		return nil, refused("InvalidLaunchTemplateName.NotFoundException", "At least one of the launch templates specified in the request does not exist: %s.", name)
+		return nil, ekssim.Refused("InvalidLaunchTemplateName.NotFoundException", "At least one of the launch templates specified in the request does not exist: %s.", name)
 	}
 	if unknown := slices.DeleteFunc(versions, func(v string) bool { return v == "1" || v == "$Default" || v == "$Latest" }); len(unknown) > 0 {
-		return nil, refused("InvalidLaunchTemplateId.VersionNotFound", "Could not find launch template version(s): %s.", strings.Join(unknown, ", "))
+		return nil, ekssim.Refused("InvalidLaunchTemplateId.VersionNotFound", "Could not find launch template version(s): %s.", strings.Join(unknown, ", "))
 	}
-	body := describeTemplatesResponse{RequestID: requestID}
+	body := describeTemplatesResponse{RequestID: ekssim.RequestID}
 	body.Versions.Items = []templateVersion{{Name: name, Version: 1, Default: true, InstanceType: states[i].InstanceType, Image: cloud.Image}}
 	return body, nil
 }
 
-type ec2Error struct {
-	XMLName xml.Name `xml:"Response"`
-	Code    string   `xml:"Errors>Error>Code"`
-	Message string   `xml:"Errors>Error>Message"`
-	ID      string   `xml:"RequestID"`
-}
-
-func writeEC2Error(w http.ResponseWriter, r *refusal) {
-	writeXML(w, r.status, ec2Error{Code: r.code, Message: r.message, ID: requestID})
+func ec2Error(r *ekssim.Refusal) any {
+	return struct {
+		XMLName xml.Name `xml:"Response"`
+		Code    string   `xml:"Errors>Error>Code"`
+		Message string   `xml:"Errors>Error>Message"`
+		ID      string   `xml:"RequestID"`
+	}{Code: r.Code, Message: r.Message, ID: ekssim.RequestID}
 }

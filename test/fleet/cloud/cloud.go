@@ -1,7 +1,7 @@
 // Package cloud stands in for the part of a cloud that keeps node groups at the size that
 // was asked for. A machine is a Node object, which kwok keeps alive; the plugin on it is
-// another package's. It knows neither who asks nor why: an autoscaler and EKS are the same
-// to it.
+// another package's. Its
+// clients are an autoscaler, EKS or a test.
 package cloud
 
 import (
@@ -242,8 +242,7 @@ func (c *Cloud) step(ctx context.Context, g *group, nodes []corev1.Node) error {
 	return nil
 }
 
-// see takes note of nodes that have come and gone by themselves: a Node that somebody
-// deletes is a machine that is terminated.
+// see records nodes that have come and gone by themselves: deleting a Node terminates its machine.
 func (g *group) see(nodes []corev1.Node) {
 	joined := map[string]string{}
 	for _, node := range nodes {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -172,7 +170,7 @@ func TestMachinesThatAreNotToBeHad(t *testing.T) {
 	}
 	r.ask(0)
 	if s := r.step(); s.Failed != 0 {
-		t.Errorf("when nobody asks: %+v", s)
+		t.Errorf("without a demand: %+v", s)
 	}
 	if err := r.Put(h100()); err != nil {
 		t.Fatal(err)
@@ -199,11 +197,11 @@ func TestGroupsGetSmaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := r.step(); s.Desired != 1 || len(joined(s)) != 1 || booting(s) != 0 {
-		t.Errorf("after somebody deleted a node: %+v", s)
+		t.Errorf("after a node was deleted: %+v", s)
 	}
 	r.ask(0)
 	if s := r.step(); len(joined(s)) != 0 || len(r.nodes()) != 0 {
-		t.Errorf("when nobody asks: %+v, %d nodes", s, len(r.nodes()))
+		t.Errorf("without a demand: %+v, %d nodes", s, len(r.nodes()))
 	}
 	if err := r.Put(h100()); err != nil {
 		t.Fatal(err)
@@ -251,9 +249,11 @@ func TestTheCloudByHTTP(t *testing.T) {
 	}{
 		{"set up", func() error { return client.Put(ctx, group) }, ""},
 		{"no limits", func() error { return client.Put(ctx, Group{Name: "h100", InstanceType: "p5.48xlarge"}) }, "allocatable has no cpu"},
+		{"a bad name", func() error { return client.Put(ctx, Group{Name: "A_", InstanceType: "x"}) }, "lower-case"},
+		{"min over max", func() error { return client.Put(ctx, Group{Name: "a", Min: 2, Max: 1, InstanceType: "x"}) }, "min 2 and max 1"},
 		{"ask", func() error { return client.SetDesired(ctx, "h100", 1) }, ""},
 		{"ask for too many", func() error { return client.SetDesired(ctx, "h100", 6) }, "which allows 0 to 5"},
-		{"ask nobody", func() error { return client.SetDesired(ctx, "a100", 1) }, "no such node group"},
+		{"ask an unknown group", func() error { return client.SetDesired(ctx, "a100", 1) }, "no such node group"},
 	} {
 		if err := step.do(); (err == nil) != (step.want == "") || err != nil && !strings.Contains(err.Error(), step.want) {
 			t.Errorf("%s: %v, want %q", step.name, err, step.want)
@@ -272,29 +272,6 @@ func TestTheCloudByHTTP(t *testing.T) {
 	}
 	if _, err := NewClient("127.0.0.1:1"); err == nil {
 		t.Error("an address without scheme is taken")
-	}
-}
-
-func TestFilesOfGroups(t *testing.T) {
-	if groups, err := ReadGroups("../groups.yaml"); err != nil || len(groups) != 2 {
-		t.Errorf("the example: %d groups, %v", len(groups), err)
-	}
-	one := "- {name: a, max: 1, instanceType: x, allocatable: {cpu: 1, memory: 1Gi, pods: 1}}\n"
-	for name, test := range map[string]struct{ content, want string }{
-		"twice":         {"groups:\n" + one + one, "two node groups a"},
-		"unknown field": {"groups:\n- {nam: a}\n", "nam"},
-		"bad name":      {"groups:\n- {name: A_, max: 1, instanceType: x, allocatable: {cpu: 1, memory: 1Gi, pods: 1}}\n", "lower-case"},
-		"min over max":  {"groups:\n- {name: a, min: 2, max: 1, instanceType: x, allocatable: {cpu: 1, memory: 1Gi, pods: 1}}\n", "min 2 and max 1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "groups.yaml")
-			if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := ReadGroups(path); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-		})
 	}
 }
 

@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // Group is a node group as its owner has set it up.
@@ -87,31 +85,6 @@ func (g Group) Check() error {
 		return fmt.Errorf("node group %s: %w", g.Name, err)
 	}
 	return nil
-}
-
-// ReadGroups reads a file with a list of groups under "groups".
-func ReadGroups(path string) ([]Group, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the node groups: %w", err)
-	}
-	var file struct {
-		Groups []Group `json:"groups"`
-	}
-	if err := yaml.UnmarshalStrict(content, &file); err != nil {
-		return nil, fmt.Errorf("read the node groups of %s: %w", path, err)
-	}
-	names := map[string]bool{}
-	for _, group := range file.Groups {
-		if err := group.Check(); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if names[group.Name] {
-			return nil, fmt.Errorf("%s has two node groups %s: rename one", path, group.Name)
-		}
-		names[group.Name] = true
-	}
-	return file.Groups, nil
 }
 
 // State is a group as it is now.

@@ -74,7 +74,7 @@ func ProviderID(instance string) string { return "aws:///" + Zone + "/" + instan
 // InstanceOf is the machine that a node is.
 func InstanceOf(node *corev1.Node) string { return path.Base(node.Spec.ProviderID) }
 
-// newNode is a node that has just registered: nobody has reported on it yet.
+// newNode is a node that has just registered, without a status.
 func (g Group) newNode(instance string) *corev1.Node {
 	name := fmt.Sprintf("%s-%s", g.Name, utilrand.String(6))
 	labels := g.labels()

@@ -70,7 +70,7 @@ func discover(machine, node string) (gpu.Node, error) {
 	if err != nil {
 		return gpu.Node{}, err
 	}
-	defer func() { _ = opened.close() }() // nobody else knows the machine
+	defer func() { _ = opened.close() }()
 	seen, unreadable, err := opened.Discover()
 	if err == nil && len(unreadable) > 0 {
 		err = unreadable[0]

@@ -1,9 +1,9 @@
 // Package plugin runs Mica's plugin for nodes that are objects alone: the driver itself, on
 // a simulated machine in this process, with directories of its own for what it shares with a
-// kubelet elsewhere. What it publishes is what it publishes on a real node. Nobody registers
+// kubelet elsewhere. What it publishes is what it publishes on a real node. No kubelet registers
 // it or asks it to prepare a claim.
 //
-// A whole plugin has sockets, watches and inotify instances, of which a user has 128. Nodes
+// A whole plugin has sockets, watches and inotify instances. A user has 128. Nodes
 // beyond a number get the driver's decisions alone: the same policies, shapes and slices,
 // published by the library's controller.
 package plugin
@@ -84,7 +84,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// replace takes a node that was deleted and made again while nobody looked for a new one.
+// replace takes a node that was deleted and made again between two looks.
 func (p *Plugins) replace(ctx context.Context, before, after any) {
 	old, isNode := before.(*corev1.Node)
 	node, isNodeToo := after.(*corev1.Node)

@@ -34,7 +34,7 @@ func run(ctx context.Context, args []string) error {
 	listen := flags.String("listen", "127.0.0.1:0", "address to listen on; it is printed")
 	cluster := flags.String("cluster", "sim", "name of the cluster")
 	takes := flags.Duration("update-takes", time.Second, "how long an update is in progress")
-	flags.Func("nodegroup", "name=NAME,min=0,max=5,type=p5.48xlarge[,desired=0][,capacity=SPOT][,warm=0]; may be repeated", func(text string) error {
+	flags.Func("nodegroup", "name=NAME,type=p5.48xlarge[,max=5]; may be repeated", func(text string) error {
 		g, err := parseGroup(text)
 		groups = append(groups, g)
 		return err
@@ -51,8 +51,7 @@ func run(ctx context.Context, args []string) error {
 	return serve(ctx, server, *listen)
 }
 
-// serve answers until the context ends. Updates end by themselves, so that a group changes
-// though nobody asks.
+// serve runs until ctx ends. It ends updates also without calls.
 func serve(ctx context.Context, server *ekssim.Server, address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -86,7 +85,18 @@ func parseGroup(text string) (ekssim.Group, error) {
 	g := ekssim.Group{Max: 5, AMIType: "AL2023_x86_64_NVIDIA", CapacityType: "ON_DEMAND"}
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(pair, "=")
-		if err := setField(&g, key, value); err != nil {
+		var err error
+		switch key {
+		case "name":
+			g.Name = value
+		case "type":
+			g.InstanceTypes = append(g.InstanceTypes, value)
+		case "max":
+			g.Max, err = strconv.Atoi(value)
+		default:
+			err = fmt.Errorf("unknown key %q: use name, type or max", key)
+		}
+		if err != nil {
 			return g, fmt.Errorf("node group %q: %w", text, err)
 		}
 	}
@@ -94,32 +104,4 @@ func parseGroup(text string) (ekssim.Group, error) {
 		return g, fmt.Errorf("node group %q has no name: give name=NAME", text)
 	}
 	return g, nil
-}
-
-func setField(g *ekssim.Group, key, value string) error {
-	number := func(to *int) error {
-		n, err := strconv.Atoi(value)
-		*to = n
-		return err
-	}
-	switch key {
-	case "name":
-		g.Name = value
-	case "type":
-		g.InstanceTypes = append(g.InstanceTypes, value)
-	case "capacity":
-		g.CapacityType = value
-	case "min":
-		return number(&g.Min)
-	case "max":
-		return number(&g.Max)
-	case "desired":
-		return number(&g.Desired)
-	case "warm":
-		g.WarmPool = &ekssim.WarmPool{Enabled: true, PoolState: "STOPPED"}
-		return number(&g.WarmPool.MinSize)
-	default:
-		return fmt.Errorf("key %q is none of name, type, capacity, min, max, desired, warm", key)
-	}
-	return nil
 }
