@@ -20,7 +20,7 @@ import (
 
 // TestCordonedGPUsGetNoNewClaims cordons a GPU, in all of its shapes: the pod that has it stays, new pods
 // get others, and after it is uncordoned one gets it again. Before each pod is created, kubectl gpu
-// simulate says whether it fits, and the scheduler does as it says.
+// explain -f reports whether it fits, and the scheduler does as it says.
 func TestCordonedGPUsGetNoNewClaims(t *testing.T) {
 	s := newScenario(t, len(under.devices))
 	t.Cleanup(func() { s.gpu(0, "uncordon", "node", s.node) })
@@ -46,7 +46,7 @@ func TestCordonedGPUsGetNoNewClaims(t *testing.T) {
 		template string
 		fits     bool
 	}{{"all", false}, {"more", false}, {"rest", true}, {"one", false}} {
-		s.expectAsSimulated("new-"+tc.template, tc.template, tc.fits)
+		s.expectAsExplained("new-"+tc.template, tc.template, tc.fits)
 	}
 	for _, d := range s.expectOwnDevices("new-rest") {
 		if d.uuid == had.uuid {
@@ -88,8 +88,8 @@ func (s *scenario) gpuWith(code int, in []byte, arguments ...string) string {
 	return out.String()
 }
 
-// expectAsSimulated creates a pod, with which the scheduler does what was simulated.
-func (s *scenario) expectAsSimulated(name, template string, fits bool) {
+// expectAsExplained creates a pod, and expects the scheduler to do what explain -f has said.
+func (s *scenario) expectAsExplained(name, template string, fits bool) {
 	s.Helper()
 	pod := s.podFromTemplate(name, template)
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
@@ -99,13 +99,13 @@ func (s *scenario) expectAsSimulated(name, template string, fits bool) {
 	if fits {
 		code = 0
 	}
-	said := s.gpuWith(code, manifest, "simulate", "-f", "-", "-o", "json")
+	said := s.gpuWith(code, manifest, "explain", "-f", "-", "-o", "json")
 	var result struct {
 		Pods []struct{ Outcome, Node string }
 	}
-	must(s, json.Unmarshal([]byte(said), &result), "read what was simulated: %s", said)
+	must(s, json.Unmarshal([]byte(said), &result), "read the plan: %s", said)
 	if len(result.Pods) != 1 || fits != (result.Pods[0].Outcome == "FitsNode" && result.Pods[0].Node == s.node) {
-		s.Errorf("pod %s is simulated as %s, want that it fits: %t", name, said, fits)
+		s.Errorf("pod %s is explained as %s, want that it fits: %t", name, said, fits)
 	}
 	s.createPod(pod)
 	if fits {

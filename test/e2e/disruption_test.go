@@ -26,27 +26,6 @@ import (
 // The tests of this file disturb the plugin or kubelet, so they run alone: `go test` runs
 // tests without t.Parallel before all others.
 
-func TestPluginKilledBetweenPrepares(t *testing.T) {
-	m := under.onNode(t)
-	s := newScenario(t, 2)
-	s.createTemplate("one", s.claimFor(1))
-	s.createPod(s.podFromTemplate("before", "one"))
-	held := s.expectOwnDevices("before")
-	before := s.waitRunning("before")
-
-	_, err := m.killPlugin(t.Context())
-	must(t, err, "kill the plugin")
-	defer s.renewPlugin()
-	s.createPod(s.podFromTemplate("after", "one"))
-	s.waitRunningNudged("after")
-	s.expectDistinct(map[string][]device{"before": held, "after": s.expectOwnDevices("after")})
-	if now := s.waitRunning("before"); containerRun(now) != containerRun(before) {
-		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))
-	}
-	s.expectPluginReady()
-	s.expectNodeSettles()
-}
-
 // TestPluginKilledDuringPrepares starts a pod for every GPU at once and kills the plugin in
 // the middle of their preparation, and then, as soon as it has a process, again and again
 // while pods still start.
@@ -76,6 +55,65 @@ func TestPluginKilledDuringPrepares(t *testing.T) {
 	s.expectDistinct(groups)
 	s.expectPluginReady()
 	s.expectNodeSettles()
+}
+
+// TestPluginKilledHalfWay kills the plugin while a GPU is changed for a claim, and while the change is undone.
+func TestPluginKilledHalfWay(t *testing.T) {
+	// share is that of a client of MPS, for which the compute mode is the last change and the last one undone.
+	share := amounts{"memory": "10Gi", "cores": "20"}
+	for _, test := range []struct {
+		name           string
+		scenario       func(testing.TB, int) (*scenario, simulator)
+		prepare, undo  string // functions of NVML
+		pod            func(s *scenario) *corev1.Pod
+		expect, undone func(s *scenario)
+	}{
+		{
+			name: "partition", scenario: newPartitionScenario,
+			prepare: "nvmlDeviceCreateGpuInstanceWithPlacement", undo: "nvmlGpuInstanceDestroy",
+			pod: func(s *scenario) *corev1.Pod {
+				s.createTemplate("one", s.partitionsFor(1, s.onGPU(s.devices[0])))
+				return s.podFromTemplate("pod", "one")
+			},
+			expect: func(s *scenario) { s.expectOwnDevices("pod") }, undone: (*scenario).expectUnpartitioned,
+		},
+		{
+			name: "share", scenario: newShareScenario,
+			prepare: "nvmlDeviceSetComputeMode", undo: "nvmlDeviceSetComputeMode",
+			pod: func(s *scenario) *corev1.Pod {
+				s.createTemplate("one", s.sharesFor(mpsClass, 1, share, s.of(s.devices[0])))
+				return s.clientFromTemplate("pod", "one")
+			},
+			expect: func(s *scenario) { s.expectLimits("pod", share) }, undone: (*scenario).expectUnshared,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			const slow = 3 * time.Second // long enough to kill the plugin during a call
+			m := under.onNode(t)
+			s, sim := test.scenario(t, len(under.devices))
+			pod := test.pod(s)
+
+			sim.disturb(sim.control.SetLatencyAfter(test.prepare, slow))
+			s.createPod(pod)
+			sim.waitForSlowCall(test.prepare)
+			m.killAnyPlugin(t)
+			sim.disturb(sim.control.Clear())
+			s.waitRunningNudged("pod")
+			test.expect(s)
+			s.expectPluginReady()
+			s.expectNodeSettles()
+
+			sim.disturb(sim.control.SetLatency(test.undo, slow))
+			s.beginDeletion("pod")
+			sim.waitForSlowCall(test.undo)
+			m.killAnyPlugin(t)
+			sim.disturb(sim.control.Clear())
+			s.expectPluginReady()
+			s.deletePod("pod")
+			s.expectNodeSettles()
+			test.undone(s)
+		})
+	}
 }
 
 // killAnyPlugin kills the plugin, ready or not, and its pod with it: kubelet would wait
@@ -342,92 +380,4 @@ func (s *scenario) nodeSlices(ctx context.Context) ([]resourcev1.ResourceSlice, 
 		return nil, err
 	}
 	return slices.DeleteFunc(list.Items, func(slice resourcev1.ResourceSlice) bool { return slice.Spec.Driver != s.driver }), nil
-}
-
-func TestRemovedCDIFileComesBack(t *testing.T) {
-	t.Run("whole GPU", func(t *testing.T) {
-		s := newScenario(t, 1)
-		s.createClaim("kept", s.claimFor(1))
-		expectCDIFileBack(t, s)
-	})
-	t.Run("partition", func(t *testing.T) {
-		s, _ := newPartitionScenario(t, 1)
-		s.createClaim("kept", s.partitionsFor(1))
-		expectCDIFileBack(t, s)
-	})
-}
-
-// expectCDIFileBack uses the claim "kept".
-func expectCDIFileBack(t *testing.T, s *scenario) {
-	t.Helper()
-	m := under.onNode(t)
-	s.createPod(s.podSharing("pod", "kept"))
-	s.expectOwnDevices("pod")
-	pod := s.waitRunning("pod")
-	uid := string(s.claimOf(pod).UID)
-	specs, err := m.specFiles(t.Context())
-	must(t, err, "list the CDI files")
-	content, err := os.ReadFile(specs[uid])
-	must(t, err, "read the CDI file of claim %s", uid)
-
-	must(t, os.Remove(specs[uid]), "remove the CDI file")
-	eventually(t, startTimeout, "the CDI file is back as it was", func(context.Context) error {
-		again, err := os.ReadFile(specs[uid])
-		if err == nil && string(again) != string(content) {
-			return fmt.Errorf("it was:\n%s\nit is:\n%s", content, again)
-		}
-		return err
-	})
-
-	process, err := m.processOf(pod, "main")
-	must(t, err, "find the container's process")
-	must(t, syscall.Kill(process, syscall.SIGKILL), "kill the container's process")
-	eventually(t, startTimeout, "the container runs again", func(ctx context.Context) error {
-		now, err := s.pod(ctx, "pod")
-		if err == nil && (containerRun(now) == containerRun(pod) || !isReady(now)) {
-			err = errors.New(summary(now))
-		}
-		return err
-	})
-	s.expectOwnDevices("pod")
-	s.createPod(s.podSharing("second", "kept"))
-	s.expectOwnDevices("second")
-}
-
-// TestDamagedRecordIsRebuilt damages the record of a claim in use while the plugin is
-// dead: the new plugin starts, the pod keeps running, and its claim can be released.
-func TestDamagedRecordIsRebuilt(t *testing.T) {
-	m := under.onNode(t)
-	s := newScenario(t, 1)
-	s.createTemplate("one", s.claimFor(1))
-	s.createPod(s.podFromTemplate("pod", "one"))
-	s.expectOwnDevices("pod")
-	before := s.waitRunning("pod")
-	uid := string(s.claimOf(before).UID)
-	records, err := m.records(t.Context())
-	must(t, err, "list the records")
-	content, err := os.ReadFile(records[uid])
-	must(t, err, "read the record of claim %s", uid)
-	must(t, os.WriteFile(records[uid], content[:len(content)/2], 0o600), "cut the record in half")
-
-	_, err = m.killPlugin(t.Context())
-	must(t, err, "kill the plugin")
-	defer s.renewPlugin()
-	eventually(t, startTimeout, "the record is as it was", func(ctx context.Context) error {
-		now, err := m.records(ctx)
-		if err != nil {
-			return err
-		}
-		again, err := os.ReadFile(now[uid])
-		if err == nil && string(again) != string(content) {
-			err = fmt.Errorf("it was:\n%s\nit is:\n%s", content, again)
-		}
-		return err
-	})
-	s.expectNodeSettles()
-	if now := s.waitRunning("pod"); containerRun(now) != containerRun(before) {
-		t.Errorf("the running pod was disturbed: its container was %s, is %s", containerRun(before), containerRun(now))
-	}
-	s.deletePod("pod")
-	s.expectNodeSettles()
 }

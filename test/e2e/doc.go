@@ -16,7 +16,6 @@
 //	                         test/cluster), whose slices are compared with a golden file
 //	MICA_E2E_NO_SKIP         set: a test that would skip itself fails
 //	MICA_PROMTOOL            promtool, which plays the tests of the alerts
-//	MICA_E2E_LONG            set: tests of minutes run, too: TestKEDASurvivesAnyController
 //	MICA_E2E_LAST            set: all other tests have run, so TestEachRightIsUsed and TestUninstall run, too
 //	MICA_E2E_OLDER           set: the control plane is older, and TestOnAnOlderKubernetes runs (hack/older.sh)
 //	MICA_E2E_BENCH_ROUNDS    rounds of a benchmark (default 5)

@@ -12,13 +12,11 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -26,7 +24,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/kubectl/doctor"
 )
 
-// examine runs kubectl gpu doctor. Its exit code is 1 exactly if it has found errors.
+// examine runs kubectl gpu doctor. Its exit code is 1 if, and only if, it finds errors.
 func examine(ctx context.Context, arguments ...string) (doctor.Report, error) {
 	var report doctor.Report
 	var complaint bytes.Buffer
@@ -46,13 +44,13 @@ func examine(ctx context.Context, arguments ...string) (doctor.Report, error) {
 	return report, nil
 }
 
-// ofInstallation are the checks of what no test changes for longer than moments.
+// ofInstallation are the checks of state that no test changes for long.
 var ofInstallation = []string{
 	"resource-api", "mica-kinds", "feature-gates", "plugin-installed", "plugin-selects-node", "plugin-running", "pool-complete",
-	"device-plugin", "two-drivers", "container-runtime", "node-clock", "accelerator-label", "driver-version", "taint-value",
+	"device-plugin", "two-drivers", "container-runtime", "accelerator-label", "driver-version", "taint-value",
 }
 
-// The cluster of the tests is healthy, as far as it is theirs alone.
+// The tests' cluster is healthy, except for what other tests change.
 func TestDoctorFindsTheClusterHealthy(t *testing.T) {
 	t.Parallel()
 	eventually(t, startTimeout, "the doctor finds the node and the API server healthy", func(ctx context.Context) error {
@@ -73,30 +71,27 @@ func TestDoctorFindsTheClusterHealthy(t *testing.T) {
 	})
 }
 
-// doctorDriver keeps what the test publishes from everybody else.
+// doctorDriver publishes devices that no other test uses.
 const doctorDriver = "doctor.e2e.mica.gpu"
 
-// Each trap that can be set through the API server in a moment is set, and found.
+// The doctor finds the mistakes that a test can make through the API server.
 func TestDoctorFindsTraps(t *testing.T) {
 	t.Parallel()
 	s := newScenario(t, 0)
 	node := s.trappedNode()
 	s.trappedWorkloads()
-	arguments := []string{"--driver-name", doctorDriver, "--kueue-namespace", s.namespace, "--cluster-autoscaler-namespace", s.namespace}
 	want := map[string]string{
 		"accelerator-label":   "node/" + node,
 		"taint-value":         "node/" + node,
 		"device-plugin":       "node/" + node,
 		"container-runtime":   "node/" + node,
 		"driver-version":      "node/" + node,
-		"node-clock":          "node/" + node,
 		"foreign-partitions":  "node/" + node,
 		"visible-devices":     "daemonset/toolkit",
-		"two-autoscalers":     "deployment/llm",
 		"taint-rule-selector": "devicetaintrule/" + s.namespace,
-		"kueue-counter":       "deviceclassmapping/gpu-memory",
+		"device-plugin-quota": "resourcequota/gpus",
 	}
-	report, err := examine(t.Context(), arguments...)
+	report, err := examine(t.Context(), "--driver-name", doctorDriver)
 	must(t, err, "run kubectl gpu doctor")
 	for check, object := range want {
 		if !slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.Check == check && f.Object == object }) {
@@ -105,7 +100,7 @@ func TestDoctorFindsTraps(t *testing.T) {
 	}
 }
 
-// trappedNode is a Node without a machine: nothing is placed there.
+// trappedNode creates a Node without a machine, which gets no pods.
 func (s *scenario) trappedNode() string {
 	s.Helper()
 	ctx, name := s.Context(), s.namespace
@@ -114,12 +109,12 @@ func (s *scenario) trappedNode() string {
 	}}}
 	node.Spec.Taints = []corev1.Taint{{Key: testLabel, Effect: corev1.TaintEffectNoSchedule}}
 	node.Spec.Unschedulable = true
-	node, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	_, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	must(s, err, "create a Node")
 	s.Cleanup(func() {
 		must(s, s.client.CoreV1().Nodes().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}), "delete the Node")
 	})
-	// The controllers of nodes write it, too.
+	// A merge patch, because the node controllers write the status, too.
 	patch, err := mergePatch(map[string]any{"status": map[string]any{
 		"nodeInfo": map[string]string{"containerRuntimeVersion": "containerd://1.7.27"},
 		"capacity": map[string]string{"nvidia.com/mig-1g.10gb": "7"},
@@ -140,32 +135,13 @@ func (s *scenario) trappedNode() string {
 	s.Cleanup(func() {
 		must(s, s.client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}), "delete the slice")
 	})
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Name:            name,
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}},
-	}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
-	_, err = s.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{})
-	must(s, err, "renew the Node's lease by a clock that is wrong")
 	return name
 }
 
-// trappedWorkloads are in the scenario's namespace, but for a rule whose taint does nothing to any device.
+// trappedWorkloads creates objects in the scenario's namespace, and a rule whose taint has no effect.
 func (s *scenario) trappedWorkloads() {
 	s.Helper()
 	ctx := s.Context()
-	for _, name := range []string{"a", "b"} {
-		scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		scaler.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "llm"}
-		scaler.Spec.MaxReplicas = 1
-		_, err := s.client.AutoscalingV2().HorizontalPodAutoscalers(s.namespace).Create(ctx, scaler, metav1.CreateOptions{})
-		must(s, err, "create an autoscaler")
-	}
-	kueue := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kueue-manager-config"}, Data: map[string]string{
-		"controller_manager_config.yaml": "resources:\n  deviceClassMappings:\n  - name: gpu-memory\n    sources:\n    - counter: {name: memory, driver: " + doctorDriver + "}\n",
-	}}
-	_, err := s.client.CoreV1().ConfigMaps(s.namespace).Create(ctx, kueue, metav1.CreateOptions{})
-	must(s, err, "configure Kueue")
-
 	labels := map[string]string{"app": "toolkit"}
 	toolkit := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "toolkit"}, Spec: appsv1.DaemonSetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -174,8 +150,14 @@ func (s *scenario) trappedWorkloads() {
 			Containers:   []corev1.Container{{Name: "toolkit", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.18.0"}},
 		}},
 	}}
-	_, err = s.client.AppsV1().DaemonSets(s.namespace).Create(ctx, toolkit, metav1.CreateOptions{})
+	_, err := s.client.AppsV1().DaemonSets(s.namespace).Create(ctx, toolkit, metav1.CreateOptions{})
 	must(s, err, "create a DaemonSet")
+
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("1")},
+	}}
+	_, err = s.client.CoreV1().ResourceQuotas(s.namespace).Create(ctx, quota, metav1.CreateOptions{})
+	must(s, err, "create a quota")
 
 	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Spec: resourcev1.DeviceTaintRuleSpec{
 		DeviceSelector: &resourcev1.DeviceTaintSelector{},

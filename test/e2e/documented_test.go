@@ -17,7 +17,7 @@ import (
 	"github.com/mica-gpu/mica/test/pages"
 )
 
-// TestCommandsOfTheDocs runs the blocks of commands in the pages that say run=cluster, as somebody would who copies them. What
+// TestCommandsOfTheDocs runs the blocks of commands in the pages that say run=cluster, as a reader who copies them does. What
 // a page writes in capitals for the reader's own names is replaced by what there is.
 func TestCommandsOfTheDocs(t *testing.T) {
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestCommandsOfTheDocs(t *testing.T) {
 // prompt is what a recorded session begins its lines with.
 var prompt = regexp.MustCompile(`(?m)^\$ `)
 
-// documentedTimeout bounds a block of several commands, some of which look at all of the node.
+// documentedTimeout bounds a block of several commands; some look at all of the node.
 const documentedTimeout = 4 * time.Minute
 
 // runDocumented runs a script with kubectl in the test's namespace, and with the directories that commands name.

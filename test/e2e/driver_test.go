@@ -66,7 +66,7 @@ func TestDriverThatComesLateIsReplacedAndGoes(t *testing.T) {
 	s.deletePod("second")
 }
 
-// set changes the driver, as soon as nobody has a kernel module open that has to go.
+// set changes the driver, once no process has a kernel module open that has to go.
 func (sim simulator) set(d model.Driver) {
 	sim.Helper()
 	lasting(sim, fmt.Sprintf("the driver becomes %+v", d), func(context.Context) error { return sim.control.SetDriver(d) })

@@ -206,55 +206,6 @@ func (s *scenario) expectPolicy(name string, status corev1.ConditionStatus, text
 	})
 }
 
-// TestIntervalIsSetWhileAGPUIsShared looks at the hardware before, while and after a GPU has
-// a share with an interval of its own.
-func TestIntervalIsSetWhileAGPUIsShared(t *testing.T) {
-	s, sim := newShareScenario(t, len(under.devices))
-	s.createPolicy(s.policyOf(fields{"timeSlice": fields{"replicas": int64(2), "interval": "Short"}}))
-	s.expectInterval("Short")
-	gpu := s.devices[0]
-	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil, s.of(gpu)))
-	for _, name := range names("pod", 2) {
-		if got := sim.gpu(gpu).Timeslice; name == "pod-0" && got != defaultSlice {
-			t.Errorf("before its first share the GPU has the time-slice %s", got)
-		}
-		s.createPod(s.podFromTemplate(name, "share"))
-		s.expectOwnDevices(name)
-	}
-	if got := sim.gpu(gpu).Timeslice; got != "Short" {
-		t.Errorf("the shared GPU has the time-slice %s, want Short", got)
-	}
-	if got := sim.gpu(s.devices[1]).Timeslice; got != defaultSlice {
-		t.Errorf("a GPU without shares has the time-slice %s", got)
-	}
-	s.deletePod("pod-0")
-	if got := sim.gpu(gpu).Timeslice; got != "Short" {
-		t.Errorf("with one share left the GPU has the time-slice %s, want Short", got)
-	}
-	s.deletePod("pod-1")
-	s.expectUnshared()
-}
-
-// expectInterval waits until all time-sliced GPUs are published with the interval.
-func (s *scenario) expectInterval(interval string) {
-	s.Helper()
-	eventually(s, startTimeout, "the GPUs are offered with the interval "+interval, func(ctx context.Context) error {
-		offered, _, err := s.shapesOf(ctx, kindTimeSlice)
-		if err != nil {
-			return err
-		}
-		for _, d := range offered {
-			if got := d.text("timeSliceInterval"); got != interval {
-				return fmt.Errorf("%s has %q", d.name, got)
-			}
-		}
-		if len(offered) != len(s.devices) {
-			return fmt.Errorf("%d of %d GPUs are offered", len(offered), len(s.devices))
-		}
-		return nil
-	})
-}
-
 // shareOfMemory is what an equal part of a partition's memory comes to, in whole MiB.
 func (s *scenario) shareOfMemory(profile string, parts int64) string {
 	s.Helper()

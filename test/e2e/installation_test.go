@@ -78,7 +78,6 @@ const (
 	kindTimeSlice          = "timeslice"
 	kindMPS                = "mps"
 	kindTimeSlicePartition = "mig-timeslice"
-	kindMPSPartition       = "mig-mps"
 )
 
 // connect finds the cluster and the driver, and waits until the driver has published.
@@ -289,30 +288,4 @@ func (in *installation) awaitPlugin(t testing.TB) *corev1.Pod {
 
 func (in *installation) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 	return in.client.AppsV1().DaemonSets(in.plugin.namespace).Get(ctx, in.plugin.name, metav1.GetOptions{})
-}
-
-// attribute tells a device's attribute by its qualified name.
-func (in *installation) attribute(d device, name string) string {
-	attribute, found := d.Attributes[resourcev1.QualifiedName(strings.TrimPrefix(name, in.driver+"/"))]
-	switch {
-	case !found:
-		return ""
-	case attribute.IntValue != nil:
-		return fmt.Sprint(*attribute.IntValue)
-	case attribute.BoolValue != nil:
-		return fmt.Sprint(*attribute.BoolValue)
-	}
-	return ptr.Deref(attribute.StringValue, ptr.Deref(attribute.VersionValue, ""))
-}
-
-// largestGroup counts the devices that share the most frequent value of an attribute.
-func (in *installation) largestGroup(attribute string) int {
-	largest, sizes := 0, map[string]int{}
-	for _, d := range in.devices {
-		if value := in.attribute(d, attribute); value != "" {
-			sizes[value]++
-			largest = max(largest, sizes[value])
-		}
-	}
-	return largest
 }

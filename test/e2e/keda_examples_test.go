@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// testKEDAExamples applies the examples of scaling, and in place of their ScaledObjects what the
-// command prints that these begin with, from the namespace in which it looks for the workload.
+// testKEDAExamples applies the examples of scaling. If a ScaledObject begins with a command, it applies the
+// command's output for the test's namespace.
 func testKEDAExamples(t *testing.T) {
 	t.Parallel()
 	for directory, count := range map[string]int{"llm-serving": 1, "prefill-decode": 2, "batch": 1, "warm-pool": 1, "queue": 1} {
@@ -29,18 +29,16 @@ func testKEDAExamples(t *testing.T) {
 			files, err := filepath.Glob(filepath.Join(examplesDirectory, directory, "*.yaml"))
 			must(t, err, "list the examples")
 			slices.SortFunc(files, func(a, b string) int { return strings.Compare(b, a) }) // a workload before what scales it
-			printed := 0
+			applied := 0
 			for _, file := range files {
 				content, err := os.ReadFile(file)
 				must(t, err, "read the example")
-				line, found := strings.CutPrefix(strings.SplitN(string(content), "\n", 2)[0], "# kubectl gpu scaledobject ")
-				if !found {
-					s.applyAsUser(content)
-					continue
+				if line, found := strings.CutPrefix(strings.SplitN(string(content), "\n", 2)[0], "# kubectl gpu scaledobject "); found {
+					content = s.printScaledObject(line)
 				}
-				printed++
-				line = strings.ReplaceAll(line, "address=redis.default:", "address=redis.keda.svc:") // the one that is here
-				for _, name := range s.applyAsUser(s.printScaledObject(line)) {
+				content = bytes.ReplaceAll(content, []byte("address: redis.default:"), []byte("address: redis.keda.svc:")) // the tests' own
+				for _, name := range s.applyAsUser(content) {
+					applied++
 					d := &scaled{s, name}
 					d.waiting(0)
 					t.Cleanup(d.unscale)
@@ -48,8 +46,8 @@ func testKEDAExamples(t *testing.T) {
 					d.expectHealthy()
 				}
 			}
-			if printed != count {
-				t.Errorf("%d of %q are ScaledObjects, want %d", printed, files, count)
+			if applied != count {
+				t.Errorf("%d of %q are ScaledObjects, want %d", applied, files, count)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ var (
 )
 
 // testKEDAGang has requests for 50 groups of a leader with one GPU and a worker with two, and a node
-// of eight: two groups, and two GPUs of which no group can be made.
+// of eight: two groups, and two GPUs that make no group.
 func testKEDAGang(t *testing.T) {
 	t.Parallel()
 	s := newScaleOut(t, "keda-gang")
@@ -47,7 +47,7 @@ func testKEDAGang(t *testing.T) {
 	d.waiting(500)
 	d.expectGroups(2)
 	d.expectMetric("20")
-	d.expectEventOf("LeaderWorkerSet", "ScaleCapped", "devices for 2, of which each is 2 pods")
+	d.expectEventOf("LeaderWorkerSet", "ScaleCapped", "devices for 2, each of 2 pods")
 	d.waiting(0)
 	d.expectGroups(0)
 }

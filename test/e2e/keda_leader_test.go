@@ -5,16 +5,11 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 )
 
@@ -116,7 +111,7 @@ func (s *scaled) generation() int64 {
 	return deployment.Generation
 }
 
-// expectAnswers reads the metric each second, of which one may fail.
+// expectAnswers reads the metric each second; one reading may fail.
 func (s *scaled) expectAnswers(count int) {
 	s.Helper()
 	var failed []error
@@ -129,125 +124,4 @@ func (s *scaled) expectAnswers(count int) {
 	if len(failed) > 1 {
 		s.Errorf("%d of %d polls have failed: %q", len(failed), count, failed)
 	}
-}
-
-const (
-	// survivors are as many ScaledObjects as are watched while controllers are killed.
-	survivors = 100
-	// occupied of them have a replica, and two of these devices.
-	occupied = 10
-	// killEvery is how long after one controller the next is killed, and killing how long.
-	killEvery, killing = 30 * time.Second, 5 * time.Minute
-)
-
-// TestKEDASurvivesAnyController kills the controllers in turn for five minutes under a hundred
-// ScaledObjects, with KEDA's own polling of 15 s and a fallback that would be seen.
-func TestKEDASurvivesAnyController(t *testing.T) {
-	if os.Getenv("MICA_E2E_LONG") == "" {
-		t.Skip("this test takes eight minutes: set MICA_E2E_LONG to run it")
-	}
-	requireKEDA(t)
-	s := &scaleOut{scenario: newScenario(t, 2)}
-	s.createTemplate("one", s.claimFor(1))
-	all := make([]*scaled, survivors)
-	for i := range all {
-		pod := s.plainPod("")
-		if i < 2 || i >= occupied {
-			pod = s.podFromTemplate("", "one")
-		}
-		all[i] = s.newScaled(fmt.Sprintf("survivor-%02d", i), s.ending(pod))
-		requests := 0
-		if i < occupied {
-			requests = 5
-		}
-		all[i].waiting(requests)
-	}
-	for _, d := range all {
-		d.scaledSlowly()
-	}
-	for _, d := range all[:occupied] {
-		d.expectReplicas(1)
-	}
-	before := map[string]int64{}
-	for _, d := range all {
-		before[d.name] = d.generation()
-	}
-	failures, killed := int64(0), ""
-	for until := time.Now().Add(killing); time.Now().Before(until); {
-		killed = s.killController(killed)
-		for next := time.Now().Add(killEvery); time.Now().Before(next); time.Sleep(2 * time.Second) {
-			failures = max(failures, s.expectNoFallback(all))
-		}
-	}
-	for _, d := range all {
-		if now := d.generation(); now != before[d.name] {
-			t.Errorf("Deployment %s was scaled %d times", d.name, now-before[d.name])
-		}
-	}
-	t.Logf("the most polls in a row that failed for a trigger: %d", failures)
-}
-
-// scaledSlowly is scaledBy as KEDA does it by default, with a fallback.
-func (s *scaled) scaledSlowly() {
-	s.Helper()
-	_, err := s.scaledObjects().Create(s.Context(), &unstructured.Unstructured{Object: fields{
-		"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": fields{"name": s.name},
-		"spec": fields{
-			"scaleTargetRef": fields{"name": s.name}, "minReplicaCount": int64(0), "maxReplicaCount": int64(5),
-			"pollingInterval": int64(15), "cooldownPeriod": int64(cooldown.Seconds()),
-			"fallback": fields{"failureThreshold": int64(3), "replicas": int64(3)},
-			"triggers": []any{s.byWaiting()},
-		},
-	}}, metav1.CreateOptions{})
-	must(s, err, "create ScaledObject %s", s.name)
-	s.Cleanup(s.unscale)
-}
-
-// expectNoFallback gives how many polls in a row have failed at most.
-func (s *scaleOut) expectNoFallback(all []*scaled) int64 {
-	s.Helper()
-	objects, err := all[0].scaledObjects().List(s.Context(), metav1.ListOptions{})
-	must(s, err, "list ScaledObjects")
-	most := int64(0)
-	for _, object := range objects.Items {
-		conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-		if slices.ContainsFunc(conditions, func(c any) bool { return c.(fields)["type"] == "Fallback" && c.(fields)["status"] == "True" }) {
-			s.Errorf("ScaledObject %s falls back: %v", object.GetName(), conditions)
-		}
-		health, _, _ := unstructured.NestedMap(object.Object, "status", "health")
-		for _, metric := range health {
-			failed, _, _ := unstructured.NestedInt64(metric.(fields), "numberOfFailures")
-			most = max(most, failed)
-		}
-	}
-	return most
-}
-
-// killController kills the controller that has run longest, which is another than the one before.
-func (s *scaleOut) killController(before string) (killed string) {
-	s.Helper()
-	eventually(s, startTimeout, "two controllers are ready", func(ctx context.Context) error {
-		pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
-		if err != nil {
-			return err
-		}
-		ready := slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !isReady(&pod) || pod.DeletionTimestamp != nil })
-		if len(ready) != 2 {
-			return fmt.Errorf("%d are", len(ready))
-		}
-		oldest := slices.MinFunc(ready, func(a, b corev1.Pod) int {
-			if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-				return c
-			}
-			return strings.Compare(a.Name, b.Name)
-		})
-		if oldest.Name == before {
-			return fmt.Errorf("pod %s is still there", before)
-		}
-		killed = oldest.Name
-		return nil
-	})
-	err := s.client.CoreV1().Pods(s.plugin.namespace).Delete(s.Context(), killed, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
-	must(s, err, "kill controller %s", killed)
-	return killed
 }

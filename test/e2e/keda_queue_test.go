@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// testKEDAQueue has a queue of fifty messages, of which a replica takes five, and two GPUs that no other test has. The
-// ScaledObject is what the command prints, only faster.
+// testKEDAQueue has a queue of fifty messages, five per replica, and two GPUs that no other test has. The
+// ScaledObject is the example's, only faster.
 func testKEDAQueue(t *testing.T) {
 	t.Parallel()
 	s := &scaleOut{scenario: newScenario(t, 2)}
@@ -24,8 +26,10 @@ func testKEDAQueue(t *testing.T) {
 	s.createTemplate("last", s.claimFor(1, s.of(free[0])+" || "+s.of(free[1])))
 	d := s.newScaled("queued", s.ending(s.podFromTemplate("", "last")))
 	list := s.namespace
-	object := string(s.printScaledObject("deployment/queued --profile batch --min 0 --max 5 --queue redis --queue-set address=redis.keda.svc:6379 --queue-set listName=" + list + " --queue-messages 5"))
-	for slow, fast := range map[string]string{"cooldownPeriod: 300": "cooldownPeriod: 3", "pollingInterval: 30": "pollingInterval: 1",
+	content, err := os.ReadFile(filepath.Join(examplesDirectory, "queue", "scaledobject.yaml"))
+	must(t, err, "read the example")
+	object := string(content)
+	for slow, fast := range map[string]string{"render": "queued", "redis.default:": "redis.keda.svc:", "listName: jobs": "listName: " + list, "cooldownPeriod: 300": "cooldownPeriod: 3", "pollingInterval: 30": "pollingInterval: 1",
 		"stabilizationWindowSeconds: 300": "stabilizationWindowSeconds: 0", "periodSeconds: 60": "periodSeconds: 1"} {
 		object = strings.ReplaceAll(object, slow, fast)
 	}
@@ -40,8 +44,7 @@ func testKEDAQueue(t *testing.T) {
 	d.expectReplicas(0)
 }
 
-// lastFree are GPUs that no claim has, from the end: claims that do not choose get the first ones, and reservations
-// leave these free.
+// lastFree returns the last GPUs without a claim: other claims get the first ones, and reservations leave these free.
 func (s *scenario) lastFree(count int) (last []device) {
 	s.Helper()
 	eventually(s, startTimeout, fmt.Sprintf("%d GPUs are free", count), func(ctx context.Context) error {
@@ -70,7 +73,7 @@ func (s *scenario) lastFree(count int) (last []device) {
 	return last
 }
 
-// queue has a list of Redis be so long.
+// queue sets the length of a list in Redis.
 func (s *scaleOut) queue(list string, length int) {
 	s.Helper()
 	body, err := json.Marshal(map[string]int{"length": length})

@@ -140,17 +140,9 @@ func (s *scaled) byWaiting() fields {
 	})
 }
 
-// waitingQuery finds something also when Prometheus, on a busy machine, has missed a scrape, of which there is one a second.
+// waitingQuery finds something also when Prometheus, on a busy machine, has missed one of its scrapes, one per second.
 func (s *scaled) waitingQuery() string {
 	return fmt.Sprintf("sum(last_over_time(vllm:num_requests_waiting{model_name=%q}[5s]))", s.name)
-}
-
-// byPrometheus is KEDA's own trigger for the same.
-func (s *scaled) byPrometheus() fields {
-	return fields{"type": "prometheus", "metadata": fields{
-		"serverAddress": prometheusAddress(),
-		"query":         s.waitingQuery(), "threshold": "10",
-	}}
 }
 
 func prometheusAddress() string { return "http://" + os.Getenv("MICA_NODE_IP") + ":" + prometheusPort }

@@ -82,7 +82,7 @@ func (s *scaled) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }), nil
 }
 
-// awaitServing waits for so many pods of which so many are Ready, whose names it gives.
+// awaitServing waits for a number of pods with a number of Ready ones, and returns the names of these.
 func (s *scaled) awaitServing(count, ready int) (serving []string) {
 	s.Helper()
 	eventually(s, scaleTimeout, fmt.Sprintf("%s has %d pods, %d of them Ready", s.name, count, ready), func(ctx context.Context) error {

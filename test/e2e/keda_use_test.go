@@ -57,9 +57,12 @@ func (s *scaled) expectIdleToGo(sim simulator, first string, own device) {
 	s.Helper()
 	newer := slices.DeleteFunc(s.awaitServing(2, 2), func(name string) bool { return name == first })[0]
 	busy := s.expectOwnDevices(newer)[0]
-	// At once: with a quarter of one GPU in use and nothing of the other, one replica would do.
-	sim.use(own, 25)
-	sim.use(busy, 90)
+	// In steps whose sum always asks for two replicas: the plugin may sample one GPU before the other.
+	sim.use(busy, 25)
+	s.expectMetric("115")
+	sim.use(own, 40)
+	s.expectMetric("65")
+	sim.use(busy, 75)
 	eventually(s, scaleTimeout, "the busier replica costs more", func(ctx context.Context) error {
 		pods, err := s.pods(ctx)
 		if err != nil {

@@ -12,9 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -58,7 +56,7 @@ func tryGPUCommand(ctx context.Context, arguments ...string) (out, notes string,
 	return stdout.String(), stderr.String(), err
 }
 
-// listed are the GPUs that somebody is shown.
+// listed are the GPUs that the command prints.
 func (s *scenario) listed(arguments ...string) (gpus []listedGPU, notes string) {
 	s.Helper()
 	out, notes := gpuCommand(s, append([]string{"list", "-o", "json"}, arguments...)...)
@@ -67,7 +65,7 @@ func (s *scenario) listed(arguments ...string) (gpus []listedGPU, notes string) 
 	return list.GPUs, notes
 }
 
-// heldBy is the GPU of which the pod has something.
+// heldBy is the GPU of the pod's device.
 func (s *scenario) heldBy(gpus []listedGPU, pod string) listedGPU {
 	s.Helper()
 	if at := slices.IndexFunc(gpus, func(g listedGPU) bool { return g.has(s.namespace, pod) }); at >= 0 {
@@ -77,7 +75,7 @@ func (s *scenario) heldBy(gpus []listedGPU, pod string) listedGPU {
 	return listedGPU{}
 }
 
-// TestGPUsAreListedAsTheyAre lists a whole GPU, a partition and shares: as an administrator, as who may
+// TestGPUsAreListedAsTheyAre lists a whole GPU, a partition and shares: as an administrator, as a user who can
 // view GPUs, and as a tenant. How busy they are it asks the controller.
 func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	t.Parallel()
@@ -85,7 +83,6 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	s.createTemplate("whole", s.claimFor(1))
 	s.createTemplate("part", s.partitionsFor(1))
 	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil))
-	watched := s.watchGPUs()
 	for pod, template := range map[string]string{"whole": "whole", "part": "part", "left": "share", "right": "share"} {
 		s.createPod(s.podFromTemplate(pod, template))
 	}
@@ -94,7 +91,6 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	}
 	whole, part, share := s.expectOwnDevices("whole")[0], s.expectOwnDevices("part")[0], s.shareOf("left")
 
-	watched.expect("of pod whole, which runs", func(g listedGPU) bool { return g.UUID == whole.uuid && g.has(s.namespace, "whole") })
 	if told, _ := gpuCommand(t, "explain", "claim/"+s.claimOf(s.waitRunning("left")).Name, "--namespace", s.namespace); !strings.Contains(told, "Allocated") || !strings.Contains(told, share.Device) {
 		t.Errorf("kubectl gpu explain says of the claim of share %s:\n%s", share.Device, told)
 	}
@@ -142,7 +138,7 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	s.bindTo(viewer, "mica-view-gpus", "")
 	seen, notes := s.listed("--as", viewer)
 	if g := s.heldBy(seen, "whole"); notes != "" || g.UUID != whole.uuid {
-		t.Errorf("to who may view GPUs, the whole GPU is listed as %+v (%s)", g, notes)
+		t.Errorf("for a user who can view GPUs, the whole GPU is listed as %+v (%s)", g, notes)
 	}
 	eventually(t, startTimeout, "top tells how busy the devices are", func(ctx context.Context) error {
 		out, notes, err := tryGPUCommand(ctx, "top", "pods", "--namespace", s.namespace, "-o", "json", "--as", viewer)
@@ -169,7 +165,13 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 		return nil
 	})
 	s.beginDeletion("whole")
-	watched.expect("of pod whole, which has gone", func(g listedGPU) bool { return g.UUID == whole.uuid && !g.has(s.namespace, "whole") })
+	eventually(t, goneTimeout, "list shows no GPU with pod whole", func(context.Context) error {
+		all, _ := s.listed()
+		if slices.ContainsFunc(all, func(g listedGPU) bool { return g.has(s.namespace, "whole") }) {
+			return errors.New("a GPU is still listed with it")
+		}
+		return nil
+	})
 }
 
 // inUse is what is listed of a device of the GPU; empty: it is not.
@@ -185,57 +187,7 @@ func (g listedGPU) has(namespace, pod string) bool {
 	return slices.ContainsFunc(g.Claims, func(c heldClaim) bool { return c.Namespace == namespace && slices.Contains(c.Pods, pod) })
 }
 
-// watching is `kubectl gpu list --watch`, with each GPU that it prints.
-type watching struct {
-	*scenario
-	gpus chan listedGPU
-}
-
-// watchGPUs begins to watch the GPUs of the node, until the test ends.
-func (s *scenario) watchGPUs() watching {
-	s.Helper()
-	w := watching{s, make(chan listedGPU)}
-	command := exec.CommandContext(s.Context(), os.Getenv("MICA_KUBECTL_GPU"), "list", "--watch", "--node", s.node, "-o", "json")
-	out, err := command.StdoutPipe()
-	must(s, err, "read what kubectl gpu list --watch prints")
-	must(s, command.Start(), "run kubectl gpu list --watch")
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		documents := json.NewDecoder(out)
-		for {
-			var list struct{ GPUs []listedGPU }
-			if documents.Decode(&list) != nil {
-				return // the test ends it
-			}
-			for _, g := range list.GPUs {
-				select {
-				case w.gpus <- g:
-				case <-s.Context().Done():
-				}
-			}
-		}
-	})
-	s.Cleanup(func() { reading.Wait(); _ = command.Wait() })
-	return w
-}
-
-// expect waits until a GPU is printed that is so, of those that are printed from now on or were not read yet.
-func (w watching) expect(what string, is func(listedGPU) bool) {
-	w.Helper()
-	late := time.After(goneTimeout)
-	for {
-		select {
-		case g := <-w.gpus:
-			if is(g) {
-				return
-			}
-		case <-late:
-			w.Fatalf("kubectl gpu list --watch prints no GPU %s within %s", what, goneTimeout)
-		}
-	}
-}
-
-// bindTo lets a user do what a ClusterRole allows, in a namespace or, empty, in all; and who may view
+// bindTo lets a user do what a ClusterRole allows, in a namespace or, empty, in all; and a user who can view
 // GPUs what the Role of that name allows. The API server hears of a binding a moment after it has taken it.
 func (s *scenario) bindTo(user, role, namespace string) {
 	s.Helper()
@@ -277,7 +229,7 @@ func (s *scenario) awaitRight(user string, something authorizationv1.ResourceAtt
 	})
 }
 
-// expectListedSick waits until a GPU of which a pod has something is listed with the taint, and nothing of it to be
+// expectListedSick waits until the GPU of a pod's device is listed with the taint, and nothing of it to be
 // had: its shapes are in several slices, which are written one after the other.
 func (s *scenario) expectListedSick(pod, uuid, key string) {
 	s.Helper()

@@ -33,14 +33,6 @@ func (in *installation) claimFor(count int, expressions ...string) resourcev1.Re
 	}}
 }
 
-// matching demands that all GPUs of the claim have the same value of the attribute.
-func matching(spec resourcev1.ResourceClaimSpec, attribute string) resourcev1.ResourceClaimSpec {
-	spec.Devices.Constraints = append(spec.Devices.Constraints, resourcev1.DeviceConstraint{
-		MatchAttribute: ptr.To(resourcev1.FullyQualifiedName(attribute)),
-	})
-	return spec
-}
-
 // configured adds an opaque configuration for the claim's request.
 func configured(spec resourcev1.ResourceClaimSpec, driver, parameters string) resourcev1.ResourceClaimSpec {
 	spec.Devices.Config = append(spec.Devices.Config, resourcev1.DeviceClaimConfiguration{

@@ -32,7 +32,7 @@ type nodeRight struct {
 
 // privileges are those of a container that opens the driver's devices.
 var privileges = map[string]nodeRight{
-	"privileged": {check: "privileges", says: "SYS_ADMIN is not among those of this process", take: func(pod *corev1.PodSpec) {
+	"privileged": {check: "privileges", says: "lacks the capability SYS_ADMIN", take: func(pod *corev1.PodSpec) {
 		pod.Containers[0].SecurityContext.Privileged = ptr.To(false)
 	}},
 	"runAsUser": {check: "privileges", says: "runs as user 65534", take: func(pod *corev1.PodSpec) {

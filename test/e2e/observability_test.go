@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +28,7 @@ const observabilityDirectory = "../../deployments/observability"
 // queries.
 func TestAlertsFireForWhatTheyAreFor(t *testing.T) {
 	t.Parallel()
-	command := exec.CommandContext(t.Context(), os.Getenv("MICA_PROMTOOL"), "test", "rules", "alerts_test.yaml", "queries_test.yaml", "rightsize_test.yaml")
+	command := exec.CommandContext(t.Context(), os.Getenv("MICA_PROMTOOL"), "test", "rules", "alerts_test.yaml", "queries_test.yaml")
 	command.Dir = observabilityDirectory
 	output, err := command.CombinedOutput()
 	must(t, err, "run promtool (MICA_PROMTOOL): %s", output)
@@ -42,7 +40,6 @@ var mayBeEmpty = map[string]string{
 	"mica_scaleout_template_errors":                                "there are series only of groups with an error",
 	"mica_scaleout_oldest_pending_pod_timestamp_seconds":           "there are series only of pods that wait",
 	"mica_scaleout_stuck_nodes":                                    "there are series only of nodes that are stuck",
-	"mica_keda_certificate_expiry_timestamp_seconds":               "KEDA is served without TLS here",
 	`code!~"OK|Canceled"`:                                          "there are series only of errors that were answered",
 	`mica_journal_oldest_record_timestamp_seconds{state="intent"}`: "there are series only while a GPU is changed",
 	"mica_device_taints":                                           "there are series only of devices with a taint",
@@ -76,7 +73,6 @@ func testObservability(t *testing.T) {
 	p.expectRules()
 	p.expectAttribution(held.namespace, used)
 	p.expectSeries(slices.Concat(p.askedByDashboards(), p.selectedByAlerts()))
-	p.expectRightsize(sized)
 }
 
 // prometheus is one in a pod of the test.
@@ -169,36 +165,6 @@ func (s *scaleOut) prometheusConfig() string {
 func (p prometheus) get(path string) *rest.Request {
 	return p.client.CoreV1().RESTClient().Get().Namespace(p.namespace).Resource("pods").
 		Name(prometheusPod + ":9090").SubResource("proxy").Suffix(path)
-}
-
-// expectRightsize has kubectl gpu name a partition for a workload that uses a twentieth of its GPU.
-func (p prometheus) expectRightsize(of *scaled) {
-	p.Helper()
-	forward := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request := p.get(r.URL.Path)
-		if err := r.ParseForm(); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		for name, values := range r.Form {
-			request.Param(name, values[0])
-		}
-		content, err := request.DoRaw(r.Context())
-		if err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-		}
-		_, _ = w.Write(content)
-	}))
-	defer forward.Close()
-	eventually(p, retryTimeout, "kubectl gpu rightsize names a smaller shape", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, os.Getenv("MICA_KUBECTL_GPU"), "rightsize", "deployment/"+of.name, "--namespace", of.namespace,
-			"--prometheus", forward.URL, "--over", "10m").CombinedOutput()
-		var ended *exec.ExitError
-		if !errors.As(err, &ended) || ended.ExitCode() != 1 || !strings.Contains(string(out), "a smaller shape would do for Deployment/"+of.name) {
-			return fmt.Errorf("it ends with %w: %s", err, out)
-		}
-		return nil
-	})
 }
 
 // ask reads the data of an answer of the HTTP API into one.

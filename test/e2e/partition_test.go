@@ -62,7 +62,7 @@ func (in *installation) onGPU(gpu device) string {
 	return in.is("parentUUID", gpu.uuid) + " && " + in.is("uuid", "")
 }
 
-// smallest is the profile that is published first, of which a GPU has most places.
+// smallest is the profile that is published first, with most places on a GPU.
 func (in *installation) smallest() string { return in.partitions[0].text("profile") }
 
 // places counts the placements of a profile on one GPU.
@@ -85,7 +85,7 @@ func (s *scenario) inUse(claim *resourcev1.ResourceClaim, d device) device {
 	}
 	client, found := simulated()
 	if !found {
-		skip(s, "MICA_SIM_SOCKET is not set, so nobody knows which capability devices a partition has")
+		skip(s, "MICA_SIM_SOCKET is not set, so the capability devices of a partition are unknown")
 	}
 	state, err := client.State()
 	must(s, err, "ask the simulator")
@@ -156,26 +156,6 @@ func TestPodGetsAPartition(t *testing.T) {
 	}
 }
 
-func TestPodsShareAPartition(t *testing.T) {
-	t.Parallel()
-	s, sim := newPartitionScenario(t, 1)
-	s.createClaim("shared", s.partitionsFor(1, s.is("profile", s.smallest())))
-	s.createPod(s.podSharing("first", "shared"))
-	first := s.expectOwnDevices("first")
-	s.createPod(s.podSharing("second", "shared"))
-	if second := s.expectOwnDevices("second"); second[0].uuid != first[0].uuid {
-		t.Errorf("the pods that share a claim see %s and %s", first[0].uuid, second[0].uuid)
-	}
-	s.deletePod("first")
-	s.createPod(s.podSharing("third", "shared"))
-	if third := s.expectOwnDevices("third"); third[0].uuid != first[0].uuid {
-		t.Errorf("after the first pod's end the partition %s became %s", first[0].uuid, third[0].uuid)
-	}
-	s.deletePod("second")
-	s.deletePod("third")
-	sim.expectGone(first[0])
-}
-
 // TestMetadataFileTellsThePartition reads, in a container, what KEP-5304 puts there for
 // claims of both kinds.
 func TestMetadataFileTellsThePartition(t *testing.T) {
@@ -207,14 +187,6 @@ func TestMetadataFileTellsThePartition(t *testing.T) {
 			t.Errorf("the file tells of %s with the UUID %s, the pod has %s with %s", told.name, told.uuid, partition.name, partition.uuid)
 		}
 	}
-}
-
-func TestUnknownProfileStaysPending(t *testing.T) {
-	t.Parallel()
-	s, _ := newPartitionScenario(t, 0)
-	s.createTemplate("none", s.partitionsFor(1, s.is("profile", "1g.1gb")))
-	s.createPod(s.podFromTemplate("pod", "none"))
-	s.expectUnschedulable("pod")
 }
 
 // TestManifestOfNVIDIAsDriver applies a manifest that was written for NVIDIA's driver.
@@ -281,35 +253,6 @@ func TestAllPlacesOfOneGPU(t *testing.T) {
 	s.expectOwnDevices("one-more")
 	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
 	s.expectUnpartitioned()
-}
-
-// TestWholeGPUsAndPartitionsExcludeEachOther takes all GPUs whole, then a partition of each.
-func TestWholeGPUsAndPartitionsExcludeEachOther(t *testing.T) {
-	s, _ := newPartitionScenario(t, len(under.devices))
-	s.createTemplate("all-whole", s.claimFor(len(s.devices)))
-	s.createTemplate("one-whole", s.claimFor(1))
-	s.createTemplate("partition", s.partitionsFor(1))
-	s.createTemplate("partition-of-each", distinct(s.partitionsFor(len(s.devices)), s.driver+"/parentUUID"))
-
-	s.createPod(s.podFromTemplate("all-whole", "all-whole"))
-	expectCount(t, s.expectOwnDevices("all-whole"), len(s.devices))
-	s.createPod(s.podFromTemplate("partition", "partition"))
-	s.expectUnschedulable("partition")
-	s.deletePod("all-whole")
-	expectCount(t, s.expectOwnDevices("partition"), 1)
-	s.deletePod("partition")
-
-	s.createPod(s.podFromTemplate("partition-of-each", "partition-of-each"))
-	expectCount(t, s.expectOwnDevices("partition-of-each"), len(s.devices))
-	s.createPod(s.podFromTemplate("one-whole", "one-whole"))
-	s.expectUnschedulable("one-whole")
-	s.deletePod("partition-of-each")
-	expectCount(t, s.expectOwnDevices("one-whole"), 1)
-	s.deletePod("one-whole")
-
-	s.expectUnpartitioned()
-	s.createPod(s.podFromTemplate("whole-again", "all-whole"))
-	expectCount(t, s.expectOwnDevices("whole-again"), len(s.devices))
 }
 
 // distinct demands that all devices of the claim have different values of the attribute.

@@ -70,7 +70,7 @@ const forgottenAfter = 15 * time.Second
 
 // wakeScheduler has the scheduler try a pod again that it has forgotten. While a claim is being written,
 // kube-scheduler counts the capacity of its share twice, as allocated and as in flight (GatherAllocatedState
-// of its dra_manager.go; 1.37). Who asks for the rest of that GPU at this moment is turned away, and nothing
+// of its dra_manager.go; 1.37). A claim for the rest of that GPU is turned away at this moment, and nothing
 // frees anything afterwards: it is tried again when five minutes have passed, or a label of a node changes.
 func (s *scenario) wakeScheduler(ctx context.Context, pod *corev1.Pod) error {
 	for _, c := range pod.Status.Conditions {

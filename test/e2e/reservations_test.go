@@ -20,7 +20,7 @@ func newReservations(all int) *reservations {
 }
 
 // reserve waits for count GPUs and returns what gives them back. Who wants none does not wait behind
-// somebody who waits for all.
+// a test that waits for all.
 func (r *reservations) reserve(t testing.TB, count int) (release func()) {
 	t.Helper()
 	if count == 0 {

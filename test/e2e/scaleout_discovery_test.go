@@ -14,7 +14,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// TestScaleOutDiscoversAGroup has a node of a group that nobody has declared: the controller declares it, observes it, and
+// TestScaleOutDiscoversAGroup has a node of an undeclared group: the controller declares it, observes it, and
 // says how to let it grow.
 func TestScaleOutDiscoversAGroup(t *testing.T) {
 	t.Parallel()
@@ -27,7 +27,7 @@ func TestScaleOutDiscoversAGroup(t *testing.T) {
 	eventually(t, nodeTimeout, "the group is discovered", func(ctx context.Context) error {
 		group, err := s.dynamic(gpuNodeGroups).Get(ctx, name, metav1.GetOptions{})
 		if err == nil && group.GetLabels()[v1alpha1.LabelDiscovered] != "nodes" {
-			err = errors.New("somebody else has declared it")
+			err = errors.New("another client has declared it")
 		}
 		return err
 	})

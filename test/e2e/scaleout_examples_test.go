@@ -70,7 +70,7 @@ func (s *scaleOut) admit(pod *corev1.PodSpec) {
 	pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: "kwok.x-k8s.io/node", Operator: corev1.TolerationOpExists})
 }
 
-// addNodes does what an administrator does to a group that nobody scales, before there are pods.
+// addNodes does what an administrator does to a group that no controller scales, before there are pods.
 func (s *scaleOut) addNodes(group string, count int) {
 	s.Helper()
 	must(s, theFleet(s).cloud.SetDesired(s.Context(), group, count), "ask the cloud for nodes of %s", group)

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -359,7 +357,7 @@ func (s *scaleOut) expectKeptFromAutoscaler(pod *corev1.Pod) {
 	})
 }
 
-// waitingPod waits for a pod without a node of which the condition about its scale-up has a reason, and a text. A
+// waitingPod waits for a pod without a node whose condition about scale-up has a reason and a text. A
 // pod that has got a node keeps what it was told before.
 func (s *scaleOut) waitingPod(reason, text string) (name string) {
 	s.Helper()
@@ -381,38 +379,11 @@ func (s *scaleOut) waitingPod(reason, text string) (name string) {
 	return name
 }
 
-// setQuery has a headroom ask Prometheus as well; nil: not any more.
-func (s *scaleOut) setQuery(name string, query fields) {
-	s.Helper()
-	patch, err := json.Marshal(fields{"spec": fields{"query": query}})
-	must(s, err, "write the patch")
-	_, err = s.dynamic(gpuHeadrooms).Patch(s.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-	must(s, err, "give GPUHeadroom %s the query %v", name, query)
-}
-
 // expectHeadroom waits until so many devices are kept free.
 func (s *scaleOut) expectHeadroom(name string, free int64) {
 	s.Helper()
 	s.expectStatus(gpuHeadrooms, name, "free", free)
 	s.expectStatus(gpuHeadrooms, name, "demanded", int64(0))
-}
-
-// taintDevices taints all devices of a node for the time of the test.
-func (s *scaleOut) taintDevices(node string) {
-	s.Helper()
-	rule, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), &resourcev1.DeviceTaintRule{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-", Labels: map[string]string{testLabel: ""}},
-		Spec: resourcev1.DeviceTaintRuleSpec{
-			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: &s.driver, Pool: &node},
-			Taint:          resourcev1.DeviceTaint{Key: "e2e.mica.gpu/broken", Effect: resourcev1.DeviceTaintEffectNoSchedule},
-		},
-	}, metav1.CreateOptions{})
-	must(s, err, "taint the devices of %s", node)
-	s.Cleanup(func() {
-		if err := s.client.ResourceV1().DeviceTaintRules().Delete(context.Background(), rule.Name, metav1.DeleteOptions{}); err != nil {
-			s.Errorf("delete DeviceTaintRule %s: %v", rule.Name, err)
-		}
-	})
 }
 
 // awaitScans waits until the autoscaler has looked again, so many times.
@@ -472,4 +443,21 @@ func (s *scaleOut) logGroups() {
 			s.Logf("event %s of %s/%s: %s", event.Reason, event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Message)
 		}
 	}
+}
+
+const (
+	scaleUpDelay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
+	delayBefore  = "mica.gpu/scale-up-delay-before"
+)
+
+// expectDelay waits until what keeps a pod from Cluster Autoscaler is as it should be.
+func (s *scenario) expectDelay(name string, right func(*corev1.Pod) bool) {
+	s.Helper()
+	eventually(s, startTimeout, "pod "+name+" is kept from Cluster Autoscaler, or left to it", func(ctx context.Context) error {
+		pod, err := s.pod(ctx, name)
+		if err == nil && !right(pod) {
+			err = fmt.Errorf("it has the annotations %v", pod.Annotations)
+		}
+		return err
+	})
 }

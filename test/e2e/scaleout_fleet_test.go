@@ -10,10 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,8 +39,6 @@ type nodeGroup struct {
 	// Set is the first group of the test that has several.
 	Set        string
 	SliceDelay time.Duration
-	// BootDelay is how long a machine takes to join; zero: two seconds.
-	BootDelay  time.Duration
 	OutOfStock bool
 	// ScaleInAfter is how long a node is empty before the controller ends it; empty: never.
 	ScaleInAfter string
@@ -71,27 +66,15 @@ var scaleGroups = map[string]nodeGroup{
 	"placeholder":  {Promised: h200, Max: 5, Pairing: placeholder},
 	"nine":         {Promised: h200, Max: 5, Pairing: placeholder},
 	"partitions":   {Promised: h200, Max: 5, Pairing: placeholder},
-	"nvlink":       {Promised: h200, Max: 5, Pairing: placeholder},
-	"dear":         {Promised: h200, Max: 5, Pairing: placeholder, Price: "63.3"},
-	"cheap":        {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.8", Set: "dear"},
-	"shared":       {Promised: h200, Max: 5, Pairing: placeholder},
 	"too-small":    {Promised: l4, Max: 5, Pairing: placeholder},
-	"slow":         {Promised: l4, Max: 5, Pairing: placeholder, SliceDelay: 20 * time.Second},
-	"out-of-stock": {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.5", OutOfStock: true},
-	"in-stock":     {Promised: l4, Max: 5, Pairing: placeholder, Price: "0.8", Set: "out-of-stock"},
 	"wrong":        {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
 	"direct":       {Promised: h200, Max: 5, Pairing: "direct", ScaleInAfter: "5s"},
-	"budget":       {Promised: l4, Max: 5, Pairing: "direct"},
-	"restarted":    {Promised: l4, Max: 5, Pairing: placeholder, BootDelay: 40 * time.Second, Timeout: 3 * time.Minute},
 	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
 	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 90 * time.Second},
 	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
 	"discovered":   {Promised: l4, Max: 5},
 	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
-	"bad-input":    {Promised: l4, Max: 5, Pairing: placeholder},
-	"delayed":      {Promised: l4, Max: 5, Pairing: placeholder},
 	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},
-	"tainted":      {Promised: l4, Max: 5, Pairing: placeholder},
 	"multi-node":   {Promised: h100, Max: 2, Pairing: "observe", Workers: true},
 	"training":     {Promised: l4, Max: 2, Pairing: "observe", Workers: true, Capacity: "SPOT"},
 	"efa":          {Promised: h100, Max: 1, Pairing: "observe", Workers: true},
@@ -172,7 +155,7 @@ func (g nodeGroup) machines(name string) cloud.Group {
 		Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU: quantityOf("180"), corev1.ResourceMemory: quantityOf("1900Gi"), corev1.ResourcePods: quantityOf("110"),
 		},
-		GPUs: 8, BootDelay: metav1.Duration{Duration: cmp.Or(g.BootDelay, 2*time.Second)}, SliceDelay: metav1.Duration{Duration: g.SliceDelay},
+		GPUs: 8, BootDelay: metav1.Duration{Duration: 2 * time.Second}, SliceDelay: metav1.Duration{Duration: g.SliceDelay},
 		ScaleDownUnneeded: metav1.Duration{Duration: g.Unneeded},
 	}
 	if g.Workers {
@@ -408,7 +391,7 @@ func (s *scaleOut) eksDesired(group string) int {
 	return state.Desired
 }
 
-// addNode does what an administrator does to a group that nobody scales.
+// addNode does what an administrator does to a group that no controller scales.
 func (s *scaleOut) addNode(group string) {
 	s.Helper()
 	nodes, err := s.nodesOf(s.Context(), group)
@@ -425,41 +408,6 @@ func autoscalerDelay() time.Duration {
 		return 2 * time.Minute
 	}
 	return 0
-}
-
-// restartAutoscaler ends the autoscaler as kubelet ends its pod, and returns once it has deleted its status.
-// hack/scaleout.sh starts it again.
-func (s *scaleOut) restartAutoscaler() {
-	s.Helper()
-	content, err := os.ReadFile(os.Getenv("MICA_AUTOSCALER_PID"))
-	must(s, err, "read the autoscaler's process ID")
-	id, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	must(s, err, "read the autoscaler's process ID")
-	must(s, syscall.Kill(id, syscall.SIGTERM), "end the autoscaler")
-	eventually(s, startTimeout, "the autoscaler has deleted its status", func(ctx context.Context) error {
-		_, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "cluster-autoscaler-status", metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return err
-		}
-		return errors.New("the status is still there")
-	})
-}
-
-// desired is how many machines of the group the cloud was asked for.
-func (s *scaleOut) desired(ctx context.Context, group string) (int, error) {
-	states, err := theFleet(s).cloud.Groups(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, state := range states {
-		if state.Name == group {
-			return state.Desired, nil
-		}
-	}
-	return 0, fmt.Errorf("the cloud has no group %s", group)
 }
 
 // templateAge is how long Cluster Autoscaler looks at a node that is Ready before it takes it for

@@ -46,7 +46,7 @@ func TestScaleOutNamesWhatTheStartupTaintKeepsOff(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("it has %d pods, of which none is there", len(pods.Items))
+		return fmt.Errorf("it has %d pods, none of them there", len(pods.Items))
 	})
 	s.expectGroupCondition("gated", "NodesStuck", metav1.ConditionTrue, "the pods that publish its devices")
 }

@@ -57,7 +57,7 @@ func (s *scenario) expectGatheredInfo(pod *corev1.Pod) {
 			s.Errorf("section %s is %v in\n%s", name, sections[name], output)
 		}
 	}
-	for _, word := range []string{"kubelet: v1.", "containerd://", under.devices[0].uuid, "mica_prepared_claims", "/host/dev:"} {
+	for _, word := range []string{"kubeletVersion: v1.", "containerd://", under.devices[0].uuid, "mica_prepared_claims", "/host/dev:"} {
 		if !bytes.Contains(output, []byte(word)) {
 			s.Errorf("it lacks %q:\n%s", word, output)
 		}

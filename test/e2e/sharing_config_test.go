@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -43,16 +42,6 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
 	s.expectUnshared()
 	s.expectUnpartitioned()
-}
-
-// TestBadSharingFailsWithASentence names the request and the field of what cannot be. Only the node knows how many
-// devices there are.
-func TestBadSharingFailsWithASentence(t *testing.T) {
-	t.Parallel()
-	s, _ := newShareScenario(t, 1)
-	s.createClaim("bad", configured(s.claimFor(1), s.driver, gpuConfig(`{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"7":"1Gi"}}}`)))
-	s.createPod(s.podSharing("bad", "bad"))
-	s.expectRefusal("bad", []string{"defaultPerDevicePinnedMemoryLimit", "7", s.namespace + "/bad", fmt.Sprintf("%q", requestName)})
 }
 
 // expectRefusal waits until the pod is told, with these words, why its claim is not prepared.

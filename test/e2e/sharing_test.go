@@ -53,14 +53,3 @@ func TestContainersOfOnePodShareItsClaim(t *testing.T) {
 	}
 	s.expectSightOf(running, "without", sight{})
 }
-
-func TestClaimIsSharedOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	s := newScenario(t, 1)
-	claim := s.createClaim("kept", s.claimFor(1))
-	for _, name := range names("pod", 2) {
-		s.createPod(s.podSharing(name, claim.Name))
-		expectCount(t, s.expectOwnDevices(name), 1)
-		s.deletePod(name)
-	}
-}

@@ -117,7 +117,7 @@ func capabilityOf(minor int) string {
 	return capability("nvidia-cap"+strconv.Itoa(minor), strconv.Itoa(minor))
 }
 
-// isDevice tells whether the MIG device with the UUID is in the instance. One without any
+// isDevice reports whether the MIG device with the UUID is in the instance. One without any
 // is being made or unmade.
 func isDevice(gi model.InstanceState, uuid string) bool {
 	return slices.ContainsFunc(gi.ComputeInstances, func(ci model.ComputeInstanceState) bool { return ci.UUID == uuid })

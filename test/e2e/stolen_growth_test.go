@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestAStolenTokenOfTheControllerGrowsNothing tries to make node groups grow, to keep machines that nobody needs, and to
+// TestAStolenTokenOfTheControllerGrowsNothing tries to make node groups grow, to keep unneeded machines, and to
 // disturb pods that have no GPU, with what the controller may do.
 func TestAStolenTokenOfTheControllerGrowsNothing(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ import (
 
 // TestWorkloadExamples applies the directories of examples/ whose containers run on the node, with the
 // workload's image in place of theirs, which answers their probes, and with requests that this
-// machine has. What it expects is the state of which the files tell.
+// machine has. It expects the state that the files describe.
 func TestWorkloadExamples(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -193,7 +193,7 @@ func (s *scenario) ready(app string, count int) (pods []corev1.Pod) {
 	return pods
 }
 
-// devicesOf are the devices of pods, each of which sees its own.
+// devicesOf are the devices of pods, as each pod sees its own.
 func (s *scenario) devicesOf(pods []corev1.Pod) (all []device) {
 	s.Helper()
 	for _, pod := range pods {
