@@ -40,7 +40,7 @@ func (e Expression) GetName() string          { return e.Name }
 func (e Expression) GetExpression() string    { return e.Text }
 func (e Expression) ReturnTypes() []*cel.Type { return []*cel.Type{e.Returns} }
 
-// Find compiles the policy of which the name begins so.
+// Find compiles the policy whose name has the prefix.
 func Find(t testing.TB, manifests, prefix string) Policy {
 	t.Helper()
 	for document := range strings.SplitSeq(manifests, "\n---\n") {
@@ -104,7 +104,7 @@ type Review struct {
 	User        user.DefaultInfo
 }
 
-// Review tells whether the policy looks at an object, and why it refuses it.
+// Review reports whether the policy looks at an object, and why it refuses it.
 func (p Policy) Review(t testing.TB, r Review) (matched bool, messages []string) {
 	t.Helper()
 	for _, condition := range p.evaluate(t, p.conditions, r) {

@@ -178,7 +178,7 @@ func bare(pool resourceslice.Pool) resourceslice.Pool {
 	return without
 }
 
-// scarceLast tries profiles of which a GPU has one partition, wherever it is, after all others of
+// scarceLast tries profiles with one partition per GPU, wherever it is, after all others of
 // the node, but for the first placements on each GPU.
 func scarceLast(pool resourceslice.Pool, first int) resourceslice.Pool {
 	counters := pool.Slices[len(pool.Slices)-1]

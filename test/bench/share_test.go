@@ -21,7 +21,7 @@ const (
 
 // BenchmarkShares tells what it costs the scheduler that GPUs are offered in
 // shares, too: what each claim takes under policies that offer more and more, on
-// nodes of which nothing is used, of which five GPUs are whole, and of which four
+// nodes that are unused, nodes with five whole GPUs, and nodes with four
 // are full of shares and one has two. Nothing is taken between two allocations, so
 // that all meet the same cluster.
 func BenchmarkShares(b *testing.B) {

@@ -18,7 +18,7 @@ import (
 func newBuildCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "build [NAME...]",
-		Short: "Build what the cluster runs, or the named groups and binaries, into the cache; hack/steps.sh reads its output",
+		Short: "Build what the cluster runs, or the named groups and binaries, into the cache",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			out := cmd.OutOrStdout()
 			cache, err := newCache(out)
@@ -31,22 +31,10 @@ func newBuildCommand() *cobra.Command {
 			if names, err = build.Names(names); err != nil {
 				return err
 			}
-			left := 0
 			cache.Started = func(missing, present int) {
-				left = missing
-				if missing > 1 {
-					fmt.Fprintf(out, "::more %d\n", missing-1)
-				}
-				if present > 0 {
-					fmt.Fprintf(out, "::note %d reused from %s\n", present, cache.Root)
-				}
+				fmt.Fprintf(out, "%d to build, %d reused from %s\n", missing, present, cache.Root)
 			}
-			// The end of this program ends the last step.
-			cache.Built = func(name string) {
-				if left--; left > 0 {
-					fmt.Fprintf(out, "::done %s\n", name)
-				}
-			}
+			cache.Built = func(name string) { fmt.Fprintf(out, "built %s\n", name) }
 			// What is interrupted leaves no half of a binary.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()

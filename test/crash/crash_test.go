@@ -29,7 +29,7 @@ const (
 // long is a latency that a test does not live to see the end of.
 const long = 10 * time.Minute
 
-// scene is a node on which somebody has a partition by hand, a claim has one,
+// scene is a node on which an administrator has a partition by hand, a claim has one,
 // and another claim is about to be prepared or unprepared.
 type scene struct {
 	*node
@@ -76,7 +76,7 @@ func (s *scene) begin() (done <-chan struct{}) {
 	return ended
 }
 
-// halfway tells whether the claim's record is one of an intent.
+// halfway reports whether the claim's record is one of an intent.
 func (s *scene) halfway() bool {
 	s.Helper()
 	return slices.ContainsFunc(s.records(), func(r journal.Record) bool {
@@ -279,7 +279,7 @@ func TestTwoProcessesOfWhichOneIsKilled(t *testing.T) {
 		}
 	}
 	if failed > 3 {
-		t.Errorf("%d claims were not prepared, of which 3 were the killed process's", failed)
+		t.Errorf("%d claims were not prepared, but only 3 were the killed process's", failed)
 	}
 	for _, claim := range claims { // kubelet asks the process that is left
 		n.must(fresh.prepare(n.within(), claim))
@@ -321,7 +321,7 @@ func TestGPUsThatWereReset(t *testing.T) {
 	s.prepareBoth(s.foreign)
 }
 
-// After a reboot the machine has no instances, not even somebody else's, the
+// After a reboot the machine has no instances, not even an administrator's, the
 // records are of another boot, and the CDI files are gone with /run.
 func TestAReboot(t *testing.T) {
 	t.Parallel()

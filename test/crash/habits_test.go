@@ -25,6 +25,9 @@ func withHabits(t *testing.T, habits string, changes ...string) *node {
 		t.Fatal(err)
 	}
 	text := strings.NewReplacer(changes...).Replace(string(content))
+	if len(changes) > 0 && text == string(content) {
+		t.Fatalf("the machine's file has none of %q", changes)
+	}
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%shabits: %s\n", text, habits), 0o644); err != nil {
 		t.Fatal(err)
@@ -119,9 +122,9 @@ func TestDriverWhoseLibraryDoesNotFit(t *testing.T) {
 // A GPU that is lost at the start is left out until it comes back.
 func TestGPUThatIsLostAtTheStart(t *testing.T) {
 	t.Parallel()
-	n := withHabits(t, "{}", "minor: 3,", "minor: 3, presence: lost,")
+	n := withHabits(t, "{}", "minor: 3}", "minor: 3, presence: lost}")
 	p := n.start()
-	p.says(n, "A GPU cannot be read and gets no claims", "GPU is lost", "gpus=7")
+	p.says(n, "Cannot read a GPU, so it gets no claims", "GPU is lost", "gpus=7")
 	n.must(p.prepare(n.within(), n.put("c", "gpu-0")))
 	if err := p.prepare(n.within(), n.put("lost", "gpu-3")); err == nil || !strings.Contains(err.Error(), "gpu-3") {
 		t.Errorf("the lost GPU was prepared: %v", err)
@@ -134,14 +137,14 @@ func TestGPUThatIsLostAtTheStart(t *testing.T) {
 // GPUs that come after the plugin, and a fabric manager that is done after it, are noticed by it.
 func TestAGPUAndAFabricThatComeLate(t *testing.T) {
 	t.Parallel()
-	n := withHabits(t, "{fabric: inProgress}", "minor: 3,", "minor: 3, presence: absent,")
+	n := withHabits(t, "{fabric: inProgress}", "minor: 3}", "minor: 3, presence: absent}")
 	p := n.start()
-	p.says(n, "gpus=7", "GPUs are tainted until the fabric manager is done with them", "gpu-0 (InProgress)")
+	p.says(n, "gpus=7", "GPUs are tainted until the fabric manager has finished", "gpu-0 (InProgress)")
 	if err := p.prepare(n.within(), n.put("early", "gpu-3")); err == nil || !strings.Contains(err.Error(), "gpu-3") {
 		t.Errorf("a GPU that is not there was prepared: %v", err)
 	}
 	n.must(errors.Join(n.gpu.SetFabric(model.FabricCompleted), n.gpu.Attach(3)))
-	p.says(n, "gpus=8", "The fabric manager is done with all GPUs")
+	p.says(n, "gpus=8", "The fabric manager has finished with all GPUs")
 	n.must(p.prepare(n.within(), n.put("late", "gpu-3")))
 }
 

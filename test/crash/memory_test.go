@@ -31,7 +31,7 @@ var wholeSlicedAndDivided = &v1alpha1.GPUPolicy{
 // BenchmarkMemory measures a plugin as a node has it: it offers eight H100s as 216 devices, has
 // published them, prepares and unprepares a claim on each again and again and serves its metrics. The working set is what
 // kubelet reports and evicts pods by: all memory of the process's control group, with the
-// pages of its binary and what the kernel has for it, without the files that nobody has used lately.
+// pages of its binary and what the kernel has for it, without files that were not used lately.
 func BenchmarkMemory(b *testing.B) {
 	n := newNode(b, wholeSlicedAndDivided)
 	n.keepSlices()

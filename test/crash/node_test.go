@@ -35,7 +35,7 @@ type node struct {
 	gpu wire.Client
 	// supervisor keeps MPS daemons, nil where the node has none.
 	supervisor *process
-	// modes are compute modes that somebody has set, and idleMIG is where MIG is
+	// modes are compute modes that an administrator has set, and idleMIG is where MIG is
 	// enabled for nothing, by GPU.
 	modes   map[int]string
 	idleMIG map[int]bool

@@ -73,8 +73,8 @@ func (n *node) recorded() (devices, claims []string) {
 			switch {
 			case record.State != journal.Prepared:
 				devices = append(devices, "of an intent")
-			case device.Partition.UUID != "":
-				devices = append(devices, device.Partition.UUID)
+			case device.PartUUID != "":
+				devices = append(devices, device.PartUUID)
 			}
 		}
 	}
@@ -131,7 +131,18 @@ func (n *node) held() []journal.Device {
 	return held
 }
 
-// orderOf tells whether a GPU has the modes that its claims need.
+// stepData is a field in the data of a device's step, if it has the step.
+func stepData(device journal.Device, step, field string) (value string, found bool) {
+	for _, s := range device.Steps {
+		var data map[string]any
+		if s.Name == step && json.Unmarshal(s.Data, &data) == nil {
+			return fmt.Sprint(data[field]), true
+		}
+	}
+	return "", false
+}
+
+// orderOf reports whether a GPU has the modes that its claims need.
 func (n *node) orderOf(g model.GPUState, held []journal.Device) error {
 	enabled := g.MIGMode == "Enabled"
 	timeSlice, mode := "Default", "Default"
@@ -140,14 +151,14 @@ func (n *node) orderOf(g model.GPUState, held []journal.Device) error {
 	}
 	asWhole := false
 	for _, device := range held {
-		if device.UUID != g.UUID || !device.Form().Entire() {
+		if device.UUID != g.UUID || !device.Form.Entire() {
 			continue
 		}
 		asWhole = true
-		if device.Interval != "" {
-			timeSlice = device.Interval
+		if interval, set := stepData(device, "set-time-slice", "interval"); set {
+			timeSlice = interval
 		}
-		if device.Served() {
+		if _, served := stepData(device, "run-daemon", "daemon"); served {
 			mode = "Exclusive_Process"
 		}
 	}
@@ -165,17 +176,18 @@ func (n *node) orderOf(g model.GPUState, held []journal.Device) error {
 	return nil
 }
 
-// orderOfDaemons tells whether exactly the daemons run that claims have, and whether
+// orderOfDaemons reports whether exactly the daemons run that claims have, and whether
 // nothing is left of others.
 func (n *node) orderOfDaemons(held []journal.Device) error {
 	n.Helper()
 	want := map[string][]string{}
 	for _, device := range held {
-		if !device.Served() {
+		id, served := stepData(device, "run-daemon", "daemon")
+		if !served {
 			continue
 		}
 		uuid := device.DeviceUUID()
-		if id := device.MPS.Daemon; !slices.Contains(want[id], uuid) {
+		if !slices.Contains(want[id], uuid) {
 			want[id] = append(want[id], uuid)
 		}
 	}
@@ -198,7 +210,7 @@ func (n *node) orderOfDaemons(held []journal.Device) error {
 	return n.orderOfFiles(slices.Sorted(maps.Keys(want)))
 }
 
-// orderOfFiles tells whether the MPS root has what the daemons need, and nothing else.
+// orderOfFiles reports whether the MPS root has what the daemons need, and nothing else.
 func (n *node) orderOfFiles(daemons []string) error {
 	n.Helper()
 	if n.supervisor == nil {
@@ -276,7 +288,7 @@ func (n *node) tools() []tool {
 	return found
 }
 
-// prepared tells whether exactly these claims are.
+// prepared reports whether exactly these claims are.
 func (n *node) prepared(claims ...*resourceapi.ResourceClaim) error {
 	n.Helper()
 	var want []string

@@ -61,7 +61,7 @@ type sharing struct {
 	beside bool
 	// daemon is the one of the first device, if any.
 	daemon string
-	// idleMIG: somebody has left MIG enabled on the GPU.
+	// idleMIG: an administrator has left MIG enabled on the GPU.
 	idleMIG bool
 	// changes are the functions by which each operation changes a GPU.
 	changes map[string][]string
@@ -128,7 +128,7 @@ func (c *client) ask(request simulated.Request) error {
 	return nil
 }
 
-// works tells whether the client's contexts are still there.
+// works reports whether the client's contexts are still there.
 func (c *client) works() error {
 	return c.ask(simulated.Request{Allocate: &simulated.Allocate{Bytes: 1 << 20}})
 }
@@ -214,7 +214,7 @@ var victims = []struct {
 	{"all", true, true, true},
 }
 
-// stride is how far apart the changes are at which somebody is killed: there are
+// stride is how far apart the changes are at which a process is killed: there are
 // hundreds, a scene takes most of a second, and each kind of share begins elsewhere.
 var stride = flag.Int("stride", 8, "kill at each nth change of a file that is made for a share; 1 takes minutes")
 

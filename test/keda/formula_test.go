@@ -65,7 +65,7 @@ func composite(t *testing.T, object *kedav1alpha1.ScaledObject, values map[strin
 
 // KEDA's own code says what a printed formula gives while triggers fail.
 func TestAPrintedFormulaGoesOnWithoutATrigger(t *testing.T) {
-	const none = -1.0
+	const none, queue = -1.0, "../../../../examples/queue/scaledobject.yaml"
 	for name, test := range map[string]struct {
 		file   string
 		values map[string]int64
@@ -83,9 +83,9 @@ func TestAPrintedFormulaGoesOnWithoutATrigger(t *testing.T) {
 		"no load at zero":         {"realtime-zero.yaml", map[string]int64{"load": failing, "held": 0, "possible": 6, "pods": 0}, 0},
 		"no load beside replicas": {"realtime-zero.yaml", map[string]int64{"load": failing, "held": 0, "possible": 6, "pods": 3}, 3},
 		"all but pods":            {"realtime-zero.yaml", map[string]int64{"load": failing, "held": failing, "possible": failing, "pods": 3}, 3},
-		"a queue":                 {"queue-redis.yaml", map[string]int64{"queue": 10, "held": failing, "possible": failing, "pods": 1}, 2},
-		"a worker with the last":  {"queue-redis.yaml", map[string]int64{"queue": 0, "held": failing, "possible": failing, "pods": 1}, 1},
-		"a queue that is away":    {"queue-redis.yaml", map[string]int64{"queue": failing, "held": 0, "possible": 6, "pods": 3}, 3},
+		"a queue":                 {queue, map[string]int64{"queue": 10, "held": failing, "possible": failing, "pods": 1}, 2},
+		"a worker with the last":  {queue, map[string]int64{"queue": 0, "held": failing, "possible": failing, "pods": 1}, 1},
+		"a queue that is away":    {queue, map[string]int64{"queue": failing, "held": 0, "possible": 6, "pods": 3}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := printed(t, test.file)

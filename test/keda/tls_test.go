@@ -148,9 +148,9 @@ func TestAClientsCertificate(t *testing.T) {
 		auth map[string]string
 		want string
 	}{
-		"none":        {map[string]string{"caCert": ca.pem}, "certificate required"},
-		"expired":     {client(ca, time.Now().Add(-time.Hour)), "expired certificate"},
-		"of somebody": {client(other, time.Now().Add(time.Hour)), "unknown certificate authority"},
+		"none":          {map[string]string{"caCert": ca.pem}, "certificate required"},
+		"expired":       {client(ca, time.Now().Add(-time.Hour)), "expired certificate"},
+		"of a stranger": {client(other, time.Now().Add(time.Hour)), "unknown certificate authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The server's refusal and the end of the connection come at once: the client may see

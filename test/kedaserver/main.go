@@ -140,7 +140,7 @@ func (a *answers) Metrics(_ context.Context, request *externalscaler.GetMetricsR
 		return nil, err
 	}
 	if request.GetMetricName() != script.Metric {
-		return nil, fmt.Errorf("asked for metric %q, of which the spec says nothing", request.GetMetricName())
+		return nil, fmt.Errorf("asked for metric %q, which the spec does not have", request.GetMetricName())
 	}
 	return &externalscaler.GetMetricsResponse{MetricValues: []*externalscaler.MetricValue{
 		{MetricName: script.Metric, MetricValue: int64(script.Value), MetricValueFloat: script.Value},

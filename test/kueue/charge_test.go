@@ -136,7 +136,7 @@ func (c *cluster) Get(_ context.Context, key client.ObjectKey, into client.Objec
 		}
 		*into = class
 	default:
-		return fmt.Errorf("nobody was expected to get a %T", into)
+		return fmt.Errorf("unexpected get of a %T", into)
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (c *cluster) Get(_ context.Context, key client.ObjectKey, into client.Objec
 func (c *cluster) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
 	list, is := into.(*resourceapi.ResourceSliceList)
 	if !is {
-		return fmt.Errorf("nobody was expected to list a %T", into)
+		return fmt.Errorf("unexpected list of %T", into)
 	}
 	list.Items = c.slices
 	return nil

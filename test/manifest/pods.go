@@ -19,7 +19,7 @@ type Pods struct {
 	// Count is how many there are at the same time. Without a number of replicas, it is one.
 	Count    int
 	Template corev1.PodTemplateSpec
-	// Forever tells that they are replaced until somebody deletes the workload.
+	// Forever is set if they are replaced until the workload is deleted.
 	Forever bool
 }
 

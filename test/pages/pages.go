@@ -118,12 +118,12 @@ func blocksOf(file string, source []byte) ([]Block, error) {
 	return found, err
 }
 
-// IsShell says whether the block has commands.
+// IsShell reports whether the block has commands.
 func (b Block) IsShell() bool {
 	return b.Language == "sh" || b.Language == "bash" || b.Language == "console"
 }
 
-// Script is what somebody types: the whole block, or of a recorded session what follows the prompts, with the lines that
+// Script is what a reader types: the whole block, or what follows the prompts of a recorded session, with the lines that
 // belong to it by an open quote or a backslash.
 func (b Block) Script() string {
 	if b.Language != "console" {

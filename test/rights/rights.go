@@ -137,7 +137,7 @@ func (t *Tally) count(event auditv1.Event) {
 	}
 }
 
-// decision is the annotation by which an API server notes whether somebody might do what he asked for, before admission.
+// decision is the annotation by which an API server notes whether the user was authorized, before admission.
 const decision = "authorization.k8s.io/decision"
 
 // implied are the verbs that a request needs beside its own: an apply that creates its object is a create, too, and a
@@ -161,7 +161,7 @@ func (t *Tally) use(request Right) {
 	}
 }
 
-// covers says whether the right is enough for a request of one namespace or all, and one object or many.
+// covers reports whether the right is enough for a request of one namespace or all, and one object or many.
 func (r Right) covers(request Right) bool {
 	if r.Namespace == "" {
 		request.Namespace = ""

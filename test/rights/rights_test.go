@@ -19,7 +19,7 @@ var granted = append(Of(plugin, "", []rbacv1.PolicyRule{
 	{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"mica"}, Verbs: []string{"update"}},
 })...)
 
-// event is a line of a log: of Kubernetes 1.37, without what nobody reads.
+// event is a line of a log: of Kubernetes 1.37, without fields that are not read.
 func event(change ...string) string {
 	return strings.NewReplacer(change...).Replace(`{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","stage":"ResponseComplete","requestURI":"/api/v1/nodes/n",` +
 		`"verb":"get","user":{"username":"system:serviceaccount:mica:mica-plugin"},"userAgent":"mica-kubelet-plugin/v0.1.0",` +

@@ -47,6 +47,7 @@ func TestAgreesWithScheduler(t *testing.T) {
 type comparison struct {
 	w        *world
 	cluster  *fit.Cluster
+	shared   fit.Shared
 	pods     map[*pod]*fit.Pod
 	machines map[string]*fit.Machine
 	fits     int
@@ -80,6 +81,7 @@ func newComparison(t *testing.T, w *world) *comparison {
 	for _, n := range w.nodes {
 		c.machines[n.object.Name] = c.cluster.Machine(fit.Node{Object: n.object, Slices: n.slices, Pods: n.pods})
 	}
+	c.shared = c.cluster.Shared()
 	return c
 }
 
@@ -92,7 +94,7 @@ func (c *comparison) compare(t *testing.T, p *pod) {
 	left := map[string]*fit.Machine{}
 	for _, n := range c.w.nodes {
 		name := n.object.Name
-		next, miss, err := c.cluster.Place(t.Context(), c.machines[name], c.pods[p])
+		next, miss, err := c.shared.Place(t.Context(), c.machines[name], c.pods[p])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +118,7 @@ func (c *comparison) compare(t *testing.T, p *pod) {
 	n := fitting[c.w.random.IntN(len(fitting))]
 	c.w.put(p, n, scheduler.reserve(t.Context(), t, state, p.object, n.object.Name))
 	c.machines[n.object.Name] = left[n.object.Name]
-	c.cluster.Commit(left[n.object.Name])
+	c.shared = c.shared.Commit(left[n.object.Name])
 }
 
 // put records in the world what the scheduler did.

@@ -2,7 +2,7 @@
 // test sets:
 //
 //	PUT /models/NAME     {"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5}
-//	DELETE /models/NAME  nobody serves it any more
+//	DELETE /models/NAME  no server has it any more
 //	GET /metrics         what vLLM has of it: vllm:num_requests_waiting{model_name="NAME",engine="0"}
 package main
 

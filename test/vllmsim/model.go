@@ -17,8 +17,8 @@ type Load struct {
 	Waiting float64 `json:"waiting"`
 	// CacheUsage is the used part of the KV cache, from 0 to 1.
 	CacheUsage float64 `json:"cacheUsage"`
-	// FirstToken is how long a request waits for its first token, in seconds, of which it waits
-	// Queued to be read. Zero: there are no requests.
+	// FirstToken is how long a request waits for its first token, in seconds; for Queued of them it waits
+	// to be read. Zero: there are no requests.
 	FirstToken float64 `json:"firstToken"`
 	Queued     float64 `json:"queued"`
 	// InterToken is how long a request waits for each further token, in seconds.

@@ -91,7 +91,7 @@ func TestTheLoadIsInReplicas(t *testing.T) {
 	}
 }
 
-// A server that nobody has scraped is not an idle one: KEDA is to see nothing, which is an error.
+// A server without a scrape is not idle: KEDA gets no value, which is an error.
 func TestWithoutServersThereIsNoLoad(t *testing.T) {
 	if vector := evaluated(t, loadQuery(t, "realtime.yaml"), "another 1x80", 10*time.Minute); len(vector) != 0 {
 		t.Errorf("the query gives %v", vector)
@@ -119,8 +119,8 @@ func TestTheLastWeekAsksAheadOfTime(t *testing.T) {
 		"more than now":          {"realtime-ahead.yaml", idle + queue + "70x1000 20x39400", []float64{7}},
 		"a full cache":           {"realtime-ahead.yaml", queue + "0x40400\nvllm:kv_cache_usage_perc" + of + "1x1000 0x39400", []float64{1.25}},
 		"no week ago":            {"realtime-ahead.yaml", "vllm:kv_cache_usage_perc" + of + "_x40000 0x400\n" + queue + "_x40000 20x400", []float64{2}},
-		"nobody knows now":       {"realtime-ahead.yaml", "vllm:kv_cache_usage_perc" + of + "1x1000\n" + queue + "70x1000", nil},
-		"nobody was there":       {"zero-ahead.yaml", "gateway_queue_depth{model=\"llm\"} 0x40400", []float64{0}},
+		"not known now":          {"realtime-ahead.yaml", "vllm:kv_cache_usage_perc" + of + "1x1000\n" + queue + "70x1000", nil},
+		"no request came":        {"zero-ahead.yaml", "gateway_queue_depth{model=\"llm\"} 0x40400", []float64{0}},
 		"from zero":              {"zero-ahead.yaml", "gateway_queue_depth{model=\"llm\"} 0x40400\nvllm:kv_cache_usage_perc" + of + "0.4x1000\n" + queue + "0x1000", []float64{0.5}},
 		"through the controller": {"decode-ahead.yaml", "vllm:num_requests_running" + of + "48x1000 16x39400", []float64{3}},
 		"no week ago, through":   {"decode-ahead.yaml", "vllm:num_requests_running" + of + "_x40000 16x400", []float64{0}},

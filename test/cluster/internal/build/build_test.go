@@ -254,7 +254,7 @@ func TestCacheLeavesNothingOfABrokenBuild(t *testing.T) {
 
 func TestTheWaitForAnotherBuildCanBeInterrupted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	never := func() { t.Error("it waits for a lock that nobody holds") }
+	never := func() { t.Error("it waits for a free lock") }
 	unlock, err := lock(t.Context(), path, never)
 	if err != nil {
 		t.Fatal(err)

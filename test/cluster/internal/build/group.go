@@ -35,7 +35,7 @@ type Group struct {
 	Module string
 	// Packages maps a binary's name to the package it is built from.
 	Packages map[string]string
-	// CGO says whether the group needs a C compiler.
+	// CGO reports whether the group needs a C compiler.
 	CGO bool
 	// Tags returns the build tags for this machine.
 	Tags func() []string
@@ -256,7 +256,7 @@ func Find(groups []Group, binary string) (Group, error) {
 	return Group{}, fmt.Errorf("no binary is called %q: there are %s", binary, strings.Join(known, ", "))
 }
 
-// Names are the binaries that names stand for, each of which is a group's or a
+// Names are the binaries that names stand for; each name is a group's or a
 // binary's.
 func Names(names []string) ([]string, error) {
 	var binaries []string

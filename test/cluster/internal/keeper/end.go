@@ -24,7 +24,7 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// Running says whether a keeper holds the cluster in dir.
+// Running reports whether a keeper holds the cluster in dir.
 func Running(dir layout.Dir) (bool, error) {
 	lock, err := take(dir, 0, unix.LOCK_SH)
 	switch {
@@ -39,7 +39,7 @@ func Running(dir layout.Dir) (bool, error) {
 }
 
 // End takes the cluster in dir down, in whatever state it is, and removes all
-// that it left. It says whether there was anything.
+// that it left. It reports whether there was anything.
 func End(dir layout.Dir) (bool, error) {
 	if _, err := os.Stat(string(dir)); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -57,7 +57,7 @@ func End(dir layout.Dir) (bool, error) {
 }
 
 // removeDead removes what a cluster without a keeper left. It fails with ErrHeld when
-// there is a keeper, or somebody else who removes it.
+// there is a keeper, or another process removes it.
 func removeDead(dir layout.Dir) error {
 	lock, err := take(dir, 0, unix.LOCK_EX)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +74,7 @@ func removeDead(dir layout.Dir) error {
 }
 
 // removeEmpty removes a directory in which no cluster was begun. One that is not
-// empty any more is somebody else's now.
+// empty any more belongs to another process now.
 func removeEmpty(dir layout.Dir) error {
 	err := os.Remove(string(dir))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
@@ -133,7 +133,7 @@ func endKeeper(dir layout.Dir) error {
 			return fmt.Errorf("telling the cluster's keeper, process %d, to end: %w", keeper.pid, err)
 		}
 		for deadline := time.Now().Add(politeness); time.Now().Before(deadline); time.Sleep(pollInterval) {
-			// It may be a child that nobody waits for, so its own existence
+			// It may be a child without a waiting parent, so its own existence
 			// tells less than its lock.
 			if running, err := Running(dir); err != nil || !running {
 				return err

@@ -84,7 +84,7 @@ func Keep(ctx context.Context, dir layout.Dir, argv []string, files Files) error
 		runErr = runInit(ctx, dir, argv, files)
 	}
 	if runErr != nil && orphaned.Err() == nil {
-		// Somebody will want to know why: the reason and the logs stay.
+		// The reason and the logs stay for the user.
 		return errors.Join(runErr, clean(dir, dir.Logs(), dir.Failure()))
 	}
 	return errors.Join(runErr, clean(dir))

@@ -70,13 +70,13 @@ func TestEndRemovesWhatADeadClusterLeft(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(string(dir), "failure"), []byte("reason\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A process ID that now is somebody else's, here this test's, is spared.
-	somebody, err := markOf(os.Getpid())
+	// A process ID that another process has now, here this test, is spared.
+	other, err := markOf(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	somebody.started--
-	if err := writeMark(dir.PID(), somebody); err != nil {
+	other.started--
+	if err := writeMark(dir.PID(), other); err != nil {
 		t.Fatal(err)
 	}
 	if ended, err := End(dir); err != nil || !ended {

@@ -61,7 +61,7 @@ func take(dir layout.Dir, flags, how int) (*os.File, error) {
 	return file, nil
 }
 
-// current says whether file is still what its path leads to.
+// current reports whether file is still what its path leads to.
 func current(file *os.File, path string) bool {
 	held, err := file.Stat()
 	if err != nil {

@@ -54,7 +54,7 @@ func stat(pid int) (started uint64, state string, err error) {
 	return started, fields[0], nil
 }
 
-// alive says whether the process runs: one that only waits for its parent does
+// alive reports whether the process runs: one that only waits for its parent does
 // not.
 func (m mark) alive() bool {
 	now, err := markOf(m.pid)

@@ -43,7 +43,7 @@ type Options struct {
 	Progress io.Writer
 }
 
-// Check says whether the options go together.
+// Check reports whether the options go together.
 func (o Options) Check() error {
 	if o.SimNode != "" && o.HostGPU {
 		return errors.New("--sim-node and --gpu host exclude each other: simulated GPUs or the machine's own")
@@ -109,7 +109,7 @@ func (o Options) spec(ctx context.Context) (supervisor.Spec, error) {
 // checkout is the directory of the project.
 func (o Options) checkout() string { return filepath.Join(o.Cache.Source, "../..") }
 
-// CheckRunning says whether the cluster that runs in Dir is the one that these
+// CheckRunning reports whether the cluster that runs in Dir is the one that these
 // options ask for.
 func (o Options) CheckRunning() error {
 	running, err := supervisor.LoadSpec(o.Dir)

@@ -50,7 +50,7 @@ type Dir string
 // plain paths need no quotes in any file that names them.
 var plain = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
 
-// Check says whether the directory can hold a cluster.
+// Check reports whether the directory can hold a cluster.
 func (d Dir) Check() error {
 	if !filepath.IsAbs(string(d)) || filepath.Clean(string(d)) != string(d) || d == "/" {
 		return fmt.Errorf("the cluster's directory %q is not a clean absolute path below /: give one, such as %s", string(d), DefaultDir)
@@ -147,5 +147,5 @@ func (d Dir) Cgroup() string {
 }
 
 // CgroupMade is there when the cluster has made its cgroup: one that it only
-// found is somebody else's.
+// found belongs to others.
 func (d Dir) CgroupMade() string { return d.join("cgroup") }

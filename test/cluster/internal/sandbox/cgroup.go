@@ -15,7 +15,7 @@ import (
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// Unified says whether the machine's cgroups are those of cgroup v2 alone.
+// Unified reports whether the machine's cgroups are those of cgroup v2 alone.
 func Unified() bool {
 	var stat unix.Statfs_t
 	return unix.Statfs(cgroupMount, &stat) == nil && stat.Type == unix.CGROUP2_SUPER_MAGIC

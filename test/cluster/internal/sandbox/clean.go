@@ -27,7 +27,7 @@ func Clean(dir, cgroup, lock string, keep ...string) error {
 		err = errors.Join(err, RemoveCgroup(cgroup))
 	}
 	if left, listErr := mountPoints(dir); listErr != nil || len(left) > 0 {
-		// Removing files through a mount would remove somebody else's.
+		// Removing files through a mount would remove files of others.
 		return errors.Join(err, listErr, fmt.Errorf("%s is kept because %v are still mounted there: unmount them and run `cluster down`", dir, left))
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func removeAllBut(dir, lock string, keep []string, remove func(path string) erro
 	if err := remove(filepath.Join(dir, lock)); err != nil {
 		return err
 	}
-	// From here on somebody else may hold the directory with a lock of its own.
+	// From here on another process may hold the directory with a lock of its own.
 	err = os.Remove(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
 		return nil

@@ -47,7 +47,7 @@ func Init(argv []string, files []*os.File) (int, error) {
 	}
 	go func() {
 		for received := range signals {
-			// The child may have ended: then there is nobody to tell.
+			// The child may have ended: then no process needs the signal.
 			_ = child.Signal(received)
 		}
 	}()

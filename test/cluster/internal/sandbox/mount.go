@@ -115,7 +115,7 @@ func MakeDevices() error {
 	return nil
 }
 
-// Overlays says whether an overlay file system can be mounted below dir: it
+// Overlays reports whether an overlay file system can be mounted below dir: it
 // cannot where dir is on one itself, as in most containers.
 func Overlays(dir string) bool {
 	root, err := os.MkdirTemp(dir, "overlay-probe")

@@ -14,13 +14,13 @@ import (
 type component struct {
 	command process.Command
 	process *process.Process
-	// stopped says that somebody asked for the process not to run.
+	// stopped is set when a user has stopped the process.
 	stopped bool
 	// attempts counts starts since the last restart that was asked for. A
 	// component that was restarted may need several: the others have not
 	// noticed yet that its predecessor is gone.
 	attempts int
-	// restarted is when somebody last asked for a restart; zero for never.
+	// restarted is when a user last asked for a restart; zero for never.
 	restarted time.Time
 }
 

@@ -297,7 +297,7 @@ func (s *Supervisor) info(snapshotter string) Info {
 	return info
 }
 
-// hasCapability says whether this process has a capability, by its number.
+// hasCapability reports whether this process has a capability, by its number.
 func hasCapability(number int) bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
