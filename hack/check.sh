@@ -68,7 +68,7 @@ check_go() {
 	check_modules
 }
 
-# One small module tells whether the others can be had, or are here already.
+# If one small module can be fetched, or is here, so can the others.
 check_modules() {
 	local said
 	if ! said=$(timeout 5 go mod download golang.org/x/sync 2>&1); then

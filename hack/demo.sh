@@ -8,13 +8,13 @@ cd "$(dirname "$0")/.."
 
 read -ra hardware <<<"${CLUSTER_HARDWARE}"
 if [[ ${1:-} == --cluster-only ]]; then
-	begin cluster-up 5
+	begin cluster-up
 else
-	begin demo 6
+	begin demo
 fi
 step "machine" hack/check.sh --gpu "${GPU}"
 step "cluster tool" make --silent bin/cluster
-step "cluster binaries" bin/cluster build
+show "cluster binaries" bin/cluster build
 step "Mica and its images" make --silent image nvml-sim
 step "cluster" bin/cluster up "${hardware[@]}"
 cluster=$(bin/cluster info -o env)

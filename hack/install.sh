@@ -8,7 +8,7 @@ cluster=$("$tool" info -o env)
 eval "$cluster"
 export KUBECONFIG
 "$tool" load bin/kubelet-plugin.tar bin/controller.tar
-# Helm 4's own way of waiting waits until MPS supervisors are replaced, which happens when nobody holds a share.
+# Helm 4's own way of waiting waits until MPS supervisors are replaced, which happens when no claim holds a share.
 "$("$tool" tool helm)" upgrade --install mica deployments/helm/mica \
 	--namespace mica --create-namespace \
 	--set image.registry=mica.local --set image.repository=kubelet-plugin --set image.tag=dev --set image.pullPolicy=Never \

@@ -48,8 +48,8 @@ up() {
 	"${wait[@]}" --for condition=Available apiservice/v1beta1.external.metrics.k8s.io
 }
 
-# KEDA has to be there to let go of its objects, of which there are none before its kinds are;
-# and as long as it is to serve an API and does not, no namespace can be deleted.
+# KEDA has to run to release its objects, and there are none before its CRDs. While an API that it
+# should serve does not answer, no namespace can be deleted.
 down() {
 	local kinds
 	kinds=$("$kubectl" get --ignore-not-found --output name customresourcedefinitions scaledobjects.keda.sh scaledjobs.keda.sh)

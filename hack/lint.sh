@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what a compiler does not: Go (golangci-lint, logcheck), generated files, shell scripts
-# (shellcheck), GitHub's workflows (actionlint) and spelling (misspell, hunspell). All checks run even when the first one fails.
+# (shellcheck), GitHub's workflows (actionlint), spelling (misspell, hunspell) and subjects of commits. All checks run even when one fails.
 #
 #   GOLANGCI_LINT  the golangci-lint to use; by default the one that bin/cluster builds
 #   CI             when "true", a missing shellcheck or hunspell is installed with apt-get
@@ -58,7 +58,7 @@ generated() {
 	return "${same}"
 }
 
-# have COMMAND PACKAGE... says whether there is a command, and installs the packages that have it with CI=true.
+# have COMMAND PACKAGE... reports whether there is a command, and installs the packages that have it with CI=true.
 have() {
 	local command=$1
 	shift
@@ -91,7 +91,23 @@ dictionary() {
 	go run ./hack/spelling
 }
 
+# Commits since the rule began: an area, a verb and its object, in at most 72 characters. Older subjects stay as they are.
+first_checked=35083f2b6417788433218736934cbe34a5f6310b
+subjects() {
+	local range=${first_checked}..HEAD bad
+	git cat-file -e "${first_checked}" 2>/dev/null || range='-n 1' # a shallow clone
+	# shellcheck disable=SC2086  # a range, or two words
+	bad=$(git log --no-merges --format=%s ${range} | awk '
+		length($0) > 72 { print "longer than 72 characters: " $0; next }
+		!/^([a-z0-9][A-Za-z0-9_.,\/ -]*: )?[A-Za-z][a-z-]+ [^ ]/ { print "not \"area: verb object\": " $0; next }
+		/(^|: )([A-Za-z]+ing |merge .$|wip|fixup|squash)/ && !/(^|: )[Bb]ring / { print "no verb and object: " $0 }')
+	[[ -z ${bad} ]] && return
+	echo "${bad}" >&2
+	return 1
+}
+
 check golangci-lint golangci
+check subjects subjects
 check logcheck logcheck
 check generated generated
 check shellcheck scripts

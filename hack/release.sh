@@ -28,7 +28,7 @@ fi
 (($# == 1)) || usage
 version=$1
 
-# What an archive contains depends on the commit alone: its names, its time, nobody's user.
+# An archive depends on the commit alone: its names, its time, no user.
 epoch=$(git log -1 --format=%ct)
 archive() { tar --sort=name --mtime="@${epoch}" --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX -C "$2" -c "${@:3}" | gzip -9n >"$1"; }
 

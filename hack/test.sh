@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests, step by step, each of which must succeed:
+# Runs tests in steps that must all succeed:
 #
 #   hack/test.sh unit e2e   what `make test` runs; with CI=true also lint and the README's first
 #                           command in a bare environment
@@ -37,10 +37,10 @@ in_module() {
 # Rooms without a goroutine: the race detector would take ten times as long to find nothing.
 pure=(
 	pkg/gpu pkg/slice pkg/policy pkg/scaleout pkg/scaleout/fit pkg/scaleout/template pkg/scaleout/explain
-	pkg/scaleout/headroom pkg/elastic/scaledobject pkg/schedule pkg/kubectl/rightsize hack/docs hack/floors hack/spelling
+	pkg/scaleout/headroom pkg/elastic/scaledobject pkg/schedule hack/docs hack/floors hack/spelling
 )
 # Rooms whose tests kill something at every point: at each without the race detector, at some with it.
-# test/crash kills processes, of which the detector sees nothing.
+# test/crash kills processes, which the detector does not see.
 exhaustive=(pkg/node/prepare pkg/scaleout/pair pkg/scaleout/control)
 processes=(deployments/helm test/crash)
 
@@ -136,7 +136,7 @@ gotestsum=$PWD/bin/gotestsum
 read -ra hardware <<<"${CLUSTER_HARDWARE}"
 
 if [[ $name == test-fast ]]; then
-	begin "$name" 5
+	begin "$name"
 	step "machine" hack/check.sh --no-cluster
 	step "cluster tool" make --silent bin/cluster
 	step "helm, for the chart's tests" bin/cluster build helm
@@ -149,16 +149,12 @@ if [[ $name == test-fast ]]; then
 	exit
 fi
 
-declare -A count=([unit]=9 [e2e]=1 [bench]=2 [bare]=1 [lint]=1)
-total=5
-[[ $* == "unit e2e" ]] && total=$((total + 1))
-for part in "$@" "${extra[@]}"; do total=$((total + count[$part])); done
-begin "$name" "$total"
+begin "$name"
 step "machine" hack/check.sh --gpu "$GPU"
 step "cluster tool" make --silent bin/cluster
 binaries=(helm)
 [[ $* != unit ]] && binaries+=(kubernetes etcd containerd runc cni workload kwok prometheus keda)
-step "binaries" bin/cluster build "${binaries[@]}"
+show "binaries" bin/cluster build "${binaries[@]}"
 step "test runner" go build -modfile hack/tools/go.mod -o "$gotestsum" gotest.tools/gotestsum
 if [[ $* == unit ]]; then
 	step "simulator" make --silent nvml-sim

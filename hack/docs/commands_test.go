@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/test/pages"
 )
 
-// languages that a block may have: one without is read by nobody, neither by the site nor by a test.
+// languages that a block may have: neither the site nor a test reads one without.
 var languages = []string{"sh", "console", "text", "yaml", "json", "toml", "promql", "go", "cel"}
 
 // reasons for which no test runs a block, and what it would need.
@@ -29,7 +29,7 @@ var reasons = map[string]string{
 	"kueue":      "Kueue",
 	"prometheus": "Prometheus in the cluster",
 	"jq":         "jq",
-	"care":       "a cluster that nobody needs any more",
+	"care":       "a cluster to throw away",
 }
 
 // Whoever copies a command may trust that it was run: by the test that the block names, by the end-to-end tests if it

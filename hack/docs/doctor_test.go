@@ -10,10 +10,13 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// command tells a fix to copy from a sentence.
-var command = regexp.MustCompile(`^(kubectl|helm|aws) `)
+// command matches a fix to copy, and ran the last line of the example.
+var (
+	command = regexp.MustCompile(`^(kubectl|helm|aws) `)
+	ran     = regexp.MustCompile(`\d+ of \d+ checks ran`)
+)
 
-// The checks are documented as they are: with -update, the test writes their part of the page.
+// The page lists the checks of the code. With -update, this test writes the list.
 func TestTheDoctorsChecksAreDocumented(t *testing.T) {
 	const heading = "## All checks\n\n"
 	written, _, found := strings.Cut(read(t, "../../docs/operate/doctor.md"), heading)
@@ -21,15 +24,15 @@ func TestTheDoctorsChecksAreDocumented(t *testing.T) {
 		t.Fatalf("docs/operate/doctor.md has no heading %q", heading)
 	}
 	var page strings.Builder
-	page.WriteString(written + heading + fmt.Sprintf("There are %d. Words in capitals stand for the names of a finding.\n", len(doctor.Checks())))
+	written = ran.ReplaceAllString(written, fmt.Sprintf("%[1]d of %[1]d checks ran", len(doctor.Checks())))
+	page.WriteString(written + heading + fmt.Sprintf("There are %d. Words in capitals stand for names from a finding.\n", len(doctor.Checks())))
 	for _, check := range doctor.Checks() {
-		fmt.Fprintf(&page, "\n### %s\n\n%s\n\nFinds: %s. Looks at: %s.\n\n", check.Name, check.Why, check.Severity, check.Looks)
+		fmt.Fprintf(&page, "\n### %s\n\n%s: %s\n\n", check.Name, strings.ToTitle(string(check.Severity[:1]))+string(check.Severity[1:]), check.Finds)
 		if command.MatchString(check.Fix) {
-			fmt.Fprintf(&page, "```text\n%s\n```\n\n", check.Fix)
+			fmt.Fprintf(&page, "```text\n%s\n```\n", check.Fix)
 		} else {
-			page.WriteString(check.Fix + "\n\n")
+			page.WriteString(check.Fix + "\n")
 		}
-		fmt.Fprintf(&page, "Source: %s.\n", check.Source)
 	}
 	fixture.Golden(t, "../../../docs/operate/doctor.md", page.String())
 }

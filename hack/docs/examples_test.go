@@ -54,7 +54,7 @@ func TestExamplesBeginWithWords(t *testing.T) {
 	}
 }
 
-// Nobody finds an example that the index does not have.
+// Readers find no example that the index does not have.
 func TestTheIndexHasEveryExample(t *testing.T) {
 	const directory = "../../examples"
 	index, err := os.ReadFile(filepath.Join(directory, "README.md"))
@@ -100,7 +100,7 @@ func wantsGPU(pod corev1.PodSpec) bool {
 }
 
 // expectToServe looks at what takes time to load and to end. Who has no port is asked nothing: it
-// only has to stay as long as who asks it.
+// only has to stay as long as its client.
 func expectToServe(t *testing.T, file string, pods manifest.Pods, objects []runtime.Object) {
 	t.Helper()
 	if !wantsGPU(pods.Template.Spec) {

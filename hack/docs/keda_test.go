@@ -78,7 +78,7 @@ func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
 	for _, text := range []string{
 		fmt.Sprintf("by %d %% or %d pods in %d s, the larger", profiles.ScaleOut.Percent, profiles.ScaleOut.Pods, profiles.ScaleOut.Period/time.Second),
 		fmt.Sprintf("after %d s, by %d %%", profiles.ScaleIn.Stabilization/time.Second, profiles.ScaleIn.Percent),
-		fmt.Sprintf("more than %d readings, KEDA keeps the replicas that there are", profiles.Fallback.Failures),
+		fmt.Sprintf("more than %d readings, KEDA keeps the current replicas", profiles.Fallback.Failures),
 		fmt.Sprintf("**pollingInterval**: %d s", profiles.PollingInterval/time.Second),
 	} {
 		if !strings.Contains(page, text) {

@@ -16,9 +16,8 @@ var floors = map[string]int{
 	// pkg/node: what only the kubelet plugin has. From the top: what kubelet and the
 	// API server see; what decides; one mechanism each; the machine.
 	"pkg/node/driver":    7,
-	"pkg/node/bugreport": 5,
 	"pkg/node/offer":     4,
-	"pkg/node/selftest":  4,
+	"pkg/node/diagnosis": 4,
 	"pkg/node/prepare":   3,
 	"pkg/node/monitor":   3,
 	"pkg/node/sample":    3,
@@ -39,6 +38,8 @@ var floors = map[string]int{
 	"pkg/node/driverroot": 0,
 	// How kubelet's probes are answered.
 	"pkg/node/probe": 0,
+	// How goroutines wake one another.
+	"pkg/node/wake": 0,
 	// How files are replaced, and what lets containers use them.
 	"pkg/node/atomicfile": 0,
 	"pkg/node/selinux":    0,
@@ -75,6 +76,8 @@ var floors = map[string]int{
 	// Of a node's devices, what is published, taken and selected, for pkg/scaleout,
 	// pkg/elastic and pkg/policy.
 	"pkg/devices": 2,
+	// The GPUs of a cluster, and the claims that hold them.
+	"pkg/fleet": 3,
 	// What nodes made of GPUPolicies, in the controller.
 	"pkg/verdict": 4,
 
@@ -96,21 +99,16 @@ var floors = map[string]int{
 	// Which container runtimes use CDI, for the plugin's warning and for pkg/kubectl/doctor.
 	"pkg/containerd": 0,
 
-	// Which rules cordon what pkg/kubectl/inventory has.
+	// Which rules cordon the GPUs of pkg/fleet.
 	"pkg/kubectl/cordon": 5,
-	// What would become of pods, for kubectl gpu.
-	"pkg/kubectl/simulate": 8,
-	// What a claim has been given, or waits for, for kubectl gpu.
-	"pkg/kubectl/allocation": 8,
+	// The answers of kubectl gpu explain.
+	"pkg/kubectl/explain": 8,
 	// Which traps a cluster is in, for kubectl gpu.
 	"pkg/kubectl/doctor": 7,
 	// What kubectl gpu prints on.
-	"pkg/kubectl/terminal": 0,
+	"pkg/kubectl/terminal": 1,
 	// What kubectl gpu says, from values that were read.
-	"pkg/kubectl/inventory": 4,
-	"pkg/kubectl/load":      7,
-	"pkg/kubectl/migrate":   4,
-	"pkg/kubectl/rightsize": 6,
+	"pkg/kubectl/inventory": 7,
 }
 
 // anywhere are the commands that run on any machine, and so are built without cgo and

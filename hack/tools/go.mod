@@ -15,7 +15,7 @@ tool (
 )
 
 require (
-	github.com/CycloneDX/cyclonedx-go v0.9.3
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/bufbuild/protocompile v0.14.1
 	github.com/leaanthony/go-ansi-parser v1.6.1
 	google.golang.org/protobuf v1.36.12
