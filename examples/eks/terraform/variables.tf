@@ -29,7 +29,7 @@ variable "subnet_id" {
 }
 
 variable "instance_type" {
-  description = "A type of kubectl gpu slices: one that Mica knows before there is a node"
+  description = "A type of kubectl gpu explain --template: one that Mica knows before there is a node"
   type        = string
   default     = "g6.xlarge"
 }
