@@ -1,9 +1,7 @@
 package schema
 
 import (
-	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +13,8 @@ import (
 	kedav1alpha1 "github.com/kedacore/keda/v2/apis/keda/v1alpha1"
 )
 
-// loadQuery is that of a printed object.
+// loadQuery returns the query of a printed object's trigger "load".
 func loadQuery(t *testing.T, file string) string {
-	t.Helper()
-	return queryOf(t, file, "load")
-}
-
-// queryOf is that of a trigger of a printed object.
-func queryOf(t *testing.T, file, trigger string) string {
 	t.Helper()
 	for _, document := range kedas(t, filepath.Join(root, "pkg", "elastic", "scaledobject", "testdata", file)) {
 		var object kedav1alpha1.ScaledObject
@@ -30,12 +22,12 @@ func queryOf(t *testing.T, file, trigger string) string {
 			t.Fatal(err)
 		}
 		for _, candidate := range object.Spec.Triggers {
-			if candidate.Name == trigger {
+			if candidate.Name == "load" {
 				return candidate.Metadata["query"]
 			}
 		}
 	}
-	t.Fatalf("%s has no trigger %s", file, trigger)
+	t.Fatalf("%s has no trigger load", file)
 	return ""
 }
 
@@ -80,7 +72,7 @@ func TestTheLoadIsInReplicas(t *testing.T) {
 `, 2.5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			vector := evaluated(t, loadQuery(t, test.file), test.series, 10*time.Minute)
+			vector := evaluated(t, loadQuery(t, test.file), test.series)
 			if len(vector) != 1 {
 				t.Fatalf("the query gives %v", vector)
 			}
@@ -93,61 +85,18 @@ func TestTheLoadIsInReplicas(t *testing.T) {
 
 // A server without a scrape is not idle: KEDA gets no value, which is an error.
 func TestWithoutServersThereIsNoLoad(t *testing.T) {
-	if vector := evaluated(t, loadQuery(t, "realtime.yaml"), "another 1x80", 10*time.Minute); len(vector) != 0 {
+	if vector := evaluated(t, loadQuery(t, "realtime.yaml"), "another 1x80"); len(vector) != 0 {
 		t.Errorf("the query gives %v", vector)
 	}
 }
 
-// What was needed a week ago, from then until five minutes later, adds to what is needed now.
-func TestTheLastWeekAsksAheadOfTime(t *testing.T) {
-	const (
-		of = `{namespace="default",pod="llm-6c9f7d-x2x4z",model_name="meta-llama/Llama-3.1-8B",engine="0",instance="a"} `
-		// week is so many samples, and now is ten minutes after it.
-		week = 7 * 24 * time.Hour
-		idle = "vllm:kv_cache_usage_perc" + of + "0x40400\n"
-	)
-	queue := "vllm:num_requests_waiting" + of
-	for name, test := range map[string]struct {
-		file, series string
-		want         []float64
-	}{
-		"in four minutes":        {"realtime-ahead.yaml", idle + queue + "0x55 45x2 0x40320", []float64{4.5}},
-		"just now":               {"realtime-ahead.yaml", idle + queue + "0x43 45x1 0x40340", []float64{4.5}},
-		"before that":            {"realtime-ahead.yaml", idle + queue + "0x30 45x8 0x40340", []float64{0}},
-		"in six minutes":         {"realtime-ahead.yaml", idle + queue + "0x62 45x20 0x40340", []float64{0}},
-		"less than now":          {"realtime-ahead.yaml", idle + queue + "20x1000 70x39400", []float64{7}},
-		"more than now":          {"realtime-ahead.yaml", idle + queue + "70x1000 20x39400", []float64{7}},
-		"a full cache":           {"realtime-ahead.yaml", queue + "0x40400\nvllm:kv_cache_usage_perc" + of + "1x1000 0x39400", []float64{1.25}},
-		"no week ago":            {"realtime-ahead.yaml", "vllm:kv_cache_usage_perc" + of + "_x40000 0x400\n" + queue + "_x40000 20x400", []float64{2}},
-		"not known now":          {"realtime-ahead.yaml", "vllm:kv_cache_usage_perc" + of + "1x1000\n" + queue + "70x1000", nil},
-		"no request came":        {"zero-ahead.yaml", "gateway_queue_depth{model=\"llm\"} 0x40400", []float64{0}},
-		"from zero":              {"zero-ahead.yaml", "gateway_queue_depth{model=\"llm\"} 0x40400\nvllm:kv_cache_usage_perc" + of + "0.4x1000\n" + queue + "0x1000", []float64{0.5}},
-		"through the controller": {"decode-ahead.yaml", "vllm:num_requests_running" + of + "48x1000 16x39400", []float64{3}},
-		"no week ago, through":   {"decode-ahead.yaml", "vllm:num_requests_running" + of + "_x40000 16x400", []float64{0}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			trigger := "load"
-			if strings.HasPrefix(test.file, "decode") {
-				trigger = "ahead"
-			}
-			var got []float64
-			for _, sample := range evaluated(t, queryOf(t, test.file, trigger), test.series, week+10*time.Minute) {
-				got = append(got, math.Round(sample.F*1000)/1000)
-			}
-			if !slices.Equal(got, test.want) {
-				t.Errorf("the query asks for %v replicas, want %v", got, test.want)
-			}
-		})
-	}
-}
-
-// evaluated is what Prometheus itself makes of a query after so long, of series with a sample each 15 s.
-func evaluated(t *testing.T, text, series string, after time.Duration) promql.Vector {
+// evaluated is Prometheus' own answer to a query after ten minutes of series with a sample each 15 s.
+func evaluated(t *testing.T, text, series string) promql.Vector {
 	t.Helper()
 	lines := strings.FieldsFunc(series, func(r rune) bool { return r == '\n' })
 	storage := promqltest.LoadedStorage(t, "load 15s\n  "+strings.Join(lines, "\n  "))
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute})
-	query, err := engine.NewInstantQuery(t.Context(), storage, nil, text, time.Unix(0, 0).Add(after))
+	query, err := engine.NewInstantQuery(t.Context(), storage, nil, text, time.Unix(0, 0).Add(10*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
