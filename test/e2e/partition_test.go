@@ -138,21 +138,18 @@ func (sim simulator) expectGone(partition device) {
 	})
 }
 
+// TestPodGetsAPartition has the second partition made after the first is destroyed, often in its place. The driver derives
+// UUIDs from the place, so both may have the same.
 func TestPodGetsAPartition(t *testing.T) {
 	t.Parallel()
 	s, sim := newPartitionScenario(t, 1)
 	s.createTemplate("one", s.partitionsFor(1, s.is("profile", s.smallest())))
-	uuids := map[string]bool{}
 	for range 2 {
 		s.createPod(s.podFromTemplate("pod", "one"))
 		devices := s.expectOwnDevices("pod")
 		expectCount(t, devices, 1)
-		uuids[devices[0].uuid] = true
 		s.deletePod("pod")
 		sim.expectGone(devices[0])
-	}
-	if len(uuids) != 2 {
-		t.Errorf("two partitions made one after the other have the UUIDs %v", uuids)
 	}
 }
 
