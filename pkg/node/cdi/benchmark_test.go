@@ -23,15 +23,11 @@ func BenchmarkClaim(b *testing.B) {
 	root := fixture.DriverRoot(b, machine)
 	for i := range libraries {
 		path := filepath.Join(root, "usr/lib64", fmt.Sprintf("libnvidia-part%d.so.%s", i, file.DriverVersion))
-		if err := os.WriteFile(path, nil, 0o755); err != nil {
-			b.Fatal(err)
-		}
+		must(b, os.WriteFile(path, nil, 0o755))
 	}
 	edits := NewEdits(fixture.Library(b, machine), Roots{Host: "/", Local: root, Hook: "/plugins/nvidia-cdi-hook", Batch: true}, klog.Background())
 	directory, err := NewDirectory(b.TempDir(), "gpu.nvidia.com")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	uuid := machine.GPUs()[0].UUID
 	b.Run("common", func(b *testing.B) {
 		for b.Loop() {
@@ -42,18 +38,12 @@ func BenchmarkClaim(b *testing.B) {
 	})
 	b.Run("write", func(b *testing.B) {
 		common, err := edits.Common()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		own, err := edits.GPU(uuid)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		claim := Claim{UID: "uid", NamespacedName: types.NamespacedName{Namespace: "default", Name: "claim"}}
 		for b.Loop() {
-			if err := directory.Write(claim, common, []Device{{Name: "gpu-0", Edits: own}}); err != nil {
-				b.Fatal(err)
-			}
+			must(b, directory.Write(claim, common, []Device{{Name: "gpu-0", Edits: own}}))
 		}
 		b.ReportMetric(float64(len(common.Mounts)), "mounts")
 	})

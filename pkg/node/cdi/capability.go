@@ -54,10 +54,9 @@ func minorOf(edits cdispec.ContainerEdits, uuid, root string) (int, error) {
 	return 0, fmt.Errorf("GPU %s has no device node /dev/nvidia<minor> below %s: let the NVIDIA driver create it (nvidia-smi does)", uuid, root)
 }
 
-// capability is the device node that a file of the kernel driver speaks of. Its
-// numbers are all that the runtime needs, except for a container with a user
-// namespace of its own, into which it binds the host's node. nvidia-modprobe makes
-// that, which this process does not have.
+// capability returns the device node that a file of the kernel driver describes. The runtime
+// needs only its numbers, unless a container has a user namespace of its own: then it binds
+// the host's node. nvidia-modprobe would make that node, but this process does not have it.
 func (e *Edits) capability(file string) (*cdispec.DeviceNode, error) {
 	path := filepath.Join(e.roots.localProc(), file)
 	minor, err := number(path, "DeviceFileMinor:", 1)
@@ -86,7 +85,7 @@ func (e *Edits) capsMajor() (int64, error) {
 	return number(filepath.Join(e.roots.localProc(), "devices"), capsDriver, 0)
 }
 
-// makeCapability makes the node on the host, unless the driver is told to make none.
+// makeCapability makes the node on the host, unless the driver's settings forbid it.
 func (e *Edits) makeCapability(file string, node *cdispec.DeviceNode) {
 	if modify, err := number(file, "DeviceFileModify:", 1); err != nil || modify == 0 {
 		return
@@ -102,7 +101,7 @@ func (e *Edits) makeCapability(file string, node *cdispec.DeviceNode) {
 func number(path, word string, column int) (int64, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return 0, fmt.Errorf("the NVIDIA kernel driver does not tell of it: %w: see whether the driver's version supports MIG and its /proc is mounted here", err)
+		return 0, fmt.Errorf("the NVIDIA kernel driver has no file for it: %w: check that the driver's version supports MIG and that its /proc is mounted here", err)
 	}
 	lines := bufio.NewScanner(bytes.NewReader(content))
 	for lines.Scan() {

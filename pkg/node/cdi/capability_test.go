@@ -16,27 +16,19 @@ import (
 func partitioned(t *testing.T) (r rig, instance int) {
 	t.Helper()
 	r = newRig(t, "p5.48xlarge", "/run/nvidia/driver")
-	if err := r.machine.SetMIGMode(1, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.SetMIGMode(1, true))
 	start := 4
 	state, err := r.machine.CreateInstance(1, "3g.40gb", &start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r, state.ID
 }
 
 func TestEditsOfAPartition(t *testing.T) {
 	r, instance := partitioned(t)
 	gpu, err := r.edits.GPU(r.uuid(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	edits, err := r.edits.Partition(r.uuid(1), instance, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	state := r.machine.Instances(1)[0]
 	var got []string
 	for _, node := range edits.DeviceNodes[len(gpu.DeviceNodes):] {
@@ -61,9 +53,7 @@ func TestDevicesAreOnTheHost(t *testing.T) {
 	machine := t.TempDir()
 	r.edits.roots.Machine = devnode.Host(machine)
 	for _, dir := range []string{"dev/char", "dev/nvidia-caps"} {
-		if err := os.MkdirAll(filepath.Join(machine, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(machine, dir), 0o755))
 	}
 	if _, err := r.edits.Common(); err != nil {
 		t.Fatal(err)
@@ -88,9 +78,7 @@ func TestDevicesAreOnTheHost(t *testing.T) {
 	}
 	got := map[string]string{}
 	links, err := os.ReadDir(filepath.Join(machine, "dev/char"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, link := range links {
 		if got[link.Name()], err = os.Readlink(filepath.Join(machine, "dev/char", link.Name())); err != nil {
 			t.Error(err)
@@ -106,18 +94,12 @@ func TestCapabilityDevicesAreNotMadeAgainstTheDriversWord(t *testing.T) {
 	r, instance := partitioned(t)
 	machine := t.TempDir()
 	r.edits.roots.Machine = devnode.Host(machine)
-	if err := os.MkdirAll(filepath.Join(machine, "dev/nvidia-caps"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(machine, "dev/nvidia-caps"), 0o755))
 	dir := filepath.Join(r.root, "proc/driver/nvidia/capabilities", fmt.Sprintf("gpu%d/mig/gi%d", r.machine.GPUs()[1].Minor, instance))
 	for _, file := range []string{"access", "ci0/access"} {
 		content, err := os.ReadFile(filepath.Join(dir, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, file), bytes.Replace(content, []byte("Modify: 1"), []byte("Modify: 0"), 1), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, file), bytes.Replace(content, []byte("Modify: 1"), []byte("Modify: 0"), 1), 0o600))
 	}
 	if _, err := r.edits.Partition(r.uuid(1), instance, 0); err != nil {
 		t.Fatal(err)
@@ -135,7 +117,7 @@ func TestEditsOfAPartitionThatIsIncomplete(t *testing.T) {
 		"no compute instance": {
 			func(proc string, minor, instance int) error {
 				return os.RemoveAll(filepath.Join(proc, fmt.Sprintf("driver/nvidia/capabilities/gpu%d/mig/gi%d/ci0", minor, instance)))
-			}, "the NVIDIA kernel driver does not tell of it",
+			}, "the NVIDIA kernel driver has no file for it",
 		},
 		"no major number": {
 			func(proc string, _, _ int) error {
@@ -150,9 +132,7 @@ func TestEditsOfAPartitionThatIsIncomplete(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, instance := partitioned(t)
-			if err := tc.change(filepath.Join(r.root, "proc"), r.machine.GPUs()[1].Minor, instance); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tc.change(filepath.Join(r.root, "proc"), r.machine.GPUs()[1].Minor, instance))
 			_, err := r.edits.Partition(r.uuid(1), instance, 0)
 			fixture.Sentence(t, err, "find the capability devices of compute instance 0", r.uuid(1), tc.want)
 		})

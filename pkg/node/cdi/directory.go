@@ -1,7 +1,7 @@
-// Package cdi owns the Container Device Interface specifications that the
-// driver hands to the container runtime: one file a claim, and the edits in
-// it, which nvcdi derives from the installed NVIDIA driver. It never decides
-// which claim gets which GPU.
+// Package cdi owns the Container Device Interface specifications that the driver hands to the
+// container runtime: one file per claim, and the edits in it, which nvcdi derives from the
+// installed NVIDIA driver. It never decides which claim gets which GPU, and its errors do not
+// name the claim.
 package cdi
 
 import (
@@ -27,8 +27,8 @@ import (
 const (
 	// class of the CDI kind <driver name>/claim.
 	class = "claim"
-	// annotationClaim holds namespace/name of the claim, for whoever reads
-	// the directory, and to rebuild a lost record from.
+	// annotationClaim holds namespace/name of the claim, for administrators who read the
+	// directory, and to find the claim of a lost record.
 	annotationClaim = "mica.gpu/claim"
 	// annotationRecord holds Claim.Record.
 	annotationRecord = "mica.gpu/record"
@@ -48,8 +48,8 @@ const (
 type Claim struct {
 	UID types.UID
 	types.NamespacedName
-	// Record is what the driver wants to find again in the specification, in a
-	// form of its own. Everybody may read it.
+	// Record is the driver's record of the claim, opaque to this package. Every user of the
+	// node can read it.
 	Record string
 }
 
@@ -92,15 +92,16 @@ func NewDirectory(path, driverName string) (*Directory, error) {
 	return directory, nil
 }
 
-// Make creates the directory if it is missing and proves that it can be written. A
-// mount whose source was removed is there and cannot be. A full disk is no error if the
-// directory is there: Write reports it, and Remove makes space.
+// Make creates the directory if it is missing and proves that it can be written: a mount whose
+// source was removed exists, but takes no file. A full disk is no error if the directory
+// exists: Write reports it, and Remove makes space.
 func (d *Directory) Make() error {
 	if err := os.MkdirAll(d.path, 0o755); err != nil {
 		return fmt.Errorf("create CDI directory: %w: choose a writable --cdi-root that the container runtime reads", err)
 	}
-	// Always the same file: what a process leaves that is killed here, the next one removes. It is made anew, so
-	// that no link is followed; that it is there again means that the other process of a rolling update writes.
+	// The probe's name is always the same, so that the next start removes what a killed process
+	// has left. O_EXCL follows no link. If the probe exists again, the other process of a
+	// rolling update has just written it.
 	probe := filepath.Join(d.path, probeFile)
 	err := os.RemoveAll(probe)
 	if err == nil {
@@ -158,15 +159,15 @@ func (d *Directory) Write(claim Claim, common cdispec.ContainerEdits, devices []
 	}
 	version, err := cdispec.MinimumRequiredVersion(spec)
 	if err != nil {
-		return fmt.Errorf("choose the CDI version for claim %s: %w", claim, err)
+		return fmt.Errorf("choose the version of the CDI specification: %w", err)
 	}
 	spec.Version = version
 	content, err := json.Marshal(spec)
 	if err != nil {
-		return fmt.Errorf("encode the CDI specification of claim %s: %w", claim, err)
+		return fmt.Errorf("encode the CDI specification: %w", err)
 	}
 	if err := replace(d.file(claim.UID), content); err != nil {
-		return fmt.Errorf("write the CDI specification of claim %s: %w: check that --cdi-root is writable and not full", claim, err)
+		return fmt.Errorf("write the CDI specification: %w: check that --cdi-root is writable and not full", err)
 	}
 	return nil
 }
@@ -185,7 +186,7 @@ func (d *Directory) addFiles(claim Claim, device Device) (cdispec.ContainerEdits
 			err = d.share(d.files(claim.UID), path)
 		}
 		if err != nil {
-			return edits, fmt.Errorf("write %s of claim %s: %w: check that --cdi-root is writable and not full", file.Name, claim, err)
+			return edits, fmt.Errorf("write the device metadata of request %q: %w: check that --cdi-root is writable and not full", file.Name, err)
 		}
 		edits.Mounts = append(edits.Mounts, &cdispec.Mount{HostPath: path, ContainerPath: file.ContainerPath, Options: []string{"ro", "bind"}})
 	}
@@ -201,11 +202,11 @@ func replace(path string, content []byte) error {
 func (d *Directory) Remove(claim types.UID) error {
 	for _, path := range []string{d.file(claim), d.file(claim) + tempSuffix} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the CDI specification of claim %s: %w", claim, err)
+			return fmt.Errorf("remove the CDI specification: %w", err)
 		}
 	}
 	if err := os.RemoveAll(d.files(claim)); err != nil {
-		return fmt.Errorf("remove the files of claim %s: %w", claim, err)
+		return fmt.Errorf("remove the files beside the CDI specification: %w", err)
 	}
 	return nil
 }
@@ -241,8 +242,8 @@ func (d *Directory) Claims() ([]types.UID, error) {
 	return claims, nil
 }
 
-// Read returns what the claim's specification tells of it: no more than the UID
-// when there is none or it is damaged. Other errors may pass.
+// Read returns the claim that a specification names: only its UID if there is no specification,
+// or a damaged one. Other errors may pass.
 func (d *Directory) Read(uid types.UID) (Claim, error) {
 	claim := Claim{UID: uid}
 	content, err := d.content(uid)
@@ -277,7 +278,7 @@ func (d *Directory) content(uid types.UID) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the CDI specification of claim %s: %w", uid, err)
+		return nil, fmt.Errorf("read the CDI specification: %w", err)
 	}
 	return content, nil
 }

@@ -19,19 +19,18 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
-// Roots tells where the NVIDIA driver is, as the host and as this process see it.
+// Roots are where the NVIDIA driver is, as the host and as this process see it.
 type Roots struct {
 	// Host is the driver root on the host, such as "/" or "/run/nvidia/driver".
 	Host string
 	// Local is the same tree in this process' file system, such as "/driver-root".
 	Local string
-	// Machine is the host's root as this process sees it; empty where it is not
-	// mounted.
+	// Machine is the host's root as this process sees it, empty if it is not mounted.
 	Machine devnode.Host
 	// Hook is the path of nvidia-cdi-hook on the host.
 	Hook string
-	// Batch tells that Hook is this repository's, which can run several hooks
-	// in one process, and not NVIDIA's own.
+	// Batch is true if Hook is this repository's, which can run several hooks in one process,
+	// and not NVIDIA's own.
 	Batch bool
 }
 
@@ -75,14 +74,14 @@ type Edits struct {
 	// remembered go on.
 	deriving sync.Mutex
 
-	mu     sync.Mutex
-	common *remembered
-	byUUID map[string]*remembered
+	mu sync.Mutex
+	// known are the common edits, under the empty key, and those of GPUs by UUID.
+	known map[string]*remembered
 }
 
 // NewEdits derives nothing yet.
 func NewEdits(library Library, roots Roots, log klog.Logger) *Edits {
-	return &Edits{library: library, roots: roots, log: log, byUUID: map[string]*remembered{}}
+	return &Edits{library: library, roots: roots, log: log, known: map[string]*remembered{}}
 }
 
 // controlDevices are those without which no CUDA program starts. The driver makes
@@ -92,29 +91,22 @@ var controlDevices = []string{"nvidiactl", "nvidia-uvm"}
 // Common are the edits that every GPU container shares: driver libraries,
 // control devices, hooks.
 func (e *Edits) Common() (cdispec.ContainerEdits, error) {
-	return e.recallOrDerive(
-		func() *remembered { return e.common },
-		func(common *remembered) { e.common = common },
-		e.deriveCommon)
+	return e.recallOrDerive("", e.deriveCommon)
 }
 
 // GPU are the edits that one GPU adds: its device nodes.
 func (e *Edits) GPU(uuid string) (cdispec.ContainerEdits, error) {
-	return e.recallOrDerive(
-		func() *remembered { return e.byUUID[uuid] },
-		func(gpu *remembered) { e.byUUID[uuid] = gpu },
-		func(generator nvcdi.Interface) (cdispec.ContainerEdits, error) { return e.deriveGPU(generator, uuid) })
+	return e.recallOrDerive(uuid, func(generator nvcdi.Interface) (cdispec.ContainerEdits, error) { return e.deriveGPU(generator, uuid) })
 }
 
-// recallOrDerive returns the edits that recall finds, or else derives them and has keep
-// remember them. Both are called with mu held.
-func (e *Edits) recallOrDerive(recall func() *remembered, keep func(*remembered), derive func(nvcdi.Interface) (cdispec.ContainerEdits, error)) (cdispec.ContainerEdits, error) {
-	if known, ok := e.recall(recall); ok {
+// recallOrDerive returns the known edits of a key, or derives and remembers them.
+func (e *Edits) recallOrDerive(key string, derive func(nvcdi.Interface) (cdispec.ContainerEdits, error)) (cdispec.ContainerEdits, error) {
+	if known, ok := e.recall(key); ok {
 		return known, nil
 	}
 	e.deriving.Lock()
 	defer e.deriving.Unlock()
-	if known, ok := e.recall(recall); ok {
+	if known, ok := e.recall(key); ok {
 		return known, nil // another caller has derived them
 	}
 	var edits cdispec.ContainerEdits
@@ -129,14 +121,14 @@ func (e *Edits) recallOrDerive(recall func() *remembered, keep func(*remembered)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	keep(e.remember(edits))
+	e.known[key] = e.remember(edits)
 	return edits, nil
 }
 
-func (e *Edits) recall(from func() *remembered) (edits cdispec.ContainerEdits, ok bool) {
+func (e *Edits) recall(key string) (edits cdispec.ContainerEdits, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if known := from(); known != nil && known.complete() {
+	if known := e.known[key]; known != nil && known.complete() {
 		return known.edits, true
 	}
 	return edits, false
@@ -164,7 +156,7 @@ func (e *Edits) deriveGPU(generator nvcdi.Interface, uuid string) (cdispec.Conta
 	if len(devices) == 0 {
 		return cdispec.ContainerEdits{}, fmt.Errorf("nvcdi finds no device for GPU %s: see the plugin's log with -v=4", uuid)
 	}
-	// Where nodes of the GPU's display engine are, its own may still be missing.
+	// The GPU's own node may be missing although those of its display engine exist.
 	if _, err := minorOf(devices[0].ContainerEdits, uuid, e.roots.hostDev()); err != nil {
 		return cdispec.ContainerEdits{}, err
 	}
@@ -228,7 +220,7 @@ func (e *Edits) link(node *cdispec.DeviceNode) {
 	if node.Type == "" { // the runtime looks at the device
 		var stat unix.Stat_t
 		if err := unix.Stat(e.local(path, e.roots.hostDev(), e.roots.localDev()), &stat); err != nil {
-			return // it is missed where it is looked for
+			return // the runtime reports that it is missing
 		}
 		major, minor = int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev))
 	}

@@ -52,23 +52,17 @@ func TestEditsOfASimulatedDriver(t *testing.T) {
 			r := newRig(t, "p5.48xlarge", tc.host)
 			r.edits.roots.Batch = tc.batch
 			common, err := r.edits.Common()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			spec := cdispec.Spec{ContainerEdits: common}
 			for _, index := range []int{0, 5} {
 				own, err := r.edits.GPU(r.uuid(index))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				spec.Devices = append(spec.Devices, cdispec.Device{Name: fmt.Sprint("gpu-", index), ContainerEdits: own})
 			}
 			content, err := yaml.Marshal(spec)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if strings.Contains(string(content), r.root) {
-				t.Errorf("a path of this process, %s, is told to the runtime", r.root)
+				t.Errorf("a path of this process, %s, is in the specification", r.root)
 			}
 			fixture.Golden(t, name+".yaml", string(content))
 		})
@@ -84,9 +78,7 @@ func TestEditsAreDerivedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is remembered needs no NVML: the GPU can even be lost.
-	if err := r.machine.Lose(0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Lose(0))
 	if _, err := r.edits.Common(); err != nil {
 		t.Error(err)
 	}
@@ -97,18 +89,8 @@ func TestEditsAreDerivedOnce(t *testing.T) {
 
 // A driver upgrade replaces the files of one version by those of another.
 func TestEditsAreDerivedAnewWhenAFileVanishes(t *testing.T) {
-	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
-	const compiler = "usr/lib64/libnvidia-ptxjitcompiler.so"
-	installed := filepath.Join(r.root, compiler+"."+r.machine.File().DriverVersion)
-	if err := os.WriteFile(installed, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if !r.mounts(t, compiler) {
-		t.Fatalf("%s is not mounted", installed)
-	}
-	if err := os.Remove(installed); err != nil {
-		t.Fatal(err)
-	}
+	r, installed := newCompilerRig(t)
+	must(t, os.Remove(installed))
 	if r.mounts(t, compiler) {
 		t.Errorf("%s is mounted although it is gone", installed)
 	}
@@ -116,80 +98,74 @@ func TestEditsAreDerivedAnewWhenAFileVanishes(t *testing.T) {
 
 // Nothing but the directory tells that a file is gone, once the directory is left alone.
 func TestEditsAreDerivedAnewWhenASettledDirectoryChanges(t *testing.T) {
-	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
-	const compiler = "usr/lib64/libnvidia-ptxjitcompiler.so"
-	installed := filepath.Join(r.root, compiler+"."+r.machine.File().DriverVersion)
-	if err := os.WriteFile(installed, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if !r.mounts(t, compiler) {
-		t.Fatalf("%s is not mounted", installed)
-	}
+	r, installed := newCompilerRig(t)
 	settle := func(ago time.Duration) {
 		t.Helper()
 		before := time.Now().Add(-ago)
-		for _, path := range r.edits.common.directories {
-			if err := os.Chtimes(path, before, before); err != nil {
-				t.Fatal(err)
-			}
+		for _, path := range r.edits.known[""].directories {
+			must(t, os.Chtimes(path, before, before))
 		}
 	}
 	settle(3 * settled)
-	if !r.mounts(t, compiler) || r.edits.common.seen == nil {
+	if !r.mounts(t, compiler) || r.edits.known[""].seen == nil {
 		t.Error("the directories are not remembered")
 	}
-	if err := os.Rename(filepath.Dir(installed), filepath.Dir(installed)+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(filepath.Dir(installed), filepath.Dir(installed)+".old"))
 	if _, err := r.edits.Common(); err == nil && r.mounts(t, compiler) {
 		t.Errorf("%s is mounted although its directory is gone", installed)
 	}
-	if err := os.Rename(filepath.Dir(installed)+".old", filepath.Dir(installed)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(filepath.Dir(installed)+".old", filepath.Dir(installed)))
 	if !r.mounts(t, compiler) {
 		t.Fatalf("%s is not mounted", installed)
 	}
 	settle(3 * settled)
-	if !r.mounts(t, compiler) || r.edits.common.seen == nil {
+	if !r.mounts(t, compiler) || r.edits.known[""].seen == nil {
 		t.Error("the directories are not remembered")
 	}
-	if err := os.Remove(installed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(installed))
 	settle(2 * settled) // it was long ago
 	if r.mounts(t, compiler) {
 		t.Errorf("%s is mounted although it is gone", installed)
 	}
 }
 
+const compiler = "usr/lib64/libnvidia-ptxjitcompiler.so"
+
+// newCompilerRig has edits that mount the installed file of a compiler.
+func newCompilerRig(t *testing.T) (r rig, installed string) {
+	t.Helper()
+	r = newRig(t, "g6.xlarge", "/run/nvidia/driver")
+	installed = filepath.Join(r.root, compiler+"."+r.machine.File().DriverVersion)
+	must(t, os.WriteFile(installed, nil, 0o755))
+	if !r.mounts(t, compiler) {
+		t.Fatalf("%s is not mounted", installed)
+	}
+	return r, installed
+}
+
 func (r rig) mounts(t *testing.T, library string) bool {
 	t.Helper()
 	common, err := r.edits.Common()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return slices.ContainsFunc(common.Mounts, func(m *cdispec.Mount) bool {
 		return strings.HasPrefix(m.HostPath, "/run/nvidia/driver/"+library)
 	})
 }
 
-// The driver makes nvidia-uvm at the first use of CUDA: a container without it
-// would start, and its CUDA fail.
-func TestEditsWaitForTheLastDeviceNode(t *testing.T) {
-	r := newRig(t, "g6.xlarge", "/")
-	node := filepath.Join(r.root, "dev/nvidia-uvm")
-	if err := os.Rename(node, node+".later"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := r.edits.Common()
-	fixture.Sentence(t, err, "/dev/nvidia-uvm is missing below /", "nvidia-modprobe")
-	if err := os.Rename(node+".later", node); err != nil {
-		t.Fatal(err)
-	}
-	common, err := r.edits.Common()
-	if err != nil || !hasDeviceNode(common, "nvidia-uvm") {
-		t.Errorf("edits with nvidia-uvm: %t (%v), although it is there", hasDeviceNode(common, "nvidia-uvm"), err)
+// No CUDA program starts without the control devices. The driver makes nvidia-uvm at the first
+// use of CUDA.
+func TestEditsWaitForControlDevices(t *testing.T) {
+	for _, name := range controlDevices {
+		r := newRig(t, "g6.xlarge", "/")
+		node := filepath.Join(r.root, "dev", name)
+		must(t, os.Rename(node, node+".later"))
+		_, err := r.edits.Common()
+		fixture.Sentence(t, err, "/dev/"+name+" is missing below /", "load the NVIDIA driver", "nvidia-modprobe")
+		must(t, os.Rename(node+".later", node))
+		common, err := r.edits.Common()
+		if err != nil || !hasDeviceNode(common, name) {
+			t.Errorf("edits with %s: %t (%v), although it is there", name, hasDeviceNode(common, name), err)
+		}
 	}
 }
 
@@ -198,17 +174,11 @@ func TestEditsOfDeviceNodesOfTheHost(t *testing.T) {
 	r := newRig(t, "g6.xlarge", "/home/kubernetes/bin/nvidia")
 	machine := t.TempDir()
 	r.edits.roots.Machine = devnode.Host(machine)
-	if err := os.Rename(filepath.Join(r.root, "dev"), filepath.Join(machine, "dev")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(filepath.Join(r.root, "dev"), filepath.Join(machine, "dev")))
 	common, err := r.edits.Common()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own, err := r.edits.GPU(r.uuid(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, node := range append(common.DeviceNodes, own.DeviceNodes...) {
 		if path := hostPath(node); path != filepath.Join("/dev", filepath.Base(path)) {
 			t.Errorf("%s is brought from %s, which is not on the host", node.Path, path)
@@ -221,9 +191,7 @@ func TestEditsOfDeviceNodesOfTheHost(t *testing.T) {
 func TestEditsDoNotTakePrivateDeviceNodes(t *testing.T) {
 	r := newRig(t, "g6.xlarge", "/")
 	private := filepath.Join(t.TempDir(), "dev")
-	if err := os.Rename(filepath.Join(r.root, "dev"), private); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(filepath.Join(r.root, "dev"), private))
 	inContainerWith(t, private, func() {
 		if !exists("/dev/nvidiactl") {
 			t.Error("the private /dev has no nodes: this tests nothing")
@@ -266,9 +234,7 @@ func TestEditsOfAGPUWithoutItsDeviceNode(t *testing.T) {
 	if _, err := r.edits.GPU(r.uuid(1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(node); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(node))
 	_, err := r.edits.GPU(r.uuid(1))
 	fixture.Sentence(t, err, r.uuid(1), "below /", "nvidia-smi")
 	if _, err := r.edits.GPU(r.uuid(2)); err != nil {
@@ -280,14 +246,4 @@ func TestEditsOfAGPUThatIsNotThere(t *testing.T) {
 	r := newRig(t, "g6.xlarge", "/")
 	_, err := r.edits.GPU("GPU-00000000-0000-0000-0000-000000000000")
 	fixture.Sentence(t, err, "find the device nodes of GPU GPU-00000000-0000-0000-0000-000000000000")
-}
-
-// Without /dev/nvidiactl no CUDA program starts, so the claim must not, either.
-func TestEditsNeedTheControlDevice(t *testing.T) {
-	r := newRig(t, "g6.xlarge", "/run/nvidia/driver")
-	if err := os.Remove(filepath.Join(r.root, "dev/nvidiactl")); err != nil {
-		t.Fatal(err)
-	}
-	_, err := r.edits.Common()
-	fixture.Sentence(t, err, "/dev/nvidiactl is missing", "load the NVIDIA driver", "nvidia-modprobe")
 }

@@ -16,9 +16,7 @@ func TestFit(t *testing.T) {
 		"nothing has changed": {func(*testing.T, rig, *cdispec.Spec) {}, true},
 		"a device node of the GPU is gone": {func(t *testing.T, r rig, _ *cdispec.Spec) {
 			t.Helper()
-			if err := os.Remove(filepath.Join(r.root, "dev/nvidia1")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(r.root, "dev/nvidia1")))
 		}, false},
 		"a library of another driver": {func(_ *testing.T, _ rig, written *cdispec.Spec) {
 			written.ContainerEdits.Mounts = append(written.ContainerEdits.Mounts, &cdispec.Mount{HostPath: "/usr/lib64/libcuda.so.570.0", ContainerPath: "/usr/lib64/libcuda.so.570.0"})
@@ -32,24 +30,14 @@ func TestFit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, instance := partitioned(t)
 			common, err := r.edits.Common()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			own, err := r.edits.Partition(r.uuid(1), instance, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			directory, err := NewDirectory(t.TempDir(), "gpu.nvidia.com")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := directory.Write(claim("one"), common, []Device{{Name: "gpu-1", Edits: own}}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, directory.Write(claim("one"), common, []Device{{Name: "gpu-1", Edits: own}}))
 			written, err := directory.Spec(claim("one").UID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			tc.change(t, r, &written)
 			if fits, err := r.edits.Fit(written); err != nil || fits != tc.fits {
 				t.Errorf("fits: %t (%v), want %t", fits, err, tc.fits)

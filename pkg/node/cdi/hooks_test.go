@@ -46,9 +46,7 @@ func TestBatchHooks(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := batchHooks(test.hooks, ours)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("hooks differ (-want +got):\n%s", diff)
 			}

@@ -62,7 +62,8 @@ func (r *remembered) complete() bool {
 	return true
 }
 
-// look is not sure where a directory has changed just now, or cannot be read.
+// look returns the directories as they are now. It is not sure if one of them has changed just
+// now, or cannot be read.
 func (r *remembered) look() (now []directory, sure bool) {
 	before := time.Now().Add(-settled).UnixNano()
 	now = make([]directory, len(r.directories))
