@@ -29,9 +29,7 @@ import (
 // alternatives, also the reverse. What it warns of must change nothing.
 func TestTheChartsPolicyRefusesWhatNoNodeAccepts(t *testing.T) {
 	chart, err := os.ReadFile("../../../deployments/helm/testdata/defaults.golden.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	denies, warns := admission.Find(t, string(chart), "deviceconfigfit-"), admission.Find(t, string(chart), "deviceconfiguse-")
 	c := newConfigCluster(t, string(chart))
 	placed, refused, warned := 0, 0, 0
@@ -80,9 +78,7 @@ func accept(claim *resourceapi.ResourceClaim, pool Pool) ([]Assignment, error) {
 func asText(t *testing.T, claim *resourceapi.ResourceClaim) string {
 	t.Helper()
 	text, err := yaml.Marshal(claim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -194,7 +190,7 @@ func (c *configCluster) config(references []string) resourceapi.DeviceClaimConfi
 	return config
 }
 
-// decidable tells that a policy can know the devices of each request.
+// decidable reports whether a policy can know the devices of each request.
 func (c *configCluster) decidable(claim *resourceapi.ResourceClaim) bool {
 	return !slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
 		return r.Exactly == nil || r.Exactly.DeviceClassName == classOfATeam
@@ -227,13 +223,9 @@ func (c *configCluster) allocate(t *testing.T, claim *resourceapi.ResourceClaim)
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
 	allocator, err := structured.NewAllocator(t.Context(), features, state, c.classes, resourceSlices, c.cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fixture.NodeName}}, []*resourceapi.ResourceClaim{claim})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(results) == 0 {
 		return Pool{}, false
 	}

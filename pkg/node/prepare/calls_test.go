@@ -13,14 +13,10 @@ import (
 func (r *migRig) calls(t testing.TB, does func()) model.Calls {
 	t.Helper()
 	before, err := r.machine.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	does()
 	after, err := r.machine.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return after.Calls.Since(before.Calls)
 }
 
@@ -69,9 +65,7 @@ func TestKnownHandlesDestroyNothingOfOthers(t *testing.T) {
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", big0)
 	device := prepare(t, p, claim)[0]
-	if err := r.machine.DestroyInstance(0, device.Form.InstanceID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.DestroyInstance(0, device.Form.InstanceID))
 	r.lookAt(t, p)
 	other := r.foreign(t, 0, "3g.40gb", device.Form.Start)
 	if other.ID != device.Form.InstanceID {

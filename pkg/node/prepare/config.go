@@ -64,6 +64,7 @@ var kinds = map[string]func() config{
 // setting is a configuration of an allocation, and the sharing that it asks for.
 type setting struct {
 	config
+	kind    string
 	sharing sharing
 	entry   resourceapi.DeviceAllocationConfiguration
 	index   int
@@ -124,13 +125,13 @@ func decodeConfigs(configs []resourceapi.DeviceAllocationConfiguration, driver s
 		}
 		s := setting{entry: entry, index: i}
 		var err error
-		if s.config, err = decodeConfig(entry.Opaque.Parameters); err != nil {
+		if s.config, s.kind, err = decodeConfig(entry.Opaque.Parameters); err != nil {
 			return nil, s.wrong(assignments, err)
 		}
 		for _, assignment := range assignments {
 			if !s.appliesTo(assignment.Shape.Form()) && slices.ContainsFunc(entry.Requests, assignment.isOf) {
 				return nil, fmt.Errorf("config[%d] (%s) is a %s, but request %q was given the device %s of type %s: use the kind for that type",
-					i, entry.Source, kindOf(entry.Opaque.Parameters), assignment.Request, assignment.Shape.Name(), assignment.Shape.Type())
+					i, entry.Source, s.kind, assignment.Request, assignment.Shape.Name(), assignment.Shape.Type())
 			}
 		}
 		if !slices.ContainsFunc(assignments, func(a Assignment) bool { return s.appliesTo(a.Shape.Form()) }) {
@@ -159,34 +160,28 @@ func requestsText(requests []string, assignments []Assignment) string {
 	return fmt.Sprintf("all requests %q", slices.Compact(all))
 }
 
-func decodeConfig(parameters runtime.RawExtension) (config, error) {
+func decodeConfig(parameters runtime.RawExtension) (decoded config, kind string, err error) {
 	var meta metav1.TypeMeta
 	if err := json.UnmarshalCaseSensitivePreserveInts(parameters.Raw, &meta); err != nil {
-		return nil, fmt.Errorf("opaque parameters are not a Kubernetes object: %w", err)
+		return nil, "", fmt.Errorf("opaque parameters are not a Kubernetes object: %w", err)
 	}
 	if meta.APIVersion != v1beta1.APIVersion {
-		return nil, fmt.Errorf("apiVersion is %q, this driver understands %s: change the manifest or the driver's version", meta.APIVersion, v1beta1.APIVersion)
+		return nil, "", fmt.Errorf("apiVersion is %q, this driver understands %s: change the manifest or the driver's version", meta.APIVersion, v1beta1.APIVersion)
 	}
 	empty, known := kinds[meta.Kind]
 	if !known {
 		all := slices.Sorted(maps.Keys(kinds))
 		last := len(all) - 1
-		return nil, fmt.Errorf("kind is %q, this driver understands %s and %s: change the manifest or the driver's version",
+		return nil, "", fmt.Errorf("kind is %q, this driver understands %s and %s: change the manifest or the driver's version",
 			meta.Kind, strings.Join(all[:last], ", "), all[last])
 	}
-	decoded := empty()
+	decoded = empty()
 	strict, err := json.UnmarshalStrict(parameters.Raw, decoded)
 	if err != nil {
-		return nil, fmt.Errorf("%s does not decode: %w", meta.Kind, err)
+		return nil, "", fmt.Errorf("%s does not decode: %w", meta.Kind, err)
 	}
 	if len(strict) > 0 {
-		return nil, fmt.Errorf("%s has a mistake: %w: correct or remove the field", meta.Kind, strict[0])
+		return nil, "", fmt.Errorf("%s has a mistake: %w: correct or remove the field", meta.Kind, strict[0])
 	}
-	return decoded, nil
-}
-
-func kindOf(parameters runtime.RawExtension) string {
-	var meta metav1.TypeMeta
-	_ = json.UnmarshalCaseSensitivePreserveInts(parameters.Raw, &meta) // decoded once already
-	return meta.Kind
+	return decoded, meta.Kind, nil
 }

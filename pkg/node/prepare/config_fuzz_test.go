@@ -27,14 +27,14 @@ func FuzzDecodeConfig(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		decoded, err := decodeConfig(runtime.RawExtension{Raw: raw})
+		decoded, kind, err := decodeConfig(runtime.RawExtension{Raw: raw})
 		if err != nil {
 			if decoded != nil || strings.TrimSpace(err.Error()) == "" {
 				t.Errorf("got %v beside error %q", decoded, err)
 			}
 			return
 		}
-		if kind := kindOf(runtime.RawExtension{Raw: raw}); kinds[kind] == nil {
+		if kinds[kind] == nil {
 			t.Errorf("decoded %s although its kind %q is unknown", raw, kind)
 		}
 		if shared, can := decoded.(sharingConfig); can {

@@ -77,9 +77,7 @@ func crash(t *testing.T, r *rig, claim *resourceapi.ResourceClaim, step string) 
 	if _, err := p.Prepare(testContext(t), claim); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Unprepare(testContext(t), claim.UID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Unprepare(testContext(t), claim.UID))
 }
 
 type crashing string
@@ -171,12 +169,8 @@ func workAndKill(t *testing.T, dir string, prepared int) {
 	child.Env = append(os.Environ(), childVariable+"="+dir, "TMPDIR="+t.TempDir())
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	output, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, child.Start())
 	lines := bufio.NewScanner(output)
 	var seen []string
 	for count := 0; count < prepared && lines.Scan(); {

@@ -59,14 +59,8 @@ func (r *rig) mounted(t *testing.T, claim *resourceapi.ResourceClaim) (libraries
 
 func (r *rig) written(t *testing.T, claim *resourceapi.ResourceClaim) cdispec.Spec {
 	t.Helper()
-	content, err := os.ReadFile(r.spec(claim))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var spec cdispec.Spec
-	if err := json.Unmarshal(content, &spec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(read(t, r.spec(claim))), &spec))
 	return spec
 }
 
@@ -104,13 +98,7 @@ func TestCDIFilesFollowMajorNumbers(t *testing.T) {
 			claim := i.allocated("c", big0)
 			prepare(t, i.p, claim)
 			devices := filepath.Join(i.root, "proc/devices")
-			content, err := os.ReadFile(devices)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(devices, []byte(strings.Replace(string(content), "511 nvidia-caps", "237 nvidia-caps", 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, devices, strings.Replace(read(t, devices), "511 nvidia-caps", "237 nvidia-caps", 1))
 			come(t, i.p, claim)
 			var majors []int64
 			for _, node := range i.written(t, claim).Devices[0].ContainerEdits.DeviceNodes {
@@ -133,9 +121,7 @@ func TestCDIFilesThatFitAreLeftAlone(t *testing.T) {
 			claim := i.allocated("c", big0)
 			prepare(t, i.p, claim)
 			before, err := os.Stat(i.spec(claim))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			i.begin(t)
 			calls := i.calls(t, func() { come(t, i.p, claim) })
 			if after, err := os.Stat(i.spec(claim)); err != nil || !os.SameFile(before, after) {
@@ -156,9 +142,7 @@ func TestACDIFileStaysWhileTheDriverCannotBeRead(t *testing.T) {
 	claim := i.allocated("c", whole0)
 	prepare(t, i.p, claim)
 	node := filepath.Join(i.root, "dev/nvidia-uvm")
-	if err := os.Rename(node, node+".later"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(node, node+".later"))
 	fixture.Sentence(t, i.p.Reconcile(testContext(t)), "claim default/c", "/dev/nvidia-uvm is missing")
 	prepare(t, i.p, claim)
 	if got := r.mounted(t, claim); len(got) != 1 {

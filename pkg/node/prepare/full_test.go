@@ -6,8 +6,8 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// A pod can end on a node whose disk is full, and gives its partition back. A pod that comes
-// is told why it waits.
+// A pod can end on a node whose disk is full, and gives its partition back. The Event of a
+// new pod says why it waits.
 func TestAFullDisk(t *testing.T) {
 	r := newMIGRigOf(t, 1)
 	fixture.SmallDisk(t, r.dir)
@@ -20,8 +20,7 @@ func TestAFullDisk(t *testing.T) {
 	}
 	r.expectMIG(t, p, before)
 	fixture.FillDisk(t, r.dir) // with what the record and the CDI file have left
-	_, err := p.Prepare(within(t), coming)
-	fixture.Sentence(t, err, "claim default/coming", "no space left on device")
+	refused(t, p, coming, "claim default/coming", "no space left on device")
 	r.expectMIG(t, p, before)
 	space()
 	prepare(t, p, coming)

@@ -185,9 +185,16 @@ func holdings(record journal.Record) []holding {
 
 // gpusHeldBy are the UUIDs of the GPUs that a recorded claim holds parts of, sorted.
 func gpusHeldBy(record journal.Record) []string {
+	return gpusOf(record, func(d journal.Device) bool { return !d.AdminAccess })
+}
+
+// gpusOf are the UUIDs of the GPUs of the devices that match, sorted.
+func gpusOf(record journal.Record, match func(journal.Device) bool) []string {
 	var uuids []string
-	for _, held := range holdings(record) {
-		uuids = append(uuids, held.gpu)
+	for _, device := range record.Devices {
+		if match(device) {
+			uuids = append(uuids, device.UUID)
+		}
 	}
 	slices.Sort(uuids)
 	return slices.Compact(uuids)

@@ -29,13 +29,11 @@ func TestAClaimWaitsForARelease(t *testing.T) {
 	default:
 	}
 	unprepare(t, holder, old)
-	if err := <-failure; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-failure)
 	r.expect(t, fresh)
 }
 
-// announcing tells when a GPU is locked.
+// announcing reports when a GPU is locked.
 type announcing struct {
 	Locks
 	once   sync.Once
@@ -50,32 +48,17 @@ func (a *announcing) Lock(ctx context.Context, keys ...string) (func(), error) {
 	return unlock, err
 }
 
+// TestReconcile has the other ways in which a claim can be gone.
 func TestAClaimTakesOver(t *testing.T) {
-	for name, change := range map[string]func(r *rig){
-		"from a claim that is gone":                 func(r *rig) { r.api.remove(fixture.Claim("old")) },
-		"from a claim whose name another has taken": func(r *rig) { r.api.remove(fixture.Claim("old")); reused(r) },
-		"from a claim with other GPUs now":          func(r *rig) { r.claim("old", 6) },
-		"from a claim that is not allocated":        func(r *rig) { unallocate(r, "old") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			p := r.start(t)
-			prepare(t, p, r.claim("old", 0, 1))
-			prepare(t, p, r.claim("older", 2))
-			r.api.remove(fixture.Claim("older"))
-			change(r)
-			fresh := r.claim("fresh", 1, 2)
-			prepare(t, p, fresh)
-			r.expect(t, fresh)
-		})
+	r := newRig(t)
+	p := r.start(t)
+	for name, minors := range map[string][]int{"old": {0, 1}, "older": {2}} {
+		prepare(t, p, r.claim(name, minors...))
+		r.api.remove(fixture.Claim(name))
 	}
-}
-
-// reused is a claim with the name of the old one.
-func reused(r *rig) {
-	claim := fixture.Claim("old", fixture.Result("gpus", "gpu-0"))
-	claim.UID = "uid-reused"
-	r.api.put(claim)
+	fresh := r.claim("fresh", 1, 2)
+	prepare(t, p, fresh)
+	r.expect(t, fresh)
 }
 
 func unallocate(r *rig, name string) {
@@ -89,8 +72,7 @@ func TestALiveClaimKeepsItsGPU(t *testing.T) {
 	p := r.start(t)
 	old := r.claim("old", 0)
 	prepare(t, p, old)
-	_, err := p.Prepare(testContext(t), r.claim("fresh", 0, 1))
-	fixture.Sentence(t, err, "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds on this node", "delete one of the two pods")
+	refused(t, p, r.claim("fresh", 0, 1), "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds on this node", "delete one of the two pods")
 	r.expect(t, old)
 }
 
@@ -103,8 +85,7 @@ func TestAClaimKeepsItsGPUWhileTheAPIServerIsAway(t *testing.T) {
 	r.api.remove(old)
 	r.api.fail(errAway)
 	fresh := r.claim("fresh", 0)
-	_, err := p.Prepare(testContext(t), fresh)
-	fixture.Sentence(t, err, "claim default/fresh", "claim default/old (UID uid-old) held", "it is not known whether that claim still exists", "connection refused")
+	refused(t, p, fresh, "claim default/fresh", "claim default/old (UID uid-old) held", "it is not known whether that claim still exists", "connection refused")
 	r.expect(t, old)
 	r.api.fail(nil)
 	prepare(t, p, fresh)

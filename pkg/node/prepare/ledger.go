@@ -135,9 +135,3 @@ func (l ledger) current(record journal.Record) bool {
 func nameOf(record journal.Record) types.NamespacedName {
 	return types.NamespacedName{Namespace: record.Namespace, Name: record.Name}
 }
-
-func (l ledger) put(ctx context.Context, record journal.Record) error {
-	return l.store.Put(ctx, record)
-}
-
-func (l ledger) drop(claim string) error { return l.store.Delete(claim) }

@@ -12,7 +12,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
 	"k8s.io/dynamic-resource-allocation/devicemetadata"
-	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -21,18 +20,12 @@ import (
 // "device: request uuid...".
 func mounted(t *testing.T, r *migRig, claim *resourceapi.ResourceClaim) map[string]string {
 	t.Helper()
-	var spec cdispec.Spec
-	if err := json.Unmarshal([]byte(read(t, r.spec(claim))), &spec); err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]string{}
-	for _, device := range spec.Devices {
+	for _, device := range r.written(t, claim).Devices {
 		for _, mount := range device.ContainerEdits.Mounts {
 			content := read(t, mount.HostPath)
 			var described metadatav1beta1.DeviceMetadata
-			if err := devicemetadata.DecodeMetadataFromStream(json.NewDecoder(bytes.NewReader([]byte(content))), &described); err != nil {
-				t.Fatal(err)
-			}
+			must(t, devicemetadata.DecodeMetadataFromStream(json.NewDecoder(bytes.NewReader([]byte(content))), &described))
 			if described.UID != claim.UID {
 				t.Errorf("%s is of %s", mount.HostPath, described.UID)
 			}
@@ -47,7 +40,7 @@ func mounted(t *testing.T, r *migRig, claim *resourceapi.ResourceClaim) map[stri
 }
 
 // A container finds the UUIDs of its partitions where KEP-5304 says, and a claim
-// of whole GPUs, whose UUIDs the slice tells, brings no file.
+// of whole GPUs, whose UUIDs are in the slice, brings no file.
 func TestTheMetadataFile(t *testing.T) {
 	const dir = "/var/run/kubernetes.io/dra-device-attributes/"
 	for name, tc := range map[string]struct {
@@ -76,12 +69,8 @@ func TestTheMetadataFile(t *testing.T) {
 				}
 			}
 			check()
-			if err := os.RemoveAll(r.cdiDir()); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Mkdir(r.cdiDir(), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(r.cdiDir()))
+			must(t, os.Mkdir(r.cdiDir(), 0o755))
 			p = r.startMIG(t, nil)
 			reconcile(t, p)
 			check()

@@ -22,9 +22,7 @@ func correctionsOf(t *testing.T) (since func() string) {
 	t.Helper()
 	read := func() map[string]int {
 		families, err := counted.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		numbers := map[string]int{}
 		for _, family := range families {
 			for _, m := range family.GetMetric() {

@@ -23,16 +23,12 @@ func newerFile(t testing.TB, file string, edit func(record, device map[string]an
 	var envelope struct {
 		Record map[string]any `json:"record"`
 	}
-	if err := json.Unmarshal([]byte(file), &envelope); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(file), &envelope))
 	devices, _ := envelope.Record["devices"].([]any)
 	device, _ := devices[0].(map[string]any)
 	edit(envelope.Record, device)
 	body, err := json.Marshal(envelope.Record)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fmt.Sprintf(`{"schemaVersion":%d,"crc32c":"%08x","record":%s}`, newerSchema, crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)), body)
 }
 

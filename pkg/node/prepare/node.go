@@ -13,7 +13,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/mps"
 )
 
-// Node is what the driver knows of its node at one time.
+// Node is the driver's view of its node at one time.
 type Node struct {
 	Pool  Pool
 	Edits Edits
@@ -85,9 +85,8 @@ type MIG interface {
 	SetMIG(uuid string, enabled bool) error
 	// Linked returns nvml.ErrRetraining after MIG was disabled, until the GPU's NVLinks are back.
 	Linked(uuid string) error
-	// Instances are all GPU instances, whoever made them.
-	Instances(uuid string) ([]gpu.Instance, error)
-	// HasInstances is one call of NVML. It returns nvml.ErrNotSupported if MIG is not enabled.
+	// HasInstances is one call of NVML. It counts all GPU instances, whoever made them, and
+	// returns nvml.ErrNotSupported if MIG is not enabled.
 	HasInstances(uuid string) (bool, error)
 	// InstanceAt returns nil if there is none.
 	InstanceAt(uuid string, profileID, start int) (*gpu.Instance, error)
@@ -95,7 +94,7 @@ type MIG interface {
 	DeviceAt(uuid string, instance, compute int) (string, error)
 	CreateInstance(uuid string, profileID, start, size int) (instance int, err error)
 	CreateComputeInstance(uuid string, instance int) (gpu.MIGDevice, error)
-	// To destroy what is gone already is no error.
+	// Destroying what is gone already is no error.
 	DestroyComputeInstance(uuid string, instance, compute int) error
 	DestroyInstance(uuid string, instance int) error
 }

@@ -45,7 +45,7 @@ func (staticMIG) steps() []string { return nil }
 func (staticMIG) inspect(device *journal.Device, _ gpu.GPU, _ []journal.Device, tools Tools) (change bool, err error) {
 	there, err := exists(*device, tools.MIG)
 	if err == nil && !there {
-		err = fmt.Errorf("the MIG device %s of %s on %s is gone: whoever made it has destroyed it; delete the pod so that it is scheduled again", device.PartUUID, device.Device, device.UUID)
+		err = fmt.Errorf("the MIG device %s of %s on %s is gone: an administrator has destroyed it; delete the pod so that it is scheduled again", device.PartUUID, device.Device, device.UUID)
 	}
 	return false, err
 }

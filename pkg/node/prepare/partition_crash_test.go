@@ -265,9 +265,7 @@ func failOnce(t *testing.T, failure model.Failure, code int) {
 			if operation == "unprepare" {
 				prepare(t, p, claim)
 			}
-			if err := r.machine.Fail(failure); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.machine.Fail(failure))
 			var err error
 			if operation == "prepare" {
 				_, err = p.Prepare(shortly(t), claim)

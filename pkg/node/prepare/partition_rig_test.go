@@ -63,13 +63,9 @@ func (r *migRig) startMIG(t testing.TB, around func(MIG) MIG, changes ...func(*O
 func (r *migRig) free(t testing.TB, p *Preparer) gpu.Node {
 	t.Helper()
 	node, unreadable, err := r.library.Discover()
-	if err := errors.Join(append(unreadable, err)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(append(unreadable, err)...))
 	held, err := p.Held(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, g := range node.GPUs {
 		node.GPUs[i] = g.Without(func(instance gpu.Instance) bool {
 			return slices.ContainsFunc(held, func(d journal.Device) bool { return Made(d, g.UUID, instance) })
@@ -82,9 +78,7 @@ func (r *migRig) free(t testing.TB, p *Preparer) gpu.Node {
 func (r *migRig) lookAt(t *testing.T, p *Preparer) {
 	t.Helper()
 	node, unreadable, err := r.library.Discover()
-	if err := errors.Join(append(unreadable, err, p.Seen(testContext(t), node.GPUs))...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(append(unreadable, err, p.Seen(testContext(t), node.GPUs))...))
 }
 
 func (r *migRig) uuid(index int) string { return r.machine.GPUs()[index].UUID }
@@ -103,13 +97,9 @@ func (r *migRig) allocated(name string, devices ...string) *resourceapi.Resource
 // foreign is an instance that an administrator has made.
 func (r *migRig) foreign(t testing.TB, index int, profile string, start int) model.InstanceState {
 	t.Helper()
-	if err := r.machine.SetMIGMode(index, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.SetMIGMode(index, true))
 	state, err := r.machine.CreateInstance(index, profile, &start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return state
 }
 
@@ -135,9 +125,7 @@ func (r *migRig) expectMIG(t testing.TB, p *Preparer, before []string, claims ..
 	r.expect(t, claims...)
 	want := slices.Clone(before)
 	found, err := p.list(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, record := range found.records {
 		for _, device := range record.Devices {
 			if ours(device) {
@@ -154,9 +142,7 @@ func (r *migRig) expectMIG(t testing.TB, p *Preparer, before []string, claims ..
 	}
 	for _, g := range r.machine.GPUs() {
 		enabled, err := r.library.MIGEnabled(g.UUID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if has := len(r.machine.Instances(g.Index)) > 0; enabled != has {
 			t.Errorf("GPU %d: MIG enabled: %t, instances: %t", g.Index, enabled, has)
 		}
@@ -184,7 +170,7 @@ func shortly(t testing.TB) context.Context {
 	return ctx
 }
 
-// within is an ample budget: whoever fails in it was not to succeed.
+// within is an ample budget: a call that fails within it was not to succeed.
 func within(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(testContext(t), 10*time.Second)

@@ -64,17 +64,14 @@ func TestTheModeFollowsTheClaims(t *testing.T) {
 	unprepare(t, p, two)
 	r.expectMIG(t, p, nil)
 	prepare(t, p, all)
-	_, err := p.Prepare(within(t), one)
-	fixture.Sentence(t, err, "claim default/one (UID uid-one): it was given a GPU", "claim default/all (UID uid-all) still holds")
+	refused(t, p, one, "claim default/one (UID uid-one): it was given a GPU", "claim default/all (UID uid-all) still holds")
 	r.expectMIG(t, p, nil, all)
 }
 
 // A monitor may keep the mode from being disabled, which the next whole claim does.
 func TestAWholeClaimDisablesMIG(t *testing.T) {
 	r := newMIGRig(t)
-	if err := r.machine.SetMIGMode(0, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.SetMIGMode(0, true))
 	p := r.startMIG(t, nil)
 	claim := r.allocated("c", whole0)
 	prepare(t, p, claim)
@@ -87,8 +84,7 @@ func TestOverlappingPartitionsConflict(t *testing.T) {
 	old, fresh, beside := r.allocated("old", "gpu-0-mig-2g20gb-14-2"), r.allocated("fresh", "gpu-0-mig-1g10gb-19-3"), r.allocated("beside", small1)
 	prepare(t, p, old)
 	prepare(t, p, beside)
-	_, err := p.Prepare(within(t), fresh)
-	fixture.Sentence(t, err, "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds")
+	refused(t, p, fresh, "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds")
 	r.api.remove(old)
 	prepare(t, p, fresh)
 	r.expectMIG(t, p, nil, fresh, beside)
@@ -106,8 +102,7 @@ func TestForeignInstancesAreLeftAlone(t *testing.T) {
 	}
 	prepare(t, p, dynamic)
 	r.expectMIG(t, p, before, static, dynamic)
-	_, err := p.Prepare(within(t), r.allocated("other", big0))
-	fixture.Sentence(t, err, "claim default/static (UID uid-static) still holds")
+	refused(t, p, r.allocated("other", big0), "claim default/static (UID uid-static) still holds")
 	unprepare(t, p, static)
 	unprepare(t, p, dynamic)
 	reconcile(t, p)
@@ -121,11 +116,9 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 			p := r.startMIG(t, nil)
 			r.foreign(t, 0, profile, 4) // made since the plugin has looked
 			before := r.instances()
-			_, err := p.Prepare(within(t), r.allocated("c", small0, big0))
-			fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r1"`, r.uuid(0), "Mica did not make", "destroy it, or delete the pod")
+			refused(t, p, r.allocated("c", small0, big0), `claim default/c (UID uid-c): request "r1"`, r.uuid(0), "Mica did not make", "destroy it, or delete the pod")
 			r.expectMIG(t, p, before)
-			_, err = p.Prepare(within(t), r.allocated("all", whole0))
-			fixture.Sentence(t, err, `claim default/all (UID uid-all): request "r0"`, "gpu-0", "1 MIG instances", "destroy them, or delete the pod")
+			refused(t, p, r.allocated("all", whole0), `claim default/all (UID uid-all): request "r0"`, "gpu-0", "MIG instances that Mica did not make", "destroy them, or delete the pod")
 			r.expectMIG(t, p, before)
 		})
 	}
@@ -137,11 +130,8 @@ func TestAPlaceThatIsRefused(t *testing.T) {
 	p := r.startMIG(t, nil)
 	failure := model.Failure{Function: "nvmlDeviceCreateGpuInstanceWithPlacement"}
 	set(&failure.Return, nvmlInsufficientResources)
-	if err := r.machine.Fail(failure); err != nil {
-		t.Fatal(err)
-	}
-	_, err := p.Prepare(within(t), r.allocated("c", small0))
-	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0"`, r.uuid(0), "Mica did not make", "delete the pod")
+	must(t, r.machine.Fail(failure))
+	refused(t, p, r.allocated("c", small0), `claim default/c (UID uid-c): request "r0"`, r.uuid(0), "Mica did not make", "delete the pod")
 	r.expectMIG(t, p, nil)
 }
 
@@ -149,17 +139,14 @@ func TestAPlaceThatIsRefused(t *testing.T) {
 func TestAProfileThatTheBoardLacks(t *testing.T) {
 	r := newMIGRig(t)
 	p := r.startMIG(t, nil)
-	_, err := p.Prepare(within(t), r.allocated("c", "gpu-0-mig-1g5gb-19-0"))
-	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": device gpu-0-mig-1g5gb-19-0 is not on this node`, "and 198 more")
+	refused(t, p, r.allocated("c", "gpu-0-mig-1g5gb-19-0"), `claim default/c (UID uid-c): request "r0": device gpu-0-mig-1g5gb-19-0 is not on this node`, "and 198 more")
 	r.expectMIG(t, p, nil)
 }
 
 func destroy(t *testing.T, r *migRig, index int) {
 	t.Helper()
 	for _, instance := range r.machine.Instances(index) {
-		if err := r.machine.DestroyInstance(index, instance.ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.machine.DestroyInstance(index, instance.ID))
 	}
 }
 
@@ -176,9 +163,7 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 		},
 		"with a compute instance left out": func(t *testing.T, r *migRig, _ *Preparer) bool {
 			instance := r.machine.Instances(0)[0]
-			if err := r.library.DestroyComputeInstance(r.uuid(0), instance.ID, 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.library.DestroyComputeInstance(r.uuid(0), instance.ID, 0))
 			return false
 		},
 	} {
@@ -203,8 +188,7 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 					}
 					unprepare(t, p, claim)
 				case next == "prepare" && foreign:
-					_, err := p.Prepare(within(t), claim)
-					fixture.Sentence(t, err, "the place of gpu-0-mig-3g40gb-9-4", "Mica did not make")
+					refused(t, p, claim, "the place of gpu-0-mig-3g40gb-9-4", "Mica did not make")
 				case next == "prepare":
 					prepare(t, p, claim)
 					r.expectMIG(t, p, nil, claim)
@@ -221,9 +205,7 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 
 func disable(t *testing.T, r *migRig) bool {
 	t.Helper()
-	if err := r.machine.SetMIGMode(0, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.SetMIGMode(0, false))
 	return false
 }
 
@@ -236,8 +218,7 @@ func TestAPartitionOutlivesItsCDIFile(t *testing.T) {
 	before := r.instances()
 	remove(t, r.spec(claim))
 	r.edits.FailGPU(r.uuid(0), errAway)
-	_, err := p.Prepare(within(t), claim)
-	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0"`, "connection refused")
+	refused(t, p, claim, `claim default/c (UID uid-c): request "r0"`, "connection refused")
 	if got := r.instances(); !slices.Equal(got, before) {
 		t.Errorf("got the instances %q, want %q", got, before)
 	}
@@ -259,15 +240,12 @@ func TestAPartitionInUse(t *testing.T) {
 	occupy(t, r, id, true)
 	err := p.Unprepare(shortly(t), claim.UID)
 	fixture.Sentence(t, err, "claim default/c", `request "r0"`, "compute instance 0", r.uuid(0), "end the processes that still use it", "kubelet tries again")
-	_, err = p.Prepare(within(t), r.allocated("next", whole0))
-	fixture.Sentence(t, err, "claim default/c (UID uid-c) still holds")
+	refused(t, p, r.allocated("next", whole0), "claim default/c (UID uid-c) still holds")
 	// Kubelet tries again, and the process ends meanwhile.
 	done := make(chan error, 1)
 	go func() { done <- p.Unprepare(within(t), claim.UID) }()
 	occupy(t, r, id, false)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	r.expectMIG(t, p, nil)
 }
 
@@ -317,9 +295,7 @@ func TestAPartitionOnALostGPU(t *testing.T) {
 			claim, next := r.allocated("c", big0, elsewhere), r.allocated("next", big0)
 			prepare(t, p, claim)
 			back, err := lose(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			unprepare(t, p, claim)
 			if p.CDI.Has(claim.UID) {
 				t.Error("the CDI file is still there")
@@ -331,12 +307,9 @@ func TestAPartitionOnALostGPU(t *testing.T) {
 				t.Errorf("the GPU that is not lost has %d instances", got)
 			}
 			r.api.remove(claim)
-			_, err = p.Prepare(within(t), next)
-			fixture.Sentence(t, err, "claim default/c", r.uuid(0), "reset or replace it")
+			refused(t, p, next, "claim default/c", r.uuid(0), "reset or replace it")
 			unprepare(t, p, next)
-			if err := back(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, back())
 			reconcile(t, p)
 			r.expectMIG(t, p, nil)
 			prepare(t, p, next)
@@ -353,9 +326,7 @@ func TestAPartitionInUseBesideALostGPU(t *testing.T) {
 	claim := r.allocated("c", big0, elsewhere)
 	prepare(t, p, claim)
 	occupy(t, r, r.machine.Instances(0)[0].ID, true)
-	if err := r.machine.Lose(1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Lose(1))
 	synctest.Test(t, func(t *testing.T) {
 		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "claim default/c", `request "r0"`, "end the processes that still use it")
 	})
@@ -407,9 +378,7 @@ func TestReconcileLeavesWhatIsInUse(t *testing.T) {
 
 func occupy(t *testing.T, r *migRig, instance int, inUse bool) {
 	t.Helper()
-	if err := r.machine.Occupy(0, &instance, inUse); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Occupy(0, &instance, inUse))
 }
 
 // While there is no driver, nothing that it would have to undo is forgotten.
@@ -479,15 +448,10 @@ func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 		if second == elsewhere {
 			index = 1
 		}
-		if err := r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceCreateComputeInstance", Return: nvmlLost, GPU: &index}); err != nil {
-			t.Fatal(err)
-		}
-		_, err := p.Prepare(within(t), r.allocated("c", big0, second))
-		fixture.Sentence(t, err, "claim default/c", "create the compute instance", "reset or replace it")
+		must(t, r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceCreateComputeInstance", Return: nvmlLost, GPU: &index}))
+		refused(t, p, r.allocated("c", big0, second), "claim default/c", "create the compute instance", "reset or replace it")
 		r.expectMIG(t, p, nil)
-		if err := r.machine.Clear(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.machine.Clear())
 		claim := r.allocated("c", big0, second)
 		prepare(t, p, claim)
 		r.expectMIG(t, p, nil, claim)
@@ -573,31 +537,22 @@ func TestQuestionsAreRepeated(t *testing.T) {
 					r := newMIGRig(t)
 					p := r.startMIG(t, nil)
 					claim := r.allocated("c", big0)
-					if err := r.machine.SetMIGMode(0, true); err != nil {
-						t.Fatal(err)
-					}
+					must(t, r.machine.SetMIGMode(0, true))
 					if prepared {
 						prepare(t, p, claim)
 					}
 					failure := model.Failure{Function: function}
 					set(&failure.Return, code)
 					_, err := r.library.Rest() // or the handle would be known
-					if err := errors.Join(err, r.machine.Fail(failure)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, errors.Join(err, r.machine.Fail(failure)))
 					synctest.Test(t, func(t *testing.T) {
-						_, err := p.Prepare(within(t), claim)
-						fixture.Sentence(t, err, append(want, `claim default/c (UID uid-c): request "r0"`)...)
+						refused(t, p, claim, append(want, `claim default/c (UID uid-c): request "r0"`)...)
 					})
-					if err := r.machine.Clear(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, r.machine.Clear())
 					if failure.Times = 3; code != nvmlTimeout {
 						return
 					}
-					if err := r.machine.Fail(failure); err != nil {
-						t.Fatal(err)
-					}
+					must(t, r.machine.Fail(failure))
 					synctest.Test(t, func(t *testing.T) {
 						if _, err := p.Prepare(within(t), claim); err != nil {
 							t.Error(err)
@@ -621,9 +576,7 @@ func TestAPartitionThatAListLacks(t *testing.T) {
 	before := r.instances()
 	failure := model.Failure{Function: "nvmlDeviceGetMigDeviceHandleByIndex"}
 	set(&failure.Return, nvmlNotFound)
-	if err := r.machine.Fail(failure); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Fail(failure))
 	prepare(t, p, static)
 	reconcile(t, p)
 	r.expect(t, claim, static)
@@ -645,9 +598,7 @@ func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
 		fixture.Sentence(t, p.Unprepare(within(t), claim.UID), "claim default/c", "end the processes")
 	})
 	id, err := r.library.CreateInstance(r.uuid(0), big.Form.ProfileID, big.Form.Start, big.Form.Size) // nvidia-smi mig -cgi without -C
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	occupy(t, r, small.Form.InstanceID, false)
 	unprepare(t, p, claim)
 	if got := r.machine.Instances(0); len(got) != 1 || got[0].ID != id {
@@ -669,14 +620,10 @@ func TestManyPartitionsAtOnce(t *testing.T) {
 	errs := make([]error, len(claims))
 	for range 3 {
 		parallel(len(claims), func(i int) { _, errs[i] = processes[i%2].Prepare(within(t), claims[i]) })
-		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-			t.Fatal(errs[i])
-		}
+		must(t, errors.Join(errs...))
 		r.expectMIG(t, processes[0], nil, claims...)
 		parallel(len(claims), func(i int) { errs[i] = processes[(i+1)%2].Unprepare(within(t), claims[i].UID) })
-		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-			t.Fatal(errs[i])
-		}
+		must(t, errors.Join(errs...))
 		r.expectMIG(t, processes[0], nil)
 	}
 }

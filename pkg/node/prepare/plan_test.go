@@ -22,20 +22,10 @@ func TestPlan(t *testing.T) {
 		want      []string // request, device and what is special
 		exclusive []string
 	}{
-		"one device": {
-			results:   []resourceapi.DeviceRequestAllocationResult{fixture.Result("r", "gpu-0")},
-			want:      []string{"r gpu-0"},
-			exclusive: []string{"GPU-0"},
-		},
 		"several devices keep their order": {
 			results:   []resourceapi.DeviceRequestAllocationResult{fixture.Result("r", "gpu-5"), fixture.Result("r", "gpu-1"), fixture.Result("r", "gpu-3")},
 			want:      []string{"r gpu-5", "r gpu-1", "r gpu-3"},
 			exclusive: []string{"GPU-1", "GPU-3", "GPU-5"},
-		},
-		"several requests": {
-			results:   []resourceapi.DeviceRequestAllocationResult{fixture.Result("a", "gpu-0"), fixture.Result("b", "gpu-1")},
-			want:      []string{"a gpu-0", "b gpu-1"},
-			exclusive: []string{"GPU-0", "GPU-1"},
 		},
 		"the alternative that was chosen": {
 			results:   []resourceapi.DeviceRequestAllocationResult{fixture.Result("a/big", "gpu-0")},
@@ -52,10 +42,6 @@ func TestPlan(t *testing.T) {
 			exclusive: []string{"GPU-2"},
 		},
 		"admin access holds nothing": {
-			results: []resourceapi.DeviceRequestAllocationResult{fixture.AdminResult("r", "gpu-0")},
-			want:    []string{"r gpu-0 admin"},
-		},
-		"admin access beside a hold": {
 			results:   []resourceapi.DeviceRequestAllocationResult{fixture.AdminResult("look", "gpu-0"), fixture.Result("r", "gpu-1")},
 			want:      []string{"look gpu-0 admin", "r gpu-1"},
 			exclusive: []string{"GPU-1"},
@@ -68,9 +54,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			record, err := preparer.plan(fixture.Claim("c", tc.results...), pool())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if claim := nameOf(record); claim.String() != "default/c" || record.ClaimUID != "uid-c" {
 				t.Errorf("the plan is for claim %s (%s)", claim, record.ClaimUID)
 			}

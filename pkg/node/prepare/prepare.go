@@ -62,7 +62,7 @@ func (p *Preparer) lockAndPrepare(ctx context.Context, claim *resourceapi.Resour
 	}
 	defer unlock()
 	timer.phase(ctx, "lock-claim")
-	p.gone.forget(claim.UID) // kubelet would not ask for it
+	p.gone.forget(claim.UID) // kubelet prepares only claims that exist
 	return p.prepare(ctx, timer, claim)
 }
 
@@ -85,8 +85,8 @@ func (p *Preparer) prepare(ctx context.Context, timer *phaseTimer, claim *resour
 	if err != nil {
 		return nil, err
 	}
-	// What an earlier attempt or allocation has left is no base to build on, and neither
-	// is the copy of its record.
+	// Begin with nothing: undo what an earlier attempt or allocation has left, and remove the
+	// copy of its record.
 	if p.hasEffects(before) {
 		if err := p.release(ctx, before); err != nil {
 			return nil, fmt.Errorf("undo what an earlier attempt has left: %w", err)
@@ -110,11 +110,11 @@ func (p *Preparer) prepare(ctx context.Context, timer *phaseTimer, claim *resour
 // file. If it is not intact, the claim is prepared again.
 func (p *Preparer) restore(ctx context.Context, record journal.Record) (intact bool, err error) {
 	node := p.node.Load()
+	if node == nil { // without a driver, its partitions cannot be checked
+		return p.CDI.Has(types.UID(record.ClaimUID)), nil
+	}
 	if intact, err := p.intact(ctx, record, node); err != nil || !intact {
 		return false, err
-	}
-	if node == nil {
-		return p.CDI.Has(types.UID(record.ClaimUID)), nil
 	}
 	if err := p.keepModes(ctx, record, node); err != nil {
 		return false, err

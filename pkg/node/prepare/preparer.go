@@ -83,7 +83,7 @@ type Preparer struct {
 // New returns a Preparer that refuses claims until SetNode is called.
 func New(options Options) *Preparer {
 	ledger := ledger{options.Journal, options.CDI, options.BootID, wake.New()}
-	return &Preparer{Options: options, ledger: ledger, looked: make(chan struct{})}
+	return &Preparer{Options: options, ledger: ledger, gone: gone{since: map[types.UID]time.Time{}}, looked: make(chan struct{})}
 }
 
 // SetNode replaces what the node offers.

@@ -46,9 +46,7 @@ func TestPrepareAgainReturnsTheSame(t *testing.T) {
 	claim := r.claim("c", 3)
 	first := prepare(t, r.start(t), claim)
 	info, err := os.Stat(r.record(claim))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := r.start(t) // another process
 	// What is prepared needs neither the driver nor its edits.
 	p.node.Store(nil)
@@ -57,9 +55,7 @@ func TestPrepareAgainReturnsTheSame(t *testing.T) {
 		t.Errorf("got %v, then %v", first, again)
 	}
 	after, err := os.Stat(r.record(claim))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !os.SameFile(info, after) {
 		t.Error("the record was written again")
 	}
@@ -100,8 +96,7 @@ func TestPrepareBeforeTheDriverAnswers(t *testing.T) {
 	r := newRig(t)
 	p := r.start(t)
 	p.node.Store(nil)
-	_, err := p.Prepare(testContext(t), r.claim("c", 0))
-	fixture.Sentence(t, err, "claim default/c", "the NVIDIA driver on this node does not answer yet", "kubelet tries again")
+	refused(t, p, r.claim("c", 0), "claim default/c", "the NVIDIA driver on this node does not answer yet", "kubelet tries again")
 	r.expect(t)
 }
 
@@ -153,11 +148,9 @@ func TestAFailedPrepareLeavesNothing(t *testing.T) {
 		},
 		"the CDI file cannot be written": {
 			spoil: func(t *testing.T, r *rig, _ *Preparer) {
-				if err := os.RemoveAll(r.cdiDir()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.RemoveAll(r.cdiDir()))
 			},
-			want: []string{"write the CDI specification of claim default/c", "--cdi-root"},
+			want: []string{"claim default/c (UID uid-c): write the CDI specification", "--cdi-root"},
 		},
 		"the record cannot be written": {
 			spoil: func(_ *testing.T, r *rig, p *Preparer) {
@@ -171,8 +164,7 @@ func TestAFailedPrepareLeavesNothing(t *testing.T) {
 			p := r.start(t)
 			tc.spoil(t, r, p)
 			claim := r.claim("c", 0, 2)
-			_, err := p.Prepare(testContext(t), claim)
-			fixture.Sentence(t, err, tc.want...)
+			refused(t, p, claim, tc.want...)
 			r.edits.FailCommon(nil)
 			r.edits.FailGPU(uuid(2), nil)
 			p = r.start(t) // which makes the directories again
@@ -253,9 +245,7 @@ func TestWaitingForALockEndsWithTheCall(t *testing.T) {
 	r := newRig(t)
 	claim := r.claim("c", 0)
 	unlock, err := r.start(t).Locks.Lock(testContext(t), claimKey(claim.UID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unlock()
 	p := r.start(t)
 	ctx, cancel := context.WithCancel(testContext(t))

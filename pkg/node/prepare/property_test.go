@@ -11,7 +11,7 @@ import (
 )
 
 // TestRandomHistories holds the preparer against a model that fits on a page:
-// which claims exist, which kubelet was told are prepared, and which files
+// which claims exist, which are prepared for kubelet, and which files
 // were destroyed.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(40) {
@@ -146,9 +146,7 @@ func (h *history) damage(t *testing.T, c *modelClaim) {
 	content := read(t, h.record(c.ResourceClaim))
 	switch h.random.IntN(3) {
 	case 0:
-		if err := os.Truncate(h.record(c.ResourceClaim), int64(h.random.IntN(len(content)))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(h.record(c.ResourceClaim), int64(h.random.IntN(len(content)))))
 	case 1:
 		write(t, h.record(c.ResourceClaim), "garbage")
 	default:

@@ -21,7 +21,7 @@ func (p *Preparer) publish(ctx context.Context, timer *phaseTimer, record *journ
 		return err
 	}
 	record.State = journal.Prepared
-	if err = p.put(ctx, *record); err != nil {
+	if err = p.store.Put(ctx, *record); err != nil {
 		err = errors.Join(err, p.CDI.Remove(types.UID(record.ClaimUID)))
 	}
 	timer.phase(ctx, "record")

@@ -126,9 +126,7 @@ func TestPartitionsOutliveTheirRecord(t *testing.T) {
 			r.expectPublished(t)
 		},
 		"CDI files are restored": func(t *testing.T, r *lossRig) {
-			if err := r.p.RestoreSpecs(testContext(t)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.p.RestoreSpecs(testContext(t)))
 			r.expectRestored(t)
 		},
 		"another claim has its place": func(t *testing.T, r *lossRig) {
@@ -197,8 +195,7 @@ func TestTheRecordOfANewerVersion(t *testing.T) {
 			write(t, r.spec(claim), strings.Replace(copied, `\"schemaVersion\":1`, `\"schemaVersion\":4`, 1))
 
 			older := r.startShares(t, nil)
-			_, err := older.Prepare(testContext(t), claim)
-			fixture.Sentence(t, err, "claim default/c", "was written by a newer version of the plugin", "install that version again")
+			refused(t, older, claim, "claim default/c", "was written by a newer version of the plugin", "install that version again")
 			fixture.Sentence(t, older.Unprepare(testContext(t), claim.UID), "claim uid-c", "was written by a newer version of the plugin")
 			fixture.Sentence(t, older.Reconcile(testContext(t)), "was written by a newer version of the plugin")
 			r.api.remove(claim)
@@ -235,9 +232,7 @@ func TestARecordAndItsCopyAreLost(t *testing.T) {
 // The copy of another boot, which a CDI directory on disk keeps, names nothing.
 func TestACopyFromBeforeAReboot(t *testing.T) {
 	r := newLossRig(t, losses["deleted"], false)
-	if err := r.machine.Reboot(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Reboot())
 	r.boot = "boot-2"
 	r.foreign(t, 0, "1g.10gb", 0) // where the claim had one
 	before := r.migRig.instances()
@@ -254,7 +249,6 @@ func TestNothingIsLeftOfAnEarlierAllocation(t *testing.T) {
 	p := r.startMIG(t, nil)
 	prepare(t, p, r.allocated("c", big0))
 	r.foreign(t, 1, "3g.40gb", 4)
-	_, err := p.Prepare(testContext(t), r.allocated("c", elsewhere))
-	fixture.Sentence(t, err, "claim default/c", "Mica did not make")
+	refused(t, p, r.allocated("c", elsewhere), "claim default/c", "Mica did not make")
 	r.expectMIG(t, p, r.instances())
 }

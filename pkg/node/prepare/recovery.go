@@ -185,10 +185,10 @@ func (p *Preparer) restoreSpec(ctx context.Context, record journal.Record) error
 // not, the file is removed.
 func (p *Preparer) reconcileOrphan(ctx context.Context, uid types.UID) error {
 	spec, err := p.CDI.Read(uid)
-	if err != nil {
-		return err
+	if err == nil {
+		err = p.adoptOrphan(ctx, uid, spec.NamespacedName)
 	}
-	return named(spec.Namespace, spec.Name, uid, p.adoptOrphan(ctx, uid, spec.NamespacedName))
+	return named(spec.Namespace, spec.Name, uid, err)
 }
 
 func (p *Preparer) adoptOrphan(ctx context.Context, uid types.UID, name types.NamespacedName) error {
@@ -269,7 +269,7 @@ func (p *Preparer) noteGone(ctx context.Context, record journal.Record, node *No
 	if !changed {
 		return nil
 	}
-	return p.put(ctx, record)
+	return p.store.Put(ctx, record)
 }
 
 // gone remembers since when claims with a record are known to be gone. A pod that was deleted
@@ -286,9 +286,6 @@ func (g *gone) note(claim types.UID) time.Duration {
 	defer g.mu.Unlock()
 	if since, known := g.since[claim]; known {
 		return time.Since(since)
-	}
-	if g.since == nil {
-		g.since = map[types.UID]time.Time{}
 	}
 	g.since[claim] = time.Now()
 	return 0
@@ -312,7 +309,7 @@ func (g *gone) keep(claims map[types.UID]bool) {
 	}
 }
 
-// longest returns for how long the first of them is known to be gone.
+// longest returns the longest time for which a claim is known to be gone.
 func (g *gone) longest() (age time.Duration, any bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

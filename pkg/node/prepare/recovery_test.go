@@ -18,77 +18,55 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
+// happening is something that happens to claim c on its node.
+type happening func(t *testing.T, r *rig, c *resourceapi.ResourceClaim)
+
 // Each case is a node on which claim c was prepared, and claim other still is.
 func TestReconcile(t *testing.T) {
 	elsewhere := fixture.Result("gpus", "gpu-0")
 	elsewhere.Pool = "node-b"
+	goes := func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) { r.api.remove(c) }
+	nameIsReused := func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) { r.api.put(withUID(c, "uid-reused")) }
+	moves := func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) { r.api.put(fixture.Claim(c.Name, elsewhere)) }
+	isUnallocated := func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) { unallocate(r, c.Name) }
+	hasOtherGPUs := func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) { r.claim(c.Name, 5) }
+	losesSpec := func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) { remove(t, r.spec(c)) }
+	losesRecord := func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) { remove(t, r.record(c)) }
+	recordIs := func(content string) happening {
+		return func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) { write(t, r.record(c), content) }
+	}
+	recordIsCut := func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+		write(t, r.record(c), read(t, r.record(c))[:100])
+	}
+	fileOf := func(uid types.UID, suffix, content string) happening {
+		return func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
+			write(t, r.spec(withUID(c, uid))+suffix, content)
+		}
+	}
 	for name, tc := range map[string]struct {
-		happen func(t *testing.T, r *rig, c *resourceapi.ResourceClaim)
+		happen []happening
 		gone   bool // or else c is prepared in the end
-		// copied is what is put right where the record has its copy, spoiled where it has none.
+		// copied is what is put right if the record has its copy, spoiled if it has none.
 		copied, spoiled string
 	}{
-		"nothing happened": {happen: func(*testing.T, *rig, *resourceapi.ResourceClaim) {}},
-		"the claim is gone": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			r.api.remove(c)
-		}},
-		"the claim is gone and another has its name": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			r.api.put(withUID(c, "uid-reused"))
-		}},
-		"the claim is not allocated any more": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			unallocate(r, c.Name)
-		}},
-		"the claim has other GPUs now": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(_ *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			r.claim(c.Name, 5)
-		}},
-		"the CDI file vanished": {copied: "cdi-restored 1", spoiled: "cdi-restored 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.spec(c))
-		}},
-		"the CDI file vanished, and the claim is gone": {copied: "claim-released 1", spoiled: "claim-released 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.spec(c))
-			r.api.remove(c)
-		}},
-		"the record vanished": {copied: "record-restored 1", spoiled: "claim-prepared 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.record(c))
-		}},
-		"the record vanished, and the claim is gone": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.record(c))
-			r.api.remove(c)
-		}},
-		"the record vanished, and the claim moved to another node": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.record(c))
-			r.api.put(fixture.Claim(c.Name, elsewhere))
-		}},
-		"the record vanished, and another claim has the name": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.record(c))
-			r.api.put(withUID(c, "uid-reused"))
-		}},
-		"the record is empty": {copied: "record-restored 1", spoiled: "claim-prepared 1, record-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			write(t, r.record(c), "")
-		}},
-		"the record is cut off": {copied: "record-restored 1", spoiled: "claim-prepared 1, record-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			content := read(t, r.record(c))
-			write(t, r.record(c), content[:len(content)/2])
-		}},
-		"the record is damaged, and the claim is gone": {copied: "claim-released 1, record-restored 1", spoiled: "cdi-removed 1, record-removed 1", gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			write(t, r.record(c), "damaged")
-			r.api.remove(c)
-		}},
-		"record and CDI file vanished": {gone: true, happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			remove(t, r.record(c))
-			remove(t, r.spec(c))
-		}},
-		"half a CDI file beside the whole one": {copied: "claim-prepared 1", spoiled: "claim-prepared 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			write(t, r.spec(c)+".tmp", "{")
-			spoil(t, r, c)
-			remove(t, r.record(c))
-		}},
-		"half a CDI file of a claim never prepared": {copied: "cdi-removed 1", spoiled: "cdi-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			write(t, r.spec(withUID(c, "uid-half"))+".tmp", "{")
-		}},
-		"a CDI file without a claim's name": {copied: "cdi-removed 1", spoiled: "cdi-removed 1", happen: func(t *testing.T, r *rig, c *resourceapi.ResourceClaim) {
-			write(t, r.spec(withUID(c, "uid-nameless")), "{}")
-		}},
+		"nothing happened":                                         {nil, false, "", ""},
+		"the claim is gone":                                        {[]happening{goes}, true, "claim-released 1", "claim-released 1"},
+		"the claim is gone and another has its name":               {[]happening{nameIsReused}, true, "claim-released 1", "claim-released 1"},
+		"the claim is not allocated any more":                      {[]happening{isUnallocated}, true, "claim-released 1", "claim-released 1"},
+		"the claim has other GPUs now":                             {[]happening{hasOtherGPUs}, true, "claim-released 1", "claim-released 1"},
+		"the CDI file vanished":                                    {[]happening{losesSpec}, false, "cdi-restored 1", "cdi-restored 1"},
+		"the CDI file vanished, and the claim is gone":             {[]happening{losesSpec, goes}, true, "claim-released 1", "claim-released 1"},
+		"the record vanished":                                      {[]happening{losesRecord}, false, "record-restored 1", "claim-prepared 1"},
+		"the record vanished, and the claim is gone":               {[]happening{losesRecord, goes}, true, "claim-released 1, record-restored 1", "cdi-removed 1"},
+		"the record vanished, and the claim moved to another node": {[]happening{losesRecord, moves}, true, "claim-released 1, record-restored 1", "cdi-removed 1"},
+		"the record vanished, and another claim has the name":      {[]happening{losesRecord, nameIsReused}, true, "claim-released 1, record-restored 1", "cdi-removed 1"},
+		"the record is empty":                                      {[]happening{recordIs("")}, false, "record-restored 1", "claim-prepared 1, record-removed 1"},
+		"the record is cut off":                                    {[]happening{recordIsCut}, false, "record-restored 1", "claim-prepared 1, record-removed 1"},
+		"the record is damaged, and the claim is gone":             {[]happening{recordIs("damaged"), goes}, true, "claim-released 1, record-restored 1", "cdi-removed 1, record-removed 1"},
+		"record and CDI file vanished":                             {[]happening{losesRecord, losesSpec}, true, "", ""},
+		"half a CDI file beside the whole one":                     {[]happening{fileOf("uid-c", ".tmp", "{"), spoil, losesRecord}, false, "claim-prepared 1", "claim-prepared 1"},
+		"half a CDI file of a claim never prepared":                {[]happening{fileOf("uid-half", ".tmp", "{")}, false, "cdi-removed 1", "cdi-removed 1"},
+		"a CDI file without a claim's name":                        {[]happening{fileOf("uid-nameless", "", "{}")}, false, "cdi-removed 1", "cdi-removed 1"},
 	} {
 		for _, copied := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, copied=%t", name, copied), func(t *testing.T) {
@@ -97,15 +75,16 @@ func TestReconcile(t *testing.T) {
 				before := r.start(t)
 				prepare(t, before, c)
 				prepare(t, before, other)
+				want := tc.copied
 				if !copied {
 					spoil(t, r, c)
+					want = tc.spoiled
 				}
-				tc.happen(t, r, c)
+				for _, happens := range tc.happen {
+					happens(t, r, c)
+				}
 				after := r.start(t)
-				corrected, want := correctionsOf(t), tc.spoiled
-				if copied {
-					want = tc.copied
-				}
+				corrected := correctionsOf(t)
 				reconcile(t, after)
 				if got := corrected(); got != want {
 					t.Errorf("put right: %q, want %q", got, want)
@@ -130,25 +109,19 @@ func withUID(claim *resourceapi.ResourceClaim, uid types.UID) *resourceapi.Resou
 
 func remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(content)
 }
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // A reboot ends all containers, and the CDI files with them where their
@@ -240,7 +213,7 @@ func TestReconcileBeforeTheDriverAnswers(t *testing.T) {
 	r.expect(t, vanished, orphan)
 }
 
-// A bad file is the journal's news once; whoever learns it first has to tell.
+// The journal reports a bad file once, so its first reader has to log it.
 func TestADamagedRecordIsReported(t *testing.T) {
 	for name, look := range map[string]func(ctx context.Context, p *Preparer, r *rig) error{
 		"when claims are counted":    func(ctx context.Context, p *Preparer, _ *rig) error { _, err := p.Prepared(ctx); return err },
@@ -256,9 +229,7 @@ func TestADamagedRecordIsReported(t *testing.T) {
 			prepare(t, r.start(t), claim)
 			write(t, r.record(claim), "damaged")
 			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-			if err := look(klog.NewContext(t.Context(), logger), r.start(t), r); err != nil {
-				t.Fatal(err)
-			}
+			must(t, look(klog.NewContext(t.Context(), logger), r.start(t), r))
 			logs := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 			if !strings.Contains(logs, "uid-c.json") {
 				t.Errorf("the damage is not reported: %s", logs)
@@ -275,9 +246,7 @@ func TestADamagedRecordIsReported(t *testing.T) {
 func TestADamagedRecordWithoutAClaimIsRemoved(t *testing.T) {
 	r := newRig(t)
 	p := r.start(t)
-	if err := os.WriteFile(r.record(r.claim("c", 0)), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(r.record(r.claim("c", 0)), nil, 0o600))
 	reconcile(t, p)
 	r.expect(t)
 	if <-p.Damaged(); len(p.damaged) != 0 {

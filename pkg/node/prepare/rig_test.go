@@ -47,17 +47,11 @@ func newRig(t testing.TB) *rig {
 func (r *rig) start(t testing.TB, changes ...func(*Options)) *Preparer {
 	t.Helper()
 	records, err := journal.Open(r.claimsDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	locks, err := lock.Open(filepath.Join(r.dir, "locks"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	specs, err := cdi.NewDirectory(r.cdiDir(), fixture.Driver)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	options := Options{
 		Journal: records, CDI: specs, Locks: locks, Claims: r.api, Phases: noPhases{},
 		Driver: fixture.Driver, Pool: fixture.NodeName, BootID: r.boot,
@@ -88,9 +82,7 @@ func (r *rig) spec(claim *resourceapi.ResourceClaim) string {
 func uids(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var found []string
 	for _, entry := range entries {
 		if entry.IsDir() || strings.HasPrefix(entry.Name(), ".") {
@@ -118,9 +110,7 @@ func (r *rig) expect(t testing.TB, claims ...*resourceapi.ResourceClaim) {
 		t.Errorf("CDI files of %q, want %q", got, want)
 	}
 	cache, err := cdilib.NewCache(cdilib.WithSpecDirs(r.cdiDir()), cdilib.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, claim := range claims {
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			id := fmt.Sprintf("%s/claim=%s-%s", fixture.Driver, claim.UID, result.Device)
@@ -162,27 +152,35 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-func prepare(t testing.TB, p *Preparer, claim *resourceapi.ResourceClaim) []journal.Device {
+func must(t testing.TB, err error) {
 	t.Helper()
-	devices, err := p.Prepare(testContext(t), claim)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func prepare(t testing.TB, p *Preparer, claim *resourceapi.ResourceClaim) []journal.Device {
+	t.Helper()
+	devices, err := p.Prepare(testContext(t), claim)
+	must(t, err)
 	return devices
+}
+
+// refused is a prepare whose error has these parts.
+func refused(t testing.TB, p *Preparer, claim *resourceapi.ResourceClaim, parts ...string) {
+	t.Helper()
+	_, err := p.Prepare(within(t), claim)
+	fixture.Sentence(t, err, parts...)
 }
 
 func unprepare(t testing.TB, p *Preparer, claim *resourceapi.ResourceClaim) {
 	t.Helper()
-	if err := p.Unprepare(testContext(t), claim.UID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Unprepare(testContext(t), claim.UID))
 }
 
 func reconcile(t testing.TB, p *Preparer) {
 	t.Helper()
-	if err := p.Reconcile(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Reconcile(testContext(t)))
 }
 
 // api holds claims by name, as the API server does.

@@ -44,20 +44,12 @@ func TestAPlaceThatAnAdministratorHasTaken(t *testing.T) {
 						t.Errorf("the claim was given %+v, want the administrator's instance", got)
 					}
 				} else {
-					_, err := p.Prepare(within(t), claim)
-					fixture.Sentence(t, err, "claim default/c", "Mica did not make")
+					refused(t, p, claim, "claim default/c", "Mica did not make")
 				}
 				unprepare(t, p, claim)
 				r.expectMIG(t, p, before)
 			})
 		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -139,8 +139,7 @@ func TestAToyShapeIsPreparedAndUndone(t *testing.T) {
 	if got := read(t, r.spec(claim)); !strings.Contains(got, "BOX="+r.uuid(0)) {
 		t.Errorf("a container gets %s", got)
 	}
-	_, err := p.Prepare(within(t), r.allocated("second", "gpu-0"))
-	fixture.Sentence(t, err, "claim default/c", "still holds")
+	refused(t, p, r.allocated("second", "gpu-0"), "claim default/c", "still holds")
 	p = startToys(t, r) // as after a crash
 	reconcile(t, p)
 	prepare(t, p, claim)
@@ -174,13 +173,10 @@ func TestAShapeThatIsUnknownIsRefused(t *testing.T) {
 	remove()
 
 	const unknown = "unknown to this version of the plugin"
-	_, err := p.Prepare(testContext(t), r.allocated("fresh", "gpu-0-toy"))
-	fixture.Sentence(t, err, "claim default/fresh", "device gpu-0-toy", `the shape "toy" is `+unknown)
-	_, err = p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, "claim default/c", `the shape "toy" is `+unknown)
-	_, err = p.Prepare(within(t), r.allocated("second", "gpu-0"))
-	fixture.Sentence(t, err, "claim default/c", "still holds")
-	err = p.Unprepare(testContext(t), claim.UID)
+	refused(t, p, r.allocated("fresh", "gpu-0-toy"), "claim default/fresh", "device gpu-0-toy", `the shape "toy" is `+unknown)
+	refused(t, p, claim, "claim default/c", `the shape "toy" is `+unknown)
+	refused(t, p, r.allocated("second", "gpu-0"), "claim default/c", "still holds")
+	err := p.Unprepare(testContext(t), claim.UID)
 	fixture.Sentence(t, err, "claim default/c", `the step "put-into-box", which this version of the plugin does not know`)
 	if !boxes.full[r.uuid(0)] {
 		t.Error("it was released")

@@ -63,25 +63,20 @@ func (r *shareRig) liveOn(t *testing.T, first, second *Preparer, claim *resource
 func (r *shareRig) expectServed(t *testing.T, devices []journal.Device) {
 	t.Helper()
 	for _, device := range devices {
-		r.expectOneServed(t, device)
-	}
-}
-
-func (r *shareRig) expectOneServed(t *testing.T, device journal.Device) {
-	t.Helper()
-	if hasStep(device, setTimeSlice) && r.intervals.all()[device.UUID] != dataOf[timeSlice](device, setTimeSlice).Interval {
-		t.Errorf("%s: its GPU has the interval %q", device.Device, r.intervals.all()[device.UUID])
-	}
-	if device.PartUUID != "" && !r.migDeviceExists(device.PartUUID) {
-		t.Errorf("%s: its partition %s is gone", device.Device, device.PartUUID)
-	}
-	if !hasStep(device, runDaemon) {
-		return
-	}
-	if _, runs := r.daemons.all()[dataOf[client](device, runDaemon).Daemon]; !runs {
-		t.Errorf("%s: its daemon does not run", device.Device)
-	}
-	if mode, err := r.library.ComputeMode(device.UUID); device.Form.Entire() && (err != nil || mode != nvml.ExclusiveProcess) {
-		t.Errorf("%s: its GPU has the compute mode %s, %v", device.Device, mode, err)
+		if hasStep(device, setTimeSlice) && r.intervals.all()[device.UUID] != dataOf[timeSlice](device, setTimeSlice).Interval {
+			t.Errorf("%s: its GPU has the interval %q", device.Device, r.intervals.all()[device.UUID])
+		}
+		if device.PartUUID != "" && !r.migDeviceExists(device.PartUUID) {
+			t.Errorf("%s: its partition %s is gone", device.Device, device.PartUUID)
+		}
+		if !hasStep(device, runDaemon) {
+			continue
+		}
+		if _, runs := r.daemons.all()[dataOf[client](device, runDaemon).Daemon]; !runs {
+			t.Errorf("%s: its daemon does not run", device.Device)
+		}
+		if mode, err := r.library.ComputeMode(device.UUID); device.Form.Entire() && (err != nil || mode != nvml.ExclusiveProcess) {
+			t.Errorf("%s: its GPU has the compute mode %s, %v", device.Device, mode, err)
+		}
 	}
 }

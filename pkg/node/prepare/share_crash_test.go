@@ -238,9 +238,7 @@ func failModeOnce(t *testing.T, failure model.Failure, operation string) {
 	if operation == "unprepare" {
 		prepare(t, p, claim)
 	}
-	if err := r.machine.Fail(failure); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Fail(failure))
 	var err error
 	if operation == "prepare" {
 		_, err = p.Prepare(shortly(t), claim)

@@ -78,9 +78,7 @@ func (h *shareHistory) step(t *testing.T) {
 		h.agree(t)
 	}
 	held, err := h.preparer.Held(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.oneShape(t, held)
 }
 
@@ -90,9 +88,7 @@ func (h *shareHistory) create(t *testing.T) {
 	device := placed[h.random.IntN(len(placed))]
 	c := &historyClaim{ResourceClaim: h.sharing(fmt.Sprint("c", len(h.claims)), device), exists: true}
 	record, err := h.preparer.plan(c.ResourceClaim, h.preparer.node.Load().Pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.holds = holdings(record)
 	for _, other := range h.claims {
 		if other.exists && other.holds[0].overlaps(c.holds[0]) && !other.holds[0].coexists(c.holds[0]) {
@@ -125,9 +121,7 @@ func (h *shareHistory) prepareOne(t *testing.T, c *historyClaim) {
 func (h *shareHistory) anyIntent(t *testing.T) bool {
 	t.Helper()
 	found, err := h.preparer.list(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return slices.ContainsFunc(found.records, func(r journal.Record) bool { return r.State == journal.Intent })
 }
 

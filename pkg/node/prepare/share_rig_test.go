@@ -107,9 +107,7 @@ func (r *shareRig) expectShares(t testing.TB, p *Preparer, claims ...*resourceap
 	t.Helper()
 	r.expectMIG(t, p, nil, claims...)
 	held, err := p.Held(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantIntervals, wantDaemons := map[string]gpu.Interval{}, map[string]mps.Daemon{}
 	wantModes := map[string]string{}
 	for _, device := range held {

@@ -123,8 +123,7 @@ func TestSharesExcludeOtherShapes(t *testing.T) {
 		holder := r.sharing("holder", held)
 		prepare(t, p, holder)
 		for _, device := range excluded {
-			_, err := p.Prepare(testContext(t), r.sharing("next", device))
-			fixture.Sentence(t, err, "claim default/next (UID uid-next): it was given a GPU", "claim default/holder (UID uid-holder) still holds on this node")
+			refused(t, p, r.sharing("next", device), "claim default/next (UID uid-next): it was given a GPU", "claim default/holder (UID uid-holder) still holds on this node")
 		}
 		r.expectShares(t, p, holder)
 	}
@@ -137,16 +136,11 @@ func TestAnIntentExcludesOtherShares(t *testing.T) {
 	first := r.sharing("first", servedGPU)
 	prepare(t, p, first)
 	record, _, err := p.Journal.Get(string(first.UID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	record.State = journal.Intent
-	if err := p.Journal.Put(testContext(t), record); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Journal.Put(testContext(t), record))
 	next := r.sharing("next", servedGPU)
-	_, err = p.Prepare(testContext(t), next)
-	fixture.Sentence(t, err, "claim default/next (UID uid-next): it was given a GPU", "that claim default/first (UID uid-first) shares and that is being prepared or released", "kubelet tries again")
+	refused(t, p, next, "claim default/next (UID uid-next): it was given a GPU", "that claim default/first (UID uid-first) shares and that is being prepared or released", "kubelet tries again")
 	corrected := correctionsOf(t)
 	reconcile(t, p)
 	if got := corrected(); got != "preparation-undone 1" {
@@ -189,9 +183,7 @@ func TestAFurtherShareHasNoIntent(t *testing.T) {
 // The mode that an administrator has set for a GPU comes back after MPS.
 func TestTheComputeModeIsRestored(t *testing.T) {
 	r := newShareRig(t)
-	if err := r.library.SetComputeMode(r.uuid(0), nvml.Prohibited); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.library.SetComputeMode(r.uuid(0), nvml.Prohibited))
 	p := r.startShares(t, nil)
 	one, two := r.sharing("one", servedGPU), r.sharing("two", servedGPU)
 	prepare(t, p, one)
@@ -208,9 +200,7 @@ func TestAModeThatAnAdministratorSetsMeanwhileStays(t *testing.T) {
 	p := r.startShares(t, nil)
 	claim := r.sharing("c", servedGPU)
 	prepare(t, p, claim)
-	if err := r.library.SetComputeMode(r.uuid(0), nvml.Prohibited); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.library.SetComputeMode(r.uuid(0), nvml.Prohibited))
 	unprepare(t, p, claim)
 	if mode, err := r.library.ComputeMode(r.uuid(0)); err != nil || mode != nvml.Prohibited {
 		t.Errorf("got %s, %v, want %s", mode, err, nvml.Prohibited)
@@ -266,8 +256,7 @@ func TestANodeWithoutSupervisor(t *testing.T) {
 	without := func(tools Tools) Tools { tools.Daemons = nil; return tools }
 	p := r.startShares(t, without)
 	claim := r.sharing("c", servedGPU)
-	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": this node runs no supervisor of MPS daemons: install the chart with mps.enabled=true`)
+	refused(t, p, claim, `claim default/c (UID uid-c): request "r0": this node runs no supervisor of MPS daemons: install the chart with mps.enabled=true`)
 	r.expectShares(t, p)
 	// One whose supervisor was taken away does not keep its pods from ending.
 	prepare(t, r.startShares(t, nil), claim)
@@ -282,8 +271,7 @@ func TestADaemonThatDoesNotStart(t *testing.T) {
 		p := r.startShares(t, nil)
 		claim := r.sharing("c", device)
 		r.daemons.broken("nvidia-cuda-mps-control is not in the driver root")
-		_, err := p.Prepare(testContext(t), claim)
-		fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": start MPS control daemon `+device+": nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop MPS control daemon "+device)
+		refused(t, p, claim, `claim default/c (UID uid-c): request "r0": start MPS control daemon `+device+": nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop MPS control daemon "+device)
 		r.daemons.broken("")
 		reconcile(t, p)
 		r.expectShares(t, p)
@@ -298,9 +286,7 @@ func TestAGPUWithoutComputeModes(t *testing.T) {
 		p := r.startShares(t, nil)
 		failure := model.Failure{Function: function, Times: 1}
 		set(&failure.Return, nvmlNotSupported)
-		if err := r.machine.Fail(failure); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.machine.Fail(failure))
 		_, err := p.Prepare(testContext(t), r.sharing("c", servedGPU))
 		fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": `, "MPS needs the GPU's compute mode to be changed", "keep MPS from it by a GPUPolicy")
 		if strings.Contains(err.Error(), "MIG") {
@@ -322,8 +308,7 @@ func TestPrepareAgainStartsTheDaemonAgain(t *testing.T) {
 	}
 	r.expectShares(t, p, claim)
 	r.daemons.broken("it crashes")
-	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, "claim default/c", "start MPS control daemon gpu-0-mps: it crashes")
+	refused(t, p, claim, "claim default/c", "start MPS control daemon gpu-0-mps: it crashes")
 }
 
 // A daemon ends before what it serves is taken from it.
@@ -383,8 +368,7 @@ func TestAnIntervalThatCannotBeSet(t *testing.T) {
 	p := r.startShares(t, nil)
 	claim := r.sharing("c", slicedGPU)
 	r.intervals.fail = os.ErrPermission
-	_, err := p.Prepare(testContext(t), claim)
-	fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": permission denied`)
+	refused(t, p, claim, `claim default/c (UID uid-c): request "r0": permission denied`)
 	r.intervals.fail = nil
 	reconcile(t, p)
 	prepare(t, p, claim)
@@ -399,8 +383,7 @@ func TestAGPUWithoutTimeSlices(t *testing.T) {
 		p := r.startShares(t, nil)
 		claim := r.sharing("c", slicedGPU)
 		r.intervals.fail = fmt.Errorf("set the time-slice: %w", reason)
-		_, err := p.Prepare(testContext(t), claim)
-		fixture.Sentence(t, err, `claim default/c (UID uid-c): request "r0": set the time-slice`)
+		refused(t, p, claim, `claim default/c (UID uid-c): request "r0": set the time-slice`)
 		r.expectShares(t, p)
 		whole := r.sharing("whole", whole0)
 		prepare(t, p, whole)
@@ -416,14 +399,10 @@ func TestALostGPUThatWasShared(t *testing.T) {
 			p := r.startShares(t, nil)
 			claim := r.sharing("c", device)
 			prepare(t, p, claim)
-			if err := r.machine.Lose(0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.machine.Lose(0))
 			r.intervals.fail = os.ErrPermission
 			unprepare(t, p, claim)
-			if err := r.machine.Return(0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.machine.Return(0))
 			r.intervals.fail = nil
 			reconcile(t, p)
 			r.expectShares(t, p)
@@ -431,8 +410,8 @@ func TestALostGPUThatWasShared(t *testing.T) {
 	}
 }
 
-// The partition of shares that an administrator has destroyed is made anew for whoever comes
-// next, and each share's own is told apart.
+// The partition of shares that an administrator has destroyed is made anew for the next claim,
+// and shares of the old one are not taken for shares of the new one.
 func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 	for _, device := range []string{slicedSmall, servedBig} {
 		for _, seen := range []bool{false, true} {
@@ -442,12 +421,8 @@ func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 				one, two, three := r.sharing("one", device), r.sharing("two", device), r.sharing("three", device)
 				first := prepare(t, p, one)[0].Form
 				prepare(t, p, two)
-				if err := r.library.DestroyComputeInstance(r.uuid(0), first.InstanceID, first.ComputeID); err != nil {
-					t.Fatal(err)
-				}
-				if err := r.library.DestroyInstance(r.uuid(0), first.InstanceID); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.library.DestroyComputeInstance(r.uuid(0), first.InstanceID, first.ComputeID))
+				must(t, r.library.DestroyInstance(r.uuid(0), first.InstanceID))
 				if seen {
 					r.lookAt(t, p)
 				}
@@ -524,12 +499,8 @@ func TestPrepareAgainSetsModesAgain(t *testing.T) {
 	prepare(t, p, slices)
 	prepare(t, p, client)
 	for _, g := range r.machine.GPUs() {
-		if err := r.library.SetComputeMode(g.UUID, nvml.DefaultComputeMode); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.intervals.Set(t.Context(), g.UUID, gpu.DefaultInterval); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.library.SetComputeMode(g.UUID, nvml.DefaultComputeMode))
+		must(t, r.intervals.Set(t.Context(), g.UUID, gpu.DefaultInterval))
 	}
 	prepare(t, p, slices)
 	prepare(t, p, client)
@@ -539,18 +510,13 @@ func TestPrepareAgainSetsModesAgain(t *testing.T) {
 	r.expectShares(t, p)
 }
 
-// The second claim would find the GPU taken, and be told so by CUDA alone.
+// The second claim would find the GPU taken, and only CUDA would report it.
 func TestTimeSlicesOfAGPUThatAnAdministratorHasMadeExclusive(t *testing.T) {
 	r := newShareRig(t)
 	p := r.startShares(t, nil)
 	uuid := r.machine.GPUs()[0].UUID
-	if err := r.library.SetComputeMode(uuid, nvml.ExclusiveProcess); err != nil {
-		t.Fatal(err)
-	}
-	_, err := p.Prepare(testContext(t), r.sharing("c", slicedGPU))
-	fixture.Sentence(t, err, `request "r0": `+slicedGPU+" cannot be shared", "to ExclusiveProcess", "nvidia-smi -i "+uuid+" -c 0")
-	if err := r.library.SetComputeMode(uuid, nvml.DefaultComputeMode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.library.SetComputeMode(uuid, nvml.ExclusiveProcess))
+	refused(t, p, r.sharing("c", slicedGPU), `request "r0": `+slicedGPU+" cannot be shared", "to ExclusiveProcess", "nvidia-smi -i "+uuid+" -c 0")
+	must(t, r.library.SetComputeMode(uuid, nvml.DefaultComputeMode))
 	prepare(t, p, r.sharing("c", slicedGPU))
 }

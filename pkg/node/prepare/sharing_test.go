@@ -117,9 +117,7 @@ func TestWhatConfigsAskFor(t *testing.T) {
 			claim := requesting(tc.devices...)
 			claim.Status.Allocation.Devices.Config = tc.configs
 			plan, err := assign(claim, sharedPool())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var got []string
 			for _, a := range plan {
 				got = append(got, sharingText(a))
@@ -246,9 +244,7 @@ func TestTheLimitsOfAShare(t *testing.T) {
 		claim := requesting("gpu-0-mps")
 		claim.Status.Allocation.Devices.Results[0].ConsumedCapacity = capacity
 		plan, err := assign(claim, sharedPool())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := sharingText(plan[0]); got != "gpu-0-mps "+strings.TrimSuffix(want, " else")+" multi-user" {
 			t.Errorf("%v: got %q, want %q", capacity, got, want)
 		}

@@ -82,23 +82,12 @@ func doAll(ctx context.Context, jobs []*job, tools Tools) error {
 }
 
 // undo takes all effects back, the last one first. On each GPU it stops at the first effect
-// that stays until ctx ends.
+// that stays. It may be repeated.
 func (w work) undo(ctx context.Context, tools Tools) error {
-	return w.undoEach(ctx, func(ctx context.Context, s step) error {
-		return persist(ctx, func() error { return s.undo(ctx, tools) })
-	})
-}
-
-// undoOnce is undo without patience.
-func (w work) undoOnce(ctx context.Context, tools Tools) error {
-	return w.undoEach(ctx, func(ctx context.Context, s step) error { return s.undo(ctx, tools) })
-}
-
-func (w work) undoEach(ctx context.Context, undo func(context.Context, step) error) error {
 	for _, jobs := range [][]*job{w.daemons, w.gpus} {
 		err := parallelly(jobs, func(j *job) error {
 			for i, s := range slices.Backward(j.steps) {
-				err := traced(ctx, "undo ", j, s, func(ctx context.Context) error { return undo(ctx, s) })
+				err := traced(ctx, "undo ", j, s, func(ctx context.Context) error { return s.undo(ctx, tools) })
 				if err != nil {
 					return j.failed(i, err)
 				}
@@ -125,7 +114,7 @@ func traced(ctx context.Context, prefix string, j *job, s step, do func(context.
 	return err
 }
 
-// parallelly needs no goroutine for a claim on one GPU, the usual case.
+// parallelly starts no goroutine for a claim on one GPU, the usual case: a test can crash it.
 func parallelly(all []*job, work func(*job) error) error {
 	if len(all) == 1 {
 		return work(all[0])
@@ -136,14 +125,14 @@ func parallelly(all []*job, work func(*job) error) error {
 		group.Go(func() { errs[i] = work(j) })
 	}
 	group.Wait()
-	// A lost GPU is only worth a word if nothing else is in the way.
-	if reached := slices.DeleteFunc(slices.Clone(errs), lost); inOneLine(reached) != nil {
-		return inOneLine(reached)
+	// A lost GPU counts only if nothing else failed: callers give up on a lost GPU.
+	if err := inOneLine(slices.DeleteFunc(slices.Clone(errs), lost)...); err != nil {
+		return err
 	}
-	return inOneLine(errs)
+	return inOneLine(errs...)
 }
 
-// toUndo gives time to undo something, also if the call's time is up.
+// toUndo gives time to undo something, even if the call's time is up.
 func toUndo(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)

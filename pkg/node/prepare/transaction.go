@@ -31,7 +31,7 @@ func (p *Preparer) transact(ctx context.Context, timer *phaseTimer, record *jour
 		return p.publish(ctx, timer, record, node)
 	}
 	record.State = journal.Intent
-	if err := p.put(ctx, *record); err != nil {
+	if err := p.store.Put(ctx, *record); err != nil {
 		return err
 	}
 	timer.phase(ctx, "intent")
@@ -101,16 +101,16 @@ func inspectDevice(device *journal.Device, g gpu.GPU, siblings []journal.Device,
 // intent, so that the next attempt or Reconcile does.
 func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, steps work, node *Node, failure error) error {
 	if err := p.CDI.Remove(types.UID(record.ClaimUID)); err != nil {
-		return inOneLine([]error{failure, err})
+		return inOneLine(failure, err)
 	}
 	// Without what the attempt has learned, the next one would take an administrator's
 	// instance for a part of the claim's.
 	remembered := p.remember(ctx, record)
-	if err := steps.undo(ctx, node.Tools); err != nil {
+	if err := persist(ctx, func() error { return steps.undo(ctx, node.Tools) }); err != nil {
 		err = fmt.Errorf("what was done already is undone later: %w", err)
-		return inOneLine([]error{failure, err, cmp.Or(p.remember(ctx, record), remembered)})
+		return inOneLine(failure, err, cmp.Or(p.remember(ctx, record), remembered))
 	}
-	return inOneLine([]error{failure, p.drop(record.ClaimUID)})
+	return inOneLine(failure, p.store.Delete(record.ClaimUID))
 }
 
 // remember records as an intent what is left of a record. It has a budget of its own: that of
@@ -119,11 +119,11 @@ func (p *Preparer) remember(ctx context.Context, record *journal.Record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
 	defer cancel()
 	record.State = journal.Intent
-	return p.put(ctx, *record)
+	return p.store.Put(ctx, *record)
 }
 
 // inOneLine joins errors as a pod's event shows them.
-func inOneLine(errs []error) error {
+func inOneLine(errs ...error) error {
 	var joined error
 	for _, err := range errs {
 		switch {
@@ -136,12 +136,8 @@ func inOneLine(errs []error) error {
 	return joined
 }
 
-// intact reports whether all partitions of the recorded claim still exist. It cannot know
-// without a driver.
+// intact reports whether all partitions of the recorded claim still exist.
 func (p *Preparer) intact(ctx context.Context, record journal.Record, node *Node) (intact bool, err error) {
-	if node == nil {
-		return true, nil
-	}
 	for _, device := range record.Devices {
 		if device.AdminAccess {
 			continue

@@ -58,7 +58,7 @@ func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 func (p *Preparer) release(ctx context.Context, record journal.Record) error {
 	if p.hasEffects(record) && record.State != journal.Intent {
 		record.State = journal.Intent
-		if err := p.put(ctx, record); err != nil {
+		if err := p.store.Put(ctx, record); err != nil {
 			// Effects can be undone from any record: a full disk must not keep the pod.
 			klog.FromContext(ctx).Error(err, "Releasing a claim although its record cannot say so; make space on the disk of the plugin's directory", "claim", klog.KRef(record.Namespace, record.Name))
 		}
@@ -70,7 +70,7 @@ func (p *Preparer) release(ctx context.Context, record journal.Record) error {
 	if p.hasEffects(record) {
 		return p.undo(ctx, record)
 	}
-	return p.drop(record.ClaimUID)
+	return p.store.Delete(record.ClaimUID)
 }
 
 // undo undoes the recorded effects and deletes the record. The caller holds the claim's
@@ -96,14 +96,14 @@ func (p *Preparer) undo(ctx context.Context, record journal.Record) error {
 		if w, last = workOf(&record, p.neighbours(ctx, record.ClaimUID)); last != nil {
 			return last
 		}
-		last = w.undoOnce(ctx, node.Tools)
+		last = w.undo(ctx, node.Tools)
 		switch {
 		case last == nil:
 			// Under the lock, so that the last of two claims of a GPU sees that it is
 			// the last, and disables MIG.
-			last = p.drop(record.ClaimUID)
+			last = p.store.Delete(record.ClaimUID)
 		case !reflect.DeepEqual(before, record):
-			last = inOneLine([]error{last, p.remember(ctx, &record)})
+			last = inOneLine(last, p.remember(ctx, &record))
 		}
 		return last
 	})
@@ -117,12 +117,5 @@ func (p *Preparer) hasEffects(record journal.Record) bool {
 
 // affected are the GPUs on which steps may have left something, sorted.
 func affected(record journal.Record) []string {
-	var uuids []string
-	for _, device := range record.Devices {
-		if slices.ContainsFunc(device.Steps, leaves) {
-			uuids = append(uuids, device.UUID)
-		}
-	}
-	slices.Sort(uuids)
-	return slices.Compact(uuids)
+	return gpusOf(record, func(d journal.Device) bool { return slices.ContainsFunc(d.Steps, leaves) })
 }

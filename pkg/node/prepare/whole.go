@@ -38,12 +38,9 @@ func (wholeGPU) inspect(device *journal.Device, g gpu.GPU, siblings []journal.De
 	if !enabled {
 		return false, linked(tools.MIG, g.UUID)
 	}
-	if some, err := tools.MIG.HasInstances(g.UUID); err != nil || !some {
-		return true, err
-	}
-	instances, err := tools.MIG.Instances(g.UUID)
-	if err == nil {
-		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: it has %d MIG instances that Mica did not make: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID, len(instances))
+	some, err := tools.MIG.HasInstances(g.UUID)
+	if err == nil && some {
+		err = fmt.Errorf("gpu-%d (%s) cannot be used whole: it has MIG instances that Mica did not make: destroy them, or delete the pod so that it is scheduled again", g.Minor, g.UUID)
 	}
 	return true, err
 }
