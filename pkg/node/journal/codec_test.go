@@ -44,9 +44,7 @@ func TestFileFormatIsStable(t *testing.T) {
 
 func TestBadFilesAreReported(t *testing.T) {
 	sound, err := Encode(record("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cases := map[string]struct {
 		file, content string
 		text          string // part of the error's

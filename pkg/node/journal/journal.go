@@ -40,7 +40,7 @@ func Open(dir string) (*Journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the journal directory %s cannot be made: %w; mount a writable directory there", dir, err)
 	}
-	j := &Journal{dir: dir, listed: map[string]entry{}}
+	j := &Journal{dir: dir}
 	if err := j.checkWritable(); err != nil {
 		return nil, fmt.Errorf("the journal directory %s cannot be written: %w; mount a writable directory there", dir, err)
 	}
@@ -52,8 +52,7 @@ func Open(dir string) (*Journal, error) {
 
 // Read lists the journal in dir without changing it.
 func Read(dir string) ([]Record, []*Corrupt, error) {
-	j := &Journal{dir: dir, listed: map[string]entry{}}
-	return j.List()
+	return (&Journal{dir: dir}).List()
 }
 
 // Get reads the record of a claim from disk. It reports false if there is none. The error of

@@ -47,9 +47,7 @@ func writeForEver(dir string) error {
 func TestKilledWriterLeavesNoCorruptRecord(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "claims")
 	reader, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen := 0
 	for kill := range 12 {
 		killWriter(t, dir, func() {
@@ -67,9 +65,7 @@ func TestKilledWriterLeavesNoCorruptRecord(t *testing.T) {
 		t.Error("no record was ever seen")
 	}
 	leftovers, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, left := range leftovers {
 		age(t, reader, filepath.Base(left))
 	}
@@ -92,12 +88,8 @@ func killWriter(t *testing.T, dir string, look func(), writes int) {
 	var complaint strings.Builder
 	writer.Stderr = &complaint
 	out, err := writer.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := writer.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, writer.Start())
 	lines := bufio.NewScanner(out)
 	for range writes {
 		if !lines.Scan() {

@@ -29,23 +29,17 @@ func TestJournalBehavesLikeAMap(t *testing.T) {
 					put(t, j, r)
 					model[uid] = r
 				case op < 6:
-					if err := j.Delete(uid); err != nil {
-						t.Fatal(err)
-					}
+					must(t, j.Delete(uid))
 					delete(model, uid)
 				case op < 7:
 					half, err := Encode(randomRecord(rng, uid))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					writeFile(t, j, fmt.Sprintf("%s%s-%d", tempPrefix, uid, step), string(half[:rng.IntN(len(half))]))
 				case op < 8:
 					journals[rng.IntN(2)] = reopen(t, j)
 				case op < 9:
 					whole, err := Encode(randomRecord(rng, uid))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					// Without its last two bytes, '}' and newline, it is truncated.
 					writeFile(t, j, uid+extension, string(whole[:rng.IntN(len(whole)-2)]))
 					delete(model, uid)
@@ -59,9 +53,7 @@ func TestJournalBehavesLikeAMap(t *testing.T) {
 func reopen(t *testing.T, j *Journal) *Journal {
 	t.Helper()
 	again, err := Open(j.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return again
 }
 
