@@ -22,27 +22,19 @@ func TestRootOfAContainerCannotChangeWhatTheDaemonUses(t *testing.T) {
 	d := NewDirectory(root)
 	pipe := d.root.place("gpu-0-mps").Pipe()
 	for _, dir := range []string{pipe, d.root.shm()} {
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777|os.ModeSticky)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777|os.ModeSticky)))
 	}
 	listener, err := net.Listen("unix", filepath.Join(pipe, "control"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = listener.Close() }()
 	for name, make := range map[string]func(string) error{
 		"control_lock": func(path string) error { return os.WriteFile(path, []byte("locked"), 0o666) },
 		"log":          func(path string) error { return syscall.Mkfifo(path, 0o666) },
 	} {
-		if err := make(filepath.Join(pipe, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, make(filepath.Join(pipe, name)))
 	}
 	reader, err := os.OpenFile(filepath.Join(pipe, "log"), os.O_RDONLY|syscall.O_NONBLOCK, 0) // as the daemon does
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = reader.Close() }()
 
 	for line := range strings.Lines(inContainer(t, root)) {
@@ -57,9 +49,7 @@ func TestRootOfAContainerCannotChangeWhatTheDaemonUses(t *testing.T) {
 func inContainer(t *testing.T, root string) string {
 	t.Helper()
 	own, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	command := exec.Command(own, root)
 	command.Env = append(os.Environ(), actVariable+"="+actAttack)
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}

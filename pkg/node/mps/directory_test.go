@@ -23,12 +23,8 @@ func TestWithoutASupervisor(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		// The remains of a killed supervisor.
-		if err := os.MkdirAll(d.root.place("gpu-0-mps").Pipe(), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := writeStatus(d, Status{Daemon: wanted(), State: Ready}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(d.root.place("gpu-0-mps").Pipe(), 0o755))
+		must(t, writeStatus(d, Status{Daemon: wanted(), State: Ready}))
 		fixture.Sentence(t, d.Start(t.Context(), wanted()), "no MPS supervisor")
 		stop(t, d, "gpu-0-mps")
 		expectNothing(t, d)
@@ -128,9 +124,7 @@ func TestARestartIsAnnouncedOnce(t *testing.T) {
 			t.Error("it is announced already")
 		}
 		set := func() {
-			if err := d.SetAnnounced(restarted); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.SetAnnounced(restarted))
 		}
 		set()
 		if again := (Status{Daemon: wanted(), Restarts: 3}); !NewDirectory(string(d.root)).Announced(restarted) || d.Announced(again) {
@@ -148,9 +142,7 @@ func TestARestartIsAnnouncedOnce(t *testing.T) {
 func TestSharedMemoryIsTheNodes(t *testing.T) {
 	d := NewDirectory(t.TempDir())
 	fixture.Sentence(t, CheckShm(string(d.root), t.TempDir()), "is not the directory "+d.root.shm(), "mount it there")
-	if err := os.Mkdir(d.root.shm(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(d.root.shm(), 0o700))
 	fixture.Sentence(t, CheckShm(string(d.root), t.TempDir()), "is not the directory")
 	fixture.Sentence(t, CheckShm(string(d.root), string(d.root)+"/missing"), "look at the shared memory")
 	if err := CheckShm(string(d.root), d.root.shm()); err != nil {
@@ -187,13 +179,9 @@ func TestADaemonThatANewerVersionAskedForIsNotReplaced(t *testing.T) {
 		supervise(t, d, runner)
 		start(t, d, wanted())
 		content, err := os.ReadFile(d.root.spec("gpu-0-mps"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		newer := strings.Replace(string(content), "{", `{"nice":true,`, 1)
-		if err := os.WriteFile(d.root.spec("gpu-0-mps"), []byte(newer), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(d.root.spec("gpu-0-mps"), []byte(newer), 0o600))
 		other := wanted()
 		other.ThreadPercentage = 50
 		err = d.Start(t.Context(), other)

@@ -22,9 +22,7 @@ import (
 func processes(t *testing.T, place Place) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, entry := range entries {
 		if pid, err := strconv.Atoi(entry.Name()); err == nil && belongs(pid, place) {
 			pids = append(pids, pid)
@@ -37,6 +35,12 @@ func processes(t *testing.T, place Place) (pids []int) {
 func run(t *testing.T, tools Tools) *Directory {
 	t.Helper()
 	d := NewDirectory(shortDir(t))
+	runIn(t, d, tools)
+	return d
+}
+
+func runIn(t *testing.T, d *Directory, tools Tools) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- NewSupervisor(string(d.root), NewPrograms(tools)).Run(ctx) }()
@@ -49,7 +53,6 @@ func run(t *testing.T, tools Tools) *Directory {
 			t.Errorf("processes %v are left", left)
 		}
 	})
-	return d
 }
 
 func TestAProcessIsADaemon(t *testing.T) {
@@ -88,9 +91,7 @@ func TestADaemonThatIsKilledLeavesNoServerToItsSuccessor(t *testing.T) {
 	if daemon == 0 {
 		t.Fatalf("none of the processes %v is the daemon", before)
 	}
-	if err := syscall.Kill(daemon, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(daemon, syscall.SIGKILL))
 	fixture.Eventually(t, "another daemon", func() error {
 		if got := status(t, d, "gpu-0-mps"); got.State != Ready || got.Restarts != 1 {
 			return fmt.Errorf("status is %+v", got)
@@ -107,15 +108,11 @@ func TestADaemonThatIsKilledLeavesNoServerToItsSuccessor(t *testing.T) {
 func parent(t *testing.T, pid int) int {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(content)) {
 		if value, found := strings.CutPrefix(line, "PPid:"); found {
 			parent, err := strconv.Atoi(strings.TrimSpace(value))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return parent
 		}
 	}
@@ -130,16 +127,12 @@ func TestADaemonHasTheDeviceNodesOfItsClients(t *testing.T) {
 		os.WriteFile(filepath.Join(dev, "nvidiactl"), nil, 0o600),
 		unix.Mknod(filepath.Join(dev, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	d := run(t, controlTools{dev: dev})
 	start(t, d, wanted())
 	shm, err := os.Stat(d.root.shm())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, pid := range processes(t, d.root.place("gpu-0-mps")) {
 		own := filepath.Join("/proc", strconv.Itoa(pid), "root", "dev")
 		if _, err := os.Stat(filepath.Join(own, "nvidiactl")); err != nil {
@@ -172,19 +165,10 @@ func TestASupervisorThatIsKilledTakesItsDaemonsWithIt(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- NewSupervisor(string(d.root), NewPrograms(controlTools{})).Run(ctx) }()
+	runIn(t, d, controlTools{})
 	start(t, d, wanted())
 	if got := status(t, d, "gpu-0-mps"); got.Restarts != 1 || len(processes(t, place)) != 2 {
 		t.Errorf("status is %+v, processes are %v", got, processes(t, place))
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if left := processes(t, place); left != nil {
-		t.Errorf("processes %v are left", left)
 	}
 }
 
@@ -193,18 +177,12 @@ func killed(t *testing.T) *Directory {
 	t.Helper()
 	d := NewDirectory(shortDir(t))
 	own, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	supervisor := exec.Command(own, string(d.root))
 	supervisor.Env = append(os.Environ(), actVariable+"="+actSupervise)
-	if err := supervisor.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, supervisor.Start())
 	start(t, d, wanted())
-	if err := supervisor.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, supervisor.Process.Kill())
 	_ = supervisor.Wait() // it was killed
 	return d
 }
@@ -217,19 +195,13 @@ func TestServersWithoutFilesAreEnded(t *testing.T) {
 	if len(processes(t, place)) == 0 {
 		t.Fatal("there is nothing to end")
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- NewSupervisor(string(d.root), NewPrograms(controlTools{})).Run(ctx) }()
+	runIn(t, d, controlTools{})
 	fixture.Eventually(t, "the end of the server", func() error {
 		if left := processes(t, place); left != nil {
 			return fmt.Errorf("processes %v are left", left)
 		}
 		return nil
 	})
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 func TestAQuestionThatIsNotAnsweredIsGivenUp(t *testing.T) {

@@ -133,9 +133,7 @@ func bubble(t *testing.T, test func(t *testing.T, d *Directory)) {
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mica-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -164,18 +162,21 @@ func supervise(t *testing.T, d *Directory, runner Runner) (stop func()) {
 	return stop
 }
 
-func start(t *testing.T, d *Directory, daemon Daemon) {
+func must(t testing.TB, err error) {
 	t.Helper()
-	if err := d.Start(t.Context(), daemon); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
+func start(t *testing.T, d *Directory, daemon Daemon) {
+	t.Helper()
+	must(t, d.Start(t.Context(), daemon))
+}
+
 func stop(t *testing.T, d *Directory, id string) {
 	t.Helper()
-	if err := d.Stop(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Stop(t.Context(), id))
 }
 
 func status(t *testing.T, d *Directory, id string) Status {

@@ -51,9 +51,7 @@ func TestALostDaemonIsRestartedAndCounted(t *testing.T) {
 		supervise(t, d, runner)
 		start(t, d, wanted())
 		pipe, err := os.Stat(d.root.place("gpu-0-mps").Pipe())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for lost := 1; lost <= 3; lost++ {
 			runner.die(d.root.place("gpu-0-mps"), "signal: segmentation fault")
 			synctest.Wait()
@@ -82,12 +80,8 @@ func TestADaemonThatCannotBeStarted(t *testing.T) {
 		}}
 		supervise(t, d, runner)
 		place := d.root.place("gpu-0-mps")
-		if err := os.MkdirAll(place.Log(), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(place.Log(), "control.log"), []byte("first\nno such device\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(place.Log(), 0o755))
+		must(t, os.WriteFile(filepath.Join(place.Log(), "control.log"), []byte("first\nno such device\n"), 0o600))
 		err := d.Start(t.Context(), wanted())
 		fixture.Sentence(t, err, "start MPS control daemon gpu-0-mps for GPU-a, GPU-b", "exit status 1", "no such device")
 		if got := status(t, d, "gpu-0-mps"); got.State != Failed || got.Restarts != 0 {
@@ -147,18 +141,12 @@ func TestASupervisorThatWasKilled(t *testing.T) {
 			left := Status{Daemon: Daemon{ID: id, Devices: []string{"GPU-a"}}, State: Ready, Restarts: 4}
 			if daemon != nil {
 				left.Daemon = *daemon
-				if err := errors.Join(os.MkdirAll(d.root.specs(), 0o755), write(d.root.spec(id), daemon)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.MkdirAll(d.root.specs(), 0o755), write(d.root.spec(id), daemon)))
 			}
-			if err := writeStatus(d, left); err != nil {
-				t.Fatal(err)
-			}
+			must(t, writeStatus(d, left))
 		}
 		draft := d.root.status("gpu-2-mps") + draftSuffix
-		if err := os.WriteFile(draft, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(draft, nil, 0o600))
 		supervise(t, d, &fakeRunner{})
 		start(t, d, wanted())
 		if got := status(t, d, "gpu-0-mps"); got.Restarts != 5 {
@@ -178,9 +166,7 @@ func TestADaemonThatIsDesiredAgainIsNotStopped(t *testing.T) {
 		runner := &fakeRunner{}
 		supervise(t, d, runner)
 		start(t, d, wanted())
-		if err := os.Remove(d.root.spec("gpu-0-mps")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(d.root.spec("gpu-0-mps")))
 		start(t, d, wanted()) // before the supervisor looks
 		time.Sleep(3 * resync)
 		if got := status(t, d, "gpu-0-mps"); runner.started() != 1 || got.State != Ready {
@@ -198,14 +184,10 @@ func TestContainersMayUseWhatTheyShare(t *testing.T) {
 			shared = append(shared, paths...)
 			return nil
 		}
-		if err := s.makeDirectories(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.makeDirectories())
 		place := d.root.place("gpu-0-mps")
 		k := &keeper{supervisor: s, daemon: wanted(), place: place}
-		if err := k.prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.prepare(t.Context()))
 		if want := []string{d.root.shm(), place.Pipe()}; !slices.Equal(shared, want) {
 			t.Errorf("containers may use %q, want %q", shared, want)
 		}
@@ -222,19 +204,13 @@ func TestAStartOvertakesAStop(t *testing.T) {
 		s := NewSupervisor(string(d.root), &fakeRunner{})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		k := &keeper{supervisor: s, daemon: wanted(), cancel: cancel, status: Status{Daemon: wanted(), State: Ready}}
-		if err := s.makeDirectories(); err != nil {
-			t.Fatal(err)
-		}
-		if err := write(d.root.spec("gpu-0-mps"), wanted()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.makeDirectories())
+		must(t, write(d.root.spec("gpu-0-mps"), wanted()))
 		k.reconsider(t.Context())
 		if got := status(t, d, "gpu-0-mps"); ctx.Err() != nil || got.State != Ready {
 			t.Errorf("status is %+v, %v", got, context.Cause(ctx))
 		}
-		if err := os.Remove(d.root.spec("gpu-0-mps")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(d.root.spec("gpu-0-mps")))
 		k.reconsider(t.Context())
 		k.set(t.Context(), func(s *Status) { s.State = Ready })
 		if got := status(t, d, "gpu-0-mps"); ctx.Err() == nil || got.State != Stopping {
@@ -247,28 +223,22 @@ func TestAStartOvertakesAStop(t *testing.T) {
 func TestChangesAreFoundByTheTimeOfTheDirectory(t *testing.T) {
 	d := NewDirectory(t.TempDir())
 	s := NewSupervisor(string(d.root), &fakeRunner{})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(s.makeDirectories())
+	must(t, s.makeDirectories())
 	quiet := func() {
 		t.Helper()
-		must(os.Chtimes(d.root.specs(), time.Time{}, time.Now().Add(-2*recent)))
+		must(t, os.Chtimes(d.root.specs(), time.Time{}, time.Now().Add(-2*recent)))
 		s.looked.Store(time.Now().UnixNano())
 		if s.due() {
 			t.Error("it looks although nothing has changed")
 		}
 	}
 	quiet()
-	must(write(d.root.spec("gpu-0-mps"), wanted()))
+	must(t, write(d.root.spec("gpu-0-mps"), wanted()))
 	if !s.due() {
 		t.Error("a new file is not found")
 	}
 	quiet()
-	must(remove(d.root.spec("gpu-0-mps")))
+	must(t, remove(d.root.spec("gpu-0-mps")))
 	if !s.due() {
 		t.Error("a removed file is not found")
 	}
@@ -309,9 +279,7 @@ func TestSpecsThatCannotBeRead(t *testing.T) {
 			bubble(t, func(t *testing.T, d *Directory) {
 				runner := &fakeRunner{}
 				supervise(t, d, runner)
-				if err := os.WriteFile(d.root.spec("gpu-0-mps"), []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(d.root.spec("gpu-0-mps"), []byte(content), 0o600))
 				time.Sleep(2 * resync)
 				if got := status(t, d, "gpu-0-mps"); got.State != Failed || got.Reason == "" || runner.started() != 0 {
 					t.Errorf("status is %+v", got)
@@ -330,12 +298,8 @@ func TestLogsAreBounded(t *testing.T) {
 		log := d.root.place("gpu-0-mps").Log()
 		for name, size := range map[string]int64{"server.log": maxLog + 1, "control.log": maxLog} {
 			path := filepath.Join(log, name)
-			if err := os.WriteFile(path, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Truncate(path, size); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, nil, 0o600))
+			must(t, os.Truncate(path, size))
 		}
 		time.Sleep(2 * resync)
 		for name, want := range map[string]int64{"server.log": 0, "control.log": maxLog} {
@@ -346,24 +310,16 @@ func TestLogsAreBounded(t *testing.T) {
 	})
 }
 
-// hangingRunner has processes that do not end.
-type hangingRunner struct{ fakeRunner }
-
-func (r *hangingRunner) Sweep(ctx context.Context, _ Place) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
-}
-
 // A driver that hangs holds killed processes, but not the supervisor, which has other daemons.
 func TestProcessesThatCannotBeKilledDelayNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
 		for n := range 56 { // partitions of 8 GPUs
 			id := fmt.Sprintf("gpu-1-mig-%d-mps", n)
-			if err := writeStatus(d, Status{Daemon: Daemon{ID: id}, State: Stopping}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, writeStatus(d, Status{Daemon: Daemon{ID: id}, State: Stopping}))
 		}
-		s := NewSupervisor(string(d.root), &hangingRunner{})
+		runner := &stuckRunner{}
+		runner.stuck.Store(true)
+		s := NewSupervisor(string(d.root), runner)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
@@ -422,9 +378,7 @@ func TestAStatusThatIsLostIsWrittenAgain(t *testing.T) {
 				runner := &fakeRunner{}
 				supervise(t, d, runner)
 				start(t, d, wanted())
-				if err := lose(d.root.status("gpu-0-mps")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, lose(d.root.status("gpu-0-mps")))
 				ctx, cancel := context.WithTimeout(t.Context(), 2*resync)
 				defer cancel()
 				if err := d.Start(ctx, wanted()); err != nil || runner.started() != 1 {
@@ -444,15 +398,11 @@ func TestLinksAmongLogsAreNotFollowed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *Directory) {
 				secret := filepath.Join(t.TempDir(), "secret")
-				if err := os.WriteFile(secret, []byte(strings.Repeat("a secret\n", maxLog/9+1)), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(secret, []byte(strings.Repeat("a secret\n", maxLog/9+1)), 0o600))
 				runner := &fakeRunner{}
 				supervise(t, d, runner)
 				start(t, d, wanted())
-				if err := plant(secret, filepath.Join(d.root.place("gpu-0-mps").Log(), "control.log")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, plant(secret, filepath.Join(d.root.place("gpu-0-mps").Log(), "control.log")))
 				time.Sleep(2 * resync)
 				runner.die(d.root.place("gpu-0-mps"), "signal: killed")
 				synctest.Wait()
@@ -506,9 +456,7 @@ func TestDraftsAreRemoved(t *testing.T) {
 		supervise(t, d, &fakeRunner{})
 		start(t, d, wanted())
 		for _, path := range []string{d.root.spec("gpu-0-mps"), d.root.status("gpu-0-mps")} {
-			if err := os.WriteFile(path+draftSuffix, []byte(`{"id":"gpu-0`), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path+draftSuffix, []byte(`{"id":"gpu-0`), 0o600))
 		}
 		stop(t, d, "gpu-0-mps")
 		expectNothing(t, d)
