@@ -23,7 +23,7 @@ import (
 )
 
 // api is of an API server what preparing claims needs: a node, policies that do not
-// change, and claims. It takes no slices unless it is told to keep them.
+// change, and claims. It takes no slices before keepSlices.
 type api struct {
 	*httptest.Server
 	policies []runtime.Object

@@ -153,20 +153,26 @@ func TestKilledAtEachChangeOfAGPU(t *testing.T) {
 					t.Run(fmt.Sprintf("%s, %s, after=%t, gone=%t", operation, function, after, gone), func(t *testing.T) {
 						t.Parallel()
 						s := newScene(t, operation)
-						slow := s.gpu.SetLatency
-						if after {
-							slow = s.gpu.SetLatencyAfter
-						}
-						s.must(slow(function, long))
-						s.begin()
-						fixture.Eventually(t, "the call", func() error { return s.underWay(function) })
-						s.plugin.kill()
+						s.killDuring(function, after)
 						s.recover(gone)
 					})
 				}
 			}
 		}
 	}
+}
+
+// killDuring kills the plugin before or after the driver carries out a call of its operation.
+func (s *scene) killDuring(function string, after bool) {
+	s.Helper()
+	slow := s.gpu.SetLatency
+	if after {
+		slow = s.gpu.SetLatencyAfter
+	}
+	s.must(slow(function, long))
+	s.done = s.begin()
+	fixture.Eventually(s, "the call", func() error { return s.underWay(function) })
+	s.plugin.kill()
 }
 
 func (s *scene) underWay(function string) error {

@@ -201,24 +201,20 @@ func (n *node) state() string { return filepath.Join(n.path("plugins"), fixture.
 
 func (p *plugin) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 	response, err := p.kubelet.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{reference(claim)}})
-	if err != nil {
-		return err
-	}
-	if text := response.Claims[string(claim.UID)].GetError(); text != "" {
-		return errors.New(text)
-	}
-	return nil
+	return claimError(err, response.GetClaims()[string(claim.UID)].GetError())
 }
 
 func (p *plugin) unprepare(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 	response, err := p.kubelet.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{reference(claim)}})
-	if err != nil {
-		return err
+	return claimError(err, response.GetClaims()[string(claim.UID)].GetError())
+}
+
+// claimError is the error of a call, or that of its only claim.
+func claimError(err error, ofClaim string) error {
+	if err == nil && ofClaim != "" {
+		return errors.New(ofClaim)
 	}
-	if text := response.Claims[string(claim.UID)].GetError(); text != "" {
-		return errors.New(text)
-	}
-	return nil
+	return err
 }
 
 func reference(claim *resourceapi.ResourceClaim) *drapb.Claim {

@@ -94,7 +94,7 @@ func (n *node) specs() []string {
 	return slices.Compact(files)
 }
 
-// order tells what is not in order: a MIG device that no claim has and that was
+// order reports what is not in order: a MIG device that no claim has and that was
 // not there before, a claim without its devices, a CDI file without a claim, and
 // what is left of how a GPU was shared.
 func (n *node) order(foreign []string) error {

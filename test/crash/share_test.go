@@ -175,14 +175,7 @@ func TestSharesKilledAtEachChangeOfAGPU(t *testing.T) {
 					t.Run(fmt.Sprintf("%s, %s, %s, after=%t, gone=%t", how.name, operation, function, after, gone), func(t *testing.T) {
 						t.Parallel()
 						s, _ := newShareScene(t, how, operation)
-						slow := s.gpu.SetLatency
-						if after {
-							slow = s.gpu.SetLatencyAfter
-						}
-						s.must(slow(function, long))
-						s.begin()
-						fixture.Eventually(t, "the call", func() error { return s.underWay(function) })
-						s.plugin.kill()
+						s.killDuring(function, after)
 						fixture.Eventually(t, "the end of what the plugin ran", s.noToolOfThePlugin)
 						s.recover(gone)
 					})
@@ -304,12 +297,9 @@ func TestTheComputeModeOfAnAdministrator(t *testing.T) {
 			s.must(s.plugin.unprepare(s.within(), s.claim))
 			s.must(s.order(nil))
 			if mode != "ExclusiveProcess" {
-				s.must(s.gpu.SetLatencyAfter(setMode, long))
 				s.claim, s.cutShort = further, "unprepare"
-				ended := s.begin()
-				fixture.Eventually(t, "the call", func() error { return s.underWay(setMode) })
-				s.plugin.kill()
-				<-ended
+				s.killDuring(setMode, true)
+				<-s.done
 				s.must(s.gpu.Clear())
 				s.plugin = s.start()
 			}
