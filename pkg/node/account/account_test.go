@@ -72,7 +72,7 @@ const (
 	seconds = "mica_namespace_gpu_seconds_total"
 )
 
-func TestWhoHasWhichDeviceIsTold(t *testing.T) {
+func TestDevicesOfClaimsAreReported(t *testing.T) {
 	a, registry := newAccount(t, Options{})
 	share := Hold{Namespace: "ml", Claim: "two-shares", Pods: []string{"c"}, Device: "gpu-2-mps", UUID: "GPU-2"}
 	a.Set([]Hold{
@@ -97,11 +97,11 @@ func TestClaimsAndPodsAreNotNamed(t *testing.T) {
 	a.Set([]Hold{{Namespace: "ml", Claim: "whole", Pods: []string{"a"}, Device: "gpu-0", UUID: "GPU-0", GPUs: 1}})
 	expect(t, registry, info)
 	if got := shown(t, registry, seconds); len(got) != len(states) {
-		t.Errorf("got %q; what namespaces had is told all the same", got)
+		t.Errorf("got %q; GPU-seconds are counted all the same", got)
 	}
 }
 
-func TestWhatNamespacesHadIsAddedUp(t *testing.T) {
+func TestGPUSecondsAreAddedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := utilization{"gpu-0": 0.25, "gpu-1-mps": 1}
 		a, registry := newAccount(t, Options{Utilization: busy.of})

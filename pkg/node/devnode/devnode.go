@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is the path of the host's root in this process. Only its dev is needed. In an empty one
+// Host is the path of the host's root in this process. Only its dev is needed. If it is empty,
 // nothing is made.
 type Host string
 

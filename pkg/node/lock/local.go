@@ -11,7 +11,7 @@ type local struct {
 	gates map[string]*gate // only keys that are held or waited for
 }
 
-// gate is one key's lock: whoever has put a token into the channel holds it.
+// gate is one key's lock: the goroutine that has put a token into the channel holds it.
 // Go serves the senders of a channel in the order in which they came.
 type gate struct {
 	token chan struct{}

@@ -14,10 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Locker holds locks by key. Within the process a key is a channel, which is
-// fair and costs nothing to wait on; between processes it is a byte of a file
-// that is there from the start, so that a lock needs nothing of a disk that is
-// full. All Lockers on one directory exclude each other.
+// Locker holds locks by key. Within the process, a key is a channel, which is fair and costs
+// nothing to wait on. Between processes, it is a byte of a file that exists from the start, so
+// a lock can be taken on a full disk. All Lockers on one directory exclude each other.
 type Locker struct {
 	path  string
 	local local

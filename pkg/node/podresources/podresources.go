@@ -27,11 +27,11 @@ type Use struct {
 const (
 	// callTimeout bounds one question to kubelet.
 	callTimeout = 5 * time.Second
-	// maxAnswer is far above what a node with 1,000 pods has to say.
+	// maxAnswer is far above the size of an answer about 1,000 pods.
 	maxAnswer = 16 << 20
 )
 
-// Kubelet is asked at its socket, which needs no right at the API server.
+// Kubelet is kubelet at its socket. Its clients need no permission at the API server.
 type Kubelet struct{ socket string }
 
 // Directory is where kubelet has the socket if its plugins are in that directory. Both are
@@ -40,7 +40,7 @@ func Directory(pluginsDir string) string {
 	return filepath.Join(filepath.Dir(filepath.Clean(pluginsDir)), "pod-resources")
 }
 
-// New does not ask yet.
+// New does not connect yet.
 func New(directory string) Kubelet { return Kubelet{filepath.Join(directory, "kubelet.sock")} }
 
 var errNoPods = errors.New("it lists no pod, not even this plugin's: it is starting")

@@ -76,9 +76,9 @@ func (s *Setter) set(ctx context.Context, uuid string, interval gpu.Interval) er
 
 // judge reads the answer. A refusal may come with any exit status, so it reads the text, too.
 func judge(path string, err error, output string) error {
-	said := driverroot.Said(output, 1)
-	if said == "" {
-		said = "nothing"
+	printed := driverroot.Said(output, 1)
+	if printed == "" {
+		printed = "nothing"
 	}
 	var exit *exec.ExitError
 	code := 0
@@ -87,9 +87,9 @@ func judge(path string, err error, output string) error {
 	}
 	switch {
 	case code == exitNotSupported, code == exitNotImplemented, strings.Contains(strings.ToLower(output), "not supported"):
-		return fmt.Errorf("%w: %s said %q: offer its shares with the interval %s", errNotSupported, path, said, gpu.DefaultInterval)
+		return fmt.Errorf("%w: %s printed %q: offer its shares with the interval %s", errNotSupported, path, printed, gpu.DefaultInterval)
 	case err != nil:
-		return fmt.Errorf("run %s: %w: it said %q", path, err, said)
+		return fmt.Errorf("run %s: %w: it printed %q", path, err, printed)
 	}
 	return nil
 }

@@ -59,11 +59,11 @@ func TestRefusals(t *testing.T) {
 		notSupported bool
 		want         []string
 	}{
-		"a GPU without time-slices, by exit status": {"echo Unable; exit 3", gpu.ShortInterval, true, []string{"GPU GPU-1", "Short", `said "Unable"`, "offer its shares with the interval Default"}},
+		"a GPU without time-slices, by exit status": {"echo Unable; exit 3", gpu.ShortInterval, true, []string{"GPU GPU-1", "Short", `printed "Unable"`, "offer its shares with the interval Default"}},
 		"a GPU without time-slices, by words":       {"echo 'Failed for GPU 0: Not Supported'", gpu.LongInterval, true, []string{"Long", "Not Supported"}},
-		"no permission":                             {"echo one; echo 'Insufficient Permissions' >&2; exit 4", gpu.ShortInterval, false, []string{"exit status 4", `it said "Insufficient Permissions"`}},
+		"no permission":                             {"echo one; echo 'Insufficient Permissions' >&2; exit 4", gpu.ShortInterval, false, []string{"exit status 4", `it printed "Insufficient Permissions"`}},
 		"an unknown interval":                       {"exit 0", "Brief", false, []string{"Brief", "no such interval", "Short"}},
-		"silence":                                   {"exit 9", gpu.ShortInterval, false, []string{`it said "nothing"`}},
+		"silence":                                   {"exit 9", gpu.ShortInterval, false, []string{`it printed "nothing"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := installed(t, tc.script).Set(t.Context(), uuid, tc.interval)
