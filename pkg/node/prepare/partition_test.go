@@ -449,6 +449,8 @@ func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 			index = 1
 		}
 		must(t, r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceCreateComputeInstance", Return: nvmlLost, GPU: &index}))
+		// The rollback waits for a monitor that holds the instance.
+		must(t, r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceDestroy", Return: nvmlInUse, Times: 2}))
 		refused(t, p, r.allocated("c", big0, second), "claim default/c", "create the compute instance", "reset or replace it")
 		r.expectMIG(t, p, nil)
 		must(t, r.machine.Clear())

@@ -59,6 +59,8 @@ func TestPrepareAgainReturnsTheSame(t *testing.T) {
 	if !os.SameFile(info, after) {
 		t.Error("the record was written again")
 	}
+	remove(t, r.spec(claim)) // without it, containers do not start
+	refused(t, p, claim, "claim default/c", "the NVIDIA driver on this node does not answer yet")
 }
 
 // A claim that is released and allocated again keeps its UID.
