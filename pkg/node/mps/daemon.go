@@ -75,7 +75,7 @@ var (
 	uuid = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_/-]*$`)
 )
 
-// Bounds of both in bytes. A pattern that counts to them takes 0.2 MB of every node.
+// Bounds of both in bytes. Patterns with such counts would take 0.2 MB of memory.
 const maxFileName, maxUUID = 100, 128
 
 func checkID(id string) error {

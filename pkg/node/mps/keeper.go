@@ -105,7 +105,7 @@ func (k *keeper) fail(ctx context.Context, err error, lost bool, failures int) {
 func (k *keeper) start(ctx context.Context) (Process, error) {
 	singleUser := false
 	process, err := k.launch(ctx, !k.daemon.MultiUser)
-	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a program does that does not know an option
+	if k.daemon.MultiUser && errors.Is(err, errEndedEarly) { // as a program that does not know the option does
 		if second, secondErr := k.launch(ctx, true); secondErr == nil {
 			klog.FromContext(ctx).Info("The installed MPS control daemon serves one user at a time: processes of other users, as in containers with another runAsUser, wait", "reason", err.Error())
 			process, err, singleUser = second, nil, true

@@ -116,7 +116,7 @@ func (s *Supervisor) makeDirectories() error {
 	return s.share(s.root.shm())
 }
 
-// makeDirectory sets the mode whatever the umask is: it does not fit what clients use.
+// makeDirectory sets the mode despite the umask, which would keep clients out.
 func makeDirectory(dir string, mode fs.FileMode) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

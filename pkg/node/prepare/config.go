@@ -81,8 +81,8 @@ func (s setting) isFor(a Assignment) bool {
 	return s.appliesTo(a.Shape.Form()) && (len(s.entry.Requests) == 0 || slices.ContainsFunc(s.entry.Requests, a.isOf))
 }
 
-// configure gives to the assignments what the claim's configurations ask for. If several
-// are for one device, the claim's come before the class's, and the last one counts.
+// configure applies the claim's configurations to the assignments. If several are for one
+// device, one counts: the last one of the claim, or else the last one of its classes.
 func configure(claim types.UID, configs []resourceapi.DeviceAllocationConfiguration, driver string, assignments []Assignment) error {
 	settings, err := decodeConfigs(configs, driver, assignments)
 	if err != nil {

@@ -24,10 +24,10 @@ const releasePoll = 50 * time.Millisecond
 // workloads on one exclusive device: a pod that was deleted by force can leave the API
 // server before kubelet has stopped its containers (kubernetes/kubernetes#141471).
 //
-// It gives kubelet time to unprepare the other claim, for which that claim needs the locks.
-// After that time, if the API server confirms that the other claim no longer has the
-// device, kubelet has lost track of it, and it is released here. It returns what the other
-// claims hold then.
+// It gives kubelet time to unprepare the other claim, and gives up the locks meanwhile, which
+// that takes. After that time, if the API server confirms that the other claim no longer has
+// the device, kubelet has lost track of it, and it is released here. hold returns what the
+// other claims hold then.
 func (p *Preparer) hold(ctx context.Context, wanted journal.Record) (others neighbours, release func(), err error) {
 	uuids := gpusHeldBy(wanted)
 	if len(uuids) == 0 { // admin access changes nothing, so it excludes no claim

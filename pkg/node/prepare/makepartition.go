@@ -123,7 +123,7 @@ func (s *makePartition) createInstance(ctx context.Context, tools Tools) (*gpu.I
 	place := s.device.Form.Placement
 	id, err := tools.MIG.CreateInstance(s.device.UUID, place.ProfileID, place.Start, place.Size)
 	if errors.Is(err, nvml.ErrInsufficientResources) {
-		relinquish(s.device) // undo leaves alone whatever is there
+		relinquish(s.device) // so that undo leaves alone what is there
 	}
 	return &gpu.Instance{ID: id}, err
 }

@@ -12,19 +12,19 @@ var correctionsTotal = metrics.NewCounterVec(&metrics.CounterOpts{
 type correction string
 
 const (
-	// recordRestored: a lost record was put back from its claim's CDI file. recordRemoved: a damaged one
-	// that has no copy was removed.
+	// recordRestored: a lost record was restored from its claim's CDI file. recordRemoved: a
+	// damaged one that has no copy was removed.
 	recordRestored correction = "record-restored"
 	recordRemoved  correction = "record-removed"
-	// preparationUndone: a preparation had been cut short. claimForgotten: a claim was prepared before the node's
-	// last start. claimReleased: a claim is gone.
+	// preparationUndone: a preparation had been cut short. claimForgotten: a claim was prepared
+	// before the node's last start. claimReleased: a claim is gone.
 	preparationUndone correction = "preparation-undone"
 	claimForgotten    correction = "claim-forgotten"
 	claimReleased     correction = "claim-released"
 	// claimPrepared: a claim whose record was lost with its copy was prepared anew.
 	claimPrepared correction = "claim-prepared"
-	// specRestored: a CDI file had vanished. specReplaced: it was another driver's. specWithdrawn: its partition was destroyed behind the plugin's back.
-	// specRemoved: it had no claim.
+	// specRestored: a CDI file had vanished. specReplaced: it was another driver's.
+	// specWithdrawn: an administrator had destroyed its partition. specRemoved: it had no claim.
 	specRestored  correction = "cdi-restored"
 	specReplaced  correction = "cdi-replaced"
 	specWithdrawn correction = "cdi-withdrawn"

@@ -159,8 +159,8 @@ func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult,
 	}
 }
 
-// consumed is how much of a capacity a result has, 0 if it does not say. The scheduler
-// copies the slice's name, which may be qualified by the driver's.
+// consumed returns how much of a capacity a result consumes, 0 if it does not say. The
+// scheduler copies the slice's name, which may be qualified by the driver's.
 func consumed(result resourceapi.DeviceRequestAllocationResult, driver, capacity string) int64 {
 	for _, name := range []string{capacity, driver + "/" + capacity} {
 		if quantity, found := result.ConsumedCapacity[resourceapi.QualifiedName(name)]; found {

@@ -40,7 +40,7 @@ func workOf(record *journal.Record, others neighbours) (work, error) {
 	return w, nil
 }
 
-// of is the job on a GPU.
+// of returns the job on a GPU, a new one if there is none.
 func (w *work) of(uuid string) *job {
 	if i := slices.IndexFunc(w.gpus, func(j *job) bool { return j.gpu == uuid }); i >= 0 {
 		return w.gpus[i]

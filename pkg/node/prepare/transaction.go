@@ -103,8 +103,8 @@ func (p *Preparer) rollBack(ctx context.Context, record *journal.Record, steps w
 	if err := p.CDI.Remove(types.UID(record.ClaimUID)); err != nil {
 		return inOneLine(failure, err)
 	}
-	// Without what the attempt has learned, the next one would take an administrator's
-	// instance for a part of the claim's.
+	// Record what the attempt has learned: without it, the next one would take an
+	// administrator's instance for the claim's.
 	remembered := p.remember(ctx, record)
 	if err := persist(ctx, func() error { return steps.undo(ctx, node.Tools) }); err != nil {
 		err = fmt.Errorf("what was done already is undone later: %w", err)
