@@ -38,17 +38,12 @@ const (
 	exitNotImplemented = 13
 )
 
-// Tools runs the NVIDIA driver's programs, as driverroot.Tools does.
-type Tools interface {
-	Run(ctx context.Context, program string, arguments ...string) (path, printed string, err error)
-}
-
 // Setter sets time-slices with the nvidia-smi of an installed driver. It is safe
 // for concurrent use.
-type Setter struct{ tools Tools }
+type Setter struct{ tools *driverroot.Tools }
 
 // NewSetter looks for nvidia-smi when a time-slice is set.
-func NewSetter(tools Tools) *Setter { return &Setter{tools: tools} }
+func NewSetter(tools *driverroot.Tools) *Setter { return &Setter{tools: tools} }
 
 // Set gives the GPU a time-slice, which lasts until the next Set or until the kernel driver lets
 // go of the GPU. The error is errors.ErrUnsupported if the GPU has none, as before Volta and
