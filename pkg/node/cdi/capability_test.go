@@ -44,6 +44,14 @@ func TestEditsOfAPartition(t *testing.T) {
 	if again, err := r.edits.GPU(r.uuid(1)); err != nil || !reflect.DeepEqual(again, gpu) {
 		t.Errorf("the whole GPU's edits became %+v, %v", again, err)
 	}
+	// The kernel chooses another major number when the module is loaded again.
+	devices := filepath.Join(r.root, "proc/devices")
+	content, err := os.ReadFile(devices)
+	must(t, err)
+	must(t, os.WriteFile(devices, bytes.Replace(content, []byte("511 nvidia-caps"), []byte("237 nvidia-caps"), 1), 0o600))
+	if edits, err = r.edits.Partition(r.uuid(1), instance, 0); err != nil || edits.DeviceNodes[len(edits.DeviceNodes)-1].Major != 237 {
+		t.Errorf("got %+v, %v, want the major number 237", edits.DeviceNodes, err)
+	}
 }
 
 // systemd drops devices that have no link when it reloads, and the runtime binds those

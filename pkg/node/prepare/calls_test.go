@@ -22,8 +22,7 @@ func (r *migRig) calls(t testing.TB, does func()) model.Calls {
 
 // Each call can take 10 ms, and look-ups by UUID and walks over MIG devices seconds.
 func TestFewCallsOfNVML(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	atMost := func(limit int, what string, does func()) {
 		t.Helper()
 		calls := r.calls(t, does)
@@ -61,8 +60,7 @@ func TestFewCallsOfNVML(t *testing.T) {
 // What an administrator has put in the place of a partition that was gone is not taken for it,
 // although it has its UUID and NVML's handles of the partition are known.
 func TestKnownHandlesDestroyNothingOfOthers(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", big0)
 	device := prepare(t, p, claim)[0]
 	must(t, r.machine.DestroyInstance(0, device.Form.InstanceID))

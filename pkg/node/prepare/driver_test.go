@@ -90,29 +90,6 @@ func TestCDIFilesFollowTheDriver(t *testing.T) {
 	}
 }
 
-// The kernel gives the devices of MIG another major number when the module is loaded again.
-func TestCDIFilesFollowMajorNumbers(t *testing.T) {
-	for name, come := range ways {
-		t.Run(name, func(t *testing.T) {
-			i := newRig(t).install(t, "580.95.05")
-			claim := i.allocated("c", big0)
-			prepare(t, i.p, claim)
-			devices := filepath.Join(i.root, "proc/devices")
-			write(t, devices, strings.Replace(read(t, devices), "511 nvidia-caps", "237 nvidia-caps", 1))
-			come(t, i.p, claim)
-			var majors []int64
-			for _, node := range i.written(t, claim).Devices[0].ContainerEdits.DeviceNodes {
-				if strings.Contains(node.Path, "nvidia-cap") {
-					majors = append(majors, node.Major)
-				}
-			}
-			if !slices.Equal(majors, []int64{237, 237}) {
-				t.Errorf("got the major numbers %d, want 237 of both capability devices", majors)
-			}
-		})
-	}
-}
-
 // A new process writes no file anew that fits, and asks NVML about no GPU to know that.
 func TestCDIFilesThatFitAreLeftAlone(t *testing.T) {
 	for name, come := range ways {

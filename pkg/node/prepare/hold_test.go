@@ -50,8 +50,7 @@ func (a *announcing) Lock(ctx context.Context, keys ...string) (func(), error) {
 
 // TestReconcile has the other ways in which a claim can be gone.
 func TestAClaimTakesOver(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	for name, minors := range map[string][]int{"old": {0, 1}, "older": {2}} {
 		prepare(t, p, r.claim(name, minors...))
 		r.api.remove(fixture.Claim(name))
@@ -68,8 +67,7 @@ func unallocate(r *rig, name string) {
 }
 
 func TestALiveClaimKeepsItsGPU(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	old := r.claim("old", 0)
 	prepare(t, p, old)
 	refused(t, p, r.claim("fresh", 0, 1), "claim default/fresh (UID uid-fresh): it was given a GPU", "claim default/old (UID uid-old) still holds on this node", "delete one of the two pods")
@@ -78,8 +76,7 @@ func TestALiveClaimKeepsItsGPU(t *testing.T) {
 
 // Only the API server's word takes a GPU away.
 func TestAClaimKeepsItsGPUWhileTheAPIServerIsAway(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	old := r.claim("old", 0)
 	prepare(t, p, old)
 	r.api.remove(old)
@@ -93,8 +90,7 @@ func TestAClaimKeepsItsGPUWhileTheAPIServerIsAway(t *testing.T) {
 }
 
 func TestAdminAccessNeverConflicts(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	admin := fixture.Claim("admin", fixture.AdminResult("look", "gpu-0"), fixture.AdminResult("look", "gpu-1"))
 	other := fixture.Claim("other", fixture.AdminResult("look", "gpu-0"))
 	r.api.put(admin)

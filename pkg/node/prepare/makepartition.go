@@ -61,7 +61,8 @@ func (s enableMIG) undo(_ context.Context, tools Tools) error {
 type makePartition struct {
 	device *journal.Device
 	others neighbours
-	// triedInstance and triedCompute: an instance that is found may be one's own.
+	// triedInstance and triedCompute are set before an attempt, which may have its effect although
+	// it fails: an instance that is found later may be this step's own.
 	triedInstance, triedCompute bool
 }
 

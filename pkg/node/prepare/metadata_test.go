@@ -50,8 +50,7 @@ func TestTheMetadataFile(t *testing.T) {
 		"of a claim from a template": {"gpus", dir + "resourceclaimtemplates/gpus/"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newMIGRig(t)
-			p := r.startMIG(t, nil)
+			r, p := runMIG(t)
 			claim := fixture.Claim("c", fixture.Result("a", small0), fixture.Result("a", small1), fixture.Result("b/first", big0), fixture.Result("w", "gpu-2"))
 			if tc.podClaim != "" {
 				claim.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: tc.podClaim}
@@ -84,8 +83,7 @@ func TestTheMetadataFile(t *testing.T) {
 
 // Files that a crash has left without a specification are an orphan's, too.
 func TestFilesOfAClaimThatIsGone(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", small0)
 	prepare(t, p, claim)
 	remove(t, r.spec(claim))

@@ -119,8 +119,7 @@ func TestTheDevicesOfANewerVersionAreHeld(t *testing.T) {
 
 // What a GPU needs for a claim of a newer version stays when the last claim of this one leaves it.
 func TestWhatANewerVersionMayNeedStays(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	newer, older := r.sharing("newer", servedGPU), r.sharing("older", servedGPU)
 	prepare(t, p, newer)
 	prepare(t, p, older)

@@ -30,6 +30,13 @@ func newMIGRig(t testing.TB) *migRig {
 	return newMIGRigOf(t, gpuCount)
 }
 
+// runMIG returns a node with a running plugin.
+func runMIG(t testing.TB) (*migRig, *Preparer) {
+	t.Helper()
+	r := newMIGRig(t)
+	return r, r.startMIG(t, nil)
+}
+
 // newMIGRigOf has only the first GPUs, for tests that begin anew so often that it counts.
 func newMIGRigOf(t testing.TB, gpus int) *migRig {
 	t.Helper()

@@ -26,8 +26,7 @@ const (
 )
 
 func TestPartitionsOfAClaim(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", small1, big0, elsewhere, "gpu-2")
 	devices := prepare(t, p, claim)
 	r.expectMIG(t, p, nil, claim)
@@ -49,8 +48,7 @@ func TestPartitionsOfAClaim(t *testing.T) {
 
 // MIG is enabled with the first partition of a GPU and disabled after the last.
 func TestTheModeFollowsTheClaims(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	one, two, all := r.allocated("one", small0), r.allocated("two", small1, big0), r.allocated("all", whole0)
 	prepare(t, p, one)
 	prepare(t, p, two)
@@ -79,8 +77,7 @@ func TestAWholeClaimDisablesMIG(t *testing.T) {
 }
 
 func TestOverlappingPartitionsConflict(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	old, fresh, beside := r.allocated("old", "gpu-0-mig-2g20gb-14-2"), r.allocated("fresh", "gpu-0-mig-1g10gb-19-3"), r.allocated("beside", small1)
 	prepare(t, p, old)
 	prepare(t, p, beside)
@@ -112,8 +109,7 @@ func TestForeignInstancesAreLeftAlone(t *testing.T) {
 func TestAPlaceThatIsTaken(t *testing.T) {
 	for name, profile := range map[string]string{"by the same": "3g.40gb", "by another": "1g.10gb"} {
 		t.Run(name, func(t *testing.T) {
-			r := newMIGRig(t)
-			p := r.startMIG(t, nil)
+			r, p := runMIG(t)
 			r.foreign(t, 0, profile, 4) // made since the plugin has looked
 			before := r.instances()
 			refused(t, p, r.allocated("c", small0, big0), `claim default/c (UID uid-c): request "r1"`, r.uuid(0), "Mica did not make", "destroy it, or delete the pod")
@@ -126,8 +122,7 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 
 // The driver refuses a place that looked free: nothing stays, not even the mode.
 func TestAPlaceThatIsRefused(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	failure := model.Failure{Function: "nvmlDeviceCreateGpuInstanceWithPlacement"}
 	set(&failure.Return, nvmlInsufficientResources)
 	must(t, r.machine.Fail(failure))
@@ -137,8 +132,7 @@ func TestAPlaceThatIsRefused(t *testing.T) {
 
 // What the board does not have was never offered.
 func TestAProfileThatTheBoardLacks(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	refused(t, p, r.allocated("c", "gpu-0-mig-1g5gb-19-0"), `claim default/c (UID uid-c): request "r0": device gpu-0-mig-1g5gb-19-0 is not on this node`, "and 198 more")
 	r.expectMIG(t, p, nil)
 }
@@ -169,8 +163,7 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, next := range []string{"prepare", "unprepare", "reconcile"} {
-				r := newMIGRig(t)
-				p := r.startMIG(t, nil)
+				r, p := runMIG(t)
 				claim := r.allocated("c", big0)
 				prepare(t, p, claim)
 				corrected := correctionsOf(t)
@@ -211,8 +204,7 @@ func disable(t *testing.T, r *migRig) bool {
 
 // A CDI file that cannot be written is no reason to destroy what containers use.
 func TestAPartitionOutlivesItsCDIFile(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", big0)
 	prepare(t, p, claim)
 	before := r.instances()
@@ -232,8 +224,7 @@ func TestAPartitionOutlivesItsCDIFile(t *testing.T) {
 
 // What is in use stays recorded, and is unmade when it is free.
 func TestAPartitionInUse(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", big0)
 	prepare(t, p, claim)
 	id := r.machine.Instances(0)[0].ID
@@ -251,8 +242,7 @@ func TestAPartitionInUse(t *testing.T) {
 
 // The other claims of a GPU do not wait for the one whose partition is in use.
 func TestAPartitionInUseLeavesTheGPUToOthers(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim, neighbour := r.allocated("c", big0), r.allocated("neighbour", small0)
 	prepare(t, p, claim)
 	id := r.machine.Instances(0)[0].ID
@@ -290,8 +280,7 @@ func TestAPartitionOnALostGPU(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newMIGRig(t)
-			p := r.startMIG(t, nil)
+			r, p := runMIG(t)
 			claim, next := r.allocated("c", big0, elsewhere), r.allocated("next", big0)
 			prepare(t, p, claim)
 			back, err := lose(r)
@@ -321,8 +310,7 @@ func TestAPartitionOnALostGPU(t *testing.T) {
 // A process that uses one partition of a claim is not forgotten for the sake of
 // another that is lost.
 func TestAPartitionInUseBesideALostGPU(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", big0, elsewhere)
 	prepare(t, p, claim)
 	occupy(t, r, r.machine.Instances(0)[0].ID, true)
@@ -344,8 +332,7 @@ func TestReconcileLeavesWhatIsInUse(t *testing.T) {
 		"gone": func(_ *testing.T, r *migRig, _ *Preparer, claim *resourceapi.ResourceClaim) { r.api.remove(claim) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newMIGRig(t)
-			p := r.startMIG(t, nil)
+			r, p := runMIG(t)
 			busy, gone := r.allocated("busy", big0), r.allocated("gone", elsewhere)
 			prepare(t, p, busy)
 			prepare(t, p, gone)
@@ -425,8 +412,7 @@ func TestAReleaseWaitsForTheFirstLook(t *testing.T) {
 }
 
 func TestAdminAccessToPartitions(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	holder := r.allocated("holder", small0)
 	prepare(t, p, holder)
 	admin := fixture.Claim("admin", fixture.AdminResult("look", small0), fixture.AdminResult("look", big0), fixture.AdminResult("look", whole0))
@@ -442,8 +428,7 @@ func TestAdminAccessToPartitions(t *testing.T) {
 
 func TestAClaimWhoseSecondDeviceFails(t *testing.T) {
 	for _, second := range []string{small1, elsewhere} {
-		r := newMIGRig(t)
-		p := r.startMIG(t, nil)
+		r, p := runMIG(t)
 		index := 0
 		if second == elsewhere {
 			index = 1
@@ -536,8 +521,7 @@ func TestQuestionsAreRepeated(t *testing.T) {
 			}
 			for _, function := range []string{"nvmlDeviceGetHandleByUUID", asked} {
 				t.Run(fmt.Sprintf("%s answers %d, prepared=%t", function, code, prepared), func(t *testing.T) {
-					r := newMIGRig(t)
-					p := r.startMIG(t, nil)
+					r, p := runMIG(t)
 					claim := r.allocated("c", big0)
 					must(t, r.machine.SetMIGMode(0, true))
 					if prepared {
@@ -590,8 +574,7 @@ func TestAPartitionThatAListLacks(t *testing.T) {
 
 // A place that was freed stays so while another partition of the claim is in use.
 func TestAFreedPlaceOfAClaimInUse(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	claim := r.allocated("c", small0, big0)
 	devices := prepare(t, p, claim)
 	small, big := devices[0], devices[1]

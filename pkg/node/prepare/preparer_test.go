@@ -19,8 +19,7 @@ import (
 )
 
 func TestPrepareReturnsDevicesInOrder(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	claim := r.claim("c", 5, 2)
 	claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
 		fixture.AdminResult("look", "gpu-2"),
@@ -69,8 +68,7 @@ func TestPrepareFollowsANewAllocation(t *testing.T) {
 		"another GPU": {4}, "one more": {0, 4}, "in another order": {1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			p := r.start(t)
+			r, p := run(t)
 			old := []int{0}
 			if len(minors) == 2 && minors[1] == 0 {
 				old = []int{0, 1}
@@ -95,8 +93,7 @@ func TestPrepareFollowsANewAllocation(t *testing.T) {
 }
 
 func TestPrepareBeforeTheDriverAnswers(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	p.node.Store(nil)
 	refused(t, p, r.claim("c", 0), "claim default/c", "the NVIDIA driver on this node does not answer yet", "kubelet tries again")
 	r.expect(t)
@@ -162,8 +159,7 @@ func TestAFailedPrepareLeavesNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			p := r.start(t)
+			r, p := run(t)
 			tc.spoil(t, r, p)
 			claim := r.claim("c", 0, 2)
 			refused(t, p, claim, tc.want...)
@@ -259,8 +255,7 @@ func TestWaitingForALockEndsWithTheCall(t *testing.T) {
 }
 
 func TestPreparedCounts(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	for minor := range 3 {
 		prepare(t, p, r.claim(fmt.Sprint("c", minor), minor))
 	}

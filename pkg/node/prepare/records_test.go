@@ -245,8 +245,7 @@ func TestACopyFromBeforeAReboot(t *testing.T) {
 // A claim that was allocated anew and cannot be prepared leaves nothing of what it
 // had, not even a copy that would bring its record back.
 func TestNothingIsLeftOfAnEarlierAllocation(t *testing.T) {
-	r := newMIGRig(t)
-	p := r.startMIG(t, nil)
+	r, p := runMIG(t)
 	prepare(t, p, r.allocated("c", big0))
 	r.foreign(t, 1, "3g.40gb", 4)
 	refused(t, p, r.allocated("c", elsewhere), "claim default/c", "Mica did not make")

@@ -155,8 +155,7 @@ func TestReconcileAfterAReboot(t *testing.T) {
 
 // What the API server does not confirm stays as it is.
 func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	gone, live, orphan := r.claim("gone", 0), r.claim("live", 1), r.claim("orphan", 2)
 	for _, claim := range []*resourceapi.ResourceClaim{gone, live, orphan} {
 		prepare(t, p, claim)
@@ -193,8 +192,7 @@ func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
 
 // Before the driver answers, nothing can be made, and nothing may be dropped.
 func TestReconcileBeforeTheDriverAnswers(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	vanished, orphan, gone := r.claim("vanished", 0), r.claim("orphan", 1), r.claim("gone", 2)
 	for _, claim := range []*resourceapi.ResourceClaim{vanished, orphan, gone} {
 		prepare(t, p, claim)
@@ -244,8 +242,7 @@ func TestADamagedRecordIsReported(t *testing.T) {
 
 // After a loss of power, files of claims that are gone can be empty.
 func TestADamagedRecordWithoutAClaimIsRemoved(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	must(t, os.WriteFile(r.record(r.claim("c", 0)), nil, 0o600))
 	reconcile(t, p)
 	r.expect(t)
@@ -259,8 +256,7 @@ func TestADamagedRecordWithoutAClaimIsRemoved(t *testing.T) {
 }
 
 func TestReconcileGoesOnAfterAFailure(t *testing.T) {
-	r := newRig(t)
-	p := r.start(t)
+	r, p := run(t)
 	first, second, gone := r.claim("a", 0), r.claim("b", 1), r.claim("c", 2)
 	for _, claim := range []*resourceapi.ResourceClaim{first, second, gone} {
 		prepare(t, p, claim)

@@ -43,6 +43,13 @@ func newRig(t testing.TB) *rig {
 	return &rig{dir: t.TempDir(), api: &api{}, edits: &fixture.Edits{}, boot: thisBoot}
 }
 
+// run returns a node with a running plugin.
+func run(t testing.TB) (*rig, *Preparer) {
+	t.Helper()
+	r := newRig(t)
+	return r, r.start(t)
+}
+
 // start is the start of a plugin process on the node.
 func (r *rig) start(t testing.TB, changes ...func(*Options)) *Preparer {
 	t.Helper()

@@ -232,8 +232,7 @@ func TestEachErrorOfTheComputeMode(t *testing.T) {
 
 func failModeOnce(t *testing.T, failure model.Failure, operation string) {
 	t.Helper()
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	claim := r.sharing("c", servedGPU)
 	if operation == "unprepare" {
 		prepare(t, p, claim)

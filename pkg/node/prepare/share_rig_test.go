@@ -44,6 +44,13 @@ func newShareRig(t testing.TB) *shareRig {
 	return newShareRigWith(t, gpu.LongInterval)
 }
 
+// runShares returns a node with a running plugin.
+func runShares(t testing.TB) (*shareRig, *Preparer) {
+	t.Helper()
+	r := newShareRig(t)
+	return r, r.startShares(t, nil)
+}
+
 func newShareRigWith(t testing.TB, interval gpu.Interval) *shareRig {
 	t.Helper()
 	r := &shareRig{migRig: newMIGRigOf(t, 2), intervals: &intervals{}}

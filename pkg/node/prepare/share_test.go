@@ -31,8 +31,7 @@ func TestSharesOfOneDevice(t *testing.T) {
 	for _, device := range sharedDevices {
 		t.Run(device, func(t *testing.T) {
 			for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
-				r := newShareRig(t)
-				p := r.startShares(t, nil)
+				r, p := runShares(t)
 				var claims []*resourceapi.ResourceClaim
 				for i := range 3 {
 					claims = append(claims, r.sharing(fmt.Sprint("c", i), device))
@@ -56,8 +55,7 @@ func TestSharesOfOneDevice(t *testing.T) {
 }
 
 func TestAClientGetsItsOwnLimits(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	small, large := r.sharing("small", servedGPU), r.sharing("large", servedGPU)
 	delete(large.Status.Allocation.Devices.Results[0].ConsumedCapacity, "gpu.nvidia.com/memory")
 	prepare(t, p, small)
@@ -73,8 +71,7 @@ func TestAClientGetsItsOwnLimits(t *testing.T) {
 func TestAClaimWithTwoShares(t *testing.T) {
 	for _, device := range sharedDevices {
 		t.Run(device, func(t *testing.T) {
-			r := newShareRig(t)
-			p := r.startShares(t, nil)
+			r, p := runShares(t)
 			claim := r.sharing("c", device, device)
 			devices := prepare(t, p, claim)
 			if devices[0].CDIDeviceIDs[0] == devices[1].CDIDeviceIDs[0] {
@@ -96,8 +93,7 @@ func TestAClaimWithTwoShares(t *testing.T) {
 
 // A claim that was allocated anew has other shares, of the same device too.
 func TestAnotherShareIsAnotherAllocation(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	claim := r.sharing("c", servedGPU)
 	before := prepare(t, p, claim)
 	claim.Status.Allocation.Devices.Results[0].ShareID = ptr.To(types.UID("share-later"))
@@ -118,8 +114,7 @@ func TestSharesExcludeOtherShapes(t *testing.T) {
 		servedBig:   {whole0, servedGPU, big0},
 		whole0:      {slicedGPU, servedGPU, slicedSmall},
 	} {
-		r := newShareRig(t)
-		p := r.startShares(t, nil)
+		r, p := runShares(t)
 		holder := r.sharing("holder", held)
 		prepare(t, p, holder)
 		for _, device := range excluded {
@@ -131,8 +126,7 @@ func TestSharesExcludeOtherShapes(t *testing.T) {
 
 // What a claim was about to do to a device that is shared is not known.
 func TestAnIntentExcludesOtherShares(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	first := r.sharing("first", servedGPU)
 	prepare(t, p, first)
 	record, _, err := p.Journal.Get(string(first.UID))
@@ -196,8 +190,7 @@ func TestTheComputeModeIsRestored(t *testing.T) {
 }
 
 func TestAModeThatAnAdministratorSetsMeanwhileStays(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	claim := r.sharing("c", servedGPU)
 	prepare(t, p, claim)
 	must(t, r.library.SetComputeMode(r.uuid(0), nvml.Prohibited))
@@ -210,8 +203,7 @@ func TestAModeThatAnAdministratorSetsMeanwhileStays(t *testing.T) {
 // A policy can change the interval while shares are in use: the newest claim's counts,
 // and when it goes, that of those that are left.
 func TestAChangedInterval(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	old := r.sharing("old", slicedGPU)
 	prepare(t, p, old)
 	r.policy.TimeSlicing.Interval = gpu.ShortInterval
@@ -232,8 +224,7 @@ func TestAClaimThatLooksAtItsOwnDevice(t *testing.T) {
 		whole0: mpsObject(""), small0: object("MigDeviceConfig", `,"sharing":{"strategy":"MPS"}`),
 	} {
 		for _, first := range []bool{true, false} {
-			r := newShareRig(t)
-			p := r.startShares(t, nil)
+			r, p := runShares(t)
 			results := []resourceapi.DeviceRequestAllocationResult{fixture.AdminResult("look", device), fixture.Result("use", device)}
 			if !first {
 				slices.Reverse(results)
@@ -267,8 +258,7 @@ func TestANodeWithoutSupervisor(t *testing.T) {
 
 func TestADaemonThatDoesNotStart(t *testing.T) {
 	for _, device := range []string{servedGPU, servedBig} {
-		r := newShareRig(t)
-		p := r.startShares(t, nil)
+		r, p := runShares(t)
 		claim := r.sharing("c", device)
 		r.daemons.broken("nvidia-cuda-mps-control is not in the driver root")
 		refused(t, p, claim, `claim default/c (UID uid-c): request "r0": start MPS control daemon `+device+": nvidia-cuda-mps-control is not in the driver root", "what was done already is undone later", "stop MPS control daemon "+device)
@@ -282,8 +272,7 @@ func TestADaemonThatDoesNotStart(t *testing.T) {
 
 func TestAGPUWithoutComputeModes(t *testing.T) {
 	for _, function := range []string{"nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode"} {
-		r := newShareRig(t)
-		p := r.startShares(t, nil)
+		r, p := runShares(t)
 		failure := model.Failure{Function: function, Times: 1}
 		set(&failure.Return, nvmlNotSupported)
 		must(t, r.machine.Fail(failure))
@@ -298,8 +287,7 @@ func TestAGPUWithoutComputeModes(t *testing.T) {
 
 // A prepared claim's daemon runs again after the claim is prepared again.
 func TestPrepareAgainStartsTheDaemonAgain(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	claim := r.sharing("c", servedGPU)
 	before := prepare(t, p, claim)
 	r.daemons.running = nil
@@ -349,8 +337,7 @@ func (e *ending) Stop(ctx context.Context, id string) error {
 
 // As after MPS was switched off and on again while claims had shares.
 func TestADaemonWithoutClientsIsReplaced(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	left := mps.Daemon{ID: servedGPU, Devices: []string{"GPU-that-was-replaced"}}
 	r.daemons.running = map[string]mps.Daemon{left.ID: left}
 	claim := r.sharing("c", servedGPU)
@@ -364,8 +351,7 @@ func TestADaemonWithoutClientsIsReplaced(t *testing.T) {
 }
 
 func TestAnIntervalThatCannotBeSet(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	claim := r.sharing("c", slicedGPU)
 	r.intervals.fail = os.ErrPermission
 	refused(t, p, claim, `claim default/c (UID uid-c): request "r0": permission denied`)
@@ -379,8 +365,7 @@ func TestAnIntervalThatCannotBeSet(t *testing.T) {
 // from the GPU.
 func TestAGPUWithoutTimeSlices(t *testing.T) {
 	for _, reason := range []error{errors.ErrUnsupported, os.ErrNotExist} {
-		r := newShareRig(t)
-		p := r.startShares(t, nil)
+		r, p := runShares(t)
 		claim := r.sharing("c", slicedGPU)
 		r.intervals.fail = fmt.Errorf("set the time-slice: %w", reason)
 		refused(t, p, claim, `claim default/c (UID uid-c): request "r0": set the time-slice`)
@@ -395,8 +380,7 @@ func TestAGPUWithoutTimeSlices(t *testing.T) {
 func TestALostGPUThatWasShared(t *testing.T) {
 	for _, device := range sharedDevices {
 		t.Run(device, func(t *testing.T) {
-			r := newShareRig(t)
-			p := r.startShares(t, nil)
+			r, p := runShares(t)
 			claim := r.sharing("c", device)
 			prepare(t, p, claim)
 			must(t, r.machine.Lose(0))
@@ -416,8 +400,7 @@ func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 	for _, device := range []string{slicedSmall, servedBig} {
 		for _, seen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, seen: %t", device, seen), func(t *testing.T) {
-				r := newShareRig(t)
-				p := r.startShares(t, nil)
+				r, p := runShares(t)
 				one, two, three := r.sharing("one", device), r.sharing("two", device), r.sharing("three", device)
 				first := prepare(t, p, one)[0].Form
 				prepare(t, p, two)
@@ -493,8 +476,7 @@ func (l late) Set(ctx context.Context, uuid string, interval gpu.Interval) error
 
 // Neither outlives a reset of the GPU.
 func TestPrepareAgainSetsModesAgain(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	slices, client := r.sharing("a", slicedGPU), r.sharing("b", "gpu-1-mps")
 	prepare(t, p, slices)
 	prepare(t, p, client)
@@ -512,8 +494,7 @@ func TestPrepareAgainSetsModesAgain(t *testing.T) {
 
 // The second claim would find the GPU taken, and only CUDA would report it.
 func TestTimeSlicesOfAGPUThatAnAdministratorHasMadeExclusive(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	uuid := r.machine.GPUs()[0].UUID
 	must(t, r.library.SetComputeMode(uuid, nvml.ExclusiveProcess))
 	refused(t, p, r.sharing("c", slicedGPU), `request "r0": `+slicedGPU+" cannot be shared", "to ExclusiveProcess", "nvidia-smi -i "+uuid+" -c 0")

@@ -257,8 +257,7 @@ func TestADaemonOfAClaim(t *testing.T) {
 	limits := `"defaultActiveThreadPercentage":50,"defaultPinnedDeviceMemoryLimit":"4Gi","defaultPerDevicePinnedMemoryLimit":{"1":"5Gi"}`
 	for kind, devices := range map[string][]string{"GpuConfig": {whole0, "gpu-1"}, "MigDeviceConfig": {small0, elsewhere}} {
 		t.Run(kind, func(t *testing.T) {
-			r := newShareRig(t)
-			p := r.startShares(t, nil)
+			r, p := runShares(t)
 			claim := r.sharing("c", devices...)
 			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{
 				configured(object("VfioDeviceConfig", "")), configured(object(kind, `,"sharing":{"strategy":"MPS","mpsConfig":{`+limits+`}}`)),
@@ -292,8 +291,7 @@ func TestADaemonOfAClaim(t *testing.T) {
 
 // An exclusive claim with an interval leaves the GPU as it was.
 func TestAnIntervalOfAClaim(t *testing.T) {
-	r := newShareRig(t)
-	p := r.startShares(t, nil)
+	r, p := runShares(t)
 	claim := r.sharing("c", whole0, "gpu-1")
 	claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{configured(slicingObject("Medium"), "r1")}
 	prepare(t, p, claim)
