@@ -141,7 +141,7 @@ func (p *Preparer) claimOf(ctx context.Context, name types.NamespacedName, uid t
 		return nil, nil //nolint:nilnil // gone is an answer
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read claim %s: %w", name, err)
+		return nil, fmt.Errorf("read the claim from the API server: %w", err)
 	}
 	return claim, nil
 }

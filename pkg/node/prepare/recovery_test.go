@@ -168,8 +168,8 @@ func TestReconcileWhileTheAPIServerIsAway(t *testing.T) {
 	if err == nil {
 		t.Fatal("there is no error")
 	}
-	for _, claim := range []string{"default/gone", "default/live", "default/orphan"} {
-		if !strings.Contains(err.Error(), "read claim "+claim+": connection refused") {
+	for _, claim := range []string{"gone", "live", "orphan"} {
+		if !strings.Contains(err.Error(), "claim default/"+claim+" (UID uid-"+claim+"): read the claim from the API server: connection refused") {
 			t.Errorf("%q does not say that %s cannot be read", err, claim)
 		}
 	}
@@ -340,7 +340,7 @@ func TestReconcileDoesNotWaitForAnAPIServerThatIsSilent(t *testing.T) {
 	p := r.start(t, func(o *Options) { o.Claims = silent{} })
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		fixture.Sentence(t, p.Reconcile(t.Context()), "read claim default/c", "context deadline exceeded")
+		fixture.Sentence(t, p.Reconcile(t.Context()), "claim default/c (UID uid-c): read the claim from the API server", "context deadline exceeded")
 		if took := time.Since(start); took > readLimit {
 			t.Errorf("it took %s", took)
 		}
