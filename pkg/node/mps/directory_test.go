@@ -45,9 +45,7 @@ func TestASupervisorThatComesBackIsWaitedFor(t *testing.T) {
 
 func TestAStartThatIsCutOffHasTheState(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		start(t, d, wanted())
+		runner := running(t, d)
 		runner.die(d.root.place("gpu-0-mps"), "signal: killed")
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -70,8 +68,7 @@ func TestAStopThatIsCutOff(t *testing.T) {
 
 func TestADaemonWithOtherSettingsIsNotTouched(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		supervise(t, d, &fakeRunner{})
-		start(t, d, wanted())
+		running(t, d)
 		other := wanted()
 		other.ThreadPercentage = 50
 		err := d.Start(t.Context(), other)
@@ -117,8 +114,7 @@ func TestDaemonsThatCannotBe(t *testing.T) {
 // A plugin that has restarted does not announce the restart again.
 func TestARestartIsAnnouncedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		supervise(t, d, &fakeRunner{})
-		start(t, d, wanted())
+		running(t, d)
 		restarted := Status{Daemon: wanted(), Restarts: 2}
 		if d.Announced(restarted) {
 			t.Error("it is announced already")
@@ -175,9 +171,7 @@ func TestEdits(t *testing.T) {
 // After a downgrade of the plugin, or while two versions run.
 func TestADaemonThatANewerVersionAskedForIsNotReplaced(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		start(t, d, wanted())
+		runner := running(t, d)
 		content, err := os.ReadFile(d.root.spec("gpu-0-mps"))
 		must(t, err)
 		newer := strings.Replace(string(content), "{", `{"nice":true,`, 1)

@@ -169,6 +169,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// running is a supervisor that runs the wanted daemon.
+func running(t *testing.T, d *Directory) *fakeRunner {
+	t.Helper()
+	runner := &fakeRunner{}
+	supervise(t, d, runner)
+	start(t, d, wanted())
+	return runner
+}
+
 func start(t *testing.T, d *Directory, daemon Daemon) {
 	t.Helper()
 	must(t, d.Start(t.Context(), daemon))

@@ -20,9 +20,7 @@ import (
 
 func TestADaemonRunsWhileItIsDesired(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		start(t, d, wanted())
+		runner := running(t, d)
 		got := status(t, d, "gpu-0-mps")
 		if got.State != Ready || !got.Daemon.equal(wanted()) || got.Restarts != 0 || got.Reason != "" {
 			t.Errorf("status is %+v", got)
@@ -47,9 +45,7 @@ func TestADaemonRunsWhileItIsDesired(t *testing.T) {
 
 func TestALostDaemonIsRestartedAndCounted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		start(t, d, wanted())
+		runner := running(t, d)
 		pipe, err := os.Stat(d.root.place("gpu-0-mps").Pipe())
 		must(t, err)
 		for lost := 1; lost <= 3; lost++ {
@@ -147,8 +143,7 @@ func TestASupervisorThatWasKilled(t *testing.T) {
 		}
 		draft := d.root.status("gpu-2-mps") + draftSuffix
 		must(t, os.WriteFile(draft, nil, 0o600))
-		supervise(t, d, &fakeRunner{})
-		start(t, d, wanted())
+		running(t, d)
 		if got := status(t, d, "gpu-0-mps"); got.Restarts != 5 {
 			t.Errorf("status is %+v", got)
 		}
@@ -163,9 +158,7 @@ func TestASupervisorThatWasKilled(t *testing.T) {
 
 func TestADaemonThatIsDesiredAgainIsNotStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		start(t, d, wanted())
+		runner := running(t, d)
 		must(t, os.Remove(d.root.spec("gpu-0-mps")))
 		start(t, d, wanted()) // before the supervisor looks
 		time.Sleep(3 * resync)
@@ -251,9 +244,7 @@ func TestChangesAreFoundByTheTimeOfTheDirectory(t *testing.T) {
 
 func TestADaemonIsReplacedByOneWithOtherSettings(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		runner := &fakeRunner{}
-		supervise(t, d, runner)
-		start(t, d, wanted())
+		runner := running(t, d)
 		other := wanted()
 		other.Devices = []string{"GPU-c"}
 		other.MemoryBytes = nil
@@ -293,8 +284,7 @@ func TestSpecsThatCannotBeRead(t *testing.T) {
 
 func TestLogsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		supervise(t, d, &fakeRunner{})
-		start(t, d, wanted())
+		running(t, d)
 		log := d.root.place("gpu-0-mps").Log()
 		for name, size := range map[string]int64{"server.log": maxLog + 1, "control.log": maxLog} {
 			path := filepath.Join(log, name)
@@ -375,9 +365,7 @@ func TestAStatusThatIsLostIsWrittenAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *Directory) {
-				runner := &fakeRunner{}
-				supervise(t, d, runner)
-				start(t, d, wanted())
+				runner := running(t, d)
 				must(t, lose(d.root.status("gpu-0-mps")))
 				ctx, cancel := context.WithTimeout(t.Context(), 2*resync)
 				defer cancel()
@@ -399,9 +387,7 @@ func TestLinksAmongLogsAreNotFollowed(t *testing.T) {
 			bubble(t, func(t *testing.T, d *Directory) {
 				secret := filepath.Join(t.TempDir(), "secret")
 				must(t, os.WriteFile(secret, []byte(strings.Repeat("a secret\n", maxLog/9+1)), 0o600))
-				runner := &fakeRunner{}
-				supervise(t, d, runner)
-				start(t, d, wanted())
+				runner := running(t, d)
 				must(t, plant(secret, filepath.Join(d.root.place("gpu-0-mps").Log(), "control.log")))
 				time.Sleep(2 * resync)
 				runner.die(d.root.place("gpu-0-mps"), "signal: killed")
@@ -453,8 +439,7 @@ func TestSharedMemoryIsClearedAfterTheLastDaemon(t *testing.T) {
 // A process that is killed while it writes a file leaves a draft.
 func TestDraftsAreRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T, d *Directory) {
-		supervise(t, d, &fakeRunner{})
-		start(t, d, wanted())
+		running(t, d)
 		for _, path := range []string{d.root.spec("gpu-0-mps"), d.root.status("gpu-0-mps")} {
 			must(t, os.WriteFile(path+draftSuffix, []byte(`{"id":"gpu-0`), 0o600))
 		}
