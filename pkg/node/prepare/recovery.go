@@ -86,7 +86,10 @@ func (p *Preparer) reconcile(ctx context.Context, record journal.Record) error {
 		}
 		return p.releaseIfPossible(ctx, record, claimForgotten)
 	}
-	stale, err := p.staleSoon(ctx, record)
+	// Kubelet's next call for the claim must not wait for an API server that does not answer.
+	read, cancel := context.WithTimeout(ctx, readLimit)
+	stale, err := p.stale(read, record)
+	cancel()
 	if err != nil {
 		return errors.Join(err, p.restoreSpec(ctx, record)) // its containers may be restarted meanwhile
 	}
@@ -113,14 +116,6 @@ func (p *Preparer) releaseIfPossible(ctx context.Context, record journal.Record,
 	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
 	defer cancel()
 	return because.corrected(p.release(ctx, record))
-}
-
-// staleSoon is for callers that hold the claim's lock: kubelet's next call for the claim must
-// not wait for an API server that does not answer.
-func (p *Preparer) staleSoon(ctx context.Context, record journal.Record) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
-	defer cancel()
-	return p.stale(ctx, record)
 }
 
 // RestoreSpecs writes all CDI files again that vanished, without the API server. Those of
@@ -231,17 +226,12 @@ func (p *Preparer) Seen(ctx context.Context, gpus []gpu.GPU) error {
 	var failures []error
 	for _, record := range found.records {
 		if p.current(record) && slices.ContainsFunc(record.Devices, func(d journal.Device) bool { return Missing(d, gpus) }) {
-			failures = append(failures, p.restoreSoon(ctx, types.UID(record.ClaimUID)))
+			soon, cancel := context.WithTimeout(ctx, takeOverLimit) // the claim may be locked for longer
+			failures = append(failures, p.RestoreSpec(soon, types.UID(record.ClaimUID)))
+			cancel()
 		}
 	}
 	return errors.Join(failures...)
-}
-
-// restoreSoon does not wait long for a claim that is being prepared or unprepared.
-func (p *Preparer) restoreSoon(ctx context.Context, claim types.UID) error {
-	ctx, cancel := context.WithTimeout(ctx, takeOverLimit)
-	defer cancel()
-	return p.RestoreSpec(ctx, claim)
 }
 
 // noteGone records which partitions of a prepared claim are gone, so that what takes their
