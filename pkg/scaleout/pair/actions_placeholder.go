@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,33 +42,37 @@ func (a createPlaceholder) do(ctx context.Context, e *Executor, _ *Result) error
 func (a createPlaceholder) undo(result *Result, err error) {
 	status := result.Status[a.group()]
 	status.InFlight = slices.DeleteFunc(slices.Clone(status.InFlight), func(e v1alpha1.InFlight) bool { return e.ID == a.Pod.Name })
-	if err != nil && status.NotReady == "" {
-		status.NotReady = v1alpha1.ReasonScaleUpFailed
-		status.Message = fmt.Sprintf("placeholder %s cannot be created: %s; check quotas, admission and the controller's rights in namespace %s",
+	result.Status[a.group()] = status
+	if err != nil {
+		result.refused(a.group(), v1alpha1.ReasonScaleUpFailed, "placeholder %s cannot be created: %s; check quotas, admission and the controller's rights in namespace %s",
 			a.Pod.Name, excerpt.Of(err.Error(), maxMessage), a.Pod.Namespace)
 	}
-	result.Status[a.group()] = status
+}
+
+// refused reports a refused action, unless the group has another problem.
+func (r *Result) refused(group, reason, format string, args ...any) {
+	if status := r.Status[group]; status.NotReady == "" {
+		status.NotReady, status.Message = reason, fmt.Sprintf(format, args...)
+		r.Status[group] = status
+	}
 }
 
 // deletePlaceholder deletes a placeholder that is not needed any more.
 type deletePlaceholder struct {
-	Name  types.NamespacedName
-	UID   types.UID
-	Group string
-	Why   string
+	Pod *corev1.Pod
+	Why string
 }
 
 func (a deletePlaceholder) String() string {
-	return fmt.Sprintf("delete placeholder %s: %s", a.Name.Name, a.Why)
+	return fmt.Sprintf("delete placeholder %s: %s", a.Pod.Name, a.Why)
 }
 
-func (a deletePlaceholder) group() string { return a.Group }
+func (a deletePlaceholder) group() string { return a.Pod.Labels[v1alpha1.LabelNodeGroup] }
 
 func (a deletePlaceholder) do(ctx context.Context, e *Executor, _ *Result) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: a.Name.Namespace, Name: a.Name.Name}}
-	err := e.Client.Delete(ctx, pod, &client.DeleteOptions{
+	err := e.Client.Delete(ctx, a.Pod, &client.DeleteOptions{
 		GracePeriodSeconds: ptr.To(int64(0)),
-		Preconditions:      &metav1.Preconditions{UID: &a.UID},
+		Preconditions:      &metav1.Preconditions{UID: &a.Pod.UID},
 	})
 	// A conflict means that another pod has the name.
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -80,11 +83,8 @@ func (a deletePlaceholder) do(ctx context.Context, e *Executor, _ *Result) error
 
 // undo: a placeholder that stays still counts as a coming node.
 func (a deletePlaceholder) undo(result *Result, err error) {
-	status := result.Status[a.Group]
-	if err != nil && status.NotReady == "" {
-		status.NotReady = v1alpha1.ReasonPlaceholderStays
-		status.Message = fmt.Sprintf("placeholder %s cannot be deleted: %s; check admission and the controller's rights in namespace %s",
-			a.Name.Name, excerpt.Of(err.Error(), maxMessage), a.Name.Namespace)
+	if err != nil {
+		result.refused(a.group(), v1alpha1.ReasonPlaceholderStays, "placeholder %s cannot be deleted: %s; check admission and the controller's rights in namespace %s",
+			a.Pod.Name, excerpt.Of(err.Error(), maxMessage), a.Pod.Namespace)
 	}
-	result.Status[a.Group] = status
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -75,7 +76,7 @@ func TestWhatHasChangedSinceIsNotMarked(t *testing.T) {
 	}
 }
 
-// ender notes what is ended, and what the node looked like then.
+// ender records the instances to end. look is called at each.
 type ender struct {
 	fakeEKS
 	ended []string
@@ -91,91 +92,67 @@ func (e *ender) End(_ context.Context, _ *v1alpha1.GPUNodeGroup, instance string
 
 func TestANodeEnds(t *testing.T) {
 	daemon := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "d"}, Spec: corev1.PodSpec{NodeName: "n"}}
-	yes := true
-	daemon.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: &yes}}
+	daemon.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: ptr.To(true)}}
 	late := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "late"}, Spec: corev1.PodSpec{NodeName: "n"}}
 	elsewhere := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "elsewhere"}, Spec: corev1.PodSpec{NodeName: "m"}}
 	nominated := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "nominated", UID: "nominated"}, Status: corev1.PodStatus{NominatedNodeName: "n"}}
 	outdated := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "u", Name: "outdated", UID: "outdated"}, Status: corev1.PodStatus{NominatedNodeName: "n"}}
 	for name, test := range map[string]struct {
-		step  view.Step
-		pods  []client.Object
-		fails error
-		ended int
-		want  view.Step
+		decided, now *corev1.Node
+		pods         []client.Object
+		answer, err  error
+		ended        int
+		want         view.Step
 	}{
-		"once it is recorded":          {view.StepCordoned, []client.Object{daemon, elsewhere}, nil, 1, view.StepEnding},
-		"again":                        {view.StepEnding, nil, nil, 1, view.StepEnding},
-		"not with a pod":               {view.StepCordoned, []client.Object{daemon, late}, nil, 0, ""},
-		"not with a nominated pod":     {view.StepCordoned, []client.Object{outdated, nominated}, nil, 0, ""},
-		"nominated for too long":       {view.StepCordoned, []client.Object{outdated}, nil, 1, view.StepEnding},
-		"AWS does not answer":          {view.StepCordoned, nil, errors.New("timeout"), 1, view.StepEnding},
-		"AWS refuses":                  {view.StepCordoned, nil, ErrRefused, 1, view.StepEmpty},
-		"AWS refuses the next time":    {view.StepEnding, nil, ErrRefused, 1, view.StepEmpty},
-		"not again with a pod":         {view.StepEnding, []client.Object{daemon, late}, nil, 0, ""},
-		"it was detached":              {view.StepCordoned, nil, ErrNotInGroup, 1, view.StepEmpty},
-		"uncordoned by another client": {"", nil, nil, 0, ""},
+		"recorded first":               {cordoned(), cordoned(), []client.Object{daemon, elsewhere}, nil, nil, 1, view.StepEnding},
+		"again":                        {ending(), ending(), nil, nil, nil, 1, view.StepEnding},
+		"with a pod":                   {cordoned(), cordoned(), []client.Object{daemon, late}, nil, nil, 0, ""},
+		"again, with a pod":            {ending(), ending(), []client.Object{daemon, late}, nil, nil, 0, ""},
+		"with a nominated pod":         {cordoned(), cordoned(), []client.Object{outdated, nominated}, nil, nil, 0, ""},
+		"with an outdated nomination":  {cordoned(), cordoned(), []client.Object{outdated}, nil, nil, 1, view.StepEnding},
+		"AWS does not answer":          {cordoned(), cordoned(), nil, errTimeout, errTimeout, 1, view.StepEnding},
+		"AWS refuses":                  {cordoned(), cordoned(), nil, ErrRefused, ErrRefused, 1, view.StepEmpty},
+		"AWS refuses the second time":  {ending(), ending(), nil, ErrRefused, ErrRefused, 1, view.StepEmpty},
+		"it was detached":              {cordoned(), cordoned(), nil, ErrNotInGroup, ErrNotInGroup, 1, view.StepEmpty},
+		"it left the group meanwhile":  {ending(), ending(), nil, ErrNotInGroup, nil, 1, view.StepEnding},
+		"another client has unmarked":  {cordoned(), markedNode(""), nil, nil, nil, 0, ""},
+		"uncordoned":                   {cordoned(), uncordoned(cordoned()), nil, nil, nil, 0, ""},
+		"uncordoned after AWS's reply": {ending(), uncordoned(ending()), nil, nil, nil, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := apiWith(t, interceptor.Funcs{}, append(test.pods, markedNode(test.step))...)
-			aws := &ender{err: test.fails}
+			c := apiWith(t, interceptor.Funcs{}, append(test.pods, test.now)...)
+			aws := &ender{err: test.answer}
 			aws.look = func() {
 				if step := view.MarkOf(readNode(t, c)).Step; step != view.StepEnding {
 					t.Errorf("when AWS is called, the node is %q", step)
 				}
 			}
-			seen := markedNode(test.step)
-			if test.step == "" {
-				seen = markedNode(view.StepCordoned)
-			}
 			e := &Executor{Client: c, Live: liveReader{c}, Nodegroups: aws}
-			result := &Result{Actions: []Action{endNode{Group: eksGroup("p5", "p5"), Node: seen, Instance: "i-1", Now: epoch.Add(time.Hour), Outdated: map[types.UID]bool{"outdated": true}}}, Status: map[string]GroupStatus{}}
-			if err := e.Do(t.Context(), result); !errors.Is(err, test.fails) {
-				t.Errorf("error %v", err)
+			result := &Result{Actions: []Action{endNode{Group: eksGroup("p5", "p5"), Node: test.decided, Instance: "i-1", Now: epoch.Add(time.Hour), Outdated: map[types.UID]bool{"outdated": true}}}, Status: map[string]GroupStatus{}}
+			if err := e.Do(t.Context(), result); !errors.Is(err, test.err) {
+				t.Errorf("error %v, want %v", err, test.err)
 			}
 			node := readNode(t, c)
 			if mark := view.MarkOf(node); len(aws.ended) != test.ended || mark.Step != test.want || node.Spec.Unschedulable != mark.Cordons() {
 				t.Errorf("ended %v, and the node is %v, cordoned: %t; want %d, and %q", aws.ended, mark, node.Spec.Unschedulable, test.ended, test.want)
 			}
-			if problem := result.Status["p5"].ScaleIn.Problem; (problem != "") != (test.fails != nil) || test.fails != nil && !strings.Contains(problem, "node n has been empty for long and does not end: ") {
-				t.Errorf("told is %q", problem)
+			if problem := result.Status["p5"].ScaleIn.Problem; (problem != "") != (test.err != nil) || test.err != nil && !strings.Contains(problem, "node n has been empty for long and does not end: ") {
+				t.Errorf("the problem is %q", problem)
 			}
 		})
 	}
 }
 
-// An administrator may uncordon a node that AWS was asked to end, and the machine may end before its Node.
-func TestANodeThatEndsIsLookedAtAgain(t *testing.T) {
-	for name, test := range map[string]struct {
-		step       view.Step
-		uncordoned bool
-		fails      error
-		ended      int
-		want       view.Step
-	}{
-		"uncordoned":            {view.StepEnding, true, nil, 0, ""},
-		"uncordoned before":     {view.StepCordoned, true, nil, 0, ""},
-		"it has left the group": {view.StepEnding, false, ErrNotInGroup, 1, view.StepEnding},
-	} {
-		t.Run(name, func(t *testing.T) {
-			node := markedNode(test.step)
-			node.Spec.Unschedulable = !test.uncordoned
-			c := apiWith(t, interceptor.Funcs{}, node)
-			aws := &ender{err: test.fails, look: func() {}}
-			e := &Executor{Client: c, Live: liveReader{c}, Nodegroups: aws}
-			result := &Result{Actions: []Action{endNode{Group: eksGroup("p5", "p5"), Node: markedNode(test.step), Instance: "i-1", Now: epoch.Add(time.Hour)}}, Status: map[string]GroupStatus{}}
-			if err := e.Do(t.Context(), result); err != nil {
-				t.Errorf("error %v", err)
-			}
-			node = readNode(t, c)
-			if mark := view.MarkOf(node); len(aws.ended) != test.ended || mark.Step != test.want || node.Spec.Unschedulable != mark.Cordons() {
-				t.Errorf("ended %v, and the node is %v, cordoned: %t; want %d, and %q", aws.ended, mark, node.Spec.Unschedulable, test.ended, test.want)
-			}
-			if problem := result.Status["p5"].ScaleIn.Problem; problem != "" {
-				t.Errorf("told is %q", problem)
-			}
-		})
-	}
+var errTimeout = errors.New("timeout")
+
+func cordoned() *corev1.Node { return markedNode(view.StepCordoned) }
+
+func ending() *corev1.Node { return markedNode(view.StepEnding) }
+
+// uncordoned is a node that an administrator has uncordoned.
+func uncordoned(node *corev1.Node) *corev1.Node {
+	node.Spec.Unschedulable = false
+	return node
 }
 
 // liveReader lists the pods of a node as the API server does: the fake client has no such selector.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
@@ -32,15 +31,6 @@ func (a attempt) kinds() []string {
 		return strings.Split(all, ",")
 	}
 	return []string{a.pod.Labels[v1alpha1.LabelKind]}
-}
-
-func (a attempt) delete(why string) deletePlaceholder {
-	return deletePlaceholder{
-		Name:  types.NamespacedName{Namespace: a.pod.Namespace, Name: a.pod.Name},
-		UID:   a.pod.UID,
-		Group: a.pod.Labels[v1alpha1.LabelNodeGroup],
-		Why:   why,
-	}
 }
 
 // attempts are the group's placeholders, the oldest first, each with its node: the one that it is bound to, or else the

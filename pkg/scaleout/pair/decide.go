@@ -42,7 +42,7 @@ func strays(v *view.View) []Action {
 	var deletes []Action
 	for _, pod := range v.Placeholders {
 		if name := pod.Labels[v1alpha1.LabelNodeGroup]; !ours[name] && pod.DeletionTimestamp == nil {
-			deletes = append(deletes, attempt{pod: pod}.delete(fmt.Sprintf("group %s does not grow by placeholders", name)))
+			deletes = append(deletes, deletePlaceholder{Pod: pod, Why: fmt.Sprintf("group %s does not grow by placeholders", name)})
 		}
 	}
 	return deletes

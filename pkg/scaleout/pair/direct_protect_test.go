@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,10 +23,7 @@ func TestNodesAreProtectedForAReason(t *testing.T) {
 		}
 	}
 	kept := func(c *calling) { c.Decision.Headroom = []scaleout.HeadroomDecision{{Nodes: []string{"node-0"}}} }
-	for name, test := range map[string]struct {
-		given func(*calling)
-		want  string
-	}{
+	stories{
 		"a node as others":      {func(c *calling) { c.node(time.Minute, true) }, ""},
 		"headroom":              {func(c *calling) { c.node(time.Minute, true); kept(c) }, "keep node node-0 for headroom\n"},
 		"headroom kept already": {func(c *calling) { c.node(time.Minute, true); kept(c); annotate(c, forHeadroom) }, ""},
@@ -69,13 +65,5 @@ func TestNodesAreProtectedForAReason(t *testing.T) {
 			c.View.Nodes = append(c.View.Nodes, scaleout.Node{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0"}}})
 			kept(c)
 		}, "keep node node-0 for headroom\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCalling()
-			test.given(c)
-			if diff := cmp.Diff(test.want, story(c.decide())); diff != "" {
-				t.Errorf("decided (-want +got):\n%s", diff)
-			}
-		})
-	}
+	}.run(t)
 }

@@ -125,12 +125,27 @@ func story(r Result) string {
 	return b.String()
 }
 
+// stories are decisions by name: what is given, and the story of the decision.
+type stories map[string]struct {
+	given func(*calling)
+	want  string
+}
+
+func (s stories) run(t *testing.T) {
+	for name, test := range s {
+		t.Run(name, func(t *testing.T) {
+			c := newCalling()
+			test.given(c)
+			if diff := cmp.Diff(test.want, story(c.decide())); diff != "" {
+				t.Errorf("decided (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestDirectGrows(t *testing.T) {
 	most := func(n int32) *int32 { return &n }
-	for name, test := range map[string]struct {
-		given func(*calling)
-		want  string
-	}{
+	stories{
 		"from nothing": {func(c *calling) { c.demand(2) }, "set the size of gpus to 2\nin flight: intent 2 to 2\n"},
 		"no demand":    {func(c *calling) {}, ""},
 		"beside nodes": {func(c *calling) {
@@ -280,15 +295,7 @@ func TestDirectGrows(t *testing.T) {
 			c.eks(func(n *view.Nodegroup) { n.Status = "DELETING" })
 			c.demand(1)
 		}, "EKSUnavailable: node group gpus of cluster one is DELETING at EKS: see what is wrong with it there\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCalling()
-			test.given(c)
-			if diff := cmp.Diff(test.want, story(c.decide())); diff != "" {
-				t.Errorf("decided (-want +got):\n%s", diff)
-			}
-		})
-	}
+	}.run(t)
 }
 
 // Of what EKS wanted anyhow there is no update, and the one before is still to be watched.
@@ -305,10 +312,7 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 		n.Object.Annotations = map[string]string{v1alpha1.AnnotationScaleDownDisabled: "true", v1alpha1.AnnotationProtected: forClaim}
 		view.Hold(n.Object, epoch)
 	}
-	for name, test := range map[string]struct {
-		given func(*calling)
-		want  string
-	}{
+	stories{
 		"another node ends meanwhile": {func(c *calling) {
 			c.asked("u1", 1, 3, time.Minute) // beside two, one of them is gone
 			c.node(time.Hour, true)
@@ -416,23 +420,5 @@ func TestDirectFollowsWhatIsInFlight(t *testing.T) {
 			c.eks(func(n *view.Nodegroup) { n.Desired = 1 })
 		}, ""},
 		"placeholders of before": {func(c *calling) { c.asked("mica-gpus-k1-0", 1, 0, time.Minute) }, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCalling()
-			test.given(c)
-			if diff := cmp.Diff(test.want, story(c.decide())); diff != "" {
-				t.Errorf("decided (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestBackoffOfDirectClosesTheGroup(t *testing.T) {
-	c := newCalling()
-	c.asked("u1", 1, 1, time.Minute)
-	c.eks(func(n *view.Nodegroup) { n.Failed = "InsufficientInstanceCapacity" })
-	c.status().Backoff = c.decide().Status[callingGroup].Backoff
-	if why := view.Closed(c.group().Object, nil, c.Now); !strings.Contains(why, "InsufficientInstanceCapacity") {
-		t.Errorf("the group is closed because of %q", why)
-	}
+	}.run(t)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,16 +33,16 @@ func (e *Executor) Do(ctx context.Context, result *Result) error {
 	var errs []error
 	unrecorded, overloaded := map[string]bool{}, map[string]bool{}
 	for _, action := range result.Actions {
-		group := action.group()
+		group, kind := action.group(), fmt.Sprintf("%T", action)
 		_, records := action.(setBackoff)
-		if unrecorded[group] || overloaded[kindOf(action)] || ctx.Err() != nil {
+		if unrecorded[group] || overloaded[kind] || ctx.Err() != nil {
 			unrecorded[group] = unrecorded[group] || records
 			action.undo(result, nil)
 			continue
 		}
 		if err := action.do(ctx, e, result); err != nil {
 			unrecorded[group] = unrecorded[group] || records
-			overloaded[kindOf(action)] = isOverload(err)
+			overloaded[kind] = isOverload(err)
 			action.undo(result, err)
 			errs = append(errs, fmt.Errorf("%s: %w", action, err))
 			continue
@@ -66,4 +68,11 @@ func (e *Executor) changeStatus(ctx context.Context, result *Result, name string
 		return nil
 	}
 	return client.IgnoreNotFound(e.Client.Status().Update(ctx, &group))
+}
+
+// isOverload reports whether an error is about the server, not about the object of the request.
+func isOverload(err error) bool {
+	var network net.Error
+	return apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServiceUnavailable(err) || errors.As(err, &network) && network.Timeout()
 }

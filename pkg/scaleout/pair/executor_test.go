@@ -6,14 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -25,13 +22,7 @@ import (
 
 func apiWith(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.Client {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.GPUNodeGroup{}).
+	return fake.NewClientBuilder().WithScheme(newScheme(t)).WithStatusSubresource(&v1alpha1.GPUNodeGroup{}).
 		WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
 }
 
@@ -100,7 +91,7 @@ func TestDelete(t *testing.T) {
 		preconditions = options.Preconditions
 		return answer
 	}})
-	action := deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "a"}, UID: "the-one", Group: "p5"}
+	action := deletePlaceholder{Pod: placeholderOf("p5", "a")}
 	for name, test := range map[string]struct {
 		answer error
 		fails  bool
@@ -116,14 +107,14 @@ func TestDelete(t *testing.T) {
 			if err := do(t, c, action); (err != nil) != test.fails {
 				t.Errorf("error %v", err)
 			}
-			if preconditions == nil || preconditions.UID == nil || *preconditions.UID != "the-one" {
+			if preconditions == nil || preconditions.UID == nil || *preconditions.UID != action.Pod.UID {
 				t.Errorf("preconditions %v: a pod that was made since could be deleted", preconditions)
 			}
 		})
 	}
 }
 
-// An action that the API server refuses, always, stops no other of its group.
+// An action that the API server always refuses stops no other of its kind or group.
 func TestARefusedActionIsItsOwn(t *testing.T) {
 	refused := func(o client.Object) error {
 		if strings.HasPrefix(o.GetName(), "refused") {
@@ -147,8 +138,8 @@ func TestARefusedActionIsItsOwn(t *testing.T) {
 	}, eksGroup("a", "a"), placeholderOf("a", "refused-to-delete"), placeholderOf("a", "old"))
 	eks := &fakeEKS{id: "update"}
 	result := &Result{Status: map[string]GroupStatus{}, Actions: []Action{
-		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "refused-to-delete"}, UID: "uid-refused-to-delete", Group: "a"},
-		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "old"}, UID: "uid-old", Group: "a"},
+		deletePlaceholder{Pod: placeholderOf("a", "refused-to-delete")},
+		deletePlaceholder{Pod: placeholderOf("a", "old")},
 		createPlaceholder{Pod: placeholderOf("a", "refused-to-create")},
 		createPlaceholder{Pod: placeholderOf("a", "new")},
 		setDesired{Group: eksGroup("a", "a"), Entry: v1alpha1.InFlight{ID: IntentID, Target: 1}},
@@ -176,15 +167,15 @@ func TestARefusedActionIsItsOwn(t *testing.T) {
 	}
 }
 
-// What would delete the sign of a failure waits until that is on record; other groups go on.
+// The placeholder of a failure is not deleted before the failure is recorded. Other groups go on.
 func TestOneGroupsFailureIsItsOwn(t *testing.T) {
 	c := apiWith(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
 		return errors.New("no connection")
 	}}, eksGroup("a", "a"), placeholderOf("a", "of-a"), placeholderOf("b", "of-b"))
 	err := do(t, c,
 		setBackoff{Group: eksGroup("a", "a"), Backoff: v1alpha1.Backoff{Reason: "Failed", Failures: 1}},
-		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "of-a"}, UID: "uid-of-a", Group: "a"},
-		deletePlaceholder{Name: types.NamespacedName{Namespace: "mica", Name: "of-b"}, UID: "uid-of-b", Group: "b"},
+		deletePlaceholder{Pod: placeholderOf("a", "of-a")},
+		deletePlaceholder{Pod: placeholderOf("b", "of-b")},
 	)
 	if err == nil || !strings.Contains(err.Error(), "no connection") {
 		t.Errorf("error %v", err)
@@ -304,15 +295,5 @@ func TestProtect(t *testing.T) {
 				t.Errorf("- is expected:\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestStopsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
-	cancel()
-	c := apiWith(t, interceptor.Funcs{})
-	err := (&Executor{Client: c}).Do(ctx, &Result{Status: map[string]GroupStatus{}, Actions: []Action{createPlaceholder{Pod: placeholderOf("p5", "a")}}})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -62,18 +63,6 @@ func TestAnOverloadedServerIsAskedOnceForEachKind(t *testing.T) {
 	}
 }
 
-// What is refused for itself stops nothing else.
-func TestARefusalStopsNoOtherNode(t *testing.T) {
-	asked := 0
-	c := apiWith(t, interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-		asked++
-		return apierrors.NewForbidden(corev1.Resource("nodes"), "n", nil)
-	}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}})
-	if err := do(t, c, protect{Node: "a", For: forUse}, protect{Node: "b", For: forUse}); err == nil || asked != 2 {
-		t.Errorf("asked %d times, error %v; want 2", asked, err)
-	}
-}
-
 // The time for acting may end between two actions: no status mentions those that were not done.
 func TestWhatIsNotDoneInTimeIsNotInFlight(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -85,8 +74,8 @@ func TestWhatIsNotDoneInTimeIsNotInFlight(t *testing.T) {
 		Actions: []Action{createPlaceholder{Pod: placeholderOf("a", "mica-a-0")}, createPlaceholder{Pod: placeholderOf("b", "mica-b-0")}},
 		Status:  map[string]GroupStatus{"a": {InFlight: []v1alpha1.InFlight{{ID: "mica-a-0"}}}, "b": {InFlight: []v1alpha1.InFlight{{ID: "mica-b-0"}}}},
 	}
-	if err := (&Executor{Client: c}).Do(ctx, result); err == nil {
-		t.Error("no error")
+	if err := (&Executor{Client: c}).Do(ctx, result); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
 	}
 	if len(result.Status["a"].InFlight) != 1 || len(result.Status["b"].InFlight) != 0 {
 		t.Errorf("in flight are %v", result.Status)

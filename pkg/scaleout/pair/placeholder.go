@@ -94,7 +94,7 @@ func (d *placing) retire(all []attempt) {
 			d.fail(reason, failure)
 		}
 		if why != "" {
-			d.deletes = append(d.deletes, a.delete(why))
+			d.deletes = append(d.deletes, deletePlaceholder{Pod: a.pod, Why: why})
 			continue
 		}
 		d.kept = append(d.kept, a)

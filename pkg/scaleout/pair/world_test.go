@@ -123,15 +123,18 @@ type simPod struct {
 	pending time.Time
 }
 
-func newWorld(t *testing.T, groups ...*simGroup) *world {
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
 	}
+	return scheme
+}
+
+func newWorld(t *testing.T, groups ...*simGroup) *world {
 	w := &world{t: t, now: epoch, groups: groups, nextScan: epoch, killBefore: -1, killAfter: -1}
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.GPUNodeGroup{})
+	builder := fake.NewClientBuilder().WithScheme(newScheme(t)).WithStatusSubresource(&v1alpha1.GPUNodeGroup{})
 	for _, g := range groups {
 		builder.WithObjects(g.object())
 	}
