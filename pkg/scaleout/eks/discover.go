@@ -48,7 +48,7 @@ func (c *Client) discover(ctx context.Context, id v1alpha1.EKSNodegroup, isGPU f
 	if !nodegroupName.MatchString(id.Nodegroup) {
 		return nil, fmt.Errorf("EKS lists a node group with the invalid name %.80q", id.Nodegroup)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	g, err := c.describe(ctx, groupID{cluster: id.Cluster, nodegroup: id.Nodegroup})
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *Client) discover(ctx context.Context, id v1alpha1.EKSNodegroup, isGPU f
 }
 
 func (c *Client) list(ctx context.Context, cluster string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var names []string
 	var next *string

@@ -26,12 +26,8 @@ type Options struct {
 	// Endpoint replaces that of EKS, for tests and VPC endpoints. AWS_ENDPOINT_URL_AUTO_SCALING replaces that of EC2 Auto
 	// Scaling.
 	Endpoint string
-	// StartupTaints are not kept of the groups that Discover finds.
+	// StartupTaints are left out of the templates of discovered groups.
 	StartupTaints template.StartupTaints
-	// Fresh is how long an answer is cached. 0: 15 s.
-	Fresh time.Duration
-	// Timeout bounds a call with its retries. 0: 10 s.
-	Timeout time.Duration
 	// Now is the clock. Nil: the real one.
 	Now func() time.Time
 }
@@ -41,10 +37,11 @@ type Client struct {
 	api     *eks.Client
 	scaling *autoscaling.Client
 	options Options
+	timeout time.Duration
 
 	mu     sync.Mutex
 	groups map[groupID]*memory
-	// ended are instances that were seen to terminate, with the time until when that is remembered.
+	// ended are instances that terminate, with the time until which they are remembered.
 	ended map[string]time.Time
 	// pause is the length of the pause after throttling, and until its end.
 	pause time.Duration
@@ -52,8 +49,10 @@ type Client struct {
 }
 
 const (
-	defaultFresh   = 15 * time.Second
-	defaultTimeout = 10 * time.Second
+	// fresh is how long an answer is cached.
+	fresh = 15 * time.Second
+	// callTimeout bounds a call with its retries.
+	callTimeout = 10 * time.Second
 	// attempts of a call that failed, but not by throttling.
 	attempts   = 2
 	maxBackoff = time.Second
@@ -64,12 +63,6 @@ const (
 
 // New makes a client. It calls nothing.
 func New(ctx context.Context, o Options) (*Client, error) {
-	if o.Fresh == 0 {
-		o.Fresh = defaultFresh
-	}
-	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -90,7 +83,7 @@ func New(ctx context.Context, o Options) (*Client, error) {
 		}
 	})
 	scaling := autoscaling.NewFromConfig(c, func(a *autoscaling.Options) { a.HTTPClient = bounded{a.HTTPClient, maxScalingAnswer} })
-	return &Client{api: api, scaling: scaling, options: o, groups: map[groupID]*memory{}, ended: map[string]time.Time{}}, nil
+	return &Client{api: api, scaling: scaling, options: o, timeout: callTimeout, groups: map[groupID]*memory{}, ended: map[string]time.Time{}}, nil
 }
 
 // polite retries failures that may pass quickly. It does not retry throttled calls: they would use up the quota of the whole

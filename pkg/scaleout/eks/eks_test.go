@@ -162,7 +162,7 @@ func TestWhileEKSUpdatesTheScalingGroupIsSet(t *testing.T) {
 		if id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); id != pair.WantedID(intent) || err != nil {
 			t.Errorf("SetDesired during an update gives %q, %v", id, err)
 		}
-		b.clock.Step(defaultFresh + time.Second)
+		b.clock.Step(fresh + time.Second)
 	}
 	if d, n := b.desired(t), b.count("SetDesiredCapacity"); d != 2 || n != 1 {
 		t.Errorf("the size is %d after %d calls, want 2 after 1", d, n)
@@ -186,12 +186,12 @@ func TestWithoutARightToTheScalingGroupTheUpdateIsWaitedFor(t *testing.T) {
 	if got := b.describe(""); !strings.Contains(got.ScalingRefused, "AWS denies autoscaling:SetDesiredCapacity to the controller: allow it") || got.Refused != "" {
 		t.Errorf("that is told as %+v", got)
 	}
-	b.clock.Step(defaultFresh + time.Second)
+	b.clock.Step(fresh + time.Second)
 	if id, err := set(); id != "" || err != nil || b.count("SetDesiredCapacity") != 1 {
 		t.Errorf("SetDesired gives %q, %v, after %d calls of EC2 Auto Scaling, want neither, and 1", id, err, b.count("SetDesiredCapacity"))
 	}
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "ACTIVE" })
-	b.clock.Step(defaultFresh + time.Second)
+	b.clock.Step(fresh + time.Second)
 	if id, err := set(); id == "" || err != nil || b.Updates(gpus.Nodegroup) != 1 {
 		t.Errorf("after the update, SetDesired gives %q, %v", id, err)
 	}
@@ -318,7 +318,7 @@ func TestAGroupThatIsBusyIsNotAskedInEveryPass(t *testing.T) {
 			if n := len(b.Calls()); n != once {
 				t.Errorf("EKS was called %d times within seconds, want %d", n, once)
 			}
-			b.clock.Step(defaultFresh)
+			b.clock.Step(fresh)
 			if set(); len(b.Calls()) == once {
 				t.Error("EKS is not called again")
 			}
@@ -328,7 +328,7 @@ func TestAGroupThatIsBusyIsNotAskedInEveryPass(t *testing.T) {
 
 func TestACallThatHangsIsGivenUp(t *testing.T) {
 	b := newBench(t)
-	b.client.options.Timeout = 50 * time.Millisecond
+	b.client.timeout = 50 * time.Millisecond
 	b.Inject(ekssim.Fault{Latency: time.Minute})
 	if got := b.describe(""); !errors.Is(got.Err, context.DeadlineExceeded) {
 		t.Errorf("Describe gives %v, want that the deadline is exceeded", got.Err)

@@ -75,9 +75,9 @@ func (c *Client) with(group groupID, use func(m *memory, now time.Time)) {
 }
 
 // cached is the answer for the same update, while it is fresh.
-func (c *Client) cached(group groupID, update string) (n view.Nodegroup, fresh bool) {
-	c.with(group, func(m *memory, now time.Time) { n, fresh = m.answer, m.update == update && now.Before(m.until) })
-	return n, fresh
+func (c *Client) cached(group groupID, update string) (n view.Nodegroup, found bool) {
+	c.with(group, func(m *memory, now time.Time) { n, found = m.answer, m.update == update && now.Before(m.until) })
+	return n, found
 }
 
 // cache completes an answer with times and caches it. A pause after throttling is not an answer; it ends by itself.
@@ -91,7 +91,7 @@ func (c *Client) cache(group groupID, update string, n view.Nodegroup) view.Node
 			n.DesiredSince = m.since
 		}
 		if !errors.Is(n.Err, ErrThrottled) {
-			m.answer, m.update, m.until = n, update, now.Add(c.options.Fresh)
+			m.answer, m.update, m.until = n, update, now.Add(fresh)
 		}
 	})
 	return n
@@ -141,7 +141,7 @@ func (c *Client) refuse(group groupID, err error) error {
 
 // hold delays changes of a group: EKS is busy with it, or may have begun a change. Repeated calls would be throttled.
 func (c *Client) hold(group groupID) {
-	c.with(group, func(m *memory, now time.Time) { m.heldUntil = now.Add(c.options.Fresh) })
+	c.with(group, func(m *memory, now time.Time) { m.heldUntil = now.Add(fresh) })
 }
 
 func (c *Client) refusal(group groupID) (text string) {

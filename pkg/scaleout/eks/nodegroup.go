@@ -20,10 +20,10 @@ import (
 // Errors are in the result.
 func (c *Client) Describe(ctx context.Context, of *v1alpha1.GPUNodeGroup) view.Nodegroup {
 	group, update := idOf(of), pair.UpdateOf(of)
-	if n, fresh := c.cached(group, update); fresh {
+	if n, found := c.cached(group, update); found {
 		return n
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	read := c.read
 	if group.scaling != "" {
@@ -119,7 +119,7 @@ func (c *Client) SetDesired(ctx context.Context, of *v1alpha1.GPUNodeGroup, inte
 	if c.held(group) {
 		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	if group.scaling != "" {
 		return c.setCapacity(ctx, group, intent)

@@ -19,7 +19,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// readScaling reads a self-managed group, which has no updates.
+// readScaling reads a self-managed group. It has no updates.
 func (c *Client) readScaling(ctx context.Context, group groupID, _ string) (view.Nodegroup, error) {
 	g, err := c.describeScaling(ctx, group)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance st
 	if c.ends(instance) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	id := idOf(of)
 	group, err := c.behind(ctx, id)
