@@ -19,15 +19,15 @@ func cacheOptions(f *flags) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:  {Transform: stripPod},
-			&corev1.Node{}: {Transform: stripNode},
+			&corev1.Pod{}:  {Transform: strip(stripPod)},
+			&corev1.Node{}: {Transform: strip(stripNode)},
 			// Thousands of nodes have the same devices, which would take most of the memory.
-			&resourceapi.ResourceSlice{}: {Transform: compactSlices(devices.NewCompactor())},
-			&appsv1.DaemonSet{}:          {Transform: stripDaemonSet},
-			&appsv1.Deployment{}:         {Transform: stripDeployment},
-			&appsv1.StatefulSet{}:        {Transform: stripStatefulSet},
-			&appsv1.ReplicaSet{}:         {Transform: stripReplicaSet},
-			&batchv1.Job{}:               {Transform: stripJob},
+			&resourceapi.ResourceSlice{}: {Transform: strip(compactSlices(devices.NewCompactor()))},
+			&appsv1.DaemonSet{}:          {Transform: strip(stripDaemonSet)},
+			&appsv1.Deployment{}:         {Transform: strip(stripDeployment)},
+			&appsv1.StatefulSet{}:        {Transform: strip(stripStatefulSet)},
+			&appsv1.ReplicaSet{}:         {Transform: strip(stripReplicaSet)},
+			&batchv1.Job{}:               {Transform: strip(stripJob)},
 			// Only Cluster Autoscaler's Events about pods.
 			&corev1.Event{}: {Field: fields.Set{"source": "cluster-autoscaler", "involvedObject.kind": "Pod"}.AsSelector()},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
@@ -37,12 +37,18 @@ func cacheOptions(f *flags) cache.Options {
 	}
 }
 
-func stripPod(object any) (any, error) {
-	pod, is := object.(*corev1.Pod)
-	if !is {
+// strip makes a transformation of a function that drops parts of an object. Markers of missed deletions pass unchanged.
+func strip[T metav1.Object](drop func(T)) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if known, is := object.(T); is {
+			known.SetManagedFields(nil)
+			drop(known)
+		}
 		return object, nil
 	}
-	pod.ManagedFields = nil
+}
+
+func stripPod(pod *corev1.Pod) {
 	stripPodSpec(&pod.Spec)
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: []corev1.Container{}}
@@ -50,7 +56,6 @@ func stripPod(object any) (any, error) {
 	pod.Status.ContainerStatuses = nil
 	pod.Status.InitContainerStatuses = nil
 	pod.Status.EphemeralContainerStatuses = nil
-	return pod, nil
 }
 
 // stripPodSpec keeps the fields that the scheduler reads.
@@ -74,73 +79,47 @@ func stripPodSpec(spec *corev1.PodSpec) {
 	spec.SecurityContext = nil
 }
 
-func stripNode(object any) (any, error) {
-	if node, is := object.(*corev1.Node); is {
-		node.ManagedFields = nil
-		node.Status.Images = nil
-		node.Status.VolumesInUse, node.Status.VolumesAttached = nil, nil
-	}
-	return object, nil
+func stripNode(node *corev1.Node) {
+	node.Status.Images = nil
+	node.Status.VolumesInUse, node.Status.VolumesAttached = nil, nil
 }
 
-func compactSlices(c *devices.Compactor) toolscache.TransformFunc {
-	return func(object any) (any, error) {
-		if slice, is := object.(*resourceapi.ResourceSlice); is {
-			slice.ManagedFields, slice.OwnerReferences = nil, nil
-			c.Compact(slice)
-		}
-		return object, nil
+func compactSlices(c *devices.Compactor) func(*resourceapi.ResourceSlice) {
+	return func(slice *resourceapi.ResourceSlice) {
+		slice.OwnerReferences = nil
+		c.Compact(slice)
 	}
 }
 
-func stripDaemonSet(object any) (any, error) {
-	if set, is := object.(*appsv1.DaemonSet); is {
-		set.ManagedFields = nil
-		stripPodSpec(&set.Spec.Template.Spec)
-	}
-	return object, nil
+func stripDaemonSet(set *appsv1.DaemonSet) { stripPodSpec(&set.Spec.Template.Spec) }
+
+func stripDeployment(deployment *appsv1.Deployment) {
+	stripWorkload(deployment, &deployment.Spec.Template)
+	deployment.Status = appsv1.DeploymentStatus{}
 }
 
-func stripDeployment(object any) (any, error) {
-	if deployment, is := object.(*appsv1.Deployment); is {
-		stripWorkload(deployment, &deployment.Spec.Template)
-		deployment.Status = appsv1.DeploymentStatus{}
-	}
-	return object, nil
-}
-
-func stripStatefulSet(object any) (any, error) {
-	if set, is := object.(*appsv1.StatefulSet); is {
-		stripWorkload(set, &set.Spec.Template)
-		set.Spec.VolumeClaimTemplates = nil
-		set.Status = appsv1.StatefulSetStatus{}
-	}
-	return object, nil
+func stripStatefulSet(set *appsv1.StatefulSet) {
+	stripWorkload(set, &set.Spec.Template)
+	set.Spec.VolumeClaimTemplates = nil
+	set.Status = appsv1.StatefulSetStatus{}
 }
 
 // stripReplicaSet drops the spec of ReplicaSets that a Deployment owns: each Deployment has ten.
-func stripReplicaSet(object any) (any, error) {
-	if set, is := object.(*appsv1.ReplicaSet); is {
-		stripWorkload(set, &set.Spec.Template)
-		if metav1.GetControllerOfNoCopy(set) != nil {
-			set.Spec = appsv1.ReplicaSetSpec{}
-		}
-		set.Status = appsv1.ReplicaSetStatus{}
+func stripReplicaSet(set *appsv1.ReplicaSet) {
+	stripWorkload(set, &set.Spec.Template)
+	if metav1.GetControllerOfNoCopy(set) != nil {
+		set.Spec = appsv1.ReplicaSetSpec{}
 	}
-	return object, nil
+	set.Status = appsv1.ReplicaSetStatus{}
 }
 
-func stripJob(object any) (any, error) {
-	if job, is := object.(*batchv1.Job); is {
-		stripWorkload(job, &job.Spec.Template)
-		job.Status = batchv1.JobStatus{}
-	}
-	return object, nil
+func stripJob(job *batchv1.Job) {
+	stripWorkload(job, &job.Spec.Template)
+	job.Status = batchv1.JobStatus{}
 }
 
 // stripWorkload keeps the pod template and the selector. It drops annotations: kubectl keeps a copy of the object there.
 func stripWorkload(object metav1.Object, template *corev1.PodTemplateSpec) {
-	object.SetManagedFields(nil)
 	object.SetAnnotations(nil)
 	stripPodSpec(&template.Spec)
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -45,32 +46,32 @@ func TestTheCacheKeepsOfAWorkloadItsNextPod(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		object, want client.Object
-		strip        func(any) (any, error)
+		strip        toolscache.TransformFunc
 	}{
 		"Deployment": {
 			&appsv1.Deployment{ObjectMeta: meta(false), Spec: appsv1.DeploymentSpec{Template: full}, Status: appsv1.DeploymentStatus{Replicas: 1}},
 			&appsv1.Deployment{ObjectMeta: meta(true), Spec: appsv1.DeploymentSpec{Template: kept}},
-			stripDeployment,
+			strip(stripDeployment),
 		},
 		"StatefulSet": {
 			&appsv1.StatefulSet{ObjectMeta: meta(false), Spec: appsv1.StatefulSetSpec{Template: full, VolumeClaimTemplates: make([]corev1.PersistentVolumeClaim, 1)}, Status: appsv1.StatefulSetStatus{Replicas: 1}},
 			&appsv1.StatefulSet{ObjectMeta: meta(true), Spec: appsv1.StatefulSetSpec{Template: kept}},
-			stripStatefulSet,
+			strip(stripStatefulSet),
 		},
 		"ReplicaSet": {
 			&appsv1.ReplicaSet{ObjectMeta: meta(false), Spec: appsv1.ReplicaSetSpec{Template: full}, Status: appsv1.ReplicaSetStatus{Replicas: 1}},
 			&appsv1.ReplicaSet{ObjectMeta: meta(true), Spec: appsv1.ReplicaSetSpec{Template: kept}},
-			stripReplicaSet,
+			strip(stripReplicaSet),
 		},
 		"ReplicaSet of a Deployment": {
 			&appsv1.ReplicaSet{ObjectMeta: owned(meta(false)), Spec: appsv1.ReplicaSetSpec{Template: full}, Status: appsv1.ReplicaSetStatus{Replicas: 1}},
 			&appsv1.ReplicaSet{ObjectMeta: owned(meta(true))},
-			stripReplicaSet,
+			strip(stripReplicaSet),
 		},
 		"Job": {
 			&batchv1.Job{ObjectMeta: meta(false), Spec: batchv1.JobSpec{Template: full}, Status: batchv1.JobStatus{Active: 1}},
 			&batchv1.Job{ObjectMeta: meta(true), Spec: batchv1.JobSpec{Template: kept}},
-			stripJob,
+			strip(stripJob),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestTheCacheKeepsOfAWorkloadItsNextPod(t *testing.T) {
 // A pod's owner decides whether its node may end: see package pair.
 func TestTheCacheKeepsWhosePodsAre(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "d", Controller: ptr.To(true)}}}}
-	stripped, err := stripPod(pod.DeepCopy())
+	stripped, err := strip(stripPod)(pod.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
 	}

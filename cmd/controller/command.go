@@ -10,7 +10,7 @@ import (
 )
 
 func newCommand() *cobra.Command {
-	f := &flags{discovery: discoverNodes, discoveredPairing: observeDiscovered}
+	f := newFlags()
 	command := settings.NewCommand("controller", "Make GPU node groups grow for claims that no node can satisfy", nil,
 		func(ctx context.Context) error { return serve(ctx, f) })
 	f.addCluster(command.Flags())

@@ -112,7 +112,7 @@ func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
 	t.Setenv("PLACEHOLDER_GRACE", "45s")
 	t.Setenv("DISCOVER_NODE_GROUPS", "off")
 	t.Setenv("LEADER_ELECT", "false")
-	f := &flags{discovery: discoverNodes, discoveredPairing: observeDiscovered}
+	f := newFlags()
 	own := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.addCluster(own)
 	f.addScaleOut(own)
@@ -122,8 +122,8 @@ func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
 	if err := settings.FromEnvironment(own, nil); err != nil {
 		t.Fatal(err)
 	}
-	if f.namespace != "line" || f.placeholder.Grace != 45*time.Second || f.discovery != discoverOff || f.leaderElect {
-		t.Errorf("got namespace %q, grace %s, discovery %s, leader election %v", f.namespace, f.placeholder.Grace, f.discovery, f.leaderElect)
+	if f.namespace != "line" || f.placeholder.Grace != 45*time.Second || f.discovery.value != discoverOff || f.leaderElect {
+		t.Errorf("got namespace %q, grace %s, discovery %s, leader election %v", f.namespace, f.placeholder.Grace, f.discovery.value, f.leaderElect)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestThePodsOfTheCacheKeepWhatTheSchedulerLooksAt(t *testing.T) {
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: "x"}}},
 	}
-	stripped, err := stripPod(pod)
+	stripped, err := strip(stripPod)(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,14 +156,14 @@ func TestThePodsOfTheCacheKeepWhatTheSchedulerLooksAt(t *testing.T) {
 		t.Errorf("what the scheduler looks at is gone: %+v", got)
 	}
 	got.Status.Phase, got.Spec.NodeName = corev1.PodSucceeded, "n"
-	ended, err := stripPod(got)
+	ended, err := strip(stripPod)(got)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if spec := ended.(*corev1.Pod).Spec; spec.NodeName != "n" || len(spec.Containers) != 0 {
 		t.Errorf("of a pod that has ended is left %+v", spec)
 	}
-	if other, err := stripPod("no pod"); err != nil || other != "no pod" {
+	if other, err := strip(stripPod)("no pod"); err != nil || other != "no pod" {
 		t.Errorf("what is no pod becomes %v, %v", other, err)
 	}
 }

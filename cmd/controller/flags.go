@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -29,9 +31,8 @@ type flags struct {
 	autoscalerNamespace, autoscalerName string
 	startup                             template.StartupTaints
 	awsRegion, eksEndpoint, eksCluster  string
-	discovery                           discovery
+	discovery, discoveredPairing        choice
 	budgetsFailClosed                   bool
-	discoveredPairing                   discoveredPairing
 
 	kedaPort                               int
 	kedaTLSDir, kedaProfiles               string
@@ -94,48 +95,38 @@ func (f *flags) addKEDA(set *pflag.FlagSet) {
 	set.StringVar(&f.pluginPods, "plugin-pods", "app.kubernetes.io/component=kubelet-plugin", "Labels of the plugin's pods in --namespace, whose metrics have the utilization of devices.")
 }
 
-// discoveredPairing is the pairing of discovered groups.
-type discoveredPairing v1alpha1.Pairing
-
-const observeDiscovered = discoveredPairing(v1alpha1.PairingObserve)
-
-// String implements pflag.Value.
-func (p *discoveredPairing) String() string { return string(*p) }
-
-// Type implements pflag.Value.
-func (p *discoveredPairing) Type() string { return "observe|placeholder" }
-
-// Set implements pflag.Value.
-func (p *discoveredPairing) Set(value string) error {
-	switch got := v1alpha1.Pairing(value); got {
-	case v1alpha1.PairingObserve, v1alpha1.PairingPlaceholder:
-		*p = discoveredPairing(got)
-		return nil
-	}
-	return fmt.Errorf("unknown value %q: use observe or placeholder", value)
-}
-
-// discovery is how node groups are discovered.
-type discovery string
-
+// Values of --discover-node-groups.
 const (
-	discoverOff   discovery = "off"
-	discoverNodes discovery = "nodes"
-	discoverEKS   discovery = "eks"
+	discoverOff   = "off"
+	discoverNodes = "nodes"
+	discoverEKS   = "eks"
 )
 
+func newFlags() *flags {
+	return &flags{
+		discovery:         choice{discoverNodes, []string{discoverOff, discoverNodes, discoverEKS}},
+		discoveredPairing: choice{string(v1alpha1.PairingObserve), []string{string(v1alpha1.PairingObserve), string(v1alpha1.PairingPlaceholder)}},
+	}
+}
+
+// choice is a flag with a few values.
+type choice struct {
+	value   string
+	allowed []string
+}
+
 // String implements pflag.Value.
-func (d *discovery) String() string { return string(*d) }
+func (c *choice) String() string { return c.value }
 
 // Type implements pflag.Value.
-func (d *discovery) Type() string { return "off|nodes|eks" }
+func (c *choice) Type() string { return strings.Join(c.allowed, "|") }
 
 // Set implements pflag.Value.
-func (d *discovery) Set(value string) error {
-	switch got := discovery(value); got {
-	case discoverOff, discoverNodes, discoverEKS:
-		*d = got
-		return nil
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.allowed, value) {
+		last := len(c.allowed) - 1
+		return fmt.Errorf("unknown value %q: use %s or %s", value, strings.Join(c.allowed[:last], ", "), c.allowed[last])
 	}
-	return fmt.Errorf("unknown value %q: use off, nodes or eks", value)
+	c.value = value
+	return nil
 }

@@ -127,10 +127,10 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 		Clock:             clock.RealClock{},
 		Placeholder:       f.placeholder,
 		Autoscaler:        types.NamespacedName{Namespace: f.autoscalerNamespace, Name: f.autoscalerName},
-		DiscoverNodes:     f.discovery != discoverOff,
+		DiscoverNodes:     f.discovery.value != discoverOff,
 		StartupTaints:     f.startup,
 		FailClosed:        f.budgetsFailClosed,
-		DiscoveredPairing: v1alpha1.Pairing(f.discoveredPairing),
+		DiscoveredPairing: v1alpha1.Pairing(f.discoveredPairing.value),
 	}
 	definitions, err := newDefinitions(m)
 	if err != nil {
@@ -144,7 +144,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 	if nodegroups != nil {
 		options.Nodegroups = nodegroups // a nil pointer in an interface is not nil
 	}
-	if f.discovery == discoverEKS {
+	if f.discovery.value == discoverEKS {
 		if err := m.Add(newDiscovery(f, m, nodegroups)); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func addLoop(ctx context.Context, f *flags, m manager.Manager, nodegroups *eks.C
 			return err
 		}
 	}
-	verdicts := verdict.New(m.GetClient(), clock.RealClock{})
+	verdicts := verdict.New(m.GetClient())
 	if err := verdicts.Watch(ctx, m.GetCache()); err != nil {
 		return err
 	}
@@ -203,12 +203,12 @@ func addUsages(f *flags, m manager.Manager) error {
 
 // newDefinitions compares the CustomResourceDefinitions with this version.
 func newDefinitions(m manager.Manager) (*crd.Watcher, error) {
-	asked, err := kubediscovery.NewDiscoveryClientForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
+	discovery, err := kubediscovery.NewDiscoveryClientForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {
-		return nil, fmt.Errorf("set up what compares the CustomResourceDefinitions: %w", err)
+		return nil, fmt.Errorf("set up the check of the CustomResourceDefinitions: %w", err)
 	}
-	return &crd.Watcher{Clock: clock.RealClock{}, Read: func(ctx context.Context) ([]byte, error) {
-		return asked.RESTClient().Get().AbsPath(crd.Path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	return &crd.Watcher{Read: func(ctx context.Context) ([]byte, error) {
+		return discovery.RESTClient().Get().AbsPath(crd.Path).SetHeader("Accept", "application/json").Do(ctx).Raw()
 	}}, nil
 }
 
@@ -217,7 +217,7 @@ func newDiscovery(f *flags, m manager.Manager, nodegroups *eks.Client) *control.
 	return &control.Discovery{
 		Client:  m.GetClient(),
 		Clock:   clock.RealClock{},
-		Pairing: v1alpha1.Pairing(f.discoveredPairing),
+		Pairing: v1alpha1.Pairing(f.discoveredPairing.value),
 		List: func(ctx context.Context) ([]view.Discovered, error) {
 			return nodegroups.Discover(ctx, f.eksCluster, hasGPUs)
 		},

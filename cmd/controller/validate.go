@@ -31,7 +31,7 @@ func (f *flags) validate() error {
 	if f.kubeAPIQPS <= 0 || f.kubeAPIBurst <= 0 {
 		return fmt.Errorf("--kube-api-qps is %v and --kube-api-burst is %d: both must be positive", f.kubeAPIQPS, f.kubeAPIBurst)
 	}
-	if f.discovery == discoverEKS && (f.eksCluster == "" || !f.callsEKS()) {
+	if f.discovery.value == discoverEKS && (f.eksCluster == "" || !f.callsEKS()) {
 		return errors.New("--discover-node-groups is eks: set --eks-cluster to the cluster's name at EKS, and --aws-region or AWS_REGION")
 	}
 	if !(f.leaseDuration > f.renewDeadline && f.renewDeadline > f.retryPeriod && f.retryPeriod > 0) {

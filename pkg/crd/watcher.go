@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 )
 
 // period is long, because administrators upgrade CustomResourceDefinitions by hand.
@@ -15,8 +15,7 @@ const period = 10 * time.Minute
 // Watcher checks the API server's CustomResourceDefinitions against this version.
 type Watcher struct {
 	// Read gets the document at Path.
-	Read  func(context.Context) ([]byte, error)
-	Clock clock.WithTicker
+	Read func(context.Context) ([]byte, error)
 
 	sentence atomic.Pointer[string]
 }
@@ -34,16 +33,8 @@ func (w *Watcher) Sentence() string {
 
 // Start checks periodically until ctx ends.
 func (w *Watcher) Start(ctx context.Context) error {
-	for {
-		w.once(ctx)
-		timer := w.Clock.NewTimer(period)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
-		}
-	}
+	wait.UntilWithContext(ctx, w.once, period)
+	return nil
 }
 
 // once keeps the last result if the API server does not answer.

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,14 +28,13 @@ const (
 
 // Writer counts after each change. The leader runs it.
 type Writer struct {
-	Client client.Client
-	Clock  clock.WithTicker
+	client client.Client
 	dirty  chan struct{}
 }
 
 // New makes a Writer. Nothing happens before Start.
-func New(c client.Client, clock clock.WithTicker) *Writer {
-	return &Writer{Client: c, Clock: clock, dirty: make(chan struct{}, 1)}
+func New(c client.Client) *Writer {
+	return &Writer{client: c, dirty: make(chan struct{}, 1)}
 }
 
 // NeedLeaderElection: one replica writes.
@@ -93,32 +91,32 @@ func (w *Writer) Start(ctx context.Context) error {
 			return nil
 		case <-w.dirty:
 		}
-		if !w.sleep(ctx, settle) {
+		if !sleep(ctx, settle) {
 			return nil
 		}
-		if err := w.Write(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The status of a GPUPolicy is not up to date and will be written again", "retryIn", pause)
+		if err := w.write(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot write the status of a GPUPolicy; retrying", "retryIn", pause)
 			w.mark()
 		}
-		if !w.sleep(ctx, pause) {
+		if !sleep(ctx, pause) {
 			return nil
 		}
 	}
 }
 
-func (w *Writer) sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-w.Clock.After(d):
+	case <-time.After(d):
 		return true
 	}
 }
 
-// Write counts once, and writes the statuses that are not so.
-func (w *Writer) Write(ctx context.Context) error {
+// write counts once, and writes the statuses that have changed.
+func (w *Writer) write(ctx context.Context) error {
 	var policies v1alpha1.GPUPolicyList
-	if err := w.Client.List(ctx, &policies); err != nil {
+	if err := w.client.List(ctx, &policies); err != nil {
 		return fmt.Errorf("list GPUPolicies: %w", err)
 	}
 	reports, err := w.reports(ctx)
@@ -137,33 +135,33 @@ func (w *Writer) Write(ctx context.Context) error {
 			continue
 		}
 		p.Status = status
-		// From the version that was read: a change of the policy meanwhile is counted next.
-		if err := w.Client.Status().Update(ctx, p); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		// A conflict means that the policy has changed since it was read. Its next count is due already.
+		if err := w.client.Status().Update(ctx, p); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			failures = append(failures, fmt.Errorf("write the status of GPUPolicy %s: %w", p.Name, err))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// reports are those of the nodes that exist and have a plugin that has said something.
+// reports are those of existing nodes.
 func (w *Writer) reports(ctx context.Context) ([]nodeReport, error) {
 	var nodes corev1.NodeList
-	// Nothing of the cache is changed, and a cluster has many nodes.
-	if err := w.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+	// The shared objects are only read, and a cluster has many nodes.
+	if err := w.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	labels := make(map[string]map[string]string, len(nodes.Items))
 	for i := range nodes.Items {
 		labels[nodes.Items[i].Name] = nodes.Items[i].Labels
 	}
-	var said v1alpha1.GPUNodeList
-	if err := w.Client.List(ctx, &said, client.UnsafeDisableDeepCopy); err != nil {
+	var list v1alpha1.GPUNodeList
+	if err := w.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list GPUNodes: %w", err)
 	}
 	var reports []nodeReport
-	for i := range said.Items {
-		if own, exists := labels[said.Items[i].Name]; exists {
-			reports = append(reports, nodeReport{node: said.Items[i].Name, labels: own, policy: said.Items[i].Policy, withheld: said.Items[i].Withheld})
+	for _, node := range list.Items {
+		if own, exists := labels[node.Name]; exists {
+			reports = append(reports, nodeReport{node: node.Name, labels: own, policy: node.Policy, withheld: node.Withheld})
 		}
 	}
 	return reports, nil

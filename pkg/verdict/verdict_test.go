@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -43,23 +42,23 @@ func cluster(t *testing.T) (c client.Client, p *v1alpha1.GPUPolicy, writes *int)
 	return c, p, writes
 }
 
-func told(t *testing.T, c client.Client, name string, said *v1alpha1.NodePolicy) {
+func report(t *testing.T, c client.Client, name string, policy *v1alpha1.NodePolicy) {
 	t.Helper()
-	must(t, c.Create(t.Context(), &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Policy: said}))
+	must(t, c.Create(t.Context(), &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Policy: policy}))
 }
 
 func TestWhatNodesSayIsCounted(t *testing.T) {
 	c, p, writes := cluster(t)
-	w := New(c, clock.RealClock{})
+	w := New(c)
 	for _, name := range []string{"a", "b", "without-plugin"} {
 		must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-	told(t, c, "a", policy.Verdict(p, nil))
-	told(t, c, "b", nil)
-	told(t, c, "gone", policy.Verdict(p, nil)) // its Node is
+	report(t, c, "a", policy.Verdict(p, nil))
+	report(t, c, "b", nil)
+	report(t, c, "gone", policy.Verdict(p, nil)) // it has no Node
 	expect := func(applied, pending int32, ready metav1.ConditionStatus) {
 		t.Helper()
-		must(t, w.Write(t.Context()))
+		must(t, w.write(t.Context()))
 		must(t, c.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		if s := p.Status; s.Applied != applied || s.Pending != pending || s.Refused != 0 || s.Conditions[0].Status != ready {
 			t.Errorf("got %+v", s)
@@ -81,14 +80,14 @@ func TestWhatNodesSayIsCounted(t *testing.T) {
 func TestChangesThatComeTogetherAreCountedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p, writes := cluster(t)
-		w := New(c, clock.RealClock{})
+		w := New(c)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.Start(ctx) }()
 		for i := range 60 {
 			name := string(rune('A' + i))
 			must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-			told(t, c, name, policy.Verdict(p, nil))
+			report(t, c, name, policy.Verdict(p, nil))
 			w.mark()
 			time.Sleep(time.Second / 2)
 		}

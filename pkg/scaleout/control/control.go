@@ -81,7 +81,7 @@ type Loop struct {
 	memo     *view.Memo
 	executor *pair.Executor
 	gate     *ready.Gate
-	handover *handover.Teller
+	handover *handover.Reporter
 	writer   *writer
 	waiting  waiting
 	// arrivals is nil before the first pass.
@@ -108,8 +108,8 @@ func New(o Options) *Loop {
 		Options:  o,
 		memo:     view.NewMemo(),
 		executor: &pair.Executor{Client: o.Client, Live: o.Live, Nodegroups: o.Nodegroups},
-		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: observer{o.Recorder}},
-		handover: &handover.Teller{Driver: o.Driver, Client: o.Client},
+		gate:     &ready.Gate{Driver: o.Driver, Client: o.Client, Recorder: o.Recorder},
+		handover: &handover.Reporter{Driver: o.Driver, Client: o.Client},
 		waiting:  waiting{},
 		dirty:    make(chan struct{}, 1),
 		leads:    make(chan struct{}),

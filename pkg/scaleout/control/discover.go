@@ -113,12 +113,15 @@ func createGroup(ctx context.Context, c client.Client, group *v1alpha1.GPUNodeGr
 		if c.Get(ctx, client.ObjectKeyFromObject(group), &found) != nil || found.Spec.Provider.EKS != nil && found.Spec.Provider.EKS.Nodegroup == group.Spec.Provider.EKS.Nodegroup {
 			return nil
 		}
-		return fmt.Errorf("declare the node group %s: a GPUNodeGroup %s exists and selects other nodes: declare one for it under another name",
-			group.Spec.Provider.EKS.Nodegroup, group.Name)
+		return errNameTaken(group.Spec.Provider.EKS.Nodegroup, group.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("declare the node group %s: %w", group.Spec.Provider.EKS.Nodegroup, err)
 	}
 	klog.FromContext(ctx).Info("Declared a discovered node group", "gpuNodeGroup", klog.KObj(group), "from", group.Labels[v1alpha1.LabelDiscovered])
 	return nil
+}
+
+func errNameTaken(nodegroup, name string) error {
+	return fmt.Errorf("declare the node group %s: a GPUNodeGroup %s exists and selects other nodes: declare one for it under another name", nodegroup, name)
 }

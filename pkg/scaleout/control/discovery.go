@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,7 +29,7 @@ import (
 // another client has set stay.
 type Discovery struct {
 	Client client.Client
-	Clock  clock.WithTicker
+	Clock  clock.PassiveClock
 	// List returns all node groups, or an error.
 	List func(context.Context) ([]view.Discovered, error)
 	// Pairing of new groups. Empty: observe.
@@ -41,8 +42,7 @@ const (
 	discoveryPeriod = 5 * time.Minute
 	// discoveredFromEKS is the label's value of groups that Discovery has declared.
 	discoveredFromEKS = "eks"
-	// discoveryManager is the field manager.
-	discoveryManager = "mica-discovery"
+	fieldManager      = "mica-discovery"
 )
 
 // NeedLeaderElection: one replica runs it.
@@ -50,16 +50,8 @@ func (*Discovery) NeedLeaderElection() bool { return true }
 
 // Start runs until ctx ends.
 func (d *Discovery) Start(ctx context.Context) error {
-	for {
-		d.errors.log(ctx, d.Once(ctx), "Cannot discover all node groups; retrying")
-		timer := d.Clock.NewTimer(discoveryPeriod)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { d.errors.log(ctx, d.Once(ctx), "Cannot discover all node groups; retrying") }, discoveryPeriod)
+	return nil
 }
 
 // Once declares the undeclared node groups, and updates its own declarations. A group that cannot be read, or is gone, says so
@@ -128,7 +120,7 @@ func (d *Discovery) declare(ctx context.Context, found view.Discovered, known gr
 	}
 	if err == nil && found.Group != nil {
 		if group == nil && known.byName[found.Group.Name] != nil {
-			return fmt.Errorf("declare the node group %s: a GPUNodeGroup %s exists and selects other nodes: declare one for it under another name", found.Nodegroup, found.Group.Name)
+			return errNameTaken(found.Nodegroup, found.Group.Name)
 		}
 		err = d.apply(ctx, found.Group, group)
 	}
@@ -160,7 +152,7 @@ func (d *Discovery) apply(ctx context.Context, group, before *v1alpha1.GPUNodeGr
 		fields.SetName(before.Name)
 	}
 	for {
-		err := d.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(fields), client.FieldOwner(discoveryManager))
+		err := d.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(fields), client.FieldOwner(fieldManager))
 		if apierrors.IsConflict(err) && withoutOthers(fields, err) {
 			continue
 		}
@@ -224,13 +216,12 @@ func (d *Discovery) setCondition(ctx context.Context, group *v1alpha1.GPUNodeGro
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: group.Name}, &now); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	before := slices.Clone(now.Status.Conditions)
+	was := meta.FindStatusCondition(slices.Clone(now.Status.Conditions), v1alpha1.ConditionDiscovered)
 	changed := meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionDiscovered, Status: status, Reason: reason,
 		Message: excerpt.Of(message, maxConditionMessage), LastTransitionTime: metav1.NewTime(d.Clock.Now().Truncate(time.Second)),
 		ObservedGeneration: now.Generation,
 	})
-	was := meta.FindStatusCondition(before, v1alpha1.ConditionDiscovered)
 	if !changed {
 		return nil
 	}

@@ -12,8 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
@@ -162,7 +160,7 @@ func (l *Loop) recordEvents(before *v1alpha1.GPUNodeGroup, status *v1alpha1.GPUN
 	}
 	scaleUps.WithLabelValues(before.Name, string(before.Spec.Pairing), "begun").Add(float64(begun))
 	l.Recorder.Eventf(before, nil, corev1.EventTypeNormal, reasonScaleUpBegun, actionScaleUp,
-		"Asked for %s by pairing %s.", count(begun, "more node"), before.Spec.Pairing)
+		"Asked for %s by pairing %s.", moreNodes(begun), before.Spec.Pairing)
 }
 
 // begunNodes counts the nodes of new entries in flight. An update at EKS replaces its intent; both have the same target and
@@ -182,11 +180,11 @@ func begunNodes(before, after []v1alpha1.InFlight) int {
 	return nodes
 }
 
-func count(n int, noun string) string {
+func moreNodes(n int) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 more node"
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d more nodes", n)
 }
 
 // groupReport is the input of a group's status.
@@ -253,12 +251,4 @@ func (r groupReport) status(before *v1alpha1.GPUNodeGroupStatus) (*v1alpha1.GPUN
 	var err error
 	status.Template, err = r.template(before.Template)
 	return status, err
-}
-
-// observer is an EventRecorder with a fixed action.
-type observer struct{ events.EventRecorder }
-
-// Event implements ready.Recorder.
-func (o observer) Event(object runtime.Object, kind, reason, message string) {
-	o.Eventf(object, nil, kind, reason, actionObserve, "%s", message)
 }

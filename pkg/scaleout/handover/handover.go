@@ -1,3 +1,8 @@
+// Package handover reports sick GPUs to tools that repair nodes: in a condition and an annotation of the Node, from the taints
+// that its plugin publishes. It does not repair, cordon or drain.
+//
+// The controller writes them, because RBAC cannot limit a plugin to its own Node. The right on nodes/status suffices: the API
+// server accepts annotations with a Node's status, as kubelet relies on.
 package handover
 
 import (
@@ -32,26 +37,26 @@ const (
 // maxMessage bounds the condition's message in bytes. The annotation has all faults.
 const maxMessage = 1024
 
-// Teller reports the GPUs of the cluster's nodes.
-type Teller struct {
+// Reporter reports the GPUs of the cluster's nodes.
+type Reporter struct {
 	// Driver is our driver's name.
 	Driver string
 	Client client.Client
 }
 
-// Act writes what has changed. It does not write nodes that never had a sick GPU.
-func (t *Teller) Act(ctx context.Context, now time.Time) error {
+// Act writes changed reports. It does not write nodes that never had a sick GPU.
+func (r *Reporter) Act(ctx context.Context, now time.Time) error {
 	var published resourceapi.ResourceSliceList
-	if err := t.Client.List(ctx, &published, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &published, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the ResourceSlices: %w", err)
 	}
 	var nodes corev1.NodeList
-	if err := t.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the nodes: %w", err)
 	}
 	own := map[string][]*resourceapi.ResourceSlice{}
 	for i := range published.Items {
-		if s := &published.Items[i]; s.Spec.Driver == t.Driver && s.Spec.NodeName != nil {
+		if s := &published.Items[i]; s.Spec.Driver == r.Driver && s.Spec.NodeName != nil {
 			own[*s.Spec.NodeName] = append(own[*s.Spec.NodeName], s)
 		}
 	}
@@ -66,13 +71,13 @@ func (t *Teller) Act(ctx context.Context, now time.Time) error {
 		for _, pool := range pools {
 			faults = append(faults, faultsIn(pool)...)
 		}
-		failures = append(failures, t.tell(ctx, node, faults, len(pools) > 0, now))
+		failures = append(failures, r.report(ctx, node, faults, len(pools) > 0, now))
 	}
 	return errors.Join(failures...)
 }
 
-// tell writes the condition and the annotation of a node if they have changed.
-func (t *Teller) tell(ctx context.Context, node *corev1.Node, faults []Fault, publishes bool, now time.Time) error {
+// report writes the condition and the annotation of a node if they have changed.
+func (r *Reporter) report(ctx context.Context, node *corev1.Node, faults []Fault, publishes bool, now time.Time) error {
 	before := conditionOf(node)
 	annotation, err := annotationOf(faults)
 	if err != nil {
@@ -103,7 +108,7 @@ func (t *Teller) tell(ctx context.Context, node *corev1.Node, faults []Fault, pu
 		return err
 	}
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-	switch err := t.Client.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, patch)); {
+	switch err := r.Client.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, patch)); {
 	case err == nil:
 		klog.FromContext(ctx).Info("Reported the GPUs of a node", "node", klog.KObj(node), "condition", wanted.Status, "reason", wanted.Message)
 		return nil

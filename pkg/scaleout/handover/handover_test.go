@@ -31,7 +31,7 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // cluster is one with the node "a".
 type cluster struct {
 	*testing.T
-	Teller
+	Reporter
 	now    time.Time
 	writes int
 }
@@ -40,7 +40,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{T: t, now: noon}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"other": "kept"}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	c.Teller = Teller{Driver: driver, Client: fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
+	c.Reporter = Reporter{Driver: driver, Client: fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, inner client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 			c.writes++
 			// The stand-in takes only the status from a patch of it; the API server takes annotations, too.
@@ -79,7 +79,7 @@ func taint(key, value string, effect resourceapi.DeviceTaintEffect) resourceapi.
 	return resourceapi.DeviceTaint{Key: key, Value: value, Effect: effect, TimeAdded: ptr.To(metav1.NewTime(noon))}
 }
 
-// expect lets the teller act twice, with at most one write, and compares condition and annotation.
+// expect reports twice, and compares the number of writes, the condition and the annotation.
 func (c *cluster) expect(writes int, status corev1.ConditionStatus, message string, faults ...Fault) *corev1.NodeCondition {
 	c.Helper()
 	c.writes, c.now = 0, c.now.Add(time.Minute)
@@ -123,7 +123,7 @@ func TestANodeWithASickGPU(t *testing.T) {
 	c.publish(1)
 	c.expect(0, "", "")
 	c.publish(1, taint("mica.gpu/withdrawn", "", "NoSchedule"), taint(slice.TaintFabric, "InProgress", "NoSchedule"))
-	c.expect(0, "", "") // neither is a fault
+	c.expect(0, "", "") // these taints are no faults
 
 	c.publish(1, taint("gpu.nvidia.com/xid", "79", "NoSchedule"))
 	xid := Fault{UUID: "GPU-0", Taint: "gpu.nvidia.com/xid=79", Effect: "NoSchedule"}
@@ -141,7 +141,7 @@ func TestANodeWithASickGPU(t *testing.T) {
 	c.expect(1, corev1.ConditionUnknown, "publishes no GPUs")
 }
 
-// What only is shown makes no node sick.
+// A fault with the effect None makes no node sick.
 func TestAFaultWithWhichWorkGoesOn(t *testing.T) {
 	c := newCluster(t)
 	c.publish(1, taint("mica.gpu/memory", "row-remap-pending", "None"))

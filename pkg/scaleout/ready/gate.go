@@ -2,6 +2,7 @@ package ready
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,8 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,23 +19,21 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// reasonIncomplete is the reason of the Event on an incomplete node.
-const reasonIncomplete = "GPUNodeIncomplete"
+// Reason and action of the Event on an incomplete node.
+const (
+	reasonIncomplete = "GPUNodeIncomplete"
+	actionObserve    = "Observe"
+)
 
 // republishGrace is how long an open node may lack pools before it is reported: a plugin republishes in several steps.
 const republishGrace = 2 * time.Minute
-
-// Recorder writes Events, as record.EventRecorder does.
-type Recorder interface {
-	Event(object runtime.Object, eventtype, reason, message string)
-}
 
 // Gate opens complete nodes to pods. Its memory only prevents repeated reports. It is not safe for concurrent use.
 type Gate struct {
 	// Driver is our driver's name.
 	Driver   string
 	Client   client.Client
-	Recorder Recorder
+	Recorder events.EventRecorder
 
 	incomplete map[types.UID]incompleteNode
 	stuck      []Stuck
@@ -64,7 +63,7 @@ func (g *Gate) Act(ctx context.Context, v *view.View, now time.Time) (again time
 			}
 			continue
 		}
-		if c.Closed() {
+		if c.closed() {
 			g.waive(ctx, c, before[c.Node.UID], now)
 			failures = append(failures, g.open(ctx, c))
 		}
@@ -82,16 +81,15 @@ func (g *Gate) wait(ctx context.Context, c candidate, w incompleteNode, now time
 	if named := c.Node.CreationTimestamp.Add(keptOffAfter); len(c.KeptOff) > 0 && named.Before(due) {
 		due = named
 	}
-	if patience := w.since.Add(republishGrace); !c.Closed() && due.Before(patience) {
+	if patience := w.since.Add(republishGrace); !c.closed() && due.Before(patience) {
 		due = patience
 	}
 	if now.Before(due) {
 		return due
 	}
 	advice := c.advice()
-	if c.Closed() {
-		g.stuck = append(g.stuck, Stuck{Node: c.Node.Name, Group: c.Group, Reason: c.stuckReason(),
-			Message: fmt.Sprintf("Node %s lacks %s: %s.", c.Node.Name, strings.Join(c.Lacks, "; "), advice)})
+	if c.closed() {
+		g.stuck = append(g.stuck, c.stuck(advice))
 	}
 	g.report(ctx, c, c.Lacks, advice, now, &w)
 	if now.Before(c.Deadline) {
@@ -118,7 +116,7 @@ func (g *Gate) report(ctx context.Context, c candidate, lacks []string, advice s
 	w.reported = text + advice
 	message := sentence(c, text, advice, now)
 	klog.FromContext(ctx).Info("Node is incomplete", "node", klog.KObj(c.Node), "group", c.Group, "report", message)
-	g.Recorder.Event(c.Node, corev1.EventTypeWarning, reasonIncomplete, message)
+	g.Recorder.Eventf(c.Node, nil, corev1.EventTypeWarning, reasonIncomplete, actionObserve, "%s", message)
 }
 
 func sentence(c candidate, lacks, advice string, now time.Time) string {
@@ -151,4 +149,24 @@ func (g *Gate) open(ctx context.Context, c candidate) error {
 	default:
 		return fmt.Errorf("remove the startup taint of node %s, which is complete: %w", c.Node.Name, err)
 	}
+}
+
+// operation is part of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string        `json:"op"`
+	Path  string        `json:"path"`
+	Value *corev1.Taint `json:"value,omitempty"`
+}
+
+// removal removes the startup taints if they are still at the same index, from the last to the first.
+func removal(taints []corev1.Taint) ([]byte, error) {
+	var patch []operation
+	for i := len(taints) - 1; i >= 0; i-- {
+		if !isStartup(taints[i]) {
+			continue
+		}
+		path := fmt.Sprintf("/spec/taints/%d", i)
+		patch = append(patch, operation{Op: "test", Path: path, Value: &taints[i]}, operation{Op: "remove", Path: path})
+	}
+	return json.Marshal(patch)
 }

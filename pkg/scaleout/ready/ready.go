@@ -29,8 +29,8 @@ type candidate struct {
 	KeptOff []*appsv1.DaemonSet
 }
 
-// Closed reports whether the node has the startup taint.
-func (c candidate) Closed() bool { return view.HasStartupTaint(c.Node) }
+// closed reports whether the node has the startup taint.
+func (c candidate) closed() bool { return view.HasStartupTaint(c.Node) }
 
 func isStartup(t corev1.Taint) bool { return t.Key == v1alpha1.TaintStartup }
 
@@ -51,7 +51,7 @@ func candidates(driver string, v *view.View) []candidate {
 	}
 	found = append(found, ofNoGroup(driver, v)...)
 	for i := range found {
-		if found[i].Closed() && len(found[i].Lacks) > 0 {
+		if found[i].closed() && len(found[i].Lacks) > 0 {
 			found[i].KeptOff = v.KeptOff(found[i].Node)
 		}
 	}
@@ -62,7 +62,7 @@ func ofNoGroup(driver string, v *view.View) []candidate {
 	var found []candidate
 	for _, n := range v.Nodes {
 		c := candidate{Node: n.Object, Deadline: n.Object.CreationTimestamp.Add(v1alpha1.DefaultProvisionTimeout)}
-		if n.Group != "" || n.Object.DeletionTimestamp != nil || !c.Closed() {
+		if n.Group != "" || n.Object.DeletionTimestamp != nil || !c.closed() {
 			continue
 		}
 		missing := template.Missing(driver, nil, n.Object, slicesOf(n.Object, v.Slices))

@@ -3,6 +3,7 @@ package ready
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -59,8 +60,8 @@ func viewOf(node *corev1.Node, ready bool, missing ...string) *view.View {
 // diary keeps Events as "NODE REASON: TEXT".
 type diary []string
 
-func (d *diary) Event(object runtime.Object, eventtype, reason, message string) {
-	*d = append(*d, object.(*corev1.Node).Name+" "+eventtype+" "+reason+": "+message)
+func (d *diary) Eventf(object, _ runtime.Object, eventtype, reason, _, note string, args ...any) {
+	*d = append(*d, object.(*corev1.Node).Name+" "+eventtype+" "+reason+": "+fmt.Sprintf(note, args...))
 }
 
 type rig struct {

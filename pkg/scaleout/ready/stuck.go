@@ -25,18 +25,18 @@ const (
 // the group's nodes as nodes without GPUs.
 type Stuck struct {
 	// Group may be empty.
-	Node, Group string
+	Group string
 	// Reason is ReasonDaemonSetsKeptOff or ReasonNodeIncomplete.
 	Reason  string
 	Message string
 }
 
-// stuckReason is the Reason of a node with the startup taint.
-func (c candidate) stuckReason() string {
+func (c candidate) stuck(advice string) Stuck {
+	reason := v1alpha1.ReasonNodeIncomplete
 	if len(c.KeptOff) > 0 {
-		return v1alpha1.ReasonDaemonSetsKeptOff
+		reason = v1alpha1.ReasonDaemonSetsKeptOff
 	}
-	return v1alpha1.ReasonNodeIncomplete
+	return Stuck{Group: c.Group, Reason: reason, Message: fmt.Sprintf("Node %s lacks %s: %s.", c.Node.Name, strings.Join(c.Lacks, "; "), advice)}
 }
 
 // advice is how to complete a node.
@@ -45,7 +45,7 @@ func (c candidate) advice() string {
 	if len(c.KeptOff) > 0 {
 		advice = excerpt.Of(keptOff(c.KeptOff), maxAdvice)
 	}
-	if c.Closed() {
+	if c.closed() {
 		advice += "; the node keeps the taint " + v1alpha1.TaintStartup + " until it is complete"
 	}
 	return advice
