@@ -11,7 +11,7 @@ import (
 type Fault struct {
 	// Operation is the API action, such as UpdateNodegroupConfig. Empty: all.
 	Operation string
-	// Times counts calls. 0: all, until ClearFaults.
+	// Times counts calls. 0: all.
 	Times int
 	// Latency delays the answer.
 	Latency time.Duration

@@ -5,8 +5,9 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"time"
+
+	"k8s.io/utils/ptr"
 )
 
 // Group is a managed node group.
@@ -104,12 +105,6 @@ type scalingChange struct {
 	Desired *int `json:"desiredSize"`
 }
 
-// desiredChange is reported to the hook.
-type desiredChange struct {
-	group    string
-	from, to int
-}
-
 func newGroup(g Group) *group {
 	g.InstanceTypes = slices.Clone(g.InstanceTypes)
 	g.Labels = maps.Clone(g.Labels)
@@ -182,62 +177,30 @@ func (g *group) check(r updateRequest) *fault {
 
 // scaled are the sizes after a change.
 func (g *group) scaled(c *scalingChange) (least, most, desired int) {
-	least, most, desired = g.Min, g.Max, g.Desired
-	if c == nil {
-		return least, most, desired
-	}
-	set(&least, c.Min)
-	set(&most, c.Max)
-	set(&desired, c.Desired)
-	return least, most, desired
+	return ptr.Deref(c.Min, g.Min), ptr.Deref(c.Max, g.Max), ptr.Deref(c.Desired, g.Desired)
 }
 
-func set[T any](to *T, from *T) {
-	if from != nil {
-		*to = *from
-	}
-}
-
-// settle ends an update that is due, and returns the change of the desired size, or nil.
-func (g *group) settle(now time.Time, takes time.Duration) *desiredChange {
+// settle ends an update that is due. It reports whether machines have to start or end.
+func (g *group) settle(now time.Time, takes time.Duration) bool {
 	u := g.running()
 	if u == nil || now.Sub(u.created) < takes {
-		return nil
+		return false
 	}
 	if len(g.failNext) > 0 {
 		u.status, u.errors = failed, g.failNext[0]
 		g.failNext = g.failNext[1:]
-		return nil
+		return false
 	}
 	u.status = successful
 	before := g.Desired
 	g.Min, g.Max, g.Desired = g.scaled(u.request.Scaling)
-	if g.NoCapacity != "" && g.Desired > before {
-		g.Status = degraded
-		g.Issues = []Issue{{Code: codeNoCapacity, Message: g.NoCapacity, ResourceIDs: []string{"eks-" + g.Name}}}
-		return nil
-	}
-	if g.Desired == before {
-		return nil
-	}
 	if g.Desired > before {
+		if g.NoCapacity != "" {
+			g.Status = degraded
+			g.Issues = []Issue{{Code: codeNoCapacity, Message: g.NoCapacity, ResourceIDs: []string{"eks-" + g.Name}}}
+			return false
+		}
 		g.Status, g.Issues = active, nil
 	}
-	return &desiredChange{group: g.Name, from: before, to: g.Desired}
-}
-
-// params are an update's, as EKS lists them.
-func (u *update) params() []map[string]string {
-	params := []map[string]string{}
-	add := func(kind string, value *int) {
-		if value != nil {
-			params = append(params, map[string]string{"type": kind, "value": strconv.Itoa(*value)})
-		}
-	}
-	if c := u.request.Scaling; c != nil {
-		add("MinSize", c.Min)
-		add("MaxSize", c.Max)
-		add("DesiredSize", c.Desired)
-	}
-	return params
+	return g.Desired != before
 }

@@ -204,11 +204,9 @@ func add(to map[string]any, key string, value any, there bool) {
 // wire is the update in EKS's format.
 func (u *update) wire() map[string]any {
 	return map[string]any{
-		"id":        u.id,
-		"status":    u.status,
-		"type":      "ConfigUpdate",
-		"createdAt": float64(u.created.UnixMilli()) / 1000,
-		"params":    u.params(),
-		"errors":    append([]UpdateError{}, u.errors...),
+		"id":     u.id,
+		"status": u.status,
+		"type":   "ConfigUpdate",
+		"errors": append([]UpdateError{}, u.errors...),
 	}
 }

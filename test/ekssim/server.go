@@ -5,6 +5,7 @@ package ekssim
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -112,13 +113,6 @@ func (s *Server) Inject(f Fault) {
 	s.faults = append(s.faults, f)
 }
 
-// ClearFaults removes all faults.
-func (s *Server) ClearFaults() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.faults = nil
-}
-
 // FailNextUpdate makes the group's next update fail when it ends.
 func (s *Server) FailNextUpdate(name string, errors ...UpdateError) {
 	s.mu.Lock()
@@ -149,31 +143,23 @@ func (s *Server) Updates(name string) int {
 func (s *Server) Settle() {
 	s.resized.Lock()
 	defer s.resized.Unlock()
-	for _, c := range s.due() {
-		if s.options.Resized != nil {
-			s.options.Resized(c.group, c.from, c.to)
-		}
-	}
-}
-
-func (s *Server) due() []desiredChange {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	var changes []desiredChange
+	var calls []func()
 	for _, name := range s.names() {
-		if c := s.groups[name].settle(s.options.Now(), s.options.UpdateTakes); c != nil {
-			changes = append(changes, *c)
+		g := s.groups[name]
+		from := g.Desired
+		if g.settle(s.options.Now(), s.options.UpdateTakes) && s.options.Resized != nil {
+			to := g.Desired
+			calls = append(calls, func() { s.options.Resized(name, from, to) })
 		}
 	}
-	return changes
+	s.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
 }
 
 // names of the groups, sorted. The caller holds the lock.
 func (s *Server) names() []string {
-	names := make([]string, 0, len(s.groups))
-	for name := range s.groups {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(s.groups))
 }

@@ -67,7 +67,7 @@ func TestTheStatusIsAsTheRealOneWritesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"autoscalerStatus: Running", "time: 2026-10-01 12:00:00 +0000 UTC", "- health:", "    cloudProviderTarget: 0", "    maxSize: 5", "  name: h100",
+		"time: 2026-10-01 12:00:00 +0000 UTC", "- health:", "    cloudProviderTarget: 0", "    maxSize: 5", "  name: h100",
 		"    backoffInfo:", "      errorCode: OutOfCapacity", "    status: Backoff", "        notStarted: 0",
 	} {
 		if !strings.Contains(text, line+"\n") {

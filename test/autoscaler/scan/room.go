@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -168,7 +169,7 @@ func repels(pod, other *corev1.Pod) bool {
 	}
 	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
-		if err == nil && term.TopologyKey == corev1.LabelHostname && selector.Matches(labelSet(other)) &&
+		if err == nil && term.TopologyKey == corev1.LabelHostname && selector.Matches(labels.Set(other.Labels)) &&
 			(other.Namespace == pod.Namespace || slices.Contains(term.Namespaces, other.Namespace)) {
 			return true
 		}

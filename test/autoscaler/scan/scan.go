@@ -19,6 +19,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
 // Options are flags of Cluster Autoscaler.
@@ -167,7 +169,7 @@ func (s *scanner) groupNodes() {
 	s.members = map[string][]*corev1.Node{}
 	for _, group := range s.Groups {
 		for _, node := range s.Nodes {
-			if hasAll(node.Labels, group.Selector) {
+			if labels.SelectorFromSet(group.Selector).Matches(labels.Set(node.Labels)) {
 				s.members[group.Name] = append(s.members[group.Name], node)
 			}
 		}
@@ -175,15 +177,6 @@ func (s *scanner) groupNodes() {
 			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 		})
 	}
-}
-
-func hasAll(labels, selector map[string]string) bool {
-	for key, value := range selector {
-		if labels[key] != value {
-			return false
-		}
-	}
-	return len(selector) > 0
 }
 
 // backoffReset is how long a failure is remembered: the default of
@@ -274,12 +267,12 @@ func (s *scanner) unschedulable(ctx context.Context, w *world, rooms []*room) ([
 func (s *scanner) pending(w *world) []*corev1.Pod {
 	var pending []*corev1.Pod
 	for _, pod := range s.Pods {
-		if waits(pod) && priority(pod) >= s.options.PriorityCutoff && w.claimsExist(pod) {
+		if waits(pod) && corev1helpers.PodPriority(pod) >= s.options.PriorityCutoff && w.claimsExist(pod) {
 			pending = append(pending, pod)
 		}
 	}
 	slices.SortFunc(pending, func(a, b *corev1.Pod) int {
-		return cmp.Or(-cmp.Compare(priority(a), priority(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		return cmp.Or(-cmp.Compare(corev1helpers.PodPriority(a), corev1helpers.PodPriority(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return pending
@@ -306,10 +299,3 @@ func (s *scanner) young(pod *corev1.Pod) bool {
 // annotationScaleUpDelay is how old a pod is before a group grows for it (utils/annotations/annotations.go,
 // PodScaleUpDelayAnnotationKey).
 const annotationScaleUpDelay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
-
-func priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority == nil {
-		return 0
-	}
-	return *pod.Spec.Priority
-}

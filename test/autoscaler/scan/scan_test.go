@@ -163,7 +163,7 @@ func TestANodeIsStartedWithAllPoolsOfTheTemplate(t *testing.T) {
 		t.Errorf("with half a pool: %+v, %+v", counts, status.ScaleUp)
 	}
 	r.after(15 * time.Minute)
-	if counts := r.scan().Status.NodeGroups[0].Health.NodeCounts.Registered; counts.Unready.ResourceUnready != 1 {
+	if counts := r.scan().Status.NodeGroups[0].Health.NodeCounts.Registered; counts.Unready.Total != 1 {
 		t.Errorf("with half a pool for too long: %+v", counts)
 	}
 	r.state.Slices = r.state.Slices[:2]

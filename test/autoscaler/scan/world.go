@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -139,5 +138,3 @@ func (w *world) taken(published []*resourceapi.ResourceSlice) structured.Allocat
 	}
 	return state
 }
-
-func labelSet(pod *corev1.Pod) labels.Set { return labels.Set(pod.Labels) }

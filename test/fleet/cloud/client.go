@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// callTimeout is plenty for a server on the same machine, which asks the API server for all nodes before it answers.
+// callTimeout is enough for a local server that lists all nodes.
 const callTimeout = time.Minute
 
-// Client asks a cloud that another process has.
+// Client calls the cloud of another process.
 type Client struct {
 	base string
 	http http.Client
@@ -35,22 +35,22 @@ func (c *Client) Groups(ctx context.Context) ([]State, error) {
 	return states, c.call(ctx, http.MethodGet, "/groups", nil, &states)
 }
 
-// Put sets a group up, or changes what is to hold for machines from now on.
+// Put adds a group, or changes one for future machines.
 func (c *Client) Put(ctx context.Context, group Group) error {
 	return c.call(ctx, http.MethodPut, "/groups/"+url.PathEscape(group.Name), group, nil)
 }
 
-// Remove forgets a group and terminates its machines.
+// Remove removes a group and terminates its machines.
 func (c *Client) Remove(ctx context.Context, group string) error {
 	return c.call(ctx, http.MethodDelete, "/groups/"+url.PathEscape(group), nil, nil)
 }
 
-// SetDesired asks for a size.
+// SetDesired sets the desired size.
 func (c *Client) SetDesired(ctx context.Context, group string, desired int) error {
 	return c.call(ctx, http.MethodPut, "/groups/"+url.PathEscape(group)+"/desired", size{desired}, nil)
 }
 
-// Terminate takes a machine away for good.
+// Terminate terminates a machine and lowers the group's size.
 func (c *Client) Terminate(ctx context.Context, instance string) error {
 	return c.call(ctx, http.MethodDelete, "/instances/"+url.PathEscape(instance), nil, nil)
 }
@@ -68,15 +68,15 @@ func (c *Client) call(ctx context.Context, method, path string, body, into any) 
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("ask the cloud: %w", err)
+		return fmt.Errorf("call the cloud: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		var said problem
-		if err := json.NewDecoder(response.Body).Decode(&said); err != nil || said.Error == "" {
+		var refused problem
+		if err := json.NewDecoder(response.Body).Decode(&refused); err != nil || refused.Error == "" {
 			return fmt.Errorf("%s %s: the cloud answered %s", method, path, response.Status)
 		}
-		return errors.New(said.Error)
+		return errors.New(refused.Error)
 	}
 	if into == nil {
 		return nil

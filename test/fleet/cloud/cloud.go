@@ -1,7 +1,5 @@
-// Package cloud stands in for the part of a cloud that keeps node groups at the size that
-// was asked for. A machine is a Node object, which kwok keeps alive; the plugin on it is
-// another package's. Its
-// clients are an autoscaler, EKS or a test.
+// Package cloud simulates a cloud that keeps node groups at their desired sizes. A machine is a Node object, which kwok
+// keeps alive. Package plugin runs the plugin on it. Clients are an autoscaler, the APIs of package aws and tests.
 package cloud
 
 import (
@@ -10,62 +8,54 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 )
 
-// Nodes are the cluster's, as typed client-go has them.
-type Nodes interface {
-	Create(ctx context.Context, node *corev1.Node, options metav1.CreateOptions) (*corev1.Node, error)
-	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
-	List(ctx context.Context, options metav1.ListOptions) (*corev1.NodeList, error)
-}
-
-// Cloud has node groups. What machines there are is in the cluster; what is on the way is
-// lost with the process, as the size that was asked for is.
+// Cloud has node groups. Its machines are Nodes of the cluster. Booting machines and desired sizes are lost with the
+// process.
 type Cloud struct {
-	nodes Nodes
+	nodes typedcorev1.NodeInterface
 	now   func() time.Time
 
 	mu     sync.Mutex
 	groups map[string]*group
 }
 
-// group is one of them at work.
+// group is a Group with its state.
 type group struct {
 	Group
 	desired int
-	// joined are the instances of the nodes that were last seen, by node, and boots those on
-	// the way.
+	// joined are the instances of the nodes at the last step, by node. boots are the booting machines.
 	joined map[string]string
 	boots  []boot
 	failed int
-	// known tells that nodes from before this process were counted.
+	// known reports whether the nodes from before this process were counted.
 	known bool
 }
 
-// boot is a machine that will join.
+// boot is a booting machine.
 type boot struct {
 	instance string
 	due      time.Time
 }
 
-// ErrNoGroup tells that there is no node group of a name.
-var ErrNoGroup = errors.New("there is no such node group")
+// Errors of a Cloud.
+var (
+	ErrNoGroup    = errors.New("there is no such node group")
+	ErrNoInstance = errors.New("no node group has this instance")
+	ErrSize       = errors.New("the size is outside of the group's limits")
+)
 
-// ErrNoInstance tells that no node group has an instance.
-var ErrNoInstance = errors.New("no node group has this instance")
-
-// ErrSize tells that a size is outside of what the group allows.
-var ErrSize = errors.New("the size is outside of the group's limits")
-
-// New has these groups, and as many machines as the cluster has nodes of them.
-func New(nodes Nodes, now func() time.Time, groups []Group) *Cloud {
+// New makes a cloud with these groups and their nodes in the cluster.
+func New(nodes typedcorev1.NodeInterface, now func() time.Time, groups []Group) *Cloud {
 	c := &Cloud{nodes: nodes, now: now, groups: map[string]*group{}}
 	for _, g := range groups {
 		c.groups[g.Name] = &group{Group: g, desired: g.Min}
@@ -73,7 +63,7 @@ func New(nodes Nodes, now func() time.Time, groups []Group) *Cloud {
 	return c
 }
 
-// Put sets a group up, or changes what is to hold for machines from now on.
+// Put adds a group, or changes one for future machines.
 func (c *Cloud) Put(g Group) error {
 	if err := g.Check(); err != nil {
 		return err
@@ -90,7 +80,7 @@ func (c *Cloud) Put(g Group) error {
 	return nil
 }
 
-// Remove forgets a group and terminates its machines.
+// Remove removes a group and terminates its machines.
 func (c *Cloud) Remove(ctx context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +101,7 @@ func (c *Cloud) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// SetDesired asks for a size. Fewer machines than there are: those on the way go first,
-// then the youngest.
+// SetDesired sets the desired size. A smaller group loses booting machines first, then the youngest.
 func (c *Cloud) SetDesired(name string, desired int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +116,7 @@ func (c *Cloud) SetDesired(name string, desired int) error {
 	return nil
 }
 
-// Terminate takes a machine away for good: the group gets smaller.
+// Terminate terminates a machine and lowers the group's size.
 func (c *Cloud) Terminate(ctx context.Context, instance string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +139,7 @@ func (c *Cloud) Terminate(ctx context.Context, instance string) error {
 	return fmt.Errorf("terminate %s: %w", instance, ErrNoInstance)
 }
 
-// nodeOf is empty where the instance has not joined.
+// nodeOf is the instance's node. Empty: it has not joined.
 func (g *group) nodeOf(instance string) string {
 	for node, of := range g.joined {
 		if of == instance {
@@ -168,10 +157,11 @@ func (c *Cloud) States() []State {
 	for _, g := range c.groups {
 		states = append(states, State{Group: g.Group, Desired: g.desired, Instances: g.instances(), Failed: g.failed})
 	}
-	return sorted(states)
+	slices.SortFunc(states, func(a, b State) int { return strings.Compare(a.Name, b.Name) })
+	return states
 }
 
-// instances are those that have joined, by node, and those that boot, the next first.
+// instances are the joined ones by node, and then the booting ones in order.
 func (g *group) instances() []Instance {
 	var all []Instance
 	for _, node := range slices.Sorted(maps.Keys(g.joined)) {
@@ -189,7 +179,7 @@ func (c *Cloud) Run(ctx context.Context, interval time.Duration) error {
 	defer tick.Stop()
 	for {
 		if err := c.Step(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The node groups could not be brought to their sizes and will be tried again")
+			klog.FromContext(ctx).Error(err, "Cannot bring all node groups to their sizes; retrying")
 		}
 		select {
 		case <-ctx.Done():
@@ -199,7 +189,7 @@ func (c *Cloud) Run(ctx context.Context, interval time.Duration) error {
 	}
 }
 
-// Step does what is due now.
+// Step starts and terminates machines.
 func (c *Cloud) Step(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +232,7 @@ func (c *Cloud) step(ctx context.Context, g *group, nodes []corev1.Node) error {
 	return nil
 }
 
-// see records nodes that have come and gone by themselves: deleting a Node terminates its machine.
+// see records nodes that were created and deleted. Deleting a Node terminates its machine.
 func (g *group) see(nodes []corev1.Node) {
 	joined := map[string]string{}
 	for _, node := range nodes {
@@ -260,7 +250,7 @@ func (g *group) see(nodes []corev1.Node) {
 	g.joined = joined
 }
 
-// plan orders machines that are missing, or counts them where there are none to be had.
+// plan starts missing machines, or counts them as failed if there is no capacity.
 func (g *group) plan(now time.Time) {
 	missing := max(g.desired-len(g.joined)-len(g.boots), 0)
 	g.failed = 0
@@ -275,7 +265,7 @@ func (g *group) plan(now time.Time) {
 	slices.SortFunc(g.boots, func(a, b boot) int { return a.due.Compare(b.due) })
 }
 
-// list has the machines of each group, the oldest first.
+// list returns the nodes of each group, the oldest first.
 func (c *Cloud) list(ctx context.Context) (map[string][]corev1.Node, error) {
 	all, err := c.nodes.List(ctx, metav1.ListOptions{LabelSelector: LabelNodegroup})
 	if err != nil {

@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Group is a node group as its owner has set it up.
+// Group describes a node group.
 type Group struct {
-	// Name is the node group's, and ScalingGroup that of the scaling group behind it, by which
-	// an autoscaler calls it; Name where it is empty.
+	// ScalingGroup is the name of the scaling group behind the node group. Empty: Name.
 	Name         string `json:"name"`
 	ScalingGroup string `json:"scalingGroup,omitempty"`
 	Min          int    `json:"min,omitempty"`
@@ -27,21 +24,19 @@ type Group struct {
 	Labels      map[string]string   `json:"labels,omitempty"`
 	Taints      []corev1.Taint      `json:"taints,omitempty"`
 	Allocatable corev1.ResourceList `json:"allocatable"`
-	// GPUs is how many the cloud says that the type has. Nodes do not have them as a
-	// resource, but an autoscaler that never saw one believes so.
+	// GPUs is the cloud's number of GPUs per machine. Nodes do not have them as a resource, but an autoscaler that has
+	// seen no node assumes that.
 	GPUs int64 `json:"gpus,omitempty"`
-	// Machine is the simulated one that boots, InstanceType where it is empty: another one
-	// contradicts what everybody expects of the group.
+	// Machine is the simulated machine that boots. Empty: InstanceType. Another type contradicts the group's template.
 	Machine string `json:"machine,omitempty"`
-	// BootDelay is from the request to the Node object, SliceDelay from that to the slices.
+	// BootDelay is the time from the request to the Node, SliceDelay from the Node to its slices.
 	BootDelay  metav1.Duration `json:"bootDelay,omitempty"`
 	SliceDelay metav1.Duration `json:"sliceDelay,omitempty"`
-	// ScaleDownUnneeded is how long a node is empty before an autoscaler removes it, where it
-	// is another time than the autoscaler has for all groups.
+	// ScaleDownUnneeded is how long a node must be empty before an autoscaler removes it. Zero: the autoscaler's default.
 	ScaleDownUnneeded metav1.Duration `json:"scaleDownUnneeded,omitempty"`
-	// NoSlices lets the plugin never start.
+	// NoSlices keeps the plugin from starting.
 	NoSlices bool `json:"noSlices,omitempty"`
-	// Failure keeps machines from booting, as when the cloud has none left.
+	// Failure keeps machines from booting, as without capacity.
 	Failure *Failure `json:"failure,omitempty"`
 }
 
@@ -51,20 +46,15 @@ type Failure struct {
 	Message string `json:"message"`
 }
 
-// Scaling is the name by which an autoscaler calls the group.
-func (g Group) Scaling() string {
-	if g.ScalingGroup != "" {
-		return g.ScalingGroup
-	}
-	return g.Name
-}
+// Scaling is the name of the scaling group.
+func (g Group) Scaling() string { return cmp.Or(g.ScalingGroup, g.Name) }
 
 // Capacity is CapacityType with its default.
 func (g Group) Capacity() string { return cmp.Or(g.CapacityType, "ON_DEMAND") }
 
 var groupName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$`)
 
-// Check says what is wrong with the group's description.
+// Check refuses an invalid description.
 func (g Group) Check() error {
 	var problems []error
 	if !groupName.MatchString(g.Name) {
@@ -104,11 +94,4 @@ type Instance struct {
 	ID string `json:"id"`
 	// Node is empty while it boots.
 	Node string `json:"node,omitempty"`
-}
-
-func byName(a, b State) int { return strings.Compare(a.Name, b.Name) }
-
-func sorted(states []State) []State {
-	slices.SortFunc(states, byName)
-	return states
 }

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -23,13 +24,12 @@ const (
 const (
 	// AnnotationGroup has the node group's name.
 	AnnotationGroup = "fleet.mica.gpu/group"
-	// AnnotationMachine names the simulated machine that the node is.
+	// AnnotationMachine names the simulated machine.
 	AnnotationMachine = "fleet.mica.gpu/machine"
-	// AnnotationSliceDelay is how long after the node's creation the plugin starts; "never".
+	// AnnotationSliceDelay is the time from the node's creation to the start of its plugin, or Never.
 	AnnotationSliceDelay = "fleet.mica.gpu/slice-delay"
-	// Never is a delay without end.
-	Never = "never"
-	// AnnotationFake tells kwok that a node is its own.
+	Never                = "never"
+	// AnnotationFake marks kwok's nodes.
 	AnnotationFake = "kwok.x-k8s.io/node"
 )
 
@@ -40,9 +40,8 @@ const (
 	Image  = "ami-00000000000000000"
 )
 
-// labels are those of every node of the group but for the host name's: what kubelet, the cloud
-// controller manager, EKS and nodeadm (nvidia.com/gpu.present, amazon-eks-ami #2607) set on a
-// node of a managed node group.
+// labels are those that kubelet, the cloud controller manager, EKS and nodeadm (nvidia.com/gpu.present, amazon-eks-ami
+// #2607) set on a node of a managed node group, without the host name.
 func (g Group) labels() map[string]string {
 	labels := map[string]string{
 		corev1.LabelOSStable:                "linux",
@@ -65,24 +64,20 @@ func (g Group) labels() map[string]string {
 	return labels
 }
 
-// newInstance is the name of a machine, as EC2 makes them.
+// newInstance is an instance ID in EC2's format.
 func newInstance() string { return fmt.Sprintf("i-%017x", rand.Uint64()) }
 
-// ProviderID is what the cloud controller manager of AWS writes into the Node of an instance.
+// ProviderID is an instance's provider ID, as AWS's cloud controller manager sets it.
 func ProviderID(instance string) string { return "aws:///" + Zone + "/" + instance }
 
-// InstanceOf is the machine that a node is.
+// InstanceOf is the instance of a node.
 func InstanceOf(node *corev1.Node) string { return path.Base(node.Spec.ProviderID) }
 
-// newNode is a node that has just registered, without a status.
+// newNode is a node that has just registered, without conditions.
 func (g Group) newNode(instance string) *corev1.Node {
 	name := fmt.Sprintf("%s-%s", g.Name, utilrand.String(6))
 	labels := g.labels()
 	labels[corev1.LabelHostname] = name
-	machine := g.Machine
-	if machine == "" {
-		machine = g.InstanceType
-	}
 	delay := g.SliceDelay.Duration.String()
 	if g.NoSlices {
 		delay = Never
@@ -92,7 +87,7 @@ func (g Group) newNode(instance string) *corev1.Node {
 			Name:   name,
 			Labels: labels,
 			Annotations: map[string]string{
-				AnnotationGroup: g.Name, AnnotationMachine: machine, AnnotationSliceDelay: delay, AnnotationFake: "fake",
+				AnnotationGroup: g.Name, AnnotationMachine: cmp.Or(g.Machine, g.InstanceType), AnnotationSliceDelay: delay, AnnotationFake: "fake",
 			},
 		},
 		Spec: corev1.NodeSpec{ProviderID: ProviderID(instance), Taints: slices.Clone(g.Taints)},

@@ -12,12 +12,12 @@ import (
 // maxBody bounds a request.
 const maxBody = 1 << 20
 
-// Handler serves the cloud to those who ask for machines:
+// Handler serves:
 //
-//	GET    /groups                 all groups with their states
-//	PUT    /groups/NAME            set a group up, or change it
-//	DELETE /groups/NAME            remove it with its machines
-//	PUT    /groups/NAME/desired    ask for a size
+//	GET    /groups                 list the groups with their states
+//	PUT    /groups/NAME            add or change a group
+//	DELETE /groups/NAME            remove a group with its machines
+//	PUT    /groups/NAME/desired    set the desired size
 //	DELETE /instances/ID           terminate a machine
 func (c *Cloud) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -50,12 +50,12 @@ func (c *Cloud) Handler() http.Handler {
 	return mux
 }
 
-// size is what a group is asked to have.
+// size is the body of a desired size.
 type size struct {
 	Desired int `json:"desired"`
 }
 
-// problem is the body of an answer that is none.
+// problem is the body of an error.
 type problem struct {
 	Error string `json:"error"`
 }
@@ -81,6 +81,6 @@ func answer(w http.ResponseWriter, r *http.Request, body any, err error) {
 		body = problem{err.Error()}
 	}
 	if err := json.NewEncoder(w).Encode(body); err != nil {
-		klog.FromContext(r.Context()).V(2).Info("An answer did not arrive", "err", err)
+		klog.FromContext(r.Context()).V(2).Info("Cannot send a response", "err", err)
 	}
 }
