@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"reflect"
 	"runtime"
 	"runtime/metrics"
@@ -13,12 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -173,16 +169,8 @@ func (f *largeFleet) daemon(i, n int) *corev1.Pod {
 
 // informers is the controller's cache, filled from the fleet.
 func (f *largeFleet) informers(t testing.TB, ctx context.Context) cache.Cache {
-	scheme := apiruntime.NewScheme()
-	for _, add := range []func(*apiruntime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	options := cacheOptions(&flags{autoscalerNamespace: "kube-system", autoscalerName: "status"})
-	options.Scheme, options.HTTPClient, options.Mapper = scheme, http.DefaultClient, testrestmapper.TestOnlyStaticRESTMapper(scheme)
-	options.NewInformer = func(_ toolscache.ListerWatcher, object apiruntime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
+	known := newCache(t, func(object apiruntime.Object) toolscache.ListerWatcher {
+		return &toolscache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (apiruntime.Object, error) {
 				return nil, fmt.Errorf("%T is listed at once, which takes its memory twice", object)
 			},
@@ -193,12 +181,8 @@ func (f *largeFleet) informers(t testing.TB, ctx context.Context) cache.Cache {
 				}
 				return watched, nil
 			},
-		}, object, resync, indexers)
-	}
-	known, err := cache.New(&rest.Config{}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+		}
+	})
 	go func() { _ = known.Start(ctx) }()
 	if !known.WaitForCacheSync(ctx) {
 		t.Fatal("the cache has not started")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -81,35 +82,39 @@ func newScaledFleet(b *testing.B) *scaledFleet {
 	saveMemory()
 	f := &scaledFleet{pods: watch.NewFake()}
 	published := publishedByNode(b)
-	scheme := apiruntime.NewScheme()
-	for _, add := range []func(*apiruntime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			b.Fatal(err)
-		}
-	}
-	options := cacheOptions(&flags{autoscalerNamespace: "kube-system", autoscalerName: "status"})
-	options.Scheme = scheme
-	options.HTTPClient = http.DefaultClient
-	options.Mapper = testrestmapper.TestOnlyStaticRESTMapper(scheme)
-	options.NewInformer = func(_ toolscache.ListerWatcher, object apiruntime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	f.serve(b, newCache(b, func(object apiruntime.Object) toolscache.ListerWatcher {
 		watched := watch.NewFake()
 		if reflect.TypeOf(object) == reflect.TypeOf(&corev1.Pod{}) {
 			watched = f.pods
 		}
-		return toolscache.NewSharedIndexInformer(fleetServer{&toolscache.ListWatch{
+		return fleetServer{&toolscache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (apiruntime.Object, error) {
 				list := &corev1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
 				return list, meta.SetList(list, fleetObjects(object, published))
 			},
 			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watched, nil },
-		}}, object, resync, indexers)
+		}}
+	}))
+	return f
+}
+
+// newCache is the controller's cache, with servers for the kinds.
+func newCache(t testing.TB, server func(kind apiruntime.Object) toolscache.ListerWatcher) cache.Cache {
+	t.Helper()
+	scheme := apiruntime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	options := cacheOptions(&flags{autoscalerNamespace: "kube-system", autoscalerName: "status"})
+	options.Scheme, options.HTTPClient, options.Mapper = scheme, http.DefaultClient, testrestmapper.TestOnlyStaticRESTMapper(scheme)
+	options.NewInformer = func(_ toolscache.ListerWatcher, object apiruntime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		return toolscache.NewSharedIndexInformer(server(object), object, resync, indexers)
 	}
 	known, err := cache.New(&rest.Config{}, options)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	f.serve(b, known)
-	return f
+	return known
 }
 
 // serve is addKEDA and the loop, without a manager.

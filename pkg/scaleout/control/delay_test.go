@@ -3,7 +3,6 @@ package control
 import (
 	"maps"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -83,44 +82,4 @@ func TestOnlyPlannedPodsAreKeptFromClusterAutoscaler(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What keeps a pod from Cluster Autoscaler ends within an hour of the controller's last renewal, and is
-// renewed when less than half of it is left.
-func TestPodsAreKeptFromClusterAutoscalerForAsLongAsItIsRenewed(t *testing.T) {
-	w := newWorld(t, append(oneGPU(1), group("g6"), budget(0))...)
-	begun := w.clock.Now()
-	expect := func(want map[string]string) {
-		t.Helper()
-		if got := w.marks("pod-0"); !maps.Equal(got, want) {
-			t.Fatalf("after %s the pod has %v, want %v", w.clock.Now().Sub(begun), got, want)
-		}
-	}
-	for _, step := range []struct {
-		after time.Duration
-		want  string
-	}{{0, "1h0m0s"}, {29 * time.Minute, "1h0m0s"}, {time.Minute, "1h0m0s"}, {time.Second, "1h30m1s"}, {2 * time.Hour, "3h30m1s"}} {
-		w.clock.Step(step.after)
-		w.pass()
-		again, err := w.loop.Pass(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		expect(map[string]string{scaleUpDelay: step.want, delayBefore: ""})
-		if again.IsZero() || again.After(w.clock.Now().Add(30*time.Minute+time.Second)) {
-			t.Errorf("the next pass is at %s, too late to renew", again)
-		}
-	}
-	w.pass()
-	w.restart()
-	writes := w.writes
-	w.pass()
-	if w.writes != writes {
-		t.Errorf("another leader has written %d times, and nothing was due", w.writes-writes)
-	}
-	if err := w.client.Delete(t.Context(), budget(0)); err != nil {
-		t.Fatal(err)
-	}
-	w.pass()
-	expect(nil)
 }

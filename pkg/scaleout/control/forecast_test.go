@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -40,9 +39,7 @@ func (a *asker) rooms() []scaleout.Supply { return a.told[len(a.told)-1].Supplie
 
 func TestEachPassCountsRoomAndTellsOfIt(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Max = ptr.To(int32(3)) }))...)
-	claim := &resourceapi.ResourceClaimSpec{}
-	claim.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: driverName}}}
-	asks := &asker{replicas: []scaleout.Replica{{ID: "devices", Claim: claim}}}
+	asks := asksForOne()
 	w.loop.Forecast = asks
 	w.pass()
 	// Five GPUs wait, two nodes of four are asked for: the third is growth.

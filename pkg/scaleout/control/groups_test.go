@@ -41,7 +41,7 @@ func TestAScaleUpIsCountedOnce(t *testing.T) {
 	}
 }
 
-// TestTheStatusOfAGroup shows what a user sees of a group on its way from no node to two.
+// Five pods of one GPU get two nodes of four. The files have the group's status from no node to two.
 func TestTheStatusOfAGroup(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6"))...)
 	for _, step := range []struct {
@@ -59,6 +59,7 @@ func TestTheStatusOfAGroup(t *testing.T) {
 		}
 		fixture.Golden(t, "status-"+step.file+".yaml", string(text))
 	}
+	expectServed(t, w, 5, 2)
 }
 
 // A backoff that goes on, and a cause whose words change, are no news.

@@ -146,10 +146,8 @@ func newFleet(t *testing.T, needs, killAt int) *fleet {
 
 func (f *fleet) newAPI() client.Client {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			f.t.Fatal(err)
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		f.t.Fatal(err)
 	}
 	eks := gpus
 	group := &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: gpus.Nodegroup}, Spec: v1alpha1.GPUNodeGroupSpec{

@@ -82,18 +82,10 @@ func TestAWrongScheduleIsExplained(t *testing.T) {
 		say   string
 	}{
 		"words":              {entry("every morning", "1h", "", 1), `the start "every morning" is not in the five fields of cron`},
-		"six fields":         {entry("0 0 9 * * 1", "1h", "", 1), "expected exactly 5 fields"},
-		"a name":             {entry("@daily", "1h", "", 1), "not in the five fields"},
-		"minute 60":          {entry("60 * * * *", "1h", "", 1), "above maximum (59)"},
-		"no such day":        {entry("0 0 30 2 *", "1h", "", 1), "no day of any year"},
-		"a zone in front":    {entry("TZ=Asia/Seoul 0 9 * * *", "1h", "", 1), "give the time zone apart"},
-		"a zone alone":       {entry("TZ=Asia/Seoul", "1h", "", 1), "give the time zone apart"},
 		"no duration":        {entry("0 9 * * *", "0s", "", 1), "the duration 0s is not from 1m"},
 		"less than nothing":  {entry("0 9 * * *", "-1h", "", 1), "the duration -1h0m0s"},
 		"too long":           {entry("0 9 * * *", "169h", "", 1), "168h0m0s, which are 7 days"},
 		"an unknown zone":    {entry("0 9 * * *", "1h", "Asia/Soul", 1), `unknown time zone "Asia/Soul"`},
-		"the machine's zone": {entry("0 9 * * *", "1h", "Local", 1), `unknown time zone "Local"`},
-		"a file":             {entry("0 9 * * *", "1h", "../../etc/passwd", 1), "unknown time zone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &v1alpha1.GPUHeadroomSpec{Schedule: []v1alpha1.Window{entry("0 0 * * *", "1h", "", 1), test.entry}}

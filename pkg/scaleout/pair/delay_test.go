@@ -52,8 +52,8 @@ func pod(annotations map[string]string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}
 }
 
-// What pods have of their own comes back as it was, also what is no duration, and what is forged harms
-// none but its own pod.
+// A pod gets its own delay back, even an invalid one. A forged delay affects its own pod only. A lease is renewed when half
+// of it is over.
 func TestDelaysOfPods(t *testing.T) {
 	ours := func(delay, before string) map[string]string {
 		return map[string]string{scaleUpDelay: delay, delayBefore: before}
@@ -101,8 +101,19 @@ func TestDelaysOfPods(t *testing.T) {
 				if len(p.Annotations) != len(want) || !maps.Equal(p.Annotations, want) {
 					t.Errorf("with a budget of namespace %s the pod has %v, want %v", under, p.Annotations, want)
 				}
-				if actions, again := s.delays(); len(actions) > 0 {
-					t.Errorf("with a budget of namespace %s, another pass does %v at %s", under, actions, again)
+				actions, again := s.delays()
+				if len(actions) > 0 {
+					t.Errorf("with a budget of namespace %s, another pass does %v", under, actions)
+				}
+				if again.IsZero() != (test.failClosed || under != "team") {
+					t.Errorf("with a budget of namespace %s, the delay is renewed at %s", under, again)
+				}
+				for at, renewals := range map[time.Time]int{again.Add(-2 * time.Second): 0, again: 1} {
+					if s.Now = at; !again.IsZero() && test.age >= 0 {
+						if actions, _ := s.delays(); len(actions) != renewals {
+							t.Errorf("at %s the pass does %v, want %d renewals", at, actions, renewals)
+						}
+					}
 				}
 			}
 		})
