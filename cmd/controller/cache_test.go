@@ -85,15 +85,3 @@ func TestTheCacheKeepsOfAWorkloadItsNextPod(t *testing.T) {
 		})
 	}
 }
-
-// A pod's owner decides whether its node may end: see package pair.
-func TestTheCacheKeepsWhosePodsAre(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "d", Controller: ptr.To(true)}}}}
-	stripped, err := strip(stripPod)(pod.DeepCopy())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(pod.OwnerReferences, stripped.(*corev1.Pod).OwnerReferences); diff != "" {
-		t.Errorf("- is expected:\n%s", diff)
-	}
-}

@@ -127,9 +127,10 @@ func TestTheEnvironmentSetsWhatTheCommandLineDoesNot(t *testing.T) {
 	}
 }
 
-func TestThePodsOfTheCacheKeepWhatTheSchedulerLooksAt(t *testing.T) {
+func TestTheCacheKeepsTheFieldsOfPodsThatDecisionsRead(t *testing.T) {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}},
+		// The owner decides whether the pod's node may end: see package pair.
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}, OwnerReferences: make([]metav1.OwnerReference, 1)},
 		Spec: corev1.PodSpec{
 			NodeSelector:   map[string]string{"c": "d"},
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu"}},
@@ -151,9 +152,9 @@ func TestThePodsOfTheCacheKeepWhatTheSchedulerLooksAt(t *testing.T) {
 	if got.ManagedFields != nil || got.Spec.Volumes != nil || container.Env != nil || container.Command != nil {
 		t.Errorf("unused fields are kept: %+v", got)
 	}
-	if got.Labels["a"] != "b" || got.Spec.NodeSelector["c"] != "d" || len(got.Spec.ResourceClaims) != 1 || len(got.Status.Conditions) != 1 ||
+	if len(got.OwnerReferences) != 1 || got.Labels["a"] != "b" || got.Spec.NodeSelector["c"] != "d" || len(got.Spec.ResourceClaims) != 1 || len(got.Status.Conditions) != 1 ||
 		container.Ports[0].HostPort != 80 || container.Resources.Requests.Cpu().Value() != 1 {
-		t.Errorf("what the scheduler looks at is gone: %+v", got)
+		t.Errorf("fields that decisions read are gone: %+v", got)
 	}
 	got.Status.Phase, got.Spec.NodeName = corev1.PodSucceeded, "n"
 	ended, err := strip(stripPod)(got)
@@ -161,7 +162,7 @@ func TestThePodsOfTheCacheKeepWhatTheSchedulerLooksAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if spec := ended.(*corev1.Pod).Spec; spec.NodeName != "n" || len(spec.Containers) != 0 {
-		t.Errorf("of a pod that has ended is left %+v", spec)
+		t.Errorf("an ended pod keeps %+v", spec)
 	}
 	if other, err := strip(stripPod)("no pod"); err != nil || other != "no pod" {
 		t.Errorf("what is no pod becomes %v, %v", other, err)

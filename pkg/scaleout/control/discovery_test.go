@@ -179,12 +179,7 @@ func TestADiscoveredGroupThatIsGoneDoesNotGrow(t *testing.T) {
 	l.all = nil
 	l.once()
 	l.w.expectCondition("p5", v1alpha1.ConditionDiscovered, metav1.ConditionFalse, v1alpha1.ReasonNodegroupGone)
-	for _, object := range oneGPU(1) {
-		l.w.create(object)
-		if pod, is := object.(*corev1.Pod); is {
-			l.w.try(pod)
-		}
-	}
+	l.w.createAndTry(oneGPU(1)...)
 	l.w.run(2 * time.Minute)
 	l.w.expectCondition("p5", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNodegroupGone)
 	if n := l.w.placeholders() + l.w.nodes(); n != 0 {

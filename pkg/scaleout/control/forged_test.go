@@ -11,47 +11,30 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// A tenant's pod with the label and the owner of a placeholder, which no node has room for, neither holds the growth
-// of the group nor is deleted.
-func TestAForgedPlaceholderHoldsNoGroup(t *testing.T) {
-	for name, forge := range map[string]func(*world, *v1alpha1.GPUNodeGroup){
-		"control": func(*world, *v1alpha1.GPUNodeGroup) {},
-		"forged": func(w *world, g *v1alpha1.GPUNodeGroup) {
-			w.create(&corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "tenant", Name: "forged", Labels: map[string]string{v1alpha1.LabelNodeGroup: g.Name},
-					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g, v1alpha1.GroupVersion.WithKind("GPUNodeGroup"))},
-				},
-				Spec:   corev1.PodSpec{NodeSelector: map[string]string{"no": "node"}, Containers: []corev1.Container{{Name: "c"}}},
-				Status: corev1.PodStatus{Phase: corev1.PodPending},
-			})
+// A tenant's pod with the label and the owner of a placeholder, which no node has room for, neither stops the growth of the
+// group nor is deleted.
+func TestAForgedPlaceholderIsIgnored(t *testing.T) {
+	w := newWorld(t)
+	g := group("g")
+	w.create(g)
+	w.create(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "tenant", Name: "forged", Labels: map[string]string{v1alpha1.LabelNodeGroup: g.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g, v1alpha1.GroupVersion.WithKind("GPUNodeGroup"))},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			g := group("g")
-			w.create(g)
-			forge(w, g)
-			for _, object := range oneGPU(1) {
-				w.create(object)
-				if pod, is := object.(*corev1.Pod); is {
-					w.try(pod)
-				}
-			}
-			w.run(30 * time.Minute)
-			var pod corev1.Pod
-			if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "pod-0"}, &pod); err != nil {
-				t.Fatal(err)
-			}
-			if pod.Spec.NodeName == "" {
-				t.Errorf("the pod has no node after half an hour; the group: %+v", w.status("g"))
-			}
-			if name == "control" {
-				return
-			}
-			if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "forged"}, &pod); err != nil {
-				t.Errorf("the tenant's pod was touched: %v", err)
-			}
-		})
+		Spec:   corev1.PodSpec{NodeSelector: map[string]string{"no": "node"}, Containers: []corev1.Container{{Name: "c"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	})
+	w.createAndTry(oneGPU(1)...)
+	w.run(30 * time.Minute)
+	var pod corev1.Pod
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "pod-0"}, &pod); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Spec.NodeName == "" {
+		t.Errorf("the pod has no node after half an hour; the group: %+v", w.status("g"))
+	}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "forged"}, &pod); err != nil {
+		t.Errorf("the tenant's pod was deleted: %v", err)
 	}
 }

@@ -97,17 +97,6 @@ func TestANodeThatIsNotAsPredictedEndsTheScaleUp(t *testing.T) {
 	}
 }
 
-func TestGroupsWithTheSameNodesDoNotGrow(t *testing.T) {
-	w := newWorld(t, append(oneGPU(1), group("a", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "same" }),
-		group("b", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Provider.EKS.Nodegroup = "same" }))...)
-	w.run(2 * time.Minute)
-	if got := w.nodes(); got != 0 {
-		t.Errorf("groups with the same nodes have got %d nodes", got)
-	}
-	w.expectCondition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)
-	w.expectCondition("b", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSameNodes)
-}
-
 func TestHeadroomIsReported(t *testing.T) {
 	headroom := func(name string, change func(*v1alpha1.GPUHeadroomSpec)) *v1alpha1.GPUHeadroom {
 		h := &v1alpha1.GPUHeadroom{

@@ -76,14 +76,20 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		}}}},
 	})
 	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName}})
+	w.createAndTry(objects...)
+	w.restart()
+	return w
+}
+
+// createAndTry creates objects, and the claims of pods.
+func (w *world) createAndTry(objects ...client.Object) {
+	w.t.Helper()
 	for _, object := range objects {
 		w.create(object)
 		if pod, is := object.(*corev1.Pod); is {
 			w.try(pod)
 		}
 	}
-	w.restart()
-	return w
 }
 
 // create gives an object what the API server gives it.
