@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// GPUHeadroom keeps devices free for pods that do not exist yet. What it asks for comes
-// after the demand of every pod, which takes what is kept; then it is filled up again.
+// GPUHeadroom keeps devices free for pods that do not exist yet. Every pod takes precedence, and may
+// use the free devices; the controller then replaces them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -24,7 +24,7 @@ type GPUHeadroom struct {
 	Status GPUHeadroomStatus `json:"status,omitempty"`
 }
 
-// GPUHeadroomList is a list of headrooms.
+// GPUHeadroomList is a list of GPUHeadrooms.
 //
 // +kubebuilder:object:root=true
 type GPUHeadroomList struct {
@@ -34,35 +34,36 @@ type GPUHeadroomList struct {
 	Items []GPUHeadroom `json:"items"`
 }
 
-// GPUHeadroomSpec is what is kept free, where and when.
+// GPUHeadroomSpec describes the devices to keep free.
 type GPUHeadroomSpec struct {
-	// deviceClassName is the class of the devices.
+	// deviceClassName is the DeviceClass of the devices.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="give the name of a DeviceClass, such as gpu.nvidia.com: names of extended resources, such as nvidia.com/gpu, are none"
 	DeviceClassName string `json:"deviceClassName"`
-	// selectors are CEL expressions, as in a claim. A device has to match all of them.
+	// selectors are CEL expressions, as in a claim. A device must match all of them.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Selectors []Selector `json:"selectors,omitempty"`
-	// devices is how many devices are kept free while no entry of schedule is in force.
+	// devices is the number of devices to keep free while no entry of schedule is in force.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Devices int32 `json:"devices"`
-	// nodeGroups are the GPUNodeGroups on whose nodes they are kept. Empty: all groups.
+	// nodeGroups are the GPUNodeGroups on whose nodes the devices are kept. Empty: all groups.
 	//
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	NodeGroups []string `json:"nodeGroups,omitempty"`
-	// schedule replaces devices at times. Of entries in force at once, the most devices count.
+	// schedule replaces devices at certain times. If several entries are in force, the largest number
+	// of devices counts.
 	//
 	// +optional
 	// +listType=atomic
@@ -77,27 +78,28 @@ type GPUHeadroomSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.contains('device.')",message="the expression looks at no device: write it as in a claim's selector, such as device.attributes['gpu.nvidia.com'].type == 'gpu'"
 type Selector string
 
-// Window is a time that comes again and again.
+// Window is a recurring period of time.
 type Window struct {
-	// start is in the five fields of cron: minute, hour, day of month, month, day of week.
+	// start is the beginning in cron syntax with five fields: minute, hour, day of month, month, day
+	// of week.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^ *[^ =@]+( +[^ =]+){4} *$')",message="give the five fields of cron, such as 55 8 * * 1-5: minute, hour, day of month, month, day of week; the time zone has a field of its own"
 	Start string `json:"start"`
-	// duration from then on, of at most 7 days.
+	// duration is at most 7 days.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="give a duration from 1m to 168h, such as 10h"
 	Duration metav1.Duration `json:"duration"`
-	// timeZone is a name of the tz database, such as Asia/Seoul. Empty: UTC.
+	// timeZone is a name in the tz database, such as Asia/Seoul. Empty: UTC.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Z][A-Za-z0-9_+/-]*$') && self != 'Local' || self == ''",message="give a name of the tz database, such as Asia/Seoul"
 	TimeZone string `json:"timeZone,omitempty"`
-	// devices is how many are to be free in this time.
+	// devices is the number of devices to keep free in this window.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=0
@@ -105,25 +107,25 @@ type Window struct {
 	Devices int32 `json:"devices"`
 }
 
-// GPUHeadroomStatus is what is kept.
+// GPUHeadroomStatus counts the devices that are kept free.
 type GPUHeadroomStatus struct {
-	// observedGeneration is the generation of the spec that this status is of.
+	// observedGeneration is the generation of the spec that the status is about.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// wanted is how many devices are to be free now.
+	// wanted is the number of devices to keep free now.
 	//
 	// +optional
 	Wanted int32 `json:"wanted"`
-	// free is how many of the wanted devices are free, after the demand of all pending pods.
+	// free is the number of wanted devices that are free, after the demand of all pending pods.
 	//
 	// +optional
 	Free int32 `json:"free"`
-	// demanded is how many of them are to come with new nodes.
+	// demanded is the number of wanted devices that will come with new nodes.
 	//
 	// +optional
 	Demanded int32 `json:"demanded"`
-	// conditions has Ready: as many devices are free as are wanted.
+	// conditions has Ready, which is True if all wanted devices are free.
 	//
 	// +optional
 	// +listType=map

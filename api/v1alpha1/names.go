@@ -2,44 +2,43 @@ package v1alpha1
 
 // Labels, annotations and taints that Mica writes or reads.
 const (
-	// LabelNodeGroup is on placeholders, with the GPUNodeGroup for which they are.
+	// LabelNodeGroup is a placeholder's GPUNodeGroup.
 	LabelNodeGroup = "mica.gpu/node-group"
-	// LabelKind is on placeholders, with the kind of the pods for which they are.
+	// LabelKind is the kind of the pods that a placeholder is for.
 	LabelKind = "mica.gpu/kind"
-	// AnnotationPods is on placeholders, with the pods for which they are, for people.
+	// AnnotationPods names the pods that a placeholder is for, for people.
 	AnnotationPods = "mica.gpu/for-pods"
-	// AnnotationKinds is on placeholders, with all kinds of those pods.
+	// AnnotationKinds has all kinds of these pods.
 	AnnotationKinds = "mica.gpu/kinds"
-	// LabelDiscovered is on groups that the controller has found, with how: nodes or eks.
+	// LabelDiscovered is on groups that the controller has discovered, with the source: nodes or eks.
 	LabelDiscovered = "mica.gpu/discovered-from"
 
-	// TaintStartup keeps pods, and Cluster Autoscaler's template, from a node until it offers
-	// what its group's template promises. The prefix is Cluster Autoscaler's.
+	// TaintStartup keeps pods from a node until it offers all devices of its group's template. Cluster
+	// Autoscaler takes no node with this taint as a template. The prefix is Cluster Autoscaler's.
 	TaintStartup = "startup-taint.cluster-autoscaler.kubernetes.io/mica"
 
-	// AnnotationScaleDownDisabled is Cluster Autoscaler's, and AnnotationProtected says that
-	// it was put there by the controller, and for what: "claim", "headroom" or "use".
+	// AnnotationScaleDownDisabled is Cluster Autoscaler's. AnnotationProtected marks it as set by the
+	// controller, with the reason: "claim", "headroom" or "use".
 	AnnotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	AnnotationProtected         = "mica.gpu/protected-for"
 
-	// AnnotationHeldUntil is on nodes that the controller has protected or cordoned, with the time until which
-	// that holds, as in RFC 3339. The controller renews it while it leads; after that time it is taken back.
+	// AnnotationHeldUntil is on nodes that the controller has protected or cordoned, with the time, as
+	// in RFC 3339, at which that expires. The leader renews it.
 	AnnotationHeldUntil = "mica.gpu/held-until"
 
-	// AnnotationScaleUpDelay is Cluster Autoscaler's: how old a pod has to be before a node is added
-	// for it. The controller sets it on pods that it plans under a GPUBudget, for as long as it renews
-	// it, or to ScaleUpDelayForever, which is a hundred years. AnnotationDelayBefore beside it has the
-	// value that was there before, which is empty if there was none.
+	// AnnotationScaleUpDelay is Cluster Autoscaler's: the age of a pod before it adds a node for it.
+	// The controller sets it on pods under a GPUBudget, and renews it, or sets it to
+	// ScaleUpDelayForever, a hundred years. AnnotationDelayBefore has the previous value, or is empty.
 	AnnotationScaleUpDelay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
 	AnnotationDelayBefore  = "mica.gpu/scale-up-delay-before"
 	ScaleUpDelayForever    = "876000h"
 
-	// AnnotationScaleIn is on nodes of pairing direct that are empty, with how far their end is,
-	// and since when: "empty", "cordoned" or "ending", and a time as in RFC 3339.
+	// AnnotationScaleIn is on empty nodes of groups with pairing direct: the step, "empty", "cordoned"
+	// or "ending", and the time at which it began, as in RFC 3339.
 	AnnotationScaleIn = "mica.gpu/scale-in"
 
-	// ConditionGPUsHealthy is of nodes that have had a sick GPU: whether none has a fault that keeps
-	// claims away. AnnotationGPUFaults has all faults of the node's GPUs, as JSON.
+	// ConditionGPUsHealthy is set on nodes that have had a sick GPU. It is False while a GPU has a
+	// fault that keeps claims away. AnnotationGPUFaults has all faults of the node's GPUs, as JSON.
 	ConditionGPUsHealthy = "mica.gpu/GPUsHealthy"
 	AnnotationGPUFaults  = "mica.gpu/gpu-faults"
 
@@ -48,15 +47,15 @@ const (
 	// reports as over end.
 	AnnotationRepaired = "repaired.mica.gpu/"
 
-	// ConditionScaleUp is of pending pods: whether and by what they get a node.
+	// ConditionScaleUp is set on pending pods. It reports how they get a node, or why they do not.
 	ConditionScaleUp = "mica.gpu/ScaleUp"
 
-	// ConditionServing is of pods with a readiness gate of this name: a pod that has loaded its
-	// model is not Ready, and in no Endpoints, until the controller makes it True.
+	// ConditionServing is set on pods with a readiness gate of this name. A pod that has loaded its
+	// model is not Ready, and gets no traffic, until the controller sets the condition to True.
 	ConditionServing = "mica.gpu/serving"
 
-	// Reasons of ConditionScaleUp that the controller itself reads again: ReasonFitsNode is of a pod
-	// for which a node has room, ReasonNodeUnused of one that was not put there for too long.
+	// Reasons of ConditionScaleUp that the controller also reads. ReasonFitsNode: a node has room for
+	// the pod. ReasonNodeUnused: the scheduler has not used that room for too long.
 	ReasonFitsNode   = "GPUFitsNode"
 	ReasonNodeUnused = "GPUNodeUnused"
 )

@@ -9,26 +9,26 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:path=gpunodes,scope=Cluster,shortName=gnode
 // +kubebuilder:printcolumn:name="Policy",type=string,JSONPath=`.policy.name`
 // +kubebuilder:printcolumn:name="Generation",type=integer,JSONPath=`.policy.observedGeneration`
-// +kubebuilder:printcolumn:name="Refusal",type=string,JSONPath=`.policy.message`,description="Why the node cannot do what the policy says"
-// +kubebuilder:printcolumn:name="Withheld",type=string,JSONPath=`.withheld`,description="Why the node offers none of its GPUs"
+// +kubebuilder:printcolumn:name="Refusal",type=string,JSONPath=`.policy.message`,description="Why the node cannot apply the policy"
+// +kubebuilder:printcolumn:name="Withheld",type=string,JSONPath=`.withheld`,description="Why the node offers no GPUs"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// policy is the GPUPolicy that the node goes by. Unset: none selects the node.
+	// policy is the GPUPolicy that applies to the node. Unset: none selects it.
 	//
 	// +optional
 	Policy *NodePolicy `json:"policy,omitempty"`
-	// withheld says why the node offers none of its GPUs, such as that a device plugin
-	// gives them out. Empty: it offers them.
+	// withheld is the reason why the node offers no GPUs, for example because a device plugin has
+	// them. Empty: it offers them.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Withheld string `json:"withheld,omitempty"`
 }
 
-// GPUNodeList is a list of nodes.
+// GPUNodeList is a list of GPUNodes.
 //
 // +kubebuilder:object:root=true
 type GPUNodeList struct {
@@ -38,30 +38,30 @@ type GPUNodeList struct {
 	Items []GPUNode `json:"items"`
 }
 
-// NodePolicy is what one node made of its policy.
+// NodePolicy is a node's report on its policy.
 type NodePolicy struct {
-	// name is the policy's.
+	// name is the name of the policy.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// uid is the policy's.
+	// uid is the UID of the policy.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
-	// observedGeneration is that of the policy when the node looked.
+	// observedGeneration is the generation of the policy that the report is about.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// message says why the node cannot do what the policy says. Empty: it does.
+	// message is the reason why the node cannot apply the policy. Empty: it has applied it.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
 }
 
-// MaxMessageLength is that of a GPUNode's messages: the API server counts characters, and
-// who writes one counts bytes, which are no fewer.
+// MaxMessageLength is the maximum length of a GPUNode's messages. The API server counts characters;
+// writers may count bytes.
 const MaxMessageLength = 512

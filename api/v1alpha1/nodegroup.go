@@ -8,9 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// GPUNodeGroup is a group of like nodes that can grow, from none, for claims that no
-// node can satisfy. It says how the group is known by its nodes' labels, what a node of
-// it has, and who makes it grow.
+// GPUNodeGroup is a group of nodes of one kind. It grows, also from zero, for claims that no existing
+// node can satisfy. The spec selects the nodes, describes a new node, and sets how the group grows.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,7 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.instanceType`
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.status.template.source`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
-// +kubebuilder:printcolumn:name="Demand",type=integer,JSONPath=`.status.demand`,description="Nodes that pending claims need beyond those that exist or are coming"
+// +kubebuilder:printcolumn:name="Demand",type=integer,JSONPath=`.status.demand`,description="Nodes that pending claims need beyond existing and coming nodes"
 // +kubebuilder:printcolumn:name="Pairing",type=string,priority=1,JSONPath=`.spec.pairing`
 // +kubebuilder:printcolumn:name="Starting",type=integer,priority=1,JSONPath=`.status.starting`
 // +kubebuilder:printcolumn:name="Unused",type=integer,priority=1,JSONPath=`.status.unused`
@@ -35,7 +34,7 @@ type GPUNodeGroup struct {
 	Status GPUNodeGroupStatus `json:"status,omitempty"`
 }
 
-// GPUNodeGroupList is a list of groups.
+// GPUNodeGroupList is a list of GPUNodeGroups.
 //
 // +kubebuilder:object:root=true
 type GPUNodeGroupList struct {
@@ -45,63 +44,63 @@ type GPUNodeGroupList struct {
 	Items []GPUNodeGroup `json:"items"`
 }
 
-// GPUNodeGroupSpec is what is known of a group, and what may be done with it.
+// GPUNodeGroupSpec describes a group, and how it grows.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.max) || self.min <= self.max",message="min is over max: lower min, or raise max"
 // +kubebuilder:validation:XValidation:rule="self.pairing != 'direct' || has(self.provider.eks) || has(self.provider.autoScalingGroup)",message="pairing direct calls AWS: give provider.eks or provider.autoScalingGroup, or choose placeholder or observe"
 type GPUNodeGroupSpec struct {
-	// provider says which nodes are of the group.
+	// provider selects the nodes of the group.
 	//
 	// +required
 	Provider NodeGroupProvider `json:"provider"`
-	// instanceType is the machine's name at EC2, such as p5.48xlarge. Unset: the type of a node
-	// that the group has or had.
+	// instanceType is the EC2 instance type, such as p5.48xlarge. Unset: the type of a present or
+	// former node of the group.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	InstanceType string `json:"instanceType,omitempty"`
-	// template adds to, or overrides, what Mica knows of the group's nodes from instanceType and
-	// from earlier nodes.
+	// template adds to or overrides the description of a new node, which Mica derives from
+	// instanceType and from earlier nodes.
 	//
 	// +optional
 	Template NodeTemplate `json:"template,omitempty"`
-	// min is how many nodes pairing direct keeps, used or not. With the other pairings, only the
-	// autoscaler's own minimum counts.
+	// min is the number of nodes that pairing direct keeps, even if they are empty. With other
+	// pairings, only the autoscaler's minimum counts.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=5000
 	Min int32 `json:"min"`
-	// max is the largest number of nodes. Unset: the autoscaler's own limit alone counts.
+	// max is the maximum number of nodes. Unset: only the autoscaler's limit counts.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=5000
 	Max *int32 `json:"max,omitempty"`
-	// pricePerHour of one node decides between groups that fit: the cheapest for the pending
-	// pods grows. Any currency, the same in all groups. Groups without a price come last.
+	// pricePerHour is the price of one node. Of the groups that fit, the cheapest for the pending pods
+	// grows. Use the same currency in all groups. Groups without a price come last.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="the price is negative: give the price of an hour, or leave it out"
 	PricePerHour *resource.Quantity `json:"pricePerHour,omitempty"`
-	// pairing is who makes the group grow: placeholder lets Cluster Autoscaler do it, by a
-	// pod without claims that only a new node has room for; direct calls EKS or, for
-	// autoScalingGroup, EC2 Auto Scaling; observe only says what is needed.
+	// pairing is how the group grows. placeholder: by Cluster Autoscaler, for a pod without claims
+	// that fits on a new node only. direct: by calls of EKS or, for autoScalingGroup, of EC2 Auto
+	// Scaling. observe: not at all; the status reports the demand.
 	//
 	// +optional
 	// +kubebuilder:default=placeholder
 	// +kubebuilder:validation:Enum=placeholder;direct;observe
 	Pairing Pairing `json:"pairing,omitempty"`
-	// capacityType is how the nodes are bought. It predicts the label
+	// capacityType is the purchase option of the nodes. It predicts the label
 	// eks.amazonaws.com/capacityType of nodes of managed node groups.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=ON_DEMAND;SPOT;CAPACITY_BLOCK
 	CapacityType string `json:"capacityType,omitempty"`
-	// provisionTimeout is how long a node may take from the decision to its slices. After
-	// that the group is left alone for a while.
+	// provisionTimeout is the maximum time from the decision to the node's slices. After it, the group
+	// backs off.
 	//
 	// +optional
 	// +kubebuilder:default="30m"
@@ -117,10 +116,10 @@ type GPUNodeGroupSpec struct {
 	ScaleInAfter *metav1.Duration `json:"scaleInAfter,omitempty"`
 }
 
-// DefaultProvisionTimeout is how long a node may take where its group does not say.
+// DefaultProvisionTimeout is the default of spec.provisionTimeout.
 const DefaultProvisionTimeout = 30 * time.Minute
 
-// ProvisionTimeout is how long a node of the group may take.
+// ProvisionTimeout is spec.provisionTimeout with its default.
 func (g *GPUNodeGroup) ProvisionTimeout() time.Duration {
 	if timeout := g.Spec.ProvisionTimeout.Duration; timeout > 0 {
 		return timeout
@@ -128,7 +127,7 @@ func (g *GPUNodeGroup) ProvisionTimeout() time.Duration {
 	return DefaultProvisionTimeout
 }
 
-// Pairing is who makes a group grow.
+// Pairing is how a group grows.
 type Pairing string
 
 // Pairings.
@@ -138,23 +137,23 @@ const (
 	PairingObserve     Pairing = "observe"
 )
 
-// NodeGroupProvider names the nodes of a group.
+// NodeGroupProvider selects the nodes of a group.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.eks) != has(self.nodeSelector)",message="give exactly one of eks and nodeSelector"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoScalingGroup) || has(self.nodeSelector)",message="autoScalingGroup is a self-managed group: give nodeSelector with the labels of its nodes, and not eks"
 type NodeGroupProvider struct {
-	// eks is a managed node group: its nodes have the label eks.amazonaws.com/nodegroup.
+	// eks is a managed node group. Its nodes have the label eks.amazonaws.com/nodegroup.
 	//
 	// +optional
 	EKS *EKSNodegroup `json:"eks,omitempty"`
-	// nodeSelector are labels that every node of the group has, and no other node.
+	// nodeSelector are labels that all nodes of the group have, and no other node.
 	//
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=8
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// autoScalingGroup is the name of the self-managed Auto Scaling group that has the nodes of
-	// nodeSelector. Only pairing direct needs it. For a managed node group of EKS, give eks.
+	// autoScalingGroup is the name of the self-managed Auto Scaling group of these nodes. Only pairing
+	// direct needs it. For a managed node group, set eks instead.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -165,7 +164,7 @@ type NodeGroupProvider struct {
 // LabelEKSNodegroup is on every node of a managed node group of EKS.
 const LabelEKSNodegroup = "eks.amazonaws.com/nodegroup"
 
-// Selector are the labels by which a group's nodes are known.
+// Selector are the labels that select the group's nodes.
 func (p NodeGroupProvider) Selector() map[string]string {
 	if p.EKS != nil {
 		return map[string]string{LabelEKSNodegroup: p.EKS.Nodegroup}
@@ -188,14 +187,14 @@ type EKSNodegroup struct {
 	Nodegroup string `json:"nodegroup"`
 }
 
-// NodeTemplate is what a node of the group has.
+// NodeTemplate describes a new node.
 type NodeTemplate struct {
-	// labels that new nodes have, besides those of the provider and of Kubernetes itself.
+	// labels are the labels of new nodes, besides those of the provider and of Kubernetes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Labels map[string]string `json:"labels,omitempty"`
-	// taints that new nodes keep. Startup taints are not among them.
+	// taints are the taints that new nodes keep. Leave out startup taints.
 	//
 	// +optional
 	// +listType=atomic
@@ -203,17 +202,17 @@ type NodeTemplate struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(t, t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",message="the effect of a taint is NoSchedule, PreferNoSchedule or NoExecute"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(t, t.key.startsWith('startup-taint.cluster-autoscaler.kubernetes.io/'))",message="nodes lose startup taints once they have started: leave them out of spec.template.taints, and keep them on the node group"
 	Taints []corev1.Taint `json:"taints,omitempty"`
-	// allocatable is what pods can have of a node: cpu, memory, pods, ephemeral-storage.
+	// allocatable are the resources of a new node for pods: cpu, memory, pods, ephemeral-storage.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(name, type(self[name]) == int || !self[name].matches('[eE][-+0-9]'))",message="write the quantities without an exponent"
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
-	// gpus replaces what the catalogue knows of the instance type.
+	// gpus replaces the catalogue's description of the instance type.
 	//
 	// +optional
 	GPUs *GPUTemplate `json:"gpus,omitempty"`
-	// driverVersion is the NVIDIA driver's on new nodes, for claims that select by it.
+	// driverVersion is the version of the NVIDIA driver on new nodes, for claims that select by it.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -227,44 +226,44 @@ type NodeTemplate struct {
 	CUDADriverVersion string `json:"cudaDriverVersion,omitempty"`
 }
 
-// GPUTemplate describes the GPUs of a node, which are alike.
+// GPUTemplate describes the GPUs of a node. They are all of one kind.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.board) || has(self.productName) && has(self.memory)",message="give board, a name of the catalogue, or productName and memory as nvidia-smi shows them"
 type GPUTemplate struct {
-	// count is how many GPUs a node has.
+	// count is the number of GPUs per node.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Count int32 `json:"count"`
-	// board is the catalogue's name of the GPU, such as h100-sxm-80gb. It has the MIG
-	// profiles, too.
+	// board is the catalogue's name of the GPU, such as h100-sxm-80gb. The catalogue also has its MIG
+	// profiles.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Board string `json:"board,omitempty"`
-	// productName as nodes publish it, such as NVIDIA H100 80GB HBM3.
+	// productName is the attribute that nodes publish, such as NVIDIA H100 80GB HBM3.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ProductName string `json:"productName,omitempty"`
-	// brand as nodes publish it, such as Nvidia.
+	// brand is the attribute that nodes publish, such as Nvidia.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Brand string `json:"brand,omitempty"`
-	// architecture as nodes publish it, such as Hopper.
+	// architecture is the attribute that nodes publish, such as Hopper.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Architecture string `json:"architecture,omitempty"`
-	// cudaComputeCapability as nodes publish it, such as 9.0.
+	// cudaComputeCapability is the attribute that nodes publish, such as 9.0.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+$`
 	CUDAComputeCapability string `json:"cudaComputeCapability,omitempty"`
-	// memory of one GPU as the driver reports it, which is not what EC2 says.
+	// memory is the memory of one GPU as the driver reports it. EC2 reports another number.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !self.matches('[eE][-+0-9]')",message="write the quantity without an exponent"
@@ -274,45 +273,46 @@ type GPUTemplate struct {
 
 // Limits of a group's status.
 const (
-	// MaxTemplateBytes is the length of a template's data.
+	// MaxTemplateBytes is the maximum length of a template's data.
 	MaxTemplateBytes = 512 << 10
-	// MaxInFlight is how many scale-ups of a group a status lists.
+	// MaxInFlight is the maximum number of scale-ups in a status.
 	MaxInFlight = 100
-	// MaxUnusedBy is how many workloads that left nodes unused a status lists.
+	// MaxUnusedBy is the maximum number of workloads in unusedBy.
 	MaxUnusedBy = 32
 )
 
-// GPUNodeGroupStatus is what the controller knows of a group.
+// GPUNodeGroupStatus is the observed state of a group.
 type GPUNodeGroupStatus struct {
-	// observedGeneration is the generation of the spec that this status is of.
+	// observedGeneration is the generation of the spec that the status is about.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// instanceType is that of spec, or else that of a node of the group.
+	// instanceType is that of the spec, or else that of a node of the group.
 	//
 	// +optional
 	InstanceType string `json:"instanceType,omitempty"`
-	// template is what a new node is expected to have.
+	// template is the expected new node.
 	//
 	// +optional
 	Template *TemplateStatus `json:"template,omitempty"`
-	// nodes is how many nodes the group has.
+	// nodes is the number of nodes of the group.
 	//
 	// +optional
 	Nodes int32 `json:"nodes"`
-	// starting is how many nodes do not offer yet what the template promises.
+	// starting is the number of nodes that do not offer all devices of the template yet.
 	//
 	// +optional
 	Starting int32 `json:"starting"`
-	// unused is how many nodes have been complete for 10 minutes, and have no device that a
-	// claim has.
+	// unused is the number of nodes that have been complete for 10 minutes, and none of whose devices
+	// is allocated.
 	//
 	// +optional
 	Unused int32 `json:"unused"`
-	// unusedBy are workloads for which a node had room, and whose pods the scheduler did not put there.
-	// For pods that such a workload makes anew, no further node is asked for until the given time. An
-	// entry goes when a newer pod of the workload gets a node, and a day after its time. Each is in the
-	// first group, by name, that could grow for its pods. To try again at once, remove the entry.
+	// unusedBy are workloads whose pods the scheduler did not put on a node with room for them. The
+	// controller asks for no further node for new pods of the workload until the given time. It
+	// removes an entry when a newer pod of the workload gets a node, and a day after that time. An
+	// entry is in the first group by name that could grow for the pods. To retry at once, remove the
+	// entry.
 	//
 	// +optional
 	// +listType=map
@@ -321,39 +321,38 @@ type GPUNodeGroupStatus struct {
 	// +listMapKey=asks
 	// +kubebuilder:validation:MaxItems=32
 	UnusedBy []UnusedBy `json:"unusedBy,omitempty"`
-	// demand is how many nodes pending claims need beyond those that exist or are coming.
+	// demand is the number of nodes that pending claims need beyond existing and coming nodes.
 	//
 	// +optional
 	Demand int32 `json:"demand"`
-	// inFlight are nodes that were asked for.
+	// inFlight are the scale-ups in progress.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=100
 	InFlight []InFlight `json:"inFlight,omitempty"`
-	// providerMax is the limit of who makes the group grow, as last seen: maxSize at EKS, or
-	// Cluster Autoscaler's own. The group does not grow beyond it. Unset: not known.
+	// providerMax is the last known limit of EKS (maxSize) or Cluster Autoscaler. The group does not
+	// grow beyond it. Unset: unknown.
 	//
 	// +optional
 	ProviderMax *int32 `json:"providerMax,omitempty"`
-	// providerSize is how many nodes EKS or EC2 Auto Scaling is to have in the group, as last seen.
-	// Unset: not asked, as with pairing placeholder.
+	// providerSize is the last known desired size at EKS or EC2 Auto Scaling. Unset: it is not read,
+	// as with pairing placeholder.
 	//
 	// +optional
 	ProviderSize *int32 `json:"providerSize,omitempty"`
-	// autoscaler is what Cluster Autoscaler has last reported of the group. Unset: nothing within a
-	// day.
+	// autoscaler is Cluster Autoscaler's last report on the group. Unset: none within a day.
 	//
 	// +optional
 	Autoscaler *AutoscalerReport `json:"autoscaler,omitempty"`
-	// backoff is why and how long the group does not grow.
+	// backoff is the reason why the group does not grow, and until when.
 	//
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
-	// conditions has Ready, TemplateValid and InBackoff, OutlastsAutoscaler and NodesStuck once they
-	// were true, Discovered if the group was discovered at EKS, and ScaleIn while empty nodes are
-	// ended.
+	// conditions has Ready, TemplateValid and InBackoff; OutlastsAutoscaler and NodesStuck once they
+	// were True; Discovered if the group was discovered at EKS; and ScaleIn if empty nodes are
+	// terminated.
 	//
 	// +optional
 	// +listType=map
@@ -362,46 +361,46 @@ type GPUNodeGroupStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// AutoscalerReport is what Cluster Autoscaler has last reported of a group in its status.
+// AutoscalerReport is Cluster Autoscaler's last report on a group.
 type AutoscalerReport struct {
-	// target is how many nodes Cluster Autoscaler wants the group to have, such as 4. Unset: it does
-	// not report the group.
+	// target is Cluster Autoscaler's target size of the group, such as 4. Unset: it does not report
+	// the group.
 	//
 	// +optional
 	Target *int32 `json:"target,omitempty"`
-	// silentSince is since when its status is missing, outdated or without the group, as while it
-	// restarts. Nodes up to the target count as asked for until the group's provisionTimeout has
-	// passed. Unset: it reports.
+	// silentSince is the time since which the status is missing, outdated or without the group, as
+	// during a restart. Nodes up to the target count as asked for until the group's provisionTimeout
+	// has passed. Unset: it reports the group.
 	//
 	// +optional
 	SilentSince *metav1.Time `json:"silentSince,omitempty"`
 }
 
-// TemplateSource says where a template comes from.
+// TemplateSource is the origin of a template.
 type TemplateSource string
 
 // Sources, best first.
 const (
-	// SourceLiveNode is a node that the group has.
+	// SourceLiveNode is a present node of the group.
 	SourceLiveNode TemplateSource = "LiveNode"
-	// SourceLearned is a node that the group had.
+	// SourceLearned is a former node of the group.
 	SourceLearned TemplateSource = "Learned"
 	// SourceCatalogue is the instance type, or spec.template, and the GPUPolicy that will apply.
 	SourceCatalogue TemplateSource = "Catalogue"
 )
 
-// TemplateStatus is what a new node is expected to have.
+// TemplateStatus describes the expected new node.
 type TemplateStatus struct {
 	Source TemplateSource `json:"source"`
-	// node is the one from which the template was learned.
+	// node is the node that the template was learned from.
 	//
 	// +optional
 	Node string `json:"node,omitempty"`
-	// learnedAt is when that was.
+	// learnedAt is the time at which it was learned.
 	//
 	// +optional
 	LearnedAt *metav1.Time `json:"learnedAt,omitempty"`
-	// policy is the GPUPolicy that applied, with its generation.
+	// policy is the GPUPolicy of that node, with its generation.
 	//
 	// +optional
 	Policy string `json:"policy,omitempty"`
@@ -411,90 +410,90 @@ type TemplateStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Devices []DeviceSummary `json:"devices,omitempty"`
-	// data is the learned node with its slices, compressed, for when the group has none.
+	// data is the learned node with its slices, compressed. It is used while the group has no node.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=524288
 	Data []byte `json:"data,omitempty"`
 }
 
-// DeviceSummary counts devices that are alike.
+// DeviceSummary counts devices of one kind.
 type DeviceSummary struct {
-	// type is that of the attribute: gpu, mig, timeslice, and so on.
+	// type is the devices' attribute type: gpu, mig, timeslice, and so on.
 	Type string `json:"type"`
-	// productName is that of their GPU.
+	// productName is the product name of their GPU.
 	//
 	// +optional
 	ProductName string `json:"productName,omitempty"`
-	// profile is that of a partition.
+	// profile is the MIG profile of partitions.
 	//
 	// +optional
 	Profile string `json:"profile,omitempty"`
-	// memory of one device.
+	// memory is the memory of one device.
 	//
 	// +optional
 	Memory *resource.Quantity `json:"memory,omitempty"`
-	// count is how many devices are alike.
+	// count is the number of devices.
 	Count int32 `json:"count"`
 }
 
-// InFlight is a node, or several, that were asked for.
+// InFlight is a scale-up in progress.
 type InFlight struct {
-	// id is the placeholder's name, or that of the update at EKS, or "intent" before there is one.
+	// id is the name of the placeholder, the ID of the update at EKS, or "intent" before the update
+	// begins.
 	ID string `json:"id"`
-	// kind names the kind of pods for which the node was asked for.
+	// kind is the kind of the pods that the nodes are for.
 	//
 	// +optional
 	Kind string `json:"kind,omitempty"`
-	// nodes is how many.
+	// nodes is the number of nodes.
 	Nodes int32 `json:"nodes"`
-	// target is the size to which pairing direct has set the group.
+	// target is the desired size that pairing direct has set.
 	//
 	// +optional
 	Target int32 `json:"target,omitempty"`
-	// since is when they were asked for.
+	// since is the time of the request.
 	Since metav1.Time `json:"since"`
 }
 
 // UnusedBy is a workload that left nodes unused.
 type UnusedBy struct {
-	// namespace of the workload.
+	// namespace is the namespace of the workload.
 	//
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
-	// workload is the kind and the name of what makes the pods, such as CronJob/train or Deployment/llm.
-	// A pod that nothing makes is its own, such as Pod/train.
+	// workload is the kind and name of the pods' owner, such as CronJob/train or Deployment/llm. For a
+	// pod without an owner, it is the pod, such as Pod/train.
 	//
 	// +kubebuilder:validation:MaxLength=330
 	Workload string `json:"workload"`
-	// asks is the same for pods that ask the same of a node, so that a workload that has been changed
-	// gets a node at once.
+	// asks is a hash of the pods' requirements, so that a changed workload gets a node at once.
 	//
 	// +kubebuilder:validation:MaxLength=16
 	Asks string `json:"asks"`
-	// nodes is how many nodes in a row were not used, such as 3.
+	// nodes is the number of unused nodes in a row, such as 3.
 	Nodes int32 `json:"nodes"`
-	// since is when the last of them was found unused.
+	// since is the time at which the last of them was found unused.
 	Since metav1.Time `json:"since"`
-	// until is when another node is asked for: an hour after since, twice as long after each further
-	// node, a day at most.
+	// until is the time of the next attempt: an hour after since, twice as long after each further
+	// unused node, at most a day.
 	Until metav1.Time `json:"until"`
-	// message is what the scheduler said of the pod.
+	// message is the scheduler's message about the pod.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
 }
 
-// Backoff is why and how long a group does not grow.
+// Backoff is the reason why a group does not grow, and until when.
 type Backoff struct {
-	// until is when the group may grow again.
+	// until is the time at which the group may grow again.
 	Until metav1.Time `json:"until"`
-	// failures in a row.
+	// failures is the number of failures in a row.
 	Failures int32 `json:"failures"`
-	// reason is one word for the last failure.
+	// reason is the last failure's reason, in one word.
 	Reason string `json:"reason"`
-	// message says what failed.
+	// message describes the last failure.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -503,21 +502,21 @@ type Backoff struct {
 
 // Conditions of groups. ConditionReady is one of them.
 const (
-	// ConditionTemplateValid is true while nodes are as their template says.
+	// ConditionTemplateValid is True while nodes match their template.
 	ConditionTemplateValid = "TemplateValid"
-	// ConditionInBackoff is true while the group does not grow after a failure.
+	// ConditionInBackoff is True while the group does not grow after a failure.
 	ConditionInBackoff = "InBackoff"
-	// ConditionOutlastsAutoscaler is true when the last new node took longer than Cluster Autoscaler
-	// waits for one. It is absent until that has happened.
+	// ConditionOutlastsAutoscaler is True if Cluster Autoscaler gave up on the last new node too
+	// early. It is absent until that has happened.
 	ConditionOutlastsAutoscaler = "OutlastsAutoscaler"
-	// ConditionNodesStuck is true while a node keeps the startup taint, and may keep it for ever. It is
-	// absent until that has happened.
+	// ConditionNodesStuck is True while a node keeps the startup taint for too long. It is absent
+	// until that has happened.
 	ConditionNodesStuck = "NodesStuck"
-	// ConditionDiscovered is true while EKS lists the node group of a group that was discovered there,
-	// and false when it does no longer, from when on the group does not grow.
+	// ConditionDiscovered is True while EKS lists the node group of a group that was discovered there.
+	// While it is False, the group does not grow.
 	ConditionDiscovered = "Discovered"
-	// ConditionScaleIn is true while empty nodes of a group with pairing direct are terminated. Other
-	// groups have no such condition.
+	// ConditionScaleIn is True while empty nodes of a group with pairing direct are terminated. Other
+	// groups lack it.
 	ConditionScaleIn = "ScaleIn"
 )
 

@@ -6,16 +6,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is that of every kind in this package.
+// GroupVersion is the group and version of all kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "mica.gpu", Version: "v1alpha1"}
 
-// PolicyResource and NodeResource are how the API server's paths name policies and GPUNodes.
+// PolicyResource and NodeResource are the resources of GPUPolicies and GPUNodes in the API server's
+// paths.
 const (
 	PolicyResource = "gpupolicies"
 	NodeResource   = "gpunodes"
 )
 
-// AddToScheme makes the kinds known to a scheme.
+// AddToScheme adds the kinds to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&GPUPolicy{}, &GPUPolicyList{},
