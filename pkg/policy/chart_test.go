@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
 
-// The chart's own policy is for every node, so none may refuse it.
+// The chart's policy applies to every node, so no machine may refuse it.
 func TestTheChartsPolicyWorksOnEveryMachine(t *testing.T) {
 	for chart, mps := range map[string]bool{"defaults": false, "everything": true} {
 		text, err := os.ReadFile("../../deployments/helm/testdata/" + chart + ".golden.yaml")

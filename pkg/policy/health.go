@@ -26,7 +26,7 @@ type faults struct {
 	resets  health.ConditionSet
 }
 
-// readHealth reads spec.health. Errors name what comes below it.
+// readHealth reads spec.health. Errors begin with the path below it.
 func readHealth(rules []v1alpha1.FaultEffect) (faults, error) {
 	read := faults{effects: slice.FaultEffects{}, resets: health.ConditionSet{}}
 	for i, rule := range rules {
@@ -51,7 +51,7 @@ func readHealth(rules []v1alpha1.FaultEffect) (faults, error) {
 	return read, nil
 }
 
-// Faults are the effects of faults of the node's GPUs.
+// Faults are the effects of GPU faults.
 func (c *Compiled) Faults() slice.FaultEffects { return c.faults.effects }
 
 // Resets are the conditions for which GPUs without claims are reset.

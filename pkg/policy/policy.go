@@ -1,6 +1,4 @@
-// Package policy decides which GPUPolicy applies to a node, and what it means for
-// each of the node's GPUs. It is pure: policies and facts in, shapes or a sentence
-// out. It never talks to the API server.
+// Package policy selects the GPUPolicy of a node, and computes the shapes of the node's GPUs from it. It is pure.
 package policy
 
 import (
@@ -21,9 +19,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// Select returns the policy that applies to a node with these labels: among those that select
-// it, the one with the highest priority, then the first by name. It returns nil if none does.
-// A policy with a node selector that Check refuses selects no node.
+// Select returns the policy of a node with these labels: of those that select it, the one with the highest priority, and
+// then the first by name. Nil: none selects it. A policy with an invalid selector selects no node.
 func Select(policies []*v1alpha1.GPUPolicy, nodeLabels map[string]string) *v1alpha1.GPUPolicy {
 	var best *v1alpha1.GPUPolicy
 	for _, policy := range policies {
@@ -59,8 +56,8 @@ type override struct {
 	shapes gpu.Policy
 }
 
-// Compile reads a policy for a driver of that name, which is the domain of the
-// attributes in its expressions. Errors name the policy and the field.
+// Compile reads a policy. The driver's name is the domain of attributes in expressions. Errors name the policy and the
+// field.
 func Compile(driver string, policy *v1alpha1.GPUPolicy) (*Compiled, error) {
 	compiled := &Compiled{name: policy.Name, driver: driver}
 	var err error
@@ -84,22 +81,21 @@ func Compile(driver string, policy *v1alpha1.GPUPolicy) (*Compiled, error) {
 	return compiled, nil
 }
 
-// compile checks an expression by the limits of claims' selectors.
+// compile applies the limits of claims' selectors.
 func compile(expression string) (*devices.Selector, error) {
 	if length := len(expression); length > resourceapi.CELSelectorExpressionMaxLength {
 		return nil, fmt.Errorf("it has %d bytes, and at most %d are read: split it into several overrides", length, resourceapi.CELSelectorExpressionMaxLength)
 	}
 	selector := devices.Compile(expression)
 	if selector.Err != nil {
-		// CEL points at the place in a drawing of several lines.
+		// CEL's messages have several lines.
 		return nil, fmt.Errorf("it %s (an expression is written as in a claim's selector, and is true for the GPUs that are meant)", strings.Join(strings.Fields(selector.Err.Error()), " "))
 	}
 	return selector, nil
 }
 
-// For returns what the policy offers of each GPU of a node. If a GPU cannot be offered so, the
-// error names the policy, the field and the GPU. A profile that a GPU does not have is no
-// error: one policy is for boards of many kinds.
+// For returns the policy of each GPU of a node. If it is impossible for a GPU, the error names the policy, the field and the
+// GPU. A profile that a board lacks is no error, because a policy is for several boards.
 func (c *Compiled) For(ctx context.Context, node gpu.Node) ([]gpu.Policy, error) {
 	policies := make([]gpu.Policy, len(node.GPUs))
 	for i, g := range node.GPUs {
@@ -134,7 +130,7 @@ func (c *Compiled) match(ctx context.Context, node gpu.Node, g gpu.GPU) (string,
 	return "spec.shapes", c.shapes, nil
 }
 
-// UsesMPS reports whether any of the policies needs MPS.
+// UsesMPS reports whether a policy needs MPS.
 func UsesMPS(policies []gpu.Policy) bool {
 	return slices.ContainsFunc(policies, func(p gpu.Policy) bool {
 		if p.MPS != nil {

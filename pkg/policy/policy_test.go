@@ -141,8 +141,7 @@ func TestUsesMPS(t *testing.T) {
 	}
 }
 
-// Whatever is read as a policy is refused with a sentence or understood, and what
-// is understood can be offered.
+// A policy is either refused with a sentence or compiled, and the shapes of a compiled policy can be computed.
 func FuzzAPolicyIsUnderstoodOrRefused(f *testing.F) {
 	for _, spec := range []string{
 		"shapes: {whole: {}, mig: {profiles: [1g.10gb], shared: [{profile: 2g.20gb, timeSlice: {replicas: 2}}]}, timeSlice: {replicas: 4, interval: Long}, mps: {clients: 3}}",

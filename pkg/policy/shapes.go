@@ -9,8 +9,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// read turns the shapes of a policy into a gpu.Policy. gpu.Policy.Check checks the bounds of
-// its numbers.
+// read converts the shapes of a policy. gpu.Policy.Check checks the bounds of numbers.
 func read(shapes v1alpha1.Shapes) (gpu.Policy, error) {
 	if shapes == (v1alpha1.Shapes{}) {
 		return gpu.Policy{}, errors.New("whole, mig, timeSlice, mps: none is there: name at least one shape")
@@ -26,7 +25,7 @@ func read(shapes v1alpha1.Shapes) (gpu.Policy, error) {
 	if shapes.MIG == nil {
 		return policy, nil
 	}
-	// Profiles that are only named to be shared are not offered whole, nor are others.
+	// With shared profiles alone, no partition is offered to a single claim.
 	policy.MIG = len(shapes.MIG.Profiles) > 0 || len(shapes.MIG.Shared) == 0
 	for _, name := range shapes.MIG.Profiles {
 		policy.Profiles = append(policy.Profiles, string(name))

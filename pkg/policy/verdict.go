@@ -7,8 +7,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Verdict is a node's report on the policy that selects it, nil for none, and on why it cannot
-// apply it.
+// Verdict is a node's report on its policy, with the reason why it cannot apply it. Nil: no policy selects the node.
 func Verdict(selected *v1alpha1.GPUPolicy, refusal error) *v1alpha1.NodePolicy {
 	if selected == nil {
 		return nil

@@ -26,14 +26,14 @@ const (
 	component       = "cluster-autoscaler"
 	statusNamespace = metav1.NamespaceSystem
 	statusName      = "cluster-autoscaler-status"
-	// exitTimeout bounds what is done after the signal to end.
+	// exitTimeout bounds the deletion of the status at exit.
 	exitTimeout       = 5 * time.Second
 	annotationUpdated = "cluster-autoscaler.kubernetes.io/last-updated"
-	// resourceGPU is what the AWS provider says of every type that has GPUs.
+	// resourceGPU is the resource that the AWS provider assumes for all types with GPUs.
 	resourceGPU = corev1.ResourceName("nvidia.com/gpu")
 )
 
-// autoscaler scans. What it remembers is lost with the process.
+// autoscaler scans the cluster. Its memory is lost with the process.
 type autoscaler struct {
 	client      kubernetes.Interface
 	cloud       *cloud.Client
@@ -41,8 +41,7 @@ type autoscaler struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 	memory      scan.Memory
-	// names are the node groups' by those of their scaling groups, and instances the cloud's
-	// names of the nodes.
+	// names are the node groups by scaling group. instances are the cloud's instances by node.
 	names, instances map[string]string
 }
 
@@ -55,8 +54,7 @@ func newAutoscaler(client kubernetes.Interface, machines *cloud.Client, options 
 	}
 }
 
-// oneInFiveMinutes are the real one's limits: of an object and a reason, whatever the
-// message, one event passes in five minutes; the others are lost (kubernetes-sigs/cluster-autoscaler,
+// oneInFiveMinutes limits Events to one per object and reason in five minutes (kubernetes-sigs/cluster-autoscaler,
 // pkg/utils/kubernetes/factory.go, getCorrelationOptions).
 func oneInFiveMinutes() record.CorrelatorOptions {
 	return record.CorrelatorOptions{
@@ -75,7 +73,7 @@ func (a *autoscaler) run(ctx context.Context, interval time.Duration) error {
 	defer tick.Stop()
 	for {
 		if err := a.once(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "A scan did not succeed; there will be another")
+			klog.FromContext(ctx).Error(err, "A scan failed; retrying")
 		}
 		select {
 		case <-ctx.Done():
@@ -85,9 +83,8 @@ func (a *autoscaler) run(ctx context.Context, interval time.Duration) error {
 	}
 }
 
-// deleteStatus is what the real one does when it is asked to end (kubernetes/autoscaler,
-// cluster-autoscaler/core/static_autoscaler.go, ExitCleanUp): until the next one has scanned, its
-// readers know no group's target.
+// deleteStatus deletes the status at exit (kubernetes/autoscaler, cluster-autoscaler/core/static_autoscaler.go,
+// ExitCleanUp). Until another process has scanned, its readers know no target.
 func (a *autoscaler) deleteStatus(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
@@ -111,13 +108,12 @@ func (a *autoscaler) once(ctx context.Context) error {
 	return errors.Join(a.act(ctx, result), a.writeStatus(ctx, result.Status, state.Now))
 }
 
-// act asks for machines first, as the real one does: an event tells of what was done
-// (pkg/core/scaleup/orchestrator/orchestrator.go, ScaleUp).
+// act sets sizes before it writes Events (pkg/core/scaleup/orchestrator/orchestrator.go, ScaleUp).
 func (a *autoscaler) act(ctx context.Context, result scan.Result) error {
 	log := klog.FromContext(ctx)
 	var problems []error
 	for group, size := range result.Sizes {
-		log.Info("Asking for a size", "group", group, "size", size)
+		log.Info("Setting a size", "group", group, "size", size)
 		problems = append(problems, a.cloud.SetDesired(ctx, a.names[group], size))
 	}
 	for _, node := range result.Remove {
@@ -128,14 +124,13 @@ func (a *autoscaler) act(ctx context.Context, result scan.Result) error {
 		return err
 	}
 	for _, event := range result.Events {
-		log.Info("Telling a pod", "pod", klog.KObj(event.Pod), "reason", event.Reason, "message", event.Message)
+		log.Info("Writing an Event", "pod", klog.KObj(event.Pod), "reason", event.Reason, "message", event.Message)
 		a.recorder.Event(event.Pod, corev1.EventTypeNormal, event.Reason, event.Message)
 	}
 	return nil
 }
 
-// look reads the cloud first: a node that joins meanwhile is then one too many for a
-// moment, not one that is asked for again.
+// look reads the cloud before the nodes. A node that joins in between counts twice for a scan, and is not asked for again.
 func (a *autoscaler) look(ctx context.Context) (scan.State, error) {
 	state := scan.State{Now: time.Now()}
 	groups, err := a.cloud.Groups(ctx)
@@ -179,8 +174,8 @@ func (a *autoscaler) look(ctx context.Context) (scan.State, error) {
 	return state, nil
 }
 
-// view is what the AWS provider makes of a node group: kubernetes/autoscaler,
-// cloudprovider/aws/aws_manager.go, buildNodeFromTemplate.
+// view is the AWS provider's view of a node group (kubernetes/autoscaler, cloudprovider/aws/aws_manager.go,
+// buildNodeFromTemplate).
 func view(state cloud.State) scan.Group {
 	group := scan.Group{
 		Name: state.Scaling(), Selector: map[string]string{cloud.LabelNodegroup: state.Name},
@@ -198,8 +193,8 @@ func view(state cloud.State) scan.Group {
 	return group
 }
 
-// templateLabels are what the AWS provider knows of a group that has no node: buildGenericLabels
-// in aws_manager.go, getManagedNodegroupInfo in aws_wrapper.go. A node has more.
+// templateLabels are the labels that the AWS provider predicts for a group without nodes (buildGenericLabels in
+// aws_manager.go, getManagedNodegroupInfo in aws_wrapper.go). A node has more.
 func templateLabels(group cloud.Group) map[string]string {
 	labels := map[string]string{
 		corev1.LabelOSStable:            "linux",

@@ -53,7 +53,7 @@ func rig(t *testing.T, cluster *fake.Clientset) (*autoscaler, *cloud.Cloud) {
 	return a, machines
 }
 
-// events are those of the cluster once there are as many.
+// events waits for that many Events.
 func events(t *testing.T, cluster *fake.Clientset, count int) []corev1.Event {
 	t.Helper()
 	var list *corev1.EventList

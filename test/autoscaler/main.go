@@ -1,6 +1,5 @@
-// Command autoscaler-sim stands in for Cluster Autoscaler, which is not to be had as a Go
-// module: it scans the cluster every few seconds, asks the cloud of test/fleet for machines,
-// tells pods what it did, and writes its status where the real one does.
+// Command autoscaler-sim simulates Cluster Autoscaler, which is no Go module. It scans the cluster every few seconds, sets
+// sizes at the cloud of test/fleet, and writes Events on pods and the status ConfigMap.
 package main
 
 import (

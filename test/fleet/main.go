@@ -1,6 +1,5 @@
-// Command fleet stands in for a cloud with GPU machines: it keeps node groups at the size
-// that an autoscaler, EKS or a test asks for by HTTP, with nodes that kwok keeps alive, and
-// runs Mica's plugin on a simulated machine for each of them.
+// Command fleet simulates a cloud with GPU machines. It keeps node groups at the sizes that clients set by HTTP, with nodes
+// that kwok keeps alive, and runs Mica's plugin on a simulated machine for each.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/mica-gpu/mica/test/fleet/plugin"
 )
 
-// stepInterval is how often the cloud looks for machines to boot or terminate.
+// stepInterval is the time between steps of the cloud.
 const stepInterval = 200 * time.Millisecond
 
 func main() {
@@ -71,7 +70,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	// Short, for the sockets in it.
+	// The path must be short, because it contains sockets.
 	dir, err := os.MkdirTemp("", "fleet")
 	if err != nil {
 		return fmt.Errorf("make a directory for the plugins: %w", err)
@@ -133,7 +132,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return ctx.Err()
 }
 
-// newClients does not limit itself: it speaks for as many nodes as there are.
+// newClients sets no rate limit, because it acts for all nodes.
 func newClients(kubeconfig string) (kubernetes.Interface, offer.Policies, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// Demand is what a headroom asks the planner for at a time, and when that may change next;
-// zero is never. The error is a sentence for who wrote the headroom.
+// Demand is a headroom's demand at a time, and when it may change next. Zero: never. The error is for the headroom's author.
 func Demand(h *v1alpha1.GPUHeadroom, selectors *devices.Selectors, now time.Time) (scaleout.Headroom, time.Time, error) {
 	wanted, next, err := Wanted(&h.Spec, now)
 	if err != nil {
@@ -36,7 +35,7 @@ func Demand(h *v1alpha1.GPUHeadroom, selectors *devices.Selectors, now time.Time
 	}, next, nil
 }
 
-// claimOf asks for one device.
+// claimOf is a claim for one device.
 func claimOf(spec *v1alpha1.GPUHeadroomSpec, selectors *devices.Selectors) (resourceapi.ResourceClaimSpec, error) {
 	request := resourceapi.ExactDeviceRequest{
 		DeviceClassName: spec.DeviceClassName,
@@ -54,8 +53,7 @@ func claimOf(spec *v1alpha1.GPUHeadroomSpec, selectors *devices.Selectors) (reso
 	}}, nil
 }
 
-// Status is what became of a headroom that asked for so many devices. The present status is
-// not changed.
+// Status is the new status of a headroom that wants so many devices. It does not change the present status.
 func Status(h *v1alpha1.GPUHeadroom, wanted int, d scaleout.HeadroomDecision, now time.Time) v1alpha1.GPUHeadroomStatus {
 	status := reported(h)
 	status.Wanted, status.Free, status.Demanded = int32(wanted), int32(d.Free), int32(d.Coming+d.Demanded)
@@ -75,7 +73,7 @@ func Status(h *v1alpha1.GPUHeadroom, wanted int, d scaleout.HeadroomDecision, no
 	return status
 }
 
-// Invalid is the status of a headroom that cannot be read, with the sentence that says why.
+// Invalid is the status of an invalid headroom. why is a sentence.
 func Invalid(h *v1alpha1.GPUHeadroom, why string, now time.Time) v1alpha1.GPUHeadroomStatus {
 	status := reported(h)
 	status.Wanted, status.Free, status.Demanded = 0, 0, 0
@@ -93,7 +91,7 @@ func reported(h *v1alpha1.GPUHeadroom) v1alpha1.GPUHeadroomStatus {
 	return status
 }
 
-// maxMessage is what a condition's message may have.
+// maxMessage is the API's limit.
 const maxMessage = 32768
 
 func setReady(status *v1alpha1.GPUHeadroomStatus, h *v1alpha1.GPUHeadroom, c metav1.Condition, now time.Time) {
@@ -104,7 +102,6 @@ func setReady(status *v1alpha1.GPUHeadroomStatus, h *v1alpha1.GPUHeadroom, c met
 	meta.SetStatusCondition(&status.Conditions, c)
 }
 
-// progress counts devices.
 func progress(wanted int, d scaleout.HeadroomDecision) string {
 	text := fmt.Sprintf("%d of %d devices are free", d.Free, wanted)
 	if d.Coming > 0 {
@@ -116,7 +113,7 @@ func progress(wanted int, d scaleout.HeadroomDecision) string {
 	return text
 }
 
-// Nodes are the live ones on which devices are kept, with no regard to whom for.
+// Nodes are the live nodes that hold devices for any headroom.
 func Nodes(decisions []scaleout.HeadroomDecision) map[string]bool {
 	nodes := map[string]bool{}
 	for _, d := range decisions {

@@ -10,17 +10,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/schedule"
 )
 
-// maxDuration of a window. A longer one would be in force while its next one begins.
+// maxDuration keeps a weekly window from overlapping itself.
 const maxDuration = 7 * 24 * time.Hour
 
-// Wanted is how many devices are to be free at a time, and when that may change next; zero is
-// never.
+// Wanted is the number of devices to keep free at a time, and when it may change next. Zero: never.
 //
-// A window is in force by the clock on the wall of its time zone: whether it is depends on
-// the local time alone. One of 24 hours is 23 or 25 long when the clocks change, one that
-// begins in the hour that is left out begins with the next, and what is in force in an hour
-// that comes twice is so both times. Counted in hours that pass, a window from 20:00 to 08:00
-// would end at 07:00 one night a year, when people are at work already.
+// Windows follow local time: when clocks change, a window of 24 hours lasts 23 or 25. A window that begins in a skipped hour
+// begins at its end, and a window in a repeated hour is in force twice. With elapsed time instead, a window from 20:00 to
+// 08:00 would end at 07:00 or 09:00 one night a year.
 func Wanted(spec *v1alpha1.GPUHeadroomSpec, now time.Time) (int, time.Time, error) {
 	wanted, scheduled := spec.Devices, false
 	var next time.Time
@@ -43,7 +40,7 @@ func Wanted(spec *v1alpha1.GPUHeadroomSpec, now time.Time) (int, time.Time, erro
 	return int(wanted), next, nil
 }
 
-// window is a v1alpha1.Window that was read.
+// window is a parsed v1alpha1.Window.
 type window struct {
 	start    cron.Schedule
 	duration time.Duration
@@ -70,14 +67,14 @@ func readWindow(w v1alpha1.Window) (window, error) {
 func (w window) at(now time.Time) (bool, time.Time) {
 	local := now.In(w.zone)
 	wall := wallOf(local)
-	// The first start within the last duration is the one that ends first.
+	// The first start within the last duration ends first.
 	first := w.start.Next(wall.Add(-w.duration))
 	in := !first.IsZero() && !first.After(wall)
 	change := w.start.Next(wall)
 	if in && (change.IsZero() || first.Add(w.duration).Before(change)) {
 		change = first.Add(w.duration)
 	}
-	// Until the clocks change, as much time passes as they show.
+	// Until the clocks change, local time passes like elapsed time.
 	next := time.Time{}
 	if !change.IsZero() {
 		next = now.Add(change.Sub(wall))
@@ -88,7 +85,7 @@ func (w window) at(now time.Time) (bool, time.Time) {
 	return in, next
 }
 
-// wallOf is what a local time shows, as a time that can be counted with.
+// wallOf is the local time as if it were UTC, for arithmetic.
 func wallOf(local time.Time) time.Time {
 	year, month, day := local.Date()
 	hour, minute, second := local.Clock()

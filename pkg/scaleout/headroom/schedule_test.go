@@ -81,11 +81,11 @@ func TestAWrongScheduleIsExplained(t *testing.T) {
 		entry v1alpha1.Window
 		say   string
 	}{
-		"words":              {entry("every morning", "1h", "", 1), `the start "every morning" is not in the five fields of cron`},
-		"no duration":        {entry("0 9 * * *", "0s", "", 1), "the duration 0s is not from 1m"},
-		"less than nothing":  {entry("0 9 * * *", "-1h", "", 1), "the duration -1h0m0s"},
-		"too long":           {entry("0 9 * * *", "169h", "", 1), "168h0m0s, which are 7 days"},
-		"an unknown zone":    {entry("0 9 * * *", "1h", "Asia/Soul", 1), `unknown time zone "Asia/Soul"`},
+		"words":             {entry("every morning", "1h", "", 1), `the start "every morning" is not in the five fields of cron`},
+		"no duration":       {entry("0 9 * * *", "0s", "", 1), "the duration 0s is not from 1m"},
+		"less than nothing": {entry("0 9 * * *", "-1h", "", 1), "the duration -1h0m0s"},
+		"too long":          {entry("0 9 * * *", "169h", "", 1), "168h0m0s, which are 7 days"},
+		"an unknown zone":   {entry("0 9 * * *", "1h", "Asia/Soul", 1), `unknown time zone "Asia/Soul"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &v1alpha1.GPUHeadroomSpec{Schedule: []v1alpha1.Window{entry("0 0 * * *", "1h", "", 1), test.entry}}
@@ -97,7 +97,7 @@ func TestAWrongScheduleIsExplained(t *testing.T) {
 	}
 }
 
-// pattern is a cron expression with plain times.
+// pattern is a cron expression of minutes, hours and weekdays.
 type pattern struct {
 	minutes, hours, weekdays map[int]bool
 }
@@ -131,7 +131,7 @@ func (p pattern) String() string {
 	return fmt.Sprintf("%s %s * * %s", list(p.minutes), list(p.hours), list(p.weekdays))
 }
 
-// inForce looks at every minute of the wall's clock back to a window's length.
+// inForce checks each minute of local time within a window's length.
 func (p pattern) inForce(local time.Time, duration time.Duration) bool {
 	shown := time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), 0, 0, time.UTC)
 	for back := time.Duration(0); back < duration; back += time.Minute {
@@ -143,8 +143,7 @@ func (p pattern) inForce(local time.Time, duration time.Duration) bool {
 	return false
 }
 
-// changes are days on which clocks were set: forward and back, by an hour or half of one, at
-// midnight, and by a whole day.
+// changes are days on which clocks changed: forward and back, by an hour, half an hour and a day, and at midnight.
 var changes = []struct{ zone, day string }{
 	{"America/New_York", "2026-03-08T00:00:00Z"},
 	{"America/New_York", "2026-11-01T00:00:00Z"},

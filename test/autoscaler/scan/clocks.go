@@ -8,18 +8,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Request is a scale-up of this autoscaler, which waits for it.
+// Request is a scale-up in progress.
 type Request struct {
-	// Increase is by how many nodes, Since when the last of them was asked for.
+	// Increase is the number of nodes. Since is the time of the last increase.
 	Increase int
 	Since    time.Time
 }
 
-// codeTimeout is that of a backoff after a scale-up took too long (metrics/metrics.go, Timeout).
+// codeTimeout is the code of a backoff after a timeout (metrics/metrics.go, Timeout).
 const codeTimeout = "timeout"
 
-// request waits for more nodes of a group, or for fewer (clusterstate/clusterstate.go,
-// registerOrUpdateScaleUpNoLock).
+// request changes the scale-up in progress (clusterstate/clusterstate.go, registerOrUpdateScaleUpNoLock).
 func (s *scanner) request(group string, nodes int) {
 	request, known := s.memory.Requests[group]
 	request.Increase += nodes
@@ -40,8 +39,8 @@ func (s *scanner) waitedFor(group string) bool {
 	return known
 }
 
-// phases are the nodes of a group by how far they are (clusterstate/clusterstate.go,
-// updateReadinessStats): one that has not started MaxStartup after it joined is given up.
+// phases are the nodes of a group by state. A node that has not started MaxStartup after it joined is unready
+// (clusterstate/clusterstate.go, updateReadinessStats).
 func (s *scanner) phases(group Group) (ready, starting, unready []*corev1.Node) {
 	template := s.template(group)
 	for _, node := range s.members[group.Name] {
@@ -57,10 +56,9 @@ func (s *scanner) phases(group Group) (ready, starting, unready []*corev1.Node) 
 	return ready, starting, unready
 }
 
-// updateRequests ends scale-ups without coming nodes, and those that last for longer than
-// MaxProvision, whose groups are left alone (clusterstate/clusterstate.go, updateScaleRequests). Machines
-// that have not joined by then are ended (core/static_autoscaler.go, removeOldUnregisteredNodes); those
-// that have are not (aws/aws_cloud_provider.go, DecreaseTargetSize).
+// updateRequests ends completed scale-ups, and backs off after MaxProvision (clusterstate/clusterstate.go,
+// updateScaleRequests). Machines that have not joined by then are ended (core/static_autoscaler.go,
+// removeOldUnregisteredNodes); others stay (aws/aws_cloud_provider.go, DecreaseTargetSize).
 func (s *scanner) updateRequests() {
 	maps.DeleteFunc(s.memory.Backoffs, func(_ string, last Backoff) bool { return s.Now.After(last.Failed.Add(backoffReset)) })
 	for _, group := range s.Groups {
@@ -83,8 +81,8 @@ func (s *scanner) updateRequests() {
 	}
 }
 
-// upcoming is how many nodes of a group are to come, with those of them that have joined: none once no one
-// waits for them, or the group is left alone (clusterstate/clusterstate.go, GetUpcomingNodes).
+// upcoming is the number of upcoming nodes of a group, with those that have joined. Without a scale-up in progress, or
+// during a backoff, there are none (clusterstate/clusterstate.go, GetUpcomingNodes).
 func (s *scanner) upcoming(group Group) (int, []*corev1.Node) {
 	ready, starting, unready := s.phases(group)
 	if coming := group.Target - group.Failed - len(ready) - len(unready); coming > 0 && s.waitedFor(group.Name) && !s.inBackoff(group.Name) {

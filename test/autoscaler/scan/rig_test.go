@@ -21,7 +21,7 @@ const (
 	driver    = "gpu.example.com"
 )
 
-// rig is a cluster in which time passes.
+// rig is a cluster with a clock.
 type rig struct {
 	t       *testing.T
 	options Options
@@ -59,7 +59,7 @@ func group(name string, change ...func(*Group)) Group {
 	return g
 }
 
-// scan looks, and lets the cloud have the sizes that were asked for.
+// scan scans once, and applies the new sizes.
 func (r *rig) scan() Result {
 	r.t.Helper()
 	result, err := Scan(r.t.Context(), r.options, r.state, r.memory)
@@ -78,7 +78,7 @@ func (r *rig) scan() Result {
 
 func (r *rig) after(d time.Duration) { r.state.Now = r.state.Now.Add(d) }
 
-// join lets a machine of the first group come, with its startup taint and without slices.
+// join adds a node of the first group, with its startup taint and without slices.
 func (r *rig) join(name string) *corev1.Node {
 	g := &r.state.Groups[0]
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: maps.Clone(g.Labels), CreationTimestamp: metav1.NewTime(r.state.Now)}}
@@ -104,10 +104,10 @@ func (r *rig) publish(node string, slices int) {
 	}
 }
 
-// open takes the startup taint away.
+// open removes the startup taint.
 func (r *rig) open(node *corev1.Node) { node.Spec.Taints = withoutStartup(node.Spec.Taints) }
 
-// remove takes all nodes away.
+// remove removes all nodes.
 func (r *rig) remove() {
 	r.state.Nodes, r.state.Slices = nil, nil
 	for i := range r.state.Groups {
@@ -115,7 +115,7 @@ func (r *rig) remove() {
 	}
 }
 
-// pod waits for a node.
+// pod adds a pending pod.
 func (r *rig) pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(r.state.Now)}}
 	pod.Spec.Tolerations = []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
@@ -166,7 +166,7 @@ func bind(pod *corev1.Pod, node string) {
 	pod.Status.Phase = corev1.PodRunning
 }
 
-// says are the events in one line each.
+// says are the Events, one per line.
 func says(result Result) []string {
 	var lines []string
 	for _, event := range result.Events {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// room is a node with what is left of it.
+// room is a node with its free resources.
 type room struct {
 	node   *corev1.Node
 	free   corev1.ResourceList
@@ -28,7 +28,7 @@ type room struct {
 	taken  structured.AllocatedState
 }
 
-// Why a pod does not fit, in the scheduler's words: the real one runs its filters
+// Reasons why a pod does not fit, as the scheduler's filters report them
 // (simulator/clustersnapshot/predicate/plugin_runner.go, RunFiltersOnNode).
 const (
 	reasonUnschedulable = "node(s) were unschedulable"
@@ -39,7 +39,7 @@ const (
 	reasonClaims        = "cannot allocate all claims"
 )
 
-// live is a node as it is.
+// live is the room of an existing node.
 func (w *world) live(node *corev1.Node, published []*resourceapi.ResourceSlice, all []*corev1.Pod) *room {
 	var pods []*corev1.Pod
 	for _, pod := range all {
@@ -71,7 +71,7 @@ func (r *room) take(pod *corev1.Pod) {
 	}
 }
 
-// requests are a pod's, with itself as one of the node's pods.
+// requests are a pod's requests, and one of the node's pods.
 func requests(pod *corev1.Pod) corev1.ResourceList {
 	list := maps.Clone(resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}))
 	if list == nil {
@@ -81,7 +81,7 @@ func requests(pod *corev1.Pod) corev1.ResourceList {
 	return list
 }
 
-// place puts a pod into a room, or says why it does not fit.
+// place puts a pod into a room, or returns why it does not fit.
 func (w *world) place(ctx context.Context, r *room, pod *corev1.Pod) (reason string, err error) {
 	for _, filter := range []func(context.Context, *room, *corev1.Pod) string{admits, selects, w.affords, keepsApart} {
 		if reason := filter(ctx, r, pod); reason != "" {
@@ -119,10 +119,8 @@ func selects(_ context.Context, r *room, pod *corev1.Pod) string {
 	return ""
 }
 
-// affords looks at what a node has by number. A resource that the node lacks and a class
-// stands for is looked at, but not taken: the real one does the same, and thinks that a node
-// has room for more pods of the kind than it has devices
-// (simulator/clustersnapshot/predicate/predicate_snapshot.go, SchedulePod).
+// affords checks the node's resources. An extended resource of a device class is checked but not taken, so that a node seems
+// to have room for more pods than it has devices (simulator/clustersnapshot/predicate/predicate_snapshot.go, SchedulePod).
 func (w *world) affords(ctx context.Context, r *room, pod *corev1.Pod) string {
 	wanted := requests(pod)
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
@@ -153,7 +151,7 @@ func (w *world) couldHave(ctx context.Context, r *room, class string, count int6
 	return reason == "" && err == nil
 }
 
-// keepsApart knows the one topology that makes pods ask for a node each: the host name.
+// keepsApart supports the topology of host names only.
 func keepsApart(_ context.Context, r *room, pod *corev1.Pod) string {
 	for _, other := range r.pods {
 		if repels(pod, other) || repels(other, pod) {
@@ -177,7 +175,7 @@ func repels(pod, other *corev1.Pod) bool {
 	return false
 }
 
-// allocate finds devices for those of the claims that have none yet.
+// allocate finds devices for the unallocated claims.
 func (w *world) allocate(ctx context.Context, r *room, claims []*resourceapi.ResourceClaim) (results []resourceapi.AllocationResult, open []*resourceapi.ResourceClaim, reason string, err error) {
 	for _, claim := range claims {
 		home := w.placed[claim.UID]
@@ -215,7 +213,7 @@ func reaches(allocation *resourceapi.AllocationResult, node *corev1.Node) bool {
 	return err == nil && selector.Match(node)
 }
 
-// take notes what an allocation uses. Devices with admin access stay free.
+// take records the devices of an allocation. Devices with admin access stay free.
 func take(state *structured.AllocatedState, allocation resourceapi.AllocationResult) {
 	for _, device := range allocation.Devices.Results {
 		if device.AdminAccess != nil && *device.AdminAccess {

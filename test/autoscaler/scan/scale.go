@@ -12,23 +12,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Why a group is not even tried, in Cluster Autoscaler's words
-// (core/scaleup/orchestrator/skippedreasons.go).
+// Reasons why a group is skipped (core/scaleup/orchestrator/skippedreasons.go).
 const (
 	reasonMax     = "max node group size reached"
 	reasonBackoff = "in backoff after failed scale-up"
 )
 
-// option is a group that could grow.
+// option is a possible scale-up.
 type option struct {
 	group Group
 	nodes int
 	pods  []*corev1.Pod
 }
 
-// scaleUp lets one group grow (core/scaleup/orchestrator/orchestrator.go, ScaleUp), or tells every
-// pod why none does. Where one grows, the pods that it does not help are told nothing until a later
-// scan (processors/status/eventing_scale_up_processor.go, Process).
+// scaleUp grows one group (core/scaleup/orchestrator/orchestrator.go, ScaleUp). If none can grow, all pods get an Event;
+// otherwise only those that the group helps (processors/status/eventing_scale_up_processor.go, Process).
 func (s *scanner) scaleUp(ctx context.Context, w *world, pods []*corev1.Pod) ([]Event, error) {
 	rejections := map[*corev1.Pod][]string{}
 	var best *option
@@ -59,15 +57,14 @@ func (s *scanner) scaleUp(ctx context.Context, w *world, pods []*corev1.Pod) ([]
 	return events, nil
 }
 
-// better prefers the group that helps more pods, as --expander=most-pods does
-// (expander/mostpods/mostpods.go, BestOptions), with fewer nodes. The real one's default,
-// least-waste (expander/waste/waste.go), looks at CPU and memory alone; tests that depend on the
-// choice pin their pods. Ties, which are broken at random there, go to the first by name.
+// better prefers the group that helps more pods, as --expander=most-pods does (expander/mostpods/mostpods.go, BestOptions),
+// and then fewer nodes. The real default, least-waste (expander/waste/waste.go), compares CPU and memory only; tests that
+// depend on the choice pin their pods. The real one breaks ties at random, this one by name.
 func (o *option) better(than *option) bool {
 	return cmp.Or(-cmp.Compare(len(o.pods), len(than.pods)), cmp.Compare(o.nodes, than.nodes), strings.Compare(o.group.Name, than.group.Name)) < 0
 }
 
-// consider packs the pods on new nodes of a group. It is nil where none fits.
+// consider packs the pods on new nodes of a group. Nil: none fits.
 func (s *scanner) consider(ctx context.Context, w *world, group Group, pods []*corev1.Pod, rejections map[*corev1.Pod][]string) (*option, error) {
 	skipped := ""
 	switch {
@@ -102,8 +99,8 @@ func (s *scanner) consider(ctx context.Context, w *world, group Group, pods []*c
 	return result, nil
 }
 
-// pack puts a pod on one of the new nodes, or on another one where there may be one
-// (estimator/binpacking_estimator.go, Estimate).
+// pack puts a pod on one of the new nodes, or on a further one within the maximum (estimator/binpacking_estimator.go,
+// Estimate).
 func (s *scanner) pack(ctx context.Context, w *world, group Group, rooms *[]*room, pod *corev1.Pod) (string, error) {
 	last := ""
 	for _, room := range *rooms {
@@ -142,9 +139,8 @@ func aggregate(reasons []string) string {
 // ScaleDownDisabledKey).
 const annotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
-// scaleDown gives the nodes that were empty for long enough, and forgets those that are not
-// (core/scaledown/planner/planner.go, NodesToDelete). Nothing is removed in the scan of a scale-up,
-// and for DelayAfterAdd after it.
+// scaleDown returns the nodes that have been empty for long enough (core/scaledown/planner/planner.go, NodesToDelete).
+// Nothing is removed in the scan of a scale-up, and for DelayAfterAdd after it.
 func (s *scanner) scaleDown() []string {
 	cooldown := s.Now.Equal(s.memory.LastScaleUp) || s.Now.Before(s.memory.LastScaleUp.Add(s.options.DelayAfterAdd))
 	empty := map[string]bool{}
@@ -171,7 +167,7 @@ func (s *scanner) scaleDown() []string {
 	return remove
 }
 
-// empty reports whether all pods of a node are there because every node has them
+// empty reports whether a node has only pods of DaemonSets and static pods
 // (simulator/drainability/rules/{daemonset,mirror}).
 func (s *scanner) empty(node string) bool {
 	return !slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool {

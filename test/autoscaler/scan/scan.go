@@ -1,11 +1,9 @@
-// Package scan is one look of Cluster Autoscaler at a cluster: what it would do, and say,
-// about pods that cannot be scheduled. It stands in for the real one, whose behaviour with
-// claims on EKS it repeats, with its blind spots: a group that never had a node has a template
-// without slices. It is pure: State and Memory in, Result out. It knows nothing of Mica.
+// Package scan is one scan of Cluster Autoscaler: the scale-ups, Events and removals for a state of the cluster. It behaves
+// like the real one for claims on EKS, with its blind spots: the template of a group that never had a node has no slices. It
+// is pure, and independent of Mica.
 //
-// Each habit names the function that has it in the real one's source: of files below pkg in
-// kubernetes-sigs/cluster-autoscaler at 33c3f97, and of files that begin with aws/ below
-// cluster-autoscaler/cloudprovider in kubernetes/autoscaler at 55c37cd.
+// Comments name the real one's functions: files are below pkg in kubernetes-sigs/cluster-autoscaler at 33c3f97, and files
+// that begin with aws/ are below cluster-autoscaler/cloudprovider in kubernetes/autoscaler at 55c37cd.
 package scan
 
 import (
@@ -25,28 +23,27 @@ import (
 
 // Options are flags of Cluster Autoscaler.
 type Options struct {
-	// TemplateAge is how long a node has to be ready before it is its group's template; one
-	// minute there (processors/nodeinfosprovider/mixed_nodeinfos_processor.go,
-	// stabilizationDelay).
+	// TemplateAge is how long a node must be ready to become its group's template. Real: 1 minute
+	// (processors/nodeinfosprovider/mixed_nodeinfos_processor.go, stabilizationDelay).
 	TemplateAge time.Duration
-	// Backoff is how long a group is left alone after a failure, doubled with each up to
-	// MaxBackoff; 5 and 30 minutes there (utils/backoff/exponential_backoff.go, Backoff).
+	// Backoff is the first backoff of a group. It doubles with each failure up to MaxBackoff. Real: 5 and 30 minutes
+	// (utils/backoff/exponential_backoff.go, Backoff).
 	Backoff, MaxBackoff time.Duration
-	// ScaleDownUnneeded is how long a node is empty before it is removed; zero for never. There
-	// it is 10 minutes (core/scaledown/unneeded/nodes.go, unremovableReason).
+	// ScaleDownUnneeded is how long a node must be empty to be removed. Zero: never. Real: 10 minutes
+	// (core/scaledown/unneeded/nodes.go, unremovableReason).
 	ScaleDownUnneeded time.Duration
-	// DelayAfterAdd is how long after a scale-up nothing is removed; 10 minutes there
-	// (core/static_autoscaler.go, isScaleDownInCooldown).
+	// DelayAfterAdd is the time after a scale-up without removals. Real: 10 minutes (core/static_autoscaler.go,
+	// isScaleDownInCooldown).
 	DelayAfterAdd time.Duration
-	// MaxProvision and MaxStartup are how long a node may take to start, since it was asked for and
-	// since it joined; both 15 minutes there, for all groups of AWS: GetAsgOptions reads no tag of them.
+	// MaxProvision and MaxStartup are the time limits of a starting node, since the request and since it joined. Real: 15
+	// minutes. On AWS they apply to all groups, because GetAsgOptions reads no tag for them.
 	MaxProvision, MaxStartup time.Duration
-	// PriorityCutoff is the priority below which pods are not worth a node; -10 there
-	// (core/utils/expendable.go, IsExpendablePod).
+	// PriorityCutoff is the lowest priority of a pod that gets a node. Real: -10 (core/utils/expendable.go,
+	// IsExpendablePod).
 	PriorityCutoff int32
 }
 
-// State is the cluster and the cloud at one moment.
+// State is the state of the cluster and the cloud.
 type State struct {
 	Now     time.Time
 	Pods    []*corev1.Pod
@@ -57,65 +54,63 @@ type State struct {
 	Groups  []Group
 }
 
-// Group is a scaling group as the cloud tells of it.
+// Group is a scaling group.
 type Group struct {
-	// Name is that of the scaling group.
 	Name string
 	// Selector are the labels of its nodes.
 	Selector map[string]string
 	Min, Max int
-	// Target is the size that was asked for.
+	// Target is the desired size.
 	Target int
-	// Labels, Taints and Allocatable are what the cloud says of a node.
+	// Labels, Taints and Allocatable are the cloud's prediction of a node.
 	Labels      map[string]string
 	Taints      []corev1.Taint
 	Allocatable corev1.ResourceList
-	// ScaleDownUnneeded is this group's own where it is not zero: the tag
-	// k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime there
-	// (aws/aws_manager.go, GetAsgOptions).
+	// ScaleDownUnneeded overrides the option if it is not zero. It is the tag
+	// k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime (aws/aws_manager.go, GetAsgOptions).
 	ScaleDownUnneeded time.Duration
-	// Failed is how many machines do not come, and Code and Message why.
+	// Failed is the number of machines that do not start, for the reason in Code and Message.
 	Failed        int
 	Code, Message string
 }
 
-// Memory is what one scan leaves to the next. It is lost with the process.
+// Memory is kept between scans, and lost with the process.
 type Memory struct {
-	// Templates are of nodes that groups have or had.
+	// Templates are those of present and former nodes, by group.
 	Templates map[string]*Template
 	Backoffs  map[string]Backoff
-	// Unneeded is since when nodes are empty.
+	// Unneeded is the time since which nodes are empty.
 	Unneeded map[string]time.Time
-	// Requests are the scale-ups that are waited for.
+	// Requests are the scale-ups in progress.
 	Requests map[string]Request
-	// LastScaleUp is when a group was last asked to grow.
+	// LastScaleUp is the time of the last scale-up.
 	LastScaleUp time.Time
 }
 
-// NewMemory is that of an autoscaler that has just started.
+// NewMemory is the memory of a new process.
 func NewMemory() Memory {
 	return Memory{Templates: map[string]*Template{}, Backoffs: map[string]Backoff{}, Unneeded: map[string]time.Time{}, Requests: map[string]Request{}}
 }
 
-// Backoff is a group that is left alone since Failed.
+// Backoff is a group's backoff since Failed.
 type Backoff struct {
 	Failed, Until time.Time
 	Duration      time.Duration
 	Code, Message string
 }
 
-// Result is what is to be done and said.
+// Result is the result of a scan.
 type Result struct {
-	// Sizes are the sizes to ask for, by group.
+	// Sizes are the new sizes, by group.
 	Sizes map[string]int
-	// Remove are nodes to take away.
+	// Remove are the nodes to remove.
 	Remove []string
 	Events []Event
 	Status Status
 	Memory Memory
 }
 
-// Event is what a pod is told.
+// Event is an Event on a pod.
 type Event struct {
 	Pod             *corev1.Pod
 	Reason, Message string
@@ -127,8 +122,7 @@ const (
 	TriggeredScaleUp  = "TriggeredScaleUp"
 )
 
-// Scan looks once, in the order of core/static_autoscaler.go, RunOnce. The error is of the context,
-// or of a device selector.
+// Scan scans once, in the order of core/static_autoscaler.go, RunOnce. The error is the context's or a device selector's.
 func Scan(ctx context.Context, options Options, state State, memory Memory) (Result, error) {
 	s := &scanner{options: options, State: state, memory: memory.clone(), sizes: map[string]int{}, wanted: map[string]bool{}}
 	s.groupNodes()
@@ -153,7 +147,7 @@ func (m Memory) clone() Memory {
 	return Memory{Templates: maps.Clone(m.Templates), Backoffs: maps.Clone(m.Backoffs), Unneeded: maps.Clone(m.Unneeded), Requests: maps.Clone(m.Requests), LastScaleUp: m.LastScaleUp}
 }
 
-// scanner is a scan on its way.
+// scanner is a scan in progress.
 type scanner struct {
 	options Options
 	State
@@ -161,7 +155,7 @@ type scanner struct {
 	// members are the nodes of each group, the oldest first.
 	members map[string][]*corev1.Node
 	sizes   map[string]int
-	// wanted are nodes on which there is a place for a pod that waits.
+	// wanted are nodes with room for a pending pod.
 	wanted map[string]bool
 }
 
@@ -179,14 +173,13 @@ func (s *scanner) groupNodes() {
 	}
 }
 
-// backoffReset is how long a failure is remembered: the default of
-// --node-group-backoff-reset-timeout (utils/backoff/exponential_backoff.go,
-// RemoveStaleBackoffData). A success does not make it forgotten.
+// backoffReset is how long a failure is remembered, even after a success: the default of --node-group-backoff-reset-timeout
+// (utils/backoff/exponential_backoff.go, RemoveStaleBackoffData).
 const backoffReset = 3 * time.Hour
 
-// backOff leaves groups alone whose machines do not come, and stops asking for these
-// (clusterstate/clusterstate.go, handleInstanceCreationErrors; core/static_autoscaler.go,
-// deleteCreatedNodesWithErrors). Other groups grow in the same scan.
+// backOff backs off from groups whose machines do not start, and lowers their sizes (clusterstate/clusterstate.go,
+// handleInstanceCreationErrors; core/static_autoscaler.go, deleteCreatedNodesWithErrors). Other groups can grow in the same
+// scan.
 func (s *scanner) backOff() {
 	for _, group := range s.Groups {
 		if group.Failed == 0 {
@@ -198,8 +191,7 @@ func (s *scanner) backOff() {
 	}
 }
 
-// leaveAlone backs off from a group, for twice as long as the last time
-// (utils/backoff/exponential_backoff.go, Backoff).
+// leaveAlone backs off from a group, for twice the last duration (utils/backoff/exponential_backoff.go, Backoff).
 func (s *scanner) leaveAlone(group, code, message string) {
 	last, known := s.memory.Backoffs[group]
 	duration := s.options.Backoff
@@ -217,8 +209,7 @@ func (s *scanner) inBackoff(group string) bool {
 	return known && s.Now.Before(backoff.Until)
 }
 
-// rooms are all places for pods: nodes that have started, and a new node for each that is
-// waited for (clusterstate/clusterstate.go, GetUpcomingNodes;
+// rooms are the started nodes, and a new node for each upcoming one (clusterstate/clusterstate.go, GetUpcomingNodes;
 // core/static_autoscaler.go, addUpcomingNodesToClusterSnapshot).
 func (s *scanner) rooms(w *world) []*room {
 	upcoming := map[string]bool{}
@@ -241,8 +232,8 @@ func (s *scanner) rooms(w *world) []*room {
 	return append(live, rooms...)
 }
 
-// unschedulable are the pods that find no place, the most important first
-// (core/podlistprocessor/filter_out_schedulable.go, filterOutSchedulableByPacking).
+// unschedulable are the pods that fit nowhere, by descending priority (core/podlistprocessor/filter_out_schedulable.go,
+// filterOutSchedulableByPacking).
 func (s *scanner) unschedulable(ctx context.Context, w *world, rooms []*room) ([]*corev1.Pod, error) {
 	var left []*corev1.Pod
 	for _, pod := range s.pending(w) {
@@ -278,8 +269,8 @@ func (s *scanner) pending(w *world) []*corev1.Pod {
 	return pending
 }
 
-// waits reports whether the scheduler has given up on a pod for now
-// (utils/kubernetes/listers.go, ArrangePodsBySchedulability).
+// waits reports whether the scheduler has found no node for a pod (utils/kubernetes/listers.go,
+// ArrangePodsBySchedulability).
 func waits(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending {
 		return false
@@ -289,13 +280,13 @@ func waits(pod *corev1.Pod) bool {
 	})
 }
 
-// young tells that a pod is younger than it has to be for a scale-up, by its annotation. Other than here,
-// such a pod counts as any (core/static_autoscaler.go, filterOutYoungPods, after the PodListProcessor).
+// young reports whether a pod is younger than its annotation demands. Such a pod takes room like others, but gets no node
+// (core/static_autoscaler.go, filterOutYoungPods, after the PodListProcessor).
 func (s *scanner) young(pod *corev1.Pod) bool {
 	delay, err := time.ParseDuration(pod.Annotations[annotationScaleUpDelay])
 	return err == nil && s.Now.Sub(pod.CreationTimestamp.Time) <= delay
 }
 
-// annotationScaleUpDelay is how old a pod is before a group grows for it (utils/annotations/annotations.go,
+// annotationScaleUpDelay is the age of a pod before a group grows for it (utils/annotations/annotations.go,
 // PodScaleUpDelayAnnotationKey).
 const annotationScaleUpDelay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"

@@ -10,20 +10,18 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// StartupTaintPrefix is of taints that a node has until it can be used (utils/taints/taints.go,
-// StartupTaintPrefix). A node that has one counts as starting, and is no template (there,
-// FilterOutNodesWithStartupTaints).
+// StartupTaintPrefix is the prefix of startup taints (utils/taints/taints.go, StartupTaintPrefix). A node with one is
+// starting, and is no template (FilterOutNodesWithStartupTaints).
 const StartupTaintPrefix = "startup-taint.cluster-autoscaler.kubernetes.io/"
 
-// Template is a node of a group that does not exist.
+// Template is a group's expected node.
 type Template struct {
 	Node   *corev1.Node
 	Slices []*resourceapi.ResourceSlice
 }
 
-// template is what a new node of the group is thought to be: like one that it has or had
-// (processors/nodeinfosprovider/mixed_nodeinfos_processor.go, Process), or else as the cloud says,
-// which knows nothing of slices (aws/aws_cloud_provider.go, TemplateNodeInfo).
+// template is like a present or former node of the group (processors/nodeinfosprovider/mixed_nodeinfos_processor.go,
+// Process), or else the cloud's prediction, which has no slices (aws/aws_cloud_provider.go, TemplateNodeInfo).
 func (s *scanner) template(group Group) *Template {
 	if learned := s.memory.Templates[group.Name]; learned != nil {
 		return learned
@@ -41,11 +39,9 @@ func (s *scanner) template(group Group) *Template {
 	return &Template{Node: node}
 }
 
-// learn keeps a node of each group that was ready for a while, with what it publishes at that
-// time, be it nothing: that is what poisons the real one's cache, too
-// (processors/nodeinfosprovider/mixed_nodeinfos_processor.go, isNodeGoodTemplateCandidate; of nodes
-// with fewer pools, processors/customresources/dra_processor.go,
-// FilterOutNodesWithUnreadyResources).
+// learn keeps a node of each group that has been ready for a while, with its present slices, even if it has none: this
+// poisons the real one's cache, too (processors/nodeinfosprovider/mixed_nodeinfos_processor.go, isNodeGoodTemplateCandidate;
+// for nodes with fewer pools, processors/customresources/dra_processor.go, FilterOutNodesWithUnreadyResources).
 func (s *scanner) learn() {
 	for _, group := range s.Groups {
 		for _, node := range s.members[group.Name] {
@@ -59,7 +55,7 @@ func (s *scanner) learn() {
 	}
 }
 
-// sanitized is a node without what is its own alone (utils/taints/taints.go, SanitizeTaints).
+// sanitized is a node without its own taints (utils/taints/taints.go, SanitizeTaints).
 func sanitized(node *corev1.Node) *corev1.Node {
 	template := &corev1.Node{}
 	template.Labels = maps.Clone(node.Labels)
@@ -70,8 +66,8 @@ func sanitized(node *corev1.Node) *corev1.Node {
 	return template
 }
 
-// started reports whether a node is what its template promises: ready, without startup taint,
-// and with as many complete pools of each driver.
+// started reports whether a node is ready, without startup taint, and with as many complete pools per driver as its
+// template.
 func (s *scanner) started(node *corev1.Node, template *Template) bool {
 	return s.readyFor(node, 0) && !startup(node) && complete(template, s.slicesOf(node.Name))
 }
@@ -107,7 +103,7 @@ func withoutStartup(taints []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, StartupTaintPrefix) })
 }
 
-// complete reports whether there are as many complete pools of each driver as in the template
+// complete reports whether there are as many complete pools per driver as in the template
 // (processors/customresources/dra_processor.go, areResourcePoolsReady).
 func complete(template *Template, published []*resourceapi.ResourceSlice) bool {
 	if template == nil {
@@ -122,7 +118,7 @@ func complete(template *Template, published []*resourceapi.ResourceSlice) bool {
 	return true
 }
 
-// completePools counts by driver.
+// completePools counts complete pools by driver.
 func completePools(all []*resourceapi.ResourceSlice) map[string]int {
 	type pool struct{ driver, name string }
 	newest, seen, want := map[pool]int64{}, map[pool]int64{}, map[pool]int64{}

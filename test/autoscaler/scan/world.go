@@ -13,20 +13,20 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// features are those of a stock 1.37 scheduler, which are compiled into the real one.
+// features are those of the stock 1.37 scheduler, as in the real one.
 var features = structured.Features{
 	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true,
 	DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
 }
 
-// expressions is shared by all scans: compiling one takes longer than all the rest.
+// expressions is shared by all scans, because compiling dominates their time.
 var expressions = cel.NewCache(1000, cel.Features{EnableConsumableCapacity: true})
 
-// world is what all rooms share.
+// world is the shared state of all rooms.
 type world struct {
 	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
 	classes map[string]*resourceapi.DeviceClass
-	// placed says where claims were allocated in this scan.
+	// placed are the rooms of the claims that this scan has allocated.
 	placed      map[types.UID]*room
 	expressions *cel.Cache
 }
@@ -47,7 +47,7 @@ func newWorld(state State) *world {
 	return w
 }
 
-// fork is the world in which something else is tried.
+// fork is a copy for another attempt.
 func (w *world) fork() *world {
 	forked := *w
 	forked.placed = maps.Clone(w.placed)
@@ -71,7 +71,7 @@ func (w *world) Get(name string) (*resourceapi.DeviceClass, error) {
 	return nil, fmt.Errorf("device class %s does not exist", name)
 }
 
-// classFor is the class that stands for an extended resource, the youngest of several.
+// classFor is the youngest class of an extended resource.
 func (w *world) classFor(name corev1.ResourceName) string {
 	var found *resourceapi.DeviceClass
 	for _, class := range w.classes {
@@ -90,8 +90,7 @@ func (w *world) classFor(name corev1.ResourceName) string {
 	return found.Name
 }
 
-// claimsExist reports whether all claims of a pod were made; until then the scheduler does not
-// look at it either.
+// claimsExist reports whether all claims of a pod exist. Until then, the scheduler does not try the pod either.
 func (w *world) claimsExist(pod *corev1.Pod) bool {
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
@@ -113,7 +112,7 @@ func (w *world) claimsOf(pod *corev1.Pod) []*resourceapi.ResourceClaim {
 	return claims
 }
 
-// taken is what claims have of the pools that the slices are of.
+// taken are the allocated devices of the slices' pools.
 func (w *world) taken(published []*resourceapi.ResourceSlice) structured.AllocatedState {
 	state := structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),

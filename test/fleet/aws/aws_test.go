@@ -18,11 +18,10 @@ import (
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
-// machines are a cloud of two groups: one has a node and a machine that boots, of the other there
-// are no machines to be had.
+// machines is a cloud of two groups: one has a node and a booting machine, the other has no capacity.
 type machines struct {
 	states []cloud.State
-	// asked are the calls that would have changed something.
+	// asked are the changes.
 	asked []string
 }
 

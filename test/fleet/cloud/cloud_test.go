@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// rig is a cloud in which time passes by hand.
+// rig is a cloud with a clock of its own.
 type rig struct {
 	*Cloud
 	t       *testing.T

@@ -25,8 +25,8 @@ type hardware struct {
 	session *model.Session
 }
 
-// open boots the ready-made machine. Identities, such as its GPUs' UUIDs, are those of
-// the node, as two machines of one type have none in common.
+// open boots the ready-made machine. Identities such as UUIDs derive from the node's name, so that machines of one type
+// differ.
 func open(machine, node string) (*hardware, error) {
 	file, err := nodes.Load(machine)
 	if err != nil {
@@ -56,11 +56,10 @@ func (h *hardware) Reset(ctx context.Context, uuid string) error {
 	return h.machine.ResetByUUID(ctx, uuid)
 }
 
-// noContainers are the edits of a node on which no container ever starts: kubelet, who
-// would ask for them, is kwok there.
+// noContainers are the edits of a node without containers.
 type noContainers struct{}
 
-var errNoContainers = errors.New("this node has no containers: kwok only says that its pods run")
+var errNoContainers = errors.New("this node has no containers: kwok only reports that its pods run")
 
 func (noContainers) Common() (cdispec.ContainerEdits, error) {
 	return cdispec.ContainerEdits{}, errNoContainers

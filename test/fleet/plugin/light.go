@@ -18,11 +18,10 @@ import (
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
-// policyInterval is how soon nodes without the whole plugin follow a change of policies.
+// policyInterval is the time in which light plugins follow a change of policies.
 const policyInterval = 2 * time.Second
 
-// publishLightly publishes for a node without the rest of the plugin: what the driver offers
-// of the machine by the policies there are, through the library's controller.
+// publishLightly is the light plugin: it publishes the slices by the present policies.
 func (p *Plugins) publishLightly(ctx context.Context, node *corev1.Node) error {
 	seen, err := discover(node.Annotations[cloud.AnnotationMachine], node.Name)
 	if err != nil {
@@ -36,7 +35,7 @@ func (p *Plugins) publishLightly(ctx context.Context, node *corev1.Node) error {
 		DriverName: p.Driver, KubeClient: p.Client, Resources: resources(node.Name, pool),
 		Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
 		ErrorHandler: func(ctx context.Context, err error, msg string) {
-			klog.FromContext(ctx).Error(err, "Publishing devices did not succeed and will be tried again", "what", msg)
+			klog.FromContext(ctx).Error(err, "Cannot publish devices; retrying", "operation", msg)
 		},
 	})
 	if err != nil {
@@ -53,7 +52,7 @@ func (p *Plugins) publishLightly(ctx context.Context, node *corev1.Node) error {
 		}
 		next, err := p.pool(ctx, node, seen)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "What was published stays so")
+			klog.FromContext(ctx).Error(err, "Cannot compute the pool; keeping the published slices")
 		} else if !reflect.DeepEqual(next, pool) {
 			pool = next
 			controller.Update(resources(node.Name, pool))
@@ -78,7 +77,7 @@ func discover(machine, node string) (gpu.Node, error) {
 	return seen, err
 }
 
-// pool is what the node offers by the policy that applies to it.
+// pool is the node's pool by its policy.
 func (p *Plugins) pool(ctx context.Context, node *corev1.Node, seen gpu.Node) (resourceslice.Pool, error) {
 	all, err := p.policies(ctx)
 	if err != nil {
@@ -103,7 +102,7 @@ func (p *Plugins) pool(ctx context.Context, node *corev1.Node, seen gpu.Node) (r
 	return slice.Pool(seen, gpu.Shapes(seen.GPUs, by), nil), nil
 }
 
-// policies are the cluster's, read once for all nodes that ask at about the same time.
+// policies are the cluster's, cached for half a policyInterval.
 func (p *Plugins) policies(ctx context.Context) ([]*v1alpha1.GPUPolicy, error) {
 	if p.Policies == nil {
 		return nil, nil

@@ -1,11 +1,8 @@
-// Package plugin runs Mica's plugin for nodes that are objects alone: the driver itself, on
-// a simulated machine in this process, with directories of its own for what it shares with a
-// kubelet elsewhere. What it publishes is what it publishes on a real node. No kubelet registers
-// it or asks it to prepare a claim.
+// Package plugin runs Mica's plugin for nodes without a kubelet: the driver on a simulated machine in this process, with its
+// own directories. It publishes the same slices as on a real node. It prepares no claims.
 //
-// A whole plugin has sockets, watches and inotify instances. A user has 128. Nodes
-// beyond a number get the driver's decisions alone: the same policies, shapes and slices,
-// published by the library's controller.
+// A whole plugin needs inotify instances, and a user has 128. Nodes beyond a number get a light plugin: the same policies,
+// shapes and slices, published by the library's controller.
 package plugin
 
 import (
@@ -30,23 +27,23 @@ import (
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
-// retry is how long a plugin that ended stays away, as kubelet would let it.
+// retry is the time before an ended plugin is started again.
 const retry = 2 * time.Second
 
-// Options say what the plugins are.
+// Options of the plugins.
 type Options struct {
 	// Driver is the driver's name.
 	Driver string
 	Client kubernetes.Interface
 	// Policies are the cluster's GPUPolicies.
 	Policies offer.Policies
-	// Whole is how many nodes get the whole plugin.
+	// Whole is the number of nodes with a whole plugin.
 	Whole int
-	// Dir is for the plugins' state. Sockets lie below it: at most 40 bytes.
+	// Dir has the plugins' state. It has at most 40 bytes, because sockets are below it.
 	Dir string
 }
 
-// Plugins are those of all nodes that the cloud has booted.
+// Plugins are the plugins of the cloud's nodes.
 type Plugins struct {
 	Options
 
@@ -56,18 +53,18 @@ type Plugins struct {
 	number  int
 	whole   int
 
-	// What is read of the policies for nodes without the whole plugin.
+	// The policies for light plugins.
 	reading sync.Mutex
 	read    []*v1alpha1.GPUPolicy
 	readAt  time.Time
 }
 
-// New runs none yet.
+// New starts no plugin.
 func New(options Options) *Plugins {
 	return &Plugins{Options: options, running: map[types.UID]context.CancelFunc{}}
 }
 
-// Run starts a plugin for each node that comes, and ends it with the node, until ctx ends.
+// Run starts a plugin for each new node and stops it with the node, until ctx ends.
 func (p *Plugins) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactory(p.Client, 0)
 	if _, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -84,7 +81,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// replace takes a node that was deleted and made again between two looks.
+// replace handles a node that was deleted and created again between two events.
 func (p *Plugins) replace(ctx context.Context, before, after any) {
 	old, isNode := before.(*corev1.Node)
 	node, isNodeToo := after.(*corev1.Node)
@@ -102,7 +99,7 @@ func (p *Plugins) start(ctx context.Context, object any) {
 	log := klog.FromContext(ctx).WithValues("node", node.Name, "machine", node.Annotations[cloud.AnnotationMachine])
 	delay, ever, err := cloud.SliceDelay(node)
 	if err != nil || !ever {
-		log.Info("This node never gets its plugin", "err", err)
+		log.Info("The node gets no plugin", "err", err)
 		return
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, log))
@@ -129,13 +126,13 @@ func (p *Plugins) start(ctx context.Context, object any) {
 	})
 }
 
-// clean removes what a whole plugin leaves behind.
+// clean removes the state of a whole plugin.
 func (p *Plugins) clean(ctx context.Context, dir string) {
 	if dir == "" {
 		return
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		klog.FromContext(ctx).Error(err, "The state of a plugin is left behind")
+		klog.FromContext(ctx).Error(err, "Cannot remove the state of a plugin")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +155,7 @@ func (p *Plugins) stop(object any) {
 	}
 }
 
-// serve runs the node's plugin after a while, and again when it ends.
+// serve runs the node's plugin after the delay, and again when it ends.
 func serve(ctx context.Context, node *corev1.Node, once func(context.Context, *corev1.Node) error, delay time.Duration) {
 	for wait := delay; ; wait = retry {
 		select {
@@ -167,7 +164,7 @@ func serve(ctx context.Context, node *corev1.Node, once func(context.Context, *c
 		case <-time.After(wait):
 		}
 		if err := once(ctx, node); ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The plugin has ended and is started again", "in", retry)
+			klog.FromContext(ctx).Error(err, "The plugin has ended; restarting it", "in", retry)
 		}
 	}
 }
@@ -180,7 +177,7 @@ func (p *Plugins) once(ctx context.Context, node *corev1.Node, dir string) error
 		Name: p.Driver, NodeName: node.Name, Client: p.Client, Policies: p.Policies,
 		Open:    opener(node.Annotations[cloud.AnnotationMachine], node.Name),
 		CDIRoot: filepath.Join(dir, "cdi"), PluginsDir: filepath.Join(dir, "p"), RegistrarDir: filepath.Join(dir, "r"),
-		// Policies that offer MPS count on a supervisor.
+		// Policies that offer MPS need a supervisor.
 		MPSRoot: filepath.Join(dir, "mps"),
 		BootID:  string(node.UID),
 

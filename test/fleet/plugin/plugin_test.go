@@ -53,7 +53,7 @@ func node(name, machine, delay string) *corev1.Node {
 	}}
 }
 
-// run runs the plugins until the test ends, and gives their directory.
+// run runs the plugins until the test ends. It returns their directory.
 func run(t *testing.T, cluster *fake.Clientset, whole int) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fleet")
@@ -89,7 +89,7 @@ func published(t *testing.T, cluster *fake.Clientset) []resourceapi.ResourceSlic
 	return list.Items
 }
 
-// withoutUUIDs leaves out what no two machines have in common.
+// withoutUUIDs removes the attributes that differ between machines.
 func withoutUUIDs(devices []resourceapi.Device) []resourceapi.Device {
 	for i := range devices {
 		delete(devices[i].Attributes, "uuid")
@@ -200,7 +200,7 @@ func TestNodesWithoutSlices(t *testing.T) {
 			t.Fatal(name, err)
 		}
 	}
-	// The last one is served, so the others have been looked at.
+	// Nodes are handled in order, so the others were handled before this one.
 	if _, err := cluster.CoreV1().Nodes().Create(t.Context(), node("served", "g4dn.xlarge", ""), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
