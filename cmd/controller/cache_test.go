@@ -26,7 +26,7 @@ func podTemplate(containers ...corev1.Container) corev1.PodTemplateSpec {
 	}
 }
 
-// A thousand workloads are kept: what a plan for their next pod reads, and nothing else.
+// The cache keeps only the fields of workloads that a plan for their next pod reads.
 func TestTheCacheKeepsOfAWorkloadItsNextPod(t *testing.T) {
 	resources := corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("4")}}
 	full := podTemplate(corev1.Container{Name: "c", Image: "vllm", Resources: resources, Env: []corev1.EnvVar{{Name: "A", Value: "b"}}})

@@ -177,7 +177,6 @@ func TestOnlyMachinesWithGPUsAreDiscovered(t *testing.T) {
 	}
 }
 
-// A placeholder has neither credentials nor settings, and ends when kubelet says so.
 func TestPauseWaitsForSIGTERM(t *testing.T) {
 	received := make(chan os.Signal, 1)
 	signal.Notify(received, syscall.SIGTERM) // a signal before the command listens must not end the tests

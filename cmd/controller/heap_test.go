@@ -255,7 +255,7 @@ func readHeap() uint64 {
 	return heap[0].Value.Uint64()
 }
 
-// Content that nodes have alike is in memory once: a node's 216 devices alone would take 1.1 MB.
+// Equal content of nodes is in memory once. A node's 216 devices alone would take 1.1 MB.
 func TestHeapOfANode(t *testing.T) {
 	const nodes, limit = 50, 500_000
 	rest, _, _ := newLargeFleet(t, nodes).heap(t, 1)

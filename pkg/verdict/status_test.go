@@ -64,8 +64,7 @@ func TestNodesCountForThePolicyThatAppliesToThem(t *testing.T) {
 	}
 }
 
-// What is counted again is the same status, so that it need not be written.
-func TestTheSameIsNoNews(t *testing.T) {
+func TestTheSameCountsGiveTheSameStatus(t *testing.T) {
 	p := named("all", 1, nil)
 	nodes := []nodeReport{{node: "a", policy: policy.Verdict(p, nil)}, {node: "b", policy: policy.Verdict(p, nil)}}
 	p.Status = statusesOf([]*v1alpha1.GPUPolicy{p}, nodes)[p.Name]
@@ -77,7 +76,7 @@ func TestTheSameIsNoNews(t *testing.T) {
 	}
 }
 
-// Nodes whose GPUs a device plugin gives out offer nothing, whatever they made of the policy.
+// Nodes with withheld GPUs count as withheld, even if they have applied the policy.
 func TestNodesThatOfferNothingHaveNotApplied(t *testing.T) {
 	p := named("all", 1, nil)
 	status := statusesOf([]*v1alpha1.GPUPolicy{p}, []nodeReport{

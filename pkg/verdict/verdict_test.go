@@ -76,7 +76,7 @@ func TestWhatNodesSayIsCounted(t *testing.T) {
 	expect(2, 0, metav1.ConditionTrue)
 }
 
-// However fast nodes follow, each status goes to all of them.
+// The API server sends each status to all nodes, so changes are counted together.
 func TestChangesThatComeTogetherAreCountedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p, writes := cluster(t)

@@ -76,7 +76,7 @@ func scanOnce(t *testing.T, a *autoscaler) {
 	}
 }
 
-func TestAScanAsksTellsAndWrites(t *testing.T) {
+func TestAScanSetsSizesAndWritesEventsAndStatus(t *testing.T) {
 	cluster := fake.NewClientset(waiting("one", "h100"))
 	a, machines := rig(t, cluster)
 	scanOnce(t, a)
@@ -94,7 +94,7 @@ func TestAScanAsksTellsAndWrites(t *testing.T) {
 	}
 }
 
-func TestAReasonIsToldOnceInFiveMinutes(t *testing.T) {
+func TestAnEventIsWrittenOnceInFiveMinutes(t *testing.T) {
 	cluster := fake.NewClientset(waiting("one", "nowhere"))
 	a, _ := rig(t, cluster)
 	scanOnce(t, a)
@@ -128,7 +128,7 @@ func TestAnAutoscalerThatEndsDeletesItsStatus(t *testing.T) {
 	}
 }
 
-func TestWhatTheCloudSaysOfANode(t *testing.T) {
+func TestTheAWSProvidersViewOfAGroup(t *testing.T) {
 	group := view(cloud.State{Group: cloud.Group{Name: "h100", GPUs: 8, Failure: &cloud.Failure{Code: "none"}}, Desired: 3, Failed: 1})
 	if gpus := group.Allocatable[resourceGPU]; gpus.Value() != 8 {
 		t.Errorf("it has %s GPUs by number", gpus.String())

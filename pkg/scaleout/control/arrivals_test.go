@@ -14,7 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// A node that comes is counted once for all that becomes of it; nodes that a new process finds are not.
+// A new node is counted once per state. Nodes from before the process are not counted.
 func TestNodesThatComeAreCounted(t *testing.T) {
 	v := &view.View{GroupStates: []view.Group{{Object: &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "arrivals"}}}}}
 	add := func(name string) {

@@ -18,7 +18,7 @@ const (
 	delayBefore  = "mica.gpu/scale-up-delay-before"
 )
 
-// marks are the annotations of a pod that concern Cluster Autoscaler.
+// marks are a pod's annotations for Cluster Autoscaler.
 func (w *world) marks(pod string) map[string]string {
 	w.t.Helper()
 	var found corev1.Pod

@@ -21,10 +21,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Whatever happens, with pairing direct: the size that is asked for is never over the maximum nor
-// smaller than it was, no node ends that is used or that the minimum needs, and in the end every pod
-// has its device and no node beyond the minimum is empty. Pods come and go, sizes are changed by others,
-// nodes die, EKS does not answer, and controllers are killed between their writes.
+// With pairing direct, the requested size is never above the maximum or below the present size, no used node and none below
+// the minimum ends, and in the end each pod has its device and only the minimum of nodes is empty. Meanwhile pods come and
+// go, other clients change the size, nodes fail, EKS does not answer, and controllers are killed between their writes.
 func TestRandomHistoriesOfDirect(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {
@@ -49,12 +48,12 @@ func TestRandomHistoriesOfDirect(t *testing.T) {
 	}
 }
 
-// history is a world in which EKS is the history itself.
+// history is a world that is its own EKS.
 type history struct {
 	*world
 	random *rand.Rand
 	eks    view.Nodegroup
-	// ended are the machines that the controller has ended, by instance.
+	// ended are the instances that the controller has ended.
 	ended             map[string]bool
 	asked, pods, made int
 }
@@ -116,7 +115,7 @@ func (h *history) nodeOf(instance string) *corev1.Node {
 	return nil
 }
 
-// disturb lets one thing happen that the controller has no part in.
+// disturb makes one change from outside.
 func (h *history) disturb() {
 	nodes := all(h.world, &corev1.NodeList{}).Items
 	switch h.random.IntN(9) {
@@ -166,7 +165,7 @@ func (h *history) deletePods(which func(*corev1.Pod) bool) {
 	}
 }
 
-// dies ends a node with its pods; others come for them.
+// dies removes a node with its pods, and creates new pods instead.
 func (h *history) dies(node *corev1.Node) {
 	pods := 0
 	h.deletePods(func(pod *corev1.Pod) bool {
@@ -179,7 +178,7 @@ func (h *history) dies(node *corev1.Node) {
 	h.addPods(pods)
 }
 
-// step lets everybody act.
+// step runs AWS, the scheduler and the controller once.
 func (h *history) step(d time.Duration) {
 	h.t.Helper()
 	h.loop.Nodegroups, h.loop.executor.Nodegroups = h, h
@@ -193,8 +192,7 @@ func (h *history) step(d time.Duration) {
 	}
 }
 
-// runMachines is EC2 Auto Scaling: as many machines run as are wanted, and those that were ended end. Of
-// too many, it ends any.
+// runMachines is EC2 Auto Scaling: it brings the group to its desired size. If there are too many machines, it ends any.
 func (h *history) runMachines() {
 	nodes := slices.DeleteFunc(all(h.world, &corev1.NodeList{}).Items, func(node corev1.Node) bool {
 		instance := node.Spec.ProviderID[strings.LastIndex(node.Spec.ProviderID, "/")+1:]
@@ -216,7 +214,7 @@ func (h *history) runMachines() {
 	}
 }
 
-// settle ends a history: all that can come has come, and unneeded nodes are gone.
+// settle ends a history and checks its final state.
 func (h *history) settle() {
 	h.t.Helper()
 	h.eks.Err, h.dieAt = nil, 0

@@ -59,7 +59,7 @@ func TestLiveNodegroupsWithOurDevicesAreDiscovered(t *testing.T) {
 	}
 }
 
-// What was found is known at once, and is forgotten where it went before that.
+// A discovered group has a template at once, or is deleted with its nodes.
 func TestADiscoveredGroupIsKnownOrGone(t *testing.T) {
 	w := newWorld(t)
 	machine := group("found")

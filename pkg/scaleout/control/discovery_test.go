@@ -17,7 +17,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// listing is EKS.
+// listing is a Discovery with the node groups that EKS lists.
 type listing struct {
 	t    *testing.T
 	w    *world
@@ -32,7 +32,7 @@ func newListing(t *testing.T) *listing {
 	return l
 }
 
-// has lets EKS have one node group p5, with changes.
+// has makes EKS list one node group p5, with changes.
 func (l *listing) has(change ...func(*v1alpha1.GPUNodeGroup)) {
 	l.all = []view.Discovered{{Nodegroup: "p5", Group: group("p5", append([]func(*v1alpha1.GPUNodeGroup){func(g *v1alpha1.GPUNodeGroup) {
 		g.Spec.Provider.EKS.Cluster = "one"
@@ -69,7 +69,6 @@ func (l *listing) edit(change func(*v1alpha1.GPUNodeGroup)) {
 	}
 }
 
-// What changes at EKS arrives.
 func TestADiscoveredGroupFollowsEKS(t *testing.T) {
 	l := newListing(t)
 	l.has()
@@ -89,8 +88,8 @@ func TestADiscoveredGroupFollowsEKS(t *testing.T) {
 	l.w.expectCondition("p5", v1alpha1.ConditionDiscovered, metav1.ConditionTrue, v1alpha1.ReasonListed)
 }
 
-// A group that is discovered is observed until an administrator, or the controller's setting, says otherwise. One that
-// exists keeps its pairing, whatever the setting is later.
+// A discovered group is observed, unless the controller's setting or an administrator changes its pairing. A later setting
+// does not change existing groups.
 func TestADiscoveredGroupIsObserved(t *testing.T) {
 	for setting, want := range map[v1alpha1.Pairing]v1alpha1.Pairing{"": v1alpha1.PairingObserve, v1alpha1.PairingPlaceholder: v1alpha1.PairingPlaceholder} {
 		l := newListing(t)
@@ -118,8 +117,8 @@ func TestADiscoveredGroupIsObserved(t *testing.T) {
 	l.w.expectMessage("p5", v1alpha1.ConditionReady, "the group can grow")
 }
 
-// Fields of an administrator stay, while the rest follows.
-func TestWhatSomebodyHasSetIsTheirs(t *testing.T) {
+// An administrator's fields stay. The others follow EKS.
+func TestFieldsOfAnAdministratorStay(t *testing.T) {
 	l := newListing(t)
 	l.has()
 	l.once()
@@ -159,8 +158,7 @@ func TestADeclaredGroupIsNotTouched(t *testing.T) {
 	}
 }
 
-// A group that EKS does not list any more is no candidate, and says so; one that cannot be read stays as
-// it was.
+// A group that EKS does not list any more does not grow, and reports that. A group that cannot be read stays as it is.
 func TestADiscoveredGroupThatIsGoneDoesNotGrow(t *testing.T) {
 	l := newListing(t)
 	l.has(untainted)

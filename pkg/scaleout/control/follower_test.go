@@ -17,8 +17,8 @@ func asksForOne() *asker {
 	return &asker{replicas: []scaleout.Replica{{ID: "devices", Claim: claim}}}
 }
 
-// A replica that does not lead answers as the leader does, and changes nothing.
-func TestAFollowerTellsWhatTheLeaderTells(t *testing.T) {
+// A replica that does not lead counts the same room as the leader, and writes nothing.
+func TestAFollowerReportsTheSameRoomAsTheLeader(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6"))...)
 	follows := asksForOne()
 	w.loop.Forecast = follows
@@ -31,30 +31,30 @@ func TestAFollowerTellsWhatTheLeaderTells(t *testing.T) {
 	leads := asksForOne()
 	w.loop.Forecast = leads
 	w.pass()
-	if len(follows.told) != 1 || follows.rooms()[0] != leads.rooms()[0] || leads.rooms()[0].Coming == 0 {
-		t.Errorf("the follower tells of %v, the leader of %v", follows.rooms(), leads.rooms())
+	if len(follows.planned) != 1 || follows.rooms()[0] != leads.rooms()[0] || leads.rooms()[0].Coming == 0 {
+		t.Errorf("the follower reports %v, the leader %v", follows.rooms(), leads.rooms())
 	}
 }
 
-// KEDA asks one replica: the others have no plan to pay for.
-func TestAFollowerThatNobodyAsksReadsNothing(t *testing.T) {
+// KEDA asks one replica. The others do not plan.
+func TestAFollowerWithoutReplicasReadsNothing(t *testing.T) {
 	w := newWorld(t)
-	nobodyAsks := &asker{}
-	w.loop.Forecast, w.loop.Client = nobodyAsks, nil
+	idle := &asker{}
+	w.loop.Forecast, w.loop.Client = idle, nil
 	if again, err := w.loop.Follower().pass(t.Context()); err != nil || !again.IsZero() {
 		t.Errorf("again at %s, %v", again, err)
 	}
-	if len(nobodyAsks.told)+len(nobodyAsks.failed) != 0 {
-		t.Errorf("it has told of %d plans and %d failures", len(nobodyAsks.told), len(nobodyAsks.failed))
+	if len(idle.planned)+len(idle.failed) != 0 {
+		t.Errorf("it has reported %d plans and %d failures", len(idle.planned), len(idle.failed))
 	}
 }
 
-// Both look at the cluster with the same memory.
+// Loop and follower share a memory, so they may not run at the same time.
 func TestAFollowerEndsWhenItsReplicaLeads(t *testing.T) {
 	w := newWorld(t)
 	passed := make(chan struct{}, 1000)
 	asks := asksForOne()
-	asks.telling = func() { passed <- struct{}{} }
+	asks.onPlan = func() { passed <- struct{}{} }
 	w.loop.Forecast = asks
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup

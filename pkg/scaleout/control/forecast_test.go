@@ -16,28 +16,28 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// asker asks for the same replicas in each pass, and keeps what it is told.
+// asker asks for the same replicas in each pass, and keeps the plans.
 type asker struct {
 	replicas []scaleout.Replica
-	told     []scaleout.Decision
+	planned  []scaleout.Decision
 	failed   []error
-	// telling is called before it is told, where it is set.
-	telling func()
+	// onPlan is called before a plan is kept. May be nil.
+	onPlan func()
 }
 
 func (a *asker) Replicas() []scaleout.Replica { return a.replicas }
 func (a *asker) Failed(err error)             { a.failed = append(a.failed, err) }
 func (a *asker) Planned(_ scaleout.Snapshot, d scaleout.Decision) {
-	if a.telling != nil {
-		a.telling()
+	if a.onPlan != nil {
+		a.onPlan()
 	}
-	a.told = append(a.told, d)
+	a.planned = append(a.planned, d)
 }
 
 // rooms are those of the last plan.
-func (a *asker) rooms() []scaleout.Supply { return a.told[len(a.told)-1].Supplies }
+func (a *asker) rooms() []scaleout.Supply { return a.planned[len(a.planned)-1].Supplies }
 
-func TestEachPassCountsRoomAndTellsOfIt(t *testing.T) {
+func TestEachPassReportsRoom(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6", func(g *v1alpha1.GPUNodeGroup) { g.Spec.Max = ptr.To(int32(3)) }))...)
 	asks := asksForOne()
 	w.loop.Forecast = asks
@@ -58,20 +58,20 @@ func TestEachPassCountsRoomAndTellsOfIt(t *testing.T) {
 	}
 }
 
-// Counting room may take seconds; pods that wait do not wait for it.
-func TestAPassActsBeforeItTellsOfRoom(t *testing.T) {
+// Counting room may take seconds. Pending pods do not wait for it.
+func TestAPassActsBeforeItCountsRoom(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6"))...)
 	asks := &asker{}
 	writes := []int{}
-	asks.telling = func() { writes = append(writes, w.writes) }
+	asks.onPlan = func() { writes = append(writes, w.writes) }
 	w.loop.Forecast = asks
 	w.run(4 * time.Minute)
 	if writes[0] == 0 {
-		t.Error("the first pass has written nothing before it told of room")
+		t.Error("the first pass has written nothing before it counted room")
 	}
 }
 
-func TestAPassWithoutAPlanTellsWhy(t *testing.T) {
+func TestAPassWithoutAPlanReportsTheError(t *testing.T) {
 	w := newWorld(t)
 	asks := &asker{}
 	w.loop.Forecast = asks
@@ -82,13 +82,13 @@ func TestAPassWithoutAPlanTellsWhy(t *testing.T) {
 	if _, err := w.loop.Pass(t.Context()); err == nil {
 		t.Fatal("the pass can read what is not to be read")
 	}
-	if len(asks.told) != 0 || len(asks.failed) != 1 || !errors.Is(asks.failed[0], away) {
-		t.Errorf("told of %d plans and of failures %v", len(asks.told), asks.failed)
+	if len(asks.planned) != 0 || len(asks.failed) != 1 || !errors.Is(asks.failed[0], away) {
+		t.Errorf("there are %d plans and the failures %v", len(asks.planned), asks.failed)
 	}
 }
 
-// What pods are told of the groups does not depend on what is asked besides.
-func TestSamplesDoNotChangeWhatPodsAreTold(t *testing.T) {
+// The Events of pods do not depend on the forecast.
+func TestReplicasDoNotChangeTheEventsOfPods(t *testing.T) {
 	events := func(forecast Forecast) []string {
 		w := newWorld(t, append(oneGPU(5), group("g6"))...)
 		if forecast != nil {

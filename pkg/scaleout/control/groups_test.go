@@ -62,8 +62,8 @@ func TestTheStatusOfAGroup(t *testing.T) {
 	expectServed(t, w, 5, 2)
 }
 
-// A backoff that goes on, and a cause whose words change, are no news.
-func TestWhatGoesOnIsNotToldAgain(t *testing.T) {
+// Neither a longer backoff nor another message makes an Event.
+func TestALastingStateHasOneEvent(t *testing.T) {
 	w := newWorld(t)
 	until := w.clock.Now()
 	status := func(reason, message string, failures int32) *v1alpha1.GPUNodeGroupStatus {
@@ -100,7 +100,7 @@ func TestWhatGoesOnIsNotToldAgain(t *testing.T) {
 	}
 }
 
-// nodegroups is an EKS that does what it is asked for.
+// nodegroups is an EKS that succeeds at once.
 type nodegroups struct{ view.Nodegroup }
 
 func (n *nodegroups) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Nodegroup {
@@ -121,7 +121,7 @@ func byEKS(g *v1alpha1.GPUNodeGroup) {
 	g.Spec.Pairing, g.Spec.Provider.EKS.Cluster = v1alpha1.PairingDirect, "one"
 }
 
-func TestAScaleUpByEKSIsTold(t *testing.T) {
+func TestAScaleUpByEKSHasOneEvent(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6", byEKS))...)
 	w.loop.Nodegroups = &nodegroups{Nodegroup: view.Nodegroup{Max: 5, Status: "ACTIVE"}}
 	w.loop.executor.Nodegroups = w.loop.Nodegroups
@@ -149,8 +149,7 @@ func TestWhatWasLearnedOutlivesAMistake(t *testing.T) {
 	}
 }
 
-// A field that the API server drops does no harm by itself: Ready reports it.
-func TestReadySaysThatTheDefinitionsAreOlder(t *testing.T) {
+func TestReadyReportsOutdatedDefinitions(t *testing.T) {
 	w := newWorld(t)
 	w.create(group("g"))
 	w.loop.Outdated = func() string { return "The CustomResourceDefinitions are older than Mica." }

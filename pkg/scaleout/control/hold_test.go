@@ -12,11 +12,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// A controller that dies leaves nodes that it has protected, or cordoned because they were empty. Nothing holds them
-// for longer than its lease; as long as it lives, nothing expires.
+// The protections and cordons of a controller that dies expire with their lease, and not before.
 func TestWhatADeadControllerHoldsExpires(t *testing.T) {
 	for name, test := range map[string]struct {
-		// nodes are there before the controller asks for any.
+		// nodes is the size of the group at first.
 		nodes int
 		held  func(*corev1.Node) bool
 	}{
@@ -42,7 +41,7 @@ func TestWhatADeadControllerHoldsExpires(t *testing.T) {
 	}
 }
 
-// untilHeld runs the controller until it holds a node so, and lets it die then.
+// untilHeld runs the controller until it holds a node.
 func (h *history) untilHeld(held func(*corev1.Node) bool) *corev1.Node {
 	h.t.Helper()
 	for range 240 {

@@ -29,7 +29,7 @@ func TestAPodMadeAnewThatNoNodeHelpsHasHoursOfBackoff(t *testing.T) {
 	}
 }
 
-// makeAnew makes a pod of a CronJob's next Job in place of the one before; nil: there was none.
+// makeAnew replaces the pod of a CronJob by one of its next Job. Nil: there is none yet.
 func (w *world) makeAnew(before *corev1.Pod) *corev1.Pod {
 	w.t.Helper()
 	if before != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// What a dashboard shows of groups and headroom is there from the first pass: also the counters of
-// events that have not happened yet: a rate would miss the first otherwise.
+// All series of groups and headroom exist after the first pass. A counter must begin at zero, or a rate misses its first
+// event.
 func TestGroupsAndHeadroomAreMeasured(t *testing.T) {
 	headroom := func(name string, devices int32, selector v1alpha1.Selector) *v1alpha1.GPUHeadroom {
 		return &v1alpha1.GPUHeadroom{ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -110,7 +110,7 @@ func (l *Loop) look(ctx context.Context, now time.Time) (_ pair.Situation, err e
 	if err != nil {
 		return pair.Situation{}, err
 	}
-	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: status, EKS: v.Nodegroups, Placeholder: l.Placeholder, FailClosed: l.FailClosed}, nil
+	return pair.Situation{Now: now, View: v, Triggers: triggers, Autoscaler: status, Placeholder: l.Placeholder, FailClosed: l.FailClosed}, nil
 }
 
 // triggers are Cluster Autoscaler's last Events about pods.

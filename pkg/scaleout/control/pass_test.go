@@ -66,7 +66,7 @@ func TestAPassWithoutChangesWritesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatHasChangedIsToldOnce(t *testing.T) {
+func TestAChangeHasOneEvent(t *testing.T) {
 	w := newWorld(t, append(oneGPU(5), group("g6"), group("twin", func(g *v1alpha1.GPUNodeGroup) {
 		g.Spec.Provider.EKS.Nodegroup = "other"
 		g.Spec.InstanceType = "x9.large"
@@ -134,9 +134,9 @@ func TestHeadroomIsReported(t *testing.T) {
 	}
 }
 
-// A quota refuses the claims of one pod, and the scheduler of the other does not exist: a node would
-// stay empty, and be removed, and be asked for again.
-func TestNoNodeIsAskedForWhereNobodyWouldUseIt(t *testing.T) {
+// One pod has no claims, because of a quota, and the other no scheduler. A node for them would stay empty, be removed, and
+// be asked for again.
+func TestNoNodeIsAskedForPodsThatCannotUseIt(t *testing.T) {
 	pods := oneGPU(2)
 	w := newWorld(t, pods[0], group("g6"))
 	refused, ignored := pods[1].(*corev1.Pod), pods[2].(*corev1.Pod)
@@ -167,7 +167,7 @@ func TestNoNodeIsAskedForWhereNobodyWouldUseIt(t *testing.T) {
 	}
 }
 
-// A device plugin gives out the GPUs of all nodes of a group: one more would be no help.
+// A device plugin has the GPUs of the group's node. Another node would be no better.
 func TestAGroupWhoseNodesWithholdTheirGPUsIsLeftAlone(t *testing.T) {
 	w := newWorld(t, append(oneGPU(1), group("g6"))...)
 	w.withhold = "a device plugin gives out this node's GPUs"

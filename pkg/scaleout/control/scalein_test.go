@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// Between two attempts at a node, which are minutes apart, it is not forgotten that AWS refuses.
-func TestThatNodesDoNotEndIsToldUntilOneDoes(t *testing.T) {
+// AWS's refusal stays in the condition between two attempts, which are minutes apart.
+func TestARefusedScaleInIsReportedUntilANodeEnds(t *testing.T) {
 	const after = 10 * time.Minute
 	status := &v1alpha1.GPUNodeGroupStatus{}
 	for i, step := range []struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// What Cluster Autoscaler does tells which of its flags is too short for a group.
-func TestAGroupThatOutlastsTheAutoscalerSaysSo(t *testing.T) {
+// Cluster Autoscaler's actions show which of its flags is too short for a group.
+func TestAGroupReportsThatItOutlastsTheAutoscaler(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	node := func(age time.Duration, closed bool) view.NodeState {
 		n := view.NodeState{Ready: true, Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", CreationTimestamp: metav1.NewTime(now.Add(-age))}}}
@@ -72,8 +72,8 @@ func TestAGroupThatOutlastsTheAutoscalerSaysSo(t *testing.T) {
 	}
 }
 
-// A node that cannot become complete is told of where people look, and is no more once it is.
-func TestANodeThatIsStuckIsToldOf(t *testing.T) {
+// A node that cannot become complete is in Events and in a condition, until it is complete.
+func TestAStuckNodeIsReported(t *testing.T) {
 	w := newWorld(t, append(oneGPU(1), group("g6"))...)
 	kept := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "driver"}}
 	w.create(kept)

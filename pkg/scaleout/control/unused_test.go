@@ -20,8 +20,8 @@ import (
 
 const unbound = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims"
 
-// A node cures no unbound volume. Whoever ends nodes that stay empty, Cluster Autoscaler or the
-// controller itself, would have one bought after the other: 19 in six hours.
+// A node does not help a pod with an unbound volume. Without a backoff, empty nodes would be ended and bought again: 19 in
+// six hours.
 func TestAPodThatNoNodeHelpsHasOneAndThenHoursOfBackoff(t *testing.T) {
 	const days = 3 * 24 * time.Hour
 	for name, begin := range map[string]func(*testing.T, ...client.Object) (w *world, others func()){
@@ -55,7 +55,7 @@ func TestAPodThatNoNodeHelpsHasOneAndThenHoursOfBackoff(t *testing.T) {
 	}
 }
 
-// beginPlaceholder has a Cluster Autoscaler, which ends a node that is unused for ten minutes.
+// beginPlaceholder has a Cluster Autoscaler that ends nodes which are unused for ten minutes.
 func beginPlaceholder(t *testing.T, pods ...client.Object) (*world, func()) {
 	w := newWorld(t, append(pods, group("placeholder"))...)
 	return w, func() {
@@ -68,7 +68,7 @@ func beginPlaceholder(t *testing.T, pods ...client.Object) (*world, func()) {
 	}
 }
 
-// beginDirect has an EKS that does what the controller asks for, and no Cluster Autoscaler.
+// beginDirect has an EKS that succeeds at once, and no Cluster Autoscaler.
 func beginDirect(t *testing.T, pods ...client.Object) (*world, func()) {
 	w := newWorld(t, append(pods, group("direct", byEKS))...)
 	if err := w.client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName}}); err != nil {
@@ -94,7 +94,7 @@ func beginDirect(t *testing.T, pods ...client.Object) (*world, func()) {
 	}
 }
 
-// cannotBind has the scheduler say of the one pod what no node cures.
+// cannotBind gives the one pod a scheduler's message about an unbound volume.
 func (w *world) cannotBind() types.NamespacedName {
 	pod := &all(w, &corev1.PodList{}).Items[0]
 	for i := range pod.Status.Conditions {
@@ -104,8 +104,7 @@ func (w *world) cannotBind() types.NamespacedName {
 	return client.ObjectKeyFromObject(pod)
 }
 
-// boughtWithin are the times after which nodes came, twenty at most. Where nothing goes on, steps are
-// longer.
+// boughtWithin are the times at which nodes came, at most twenty. Steps are longer while nothing happens.
 func (w *world) boughtWithin(d time.Duration, others func()) []time.Duration {
 	var bought []time.Duration
 	begun, known := w.clock.Now(), map[types.UID]bool{}
@@ -129,7 +128,7 @@ func (w *world) boughtWithin(d time.Duration, others func()) []time.Duration {
 	return bought
 }
 
-// expectUnused looks at what the pod and its group are told.
+// expectUnused checks the conditions of the pod and its group.
 func (w *world) expectUnused(pod types.NamespacedName) {
 	w.t.Helper()
 	var told corev1.Pod
@@ -147,8 +146,7 @@ func (w *world) expectUnused(pod types.NamespacedName) {
 	w.expectCondition(group.Name, v1alpha1.ConditionInBackoff, metav1.ConditionFalse, v1alpha1.ReasonNoBackoff)
 }
 
-// A node without a claim for ten minutes is in the group's status, until it gets one.
-func TestAGroupTellsOfUnusedNodes(t *testing.T) {
+func TestAGroupReportsUnusedNodes(t *testing.T) {
 	w := newWorld(t, append(oneGPU(1), group("g6"))...)
 	expect := func(when string, want int32) {
 		t.Helper()

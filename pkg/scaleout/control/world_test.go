@@ -37,24 +37,23 @@ const (
 	placeholderNamespace = "mica-placeholders"
 )
 
-// world is a cluster of plain objects, with a Cluster Autoscaler, machines and a scheduler
-// that do as little as they must.
+// world is a cluster of plain objects, with a minimal Cluster Autoscaler, cloud and scheduler.
 type world struct {
 	t      *testing.T
 	clock  *testingclock.FakeClock
 	client client.WithWatch
-	// dieAt is the write at which the controller is killed, before it is done or after;
-	// writes counts.
+	// dieAt is the number of the write before which, or with dieAfter after which, the controller is killed. writes counts
+	// writes.
 	dieAt, writes int
 	dieAfter      bool
 	loop          *Loop
 	recorder      *events.FakeRecorder
 	uids          int
-	// publishes is the instance type that nodes turn out to be of; empty: that of their group.
+	// publishes is the instance type of new nodes. Empty: that of their group.
 	publishes string
-	// withhold is why nodes offer none of their GPUs; empty: they do.
+	// withhold is why nodes offer no GPUs. Empty: they do.
 	withhold string
-	// noSlices tells that nodes publish nothing.
+	// noSlices keeps nodes from publishing.
 	noSlices bool
 }
 
@@ -92,7 +91,7 @@ func (w *world) createAndTry(objects ...client.Object) {
 	}
 }
 
-// create gives an object what the API server gives it.
+// create creates an object with the API server's fields.
 func (w *world) create(object client.Object) {
 	w.t.Helper()
 	w.born(object)
@@ -101,7 +100,7 @@ func (w *world) create(object client.Object) {
 	}
 }
 
-// try makes the claims of a pod, and has the scheduler find no node for it.
+// try creates the claims of a pod, and marks it as unschedulable.
 func (w *world) try(pod *corev1.Pod) {
 	w.t.Helper()
 	for _, podClaim := range pod.Spec.ResourceClaims {
@@ -129,7 +128,7 @@ func (w *world) born(object client.Object) {
 
 var errKilled = errors.New("killed")
 
-// restart is a new process, which knows what the API server says and nothing else.
+// restart begins a new process without memory.
 func (w *world) restart() {
 	w.recorder = events.NewFakeRecorder(1000)
 	write := func(do func() error) error {
@@ -182,7 +181,7 @@ func (w *world) restart() {
 	})
 }
 
-// pass runs the controller once, and starts another one where it is killed.
+// pass runs the controller once, and restarts it if it was killed.
 func (w *world) pass() {
 	w.t.Helper()
 	_, err := w.loop.Pass(w.t.Context())
@@ -202,7 +201,7 @@ func (w *world) pass() {
 	}
 }
 
-// run lets some time pass, in which everybody acts every fifteen seconds.
+// run runs everything every fifteen seconds for a time.
 func (w *world) run(d time.Duration) {
 	w.t.Helper()
 	for end := w.clock.Now().Add(d); w.clock.Now().Before(end); {
@@ -236,8 +235,7 @@ func (w *world) updateStatus(object client.Object) {
 	}
 }
 
-// autoscale is a scan of Cluster Autoscaler: it does not know what to do for claims, and adds
-// a node for each placeholder for which none has come yet.
+// autoscale is a scan of Cluster Autoscaler: it refuses pods with claims, and adds a node for each placeholder without one.
 func (w *world) autoscale() {
 	w.t.Helper()
 	var status corev1.ConfigMap
@@ -261,7 +259,7 @@ func (w *world) autoscale() {
 	}
 }
 
-// say writes an Event, or writes it anew, as Cluster Autoscaler's recorder does.
+// say writes or replaces an Event, as Cluster Autoscaler's recorder does.
 func (w *world) say(pod *corev1.Pod, reason, message string) {
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s-%s", pod.UID, strings.ToLower(reason))},
@@ -285,7 +283,7 @@ func (w *world) node(name string) *corev1.Node {
 	return nil
 }
 
-// addNode adds one that has just joined, with the startup taint.
+// addNode adds a node that has just joined, with the startup taint.
 func (w *world) addNode(name string, labels map[string]string) {
 	w.create(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
@@ -293,7 +291,7 @@ func (w *world) addNode(name string, labels map[string]string) {
 	})
 }
 
-// end deletes a node with all that it publishes.
+// end deletes a node and its slices.
 func (w *world) end(node *corev1.Node) {
 	w.t.Helper()
 	for _, slice := range all(w, &resourceapi.ResourceSliceList{}).Items {
@@ -308,8 +306,7 @@ func (w *world) end(node *corev1.Node) {
 	}
 }
 
-// startNodes makes nodes ready after twenty seconds, and has them publish after a minute what
-// the group's instance type has.
+// startNodes makes nodes Ready after twenty seconds, and publishes their devices after a minute.
 func (w *world) startNodes() {
 	w.t.Helper()
 	published := map[string]bool{}
@@ -368,8 +365,7 @@ func (w *world) groupOf(node *corev1.Node) *v1alpha1.GPUNodeGroup {
 	return nil
 }
 
-// schedule gives a node to each pod without a node selector, which placeholders have, for which one is free of the
-// startup taint and has a GPU.
+// schedule puts users' pods on nodes with a free GPU and without the startup taint. Placeholders have a node selector.
 func (w *world) schedule() {
 	w.t.Helper()
 	var pods []corev1.Pod
@@ -393,7 +389,7 @@ func (w *world) schedule() {
 	}
 }
 
-// free are at most so many GPUs that no claim has, as pool and device.
+// free are at most so many free GPUs, as pool and device.
 func (w *world) free(most int) [][2]string {
 	if most == 0 {
 		return nil
@@ -422,7 +418,7 @@ func (w *world) free(most int) [][2]string {
 	return free
 }
 
-// group is an EKS node group of g6.12xlarge machines, of 4 GPUs each.
+// group is an EKS node group of g6.12xlarge machines with 4 GPUs each.
 func group(name string, change ...func(*v1alpha1.GPUNodeGroup)) *v1alpha1.GPUNodeGroup {
 	g := &v1alpha1.GPUNodeGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -438,7 +434,7 @@ func group(name string, change ...func(*v1alpha1.GPUNodeGroup)) *v1alpha1.GPUNod
 	return g
 }
 
-// oneGPU are pods that ask for a GPU each, with the claims' template.
+// oneGPU are a claim template and pods with a claim for one GPU each.
 func oneGPU(n int) []client.Object {
 	objects := []client.Object{&resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpu"},

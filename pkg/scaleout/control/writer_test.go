@@ -22,7 +22,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/explain"
 )
 
-// slowServer lets a status be written when the test says so.
+// slowServer blocks each write of a pod's status until the test allows it.
 type slowServer struct {
 	writing, write chan string
 	failure        error
@@ -62,8 +62,8 @@ func (t *writer) say(pods []*corev1.Pod, text string) {
 	}}})
 }
 
-// While one pod is told, passes go on; what they had to tell in between is outdated.
-func TestPassesDoNotWaitForPodsToBeTold(t *testing.T) {
+// Passes go on while a pod's condition is written. Only the newest report is written next.
+func TestPassesDoNotWaitForConditionsOfPods(t *testing.T) {
 	s := &slowServer{}
 	writer, pods := newSlowWriter(t, s, func() {})
 	writer.say(pods, "first")
@@ -85,8 +85,7 @@ func TestPassesDoNotWaitForPodsToBeTold(t *testing.T) {
 	}
 }
 
-// A pod that cannot be told is in the error of the next pass.
-func TestWhoCannotBeToldIsInTheNextPass(t *testing.T) {
+func TestAFailedReportIsInTheNextPass(t *testing.T) {
 	s := &slowServer{failure: errors.New("disk full")}
 	writer, pods := newSlowWriter(t, s, func() {})
 	writer.say(pods, "first")
@@ -100,8 +99,7 @@ func TestWhoCannotBeToldIsInTheNextPass(t *testing.T) {
 	s.write <- ""
 }
 
-// What is to be told later begins a pass then.
-func TestThereIsAPassWhenThereIsMoreToTell(t *testing.T) {
+func TestALateReportBeginsAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := make(chan struct{}, 1)
 		writer, pods := newSlowWriter(t, &slowServer{}, func() { begun <- struct{}{} })
@@ -116,7 +114,7 @@ func TestThereIsAPassWhenThereIsMoreToTell(t *testing.T) {
 	})
 }
 
-// While the status of a group is written, passes decide and act.
+// Passes decide and act while the status of a group is written.
 func TestPassesDoNotWaitForStatuses(t *testing.T) {
 	w := newWorld(t, append(oneGPU(1), group("g6"))...)
 	writing, write := make(chan struct{}, 10), make(chan struct{})

@@ -63,7 +63,7 @@ func TestGroupsWithGPUsAreDiscovered(t *testing.T) {
 	}
 }
 
-// discovered are those that would be declared, and none has an error.
+// discovered are the groups to declare. None has an error.
 func (b *bench) discovered(t *testing.T) []v1alpha1.GPUNodeGroup {
 	t.Helper()
 	all, err := b.client.Discover(context.Background(), "one", isGPU)
@@ -167,7 +167,7 @@ func TestAGroupThatCannotBeDescribedLeavesTheOthers(t *testing.T) {
 	}
 }
 
-// suffix is what keeps the object's name from being another node group's.
+// suffix is the part of the object's name that makes it unique.
 func suffix(t *testing.T, groups []v1alpha1.GPUNodeGroup, nodegroup string) string {
 	t.Helper()
 	for _, g := range groups {

@@ -254,7 +254,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// What fails in the same way is told in the same words, or a condition changes with each call.
+// The same failure has the same text, or its condition would change at each call.
 func TestTheSameFailureHasTheSameText(t *testing.T) {
 	for name, fault := range map[string]ekssim.Fault{
 		"denied":    ekssim.Denied("DescribeNodegroup"),
@@ -391,7 +391,7 @@ func TestAnswersCountForAWhile(t *testing.T) {
 	ask(time.Second, "", 7)
 }
 
-func TestAFailedUpdateIsTold(t *testing.T) {
+func TestAFailedUpdateIsReported(t *testing.T) {
 	b := newBench(t)
 	b.FailNextUpdate(gpus.Nodegroup, ekssim.UpdateError{Code: "InsufficientFreeAddresses", Message: "subnet-1 has no free addresses"})
 	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1))

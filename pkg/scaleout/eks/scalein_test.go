@@ -21,7 +21,7 @@ type noPods struct{ client.Reader }
 
 func (noPods) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
-// bury removes the nodes of machines that have terminated for a pass, as the cloud provider does.
+// bury removes nodes a pass after their machines have terminated, as the cloud provider does.
 func (f *fleet) bury() {
 	g, _ := f.Group(gpus.Nodegroup)
 	f.nodes = slices.DeleteFunc(f.nodes, func(node *corev1.Node) bool {
@@ -39,7 +39,7 @@ func (f *fleet) bury() {
 	})
 }
 
-// shrink lets all claims but the first end, and nodes end that are empty for a minute.
+// shrink ends all claims but one, and sets scaleInAfter to a minute.
 func (f *fleet) shrink() {
 	f.needs = 1
 	var group v1alpha1.GPUNodeGroup
@@ -52,7 +52,7 @@ func (f *fleet) shrink() {
 	}
 }
 
-// The simulator lowers the size at every call, also for a machine that terminates already.
+// The simulator lowers the size at each call, even for a machine that already terminates.
 func TestAControllerThatIsKilledEndsEmptyNodesOnce(t *testing.T) {
 	kills := 0
 	for at := range 1000 {

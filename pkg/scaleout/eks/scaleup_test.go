@@ -32,15 +32,15 @@ import (
 
 var errKilled = errors.New("the controller was killed")
 
-// doom kills a controller at a moment: just before or just after one of its writes, or one of
-// its calls of EKS. The server passes moments, too, and may still do so when its call has failed.
+// doom kills a controller just before or after one of its writes or calls of EKS. The server also counts moments, maybe
+// after its call has failed.
 type doom struct {
 	lock sync.Mutex
 	left int
 	dead bool
 }
 
-// moment passes one at which the controller may be killed.
+// moment is a moment at which the controller may be killed.
 func (d *doom) moment() error {
 	d.lock.Lock()
 	defer d.lock.Unlock()
@@ -86,20 +86,19 @@ func (d *doom) around(do func() error) error {
 	return d.moment()
 }
 
-// fleet is a cluster on EKS whose machines boot for 40 s, and offer their devices 20 s
-// later. Pods that wait get them at once.
+// fleet is a cluster on EKS whose machines boot for 40 s and publish their devices 20 s later. Claims are allocated at once.
 type fleet struct {
 	*bench
 	t     *testing.T
 	api   client.Client
 	doom  *doom
 	needs int
-	// boots are when machines become nodes.
+	// boots are the times at which machines become nodes.
 	boots []time.Time
 	nodes []*corev1.Node
-	// claimed counts nodes with an allocated claim, the first first.
+	// claimed is the number of nodes with an allocated claim, the oldest first.
 	claimed int
-	// acted has what was decided, one after the other.
+	// acted are the actions in order.
 	acted []string
 }
 
@@ -165,7 +164,7 @@ func (f *fleet) newAPI() client.Client {
 		}).Build()
 }
 
-// live lets machines become nodes, and users' claims be allocated.
+// live turns booted machines into nodes, and allocates claims.
 func (f *fleet) live() {
 	f.Settle()
 	var booting []time.Time
@@ -195,8 +194,7 @@ func (f *fleet) live() {
 	}
 }
 
-// situation is the cluster as the API server and EKS tell it, and what the planner would
-// make of it.
+// situation is the state of the API server and EKS, with the planner's demand.
 func (f *fleet) situation(ctx context.Context) (pair.Situation, error) {
 	var group v1alpha1.GPUNodeGroup
 	if err := f.api.Get(ctx, types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
@@ -218,9 +216,8 @@ func (f *fleet) situation(ctx context.Context) (pair.Situation, error) {
 		}
 	}
 	v.GroupStates = []view.Group{state}
-	s := pair.Situation{Now: f.clock.Now(), View: v, EKS: map[string]view.Nodegroup{
-		group.Name: f.client.Describe(ctx, &group),
-	}}
+	v.Nodegroups = map[string]view.Nodegroup{group.Name: f.client.Describe(ctx, &group)}
+	s := pair.Situation{Now: f.clock.Now(), View: v}
 	if missing := f.needs - len(f.nodes) - upcoming(&group, f.nodes); missing > 0 && view.Closed(&group, nil, f.clock.Now()) == "" {
 		s.Decision.Growth = []scaleout.Growth{{Group: group.Name, Nodes: make([]scaleout.NewNode, missing)}}
 	}
@@ -238,7 +235,7 @@ func (f *fleet) nodeState(node *corev1.Node) view.NodeState {
 	return state
 }
 
-// upcoming counts what is in flight and no node yet.
+// upcoming is the number of nodes in flight that have not joined.
 func upcoming(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node) int {
 	count, free := 0, len(nodes)
 	for _, e := range group.Status.InFlight {
@@ -278,7 +275,7 @@ func (f *fleet) control() error {
 	return errors.Join(failed, f.api.Status().Update(ctx, &group))
 }
 
-// run lets time pass. A controller that is killed starts anew, with an empty memory.
+// run runs passes. A killed controller is restarted without memory.
 func (f *fleet) run(passes int) {
 	for range passes {
 		f.live()
@@ -318,7 +315,7 @@ func TestAControllerThatIsKilledRaisesTheSizeOnce(t *testing.T) {
 	}
 }
 
-// checkClean looks for what a controller may leave behind.
+// checkClean checks that no status or annotation is left.
 func (f *fleet) checkClean(at int) {
 	f.t.Helper()
 	var group v1alpha1.GPUNodeGroup

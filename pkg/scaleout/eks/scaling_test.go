@@ -167,7 +167,7 @@ func TestAnEndIsRefused(t *testing.T) {
 	}
 }
 
-// AWS ends a machine of its choice, which can be in use, where zones are not in balance.
+// If zones are out of balance, AWS ends a machine of its choice, which may be in use.
 func TestAnEndThatWouldBeBalancedIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*ekssim.Group)

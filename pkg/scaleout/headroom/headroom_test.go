@@ -65,7 +65,7 @@ func TestASelectorThatDoesNotCompileIsExplained(t *testing.T) {
 	}
 }
 
-func TestStatusSaysWhatIsKept(t *testing.T) {
+func TestStatusCountsDevices(t *testing.T) {
 	for name, test := range map[string]struct {
 		decision scaleout.HeadroomDecision
 		status   metav1.ConditionStatus

@@ -27,7 +27,7 @@ func eksGroup(name, nodegroup string) *v1alpha1.GPUNodeGroup {
 	return g
 }
 
-// onePod is a pod of a minute ago that needs a node of group p5, which has none.
+// onePod has a pod that has waited for a minute for a node of group p5.
 func onePod() *Situation {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "train", UID: "train-uid", CreationTimestamp: metav1.NewTime(epoch.Add(-time.Minute)),
@@ -55,7 +55,7 @@ func (s *Situation) said(triggered bool, ago time.Duration) {
 	s.Triggers["train-uid"] = Trigger{Pod: types.NamespacedName{Namespace: "ns", Name: "train"}, Triggered: triggered, At: s.Now.Add(-ago)}
 }
 
-// secondPod is another one for the same node.
+// secondPod adds a pod for the same node.
 func (s *Situation) secondPod() {
 	pod := s.View.Pending[0].DeepCopy()
 	pod.Name, pod.UID = "second", "second-uid"
@@ -64,7 +64,7 @@ func (s *Situation) secondPod() {
 	node.Pods = append(node.Pods, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 }
 
-// liveNode is complete since some time ago.
+// liveNode adds a node that has been complete for some time.
 func (s *Situation) liveNode(ready, slices time.Duration) {
 	s.View.GroupStates[0].Nodes = append(s.View.GroupStates[0].Nodes, view.NodeState{
 		Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "live", CreationTimestamp: metav1.NewTime(s.Now.Add(-time.Hour))}},
@@ -73,12 +73,12 @@ func (s *Situation) liveNode(ready, slices time.Duration) {
 	})
 }
 
-// deleteLive has the live node go.
+// deleteLive deletes the live node.
 func (s *Situation) deleteLive() {
 	s.View.GroupStates[0].Nodes[0].Object.DeletionTimestamp = &metav1.Time{Time: s.Now}
 }
 
-// placeholder is one of the group, of some time ago.
+// placeholder adds a placeholder of that age.
 func (s *Situation) placeholder(ago time.Duration) *corev1.Pod {
 	pod := placeholderOf("p5", placeholderName("p5", len(s.View.Placeholders)))
 	pod.CreationTimestamp = metav1.NewTime(s.Now.Add(-ago))
@@ -87,7 +87,7 @@ func (s *Situation) placeholder(ago time.Duration) *corev1.Pod {
 	return pod
 }
 
-// waits has the pod wait for a node that is on its way, instead of for one to be asked for.
+// waits makes the pod wait for a coming node.
 func (s *Situation) waits() {
 	s.Decision.Growth = nil
 	s.Decision.Kinds[0].Pods[0].Outcome = scaleout.FitsStarting
@@ -223,7 +223,7 @@ func TestWhenAPlaceholderIsDeleted(t *testing.T) {
 	}
 }
 
-// headroomComes has a headroom wait for devices of a group, and no pod.
+// headroomComes makes a headroom, and no pod, wait for devices of a group.
 func (s *Situation) headroomComes(group string) {
 	s.Decision.Kinds = nil
 	s.View.Headroom = []scaleout.Headroom{{Name: "night", Groups: []string{group}}}
@@ -234,7 +234,6 @@ func (s *Situation) refuse(pod *corev1.Pod) {
 	s.Triggers[pod.UID] = Trigger{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, At: s.Now, Message: "max limit reached"}
 }
 
-// An order in which the API server gives objects decides nothing.
 func TestDecideDoesNotDependOnOrder(t *testing.T) {
 	s := onePod()
 	s.waits()
@@ -248,7 +247,7 @@ func TestDecideDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-func TestAbsentAutoscalerIsTold(t *testing.T) {
+func TestAnAbsentAutoscalerIsReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		autoscaler autoscaler.Status
 		want       string

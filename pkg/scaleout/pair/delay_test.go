@@ -23,7 +23,7 @@ const (
 	delayBefore  = v1alpha1.AnnotationDelayBefore
 )
 
-// delaying is a situation in which pods of a kind wait under a budget, and fit on nodes of a group.
+// delaying is a situation with pending pods under a budget that fit on a group.
 func delaying(now time.Time, pods ...*corev1.Pod) *Situation {
 	kind := scaleout.Kind{Groups: []scaleout.GroupFit{{Group: "g", PerNode: 1}}}
 	for i, pod := range pods {
@@ -42,7 +42,7 @@ func delaying(now time.Time, pods ...*corev1.Pod) *Situation {
 	}
 }
 
-// delays are those of the situation, with the index that Decide makes.
+// delays are the situation's delays.
 func (s *Situation) delays() ([]Action, time.Time) {
 	s.index = newIndex(s)
 	return delays(s)
@@ -120,7 +120,7 @@ func TestDelaysOfPods(t *testing.T) {
 	}
 }
 
-// apply is what the API server does with a delay.
+// apply applies a delay as the API server does.
 func apply(p *corev1.Pod, d delay) {
 	after := maps.Clone(p.Annotations)
 	if after == nil {
@@ -136,8 +136,8 @@ func apply(p *corev1.Pod, d delay) {
 	p.Annotations = after
 }
 
-// Of many pods, those that Cluster Autoscaler could add nodes for now come before those whose delay is only
-// to be renewed, and the next pass goes on at once.
+// Pods without a delay come before renewals, because Cluster Autoscaler could add nodes for them now. The next pass follows
+// at once.
 func TestPodsWithoutADelayComeFirst(t *testing.T) {
 	var pods []*corev1.Pod
 	for range maxDelays {
@@ -157,7 +157,7 @@ func TestPodsWithoutADelayComeFirst(t *testing.T) {
 	}
 }
 
-// A pod that fits on no node that is made to grow here is left alone.
+// A pod that fits on no group that grows here gets no delay, and loses one.
 func TestPodsThatCannotBePlannedAreLeftAlone(t *testing.T) {
 	for name, change := range map[string]func(*Situation){
 		"a problem":               func(s *Situation) { s.Decision.Kinds[0].Problem = "not planned" },

@@ -52,7 +52,7 @@ const (
 type direct struct{}
 
 func (direct) decide(s *Situation, group *view.Group, demand []scaleout.NewNode) outcome {
-	g := &growing{turn: newTurn(s, group), eks: s.EKS[group.Object.Name]}
+	g := &growing{turn: newTurn(s, group), eks: s.View.Nodegroups[group.Object.Name]}
 	ups := scaleUps(group)
 	if g.unavailable = unavailable(s, group); g.unavailable != "" {
 		g.kept = slices.DeleteFunc(ups, func(u scaleUp) bool { return u.settled(g) })
@@ -101,7 +101,7 @@ func unavailable(s *Situation, group *view.Group) string {
 	if eks := group.Object.Spec.Provider.EKS; eks != nil && eks.Cluster == "" {
 		return "pairing direct calls EKS, and spec.provider.eks.cluster is not set: set it, or choose pairing placeholder or observe"
 	}
-	n, asked := s.EKS[group.Object.Name]
+	n, asked := s.View.Nodegroups[group.Object.Name]
 	switch {
 	case !asked:
 		return fmt.Sprintf("%s was not asked about %s: see whether the controller has an AWS region and credentials by IRSA or Pod Identity", service(group.Object), atAWS(group.Object))

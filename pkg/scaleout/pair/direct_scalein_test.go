@@ -17,7 +17,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// podOn puts a pod on a node, which is the owner's.
+// podOn puts a pod with that kind of owner on a node.
 func (c *calling) podOn(node *view.NodeState, owner string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod"}, Spec: corev1.PodSpec{NodeName: node.Object.Name}}
 	if owner != "" {
@@ -40,7 +40,7 @@ func TestEmptyNodesEnd(t *testing.T) {
 		inUse    = "note that node node-0 is in use\n"
 	)
 	day := 24 * time.Hour
-	// Each has a node that has been marked for so long, and as many at EKS as there are nodes.
+	// Each case has a marked node. EKS's desired size matches.
 	for name, test := range map[string]struct {
 		step  view.Step
 		ago   time.Duration
@@ -129,7 +129,7 @@ func TestEmptyNodesEnd(t *testing.T) {
 			c.group().Object.Spec.ScaleInAfter = &metav1.Duration{Duration: time.Hour}
 		}, cordon},
 		"another pairing": {view.StepCordoned, day, func(c *calling) { c.group().Object.Spec.Pairing = v1alpha1.PairingObserve }, uncordon},
-		"EKS does not answer": {view.StepCordoned, day, func(c *calling) { c.EKS = nil }, uncordon +
+		"EKS does not answer": {view.StepCordoned, day, func(c *calling) { c.View.Nodegroups = nil }, uncordon +
 			"EKSUnavailable: EKS was not asked about node group gpus of cluster one: see whether the controller has an AWS region and credentials by IRSA or Pod Identity\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,8 +156,7 @@ func TestEmptyNodesEnd(t *testing.T) {
 	}
 }
 
-// A node without a group does not end.
-func TestAMarkThatIsNobodysIsTaken(t *testing.T) {
+func TestMarksOfNodesWithoutAGroupAreRemoved(t *testing.T) {
 	for _, step := range []view.Step{view.StepCordoned, view.StepEnding} {
 		c := newCalling()
 		mark(c.node(time.Hour, true), step, time.Hour)

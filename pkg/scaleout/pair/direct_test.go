@@ -36,9 +36,11 @@ func newCalling() *calling {
 		},
 	}
 	return &calling{Situation{
-		Now:  epoch,
-		View: &view.View{GroupStates: []view.Group{{Object: group, Template: &template.Template{Source: v1alpha1.SourceLearned}}}},
-		EKS:  map[string]view.Nodegroup{callingGroup: {Max: 5, Status: "ACTIVE"}},
+		Now: epoch,
+		View: &view.View{
+			GroupStates: []view.Group{{Object: group, Template: &template.Template{Source: v1alpha1.SourceLearned}}},
+			Nodegroups:  map[string]view.Nodegroup{callingGroup: {Max: 5, Status: "ACTIVE"}},
+		},
 	}}
 }
 
@@ -46,7 +48,7 @@ func (c *calling) group() *view.Group { return &c.View.GroupStates[0] }
 
 func (c *calling) status() *v1alpha1.GPUNodeGroupStatus { return &c.group().Object.Status }
 
-// demand asks for nodes.
+// demand demands nodes.
 func (c *calling) demand(nodes int) {
 	growth := scaleout.Growth{Group: callingGroup}
 	for range nodes {
@@ -55,14 +57,14 @@ func (c *calling) demand(nodes int) {
 	c.Decision.Growth = []scaleout.Growth{growth}
 }
 
-// eks changes what EKS says.
+// eks changes EKS's answer.
 func (c *calling) eks(change func(*view.Nodegroup)) {
-	n := c.EKS[callingGroup]
+	n := c.View.Nodegroups[callingGroup]
 	change(&n)
-	c.EKS[callingGroup] = n
+	c.View.Nodegroups[callingGroup] = n
 }
 
-// node adds one that came so long ago, and lacks something unless it is complete.
+// node adds a node of that age. An incomplete one lacks devices.
 func (c *calling) node(ago time.Duration, isComplete bool) *view.NodeState {
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: fmt.Sprintf("node-%d", len(c.group().Nodes)), CreationTimestamp: metav1.NewTime(c.Now.Add(-ago)),
@@ -80,12 +82,12 @@ func (c *calling) node(ago time.Duration, isComplete bool) *view.NodeState {
 	return &c.group().Nodes[len(c.group().Nodes)-1]
 }
 
-// leaving is a node that Cluster Autoscaler is about to end.
+// leaving marks a node that Cluster Autoscaler is about to end.
 func leaving(node *view.NodeState) {
 	node.Object.Spec.Taints = []corev1.Taint{{Key: template.TaintToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
 }
 
-// mark says how far a node's end is, and since so long ago.
+// mark sets the step of a node's end, and how long ago it began.
 func mark(node *view.NodeState, step view.Step, ago time.Duration) {
 	metav1.SetMetaDataAnnotation(&node.Object.ObjectMeta, v1alpha1.AnnotationScaleIn, view.Mark{Step: step, Since: epoch.Add(-ago)}.String())
 	if node.Object.Spec.Unschedulable = view.MarkOf(node.Object).Cordons(); node.Object.Spec.Unschedulable {
@@ -93,7 +95,7 @@ func mark(node *view.NodeState, step view.Step, ago time.Duration) {
 	}
 }
 
-// asked has something in flight since so long ago.
+// asked adds a scale-up in flight of that age.
 func (c *calling) asked(id string, nodes, target int32, ago time.Duration) {
 	c.status().InFlight = append(c.status().InFlight, v1alpha1.InFlight{ID: id, Kind: "k1", Nodes: nodes, Target: target, Since: metav1.NewTime(c.Now.Add(-ago))})
 }
@@ -106,7 +108,7 @@ func allocatedOn(node string) *resourceapi.ResourceClaim {
 	}}}
 }
 
-// story is what was decided, in lines.
+// story is a decision as text.
 func story(r Result) string {
 	var b strings.Builder
 	for _, a := range r.Actions {
@@ -284,7 +286,7 @@ func TestDirectGrows(t *testing.T) {
 			c.demand(1)
 		}, "in flight: u1 1 to 1\nEKSUnavailable: AWS denies eks:DescribeNodegroup\n"},
 		"not asked": {func(c *calling) {
-			c.EKS = nil
+			c.View.Nodegroups = nil
 			c.demand(1)
 		}, "EKSUnavailable: EKS was not asked about node group gpus of cluster one: see whether the controller has an AWS region and credentials by IRSA or Pod Identity\n"},
 		"no cluster": {func(c *calling) {
@@ -298,7 +300,7 @@ func TestDirectGrows(t *testing.T) {
 	}.run(t)
 }
 
-// Of what EKS wanted anyhow there is no update, and the one before is still to be watched.
+// A size that EKS had already has no update. The one before it is still followed.
 func TestUpdateOfIsTheLastOneOfOurs(t *testing.T) {
 	group := &v1alpha1.GPUNodeGroup{}
 	group.Status.InFlight = []v1alpha1.InFlight{{ID: "update-1", Nodes: 1, Target: 1}, {ID: wantedPrefix + "2-at-1", Nodes: 1, Target: 2}}

@@ -73,7 +73,7 @@ func TestAPlaceholderThatIsRefusedIsNotInFlight(t *testing.T) {
 	}
 }
 
-func TestCreateSaysWhoHasTheName(t *testing.T) {
+func TestCreateNamesAPodWithThePlaceholdersName(t *testing.T) {
 	squatter := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "mica", Name: "mica-p5-0", Labels: map[string]string{v1alpha1.LabelNodeGroup: "p5"}, // anyone's to set
 	}}
@@ -186,7 +186,7 @@ func TestOneGroupsFailureIsItsOwn(t *testing.T) {
 	}
 }
 
-// fakeEKS looks at the group's status at the moment of the call.
+// fakeEKS records calls. look is called at each.
 type fakeEKS struct {
 	Nodegroups
 	calls []v1alpha1.InFlight

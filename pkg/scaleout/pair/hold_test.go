@@ -14,7 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// What holds a node is renewed in time, and the API server is not asked more often than that takes.
+// Holds are renewed in time, and not more often than necessary.
 func TestHoldsAreRenewed(t *testing.T) {
 	const protected, ends = "keep node node-0 for headroom\n", "end node node-0, which is empty\n"
 	for name, test := range map[string]struct {
@@ -58,7 +58,7 @@ func TestHoldsAreRenewed(t *testing.T) {
 	}
 }
 
-// heldFrom is the time until which a node is held that was protected or cordoned at another time than now.
+// heldFrom is the end of a hold that began at that time.
 func heldFrom(from time.Duration) string {
 	node := &corev1.Node{}
 	view.Hold(node, epoch.Add(from))
@@ -77,7 +77,7 @@ func TestRenewalsAreFewInAPass(t *testing.T) {
 	}
 }
 
-// A node that ends keeps its mark when it is held for another lease, but not if it was taken back in the same pass.
+// A renewed hold keeps the mark of a node that ends, unless the node was taken back in the same pass.
 func TestACordonIsHeldForAnotherLease(t *testing.T) {
 	c := apiWith(t, interceptor.Funcs{}, markedNode(view.StepEnding))
 	renewal := markNode{Node: markedNode(view.StepEnding), Mark: view.Mark{Step: view.StepEnding, Since: epoch}, Now: epoch.Add(time.Hour)}

@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// settle ends a history: everything that can come has come, and what must be true then is.
+// settle ends a history and checks its final state.
 func (w *world) settle(t *testing.T, why string) {
 	t.Helper()
 	for _, g := range w.groups {
@@ -67,7 +67,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	}
 }
 
-// history plays 20 minutes, in which the controller dies at a write; 0: at none.
+// history runs for 20 minutes. The controller is killed at a write; 0: at none.
 func history(t *testing.T, groups []string, pods [][2]int, kill int, after bool) *world {
 	var sims []*simGroup
 	for _, g := range groups {
@@ -94,8 +94,8 @@ func history(t *testing.T, groups []string, pods [][2]int, kill int, after bool)
 	return w
 }
 
-// Whatever happens, a group never exceeds its maximum, which the world checks at every step,
-// pods that fit a group that works get their nodes, and no placeholder stays behind.
+// A group never exceeds its maximum, which the world checks at each step, pods get nodes if a working group fits, and no
+// placeholder is left.
 func TestRandomHistories(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
@@ -115,7 +115,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// placed holds that a pod waits only where no group that could run it may grow.
+// placed checks that a pod waits only if no group that fits may grow.
 func (w *world) placed(t *testing.T, why string) {
 	t.Helper()
 	for _, p := range w.pending() {
@@ -129,8 +129,7 @@ func (w *world) placed(t *testing.T, why string) {
 	}
 }
 
-// enough holds the nodes that were made to those that all pods of the history could have
-// needed, had each been alone on its node.
+// enough checks that there were no more nodes than pods.
 func (w *world) enough(t *testing.T) {
 	made := 0
 	for _, g := range w.groups {
@@ -162,7 +161,7 @@ func randomGroups(t *testing.T, random *rand.Rand) []*simGroup {
 	return groups
 }
 
-// disturb lets one thing happen.
+// disturb makes one change.
 func (w *world) disturb(random *rand.Rand, i int) {
 	g := w.groups[random.IntN(len(w.groups))]
 	switch random.IntN(9) {

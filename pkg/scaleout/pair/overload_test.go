@@ -16,8 +16,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// An API server that is overloaded answers each request after many seconds: hundreds of them in a pass
-// would keep it so, and the liveness probe would end the controller.
+// An overloaded API server takes many seconds per request. Hundreds of requests per pass would make that worse, and the
+// liveness probe would end the controller.
 func TestAnOverloadedServerIsAskedOnceForEachKind(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"too many requests": apierrors.NewTooManyRequests("busy", 10),
@@ -63,7 +63,7 @@ func TestAnOverloadedServerIsAskedOnceForEachKind(t *testing.T) {
 	}
 }
 
-// The time for acting may end between two actions: no status mentions those that were not done.
+// If the time for acting ends between two actions, no status mentions the rest.
 func TestWhatIsNotDoneInTimeIsNotInFlight(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := apiWith(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {

@@ -23,10 +23,8 @@ type Situation struct {
 	View     *view.View
 	Decision scaleout.Decision
 	// Triggers are Cluster Autoscaler's last Events about pods.
-	Triggers   map[types.UID]Trigger
-	Autoscaler autoscaler.Status
-	// EKS has the groups of pairing direct by name, without those that were not read.
-	EKS         map[string]view.Nodegroup
+	Triggers    map[types.UID]Trigger
+	Autoscaler  autoscaler.Status
 	Placeholder PlaceholderOptions
 	// FailClosed keeps pods under a budget from Cluster Autoscaler for ever, also while no controller runs.
 	FailClosed bool

@@ -19,7 +19,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// podGroup has two nodes, one of them without a host name, taints, and a DaemonSet.
+// podGroup has two nodes, one of them without a host name label, taints, and a DaemonSet.
 func podGroup() (*Situation, *view.Group) {
 	group := &view.Group{
 		Object: eksGroup("p5", "gpus-p5"),
@@ -50,7 +50,7 @@ func podGroup() (*Situation, *view.Group) {
 	return s, group
 }
 
-// The pod is published to users and to Cluster Autoscaler: what is in it is in a file.
+// Users and Cluster Autoscaler see the pod, so a file has all its fields.
 func TestPlaceholderPod(t *testing.T) {
 	s, group := podGroup()
 	d := &placing{turn: turn{s: s, group: group}}

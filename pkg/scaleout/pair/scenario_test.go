@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// The files in testdata have above the line what happens, and its log below it.
+// The files in testdata have a script above the line, and its log below.
 func TestScenarios(t *testing.T) {
 	fixture.Scenarios(t, func(t *testing.T, script []fixture.Line) string {
 		var groups []*simGroup

@@ -15,8 +15,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// foundUnused is a situation in which pods of that many workloads have just left a node unused, and the
-// groups have such entries.
+// foundUnused has pods of that many workloads that have just left a node unused, and a group with these entries.
 func foundUnused(now time.Time, workloads int, entries ...v1alpha1.UnusedBy) *Situation {
 	object := func(name string, pairing v1alpha1.Pairing) view.Group {
 		return view.Group{Object: &v1alpha1.GPUNodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUNodeGroupSpec{Pairing: pairing}}}
@@ -59,7 +58,7 @@ func TestAGroupRemembersWorkloadsThatLeftNodesUnused(t *testing.T) {
 		after time.Duration
 		pods  int
 		bound *corev1.Pod
-		// nodes is the count of the one entry; 0: there is none.
+		// nodes is the count of the one entry. 0: there is no entry.
 		nodes int32
 	}{
 		"it goes on":               {30 * time.Minute, 0, nil, 1},

@@ -57,7 +57,7 @@ func viewOf(node *corev1.Node, ready bool, missing ...string) *view.View {
 	}
 }
 
-// diary keeps Events as "NODE REASON: TEXT".
+// diary keeps Events as "NODE TYPE REASON: TEXT".
 type diary []string
 
 func (d *diary) Eventf(object, _ runtime.Object, eventtype, reason, _, note string, args ...any) {
@@ -81,8 +81,8 @@ func newRig(funcs interceptor.Funcs, nodes ...*corev1.Node) rig {
 	return rig{Gate: &Gate{Driver: driver, Client: builder.Build(), Recorder: events}, events: events}
 }
 
-// asTheAPIServer answers a JSON patch that does not apply with the status that the real one
-// gives (jsonPatcher in k8s.io/apiserver); the fake client has none.
+// asTheAPIServer gives a JSON patch that does not apply the API server's status (jsonPatcher in k8s.io/apiserver). The fake
+// client's error has none.
 func asTheAPIServer(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
 	err := c.Patch(ctx, o, p, options...)
 	if status := apierrors.APIStatus(nil); err == nil || errors.As(err, &status) {
@@ -137,7 +137,7 @@ func TestTheTaintGoesWhenTheNodeIsComplete(t *testing.T) {
 	}
 }
 
-// Another controller has added and removed taints since the view was read.
+// Another controller has changed the taints since the view was read.
 func TestNoOtherTaintIsLost(t *testing.T) {
 	other := corev1.Taint{Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}
 	seen := nodeWith("node", lasting, startup)
@@ -156,7 +156,7 @@ func TestNoOtherTaintIsLost(t *testing.T) {
 			if diff := cmp.Diff(now, r.taints(t, "node")); diff != "" {
 				t.Errorf("taints (-want +got):\n%s", diff)
 			}
-			// The next look sees what there is.
+			// The next pass sees the new taints.
 			again := nodeWith("node", now...)
 			if _, err := r.Act(t.Context(), viewOf(again, true), created); err != nil {
 				t.Fatal(err)
@@ -245,7 +245,7 @@ func TestNodesOfNoGroup(t *testing.T) {
 	}
 }
 
-// A node that kubelet says nothing of any more keeps its taint, though its slices are still there.
+// A node whose kubelet does not report keeps its taint, even if its slices are complete.
 func TestANodeThatIsNotKnownToBeReadyIsNotOpened(t *testing.T) {
 	slice := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
 		Driver: driver, NodeName: ptr.To("node"), Pool: resourceapi.ResourcePool{Name: "node", ResourceSliceCount: 1},
@@ -316,8 +316,7 @@ func TestOverdueNodesAreReportedOnceAChange(t *testing.T) {
 	}
 }
 
-// Pools that another driver never published close no node for ever, and are reported once, though the
-// API server may not take the patch at first.
+// A node is opened without pools that another driver never published. That is reported once, even if the first patch fails.
 func TestANodeIsOpenedWithoutWhatIsWaived(t *testing.T) {
 	node := nodeWith("node", startup)
 	refuses := true
@@ -346,8 +345,7 @@ func TestANodeIsOpenedWithoutWhatIsWaived(t *testing.T) {
 	}
 }
 
-// The pods that a node needs before it has GPUs often do not tolerate the startup taint: it would wait for
-// them, and they for it.
+// Pods that a node needs before it has GPUs may not tolerate the startup taint. Then node and pods wait for each other.
 func TestDaemonSetsThatTheTaintKeepsOffAreNamed(t *testing.T) {
 	set := func(namespace, name string, change ...func(*appsv1.DaemonSet)) appsv1.DaemonSet {
 		s := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

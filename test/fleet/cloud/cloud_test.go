@@ -102,7 +102,7 @@ func TestMachinesBootAfterAWhile(t *testing.T) {
 	}
 }
 
-func TestANodeIsWhatItsGroupSays(t *testing.T) {
+func TestANodeHasTheFieldsOfItsGroup(t *testing.T) {
 	group := h100()
 	group.BootDelay.Duration = 0
 	r := newRig(t, group)
