@@ -83,10 +83,10 @@ func TestAScanSetsSizesAndWritesEventsAndStatus(t *testing.T) {
 	if got := machines.States()[0].Desired; got != 1 {
 		t.Errorf("asked for %d machines", got)
 	}
-	told := events(t, cluster, 1)[0]
-	if told.Reason != scan.TriggeredScaleUp || told.Message != "pod triggered scale-up: [{eks-h100-0001 0->1 (max: 5)}]" ||
-		told.Source.Component != "cluster-autoscaler" || told.Type != corev1.EventTypeNormal {
-		t.Errorf("told %+v", told)
+	event := events(t, cluster, 1)[0]
+	if event.Reason != scan.TriggeredScaleUp || event.Message != "pod triggered scale-up: [{eks-h100-0001 0->1 (max: 5)}]" ||
+		event.Source.Component != "cluster-autoscaler" || event.Type != corev1.EventTypeNormal {
+		t.Errorf("the Event is %+v", event)
 	}
 	written, err := cluster.CoreV1().ConfigMaps(statusNamespace).Get(t.Context(), statusName, metav1.GetOptions{})
 	if err != nil || !strings.Contains(written.Data["status"], "name: eks-h100-0001") || written.Annotations[annotationUpdated] == "" {
@@ -103,7 +103,7 @@ func TestAnEventIsWrittenOnceInFiveMinutes(t *testing.T) {
 	a.recorder.Event(waiting("last", ""), corev1.EventTypeNormal, "Last", "the last one")
 	for _, event := range events(t, cluster, 2) {
 		if event.Reason == scan.NotTriggerScaleUp && event.Count > 1 {
-			t.Errorf("told %d times", event.Count)
+			t.Errorf("there are %d Events", event.Count)
 		}
 	}
 }

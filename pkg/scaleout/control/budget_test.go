@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -27,10 +26,7 @@ func TestABudgetReportsItsNodesAndHeldPods(t *testing.T) {
 	if got := w.nodes(); got != 2 {
 		t.Errorf("there are %d nodes of 4 GPUs, want 2 within a budget of 8", got)
 	}
-	var budget v1alpha1.GPUBudget
-	if err := w.client.Get(t.Context(), types.NamespacedName{Name: "team"}, &budget); err != nil {
-		t.Fatal(err)
-	}
+	budget := get(w, &v1alpha1.GPUBudget{}, "", "team")
 	if want := (v1alpha1.GPUBudgetStatus{ObservedGeneration: 1, GPUs: 8, PricePerHour: "9.2", Held: 1}); budget.Status != want {
 		t.Errorf("the status is %+v, want %+v", budget.Status, want)
 	}

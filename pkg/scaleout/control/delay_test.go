@@ -3,6 +3,7 @@ package control
 import (
 	"maps"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -21,11 +22,7 @@ const (
 // marks are a pod's annotations for Cluster Autoscaler.
 func (w *world) marks(pod string) map[string]string {
 	w.t.Helper()
-	var found corev1.Pod
-	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: "default", Name: pod}, &found); err != nil {
-		w.t.Fatal(err)
-	}
-	marks := maps.Clone(found.Annotations)
+	marks := maps.Clone(get(w, &corev1.Pod{}, "default", pod).Annotations)
 	maps.DeleteFunc(marks, func(key, _ string) bool { return key != scaleUpDelay && key != delayBefore })
 	return marks
 }
@@ -81,5 +78,14 @@ func TestOnlyPlannedPodsAreKeptFromClusterAutoscaler(t *testing.T) {
 				t.Errorf("the pod is kept from Cluster Autoscaler: %t, want %t", kept, test.kept)
 			}
 		})
+	}
+}
+
+func TestAPassReturnsWhenADelayIsRenewed(t *testing.T) {
+	w := newWorld(t, append(oneGPU(1), group("g6"), budget(0))...)
+	w.pass()
+	again, err := w.loop.Pass(t.Context())
+	if due := w.clock.Now().Add(30*time.Minute + time.Second); err != nil || again.IsZero() || again.After(due) {
+		t.Errorf("the next pass is at %s, %v; want %s or sooner", again, err, due)
 	}
 }

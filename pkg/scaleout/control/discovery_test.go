@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,11 +51,7 @@ func (l *listing) once() *v1alpha1.GPUNodeGroup {
 
 func (l *listing) group() *v1alpha1.GPUNodeGroup {
 	l.t.Helper()
-	var g v1alpha1.GPUNodeGroup
-	if err := l.w.client.Get(l.t.Context(), types.NamespacedName{Name: "p5"}, &g); err != nil {
-		l.t.Fatal(err)
-	}
-	return &g
+	return get(l.w, &v1alpha1.GPUNodeGroup{}, "", "p5")
 }
 
 // edit is an administrator's kubectl edit.

@@ -45,13 +45,13 @@ func TestEachPassReportsRoom(t *testing.T) {
 	// Five GPUs wait, two nodes of four are asked for: the third is growth.
 	want := scaleout.Supply{ID: "devices", Coming: 3, Provisionable: 4, Why: "group g6 may grow to its maximum of 3 nodes"}
 	if diff := cmp.Diff([]scaleout.Supply{want}, asks.rooms()); diff != "" {
-		t.Errorf("(-want +told)\n%s", diff)
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 	w.run(4 * time.Minute)
 	expectServed(t, w, 5, 2)
 	want.Free, want.Coming = 3, 0
 	if diff := cmp.Diff([]scaleout.Supply{want}, asks.rooms()); diff != "" {
-		t.Errorf("once the nodes are there: (-want +told)\n%s", diff)
+		t.Errorf("once the nodes are there: (-want +got)\n%s", diff)
 	}
 	if len(asks.failed) > 0 {
 		t.Errorf("passes have failed: %v", asks.failed)
@@ -95,11 +95,7 @@ func TestReplicasDoNotChangeTheEventsOfPods(t *testing.T) {
 			w.loop.Forecast = forecast
 		}
 		w.run(4 * time.Minute)
-		var all []string
-		for len(w.recorder.Events) > 0 {
-			all = append(all, <-w.recorder.Events)
-		}
-		return all
+		return w.events()
 	}
 	replica := &corev1.Pod{}
 	replica.Namespace = "default"

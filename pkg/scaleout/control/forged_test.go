@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
@@ -27,14 +26,8 @@ func TestAForgedPlaceholderIsIgnored(t *testing.T) {
 	})
 	w.createAndTry(oneGPU(1)...)
 	w.run(30 * time.Minute)
-	var pod corev1.Pod
-	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "pod-0"}, &pod); err != nil {
-		t.Fatal(err)
-	}
-	if pod.Spec.NodeName == "" {
+	if pod := get(w, &corev1.Pod{}, "default", "pod-0"); pod.Spec.NodeName == "" {
 		t.Errorf("the pod has no node after half an hour; the group: %+v", w.status("g"))
 	}
-	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "forged"}, &pod); err != nil {
-		t.Errorf("the tenant's pod was deleted: %v", err)
-	}
+	get(w, &corev1.Pod{}, "tenant", "forged")
 }

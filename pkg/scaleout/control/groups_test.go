@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -90,11 +89,8 @@ func TestALastingStateHasOneEvent(t *testing.T) {
 		{status(v1alpha1.ReasonScaleUpFailed, "no machine", 2), 1},
 	} {
 		w.loop.recordEvents(before, step.status)
-		if n := len(w.recorder.Events); n != step.events {
-			t.Errorf("step %d is told by %d Events, want %d", i, n, step.events)
-		}
-		for len(w.recorder.Events) > 0 {
-			<-w.recorder.Events
+		if all := w.events(); len(all) != step.events {
+			t.Errorf("step %d has the Events %q, want %d", i, all, step.events)
 		}
 		before.Status = *step.status
 	}
@@ -127,14 +123,9 @@ func TestAScaleUpByEKSHasOneEvent(t *testing.T) {
 	w.loop.executor.Nodegroups = w.loop.Nodegroups
 	w.pass()
 	w.pass()
-	told := 0
-	for len(w.recorder.Events) > 0 {
-		if strings.Contains(<-w.recorder.Events, "ScaleUpBegun Asked for 2 more nodes by pairing direct") {
-			told++
-		}
-	}
-	if inFlight := w.status("g6").InFlight; told != 1 || len(inFlight) != 1 || inFlight[0].ID != "update-1" {
-		t.Errorf("told %d times, in flight are %v; want once, and update-1", told, inFlight)
+	w.expectEvents(w.events(), 1, "Normal ScaleUpBegun", "Asked for 2 more nodes by pairing direct")
+	if inFlight := w.status("g6").InFlight; len(inFlight) != 1 || inFlight[0].ID != "update-1" {
+		t.Errorf("in flight are %v, want update-1", inFlight)
 	}
 }
 

@@ -36,7 +36,7 @@ var (
 	}, []string{"group"})
 	verdicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_verdicts",
-		Help: "Kinds of pending pods times GPUNodeGroups, by the first filter that a kind does not pass on an empty node of the group; Fits where there is none, Blocked where the group may not grow.",
+		Help: "Kinds of pending pods times GPUNodeGroups, by the first filter that an empty node of the group does not pass; Fits if it passes all, Blocked if the group may not grow.",
 	}, []string{"reason"})
 	scaleUps = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mica_scaleout_scale_ups_total",
@@ -57,15 +57,15 @@ var (
 	}, []string{"group", "reason"})
 	nodesNow = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_nodes",
-		Help: "Live nodes of a GPUNodeGroup that have all that its template promises (state complete), and those that do not (incomplete).",
+		Help: "Live nodes of a GPUNodeGroup that offer all devices of its template (state complete), and those that do not (incomplete).",
 	}, []string{"group", "state"})
 	nodePrice = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_node_price_per_hour",
-		Help: "pricePerHour of a GPUNodeGroup, absent where it has none.",
+		Help: "pricePerHour of a GPUNodeGroup. A group without a price has no series.",
 	}, []string{"group"})
 	headroomDevices = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "mica_scaleout_headroom_devices",
-		Help: "Devices that a GPUHeadroom wants free now (state wanted), and those of them that are (kept).",
+		Help: "Devices that a GPUHeadroom wants free now (state wanted), and those of them that are free (kept).",
 	}, []string{"headroom", "state"})
 )
 

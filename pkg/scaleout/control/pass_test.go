@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
@@ -72,18 +71,9 @@ func TestAChangeHasOneEvent(t *testing.T) {
 		g.Spec.InstanceType = "x9.large"
 	}))...)
 	w.run(4 * time.Minute)
-	told := map[string]int{}
-	for len(w.recorder.Events) > 0 {
-		told[strings.Join(strings.Fields(<-w.recorder.Events)[:2], " ")]++
-	}
-	for event, want := range map[string]int{
-		"Normal ScaleUpBegun":     1,
-		"Warning UnknownTemplate": 1,
-	} {
-		if told[event] != want {
-			t.Errorf("%q is told %d times, want %d; all: %v", event, told[event], want, told)
-		}
-	}
+	all := w.events()
+	w.expectEvents(all, 1, "Normal ScaleUpBegun", "")
+	w.expectEvents(all, 1, "Warning UnknownTemplate", "")
 	w.expectCondition("twin", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonUnknownTemplate)
 }
 
@@ -115,10 +105,7 @@ func TestHeadroomIsReported(t *testing.T) {
 	for name, reason := range map[string]string{
 		"kept": v1alpha1.ReasonKept, "invalid": v1alpha1.ReasonInvalid, "nowhere": v1alpha1.ReasonInvalid,
 	} {
-		var h v1alpha1.GPUHeadroom
-		if err := w.client.Get(t.Context(), types.NamespacedName{Name: name}, &h); err != nil {
-			t.Fatal(err)
-		}
+		h := get(w, &v1alpha1.GPUHeadroom{}, "", name)
 		if len(h.Status.Conditions) != 1 || h.Status.Conditions[0].Reason != reason {
 			t.Errorf("the status of %s is %+v, want %s", name, h.Status, reason)
 		}
@@ -150,21 +137,9 @@ func TestNoNodeIsAskedForPodsThatCannotUseIt(t *testing.T) {
 	if n := w.nodes() + w.placeholders(); n > 0 {
 		t.Errorf("%d nodes were asked for", n)
 	}
-	told := map[string]int{}
-	for len(w.recorder.Events) > 0 {
-		told[<-w.recorder.Events]++
-	}
-	for _, why := range []string{`its claim "gpu" is not made`, `scheduler "none" has not tried`} {
-		n := 0
-		for text, times := range told {
-			if strings.Contains(text, "GPUScaleUpHeld") && strings.Contains(text, why) {
-				n += times
-			}
-		}
-		if n != 1 {
-			t.Errorf("told %d times that %s, want once; all: %v", n, why, told)
-		}
-	}
+	all := w.events()
+	w.expectEvents(all, 1, "Warning GPUScaleUpHeld", `its claim "gpu" is not made`)
+	w.expectEvents(all, 1, "Warning GPUScaleUpHeld", `scheduler "none" has not tried`)
 }
 
 // A device plugin has the GPUs of the group's node. Another node would be no better.
@@ -181,7 +156,7 @@ func TestAGroupWhoseNodesWithholdTheirGPUsIsLeftAlone(t *testing.T) {
 	if !slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
 		return c.Reason == "GPUScaleUpBlocked" && strings.Contains(c.Message, w.withhold)
 	}) {
-		t.Errorf("the pod is told %+v, want why nodes offer nothing", conditions)
+		t.Errorf("the pod has the conditions %+v, want why nodes offer nothing", conditions)
 	}
 	w.end(&all(w, &corev1.NodeList{}).Items[0])
 	w.run(time.Minute)

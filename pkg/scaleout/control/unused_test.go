@@ -131,15 +131,12 @@ func (w *world) boughtWithin(d time.Duration, others func()) []time.Duration {
 // expectUnused checks the conditions of the pod and its group.
 func (w *world) expectUnused(pod types.NamespacedName) {
 	w.t.Helper()
-	var told corev1.Pod
-	if err := w.client.Get(w.t.Context(), pod, &told); err != nil {
-		w.t.Fatal(err)
-	}
-	if !slices.ContainsFunc(told.Status.Conditions, func(c corev1.PodCondition) bool {
+	conditions := get(w, &corev1.Pod{}, pod.Namespace, pod.Name).Status.Conditions
+	if !slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
 		return c.Type == v1alpha1.ConditionScaleUp && c.Status == corev1.ConditionFalse &&
 			c.Reason == v1alpha1.ReasonNodeUnused && strings.Contains(c.Message, unbound)
 	}) {
-		w.t.Errorf("the pod is told %+v, want that nodes stay unused because of its volume", told.Status.Conditions)
+		w.t.Errorf("the pod has the conditions %+v, want that nodes stay unused because of its volume", conditions)
 	}
 	group := all(w, &v1alpha1.GPUNodeGroupList{}).Items[0]
 	w.expectCondition(group.Name, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)

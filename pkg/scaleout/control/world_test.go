@@ -104,10 +104,7 @@ func (w *world) create(object client.Object) {
 func (w *world) try(pod *corev1.Pod) {
 	w.t.Helper()
 	for _, podClaim := range pod.Spec.ResourceClaims {
-		var template resourceapi.ResourceClaimTemplate
-		if err := w.client.Get(w.t.Context(), types.NamespacedName{Namespace: pod.Namespace, Name: *podClaim.ResourceClaimTemplateName}, &template); err != nil {
-			w.t.Fatal(err)
-		}
+		template := get(w, &resourceapi.ResourceClaimTemplate{}, pod.Namespace, *podClaim.ResourceClaimTemplateName)
 		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-" + podClaim.Name}, Spec: template.Spec.Spec}
 		claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
 		w.create(claim)
@@ -221,6 +218,34 @@ func all[L client.ObjectList](w *world, list L) L {
 	return list
 }
 
+func get[O client.Object](w *world, object O, namespace, name string) O {
+	w.t.Helper()
+	if err := w.client.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, object); err != nil {
+		w.t.Fatal(err)
+	}
+	return object
+}
+
+// events returns the Events since the last call.
+func (w *world) events() []string {
+	var all []string
+	for len(w.recorder.Events) > 0 {
+		all = append(all, <-w.recorder.Events)
+	}
+	return all
+}
+
+// expectEvents checks how many Events begin with the type and reason, and contain the text.
+func (w *world) expectEvents(all []string, want int, prefix, text string) {
+	w.t.Helper()
+	matching := slices.DeleteFunc(slices.Clone(all), func(event string) bool {
+		return !strings.HasPrefix(event, prefix+" ") || !strings.Contains(event, text)
+	})
+	if len(matching) != want {
+		w.t.Errorf("there are %d Events %s with %q, want %d; all: %q", len(matching), prefix, text, want, all)
+	}
+}
+
 func (w *world) update(object client.Object) {
 	w.t.Helper()
 	if err := w.client.Update(w.t.Context(), object); err != nil {
@@ -238,13 +263,9 @@ func (w *world) updateStatus(object client.Object) {
 // autoscale is a scan of Cluster Autoscaler: it refuses pods with claims, and adds a node for each placeholder without one.
 func (w *world) autoscale() {
 	w.t.Helper()
-	var status corev1.ConfigMap
-	key := types.NamespacedName{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName}
-	if err := w.client.Get(w.t.Context(), key, &status); err != nil {
-		w.t.Fatal(err)
-	}
+	status := get(w, &corev1.ConfigMap{}, autoscaler.Namespace, autoscaler.StatusName)
 	status.Data = map[string]string{"status": fmt.Sprintf("time: %q\n", w.clock.Now().UTC().Format("2006-01-02 15:04:05.999999999 -0700 MST"))}
-	w.update(&status)
+	w.update(status)
 	pods := all(w, &corev1.PodList{}).Items
 	for i := range pods {
 		pod := &pods[i]
@@ -376,10 +397,7 @@ func (w *world) schedule() {
 	}
 	for i, free := range w.free(len(pods)) {
 		pod := &pods[i]
-		claim := &resourceapi.ResourceClaim{}
-		if err := w.client.Get(w.t.Context(), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-gpu"}, claim); err != nil {
-			w.t.Fatal(err)
-		}
+		claim := get(w, &resourceapi.ResourceClaim{}, pod.Namespace, pod.Name+"-gpu")
 		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: driverName, Pool: free[0], Device: free[1]}},
 		}}
@@ -475,11 +493,7 @@ func (w *world) placed() int {
 
 func (w *world) status(name string) v1alpha1.GPUNodeGroupStatus {
 	w.t.Helper()
-	var group v1alpha1.GPUNodeGroup
-	if err := w.client.Get(w.t.Context(), types.NamespacedName{Name: name}, &group); err != nil {
-		w.t.Fatal(err)
-	}
-	return group.Status
+	return get(w, &v1alpha1.GPUNodeGroup{}, "", name).Status
 }
 
 func (w *world) expectCondition(group, kind string, status metav1.ConditionStatus, reason string) {

@@ -76,12 +76,12 @@ func TestPassesDoNotWaitForConditionsOfPods(t *testing.T) {
 	written := writer.reporter.Events.(*events.FakeRecorder).Events
 	<-written
 	<-written
-	var told corev1.Pod
-	if err := writer.reporter.Client.Get(t.Context(), client.ObjectKeyFromObject(pods[0]), &told); err != nil {
+	var pod corev1.Pod
+	if err := writer.reporter.Client.Get(t.Context(), client.ObjectKeyFromObject(pods[0]), &pod); err != nil {
 		t.Fatal(err)
 	}
-	if i := slices.IndexFunc(told.Status.Conditions, func(c corev1.PodCondition) bool { return c.Message == "newest" }); i < 0 {
-		t.Errorf("the pod was told %v", told.Status.Conditions)
+	if i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Message == "newest" }); i < 0 {
+		t.Errorf("the pod has the conditions %v", pod.Status.Conditions)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestALateReportBeginsAPass(t *testing.T) {
 		writer.clock.(*testingclock.FakeClock).Step(time.Second)
 		synctest.Wait()
 		if len(begun) != 1 {
-			t.Error("no pass began a second after a pod that was to be told later")
+			t.Error("no pass began a second after a report that was delayed")
 		}
 	})
 }

@@ -83,10 +83,8 @@ func (c *Client) list(ctx context.Context, cluster string) ([]string, error) {
 	var names []string
 	var next *string
 	for {
-		var page *eks.ListNodegroupsOutput
-		err := c.call(apiEKS, "ListNodegroups", groupID{cluster: cluster}, func() (err error) {
-			page, err = c.api.ListNodegroups(ctx, &eks.ListNodegroupsInput{ClusterName: aws.String(cluster), NextToken: next})
-			return err
+		page, err := call(c, apiEKS, "ListNodegroups", groupID{cluster: cluster}, func() (*eks.ListNodegroupsOutput, error) {
+			return c.api.ListNodegroups(ctx, &eks.ListNodegroupsInput{ClusterName: aws.String(cluster), NextToken: next})
 		})
 		if err != nil {
 			return nil, err

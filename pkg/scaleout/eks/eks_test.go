@@ -101,6 +101,10 @@ func (b *bench) describe(update string) view.Nodegroup {
 	return b.client.Describe(context.Background(), groupOf(gpus, update))
 }
 
+func (b *bench) set(intent v1alpha1.InFlight) (string, error) {
+	return b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
+}
+
 func (b *bench) desired(t *testing.T) int {
 	t.Helper()
 	g, found := b.Group(gpus.Nodegroup)
@@ -112,7 +116,7 @@ func (b *bench) desired(t *testing.T) int {
 
 func TestAnUpdateIsFollowedToItsEnd(t *testing.T) {
 	b := newBench(t)
-	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(2))
+	id, err := b.set(b.intent(2))
 	if err != nil || id == "" {
 		t.Fatalf("SetDesired gives %q, %v", id, err)
 	}
@@ -131,11 +135,11 @@ func TestTheSameIntentIsOneUpdate(t *testing.T) {
 	b := newBench(t)
 	intent := b.intent(1)
 	b.Inject(ekssim.Fault{Operation: "UpdateNodegroupConfig", Times: attempts, Hangup: true})
-	if id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err == nil {
+	if id, err := b.set(intent); err == nil {
 		t.Fatalf("SetDesired gives %q though EKS never answered", id)
 	}
 	b.restart(t)
-	first, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
+	first, err := b.set(intent)
 	if err != nil || first == "" {
 		t.Fatalf("SetDesired gives %q, %v", first, err)
 	}
@@ -143,13 +147,13 @@ func TestTheSameIntentIsOneUpdate(t *testing.T) {
 	// Another client makes the group smaller: the old intent must not undo that.
 	b.Settle()
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Desired = 0 })
-	if again, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err != nil || again != first {
+	if again, err := b.set(intent); err != nil || again != first {
 		t.Errorf("the same intent gives %q, %v, want %q", again, err, first)
 	}
 	if n, d := b.Updates(gpus.Nodegroup), b.desired(t); n != 1 || d != 0 {
 		t.Errorf("%d updates and a desired size of %d, want 1 and 0", n, d)
 	}
-	if other, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); err != nil || other == first {
+	if other, err := b.set(b.intent(1)); err != nil || other == first {
 		t.Errorf("a later intent gives %q, %v, want another update than %q", other, err, first)
 	}
 }
@@ -159,7 +163,7 @@ func TestWhileEKSUpdatesTheScalingGroupIsSet(t *testing.T) {
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "UPDATING" })
 	intent := b.intent(2)
 	for range 2 {
-		if id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); id != pair.WantedID(intent) || err != nil {
+		if id, err := b.set(intent); id != pair.WantedID(intent) || err != nil {
 			t.Errorf("SetDesired during an update gives %q, %v", id, err)
 		}
 		b.clock.Step(fresh + time.Second)
@@ -177,14 +181,12 @@ func TestWithoutARightToTheScalingGroupTheUpdateIsWaitedFor(t *testing.T) {
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "UPDATING" })
 	b.Inject(ekssim.Denied("SetDesiredCapacity"))
 	intent := b.intent(2)
-	set := func() (string, error) {
-		return b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
-	}
+	set := func() (string, error) { return b.set(intent) }
 	if id, err := set(); id != "" || err == nil {
 		t.Errorf("SetDesired gives %q, %v, want what is denied", id, err)
 	}
 	if got := b.describe(""); !strings.Contains(got.ScalingRefused, "AWS denies autoscaling:SetDesiredCapacity to the controller: allow it") || got.Refused != "" {
-		t.Errorf("that is told as %+v", got)
+		t.Errorf("the group is %+v", got)
 	}
 	b.clock.Step(fresh + time.Second)
 	if id, err := set(); id != "" || err != nil || b.count("SetDesiredCapacity") != 1 {
@@ -205,7 +207,7 @@ func TestSizesOutsideOfTheLimitsAreNotAskedFor(t *testing.T) {
 		2: "node group gpus of cluster one is not made smaller: desiredSize is 3, minSize 1, and 2 was to be set",
 		0: "is not made smaller",
 	} {
-		_, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(target))
+		_, err := b.set(b.intent(target))
 		if err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("SetDesired to %d gives %v, want a text with %q", target, err, say)
 		}
@@ -308,7 +310,7 @@ func TestAGroupThatIsBusyIsNotAskedInEveryPass(t *testing.T) {
 			b := newBench(t)
 			b.Inject(fault)
 			intent := b.intent(1)
-			set := func() { _, _ = b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent) }
+			set := func() { _, _ = b.set(intent) }
 			set()
 			once := len(b.Calls())
 			for range 10 {
@@ -362,7 +364,7 @@ func TestThrottlingLetsAllCallsPause(t *testing.T) {
 		}
 	}
 	b.Inject(ekssim.Throttled("", 1))
-	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); !errors.Is(err, ErrThrottled) {
+	if _, err := b.set(b.intent(1)); !errors.Is(err, ErrThrottled) {
 		t.Errorf("SetDesired gives %v, want that it was throttled", err)
 	}
 }
@@ -382,7 +384,7 @@ func TestAnswersCountForAWhile(t *testing.T) {
 	ask(0, pair.IntentID, 1) // that is no update of EKS
 	ask(time.Second, "", 2)
 	ask(0, "00000000-0000-4000-8000-000000000001", 3)
-	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1)); err != nil {
+	if _, err := b.set(b.intent(1)); err != nil {
 		t.Fatal(err)
 	}
 	ask(0, "00000000-0000-4000-8000-000000000001", 5)
@@ -394,7 +396,7 @@ func TestAnswersCountForAWhile(t *testing.T) {
 func TestAFailedUpdateIsReported(t *testing.T) {
 	b := newBench(t)
 	b.FailNextUpdate(gpus.Nodegroup, ekssim.UpdateError{Code: "InsufficientFreeAddresses", Message: "subnet-1 has no free addresses"})
-	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1))
+	id, err := b.set(b.intent(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -413,7 +415,7 @@ func TestNoCapacityIsAFailureThoughTheUpdateSucceeds(t *testing.T) {
 	b := newBench(t)
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.NoCapacity = noCapacity })
 	intent := b.intent(1)
-	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent)
+	id, err := b.set(intent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +424,7 @@ func TestNoCapacityIsAFailureThoughTheUpdateSucceeds(t *testing.T) {
 	if got := b.describe(id).Failed; got != want {
 		t.Errorf("failed because of %q, want %q", got, want)
 	}
-	if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), intent); err != nil {
+	if _, err := b.set(intent); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.describe(id).Failed; got != want {
@@ -435,7 +437,7 @@ func TestAnOldComplaintEndsNoScaleUp(t *testing.T) {
 	b.Change(gpus.Nodegroup, func(g *ekssim.Group) {
 		g.Issues = []ekssim.Issue{{Code: "AsgInstanceLaunchFailures", Message: "last week"}}
 	})
-	id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(1))
+	id, err := b.set(b.intent(1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,11 +24,12 @@ var (
 )
 
 // call calls AWS unless all calls pause.
-func (c *Client) call(of api, action string, group groupID, do func() error) error {
+func call[Out any](c *Client, of api, action string, group groupID, do func() (Out, error)) (out Out, err error) {
 	if until, paused := c.paused(); paused {
-		return fmt.Errorf("AWS throttles calls of this account (%w); the controller pauses until %s", ErrThrottled, timeOfDay(until))
+		return out, fmt.Errorf("AWS throttles calls of this account (%w); the controller pauses until %s", ErrThrottled, timeOfDay(until))
 	}
-	return c.judge(of, action, group, do())
+	out, err = do()
+	return out, c.judge(of, action, group, err)
 }
 
 // judge makes errors readable, and begins a pause after throttling.

@@ -103,7 +103,7 @@ func TestIAMPoliciesAreExact(t *testing.T) {
 			}
 		},
 		"direct": func(t *testing.T, b *bench) {
-			id, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(2))
+			id, err := b.set(b.intent(2))
 			if err != nil {
 				t.Error(err)
 			}
@@ -111,7 +111,7 @@ func TestIAMPoliciesAreExact(t *testing.T) {
 			b.clock.Step(takes)
 			b.Settle()
 			b.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.Status = "UPDATING" })
-			if _, err := b.client.SetDesired(context.Background(), groupOf(gpus, ""), b.intent(3)); err != nil {
+			if _, err := b.set(b.intent(3)); err != nil {
 				t.Error(err)
 			}
 			b.instances(gpus.Nodegroup, 3, map[string]string{"i-1": "InService"})

@@ -80,10 +80,8 @@ func facts(g *types.Nodegroup) view.Nodegroup {
 }
 
 func (c *Client) describe(ctx context.Context, group groupID) (*types.Nodegroup, error) {
-	var out *eks.DescribeNodegroupOutput
-	err := c.call(apiEKS, "DescribeNodegroup", group, func() (err error) {
-		out, err = c.api.DescribeNodegroup(ctx, &eks.DescribeNodegroupInput{ClusterName: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup)})
-		return err
+	out, err := call(c, apiEKS, "DescribeNodegroup", group, func() (*eks.DescribeNodegroupOutput, error) {
+		return c.api.DescribeNodegroup(ctx, &eks.DescribeNodegroupInput{ClusterName: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup)})
 	})
 	if err != nil {
 		return nil, err
@@ -96,10 +94,8 @@ func (c *Client) describe(ctx context.Context, group groupID) (*types.Nodegroup,
 
 // describeUpdate returns nil for an update that EKS has forgotten.
 func (c *Client) describeUpdate(ctx context.Context, group groupID, id string) (*types.Update, error) {
-	var out *eks.DescribeUpdateOutput
-	err := c.call(apiEKS, "DescribeUpdate", group, func() (err error) {
-		out, err = c.api.DescribeUpdate(ctx, &eks.DescribeUpdateInput{Name: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup), UpdateId: aws.String(id)})
-		return err
+	out, err := call(c, apiEKS, "DescribeUpdate", group, func() (*eks.DescribeUpdateOutput, error) {
+		return c.api.DescribeUpdate(ctx, &eks.DescribeUpdateInput{Name: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup), UpdateId: aws.String(id)})
 	})
 	if gone := (*types.ResourceNotFoundException)(nil); errors.As(err, &gone) {
 		return nil, nil
@@ -147,15 +143,13 @@ func (c *Client) SetDesired(ctx context.Context, of *v1alpha1.GPUNodeGroup, inte
 
 // update begins an update of the desired size.
 func (c *Client) update(ctx context.Context, group groupID, token string, desired int32) (string, error) {
-	var out *eks.UpdateNodegroupConfigOutput
-	err := c.call(apiEKS, "UpdateNodegroupConfig", group, func() (err error) {
-		out, err = c.api.UpdateNodegroupConfig(ctx, &eks.UpdateNodegroupConfigInput{
+	out, err := call(c, apiEKS, "UpdateNodegroupConfig", group, func() (*eks.UpdateNodegroupConfigOutput, error) {
+		defer c.forget(group)
+		return c.api.UpdateNodegroupConfig(ctx, &eks.UpdateNodegroupConfigInput{
 			ClusterName: aws.String(group.cluster), NodegroupName: aws.String(group.nodegroup),
 			ClientRequestToken: aws.String(token),
 			ScalingConfig:      &types.NodegroupScalingConfig{DesiredSize: aws.Int32(desired)},
 		})
-		c.forget(group)
-		return err
 	})
 	if busy := (*types.ResourceInUseException)(nil); errors.As(err, &busy) {
 		c.hold(group)

@@ -9,10 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/test/ekssim"
 )
 
@@ -42,12 +40,9 @@ func (f *fleet) bury() {
 // shrink ends all claims but one, and sets scaleInAfter to a minute.
 func (f *fleet) shrink() {
 	f.needs = 1
-	var group v1alpha1.GPUNodeGroup
-	if err := f.api.Get(context.Background(), types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
-		f.t.Fatal(err)
-	}
+	group := f.group()
 	group.Spec.ScaleInAfter = &metav1.Duration{Duration: time.Minute}
-	if err := f.api.Update(context.Background(), &group); err != nil {
+	if err := f.api.Update(context.Background(), group); err != nil {
 		f.t.Fatal(err)
 	}
 }

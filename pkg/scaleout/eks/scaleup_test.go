@@ -143,6 +143,15 @@ func newFleet(t *testing.T, needs, killAt int) *fleet {
 	return f
 }
 
+func (f *fleet) group() *v1alpha1.GPUNodeGroup {
+	f.t.Helper()
+	var group v1alpha1.GPUNodeGroup
+	if err := f.api.Get(context.Background(), types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
+		f.t.Fatal(err)
+	}
+	return &group
+}
+
 func (f *fleet) newAPI() client.Client {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -196,11 +205,8 @@ func (f *fleet) live() {
 
 // situation is the state of the API server and EKS, with the planner's demand.
 func (f *fleet) situation(ctx context.Context) (pair.Situation, error) {
-	var group v1alpha1.GPUNodeGroup
-	if err := f.api.Get(ctx, types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
-		return pair.Situation{}, err
-	}
-	state := view.Group{Object: &group, Template: &template.Template{Source: v1alpha1.SourceLearned}}
+	group := f.group()
+	state := view.Group{Object: group, Template: &template.Template{Source: v1alpha1.SourceLearned}}
 	v := &view.View{}
 	for i, node := range f.nodes {
 		live := &corev1.Node{}
@@ -216,9 +222,9 @@ func (f *fleet) situation(ctx context.Context) (pair.Situation, error) {
 		}
 	}
 	v.GroupStates = []view.Group{state}
-	v.Nodegroups = map[string]view.Nodegroup{group.Name: f.client.Describe(ctx, &group)}
+	v.Nodegroups = map[string]view.Nodegroup{group.Name: f.client.Describe(ctx, group)}
 	s := pair.Situation{Now: f.clock.Now(), View: v}
-	if missing := f.needs - len(f.nodes) - upcoming(&group, f.nodes); missing > 0 && view.Closed(&group, nil, f.clock.Now()) == "" {
+	if missing := f.needs - len(f.nodes) - upcoming(group, f.nodes); missing > 0 && view.Closed(group, nil, f.clock.Now()) == "" {
 		s.Decision.Growth = []scaleout.Growth{{Group: group.Name, Nodes: make([]scaleout.NewNode, missing)}}
 	}
 	return s, nil
@@ -263,16 +269,13 @@ func (f *fleet) control() error {
 		f.acted = append(f.acted, action.String())
 	}
 	failed := (&pair.Executor{Client: f.api, Live: noPods{f.api}, Nodegroups: f.client}).Do(ctx, &result)
-	var group v1alpha1.GPUNodeGroup
-	if err := f.api.Get(ctx, types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
-		return err
-	}
+	group := f.group()
 	before, status := group.Status.DeepCopy(), result.Status[group.Name]
 	group.Status.InFlight, group.Status.Backoff = status.InFlight, status.Backoff
 	if equality.Semantic.DeepEqual(before, &group.Status) {
 		return failed
 	}
-	return errors.Join(failed, f.api.Status().Update(ctx, &group))
+	return errors.Join(failed, f.api.Status().Update(ctx, group))
 }
 
 // run runs passes. A killed controller is restarted without memory.
@@ -318,10 +321,7 @@ func TestAControllerThatIsKilledRaisesTheSizeOnce(t *testing.T) {
 // checkClean checks that no status or annotation is left.
 func (f *fleet) checkClean(at int) {
 	f.t.Helper()
-	var group v1alpha1.GPUNodeGroup
-	if err := f.api.Get(context.Background(), types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
-		f.t.Fatal(err)
-	}
+	group := f.group()
 	if len(group.Status.InFlight) > 0 || group.Status.Backoff != nil {
 		f.t.Errorf("killed at moment %d: the status still has %+v", at, group.Status)
 	}
@@ -340,10 +340,7 @@ func TestNoCapacityLeavesTheGroupAloneUntilThereIsSome(t *testing.T) {
 	f := newFleet(t, 1, -1)
 	f.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.NoCapacity = noCapacity })
 	f.run(8)
-	var group v1alpha1.GPUNodeGroup
-	if err := f.api.Get(context.Background(), types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
-		t.Fatal(err)
-	}
+	group := f.group()
 	if b := group.Status.Backoff; b == nil || b.Failures != 1 || len(group.Status.InFlight) > 0 {
 		t.Fatalf("the status is %+v, want a backoff and nothing in flight", group.Status)
 	}
@@ -354,10 +351,7 @@ func TestNoCapacityLeavesTheGroupAloneUntilThereIsSome(t *testing.T) {
 	f.Change(gpus.Nodegroup, func(g *ekssim.Group) { g.NoCapacity, g.Issues, g.Status = "", nil, "ACTIVE" })
 	f.boots = append(f.boots, f.clock.Now()) // the machine that EKS has wanted all the time
 	f.run(20)
-	if err := f.api.Get(context.Background(), types.NamespacedName{Name: gpus.Nodegroup}, &group); err != nil {
-		t.Fatal(err)
-	}
-	if group.Status.Backoff != nil || len(group.Status.InFlight) > 0 || len(f.nodes) != 1 {
+	if group = f.group(); group.Status.Backoff != nil || len(group.Status.InFlight) > 0 || len(f.nodes) != 1 {
 		t.Errorf("%d nodes and a status of %+v, want one, and nothing left", len(f.nodes), group.Status)
 	}
 }

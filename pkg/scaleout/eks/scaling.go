@@ -34,10 +34,8 @@ func (c *Client) readScaling(ctx context.Context, group groupID, _ string) (view
 }
 
 func (c *Client) describeScaling(ctx context.Context, group groupID) (*types.AutoScalingGroup, error) {
-	var out *autoscaling.DescribeAutoScalingGroupsOutput
-	err := c.call(apiScaling, "DescribeAutoScalingGroups", group, func() (err error) {
-		out, err = c.scaling.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group.scaling}})
-		return err
+	out, err := call(c, apiScaling, "DescribeAutoScalingGroups", group, func() (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
+		return c.scaling.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group.scaling}})
 	})
 	if err != nil {
 		return nil, err
@@ -63,12 +61,11 @@ func (c *Client) setCapacity(ctx context.Context, group groupID, intent v1alpha1
 	case intent.Target <= desired:
 		return pair.WantedID(intent), nil
 	}
-	err = c.call(apiScaling, "SetDesiredCapacity", group, func() error {
-		_, err := c.scaling.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
+	_, err = call(c, apiScaling, "SetDesiredCapacity", group, func() (*autoscaling.SetDesiredCapacityOutput, error) {
+		defer c.forget(group)
+		return c.scaling.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
 			AutoScalingGroupName: aws.String(group.scaling), DesiredCapacity: aws.Int32(intent.Target),
 		})
-		c.forget(group)
-		return err
 	})
 	if err != nil {
 		return "", c.noteFailure(group, err)
@@ -107,12 +104,11 @@ func (c *Client) End(ctx context.Context, of *v1alpha1.GPUNodeGroup, instance st
 			"suspend its process AZRebalance (aws autoscaling suspend-processes --auto-scaling-group-name %s --scaling-processes AZRebalance), use one zone per group, or set spec.scaleInAfter of the GPUNodeGroup to 0s",
 			pair.ErrRefused, instance, group, group.scaling)
 	}
-	err = c.call(apiScaling, "TerminateInstanceInAutoScalingGroup", group, func() error {
-		_, err := c.scaling.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
+	_, err = call(c, apiScaling, "TerminateInstanceInAutoScalingGroup", group, func() (*autoscaling.TerminateInstanceInAutoScalingGroupOutput, error) {
+		defer c.forget(id)
+		return c.scaling.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
 			InstanceId: aws.String(instance), ShouldDecrementDesiredCapacity: aws.Bool(true),
 		})
-		c.forget(id)
-		return err
 	})
 	if err != nil {
 		return refusal(err)

@@ -57,7 +57,7 @@ func TestASelfManagedGroupIsNotSetBeyondItsLimits(t *testing.T) {
 		t.Errorf("SetDesired gives %v", err)
 	}
 	if got := b.client.Describe(context.Background(), group); !strings.Contains(got.Refused, "raise it") {
-		t.Errorf("that is told as %+v", got)
+		t.Errorf("the group is %+v", got)
 	}
 	b.clock.Step(2 * refusedFor)
 	if id, err := b.client.SetDesired(context.Background(), group, b.intent(2)); err != nil || id == "" {
