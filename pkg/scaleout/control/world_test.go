@@ -172,7 +172,7 @@ func (w *world) restart() {
 		Live:          w.client,
 		Recorder:      w.recorder,
 		Clock:         w.clock,
-		Placeholder:   pair.PlaceholderOptions{Namespace: placeholderNamespace, Image: "pause"},
+		Placeholder:   pair.PlaceholderOptions{Namespace: placeholderNamespace, Image: "pause", Grace: pair.DefaultGrace},
 		Autoscaler:    types.NamespacedName{Namespace: autoscaler.Namespace, Name: autoscaler.StatusName},
 		DiscoverNodes: true,
 	})

@@ -55,8 +55,6 @@ func claimOf(spec *v1alpha1.GPUHeadroomSpec, selectors *devices.Selectors) (reso
 
 // Status is the new status of a headroom that wants so many devices. It does not change the present status.
 func Status(h *v1alpha1.GPUHeadroom, wanted int, d scaleout.HeadroomDecision, now time.Time) v1alpha1.GPUHeadroomStatus {
-	status := reported(h)
-	status.Wanted, status.Free, status.Demanded = int32(wanted), int32(d.Free), int32(d.Coming+d.Demanded)
 	condition := metav1.Condition{Status: metav1.ConditionFalse, Message: progress(wanted, d)}
 	switch {
 	case d.Free >= wanted:
@@ -69,37 +67,32 @@ func Status(h *v1alpha1.GPUHeadroom, wanted int, d scaleout.HeadroomDecision, no
 			condition.Message += ": " + d.Problem
 		}
 	}
-	setReady(&status, h, condition, now)
+	status := withReady(h, condition, now)
+	status.Wanted, status.Free, status.Demanded = int32(wanted), int32(d.Free), int32(d.Coming+d.Demanded)
 	return status
 }
 
 // Invalid is the status of an invalid headroom. why is a sentence.
 func Invalid(h *v1alpha1.GPUHeadroom, why string, now time.Time) v1alpha1.GPUHeadroomStatus {
-	status := reported(h)
-	status.Wanted, status.Free, status.Demanded = 0, 0, 0
-	setReady(&status, h, metav1.Condition{
+	return withReady(h, metav1.Condition{
 		Status:  metav1.ConditionFalse,
 		Reason:  v1alpha1.ReasonInvalid,
 		Message: why + "; nothing is kept until it is corrected",
 	}, now)
-	return status
-}
-
-func reported(h *v1alpha1.GPUHeadroom) v1alpha1.GPUHeadroomStatus {
-	status := *h.Status.DeepCopy()
-	status.ObservedGeneration = h.Generation
-	return status
 }
 
 // maxMessage is the API's limit.
 const maxMessage = 32768
 
-func setReady(status *v1alpha1.GPUHeadroomStatus, h *v1alpha1.GPUHeadroom, c metav1.Condition, now time.Time) {
+// withReady is a status without numbers. It keeps the time of an unchanged condition.
+func withReady(h *v1alpha1.GPUHeadroom, c metav1.Condition, now time.Time) v1alpha1.GPUHeadroomStatus {
+	status := v1alpha1.GPUHeadroomStatus{ObservedGeneration: h.Generation, Conditions: slices.Clone(h.Status.Conditions)}
 	c.Type = v1alpha1.ConditionReady
 	c.ObservedGeneration = h.Generation
 	c.LastTransitionTime = metav1.NewTime(now)
 	c.Message = excerpt.Of(c.Message, maxMessage)
 	meta.SetStatusCondition(&status.Conditions, c)
+	return status
 }
 
 func progress(wanted int, d scaleout.HeadroomDecision) string {

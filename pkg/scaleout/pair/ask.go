@@ -81,11 +81,7 @@ func (d *placing) reactionTo(pod *corev1.Pod) (refused, triggered bool) {
 	case known:
 		return true, false
 	}
-	grace := d.s.Placeholder.Grace
-	if grace <= 0 {
-		grace = DefaultGrace
-	}
-	end := pod.CreationTimestamp.Add(grace)
+	end := pod.CreationTimestamp.Add(d.s.Placeholder.Grace)
 	d.waitUntil(end)
 	return !d.s.Now.Before(end), false
 }

@@ -47,7 +47,7 @@ func onePod() *Situation {
 		},
 		Autoscaler:  autoscaler.Status{Updated: epoch},
 		Triggers:    map[types.UID]Trigger{},
-		Placeholder: PlaceholderOptions{Namespace: "mica"},
+		Placeholder: PlaceholderOptions{Namespace: "mica", Grace: DefaultGrace},
 	}
 }
 

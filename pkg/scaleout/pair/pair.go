@@ -40,7 +40,7 @@ type PlaceholderOptions struct {
 	Image string
 	// PriorityClass must be below that of users' pods, and at least -10: below, Cluster Autoscaler ignores pods. Empty: none.
 	PriorityClass string
-	// Grace is how long the controller waits for Cluster Autoscaler's Event about a pod. Zero: DefaultGrace.
+	// Grace is how long the controller waits for Cluster Autoscaler's Event about a pod.
 	Grace time.Duration
 }
 

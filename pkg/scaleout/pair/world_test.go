@@ -497,7 +497,7 @@ func (w *world) situation() Situation {
 	}
 	return Situation{
 		Now: w.now, View: v, Decision: w.plan(v), Triggers: Triggers(w.events), Autoscaler: w.autoscaler,
-		Placeholder: PlaceholderOptions{Namespace: "mica", Image: "pause"},
+		Placeholder: PlaceholderOptions{Namespace: "mica", Image: "pause", Grace: DefaultGrace},
 	}
 }
 
