@@ -95,9 +95,6 @@ const (
 	FlagStartup   = "--max-node-startup-time"
 )
 
-// FlagNewPods is the age of a pod before Cluster Autoscaler adds a node for it. The default is 0s.
-const FlagNewPods = "--new-pod-scale-up-delay"
-
 // codeTimeout is the code of a backoff after FlagProvision has passed (FailedScaleUpReason Timeout).
 const codeTimeout = "timeout"
 
