@@ -36,10 +36,10 @@ const (
 //
 // ExternalScaler is asked by KEDA for one trigger of one ScaledObject at a time.
 type ExternalScalerClient interface {
-	// IsActive says whether the target is to have at least one replica. KEDA asks after each
+	// IsActive reports whether the target should have at least one replica. KEDA asks after each
 	// GetMetrics, and an error here costs KEDA the values as well.
 	IsActive(ctx context.Context, in *ScaledObjectRef, opts ...grpc.CallOption) (*IsActiveResponse, error)
-	// StreamIsActive says so when it changes, for triggers of type external-push. KEDA acts on true
+	// StreamIsActive reports changes, for triggers of type external-push. KEDA acts on true
 	// alone: a target goes to zero only because IsActive said so. The first message comes at once,
 	// or a client that reconnects misses what happened meanwhile.
 	StreamIsActive(ctx context.Context, in *ScaledObjectRef, opts ...grpc.CallOption) (grpc.ServerStreamingClient[IsActiveResponse], error)
@@ -137,10 +137,10 @@ type ExternalScaler_StreamMetricSpecClient = grpc.ServerStreamingClient[GetMetri
 //
 // ExternalScaler is asked by KEDA for one trigger of one ScaledObject at a time.
 type ExternalScalerServer interface {
-	// IsActive says whether the target is to have at least one replica. KEDA asks after each
+	// IsActive reports whether the target should have at least one replica. KEDA asks after each
 	// GetMetrics, and an error here costs KEDA the values as well.
 	IsActive(context.Context, *ScaledObjectRef) (*IsActiveResponse, error)
-	// StreamIsActive says so when it changes, for triggers of type external-push. KEDA acts on true
+	// StreamIsActive reports changes, for triggers of type external-push. KEDA acts on true
 	// alone: a target goes to zero only because IsActive said so. The first message comes at once,
 	// or a client that reconnects misses what happened meanwhile.
 	StreamIsActive(*ScaledObjectRef, grpc.ServerStreamingServer[IsActiveResponse]) error
