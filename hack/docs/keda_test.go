@@ -70,16 +70,16 @@ func TestTheProfilesInTheTableAreThoseOfTheFile(t *testing.T) {
 		}
 		slices.Sort(below)
 		row := regexp.MustCompile("(?m)^" + regexp.QuoteMeta("| `"+name+"` | ") + "[^|]+" +
-			regexp.QuoteMeta(fmt.Sprintf("| %s | %s | %d s |", strings.Join(targets, ", "), strings.Join(below, ", "), p.Cooldown/time.Second)) + "$")
+			regexp.QuoteMeta(fmt.Sprintf("| %s | %s | %d s |", strings.Join(targets, ", "), strings.Join(below, ", "), p.Cooldown.Duration/time.Second)) + "$")
 		if !row.MatchString(page) {
 			t.Errorf("%s has no row %s", profilesPage, row)
 		}
 	}
 	for _, text := range []string{
-		fmt.Sprintf("by %d %% or %d pods in %d s, the larger", profiles.ScaleOut.Percent, profiles.ScaleOut.Pods, profiles.ScaleOut.Period/time.Second),
-		fmt.Sprintf("after %d s, by %d %%", profiles.ScaleIn.Stabilization/time.Second, profiles.ScaleIn.Percent),
+		fmt.Sprintf("by %d %% or %d pods in %d s, the larger", profiles.ScaleOut.Percent, profiles.ScaleOut.Pods, profiles.ScaleOut.Period.Duration/time.Second),
+		fmt.Sprintf("after %d s, by %d %%", profiles.ScaleIn.Stabilization.Duration/time.Second, profiles.ScaleIn.Percent),
 		fmt.Sprintf("more than %d readings, KEDA keeps the current replicas", profiles.Fallback.Failures),
-		fmt.Sprintf("**pollingInterval**: %d s", profiles.PollingInterval/time.Second),
+		fmt.Sprintf("**pollingInterval**: %d s", profiles.PollingInterval.Duration/time.Second),
 	} {
 		if !strings.Contains(page, text) {
 			t.Errorf("%s does not say %q", profilesPage, text)

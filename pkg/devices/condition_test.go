@@ -99,7 +99,7 @@ func FuzzConditionsMeanWhatTheSelectorMeans(f *testing.F) {
 		}
 		costs := uint64(100_000)
 		whole := cel.GetCompiler(language).CompileCELExpression(expression, cel.Options{CostLimit: &costs})
-		if whole.Error != nil || Check(expression) != nil {
+		if whole.Error != nil || Compile(expression).Err != nil {
 			return
 		}
 		matches, _, err := whole.DeviceMatches(t.Context(), device.Input())

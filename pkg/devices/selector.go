@@ -53,9 +53,6 @@ type Selector struct {
 	program    dracel.CompilationResult
 }
 
-// Check returns an error if an expression cannot be used.
-func Check(expression string) error { return Compile(expression).Err }
-
 // Compile compiles an expression like the API server.
 func Compile(expression string) *Selector {
 	s := read(expression)

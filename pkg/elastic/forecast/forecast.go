@@ -236,33 +236,26 @@ func pods(s scaleout.Snapshot) map[types.UID]bool {
 	return known
 }
 
-// part is a piece of a replica's content.
-type part struct {
-	name  string
-	there bool
-	write func() ([]byte, error)
-}
-
 // identify hashes a replica's ID and content.
 func identify(replica scaleout.Replica) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%q", replica.ID)
-	parts := []part{
-		{"pod", replica.Pod != nil, replica.Pod.Marshal},
-		{"claim", replica.Claim != nil, replica.Claim.Marshal},
+	var failed error
+	add := func(name string, marshal func() ([]byte, error)) {
+		wire, err := marshal()
+		if err != nil {
+			failed = fmt.Errorf("room for more pods like %s: cannot encode its %s: %w", replica.ID, name, err)
+		}
+		fmt.Fprintf(sum, "%s %d %s", name, len(wire), wire)
+	}
+	if replica.Pod != nil {
+		add("pod", replica.Pod.Marshal)
+	}
+	if replica.Claim != nil {
+		add("claim", replica.Claim.Marshal)
 	}
 	for _, member := range replica.Gang {
-		parts = append(parts, part{fmt.Sprintf("member times %d", member.Count), true, member.Pod.Marshal})
+		add(fmt.Sprintf("member times %d", member.Count), member.Pod.Marshal)
 	}
-	for _, p := range parts {
-		if !p.there {
-			continue
-		}
-		wire, err := p.write()
-		if err != nil {
-			return "", fmt.Errorf("room for more pods like %s: its %s cannot be written down to be told from others: %w", replica.ID, p.name, err)
-		}
-		fmt.Fprintf(sum, "%s %d %s", p.name, len(wire), wire)
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
+	return hex.EncodeToString(sum.Sum(nil)[:16]), failed
 }

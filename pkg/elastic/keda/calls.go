@@ -51,7 +51,7 @@ func newCalls(c clock.PassiveClock, logger klog.Logger) *calls {
 func (c *calls) run(ctx context.Context, method string, ref *externalscaler.ScaledObjectRef, work func(ctx context.Context, answered func()) error) error {
 	logger := c.logger.WithValues("method", method, "scaledObject", klog.KRef(ref.GetNamespace(), ref.GetName()))
 	ctx = klog.NewContext(ctx, logger)
-	key := keyOf(method, ref)
+	key := fmt.Sprintf("%s %x", method, identify(ref))
 	answered := func() {
 		if c.reported.cleared(key) {
 			logger.Info("Answered KEDA again after errors")
@@ -72,12 +72,6 @@ func (c *calls) run(ctx context.Context, method string, ref *externalscaler.Scal
 		logger.Error(err, "Answered KEDA with an error")
 	}
 	return answer
-}
-
-// keyOf identifies one trigger. KEDA does not number the triggers of a ScaledObject, so the key
-// contains the trigger's metadata; fmt prints maps in key order.
-func keyOf(method string, ref *externalscaler.ScaledObjectRef) string {
-	return fmt.Sprint(method, " ", ref.GetNamespace(), "/", ref.GetName(), ref.GetScalerMetadata())
 }
 
 // guard turns a panic into an error, so that a bug in one trigger does not end the controller.

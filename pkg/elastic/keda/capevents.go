@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
@@ -38,12 +37,12 @@ type capEvents struct {
 
 // capRecord is a cap since its first Event.
 type capRecord struct {
-	// told is the cap in the last Event, written at; nil once it was lifted.
-	told *replicaCap
-	at   time.Time
-	// bites is false once the load is below the cap; asked is KEDA's last request while it was not.
-	bites bool
-	asked time.Time
+	// reported is the cap in the last Event, written at; nil once it was lifted.
+	reported *replicaCap
+	at       time.Time
+	// applies is false once the load is below the cap; asked is KEDA's last request while it was not.
+	applies bool
+	asked   time.Time
 }
 
 // quiet is the least time between two Events of a trigger. The cap of triggers that share devices
@@ -68,12 +67,10 @@ func (c *capEvents) report(ctx context.Context, r resolved, wanted int, may repl
 	if may.why != "" {
 		note += ": " + may.why
 	}
-	klog.FromContext(ctx).Info("Capped the replicas of a workload: there are no devices for more",
-		"target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name), "scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()),
-		"metric", r.trigger.definition.name, "wanted", wanted, "possible", may.replicas, "why", may.why)
+	r.logger(ctx).Info("Capped the replicas of a workload: there are no devices for more", "wanted", wanted, "possible", may.replicas, "why", may.why)
 	// The recorder aggregates Events that differ in their notes only. The action contains the number, so
 	// that a new cap is a new Event.
-	c.recorder.Eventf(object(r.target), nil, corev1.EventTypeWarning, reasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), "%s", excerpt.Of(note, excerpt.MaxEvent))
+	r.warn(c.recorder, reasonCapped, fmt.Sprintf("CapAt%dReplicas", may.replicas), note)
 }
 
 // remember records the cap and reports whether it needs an Event.
@@ -86,23 +83,20 @@ func (c *capEvents) remember(id identity, may replicaCap) bool {
 	if !known && len(c.caps) >= mostCaps {
 		return false
 	}
-	tell := !known || (l.told == nil || *l.told != may) && now.Sub(l.at) >= quiet
-	if tell {
-		l.told, l.at = &may, now
+	isNew := !known || (l.reported == nil || *l.reported != may) && now.Sub(l.at) >= quiet
+	if isNew {
+		l.reported, l.at = &may, now
 	}
-	l.bites, l.asked = true, now
+	l.applies, l.asked = true, now
 	c.caps[id] = l
-	return tell
+	return isNew
 }
 
 // lift logs that a reported cap no longer applies.
 func (c *capEvents) lift(ctx context.Context, r resolved) {
-	if !c.forget(r.id) {
-		return
+	if c.forget(r.id) {
+		r.logger(ctx).Info("Lifted the cap on the replicas of a workload")
 	}
-	klog.FromContext(ctx).Info("Lifted the cap on the replicas of a workload",
-		"target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name), "scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()),
-		"metric", r.trigger.definition.name)
 }
 
 // forget reports whether a cap was reported that no longer applies.
@@ -115,7 +109,7 @@ func (c *capEvents) forget(id identity) bool {
 		return false
 	}
 	c.caps[id] = capRecord{at: l.at, asked: l.asked}
-	return l.told != nil
+	return l.reported != nil
 }
 
 // gauge counts when it is collected: KEDA may have switched to another replica of the controller.
@@ -123,16 +117,16 @@ func (c *capEvents) gauge() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "mica_keda_capped_triggers",
 		Help: "Triggers that ask for more replicas than there are, or can be, devices for.",
-	}, func() float64 { return float64(c.biting()) })
+	}, func() float64 { return float64(c.applying()) })
 }
 
-// biting counts caps below their load, of triggers that KEDA still asks about.
-func (c *capEvents) biting() int {
+// applying counts caps below their load, of triggers that KEDA still asks about.
+func (c *capEvents) applying() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, n := c.clock.Now(), 0
 	for _, l := range c.caps {
-		if l.bites && now.Sub(l.asked) < forgotten {
+		if l.applies && now.Sub(l.asked) < forgotten {
 			n++
 		}
 	}
@@ -151,9 +145,16 @@ func (c *capEvents) sweep() {
 	}
 }
 
-// object refers to the target in an Event.
-func object(target *workload.State) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: target.APIVersion, Kind: target.Ref.Kind, Namespace: target.Ref.Namespace, Name: target.Ref.Name, UID: target.UID,
+// logger adds the trigger's names to the log.
+func (r resolved) logger(ctx context.Context) klog.Logger {
+	return klog.FromContext(ctx).WithValues("target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name),
+		"scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()), "metric", r.trigger.definition.name)
+}
+
+// warn writes an Event on the target.
+func (r resolved) warn(recorder events.EventRecorder, reason, action, note string) {
+	target := &corev1.ObjectReference{
+		APIVersion: r.target.APIVersion, Kind: r.target.Ref.Kind, Namespace: r.target.Ref.Namespace, Name: r.target.Ref.Name, UID: r.target.UID,
 	}
+	recorder.Eventf(target, nil, corev1.EventTypeWarning, reason, action, "%s", excerpt.Of(note, excerpt.MaxEvent))
 }

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
-	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Reasons of Events on a target that is scaled with one guard fewer. KEDA gives the HPA no value while
@@ -67,8 +64,6 @@ func (n *notices) report(ctx context.Context, r resolved, d degraded) {
 		return
 	}
 	note := fmt.Sprintf(consequences[d.reason]+": %v", r.ref.GetName(), r.trigger.Target, d.error)
-	klog.FromContext(ctx).Info("Scaling a workload without one of its guards", "reason", d.reason,
-		"target", klog.KRef(r.target.Ref.Namespace, r.target.Ref.Name), "scaledObject", klog.KRef(r.ref.GetNamespace(), r.ref.GetName()),
-		"metric", r.trigger.definition.name, "why", d.Error())
-	n.recorder.Eventf(object(r.target), nil, corev1.EventTypeWarning, d.reason, "Scale", "%s", excerpt.Of(note, excerpt.MaxEvent))
+	r.logger(ctx).Info("Scaling a workload without one of its guards", "reason", d.reason, "why", d.Error())
+	r.warn(n.recorder, d.reason, "Scale", note)
 }

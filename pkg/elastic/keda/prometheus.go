@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -25,32 +24,31 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// PrometheusOptions say whom to ask. Triggers cannot: the controller reaches what their authors
-// may not.
+// PrometheusOptions configure the server to query. Triggers cannot choose one: the controller reaches
+// servers that their authors cannot.
 type PrometheusOptions struct {
-	// Address is that of the HTTP API, such as http://prometheus.monitoring:9090, without
-	// credentials.
+	// Address is the URL of the HTTP API, such as http://prometheus.monitoring:9090, without credentials.
 	Address string
-	// TokenFile has a bearer token, CAFile the authorities that sign the server's certificate.
-	// Both are read again when they change; empty is none, and the system's.
+	// TokenFile has a bearer token; empty: none. CAFile verifies the server's certificate; empty: the
+	// system's CAs. Changed files are read again.
 	TokenFile, CAFile string
-	// Timeout is for one query; 0: 3 s.
+	// Timeout bounds one query; 0: 3 s.
 	Timeout time.Duration
 	Clock   clock.PassiveClock
 }
 
 const (
 	defaultTimeout = 3 * time.Second
-	// fresh is how long an answer stands: KEDA asks for value and activity one after the other.
+	// fresh is how long an answer or error is reused: KEDA asks for value and activity one after the other.
 	fresh = 5 * time.Second
-	// mostQueries are remembered, and mostAtOnce are asked at a time, of all namespaces.
+	// mostQueries bounds remembered answers, mostAtOnce concurrent queries of all namespaces.
 	mostQueries = 4096
 	mostAtOnce  = 32
-	// mostAnswer is in bytes: one number needs little more than its labels.
+	// mostAnswer bounds an answer in bytes: one number needs little more than its labels.
 	mostAnswer = 1 << 20
 )
 
-// prometheusServer is one that is asked over HTTP.
+// prometheusServer queries a server over HTTP.
 type prometheusServer struct {
 	api     promv1.API
 	address string
@@ -61,7 +59,7 @@ type prometheusServer struct {
 	slots   *querySlots
 }
 
-// NewPrometheus is an error where the address or a file cannot be read. It does not connect yet.
+// NewPrometheus returns an error if the address or a file is unusable. It does not connect yet.
 func NewPrometheus(o PrometheusOptions) (Prometheus, error) {
 	if err := checkAddress(o.Address); err != nil {
 		return nil, err
@@ -76,7 +74,7 @@ func NewPrometheus(o PrometheusOptions) (Prometheus, error) {
 	}
 	client, err := api.NewClient(api.Config{Address: o.Address, Client: &http.Client{
 		Transport: bounded{through},
-		// A server that sends elsewhere would be sent the token to.
+		// A redirect would carry the token to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}})
 	if err != nil {
@@ -92,7 +90,7 @@ func NewPrometheus(o PrometheusOptions) (Prometheus, error) {
 	}, nil
 }
 
-// checkAddress does not repeat an address that may have credentials in it.
+// checkAddress returns errors without the address, which may have credentials in it.
 func checkAddress(address string) error {
 	u, err := url.Parse(address)
 	switch {
@@ -106,12 +104,12 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// queryResponse is what became of a query.
+// queryResponse is the result of a query.
 type queryResponse struct {
 	value float64
 	err   error
-	// bug is with what the asking panicked: nothing recovers in the goroutine of singleflight
-	// it, so those who wait for the answer get it.
+	// bug is the value of a panic. singleflight would end the process with it; get panics in the
+	// goroutines of the callers instead, which recover.
 	bug any
 }
 
@@ -122,17 +120,16 @@ func (a queryResponse) get() (float64, error) {
 	return a.value, a.err
 }
 
-// Query implements Prometheus. Who asks the same at the same time waits for the same answer, and
-// an answer stands for some seconds, also one that is an error: a server that is slow is not
-// asked more often for it. Queries are remembered by their hashes: they may be long. No answer is for
-// two namespaces, because one may have waited for its slots.
+// Query implements Prometheus. Concurrent callers share a query, and its answer or error is reused for
+// some seconds, so that a slow server gets no more queries. Answers are kept by the hash of the query,
+// which may be long. Namespaces share none, because each waits for slots of its own.
 func (p *prometheusServer) Query(ctx context.Context, namespace, query string) (float64, error) {
 	key := sha256.Sum256([]byte(namespace + "\x00" + query))
 	if known, ok := p.answers.Get(key); ok {
 		return known.(queryResponse).get()
 	}
 	asked := p.asking.DoChan(string(key[:]), func() (any, error) {
-		// Who has asked first may go while others wait.
+		// The first caller may leave while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
 		defer cancel()
 		a := p.get(ctx, namespace, query)
@@ -172,8 +169,8 @@ func (p *prometheusServer) ask(ctx context.Context, namespace, query string) (fl
 	return number(value)
 }
 
-// number is the one that an answer has. Labels are in no error: the series may be those of others,
-// which the author of the query cannot read.
+// number returns the only number of an answer. Errors contain no labels: the author of the query may
+// lack the right to read the series.
 func number(value model.Value) (float64, error) {
 	var n float64
 	switch v := value.(type) {
@@ -200,39 +197,37 @@ func number(value model.Value) (float64, error) {
 	return n, nil
 }
 
-// judge makes a sentence of what a query has come to.
+// judge explains the error of a query.
 func (p *prometheusServer) judge(ctx context.Context, err error) error {
-	var told *promv1.Error
-	if errors.As(err, &told) {
-		return refused(told)
+	if answered, is := errors.AsType[*promv1.Error](err); is {
+		return refused(answered)
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return unavailable(fmt.Errorf("there was no answer within %s: see whether it runs, and whether the query is too expensive", p.timeout))
 	}
-	if errors.Is(err, errTooLong) {
-		return invalid(fmt.Errorf("%w: aggregate, by sum() for one, so that it is one number", errTooLong))
+	if _, is := errors.AsType[*http.MaxBytesError](err); is {
+		return invalid(fmt.Errorf("the answer has more than %d MiB: aggregate, by sum() for one, so that it is one number", mostAnswer>>20))
 	}
-	// Of an error of the connection the URL is known, and its text is that of the query again.
-	var request *url.Error
-	if errors.As(err, &request) {
+	// The text of a url.Error repeats the address and the query.
+	if request, is := errors.AsType[*url.Error](err); is {
 		err = request.Err
 	}
 	return unavailable(fmt.Errorf("it cannot be reached: %w", err))
 }
 
-// refused makes a sentence of what the server said. Its own words are repeated only where they are
-// about the text of the query: others quote the labels of series, as those of a matching that fails do.
-func refused(told *promv1.Error) error {
-	errorType, parse := told.Type, told.Msg
-	// The client leaves unread what comes with a status that a proxy may have set as well.
+// refused explains an error that the server returned. It repeats the server's text only for queries that
+// do not parse: other texts quote the labels of series, such as those of a failed match.
+func refused(returned *promv1.Error) error {
+	errorType, parse := returned.Type, returned.Msg
+	// The client does not read the body of a status that a proxy may have set.
 	var answer struct {
 		ErrorType promv1.ErrorType `json:"errorType"`
 		Error     string           `json:"error"`
 	}
-	if json.Unmarshal([]byte(told.Detail), &answer) == nil && answer.ErrorType != "" {
+	if json.Unmarshal([]byte(returned.Detail), &answer) == nil && answer.ErrorType != "" {
 		errorType, parse = answer.ErrorType, answer.Error
 	}
-	said := excerpt.Of(told.Msg, 300) // the client's words, as of the status
+	text := excerpt.Of(returned.Msg, 300) // by the client, such as the status
 	switch errorType {
 	case promv1.ErrBadData:
 		return invalid(fmt.Errorf("it cannot read the query: %s", excerpt.Of(parse, 300)))
@@ -241,11 +236,11 @@ func refused(told *promv1.Error) error {
 	case promv1.ErrTimeout, promv1.ErrCanceled:
 		return unavailable(errors.New("it gave up: make the query cheaper, by a recording rule for one"))
 	case promv1.ErrClient:
-		return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", said))
+		return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", text))
 	case promv1.ErrBadResponse:
-		return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", said))
+		return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", text))
 	case promv1.ErrServer:
-		return unavailable(fmt.Errorf("it failed (%s)", said))
+		return unavailable(fmt.Errorf("it failed (%s)", text))
 	}
 	return unavailable(fmt.Errorf("it failed (%s): see its log", excerpt.Of(string(errorType), 40)))
 }
@@ -257,24 +252,7 @@ type bounded struct{ http.RoundTripper }
 func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := b.RoundTripper.RoundTrip(request)
 	if err == nil {
-		response.Body = &limited{ReadCloser: response.Body, left: mostAnswer}
+		response.Body = http.MaxBytesReader(nil, response.Body, mostAnswer)
 	}
 	return response, err
-}
-
-var errTooLong = fmt.Errorf("the answer has more than %d MiB", mostAnswer>>20)
-
-type limited struct {
-	io.ReadCloser
-	left int
-}
-
-// Read implements io.Reader.
-func (l *limited) Read(p []byte) (int, error) {
-	if l.left <= 0 {
-		return 0, errTooLong
-	}
-	n, err := l.ReadCloser.Read(p[:min(len(p), l.left)])
-	l.left -= n
-	return n, err
 }

@@ -9,17 +9,16 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
-// ErrNoData is what the error is of a query that matches nothing.
+// ErrNoData is the error of a query that matches nothing.
 var ErrNoData = errors.New("the query matches nothing")
 
-// promQL is a number that Prometheus knows.
+// promQL is the result of a query.
 type promQL struct {
 	polled
 	namespace, query string
-	// average tells that the query gives a mean over the replicas.
+	// average reports whether the query gives a mean over the replicas, not a sum.
 	average bool
-	// notReady is taken where the query matches nothing and no replica is Ready to be asked;
-	// nil: that is an error.
+	// notReady is the value if the query matches nothing and no replica is Ready; nil: that is an error.
 	notReady *float64
 }
 
@@ -59,8 +58,8 @@ func (m promQL) value(ctx context.Context, from *Sources, target *workload.State
 	return value * float64(max(ready, 1)), nil
 }
 
-// ask takes a query that matches nothing for an error beside replicas that are Ready: a
-// misspelt name would else be no load for ever.
+// ask returns an error if the query matches nothing although replicas are Ready: otherwise a misspelt
+// name would never show load.
 func (m promQL) ask(ctx context.Context, from *Sources, ready int) (float64, error) {
 	if from.Prometheus == nil {
 		return 0, unavailable(errors.New("the controller answers no queries of triggers: an administrator allows them by the chart's values controller.keda.prometheus.address and controller.keda.prometheus.triggers"))

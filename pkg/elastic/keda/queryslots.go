@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// querySlots are shared by namespaces. One takes another slot only while it has fewer than are free: alone
-// it gets half of them, and however many it waits for, there is one for a namespace that has none.
+// querySlots bound concurrent queries, and share them among namespaces. A namespace gets another slot only
+// while it holds fewer than are free. Alone it gets half of them, and a namespace without slots finds one.
 type querySlots struct {
 	mu   sync.Mutex
 	free int
@@ -19,7 +19,7 @@ func newQuerySlots(n int) *querySlots {
 	return &querySlots{free: n, held: map[string]int{}, freed: make(chan struct{})}
 }
 
-// take waits for a slot until ctx ends, for which it is false.
+// take waits for a slot. It returns false if ctx ends first.
 func (s *querySlots) take(ctx context.Context, namespace string) bool {
 	for {
 		got, freed := s.try(namespace)

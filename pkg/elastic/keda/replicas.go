@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
@@ -37,7 +36,7 @@ func (m heldReplicas) by(p profile.Profile) metric {
 
 func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
 	kept := 0.0
-	var untold error
+	var unreported error
 	for _, signal := range slices.Sorted(maps.Keys(m.thresholds)) {
 		d, err := definitionOf(signal)
 		if err != nil {
@@ -50,7 +49,7 @@ func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload
 		v, err := used.value(ctx, from, target)
 		switch {
 		case errors.Is(err, usage.ErrNotReported):
-			untold = err
+			unreported = err
 		case err != nil && ctx.Err() == nil:
 			return 0, degrade(err, float64(target.Replicas))
 		case err != nil:
@@ -59,8 +58,8 @@ func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload
 		kept = max(kept, v/m.thresholds[signal])
 	}
 	kept = min(kept, float64(target.Replicas))
-	if untold != nil {
-		return 0, degraded{untold, kept, reasonHoldsNone}
+	if unreported != nil {
+		return 0, degraded{unreported, kept, reasonHoldsNone}
 	}
 	return kept, nil
 }
@@ -85,9 +84,4 @@ func (possibleReplicas) value(ctx context.Context, from *Sources, target *worklo
 		return 0, fmt.Errorf("cannot count devices for more replicas of %s: %w", target.Ref, err)
 	}
 	return float64(from.possible(target, supply)), nil
-}
-
-// arriving reports whether a replica waits for devices or loads its model.
-func (t *Trigger) arriving(target *workload.State, now time.Time) bool {
-	return t.loading(target, now) || slices.ContainsFunc(target.Pods, func(p workload.Pod) bool { return p.Pending > 0 })
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,8 +169,11 @@ func (s *Scaler) load(ctx context.Context, r resolved) (wanted float64, err erro
 		return 0, unavailable(fmt.Errorf("metric %s is %v, not a finite number", r.trigger.definition.name, wanted))
 	}
 	wanted = max(wanted, 0)
-	if r.trigger.definition.guards && r.trigger.arriving(r.target, s.Clock.Now()) {
-		wanted = max(wanted, r.trigger.Threshold)
+	if r.trigger.definition.guards {
+		waits := slices.ContainsFunc(r.target.Pods, func(pod workload.Pod) bool { return pod.Pending > 0 })
+		if waits || r.trigger.loading(r.target, s.Clock.Now()) {
+			wanted = max(wanted, r.trigger.Threshold)
+		}
 	}
 	return wanted, nil
 }

@@ -224,7 +224,7 @@ func TestAClientThatLeavesIsNoError(t *testing.T) {
 	if err := server.stop(); err != nil { // it returns after its handlers
 		t.Fatal(err)
 	}
-	if err := server.log.has("KEDA gets an error", 0); err != nil {
+	if err := server.log.has("Answered KEDA with an error", 0); err != nil {
 		t.Error(err)
 	}
 }

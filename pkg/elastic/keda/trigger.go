@@ -255,10 +255,7 @@ func (t *Trigger) loading(target *workload.State, now time.Time) bool {
 	if target == nil {
 		return false
 	}
-	for _, pod := range target.Pods {
-		if !pod.Ready && !pod.LoadingSince.IsZero() && now.Sub(pod.LoadingSince) < t.LoadingTimeout {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(target.Pods, func(pod workload.Pod) bool {
+		return !pod.Ready && !pod.LoadingSince.IsZero() && now.Sub(pod.LoadingSince) < t.LoadingTimeout
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -35,7 +36,7 @@ func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Targets[want.metric] != want.out || p.ScaleInBelow[want.metric] != want.in || p.Cooldown != want.cooldown {
+		if p.Targets[want.metric] != want.out || p.ScaleInBelow[want.metric] != want.in || p.Cooldown.Duration != want.cooldown {
 			t.Errorf("%s scales out above %v and in below %v %s after %v, want %+v", name, p.Targets[want.metric], p.ScaleInBelow[want.metric], want.metric, p.Cooldown, want)
 		}
 		if got := p.ScaleInTolerance(); got != want.tolerance {
@@ -51,10 +52,10 @@ func TestTheProfilesAreThoseOfThePractice(t *testing.T) {
 		}
 	}
 	common := Set{
-		PollingInterval: 30 * time.Second,
+		PollingInterval: metav1.Duration{Duration: 30 * time.Second},
 		Fallback:        Fallback{Failures: 3},
-		ScaleOut:        Rate{Percent: 100, Pods: 4, Period: 15 * time.Second},
-		ScaleIn:         Rate{Stabilization: 5 * time.Minute, Percent: 25, Pods: 1, Period: time.Minute},
+		ScaleOut:        Rate{Percent: 100, Pods: 4, Period: metav1.Duration{Duration: 15 * time.Second}},
+		ScaleIn:         Rate{Stabilization: metav1.Duration{Duration: 5 * time.Minute}, Percent: 25, Pods: 1, Period: metav1.Duration{Duration: time.Minute}},
 		profiles:        s.profiles,
 	}
 	if diff := cmp.Diff(common, s, cmp.AllowUnexported(Set{})); diff != "" {
@@ -84,7 +85,7 @@ profiles:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if realtime.Targets[GPUUtilization] != 75 || realtime.Targets[KVCache] != 80 || len(realtime.Triggers) != 1 || realtime.Cooldown != time.Minute {
+	if realtime.Targets[GPUUtilization] != 75 || realtime.Targets[KVCache] != 80 || len(realtime.Triggers) != 1 || realtime.Cooldown.Duration != time.Minute {
 		t.Errorf("realtime is %+v", realtime)
 	}
 	nightly, err := s.Get("nightly")

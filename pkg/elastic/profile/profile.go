@@ -8,7 +8,8 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Signals to scale by. Mica measures the first two. The others are metrics of a model server in Prometheus.
@@ -40,19 +41,19 @@ var known = slices.Sorted(slices.Values([]string{GPUUtilization, GPUMemory, KVCa
 
 // Profile is how to scale one kind of workload. It is shared and must not be changed.
 type Profile struct {
-	Name string
+	Name string `json:"-"`
 	// Triggers are the signals to scale by, the most sensitive first.
-	Triggers []string
+	Triggers []string `json:"triggers"`
 	// Targets are the values per replica above which replicas are added, by signal. Each of Triggers has one.
-	Targets map[string]float64
+	Targets map[string]float64 `json:"targets"`
 	// ScaleInBelow are the values below which replicas are removed, by signal. Each is below its target.
-	ScaleInBelow map[string]float64
+	ScaleInBelow map[string]float64 `json:"scaleInBelow"`
 	// Activation are the values above which the first replica starts, by signal. Default: 0.
-	Activation map[string]float64
+	Activation map[string]float64 `json:"activation"`
 	// Warm is the number of loaded replicas that wait for work, besides the requested ones.
-	Warm int32
+	Warm int32 `json:"warm"`
 	// Cooldown is the time without demand before the last replica is removed.
-	Cooldown time.Duration
+	Cooldown metav1.Duration `json:"cooldown"`
 }
 
 // ScaleInTolerance is how far a metric must be below its target before a replica is removed, as a fraction
@@ -82,24 +83,26 @@ func (p Profile) Holds(signal string) bool {
 // Rate is how fast replicas are added or removed. Percent and Pods are two limits per Period.
 type Rate struct {
 	// Stabilization is how long the reason must last.
-	Stabilization time.Duration
-	Percent       int32
-	Pods          int32
-	Period        time.Duration
+	Stabilization metav1.Duration `json:"stabilization"`
+	Percent       int32           `json:"percent"`
+	Pods          int32           `json:"pods"`
+	Period        metav1.Duration `json:"period"`
 }
 
 // Fallback applies when metrics cannot be read: after more than Failures errors, at least Replicas and all
 // current replicas stay. With 0 Replicas, the current ones stay.
 type Fallback struct {
-	Failures, Replicas int32
+	Failures int32 `json:"failures"`
+	Replicas int32 `json:"replicas"`
 }
 
 // Set is all profiles and their common settings.
 type Set struct {
-	PollingInterval time.Duration
-	Fallback        Fallback
+	PollingInterval metav1.Duration `json:"pollingInterval"`
+	Fallback        Fallback        `json:"fallback"`
 	// ScaleOut uses the larger of its limits, ScaleIn the smaller.
-	ScaleOut, ScaleIn Rate
+	ScaleOut Rate `json:"scaleOut"`
+	ScaleIn  Rate `json:"scaleIn"`
 
 	profiles map[string]Profile
 }

@@ -18,7 +18,7 @@ const (
 // validate returns all problems in one line.
 func (s Set) validate() error {
 	problems := []error{
-		seconds("pollingInterval", s.PollingInterval, time.Second, time.Hour),
+		seconds("pollingInterval", s.PollingInterval.Duration, time.Second, time.Hour),
 		atLeastOne("fallback.failures", s.Fallback.Failures),
 		noneOrMore("fallback.replicas", s.Fallback.Replicas),
 		s.ScaleOut.validate("scaleOut"),
@@ -34,15 +34,15 @@ func (s Set) validate() error {
 
 func (r Rate) validate(name string) error {
 	return together(
-		seconds(name+".stabilization", r.Stabilization, 0, mostStabilization),
-		seconds(name+".period", r.Period, time.Second, mostPeriod),
+		seconds(name+".stabilization", r.Stabilization.Duration, 0, mostStabilization),
+		seconds(name+".period", r.Period.Duration, time.Second, mostPeriod),
 		atLeastOne(name+".percent", r.Percent),
 		atLeastOne(name+".pods", r.Pods),
 	)
 }
 
 func (p Profile) validate() error {
-	problems := []error{seconds("cooldown", p.Cooldown, 0, 24*time.Hour), noneOrMore("warm", p.Warm)}
+	problems := []error{seconds("cooldown", p.Cooldown.Duration, 0, 24*time.Hour), noneOrMore("warm", p.Warm)}
 	if len(p.Triggers) == 0 {
 		problems = append(problems, errors.New("triggers is empty: name at least one thing to scale by"))
 	}

@@ -103,8 +103,8 @@ func Build(o Options) (Objects, error) {
 			Metadata: Metadata{Name: o.Target.Name, Namespace: o.Target.Namespace},
 			Spec: Spec{
 				ScaleTargetRef:  ScaleTargetRef{APIVersion: "apps/v1", Kind: o.Target.Kind, Name: o.Target.Name},
-				PollingInterval: int64(o.Profiles.PollingInterval / time.Second),
-				CooldownPeriod:  int64(p.Cooldown / time.Second),
+				PollingInterval: int64(o.Profiles.PollingInterval.Duration / time.Second),
+				CooldownPeriod:  int64(p.Cooldown.Duration / time.Second),
 				MinReplicaCount: o.Min + o.Warm,
 				MaxReplicaCount: o.Max,
 				Fallback:        o.fallback(formula),
@@ -166,9 +166,9 @@ func (o Options) behavior(p profile.Profile) autoscalingv2.HorizontalPodAutoscal
 }
 
 func rules(rate profile.Rate, choice autoscalingv2.ScalingPolicySelect) *autoscalingv2.HPAScalingRules {
-	period := int32(rate.Period / time.Second)
+	period := int32(rate.Period.Duration / time.Second)
 	return &autoscalingv2.HPAScalingRules{
-		StabilizationWindowSeconds: ptr.To(int32(rate.Stabilization / time.Second)),
+		StabilizationWindowSeconds: ptr.To(int32(rate.Stabilization.Duration / time.Second)),
 		SelectPolicy:               &choice,
 		Policies: []autoscalingv2.HPAScalingPolicy{
 			{Type: autoscalingv2.PercentScalingPolicy, Value: rate.Percent, PeriodSeconds: period},

@@ -2,6 +2,7 @@ package standby
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -203,12 +206,24 @@ func isOpen(pod *corev1.Pod) bool {
 	})
 }
 
+// conditionPatch changes the gate's condition of the pod with this UID, and with this resourceVersion
+// unless it is empty.
 func conditionPatch(t *task, version string, now time.Time) client.Patch {
 	status := corev1.ConditionFalse
 	if t.open {
 		status = corev1.ConditionTrue
 	}
-	return mergePatch(t.uid, version, corev1.PodCondition{
-		Type: v1alpha1.ConditionServing, Status: status, Reason: t.reason, Message: t.message, LastTransitionTime: stamp(now),
+	of := map[string]any{"uid": t.uid}
+	if version != "" {
+		of["resourceVersion"] = version
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": of,
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: v1alpha1.ConditionServing, Status: status, Reason: t.reason, Message: t.message,
+			LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+		}}},
 	})
+	utilruntime.Must(err) // a condition is texts
+	return client.RawPatch(types.StrategicMergePatchType, patch)
 }

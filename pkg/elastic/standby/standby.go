@@ -15,20 +15,22 @@ import (
 // once another pod serves.
 func choose(pods []workload.Pod, want int, leaving func(node string) bool) (open, wait []workload.Pod) {
 	serving := 0
-	var standbys []workload.Pod
+	var standbys, last []workload.Pod
 	for _, pod := range pods {
 		switch {
+		case pod.Gate == workload.Standby && leaving(pod.Node):
+			last = append(last, pod)
 		case pod.Gate == workload.Standby:
 			standbys = append(standbys, pod)
 		case pod.Gate == workload.Open && !leaving(pod.Node):
 			serving++
 		}
 	}
+	standbys = append(standbys, last...)
 	// A rollout waits for Ready pods, and standbys never are.
 	if rollsOut(pods) {
 		return standbys, nil
 	}
-	slices.SortStableFunc(standbys, func(a, b workload.Pod) int { return order(leaving(a.Node)) - order(leaving(b.Node)) })
 	n := min(max(want-serving, 0), len(standbys))
 	return standbys[:n], standbys[n:]
 }
@@ -36,11 +38,4 @@ func choose(pods []workload.Pod, want int, leaving func(node string) bool) (open
 // rollsOut reports whether there are pods of several revisions.
 func rollsOut(pods []workload.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod workload.Pod) bool { return pod.Revision != pods[0].Revision })
-}
-
-func order(last bool) int {
-	if last {
-		return 1
-	}
-	return 0
 }

@@ -114,42 +114,15 @@ func ownLines(page io.Reader) (*bytes.Buffer, error) {
 // metricPrefix is common to all metrics of devices.
 const metricPrefix = "mica_device_"
 
-// figure assigns a metric's value to a Reading.
-type figure struct {
-	metric string
-	check  func(float64) bool
-	set    func(*Reading, float64)
-	told   func(Reading) bool
-}
-
-var figures = []figure{
-	{
-		metric: gpu.MetricUtilization,
-		check:  func(v float64) bool { return v >= 0 && v <= 1 },
-		set:    func(r *Reading, v float64) { r.Utilization = &v },
-		told:   func(r Reading) bool { return r.Utilization != nil },
-	},
-	{
-		metric: gpu.MetricMemoryUsed,
-		check:  func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) },
-		set:    func(r *Reading, v float64) { r.MemoryUsed = &v },
-		told:   func(r Reading) bool { return r.MemoryUsed != nil },
-	},
-	{
-		metric: gpu.MetricMemoryTotal,
-		check:  func(v float64) bool { return v > 0 && !math.IsInf(v, 0) },
-		set:    func(r *Reading, v float64) { r.MemoryTotal = &v },
-		told:   func(r Reading) bool { return r.MemoryTotal != nil },
-	},
-	{
-		metric: gpu.MetricSampled,
-		check:  func(v float64) bool { return v > 0 && v < latestSecond },
-		set: func(r *Reading, v float64) {
-			seconds, rest := math.Modf(v)
-			r.At = time.Unix(int64(seconds), int64(rest*1e9))
-		},
-		told: func(r Reading) bool { return !r.At.IsZero() },
-	},
+// metrics are those that are read, with their possible values.
+var metrics = []struct {
+	name  string
+	valid func(float64) bool
+}{
+	{gpu.MetricUtilization, func(v float64) bool { return v >= 0 && v <= 1 }},
+	{gpu.MetricMemoryUsed, func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }},
+	{gpu.MetricMemoryTotal, func(v float64) bool { return v > 0 && !math.IsInf(v, 0) }},
+	{gpu.MetricSampled, func(v float64) bool { return v > 0 && v < latestSecond }},
 }
 
 // latestSecond is in the year 9999. Later timestamps are not in seconds.
@@ -162,23 +135,30 @@ func parse(page io.Reader) (map[string]Reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	readings := map[string]Reading{}
-	for _, f := range figures {
-		for _, metric := range families[f.metric].GetMetric() {
-			if err := f.add(readings, metric); err != nil {
-				return nil, fmt.Errorf("metric %s: %w", f.metric, err)
+	values := map[string]map[string]*float64{} // by device and metric
+	for _, m := range metrics {
+		for _, metric := range families[m.name].GetMetric() {
+			if err := add(values, m.name, metric, m.valid); err != nil {
+				return nil, fmt.Errorf("metric %s: %w", m.name, err)
 			}
 		}
 	}
-	for device, reading := range readings {
-		if reading.At.IsZero() {
+	readings := make(map[string]Reading, len(values))
+	for device, of := range values {
+		sampled := of[gpu.MetricSampled]
+		if sampled == nil {
 			return nil, fmt.Errorf("device %s lacks %s", device, gpu.MetricSampled)
+		}
+		seconds, rest := math.Modf(*sampled)
+		readings[device] = Reading{
+			Utilization: of[gpu.MetricUtilization], MemoryUsed: of[gpu.MetricMemoryUsed], MemoryTotal: of[gpu.MetricMemoryTotal],
+			At: time.Unix(int64(seconds), int64(rest*1e9)),
 		}
 	}
 	return readings, nil
 }
 
-func (f figure) add(readings map[string]Reading, metric *dto.Metric) error {
+func add(values map[string]map[string]*float64, name string, metric *dto.Metric, valid func(float64) bool) error {
 	device := ""
 	for _, label := range metric.GetLabel() {
 		if label.GetName() == "device" {
@@ -191,15 +171,16 @@ func (f figure) add(readings map[string]Reading, metric *dto.Metric) error {
 	if metric.GetGauge() == nil {
 		return fmt.Errorf("device %s: it is no gauge", device)
 	}
-	reading := readings[device]
-	if f.told(reading) {
+	if values[device] == nil {
+		values[device] = map[string]*float64{}
+	}
+	if values[device][name] != nil {
 		return fmt.Errorf("device %s is in it twice", device)
 	}
 	value := metric.GetGauge().GetValue()
-	if !f.check(value) {
+	if !valid(value) {
 		return fmt.Errorf("device %s: %v cannot be", device, value)
 	}
-	f.set(&reading, value)
-	readings[device] = reading
+	values[device][name] = &value
 	return nil
 }

@@ -57,8 +57,8 @@ func (x *Index) Observe(ctx context.Context, informers cache.Informers) error {
 		affected func(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error)
 	}{
 		{&corev1.Pod{}, x.itself},
-		{&resourceapi.ResourceClaim{}, x.thatNameClaim},
-		{&resourceapi.ResourceClaimTemplate{}, x.thatNameTemplate},
+		{&resourceapi.ResourceClaim{}, x.thatName(fieldClaim)},
+		{&resourceapi.ResourceClaimTemplate{}, x.thatName(fieldTemplate)},
 		{&resourceapi.DeviceClass{}, x.thatRequestResource},
 		{&appsv1.ReplicaSet{}, x.ofReplicaSet},
 		{&appsv1.Deployment{}, nil},
@@ -142,21 +142,15 @@ func (x *Index) itself(_ context.Context, before, after client.Object) ([]types.
 	return []types.NamespacedName{client.ObjectKeyFromObject(after)}, nil
 }
 
-func (x *Index) thatNameClaim(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error) {
-	return x.podNames(ctx, fieldClaim, before, after)
-}
-
-func (x *Index) thatNameTemplate(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error) {
-	return x.podNames(ctx, fieldTemplate, before, after)
-}
-
-// podNames lists the pods that refer to an object by a field.
-func (x *Index) podNames(ctx context.Context, field string, before, after client.Object) ([]types.NamespacedName, error) {
-	if after == nil {
-		after = before
+// thatName lists the pods that refer to an object by a field.
+func (x *Index) thatName(field string) func(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error) {
+	return func(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error) {
+		if after == nil {
+			after = before
+		}
+		pods, err := x.pods(ctx, after.GetNamespace(), field, after.GetName())
+		return keys(pods), err
 	}
-	pods, err := x.pods(ctx, after.GetNamespace(), field, after.GetName())
-	return keys(pods), err
 }
 
 func (x *Index) thatRequestResource(ctx context.Context, before, after client.Object) ([]types.NamespacedName, error) {

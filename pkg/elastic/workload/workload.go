@@ -128,7 +128,6 @@ type Device struct {
 	devices.Holding
 	// Claim is the UID of the claim, Class the requested DeviceClass.
 	Claim types.UID
-	// Class is a DeviceClass; empty if Workload is set.
 	Class string
 }
 
@@ -138,6 +137,6 @@ type Pending struct {
 	Namespace string
 	// Workload is nil if Class is set.
 	Workload *Ref
-	// Class is a DeviceClass; empty where Workload counts.
+	// Class is a DeviceClass; empty if Workload is set.
 	Class string
 }
