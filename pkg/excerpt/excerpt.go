@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// MaxEvent is how many bytes an Event's note has at most (NoteLengthLimit in
+// MaxEvent is the longest note of an Event, in bytes (NoteLengthLimit in
 // k8s.io/kubernetes/pkg/apis/core/validation).
 const MaxEvent = 1024
 
-// Of is the text, or its begin with "…" where it has more than most bytes. It is cut between
-// characters.
+// Of returns the text. A text of more than most bytes is cut between characters, and ends in "…".
 func Of(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -20,7 +19,7 @@ func Of(text string, most int) string {
 	return strings.ToValidUTF8(text[:max(most-len(end), 0)], "") + end
 }
 
-// Count is a number with its noun: 1 device, 2 devices.
+// Count returns a number with its noun: 1 device, 2 devices.
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

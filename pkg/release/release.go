@@ -1,5 +1,5 @@
-// Package release knows which version a binary is, and has the command that prints it. It
-// never looks at anything but the binary itself.
+// Package release returns the version of a binary, and has the command that prints it. It reads nothing
+// but the binary itself.
 package release
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is the release that the linker has set in a command, or, where it is empty, the
-// commit that the binary was built from.
+// Version returns linked, which the linker sets in releases. If that is empty, it returns the commit that
+// the binary was built from.
 func Version(linked string) string {
 	if linked != "" {
 		return linked
@@ -25,7 +25,7 @@ func Version(linked string) string {
 	return "development"
 }
 
-// NewCommand prints a version.
+// NewCommand returns a command that prints the version.
 func NewCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

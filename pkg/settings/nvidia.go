@@ -12,9 +12,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// NVIDIAGates are the feature gates of NVIDIA's DRA driver 0.5, with what to do in Mica
-// instead. They are accepted and change nothing, so that values written for that driver do
-// not end a process on every node.
+// NVIDIAGates are the feature gates of NVIDIA's DRA driver 0.5, with what to do in Mica instead. Mica
+// accepts and ignores them: values written for that driver must not end the plugin on every node.
 var NVIDIAGates = map[string]string{
 	"TimeSlicingSettings":       "Claims may always set a time-slice, with a GpuConfig.",
 	"MPSSupport":                "Set mps.enabled=true in the chart.",
@@ -33,8 +32,8 @@ var NVIDIAGates = map[string]string{
 
 const computeDomains = "ComputeDomains stay with NVIDIA's driver: install its chart as well, with resources.gpus.enabled=false."
 
-// NVIDIAFlags are the flags of NVIDIA's gpu-kubelet-plugin 0.5 that Mica's plugin has under
-// another name or not at all, with what to do instead.
+// NVIDIAFlags are the flags of NVIDIA's gpu-kubelet-plugin 0.5 that Mica's plugin lacks or names
+// differently, with what to do instead.
 var NVIDIAFlags = map[string]string{
 	"additional-xids-to-ignore": "Mica does not watch XIDs.",
 	"consumable-shares":         "A GPUPolicy says in which shares GPUs are offered.",
@@ -48,8 +47,7 @@ var NVIDIAFlags = map[string]string{
 	"service-account-name":      "Mica's plugin starts no pods.",
 }
 
-// gates is --feature-gates: those of the logging library, and NVIDIA's, which are only
-// remembered.
+// gates is the flag --feature-gates. It sets those of the logging library, and only records NVIDIA's.
 type gates struct {
 	logging featuregate.MutableVersionedFeatureGate
 	nvidia  map[string]bool
@@ -87,7 +85,7 @@ func (g *gates) String() string { return "" }
 // Type implements pflag.Value.
 func (g *gates) Type() string { return "mapStringBool" }
 
-// AddNVIDIAFlags adds NVIDIAFlags, which do not show in the help.
+// AddNVIDIAFlags adds NVIDIAFlags, hidden from the help.
 func AddNVIDIAFlags(set *pflag.FlagSet) {
 	for name, instead := range NVIDIAFlags {
 		set.String(name, "", instead)
@@ -95,7 +93,7 @@ func AddNVIDIAFlags(set *pflag.FlagSet) {
 	}
 }
 
-// WarnOfNVIDIAs logs which settings of NVIDIA's driver have no effect here.
+// WarnOfNVIDIAs logs the settings of NVIDIA's driver that Mica ignores.
 func (l *Logging) WarnOfNVIDIAs(log klog.Logger, set *pflag.FlagSet) {
 	const warning = "Ignoring a setting of NVIDIA's DRA driver"
 	set.Visit(func(flag *pflag.Flag) {

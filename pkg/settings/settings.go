@@ -1,6 +1,6 @@
-// Package settings owns what the command lines of all components have in common: the environment
-// variables that stand for them, those of the log, the range of a port, and the settings of
-// NVIDIA's DRA driver that Mica accepts and ignores. It knows no command's own flags.
+// Package settings has what the command lines of all components share: environment variables for flags, the
+// flags of the log, the range of ports, and the settings of NVIDIA's DRA driver that Mica accepts and
+// ignores. It knows no command's own flags.
 package settings
 
 import (
@@ -20,8 +20,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// NewCommand runs a component until it is told to stop. It has the flags of the log, and takes
-// from the environment what the command line does not set: see FromEnvironment.
+// NewCommand returns a command that runs a component until SIGTERM or SIGINT. It has the flags of the log,
+// and sets the others from the environment: see FromEnvironment.
 func NewCommand(name, short string, variables map[string]string, run func(context.Context) error) *cobra.Command {
 	logging := NewLogging()
 	command := &cobra.Command{
@@ -46,14 +46,14 @@ func NewCommand(name, short string, variables map[string]string, run func(contex
 	return command
 }
 
-// FromEnvironment sets the flags that the command line does not, from variables with the
-// flag's name in capitals and underscores. variables has those that are called otherwise, by
-// flag. A flag of one letter has no variable: V is too likely to mean something else.
+// FromEnvironment sets the flags that the command line does not set. A flag's variable is its name in
+// capitals and underscores; variables has exceptions, by flag. Flags of one letter have none, because other
+// programs may use a variable such as V.
 func FromEnvironment(set *pflag.FlagSet, variables map[string]string) error {
 	var failures []error
 	set.VisitAll(func(flag *pflag.Flag) {
 		if flag.Name == "help" || len(flag.Name) == 1 || flag.Changed {
-			return // a shell's HELP is not meant for us
+			return // a variable HELP of the shell is for other programs
 		}
 		name, special := variables[flag.Name]
 		if !special {
@@ -70,7 +70,7 @@ func FromEnvironment(set *pflag.FlagSet, variables map[string]string) error {
 	return errors.Join(failures...)
 }
 
-// CheckPort refuses what is no port. A negative one means that none is opened.
+// CheckPort returns an error for numbers above those of ports. A negative number means that none is opened.
 func CheckPort(flag string, port int) error {
 	if port > 65535 {
 		return fmt.Errorf("--%s is %d: a TCP port is at most 65535", flag, port)
@@ -78,19 +78,19 @@ func CheckPort(flag string, port int) error {
 	return nil
 }
 
-// Logging is how a process logs.
+// Logging configures the log of a process.
 type Logging struct {
 	configuration *logsapi.LoggingConfiguration
 	gates         gates
 }
 
-// NewLogging returns the defaults.
+// NewLogging returns the default configuration.
 func NewLogging() *Logging {
 	l := &Logging{
 		configuration: logsapi.NewLoggingConfiguration(),
 		gates:         gates{logging: featuregate.NewFeatureGate(), nvidia: map[string]bool{}},
 	}
-	runtime.Must(logsapi.AddFeatureGates(l.gates.logging)) // fails for gates that are there only
+	runtime.Must(logsapi.AddFeatureGates(l.gates.logging)) // fails only for gates that exist
 	return l
 }
 
@@ -100,7 +100,7 @@ func (l *Logging) AddFlags(set *pflag.FlagSet) {
 	set.Var(&l.gates, "feature-gates", "Feature gates of the logging library, as NAME=true or NAME=false, separated by commas. Those of NVIDIA's DRA driver are accepted and ignored.")
 }
 
-// Apply makes the process log as the flags in set say. It works once in a process.
+// Apply configures the log by the flags. Call it once per process.
 func (l *Logging) Apply(set *pflag.FlagSet) error {
 	if err := logsapi.ValidateAndApply(l.configuration, l.gates.logging); err != nil {
 		return err

@@ -7,11 +7,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// silence is between two lines about spans that are lost.
+// silence is the time between two log lines about lost spans.
 const silence = 10 * time.Minute
 
-// losses log what goes wrong with spans, and how often it did meanwhile. It implements
-// otel.ErrorHandler.
+// losses logs an error of sending spans, with the number of errors since the last line.
 type losses struct {
 	log klog.Logger
 

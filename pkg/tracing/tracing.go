@@ -1,6 +1,6 @@
-// Package tracing tells an OpenTelemetry collector how long the parts of an operation take. It is off
-// until Start finds an endpoint in the environment: then nothing is allocated, and no goroutine runs. It
-// never delays what it tells of: spans that cannot be sent are dropped.
+// Package tracing sends spans of operations and their parts to an OpenTelemetry collector. Without an
+// endpoint in the environment it is off: it allocates nothing and starts no goroutine. It never delays an
+// operation: spans that cannot be sent are dropped.
 package tracing
 
 import (
@@ -24,7 +24,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Variables of OpenTelemetry that are looked at here; its library reads the others.
+// Variables of OpenTelemetry that this package reads; the library reads the others.
 const (
 	endpoint       = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	tracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
@@ -33,19 +33,19 @@ const (
 	queueSize      = "OTEL_BSP_MAX_QUEUE_SIZE"
 )
 
-// maxQueue is how many spans wait for a collector, unless the environment says otherwise. A claim has
-// some ten, of about a kilobyte each.
+// maxQueue bounds the spans that wait for a collector, unless the environment sets another limit. A claim has
+// about ten spans of a kilobyte.
 const maxQueue = 512
 
-// stopLimit bounds how long the end of a process waits for the last spans.
+// stopLimit bounds the time to send the last spans when a process ends.
 const stopLimit = time.Second
 
 // tracer is nil while tracing is off.
 var tracer atomic.Pointer[trace.Tracer]
 
-// Start sends spans of this process to the endpoint that the environment names, if any, as the service.
-// Attributes are pairs of name and value that all spans have. Stop sends what is left. The endpoint may be
-// down. Errors are those of the environment.
+// Start sends the service's spans to the endpoint in the environment, if there is one. All spans have the
+// attributes, which are pairs of name and value. Stop sends the remaining spans. The endpoint may be down:
+// Start returns errors of the environment only.
 func Start(ctx context.Context, service, version string, attributes ...string) (stop func(), err error) {
 	to, err := target()
 	if err != nil || to == "" {
@@ -76,7 +76,7 @@ func Start(ctx context.Context, service, version string, attributes ...string) (
 	}, nil
 }
 
-// target is the host that gets spans, empty for none.
+// target returns the host that gets spans; empty: none.
 func target() (host string, err error) {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return "", nil
@@ -96,7 +96,7 @@ func target() (host string, err error) {
 	return address.Host, nil
 }
 
-// set is the first of two variables that has a value.
+// set returns the first of two variables that has a value.
 func set(first, second string) (name, value string) {
 	if value := os.Getenv(first); value != "" {
 		return first, value
@@ -104,7 +104,7 @@ func set(first, second string) (name, value string) {
 	return second, os.Getenv(second)
 }
 
-// describe says whose spans they are. What the environment says of it goes first.
+// describe returns the attributes of all spans. Those of the environment take precedence.
 func describe(service, version string, attributes []string) *resource.Resource {
 	own := []attribute.KeyValue{attribute.String("service.name", service), attribute.String("service.version", version)}
 	for i := 0; i+1 < len(attributes); i += 2 {
@@ -117,7 +117,7 @@ func describe(service, version string, attributes []string) *resource.Resource {
 	return merged
 }
 
-// Join takes up the trace of whoever calls by gRPC, as W3C's Trace Context has it.
+// Join continues the trace of a gRPC caller, by W3C's Trace Context.
 func Join(ctx context.Context) context.Context {
 	if tracer.Load() == nil {
 		return ctx
@@ -131,10 +131,10 @@ func Join(ctx context.Context) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, carrier)
 }
 
-// Span is an operation, or a part of one. The zero value is that of an operation which is not traced.
+// Span is an operation, or a part of one. The zero value is not traced.
 type Span struct{ span trace.Span }
 
-// Begin begins a span within that of ctx, and gives the context of its parts.
+// Begin begins a span within that of ctx, and returns the context for its parts.
 func Begin(ctx context.Context, name string) (context.Context, Span) {
 	begins := tracer.Load()
 	if begins == nil {
@@ -144,7 +144,7 @@ func Begin(ctx context.Context, name string) (context.Context, Span) {
 	return ctx, Span{span}
 }
 
-// Past tells of a part that is over.
+// Past records a part that has ended.
 func Past(ctx context.Context, name string, begun, ended time.Time) {
 	if begins := tracer.Load(); begins != nil {
 		_, span := (*begins).Start(ctx, name, trace.WithTimestamp(begun))
@@ -155,7 +155,7 @@ func Past(ctx context.Context, name string, begun, ended time.Time) {
 // On reports whether the span will be exported.
 func (s Span) On() bool { return s.span != nil && s.span.IsRecording() }
 
-// Rename gives the span another name than it began with.
+// Rename changes the name of the span.
 func (s Span) Rename(name string) {
 	if s.On() {
 		s.span.SetName(name)
@@ -169,7 +169,7 @@ func (s Span) Set(name, value string) {
 	}
 }
 
-// Count adds an attribute that is a number.
+// Count adds a number as an attribute.
 func (s Span) Count(name string, number int) {
 	if s.On() {
 		s.span.SetAttributes(attribute.Int(name, number))

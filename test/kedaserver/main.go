@@ -1,7 +1,6 @@
-// kedaserver is the controller's server for KEDA with answers that a test writes. It is a process
-// of its own because KEDA's package of the messages cannot be linked with ours, and because a test
-// kills it. On its standard output are lines: the address when it listens, then "ok" for each line
-// of its standard input, which is a Script in JSON.
+// kedaserver is the controller's server for KEDA, with answers that a test writes. It is a process of its own
+// because KEDA's package of the messages cannot be linked with Mica's, and because a test kills it. It prints
+// its address once it listens, and "ok" for each line of its standard input, which is a Script in JSON.
 package main
 
 import (
@@ -26,14 +25,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/keda"
 )
 
-// Script is what is answered from now on.
+// Script has the answers from now on.
 type Script struct {
 	Active bool
 	// Metric is the name of the one metric.
 	Metric        string
 	Value, Target float64
-	// Error is answered instead where it is not empty: metadata is an error with that of the
-	// trigger in it, panic is none but happens.
+	// Error, if not empty, is the text of the answer. The word metadata answers with the trigger's metadata,
+	// and panic panics.
 	Error string
 }
 
@@ -52,7 +51,7 @@ func run() error {
 	flag.StringVar(&options.Address, "address", "127.0.0.1:0", "host:port to listen on")
 	flag.StringVar(&options.TLS.Certificate, "certificate", "", "the server's certificate")
 	flag.StringVar(&options.TLS.Key, "key", "", "its key")
-	flag.StringVar(&options.TLS.ClientCA, "client-ca", "", "who signs the certificates of clients")
+	flag.StringVar(&options.TLS.ClientCA, "client-ca", "", "the CA of the clients' certificates")
 	first := flag.String("script", "{}", "the first Script")
 	flag.Parse()
 

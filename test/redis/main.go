@@ -1,9 +1,9 @@
-// Command redis serves Redis' protocol from memory (github.com/alicebob/miniredis), for KEDA's scaler,
-// with lists that a test fills:
+// Command redis serves Redis' protocol from memory (github.com/alicebob/miniredis) to KEDA's scaler, with
+// lists that a test fills:
 //
 //	PUT /lists/NAME  {"length": 50}
 //
-// It is a module of its own, so that the product does not have what it requires.
+// It is a module of its own, so that the product does not depend on miniredis.
 package main
 
 import (
@@ -47,12 +47,12 @@ func run(ctx context.Context, args []string) error {
 	stop := context.AfterFunc(ctx, func() { _ = fill.Close() })
 	defer stop()
 	if err := fill.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("have lists filled at %s: %w", *control, err)
+		return fmt.Errorf("serve the lists at %s: %w", *control, err)
 	}
 	return nil
 }
 
-// mostMessages are more than a test needs, and few enough to be kept.
+// mostMessages bounds the memory of a list.
 const mostMessages = 100_000
 
 func newHandler(server *miniredis.Miniredis) http.Handler {

@@ -1,9 +1,8 @@
-// Command vllmsim serves the metrics of vLLM servers that do not exist, with the values that a
-// test sets:
+// Command vllmsim serves the metrics of simulated vLLM servers, with the values that a test sets:
 //
 //	PUT /models/NAME     {"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5}
-//	DELETE /models/NAME  no server has it any more
-//	GET /metrics         what vLLM has of it: vllm:num_requests_waiting{model_name="NAME",engine="0"}
+//	DELETE /models/NAME  removes the model's servers
+//	GET /metrics         has vLLM's metrics, such as vllm:num_requests_waiting{model_name="NAME",engine="0"}
 package main
 
 import (
@@ -52,13 +51,16 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// newHandler serves models of its own.
+// newHandler has no models yet.
 func newHandler() http.Handler {
-	models := newModels()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(models) // its descriptions are constant, and the only ones
+	models := newModels(registry)
+	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, request *http.Request) {
+		models.serveRequests()
+		metrics.ServeHTTP(w, request)
+	})
 	mux.HandleFunc("PUT /models/{name}", func(w http.ResponseWriter, request *http.Request) {
 		decoder := json.NewDecoder(request.Body)
 		decoder.DisallowUnknownFields()

@@ -22,9 +22,9 @@ func ask(t *testing.T, handler http.Handler, method, path, body string) (int, st
 	return recorder.Code, string(content)
 }
 
-func TestTheMetricsTellWhatWasSet(t *testing.T) {
+func TestMetricsHaveTheValuesThatWereSet(t *testing.T) {
 	handler := newHandler()
-	load := `{"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5, "queued": 1, "interToken": 0.05, "tokens": 400}`
+	load := `{"running": 3, "waiting": 12, "cacheUsage": 0.9, "firstToken": 2.5, "queued": 1, "interToken": 0.0625, "tokens": 400}`
 	if status, body := ask(t, handler, http.MethodPut, "/models/llama", load); status != http.StatusOK {
 		t.Fatalf("PUT: %d %s", status, body)
 	}
@@ -37,7 +37,7 @@ func TestTheMetricsTellWhatWasSet(t *testing.T) {
 		`vllm:time_to_first_token_seconds_bucket{engine="0",model_name="llama",le="1"} 0`,
 		`vllm:time_to_first_token_seconds_bucket{engine="0",model_name="llama",le="2.5"} 10`,
 		`vllm:request_queue_time_seconds_bucket{engine="0",model_name="llama",le="1"} 10`,
-		`vllm:inter_token_latency_seconds_sum{engine="0",model_name="llama"} 0.5`,
+		`vllm:inter_token_latency_seconds_sum{engine="0",model_name="llama"} 0.625`,
 	} {
 		if !strings.Contains(metrics, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, metrics)
@@ -67,11 +67,11 @@ func TestEveryNameIsOneOfVLLMs(t *testing.T) {
 		}
 	}
 	if series < 50 {
-		t.Errorf("only %d series are told", series)
+		t.Errorf("there are only %d series", series)
 	}
 }
 
-// TestFirstTokensAreCountedWhileThereAreRequests is what a rate over the buckets needs.
+// A rate over the buckets needs counts that rise.
 func TestFirstTokensAreCountedWhileThereAreRequests(t *testing.T) {
 	handler := newHandler()
 	const count = `vllm:time_to_first_token_seconds_count{engine="0",model_name="llama"} `

@@ -2,32 +2,31 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Load is what the servers of a model say of themselves, all of them together.
+// Load is what the servers of a model report together.
 type Load struct {
 	// Running and Waiting count requests.
 	Running float64 `json:"running"`
 	Waiting float64 `json:"waiting"`
 	// CacheUsage is the used part of the KV cache, from 0 to 1.
 	CacheUsage float64 `json:"cacheUsage"`
-	// FirstToken is how long a request waits for its first token, in seconds; for Queued of them it waits
-	// to be read. Zero: there are no requests.
+	// FirstToken is the time until a request's first token, in seconds; 0: there are no requests. Queued is
+	// the part of it in the queue.
 	FirstToken float64 `json:"firstToken"`
 	Queued     float64 `json:"queued"`
-	// InterToken is how long a request waits for each further token, in seconds.
+	// InterToken is the time between two tokens, in seconds.
 	InterToken float64 `json:"interToken"`
-	// Tokens are generated between two scrapes.
+	// Tokens is the number of tokens that are generated between two scrapes.
 	Tokens float64 `json:"tokens"`
 }
 
-// check says what no server would report.
+// check returns an error for a load that no server would report.
 func (l Load) check() error {
 	for name, value := range map[string]float64{
 		"running": l.Running, "waiting": l.Waiting, "firstToken": l.FirstToken, "queued": l.Queued, "interToken": l.InterToken, "tokens": l.Tokens,
@@ -42,7 +41,7 @@ func (l Load) check() error {
 	return nil
 }
 
-// requestsPerScrape is how many requests get their first token between two scrapes.
+// requestsPerScrape is the number of requests that get their first token between two scrapes.
 const requestsPerScrape = 10
 
 // vLLM's own buckets, in seconds (vllm/v1/metrics/loggers.py).
@@ -52,116 +51,71 @@ var (
 	requestBuckets    = []float64{0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 )
 
-// histogram is what servers have counted of a time.
-type histogram struct {
-	count   uint64
-	sum     float64
-	buckets map[float64]uint64
-}
-
-// newHistogram has all buckets from its beginning: a rate is of buckets that were there before.
-func newHistogram(bounds []float64) *histogram {
-	h := &histogram{buckets: map[float64]uint64{}}
-	for _, bound := range bounds {
-		h.buckets[bound] = 0
-	}
-	return h
-}
-
-func (h *histogram) observe(seconds float64) {
-	h.count += requestsPerScrape
-	h.sum += requestsPerScrape * seconds
-	for bound := range h.buckets {
-		if seconds <= bound {
-			h.buckets[bound] += requestsPerScrape
-		}
-	}
-}
-
-// model is what has been set of one, and what its servers have counted.
-type model struct {
-	load                           Load
-	firstToken, queued, interToken *histogram
-	tokens                         float64
-}
-
-func newModel() *model {
-	return &model{firstToken: newHistogram(firstTokenBuckets), queued: newHistogram(requestBuckets), interToken: newHistogram(interTokenBuckets)}
-}
-
-// serveRequests counts what happens between two scrapes.
-func (m *model) serveRequests() {
-	m.tokens += m.load.Tokens
-	if m.load.FirstToken == 0 {
-		return
-	}
-	m.firstToken.observe(m.load.FirstToken)
-	m.queued.observe(m.load.Queued)
-	m.interToken.observe(m.load.InterToken)
-}
-
-func describe(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("vllm:"+name, help, []string{"model_name", "engine"}, nil)
-}
-
-// The metrics are a part of those that vLLM has from 0.11 on: testdata/vllm.txt.
-var (
-	running    = describe("num_requests_running", "Number of requests in model execution batches.")
-	waiting    = describe("num_requests_waiting", "Number of requests waiting to be processed.")
-	cache      = describe("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
-	tokens     = describe("generation_tokens_total", "Number of generation tokens processed.")
-	firstToken = describe("time_to_first_token_seconds", "Histogram of time to first token in seconds.")
-	queued     = describe("request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.")
-	interToken = describe("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.")
-)
-
-// models are all that were ever set, and the collector of their metrics.
+// models has the metrics of the models that were set. They are a part of those that vLLM has from 0.11 on:
+// testdata/vllm.txt.
 type models struct {
-	mutex  sync.Mutex
-	byName map[string]*model
+	running, waiting, cache        *prometheus.GaugeVec
+	tokens                         *prometheus.CounterVec
+	firstToken, queued, interToken *prometheus.HistogramVec
+
+	mutex sync.Mutex
+	loads map[string]Load
 }
 
-func newModels() *models { return &models{byName: map[string]*model{}} }
+func newModels(registry *prometheus.Registry) *models {
+	var (
+		create = promauto.With(registry)
+		labels = []string{"model_name", "engine"}
+		gauge  = func(name, help string) *prometheus.GaugeVec {
+			return create.NewGaugeVec(prometheus.GaugeOpts{Name: "vllm:" + name, Help: help}, labels)
+		}
+		histogram = func(name, help string, buckets []float64) *prometheus.HistogramVec {
+			return create.NewHistogramVec(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, Buckets: buckets}, labels)
+		}
+	)
+	return &models{
+		running:    gauge("num_requests_running", "Number of requests in model execution batches."),
+		waiting:    gauge("num_requests_waiting", "Number of requests waiting to be processed."),
+		cache:      gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."),
+		tokens:     create.NewCounterVec(prometheus.CounterOpts{Name: "vllm:generation_tokens_total", Help: "Number of generation tokens processed."}, labels),
+		firstToken: histogram("time_to_first_token_seconds", "Histogram of time to first token in seconds.", firstTokenBuckets),
+		queued:     histogram("request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.", requestBuckets),
+		interToken: histogram("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", interTokenBuckets),
+		loads:      map[string]Load{},
+	}
+}
 
 func (m *models) set(name string, load Load) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	if m.byName[name] == nil {
-		m.byName[name] = newModel()
-	}
-	m.byName[name].load = load
+	m.loads[name] = load
+	m.running.WithLabelValues(name, "0").Set(load.Running)
+	m.waiting.WithLabelValues(name, "0").Set(load.Waiting)
+	m.cache.WithLabelValues(name, "0").Set(load.CacheUsage)
 }
 
-// remove takes a model's metrics away, as when its last server ends.
+// remove deletes a model's metrics, as when its last server ends.
 func (m *models) remove(name string) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	delete(m.byName, name)
-}
-
-// Describe implements prometheus.Collector.
-func (m *models) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{running, waiting, cache, tokens, firstToken, queued, interToken} {
-		descriptions <- description
+	delete(m.loads, name)
+	for _, metric := range []interface{ DeleteLabelValues(...string) bool }{m.running, m.waiting, m.cache, m.tokens, m.firstToken, m.queued, m.interToken} {
+		metric.DeleteLabelValues(name, "0")
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (m *models) Collect(metrics chan<- prometheus.Metric) {
+// serveRequests counts what happens between two scrapes. All buckets exist from the first scrape, because a
+// rate needs earlier samples.
+func (m *models) serveRequests() {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(m.byName)) {
-		model := m.byName[name]
-		model.serveRequests()
-		tell := func(description *prometheus.Desc, kind prometheus.ValueType, value float64) {
-			metrics <- prometheus.MustNewConstMetric(description, kind, value, name, "0")
-		}
-		tell(running, prometheus.GaugeValue, model.load.Running)
-		tell(waiting, prometheus.GaugeValue, model.load.Waiting)
-		tell(cache, prometheus.GaugeValue, model.load.CacheUsage)
-		tell(tokens, prometheus.CounterValue, model.tokens)
-		for description, h := range map[*prometheus.Desc]*histogram{firstToken: model.firstToken, queued: model.queued, interToken: model.interToken} {
-			metrics <- prometheus.MustNewConstHistogram(description, h.count, h.sum, maps.Clone(h.buckets), name, "0")
+	for name, load := range m.loads {
+		m.tokens.WithLabelValues(name, "0").Add(load.Tokens)
+		for metric, seconds := range map[*prometheus.HistogramVec]float64{m.firstToken: load.FirstToken, m.queued: load.Queued, m.interToken: load.InterToken} {
+			histogram := metric.WithLabelValues(name, "0")
+			for i := 0; i < requestsPerScrape && load.FirstToken > 0; i++ {
+				histogram.Observe(seconds)
+			}
 		}
 	}
 }
