@@ -35,9 +35,8 @@ func clusterConfig(config clientcmd.ClientConfig) (*rest.Config, error) {
 	return cluster, nil
 }
 
-func newReader(config clientcmd.ClientConfig) (client.Reader, error) {
-	return newClient(config)
-}
+// connecter connects to the user's cluster.
+type connecter func(clientcmd.ClientConfig) (client.WithWatch, error)
 
 // newClient connects to the cluster with the user's rights.
 func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {

@@ -23,10 +23,11 @@ func newCommand() *cobra.Command {
 	}
 	bindKubeconfigFlags(command.PersistentFlags(), rules, overrides)
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	command.AddCommand(newCordonCommand(config, newClient), newUncordonCommand(config, newClient))
 	command.AddCommand(
-		newListCommand(config, newReader),
-		newTopCommand(config, newReader),
+		newCordonCommand(config, newClient),
+		newUncordonCommand(config, newClient),
+		newListCommand(config, newClient),
+		newTopCommand(config, newClient),
 		newDoctorCommand(config, newSurvey),
 		newExplainCommand(config),
 		newScaledObjectCommand(config, newClient),

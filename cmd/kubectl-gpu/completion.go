@@ -41,7 +41,7 @@ func namesOf(config clientcmd.ClientConfig, kind schema.GroupVersionKind, namesp
 		}
 		ctx, stop := context.WithTimeout(command.Context(), completionTimeout)
 		defer stop()
-		reader, err := newReader(config)
+		reader, err := newClient(config)
 		if err != nil {
 			return nil, nothingElse
 		}

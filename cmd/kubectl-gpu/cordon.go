@@ -21,9 +21,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// connecter connects to the user's cluster.
-type connecter func(clientcmd.ClientConfig) (client.WithWatch, error)
-
 // cordonOptions are the flags of cordon and uncordon.
 type cordonOptions struct {
 	driver, effect, reason string

@@ -13,11 +13,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/mica-gpu/mica/pkg/kubectl/cordon"
 	"github.com/mica-gpu/mica/test/fixture"
 )
+
+// sliced is the cluster of testdata, with the fields of slices that the API server can select by.
+func sliced(t *testing.T) *fake.ClientBuilder {
+	t.Helper()
+	return clusterOf(t, "testdata/cluster.yaml", "testdata/claims.yaml").
+		WithIndex(&resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string {
+			return []string{o.(*resourceapi.ResourceSlice).Spec.Driver}
+		}).
+		WithIndex(&resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorNodeName, func(o client.Object) []string {
+			return []string{*o.(*resourceapi.ResourceSlice).Spec.NodeName}
+		})
+}
 
 // cordons runs cordon or uncordon in a cluster.
 func cordons(t *testing.T, cluster client.WithWatch, verb string, arguments ...string) (string, error) {
@@ -46,7 +59,7 @@ func rulesOf(t *testing.T, cluster client.Client) []resourceapi.DeviceTaintRule 
 }
 
 func TestCordonAndUncordon(t *testing.T) {
-	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build()
+	cluster := sliced(t).Build()
 	if out, err := cordons(t, cluster, "cordon", "gpu", "n1/gpu-0", "--dry-run"); err != nil || len(rulesOf(t, cluster)) > 0 || !strings.Contains(out, "Nothing was created") {
 		t.Errorf("a dry run: %v, %v: %s", err, rulesOf(t, cluster), out)
 	}
@@ -84,7 +97,7 @@ func TestCordonAndUncordon(t *testing.T) {
 
 // Rules of other drivers stay, and --effect None does not end a cordon.
 func TestCordonsThatStay(t *testing.T) {
-	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build()
+	cluster := sliced(t).Build()
 	for _, arguments := range [][]string{{"node", "n1"}, {"gpu", "n1/gpu-0"}} {
 		if _, err := cordons(t, cluster, "cordon", arguments...); err != nil {
 			t.Fatal(err)
@@ -104,7 +117,7 @@ func TestCordonsThatStay(t *testing.T) {
 
 // A node's slices are 170 kB with eight H100: those of other nodes are not asked for.
 func TestCordonReadsOneNodesSlices(t *testing.T) {
-	cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).WithInterceptorFuncs(interceptor.Funcs{
+	cluster := sliced(t).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			asked := (&client.ListOptions{}).ApplyOptions(options)
 			if _, is := list.(*resourceapi.ResourceSliceList); is && !strings.Contains(asked.FieldSelector.String(), "spec.nodeName=n1") {
@@ -131,14 +144,13 @@ func TestCordonRefuses(t *testing.T) {
 		"a pod":          {[]string{"pod", "a"}, nil, []string{"cannot cordon", "pod a"}},
 		"an effect":      {[]string{"node", "n1", "--effect", "Evict"}, nil, []string{"Evict", "NoExecute"}},
 		"a format":       {[]string{"node", "n1", "-o", "wide"}, nil, []string{"wide"}},
-		"a node":         {[]string{"node", "n9"}, nil, []string{"n9", "kubectl gpu list"}},
 		"a GPU":          {[]string{"gpu", "n1/gpu-9"}, nil, []string{"gpu-9", "gpu-0"}},
 		"an old server":  {[]string{"node", "n1"}, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "DeviceTaintRule"}}, []string{"Kubernetes 1.37"}},
 		"no right":       {[]string{"node", "n1"}, apierrors.NewForbidden(rules, "x", nil), []string{"may not write", "cordon-gpus"}},
 		"another's rule": {[]string{"node", "n1"}, apierrors.NewAlreadyExists(rules, "x"), []string{"not made by kubectl gpu cordon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).WithInterceptorFuncs(interceptor.Funcs{
+			cluster := sliced(t).WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 					return tc.failure
 				},
@@ -151,22 +163,6 @@ func TestCordonRefuses(t *testing.T) {
 			fixture.Sentence(t, err, tc.want...)
 		})
 	}
-	_, err := cordons(t, clusterOf(t, "testdata/cluster.yaml").WithIndex(slicesByDriver()).WithIndex(slicesByNode()).Build(), "uncordon", "gpu")
+	_, err := cordons(t, sliced(t).Build(), "uncordon", "gpu")
 	fixture.Sentence(t, err, "cannot uncordon")
-}
-
-// slicesByDriver and slicesByNode index slices by the fields that the API server can select by.
-func slicesByDriver() (client.Object, string, client.IndexerFunc) {
-	return &resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorDriver, func(o client.Object) []string {
-		return []string{o.(*resourceapi.ResourceSlice).Spec.Driver}
-	}
-}
-
-func slicesByNode() (client.Object, string, client.IndexerFunc) {
-	return &resourceapi.ResourceSlice{}, resourceapi.ResourceSliceSelectorNodeName, func(o client.Object) []string {
-		if node := o.(*resourceapi.ResourceSlice).Spec.NodeName; node != nil {
-			return []string{*node}
-		}
-		return nil
-	}
 }

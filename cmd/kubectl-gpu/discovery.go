@@ -27,7 +27,7 @@ import (
 
 // newSurvey connects to the cluster with the user's rights.
 func newSurvey(config clientcmd.ClientConfig) (*survey, error) {
-	reader, err := newReader(config)
+	reader, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}

@@ -114,11 +114,7 @@ func TestDoctorReadsWhatItLooksAt(t *testing.T) {
 	if strings.Contains(out, "Not seen") {
 		t.Errorf("something was not read:\n%s", out)
 	}
-}
-
-// The survey keeps the controller's annotations of nodes.
-func TestDoctorReadsWhatNodesAreHeldBy(t *testing.T) {
-	out, _ := examined(t, facility{}, nothing, troubled())
+	// The survey keeps the controller's annotations of nodes.
 	if want := "The controller's protection and cordon of the node expired at 2020-01-01T12:00:00Z."; !strings.Contains(out, want) {
 		t.Errorf("want %q in\n%s", want, out)
 	}
@@ -140,7 +136,6 @@ func TestDoctorThatCannotLook(t *testing.T) {
 	}{
 		"no API server": {facility{err: errors.New("connection refused")}, nil, []string{"API server", "connection refused"}},
 		"a format":      {facility{}, []string{"-o", "wide"}, []string{"wide", "table, json, yaml"}},
-		"an argument":   {facility{}, []string{"node/gpu-1"}, []string{"node/gpu-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := examined(t, tc.server, nothing, nil, tc.arguments...)

@@ -79,7 +79,7 @@ func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 			"  helm template my-chart | kubectl gpu explain -f -\n  kubectl gpu explain -f llm.yaml --template p5.48xlarge\n" +
 			"  kubectl gpu explain --template p5.48xlarge -o yaml",
 		RunE: func(command *cobra.Command, args []string) error {
-			return o.run(command, config, newReader, args)
+			return o.run(command, config, newClient, args)
 		},
 	}
 	flags := command.Flags()
@@ -95,7 +95,7 @@ func newExplainCommand(config clientcmd.ClientConfig) *cobra.Command {
 	return command
 }
 
-func (o options) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error), args []string) error {
+func (o options) run(command *cobra.Command, config clientcmd.ClientConfig, connect connecter, args []string) error {
 	if err := o.output.Check(terminal.Tabular, terminal.JSON, terminal.YAML); err != nil {
 		return err
 	}
@@ -122,9 +122,7 @@ func (o options) run(command *cobra.Command, config clientcmd.ClientConfig, conn
 	if err != nil {
 		return err
 	}
-	for _, note := range found.notes {
-		command.PrintErrln("note:", note)
-	}
+	printNotes(command, found.notes...)
 	out := command.OutOrStdout()
 	if err := o.write(out, terminal.Of(out, os.LookupEnv), found); err != nil {
 		return err
@@ -136,7 +134,7 @@ func (o options) run(command *cobra.Command, config clientcmd.ClientConfig, conn
 }
 
 // connect returns the namespace, and a reader of the cluster; nil with --offline.
-func (o options) connect(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) (string, client.Reader, error) {
+func (o options) connect(config clientcmd.ClientConfig, connect connecter) (string, client.Reader, error) {
 	namespace, _, err := namespaceOf(config)
 	if o.offline {
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,10 +17,7 @@ import (
 
 func askForClaim(t *testing.T, name string, failures interceptor.Funcs) (result, error) {
 	t.Helper()
-	reader := clusterOf(t, "testdata/cluster.yaml", "testdata/claims.yaml").WithInterceptorFuncs(failures).
-		WithIndex(&resourceapi.ResourceSlice{}, "spec.driver", func(o client.Object) []string { return []string{o.(*resourceapi.ResourceSlice).Spec.Driver} }).
-		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string { return []string{*o.(*resourceapi.ResourceSlice).Spec.NodeName} }).
-		Build()
+	reader := sliced(t).WithInterceptorFuncs(failures).Build()
 	return explainer{defaults, reader, now}.claim(t.Context(), types.NamespacedName{Namespace: "research", Name: name})
 }
 

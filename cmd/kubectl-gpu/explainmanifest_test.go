@@ -32,7 +32,7 @@ func explainFiles(t *testing.T, manifests string, o options) (string, error) {
 	var out bytes.Buffer
 	command.SetOut(&out)
 	command.SetErr(io.Discard)
-	err := o.run(command, kubeconfig("research"), func(clientcmd.ClientConfig) (client.Reader, error) { return reader, nil }, nil)
+	err := o.run(command, kubeconfig("research"), func(clientcmd.ClientConfig) (client.WithWatch, error) { return reader, nil }, nil)
 	return out.String(), err
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/fleet"
 	"github.com/mica-gpu/mica/pkg/kubectl/inventory"
@@ -41,7 +40,7 @@ GPUs are printed that claims of this namespace hold.
 
 Exit codes: 0 printed, 2 nothing could be read.`
 
-func newListCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) *cobra.Command {
+func newListCommand(config clientcmd.ClientConfig, connect connecter) *cobra.Command {
 	var l listing
 	command := &cobra.Command{
 		Use:     "list",
@@ -72,7 +71,7 @@ func noArguments(command *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no arguments, and was given %q: see kubectl gpu %s --help for its flags", command.Name(), args, command.Name())
 }
 
-func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) error {
+func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, connect connecter) error {
 	if err := l.output.Check(terminal.Tabular, terminal.Wide, terminal.JSON, terminal.YAML); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ const scaledObjectExample = `  kubectl gpu scaledobject deployment/llm --profile
 
 // newScaledObjectCommand connects to the cluster after it has checked the command line, except for kinds that
 // only the cluster knows.
-func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error)) *cobra.Command {
+func newScaledObjectCommand(config clientcmd.ClientConfig, connect connecter) *cobra.Command {
 	var s scaling
 	command := &cobra.Command{
 		Use:     "scaledobject KIND/NAME",
@@ -66,7 +66,7 @@ func newScaledObjectCommand(config clientcmd.ClientConfig, connect func(clientcm
 	return command
 }
 
-func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.WithWatch, error), args []string) error {
+func (s *scaling) run(command *cobra.Command, config clientcmd.ClientConfig, connect connecter, args []string) error {
 	namespace, chosen, err := namespaceOf(config)
 	if err != nil {
 		return err

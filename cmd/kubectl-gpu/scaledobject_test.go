@@ -61,12 +61,6 @@ func documents(t *testing.T, path string) []string {
 // applied has the objects of a file in namespace default.
 func applied(t *testing.T, path string) client.WithWatch {
 	t.Helper()
-	return inDefault(t, path).Build()
-}
-
-// inDefault makes a cluster with the objects of a file in namespace default.
-func inDefault(t *testing.T, path string) *fake.ClientBuilder {
-	t.Helper()
 	scheme, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +71,7 @@ func inDefault(t *testing.T, path string) *fake.ClientBuilder {
 		object.SetNamespace("default")
 		builder.WithObjects(object)
 	}
-	return builder
+	return builder.Build()
 }
 
 // header decodes an object's kind.
@@ -219,16 +213,14 @@ func TestScaledObjectIsPrintedForWhatAsksForDevices(t *testing.T) {
 		kind      string
 		notes     string
 	}{
-		"a Deployment":             {[]string{"deployment/claims"}, "Deployment", ""},
-		"in two words":             {[]string{"deploy", "claims"}, "Deployment", ""},
-		"a StatefulSet":            {[]string{"sts/extended"}, "StatefulSet", ""},
-		"an implicit resource":     {[]string{"rs/implicit"}, "ReplicaSet", ""},
-		"one claim for all":        {[]string{"deployment/shared"}, "Deployment", "share the devices of ResourceClaim one"},
-		"another profile":          {[]string{"deployment/claims", "--profiles", "testdata/profiles.yaml", "--profile", "nightly"}, "Deployment", ""},
-		"JSON in place of YAML":    {[]string{"deployment/claims", "-o", "json"}, "Deployment", ""},
-		"with TLS":                 {[]string{"deployment/claims", "--tls-secret", "s", "--client-certificate"}, "Deployment", ""},
-		"another engine":           {[]string{"deployment/claims", "--engine", "dynamo"}, "Deployment", "dynamo has no metric for kvCache: Deployment/claims is scaled by the other signals of profile realtime"},
-		"without tolerance at all": {[]string{"deployment/claims", "--no-scale-in-threshold"}, "Deployment", ""},
+		"a Deployment":          {[]string{"deployment/claims"}, "Deployment", ""},
+		"in two words":          {[]string{"deploy", "claims"}, "Deployment", ""},
+		"a StatefulSet":         {[]string{"sts/extended"}, "StatefulSet", ""},
+		"an implicit resource":  {[]string{"rs/implicit"}, "ReplicaSet", ""},
+		"one claim for all":     {[]string{"deployment/shared"}, "Deployment", "share the devices of ResourceClaim one"},
+		"another profile":       {[]string{"deployment/claims", "--profiles", "testdata/profiles.yaml", "--profile", "nightly"}, "Deployment", ""},
+		"JSON in place of YAML": {[]string{"deployment/claims", "-o", "json"}, "Deployment", ""},
+		"another engine":        {[]string{"deployment/claims", "--engine", "dynamo"}, "Deployment", "dynamo has no metric for kvCache: Deployment/claims is scaled by the other signals of profile realtime"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, notes, err := printed(t, applied(t, targets), append([]string{"--profile", "realtime", "--model", "m"}, test.arguments...)...)
@@ -292,18 +284,15 @@ func TestScaledObjectThatCannotBePrinted(t *testing.T) {
 		arguments []string
 		want      []string
 	}{
-		"of nothing":         {nil, []string{"deployment/NAME"}},
-		"of a pod":           {[]string{"pod/a"}, []string{"pod/a", "Deployment"}},
-		"of a job":           {[]string{"job/a"}, []string{"Job/a", "no replicas to scale", "StatefulSet"}},
-		"as a table":         {[]string{"deployment/claims", "-o", "table"}, []string{"yaml or json", `"table"`}},
-		"of no profile":      {[]string{"deployment/claims", "--profile", ""}, []string{"--profile", "batch, conversational, decode, prefill, realtime"}},
-		"of another profile": {[]string{"deployment/claims", "--profile", "chat"}, []string{`"chat"`, "conversational"}},
-		"from no file":       {[]string{"deployment/claims", "--profiles", "missing.yaml"}, []string{"read the profiles", "missing.yaml"}},
-		"from a bad file":    {[]string{"deployment/claims", "--profiles", targets}, []string{targets, "with profiles"}},
-		"from zero":          {[]string{"deployment/claims", "--min", "0"}, []string{"with 0 replicas"}},
-		"of another engine":  {[]string{"deployment/claims", "--engine", "ollama"}, []string{`"ollama"`, "sglang, tgi"}},
-		"of no workload":     {[]string{"deployment/missing"}, []string{"no Deployment/missing in namespace default", "-n"}},
-		"of no GPU":          {[]string{"deployment/web"}, []string{"Deployment/web", "ask for no devices", "resourceClaims"}},
+		"of nothing":      {nil, []string{"deployment/NAME"}},
+		"of a pod":        {[]string{"pod/a"}, []string{"pod/a", "Deployment"}},
+		"of a job":        {[]string{"job/a"}, []string{"Job/a", "no replicas to scale", "StatefulSet"}},
+		"as a table":      {[]string{"deployment/claims", "-o", "table"}, []string{"yaml or json", `"table"`}},
+		"of no profile":   {[]string{"deployment/claims", "--profile", ""}, []string{"--profile", "batch, conversational, decode, prefill, realtime"}},
+		"from no file":    {[]string{"deployment/claims", "--profiles", "missing.yaml"}, []string{"read the profiles", "missing.yaml"}},
+		"from a bad file": {[]string{"deployment/claims", "--profiles", targets}, []string{targets, "with profiles"}},
+		"of no workload":  {[]string{"deployment/missing"}, []string{"no Deployment/missing in namespace default", "-n"}},
+		"of no GPU":       {[]string{"deployment/web"}, []string{"Deployment/web", "ask for no devices", "resourceClaims"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := printed(t, applied(t, targets), append([]string{"--profile", "realtime", "--model", "m"}, test.arguments...)...)

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 	"github.com/mica-gpu/mica/pkg/fleet"
@@ -45,7 +44,7 @@ The figures of a shared device include all pods that share it, because NVML does
 
 Exit codes: 0 printed, 2 nothing could be read.`
 
-func newTopCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error)) *cobra.Command {
+func newTopCommand(config clientcmd.ClientConfig, connect connecter) *cobra.Command {
 	var r ranking
 	command := &cobra.Command{
 		Use:       "top [pods|namespaces]",
@@ -68,7 +67,7 @@ func newTopCommand(config clientcmd.ClientConfig, connect func(clientcmd.ClientC
 	return command
 }
 
-func (r *ranking) run(command *cobra.Command, config clientcmd.ClientConfig, connect func(clientcmd.ClientConfig) (client.Reader, error), args []string) error {
+func (r *ranking) run(command *cobra.Command, config clientcmd.ClientConfig, connect connecter, args []string) error {
 	byNamespace, err := wantsNamespaces(args)
 	if err != nil {
 		return err

@@ -163,7 +163,7 @@ func TestNothingIsWrittenOfDevicesThatDoNotTell(t *testing.T) {
 	}
 }
 
-func TestWorkloadsThatNobodyScalesAreForgotten(t *testing.T) {
+func TestWorkloadsThatAreNotScaledAreForgotten(t *testing.T) {
 	w := newWorld(t)
 	writer := w.writer()
 	writer.Scaled(llm)

@@ -169,7 +169,7 @@ func TestAnAnswerIsNeverStale(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsIsToldAtTheEndWhyThereIsNoAnswer(t *testing.T) {
+func TestAnEndedContextReportsTheLastFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -185,7 +185,7 @@ func TestWhoWaitsIsToldAtTheEndWhyThereIsNoAnswer(t *testing.T) {
 	})
 }
 
-func TestSamplesThatNobodyAsksForAreForgotten(t *testing.T) {
+func TestReplicasWithoutRequestsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
 		for _, id := range []string{"a", "b"} {

@@ -199,7 +199,7 @@ func (bugs) Query(context.Context, string, time.Time, ...promv1.Option) (model.V
 	panic("index out of range")
 }
 
-func TestAPanicOfAQueryIsThatOfWhoAsked(t *testing.T) {
+func TestAPanicOfAQueryReachesItsCallers(t *testing.T) {
 	p := askOf(t, PrometheusOptions{Address: "http://prom"})
 	p.(*prometheusServer).api = bugs{}
 	for range 2 {

@@ -28,12 +28,10 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		options Options
 		want    []string
 	}{
-		"no port":             {Options{Address: "localhost"}, []string{`"localhost"`, "give host:port"}},
-		"no key":              {Options{Address: ":0", TLS: Files{Certificate: "tls.crt"}}, []string{"tls.crt", "give both files"}},
-		"no certificate":      {Options{Address: ":0", TLS: Files{Key: "tls.key"}}, []string{"tls.key", "give both files"}},
-		"client CA, no TLS":   {Options{Address: ":0", TLS: Files{ClientCA: "ca.crt"}}, []string{"ca.crt", "without TLS"}},
-		"no address at all":   {Options{}, []string{"give host:port"}},
-		"an address too many": {Options{Address: "a:1:2"}, []string{"a:1:2", "give host:port"}},
+		"no port":           {Options{Address: "localhost"}, []string{`"localhost"`, "give host:port"}},
+		"no key":            {Options{Address: ":0", TLS: Files{Certificate: "tls.crt"}}, []string{"tls.crt", "give both files"}},
+		"no certificate":    {Options{Address: ":0", TLS: Files{Key: "tls.key"}}, []string{"tls.key", "give both files"}},
+		"client CA, no TLS": {Options{Address: ":0", TLS: Files{ClientCA: "ca.crt"}}, []string{"ca.crt", "without TLS"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := NewServer(test.options, answerer{})
@@ -229,7 +227,7 @@ func TestAClientThatLeavesIsNoError(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotServeRefusesConnections(t *testing.T) {
+func TestAStoppedServerRefusesConnections(t *testing.T) {
 	server := run(t, Files{}, testingclock.NewFakeClock(today), answerer{})
 	client := server.client(t, nil)
 	if _, err := client.IsActive(t.Context(), trigger("vllm")); err != nil {

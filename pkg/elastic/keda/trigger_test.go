@@ -69,7 +69,7 @@ func TestATriggerThatCannotBeReadSaysWhy(t *testing.T) {
 		{"a threshold of nothing", with(busyTrigger, "threshold", "0"), "threshold 0 is out of range: use 0.001 to 1000000000000"},
 		{"a threshold that KEDA cannot tell from nothing", with(busyTrigger, "threshold", "0.0004"), "threshold 0.0004 is out of range: use 0.001 to 1000000000000"},
 		{"an activation below nothing", with(busyTrigger, "activationThreshold", "-1"), "activationThreshold -1 is out of range: use 0 or more"},
-		{"an activation that is no number", with(busyTrigger, "activationThreshold", "NaN"), `activationThreshold "NaN" is not a number: write one such as 10 or 0.5`},
+		{"an activation that is no number", with(busyTrigger, "activationThreshold", "NaN"), `activationThreshold "NaN" is not a number`},
 		{"no query", with(queryTrigger, "query", "-"), "query is missing: metric prometheus has a PromQL query that gives one number"},
 		{"an unknown type of value", with(queryTrigger, "valueType", "mean"), `valueType "mean" is unknown: it is total (a sum over the replicas) or average (a mean over them)`},
 		{"an empty value that is no number", with(queryTrigger, "valueWhileNotReady", "none"), `valueWhileNotReady "none" is not a number: write one such as 10 or 0.5`},

@@ -13,6 +13,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 	"github.com/mica-gpu/mica/pkg/scaleout"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // long is for what comes at once, on a machine that is busy.
@@ -61,13 +62,12 @@ func watchActive(t *testing.T, w *world, metadata map[string]string) stream[bool
 // is enough: what was changed before is seen by then.
 func (w *world) poll(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(long)
-	for !w.clock.HasWaiters() {
-		if time.Now().After(deadline) {
-			t.Fatal("no stream waits for the time")
+	fixture.Eventually(t, "a stream waits for the time", func() error {
+		if !w.clock.HasWaiters() {
+			return errors.New("none does")
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 	w.clock.Step(defaultPoll)
 }
 
@@ -141,7 +141,7 @@ func TestAStreamOfATriggerThatCannotBeReadEnds(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWhereNobodyListens(t *testing.T) {
+func TestAStreamEndsWhenItsClientIsGone(t *testing.T) {
 	w := newWorld()
 	away := errors.New("away")
 	if err := w.scaler.WatchActive(t.Context(), scaledObject(queryTrigger), func(bool) error { return away }); !errors.Is(err, away) {

@@ -165,13 +165,4 @@ func TestSignalsOfDevicesHoldBesideSignalsOfLoad(t *testing.T) {
 			t.Errorf("%s among %v holds: %v, want %v", test.signal, test.triggers, got, test.holds)
 		}
 	}
-	s, err := Load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, holds := range map[string]bool{"realtime": true, "conversational": true, "batch": false} {
-		if p, err := s.Get(name); err != nil || p.Holds(GPUUtilization) != holds {
-			t.Errorf("%s: utilization holds: %v, %v, want %v", name, p.Holds(GPUUtilization), err, holds)
-		}
-	}
 }

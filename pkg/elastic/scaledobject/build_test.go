@@ -169,24 +169,6 @@ func TestTheFallbackKeepsWhatIs(t *testing.T) {
 	}
 }
 
-// Without enableTLS, KEDA uses plain text if the Secret lacks a key.
-func TestTLSIsAskedForWhereThereIsASecret(t *testing.T) {
-	for name, change := range map[string]func(*Options){
-		"a Secret":       func(o *Options) { o.Scaler.Secret = "s" },
-		"a cluster's":    func(o *Options) { o.Scaler.Cluster = "c" },
-		"a client's, to": mutual,
-	} {
-		for _, trigger := range build(t, change).ScaledObject.Spec.Triggers {
-			if trigger.Type == "prometheus" {
-				continue
-			}
-			if trigger.Metadata["enableTLS"] != "true" || trigger.AuthenticationRef == nil {
-				t.Errorf("%s: trigger %s is %v with %v", name, trigger.Name, trigger.Metadata, trigger.AuthenticationRef)
-			}
-		}
-	}
-}
-
 // An operator's profile may scale by any signal.
 func TestEverySignalHasAQuery(t *testing.T) {
 	profiles, err := profile.Load([]byte(`
@@ -305,6 +287,7 @@ func TestWhatCannotBeIsRefusedInWords(t *testing.T) {
 		"half a header":        {func(o *Options) { o.Prometheus.Headers = []string{"X-Scope-OrgID"} }, []string{`"X-Scope-OrgID"`, "Name=value"}},
 		"two identities":       {func(o *Options) { o.Prometheus.Region, o.Prometheus.Secret = "eu-west-1", "s" }, []string{"region eu-west-1", "Secret s", "choose one"}},
 		"everybody's metrics":  {func(o *Options) { o.Serving.Model, o.Serving.AnyPod = "", true }, []string{"profile realtime", "kvCache", "name the model"}},
+		"a frontend's":         {func(o *Options) { o.Serving.Engine, o.Serving.Model = "dynamo", "" }, []string{"nothing selects the workload's metrics", "name the model"}},
 		"half a matcher":       {func(o *Options) { o.Serving.Matchers = []string{"pod=llm"} }, []string{`"pod=llm"`, `pod=~"llm-.*"`}},
 		"two matchers in one":  {func(o *Options) { o.Serving.Matchers = []string{`a="b",c="d"`} }, []string{"no matcher"}},
 		"a matcher that leaks": {func(o *Options) { o.Serving.Matchers = []string{`a="b"} or vector(1) or x{a="b"`} }, []string{"no matcher"}},
@@ -361,20 +344,12 @@ func TestQueriesNameTheirWorkload(t *testing.T) {
 	}
 }
 
-// The metrics of a frontend include all models of its namespace.
-func TestAFrontendNeedsTheModel(t *testing.T) {
-	_, err := Build(options(t, func(o *Options) { o.Serving.Engine, o.Serving.Model = "dynamo", "" }))
-	fixture.Sentence(t, err, "nothing selects the workload's metrics", "name the model")
-}
-
 // A trigger that fails does not disable the others.
 func TestAFormulaGoesOnWithoutATrigger(t *testing.T) {
 	for name, test := range map[string]struct {
 		change            []func(*Options)
 		formula, fallback string
 	}{
-		"with replicas":                 {nil, "min([max([load, held ?? 0]), possible ?? 8])", "scalingModifiers 0 1"},
-		"from zero":                     {[]func(*Options){fromZero}, "min([max([(load ?? pods), held ?? 0]), possible ?? 8])", "scalingModifiers 0 1"},
 		"from zero, of unknown pods":    {[]func(*Options){fromZero, func(o *Options) { o.Selector = "" }}, "min([max([load, held]), possible])", "none"},
 		"with replicas to fall back to": {[]func(*Options){func(o *Options) { o.Profiles.Fallback.Replicas = 3 }}, "min([max([load, held]), possible])", "currentReplicasIfHigher 3 3"},
 	} {

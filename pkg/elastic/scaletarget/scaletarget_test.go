@@ -266,7 +266,7 @@ func TestWhatCannotBeReadIsSaidInWords(t *testing.T) {
 }
 
 // As with a cache, an API server that does not answer for a while is no reason for a fallback.
-func TestTheLastAnswerStandsWhileNobodyAnswers(t *testing.T) {
+func TestTheLastAnswerStandsWithoutAnAPIServer(t *testing.T) {
 	c := &cluster{object: decode(t, gang), scale: scaleOf(2, leaders)}
 	r, clock := newReader(c)
 	if _, err := r.Read(t.Context(), llm); err != nil {

@@ -3,6 +3,7 @@ package standby
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // world is an API server, and writes that fail first.
@@ -72,14 +74,14 @@ func (w *world) condition(t *testing.T, name string) corev1.PodCondition {
 // await waits for the gate's reason.
 func (w *world) await(t *testing.T, name, reason string) corev1.PodCondition {
 	t.Helper()
-	for range 1000 {
-		if c := w.condition(t, name); c.Reason == reason {
-			return c
+	var c corev1.PodCondition
+	fixture.Eventually(t, "the gate of pod "+name, func() error {
+		if c = w.condition(t, name); c.Reason != reason {
+			return fmt.Errorf("it is %+v, want reason %q", c, reason)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatalf("the gate of pod %s is %+v, want reason %q", name, w.condition(t, name), reason)
-	panic("not reached")
+		return nil
+	})
+	return c
 }
 
 func start(t *testing.T, k *Keeper) {
@@ -129,18 +131,17 @@ func TestAGateThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 	k := NewKeeper(w, w, clock.RealClock{})
 	start(t, k)
 	target := &workload.State{Ref: workload.Ref{Namespace: "llm"}, Pods: []workload.Pod{pod("a", workload.Standby)}}
-	for range 1000 {
+	fixture.Eventually(t, "the gate is opened", func() error {
 		k.Serve(t.Context(), target, 1, "it")
-		if w.condition(t, "a").Status == corev1.ConditionTrue {
-			return
+		if c := w.condition(t, "a"); c.Status != corev1.ConditionTrue {
+			return fmt.Errorf("it is %+v", c)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Error("the gate stays closed")
+		return nil
+	})
 }
 
 // Another replica has opened it, and the cache of this one does not show that yet.
-func TestAGateIsNotClosedByWhoHasNotSeenItOpened(t *testing.T) {
+func TestAStaleCacheClosesNoGate(t *testing.T) {
 	w := newWorld(t, object("a"))
 	var stale corev1.Pod
 	if err := w.Get(t.Context(), client.ObjectKey{Namespace: "llm", Name: "a"}, &stale); err != nil {

@@ -165,34 +165,13 @@ func TestAPluginThatFailsIsAnsweredForUntilItsReadingsAreTooOld(t *testing.T) {
 	fixture.Sentence(t, err, "node n1", "gpu-0", "has not answered for 46s", "pod mica/plugin-n1", "503 Service Unavailable")
 }
 
-func TestWhyANodeDoesNotTellIsSaid(t *testing.T) {
-	for name, test := range map[string]struct {
-		change func(*rig)
-		want   []string
-	}{
-		"it has no plugin": {func(r *rig) {
-			if err := r.cache.indexers[indexPlugin].Delete(pluginPod("n1", "", 0)); err != nil {
-				t.Fatal(err)
-			}
-		}, []string{"no pod in namespace mica", "DaemonSet"}},
-		"its metrics are switched off": {func(r *rig) {
-			pod := pluginPod("n1", "127.0.0.1", 1)
-			pod.Spec.Containers[0].Ports = nil
-			r.cache.add(t, pod)
-		}, []string{"pod mica/plugin-n1", "switched off"}},
-		"nothing listens": {func(r *rig) { r.plugins.Close() }, []string{"pod mica/plugin-n1", "connection refused"}},
-		"it is another program": {func(r *rig) {
-			r.plugins.respond(http.NotFound)
-		}, []string{"pod mica/plugin-n1", "404 Not Found"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			test.change(r)
-			got, err := r.Usage(t.Context(), workloadWith("gpu-0"))
-			fixture.Sentence(t, err, append(test.want, "how busy the devices of Deployment/vllm are", "node n1, which has device gpu-0, has never answered")...)
-			if got != (Usage{}) {
-				t.Errorf("there is an answer as well: %+v", got)
-			}
-		})
+// The tests of cluster and page have the other reasons.
+func TestANodeThatNeverAnsweredIsNamed(t *testing.T) {
+	r := newRig(t)
+	r.plugins.Close()
+	got, err := r.Usage(t.Context(), workloadWith("gpu-0"))
+	fixture.Sentence(t, err, "how busy the devices of Deployment/vllm are", "node n1, which has device gpu-0, has never answered", "pod mica/plugin-n1", "connection refused")
+	if got != (Usage{}) {
+		t.Errorf("there is an answer as well: %+v", got)
 	}
 }

@@ -123,7 +123,7 @@ func TestAQuestionEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestANodeIsAskedWhileSomebodyAsks(t *testing.T) {
+func TestANodeIsPolledWhileItIsRequested(t *testing.T) {
 	n := newNodes()
 	clock := testclock.NewFakeClock(t0)
 	s := newScraper(clock, n.scrape)

@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -158,7 +157,7 @@ func TestReadsThePodsOfAllRevisionsByName(t *testing.T) {
 		newPod("c", "vllm-1"), newPod("b", "vllm-2"), newPod("a", "vllm-2"),
 		newPod("ended", "vllm-1", inPhase(corev1.PodFailed)),
 		newPod("deleting", "vllm-1", func(p *corev1.Pod) { deleting(p) }),
-		newPod("other", "other-1"), newPod("nobodys", ""))...)
+		newPod("other", "other-1"), newPod("unowned", ""))...)
 	state, err := w.index.Workload(t.Context(), *vllm.Workload)
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +205,7 @@ func TestTheTemplateIsTheNextPod(t *testing.T) {
 	}
 }
 
-func TestTellsWhetherTheNextPodClaimsDevices(t *testing.T) {
+func TestClaimsOfTheNextPod(t *testing.T) {
 	for name, test := range map[string]struct {
 		pod  func(*corev1.Pod)
 		want bool
@@ -226,14 +225,6 @@ func TestTellsWhetherTheNextPodClaimsDevices(t *testing.T) {
 				t.Errorf("got %v, %v", state.Claims, err)
 			}
 		})
-	}
-}
-
-func TestAWorkloadThatIsNotThereIsAnErrorInWords(t *testing.T) {
-	w := newWorld(t, basis...)
-	_, err := w.index.Workload(t.Context(), Ref{Kind: KindStatefulSet, Namespace: namespace, Name: "vllm"})
-	if want := `StatefulSet/vllm does not exist in namespace "llm": create it, or name one that is there`; !errors.Is(err, ErrNotFound) || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/fleet"
@@ -47,10 +48,9 @@ func (r Report) Write(w io.Writer, screen terminal.Screen) error {
 
 // claimsOf counts claims, which may have several devices.
 func claimsOf(held []fleet.Holding) int {
-	type claim struct{ namespace, name string }
-	claims := map[claim]bool{}
+	claims := map[types.NamespacedName]bool{}
 	for _, hold := range held {
-		claims[claim{hold.Namespace, hold.Claim}] = true
+		claims[types.NamespacedName{Namespace: hold.Namespace, Name: hold.Claim}] = true
 	}
 	return len(claims)
 }

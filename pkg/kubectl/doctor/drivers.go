@@ -9,6 +9,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 func driverChecks() []Check {
@@ -109,10 +111,10 @@ func devicePluginResources(f *Facts) []Finding {
 	var found []Finding
 	for u, pods := range users {
 		finding := Finding{Severity: Info, Object: u.object,
-			Message: fmt.Sprintf("%s in namespace %s asks for %s, which no DeviceClass serves: without a device plugin it stays pending.", plural(pods, "pod"), u.namespace, u.resource)}
+			Message: fmt.Sprintf("%s in namespace %s asks for %s, which no DeviceClass serves: without a device plugin it stays pending.", excerpt.Count(pods, "pod"), u.namespace, u.resource)}
 		if stuck[u] {
 			finding.Severity = Error
-			finding.Message = fmt.Sprintf("%s in namespace %s asks for %s, which neither a DeviceClass nor a node offers: it stays pending.", plural(pods, "pod"), u.namespace, u.resource)
+			finding.Message = fmt.Sprintf("%s in namespace %s asks for %s, which neither a DeviceClass nor a node offers: it stays pending.", excerpt.Count(pods, "pod"), u.namespace, u.resource)
 		}
 		found = append(found, finding)
 	}

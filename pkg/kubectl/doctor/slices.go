@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 func sliceChecks() []Check {
@@ -87,7 +88,7 @@ func foreignPartitions(f *Facts) []Finding {
 			return ptr.Deref(d.Attributes["type"].StringValue, "") != "mig" || d.Attributes["uuid"].StringValue == nil
 		})
 		if p.ID.Driver == f.Driver && len(foreign) > 0 {
-			found = append(found, inPool(p, "Mica did not create %s, such as %s.", plural(len(foreign), "MIG partition"), foreign[0].Name))
+			found = append(found, inPool(p, "Mica did not create %s, such as %s.", excerpt.Count(len(foreign), "MIG partition"), foreign[0].Name))
 		}
 	}
 	return found

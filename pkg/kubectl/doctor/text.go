@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/kubectl/terminal"
 )
 
@@ -72,12 +73,5 @@ func (r Report) summary() string {
 		}
 	}
 	return fmt.Sprintf("%d of %d checks ran: %s, %s, %s.", ran, len(Checks()),
-		plural(r.Count(Error), "error"), plural(r.Count(Warning), "warning"), plural(r.Count(Info), "info"))
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+		excerpt.Count(r.Count(Error), "error"), excerpt.Count(r.Count(Warning), "warning"), excerpt.Count(r.Count(Info), "info"))
 }

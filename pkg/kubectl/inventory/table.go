@@ -48,12 +48,12 @@ func memory(g fleet.GPU) string {
 	return strings.TrimSuffix(cmp.Or(used, "0Gi"), "Gi") + "/" + total
 }
 
-// gibibytes is empty for 0.
+// gibibytes is such as 79.6Gi; empty for 0.
 func gibibytes(bytes int64) string {
 	if bytes == 0 {
 		return ""
 	}
-	return terminal.Gibibytes(bytes)
+	return strings.TrimSuffix(inGibibytes(float64(bytes)), ".0") + "Gi"
 }
 
 // words are for the attribute type of devices.

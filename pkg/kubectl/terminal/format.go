@@ -49,8 +49,3 @@ func (f Format) Encode(w io.Writer, value any) error {
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }
-
-// Gibibytes formats an amount of memory, such as 79.6Gi.
-func Gibibytes(bytes int64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(bytes)/(1<<30)), ".0") + "Gi"
-}

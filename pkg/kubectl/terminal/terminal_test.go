@@ -56,10 +56,8 @@ func TestOnlyATerminalHasColour(t *testing.T) {
 	if plain != without.String() {
 		t.Errorf("colour moves the text:\n%s\n%s", plain, without.String())
 	}
-	for name, w := range map[string]*os.File{"a pipe": pipe(t)} {
-		if s := Of(w, os.LookupEnv); s != (Screen{}) {
-			t.Errorf("%s has %+v", name, s)
-		}
+	if s := Of(pipe(t), os.LookupEnv); s != (Screen{}) {
+		t.Errorf("a pipe has %+v", s)
 	}
 	if s := Of(&out, os.LookupEnv); s != (Screen{}) {
 		t.Errorf("a buffer has %+v", s)
