@@ -97,7 +97,7 @@ func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, con
 	selected := l.filter.Select(all)
 	switch {
 	case len(all) == 0 && len(f.Unseen) == 0:
-		printNotes(command, fmt.Sprintf("no ResourceSlice of driver %s is there: see that its plugin runs on the nodes with GPUs, by kubectl get pods -A -o wide", l.driver))
+		printNotes(command, fmt.Sprintf("no ResourceSlice of driver %s exists: check that its plugin runs on the nodes with GPUs, by kubectl get pods -A -o wide", l.driver))
 	case len(selected) == 0 && len(all) > 0:
 		printNotes(command, fmt.Sprintf("no GPU of %d matches: leave out --node, --product, --free or -n", len(all)))
 	}

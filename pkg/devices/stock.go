@@ -1,7 +1,6 @@
 package devices
 
 import (
-	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -81,37 +80,25 @@ type Shortage struct {
 	Need, Left   resource.Quantity
 }
 
-// Short is the first shortage that keeps claims from the device; nil: there is none. The first share of a device pays
-// for all.
+// Short returns a shortage that keeps claims from the device, that with the first name of a set; nil: there is
+// none. The first share of a device pays for all.
 func (s *Stock) Short(d *Device) *Shortage {
 	if d.Shared() && s.used[d.ID].Shared {
 		return nil
 	}
-	if s.pays(d) {
-		return nil
-	}
 	for _, consumption := range d.ConsumesCounters {
-		for _, name := range slices.Sorted(maps.Keys(consumption.Counters)) {
-			need := consumption.Counters[name].Value
+		var short *Shortage
+		for name, c := range consumption.Counters {
 			left := s.counters[counter{d.ID.Pool, consumption.CounterSet, name}]
-			if left.Cmp(need) < 0 {
-				return &Shortage{Set: consumption.CounterSet, Counter: name, Need: need, Left: left}
+			if left.Cmp(c.Value) < 0 && (short == nil || name < short.Counter) {
+				short = &Shortage{Set: consumption.CounterSet, Counter: name, Need: c.Value, Left: left}
 			}
+		}
+		if short != nil {
+			return short
 		}
 	}
 	return nil
-}
-
-// pays is the fast path: it reports whether all counters suffice, without sorting.
-func (s *Stock) pays(d *Device) bool {
-	for _, consumption := range d.ConsumesCounters {
-		for name, need := range consumption.Counters {
-			if left := s.counters[counter{d.ID.Pool, consumption.CounterSet, name}]; left.Cmp(need.Value) < 0 {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // Has reports whether a claim could have the device now, or a share of default size, whatever its taints.

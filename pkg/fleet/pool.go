@@ -272,12 +272,12 @@ func (p *pool) unpublished() []string {
 
 func (p *pool) addUnpublished(name string) {
 	board := boardName(name)
-	at := slices.IndexFunc(p.groups, func(g *group) bool { return g.gpu.Name == board })
-	if at < 0 {
-		p.addGroup("unpublished "+board, board)
-		at = len(p.groups) - 1
+	var g *group
+	if at := slices.IndexFunc(p.groups, func(g *group) bool { return g.gpu.Name == board }); at >= 0 {
+		g = p.groups[at]
+	} else {
+		g = p.addGroup("unpublished "+board, board)
 	}
-	g := p.groups[at]
 	p.addHoldings(g, name, nil)
 	if !p.hidden {
 		g.gpu.Problem = cmp.Or(g.gpu.Problem, withdrawn(name))

@@ -106,8 +106,7 @@ func (f *Forecast) ask(key string, replica scaleout.Replica) (q *question, isNew
 			f.forget()
 		}
 		if len(f.asked) >= most {
-			return nil, false, fmt.Errorf("room for more pods like %s: room is counted for %d other samples already, which is the most: "+
-				"let fewer workloads be scaled by it", replica.ID, most)
+			return nil, false, fmt.Errorf("room for more pods like %s: %d other replicas are registered, which is the limit: scale fewer workloads by it", replica.ID, most)
 		}
 		replica.ID = key
 		q = &question{replica: replica}

@@ -221,7 +221,7 @@ func TestThereAreOnlySoManySamples(t *testing.T) {
 				t.Fatalf("sample %d: %v, want the end of the context", i, err)
 			}
 		}
-		if _, err := l.Supply(ended, podReplica("more", "v1")); err == nil || !strings.Contains(err.Error(), "4096 other samples") {
+		if _, err := l.Supply(ended, podReplica("more", "v1")); err == nil || !strings.Contains(err.Error(), "4096 other replicas") {
 			t.Fatalf("one more is not refused in words: %v", err)
 		}
 		if got := len(l.Replicas()); got != most {

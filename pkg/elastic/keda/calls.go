@@ -79,11 +79,11 @@ func guard(ctx context.Context, ref *externalscaler.ScaledObjectRef, do func() e
 	defer func() {
 		if p := recover(); p != nil {
 			klog.FromContext(ctx).Error(nil, "Bug: a request of KEDA panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "the controller has a bug that this request meets: its log says where")
+			err = status.Error(codes.Internal, "the controller has a bug that this request hits: see its log")
 		}
 	}()
 	if ref == nil {
-		return invalid(errors.New("the request names no ScaledObject: see that it comes from KEDA"))
+		return invalid(errors.New("the request names no ScaledObject: check that it comes from KEDA"))
 	}
 	return do()
 }

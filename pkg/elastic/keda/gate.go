@@ -40,11 +40,14 @@ type warmth struct {
 	at, since time.Time
 }
 
+// mostTargets bounds memory: a client chooses how many targets there are.
+const mostTargets = 4096
+
 // firstRound is longer than KEDA takes to ask about all triggers of a ScaledObject. Until then, a
 // trigger with more standbys may be unknown.
 const firstRound = 45 * time.Second
 
-func newWarmTargets() *warmTargets { return &warmTargets{known: lru.New(mostTriggers)} }
+func newWarmTargets() *warmTargets { return &warmTargets{known: lru.New(mostTargets)} }
 
 // of returns the standbys of the trigger's target: all replicas until all triggers are known.
 func (w *warmTargets) of(r resolved, now time.Time) int {

@@ -95,11 +95,11 @@ func checkAddress(address string) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "":
-		return errors.New("the address of Prometheus cannot be used: it is to be a URL such as http://prometheus.monitoring:9090")
+		return errors.New("the address of Prometheus cannot be used: give a URL such as http://prometheus.monitoring:9090")
 	case u.User != nil:
-		return fmt.Errorf("the address of Prometheus at %s has credentials in it: give them as a file with a bearer token", u.Host)
+		return fmt.Errorf("the address of Prometheus at %s has credentials: give them as a file with a bearer token", u.Host)
 	case u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("the address of Prometheus at %s has a query in it: leave out what follows the path", u.Host)
+		return fmt.Errorf("the address of Prometheus at %s has a query: leave out what follows the path", u.Host)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (p *prometheusServer) get(ctx context.Context, namespace, query string) (a 
 
 func (p *prometheusServer) ask(ctx context.Context, namespace, query string) (float64, error) {
 	if !p.slots.take(ctx, namespace) {
-		return 0, unavailable(fmt.Errorf("other queries, most of them of this namespace, were not answered within %s: make them cheaper, and see to the load of Prometheus", p.timeout))
+		return 0, unavailable(fmt.Errorf("other queries, most of them of this namespace, were not answered within %s: make them cheaper, and check the load of Prometheus", p.timeout))
 	}
 	defer p.slots.give(namespace)
 	value, _, err := p.api.Query(ctx, query, p.clock.Now())
@@ -183,16 +183,16 @@ func number(value model.Value) (float64, error) {
 		case slices.Contains(v, nil):
 			return 0, refused(&promv1.Error{Type: promv1.ErrBadResponse, Msg: "it has a series without a value"})
 		case len(v) > 1:
-			return 0, invalid(fmt.Errorf("the query gives %d series, where one number is needed: aggregate them, by sum() for one", len(v)))
+			return 0, invalid(fmt.Errorf("the query gives %d series, where one number is needed: aggregate them, for example by sum()", len(v)))
 		case v[0].Histogram != nil:
-			return 0, invalid(errors.New("the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()"))
+			return 0, invalid(errors.New("the query gives a histogram, where one number is needed: take a quantile by histogram_quantile()"))
 		}
 		n = float64(v[0].Value)
 	default:
 		return 0, invalid(fmt.Errorf("the query gives a %s, where one number is needed: ask for an instant vector", value.Type()))
 	}
 	if math.IsNaN(n) || math.IsInf(n, 0) {
-		return 0, unavailable(fmt.Errorf("the query gives %v, not a finite number: see that it does not divide by zero", n))
+		return 0, unavailable(fmt.Errorf("the query gives %v, not a finite number: check that it does not divide by zero", n))
 	}
 	return n, nil
 }
@@ -203,10 +203,10 @@ func (p *prometheusServer) judge(ctx context.Context, err error) error {
 		return refused(answered)
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return unavailable(fmt.Errorf("there was no answer within %s: see whether it runs, and whether the query is too expensive", p.timeout))
+		return unavailable(fmt.Errorf("there was no answer within %s: check that it runs, and that the query is not too expensive", p.timeout))
 	}
 	if _, is := errors.AsType[*http.MaxBytesError](err); is {
-		return invalid(fmt.Errorf("the answer has more than %d MiB: aggregate, by sum() for one, so that it is one number", mostAnswer>>20))
+		return invalid(fmt.Errorf("the answer has more than %d MiB: aggregate it to one number, for example by sum()", mostAnswer>>20))
 	}
 	// The text of a url.Error repeats the address and the query.
 	if request, is := errors.AsType[*url.Error](err); is {
@@ -232,13 +232,13 @@ func refused(returned *promv1.Error) error {
 	case promv1.ErrBadData:
 		return invalid(fmt.Errorf("it cannot read the query: %s", excerpt.Of(parse, 300)))
 	case promv1.ErrExec:
-		return invalid(errors.New("it cannot carry out the query, as when many series match many: try it in Prometheus, which says why"))
+		return invalid(errors.New("it cannot execute the query, for example because many series match many: run it in Prometheus to see why"))
 	case promv1.ErrTimeout, promv1.ErrCanceled:
-		return unavailable(errors.New("it gave up: make the query cheaper, by a recording rule for one"))
+		return unavailable(errors.New("the query timed out: make it cheaper, for example by a recording rule"))
 	case promv1.ErrClient:
-		return unavailable(fmt.Errorf("it refused (%s): see the address, and the token that the controller has for it", text))
+		return unavailable(fmt.Errorf("it refused (%s): check the address and the controller's token", text))
 	case promv1.ErrBadResponse:
-		return unavailable(fmt.Errorf("its answer is not one of Prometheus (%s): see that the address is that of its HTTP API", text))
+		return unavailable(fmt.Errorf("its answer is not Prometheus' (%s): check that the address is that of its HTTP API", text))
 	case promv1.ErrServer:
 		return unavailable(fmt.Errorf("it failed (%s)", text))
 	}

@@ -61,23 +61,23 @@ func TestPrometheusGivesOneNumberOrSaysWhyNot(t *testing.T) {
 		{"one series", 200, vector(sample("a", "7")), 7, "", codes.OK},
 		{"warnings", 200, strings.Replace(vector(sample("a", "7")), `{`, `{"warnings":["some stores did not answer"],`, 1), 7, "", codes.OK},
 		{"no series", 200, vector(), 0, "the query matches nothing", codes.Unavailable},
-		{"several series", 200, vector(sample("a", "7"), sample("b", "8")), 0, "the query gives 2 series, where one number is needed: aggregate them, by sum() for one", codes.InvalidArgument},
-		{"no number", 200, vector(sample("a", "NaN")), 0, "the query gives NaN, not a finite number: see that it does not divide by zero", codes.Unavailable},
-		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, not a finite number: see that it does not divide by zero", codes.Unavailable},
+		{"several series", 200, vector(sample("a", "7"), sample("b", "8")), 0, "the query gives 2 series, where one number is needed: aggregate them, for example by sum()", codes.InvalidArgument},
+		{"no number", 200, vector(sample("a", "NaN")), 0, "the query gives NaN, not a finite number: check that it does not divide by zero", codes.Unavailable},
+		{"no end", 200, vector(sample("a", "+Inf")), 0, "the query gives +Inf, not a finite number: check that it does not divide by zero", codes.Unavailable},
 		{"a range", 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, 0, "the query gives a matrix, where one number is needed: ask for an instant vector", codes.InvalidArgument},
-		{"a histogram", 200, vector(`{"metric":{},"histogram":[1,{"count":"1","sum":"1","buckets":[]}]}`), 0, "the query gives a histogram, where one number is needed: take a quantile of it, by histogram_quantile()", codes.InvalidArgument},
-		{"a series that is nothing", 200, vector("null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
-		{"several series that are nothing", 200, vector("null", "null"), 0, "its answer is not one of Prometheus (it has a series without a value): see that the address is that of its HTTP API", codes.Unavailable},
+		{"a histogram", 200, vector(`{"metric":{},"histogram":[1,{"count":"1","sum":"1","buckets":[]}]}`), 0, "the query gives a histogram, where one number is needed: take a quantile by histogram_quantile()", codes.InvalidArgument},
+		{"a series that is nothing", 200, vector("null"), 0, "its answer is not Prometheus' (it has a series without a value): check that the address is that of its HTTP API", codes.Unavailable},
+		{"several series that are nothing", 200, vector("null", "null"), 0, "its answer is not Prometheus' (it has a series without a value): check that the address is that of its HTTP API", codes.Unavailable},
 		{"PromQL that does not parse", 400, refusal("bad_data", `1:5: parse error: unclosed left parenthesis`), 0, "it cannot read the query: 1:5: parse error: unclosed left parenthesis", codes.InvalidArgument},
-		{"PromQL that cannot be carried out", 422, refusal("execution", `found duplicate series for the match group {pod=\"secret\"} on the right hand-side`), 0, "it cannot carry out the query, as when many series match many: try it in Prometheus, which says why", codes.InvalidArgument},
-		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "it gave up: make the query cheaper, by a recording rule for one", codes.Unavailable},
+		{"PromQL that cannot be carried out", 422, refusal("execution", `found duplicate series for the match group {pod=\"secret\"} on the right hand-side`), 0, "it cannot execute the query, for example because many series match many: run it in Prometheus to see why", codes.InvalidArgument},
+		{"a query that is too slow for it", 503, refusal("timeout", `query timed out in expression evaluation`), 0, "the query timed out: make it cheaper, for example by a recording rule", codes.Unavailable},
 		{"a server that names its series", 500, refusal("internal", `block with {pod=\"secret\"} is broken`), 0, "it failed (internal): see its log", codes.Unavailable},
-		{"no right to ask", 401, "Unauthorized", 0, "it refused (client error: 401): see the address, and the token that the controller has for it", codes.Unavailable},
-		{"another server", 404, "not found", 0, "it refused (client error: 404): see the address, and the token that the controller has for it", codes.Unavailable},
+		{"no right to ask", 401, "Unauthorized", 0, "it refused (client error: 401): check the address and the controller's token", codes.Unavailable},
+		{"another server", 404, "not found", 0, "it refused (client error: 404): check the address and the controller's token", codes.Unavailable},
 		{"a server that fails", 500, "boom", 0, "it failed (server error: 500)", codes.Unavailable},
-		{"a server that sends elsewhere", 302, "", 0, "its answer is not one of Prometheus", codes.Unavailable},
-		{"an answer that cannot be read", 200, "<html>", 0, "its answer is not one of Prometheus", codes.Unavailable},
-		{"an answer without end", 200, `{"status":"` + strings.Repeat("x", mostAnswer), 0, "the answer has more than 1 MiB: aggregate, by sum() for one, so that it is one number", codes.InvalidArgument},
+		{"a server that sends elsewhere", 302, "", 0, "its answer is not Prometheus'", codes.Unavailable},
+		{"an answer that cannot be read", 200, "<html>", 0, "its answer is not Prometheus'", codes.Unavailable},
+		{"an answer without end", 200, `{"status":"` + strings.Repeat("x", mostAnswer), 0, "the answer has more than 1 MiB: aggregate it to one number, for example by sum()", codes.InvalidArgument},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +135,7 @@ func TestAPrometheusThatIsSlowIsNotWaitedFor(t *testing.T) {
 	defer close(over)
 	p := askOf(t, PrometheusOptions{Address: server.URL, Timeout: 50 * time.Millisecond})
 	_, err := p.Query(t.Context(), "ml", "up")
-	if err == nil || !strings.HasSuffix(err.Error(), "there was no answer within 50ms: see whether it runs, and whether the query is too expensive") || status.Code(err) != codes.Unavailable {
+	if err == nil || !strings.HasSuffix(err.Error(), "there was no answer within 50ms: check that it runs, and that the query is not too expensive") || status.Code(err) != codes.Unavailable {
 		t.Errorf("said %v", err)
 	}
 	ctx, end := context.WithCancel(t.Context())
@@ -235,7 +235,7 @@ func TestPrometheusIsAskedWithTokenAndAuthority(t *testing.T) {
 		name, token, ca, want string
 	}{
 		{"both", token, ca, ""},
-		{"no token", "", ca, "it refused (client error: 403): see the address, and the token that the controller has for it"},
+		{"no token", "", ca, "it refused (client error: 403): check the address and the controller's token"},
 		{"no authority", token, "", "certificate signed by unknown authority"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -252,11 +252,11 @@ func TestPrometheusIsAskedWithTokenAndAuthority(t *testing.T) {
 
 func TestAPrometheusThatCannotBeAskedIsRefused(t *testing.T) {
 	for _, test := range []struct{ name, address, token, ca, want string }{
-		{"no URL", "prometheus:9090", "", "", "the address of Prometheus cannot be used: it is to be a URL such as http://prometheus.monitoring:9090"},
-		{"no address", "", "", "", "it is to be a URL such as http://prometheus.monitoring:9090"},
-		{"credentials", "http://me:secret@prom:9090", "", "", "the address of Prometheus at prom:9090 has credentials in it: give them as a file with a bearer token"},
-		{"credentials in what is no URL", "http://me:secret@prom:x", "", "", "the address of Prometheus cannot be used: it is to be a URL such as http://prometheus.monitoring:9090"},
-		{"a query", "http://prom/?query=up", "", "", "the address of Prometheus at prom has a query in it: leave out what follows the path"},
+		{"no URL", "prometheus:9090", "", "", "the address of Prometheus cannot be used: give a URL such as http://prometheus.monitoring:9090"},
+		{"no address", "", "", "", "give a URL such as http://prometheus.monitoring:9090"},
+		{"credentials", "http://me:secret@prom:9090", "", "", "the address of Prometheus at prom:9090 has credentials: give them as a file with a bearer token"},
+		{"credentials in what is no URL", "http://me:secret@prom:x", "", "", "the address of Prometheus cannot be used: give a URL such as http://prometheus.monitoring:9090"},
+		{"a query", "http://prom/?query=up", "", "", "the address of Prometheus at prom has a query: leave out what follows the path"},
 		{"no token", "http://prom", "/nowhere/token", "", "ask Prometheus at http://prom: "},
 		{"no authority", "https://prom", "", "/nowhere/ca.crt", "ask Prometheus at https://prom: "},
 	} {

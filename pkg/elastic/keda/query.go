@@ -71,9 +71,9 @@ func (m promQL) ask(ctx context.Context, from *Sources, ready int) (float64, err
 	case !errors.Is(err, ErrNoData):
 		return 0, err
 	case m.notReady == nil:
-		return 0, fmt.Errorf("%w; give %s for the time in which no replica is Ready to tell it", err, keyNotReady)
+		return 0, fmt.Errorf("%w; set %s for the time in which no replica is Ready", err, keyNotReady)
 	case ready > 0:
-		return 0, fmt.Errorf("%w though %d replicas are Ready: correct its names, see that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", err, ready)
+		return 0, fmt.Errorf("%w though %d replicas are Ready: correct its names, check that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", err, ready)
 	}
 	return *m.notReady, nil
 }

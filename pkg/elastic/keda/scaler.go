@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
@@ -48,12 +46,6 @@ type Scaler struct {
 	capEvents *capEvents
 	notices   *notices
 	warm      *warmTargets
-
-	mu sync.Mutex
-	// known caches parsed triggers and their errors, because KEDA sends the whole trigger with each
-	// request. It is valid until stale is closed.
-	known *lru.Cache
-	stale <-chan struct{}
 }
 
 const defaultPoll = 5 * time.Second
@@ -78,7 +70,7 @@ const invalidSpec = "mica-invalid"
 // Spec returns the metric and the threshold.
 func (s *Scaler) Spec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	name, threshold := invalidSpec, 1.0
-	if _, t, err := s.trigger(ref); err == nil {
+	if t, err := s.trigger(ref); err == nil {
 		name, threshold = t.definition.spec, t.Threshold
 	}
 	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{{
@@ -112,11 +104,11 @@ type resolved struct {
 }
 
 func (s *Scaler) resolve(ctx context.Context, ref *externalscaler.ScaledObjectRef) (resolved, error) {
-	id, t, err := s.trigger(ref)
+	t, err := s.trigger(ref)
 	if err != nil {
 		return resolved{}, err
 	}
-	r := resolved{ref: ref, id: id, trigger: t}
+	r := resolved{ref: ref, id: identify(ref), trigger: t}
 	if t.Target != nil {
 		state, err := s.Workloads.Workload(ctx, *t.Target)
 		if err != nil {

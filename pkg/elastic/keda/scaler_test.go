@@ -91,11 +91,11 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 			w.pods = pods(1)
 			w.usage = usage.Usage{Utilization: usage.Mean{Value: math.NaN()}, Devices: 1}
 		}, "metric gpuUtilization is NaN, not a finite number", codes.Unavailable},
-		{"the query matches nothing", queryTrigger, func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, "query: the query matches nothing; give valueWhileNotReady for the time in which no replica is Ready to tell it", codes.Unknown},
+		{"the query matches nothing", queryTrigger, func(w *world) { w.queryErr = fmt.Errorf("query: %w", ErrNoData) }, "query: the query matches nothing; set valueWhileNotReady for the time in which no replica is Ready", codes.Unknown},
 		{"the query matches nothing beside replicas", with(queryTrigger, "valueWhileNotReady", "0"), func(w *world) {
 			w.pods = pods(2)
 			w.queryErr = fmt.Errorf("query: %w", ErrNoData)
-		}, "query: the query matches nothing though 2 replicas are Ready: correct its names, see that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", codes.Unknown},
+		}, "query: the query matches nothing though 2 replicas are Ready: correct its names, check that Prometheus scrapes the pods, or write `or vector(0)` where nothing means 0", codes.Unknown},
 		{"Prometheus is down", queryTrigger, func(w *world) { w.queryErr = unavailable(errors.New("it cannot be reached")) }, "it cannot be reached", codes.Unavailable},
 		{"no Prometheus", queryTrigger, func(w *world) { w.scaler.Prometheus = nil }, "the controller answers no queries of triggers: an administrator allows them by the chart's values controller.keda.prometheus.address and controller.keda.prometheus.triggers", codes.Unavailable},
 		{"no plan for the target", queryTrigger, func(w *world) {

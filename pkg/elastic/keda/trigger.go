@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/utils/lru"
-
 	"github.com/mica-gpu/mica/api/externalscaler"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
@@ -34,22 +32,9 @@ type Trigger struct {
 	LoadingTimeout time.Duration
 }
 
-// parsed is a cached result of Parse.
-type parsed struct {
-	trigger *Trigger
-	err     error
-}
-
-// trigger parses a trigger, or returns it from the cache.
-func (s *Scaler) trigger(ref *externalscaler.ScaledObjectRef) (identity, *Trigger, error) {
-	id := identify(ref)
-	known := s.remembered()
-	if p, ok := known.Get(id); ok {
-		return id, p.(parsed).trigger, p.(parsed).err
-	}
-	t, err := Parse(ref.GetNamespace(), ref.GetScalerMetadata(), s.Profiles)
-	known.Add(id, parsed{t, err})
-	return id, t, err
+// trigger parses a trigger. KEDA sends the whole trigger with each request.
+func (s *Scaler) trigger(ref *externalscaler.ScaledObjectRef) (*Trigger, error) {
+	return Parse(ref.GetNamespace(), ref.GetScalerMetadata(), s.Profiles)
 }
 
 // identity is a hash of a trigger's content.
@@ -65,26 +50,6 @@ func identify(ref *externalscaler.ScaledObjectRef) identity {
 		add(ref.GetScalerMetadata()[key])
 	}
 	return sha256.Sum256(text)
-}
-
-// mostTriggers is the size of caches of triggers.
-const mostTriggers = 4096
-
-// remembered returns the cache, emptied after a change of profiles.
-func (s *Scaler) remembered() *lru.Cache {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.stale:
-		s.known = nil
-	default:
-	}
-	if s.known == nil {
-		// The channel comes first, so that the cache never holds content older than it.
-		s.stale = s.Profiles.Changed()
-		s.known = lru.New(mostTriggers)
-	}
-	return s.known
 }
 
 const defaultLoadingTimeout = 30 * time.Minute

@@ -129,30 +129,6 @@ func TestATriggerIsRead(t *testing.T) {
 	}
 }
 
-func TestProfilesThatHaveChangedHold(t *testing.T) {
-	w := newWorld()
-	trigger := scaledObject(with(busyTrigger, "threshold", "-", "profile", "realtime"))
-	threshold := func() float64 {
-		spec, _ := w.scaler.Spec(t.Context(), trigger)
-		return spec.MetricSpecs[0].TargetSizeFloat
-	}
-	if threshold() != 70 {
-		t.Fatal(threshold())
-	}
-	w.change(func() {
-		p := w.profiles["realtime"]
-		p.Targets = map[string]float64{"gpuUtilization": 60}
-		w.profiles["realtime"] = p
-	})
-	if threshold() != 70 {
-		t.Error("the trigger was read again without a change of profiles")
-	}
-	w.change(func() { close(w.changed); w.changed = make(chan struct{}) })
-	if threshold() != 60 {
-		t.Error("a changed profile does not hold")
-	}
-}
-
 func FuzzParse(f *testing.F) {
 	for _, m := range []map[string]string{pendingTrigger, classTrigger, busyTrigger, queryTrigger} {
 		f.Add(m["metric"], m["target"], m["threshold"], "deviceClass", "gpu.nvidia.com", "query", "up")

@@ -16,7 +16,7 @@ import (
 // from its polls. KEDA uses the stream for activation only, so nothing is computed while the target
 // has replicas. Passive metrics never send: KEDA would activate the target whatever the formula gives.
 func (s *Scaler) WatchActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, send func(bool) error) error {
-	_, t, err := s.trigger(ref)
+	t, err := s.trigger(ref)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,8 @@
 package scaledobject
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/mica-gpu/mica/pkg/elastic/profile"
 )
@@ -131,14 +129,6 @@ var engines = map[string]engine{
 
 // firstResponse is in milliseconds.
 var firstResponse = metric{names: []string{"nv_inference_first_response_histogram_ms"}, scale: 0.001}
-
-func engineNamed(name string) (engine, error) {
-	e, ok := engines[name]
-	if !ok {
-		return engine{}, fmt.Errorf("unknown engine %q: use one of %s, or write a trigger of KEDA with a query", name, strings.Join(Engines(), ", "))
-	}
-	return e, nil
-}
 
 // Engines returns the names of all engines, sorted.
 func Engines() []string { return slices.Sorted(maps.Keys(engines)) }

@@ -60,9 +60,9 @@ type series struct {
 
 // series fails if it would select the metrics of all workloads.
 func (s Serving) series(target workload.Ref) (series, error) {
-	e, err := engineNamed(s.Engine)
-	if err != nil {
-		return series{}, err
+	e, known := engines[s.Engine]
+	if !known {
+		return series{}, fmt.Errorf("unknown engine %q: use one of %s, or write a trigger of KEDA with a query", s.Engine, strings.Join(Engines(), ", "))
 	}
 	of := series{engine: e, underscores: s.Underscores}
 	if s.Namespace != "" {

@@ -134,7 +134,7 @@ func (c cluster) target(ctx context.Context, node string) (target, error) {
 // targetOf chooses among the plugin's pods on one node.
 func (c cluster) targetOf(pods []corev1.Pod) (target, error) {
 	if len(pods) == 0 {
-		return target{}, fmt.Errorf("no pod in namespace %s with labels %s is there: see that the plugin's DaemonSet selects the node and that its pods start", c.namespace, c.plugin)
+		return target{}, fmt.Errorf("no pod in namespace %s with labels %s exists: check that the plugin's DaemonSet selects the node and that its pods start", c.namespace, c.plugin)
 	}
 	best := slices.MaxFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(

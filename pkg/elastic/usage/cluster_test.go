@@ -114,9 +114,9 @@ func TestASharesPartHasToBeKnown(t *testing.T) {
 	h := held(ofClaims(own))[0]
 
 	_, _, err := newIndexed(t).options().cluster().divide(t.Context(), h)
-	fixture.Sentence(t, err, "how device gpu-0-timeslice of node n1 is shared", "no ResourceSlice")
+	fixture.Sentence(t, err, "read how device gpu-0-timeslice of node n1 is shared", "no ResourceSlice")
 	_, _, err = newIndexed(t, slice, own, other).options().cluster().divide(t.Context(), h)
-	fixture.Sentence(t, err, "which part of device gpu-0-timeslice of node n1 the claim of UID other has", "delete its pods")
+	fixture.Sentence(t, err, "the share of device gpu-0-timeslice of node n1 that the claim of UID other holds", "delete its pods")
 	if !errors.Is(err, errNoFraction) {
 		t.Errorf("the error is %v", err)
 	}

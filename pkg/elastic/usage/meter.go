@@ -150,11 +150,11 @@ func (m *Meter) judge(known scraped, h hold) (Reading, error) {
 	}
 	reading, told := known.readings[h.device.Name]
 	if !told {
-		return Reading{}, fmt.Errorf("the plugin of node %s reports %d devices, but not %s: see its log for whether the claim of UID %s was prepared, and for whether the device can be sampled",
+		return Reading{}, fmt.Errorf("the plugin of node %s reports %d devices, but not %s: check in its log that the claim of UID %s was prepared, and that the device can be sampled",
 			h.node, len(known.readings), h.device.Name, h.device.Claim)
 	}
 	if age := now.Sub(reading.At); age > tooOld {
-		return Reading{}, fmt.Errorf("the plugin of node %s has sampled device %s %s ago (%s) by the controller's clock, which is too old: see its log for why it does not sample the device, and compare the clocks",
+		return Reading{}, fmt.Errorf("the plugin of node %s sampled device %s %s ago (%s) by the controller's clock, which is too old: see its log, and compare the clocks",
 			h.node, h.device.Name, age.Round(time.Second), reading.At.UTC().Format(time.RFC3339))
 	}
 	return reading, nil
@@ -167,7 +167,7 @@ func (m *Meter) silent(known scraped, h hold, now time.Time) error {
 		since = fmt.Sprintf("not answered for %s", now.Sub(known.got).Round(time.Second))
 	}
 	if known.err == nil {
-		return fmt.Errorf("the plugin of node %s, which has device %s, has %s: see whether this controller was stopped meanwhile", h.node, h.device.Name, since)
+		return fmt.Errorf("the plugin of node %s, which has device %s, has %s: check whether this controller was stopped meanwhile", h.node, h.device.Name, since)
 	}
 	return fmt.Errorf("the plugin of node %s, which has device %s, has %s: %w", h.node, h.device.Name, since, known.err)
 }

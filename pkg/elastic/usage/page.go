@@ -70,22 +70,22 @@ func get(ctx context.Context, c *http.Client, at target) (map[string]Reading, er
 	request.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	response, err := c.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("pod %s: %w: see that it runs, and that no NetworkPolicy keeps the controller from it", at.pod, err)
+		return nil, fmt.Errorf("pod %s: %w: check that it runs, and that no NetworkPolicy blocks the controller", at.pod, err)
 	}
 	defer response.Body.Close()
 	readings, err := read(response)
 	if err != nil {
-		return nil, fmt.Errorf("pod %s answers %s with what is not understood: %w", at.pod, address.String(), err)
+		return nil, fmt.Errorf("cannot read the answer of pod %s at %s: %w", at.pod, address.String(), err)
 	}
 	return readings, nil
 }
 
 func read(response *http.Response) (map[string]Reading, error) {
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("HTTP status %s: see that the port is the plugin's", response.Status)
+		return nil, fmt.Errorf("HTTP status %s: check that the port is the plugin's", response.Status)
 	}
 	if expfmt.ResponseFormat(response.Header).FormatType() != expfmt.TypeTextPlain {
-		return nil, fmt.Errorf("content of type %q, not Prometheus' text: see that the port is the plugin's", response.Header.Get("Content-Type"))
+		return nil, fmt.Errorf("content of type %q, not Prometheus' text: check that the port is the plugin's", response.Header.Get("Content-Type"))
 	}
 	lines, err := ownLines(http.MaxBytesReader(nil, response.Body, maxPage))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
@@ -169,17 +169,17 @@ func add(values map[string]map[string]*float64, name string, metric *dto.Metric,
 		return errors.New(`a series has no label "device"`)
 	}
 	if metric.GetGauge() == nil {
-		return fmt.Errorf("device %s: it is no gauge", device)
+		return fmt.Errorf("device %s: not a gauge", device)
 	}
 	if values[device] == nil {
 		values[device] = map[string]*float64{}
 	}
 	if values[device][name] != nil {
-		return fmt.Errorf("device %s is in it twice", device)
+		return fmt.Errorf("device %s occurs twice", device)
 	}
 	value := metric.GetGauge().GetValue()
 	if !valid(value) {
-		return fmt.Errorf("device %s: %v cannot be", device, value)
+		return fmt.Errorf("device %s: %v is out of range", device, value)
 	}
 	values[device][name] = &value
 	return nil

@@ -74,14 +74,14 @@ func TestWhatIsNoPageOfAPluginIsRefused(t *testing.T) {
 		"no number":             {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} much`), []string{`"much"`}},
 		"no end of the labels":  {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0" 1`), []string{"text format parsing error in line 2"}},
 		"no device":             {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+" 1"), []string{gpu.MetricUtilization, `no label "device"`}},
-		"a device twice":        {serve(append(page(series("gpu-0", 0, 0, 1, t0)), gpu.MetricUtilization+`{device="gpu-0",more="yes"} 1`)...), []string{gpu.MetricUtilization, "gpu-0 is in it twice"}},
-		"a counter":             {serve("# TYPE "+gpu.MetricUtilization+" counter", gpu.MetricUtilization+`{device="gpu-0"} 1`), []string{gpu.MetricUtilization, "no gauge"}},
+		"a device twice":        {serve(append(page(series("gpu-0", 0, 0, 1, t0)), gpu.MetricUtilization+`{device="gpu-0",more="yes"} 1`)...), []string{gpu.MetricUtilization, "gpu-0 occurs twice"}},
+		"a counter":             {serve("# TYPE "+gpu.MetricUtilization+" counter", gpu.MetricUtilization+`{device="gpu-0"} 1`), []string{gpu.MetricUtilization, "not a gauge"}},
 		"no time":               {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} 1`), []string{"gpu-0 lacks " + gpu.MetricSampled}},
-		"a time in nanoseconds": {serve(page(series("gpu-0", 0, 0, 1, time.UnixMilli(t0.UnixNano())))...), []string{gpu.MetricSampled, "cannot be"}},
-		"percent":               {serve(page(series("gpu-0", 70, 0, 1, t0))...), []string{gpu.MetricUtilization, "gpu-0: 70 cannot be"}},
-		"less than nothing":     {serve(page(series("gpu-0", 0, -1, 1, t0))...), []string{gpu.MetricMemoryUsed, "-1 cannot be"}},
-		"no memory":             {serve(page(series("gpu-0", 0, 0, 0, t0))...), []string{gpu.MetricMemoryTotal, "0 cannot be"}},
-		"not a number":          {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} NaN`), []string{"NaN cannot be"}},
+		"a time in nanoseconds": {serve(page(series("gpu-0", 0, 0, 1, time.UnixMilli(t0.UnixNano())))...), []string{gpu.MetricSampled, "is out of range"}},
+		"percent":               {serve(page(series("gpu-0", 70, 0, 1, t0))...), []string{gpu.MetricUtilization, "gpu-0: 70 is out of range"}},
+		"less than nothing":     {serve(page(series("gpu-0", 0, -1, 1, t0))...), []string{gpu.MetricMemoryUsed, "-1 is out of range"}},
+		"no memory":             {serve(page(series("gpu-0", 0, 0, 0, t0))...), []string{gpu.MetricMemoryTotal, "0 is out of range"}},
+		"not a number":          {serve("# TYPE "+gpu.MetricUtilization+" gauge", gpu.MetricUtilization+`{device="gpu-0"} NaN`), []string{"NaN is out of range"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlugins(t)

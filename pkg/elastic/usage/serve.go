@@ -116,7 +116,7 @@ func (s *server) sweep(ctx context.Context, names []string, plugins map[string][
 		case s.turns <- struct{}{}:
 		case <-ctx.Done():
 			lock.Lock()
-			fleet.Nodes[name] = NodeUsage{Error: fmt.Sprintf("it was not asked within %s: ask for fewer nodes", sweepTimeout)}
+			fleet.Nodes[name] = NodeUsage{Error: fmt.Sprintf("not polled within %s: request fewer nodes", sweepTimeout)}
 			lock.Unlock()
 			continue
 		}

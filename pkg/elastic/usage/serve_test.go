@@ -101,7 +101,7 @@ func TestQuestionsThatAreNotAnswered(t *testing.T) {
 	s.turns = make(chan struct{}) // no request gets a turn
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if fleet, _, _ := answered(t, s, ended, http.MethodGet, Path); !strings.Contains(fleet.Nodes["n1"].Error, "not asked within 20s") {
+	if fleet, _, _ := answered(t, s, ended, http.MethodGet, Path); !strings.Contains(fleet.Nodes["n1"].Error, "not polled within 20s") {
 		t.Errorf("a question that has no time is answered with %+v", fleet)
 	}
 }

@@ -40,18 +40,18 @@ func (c cluster) divide(ctx context.Context, h hold) (own fraction, together flo
 	d := h.device
 	whole, err := c.capacity(ctx, d.Pool.Name, d.Name)
 	if err != nil {
-		return fraction{}, 0, fmt.Errorf("find how %s is shared: %w", h, err)
+		return fraction{}, 0, fmt.Errorf("read how %s is shared: %w", h, err)
 	}
 	all, err := c.shares(ctx, d.Pool.Name, d.Name)
 	if err != nil {
-		return fraction{}, 0, fmt.Errorf("find who shares %s: %w", h, err)
+		return fraction{}, 0, fmt.Errorf("list the shares of %s: %w", h, err)
 	}
 	// The cache may have the workload's pods before, or after, these claims.
 	all[keyOf(d.Claim, d.ShareID)] = d.ConsumedCapacity
 	for key, consumed := range all {
 		p, err := c.fractionOf(consumed, whole)
 		if err != nil {
-			return fraction{}, 0, fmt.Errorf("find which part of %s the claim of UID %s has: %w", h, key.claim, err)
+			return fraction{}, 0, fmt.Errorf("compute the share of %s that the claim of UID %s holds: %w", h, key.claim, err)
 		}
 		together += p.memory
 		if key == keyOf(d.Claim, d.ShareID) {

@@ -127,7 +127,7 @@ func (x *Index) ready(ctx context.Context) error {
 		select {
 		case <-checker.Done():
 		case <-ctx.Done():
-			return fmt.Errorf("the cluster's pods and claims have not been read completely yet, the controller's log says what it may not list: %w", context.Cause(ctx))
+			return fmt.Errorf("the cluster's pods and claims have not been read completely yet; the controller's log names what it may not list: %w", context.Cause(ctx))
 		}
 	}
 	x.mu.Lock()

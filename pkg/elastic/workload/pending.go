@@ -59,7 +59,7 @@ func (x *Index) Watch(ctx context.Context, of Pending) (<-chan int, error) {
 func (p Pending) counted() (Ref, error) {
 	switch {
 	case p.Workload != nil && p.Class != "":
-		return Ref{}, fmt.Errorf("claims are counted of a workload or of a class, not of both %s and %s", p.Workload, p.Class)
+		return Ref{}, fmt.Errorf("claims are counted by workload or by class, not by both %s and %s", p.Workload, p.Class)
 	case p.Workload != nil && p.Workload.Namespace != p.Namespace:
 		return Ref{}, fmt.Errorf("claims of %s in namespace %q are not counted for namespace %q", p.Workload, p.Workload.Namespace, p.Namespace)
 	case p.Workload != nil:

@@ -212,7 +212,7 @@ func TestAnErrorSaysWhatCannotBeCounted(t *testing.T) {
 		"no such kind":      {ofWorkload("DaemonSet", "vllm"), `workloads of kind "DaemonSet" are not known: name one of Deployment, StatefulSet, ReplicaSet or Job`},
 		"a Deployment's":    {ofWorkload(KindReplicaSet, "vllm-1"), `ReplicaSet/vllm-1 in namespace "llm" is one of Deployment/vllm, which decides how many replicas it has: name that one`},
 		"another namespace": {foreign, `claims of Deployment/vllm in namespace "llm" are not counted for namespace "other"`},
-		"both":              {both, "claims are counted of a workload or of a class, not of both Deployment/vllm and gpu"},
+		"both":              {both, "claims are counted by workload or by class, not by both Deployment/vllm and gpu"},
 		"neither":           {Pending{Namespace: namespace}, "cannot count claims: name a workload or a class"},
 	} {
 		t.Run(name, func(t *testing.T) {

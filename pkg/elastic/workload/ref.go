@@ -111,10 +111,10 @@ func ParseRef(namespace, text string) (Ref, error) {
 	case i >= 0:
 		ref.Kind, ref.Group = apiKinds[i].name, ""
 	case group == "":
-		return Ref{}, fmt.Errorf("%q names a workload of kind %q, %w: the kind is to be one of %s, or one with a scale subresource, with its group, as in %s",
+		return Ref{}, fmt.Errorf("%q names a workload of kind %q, %w: use one of %s, or a kind with a scale subresource, with its group, as in %s",
 			text, word, ErrUnknownKind, oneOf(), exampleOfGroup)
 	case !kindWord.MatchString(kind) || len(validation.IsDNS1123Subdomain(group)) > 0:
-		return Ref{}, fmt.Errorf("%q names a workload of kind %q, which no kind can be called: write Kind.group/name, as in %s", text, word, exampleOfGroup)
+		return Ref{}, fmt.Errorf("%q names a workload of kind %q, which is not a valid kind: write Kind.group/name, as in %s", text, word, exampleOfGroup)
 	}
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return Ref{}, fmt.Errorf("%q: no %s can have the name %q: %s", text, ref.Kind, name, problems[0])

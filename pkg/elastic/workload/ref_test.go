@@ -36,9 +36,9 @@ func TestRefusesRefsInWords(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                          `"" names no workload: write Kind/name, as in Deployment/vllm; kinds are Deployment, StatefulSet, ReplicaSet or Job`,
 		"vllm":                      `"vllm" names no workload: write Kind/name`,
-		"DaemonSet/vllm":            `"DaemonSet/vllm" names a workload of kind "DaemonSet", which is not known: the kind is to be one of Deployment, StatefulSet, ReplicaSet or Job, or one with a scale subresource, with its group, as in LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm`,
-		"Roll-out.argoproj.io/vllm": `which no kind can be called: write Kind.group/name`,
-		"Rollout.Argo/vllm":         `which no kind can be called`,
+		"DaemonSet/vllm":            `"DaemonSet/vllm" names a workload of kind "DaemonSet", which is not known: use one of Deployment, StatefulSet, ReplicaSet or Job, or a kind with a scale subresource, with its group, as in LeaderWorkerSet.leaderworkerset.x-k8s.io/vllm`,
+		"Roll-out.argoproj.io/vllm": `which is not a valid kind: write Kind.group/name`,
+		"Rollout.Argo/vllm":         `which is not a valid kind`,
 		"Rollout.argoproj.io/":      `no Rollout can have the name ""`,
 		"/vllm":                     `"/vllm" names a workload of kind ""`,
 		"Deployment/":               `"Deployment/": no Deployment can have the name "": `,
