@@ -41,10 +41,6 @@ type calls struct {
 	reported *reportedErrors
 }
 
-func newCalls(c clock.PassiveClock, logger klog.Logger) *calls {
-	return &calls{logger: logger, reported: newReportedErrors(c)}
-}
-
 // run executes a request or serves a stream, counts it, logs its error once while the error lasts, and
 // returns the error with a gRPC code. It adds the logger to the context, which gRPC's own context
 // lacks. A stream calls answered after each message.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 
 	"github.com/mica-gpu/mica/pkg/elastic/usage"
 )
@@ -44,10 +43,6 @@ func degrade(err error, all float64) error {
 type notices struct {
 	recorder events.EventRecorder
 	reported *reportedErrors
-}
-
-func newNotices(recorder events.EventRecorder, c clock.PassiveClock) *notices {
-	return &notices{recorder: recorder, reported: newReportedErrors(c)}
 }
 
 // consequences are formats for the ScaledObject and the target, by reason.

@@ -47,8 +47,6 @@ const mostTargets = 4096
 // trigger with more standbys may be unknown.
 const firstRound = 45 * time.Second
 
-func newWarmTargets() *warmTargets { return &warmTargets{known: lru.New(mostTargets)} }
-
 // of returns the standbys of the trigger's target: all replicas until all triggers are known.
 func (w *warmTargets) of(r resolved, now time.Time) int {
 	w.mu.Lock()

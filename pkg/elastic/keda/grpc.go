@@ -34,7 +34,7 @@ type grpcService struct {
 }
 
 func newGRPCService(serving context.Context, a scaler, c clock.WithDelayedExecution) *grpcService {
-	return &grpcService{scaler: a, calls: newCalls(c, klog.FromContext(serving)), clock: c, serving: serving}
+	return &grpcService{scaler: a, calls: &calls{klog.FromContext(serving), newReportedErrors(c)}, clock: c, serving: serving}
 }
 
 func (s *grpcService) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {

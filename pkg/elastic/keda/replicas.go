@@ -35,18 +35,11 @@ func (m heldReplicas) by(p profile.Profile) metric {
 }
 
 func (m heldReplicas) value(ctx context.Context, from *Sources, target *workload.State) (float64, error) {
+	used := map[string]deviceUsage{profile.GPUUtilization: utilization, profile.GPUMemory: memory}
 	kept := 0.0
 	var unreported error
 	for _, signal := range slices.Sorted(maps.Keys(m.thresholds)) {
-		d, err := definitionOf(signal)
-		if err != nil {
-			return 0, err
-		}
-		used, err := d.read(nil, "", nil)
-		if err != nil {
-			return 0, err
-		}
-		v, err := used.value(ctx, from, target)
+		v, err := used[signal].value(ctx, from, target)
 		switch {
 		case errors.Is(err, usage.ErrNotReported):
 			unreported = err

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 
 	"github.com/mica-gpu/mica/api/externalscaler"
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
@@ -55,7 +56,12 @@ func NewScaler(o ScalerOptions) *Scaler {
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
 	}
-	return &Scaler{ScalerOptions: o, capEvents: newCapEvents(o.Recorder, o.Clock), notices: newNotices(o.Recorder, o.Clock), warm: newWarmTargets()}
+	return &Scaler{
+		ScalerOptions: o,
+		capEvents:     newCapEvents(o.Recorder, o.Clock),
+		notices:       &notices{o.Recorder, newReportedErrors(o.Clock)},
+		warm:          &warmTargets{known: lru.New(mostTargets)},
+	}
 }
 
 // Collectors returns the metrics of this scaler; those of the process are in Metrics.

@@ -16,13 +16,14 @@ type deviceUsage struct {
 	figure func(usage.Usage) usage.Mean
 }
 
-func readUtilization(fields, string, *workload.Ref) (metric, error) {
-	return deviceUsage{name: "utilization", figure: func(u usage.Usage) usage.Mean { return u.Utilization }}, nil
-}
+var (
+	utilization = deviceUsage{name: "utilization", figure: func(u usage.Usage) usage.Mean { return u.Utilization }}
+	memory      = deviceUsage{name: "memory", figure: func(u usage.Usage) usage.Mean { return u.Memory }}
+)
 
-func readMemory(fields, string, *workload.Ref) (metric, error) {
-	return deviceUsage{name: "memory", figure: func(u usage.Usage) usage.Mean { return u.Memory }}, nil
-}
+func readUtilization(fields, string, *workload.Ref) (metric, error) { return utilization, nil }
+
+func readMemory(fields, string, *workload.Ref) (metric, error) { return memory, nil }
 
 // value is 0 if no pod with devices has a node. Pods without a node are left out: they may share a
 // claim with others, and would raise the total by each replica that it asks for.

@@ -31,17 +31,9 @@ type Fleet struct {
 // NodeUsage is the report of a node's plugin.
 type NodeUsage struct {
 	// Devices of prepared claims, by name.
-	Devices map[string]DeviceUsage `json:"devices,omitempty"`
+	Devices map[string]Reading `json:"devices,omitempty"`
 	// Error says why there are no devices.
 	Error string `json:"error,omitempty"`
-}
-
-// DeviceUsage is a Reading in JSON. Figures that a device does not report are absent.
-type DeviceUsage struct {
-	Utilization      *float64  `json:"utilization,omitempty"`
-	MemoryUsedBytes  *float64  `json:"memoryUsedBytes,omitempty"`
-	MemoryTotalBytes *float64  `json:"memoryTotalBytes,omitempty"`
-	Sampled          time.Time `json:"sampled"`
 }
 
 // server polls plugins on request only.
@@ -141,9 +133,5 @@ func (s *server) node(ctx context.Context, pods []corev1.Pod) NodeUsage {
 	if err != nil {
 		return NodeUsage{Error: err.Error()}
 	}
-	node := NodeUsage{Devices: make(map[string]DeviceUsage, len(readings))}
-	for name, r := range readings {
-		node.Devices[name] = DeviceUsage{Utilization: r.Utilization, MemoryUsedBytes: r.MemoryUsed, MemoryTotalBytes: r.MemoryTotal, Sampled: r.At}
-	}
-	return node
+	return NodeUsage{Devices: readings}
 }

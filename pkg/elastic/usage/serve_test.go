@@ -51,7 +51,7 @@ func TestNodesAreServedAsTheirPluginsTell(t *testing.T) {
 		t.Fatalf("all nodes are %v", all.Nodes)
 	}
 	got := all.Nodes["n1"].Devices["gpu-0"]
-	if all.Nodes["n1"].Error != "" || got.Utilization == nil || *got.Utilization != 0.25 || *got.MemoryUsedBytes != 1.5e9 || *got.MemoryTotalBytes != 8e9 || !got.Sampled.Equal(t0) {
+	if all.Nodes["n1"].Error != "" || got.Utilization == nil || *got.Utilization != 0.25 || *got.MemoryUsed != 1.5e9 || *got.MemoryTotal != 8e9 || !got.At.Equal(t0) {
 		t.Errorf("n1 is %+v", all.Nodes["n1"])
 	}
 	if why := all.Nodes["n2"].Error; !strings.Contains(why, "Pending") {

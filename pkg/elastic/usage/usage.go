@@ -29,11 +29,12 @@ var ErrNotReported = errors.New("does not report")
 type Reading struct {
 	// Utilization is the fraction of the seconds before At in which the device ran something, 0 to 1; nil
 	// if the device does not report it.
-	Utilization *float64
+	Utilization *float64 `json:"utilization,omitempty"`
 	// MemoryUsed and MemoryTotal are in bytes; nil if the device does not report them.
-	MemoryUsed, MemoryTotal *float64
+	MemoryUsed  *float64 `json:"memoryUsedBytes,omitempty"`
+	MemoryTotal *float64 `json:"memoryTotalBytes,omitempty"`
 	// At is when the plugin sampled the device.
-	At time.Time
+	At time.Time `json:"sampled"`
 }
 
 // Usage is how busy the devices of a workload are.

@@ -150,9 +150,9 @@ func summarize(held []fleet.Holding, measured usage.Fleet) ([]Device, Figures) {
 		}
 		d := Device{Name: h.Device, Shared: h.Shared()}
 		if reading, known := measured.Nodes[h.Pool()].Devices[h.Device]; known {
-			d.Utilization, d.Sampled = reading.Utilization, ptr.To(reading.Sampled)
-			sum.MemoryUsedBytes = plus(sum.MemoryUsedBytes, reading.MemoryUsedBytes)
-			sum.MemoryTotalBytes = plus(sum.MemoryTotalBytes, reading.MemoryTotalBytes)
+			d.Utilization, d.Sampled = reading.Utilization, ptr.To(reading.At)
+			sum.MemoryUsedBytes = plus(sum.MemoryUsedBytes, reading.MemoryUsed)
+			sum.MemoryTotalBytes = plus(sum.MemoryTotalBytes, reading.MemoryTotal)
 		}
 		switch {
 		case d.Utilization == nil:

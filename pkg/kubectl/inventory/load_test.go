@@ -32,10 +32,10 @@ func held(namespace, claim, node, device string, shared bool, pods ...string) fl
 	return fleet.HoldingsOf(c, fixture.Driver)[0]
 }
 
-func reading(utilization *float64, used, total float64) usage.DeviceUsage {
-	return usage.DeviceUsage{
-		Utilization: utilization, MemoryUsedBytes: ptr.To(used * (1 << 30)), MemoryTotalBytes: ptr.To(total * (1 << 30)),
-		Sampled: time.Date(2026, 10, 1, 12, 0, 0, 0, time.UTC),
+func reading(utilization *float64, used, total float64) usage.Reading {
+	return usage.Reading{
+		Utilization: utilization, MemoryUsed: ptr.To(used * (1 << 30)), MemoryTotal: ptr.To(total * (1 << 30)),
+		At: time.Date(2026, 10, 1, 12, 0, 0, 0, time.UTC),
 	}
 }
 
@@ -50,10 +50,10 @@ var (
 		held("lost", "claim", "n3", "gpu-0", false, "pod"),
 	}
 	measured = usage.Fleet{Nodes: map[string]usage.NodeUsage{
-		"n1": {Devices: map[string]usage.DeviceUsage{
+		"n1": {Devices: map[string]usage.Reading{
 			"gpu-0": reading(ptr.To(0.9), 70, 80), "gpu-1": reading(ptr.To(0.0), 1, 80), "gpu-2-timeslice": reading(ptr.To(0.5), 30, 80),
 		}},
-		"n2": {Devices: map[string]usage.DeviceUsage{"gpu-0": reading(ptr.To(0.004), 0.5, 80), "gpu-1-mig-1g10gb-19-0": reading(nil, 2, 10)}},
+		"n2": {Devices: map[string]usage.Reading{"gpu-0": reading(ptr.To(0.004), 0.5, 80), "gpu-1-mig-1g10gb-19-0": reading(nil, 2, 10)}},
 		"n3": {Error: "pod mica/plugin-x is Pending and has no address yet: see why it does not start"},
 	}}
 )
