@@ -64,11 +64,11 @@ func newClient(config clientcmd.ClientConfig) (client.WithWatch, error) {
 // newMapper maps the names that kubectl takes, including short names, to kinds. It reads the kinds from
 // the cluster once, on first use.
 func newMapper(cluster *rest.Config) (meta.RESTMapper, error) {
-	asked, err := discovery.NewDiscoveryClientForConfig(cluster)
+	discoverer, err := discovery.NewDiscoveryClientForConfig(cluster)
 	if err != nil {
 		return nil, err
 	}
-	known := memory.NewMemCacheClient(asked)
+	known := memory.NewMemCacheClient(discoverer)
 	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil), nil
 }
 

@@ -16,7 +16,7 @@ func newCommand() *cobra.Command {
 	overrides := &clientcmd.ConfigOverrides{}
 	command := &cobra.Command{
 		Use:           "kubectl-gpu",
-		Short:         "Show GPUs and who has them, explain why pods wait for them, and find what keeps them from pods",
+		Short:         "Show GPUs and the pods that hold them, explain why pods wait for them, and find what keeps them from pods",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},

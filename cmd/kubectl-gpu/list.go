@@ -68,7 +68,7 @@ func noArguments(command *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s takes no arguments, and was given %q: see kubectl gpu %s --help for its flags", command.Name(), args, command.Name())
+	return fmt.Errorf("%s takes no arguments, but got %q: see kubectl gpu %s --help for its flags", command.Name(), args, command.Name())
 }
 
 func (l *listing) run(command *cobra.Command, config clientcmd.ClientConfig, connect connecter) error {

@@ -15,7 +15,7 @@ type Holding struct {
 	ID
 	// Request is the request of the claim that the device was allocated for.
 	Request string
-	// ShareID tells the shares of a device apart. It is nil if the claim holds the whole device.
+	// ShareID identifies a share of a device. It is nil if the claim holds the whole device.
 	ShareID *types.UID
 	// ConsumedCapacity is what a share takes of each capacity of the device. It is never changed.
 	ConsumedCapacity map[resourceapi.QualifiedName]resource.Quantity

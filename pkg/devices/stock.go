@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Stock is the devices that a node's pods can reach, and what is left of them.
+// Stock is the devices that a node's pods can reach, with the free part of each.
 type Stock struct {
 	pools []Pool
 	// Devices are those of complete pools, in the order in which the scheduler tries them.

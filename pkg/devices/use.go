@@ -10,10 +10,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// Use is what is taken of devices, as the scheduler counts it. A device that is not in it is free.
+// Use is the use of devices, as the scheduler counts it. Other devices are free.
 type Use map[ID]Taken
 
-// Taken is what is taken of a device.
+// Taken is the used part of a device.
 type Taken struct {
 	// Whole reports that one claim holds the device, Shared that claims hold shares of it.
 	Whole, Shared bool

@@ -7,7 +7,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Device is a device, or a share of one, that a claim holds, with what its ResourceSlice says of it.
+// Device is a device, or a share of one, that a claim holds, with the facts of its ResourceSlice.
 type Device struct {
 	Holding
 	// Node is the node of the pool; empty if the pool belongs to several nodes.

@@ -16,7 +16,7 @@ type Holding struct {
 	Claim     string `json:"claim"`
 	Request   string `json:"request"`
 	Device    string `json:"device"`
-	// Share tells the shares of a device apart.
+	// Share identifies a share of a device; empty: the claim holds the whole device.
 	Share string `json:"share,omitempty"`
 	// MemoryBytes, Shares and Cores are the share's part of its device.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`

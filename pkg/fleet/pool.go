@@ -20,7 +20,7 @@ type pool struct {
 	node string
 	// devices are those of the newest generation, also if slices are missing.
 	devices []*devices.Device
-	// stock is what is left of them; nil: unknown.
+	// stock has the free part of them; nil: unknown.
 	stock *devices.Stock
 	rules []*resourceapi.DeviceTaintRule
 	// holdings are by the names of devices.
@@ -111,7 +111,7 @@ func (p *pool) addGroup(key, name string) *group {
 	return g
 }
 
-// raw returns an attribute of a slice that may be compact: it tells devices of the pool apart.
+// raw returns an attribute of a slice that may be compact. It suffices to distinguish devices of the pool.
 func (p *pool) raw(d *devices.Device, name string) string {
 	attribute, _ := devices.Lookup(d.Attributes, p.id.Driver, p.id.Driver, name)
 	return ptr.Deref(attribute.StringValue, "")

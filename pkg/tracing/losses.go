@@ -25,7 +25,7 @@ func (l *losses) Handle(err error) {
 	defer l.mu.Unlock()
 	l.since++
 	if now := time.Now(); l.last.IsZero() || now.Sub(l.last) >= silence {
-		l.log.Error(err, "Traces are lost: see that the collector answers at the endpoint. Nothing else is affected", "failures", l.since)
+		l.log.Error(err, "Traces are lost: check that the collector answers at the endpoint. Nothing else is affected", "failures", l.since)
 		l.last, l.since = now, 0
 	}
 }

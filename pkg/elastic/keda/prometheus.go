@@ -128,7 +128,7 @@ func (p *prometheusServer) Query(ctx context.Context, namespace, query string) (
 	if known, ok := p.answers.Get(key); ok {
 		return known.(queryResponse).get()
 	}
-	asked := p.asking.DoChan(string(key[:]), func() (any, error) {
+	answered := p.asking.DoChan(string(key[:]), func() (any, error) {
 		// The first caller may leave while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
 		defer cancel()
@@ -139,7 +139,7 @@ func (p *prometheusServer) Query(ctx context.Context, namespace, query string) (
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
-	case result := <-asked:
+	case result := <-answered:
 		return result.Val.(queryResponse).get()
 	}
 }

@@ -39,7 +39,7 @@ type certificates struct {
 	files   Files
 	clock   clock.WithDelayedExecution
 	server  *dynamiccertificates.DynamicCertKeyPairContent
-	clients *dynamiccertificates.DynamicFileCAContent // nil where no client needs a certificate
+	clients *dynamiccertificates.DynamicFileCAContent // nil if clients need no certificate
 	current *dynamiccertificates.DynamicServingCertificateController
 }
 
@@ -127,7 +127,7 @@ type handshakes struct {
 
 func (h handshakes) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := h.TransportCredentials.ServerHandshake(conn)
-	if err == nil || errors.Is(err, io.EOF) { // a probe of the port says nothing
+	if err == nil || errors.Is(err, io.EOF) { // a probe of the port sends nothing
 		return secured, info, err
 	}
 	host, _, splitErr := net.SplitHostPort(conn.RemoteAddr().String())

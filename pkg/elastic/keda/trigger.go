@@ -122,16 +122,16 @@ func reference(key, namespace, text string) (*workload.Ref, error) {
 
 // limits reads threshold and activation, from the trigger or its profile.
 func (t *Trigger) limits(f fields, profiles Profiles) error {
-	threshold, given, err := f.number(keyThreshold)
+	threshold, set, err := f.number(keyThreshold)
 	if err != nil {
 		return err
 	}
-	activation, activationGiven, err := f.number(keyActivation)
+	activation, activationSet, err := f.number(keyActivation)
 	if err != nil {
 		return err
 	}
-	if !given {
-		threshold, given = t.definition.threshold, t.definition.threshold > 0
+	if !set {
+		threshold, set = t.definition.threshold, t.definition.threshold > 0
 	}
 	origin := keyThreshold
 	if name, ok := f[keyProfile]; ok {
@@ -139,11 +139,11 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 		if err != nil {
 			return fmt.Errorf("%s %s is unknown: there are %s", keyProfile, quoted(name), strings.Join(profiles.Names(), ", "))
 		}
-		if !given {
-			threshold, given = p.Targets[t.definition.name]
+		if !set {
+			threshold, set = p.Targets[t.definition.name]
 			origin = fmt.Sprintf("the threshold of profile %s for %s,", name, t.definition.name)
 		}
-		if !activationGiven {
+		if !activationSet {
 			activation = p.Activation[t.definition.name]
 		}
 		t.Holds = p.Holds(t.definition.name)
@@ -152,12 +152,12 @@ func (t *Trigger) limits(f fields, profiles Profiles) error {
 		} else {
 			t.Warm = int(p.Warm)
 		}
-		if !given {
+		if !set {
 			return fmt.Errorf("%s is missing: profile %s has none for metric %s", keyThreshold, name, t.definition.name)
 		}
 	}
 	switch {
-	case !given:
+	case !set:
 		return fmt.Errorf("%s is missing: set the value per replica above which a replica is added, or a %s that has one", keyThreshold, keyProfile)
 	case threshold < leastThreshold || threshold > mostThreshold:
 		return fmt.Errorf("%s %v is out of range: use %v to %.0f", origin, threshold, leastThreshold, mostThreshold)
@@ -187,17 +187,17 @@ func (t *Trigger) role(f fields) error {
 
 // warm overrides the profile's Warm.
 func (t *Trigger) warm(f fields) error {
-	n, given, err := f.number(keyWarm)
+	n, set, err := f.number(keyWarm)
 	switch {
 	case err != nil:
 		return err
-	case given && (n < 0 || n > mostWarm || n != math.Trunc(n)):
+	case set && (n < 0 || n > mostWarm || n != math.Trunc(n)):
 		return fmt.Errorf("%s %v is out of range: use a whole number of replicas from 0 to %d", keyWarm, n, mostWarm)
-	case given:
+	case set:
 		t.Warm = int(n)
 	}
 	if t.Target == nil {
-		if given {
+		if set {
 			return fmt.Errorf("%s needs %s: name the workload of the standbys", keyWarm, keyTarget)
 		}
 		t.Warm = 0

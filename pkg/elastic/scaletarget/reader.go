@@ -79,7 +79,7 @@ func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 	if now.Before(last.until) {
 		return last.target, last.err
 	}
-	asked := r.asking.DoChan(name.Namespace+"/"+name.String(), func() (any, error) {
+	answered := r.asking.DoChan(name.Namespace+"/"+name.String(), func() (any, error) {
 		// The first caller may leave while others wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
@@ -94,7 +94,7 @@ func (r *Reader) Read(ctx context.Context, name Name) (*Target, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case result := <-asked:
+	case result := <-answered:
 		a := result.Val.(answer)
 		return a.target, a.err
 	}

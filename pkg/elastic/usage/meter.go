@@ -135,8 +135,8 @@ func (m *Meter) reading(ctx context.Context, h hold) (Reading, error) {
 // missing reports whether the plugin's last answer lacks the device and is old enough to ask again.
 // The delay keeps a device without readings from causing a request each time.
 func (m *Meter) missing(known scraped, h hold) bool {
-	_, told := known.readings[h.device.Name]
-	return known.err == nil && !told && m.scraper.clock.Since(known.tried) >= askAgainAfter
+	_, reported := known.readings[h.device.Name]
+	return known.err == nil && !reported && m.scraper.clock.Since(known.tried) >= askAgainAfter
 }
 
 // askAgainAfter is shorter than a plugin takes to prepare a claim and sample its devices.
@@ -148,8 +148,8 @@ func (m *Meter) judge(known scraped, h hold) (Reading, error) {
 	if known.got.IsZero() || now.Sub(known.got) > tooOld {
 		return Reading{}, m.silent(known, h, now)
 	}
-	reading, told := known.readings[h.device.Name]
-	if !told {
+	reading, reported := known.readings[h.device.Name]
+	if !reported {
 		return Reading{}, fmt.Errorf("the plugin of node %s reports %d devices, but not %s: check in its log that the claim of UID %s was prepared, and that the device can be sampled",
 			h.node, len(known.readings), h.device.Name, h.device.Claim)
 	}

@@ -40,7 +40,7 @@ func newHTTPClient() *http.Client {
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: maxHeader,
-			// No Proxy: those of the environment are for what is outside of the cluster.
+			// No Proxy: proxies of the environment are for servers outside of the cluster.
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -22,7 +22,7 @@ func (x *Index) foreign(ctx context.Context, ref Ref) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	ref.Kind = target.Kind.Kind // as the cluster spells it, for Events and for who compares
+	ref.Kind = target.Kind.Kind // as the cluster spells it, for Events and comparisons
 	state := State{Ref: ref, APIVersion: target.Kind.GroupVersion().String(), UID: target.UID, Replicas: target.Replicas, ByCost: len(pods) > 0}
 	for i := range pods {
 		pod, err := x.pod(ctx, &pods[i])
