@@ -132,7 +132,7 @@ func cut() []*resourceapi.ResourceSlice {
 	takes := func(name, amount string) resourceapi.Device {
 		d := device(name)
 		d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{
-			CounterSet: "set", Counters: map[string]resourceapi.Counter{"slices": {Value: resource.MustParse(amount)}},
+			CounterSet: "set", Counters: map[string]resourceapi.Counter{"slices": {Value: resource.MustParse(amount)}, "units": {Value: resource.MustParse(amount)}},
 		}}
 		return d
 	}
@@ -140,7 +140,7 @@ func cut() []*resourceapi.ResourceSlice {
 	shared.AllowMultipleAllocations = ptr.To(true)
 	shared.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("4Gi")}}
 	counters := published("counters", "d/p", 1, 2)
-	counters.Spec.SharedCounters = []resourceapi.CounterSet{{Name: "set", Counters: map[string]resourceapi.Counter{"slices": {Value: resource.MustParse("2")}}}}
+	counters.Spec.SharedCounters = []resourceapi.CounterSet{{Name: "set", Counters: map[string]resourceapi.Counter{"slices": {Value: resource.MustParse("2")}, "units": {Value: resource.MustParse("2")}}}}
 	return []*resourceapi.ResourceSlice{
 		counters, published("devices", "d/p", 1, 2, takes("whole", "2"), takes("half", "1"), shared),
 		published("half there", "d/q", 1, 2, device("unseen")),

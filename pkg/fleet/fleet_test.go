@@ -176,3 +176,11 @@ func TestAPoolWithMissingSlicesHasNoRoom(t *testing.T) {
 		}
 	}
 }
+
+func TestAWithdrawnDeviceIsAProblemOfItsGPU(t *testing.T) {
+	const gone = "gpu-0-mig-1g10gb-99-0"
+	gpus := Fleet{Slices: published(t, "n1", 1, nil), Holdings: claim("old", "n1", true, fixture.Result("gpu", gone))}.GPUs()
+	if len(gpus) != 1 || !strings.Contains(gpus[0].Problem, gone) {
+		t.Errorf("there are %d GPUs, the first with the problem %q", len(gpus), gpus[0].Problem)
+	}
+}

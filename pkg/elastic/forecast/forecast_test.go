@@ -128,7 +128,10 @@ func TestAnotherContentIsAnotherQuestion(t *testing.T) {
 		spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
 		return scaleout.Replica{ID: "a", Claim: spec}
 	}
-	replicas := []scaleout.Replica{podReplica("a", "v1"), podReplica("a", "v2"), podReplica("b", "v1"), claim("x"), claim("y"), {ID: "a"}}
+	gang := func(count int) scaleout.Replica {
+		return scaleout.Replica{ID: "a", Gang: []scaleout.Member{{Pod: &corev1.Pod{}, Count: count}}}
+	}
+	replicas := []scaleout.Replica{gang(1), gang(2), podReplica("a", "v1"), podReplica("a", "v2"), podReplica("b", "v1"), claim("x"), claim("y"), {ID: "a"}}
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop()
 		for i, s := range replicas {
