@@ -89,16 +89,20 @@ func (r remote) Now() time.Time {
 
 func (r remote) Version(ctx context.Context) (string, error) {
 	var info apiversion.Info
-	err := r.ask(ctx, "/version", &info)
+	body, err := r.client.Get().AbsPath("/version").Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(body, &info)
+	}
 	return info.GitVersion, err
 }
 
 func (r remote) Resources(ctx context.Context, groupVersion string) ([]string, error) {
+	body, err := r.get(ctx, "/apis/"+groupVersion)
+	if err != nil || body == nil {
+		return nil, err
+	}
 	var list metav1.APIResourceList
-	if err := r.ask(ctx, "/apis/"+groupVersion, &list); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
+	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, err
 	}
 	var names []string
@@ -108,20 +112,15 @@ func (r remote) Resources(ctx context.Context, groupVersion string) ([]string, e
 	return names, nil
 }
 
-func (r remote) Schemas(ctx context.Context) ([]byte, error) {
-	document, err := r.client.Get().AbsPath(crd.Path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+func (r remote) Schemas(ctx context.Context) ([]byte, error) { return r.get(ctx, crd.Path) }
+
+// get returns nil for a path that is not served.
+func (r remote) get(ctx context.Context, path string) ([]byte, error) {
+	body, err := r.client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	return document, err
-}
-
-func (r remote) ask(ctx context.Context, path string, into any) error {
-	body, err := r.client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(body, into)
+	return body, err
 }
 
 // maxMetrics bounds the API server's metrics: those of a large cluster have tens of MiB.

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
@@ -109,18 +107,6 @@ func (f fields) duration(key string, otherwise time.Duration) (time.Duration, er
 		return 0, fmt.Errorf("%s %s is not a duration above zero: write one such as 90s, 30m or 1h30m", key, quoted(text))
 	}
 	return d, nil
-}
-
-// class is empty if the trigger has none.
-func (f fields) class() (string, error) {
-	name, ok := f[keyDeviceClass]
-	if !ok {
-		return "", nil
-	}
-	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return "", fmt.Errorf("%s %s cannot be the name of a DeviceClass: write one such as gpu.nvidia.com", keyDeviceClass, quoted(name))
-	}
-	return name, nil
 }
 
 // quoted shortens long values, which would hide the rest of an error.

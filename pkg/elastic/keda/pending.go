@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/mica-gpu/mica/pkg/elastic/workload"
 )
 
@@ -11,16 +13,15 @@ import (
 type pendingClaims struct{ of workload.Pending }
 
 func readPending(f fields, namespace string, target *workload.Ref) (metric, error) {
-	class, err := f.class()
-	if err != nil {
-		return nil, err
-	}
-	m := pendingClaims{of: workload.Pending{Namespace: namespace, Class: class}}
+	m := pendingClaims{of: workload.Pending{Namespace: namespace, Class: f[keyDeviceClass]}}
 	text, named := f[keyWorkload]
 	switch {
-	case named && class != "":
+	case named && m.of.Class != "":
 		return nil, fmt.Errorf("%s and %s exclude each other: remove one of them", keyWorkload, keyDeviceClass)
-	case class != "":
+	case m.of.Class != "":
+		if len(validation.IsDNS1123Subdomain(m.of.Class)) > 0 {
+			return nil, fmt.Errorf("%s %s cannot be the name of a DeviceClass: write one such as gpu.nvidia.com", keyDeviceClass, quoted(m.of.Class))
+		}
 	case named:
 		ref, err := reference(keyWorkload, namespace, text)
 		if err != nil {

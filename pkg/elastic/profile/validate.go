@@ -19,8 +19,8 @@ const (
 func (s Set) validate() error {
 	problems := []error{
 		seconds("pollingInterval", s.PollingInterval.Duration, time.Second, time.Hour),
-		atLeastOne("fallback.failures", s.Fallback.Failures),
-		noneOrMore("fallback.replicas", s.Fallback.Replicas),
+		atLeast(1, "fallback.failures", s.Fallback.Failures),
+		atLeast(0, "fallback.replicas", s.Fallback.Replicas),
 		s.ScaleOut.validate("scaleOut"),
 		s.ScaleIn.validate("scaleIn"),
 	}
@@ -36,13 +36,13 @@ func (r Rate) validate(name string) error {
 	return together(
 		seconds(name+".stabilization", r.Stabilization.Duration, 0, mostStabilization),
 		seconds(name+".period", r.Period.Duration, time.Second, mostPeriod),
-		atLeastOne(name+".percent", r.Percent),
-		atLeastOne(name+".pods", r.Pods),
+		atLeast(1, name+".percent", r.Percent),
+		atLeast(1, name+".pods", r.Pods),
 	)
 }
 
 func (p Profile) validate() error {
-	problems := []error{seconds("cooldown", p.Cooldown.Duration, 0, 24*time.Hour), noneOrMore("warm", p.Warm)}
+	problems := []error{seconds("cooldown", p.Cooldown.Duration, 0, 24*time.Hour), atLeast(0, "warm", p.Warm)}
 	if len(p.Triggers) == 0 {
 		problems = append(problems, errors.New("triggers is empty: name at least one thing to scale by"))
 	}
@@ -64,9 +64,9 @@ func (p Profile) validate() error {
 		{"scaleInBelow", p.ScaleInBelow, p.scaleIn},
 	} {
 		for _, signal := range slices.Sorted(maps.Keys(field.values)) {
-			err := named(signal)
-			if err == nil {
-				err = field.check(signal, field.values[signal])
+			err := field.check(signal, field.values[signal])
+			if !slices.Contains(known, signal) {
+				err = fmt.Errorf("unknown signal: use %s", strings.Join(known, ", "))
 			}
 			if err != nil {
 				problems = append(problems, fmt.Errorf("%s.%s: %w", field.name, signal, err))
@@ -74,13 +74,6 @@ func (p Profile) validate() error {
 		}
 	}
 	return together(problems...)
-}
-
-func named(signal string) error {
-	if !slices.Contains(known, signal) {
-		return fmt.Errorf("unknown signal: use %s", strings.Join(known, ", "))
-	}
-	return nil
 }
 
 func target(signal string, value float64) error {
@@ -120,16 +113,9 @@ func seconds(name string, value, least, most time.Duration) error {
 	return nil
 }
 
-func noneOrMore(name string, value int32) error {
-	if value < 0 {
-		return fmt.Errorf("%s is %d, and has to be 0 or more", name, value)
-	}
-	return nil
-}
-
-func atLeastOne(name string, value int32) error {
-	if value < 1 {
-		return fmt.Errorf("%s is %d, and has to be at least 1", name, value)
+func atLeast(least int32, name string, value int32) error {
+	if value < least {
+		return fmt.Errorf("%s is %d, and has to be at least %d", name, value, least)
 	}
 	return nil
 }

@@ -28,14 +28,9 @@ func choose(pods []workload.Pod, want int, leaving func(node string) bool) (open
 	}
 	standbys = append(standbys, last...)
 	// A rollout waits for Ready pods, and standbys never are.
-	if rollsOut(pods) {
+	if slices.ContainsFunc(pods, func(pod workload.Pod) bool { return pod.Revision != pods[0].Revision }) {
 		return standbys, nil
 	}
 	n := min(max(want-serving, 0), len(standbys))
 	return standbys[:n], standbys[n:]
-}
-
-// rollsOut reports whether there are pods of several revisions.
-func rollsOut(pods []workload.Pod) bool {
-	return slices.ContainsFunc(pods, func(pod workload.Pod) bool { return pod.Revision != pods[0].Revision })
 }

@@ -33,21 +33,6 @@ type cluster struct {
 	plugin    labels.Selector
 }
 
-// index is an index of the cache.
-type index struct {
-	object  client.Object
-	name    string
-	extract client.IndexerFunc
-}
-
-func (c cluster) indexes() []index {
-	return []index{
-		{&resourceapi.ResourceClaim{}, indexHeld, c.heldDevices},
-		{&resourceapi.ResourceSlice{}, indexPool, c.ownPool},
-		{&corev1.Pod{}, indexPlugin, c.pluginNode},
-	}
-}
-
 func deviceKey(pool, device string) string { return pool + "/" + device }
 
 func (c cluster) heldDevices(object client.Object) []string {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,8 +34,10 @@ type Meter struct {
 
 // New returns a Meter that answers once Start runs.
 func New(o Options) *Meter {
-	c := o.cluster()
-	return &Meter{cluster: c, scraper: newScraper(o.Clock, nodePlugins{c, newHTTPClient()}.scrape)}
+	c, plugins := o.cluster(), newHTTPClient()
+	return &Meter{cluster: c, scraper: newScraper(o.Clock, func(ctx context.Context, node string) (map[string]Reading, error) {
+		return scrape(ctx, c, plugins, node)
+	})}
 }
 
 func (o Options) cluster() cluster {
@@ -42,7 +46,16 @@ func (o Options) cluster() cluster {
 
 // Index adds the Meter's indexes to the cache. Call it before the cache starts.
 func Index(ctx context.Context, cache client.FieldIndexer, o Options) error {
-	for _, i := range o.cluster().indexes() {
+	c := o.cluster()
+	for _, i := range []struct {
+		object  client.Object
+		name    string
+		extract client.IndexerFunc
+	}{
+		{&resourceapi.ResourceClaim{}, indexHeld, c.heldDevices},
+		{&resourceapi.ResourceSlice{}, indexPool, c.ownPool},
+		{&corev1.Pod{}, indexPlugin, c.pluginNode},
+	} {
 		if err := cache.IndexField(ctx, i.object, i.name, i.extract); err != nil {
 			return fmt.Errorf("index %T by %s: %w", i.object, i.name, err)
 		}

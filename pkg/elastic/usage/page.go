@@ -46,19 +46,13 @@ func newHTTPClient() *http.Client {
 	}
 }
 
-// nodePlugins scrapes the plugins' metrics.
-type nodePlugins struct {
-	cluster cluster
-	http    *http.Client
-}
-
 // scrape returns the readings of a node's devices by name.
-func (p nodePlugins) scrape(ctx context.Context, node string) (map[string]Reading, error) {
-	at, err := p.cluster.target(ctx, node)
+func scrape(ctx context.Context, c cluster, plugins *http.Client, node string) (map[string]Reading, error) {
+	at, err := c.target(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	return get(ctx, p.http, at)
+	return get(ctx, plugins, at)
 }
 
 func get(ctx context.Context, c *http.Client, at target) (map[string]Reading, error) {
