@@ -8,7 +8,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 )
 
-// syncPeriod is how often the HorizontalPodAutoscaler looks (kube-controller-manager's
+// syncPeriod is that of the HorizontalPodAutoscaler (kube-controller-manager's
 // --horizontal-pod-autoscaler-sync-period).
 const syncPeriod = 15 * time.Second
 
@@ -16,7 +16,7 @@ const syncPeriod = 15 * time.Second
 // (--horizontal-pod-autoscaler-tolerance).
 const upTolerance = 0.1
 
-// autoscaler decides as the HorizontalPodAutoscaler of Kubernetes 1.37 does of external metrics
+// autoscaler decides as the HorizontalPodAutoscaler of Kubernetes 1.37 does for external metrics
 // with an AverageValue: pkg/controller/podautoscaler, replica_calculator.go
 // (GetExternalPerPodMetricReplicas, Tolerances.isWithin) and horizontal.go
 // (computeReplicasForMetrics, stabilizeRecommendationWithBehaviors,
@@ -25,8 +25,8 @@ type autoscaler struct {
 	min, max int32
 	behavior autoscalingv2.HorizontalPodAutoscalerBehavior
 
-	recommended []change // what each look came to
-	up, down    []change // by how much replicas were changed
+	recommended []change // the result of each sync
+	up, down    []change // changes of replicas
 }
 
 // change is a number at a time.
@@ -38,7 +38,7 @@ type change struct {
 // reading is a metric: a total over the replicas, and its target for one.
 type reading struct{ total, target float64 }
 
-// look gives the replicas from now on.
+// look returns the new number of replicas.
 func (a *autoscaler) look(now time.Time, current int32, readings []reading) int32 {
 	var wanted int32
 	for _, r := range readings {
@@ -55,7 +55,7 @@ func (a *autoscaler) look(now time.Time, current int32, readings []reading) int3
 	return next
 }
 
-// forget leaves out what no window or period reaches back to.
+// forget drops changes before all windows and periods.
 func (a *autoscaler) forget(now time.Time) {
 	longest := max(window(a.behavior.ScaleUp), window(a.behavior.ScaleDown))
 	for _, p := range slices.Concat(a.behavior.ScaleUp.Policies, a.behavior.ScaleDown.Policies) {
@@ -67,7 +67,7 @@ func (a *autoscaler) forget(now time.Time) {
 	}
 }
 
-// proposed is what one metric asks for. Within the tolerances it asks for what is.
+// proposed is the number of replicas for one metric: the current one within the tolerances.
 func (a *autoscaler) proposed(current int32, r reading) int32 {
 	downTolerance := upTolerance
 	if t := a.behavior.ScaleDown.Tolerance; t != nil {
@@ -80,8 +80,8 @@ func (a *autoscaler) proposed(current int32, r reading) int32 {
 	return int32(math.Ceil(r.total / r.target))
 }
 
-// stabilized takes the least that was recommended in the window for more, and the most in that
-// for fewer.
+// stabilized takes the lowest recommendation within the window for scaling up, and the highest within that for
+// scaling down.
 func (a *autoscaler) stabilized(now time.Time, current, wanted int32) int32 {
 	least, most := wanted, wanted
 	for _, r := range a.recommended {
@@ -100,7 +100,7 @@ func window(rules *autoscalingv2.HPAScalingRules) time.Duration {
 	return time.Duration(*rules.StabilizationWindowSeconds) * time.Second
 }
 
-// limited is how far the policies let it go, from the replicas at the beginning of their periods.
+// limited applies the policies, which count from the replicas at the beginning of their periods.
 func (a *autoscaler) limited(now time.Time, current, wanted int32) int32 {
 	began := func(p autoscalingv2.HPAScalingPolicy) int32 {
 		since := now.Add(-time.Duration(p.PeriodSeconds) * time.Second)

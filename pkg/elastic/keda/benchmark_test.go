@@ -20,7 +20,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// dial gives a client of the world's scaler, over gRPC on loopback.
+// dial returns a client of the world's scaler, over gRPC on loopback.
 func dial(b *testing.B, w *world) externalscaler.ExternalScalerClient {
 	b.Helper()
 	listening, stopped := make(chan net.Addr, 1), make(chan error, 1)
@@ -103,8 +103,8 @@ func BenchmarkGetMetrics(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstPendingClaim is from the index's word of the first claim to KEDA's client, beside
-// 1,000 streams in which nothing happens.
+// BenchmarkFirstPendingClaim is the time from the index's count of the first claim to KEDA's client, beside
+// 1,000 idle streams.
 func BenchmarkFirstPendingClaim(b *testing.B) {
 	w := newWorld()
 	objects := manyObjects(w)

@@ -18,7 +18,7 @@ const (
 	gangRoom   = "default/" + gangTarget
 )
 
-// groups are as many of a leader and one worker.
+// groups returns n groups of a leader and a worker.
 func groups(n int) []workload.Pod {
 	var all []workload.Pod
 	for group := range n {
@@ -77,7 +77,7 @@ func TestAGangIsCappedInWholeReplicas(t *testing.T) {
 	}
 }
 
-func TestTheEventTellsOfHowManyPodsAReplicaIs(t *testing.T) {
+func TestTheEventHasThePodsPerReplica(t *testing.T) {
 	w := ofGang(groups(1), scaleout.Supply{Free: 1, Why: atMaximum})
 	w.answers["sum(waiting)"] = 500
 	value, err := w.metrics(t, map[string]string{"metric": "prometheus", "target": gangTarget, "query": "sum(waiting)", "threshold": "10"})
@@ -92,7 +92,7 @@ func TestTheEventTellsOfHowManyPodsAReplicaIs(t *testing.T) {
 	}
 }
 
-// Two groups that are 60 % busy on average are as busy as 120 % of one.
+// Two groups that are 60 % busy on average are 120 % of one.
 func TestDevicesOfAGangAreThoseOfItsReplicas(t *testing.T) {
 	w := ofGang(groups(2), scaleout.Supply{})
 	w.usage = usage.Usage{Devices: 4, Utilization: usage.Mean{Value: 0.6}}
@@ -106,7 +106,7 @@ func TestGatesOfAGangAreThoseOfLeaders(t *testing.T) {
 	query := map[string]string{"metric": "prometheus", "target": gangTarget, "query": "sum(waiting)", "threshold": "10"}
 	w := ofGang(groups(3), scaleout.Supply{Free: 9})
 	w.gated, w.answers["sum(waiting)"] = true, 15
-	w.heard(t, query)
+	w.settle(t, query)
 	if _, err := w.metrics(t, query); err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ func gate(g workload.Gate) func(*workload.Pod) {
 	return func(p *workload.Pod) { p.Gate, p.Ready = g, g == workload.Open }
 }
 
-// KEDA hears of the load and the standbys together, the gates of the load alone.
-func TestStandbysAreBesideWhatTheLoadAsksFor(t *testing.T) {
+// KEDA gets the load plus the standbys. Gates open by the load alone.
+func TestStandbysAreAddedToTheLoad(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		trigger map[string]string
@@ -47,7 +47,7 @@ func TestStandbysAreBesideWhatTheLoadAsksFor(t *testing.T) {
 			w := newWorld()
 			warmed(w)
 			w.answers["sum(waiting)"] = test.waiting
-			w.heard(t, test.trigger)
+			w.settle(t, test.trigger)
 			if got, err := w.metrics(t, test.trigger); err != nil || got != test.value {
 				t.Errorf("value %v, %v, want %v", got, err, test.value)
 			}
@@ -61,8 +61,8 @@ func TestStandbysAreBesideWhatTheLoadAsksFor(t *testing.T) {
 	}
 }
 
-// heard has KEDA ask for the trigger as long as it takes to have asked for all.
-func (w *world) heard(t *testing.T, trigger map[string]string) {
+// settle asks for the trigger until all triggers of the ScaledObject are known.
+func (w *world) settle(t *testing.T, trigger map[string]string) {
 	t.Helper()
 	if _, err := w.metrics(t, trigger); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func (w *world) heard(t *testing.T, trigger map[string]string) {
 	w.opened = nil
 }
 
-// A gate that is open stays so: one trigger without standbys is not to open those of the others.
+// An open gate stays open, so a trigger without standbys must not open the gates of other triggers' standbys.
 func TestATriggerWithoutWarmOpensNoStandbysOfOthers(t *testing.T) {
 	w := newWorld()
 	warmed(w)
@@ -106,7 +106,7 @@ func TestATriggerWithoutWarmOpensNoStandbysOfOthers(t *testing.T) {
 	}
 }
 
-// While nothing is known of the load, what KEDA has given replicas for serves.
+// While the load is unknown, the replicas that KEDA asked for serve.
 func TestGatesDoNotWaitForMetrics(t *testing.T) {
 	w := newWorld()
 	warmed(w)

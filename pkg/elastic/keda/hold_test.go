@@ -15,11 +15,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// demand is what the users of a model want of it: of so many answers at a time, each keeps one
-// replica's devices busy, and so many requests wait.
+// demand is a model's load: concurrent answers, which keep the devices of one replica busy each, and waiting
+// requests.
 type demand struct{ answers, waiting float64 }
 
-// rehearsal scales a model of the simulation by the ScaledObject that is printed for a profile.
+// rehearsal scales a simulated workload by the ScaledObject that is printed for a profile.
 type rehearsal struct {
 	*world
 	object scaledobject.ScaledObject
@@ -63,7 +63,7 @@ func rehearse(t *testing.T, name string, replicas int, change ...func(*scaledobj
 	}}
 }
 
-// run has the demand for a time, and gives the replicas after each look of the autoscaler.
+// run applies the demand for a time, and returns the replicas after each sync of the autoscaler.
 func (r *rehearsal) run(t *testing.T, d demand, lasting time.Duration) []int {
 	t.Helper()
 	var history []int
@@ -78,8 +78,8 @@ func (r *rehearsal) run(t *testing.T, d demand, lasting time.Duration) []int {
 	return history
 }
 
-// set spreads the demand over the replicas: an answer makes a GPU busy, and fills little of its
-// cache. Who waits does so for seconds.
+// set spreads the demand over the replicas: an answer makes a GPU busy and fills little of its cache.
+// Requests wait for seconds.
 func (r *rehearsal) set(d demand) {
 	n := float64(len(r.pods))
 	r.usage = usage.Usage{Utilization: usage.Mean{Value: min(d.answers/n, 1)}, Devices: len(r.pods)}
@@ -96,7 +96,7 @@ func (r *rehearsal) set(d demand) {
 	}
 }
 
-// readings are one for each trigger or, with a formula, one for all.
+// readings returns one reading per trigger or, with a formula, one for all.
 func (r *rehearsal) readings(t *testing.T, d demand) []reading {
 	t.Helper()
 	var all []reading
@@ -118,13 +118,13 @@ func (r *rehearsal) readings(t *testing.T, d demand) []reading {
 	return []reading{{min(max(values["load"], values["held"]), values["possible"]), 1}}
 }
 
-// load is what the printed query gives: the most replicas that a signal asks for.
+// load is the result of the printed query: the most replicas that a signal asks for.
 func (r *rehearsal) load(d demand) float64 {
 	n := float64(len(r.pods))
 	return max(d.waiting/10, min(100, 5*d.answers/n)*n/80, d.waiting/n/10*n/2)
 }
 
-// read is as KEDA and the autoscaler do.
+// read reads a trigger as KEDA and the autoscaler do.
 func (r *rehearsal) read(t *testing.T, metadata map[string]string) reading {
 	t.Helper()
 	ref := &externalscaler.ScaledObjectRef{Namespace: "default", Name: "vllm", ScalerMetadata: metadata}
@@ -142,7 +142,7 @@ func (r *rehearsal) read(t *testing.T, metadata map[string]string) reading {
 // scaled are profiles with signals of load.
 var scaled = []string{"realtime", "conversational"}
 
-// One long answer after the other makes a GPU 100 % busy, which is no reason for a second one.
+// One long answer after the other makes a GPU 100 % busy, and needs no second GPU.
 func TestABusyModelStaysAtItsReplicas(t *testing.T) {
 	for _, name := range scaled {
 		for replicas, want := range map[int]int{1: 1, 3: 3} {
@@ -176,7 +176,7 @@ func TestAQueueAsksForReplicasAndUtilizationLetsThemGo(t *testing.T) {
 	}
 }
 
-// expectSlow wants what the profiles promise: none goes for 5 minutes, and then one a minute.
+// expectSlow checks the promise of the profiles: no replica goes for 5 minutes, and then one per minute.
 func (r *rehearsal) expectSlow(t *testing.T, name string, history []int) {
 	t.Helper()
 	const perMinute = int(time.Minute / syncPeriod)
@@ -190,7 +190,7 @@ func (r *rehearsal) expectSlow(t *testing.T, name string, history []int) {
 	}
 }
 
-// Where nothing else tells of load, busy devices do.
+// Without another signal, busy devices are the load.
 func TestUtilizationAsksWhereItIsTheOnlySignal(t *testing.T) {
 	r := rehearse(t, "batch", 1)
 	grown := r.run(t, demand{answers: 4}, 10*time.Minute)
@@ -199,8 +199,8 @@ func TestUtilizationAsksWhereItIsTheOnlySignal(t *testing.T) {
 	}
 }
 
-// In a roll-out there are more pods than replicas, and pods that end are there as well.
-func TestAHoldIsOfTheReplicasThatAreToBe(t *testing.T) {
+// A rollout has more pods than replicas.
+func TestAHoldKeepsTheDesiredReplicas(t *testing.T) {
 	w := newWorld()
 	w.pods, w.usage = pods(5), usage.Usage{Utilization: usage.Mean{Value: 1}, Devices: 5}
 	three := int32(3)

@@ -71,7 +71,7 @@ func TestNoMoreReplicasAreAskedForThanCanHaveDevices(t *testing.T) {
 	}
 }
 
-// A cap below the activation still leaves what can run.
+// A cap below the activation threshold does not deactivate the target.
 func TestACapDoesNotMakeALoadIdle(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
@@ -82,7 +82,7 @@ func TestACapDoesNotMakeALoadIdle(t *testing.T) {
 	}
 }
 
-// For a gateway, say, there may be nodes of groups that Mica does not know.
+// Pods such as a gateway's may run on node groups that Mica does not know.
 func TestPodsWithoutDevicesAreNotCapped(t *testing.T) {
 	w := newWorld()
 	w.noClaims = true
@@ -121,7 +121,7 @@ func TestACapIsWholeReplicasToTheHPA(t *testing.T) {
 	}
 }
 
-func TestACapIsToldOnce(t *testing.T) {
+func TestACapHasOneEvent(t *testing.T) {
 	w := newWorld()
 	ask := func(load float64) []string {
 		t.Helper()
@@ -189,8 +189,8 @@ func TestACapIsToldOnce(t *testing.T) {
 	capped(0)
 }
 
-// Who reaches the port chooses what triggers say.
-func TestCapsThatAreRememberedHaveAnEnd(t *testing.T) {
+// A client chooses how many triggers there are.
+func TestRememberedCapsAreBounded(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
 	w.supplies[vllm] = scaleout.Supply{Why: atMaximum}
@@ -211,7 +211,7 @@ func TestCapsThatAreRememberedHaveAnEnd(t *testing.T) {
 	}
 }
 
-func TestACapIsToldInWhatAnEventTakes(t *testing.T) {
+func TestTheNoteOfACapFitsAnEvent(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
 	w.supplies[vllm] = scaleout.Supply{Why: strings.Repeat("größer ", 500)}
@@ -224,7 +224,7 @@ func TestACapIsToldInWhatAnEventTakes(t *testing.T) {
 	}
 }
 
-func TestRoomIsAskedForUnderOneNamePerTarget(t *testing.T) {
+func TestTriggersOfATargetShareItsReplica(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 100
 	for _, metadata := range []map[string]string{queryTrigger, with(queryTrigger, "threshold", "3"), with(queryTrigger, "target", "deploy/vllm")} {

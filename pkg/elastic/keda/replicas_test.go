@@ -19,7 +19,7 @@ var (
 	possibleTrigger = map[string]string{"metric": "possibleReplicas", "target": "Deployment/vllm"}
 )
 
-// A formula has these beside what KEDA reads itself, so they count replicas.
+// A formula combines these with metrics of KEDA, so they count replicas.
 func TestReplicasForAFormula(t *testing.T) {
 	busy := func(part float64) func(*world) {
 		return func(w *world) {
@@ -68,7 +68,7 @@ func TestReplicasForAFormula(t *testing.T) {
 	}
 }
 
-// A guard that answered with an error would freeze the workload just when capacity goes.
+// An error of a guard would freeze the workload just when capacity is lost.
 func TestAGuardThatKnowsNothingLetsTheLoadDecide(t *testing.T) {
 	silent := errors.New("the plugin of node-1 is away")
 	partition := usage.Usage{Utilization: usage.Mean{Err: fmt.Errorf("device gpu-0 %w its utilization", usage.ErrNotReported)}, Devices: 3}
@@ -115,7 +115,7 @@ func TestAGuardThatKnowsNothingLetsTheLoadDecide(t *testing.T) {
 	}
 }
 
-// A plan that is late is not one that there will never be: KEDA asks again.
+// A late plan may still come: KEDA asks again.
 func TestAPlanThatIsNotThereYetIsAnError(t *testing.T) {
 	w := newWorld()
 	w.pods, w.supplyErr = pods(1), errors.New("there is no plan")
@@ -124,7 +124,7 @@ func TestAPlanThatIsNotThereYetIsAnError(t *testing.T) {
 	}
 }
 
-// KEDA takes activation from a stream, and nothing else.
+// KEDA uses a stream for activation only.
 func TestAStreamLooksOnlyWhileThereIsNoReplica(t *testing.T) {
 	w := newWorld()
 	w.answers["sum(waiting)"] = 1
@@ -153,7 +153,7 @@ func (w *world) count(n *int) (now int) {
 	return now
 }
 
-// look waits until the stream has looked at the target, from after the call on.
+// look waits until the stream has read the target after this call.
 func (w *world) look(t *testing.T, s stream[bool]) {
 	t.Helper()
 	deadline := time.Now().Add(long)

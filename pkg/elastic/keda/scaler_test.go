@@ -72,8 +72,8 @@ func TestAMetricIsATotalOverTheReplicas(t *testing.T) {
 	}
 }
 
-// KEDA takes an error for an error, and 0 for an idle workload.
-func TestWhatIsNotKnownIsAnError(t *testing.T) {
+// KEDA takes 0 for an idle workload, so an unknown value must be an error.
+func TestAnUnknownValueIsAnError(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		trigger map[string]string

@@ -16,10 +16,10 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// long is for what comes at once, on a machine that is busy.
+// long bounds the wait for something immediate on a busy machine.
 const long = 30 * time.Second
 
-// stream is what was sent on one.
+// stream has the messages of a stream.
 type stream[T any] struct {
 	sent  chan T
 	ended chan error
@@ -58,8 +58,7 @@ func watchActive(t *testing.T, w *world, metadata map[string]string) stream[bool
 	})
 }
 
-// poll lets the stream look again, once it waits for the time. A tick that it has not taken yet
-// is enough: what was changed before is seen by then.
+// poll makes the stream read again. A tick that it has not received yet suffices: the stream reads after it.
 func (w *world) poll(t *testing.T) {
 	t.Helper()
 	fixture.Eventually(t, "a stream waits for the time", func() error {
@@ -93,7 +92,7 @@ func TestTheFirstPendingClaimIsPushed(t *testing.T) {
 	}
 }
 
-func TestAStreamLooksAtWhatDoesNotTell(t *testing.T) {
+func TestAStreamPollsMetricsWithoutChanges(t *testing.T) {
 	w := newWorld()
 	s := watchActive(t, w, queryTrigger)
 	if s.next(t) {
@@ -113,7 +112,7 @@ func TestAStreamLooksAtWhatDoesNotTell(t *testing.T) {
 	}
 }
 
-func TestAStreamWaitsForWhatIsNotKnown(t *testing.T) {
+func TestAStreamWaitsWhileTheValueIsUnknown(t *testing.T) {
 	w := newWorld()
 	w.queryErr = errors.New("down")
 	s := watchActive(t, w, queryTrigger)
@@ -152,7 +151,7 @@ func TestAStreamEndsWhenItsClientIsGone(t *testing.T) {
 	}
 }
 
-func TestWhereNothingCanRunNothingIsActivated(t *testing.T) {
+func TestATargetWithoutPossibleDevicesIsNotActivated(t *testing.T) {
 	w := newWorld()
 	w.supplies[vllm] = scaleout.Supply{Why: atMaximum}
 	w.pending["default/Job/train"] = 1
@@ -193,8 +192,8 @@ func TestTheSpecIsSentWhenProfilesMakeItAnother(t *testing.T) {
 	}
 }
 
-// KEDA starts a replica when a stream says so, whatever the formula gives.
-func TestOfAMetricForAFormulaNothingIsPushed(t *testing.T) {
+// KEDA starts a replica for a message of a stream, whatever the formula gives.
+func TestMetricsForAFormulaAreNotPushed(t *testing.T) {
 	for _, trigger := range []map[string]string{heldTrigger, possibleTrigger} {
 		w := newWorld()
 		p := w.profiles["realtime"]

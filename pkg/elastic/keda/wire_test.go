@@ -18,7 +18,7 @@ import (
 	"github.com/mica-gpu/mica/api/externalscaler"
 )
 
-// answerer answers with its functions. Where there is none it knows of one metric.
+// answerer answers by its functions, and by default with one metric.
 type answerer struct {
 	metrics     func(context.Context) error
 	watchActive func(ctx context.Context, send func(bool) error) error
@@ -52,7 +52,7 @@ func (a answerer) WatchSpec(ctx context.Context, _ *externalscaler.ScaledObjectR
 	return untilEnd(ctx, func(bool) error { return send(&externalscaler.GetMetricSpecResponse{}) })
 }
 
-// untilEnd sends the state and then waits, as an answer does whose state does not change.
+// untilEnd sends a state that does not change, and waits.
 func untilEnd(ctx context.Context, send func(bool) error) error {
 	if err := send(true); err != nil {
 		return err
@@ -84,7 +84,7 @@ type running struct {
 	address string
 	log     *record
 	clock   *testingclock.FakeClock
-	// stop ends the server and gives what Start returned.
+	// stop ends the server, and returns the error of Start.
 	stop func() error
 }
 
@@ -159,7 +159,7 @@ func metricsOf(name string) *externalscaler.GetMetricsRequest {
 	return &externalscaler.GetMetricsRequest{ScaledObjectRef: trigger(name), MetricName: "m"}
 }
 
-// has is an error where the log does not have the text that often.
+// has returns an error unless the log has the text that many times.
 func (r *record) has(text string, times int) error {
 	if got := bytes.Count([]byte(r.String()), []byte(text)); got != times {
 		return fmt.Errorf("the log has %q %d times, want %d:\n%s", text, got, times, r)

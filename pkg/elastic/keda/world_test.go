@@ -24,7 +24,7 @@ import (
 
 var began = time.Date(2026, 9, 1, 8, 0, 0, 0, time.UTC)
 
-// world is what the sources know. They share its lock, since streams ask while tests change it.
+// world is the state behind all sources. They share its lock, because streams read while tests change it.
 type world struct {
 	mu        sync.Mutex
 	pods      []workload.Pod
@@ -118,7 +118,7 @@ func scaledObject(metadata map[string]string) *externalscaler.ScaledObjectRef {
 	return &externalscaler.ScaledObjectRef{Namespace: "default", Name: "llm", ScalerMetadata: metadata}
 }
 
-// pod has one device where it has a node.
+// pod returns a pod with a device on a node.
 func pod(name string, change ...func(*workload.Pod)) workload.Pod {
 	p := workload.Pod{UID: types.UID(name), Name: name, Node: "node-1", Ready: true, Devices: []workload.Device{{
 		Holding: devices.Holding{ID: devices.ID{Pool: devices.PoolID{Driver: "gpu.nvidia.com", Name: "node-1"}, Name: "gpu-" + name}},
@@ -144,7 +144,7 @@ func loadingFor(d time.Duration) func(*workload.Pod) {
 	return func(p *workload.Pod) { p.Ready, p.LoadingSince = false, began.Add(-d) }
 }
 
-// replicas are as many as there are pods, unless a test says otherwise.
+// replicas is the number of pods, unless a test sets another.
 func (w *world) replicas() int32 {
 	if w.wanted != nil {
 		return *w.wanted
